@@ -1,0 +1,98 @@
+//! The archive: what arrived, kept in one total order and handed over by time range, topic, bloom filter or hash.
+//!
+//! [`Archive`] is the contract that every engine keeps, [`Upkeep`] is what operators need beside it. [`open`] chooses an
+//! engine by URL. Each sentence of the contract has a function in [`conformance`] that runs on every engine.
+//!
+//! ```
+//! # async fn example() -> Result<(), restante_archive::Error> {
+//! use restante_archive::{Config, Message, Query, open};
+//! use restante_core::{MessageHash, Timestamp};
+//!
+//! let archive = open(Config::new("memory:".parse()?)).await?.archive;
+//! let message = Message {
+//!     message_hash: MessageHash([7; 32]),
+//!     channel: "/waku/2/rs/1/0".into(),
+//!     topic: "/toy/1/chat/proto".into(),
+//!     timestamp: Timestamp::from_seconds(1_700_000_000),
+//!     body: "wire bytes".into(),
+//! };
+//! archive.append(vec![message]).await?;
+//! let page = archive.query(&Query::default()).await?;
+//! assert_eq!(page.rows().next().map(|row| row.body), Some(&b"wire bytes"[..]));
+//! # Ok(())
+//! # }
+//! ```
+
+// pub mod conformance;
+mod error;
+mod log;
+mod memory;
+mod message;
+mod metrics;
+mod observe;
+mod open;
+mod page;
+// pub mod plan;
+mod query;
+pub mod record;
+mod retention;
+// mod topics;
+mod upkeep;
+mod walk;
+
+use async_trait::async_trait;
+
+pub use error::Error;
+pub use message::{Appended, BODY_BYTES_MAX, CHANNEL_BYTES_MAX, Message, TOPIC_BYTES_MAX, TopicName};
+pub use metrics::Metrics;
+pub use open::{Config, EngineUrl, LogConfig, Opened, open};
+pub use page::{Page, Part, Row, RowAt};
+pub use query::{Direction, PAGE_BYTES_MAX, PAGE_ROWS_MAX, Query, Topics};
+pub use retention::{ParseRetentionError, Retention};
+pub use upkeep::{Finding, PartStats, Pruned, Report, Stats, Upkeep};
+pub use walk::Walk;
+
+/// The most messages that one [`Archive::append`] takes.
+pub const APPEND_MESSAGES_MAX: usize = 10_000;
+
+/// Keeps messages and answers queries about them.
+///
+/// **Order.** All messages stand in one total order, (timestamp, message hash) ascending, the same on every engine. That
+/// pair is a message's identity: a hash is expected to cover its timestamp, as the Waku message hash does.
+#[async_trait]
+pub trait Archive: Send + Sync + 'static {
+    /// Stores messages and returns when they are durable.
+    ///
+    /// - *Durable*: what was answered with success survives the process and a power cut.
+    /// - *Idempotent*: a message that is already there, or stands twice in the batch, is answered
+    ///   [`Appended::Duplicate`] and changes nothing, not even if its body differs. The answers stand in the order of
+    ///   the messages.
+    /// - *Visible*: a query that starts after the answer sees the messages.
+    ///
+    /// # Errors
+    /// - `Invalid`: more than [`APPEND_MESSAGES_MAX`] messages, a body over [`BODY_BYTES_MAX`], or a channel or topic over
+    ///   [`CHANNEL_BYTES_MAX`] or [`TOPIC_BYTES_MAX`]; nothing was stored.
+    /// - `Full`: no room; nothing of the batch is promised, later appends may succeed.
+    /// - `Unavailable`: the engine can't write now. After a failed sync the `log` engine answers this until it is opened
+    ///   again, because nobody knows what the disk has kept.
+    async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error>;
+
+    /// One page of the messages that match.
+    ///
+    /// - A message matches when its channel is the query's (if any), its topic is among the query's, its hash is among
+    ///   the query's hashes (if any) and `start <= timestamp < end`.
+    /// - *Forward* pages begin behind the cursor or at the oldest match; *backward* pages end before the cursor or at the
+    ///   newest match. The rows of a page are in ascending order in both directions.
+    /// - A page has at most `limit` rows, and fewer when the matches end or the page reaches [`PAGE_BYTES_MAX`]; at least
+    ///   one row if there is a match. [`Page::next`] is set when, and only when, more matches remain in the query's
+    ///   direction.
+    /// - *Exactly once*: walking from page to page by `next` gives every message that was stored when the walk began, and
+    ///   not removed since, exactly once, also while others append.
+    /// - *Cost follows the answer*: a page costs the same however many messages the archive holds.
+    ///
+    /// # Errors
+    /// - `Invalid`: a limit of 0 or above [`PAGE_ROWS_MAX`].
+    /// - `NotFound`: the cursor names a message that isn't archived.
+    /// - `Unavailable`: the engine can't answer now. `Corrupt`: it knows that it can't answer completely.
+    async fn query(&self, query: &Query) -> Result<Page, Error>;
+}

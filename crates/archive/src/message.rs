@@ -1,0 +1,68 @@
+use std::sync::Arc;
+
+use bytes::Bytes;
+use restante_core::{Key, MessageHash, Timestamp};
+
+use crate::Error;
+
+/// The longest body in bytes: above what any door takes, low enough that a segment can't overflow.
+pub const BODY_BYTES_MAX: usize = 16 << 20;
+/// The longest channel name in bytes.
+pub const CHANNEL_BYTES_MAX: usize = 1024;
+/// The longest topic in bytes.
+pub const TOPIC_BYTES_MAX: usize = 4096;
+
+/// A message as the archive keeps it. The body is what arrived on the wire and is never decoded here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Who the message is; it is expected to cover the timestamp.
+    pub message_hash: MessageHash,
+    /// Waku: the pubsub topic. Chat: the archive's owner.
+    pub channel: Arc<str>,
+    /// Waku: the content topic. Chat: the correspondent.
+    pub topic: Arc<str>,
+    /// When the sender says it was sent.
+    pub timestamp: Timestamp,
+    /// The bytes as on the wire.
+    pub body: Bytes,
+}
+
+impl Message {
+    /// The message's place in the total order, which is also its identity.
+    pub fn key(&self) -> Key {
+        Key { timestamp: self.timestamp, message_hash: self.message_hash }
+    }
+
+    /// Checks the bounds that [`crate::Archive::append`] promises.
+    pub(crate) fn check_bounds(&self) -> Result<(), Error> {
+        let parts = [
+            ("body", self.body.len(), BODY_BYTES_MAX),
+            ("channel", self.channel.len(), CHANNEL_BYTES_MAX),
+            ("topic", self.topic.len(), TOPIC_BYTES_MAX),
+        ];
+        for (what, len, max) in parts {
+            if len > max {
+                return Err(Error::invalid(format!("{what} of {len} bytes is too long: the limit is {max} bytes")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What became of an appended message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Appended {
+    /// It is stored now.
+    Stored,
+    /// It was already there; nothing changed.
+    Duplicate,
+}
+
+/// A topic within its channel.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TopicName {
+    /// See [`Message::channel`].
+    pub channel: Arc<str>,
+    /// See [`Message::topic`].
+    pub topic: Arc<str>,
+}

@@ -1,0 +1,76 @@
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+
+/// What an archive counts. Cloning shares the counts; unregistered metrics count for nobody.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    pub(crate) append_seconds: Histogram,
+    pub(crate) query_seconds: Histogram,
+    pub(crate) query_rows: Histogram,
+    pub(crate) messages: Family<ResultLabel, Counter>,
+    pub(crate) errors: Family<ErrorLabel, Counter>,
+    pub(crate) commit_messages: Histogram,
+    pub(crate) sync_seconds: Histogram,
+    pub(crate) damaged: Counter,
+    pub(crate) pruned_messages: Counter,
+    pub(crate) open_segments: Gauge,
+    pub(crate) sealed_segments: Gauge,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct ResultLabel {
+    pub(crate) result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct ErrorLabel {
+    pub(crate) operation: &'static str,
+    pub(crate) kind: &'static str,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let seconds = || Histogram::new(exponential_buckets(20e-6, 2.0, 18)); // 20 us to 2.6 s
+        let counts = || Histogram::new(exponential_buckets(1.0, 4.0, 8)); // 1 to 16,384
+        Self {
+            append_seconds: seconds(),
+            query_seconds: seconds(),
+            query_rows: counts(),
+            messages: Family::default(),
+            errors: Family::default(),
+            commit_messages: counts(),
+            sync_seconds: seconds(),
+            damaged: Counter::default(),
+            pruned_messages: Counter::default(),
+            open_segments: Gauge::default(),
+            sealed_segments: Gauge::default(),
+        }
+    }
+}
+
+impl Metrics {
+    /// Makes the metrics visible in `registry` as `restante_archive_...{engine}`.
+    pub fn register(&self, registry: &mut Registry, engine: &'static str) {
+        let registry = registry.sub_registry_with_prefix("restante_archive");
+        let registry = registry.sub_registry_with_label(("engine".into(), engine.into()));
+        registry.register("append_seconds", "Time from an append to its durable answer", self.append_seconds.clone());
+        registry.register("query_seconds", "Time to answer one page", self.query_seconds.clone());
+        registry.register("query_rows", "Rows on a page", self.query_rows.clone());
+        registry.register("messages", "Appended messages by result: stored, duplicate", self.messages.clone());
+        registry.register("errors", "Failed operations by kind of error", self.errors.clone());
+        registry.register("commit_messages", "Messages in one group commit", self.commit_messages.clone());
+        registry.register("sync_seconds", "Time of one sync to disk", self.sync_seconds.clone());
+        registry.register("damaged_records", "Damaged records found and not served", self.damaged.clone());
+        registry.register("pruned_messages", "Messages removed by retention", self.pruned_messages.clone());
+        registry.register("open_segments", "Segments that take messages", self.open_segments.clone());
+        registry.register("sealed_segments", "Segments that are sealed", self.sealed_segments.clone());
+    }
+}

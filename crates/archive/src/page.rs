@@ -1,0 +1,105 @@
+use std::sync::Arc;
+
+use bytes::Bytes;
+use restante_core::{Cursor, Key, MessageHash, Timestamp};
+
+use crate::{TopicName, record::Record};
+
+/// One page of an answer: places of records in shared buffers. Nothing is copied or decoded until a row is looked at,
+/// and the buffers (mapped segments, as a rule) live as long as the page.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    /// The buffers in which the rows lie.
+    pub parts: Vec<Part>,
+    /// The rows in ascending order.
+    pub rows: Vec<RowAt>,
+    /// Where the next page begins; `None` at the end.
+    pub next: Option<Cursor>,
+    /// Whether the rows show bodies.
+    pub bodies: bool,
+}
+
+/// A buffer of records and the names of the topics that they mention by number.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// The records, as [`crate::record`] describes.
+    pub bytes: Bytes,
+    /// The name of each topic number.
+    pub topics: Arc<[TopicName]>,
+}
+
+/// Where a row's record begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowAt {
+    /// Index into [`Page::parts`].
+    pub part: u32,
+    /// Byte offset in the part's buffer.
+    pub offset: u32,
+}
+
+/// One message of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row<'a> {
+    /// See [`crate::Message::message_hash`].
+    pub message_hash: MessageHash,
+    /// See [`crate::Message::timestamp`].
+    pub timestamp: Timestamp,
+    /// See [`crate::Message::channel`].
+    pub channel: &'a str,
+    /// See [`crate::Message::topic`].
+    pub topic: &'a str,
+    /// The stored bytes; empty when the query asked for no bodies.
+    pub body: &'a [u8],
+}
+
+impl Row<'_> {
+    /// The row's place in the total order.
+    pub fn key(&self) -> Key {
+        Key { timestamp: self.timestamp, message_hash: self.message_hash }
+    }
+}
+
+impl Page {
+    /// How many rows the page has.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether the page has no rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The rows in ascending order.
+    ///
+    /// # Panics
+    /// If a row names a place where no record is: engines put only records there that they have checked.
+    pub fn rows(&self) -> impl DoubleEndedIterator<Item = Row<'_>> {
+        self.rows.iter().map(|at| self.row(*at).expect("engines put only checked records into a page"))
+    }
+
+    /// The bodies alone, in the order of the rows: the quickest way through a page.
+    ///
+    /// # Panics
+    /// As [`Page::rows`].
+    pub fn bodies(&self) -> impl Iterator<Item = &[u8]> {
+        self.rows.iter().map(|at| {
+            let part = self.parts.get(at.part as usize);
+            let record = part.and_then(|part| Record::read(&part.bytes, at.offset as usize));
+            record.and_then(|record| record.message()).expect("engines put only checked records into a page").body
+        })
+    }
+
+    fn row(&self, at: RowAt) -> Option<Row<'_>> {
+        let part = self.parts.get(at.part as usize)?;
+        let message = Record::read(&part.bytes, at.offset as usize)?.message()?;
+        let name = part.topics.get(message.topic as usize)?;
+        Some(Row {
+            message_hash: MessageHash(*message.hash),
+            timestamp: message.timestamp,
+            channel: &name.channel,
+            topic: &name.topic,
+            body: if self.bodies { message.body } else { &[] },
+        })
+    }
+}

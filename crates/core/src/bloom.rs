@@ -1,0 +1,95 @@
+use std::{fmt, str::FromStr};
+
+/// The bits that one topic sets in a [`Bloom`]: one to three of 512.
+///
+/// Which bits they are is a matter of the protocol; whoever opens an archive gives it the function that computes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TopicBits([u16; 3]);
+
+impl TopicBits {
+    /// From one to three bit numbers below 512; bit `n` is bit `n % 8` of byte `n / 8`. Larger numbers wrap round.
+    pub const fn new(bits: [u16; 3]) -> Self {
+        Self([bits[0] % 512, bits[1] % 512, bits[2] % 512])
+    }
+}
+
+/// A 512-bit filter over topics, as the Status mailserver used it: a client that sends one asks for a superset of its
+/// topics and does not say which of them it wants.
+///
+/// Written as 128 hex digits, byte 0 first.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Bloom(pub [u8; 64]);
+
+impl Bloom {
+    /// The filter that matches nothing.
+    pub const EMPTY: Self = Self([0; 64]);
+    /// The filter that matches everything.
+    pub const FULL: Self = Self([0xff; 64]);
+
+    /// Adds a topic's bits.
+    pub fn insert(&mut self, topic: TopicBits) {
+        for bit in topic.0 {
+            if let Some(byte) = self.0.get_mut(usize::from(bit / 8)) {
+                *byte |= 1 << (bit % 8);
+            }
+        }
+    }
+
+    /// Whether the filter has every bit of the topic.
+    pub fn contains(&self, topic: TopicBits) -> bool {
+        topic.0.iter().all(|bit| {
+            let byte = self.0.get(usize::from(bit / 8)).copied().unwrap_or(0);
+            byte & (1 << (bit % 8)) != 0
+        })
+    }
+}
+
+impl fmt::Display for Bloom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+impl fmt::Debug for Bloom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A text that is no bloom filter.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("not a bloom filter: expected 128 hex digits (64 bytes), with or without 0x")]
+pub struct ParseBloomError;
+
+impl FromStr for Bloom {
+    type Err = ParseBloomError;
+
+    fn from_str(text: &str) -> Result<Self, ParseBloomError> {
+        let digits = text.strip_prefix("0x").unwrap_or(text);
+        let mut bytes = [0; 64];
+        hex::decode_to_slice(digits, &mut bytes).map_err(|_| ParseBloomError)?;
+        Ok(Self(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_contains_what_was_inserted() {
+        let (one, other) = (TopicBits::new([0, 9, 511]), TopicBits::new([1, 9, 511]));
+        let mut filter = Bloom::EMPTY;
+        filter.insert(one);
+        assert!(filter.contains(one));
+        assert!(!filter.contains(other));
+        assert!(Bloom::FULL.contains(other));
+        assert_eq!(filter.to_string().parse(), Ok(filter));
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        assert_eq!("ff".parse::<Bloom>(), Err(ParseBloomError));
+        assert_eq!("x".repeat(128).parse::<Bloom>(), Err(ParseBloomError));
+    }
+}

@@ -1,0 +1,17 @@
+//! Words that every room of restante shares: timestamps, hashes, cursors, error kinds, clocks and topic filters.
+//!
+//! This crate does no I/O, knows no async runtime and imports no other crate of the project.
+
+mod bloom;
+mod clock;
+mod cursor;
+mod error;
+mod hash;
+mod timestamp;
+
+pub use bloom::{Bloom, ParseBloomError, TopicBits};
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use cursor::{Cursor, Key};
+pub use error::ErrorKind;
+pub use hash::{MessageHash, ParseHashError};
+pub use timestamp::{NANOS_PER_SECOND, Timestamp};
