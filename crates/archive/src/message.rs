@@ -42,7 +42,9 @@ impl Message {
         ];
         for (what, len, max) in parts {
             if len > max {
-                return Err(Error::invalid(format!("{what} of {len} bytes is too long: the limit is {max} bytes")));
+                return Err(Error::invalid(format!(
+                    "{what} of {len} bytes is too long: the limit is {max} bytes"
+                )));
             }
         }
         Ok(())

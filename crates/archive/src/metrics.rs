@@ -61,10 +61,18 @@ impl Metrics {
     pub fn register(&self, registry: &mut Registry, engine: &'static str) {
         let registry = registry.sub_registry_with_prefix("restante_archive");
         let registry = registry.sub_registry_with_label(("engine".into(), engine.into()));
-        registry.register("append_seconds", "Time from an append to its durable answer", self.append_seconds.clone());
+        registry.register(
+            "append_seconds",
+            "Time from an append to its durable answer",
+            self.append_seconds.clone(),
+        );
         registry.register("query_seconds", "Time to answer one page", self.query_seconds.clone());
         registry.register("query_rows", "Rows on a page", self.query_rows.clone());
-        registry.register("messages", "Appended messages by result: stored, duplicate", self.messages.clone());
+        registry.register(
+            "messages",
+            "Appended messages by result: stored, duplicate",
+            self.messages.clone(),
+        );
         registry.register("errors", "Failed operations by kind of error", self.errors.clone());
         registry.register("commit_messages", "Messages in one group commit", self.commit_messages.clone());
         registry.register("sync_seconds", "Time of one sync to disk", self.sync_seconds.clone());

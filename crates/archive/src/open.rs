@@ -30,7 +30,9 @@ impl FromStr for EngineUrl {
         match text.split_once(':') {
             Some(("log", folder)) if !folder.is_empty() => Ok(Self::Log(folder.into())),
             Some(("memory", "")) => Ok(Self::Memory),
-            _ => Err(Error::invalid(format!("archive URL '{text}' is not understood: use log:<folder> or memory:"))),
+            _ => Err(Error::invalid(format!(
+                "archive URL '{text}' is not understood: use log:<folder> or memory:"
+            ))),
         }
     }
 }
@@ -92,8 +94,8 @@ pub struct LogConfig {
     pub open_segments: usize,
     /// A segment whose window is over is sealed when nothing came for this long.
     pub quiet_seconds: u64,
-    /// Messages that wait for the writer at most; further appends wait for room.
-    pub queue_messages: usize,
+    /// Bytes of messages that wait for the writer at most; further appends wait for room.
+    pub queue_bytes: usize,
 }
 
 impl Default for LogConfig {
@@ -104,7 +106,7 @@ impl Default for LogConfig {
             segment_messages: 1_000_000,
             open_segments: 4,
             quiet_seconds: 60,
-            queue_messages: 65_536,
+            queue_bytes: 64 << 20,
         }
     }
 }

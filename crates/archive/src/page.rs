@@ -86,7 +86,10 @@ impl Page {
         self.rows.iter().map(|at| {
             let part = self.parts.get(at.part as usize);
             let record = part.and_then(|part| Record::read(&part.bytes, at.offset as usize));
-            record.and_then(|record| record.message()).expect("engines put only checked records into a page").body
+            record
+                .and_then(|record| record.message())
+                .expect("engines put only checked records into a page")
+                .body
         })
     }
 

@@ -6,6 +6,8 @@ use crate::Error;
 pub const PAGE_ROWS_MAX: usize = 10_000;
 /// A page ends with the row that brings its bodies to this many bytes.
 pub const PAGE_BYTES_MAX: usize = 32 << 20;
+/// The most hashes that one query may name.
+pub const HASHES_MAX: usize = 10_000;
 
 /// Which messages, from where, in which direction, how many. See [`crate::Archive::query`] for what it means.
 ///
@@ -71,7 +73,13 @@ pub enum Direction {
 impl Query {
     pub(crate) fn check_bounds(&self) -> Result<(), Error> {
         if self.limit == 0 || self.limit > PAGE_ROWS_MAX {
-            return Err(Error::invalid(format!("limit is {}: it must be from 1 to {PAGE_ROWS_MAX}", self.limit)));
+            return Err(Error::invalid(format!(
+                "limit is {}: it must be from 1 to {PAGE_ROWS_MAX}",
+                self.limit
+            )));
+        }
+        if self.hashes.len() > HASHES_MAX {
+            return Err(Error::invalid(format!("{} hashes: the limit is {HASHES_MAX}", self.hashes.len())));
         }
         Ok(())
     }

@@ -48,7 +48,9 @@ fn begin(out: &mut Vec<u8>, topic: u32) -> usize {
 }
 
 fn finish(out: &mut [u8], start: usize) {
-    let Some((frame, content)) = out.get_mut(start..).and_then(|record| record.split_at_mut_checked(FRAME_BYTES)) else {
+    let Some((frame, content)) =
+        out.get_mut(start..).and_then(|record| record.split_at_mut_checked(FRAME_BYTES))
+    else {
         return; // begin() wrote the frame, so there is one
     };
     let length = u32::try_from(content.len()).expect("a body is at most BODY_BYTES_MAX long").to_le_bytes();
@@ -158,7 +160,8 @@ mod tests {
         let definition = Record::read(&log, 0).unwrap();
         assert!(definition.is_sound());
         assert_eq!(definition.len(), second);
-        let Some(Entry::Definition { number: 3, channel: "chan", topic: "topic" }) = definition.entry() else {
+        let Some(Entry::Definition { number: 3, channel: "chan", topic: "topic" }) = definition.entry()
+        else {
             panic!("{definition:?}");
         };
         let message = Record::read(&log, second).unwrap();

@@ -33,7 +33,9 @@ impl Retention {
 
 /// A text that is no retention policy.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("retention rule '{0}' is not understood: use time:<seconds>, capacity:<count> or size:<n>MB|GB, joined by ';', or none")]
+#[error(
+    "retention rule '{0}' is not understood: use time:<seconds>, capacity:<count> or size:<n>MB|GB, joined by ';', or none"
+)]
 pub struct ParseRetentionError(String);
 
 impl FromStr for Retention {
@@ -113,7 +115,18 @@ mod tests {
 
     #[test]
     fn other_texts_are_refused() {
-        for text in ["time", "time:", "time:-1", "time:0", "size:5", "size:nanMB", "size:infGB", "x:1", "time:1;time:2", ";"] {
+        for text in [
+            "time",
+            "time:",
+            "time:-1",
+            "time:0",
+            "size:5",
+            "size:nanMB",
+            "size:infGB",
+            "x:1",
+            "time:1;time:2",
+            ";",
+        ] {
             assert!(text.parse::<Retention>().is_err(), "{text}");
         }
     }

@@ -1,5 +1,297 @@
-//! placeholder while the engine is being written
-use crate::{Config, Error, Opened};
-pub(crate) async fn open(_folder: std::path::PathBuf, config: Config) -> Result<Opened, Error> {
-    Ok(crate::memory::open(&config))
+//! The embedded engine: an append-only log per window of time with an immutable index beside it.
+//!
+//! `docs/design/archive.md` tells why it is so, `docs/formats/log.md` what lies on disk.
+//!
+//! - [`append`]: one writer thread, group commit.
+//! - [`active`], [`sealed`]: the two states of a segment, one [`segment::Find`] for both.
+//! - [`seal`]: one thread that turns the one into the other.
+//! - [`query`]: topics, segments, merge, page.
+//! - [`recover`], [`check`]: what a log says, at start-up and when asked.
+//! - [`retention`]: deletes whole segments.
+
+mod active;
+mod append;
+mod check;
+mod disk;
+mod map;
+mod merge;
+mod open;
+mod order;
+mod query;
+mod recover;
+mod retention;
+mod schema;
+mod seal;
+mod sealed;
+mod segment;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fs::File,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+};
+
+use async_trait::async_trait;
+use parking_lot::{Mutex, RwLock};
+use restante_core::{Clock, ErrorKind, Timestamp};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use self::{
+    active::Active,
+    append::{Append, Command, batch_bytes},
+    disk::Disk,
+    segment::{Segment, Segments},
+};
+use crate::{
+    APPEND_MESSAGES_MAX, Appended, Archive, Error, LogConfig, Message, Metrics, Page, Pruned, Query, Report,
+    Retention, Stats, Upkeep, topics::Dictionary,
+};
+
+pub(crate) use self::open::open;
+
+/// A page of at most this many rows is made on the caller's thread; a longer one might hold it up.
+const INLINE_ROWS_MAX: usize = 500;
+/// The largest segment: offsets are 32 bits wide.
+const SEGMENT_BYTES_MAX: u64 = 2 << 30;
+
+/// The settings in force.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    window_ns: i64,
+    segment_bytes: u64,
+    segment_messages: u64,
+    open_segments: usize,
+    quiet_seconds: u64,
+    queue_bytes: usize,
+}
+
+impl Limits {
+    /// Segments are cut so that what a retention policy can't remove yet is at most an eighth of what it keeps.
+    fn new(config: &LogConfig, retention: &Retention) -> Self {
+        let eighth = |limit: Option<u64>, least: u64| limit.map_or(u64::MAX, |limit| (limit / 8).max(least));
+        let window_seconds = config.window_seconds.clamp(1, eighth(retention.time_seconds, 60));
+        let segment_bytes = config.segment_bytes.min(eighth(retention.size_bytes, 1 << 20));
+        let segment_messages = config.segment_messages.min(eighth(retention.capacity, 1_000));
+        Self {
+            window_ns: append::window_ns(window_seconds),
+            segment_bytes: segment_bytes.clamp(1 << 16, SEGMENT_BYTES_MAX),
+            segment_messages: segment_messages.max(1),
+            open_segments: config.open_segments.max(1),
+            quiet_seconds: config.quiet_seconds,
+            queue_bytes: config.queue_bytes.clamp(1 << 20, Semaphore::MAX_PERMITS.min(u32::MAX as usize)),
+        }
+    }
+}
+
+/// What all threads of the engine share.
+struct Shared {
+    disk: Arc<dyn Disk>,
+    limits: Limits,
+    segments: RwLock<Segments>,
+    dictionary: RwLock<Dictionary>,
+    last_sequence: AtomicU64,
+    clock: Arc<dyn Clock>,
+    metrics: Metrics,
+    /// Held as long as the archive is open for writing.
+    _lock: Option<File>,
+}
+
+impl Shared {
+    /// The segments as they are now.
+    fn segments(&self) -> Segments {
+        self.segments.read().clone()
+    }
+
+    fn change_segments(&self, change: impl FnOnce(&mut Vec<Segment>)) {
+        let mut segments = self.segments.write();
+        let mut changed = Vec::clone(&segments);
+        change(&mut changed);
+        let sealed = changed.iter().filter(|segment| matches!(segment, Segment::Sealed(_))).count();
+        self.metrics.sealed_segments.set(sealed as i64);
+        *segments = Arc::new(changed);
+    }
+
+    /// Puts a segment in the place of the one with that sequence number and uncounts the old one's topics; when there is
+    /// none any more, uncounts the new one's and says so.
+    fn replace(&self, sequence: u64, new: Segment) -> bool {
+        let mut old = None;
+        self.change_segments(|segments| {
+            if let Some(place) = segments.iter_mut().find(|segment| segment.sequence() == sequence) {
+                old = Some(std::mem::replace(place, new.clone()));
+            }
+        });
+        self.forget_topics(old.as_ref().unwrap_or(&new));
+        old.is_some()
+    }
+
+    fn forget_topics(&self, segment: &Segment) {
+        let counts = match segment {
+            Segment::Active(active) => active.topic_counts(),
+            Segment::Sealed(sealed) => sealed.topic_counts(),
+        };
+        let mut dictionary = self.dictionary.write();
+        for (id, messages) in counts {
+            dictionary.discount(id, messages);
+        }
+    }
+
+    fn active(&self) -> Vec<Arc<Active>> {
+        let segments = self.segments();
+        let active = segments.iter().filter_map(|segment| match segment {
+            Segment::Active(active) => Some(active.clone()),
+            Segment::Sealed(_) => None,
+        });
+        active.collect()
+    }
+
+    fn next_sequence(&self) -> u64 {
+        self.last_sequence.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// A number that nobody outside can guess.
+    fn salt(&self) -> u64 {
+        use std::hash::{BuildHasher, RandomState};
+        RandomState::new().hash_one(self.last_sequence.load(Ordering::Relaxed))
+    }
+
+    fn file_len(&self, name: &str) -> Result<u64, Error> {
+        let files = self.disk.list().map_err(|error| Error::io("list", "the archive's folder", error))?;
+        let found = files.into_iter().find(|(other, _)| other == name);
+        found.map(|(_, len)| len).ok_or_else(|| Error::new(ErrorKind::NotFound, format!("{name} is gone")))
+    }
+}
+
+/// The engine as doors and operators see it.
+struct Log {
+    shared: Arc<Shared>,
+    /// `None` when read-only.
+    writer: Option<mpsc::Sender<Command>>,
+    room: Arc<Semaphore>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+#[async_trait]
+impl Archive for Log {
+    async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
+        if messages.len() > APPEND_MESSAGES_MAX {
+            return Err(Error::invalid(format!(
+                "batch of {} messages: the limit is {APPEND_MESSAGES_MAX}",
+                messages.len()
+            )));
+        }
+        for message in &messages {
+            message.check_bounds()?;
+        }
+        if messages.is_empty() {
+            return Ok(Vec::new());
+        }
+        let writer = self.writer()?;
+        // A batch larger than the whole queue waits until the queue is empty.
+        let bytes = batch_bytes(&messages).min(self.shared.limits.queue_bytes);
+        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let room = self.room.clone().acquire_many_owned(permits).await.map_err(|_| closed())?;
+        let (answer, answered) = oneshot::channel();
+        let append = Append { messages, answer, _room: room };
+        writer.send(Command::Append(append)).await.map_err(|_| closed())?;
+        answered.await.map_err(|_| closed())?
+    }
+
+    async fn query(&self, query: &Query) -> Result<Page, Error> {
+        if query.limit <= INLINE_ROWS_MAX && query.hashes.len() <= INLINE_ROWS_MAX {
+            return query::query(&self.shared, query);
+        }
+        let (shared, query) = (self.shared.clone(), query.clone());
+        blocking(move || query::query(&shared, &query)).await
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Unavailable, "the archive takes no messages: it is closed or read-only")
+}
+
+/// Runs what may take long on a thread made for that.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let joined = tokio::task::spawn_blocking(work).await;
+    joined.unwrap_or_else(|error| {
+        Err(Error::new(ErrorKind::Internal, "an archive task ended early").with_source(error))
+    })
+}
+
+impl Log {
+    fn writer(&self) -> Result<&mpsc::Sender<Command>, Error> {
+        self.writer.as_ref().ok_or_else(closed)
+    }
+}
+
+#[async_trait]
+impl Upkeep for Log {
+    async fn stats(&self) -> Result<Stats, Error> {
+        let segments = self.shared.segments();
+        let spans = || segments.iter().filter_map(Segment::span);
+        let files =
+            self.shared.disk.list().map_err(|error| Error::io("list", "the archive's folder", error))?;
+        let mut parts: Vec<_> = segments.iter().map(Segment::stats).collect();
+        parts.sort_by_key(|part| part.oldest);
+        Ok(Stats {
+            engine: "log",
+            messages: segments.iter().map(Segment::rows).sum(),
+            topics: self.shared.dictionary.read().len(),
+            body_bytes: segments.iter().map(Segment::body_bytes).sum(),
+            disk_bytes: files.iter().map(|(_, len)| len).sum(),
+            oldest: spans().map(|span| span.oldest).min(),
+            newest: spans().map(|span| span.newest).max(),
+            damaged: self.shared.metrics.damaged.get(),
+            parts,
+        })
+    }
+
+    async fn prune(&self, policy: &Retention, now: Timestamp) -> Result<Pruned, Error> {
+        let writer = self.writer()?;
+        let sequences = retention::choose(&self.shared.segments(), policy, now);
+        if sequences.is_empty() {
+            return Ok(Pruned::default());
+        }
+        let (done, frozen) = oneshot::channel();
+        let freeze = Command::Freeze { sequences: sequences.clone(), seal: false, done };
+        writer.send(freeze).await.map_err(|_| closed())?;
+        frozen.await.map_err(|_| closed())?;
+        let shared = self.shared.clone();
+        blocking(move || retention::remove(&shared, &sequences)).await
+    }
+
+    async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
+        tokio::task::yield_now().await;
+        Ok(check::check(&self.shared, progress))
+    }
+
+    async fn rebuild(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
+        self.writer()?;
+        check::rebuild(&self.shared, progress)
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        let Some(writer) = &self.writer else { return Ok(()) };
+        self.room.close();
+        let (done, closed) = oneshot::channel();
+        if writer.send(Command::Close { done }).await.is_ok() {
+            let _ = closed.await; // the writer has ended before, which is as good
+        }
+        let threads = std::mem::take(&mut *self.threads.lock());
+        blocking(move || {
+            for thread in threads {
+                if thread.join().is_err() {
+                    return Err(Error::new(ErrorKind::Internal, "a thread of the archive has panicked"));
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
 }

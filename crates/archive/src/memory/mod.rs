@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use restante_core::{Cursor, ErrorKind, Key, Timestamp, TopicBits};
 
 use crate::{
-    APPEND_MESSAGES_MAX, Appended, Archive, Config, Direction, Error, Message, Opened, PAGE_BYTES_MAX, Page, Part, Pruned,
-    Query, Report, Retention, RowAt, Stats, TopicName, Topics, Upkeep, record,
+    APPEND_MESSAGES_MAX, Appended, Archive, Config, Direction, Error, Message, Opened, PAGE_BYTES_MAX, Page,
+    Part, Pruned, Query, Report, Retention, RowAt, Stats, TopicName, Topics, Upkeep, record,
 };
 
 pub(crate) fn open(config: &Config) -> Opened {
@@ -54,14 +54,20 @@ impl Memory {
 impl Archive for Memory {
     async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
         if messages.len() > APPEND_MESSAGES_MAX {
-            return Err(Error::invalid(format!("batch of {} messages: the limit is {APPEND_MESSAGES_MAX}", messages.len())));
+            return Err(Error::invalid(format!(
+                "batch of {} messages: the limit is {APPEND_MESSAGES_MAX}",
+                messages.len()
+            )));
         }
         for message in &messages {
             message.check_bounds()?;
         }
         let mut state = self.write();
         if state.is_closed {
-            return Err(Error::new(ErrorKind::Unavailable, "the archive takes no messages: it is closed or read-only"));
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "the archive takes no messages: it is closed or read-only",
+            ));
         }
         let mut answers = Vec::with_capacity(messages.len());
         for message in messages {
@@ -81,7 +87,9 @@ impl Archive for Memory {
             Some(Cursor::At(key)) => Some(key),
             Some(Cursor::Message(hash)) => {
                 let found = state.messages.keys().find(|key| key.message_hash == hash);
-                Some(*found.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("cursor {hash} is not archived")))?)
+                Some(*found.ok_or_else(|| {
+                    Error::new(ErrorKind::NotFound, format!("cursor {hash} is not archived"))
+                })?)
             }
             None => None,
         };
@@ -120,18 +128,27 @@ fn page_of(mut found: Vec<&Message>, query: &Query) -> Page {
     let mut topics = Vec::new();
     let mut rows = Vec::new();
     for (number, message) in (0..).zip(&found) {
-        rows.push(RowAt { part: 0, offset: u32::try_from(buffer.len()).expect("a page is bounded by PAGE_BYTES_MAX") });
+        rows.push(RowAt {
+            part: 0,
+            offset: u32::try_from(buffer.len()).expect("a page is bounded by PAGE_BYTES_MAX"),
+        });
         topics.push(TopicName { channel: message.channel.clone(), topic: message.topic.clone() });
         record::encode_message(number, message.key(), &message.body, &mut buffer);
     }
-    Page { parts: vec![Part { bytes: buffer.into(), topics: topics.into() }], rows, next, bodies: query.bodies }
+    Page {
+        parts: vec![Part { bytes: buffer.into(), topics: topics.into() }],
+        rows,
+        next,
+        bodies: query.bodies,
+    }
 }
 
 #[async_trait]
 impl Upkeep for Memory {
     async fn stats(&self) -> Result<Stats, Error> {
         let state = self.read();
-        let topics: BTreeSet<_> = state.messages.values().map(|message| (&message.channel, &message.topic)).collect();
+        let topics: BTreeSet<_> =
+            state.messages.values().map(|message| (&message.channel, &message.topic)).collect();
         Ok(Stats {
             engine: "memory",
             messages: state.messages.len() as u64,

@@ -1,0 +1,266 @@
+//! A segment that takes messages, or waits to be sealed: its log on disk, its index in memory.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use parking_lot::{Mutex, RwLock};
+use restante_core::{Key, MessageHash};
+
+use super::{
+    merge::{Next, merge},
+    order::Order,
+    schema::{IndexInput, IndexRow, SegmentId, encode_index},
+    segment::{Find, Found, Span, access},
+};
+use crate::{
+    Direction, Part, TopicName,
+    plan::Access,
+    topics::{Selection, TopicId, TopicSet},
+};
+
+/// See the module.
+pub(super) struct Active {
+    pub(super) id: SegmentId,
+    log: Bytes,
+    index: RwLock<ActiveIndex>,
+    /// The names of the topics as pages share them; made anew when topics were added.
+    names: Mutex<Arc<[TopicName]>>,
+    last_added: Mutex<Instant>,
+}
+
+#[derive(Default)]
+struct ActiveIndex {
+    rows: Vec<IndexRow>,
+    by_time: Order,
+    by_topic: Vec<Order>,
+    by_hash: HashTable<u32>,
+    hasher: RandomState,
+    topics: Vec<(TopicId, TopicName)>,
+    log_len: u64,
+    body_bytes: u64,
+}
+
+/// What a commit adds to a segment.
+#[derive(Default)]
+pub(super) struct Addition {
+    /// Topics in the order of their numbers in the segment, behind those that it has.
+    pub(super) topics: Vec<(TopicId, TopicName)>,
+    pub(super) rows: Vec<IndexRow>,
+    /// The log's length afterwards.
+    pub(super) log_len: u64,
+    /// Bytes of the bodies.
+    pub(super) body_bytes: u64,
+}
+
+impl Active {
+    /// An empty segment over a mapped log, which may reach beyond the file's end.
+    pub(super) fn new(id: SegmentId, log: Bytes) -> Self {
+        Self {
+            id,
+            log,
+            index: RwLock::default(),
+            names: Mutex::new(Arc::new([])),
+            last_added: Mutex::new(Instant::now()),
+        }
+    }
+
+    /// Makes durable records visible.
+    pub(super) fn add(&self, addition: Addition) {
+        let mut index = self.index.write();
+        for topic in addition.topics {
+            index.topics.push(topic);
+            index.by_topic.push(Order::default());
+        }
+        index.rows.reserve(addition.rows.len());
+        for row in addition.rows {
+            index.insert(row);
+        }
+        index.log_len = addition.log_len;
+        index.body_bytes += addition.body_bytes;
+        *self.last_added.lock() = Instant::now();
+    }
+
+    /// How long nothing was added.
+    pub(super) fn quiet_for(&self) -> Duration {
+        self.last_added.lock().elapsed()
+    }
+
+    pub(super) fn rows(&self) -> u64 {
+        self.index.read().rows.len() as u64
+    }
+
+    pub(super) fn log_len(&self) -> u64 {
+        self.index.read().log_len
+    }
+
+    pub(super) fn body_bytes(&self) -> u64 {
+        self.index.read().body_bytes
+    }
+
+    pub(super) fn span(&self) -> Option<Span> {
+        let index = self.index.read();
+        let oldest = index.by_time.iter().next().map(|row| index.key(row).timestamp)?;
+        let newest = index.by_time.before(|_| true).next().map(|row| index.key(row).timestamp)?;
+        Some(Span { oldest, newest })
+    }
+
+    /// The topics with their numbers of messages.
+    pub(super) fn topic_counts(&self) -> Vec<(TopicId, u64)> {
+        let index = self.index.read();
+        index.topics.iter().zip(&index.by_topic).map(|((id, _), rows)| (*id, rows.len() as u64)).collect()
+    }
+
+    pub(super) fn topics(&self) -> Vec<(TopicId, TopicName)> {
+        self.index.read().topics.clone()
+    }
+
+    pub(super) fn contains(&self, key: Key) -> bool {
+        let index = self.index.read();
+        index.with_hash(&key.message_hash).any(|row| row.key == key)
+    }
+
+    pub(super) fn find_hash(&self, hash: &MessageHash) -> Vec<u32> {
+        let index = self.index.read();
+        index.with_hash(hash).map(|row| row.offset).collect()
+    }
+
+    pub(super) fn part(&self) -> Part {
+        let index = self.index.read();
+        self.part_of(&index)
+    }
+
+    fn part_of(&self, index: &ActiveIndex) -> Part {
+        let mut names = self.names.lock();
+        if names.len() != index.topics.len() {
+            *names = index.topics.iter().map(|(_, name)| name.clone()).collect();
+        }
+        Part { bytes: self.log.clone(), topics: names.clone() }
+    }
+
+    pub(super) fn find(&self, find: &Find<'_>) -> Found {
+        let index = self.index.read();
+        let mut offsets = Vec::new();
+        match find.selection {
+            Selection::All => index.scan(find, |_| true, &mut offsets),
+            Selection::Topics(set) => index.find_topics(find, set, &mut offsets),
+        }
+        Found { part: self.part_of(&index), offsets }
+    }
+
+    /// The bytes of the index file that the segment gets when it is sealed.
+    pub(super) fn encode_index(&self) -> Vec<u8> {
+        let index = self.index.read();
+        let rows: Vec<IndexRow> =
+            index.by_time.iter().filter_map(|row| index.rows.get(row as usize).copied()).collect();
+        let topics: Vec<TopicName> = index.topics.iter().map(|(_, name)| name.clone()).collect();
+        encode_index(&IndexInput {
+            rows: &rows,
+            topics: &topics,
+            log_len: index.log_len,
+            body_bytes: index.body_bytes,
+            salt: self.id.salt,
+        })
+    }
+
+    /// The mapped log, as long as the mapping is.
+    pub(super) fn log(&self) -> &Bytes {
+        &self.log
+    }
+}
+
+impl ActiveIndex {
+    fn insert(&mut self, row: IndexRow) {
+        let number = u32::try_from(self.rows.len()).expect("a segment has fewer than 2^32 rows");
+        self.rows.push(row);
+        let rows = &self.rows;
+        let is_less = |other: u32| rows.get(other as usize).is_some_and(|other| other.key < row.key);
+        self.by_time.insert(number, is_less);
+        if let Some(order) = self.by_topic.get_mut(row.topic as usize) {
+            order.insert(number, is_less);
+        }
+        let hasher = &self.hasher;
+        let hash_of = |row: u32| rows.get(row as usize).map_or(0, |row| hash(hasher, &row.key.message_hash));
+        self.by_hash.insert_unique(hash(hasher, &row.key.message_hash), number, |row| hash_of(*row));
+    }
+
+    fn key(&self, row: u32) -> Key {
+        let row = self.rows.get(row as usize);
+        row.map_or(Key { timestamp: Default::default(), message_hash: MessageHash::MIN }, |row| row.key)
+    }
+
+    fn with_hash<'a>(&'a self, wanted: &'a MessageHash) -> impl Iterator<Item = &'a IndexRow> {
+        let candidates = self.by_hash.iter_hash(hash(&self.hasher, wanted));
+        candidates
+            .filter_map(|row| self.rows.get(*row as usize))
+            .filter(move |row| row.key.message_hash == *wanted)
+    }
+
+    fn find_topics(&self, find: &Find<'_>, set: &TopicSet, offsets: &mut Vec<u32>) {
+        let is_wanted: Vec<bool> = self.topics.iter().map(|(id, _)| set.contains(*id)).collect();
+        let wanted =
+            || self.by_topic.iter().zip(&is_wanted).filter(|(_, wanted)| **wanted).map(|(order, _)| order);
+        let (rows, topics) = wanted().fold((0, 0), |(rows, topics), order| (rows + order.len(), topics + 1));
+        if rows == 0 {
+            return;
+        }
+        match access(find, self.rows.len(), self.rows.len(), rows, topics) {
+            Access::Scan => self.scan(find, |topic| is_wanted.get(topic as usize) == Some(&true), offsets),
+            Access::Merge => self.merge(find, wanted(), offsets),
+        }
+    }
+
+    /// Whether a row lies before the range, and whether it lies before the range's end: what [`Order`] searches by.
+    fn walk<'a>(&'a self, order: &'a Order, find: &Find<'a>) -> Box<dyn Iterator<Item = &'a IndexRow> + 'a> {
+        let range = find.range;
+        match find.direction {
+            Direction::Forward => {
+                let rows = order.from(move |row| range.is_before(self.key(row)));
+                let rows = rows.filter_map(|row| self.rows.get(row as usize));
+                Box::new(rows.take_while(move |row| !range.is_behind(row.key)))
+            }
+            Direction::Backward => {
+                let rows = order.before(move |row| !range.is_behind(self.key(row)));
+                let rows = rows.filter_map(|row| self.rows.get(row as usize));
+                Box::new(rows.take_while(move |row| !range.is_before(row.key)))
+            }
+        }
+    }
+
+    fn scan(&self, find: &Find<'_>, is_wanted: impl Fn(u32) -> bool, offsets: &mut Vec<u32>) {
+        let rows = self.walk(&self.by_time, find).filter(|row| is_wanted(row.topic));
+        offsets.extend(rows.take(find.limit).map(|row| row.offset));
+    }
+
+    fn merge<'a>(&'a self, find: &Find<'a>, wanted: impl Iterator<Item = &'a Order>, offsets: &mut Vec<u32>) {
+        let lists = wanted
+            .map(|order| self.walk(order, find).map(|row| (in_direction(row.key, find.direction), row)));
+        merge(lists.collect(), |row| {
+            offsets.push(row.offset);
+            if offsets.len() < find.limit { Next::More } else { Next::Enough }
+        });
+    }
+}
+
+/// A key that ascends in the direction of a query.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Directed<K: Ord> {
+    Forward(K),
+    Backward(std::cmp::Reverse<K>),
+}
+
+pub(super) fn in_direction<K: Ord>(key: K, direction: Direction) -> Directed<K> {
+    match direction {
+        Direction::Forward => Directed::Forward(key),
+        Direction::Backward => Directed::Backward(std::cmp::Reverse(key)),
+    }
+}
+
+fn hash(hasher: &RandomState, hash: &MessageHash) -> u64 {
+    use std::hash::BuildHasher;
+    hasher.hash_one(hash.0)
+}

@@ -1,0 +1,449 @@
+//! The writer: one thread that drains a queue of appends into group commits.
+//!
+//! A commit takes whatever waits, so that load makes batches by itself: place each message in its window's segment, write
+//! each segment's records in one call, sync once per segment, make the rows visible, answer.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Instant,
+};
+
+use foldhash::fast::RandomState;
+use restante_core::{ErrorKind, Key, NANOS_PER_SECOND, Timestamp};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tracing::{error, warn};
+
+use super::{
+    Shared,
+    active::{Active, Addition},
+    disk::DiskFile,
+    schema::{IndexRow, LOG_HEADER_BYTES, SegmentId, encode_log_header},
+    seal::Sealer,
+    segment::Segment,
+};
+use crate::{Appended, BODY_BYTES_MAX, Error, Message, TOPIC_BYTES_MAX, record, topics::TopicId};
+
+/// A commit stops taking appends when it has this many bytes.
+const COMMIT_BYTES_MAX: usize = 16 << 20;
+/// What a record may take beside its body: its header and, for a new topic, a definition.
+pub(super) const RECORD_EXTRA_BYTES_MAX: usize =
+    2 * record::HEADER_BYTES + crate::CHANNEL_BYTES_MAX + TOPIC_BYTES_MAX;
+
+/// What the writer is asked to do.
+pub(super) enum Command {
+    Append(Append),
+    /// Let no more messages into these segments (all of them when `None`) and have them sealed unless they are removed.
+    Freeze {
+        sequences: Vec<u64>,
+        seal: bool,
+        done: oneshot::Sender<()>,
+    },
+    Close {
+        done: oneshot::Sender<()>,
+    },
+}
+
+/// A batch and whoever waits for the answer.
+pub(super) struct Append {
+    pub(super) messages: Vec<Message>,
+    pub(super) answer: oneshot::Sender<Result<Vec<Appended>, Error>>,
+    /// Room in the queue, given back when the batch is answered.
+    pub(super) _room: OwnedSemaphorePermit,
+}
+
+/// The writer's own state; nobody else touches it.
+pub(super) struct Writer {
+    pub(super) shared: Arc<Shared>,
+    pub(super) sealer: Sealer,
+    /// Segments that take messages, least recently used first.
+    pub(super) open: Vec<OpenSegment>,
+    /// Why nothing more is written: after a failed sync nobody knows what the disk has kept.
+    pub(super) refusal: Option<String>,
+}
+
+/// A segment that takes messages, as the writer sees it.
+pub(super) struct OpenSegment {
+    pub(super) active: Arc<Active>,
+    pub(super) file: Box<dyn DiskFile>,
+    pub(super) log_len: u64,
+    pub(super) rows: u64,
+    /// The segment's number of each topic, by number in the archive.
+    pub(super) locals: HashMap<TopicId, u32>,
+    pub(super) last_used: Instant,
+    pending: Pending,
+}
+
+/// What the current commit adds to a segment.
+#[derive(Default)]
+struct Pending {
+    bytes: Vec<u8>,
+    addition: Addition,
+    /// The topic of each row, by number in the archive.
+    topics: Vec<TopicId>,
+}
+
+impl Writer {
+    /// Works until told to close or nobody can ask any more.
+    pub(super) fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        while let Some(command) = commands.blocking_recv() {
+            match command {
+                Command::Append(first) => {
+                    let (group, next) = take_group(first, &mut commands);
+                    self.commit(group);
+                    if let Some(next) = next
+                        && self.obey(next)
+                    {
+                        return;
+                    }
+                }
+                other => {
+                    if self.obey(other) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does what isn't an append; says whether the writer is to end.
+    fn obey(&mut self, command: Command) -> bool {
+        match command {
+            Command::Append(append) => self.commit(vec![append]),
+            Command::Freeze { sequences, seal, done } => {
+                let (frozen, open) = std::mem::take(&mut self.open)
+                    .into_iter()
+                    .partition(|segment| sequences.contains(&segment.active.id.sequence));
+                self.open = open;
+                if seal {
+                    self.seal(frozen);
+                }
+                self.count_open();
+                let _ = done.send(()); // who asked may have gone away
+            }
+            Command::Close { done } => {
+                let _ = done.send(());
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Stores the messages of all appends of a group, or none of them, and answers each.
+    fn commit(&mut self, group: Vec<Append>) {
+        let messages: usize = group.iter().map(|append| append.messages.len()).sum();
+        self.shared.metrics.commit_messages.observe(messages as f64);
+        let result = match &self.refusal {
+            Some(refusal) => Err(Error::new(ErrorKind::Unavailable, refusal.clone())),
+            None => self.store(&group),
+        };
+        match result {
+            Ok(mut answers) => {
+                for append in group {
+                    let rest = answers.split_off(append.messages.len());
+                    let _ = append.answer.send(Ok(std::mem::replace(&mut answers, rest)));
+                }
+            }
+            Err(error) => {
+                error!(%error, messages, "commit failed");
+                for append in group {
+                    let _ = append.answer.send(Err(Error::new(error.kind(), error.to_string())));
+                }
+            }
+        }
+        self.seal_beyond_the_limit();
+    }
+
+    fn store(&mut self, group: &[Append]) -> Result<Vec<Appended>, Error> {
+        let answers = match self.place_all(group) {
+            Ok(answers) => answers,
+            Err(error) => {
+                self.abandon();
+                return Err(error);
+            }
+        };
+        if let Err(error) = self.write_pending() {
+            self.take_back();
+            self.abandon();
+            return Err(error);
+        }
+        if let Err(error) = self.sync_pending() {
+            let refusal = format!("{error}; the archive takes no messages until it is opened again");
+            self.refusal = Some(refusal.clone());
+            self.abandon();
+            return Err(Error::new(ErrorKind::Unavailable, refusal));
+        }
+        for segment in &mut self.open {
+            segment.publish();
+        }
+        Ok(answers)
+    }
+
+    /// Puts each new message into the pending records of its segment.
+    fn place_all(&mut self, group: &[Append]) -> Result<Vec<Appended>, Error> {
+        let mut answers = Vec::new();
+        let mut seen: HashSet<Key, RandomState> = HashSet::default();
+        let mut window = Window::default();
+        for message in group.iter().flat_map(|append| &append.messages) {
+            let key = message.key();
+            if !window.contains(key.timestamp) {
+                window = self.window_of(key.timestamp);
+            }
+            let is_known = !seen.insert(key) || window.has(key)?;
+            if is_known {
+                answers.push(Appended::Duplicate);
+                continue;
+            }
+            let segment = self.segment_for(&window, message)?;
+            if let Some(segment) = self.open.get_mut(segment) {
+                segment.place(message, &self.shared);
+            }
+            answers.push(Appended::Stored);
+        }
+        Ok(answers)
+    }
+
+    /// The window of a timestamp and the segments that may hold messages of it.
+    fn window_of(&self, timestamp: Timestamp) -> Window {
+        let len = self.shared.limits.window_ns;
+        let start = timestamp.0.div_euclid(len).saturating_mul(len);
+        let last = start.saturating_add(len - 1);
+        let may_hold = |segment: &&Segment| match segment {
+            Segment::Active(active) => active.id.window_start <= last && active.id.window_last() >= start,
+            Segment::Sealed(sealed) => {
+                sealed.span.is_some_and(|span| span.newest.0 >= start && span.oldest.0 <= last)
+            }
+        };
+        let segments = self.shared.segments().iter().filter(may_hold).cloned().collect();
+        Window { start, last, is_set: true, segments }
+    }
+
+    /// The place in `open` of the segment that takes the message: the window's, or a new one.
+    fn segment_for(&mut self, window: &Window, message: &Message) -> Result<usize, Error> {
+        let limits = self.shared.limits;
+        let needed = (message.body.len() + RECORD_EXTRA_BYTES_MAX) as u64;
+        let takes = |segment: &OpenSegment| {
+            let bytes = segment.log_len + segment.pending.bytes.len() as u64;
+            let rows = segment.rows + segment.pending.addition.rows.len() as u64;
+            let has_room = rows < limits.segment_messages && bytes + needed <= limits.segment_bytes;
+            // A message that is larger than a segment gets a segment of its own.
+            segment.active.id.window_start == window.start && (has_room || rows == 0)
+        };
+        if let Some(place) = self.open.iter().rposition(takes) {
+            return Ok(place);
+        }
+        let segment = create_segment(&self.shared, window.start)?;
+        self.open.push(segment);
+        self.count_open();
+        Ok(self.open.len() - 1)
+    }
+
+    fn write_pending(&mut self) -> Result<(), Error> {
+        for segment in self.open.iter().filter(|segment| segment.has_pending()) {
+            let written = segment.file.write_at(&segment.pending.bytes, segment.log_len);
+            written.map_err(|error| Error::io("write to", &segment.active.id.log_name(), error))?;
+        }
+        Ok(())
+    }
+
+    fn sync_pending(&mut self) -> Result<(), Error> {
+        for segment in self.open.iter().filter(|segment| segment.has_pending()) {
+            let begun = Instant::now();
+            segment.file.sync().map_err(|error| Error::io("sync", &segment.active.id.log_name(), error))?;
+            self.shared.metrics.sync_seconds.observe(begun.elapsed().as_secs_f64());
+        }
+        Ok(())
+    }
+
+    /// Cuts what a failed commit has written, so that the logs end where readers were told that they end.
+    fn take_back(&mut self) {
+        for segment in self.open.iter().filter(|segment| segment.has_pending()) {
+            if let Err(error) = segment.file.set_len(segment.log_len) {
+                let name = segment.active.id.log_name();
+                let refusal = format!("can't cut {name} after a failed write: {error}");
+                warn!(refusal, "the archive takes no messages until it is opened again");
+                self.refusal = Some(refusal + "; the archive takes no messages until it is opened again");
+                return;
+            }
+        }
+    }
+
+    /// Forgets what was pending.
+    fn abandon(&mut self) {
+        let mut dictionary = self.shared.dictionary.write();
+        for segment in &mut self.open {
+            let pending = std::mem::take(&mut segment.pending);
+            for (id, _) in &pending.addition.topics {
+                segment.locals.remove(id);
+            }
+            for id in pending.topics {
+                dictionary.discount(id, 1);
+            }
+        }
+    }
+
+    /// Hands full segments, and the least recently used beyond the limit, to the sealer.
+    fn seal_beyond_the_limit(&mut self) {
+        let limits = self.shared.limits;
+        let (full, open): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.open).into_iter().partition(|segment| segment.is_full(&limits));
+        self.open = open;
+        self.seal(full);
+        while self.open.len() > limits.open_segments {
+            let oldest = self.open.iter().enumerate().min_by_key(|(_, segment)| segment.last_used);
+            let Some((oldest, _)) = oldest else { return };
+            let segment = self.open.remove(oldest);
+            self.seal(vec![segment]);
+        }
+        self.count_open();
+    }
+
+    fn seal(&mut self, segments: Vec<OpenSegment>) {
+        for segment in segments {
+            self.sealer.seal(segment.active);
+        }
+    }
+
+    fn count_open(&self) {
+        self.shared.metrics.open_segments.set(self.open.len() as i64);
+    }
+}
+
+/// The waiting appends that go into one commit with the first, and a command that ended the group.
+fn take_group(first: Append, commands: &mut mpsc::Receiver<Command>) -> (Vec<Append>, Option<Command>) {
+    let mut bytes = batch_bytes(&first.messages);
+    let mut group = vec![first];
+    while bytes < COMMIT_BYTES_MAX {
+        match commands.try_recv() {
+            Ok(Command::Append(append)) => {
+                bytes += batch_bytes(&append.messages);
+                group.push(append);
+            }
+            Ok(other) => return (group, Some(other)),
+            Err(_) => break,
+        }
+    }
+    (group, None)
+}
+
+/// What a batch takes in the queue and on disk, roughly.
+pub(super) fn batch_bytes(messages: &[Message]) -> usize {
+    messages.iter().map(|message| message.body.len() + record::HEADER_BYTES).sum()
+}
+
+/// A window and the segments in which a message of it may already be.
+#[derive(Default)]
+struct Window {
+    start: i64,
+    last: i64,
+    is_set: bool,
+    segments: Vec<Segment>,
+}
+
+impl Window {
+    fn contains(&self, timestamp: Timestamp) -> bool {
+        self.is_set && self.start <= timestamp.0 && timestamp.0 <= self.last
+    }
+
+    fn has(&self, key: Key) -> Result<bool, Error> {
+        for segment in &self.segments {
+            let may_hold = match segment {
+                Segment::Active(_) => true,
+                Segment::Sealed(sealed) => sealed.span.is_some_and(|span| span.contains(key.timestamp)),
+            };
+            if may_hold && segment.contains(key)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl OpenSegment {
+    pub(super) fn new(active: Arc<Active>, file: Box<dyn DiskFile>) -> Self {
+        let locals = active.topics().iter().map(|(id, _)| *id).zip(0..).collect();
+        let (log_len, rows) = (active.log_len().max(LOG_HEADER_BYTES), active.rows());
+        Self { active, file, log_len, rows, locals, last_used: Instant::now(), pending: Pending::default() }
+    }
+
+    fn has_pending(&self) -> bool {
+        !self.pending.bytes.is_empty()
+    }
+
+    pub(super) fn is_full(&self, limits: &super::Limits) -> bool {
+        self.rows >= limits.segment_messages
+            || self.log_len + RECORD_EXTRA_BYTES_MAX as u64 + 1_024 > limits.segment_bytes
+    }
+
+    /// Encodes a message behind the pending ones.
+    fn place(&mut self, message: &Message, shared: &Shared) {
+        let Pending { bytes, addition, topics } = &mut self.pending;
+        let (id, name) = shared.dictionary.write().count(&message.channel, &message.topic, 1);
+        let next_local = self.locals.len() as u32;
+        let local = *self.locals.entry(id).or_insert_with(|| {
+            record::encode_definition(next_local, &message.channel, &message.topic, bytes);
+            addition.topics.push((id, name));
+            next_local
+        });
+        let offset = self.log_len + bytes.len() as u64;
+        let offset = u32::try_from(offset).expect("a segment is at most SEGMENT_BYTES_MAX long");
+        record::encode_message(local, message.key(), &message.body, bytes);
+        topics.push(id);
+        addition.rows.push(IndexRow { key: message.key(), offset, topic: local });
+        addition.body_bytes += message.body.len() as u64;
+    }
+
+    /// Makes what was synced visible.
+    fn publish(&mut self) {
+        if !self.has_pending() {
+            return;
+        }
+        let Pending { bytes, mut addition, .. } = std::mem::take(&mut self.pending);
+        self.log_len += bytes.len() as u64;
+        self.rows += addition.rows.len() as u64;
+        self.last_used = Instant::now();
+        addition.log_len = self.log_len;
+        self.active.add(addition);
+    }
+}
+
+/// Creates a segment for a window: durable, empty and visible when this returns.
+fn create_segment(shared: &Shared, window_start: i64) -> Result<OpenSegment, Error> {
+    let id = SegmentId {
+        window_start,
+        window_len: shared.limits.window_ns,
+        sequence: shared.next_sequence(),
+        salt: shared.salt(),
+    };
+    let name = id.log_name();
+    let file = shared.disk.create(&name).map_err(|error| Error::io("create", &name, error))?;
+    let prepared = file
+        .write_at(&encode_log_header(&id), 0)
+        .and_then(|()| file.sync())
+        .and_then(|()| shared.disk.sync_folder())
+        .and_then(|()| shared.disk.map(&name, shared.limits.mapping_bytes()));
+    let log = match prepared {
+        Ok(log) => log,
+        Err(error) => {
+            if let Err(error) = shared.disk.remove(&name) {
+                warn!(%error, name, "can't remove a segment that could not be created; it is removed at the next start");
+            }
+            return Err(Error::io("create", &name, error));
+        }
+    };
+    let active = Arc::new(Active::new(id, log));
+    shared.change_segments(|segments| segments.push(Segment::Active(active.clone())));
+    Ok(OpenSegment::new(active, file))
+}
+
+impl super::Limits {
+    /// What an active segment maps: all that it may grow to.
+    pub(super) fn mapping_bytes(&self) -> usize {
+        self.segment_bytes as usize + BODY_BYTES_MAX + RECORD_EXTRA_BYTES_MAX + LOG_HEADER_BYTES as usize
+    }
+}
+
+/// A number of seconds as nanoseconds that are no more than an i64 holds.
+pub(super) fn window_ns(seconds: u64) -> i64 {
+    i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(NANOS_PER_SECOND).max(1)
+}

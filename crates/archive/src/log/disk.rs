@@ -1,0 +1,106 @@
+//! The narrow seam between the engine and the disk: every byte that must survive goes through it, so that tests can fail
+//! any step of it and replay a power cut at any point.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+
+use bytes::Bytes;
+
+use super::map;
+
+/// One folder of files.
+pub(super) trait Disk: Send + Sync + 'static {
+    /// Names and lengths of all files.
+    fn list(&self) -> io::Result<Vec<(String, u64)>>;
+    /// Creates a file; it must not be there yet. Durable after `sync_folder`.
+    fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>>;
+    /// Opens a file for writing.
+    fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>>;
+    /// Shares the first `len` bytes of a file, which may be more than it has now; only bytes that the file has may be read.
+    fn map(&self, name: &str, len: usize) -> io::Result<Bytes>;
+    /// Renames a file over another. Durable after `sync_folder`.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Removes a file. Durable after `sync_folder`.
+    fn remove(&self, name: &str) -> io::Result<()>;
+    /// Makes creations, renames and removals durable.
+    fn sync_folder(&self) -> io::Result<()>;
+}
+
+/// A file that is open for writing.
+pub(super) trait DiskFile: Send + Sync {
+    /// Writes all of `bytes` at `offset`.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// Makes what was written, and the file's length, durable.
+    fn sync(&self) -> io::Result<()>;
+    /// Cuts the file.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+}
+
+/// The real thing.
+pub(super) struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    pub(super) fn new(path: &Path) -> Self {
+        Self { path: path.to_owned() }
+    }
+}
+
+impl Disk for Folder {
+    fn list(&self) -> io::Result<Vec<(String, u64)>> {
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(&self.path)? {
+            let entry = entry?;
+            if let (Ok(name), metadata) = (entry.file_name().into_string(), entry.metadata()?) {
+                files.push((name, metadata.len()));
+            }
+        }
+        files.sort();
+        Ok(files)
+    }
+
+    fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(self.path.join(name))?;
+        Ok(Box::new(file))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(OpenOptions::new().read(true).write(true).open(self.path.join(name))?))
+    }
+
+    fn map(&self, name: &str, len: usize) -> io::Result<Bytes> {
+        map::map(&File::open(self.path.join(name))?, len)
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is the Disk that syncs the folder after renames")]
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        std::fs::rename(self.path.join(from), self.path.join(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        std::fs::remove_file(self.path.join(name))
+    }
+
+    fn sync_folder(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
+    }
+}
+
+impl DiskFile for File {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        File::set_len(self, len)
+    }
+}

@@ -1,0 +1,267 @@
+//! Opening an archive: lock the folder, load the sealed segments, replay the others.
+
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    io::{Read, Write},
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicU64},
+};
+
+use parking_lot::{Mutex, RwLock};
+use restante_core::ErrorKind;
+use tokio::sync::{Semaphore, mpsc};
+use tracing::{info, warn};
+
+use super::{
+    Limits, Log, Shared,
+    active::{Active, Addition},
+    append::{OpenSegment, Writer},
+    blocking,
+    disk::{Disk, Folder},
+    recover::{Replay, replay},
+    schema::{
+        INDEX_SUFFIX, LOG_HEADER_BYTES, LOG_SUFFIX, SegmentId, TEMPORARY_SUFFIX, decode_log_header,
+        sequence_of,
+    },
+    seal::{Sealer, load},
+    segment::Segment,
+};
+use crate::{Config, Error, Opened, topics::Dictionary};
+
+/// Commands that wait for the writer at most; their bytes are bounded apart.
+const COMMANDS_MAX: usize = 1_024;
+const LOCK_NAME: &str = "LOCK";
+
+/// Opens or creates the archive in a folder.
+pub(crate) async fn open(folder: PathBuf, config: Config) -> Result<Opened, Error> {
+    blocking(move || {
+        if config.read_only {
+            if !folder.is_dir() {
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    format!("there is no archive in {}", folder.display()),
+                ));
+            }
+            return open_on(Arc::new(Folder::new(&folder)), &config, None);
+        }
+        let lock = create_and_lock(&folder)?;
+        open_on(Arc::new(Folder::new(&folder)), &config, Some(lock))
+    })
+    .await
+}
+
+fn create_and_lock(folder: &Path) -> Result<File, Error> {
+    let shown = folder.display().to_string();
+    create_folder(folder).map_err(|error| Error::io("create", &shown, error))?;
+    let path = folder.join(LOCK_NAME);
+    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+    let mut file = opened.map_err(|error| Error::io("open the lock of", &shown, error))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::Error(error)) => return Err(Error::io("lock", &shown, error)),
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            let holder = file
+                .read_to_string(&mut holder)
+                .map_or("another process".into(), |_| holder.trim().to_owned());
+            let advice = "stop it, or name another folder";
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                format!("archive {shown} is in use by {holder}: {advice}"),
+            ));
+        }
+    }
+    let note = format!("process {}\n", std::process::id());
+    let written = file.set_len(0).and_then(|()| file.write_all(note.as_bytes()));
+    written.map_err(|error| Error::io("write the lock of", &shown, error))?;
+    Ok(file)
+}
+
+/// Creates a folder and makes it durable in the folders above it.
+fn create_folder(folder: &Path) -> std::io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(folder)?;
+    for above in folder.ancestors().skip(1) {
+        let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+        File::open(above)?.sync_all()?;
+    }
+    Ok(())
+}
+
+/// Opens the archive on a disk. Without `config.read_only` the caller has made sure that nobody else writes to it.
+pub(super) fn open_on(disk: Arc<dyn Disk>, config: &Config, lock: Option<File>) -> Result<Opened, Error> {
+    let limits = Limits::new(&config.log, &config.retention);
+    let shared = Arc::new(Shared {
+        disk,
+        limits,
+        segments: RwLock::default(),
+        dictionary: RwLock::new(Dictionary::new(config.topic_bits)),
+        last_sequence: AtomicU64::new(0),
+        clock: config.clock.clone(),
+        metrics: config.metrics.clone(),
+        _lock: lock,
+    });
+    let active = load_all(&shared, config.read_only)?;
+    let room = Arc::new(Semaphore::new(limits.queue_bytes));
+    let log = if config.read_only {
+        Log { shared, writer: None, room, threads: Mutex::default() }
+    } else {
+        let (writer, threads) = start_threads(&shared, active)?;
+        Log { shared, writer: Some(writer), room, threads: Mutex::new(threads) }
+    };
+    let log = Arc::new(log);
+    Ok(Opened { archive: log.clone(), upkeep: log })
+}
+
+type Threads = Vec<std::thread::JoinHandle<()>>;
+
+fn start_threads(
+    shared: &Arc<Shared>,
+    active: Vec<Recovered>,
+) -> Result<(mpsc::Sender<super::append::Command>, Threads), Error> {
+    let failed = |error| Error::io("start", "a thread of the archive", error);
+    let (commands, queue) = mpsc::channel(COMMANDS_MAX);
+    let (sealer, seal_thread) = Sealer::start(shared.clone(), commands.downgrade()).map_err(failed)?;
+    let mut writer = Writer { shared: shared.clone(), sealer, open: Vec::new(), refusal: None };
+    for Recovered { active, is_whole } in active {
+        let name = active.id.log_name();
+        let file = shared.disk.open(&name).map_err(|error| Error::io("open", &name, error))?;
+        let segment = OpenSegment::new(active.clone(), file);
+        if is_whole && !segment.is_full(&shared.limits) {
+            writer.open.push(segment);
+        } else {
+            writer.sealer.seal(active);
+        }
+    }
+    // Sealing may wait for room, which the running thread makes.
+    let surplus = writer.open.len().saturating_sub(shared.limits.open_segments);
+    for segment in writer.open.drain(..surplus) {
+        writer.sealer.seal(segment.active);
+    }
+    shared.metrics.open_segments.set(writer.open.len() as i64);
+    let thread = std::thread::Builder::new().name("archive-write".into());
+    let write_thread = thread.spawn(move || writer.run(queue)).map_err(failed)?;
+    Ok((commands, vec![write_thread, seal_thread]))
+}
+
+/// A replayed segment, and whether its log has nothing damaged in it, so that it may take more.
+struct Recovered {
+    active: Arc<Active>,
+    is_whole: bool,
+}
+
+/// Puts every segment of the folder into the list and returns the replayed ones.
+fn load_all(shared: &Arc<Shared>, read_only: bool) -> Result<Vec<Recovered>, Error> {
+    let files = shared.disk.list().map_err(|error| Error::io("list", "the archive's folder", error))?;
+    let has = |name: &str| files.iter().any(|(other, _)| other == name);
+    if !read_only {
+        remove_leftovers(shared, &files)?;
+    }
+    let mut active = Vec::new();
+    for (name, len) in files.iter().filter(|(name, _)| name.ends_with(LOG_SUFFIX)) {
+        let Some(sequence) = sequence_of(name) else { continue };
+        shared.last_sequence.fetch_max(sequence, std::sync::atomic::Ordering::Relaxed);
+        let Some(id) = segment_id(shared, name, sequence, *len, read_only)? else { continue };
+        if has(&id.index_name()) {
+            match load(shared, id, *len) {
+                Ok(sealed) => {
+                    shared.change_segments(|segments| segments.push(Segment::Sealed(Arc::new(sealed))));
+                    continue;
+                }
+                Err(error) => warn!(%error, name, "index can't be used: making it anew from its log"),
+            }
+        }
+        active.push(recover(shared, id, *len, read_only)?);
+    }
+    Ok(active)
+}
+
+/// Removes indexes that were never finished or whose log retention has removed.
+fn remove_leftovers(shared: &Shared, files: &[(String, u64)]) -> Result<(), Error> {
+    for (name, _) in files {
+        let log = name.strip_suffix(INDEX_SUFFIX).map(|stem| stem.to_owned() + LOG_SUFFIX);
+        let has_no_log = log.is_some_and(|log| !files.iter().any(|(other, _)| *other == log));
+        if has_no_log || name.ends_with(TEMPORARY_SUFFIX) {
+            shared.disk.remove(name).map_err(|error| Error::io("remove", name, error))?;
+        }
+    }
+    Ok(())
+}
+
+/// What a log's header says. A log that has nothing but a torn header was never promised to anybody and is removed.
+fn segment_id(
+    shared: &Shared,
+    name: &str,
+    sequence: u64,
+    len: u64,
+    read_only: bool,
+) -> Result<Option<SegmentId>, Error> {
+    let header_len = len.min(LOG_HEADER_BYTES) as usize;
+    let header = shared.disk.map(name, header_len).map_err(|error| Error::io("read", name, error))?;
+    match decode_log_header(&header) {
+        Ok(id) => Ok(Some(SegmentId { sequence, ..id })),
+        Err(_) if len <= LOG_HEADER_BYTES => {
+            if !read_only {
+                info!(name, "removing a log that was never finished being created");
+                shared.disk.remove(name).map_err(|error| Error::io("remove", name, error))?;
+            }
+            Ok(None)
+        }
+        Err("format version is newer than this program") => {
+            let advice = "open it with the version that wrote it";
+            Err(Error::new(ErrorKind::Corrupt, format!("{name} has a newer format: {advice}")))
+        }
+        Err(what) => {
+            // The header only says where new messages belong; the records speak for themselves.
+            warn!(name, what, "reading the log's records all the same");
+            Ok(Some(SegmentId { sequence, window_start: i64::MIN, window_len: 1, salt: 0 }))
+        }
+    }
+}
+
+/// Replays a log that has no index, cuts its torn end and puts it into the list.
+fn recover(shared: &Shared, id: SegmentId, len: u64, read_only: bool) -> Result<Recovered, Error> {
+    let name = id.log_name();
+    let capacity = shared.limits.mapping_bytes().max(len as usize);
+    let log = shared.disk.map(&name, capacity).map_err(|error| Error::io("map", &name, error))?;
+    let replay = replay(log.get(..len as usize).unwrap_or_default(), &name);
+    for finding in &replay.findings {
+        shared.metrics.damaged.inc();
+        warn!(name, offset = finding.offset, what = finding.what, "damage found in a log");
+    }
+    if replay.end < len {
+        warn!(name, bytes = len - replay.end, "cutting the torn end of a log, which nobody was answered for");
+        if !read_only {
+            let cut =
+                shared.disk.open(&name).and_then(|file| file.set_len(replay.end).and_then(|()| file.sync()));
+            cut.map_err(|error| Error::io("cut", &name, error))?;
+        }
+    }
+    let is_whole = replay.findings.is_empty() && id.window_start != i64::MIN;
+    let active = Arc::new(Active::new(id, log));
+    active.add(addition(shared, replay));
+    shared.change_segments(|segments| segments.push(Segment::Active(active.clone())));
+    Ok(Recovered { active, is_whole })
+}
+
+/// A replay as something that a segment takes, with its topics counted.
+fn addition(shared: &Shared, replay: Replay) -> Addition {
+    let mut messages = vec![0_u64; replay.topics.len()];
+    for row in &replay.rows {
+        if let Some(count) = messages.get_mut(row.topic as usize) {
+            *count += 1;
+        }
+    }
+    let mut dictionary = shared.dictionary.write();
+    let names = replay.topic_names();
+    let topics =
+        names.iter().zip(messages).map(|(name, count)| dictionary.count(&name.channel, &name.topic, count));
+    Addition {
+        topics: topics.collect(),
+        rows: replay.rows,
+        log_len: replay.end,
+        body_bytes: replay.body_bytes,
+    }
+}

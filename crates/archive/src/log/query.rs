@@ -1,0 +1,234 @@
+//! Answering a query: choose topics, visit segments in order, cut one page.
+
+use restante_core::{Cursor, ErrorKind, Key, MessageHash};
+
+use super::{
+    Shared,
+    active::in_direction,
+    merge::{Next, merge},
+    segment::{Find, Found, Segment, Span},
+};
+use crate::{
+    Direction, Error, PAGE_BYTES_MAX, Page, Part, Query, RowAt, query::KeyRange, record::Record,
+    topics::Selection,
+};
+
+/// One page of the messages that match.
+pub(super) fn query(shared: &Shared, query: &Query) -> Result<Page, Error> {
+    query.check_bounds()?;
+    let selection = shared.dictionary.read().select(query);
+    let segments = shared.segments();
+    let cursor = place_of(query.cursor, &segments)?;
+    let range = query.range(cursor);
+    let mut rows = Rows::default();
+    if query.hashes.is_empty() {
+        let limit = query.limit + 1; // one more tells whether more remain
+        let find = Find { range, selection: &selection, direction: query.direction, limit };
+        for group in Groups::new(&segments, &range, query.direction) {
+            let missing = limit - rows.at.len();
+            rows.add_group(&group, &Find { limit: missing, ..find })?;
+            if rows.at.len() >= limit {
+                break;
+            }
+        }
+    } else {
+        rows.add_hashes(shared, &segments, query, &range, &selection)?;
+    }
+    Ok(rows.into_page(query))
+}
+
+/// The key that a cursor stands for.
+fn place_of(cursor: Option<Cursor>, segments: &[Segment]) -> Result<Option<Key>, Error> {
+    let hash = match cursor {
+        None => return Ok(None),
+        Some(Cursor::At(key)) => return Ok(Some(key)),
+        Some(Cursor::Message(hash)) => hash,
+    };
+    for segment in segments.iter().rev() {
+        if let Some(offset) = segment.find_hash(&hash)?.first() {
+            return Ok(key_at(&segment.part(), *offset));
+        }
+    }
+    Err(Error::new(ErrorKind::NotFound, format!("cursor {hash} is not archived")))
+}
+
+fn key_at(part: &Part, offset: u32) -> Option<Key> {
+    Record::read(&part.bytes, offset as usize)?.message().map(|message| message.key())
+}
+
+/// The segments of a range in the direction of a query; those that overlap in time come together.
+struct Groups<'a> {
+    segments: std::iter::Peekable<std::vec::IntoIter<(Span, &'a Segment)>>,
+}
+
+impl<'a> Groups<'a> {
+    fn new(segments: &'a [Segment], range: &KeyRange, direction: Direction) -> Self {
+        let with_span = segments.iter().filter_map(|segment| Some((segment.span()?, segment)));
+        let mut inside: Vec<_> = with_span.filter(|(span, _)| span.touches(range)).collect();
+        match direction {
+            Direction::Forward => inside.sort_by_key(|(span, _)| span.oldest),
+            Direction::Backward => inside.sort_by_key(|(span, _)| std::cmp::Reverse(span.newest)),
+        }
+        Self { segments: inside.into_iter().peekable() }
+    }
+}
+
+impl<'a> Iterator for Groups<'a> {
+    type Item = Vec<&'a Segment>;
+
+    fn next(&mut self) -> Option<Vec<&'a Segment>> {
+        let (mut covered, first) = self.segments.next()?;
+        let mut group = vec![first];
+        let overlaps =
+            |covered: Span, span: Span| span.oldest <= covered.newest && span.newest >= covered.oldest;
+        while let Some((span, segment)) = self.segments.next_if(|(span, _)| overlaps(covered, *span)) {
+            covered.oldest = covered.oldest.min(span.oldest);
+            covered.newest = covered.newest.max(span.newest);
+            group.push(segment);
+        }
+        Some(group)
+    }
+}
+
+/// Rows of an answer in the direction of the query.
+#[derive(Default)]
+struct Rows {
+    parts: Vec<Part>,
+    at: Vec<RowAt>,
+}
+
+impl Rows {
+    /// Adds the rows of segments that overlap.
+    fn add_group(&mut self, group: &[&Segment], find: &Find<'_>) -> Result<(), Error> {
+        let mut lists = Vec::with_capacity(group.len());
+        for segment in group {
+            let found = segment.find(find)?;
+            if !found.offsets.is_empty() {
+                lists.push(self.add_part(found));
+            }
+        }
+        if lists.len() <= 1 {
+            self.at.extend(lists.into_iter().flatten());
+            return Ok(());
+        }
+        let end = self.at.len() + find.limit;
+        let parts = &self.parts;
+        let keyed = lists.into_iter().map(|list| {
+            list.into_iter().filter_map(|at| {
+                let key = key_at(parts.get(at.part as usize)?, at.offset)?;
+                Some((in_direction(key, find.direction), at))
+            })
+        });
+        let merged = &mut self.at;
+        merge(keyed.collect(), |at| {
+            merged.push(at);
+            if merged.len() < end { Next::More } else { Next::Enough }
+        });
+        Ok(())
+    }
+
+    fn add_part(&mut self, found: Found) -> Vec<RowAt> {
+        let part =
+            u32::try_from(self.parts.len()).expect("a page has fewer parts than an archive has segments");
+        self.parts.push(found.part);
+        found.offsets.into_iter().map(|offset| RowAt { part, offset }).collect()
+    }
+
+    /// Adds the rows with the asked hashes that match everything else.
+    fn add_hashes(
+        &mut self,
+        shared: &Shared,
+        segments: &[Segment],
+        query: &Query,
+        range: &KeyRange,
+        selection: &Selection,
+    ) -> Result<(), Error> {
+        let mut hashes: Vec<MessageHash> = query.hashes.clone();
+        hashes.sort_unstable();
+        hashes.dedup();
+        let mut keyed = Vec::new();
+        for segment in
+            segments.iter().filter(|segment| segment.span().is_some_and(|span| span.touches(range)))
+        {
+            let mut offsets = Vec::new();
+            for hash in &hashes {
+                offsets.extend(segment.find_hash(hash)?);
+            }
+            if offsets.is_empty() {
+                continue;
+            }
+            for at in self.add_part(Found { part: segment.part(), offsets }) {
+                keyed.extend(self.wanted_key(shared, at, range, selection).map(|key| (key, at)));
+            }
+        }
+        keyed.sort_unstable_by_key(|(key, _)| in_direction(*key, query.direction));
+        keyed.truncate(query.limit + 1);
+        self.at.extend(keyed.into_iter().map(|(_, at)| at));
+        Ok(())
+    }
+
+    /// The key of a row, if it lies in the range and its topic is wanted.
+    fn wanted_key(&self, shared: &Shared, at: RowAt, range: &KeyRange, selection: &Selection) -> Option<Key> {
+        let part = self.parts.get(at.part as usize)?;
+        let message = Record::read(&part.bytes, at.offset as usize)?.message()?;
+        let is_wanted = match selection {
+            Selection::All => true,
+            Selection::Topics(set) => {
+                let name = part.topics.get(message.topic as usize)?;
+                let id = shared.dictionary.read().find(&name.channel, &name.topic);
+                id.is_some_and(|id| set.contains(id))
+            }
+        };
+        (is_wanted && range.contains(message.key())).then_some(message.key())
+    }
+
+    fn into_page(mut self, query: &Query) -> Page {
+        let found = self.at.len();
+        self.at.truncate(query.limit);
+        if self.body_bytes_at_most() > PAGE_BYTES_MAX as u64 {
+            self.cut_at_bytes();
+        }
+        let has_more = self.at.len() < found;
+        let last = self.at.last().filter(|_| has_more);
+        let last_key = last.and_then(|at| key_at(self.parts.get(at.part as usize)?, at.offset));
+        if query.direction == Direction::Backward {
+            self.at.reverse();
+        }
+        Page { parts: self.parts, rows: self.at, next: last_key.map(Cursor::At), bodies: query.bodies }
+    }
+
+    /// A bound of the bodies' bytes that needs no look at the records: in each part they lie side by side between the first
+    /// and the last offset.
+    fn body_bytes_at_most(&self) -> u64 {
+        let mut extents = vec![(u32::MAX, 0_u32); self.parts.len()];
+        for at in &self.at {
+            if let Some((first, last)) = extents.get_mut(at.part as usize) {
+                *first = at.offset.min(*first);
+                *last = at.offset.max(*last);
+            }
+        }
+        let mut bytes = 0;
+        for ((first, last), part) in extents.into_iter().zip(&self.parts) {
+            let last_record =
+                Record::read(&part.bytes, last as usize).map_or(0, |record| record.len() as u64);
+            bytes += u64::from(last.saturating_sub(first)) + last_record;
+        }
+        bytes
+    }
+
+    /// Ends the page with the row that brings its bodies to [`PAGE_BYTES_MAX`].
+    fn cut_at_bytes(&mut self) {
+        let mut bytes = 0;
+        let mut len = 0;
+        for at in &self.at {
+            if bytes >= PAGE_BYTES_MAX {
+                break;
+            }
+            let part = self.parts.get(at.part as usize);
+            let record = part.and_then(|part| Record::read(&part.bytes, at.offset as usize));
+            bytes += record.and_then(|record| record.message()).map_or(0, |message| message.body.len());
+            len += 1;
+        }
+        self.at.truncate(len);
+    }
+}

@@ -1,0 +1,80 @@
+//! Retention: whole segments are removed by deleting their files.
+
+use restante_core::Timestamp;
+use tracing::info;
+
+use super::{
+    Shared,
+    segment::{Segment, Span},
+};
+use crate::{Error, Pruned, Retention};
+
+/// The sequence numbers of the segments that `policy` lets go, oldest first.
+///
+/// A segment goes only when the policy keeps none of its messages, so up to a segment more than asked for is kept.
+pub(super) fn choose(segments: &[Segment], policy: &Retention, now: Timestamp) -> Vec<u64> {
+    let mut by_age: Vec<(Span, &Segment)> =
+        segments.iter().filter_map(|segment| Some((segment.span()?, segment))).collect();
+    by_age.sort_by_key(|(span, segment)| (span.newest, segment.sequence()));
+    let mut kept_bytes: u64 = segments.iter().map(Segment::disk_bytes).sum();
+    let mut chosen = Vec::new();
+    for (place, (span, segment)) in by_age.iter().enumerate() {
+        let younger = by_age.get(place + 1..).unwrap_or_default();
+        let is_too_old = policy.oldest_kept(now).is_some_and(|oldest| span.newest < oldest);
+        let is_too_many = policy.capacity.is_some_and(|capacity| rows_behind(span, younger) >= capacity);
+        let is_too_big = policy.size_bytes.is_some_and(|size| kept_bytes > size) && !younger.is_empty();
+        if !(is_too_old || is_too_many || is_too_big) {
+            break;
+        }
+        kept_bytes -= segment.disk_bytes();
+        chosen.push(segment.sequence());
+    }
+    chosen
+}
+
+/// Rows of segments that are younger as a whole.
+fn rows_behind(span: &Span, younger: &[(Span, &Segment)]) -> u64 {
+    younger.iter().filter(|(other, _)| other.oldest > span.newest).map(|(_, segment)| segment.rows()).sum()
+}
+
+/// Removes segments that take no more messages: from the list first, so that new queries don't see them, then from disk.
+/// Queries that are under way keep what they have mapped.
+pub(super) fn remove(shared: &Shared, sequences: &[u64]) -> Result<Pruned, Error> {
+    let mut removed = Vec::new();
+    shared.change_segments(|segments| {
+        let (gone, kept) =
+            std::mem::take(segments).into_iter().partition(|s| sequences.contains(&s.sequence()));
+        removed = gone;
+        *segments = kept;
+    });
+    let mut pruned = Pruned::default();
+    for segment in removed {
+        pruned.messages += segment.rows();
+        pruned.disk_bytes += segment.disk_bytes();
+        pruned.parts += 1;
+        shared.forget_topics(&segment);
+        remove_files(shared, &segment)?;
+        info!(part = segment.stats().name, messages = segment.rows(), "segment removed by retention");
+    }
+    shared.metrics.pruned_messages.inc_by(pruned.messages);
+    if pruned.parts > 0 {
+        shared.disk.sync_folder().map_err(|error| Error::io("sync", "the archive's folder", error))?;
+    }
+    Ok(pruned)
+}
+
+/// The log goes first: an index without a log is removed at the next start, a log without an index would come back.
+fn remove_files(shared: &Shared, segment: &Segment) -> Result<(), Error> {
+    let id = match segment {
+        Segment::Active(active) => active.id,
+        Segment::Sealed(sealed) => sealed.id,
+    };
+    for name in [id.log_name(), id.index_name()] {
+        match shared.disk.remove(&name) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Error::io("remove", &name, error)),
+        }
+    }
+    Ok(())
+}

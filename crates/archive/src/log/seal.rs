@@ -1,0 +1,143 @@
+//! Sealing: one thread that writes the index of each segment that takes no more messages, and puts the mapped, immutable
+//! segment in the place of the active one.
+
+use std::{
+    sync::{Arc, mpsc},
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use tokio::sync::{mpsc as queue, oneshot};
+use tracing::{debug, warn};
+
+use super::{
+    Shared,
+    active::Active,
+    append::Command,
+    schema::{SegmentId, TEMPORARY_SUFFIX},
+    sealed::Sealed,
+    segment::Segment,
+};
+use crate::Error;
+
+/// Segments that may wait to be sealed; the writer waits when there are more.
+const WAITING_MAX: usize = 8;
+/// How often quiet segments are looked for and failed ones are tried again.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The writer's end of the sealing thread. The thread ends when this is dropped and all work is done.
+pub(super) struct Sealer {
+    waiting: mpsc::SyncSender<Arc<Active>>,
+}
+
+impl Sealer {
+    pub(super) fn start(
+        shared: Arc<Shared>,
+        writer: queue::WeakSender<Command>,
+    ) -> std::io::Result<(Self, JoinHandle<()>)> {
+        let (waiting, jobs) = mpsc::sync_channel(WAITING_MAX);
+        let thread = std::thread::Builder::new().name("archive-seal".into());
+        let handle = thread.spawn(move || run(&shared, &writer, &jobs))?;
+        Ok((Self { waiting }, handle))
+    }
+
+    /// Has a segment sealed that takes no more messages.
+    pub(super) fn seal(&self, active: Arc<Active>) {
+        if self.waiting.send(active).is_err() {
+            warn!("the sealing thread has ended; the segment is sealed at the next start");
+        }
+    }
+}
+
+fn run(shared: &Shared, writer: &queue::WeakSender<Command>, jobs: &mpsc::Receiver<Arc<Active>>) {
+    let mut failed: Vec<Arc<Active>> = Vec::new();
+    loop {
+        match jobs.recv_timeout(TICK) {
+            Ok(active) => failed.extend(try_seal(shared, active)),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                failed = std::mem::take(&mut failed)
+                    .into_iter()
+                    .filter_map(|active| try_seal(shared, active))
+                    .collect();
+                freeze_quiet(shared, writer);
+            }
+        }
+    }
+}
+
+/// Asks the writer to let go of segments whose window is over and to which nothing came for a while.
+fn freeze_quiet(shared: &Shared, writer: &queue::WeakSender<Command>) {
+    let now = shared.clock.now();
+    let quiet = Duration::from_secs(shared.limits.quiet_seconds);
+    let quiet_ns = i64::try_from(quiet.as_nanos()).unwrap_or(i64::MAX);
+    let is_quiet = |active: &Arc<Active>| {
+        active.id.window_last().saturating_add(quiet_ns) < now.0
+            && active.quiet_for() >= quiet
+            && active.rows() > 0
+    };
+    let sequences: Vec<u64> =
+        shared.active().iter().filter(|active| is_quiet(active)).map(|a| a.id.sequence).collect();
+    if sequences.is_empty() {
+        return;
+    }
+    let (done, _) = oneshot::channel();
+    if let Some(writer) = writer.upgrade() {
+        // When the queue is full the writer has better things to do; the next tick asks again.
+        let _ = writer.try_send(Command::Freeze { sequences, seal: true, done });
+    }
+}
+
+/// Seals a segment; gives it back when that failed. It stays in use as it is, and its log has everything.
+fn try_seal(shared: &Shared, active: Arc<Active>) -> Option<Arc<Active>> {
+    match seal(shared, &active) {
+        Ok(()) => None,
+        Err(error) => {
+            warn!(%error, log = active.id.log_name(), "segment could not be sealed; trying again");
+            Some(active)
+        }
+    }
+}
+
+fn seal(shared: &Shared, active: &Active) -> Result<(), Error> {
+    write_index(shared, &active.id, &active.encode_index())?;
+    let sealed = load(shared, active.id, active.log_len())?;
+    sealed.trust_all();
+    let is_wanted = shared.replace(active.id.sequence, Segment::Sealed(Arc::new(sealed)));
+    if is_wanted {
+        debug!(log = active.id.log_name(), rows = active.rows(), "segment sealed");
+        return Ok(());
+    }
+    // Retention has removed the segment meanwhile.
+    let name = active.id.index_name();
+    shared.disk.remove(&name).map_err(|error| Error::io("remove", &name, error))
+}
+
+/// Writes an index so that it is there whole or not at all.
+pub(super) fn write_index(shared: &Shared, id: &SegmentId, bytes: &[u8]) -> Result<(), Error> {
+    let name = id.index_name();
+    let temporary = name.clone() + TEMPORARY_SUFFIX;
+    let disk = &shared.disk;
+    let written = match disk.remove(&temporary) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => disk.create(&temporary).and_then(|file| file.write_at(bytes, 0).and_then(|()| file.sync())),
+    };
+    written
+        .and_then(|()| disk.rename(&temporary, &name))
+        .and_then(|()| disk.sync_folder())
+        .map_err(|error| Error::io("write", &name, error))
+}
+
+/// Maps a segment whose index is written.
+pub(super) fn load(shared: &Shared, id: SegmentId, log_len: u64) -> Result<Sealed, Error> {
+    let (log_name, index_name) = (id.log_name(), id.index_name());
+    let map = |name: &str, len: u64| {
+        let len = usize::try_from(len).map_err(std::io::Error::other);
+        len.and_then(|len| shared.disk.map(name, len)).map_err(|error| Error::io("map", name, error))
+    };
+    let log = map(&log_name, log_len)?;
+    let index = map(&index_name, shared.file_len(&index_name)?)?;
+    let damaged = shared.metrics.damaged.clone();
+    let opened = Sealed::open(id, log, index, &mut shared.dictionary.write(), damaged);
+    opened.map_err(|what| Error::new(restante_core::ErrorKind::Corrupt, format!("{index_name}: {what}")))
+}

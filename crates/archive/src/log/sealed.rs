@@ -1,0 +1,294 @@
+//! A segment that is complete: its log and its index, both mapped, neither ever changed.
+
+use std::{
+    ops::Range,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use prometheus_client::metrics::counter::Counter;
+use restante_core::{ErrorKind, Key, MessageHash, Timestamp};
+use tracing::error;
+
+use super::{
+    active::in_direction,
+    merge::{Next, merge},
+    schema::{Index, SegmentId, TopicColumn},
+    segment::{Find, Found, Span, access},
+};
+use crate::{
+    Direction, Error, Part, TopicName,
+    plan::Access,
+    record::{MessageRecord, Record},
+    topics::{Dictionary, Selection, TopicId, TopicSet},
+};
+
+/// See the module.
+pub(super) struct Sealed {
+    pub(super) id: SegmentId,
+    pub(super) span: Option<Span>,
+    pub(super) index: Index,
+    log: Bytes,
+    names: Arc<[TopicName]>,
+    /// The segment's topics: number in the archive, number in the segment; ascending.
+    topics: Vec<(TopicId, u32)>,
+    /// The same topics by number in the archive.
+    present: TopicSet,
+    /// A bit for each row whose checksum was found right since the segment was opened. Every record is verified before it
+    /// is served for the first time; afterwards the page cache is trusted, as the rest of memory is.
+    verified: Vec<AtomicU64>,
+    columns: OnceLock<bool>,
+    damaged: Counter,
+}
+
+impl Sealed {
+    /// Opens a segment from its mapped files and counts its topics in `dictionary`.
+    pub(super) fn open(
+        id: SegmentId,
+        log: Bytes,
+        index: Bytes,
+        dictionary: &mut Dictionary,
+        damaged: Counter,
+    ) -> Result<Self, &'static str> {
+        let (index, names) = Index::open(index)?;
+        if log.len() as u64 != index.log_len {
+            return Err("index is of another log: the lengths differ");
+        }
+        let timestamps = index.timestamps();
+        let span = match (timestamps.first(), timestamps.last()) {
+            (Some(oldest), Some(newest)) => {
+                Some(Span { oldest: Timestamp(*oldest), newest: Timestamp(*newest) })
+            }
+            _ => None,
+        };
+        let mut topics = Vec::with_capacity(names.len());
+        let mut present = TopicSet::default();
+        let mut shared_names = Vec::with_capacity(names.len());
+        for (local, name) in (0..).zip(names.iter()) {
+            let (id, name) = dictionary.count(&name.channel, &name.topic, index.topic_rows(local) as u64);
+            topics.push((id, local));
+            present.add(id);
+            shared_names.push(name);
+        }
+        topics.sort_unstable();
+        let verified = std::iter::repeat_with(AtomicU64::default).take(index.rows.div_ceil(64)).collect();
+        let names = shared_names.into();
+        Ok(Self { id, span, index, log, names, topics, present, verified, columns: OnceLock::new(), damaged })
+    }
+
+    /// Says that every record was verified, or written, by this process.
+    pub(super) fn trust_all(&self) {
+        for word in &self.verified {
+            word.store(u64::MAX, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn part(&self) -> Part {
+        Part { bytes: self.log.clone(), topics: self.names.clone() }
+    }
+
+    pub(super) fn log(&self) -> &Bytes {
+        &self.log
+    }
+
+    /// The topics with their numbers of messages.
+    pub(super) fn topic_counts(&self) -> Vec<(TopicId, u64)> {
+        self.topics.iter().map(|(id, local)| (*id, self.index.topic_rows(*local) as u64)).collect()
+    }
+
+    pub(super) fn find(&self, find: &Find<'_>) -> Result<Found, Error> {
+        self.check_columns()?;
+        let mut offsets = Vec::new();
+        let rows = self.rows_in(find);
+        match find.selection {
+            Selection::All => self.scan(find, rows, |_| true, &mut offsets),
+            Selection::Topics(set) => {
+                let wanted = self.wanted(set);
+                let wanted_rows: usize = wanted.iter().map(|local| self.index.topic_rows(*local)).sum();
+                if wanted_rows > 0 && !rows.is_empty() {
+                    match access(find, rows.len(), self.index.rows, wanted_rows, wanted.len()) {
+                        Access::Scan => self.scan_topics(find, rows, &wanted, &mut offsets),
+                        Access::Merge => self.merge(find, rows, &wanted, &mut offsets),
+                    }
+                }
+            }
+        }
+        Ok(Found { part: self.part(), offsets })
+    }
+
+    pub(super) fn find_hash(&self, hash: &MessageHash) -> Result<Vec<u32>, Error> {
+        self.check_columns()?;
+        let mut offsets = Vec::new();
+        for row in self.index.candidates(hash) {
+            let is_it = self.record(row).is_some_and(|record| record.hash == &hash.0);
+            if is_it && self.is_sound(row) {
+                offsets.extend(self.index.offsets().get(row));
+            }
+        }
+        Ok(offsets)
+    }
+
+    /// Whether a row with this key is there; a damaged one counts as there no longer.
+    pub(super) fn contains(&self, key: Key) -> Result<bool, Error> {
+        self.check_columns()?;
+        let is_it = |row: usize| self.key(row) == Some(key) && self.is_sound(row);
+        Ok(self.index.candidates(&key.message_hash).any(is_it))
+    }
+
+    /// Verifies the index's columns when the segment is first used.
+    fn check_columns(&self) -> Result<(), Error> {
+        let are_sound = *self.columns.get_or_init(|| self.index.columns_are_sound());
+        if are_sound {
+            return Ok(());
+        }
+        let name = self.id.index_name();
+        let advice = "stop the server and run 'restante archive rebuild'";
+        Err(Error::new(ErrorKind::Corrupt, format!("index {name} is damaged: {advice}")))
+    }
+
+    /// The rows of the range, by number.
+    fn rows_in(&self, find: &Find<'_>) -> Range<usize> {
+        let range = find.range;
+        let first = self.first_row(range.from.timestamp, |key| range.is_before(key));
+        let end =
+            range.until.map_or(self.index.rows, |until| self.first_row(until.timestamp, |key| key < until));
+        first..end.max(first)
+    }
+
+    /// The first row for which `is_before` is false; among keys of other timestamps than `timestamp` the timestamp
+    /// decides, so that hashes are read only where they must be.
+    fn first_row(&self, timestamp: Timestamp, is_before: impl Fn(Key) -> bool) -> usize {
+        let timestamps = self.index.timestamps();
+        let mut low = timestamps.partition_point(|other| *other < timestamp.0);
+        let mut high = timestamps.partition_point(|other| *other <= timestamp.0);
+        while low < high {
+            let middle = low.midpoint(high);
+            if self.key(middle).is_some_and(&is_before) { low = middle + 1 } else { high = middle }
+        }
+        low
+    }
+
+    /// The wanted topics that occur here, by their numbers in the segment.
+    fn wanted(&self, set: &TopicSet) -> Vec<u32> {
+        let is_short_list = set.ids().len() * 8 < self.topics.len();
+        if !is_short_list {
+            return self.topics.iter().filter(|(id, _)| set.contains(*id)).map(|(_, local)| *local).collect();
+        }
+        let present = set.ids().iter().filter(|id| self.present.contains(**id));
+        let place = |id: &TopicId| self.topics.binary_search_by_key(id, |(other, _)| *other).ok();
+        present.filter_map(place).filter_map(|at| self.topics.get(at)).map(|(_, local)| *local).collect()
+    }
+
+    fn scan_topics(&self, find: &Find<'_>, rows: Range<usize>, wanted: &[u32], offsets: &mut Vec<u32>) {
+        let mut is_wanted = TopicSet::with_room_for(self.topics.len());
+        for local in wanted {
+            is_wanted.add(*local);
+        }
+        match self.index.topics() {
+            TopicColumn::Narrow(topics) => {
+                let topic =
+                    |row: usize| topics.get(row).is_some_and(|topic| is_wanted.contains(u32::from(*topic)));
+                self.scan(find, rows, topic, offsets);
+            }
+            TopicColumn::Wide(topics) => {
+                let topic = |row: usize| topics.get(row).is_some_and(|topic| is_wanted.contains(*topic));
+                self.scan(find, rows, topic, offsets);
+            }
+        }
+    }
+
+    fn scan(
+        &self,
+        find: &Find<'_>,
+        rows: Range<usize>,
+        is_wanted: impl Fn(usize) -> bool,
+        offsets: &mut Vec<u32>,
+    ) {
+        let mut visit = |row: usize| {
+            if is_wanted(row) {
+                self.take(row, offsets);
+            }
+            offsets.len() < find.limit
+        };
+        match find.direction {
+            Direction::Forward => rows.into_iter().all(&mut visit),
+            Direction::Backward => rows.into_iter().rev().all(&mut visit),
+        };
+    }
+
+    fn merge(&self, find: &Find<'_>, rows: Range<usize>, wanted: &[u32], offsets: &mut Vec<u32>) {
+        let lists: Vec<_> = wanted.iter().map(|local| self.posting(*local, &rows, find.direction)).collect();
+        merge(lists, |row| {
+            self.take(row, offsets);
+            if offsets.len() < find.limit { Next::More } else { Next::Enough }
+        });
+    }
+
+    /// The rows of one topic that lie in `rows`, in the direction of the query.
+    fn posting(
+        &self,
+        local: u32,
+        rows: &Range<usize>,
+        direction: Direction,
+    ) -> impl Iterator<Item = (super::active::Directed<u32>, usize)> + use<'_> {
+        let posting = self.index.postings(local);
+        let first = posting.partition_point(|row| (*row as usize) < rows.start);
+        let end = posting.partition_point(|row| (*row as usize) < rows.end);
+        let mut posting = posting.get(first..end).unwrap_or_default().iter();
+        std::iter::from_fn(move || match direction {
+            Direction::Forward => posting.next(),
+            Direction::Backward => posting.next_back(),
+        })
+        .map(move |row| (in_direction(*row, direction), *row as usize))
+    }
+
+    /// Adds a row to the answer unless it is damaged.
+    #[inline]
+    fn take(&self, row: usize, offsets: &mut Vec<u32>) {
+        if self.is_sound(row) {
+            offsets.extend(self.index.offsets().get(row));
+        }
+    }
+
+    fn record(&self, row: usize) -> Option<MessageRecord<'_>> {
+        let offset = *self.index.offsets().get(row)?;
+        Record::read(&self.log, offset as usize)?.message()
+    }
+
+    fn key(&self, row: usize) -> Option<Key> {
+        self.record(row).map(|record| record.key())
+    }
+
+    #[inline]
+    fn is_sound(&self, row: usize) -> bool {
+        let bit = 1 << (row % 64);
+        match self.verified.get(row / 64) {
+            Some(word) if word.load(Ordering::Relaxed) & bit != 0 => true,
+            Some(word) => {
+                let is_sound = self.verify(row);
+                if is_sound {
+                    word.fetch_or(bit, Ordering::Relaxed);
+                }
+                is_sound
+            }
+            None => false,
+        }
+    }
+
+    /// Whether the record of a row is undamaged and the one that the index means.
+    #[cold]
+    fn verify(&self, row: usize) -> bool {
+        let offset = self.index.offsets().get(row).copied().unwrap_or_default();
+        let record = Record::read(&self.log, offset as usize).filter(Record::is_sound);
+        let timestamp = record.and_then(|record| record.message()).map(|message| message.timestamp.0);
+        let is_sound = timestamp.is_some() && timestamp == self.index.timestamps().get(row).copied();
+        if !is_sound {
+            self.damaged.inc();
+            error!(log = self.id.log_name(), offset, "damaged record left out; see 'restante archive check'");
+        }
+        is_sound
+    }
+}

@@ -1,0 +1,158 @@
+//! What a query sees of the archive: a list of segments, each active or sealed.
+
+use std::sync::Arc;
+
+use restante_core::{Key, MessageHash, Timestamp};
+
+use super::{active::Active, sealed::Sealed};
+use crate::{Direction, Error, Part, PartStats, plan, query::KeyRange, topics::Selection};
+
+/// Segments in the order of their sequence numbers. The list itself never changes: who adds or removes a segment puts a new
+/// list in its place, so that a query works on one list from beginning to end.
+pub(super) type Segments = Arc<Vec<Segment>>;
+
+#[derive(Clone)]
+pub(super) enum Segment {
+    Active(Arc<Active>),
+    Sealed(Arc<Sealed>),
+}
+
+/// The timestamps of a segment's first and last row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) oldest: Timestamp,
+    pub(super) newest: Timestamp,
+}
+
+impl Span {
+    pub(super) fn contains(&self, timestamp: Timestamp) -> bool {
+        self.oldest <= timestamp && timestamp <= self.newest
+    }
+
+    /// Whether some key of the span may lie in the range.
+    pub(super) fn touches(&self, range: &KeyRange) -> bool {
+        let last = Key { timestamp: self.newest, message_hash: MessageHash::MAX };
+        let first = Key { timestamp: self.oldest, message_hash: MessageHash::MIN };
+        last >= range.from && range.until.is_none_or(|until| first < until)
+    }
+}
+
+/// What a query wants of one segment.
+#[derive(Clone, Copy)]
+pub(super) struct Find<'a> {
+    pub(super) range: KeyRange,
+    pub(super) selection: &'a Selection,
+    pub(super) direction: Direction,
+    /// The most rows.
+    pub(super) limit: usize,
+}
+
+/// Rows of one segment: where their records begin, in the direction of the query.
+pub(super) struct Found {
+    pub(super) part: Part,
+    pub(super) offsets: Vec<u32>,
+}
+
+impl Segment {
+    /// The segment's sequence number.
+    pub(super) fn sequence(&self) -> u64 {
+        match self {
+            Self::Active(active) => active.id.sequence,
+            Self::Sealed(sealed) => sealed.id.sequence,
+        }
+    }
+
+    /// `None` when the segment has no rows.
+    pub(super) fn span(&self) -> Option<Span> {
+        match self {
+            Self::Active(active) => active.span(),
+            Self::Sealed(sealed) => sealed.span,
+        }
+    }
+
+    pub(super) fn rows(&self) -> u64 {
+        match self {
+            Self::Active(active) => active.rows(),
+            Self::Sealed(sealed) => sealed.index.rows as u64,
+        }
+    }
+
+    pub(super) fn disk_bytes(&self) -> u64 {
+        match self {
+            Self::Active(active) => active.log_len(),
+            Self::Sealed(sealed) => sealed.index.log_len + sealed.index.bytes().len() as u64,
+        }
+    }
+
+    pub(super) fn body_bytes(&self) -> u64 {
+        match self {
+            Self::Active(active) => active.body_bytes(),
+            Self::Sealed(sealed) => sealed.index.body_bytes,
+        }
+    }
+
+    /// The wanted rows, up to the limit, without damaged ones.
+    pub(super) fn find(&self, find: &Find<'_>) -> Result<Found, Error> {
+        match self {
+            Self::Active(active) => Ok(active.find(find)),
+            Self::Sealed(sealed) => sealed.find(find),
+        }
+    }
+
+    /// The rows with this hash: where their records begin and their keys.
+    pub(super) fn find_hash(&self, hash: &MessageHash) -> Result<Vec<u32>, Error> {
+        match self {
+            Self::Active(active) => Ok(active.find_hash(hash)),
+            Self::Sealed(sealed) => sealed.find_hash(hash),
+        }
+    }
+
+    /// Whether a row with this key is there.
+    pub(super) fn contains(&self, key: Key) -> Result<bool, Error> {
+        match self {
+            Self::Active(active) => Ok(active.contains(key)),
+            Self::Sealed(sealed) => sealed.contains(key),
+        }
+    }
+
+    /// The segment's records, as a part of a page.
+    pub(super) fn part(&self) -> Part {
+        match self {
+            Self::Active(active) => active.part(),
+            Self::Sealed(sealed) => sealed.part(),
+        }
+    }
+
+    pub(super) fn stats(&self) -> PartStats {
+        let (name, is_open) = match self {
+            Self::Active(active) => (active.id.log_name(), true),
+            Self::Sealed(sealed) => (sealed.id.log_name(), false),
+        };
+        let span = self.span().unwrap_or(Span { oldest: Timestamp::default(), newest: Timestamp::default() });
+        PartStats {
+            name,
+            oldest: span.oldest,
+            newest: span.newest,
+            messages: self.rows(),
+            disk_bytes: self.disk_bytes(),
+            is_open,
+        }
+    }
+}
+
+/// The way to the rows of `topics` wanted topics that have `rows` rows in a segment.
+pub(super) fn access(
+    find: &Find<'_>,
+    range_rows: usize,
+    part_rows: usize,
+    rows: usize,
+    topics: usize,
+) -> plan::Access {
+    plan::access(plan::Counts {
+        range_rows,
+        part_rows,
+        wanted_rows: rows,
+        wanted_topics: topics,
+        limit: find.limit,
+    })
+}

@@ -1,0 +1,231 @@
+//! The distinct topics of an archive, known in memory: their numbers, names, bloom bits and message counts.
+//!
+//! A bloom filter is matched against these and never against messages.
+
+use std::{collections::HashMap, sync::Arc};
+
+use foldhash::fast::RandomState;
+use restante_core::TopicBits;
+
+use crate::{Query, TopicName, Topics};
+
+/// The number of a topic while the archive is open. Numbers are not used again for other topics.
+pub(crate) type TopicId = u32;
+
+/// All topics that occur, each counted once per channel.
+pub(crate) struct Dictionary {
+    ids: HashMap<Arc<str>, Vec<TopicId>, RandomState>,
+    channels: HashMap<Arc<str>, usize, RandomState>,
+    entries: Vec<Option<Entry>>,
+    bits: Vec<TopicBits>,
+    topic_bits: fn(&str) -> TopicBits,
+    live: u64,
+}
+
+struct Entry {
+    name: TopicName,
+    messages: u64,
+}
+
+impl Dictionary {
+    pub(crate) fn new(topic_bits: fn(&str) -> TopicBits) -> Self {
+        Self {
+            ids: HashMap::default(),
+            channels: HashMap::default(),
+            entries: Vec::new(),
+            bits: Vec::new(),
+            topic_bits,
+            live: 0,
+        }
+    }
+
+    /// How many topics occur.
+    pub(crate) fn len(&self) -> u64 {
+        self.live
+    }
+
+    /// The topic's number, if it occurs.
+    pub(crate) fn find(&self, channel: &str, topic: &str) -> Option<TopicId> {
+        let ids = self.ids.get(topic)?;
+        ids.iter().copied().find(|id| self.name(*id).is_some_and(|name| &*name.channel == channel))
+    }
+
+    pub(crate) fn name(&self, id: TopicId) -> Option<&TopicName> {
+        self.entries.get(id as usize)?.as_ref().map(|entry| &entry.name)
+    }
+
+    /// Counts `messages` more messages of a topic and returns its number and shared name.
+    pub(crate) fn count(&mut self, channel: &str, topic: &str, messages: u64) -> (TopicId, TopicName) {
+        let id = match self.find(channel, topic) {
+            Some(id) => id,
+            None => self.add(channel, topic),
+        };
+        let entry =
+            self.entries.get_mut(id as usize).and_then(Option::as_mut).expect("the topic was found or added");
+        entry.messages += messages;
+        (id, entry.name.clone())
+    }
+
+    fn add(&mut self, channel: &str, topic: &str) -> TopicId {
+        let id = u32::try_from(self.entries.len())
+            .expect("fewer than 2^32 topics are seen while an archive is open");
+        let channel: Arc<str> = match self.channels.get_key_value(channel) {
+            Some((known, _)) => known.clone(),
+            None => channel.into(),
+        };
+        let known_topic = self.ids.get_key_value(topic).map(|(known, _)| known.clone());
+        let topic: Arc<str> = known_topic.unwrap_or_else(|| topic.into());
+        *self.channels.entry(channel.clone()).or_insert(0) += 1;
+        self.ids.entry(topic.clone()).or_default().push(id);
+        self.bits.push((self.topic_bits)(&topic));
+        self.entries.push(Some(Entry { name: TopicName { channel, topic }, messages: 0 }));
+        self.live += 1;
+        id
+    }
+
+    /// Takes `messages` messages of a topic away; a topic without messages is forgotten.
+    pub(crate) fn discount(&mut self, id: TopicId, messages: u64) {
+        let Some(slot) = self.entries.get_mut(id as usize) else { return };
+        let Some(entry) = slot.as_mut() else { return };
+        entry.messages = entry.messages.saturating_sub(messages);
+        if entry.messages > 0 {
+            return;
+        }
+        let Some(Entry { name, .. }) = slot.take() else { return };
+        self.live -= 1;
+        if let Some(ids) = self.ids.get_mut(&name.topic) {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                self.ids.remove(&name.topic);
+            }
+        }
+        if let Some(topics) = self.channels.get_mut(&name.channel) {
+            *topics -= 1;
+            if *topics == 0 {
+                self.channels.remove(&name.channel);
+            }
+        }
+    }
+
+    /// Which topics a query wants.
+    pub(crate) fn select(&self, query: &Query) -> Selection {
+        let channel = query.channel.as_deref();
+        let mut set = TopicSet::with_room_for(self.entries.len());
+        match (&query.topics, channel) {
+            (Topics::Any, None) => return Selection::All,
+            (Topics::Any, Some(channel)) => {
+                if self.channels.contains_key(channel) {
+                    self.each_live(|id, name| {
+                        if &*name.channel == channel {
+                            set.add(id)
+                        }
+                    });
+                }
+            }
+            (Topics::List(topics), _) => {
+                for topic in topics {
+                    for id in self.ids.get(topic.as_str()).into_iter().flatten() {
+                        let name = self.name(*id);
+                        if name.is_some_and(|name| channel.is_none_or(|channel| channel == &*name.channel)) {
+                            set.add(*id);
+                        }
+                    }
+                }
+            }
+            (Topics::Bloom(filter), _) => {
+                for (id, bits) in (0..).zip(&self.bits) {
+                    if filter.contains(*bits) {
+                        let name = self.name(id);
+                        if name.is_some_and(|name| channel.is_none_or(|channel| channel == &*name.channel)) {
+                            set.add(id);
+                        }
+                    }
+                }
+            }
+        }
+        set.ids.sort_unstable();
+        set.ids.dedup();
+        Selection::Topics(set)
+    }
+
+    fn each_live(&self, mut visit: impl FnMut(TopicId, &TopicName)) {
+        for (id, entry) in (0..).zip(&self.entries) {
+            if let Some(entry) = entry {
+                visit(id, &entry.name);
+            }
+        }
+    }
+}
+
+/// The topics that a query wants, by number.
+pub(crate) enum Selection {
+    All,
+    Topics(TopicSet),
+}
+
+/// A set of topic numbers, as a sorted list and as a bit map.
+#[derive(Default)]
+pub(crate) struct TopicSet {
+    ids: Vec<TopicId>,
+    words: Vec<u64>,
+}
+
+impl TopicSet {
+    pub(crate) fn with_room_for(topics: usize) -> Self {
+        Self { ids: Vec::new(), words: vec![0; topics.div_ceil(64)] }
+    }
+
+    pub(crate) fn add(&mut self, id: TopicId) {
+        self.ids.push(id);
+        let word = id as usize / 64;
+        if word >= self.words.len() {
+            self.words.resize(word + 1, 0);
+        }
+        if let Some(word) = self.words.get_mut(word) {
+            *word |= 1 << (id % 64);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn contains(&self, id: TopicId) -> bool {
+        self.words.get(id as usize / 64).is_some_and(|word| word & (1 << (id % 64)) != 0)
+    }
+
+    pub(crate) fn ids(&self) -> &[TopicId] {
+        &self.ids
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dictionary() -> Dictionary {
+        Dictionary::new(|topic| TopicBits::new([topic.len() as u16; 3]))
+    }
+
+    #[test]
+    fn a_topic_without_messages_is_forgotten() {
+        let mut topics = dictionary();
+        let (id, _) = topics.count("c", "t", 2);
+        topics.discount(id, 1);
+        assert_eq!(topics.find("c", "t"), Some(id));
+        topics.discount(id, 1);
+        assert_eq!((topics.find("c", "t"), topics.len()), (None, 0));
+        assert_ne!(topics.count("c", "t", 1).0, id, "numbers are not used again");
+    }
+
+    #[test]
+    fn a_topic_is_counted_per_channel() {
+        let mut topics = dictionary();
+        let (one, _) = topics.count("c", "t", 1);
+        let (other, _) = topics.count("d", "t", 1);
+        assert_ne!(one, other);
+        let query = Query { topics: Topics::List(vec!["t".into(), "t".into()]), ..Query::default() };
+        let Selection::Topics(set) = topics.select(&query) else { panic!("a list was asked for") };
+        assert_eq!(set.ids(), [one, other]);
+        let query = Query { channel: Some("d".into()), ..query };
+        let Selection::Topics(set) = topics.select(&query) else { panic!("a list was asked for") };
+        assert_eq!(set.ids(), [other]);
+    }
+}
