@@ -56,8 +56,11 @@ impl Disk for Folder {
         let mut files = Vec::new();
         for entry in std::fs::read_dir(&self.path)? {
             let entry = entry?;
-            if let (Ok(name), metadata) = (entry.file_name().into_string(), entry.metadata()?) {
-                files.push((name, metadata.len()));
+            match (entry.file_name().into_string(), entry.metadata()) {
+                (Ok(name), Ok(metadata)) => files.push((name, metadata.len())),
+                (_, Err(error)) if error.kind() == io::ErrorKind::NotFound => {} // removed or renamed meanwhile
+                (_, Err(error)) => return Err(error),
+                (Err(_), _) => {} // none of ours
             }
         }
         files.sort();

@@ -97,8 +97,8 @@ struct Shared {
     last_sequence: AtomicU64,
     clock: Arc<dyn Clock>,
     metrics: Metrics,
-    /// Held as long as the archive is open for writing.
-    _lock: Option<File>,
+    /// Held until the archive is closed, when it is open for writing.
+    lock: Mutex<Option<File>>,
 }
 
 impl Shared {
@@ -225,8 +225,9 @@ async fn blocking<T: Send + 'static>(
 }
 
 impl Log {
+    /// The way to the writer, until the archive is closed.
     fn writer(&self) -> Result<&mpsc::Sender<Command>, Error> {
-        self.writer.as_ref().ok_or_else(closed)
+        self.writer.as_ref().filter(|_| !self.room.is_closed()).ok_or_else(closed)
     }
 }
 
@@ -284,12 +285,14 @@ impl Upkeep for Log {
             let _ = closed.await; // the writer has ended before, which is as good
         }
         let threads = std::mem::take(&mut *self.threads.lock());
+        let shared = self.shared.clone();
         blocking(move || {
             for thread in threads {
                 if thread.join().is_err() {
                     return Err(Error::new(ErrorKind::Internal, "a thread of the archive has panicked"));
                 }
             }
+            *shared.lock.lock() = None;
             Ok(())
         })
         .await

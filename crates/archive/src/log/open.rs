@@ -101,7 +101,7 @@ pub(super) fn open_on(disk: Arc<dyn Disk>, config: &Config, lock: Option<File>) 
         last_sequence: AtomicU64::new(0),
         clock: config.clock.clone(),
         metrics: config.metrics.clone(),
-        _lock: lock,
+        lock: Mutex::new(lock),
     });
     let active = load_all(&shared, config.read_only)?;
     let room = Arc::new(Semaphore::new(limits.queue_bytes));

@@ -1,0 +1,183 @@
+//! Random operations on the `log` engine, compared with the `memory` model after each.
+
+mod common;
+
+use common::{filter_of, message_in, rows};
+use proptest::prelude::*;
+use restante_archive::{Config, Direction, LogConfig, Message, Opened, Query, Retention, Topics, open};
+use restante_core::{Cursor, Key, MessageHash, Timestamp};
+
+const TOPICS: [&str; 5] = ["apple", "apply", "beech", "cedar", "dates"];
+const CHANNELS: [&str; 2] = ["one", "two"];
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Append(Vec<Message>),
+    Query(Box<Query>),
+    Prune { policy: Retention, now: i64 },
+    Reopen,
+    Rebuild,
+    Check,
+}
+
+/// Few timestamps and few hashes, so that equal ones are common; eight windows of one second.
+fn timestamp() -> impl Strategy<Value = i64> {
+    (0..8_i64, 0..4_i64).prop_map(|(second, n)| second * 1_000_000_000 + n)
+}
+
+fn messages() -> impl Strategy<Value = Message> {
+    (0..CHANNELS.len(), timestamp(), 0..6_u8, 0..TOPICS.len())
+        .prop_map(|(channel, at, hash, topic)| message_in(CHANNELS[channel], at, hash, TOPICS[topic]))
+}
+
+fn topics() -> impl Strategy<Value = Topics> {
+    prop_oneof![
+        Just(Topics::Any),
+        prop::sample::subsequence(&TOPICS[..], 0..=TOPICS.len())
+            .prop_map(|topics| Topics::List(topics.into_iter().map(str::to_owned).collect())),
+        prop::sample::subsequence(&TOPICS[..], 0..=TOPICS.len())
+            .prop_map(|topics| Topics::Bloom(filter_of(&topics))),
+    ]
+}
+
+fn cursors() -> impl Strategy<Value = Cursor> {
+    prop_oneof![
+        messages().prop_map(|message| Cursor::Message(message.message_hash)),
+        messages().prop_map(|message| Cursor::At(message.key())),
+        timestamp()
+            .prop_map(|at| Cursor::At(Key { timestamp: Timestamp(at), message_hash: MessageHash::MAX })),
+    ]
+}
+
+fn queries() -> impl Strategy<Value = Query> {
+    let bounds = (prop::option::of(timestamp()), prop::option::of(timestamp()));
+    let hashes = prop::collection::vec(messages().prop_map(|message| message.message_hash), 1..6);
+    (
+        prop::option::of(0..CHANNELS.len()),
+        topics(),
+        bounds,
+        prop_oneof![4 => Just(vec![]), 1 => hashes],
+        prop::option::of(cursors()),
+        prop::bool::ANY,
+        prop_oneof![1..6_usize, Just(1_000)],
+    )
+        .prop_map(|(channel, topics, (start, end), hashes, cursor, forward, limit)| Query {
+            channel: channel.map(|channel| CHANNELS[channel].to_owned()),
+            topics,
+            start: start.map(Timestamp),
+            end: end.map(Timestamp),
+            hashes,
+            cursor,
+            direction: if forward { Direction::Forward } else { Direction::Backward },
+            limit,
+            bodies: true,
+        })
+}
+
+fn operations() -> impl Strategy<Value = Operation> {
+    let policy = (prop::option::of(1..8_u64), prop::option::of(1..40_u64))
+        .prop_map(|(time_seconds, capacity)| Retention { time_seconds, capacity, size_bytes: None });
+    prop_oneof![
+        8 => prop::collection::vec(messages(), 1..12).prop_map(Operation::Append),
+        12 => queries().prop_map(|query| Operation::Query(Box::new(query))),
+        1 => (policy, timestamp()).prop_map(|(policy, now)| Operation::Prune { policy, now }),
+        1 => Just(Operation::Reopen),
+        1 => Just(Operation::Rebuild),
+        1 => Just(Operation::Check),
+    ]
+}
+
+struct Pair {
+    log: Opened,
+    model: Opened,
+    config: Config,
+}
+
+impl Pair {
+    async fn run(&mut self, operation: Operation) {
+        match operation {
+            Operation::Append(batch) => {
+                let answers = self.log.archive.append(batch.clone()).await.unwrap();
+                assert_eq!(answers, self.model.archive.append(batch).await.unwrap());
+            }
+            Operation::Query(query) => self.compare(&query).await,
+            Operation::Prune { policy, now } => self.prune(&policy, Timestamp(now)).await,
+            Operation::Reopen => {
+                self.log.upkeep.close().await.unwrap();
+                self.log = open(self.config.clone()).await.unwrap();
+            }
+            Operation::Rebuild => assert!(self.log.upkeep.rebuild(&|_, _| ()).await.unwrap().is_sound()),
+            Operation::Check => assert!(self.log.upkeep.check(&|_, _| ()).await.unwrap().is_sound()),
+        }
+        let (log, model) = (self.log.upkeep.stats().await.unwrap(), self.model.upkeep.stats().await.unwrap());
+        assert_eq!(
+            (log.messages, log.topics, log.body_bytes),
+            (model.messages, model.topics, model.body_bytes)
+        );
+        assert_eq!((log.oldest, log.newest), (model.oldest, model.newest));
+    }
+
+    async fn compare(&self, query: &Query) {
+        let (log, model) = (self.log.archive.query(query).await, self.model.archive.query(query).await);
+        match (log, model) {
+            (Ok(log), Ok(model)) => {
+                assert_eq!(rows(&log), rows(&model), "{query:?}");
+                assert_eq!(log.next, model.next, "{query:?}");
+            }
+            (Err(log), Err(model)) => assert_eq!(log.kind(), model.kind(), "{query:?}"),
+            (log, model) => panic!("{query:?}: log {log:?}, model {model:?}"),
+        }
+    }
+
+    /// The log removes whole segments, so it may keep more than the model, but nothing may be gone that the policy keeps.
+    /// Afterwards the model gets what the log has kept.
+    async fn prune(&self, policy: &Retention, now: Timestamp) {
+        let everything = Query { limit: 10_000, ..Query::default() };
+        self.log.upkeep.prune(policy, now).await.unwrap();
+        let before = rows(&self.model.archive.query(&everything).await.unwrap());
+        self.model.upkeep.prune(policy, now).await.unwrap();
+        let kept_by_policy = rows(&self.model.archive.query(&everything).await.unwrap());
+        let kept = rows(&self.log.archive.query(&everything).await.unwrap());
+        for row in &kept_by_policy {
+            assert!(kept.contains(row), "{policy} at {now}: {row:?} is gone");
+        }
+        let missing = before.into_iter().filter(|row| kept.contains(row) && !kept_by_policy.contains(row));
+        let messages = missing.map(|row| Message {
+            message_hash: row.key.message_hash,
+            channel: row.channel.into(),
+            topic: row.topic.into(),
+            timestamp: row.key.timestamp,
+            body: row.body.into(),
+        });
+        self.model.archive.append(messages.collect()).await.unwrap();
+    }
+}
+
+proptest! {
+    // RESTANTE_TEST_CASES=10000 for a long run; a failure prints its operations and is kept in proptest-regressions.
+    #![proptest_config(ProptestConfig::with_cases(
+        std::env::var("RESTANTE_TEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(300)
+    ))]
+
+    #[test]
+    fn log_agrees_with_the_model(
+        operations in prop::collection::vec(operations(), 1..60),
+        segment_messages in prop_oneof![1..8_u64, Just(1_000)],
+        open_segments in 1..4_usize,
+        window_seconds in 1..4_u64,
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config::new(format!("log:{}", folder.path().display()).parse().unwrap());
+        config.topic_bits = common::topic_bits;
+        config.log = LogConfig { window_seconds, segment_messages, open_segments, ..LogConfig::default() };
+        runtime.block_on(async {
+            let model = open(Config { url: "memory:".parse().unwrap(), ..config.clone() }).await.unwrap();
+            let mut pair = Pair { log: open(config.clone()).await.unwrap(), model, config };
+            for operation in operations {
+                pair.run(operation).await;
+            }
+            pair.log.upkeep.close().await.unwrap();
+        });
+    }
+}
