@@ -5,7 +5,7 @@ use crate::Error;
 /// The most rows that one page may have.
 pub const PAGE_ROWS_MAX: usize = 10_000;
 /// A page ends with the row that brings its bodies to this many bytes.
-pub const PAGE_BYTES_MAX: usize = 32 << 20;
+pub const PAGE_BYTES_MAX: usize = 64 << 20;
 /// The most hashes that one query may name.
 pub const HASHES_MAX: usize = 10_000;
 

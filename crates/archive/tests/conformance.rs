@@ -1,4 +1,9 @@
 //! Every promise of the archive's contract, on every engine: one named test for each (engine, promise).
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test ends where something is not as it should be"
+)]
 
 #[path = "conformance/append.rs"]
 mod append;
@@ -15,7 +20,7 @@ use libtest_mimic::{Arguments, Trial};
 use restante_archive::{Config, LogConfig, Opened, open};
 
 /// An engine under test.
-pub struct Subject {
+pub(crate) struct Subject {
     config: Config,
     _folder: tempfile::TempDir,
 }
@@ -40,17 +45,17 @@ impl Subject {
         Self { config, _folder: folder }
     }
 
-    pub async fn open(&self) -> Opened {
+    pub(crate) async fn open(&self) -> Opened {
         open(self.config.clone()).await.unwrap()
     }
 
-    pub async fn reopen(&self, opened: Opened) -> Opened {
+    pub(crate) async fn reopen(&self, opened: Opened) -> Opened {
         opened.upkeep.close().await.unwrap();
         drop(opened);
         self.open().await
     }
 
-    pub async fn open_read_only(&self) -> Opened {
+    pub(crate) async fn open_read_only(&self) -> Opened {
         open(Config { read_only: true, ..self.config.clone() }).await.unwrap()
     }
 }
@@ -58,7 +63,7 @@ impl Subject {
 type Run = fn(Subject) -> Pin<Box<dyn Future<Output = ()>>>;
 
 /// A promise: its name, whether it takes an engine that keeps what it has when it is closed, and the test.
-pub struct Promise {
+pub(crate) struct Promise {
     name: &'static str,
     needs_disk: bool,
     run: Run,
@@ -67,7 +72,7 @@ pub struct Promise {
 /// Lists test functions of a module as promises.
 macro_rules! promises {
     (any: [$($any:ident),* $(,)?], disk: [$($disk:ident),* $(,)?]) => {
-        pub fn promises() -> Vec<crate::Promise> {
+        pub(crate) fn promises() -> Vec<crate::Promise> {
             vec![
                 $(crate::Promise { name: stringify!($any), needs_disk: false, run: |s| Box::pin($any(s)) },)*
                 $(crate::Promise { name: stringify!($disk), needs_disk: true, run: |s| Box::pin($disk(s)) },)*

@@ -1,4 +1,9 @@
 //! Random operations on the `log` engine, compared with the `memory` model after each.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test ends where something is not as it should be"
+)]
 
 mod common;
 

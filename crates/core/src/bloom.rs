@@ -37,10 +37,11 @@ impl Bloom {
 
     /// Whether the filter has every bit of the topic.
     pub fn contains(&self, topic: TopicBits) -> bool {
-        topic.0.iter().all(|bit| {
-            let byte = self.0.get(usize::from(bit / 8)).copied().unwrap_or(0);
-            byte & (1 << (bit % 8)) != 0
-        })
+        // All three bits are looked at whatever the first one says: thousands of topics are matched in a row, and a branch
+        // that goes either way costs more than the look.
+        let bit = |bit: u16| self.0.get(usize::from(bit / 8)).copied().unwrap_or(0) >> (bit % 8);
+        let [one, two, three] = topic.0;
+        bit(one) & bit(two) & bit(three) & 1 != 0
     }
 }
 

@@ -6,24 +6,24 @@ use super::{
     Shared,
     active::in_direction,
     merge::{Next, merge},
-    segment::{Find, Found, Segment, Span},
+    segment::{Budget, Find, Found, Segment, Span},
 };
 use crate::{
     Direction, Error, PAGE_BYTES_MAX, Page, Part, Query, RowAt, query::KeyRange, record::Record,
     topics::Selection,
 };
 
-/// One page of the messages that match.
-pub(super) fn query(shared: &Shared, query: &Query) -> Result<Page, Error> {
+/// One page of the messages that match. When the budget was spent, the answer means nothing.
+pub(super) fn query(shared: &Shared, query: &Query, budget: &Budget) -> Result<Page, Error> {
     query.check_bounds()?;
     let selection = shared.dictionary.read().select(query);
     let segments = shared.segments();
-    let cursor = place_of(query.cursor, &segments)?;
+    let cursor = place_of(query.cursor, &segments, budget)?;
     let range = query.range(cursor);
     let mut rows = Rows::default();
     if query.hashes.is_empty() {
         let limit = query.limit + 1; // one more tells whether more remain
-        let find = Find { range, selection: &selection, direction: query.direction, limit };
+        let find = Find { range, selection: &selection, direction: query.direction, limit, budget };
         for group in Groups::new(&segments, &range, query.direction) {
             let missing = limit - rows.at.len();
             rows.add_group(&group, &Find { limit: missing, ..find })?;
@@ -32,20 +32,22 @@ pub(super) fn query(shared: &Shared, query: &Query) -> Result<Page, Error> {
             }
         }
     } else {
-        rows.add_hashes(shared, &segments, query, &range, &selection)?;
+        let find =
+            Find { range, selection: &selection, direction: query.direction, limit: query.limit + 1, budget };
+        rows.add_hashes(shared, &segments, &query.hashes, &find)?;
     }
     Ok(rows.into_page(query))
 }
 
 /// The key that a cursor stands for.
-fn place_of(cursor: Option<Cursor>, segments: &[Segment]) -> Result<Option<Key>, Error> {
+fn place_of(cursor: Option<Cursor>, segments: &[Segment], budget: &Budget) -> Result<Option<Key>, Error> {
     let hash = match cursor {
         None => return Ok(None),
         Some(Cursor::At(key)) => return Ok(Some(key)),
         Some(Cursor::Message(hash)) => hash,
     };
     for segment in segments.iter().rev() {
-        if let Some(offset) = segment.find_hash(&hash)?.first() {
+        if let Some(offset) = segment.find_hash(&hash, budget)?.first() {
             return Ok(key_at(&segment.part(), *offset));
         }
     }
@@ -100,6 +102,14 @@ struct Rows {
 impl Rows {
     /// Adds the rows of segments that overlap.
     fn add_group(&mut self, group: &[&Segment], find: &Find<'_>) -> Result<(), Error> {
+        if let [segment] = group {
+            let found = segment.find(find)?;
+            if !found.offsets.is_empty() {
+                let rows = self.add_part(found);
+                self.at.extend(rows);
+            }
+            return Ok(());
+        }
         let mut lists = Vec::with_capacity(group.len());
         for segment in group {
             let found = segment.find(find)?;
@@ -107,14 +117,10 @@ impl Rows {
                 lists.push(self.add_part(found));
             }
         }
-        if lists.len() <= 1 {
-            self.at.extend(lists.into_iter().flatten());
-            return Ok(());
-        }
         let end = self.at.len() + find.limit;
         let parts = &self.parts;
         let keyed = lists.into_iter().map(|list| {
-            list.into_iter().filter_map(|at| {
+            list.filter_map(|at| {
                 let key = key_at(parts.get(at.part as usize)?, at.offset)?;
                 Some((in_direction(key, find.direction), at))
             })
@@ -127,11 +133,12 @@ impl Rows {
         Ok(())
     }
 
-    fn add_part(&mut self, found: Found) -> Vec<RowAt> {
+    /// Adds a part and gives its rows.
+    fn add_part(&mut self, found: Found) -> impl Iterator<Item = RowAt> + use<> {
         let part =
             u32::try_from(self.parts.len()).expect("a page has fewer parts than an archive has segments");
         self.parts.push(found.part);
-        found.offsets.into_iter().map(|offset| RowAt { part, offset }).collect()
+        found.offsets.into_iter().map(move |offset| RowAt { part, offset })
     }
 
     /// Adds the rows with the asked hashes that match everything else.
@@ -139,39 +146,38 @@ impl Rows {
         &mut self,
         shared: &Shared,
         segments: &[Segment],
-        query: &Query,
-        range: &KeyRange,
-        selection: &Selection,
+        hashes: &[MessageHash],
+        find: &Find<'_>,
     ) -> Result<(), Error> {
-        let mut hashes: Vec<MessageHash> = query.hashes.clone();
+        let mut hashes = hashes.to_vec();
         hashes.sort_unstable();
         hashes.dedup();
         let mut keyed = Vec::new();
         for segment in
-            segments.iter().filter(|segment| segment.span().is_some_and(|span| span.touches(range)))
+            segments.iter().filter(|segment| segment.span().is_some_and(|span| span.touches(&find.range)))
         {
             let mut offsets = Vec::new();
             for hash in &hashes {
-                offsets.extend(segment.find_hash(hash)?);
+                offsets.extend(segment.find_hash(hash, find.budget)?);
             }
             if offsets.is_empty() {
                 continue;
             }
             for at in self.add_part(Found { part: segment.part(), offsets }) {
-                keyed.extend(self.wanted_key(shared, at, range, selection).map(|key| (key, at)));
+                keyed.extend(self.wanted_key(shared, at, find).map(|key| (key, at)));
             }
         }
-        keyed.sort_unstable_by_key(|(key, _)| in_direction(*key, query.direction));
-        keyed.truncate(query.limit + 1);
+        keyed.sort_unstable_by_key(|(key, _)| in_direction(*key, find.direction));
+        keyed.truncate(find.limit);
         self.at.extend(keyed.into_iter().map(|(_, at)| at));
         Ok(())
     }
 
     /// The key of a row, if it lies in the range and its topic is wanted.
-    fn wanted_key(&self, shared: &Shared, at: RowAt, range: &KeyRange, selection: &Selection) -> Option<Key> {
+    fn wanted_key(&self, shared: &Shared, at: RowAt, find: &Find<'_>) -> Option<Key> {
         let part = self.parts.get(at.part as usize)?;
         let message = Record::read(&part.bytes, at.offset as usize)?.message()?;
-        let is_wanted = match selection {
+        let is_wanted = match find.selection {
             Selection::All => true,
             Selection::Topics(set) => {
                 let name = part.topics.get(message.topic as usize)?;
@@ -179,7 +185,7 @@ impl Rows {
                 id.is_some_and(|id| set.contains(id))
             }
         };
-        (is_wanted && range.contains(message.key())).then_some(message.key())
+        (is_wanted && find.range.contains(message.key())).then_some(message.key())
     }
 
     fn into_page(mut self, query: &Query) -> Page {
@@ -197,21 +203,17 @@ impl Rows {
         Page { parts: self.parts, rows: self.at, next: last_key.map(Cursor::At), bodies: query.bodies }
     }
 
-    /// A bound of the bodies' bytes that needs no look at the records: in each part they lie side by side between the first
-    /// and the last offset.
+    /// A bound of the bodies' bytes that needs no look at the records: those of a run lie side by side between the first and
+    /// the last offset.
     fn body_bytes_at_most(&self) -> u64 {
-        let mut extents = vec![(u32::MAX, 0_u32); self.parts.len()];
-        for at in &self.at {
-            if let Some((first, last)) = extents.get_mut(at.part as usize) {
-                *first = at.offset.min(*first);
-                *last = at.offset.max(*last);
-            }
-        }
         let mut bytes = 0;
-        for ((first, last), part) in extents.into_iter().zip(&self.parts) {
-            let last_record =
-                Record::read(&part.bytes, last as usize).map_or(0, |record| record.len() as u64);
-            bytes += u64::from(last.saturating_sub(first)) + last_record;
+        for run in self.at.chunk_by(|one, other| one.part == other.part) {
+            let (first, last) = run
+                .iter()
+                .fold((u32::MAX, 0), |(first, last), at| (at.offset.min(first), at.offset.max(last)));
+            let part = run.first().and_then(|at| self.parts.get(at.part as usize));
+            let last_record = part.and_then(|part| Record::read(&part.bytes, last as usize));
+            bytes += u64::from(last - first) + last_record.map_or(0, |record| record.len() as u64);
         }
         bytes
     }

@@ -17,7 +17,7 @@ use super::{
     active::in_direction,
     merge::{Next, merge},
     schema::{Index, SegmentId, TopicColumn},
-    segment::{Find, Found, Span, access},
+    segment::{Budget, Find, Found, Span, access},
 };
 use crate::{
     Direction, Error, Part, TopicName,
@@ -100,11 +100,11 @@ impl Sealed {
     }
 
     pub(super) fn find(&self, find: &Find<'_>) -> Result<Found, Error> {
-        self.check_columns()?;
+        self.check_columns(find.budget)?;
         let mut offsets = Vec::new();
         let rows = self.rows_in(find);
         match find.selection {
-            Selection::All => self.scan(find, rows, |_| true, &mut offsets),
+            Selection::All => self.scan(find, rows, self.index.offsets(), |_| true, &mut offsets),
             Selection::Topics(set) => {
                 let wanted = self.wanted(set);
                 let wanted_rows: usize = wanted.iter().map(|local| self.index.topic_rows(*local)).sum();
@@ -119,12 +119,12 @@ impl Sealed {
         Ok(Found { part: self.part(), offsets })
     }
 
-    pub(super) fn find_hash(&self, hash: &MessageHash) -> Result<Vec<u32>, Error> {
-        self.check_columns()?;
+    pub(super) fn find_hash(&self, hash: &MessageHash, budget: &Budget) -> Result<Vec<u32>, Error> {
+        self.check_columns(budget)?;
         let mut offsets = Vec::new();
         for row in self.index.candidates(hash) {
             let is_it = self.record(row).is_some_and(|record| record.hash == &hash.0);
-            if is_it && self.is_sound(row) {
+            if is_it && self.is_sound(row, budget) {
                 offsets.extend(self.index.offsets().get(row));
             }
         }
@@ -133,13 +133,17 @@ impl Sealed {
 
     /// Whether a row with this key is there; a damaged one counts as there no longer.
     pub(super) fn contains(&self, key: Key) -> Result<bool, Error> {
-        self.check_columns()?;
-        let is_it = |row: usize| self.key(row) == Some(key) && self.is_sound(row);
+        let budget = Budget::unlimited();
+        self.check_columns(&budget)?;
+        let is_it = |row: usize| self.key(row) == Some(key) && self.is_sound(row, &budget);
         Ok(self.index.candidates(&key.message_hash).any(is_it))
     }
 
     /// Verifies the index's columns when the segment is first used.
-    fn check_columns(&self) -> Result<(), Error> {
+    fn check_columns(&self, budget: &Budget) -> Result<(), Error> {
+        if self.columns.get().is_none() && !budget.spend(self.index.bytes().len()) {
+            return Ok(()); // the answer is thrown away
+        }
         let are_sound = *self.columns.get_or_init(|| self.index.columns_are_sound());
         if are_sound {
             return Ok(());
@@ -183,47 +187,64 @@ impl Sealed {
     }
 
     fn scan_topics(&self, find: &Find<'_>, rows: Range<usize>, wanted: &[u32], offsets: &mut Vec<u32>) {
-        let mut is_wanted = TopicSet::with_room_for(self.topics.len());
+        let mut is_wanted = vec![false; self.topics.len()];
         for local in wanted {
-            is_wanted.add(*local);
+            if let Some(flag) = is_wanted.get_mut(*local as usize) {
+                *flag = true;
+            }
         }
+        let is_wanted = |topic: usize| is_wanted.get(topic) == Some(&true);
         match self.index.topics() {
             TopicColumn::Narrow(topics) => {
-                let topic =
-                    |row: usize| topics.get(row).is_some_and(|topic| is_wanted.contains(u32::from(*topic)));
-                self.scan(find, rows, topic, offsets);
+                self.scan(find, rows, topics, |topic| is_wanted(usize::from(*topic)), offsets);
             }
             TopicColumn::Wide(topics) => {
-                let topic = |row: usize| topics.get(row).is_some_and(|topic| is_wanted.contains(*topic));
-                self.scan(find, rows, topic, offsets);
+                self.scan(find, rows, topics, |topic| is_wanted(*topic as usize), offsets)
             }
         }
     }
 
-    fn scan(
+    /// Walks a column over a range of rows and adds those that are wanted, 64 rows at a time: as many as share a word of
+    /// `verified`, so that one look at it serves them all.
+    fn scan<T>(
         &self,
         find: &Find<'_>,
         rows: Range<usize>,
-        is_wanted: impl Fn(usize) -> bool,
+        column: &[T],
+        is_wanted: impl Fn(&T) -> bool,
         offsets: &mut Vec<u32>,
     ) {
-        let mut visit = |row: usize| {
-            if is_wanted(row) {
-                self.take(row, offsets);
+        let words = rows.start / 64..rows.end.div_ceil(64);
+        let mut scan_word = |word: usize| {
+            let block = rows.start.max(word * 64)..rows.end.min(word * 64 + 64);
+            let begun = offsets.len();
+            if self.verified.get(word).is_some_and(|bits| bits.load(Ordering::Relaxed) == u64::MAX) {
+                let column = column.get(block.clone()).unwrap_or_default();
+                let block_offsets = self.index.offsets().get(block).unwrap_or_default();
+                add_wanted(column, block_offsets, &is_wanted, offsets);
+            } else {
+                let wanted = block.filter(|row| column.get(*row).is_some_and(&is_wanted));
+                wanted.for_each(|row| self.take(row, find.budget, offsets));
             }
-            offsets.len() < find.limit
+            if find.direction == Direction::Backward
+                && let Some(added) = offsets.get_mut(begun..)
+            {
+                added.reverse();
+            }
+            offsets.len() < find.limit && !find.budget.is_spent()
         };
         match find.direction {
-            Direction::Forward => rows.into_iter().all(&mut visit),
-            Direction::Backward => rows.into_iter().rev().all(&mut visit),
+            Direction::Forward => words.into_iter().all(&mut scan_word),
+            Direction::Backward => words.into_iter().rev().all(&mut scan_word),
         };
+        offsets.truncate(find.limit);
     }
 
     fn merge(&self, find: &Find<'_>, rows: Range<usize>, wanted: &[u32], offsets: &mut Vec<u32>) {
         let lists: Vec<_> = wanted.iter().map(|local| self.posting(*local, &rows, find.direction)).collect();
         merge(lists, |row| {
-            self.take(row, offsets);
-            if offsets.len() < find.limit { Next::More } else { Next::Enough }
+            self.take(row, find.budget, offsets);
+            if offsets.len() < find.limit && !find.budget.is_spent() { Next::More } else { Next::Enough }
         });
     }
 
@@ -247,8 +268,8 @@ impl Sealed {
 
     /// Adds a row to the answer unless it is damaged.
     #[inline]
-    fn take(&self, row: usize, offsets: &mut Vec<u32>) {
-        if self.is_sound(row) {
+    fn take(&self, row: usize, budget: &Budget, offsets: &mut Vec<u32>) {
+        if self.is_sound(row, budget) {
             offsets.extend(self.index.offsets().get(row));
         }
     }
@@ -263,12 +284,12 @@ impl Sealed {
     }
 
     #[inline]
-    fn is_sound(&self, row: usize) -> bool {
+    fn is_sound(&self, row: usize, budget: &Budget) -> bool {
         let bit = 1 << (row % 64);
         match self.verified.get(row / 64) {
             Some(word) if word.load(Ordering::Relaxed) & bit != 0 => true,
             Some(word) => {
-                let is_sound = self.verify(row);
+                let is_sound = self.verify(row, budget);
                 if is_sound {
                     word.fetch_or(bit, Ordering::Relaxed);
                 }
@@ -280,9 +301,13 @@ impl Sealed {
 
     /// Whether the record of a row is undamaged and the one that the index means.
     #[cold]
-    fn verify(&self, row: usize) -> bool {
+    fn verify(&self, row: usize, budget: &Budget) -> bool {
         let offset = self.index.offsets().get(row).copied().unwrap_or_default();
-        let record = Record::read(&self.log, offset as usize).filter(Record::is_sound);
+        let record = Record::read(&self.log, offset as usize);
+        if !budget.spend(record.map_or(0, |record| record.len())) {
+            return false; // the answer is thrown away
+        }
+        let record = record.filter(Record::is_sound);
         let timestamp = record.and_then(|record| record.message()).map(|message| message.timestamp.0);
         let is_sound = timestamp.is_some() && timestamp == self.index.timestamps().get(row).copied();
         if !is_sound {
@@ -291,4 +316,24 @@ impl Sealed {
         }
         is_sound
     }
+}
+
+/// Adds the offsets of the wanted among at most 64 rows. Without a branch on each row: whether the next one is wanted can't
+/// be foreseen, and a branch that is guessed wrongly costs ten times as much as a store that is overwritten.
+#[inline]
+fn add_wanted<T>(
+    column: &[T],
+    column_offsets: &[u32],
+    is_wanted: impl Fn(&T) -> bool,
+    offsets: &mut Vec<u32>,
+) {
+    let mut block = [0; 64];
+    let mut len = 0;
+    for (value, offset) in column.iter().zip(column_offsets) {
+        if let Some(slot) = block.get_mut(len) {
+            *slot = *offset;
+        }
+        len += usize::from(is_wanted(value));
+    }
+    offsets.extend_from_slice(block.get(..len).unwrap_or_default());
 }

@@ -1,6 +1,6 @@
 //! What a query sees of the archive: a list of segments, each active or sealed.
 
-use std::sync::Arc;
+use std::{cell::Cell, sync::Arc};
 
 use restante_core::{Key, MessageHash, Timestamp};
 
@@ -45,6 +45,37 @@ pub(super) struct Find<'a> {
     pub(super) direction: Direction,
     /// The most rows.
     pub(super) limit: usize,
+    pub(super) budget: &'a Budget,
+}
+
+/// How many bytes a query may verify, and so perhaps wait for, on the thread that it runs on. What is verified once costs
+/// nothing afterwards. When the budget is spent the query ends early, and its answer must be thrown away.
+pub(super) struct Budget {
+    bytes: Cell<usize>,
+    is_spent: Cell<bool>,
+}
+
+impl Budget {
+    pub(super) fn of(bytes: usize) -> Self {
+        Self { bytes: Cell::new(bytes), is_spent: Cell::new(false) }
+    }
+
+    pub(super) fn unlimited() -> Self {
+        Self::of(usize::MAX)
+    }
+
+    /// Whether the bytes may be verified.
+    pub(super) fn spend(&self, bytes: usize) -> bool {
+        match self.bytes.get().checked_sub(bytes) {
+            Some(rest) => self.bytes.set(rest),
+            None => self.is_spent.set(true),
+        }
+        !self.is_spent.get()
+    }
+
+    pub(super) fn is_spent(&self) -> bool {
+        self.is_spent.get()
+    }
 }
 
 /// Rows of one segment: where their records begin, in the direction of the query.
@@ -99,11 +130,11 @@ impl Segment {
         }
     }
 
-    /// The rows with this hash: where their records begin and their keys.
-    pub(super) fn find_hash(&self, hash: &MessageHash) -> Result<Vec<u32>, Error> {
+    /// Where the records with this hash begin.
+    pub(super) fn find_hash(&self, hash: &MessageHash, budget: &Budget) -> Result<Vec<u32>, Error> {
         match self {
             Self::Active(active) => Ok(active.find_hash(hash)),
-            Self::Sealed(sealed) => sealed.find_hash(hash),
+            Self::Sealed(sealed) => sealed.find_hash(hash, budget),
         }
     }
 

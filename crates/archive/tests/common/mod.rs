@@ -1,5 +1,10 @@
 //! What the archive's tests share: messages that are easy to tell apart, and plain rows to compare.
 #![allow(dead_code, unreachable_pub, reason = "each test target uses a part of it")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test ends where something is not as it should be"
+)]
 
 use restante_archive::{Archive, Message, Page, Query, Walk};
 use restante_core::{Bloom, Key, MessageHash, Timestamp, TopicBits};
