@@ -1,0 +1,337 @@
+//! Files that were damaged, cut or left over: what is sound is served, what isn't is never served, and the operator is told.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test ends where something is not as it should be"
+)]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::{message, rows, sorted, walk};
+use restante_archive::{Config, LogConfig, Message, Opened, Query, open};
+use restante_core::ErrorKind;
+
+struct Archive {
+    folder: tempfile::TempDir,
+    config: Config,
+}
+
+impl Archive {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config::new(format!("log:{}", folder.path().display()).parse().unwrap());
+        Self { folder, config }
+    }
+
+    async fn open(&self) -> Opened {
+        open(self.config.clone()).await.unwrap()
+    }
+
+    /// Fills the archive and seals what it holds.
+    async fn filled_and_sealed(&self) -> Vec<Message> {
+        let small = LogConfig { segment_messages: 10, ..LogConfig::default() };
+        let opened = open(Config { log: small, ..self.config.clone() }).await.unwrap();
+        let messages: Vec<Message> = (0..10).map(|n| message(n, 1, ["a", "b"][n as usize % 2])).collect();
+        opened.archive.append(messages.clone()).await.unwrap();
+        opened.upkeep.close().await.unwrap();
+        assert!(self.file("idx").exists());
+        messages
+    }
+
+    async fn filled(&self) -> Vec<Message> {
+        let opened = self.open().await;
+        let mut messages = Vec::new();
+        for n in 0..10 {
+            let batch = vec![message(n, 1, "a"), message(n, 2, "b")];
+            opened.archive.append(batch.clone()).await.unwrap();
+            messages.extend(batch);
+        }
+        opened.upkeep.close().await.unwrap();
+        messages
+    }
+
+    fn file(&self, suffix: &str) -> PathBuf {
+        self.folder.path().join(format!("00000001.{suffix}"))
+    }
+
+    /// Where a message's body lies in the log.
+    fn place_of(&self, message: &Message) -> usize {
+        let log = std::fs::read(self.file("log")).unwrap();
+        log.windows(message.body.len()).position(|bytes| bytes == message.body).unwrap()
+    }
+}
+
+fn flip(file: &Path, at: usize) {
+    let mut bytes = std::fs::read(file).unwrap();
+    bytes[at] ^= 0x40;
+    std::fs::write(file, bytes).unwrap();
+}
+
+fn without(messages: &[Message], gone: &[&Message]) -> Vec<common::OwnedRow> {
+    let kept: Vec<Message> = messages.iter().filter(|message| !gone.contains(message)).cloned().collect();
+    sorted(&kept)
+}
+
+fn no_progress(_: u64, _: u64) {}
+
+#[tokio::test]
+async fn a_damaged_record_of_a_sealed_segment_is_left_out_and_reported() {
+    let archive = Archive::new();
+    let messages = archive.filled_and_sealed().await;
+    flip(&archive.file("log"), archive.place_of(&messages[4]));
+    let opened = archive.open().await;
+    for limit in [1, 3, 100] {
+        let served = walk(&*opened.archive, Query { limit, ..Query::default() }).await.concat();
+        assert_eq!(served, without(&messages, &[&messages[4]]));
+    }
+    let hashes = vec![messages[4].message_hash, messages[5].message_hash];
+    let page = opened.archive.query(&Query { hashes, ..Query::default() }).await.unwrap();
+    assert_eq!(rows(&page), sorted(&messages[5..6]));
+    assert!(opened.upkeep.stats().await.unwrap().damaged > 0);
+    let report = opened.upkeep.check(&no_progress).await.unwrap();
+    assert_eq!(report.messages, 9);
+    assert!(report.findings.iter().any(|finding| finding.part == "00000001.log" && finding.offset.is_some()));
+}
+
+#[tokio::test]
+async fn a_damaged_message_can_be_appended_again() {
+    let archive = Archive::new();
+    let messages = archive.filled_and_sealed().await;
+    flip(&archive.file("log"), archive.place_of(&messages[4]));
+    let opened = archive.open().await;
+    opened.archive.append(messages.clone()).await.unwrap();
+    assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&messages));
+}
+
+#[tokio::test]
+async fn a_rebuild_leaves_damaged_records_out_for_good() {
+    let archive = Archive::new();
+    let messages = archive.filled_and_sealed().await;
+    flip(&archive.file("log"), archive.place_of(&messages[4]));
+    let opened = archive.open().await;
+    let report = opened.upkeep.rebuild(&no_progress).await.unwrap();
+    assert!(!report.is_sound());
+    assert_eq!(opened.upkeep.stats().await.unwrap().messages, 9);
+    assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), without(&messages, &[&messages[4]]));
+}
+
+#[tokio::test]
+async fn a_damaged_index_is_an_error_until_it_is_rebuilt() {
+    let archive = Archive::new();
+    let messages = archive.filled_and_sealed().await;
+    flip(&archive.file("idx"), 130); // in the column of timestamps
+    let opened = archive.open().await;
+    let error = opened.archive.query(&Query::default()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("restante archive rebuild"), "{error}");
+    assert!(!opened.upkeep.check(&no_progress).await.unwrap().is_sound());
+    opened.upkeep.rebuild(&no_progress).await.unwrap();
+    assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&messages));
+    assert!(opened.upkeep.check(&no_progress).await.unwrap().is_sound());
+}
+
+#[tokio::test]
+async fn an_unreadable_index_is_made_anew_at_the_start() {
+    let damages: [fn(&Path); 4] = [
+        |index| flip(index, 3),
+        |index| flip(index, 20),
+        |index| std::fs::write(index, b"").unwrap(),
+        |index| std::fs::remove_file(index).unwrap(),
+    ];
+    for damage in damages {
+        let archive = Archive::new();
+        let messages = archive.filled_and_sealed().await;
+        damage(&archive.file("idx"));
+        let opened = archive.open().await;
+        assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&messages));
+        assert_eq!(opened.upkeep.stats().await.unwrap().topics, 2);
+    }
+}
+
+#[tokio::test]
+async fn a_torn_end_is_cut_at_the_last_whole_record() {
+    let archive = Archive::new();
+    let messages = archive.filled().await;
+    let whole = std::fs::read(archive.file("log")).unwrap();
+    let last = messages.last().unwrap();
+    let last_begins = archive.place_of(last) - restante_archive::record::HEADER_BYTES;
+    for len in last_begins..whole.len() {
+        std::fs::write(archive.file("log"), &whole[..len]).unwrap();
+        let opened = archive.open().await;
+        assert_eq!(
+            walk(&*opened.archive, Query::default()).await.concat(),
+            without(&messages, &[last]),
+            "{len}"
+        );
+        opened.archive.append(vec![last.clone()]).await.unwrap();
+        opened.upkeep.close().await.unwrap();
+        assert_eq!(
+            std::fs::read(archive.file("log")).unwrap(),
+            whole,
+            "{len}: the log goes on where it was cut"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_log_that_ends_in_zeros_is_cut_there() {
+    let archive = Archive::new();
+    let messages = archive.filled().await;
+    let mut log = std::fs::read(archive.file("log")).unwrap();
+    let len = log.len();
+    log.resize(len + 5_000, 0);
+    std::fs::write(archive.file("log"), log).unwrap();
+    let opened = archive.open().await;
+    assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&messages));
+    assert_eq!(std::fs::metadata(archive.file("log")).unwrap().len(), len as u64);
+}
+
+#[tokio::test]
+async fn damage_in_the_midst_of_an_open_log_loses_only_what_it_hit() {
+    for shift in [0, restante_archive::record::HEADER_BYTES, 45] {
+        let archive = Archive::new();
+        let messages = archive.filled().await;
+        // In the body, in the length field and in the topic field of the eighth message.
+        flip(&archive.file("log"), archive.place_of(&messages[7]) - shift);
+        for _ in 0..2 {
+            let opened = archive.open().await;
+            let served = walk(&*opened.archive, Query::default()).await.concat();
+            assert_eq!(served, without(&messages, &[&messages[7]]), "{shift}");
+            opened.archive.append(vec![message(0, 1, "a")]).await.unwrap();
+            opened.upkeep.close().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn messages_of_a_damaged_topic_definition_are_not_served() {
+    let archive = Archive::new();
+    let messages = archive.filled().await;
+    // Log header, record header up to the topic's name: the first definition is that of topic a.
+    flip(&archive.file("log"), 64 + 12 + 2 + 1);
+    let opened = archive.open().await;
+    let of_b: Vec<Message> = messages.iter().filter(|message| &*message.topic == "b").cloned().collect();
+    assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&of_b));
+    opened.archive.append(messages.clone()).await.unwrap();
+    assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&messages));
+}
+
+#[tokio::test]
+async fn a_damaged_header_hides_no_record() {
+    let archive = Archive::new();
+    let messages = archive.filled().await;
+    flip(&archive.file("log"), 20);
+    let opened = archive.open().await;
+    assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&messages));
+    opened.archive.append(vec![message(50, 1, "a")]).await.unwrap();
+    opened.upkeep.close().await.unwrap();
+    let opened = archive.open().await;
+    assert_eq!(opened.upkeep.stats().await.unwrap().messages, 21);
+}
+
+#[tokio::test]
+async fn leftovers_are_removed() {
+    let archive = Archive::new();
+    let messages = archive.filled().await;
+    let leftovers = ["00000007.idx", "00000001.idx.tmp", "00000009.log"];
+    for name in leftovers {
+        std::fs::write(archive.folder.path().join(name), b"unfinished").unwrap();
+    }
+    let opened = archive.open().await;
+    assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&messages));
+    for name in leftovers {
+        assert!(!archive.folder.path().join(name).exists(), "{name}");
+    }
+    let report = opened.upkeep.check(&no_progress).await.unwrap();
+    assert!(report.is_sound(), "{report:?}");
+}
+
+#[tokio::test]
+async fn a_newer_format_is_refused_and_left_alone() {
+    let archive = Archive::new();
+    archive.filled().await;
+    let mut log = std::fs::read(archive.file("log")).unwrap();
+    log[8] = 2; // the version
+    let checksum = crc32c(&log[..60]);
+    log[60..64].copy_from_slice(&checksum.to_le_bytes());
+    std::fs::write(archive.file("log"), &log).unwrap();
+    let error = open(archive.config.clone()).await.err().unwrap();
+    assert!(error.to_string().contains("newer format"), "{error}");
+    assert_eq!(std::fs::read(archive.file("log")).unwrap(), log);
+}
+
+/// CRC-32C, bit by bit: a second opinion on the library's.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let mut crc = u32::MAX;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
+        }
+    }
+    !crc
+}
+
+#[tokio::test]
+async fn a_second_writer_is_told_who_holds_the_archive() {
+    let archive = Archive::new();
+    let opened = archive.open().await;
+    let error = open(archive.config.clone()).await.err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+    opened.upkeep.close().await.unwrap();
+    archive.open().await;
+}
+
+#[tokio::test]
+async fn reading_only_changes_nothing() {
+    let archive = Archive::new();
+    let messages = archive.filled().await;
+    let mut log = std::fs::read(archive.file("log")).unwrap();
+    log.extend_from_slice(b"torn");
+    std::fs::write(archive.file("log"), &log).unwrap();
+    let opened = open(Config { read_only: true, ..archive.config.clone() }).await.unwrap();
+    assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&messages));
+    assert_eq!(std::fs::read(archive.file("log")).unwrap(), log);
+    let absent = Config::new("log:/nonexistent/archive".parse().unwrap());
+    let error = open(Config { read_only: true, ..absent }).await.err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+}
+
+/// An archive written by version 1 of the format, one segment sealed and one open: it must stay readable for ever.
+#[tokio::test]
+async fn version_1_stays_readable() {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/log-v1");
+    let messages = fixture_messages();
+    if std::env::var_os("RESTANTE_TEST_WRITE_FIXTURE").is_some() {
+        write_fixture(&fixture, &messages).await;
+    }
+    let config = Config::new(format!("log:{}", fixture.display()).parse().unwrap());
+    let opened = open(Config { read_only: true, ..config }).await.unwrap();
+    assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&messages));
+    let stats = opened.upkeep.stats().await.unwrap();
+    assert_eq!(
+        stats.parts.iter().map(|part| (part.messages, part.is_open)).collect::<Vec<_>>(),
+        [(6, false), (4, true)]
+    );
+    assert!(opened.upkeep.check(&no_progress).await.unwrap().is_sound());
+}
+
+fn fixture_messages() -> Vec<Message> {
+    (0..10).map(|n| message(1_554_076_800_000_000_000 + n, 1, ["a", "b", "c"][n as usize % 3])).collect()
+}
+
+async fn write_fixture(folder: &Path, messages: &[Message]) {
+    let _ = std::fs::remove_dir_all(folder);
+    let mut config = Config::new(format!("log:{}", folder.display()).parse().unwrap());
+    config.log.segment_messages = 6;
+    let opened = open(config).await.unwrap();
+    for message in messages {
+        opened.archive.append(vec![message.clone()]).await.unwrap();
+    }
+    opened.upkeep.close().await.unwrap();
+    std::fs::remove_file(folder.join("LOCK")).unwrap();
+}
