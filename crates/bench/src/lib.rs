@@ -1,14 +1,104 @@
-pub fn add(left: u64, right: u64) -> u64 {
-    left + right
+//! Workloads, load clients and reports: `restante bench NAME` shows on anybody's machine what restante promises.
+//!
+//! Benches use public traits and doors only. Floors (copying the same bytes, syncing the same disk) are measured in the
+//! same run, between the measurements that they are compared with; results are ratios to them.
+
+mod args;
+mod dataset;
+mod history;
+mod ingest;
+mod machine;
+mod measure;
+mod pages;
+mod progress;
+mod random;
+mod report;
+mod rest;
+mod store;
+mod supply;
+mod together;
+mod upkeep;
+
+pub use args::{CommonArgs, EngineChoice, ParseSizesError, Sizes};
+pub use history::HistoryArgs;
+pub use ingest::IngestArgs;
+pub use pages::PagesArgs;
+pub use rest::RestArgs;
+pub use upkeep::UpkeepArgs;
+
+/// What to measure.
+#[derive(clap::Subcommand, Clone, Debug)]
+pub enum BenchCommand {
+    /// Ask for history by time and topics or bloom filter, in full and in pages
+    ///
+    /// Fills an archive with the data set of seed 000 (1,467,846 messages of 30 days over 9,606 topics, 1 GB) and asks for
+    /// 3 topics (s), 256 topics (l) and nearly all messages (x) of a week (1w) or a month (1m), each as a list of topics
+    /// and as a bloom filter, alone and 2, 4 and 8 at once. Prints the seed's own chart beside the figures, and the ratio
+    /// to copying the same bytes once. Takes about two minutes and 1.2 GB of disk.
+    History(HistoryArgs),
+    /// Append durably, in batches of 1 to 1,000 and by 1 to 64 appenders
+    ///
+    /// Measures messages a second, the time of an append, bytes written and bytes on disk by bytes of payload, each beside
+    /// what the disk below the folder does without any engine: syncs after an append of 700 bytes, and one long write.
+    /// Name a folder on the disk you mean with --data. Takes about a minute and a half and up to 2 GB of disk.
+    Ingest(IngestArgs),
+    /// Read pages of 100 at any depth, in archives of several sizes
+    ///
+    /// Fills archives of 150 thousand, 1.5 million and 15 million messages and reads pages of hot, rare and absent topics,
+    /// by bloom filter and by hash, at the beginning, in the middle and deep in the past or future, in both directions. A
+    /// page should cost the same in each of them. 15 million messages take 13 GB of disk at most and a few minutes;
+    /// --sizes chooses others.
+    Pages(PagesArgs),
+    /// Start, remove the oldest day while messages arrive, look at the memory
+    ///
+    /// Fills an archive with the data set, opens it again and again, looks at the private memory of a process that holds it,
+    /// and removes the oldest days one by one while an appender goes on: how long each takes, and the longest append
+    /// meanwhile. Takes about half a minute and 1.2 GB of disk. An archive named by folder loses its oldest five days.
+    Upkeep(UpkeepArgs),
+    /// Put the REST door under load: pages, export, publishing
+    ///
+    /// Fills an archive with the data set, starts `restante serve` on it in a process of its own, and lets 25 clients page
+    /// through it over kept-alive connections, one export everything, and 64 publish messages of 700 bytes: requests a
+    /// second, times, the server's start-up and private memory. Takes about half a minute and 1.2 GB of disk.
+    Rest(RestArgs),
+}
+
+/// Runs a bench, prints its report and writes the files that were asked for. Interrupted from the keyboard, it removes
+/// what it wrote and ends what it started.
+///
+/// # Errors
+/// When an engine fails or answers wrongly, a file can't be written, or the bench was interrupted.
+pub async fn run(command: BenchCommand) -> anyhow::Result<()> {
+    tokio::select! {
+        result = Box::pin(run_to_its_end(command)) => result,
+        _ = tokio::signal::ctrl_c() => anyhow::bail!("the bench was interrupted"),
+    }
+}
+
+async fn run_to_its_end(command: BenchCommand) -> anyhow::Result<()> {
+    match command {
+        BenchCommand::History(args) => history::run(&args).await,
+        BenchCommand::Ingest(args) => ingest::run(&args).await,
+        BenchCommand::Pages(args) => pages::run(&args).await,
+        BenchCommand::Upkeep(args) => upkeep::run(&args).await,
+        BenchCommand::Rest(args) => rest::run(&args).await,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn it_works() {
-        let result = add(2, 2);
-        assert_eq!(result, 4);
+    /// The flags of a small run that needs no disk.
+    pub(crate) fn quick(engine: &str) -> CommonArgs {
+        CommonArgs {
+            messages: Some(5_000),
+            engines: vec![engine.parse().unwrap()],
+            data: Some(std::env::temp_dir()),
+            seed: 0,
+            json: None,
+            html: None,
+            quick: true,
+        }
     }
 }

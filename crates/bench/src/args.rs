@@ -1,0 +1,140 @@
+//! What all benches take.
+
+use std::{fmt, path::PathBuf, str::FromStr};
+
+use restante_archive::EngineUrl;
+
+use crate::dataset::MESSAGES_FULL;
+
+/// More messages than this are no size for one machine.
+const MESSAGES_MAX: u64 = 1_000_000_000;
+/// Messages of a quick run.
+const MESSAGES_QUICK: u64 = 5_000;
+
+/// Flags of every bench.
+#[derive(clap::Args, Clone, Debug)]
+pub struct CommonArgs {
+    /// Messages of the data set; every topic and day keeps its share of the full 1,467,846
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MESSAGES_MAX))]
+    pub messages: Option<u64>,
+    /// Engine to measure, may be given several times: `log:` for a fresh folder that is removed afterwards,
+    /// `log:FOLDER` to keep it, `memory:`
+    #[arg(long = "engine", value_name = "URL", default_value = "log:")]
+    pub engines: Vec<EngineChoice>,
+    /// Folder for what a bench writes; without it a temporary one in the current folder
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Number that the data set is made from
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub seed: u64,
+    /// Write the rows and the machine to this file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write a page with plots to this file; it needs no other file and no network
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Only see that it works: few messages, few repetitions, figures without meaning
+    #[arg(long)]
+    pub quick: bool,
+}
+
+impl CommonArgs {
+    /// How many messages the data set has.
+    pub(crate) fn messages(&self) -> u64 {
+        self.messages.unwrap_or(if self.quick { MESSAGES_QUICK } else { MESSAGES_FULL })
+    }
+
+    /// One of two settings: for a real run, or for a quick one.
+    pub(crate) fn pick<T>(&self, real: T, quick: T) -> T {
+        if self.quick { quick } else { real }
+    }
+}
+
+/// Which engine to measure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EngineChoice {
+    /// The `log` engine in a folder of its own, which is removed afterwards.
+    FreshLog,
+    /// A named place, which is kept.
+    At(EngineUrl),
+}
+
+impl FromStr for EngineChoice {
+    type Err = restante_archive::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "log:" {
+            return Ok(Self::FreshLog);
+        }
+        text.parse().map(Self::At)
+    }
+}
+
+impl fmt::Display for EngineChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::FreshLog => f.write_str("log:"),
+            Self::At(url) => fmt::Display::fmt(url, f),
+        }
+    }
+}
+
+/// A list of sizes, separated by commas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sizes(pub Vec<u64>);
+
+/// A text that is no list of sizes.
+#[derive(Debug)]
+pub struct ParseSizesError;
+
+impl fmt::Display for ParseSizesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "expected numbers from 1 to {MESSAGES_MAX}, separated by commas, for example 150000,1500000"
+        )
+    }
+}
+
+impl std::error::Error for ParseSizesError {}
+
+impl FromStr for Sizes {
+    type Err = ParseSizesError;
+
+    fn from_str(text: &str) -> Result<Self, ParseSizesError> {
+        let mut sizes = Vec::new();
+        for part in text.split(',') {
+            let size: u64 = part.trim().parse().map_err(|_| ParseSizesError)?;
+            if !(1..=MESSAGES_MAX).contains(&size) {
+                return Err(ParseSizesError);
+            }
+            sizes.push(size);
+        }
+        sizes.sort_unstable();
+        sizes.dedup();
+        Ok(Self(sizes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engines_are_read() {
+        assert_eq!("log:".parse::<EngineChoice>().unwrap(), EngineChoice::FreshLog);
+        assert_eq!("memory:".parse::<EngineChoice>().unwrap(), EngineChoice::At(EngineUrl::Memory));
+        assert_eq!(
+            "log:a/b".parse::<EngineChoice>().unwrap(),
+            EngineChoice::At(EngineUrl::Log("a/b".into()))
+        );
+        assert!("mongo:".parse::<EngineChoice>().is_err());
+    }
+
+    #[test]
+    fn sizes_are_read_in_order() {
+        assert_eq!("20, 10,20".parse::<Sizes>().unwrap(), Sizes(vec![10, 20]));
+        assert!("10,".parse::<Sizes>().is_err());
+        assert!("0".parse::<Sizes>().is_err());
+    }
+}

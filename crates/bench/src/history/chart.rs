@@ -1,0 +1,251 @@
+//! The seed's chart with our figures beside it, the other tables, plots and goals.
+
+use super::{HistoryRow, Measured};
+use crate::{
+    dataset::{Dataset, SetName, Span},
+    report::{Bars, Curves, Goal, Plot, Report, Table, number, optional},
+};
+
+/// The cells of the seed's chart.
+const CHART_CELLS: [&str; 4] = ["1ws", "1ms", "1wl", "1ml"];
+const CELLS: [&str; 6] = ["1ws", "1ms", "1wl", "1ml", "1wx", "1mx"];
+
+/// A line of the chart that was published elsewhere and is not measured here.
+struct Published {
+    method: &'static str,
+    source: &'static str,
+    ms: [f64; 4],
+}
+
+const SEED: &str = "seed 000 (2019, 4 cores)";
+const PEERS: &str = "published: another run, 2 quiet cores";
+const PUBLISHED: [Published; 7] = [
+    Published { method: "table scan", source: SEED, ms: [1_200.0, 4_500.0, 1_200.0, 4_500.0] },
+    Published { method: "bit string", source: SEED, ms: [189.0, 400.0, 500.0, 1_500.0] },
+    Published { method: "topic", source: SEED, ms: [7.0, 8.0, 1_000.0, 4_000.0] },
+    Published { method: "goleveldb, topic in the key", source: PEERS, ms: [323.0, 1_493.0, 363.0, 1_502.0] },
+    Published { method: "PostgreSQL 15, bit string", source: PEERS, ms: [175.0, 405.0, 375.0, 1_344.0] },
+    Published { method: "PostgreSQL 15, index (topic, id)", source: PEERS, ms: [0.85, 3.0, 334.0, 1_326.0] },
+    Published { method: "column segments (prototype, copying)", source: PEERS, ms: [0.014, 0.11, 8.9, 44.0] },
+];
+
+/// Puts everything that was measured into the report.
+pub(super) fn present(measured: &[Measured], dataset: &Dataset, report: &mut Report) {
+    let rows: Vec<&HistoryRow> = measured.iter().flat_map(|cell| &cell.rows).collect();
+    report.tables.push(seed_chart(&rows));
+    report.tables.push(full_table(&rows));
+    report.tables.push(page_table(&rows));
+    report.tables.push(set_table(dataset));
+    let mut engines: Vec<&'static str> = rows.iter().map(|row| row.engine).collect();
+    engines.dedup();
+    report.plots.push(cell_bars(&rows, &engines));
+    report.plots.push(concurrency_bars(&rows, &engines));
+    for query in ["topics", "bloom"] {
+        report.plots.push(page_curves(measured, query, &engines));
+    }
+    for engine in engines {
+        let of_engine: Vec<&HistoryRow> = rows.iter().copied().filter(|row| row.engine == engine).collect();
+        report.goals.extend(goals(&of_engine));
+    }
+    report.notes.extend(NOTES.map(str::to_owned));
+}
+
+const NOTES: [&str; 5] = [
+    "Full: all matches, page by page, each byte of each body summed up. The floor is copying the same bodies once into a \
+     reused bundle of 1 MiB when their addresses are already known; touch is summing them up likewise. Floors are \
+     measured between the queries, medians of five.",
+    "A full time at concurrency n is that from the common start of n equal queries to the end of the last; floor and \
+     touch are those of a single answer.",
+    "Pages: pages of 100 with their bodies touched, at the first, middle and last place of the matches, forward and \
+     backward; worst is the slowest place's median.",
+    "Bloom queries also return what matches by accident; so they have more rows.",
+    "Lines of the chart marked seed or published were not measured here; only ratios within one run can be compared.",
+];
+
+/// The row of a cell; there is one unless the bench was cut short.
+fn find<'a>(rows: &[&'a HistoryRow], engine: &str, cell: &str, query: &str) -> Option<&'a HistoryRow> {
+    let is_it = |row: &&&HistoryRow| row.engine == engine && row.cell == cell && row.query == query;
+    rows.iter().filter(|row| row.access == "full" && row.concurrency == 1).find(is_it).copied()
+}
+
+fn seed_chart(rows: &[&HistoryRow]) -> Table {
+    let mut table = Table::new(
+        "The seed's chart (ms, one query at a time)",
+        &["method", "source", "1ws", "1ms", "1wl", "1ml"],
+    );
+    for line in PUBLISHED {
+        let cells = [line.method.to_owned(), line.source.to_owned()];
+        table.add(cells.into_iter().chain(line.ms.map(number)));
+    }
+    let mut engines: Vec<&str> = rows.iter().map(|row| row.engine).collect();
+    engines.dedup();
+    for engine in engines {
+        for query in ["topics", "bloom"] {
+            let figure = |cell: &str| find(rows, engine, cell, query).map(|row| row.median_ms);
+            let cells = [format!("restante {engine}, {query}"), "this run".to_owned()];
+            table.add(cells.into_iter().chain(CHART_CELLS.map(|cell| optional(figure(cell)))));
+        }
+        let floor = |cell: &str| find(rows, engine, cell, "topics").map(|row| row.floor_ms);
+        let cells = [format!("copy floor in {engine}, topics"), "this run".to_owned()];
+        table.add(cells.into_iter().chain(CHART_CELLS.map(|cell| optional(floor(cell)))));
+    }
+    table
+}
+
+fn full_table(rows: &[&HistoryRow]) -> Table {
+    let columns = [
+        "engine", "cell", "query", "at once", "rows", "MB", "ms", "p99 ms", "floor ms", "by floor",
+        "touch ms", "by one",
+    ];
+    let mut table = Table::new("Full retrieval", &columns);
+    for row in rows.iter().filter(|row| row.access == "full") {
+        table.add([
+            row.engine.to_owned(),
+            row.cell.to_owned(),
+            row.query.to_owned(),
+            row.concurrency.to_string(),
+            number(row.rows as f64),
+            number(row.bytes as f64 / 1e6),
+            number(row.median_ms),
+            number(row.p99_ms),
+            number(row.floor_ms),
+            optional(row.ratio_to_floor),
+            optional(row.touch_ms),
+            optional(row.ratio_to_one),
+        ]);
+    }
+    table
+}
+
+fn page_table(rows: &[&HistoryRow]) -> Table {
+    let columns = [
+        "engine", "cell", "query", "at once", "rows", "ms", "p99 ms", "worst ms", "floor ms", "by one",
+        "match ms",
+    ];
+    let mut table = Table::new("Pages of 100", &columns);
+    for row in rows.iter().filter(|row| row.access == "page") {
+        table.add([
+            row.engine.to_owned(),
+            row.cell.to_owned(),
+            row.query.to_owned(),
+            row.concurrency.to_string(),
+            number(row.rows as f64),
+            number(row.median_ms),
+            number(row.p99_ms),
+            optional(worst_position_ms(row)),
+            number(row.floor_ms),
+            optional(row.ratio_to_one),
+            optional(row.bloom_match_ms),
+        ]);
+    }
+    table
+}
+
+fn set_table(dataset: &Dataset) -> Table {
+    let mut table = Table::new("Sets of topics", &["set", "topics", "rows in a week", "rows in a month"]);
+    for (name, set) in [("s", SetName::Small), ("l", SetName::Large), ("x", SetName::Worst)] {
+        let topics = dataset.query_set(set).topics;
+        let rows =
+            |span: Span| dataset.count(span, |topic| topics.iter().any(|wanted| wanted == topic)) as f64;
+        table.add([
+            name.to_owned(),
+            topics.len().to_string(),
+            number(rows(Span::Week)),
+            number(rows(Span::Month)),
+        ]);
+    }
+    table
+}
+
+/// The slowest place of a row of pages.
+fn worst_position_ms(row: &HistoryRow) -> Option<f64> {
+    row.positions.iter().map(|position| position.median_ms).max_by(f64::total_cmp)
+}
+
+fn cell_bars(rows: &[&HistoryRow], engines: &[&str]) -> Plot {
+    let mut series = Vec::new();
+    for engine in engines {
+        for query in ["topics", "bloom"] {
+            let figure = |cell: &str| find(rows, engine, cell, query).map(|row| row.median_ms);
+            series.push((format!("{engine}, {query}"), CELLS.map(figure).to_vec()));
+        }
+        let floor = |cell: &str| find(rows, engine, cell, "topics").map(|row| row.floor_ms);
+        series.push((format!("copy floor ({engine})"), CELLS.map(floor).to_vec()));
+    }
+    for line in PUBLISHED.iter().filter(|line| line.source == SEED) {
+        series.push((format!("seed: {}", line.method), line.ms.map(Some).to_vec()));
+    }
+    let groups = CELLS.map(str::to_owned).to_vec();
+    Plot::Bars(Bars { title: "Full retrieval, one query at a time".to_owned(), unit: "ms", groups, series })
+}
+
+fn concurrency_bars(rows: &[&HistoryRow], engines: &[&str]) -> Plot {
+    let mut series = Vec::new();
+    for concurrency in super::CONCURRENCY {
+        for engine in engines {
+            let figure = |cell: &str| {
+                let is_it = |row: &&&HistoryRow| {
+                    row.engine == *engine
+                        && row.cell == cell
+                        && row.concurrency == concurrency
+                        && row.query == "topics"
+                };
+                rows.iter().filter(|row| row.access == "full").find(is_it).map(|row| row.median_ms)
+            };
+            series.push((format!("{engine}, {concurrency} at once"), CELLS.map(figure).to_vec()));
+        }
+    }
+    let groups = CELLS.map(str::to_owned).to_vec();
+    Plot::Bars(Bars {
+        title: "Equal queries at once, all of them done".to_owned(),
+        unit: "ms",
+        groups,
+        series,
+    })
+}
+
+fn page_curves(measured: &[Measured], query: &str, engines: &[&str]) -> Plot {
+    let mut lines = Vec::new();
+    for cell in measured {
+        let Some(row) = cell.rows.first() else { continue };
+        if row.query == query {
+            let name =
+                if engines.len() > 1 { format!("{} {}", row.engine, row.cell) } else { row.cell.to_owned() };
+            lines.push((name, cell.pages.curve()));
+        }
+    }
+    Plot::Curves(Curves {
+        title: format!("Pages of 100 by {query}: share of pages within a time"),
+        unit: "ms",
+        lines,
+    })
+}
+
+/// The goals of one engine.
+fn goals(rows: &[&HistoryRow]) -> Vec<Goal> {
+    let engine = rows.first().map_or("", |row| row.engine);
+    let largest = |wanted: &dyn Fn(&HistoryRow) -> bool, figure: &dyn Fn(&HistoryRow) -> Option<f64>| {
+        rows.iter().filter(|row| wanted(row)).filter_map(|row| figure(row)).max_by(f64::total_cmp)
+    };
+    let is_small = |row: &HistoryRow| row.cell.ends_with('s');
+    let is_full = |row: &HistoryRow| row.access == "full";
+    let is_alone = |row: &HistoryRow| row.concurrency == 1;
+    let small = largest(&|row| is_small(row) && is_full(row) && is_alone(row), &|row| Some(row.median_ms));
+    let matching = largest(&is_small, &|row| row.bloom_match_ms);
+    let large = largest(&|row| !is_small(row) && is_full(row) && is_alone(row), &|row| row.ratio_to_floor);
+    let page = largest(&|row| !is_full(row) && is_alone(row), &worst_position_ms);
+    let last = rows.iter().map(|row| row.concurrency).max().unwrap_or(1);
+    let crowd = largest(&|row| is_full(row) && row.concurrency == last, &|row| row.ratio_to_one);
+    vec![
+        Goal::at_most(format!("{engine}: 1ws and 1ms in full, slowest"), 1.0, "ms", small),
+        Goal::at_most(format!("{engine}: matching a filter"), 0.3, "ms", matching),
+        Goal::at_most(format!("{engine}: 1wl to 1mx in full by the copy floor, worst"), 0.8, "x", large),
+        Goal::at_most(
+            format!("{engine}: a page of 100 in any cell and place, slowest median"),
+            0.2,
+            "ms",
+            page,
+        ),
+        Goal::at_most(format!("{engine}: {last} queries at once by one, worst cell"), 4.5, "x", crowd),
+    ]
+}

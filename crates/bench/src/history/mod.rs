@@ -1,0 +1,197 @@
+//! The history workload of seed 000: ranges of time and sets of topics, every byte of every answer touched.
+
+mod cell;
+mod chart;
+mod full;
+mod page;
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::{
+    args::{CommonArgs, EngineChoice},
+    dataset::Dataset,
+    machine::Machine,
+    measure::Latencies,
+    progress,
+    report::Report,
+    store::{Store, check_room, work_folder},
+};
+use cell::{Bench, Cell, QueryKind};
+
+/// How many queries run at once.
+const CONCURRENCY: [usize; 4] = [1, 2, 4, 8];
+const CONCURRENCY_QUICK: [usize; 2] = [1, 2];
+
+/// Flags of `bench history`.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_long_help = "Examples:
+  restante bench history --html history.html
+  restante bench history --messages 150000 --engine log: --engine memory: --json history.json
+  restante bench history --engine log:bench-archive     (keeps the archive; the next run finds it filled)")]
+pub struct HistoryArgs {
+    /// Flags of every bench.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// One figure for programs.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct HistoryRow {
+    engine: &'static str,
+    /// As the seed names them: `1w` or `1m` for the span, `s`, `l` or `x` for the set of topics.
+    cell: &'static str,
+    /// `topics` or `bloom`.
+    query: &'static str,
+    /// `full`: all matches, page by page. `page`: a single page of 100.
+    access: &'static str,
+    concurrency: usize,
+    /// Rows of one answer.
+    rows: u64,
+    /// Bytes of its bodies.
+    bytes: u64,
+    /// `full`: from the start of all concurrent queries to the end of the last. `page`: one page.
+    median_ms: f64,
+    p99_ms: f64,
+    /// Copying the same bodies once into a reused bundle of 1 MiB, their addresses known.
+    floor_ms: f64,
+    /// `median_ms` by `floor_ms`.
+    ratio_to_floor: Option<f64>,
+    /// Touching the same bodies, their addresses known.
+    touch_ms: Option<f64>,
+    /// From the start of all concurrent queries to the end of the last, median.
+    total_ms: f64,
+    /// `total_ms` by that of one query alone.
+    ratio_to_one: Option<f64>,
+    /// What matching the filter takes of a query: a tiny query by filter less the same by list.
+    bloom_match_ms: Option<f64>,
+    /// Times that the query was measured.
+    repetitions: u64,
+    /// Queries behind each other that one measured time is the mean of, where one alone is too short.
+    inner: u64,
+    /// `page` only: each place at which a page was read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    positions: Vec<PositionRow>,
+}
+
+/// Pages of one place.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct PositionRow {
+    direction: &'static str,
+    position: &'static str,
+    rows: u64,
+    median_ms: f64,
+    p99_ms: f64,
+}
+
+/// The figures of a cell and a kind of query.
+struct Measured {
+    rows: Vec<HistoryRow>,
+    /// Times of single pages, for a plot.
+    pages: Latencies,
+}
+
+/// Runs the bench and delivers its report.
+pub(crate) async fn run(args: &HistoryArgs) -> anyhow::Result<()> {
+    measure(args).await?.deliver(&args.common)
+}
+
+/// Runs the bench.
+pub(crate) async fn measure(args: &HistoryArgs) -> anyhow::Result<Report> {
+    let common = &args.common;
+    let folder = work_folder(common)?;
+    let title = "History of seed 000: 3 topics (s), 256 topics (l) and nearly all messages (x) of a week (1w) or a \
+                 month (1m); every byte of every answer is touched.";
+    let mut report = Report::new("history", title, Machine::look(folder.path()));
+    let dataset = Arc::new(Dataset::new(common.seed, common.messages()));
+    let mut measured = Vec::new();
+    for choice in &common.engines {
+        if *choice == EngineChoice::FreshLog {
+            check_room(folder.path(), dataset.len())?;
+        }
+        let store = Store::open(choice, folder.path()).await?;
+        store.fill(&dataset).await?;
+        measured.extend(measure_engine(&store, &dataset, common).await?);
+        store.opened.upkeep.close().await?;
+    }
+    for cell in &measured {
+        report.add_rows(&cell.rows)?;
+    }
+    chart::present(&measured, &dataset, &mut report);
+    report.note_size(dataset.len());
+    Ok(report)
+}
+
+async fn measure_engine(
+    store: &Store,
+    dataset: &Arc<Dataset>,
+    common: &CommonArgs,
+) -> anyhow::Result<Vec<Measured>> {
+    let bar = progress::bar("asking for history", (Cell::ALL.len() * QueryKind::ALL.len()) as u64);
+    let mut measured = Vec::new();
+    for cell in Cell::ALL {
+        for kind in QueryKind::ALL {
+            let bench = Bench::new(store, dataset, cell, kind, common);
+            measured.push(tokio::task::spawn_blocking(move || measure_cell(&bench)).await??);
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(measured)
+}
+
+/// Measures one cell by one kind of query: all of it, then pages of it.
+fn measure_cell(bench: &Bench) -> anyhow::Result<Measured> {
+    let answer = bench.collect()?;
+    bench.check(&answer)?;
+    let bloom_match_ms = bench.bloom_match_ms()?;
+    let mut rows = full::measure(bench, &answer)?;
+    let (page_rows, pages) = page::measure(bench, &answer)?;
+    rows.extend(page_rows);
+    for row in &mut rows {
+        row.bloom_match_ms = bloom_match_ms;
+    }
+    Ok(Measured { rows, pages })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::quick;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_small_run_has_every_cell_and_counts_right() {
+        let report = measure(&HistoryArgs { common: quick("memory:") }).await.unwrap();
+        let dataset = Dataset::new(0, 5_000);
+        // 6 cells, by list and by filter, full and in pages, alone and in twos.
+        assert_eq!(report.rows.len(), 6 * 2 * 2 * 2);
+        for row in &report.rows {
+            for key in [
+                "engine",
+                "cell",
+                "query",
+                "access",
+                "concurrency",
+                "rows",
+                "bytes",
+                "median_ms",
+                "p99_ms",
+                "floor_ms",
+            ] {
+                assert!(!row[key].is_null(), "{key} is missing in {row}");
+            }
+            let is_small = row["cell"].as_str().unwrap().ends_with('s');
+            let is_filter = row["query"] == "bloom";
+            assert_eq!(row["bloom_match_ms"].is_f64(), is_small && is_filter, "{row}");
+        }
+        let worst = dataset.query_set(crate::dataset::SetName::Worst).topics;
+        let expected =
+            dataset.count(crate::dataset::Span::Month, |topic| worst.iter().any(|wanted| wanted == topic));
+        let row = report.rows.iter().find(|row| row["cell"] == "1mx" && row["query"] == "topics").unwrap();
+        assert_eq!(row["rows"], expected);
+        assert_eq!(report.plots.len(), 4);
+        assert!(report.tables.iter().any(|table| table.title.contains("seed's chart")));
+        assert!(report.goals.iter().all(|goal| goal.is_met.is_some()));
+    }
+}

@@ -1,0 +1,152 @@
+//! The machine that a report speaks of, as far as it tells.
+
+use std::{fs, os::unix::fs::MetadataExt, path::Path};
+
+use restante_core::{Clock, SystemClock};
+use serde::Serialize;
+
+/// What a reader must know to judge figures.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Machine {
+    pub(crate) cpu: String,
+    pub(crate) cores: usize,
+    pub(crate) memory_mb: Option<u64>,
+    pub(crate) kernel: String,
+    pub(crate) filesystem: String,
+    /// Average number of running processes over the last minute, when the bench began.
+    pub(crate) load_average: Option<f64>,
+    pub(crate) restante: &'static str,
+    pub(crate) build: &'static str,
+    pub(crate) date: String,
+}
+
+impl Machine {
+    /// This machine; `folder` lies on the disk that is measured.
+    pub(crate) fn look(folder: &Path) -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let unknown = || "unknown".to_owned();
+        let cpu = field(&read("/proc/cpuinfo"), "model name").map(str::to_owned);
+        let memory = field(&read("/proc/meminfo"), "MemTotal").and_then(first_number);
+        let load = read("/proc/loadavg");
+        Self {
+            cpu: cpu.unwrap_or_else(unknown),
+            cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            memory_mb: memory.map(|kib| kib * 1_024 / 1_000_000),
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            filesystem: filesystem(folder).unwrap_or_else(unknown),
+            load_average: load.split(' ').next().and_then(|text| text.parse().ok()),
+            restante: env!("CARGO_PKG_VERSION"),
+            build: if cfg!(debug_assertions) { "debug" } else { "release" },
+            date: SystemClock.now().to_string(),
+        }
+    }
+
+    /// The same as pairs of words, for tables.
+    pub(crate) fn facts(&self) -> Vec<(&'static str, String)> {
+        let unknown = "unknown".to_owned();
+        vec![
+            ("processor", self.cpu.clone()),
+            ("cores", self.cores.to_string()),
+            ("memory", self.memory_mb.map_or_else(|| unknown.clone(), |mb| format!("{mb} MB"))),
+            ("kernel", self.kernel.clone()),
+            ("file system", self.filesystem.clone()),
+            ("load at the start", self.load_average.map_or(unknown, |load| load.to_string())),
+            ("restante", format!("{} ({} build)", self.restante, self.build)),
+            ("date", self.date.clone()),
+        ]
+    }
+}
+
+/// The value behind `name:` in one of the kernel's tables.
+fn field<'a>(table: &'a str, name: &str) -> Option<&'a str> {
+    for line in table.lines() {
+        if let Some((key, value)) = line.split_once(':')
+            && key.trim() == name
+        {
+            return Some(value.trim());
+        }
+    }
+    None
+}
+
+fn first_number(text: &str) -> Option<u64> {
+    text.split_whitespace().next()?.parse().ok()
+}
+
+/// Type of the file system on which a folder lies: that of the longest mount point above it.
+fn filesystem(folder: &Path) -> Option<String> {
+    let folder = folder.canonicalize().ok()?;
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    let mut best: Option<(usize, &str)> = None;
+    for line in mounts.lines() {
+        let mut words = line.split(' ');
+        let (_, Some(point), Some(kind)) = (words.next(), words.next(), words.next()) else { continue };
+        let is_above = folder.starts_with(point);
+        let is_longer = best.is_none_or(|(len, _)| point.len() >= len);
+        if is_above && is_longer {
+            best = Some((point.len(), kind));
+        }
+    }
+    best.map(|(_, kind)| kind.to_owned())
+}
+
+/// Private memory of a process in bytes: what the system could not take back by writing files out.
+pub(crate) fn private_memory(process: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let kib = field(&status, "RssAnon").and_then(first_number)?;
+    Some(kib * 1_024)
+}
+
+/// Bytes that this process has given to write calls until now.
+///
+/// `write_bytes` of the same table counts whole folios of the page cache on newer kernels and is of no use.
+pub(crate) fn bytes_written() -> Option<u64> {
+    let io = fs::read_to_string("/proc/self/io").ok()?;
+    field(&io, "wchar").and_then(first_number)
+}
+
+/// Bytes that the device below a folder has written until now, for whomever; nothing where there is no single device.
+pub(crate) fn device_bytes_written(folder: &Path) -> Option<u64> {
+    const SECTOR_BYTES: u64 = 512; // the kernel's unit, whatever the device's is
+    let device = fs::metadata(folder).ok()?.dev();
+    let (major, minor) = (rustix::fs::major(device).to_string(), rustix::fs::minor(device).to_string());
+    let table = fs::read_to_string("/proc/diskstats").ok()?;
+    for line in table.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let is_device = words.first() == Some(&&*major) && words.get(1) == Some(&&*minor);
+        if is_device {
+            let sectors: u64 = words.get(9)?.parse().ok()?;
+            return Some(sectors * SECTOR_BYTES);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_the_kernel_are_read() {
+        let table = "model name\t: Fast CPU: 3\nMemTotal:       1024 kB\n";
+        assert_eq!(field(table, "model name"), Some("Fast CPU: 3"));
+        assert_eq!(field(table, "MemTotal").and_then(first_number), Some(1_024));
+        assert_eq!(field(table, "Mem"), None);
+    }
+
+    #[test]
+    fn written_bytes_are_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let Some(before) = bytes_written() else { return };
+        fs::write(folder.path().join("file"), vec![0; 100_000]).unwrap();
+        assert!(bytes_written().unwrap() >= before + 100_000);
+    }
+
+    #[test]
+    fn the_machine_is_described() {
+        let machine = Machine::look(Path::new("."));
+        assert!(machine.cores >= 1);
+        assert!(machine.date.ends_with('Z'));
+        assert_eq!(machine.facts().len(), 8);
+    }
+}

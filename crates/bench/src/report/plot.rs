@@ -1,0 +1,255 @@
+//! Plots as SVG, drawn here: bars and percentile curves, both on a logarithmic scale.
+//!
+//! Colours come from the page (classes `c0` to `c7`), so that they suit a light and a dark page.
+
+use std::fmt::Write;
+
+use super::{html::escape, table::number};
+
+/// A plot.
+#[derive(Clone, Debug)]
+pub(crate) enum Plot {
+    /// See [`Bars`].
+    Bars(Bars),
+    /// See [`Curves`].
+    Curves(Curves),
+}
+
+/// Groups of bars, one bar for each series.
+#[derive(Clone, Debug)]
+pub(crate) struct Bars {
+    pub(crate) title: String,
+    pub(crate) unit: &'static str,
+    pub(crate) groups: Vec<String>,
+    /// Name, and a value for each group where there is one.
+    pub(crate) series: Vec<(String, Vec<Option<f64>>)>,
+}
+
+/// How durations are distributed.
+#[derive(Clone, Debug)]
+pub(crate) struct Curves {
+    pub(crate) title: String,
+    pub(crate) unit: &'static str,
+    /// Name, and pairs of percentile and value.
+    pub(crate) lines: Vec<(String, Vec<(f64, f64)>)>,
+}
+
+/// Colours of series; further series begin again.
+pub(super) const COLOURS: usize = 8;
+const WIDTH: f64 = 420.0;
+const BAR_HEIGHT: f64 = 11.0;
+
+impl Plot {
+    pub(super) fn title(&self) -> &str {
+        match self {
+            Self::Bars(bars) => &bars.title,
+            Self::Curves(curves) => &curves.title,
+        }
+    }
+
+    pub(super) fn unit(&self) -> &'static str {
+        match self {
+            Self::Bars(bars) => bars.unit,
+            Self::Curves(curves) => curves.unit,
+        }
+    }
+
+    /// The names of the series in the order of their colours.
+    pub(super) fn series(&self) -> Vec<&str> {
+        match self {
+            Self::Bars(bars) => bars.series.iter().map(|(name, _)| name.as_str()).collect(),
+            Self::Curves(curves) => curves.lines.iter().map(|(name, _)| name.as_str()).collect(),
+        }
+    }
+
+    pub(super) fn svg(&self) -> String {
+        match self {
+            Self::Bars(bars) => bars.svg(),
+            Self::Curves(curves) => curves.svg(),
+        }
+    }
+}
+
+/// A logarithmic scale over whole decades, laid over a stretch of the drawing.
+struct Scale {
+    /// Powers of ten.
+    decades: (i32, i32),
+    from: f64,
+    to: f64,
+}
+
+impl Scale {
+    /// The scale on which all positive values have a place.
+    fn over(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
+        let (mut low, mut high) = (f64::MAX, f64::MIN);
+        for value in values.filter(|value| *value > 0.0 && value.is_finite()) {
+            low = low.min(value.log10());
+            high = high.max(value.log10());
+        }
+        if low > high {
+            (low, high) = (0.0, 1.0);
+        }
+        let first = low.floor() as i32;
+        let last = (high.ceil() as i32).max(first + 1);
+        Self { decades: (first, last), from, to }
+    }
+
+    /// Where a value lies; what is not positive lies at the beginning.
+    fn place(&self, value: f64) -> f64 {
+        let (first, last) = self.decades;
+        let share = (value.log10() - f64::from(first)) / f64::from(last - first);
+        let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
+        self.from + share * (self.to - self.from)
+    }
+
+    fn ticks(&self) -> impl Iterator<Item = f64> {
+        let (first, last) = self.decades;
+        (first..=last).map(|decade| 10_f64.powi(decade))
+    }
+}
+
+fn svg(height: f64, title: &str, content: &str) -> String {
+    let title = escape(title);
+    format!(
+        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\"><title>{title}</title>{content}</svg>\n"
+    )
+}
+
+fn text(x: f64, y: f64, anchor: &str, words: &str) -> String {
+    format!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>", escape(words))
+}
+
+fn line(x1: f64, y1: f64, x2: f64, y2: f64) -> String {
+    format!("<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>")
+}
+
+/// A tick's label: 10,000 would be too wide.
+fn tick_label(value: f64) -> String {
+    match value {
+        value if value >= 1e6 => format!("{}M", number(value / 1e6)),
+        value if value >= 1e3 => format!("{}k", number(value / 1e3)),
+        value if value < 1e-4 => format!("{value:e}"),
+        value => number(value),
+    }
+}
+
+impl Bars {
+    fn svg(&self) -> String {
+        let values = self.series.iter().flat_map(|(_, values)| values).filter_map(|value| *value);
+        let scale = Scale::over(values, 4.0, WIDTH - 56.0);
+        let mut groups = String::new();
+        let mut bottom = 4.0;
+        for (number, group) in self.groups.iter().enumerate() {
+            groups.push_str(&text(scale.from, bottom + 11.0, "start", group));
+            bottom = self.bars(number, bottom + 15.0, &scale, &mut groups) + 5.0;
+        }
+        let mut axis = String::new();
+        for (number, tick) in scale.ticks().enumerate() {
+            let x = scale.place(tick);
+            let anchor = if number == 0 { "start" } else { "middle" };
+            axis.push_str(&line(x, 2.0, x, bottom + 4.0));
+            axis.push_str(&text(x, bottom + 17.0, anchor, &tick_label(tick)));
+        }
+        svg(bottom + 24.0, &self.title, &(axis + &groups))
+    }
+
+    /// Draws the bars that a group has, from `top` on; where the last ends.
+    fn bars(&self, group: usize, top: f64, scale: &Scale, content: &mut String) -> f64 {
+        let mut y = top;
+        for (series, (_, values)) in self.series.iter().enumerate() {
+            let Some(Some(value)) = values.get(group) else { continue };
+            let width = (scale.place(*value) - scale.from).max(1.0);
+            let (x, height, colour) = (scale.from, BAR_HEIGHT - 1.5, series % COLOURS);
+            let _ = write!(
+                content,
+                "<rect class=\"c{colour}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/>",
+            );
+            content.push_str(&text(x + width + 3.0, y + BAR_HEIGHT - 2.0, "start", &number(*value)));
+            y += BAR_HEIGHT;
+        }
+        y
+    }
+}
+
+/// The right end of a percentile axis stands for all that is above 99.9.
+const PERCENTILE_MAX: f64 = 99.99;
+
+/// Where a percentile lies between 0 and 1, so that 90, 99 and 99.9 have the same distance.
+fn percentile_share(percentile: f64) -> f64 {
+    let nines = |percentile: f64| -(1.0 - percentile / 100.0).log10();
+    nines(percentile.min(PERCENTILE_MAX)) / nines(PERCENTILE_MAX)
+}
+
+impl Curves {
+    fn svg(&self) -> String {
+        const HEIGHT: f64 = 220.0;
+        let (left, right, bottom) = (44.0, WIDTH - 12.0, HEIGHT - 24.0);
+        let values = self.lines.iter().flat_map(|(_, points)| points).map(|(_, value)| *value);
+        let scale = Scale::over(values, bottom, 16.0);
+        let x = |percentile: f64| left + percentile_share(percentile) * (right - left);
+        let mut content = String::new();
+        for tick in scale.ticks() {
+            let y = scale.place(tick);
+            content.push_str(&line(left, y, right, y));
+            content.push_str(&text(left - 4.0, y + 4.0, "end", &tick_label(tick)));
+        }
+        for (percentile, label) in
+            [(0.0, "0 %"), (50.0, "50"), (90.0, "90"), (99.0, "99"), (99.9, "99.9"), (100.0, "max")]
+        {
+            content.push_str(&line(x(percentile), 16.0, x(percentile), bottom));
+            let anchor = if percentile == 100.0 { "end" } else { "middle" };
+            content.push_str(&text(x(percentile), HEIGHT - 8.0, anchor, label));
+        }
+        for (series, (_, points)) in self.lines.iter().enumerate() {
+            let mut path = String::new();
+            for (percentile, value) in points {
+                let _ = write!(path, "{:.1},{:.1} ", x(*percentile), scale.place(*value));
+            }
+            let _ =
+                write!(content, "<polyline class=\"c{}\" points=\"{}\"/>", series % COLOURS, path.trim_end());
+        }
+        svg(HEIGHT, &self.title, &content)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scale_covers_its_values() {
+        let scale = Scale::over([0.02, 0.0, 30.0].into_iter(), 0.0, 40.0);
+        assert_eq!(scale.decades, (-2, 2));
+        assert_eq!(scale.place(0.01), 0.0);
+        assert!((scale.place(1.0) - 20.0).abs() < 1e-9);
+        assert_eq!(scale.place(0.0), 0.0);
+        assert_eq!(scale.ticks().count(), 5);
+    }
+
+    #[test]
+    fn nothing_at_all_is_drawn_without_harm() {
+        let bars = Bars { title: "none".to_owned(), unit: "ms", groups: Vec::new(), series: Vec::new() };
+        assert!(bars.svg().starts_with("<svg"));
+        let curves =
+            Curves { title: "none".to_owned(), unit: "ms", lines: vec![("x".to_owned(), Vec::new())] };
+        assert!(!curves.svg().contains("NaN"));
+    }
+
+    #[test]
+    fn longer_bars_stand_for_larger_values() {
+        let bars = Bars {
+            title: "two".to_owned(),
+            unit: "ms",
+            groups: vec!["a".to_owned(), "b".to_owned()],
+            series: vec![("s".to_owned(), vec![Some(1.0), Some(50.0)])],
+        };
+        let drawing = bars.svg();
+        let widths: Vec<f64> = drawing
+            .split("width=\"")
+            .skip(1)
+            .map(|rest| rest.split('"').next().unwrap().parse().unwrap())
+            .collect();
+        assert_eq!(widths.len(), 2);
+        assert!(widths[0] < widths[1], "{widths:?}");
+    }
+}

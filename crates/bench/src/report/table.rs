@@ -1,0 +1,116 @@
+//! Tables of plain text, and numbers as people read them.
+
+/// A table with a title.
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    pub(crate) title: String,
+    pub(crate) columns: Vec<String>,
+    pub(crate) rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table without rows.
+    pub(crate) fn new(title: impl Into<String>, columns: &[&str]) -> Self {
+        let columns = columns.iter().map(|column| (*column).to_owned()).collect();
+        Self { title: title.into(), columns, rows: Vec::new() }
+    }
+
+    /// Adds a row; it has as many cells as there are columns.
+    pub(crate) fn add(&mut self, cells: impl IntoIterator<Item = String>) {
+        let row: Vec<String> = cells.into_iter().collect();
+        debug_assert_eq!(row.len(), self.columns.len(), "a row has a cell for each column");
+        self.rows.push(row);
+    }
+
+    /// For each column whether it has numbers, which stand at the right.
+    pub(super) fn has_numbers(&self) -> Vec<bool> {
+        let of_column = |column: usize| {
+            let mut cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.all(|cell| cell == "-" || cell.starts_with(|first: char| first.is_ascii_digit()))
+        };
+        (0..self.columns.len()).map(of_column).collect()
+    }
+
+    /// The table in columns that are aligned by spaces.
+    pub(super) fn text(&self) -> String {
+        let has_numbers = self.has_numbers();
+        let widths = self.widths();
+        let mut text = format!("{}\n", self.title);
+        let rule: Vec<String> = widths.iter().map(|width| "-".repeat(*width)).collect();
+        for row in [&self.columns, &rule].into_iter().chain(&self.rows) {
+            let mut line = String::new();
+            for ((cell, width), is_number) in row.iter().zip(&widths).zip(&has_numbers) {
+                let padding = " ".repeat(width.saturating_sub(cell.len()));
+                let (left, right) = if *is_number { (padding.as_str(), "") } else { ("", padding.as_str()) };
+                line.push_str(&format!("{left}{cell}{right}  "));
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let mut widths: Vec<usize> = self.columns.iter().map(String::len).collect();
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.len());
+            }
+        }
+        widths
+    }
+}
+
+/// A number with three significant digits; whole from a hundred on, with commas from a thousand on.
+pub(crate) fn number(value: f64) -> String {
+    let decimals = match value.abs() {
+        size if size == 0.0 || size >= 100.0 => 0,
+        size if size >= 10.0 => 1,
+        size if size >= 1.0 => 2,
+        size if size >= 0.1 => 3,
+        _ => 4,
+    };
+    let text = format!("{value:.decimals$}");
+    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    with_commas(text)
+}
+
+/// A number that may be missing.
+pub(crate) fn optional(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), number)
+}
+
+/// Commas between groups of three digits before the point.
+fn with_commas(text: &str) -> String {
+    let (whole, fraction) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let mut grouped = String::new();
+    for (place, digit) in whole.chars().enumerate() {
+        let left = whole.len() - place;
+        let is_after_digit = grouped.ends_with(|last: char| last.is_ascii_digit());
+        if left % 3 == 0 && is_after_digit {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped + fraction
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let shown = [0.0, 0.00005, 0.0154, 0.2, 1.0, 4.456, 71.04, 316.4, 1_467_846.0, -1234.0].map(number);
+        let expected = ["0", "0.0001", "0.0154", "0.2", "1", "4.46", "71", "316", "1,467,846", "-1,234"];
+        assert_eq!(shown, expected.map(str::to_owned));
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        let mut table = Table::new("T", &["name", "ms"]);
+        table.add(["a".to_owned(), "1".to_owned()]);
+        table.add(["long name".to_owned(), "12.5".to_owned()]);
+        assert_eq!(table.text(), "T\nname         ms\n---------  ----\na             1\nlong name  12.5\n");
+    }
+}

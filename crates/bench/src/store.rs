@@ -1,0 +1,224 @@
+//! Opening, filling and settling the archives that are measured.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use restante_archive::{Appended, Archive, Config, EngineUrl, Message, Opened, Stats, open};
+use restante_waku_wire::bloom::content_topic_bits;
+use tempfile::TempDir;
+use tokio::{sync::mpsc, task::JoinSet};
+
+use crate::{
+    args::{CommonArgs, EngineChoice},
+    dataset::Dataset,
+    progress,
+};
+
+/// Messages of one append while filling.
+const FILL_BATCH: usize = 2_500;
+/// Appenders while filling: few, so that messages arrive roughly in the order of time, as they do in life.
+const FILL_APPENDERS: usize = 4;
+/// Batches that wait for each appender.
+const FILL_WAITING: usize = 2;
+/// How long an engine may take to seal what it has.
+const SETTLE_MAX: Duration = Duration::from_secs(60);
+
+/// The folder in which a bench writes; removed when it goes out of scope.
+pub(crate) fn work_folder(common: &CommonArgs) -> anyhow::Result<TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("restante-bench-");
+    if let Some(folder) = &common.data {
+        std::fs::create_dir_all(folder).with_context(|| format!("can't make folder {}", folder.display()))?;
+        return builder.tempdir_in(folder).with_context(|| format!("can't write in {}", folder.display()));
+    }
+    builder
+        .tempdir_in(".")
+        .or_else(|_| builder.tempdir())
+        .context("can't make a folder: name one with --data")
+}
+
+/// An archive under measurement.
+pub(crate) struct Store {
+    pub(crate) opened: Opened,
+    pub(crate) config: Config,
+    /// Where it lies, or would lie if it kept anything.
+    pub(crate) folder: PathBuf,
+    _fresh: Option<TempDir>,
+}
+
+impl Store {
+    /// Opens the chosen engine; a fresh one below `parent`.
+    pub(crate) async fn open(choice: &EngineChoice, parent: &Path) -> anyhow::Result<Self> {
+        let (url, fresh) = match choice {
+            EngineChoice::At(url) => (url.clone(), None),
+            EngineChoice::FreshLog => {
+                let folder = tempfile::Builder::new().prefix("log-").tempdir_in(parent)?;
+                (EngineUrl::Log(folder.path().to_owned()), Some(folder))
+            }
+        };
+        let folder = match &url {
+            EngineUrl::Log(folder) => folder.clone(),
+            EngineUrl::Memory => parent.to_owned(),
+        };
+        let config = config(url);
+        let opened = open(config.clone()).await.with_context(|| format!("can't open {}", config.url))?;
+        Ok(Self { opened, config, folder, _fresh: fresh })
+    }
+
+    /// Opens a closed archive again; how long that took.
+    pub(crate) async fn reopen(&mut self) -> anyhow::Result<Duration> {
+        let begun = Instant::now();
+        self.opened = open(self.config.clone())
+            .await
+            .with_context(|| format!("can't open {} again", self.config.url))?;
+        Ok(begun.elapsed())
+    }
+
+    pub(crate) fn archive(&self) -> &Arc<dyn Archive> {
+        &self.opened.archive
+    }
+
+    pub(crate) fn engine(&self) -> &'static str {
+        self.config.url.engine()
+    }
+
+    /// Makes the archive hold the data set: an empty one is filled, one that was filled before is taken as it is.
+    pub(crate) async fn fill(&self, dataset: &Arc<Dataset>) -> anyhow::Result<()> {
+        let held = self.opened.upkeep.stats().await?.messages;
+        if held == 0 {
+            fill(self.archive(), dataset).await?;
+        } else if held != dataset.len() {
+            let wanted = dataset.len();
+            bail!(
+                "{} holds {held} messages where {wanted} were expected: name an empty folder",
+                self.config.url
+            );
+        }
+        self.settle().await?;
+        Ok(())
+    }
+
+    /// Waits until everything is in its final form: with the `log` engine, until all segments are sealed.
+    pub(crate) async fn settle(&self) -> anyhow::Result<Stats> {
+        let begun = Instant::now();
+        loop {
+            let stats = self.opened.upkeep.stats().await?;
+            let is_settled = !stats.parts.iter().any(|part| part.is_open && part.messages > 0);
+            if is_settled || begun.elapsed() > SETTLE_MAX {
+                return Ok(stats);
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// How benches open an archive: the defaults, but segments are sealed as soon as they are quiet, so that nobody has to
+/// wait for a minute.
+pub(crate) fn config(url: EngineUrl) -> Config {
+    let mut config = Config::new(url);
+    config.topic_bits = content_topic_bits;
+    config.log.quiet_seconds = 1;
+    config
+}
+
+/// Appends the whole data set. One thread makes messages, a few tasks append them.
+async fn fill(archive: &Arc<dyn Archive>, dataset: &Arc<Dataset>) -> anyhow::Result<()> {
+    let bar = progress::bar("filling the archive", dataset.len());
+    let mut tasks = JoinSet::new();
+    let mut senders = Vec::new();
+    for _ in 0..FILL_APPENDERS {
+        let (sender, receiver) = mpsc::channel(FILL_WAITING);
+        senders.push(sender);
+        tasks.spawn(append_all(archive.clone(), receiver, bar.clone()));
+    }
+    let producer = tokio::task::spawn_blocking({
+        let dataset = dataset.clone();
+        move || produce(&dataset, &senders)
+    });
+    while let Some(done) = tasks.join_next().await {
+        done??;
+    }
+    producer.await?;
+    bar.finish_and_clear();
+    Ok(())
+}
+
+/// Makes all messages and gives them to the appenders in turn; ends early when an appender has ended.
+fn produce(dataset: &Dataset, appenders: &[mpsc::Sender<Vec<Message>>]) {
+    for (batch, appender) in dataset.batches(FILL_BATCH).zip(appenders.iter().cycle()) {
+        let is_taken = appender.blocking_send(batch).is_ok();
+        if !is_taken {
+            return;
+        }
+    }
+}
+
+async fn append_all(
+    archive: Arc<dyn Archive>,
+    mut batches: mpsc::Receiver<Vec<Message>>,
+    bar: indicatif::ProgressBar,
+) -> anyhow::Result<()> {
+    while let Some(batch) = batches.recv().await {
+        let len = batch.len() as u64;
+        append_new(&*archive, batch).await?;
+        bar.inc(len);
+    }
+    Ok(())
+}
+
+/// Appends messages that are not there yet; it is an error when one is.
+pub(crate) async fn append_new(archive: &dyn Archive, messages: Vec<Message>) -> anyhow::Result<()> {
+    let answers = archive.append(messages).await?;
+    let duplicates = answers.iter().filter(|answer| **answer == Appended::Duplicate).count();
+    if duplicates > 0 {
+        bail!("{duplicates} of {} messages were there before: the archive was not fresh", answers.len());
+    }
+    Ok(())
+}
+
+/// Says so when the disk below `folder` has not room for `messages` messages.
+pub(crate) fn check_room(folder: &Path, messages: u64) -> anyhow::Result<()> {
+    const BYTES_PER_MESSAGE: u64 = 840; // about 720 of body, 85 of header and index, and something over
+    let needed = messages * BYTES_PER_MESSAGE;
+    let disk = rustix::fs::statvfs(folder)
+        .with_context(|| format!("can't read the free space of {}", folder.display()))?;
+    let free = disk.f_bavail * disk.f_frsize;
+    if free < needed {
+        let (needed, free) = (needed as f64 / 1e9, free as f64 / 1e9);
+        bail!(
+            "{messages} messages take about {needed:.1} GB and {} has {free:.1} GB free: \
+             choose another folder with --data, or fewer messages",
+            folder.display()
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn filling_twice_changes_nothing_and_another_size_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&"memory:".parse().unwrap(), folder.path()).await.unwrap();
+        let dataset = Arc::new(Dataset::new(0, 3_000));
+        store.fill(&dataset).await.unwrap();
+        store.fill(&dataset).await.unwrap();
+        assert_eq!(store.opened.upkeep.stats().await.unwrap().messages, 3_000);
+        let error = store.fill(&Arc::new(Dataset::new(0, 10))).await.unwrap_err();
+        assert!(error.to_string().contains("holds 3000"), "{error}");
+    }
+
+    #[test]
+    fn a_disk_that_is_too_small_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        check_room(folder.path(), 1).unwrap();
+        let error = check_room(folder.path(), 1_000_000_000_000).unwrap_err().to_string();
+        assert!(error.contains("--data"), "{error}");
+    }
+}

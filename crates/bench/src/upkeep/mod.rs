@@ -1,0 +1,227 @@
+//! What operators wait for: retention beside traffic, start-up, memory.
+
+mod memory;
+mod prune;
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::ensure;
+use restante_archive::{EngineUrl, Query};
+use serde::Serialize;
+
+use crate::{
+    args::{CommonArgs, EngineChoice},
+    dataset::Dataset,
+    machine::Machine,
+    measure::{median, ms, rounded},
+    report::{Bars, Goal, Plot, Report, Table, number, optional},
+    store::{Store, check_room, work_folder},
+};
+
+const STARTS: usize = 5;
+
+/// Flags of `bench upkeep`.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_long_help = "Examples:
+  restante bench upkeep
+  restante bench upkeep --messages 150000 --json upkeep.json")]
+pub struct UpkeepArgs {
+    /// Flags of every bench.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// What the bench starts itself with, to look at the memory of a process that does nothing else
+    #[arg(long, value_name = "URL", hide = true)]
+    pub memory_of: Option<EngineUrl>,
+}
+
+/// One figure for programs.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct UpkeepRow {
+    engine: &'static str,
+    /// Messages in the archive before.
+    messages: u64,
+    /// `prune`, `append`, `start` or `memory`.
+    measure: &'static str,
+    /// What exactly.
+    what: String,
+    value: f64,
+    unit: &'static str,
+    /// The longest append meanwhile.
+    longest_append_ms: Option<f64>,
+}
+
+/// Runs the bench and delivers its report; or, as its own child, tells its memory.
+pub(crate) async fn run(args: &UpkeepArgs) -> anyhow::Result<()> {
+    if let Some(url) = &args.memory_of {
+        return memory::tell(url).await;
+    }
+    measure(args).await?.deliver(&args.common)
+}
+
+/// Runs the bench.
+pub(crate) async fn measure(args: &UpkeepArgs) -> anyhow::Result<Report> {
+    let common = &args.common;
+    let folder = work_folder(common)?;
+    let title =
+        "Upkeep: start-up, private memory, and retention of the oldest day while messages are appended.";
+    let mut report = Report::new("upkeep", title, Machine::look(folder.path()));
+    let dataset = Arc::new(Dataset::new(common.seed, common.messages()));
+    let mut rows = Vec::new();
+    for choice in &common.engines {
+        if *choice == EngineChoice::FreshLog {
+            check_room(folder.path(), dataset.len())?;
+        }
+        let store = Store::open(choice, folder.path()).await?;
+        store.fill(&dataset).await?;
+        rows.extend(measure_engine(store, &dataset, common, &mut report).await?);
+    }
+    report.add_rows(&rows)?;
+    present(&rows, &mut report);
+    report.note_size(dataset.len());
+    Ok(report)
+}
+
+async fn measure_engine(
+    mut store: Store,
+    dataset: &Arc<Dataset>,
+    common: &CommonArgs,
+    report: &mut Report,
+) -> anyhow::Result<Vec<UpkeepRow>> {
+    let mut rows = Vec::new();
+    let is_kept = store.config.url != EngineUrl::Memory;
+    if is_kept {
+        rows.extend(starts(&mut store, dataset.len()).await?);
+        store.opened.upkeep.close().await?;
+        match memory::of_child(&store.config.url).await {
+            Ok(seen) => rows.extend(memory_rows(&store, dataset.len(), seen)),
+            Err(error) => report.notes.push(format!("The memory could not be measured: {error:#}.")),
+        }
+        store.reopen().await?;
+    } else {
+        report.notes.push("The memory engine keeps nothing: it has no start-up to measure.".to_owned());
+    }
+    rows.extend(prune::measure(&store, dataset, common).await?);
+    store.opened.upkeep.close().await?;
+    Ok(rows)
+}
+
+/// Closes and opens the archive several times: how long opening takes, and the first page.
+async fn starts(store: &mut Store, messages: u64) -> anyhow::Result<Vec<UpkeepRow>> {
+    let (mut opening, mut first_pages) = (Vec::new(), Vec::new());
+    for _ in 0..STARTS {
+        store.opened.upkeep.close().await?;
+        let opened: Duration = store.reopen().await?;
+        let begun = Instant::now();
+        let page = store.archive().query(&Query::default()).await?;
+        first_pages.push(ms(begun.elapsed()));
+        opening.push(ms(opened));
+        ensure!(!page.is_empty(), "the archive was empty after opening it again");
+    }
+    let held = store.opened.upkeep.stats().await?.messages;
+    ensure!(held == messages, "{held} of {messages} messages were there after opening the archive again");
+    let row = |what: &str, times: Vec<f64>| UpkeepRow {
+        engine: store.engine(),
+        messages,
+        measure: "start",
+        what: what.to_owned(),
+        value: rounded(median(times)),
+        unit: "ms",
+        longest_append_ms: None,
+    };
+    Ok(vec![row("opening the archive, median of five", opening), row("the first page after it", first_pages)])
+}
+
+fn memory_rows(store: &Store, messages: u64, seen: memory::Seen) -> Vec<UpkeepRow> {
+    let row = |what: &str, bytes: u64| UpkeepRow {
+        engine: store.engine(),
+        messages,
+        measure: "memory",
+        what: what.to_owned(),
+        value: rounded(bytes as f64 / 1e6),
+        unit: "MB",
+        longest_append_ms: None,
+    };
+    vec![
+        row("private memory, just opened", seen.opened_bytes),
+        row("private memory, after a walk through everything and 1,000 pages", seen.used_bytes),
+    ]
+}
+
+const NOTES: [&str; 3] = [
+    "Retention: the oldest day goes, five times, while one appender appends without a pause. longest append ms: of those \
+     that were under way during the prune.",
+    "Start-up: the same process opens the archive again; its files are in the page cache.",
+    "Private memory: RssAnon of a process of its own. Mapped files are not in it: the system takes them back when it wants.",
+];
+
+fn present(rows: &[UpkeepRow], report: &mut Report) {
+    let mut table =
+        Table::new("Upkeep", &["engine", "messages", "what", "value", "unit", "longest append ms"]);
+    for row in rows {
+        table.add([
+            row.engine.to_owned(),
+            number(row.messages as f64),
+            row.what.clone(),
+            number(row.value),
+            row.unit.to_owned(),
+            optional(row.longest_append_ms),
+        ]);
+    }
+    report.tables.push(table);
+    let times: Vec<&UpkeepRow> = rows.iter().filter(|row| row.unit == "ms").collect();
+    report.plots.push(Plot::Bars(Bars {
+        title: "Times".to_owned(),
+        unit: "ms",
+        groups: times.iter().map(|row| format!("{}: {}", row.engine, row.what)).collect(),
+        series: vec![
+            ("time".to_owned(), times.iter().map(|row| Some(row.value)).collect()),
+            ("longest append meanwhile".to_owned(), times.iter().map(|row| row.longest_append_ms).collect()),
+        ],
+    }));
+    let mut engines: Vec<&'static str> = rows.iter().map(|row| row.engine).collect();
+    engines.dedup();
+    for engine in engines {
+        let of_engine: Vec<&UpkeepRow> = rows.iter().filter(|row| row.engine == engine).collect();
+        report.goals.extend(goals(engine, &of_engine));
+    }
+    report.notes.extend(NOTES.map(str::to_owned));
+}
+
+fn goals(engine: &str, rows: &[&UpkeepRow]) -> Vec<Goal> {
+    let values = |measure: &str| {
+        rows.iter().filter(|row| row.measure == measure).map(|row| row.value).collect::<Vec<f64>>()
+    };
+    let prunes = values("prune");
+    let prune = (!prunes.is_empty()).then(|| median(prunes));
+    let longest = rows.iter().filter(|row| row.measure == "prune").filter_map(|row| row.longest_append_ms);
+    let start = values("start").into_iter().next();
+    let memory = values("memory").into_iter().max_by(f64::total_cmp);
+    vec![
+        Goal::at_most(format!("{engine}: retention of the oldest day, median"), 20.0, "ms", prune),
+        Goal::at_most(
+            format!("{engine}: longest append during retention"),
+            20.0,
+            "ms",
+            longest.max_by(f64::total_cmp),
+        ),
+        Goal::at_most(format!("{engine}: start-up"), 1_000.0, "ms", start),
+        Goal::at_most(format!("{engine}: private memory"), 150.0, "MB", memory),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::quick;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn retention_removes_exactly_the_oldest_days_beside_appends() {
+        let report = measure(&UpkeepArgs { common: quick("memory:"), memory_of: None }).await.unwrap();
+        let of = |measure: &str| report.rows.iter().filter(|row| row["measure"] == measure).count();
+        assert_eq!((of("prune"), of("append"), of("start")), (5, 1, 0));
+        assert_eq!((report.plots.len(), report.goals.len()), (1, 4));
+    }
+}
