@@ -1,31 +1,33 @@
 //! The writer: one thread that drains a queue of appends into group commits.
 //!
-//! A commit takes whatever waits, so that load makes batches by itself: place each message in its window's segment, write
-//! each segment's records in one call, sync once per segment, make the rows visible, answer.
+//! A commit takes whatever waits, so that load makes batches by itself: place each message in its window's segment and
+//! write each segment's records in one call. What follows (sync, make visible, answer: [`super::commit`]) the writer does
+//! itself when nobody waits, and leaves to a second thread when somebody does, so that one commit is written while the one
+//! before it is synced.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Instant,
 };
 
 use foldhash::fast::RandomState;
-use restante_core::{ErrorKind, Key, NANOS_PER_SECOND, Timestamp};
+use restante_core::{Key, NANOS_PER_SECOND, Timestamp};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tracing::{error, warn};
 
 use super::{
     Shared,
     active::{Active, Addition},
+    commit::{Commit, Finisher, Touched, Work, finish},
     disk::DiskFile,
     schema::{IndexRow, LOG_HEADER_BYTES, SegmentId, encode_log_header},
-    seal::Sealer,
     segment::Segment,
 };
 use crate::{Appended, BODY_BYTES_MAX, Error, Message, TOPIC_BYTES_MAX, record, topics::TopicId};
 
-/// A commit stops taking appends when it has this many bytes.
-const COMMIT_BYTES_MAX: usize = 16 << 20;
+/// A commit stops taking appends when it has this many bytes: enough to keep a disk busy for milliseconds.
+const COMMIT_BYTES_MAX: usize = 4 << 20;
 /// What a record may take beside its body: its header and, for a new topic, a definition.
 pub(super) const RECORD_EXTRA_BYTES_MAX: usize =
     2 * record::HEADER_BYTES + crate::CHANNEL_BYTES_MAX + TOPIC_BYTES_MAX;
@@ -33,7 +35,7 @@ pub(super) const RECORD_EXTRA_BYTES_MAX: usize =
 /// What the writer is asked to do.
 pub(super) enum Command {
     Append(Append),
-    /// Let no more messages into these segments (all of them when `None`) and have them sealed unless they are removed.
+    /// Let no more messages into these segments, and have them sealed unless they are about to be removed.
     Freeze {
         sequences: Vec<u64>,
         seal: bool,
@@ -54,23 +56,26 @@ pub(super) struct Append {
 
 /// The writer's own state; nobody else touches it.
 pub(super) struct Writer {
-    pub(super) shared: Arc<Shared>,
-    pub(super) sealer: Sealer,
-    /// Segments that take messages, least recently used first.
-    pub(super) open: Vec<OpenSegment>,
-    /// Why nothing more is written: after a failed sync nobody knows what the disk has kept.
-    pub(super) refusal: Option<String>,
+    shared: Arc<Shared>,
+    finisher: Finisher,
+    /// Segments that take messages, in the order in which they were opened.
+    open: Vec<OpenSegment>,
+    /// The keys of commits that are not visible yet, with the numbers of the commits.
+    unpublished: VecDeque<(u64, Keys)>,
 }
+
+type Keys = HashSet<Key, RandomState>;
 
 /// A segment that takes messages, as the writer sees it.
 pub(super) struct OpenSegment {
-    pub(super) active: Arc<Active>,
-    pub(super) file: Box<dyn DiskFile>,
-    pub(super) log_len: u64,
-    pub(super) rows: u64,
+    active: Arc<Active>,
+    file: Arc<dyn DiskFile>,
+    /// Bytes and rows that were written, visible or not.
+    log_len: u64,
+    rows: u64,
     /// The segment's number of each topic, by number in the archive.
-    pub(super) locals: HashMap<TopicId, u32>,
-    pub(super) last_used: Instant,
+    locals: HashMap<TopicId, u32, RandomState>,
+    last_used: Instant,
     pending: Pending,
 }
 
@@ -84,24 +89,24 @@ struct Pending {
 }
 
 impl Writer {
+    pub(super) fn new(shared: Arc<Shared>, finisher: Finisher, open: Vec<OpenSegment>) -> Self {
+        Self { shared, finisher, open, unpublished: VecDeque::new() }
+    }
+
     /// Works until told to close or nobody can ask any more.
     pub(super) fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         while let Some(command) = commands.blocking_recv() {
-            match command {
-                Command::Append(first) => {
-                    let (group, next) = take_group(first, &mut commands);
-                    self.commit(group);
-                    if let Some(next) = next
-                        && self.obey(next)
-                    {
-                        return;
-                    }
+            let Command::Append(first) = command else {
+                if self.obey(command) {
+                    return;
                 }
-                other => {
-                    if self.obey(other) {
-                        return;
-                    }
-                }
+                continue;
+            };
+            let (group, next) = take_group(first, &mut commands);
+            let somebody_waits = next.is_some() || !commands.is_empty();
+            self.commit(group, somebody_waits);
+            if next.is_some_and(|next| self.obey(next)) {
+                return;
             }
         }
     }
@@ -109,88 +114,95 @@ impl Writer {
     /// Does what isn't an append; says whether the writer is to end.
     fn obey(&mut self, command: Command) -> bool {
         match command {
-            Command::Append(append) => self.commit(vec![append]),
+            Command::Append(append) => self.commit(vec![append], false),
             Command::Freeze { sequences, seal, done } => {
-                let (frozen, open) = std::mem::take(&mut self.open)
-                    .into_iter()
-                    .partition(|segment| sequences.contains(&segment.active.id.sequence));
+                let is_meant = |segment: &OpenSegment| sequences.contains(&segment.active.id.sequence);
+                let (frozen, open) = std::mem::take(&mut self.open).into_iter().partition(is_meant);
                 self.open = open;
                 if seal {
                     self.seal(frozen);
                 }
                 self.count_open();
-                let _ = done.send(()); // who asked may have gone away
+                self.finisher.work(Work::Tell(done));
             }
             Command::Close { done } => {
-                let _ = done.send(());
+                self.finisher.work(Work::Tell(done));
                 return true;
             }
         }
         false
     }
 
-    /// Stores the messages of all appends of a group, or none of them, and answers each.
-    fn commit(&mut self, group: Vec<Append>) {
+    /// Stores the messages of all appends of a group, or none of them, and has each answered.
+    fn commit(&mut self, group: Vec<Append>, somebody_waits: bool) {
         let messages: usize = group.iter().map(|append| append.messages.len()).sum();
         self.shared.metrics.commit_messages.observe(messages as f64);
-        let result = match &self.refusal {
-            Some(refusal) => Err(Error::new(ErrorKind::Unavailable, refusal.clone())),
-            None => self.store(&group),
-        };
-        match result {
-            Ok(mut answers) => {
-                for append in group {
-                    let rest = answers.split_off(append.messages.len());
-                    let _ = append.answer.send(Ok(std::mem::replace(&mut answers, rest)));
-                }
-            }
+        match self.write(&group) {
+            Ok(answers) => self.hand_on(group, answers, somebody_waits),
             Err(error) => {
                 error!(%error, messages, "commit failed");
                 for append in group {
-                    let _ = append.answer.send(Err(Error::new(error.kind(), error.to_string())));
+                    let _ = append.answer.send(Err(Error::new(error.kind(), error.to_string()))); // who asked may be gone
                 }
             }
         }
         self.seal_beyond_the_limit();
     }
 
-    fn store(&mut self, group: &[Append]) -> Result<Vec<Appended>, Error> {
-        let answers = match self.place_all(group) {
-            Ok(answers) => answers,
-            Err(error) => {
-                self.abandon();
-                return Err(error);
+    /// Places and writes the messages.
+    fn write(&mut self, group: &[Append]) -> Result<Vec<Appended>, Error> {
+        self.shared.check_refusal()?;
+        let placed = self.place_all(group).and_then(|answers| {
+            let written = self.write_pending();
+            if written.is_err() {
+                self.take_back();
             }
-        };
-        if let Err(error) = self.write_pending() {
-            self.take_back();
+            written.map(|()| answers)
+        });
+        if placed.is_err() {
             self.abandon();
-            return Err(error);
         }
-        if let Err(error) = self.sync_pending() {
-            let refusal = format!("{error}; the archive takes no messages until it is opened again");
-            self.refusal = Some(refusal.clone());
-            self.abandon();
-            return Err(Error::new(ErrorKind::Unavailable, refusal));
+        placed
+    }
+
+    /// Has what was written synced, made visible and answered.
+    fn hand_on(&mut self, group: Vec<Append>, answers: Vec<Appended>, somebody_waits: bool) {
+        let mut touched = Vec::new();
+        let mut keys = Keys::default();
+        let is_idle = self.finisher.is_idle();
+        let goes_inline = is_idle && !somebody_waits;
+        for segment in self.open.iter_mut().filter(|segment| segment.has_pending()) {
+            let segment = segment.written();
+            if !goes_inline {
+                keys.extend(segment.addition.rows.iter().map(|row| row.key));
+            }
+            touched.push(segment);
         }
-        for segment in &mut self.open {
-            segment.publish();
+        let commit = Commit { touched, group, answers };
+        if goes_inline {
+            finish(&self.shared, vec![commit]);
+            return;
         }
-        Ok(answers)
+        let number = self.finisher.work(Work::Commit(commit));
+        self.unpublished.push_back((number, keys));
     }
 
     /// Puts each new message into the pending records of its segment.
     fn place_all(&mut self, group: &[Append]) -> Result<Vec<Appended>, Error> {
+        let published = self.finisher.finished();
+        while self.unpublished.pop_front_if(|(number, _)| *number <= published).is_some() {}
+        let is_single = matches!(group, [append] if append.messages.len() == 1);
         let mut answers = Vec::new();
-        let mut seen: HashSet<Key, RandomState> = HashSet::default();
+        let mut seen = Keys::default();
         let mut window = Window::default();
         for message in group.iter().flat_map(|append| &append.messages) {
             let key = message.key();
             if !window.contains(key.timestamp) {
                 window = self.window_of(key.timestamp);
             }
-            let is_known = !seen.insert(key) || window.has(key)?;
-            if is_known {
+            let is_repeated = !is_single && !seen.insert(key);
+            let is_known = is_repeated || self.unpublished.iter().any(|(_, keys)| keys.contains(&key));
+            if is_known || window.has(key)? {
                 answers.push(Appended::Duplicate);
                 continue;
             }
@@ -246,23 +258,12 @@ impl Writer {
         Ok(())
     }
 
-    fn sync_pending(&mut self) -> Result<(), Error> {
-        for segment in self.open.iter().filter(|segment| segment.has_pending()) {
-            let begun = Instant::now();
-            segment.file.sync().map_err(|error| Error::io("sync", &segment.active.id.log_name(), error))?;
-            self.shared.metrics.sync_seconds.observe(begun.elapsed().as_secs_f64());
-        }
-        Ok(())
-    }
-
     /// Cuts what a failed commit has written, so that the logs end where readers were told that they end.
     fn take_back(&mut self) {
         for segment in self.open.iter().filter(|segment| segment.has_pending()) {
             if let Err(error) = segment.file.set_len(segment.log_len) {
                 let name = segment.active.id.log_name();
-                let refusal = format!("can't cut {name} after a failed write: {error}");
-                warn!(refusal, "the archive takes no messages until it is opened again");
-                self.refusal = Some(refusal + "; the archive takes no messages until it is opened again");
+                self.shared.refuse(format!("can't cut {name} after a failed write: {error}"));
                 return;
             }
         }
@@ -300,7 +301,7 @@ impl Writer {
 
     fn seal(&mut self, segments: Vec<OpenSegment>) {
         for segment in segments {
-            self.sealer.seal(segment.active);
+            self.finisher.work(Work::Seal(segment.active));
         }
     }
 
@@ -360,7 +361,7 @@ impl Window {
 }
 
 impl OpenSegment {
-    pub(super) fn new(active: Arc<Active>, file: Box<dyn DiskFile>) -> Self {
+    pub(super) fn new(active: Arc<Active>, file: Arc<dyn DiskFile>) -> Self {
         let locals = active.topics().iter().map(|(id, _)| *id).zip(0..).collect();
         let (log_len, rows) = (active.log_len().max(LOG_HEADER_BYTES), active.rows());
         Self { active, file, log_len, rows, locals, last_used: Instant::now(), pending: Pending::default() }
@@ -393,17 +394,14 @@ impl OpenSegment {
         addition.body_bytes += message.body.len() as u64;
     }
 
-    /// Makes what was synced visible.
-    fn publish(&mut self) {
-        if !self.has_pending() {
-            return;
-        }
-        let Pending { bytes, mut addition, .. } = std::mem::take(&mut self.pending);
+    /// Takes the pending rows, whose records have been written.
+    fn written(&mut self) -> Touched {
+        let Pending { bytes, mut addition, topics } = std::mem::take(&mut self.pending);
         self.log_len += bytes.len() as u64;
         self.rows += addition.rows.len() as u64;
         self.last_used = Instant::now();
         addition.log_len = self.log_len;
-        self.active.add(addition);
+        Touched { active: self.active.clone(), file: self.file.clone(), addition, topics }
     }
 }
 
@@ -433,7 +431,7 @@ fn create_segment(shared: &Shared, window_start: i64) -> Result<OpenSegment, Err
     };
     let active = Arc::new(Active::new(id, log));
     shared.change_segments(|segments| segments.push(Segment::Active(active.clone())));
-    Ok(OpenSegment::new(active, file))
+    Ok(OpenSegment::new(active, file.into()))
 }
 
 impl super::Limits {

@@ -2,7 +2,7 @@
 //!
 //! `docs/design/archive.md` tells why it is so, `docs/formats/log.md` what lies on disk.
 //!
-//! - [`append`]: one writer thread, group commit.
+//! - [`append`], [`commit`]: one thread writes, another syncs what it wrote and answers.
 //! - [`active`], [`sealed`]: the two states of a segment, one [`segment::Find`] for both.
 //! - [`seal`]: one thread that turns the one into the other.
 //! - [`query`]: topics, segments, merge, page.
@@ -12,6 +12,7 @@
 mod active;
 mod append;
 mod check;
+mod commit;
 mod disk;
 mod map;
 mod merge;
@@ -30,7 +31,7 @@ mod tests;
 use std::{
     fs::File,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     thread::JoinHandle,
@@ -40,6 +41,7 @@ use async_trait::async_trait;
 use parking_lot::{Mutex, RwLock};
 use restante_core::{Clock, ErrorKind, Timestamp};
 use tokio::sync::{Semaphore, mpsc, oneshot};
+use tracing::error;
 
 use self::{
     active::Active,
@@ -98,6 +100,8 @@ struct Shared {
     last_sequence: AtomicU64,
     clock: Arc<dyn Clock>,
     metrics: Metrics,
+    /// Why nothing more is written: after a failed sync nobody knows what the disk has kept.
+    refusal: OnceLock<String>,
     /// Held until the archive is closed, when it is open for writing.
     lock: Mutex<Option<File>>,
 }
@@ -148,6 +152,19 @@ impl Shared {
             Segment::Sealed(_) => None,
         });
         active.collect()
+    }
+
+    /// Takes no more messages from here on, until the archive is opened again.
+    fn refuse(&self, why: String) -> Error {
+        let refusal =
+            self.refusal.get_or_init(|| why + "; the archive takes no messages until it is opened again");
+        error!(refusal, "the archive takes no more messages");
+        Error::new(ErrorKind::Unavailable, refusal.clone())
+    }
+
+    fn check_refusal(&self) -> Result<(), Error> {
+        let refusal = self.refusal.get();
+        refusal.map_or(Ok(()), |refusal| Err(Error::new(ErrorKind::Unavailable, refusal.clone())))
     }
 
     fn next_sequence(&self) -> u64 {

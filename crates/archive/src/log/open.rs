@@ -4,7 +4,7 @@ use std::{
     fs::{File, OpenOptions, TryLockError},
     io::{Read, Write},
     path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicU64},
+    sync::{Arc, OnceLock, atomic::AtomicU64},
 };
 
 use parking_lot::{Mutex, RwLock};
@@ -17,6 +17,7 @@ use super::{
     active::{Active, Addition},
     append::{OpenSegment, Writer},
     blocking,
+    commit::Finisher,
     disk::{Disk, Folder},
     recover::{Replay, replay},
     schema::{
@@ -101,6 +102,7 @@ pub(super) fn open_on(disk: Arc<dyn Disk>, config: &Config, lock: Option<File>) 
         last_sequence: AtomicU64::new(0),
         clock: config.clock.clone(),
         metrics: config.metrics.clone(),
+        refusal: OnceLock::new(),
         lock: Mutex::new(lock),
     });
     let active = load_all(&shared, config.read_only)?;
@@ -124,26 +126,23 @@ fn start_threads(
     let failed = |error| Error::io("start", "a thread of the archive", error);
     let (commands, queue) = mpsc::channel(COMMANDS_MAX);
     let (sealer, seal_thread) = Sealer::start(shared.clone(), commands.downgrade()).map_err(failed)?;
-    let mut writer = Writer { shared: shared.clone(), sealer, open: Vec::new(), refusal: None };
+    let mut open = Vec::new();
     for Recovered { active, is_whole } in active {
         let name = active.id.log_name();
         let file = shared.disk.open(&name).map_err(|error| Error::io("open", &name, error))?;
-        let segment = OpenSegment::new(active.clone(), file);
+        let segment = OpenSegment::new(active.clone(), file.into());
         if is_whole && !segment.is_full(&shared.limits) {
-            writer.open.push(segment);
+            open.push(segment);
         } else {
-            writer.sealer.seal(active);
+            sealer.seal(active);
         }
     }
-    // Sealing may wait for room, which the running thread makes.
-    let surplus = writer.open.len().saturating_sub(shared.limits.open_segments);
-    for segment in writer.open.drain(..surplus) {
-        writer.sealer.seal(segment.active);
-    }
-    shared.metrics.open_segments.set(writer.open.len() as i64);
+    shared.metrics.open_segments.set(open.len() as i64);
+    let (finisher, finish_thread) = Finisher::start(shared.clone(), sealer).map_err(failed)?;
+    let writer = Writer::new(shared.clone(), finisher, open);
     let thread = std::thread::Builder::new().name("archive-write".into());
     let write_thread = thread.spawn(move || writer.run(queue)).map_err(failed)?;
-    Ok((commands, vec![write_thread, seal_thread]))
+    Ok((commands, vec![write_thread, finish_thread, seal_thread]))
 }
 
 /// A replayed segment, and whether its log has nothing damaged in it, so that it may take more.
