@@ -1,0 +1,174 @@
+//! Writes store answers as JSON, straight from the archive's pages into one buffer.
+
+use restante_archive::{Page, Row};
+use restante_core::{Cursor, MessageHash};
+use restante_waku_wire::WakuMessageView;
+
+/// What an entry takes beside payload and topics: names, hash, numbers.
+const ENTRY_BYTES: usize = 256;
+/// What an entry without data takes: name and hash.
+const HASH_ENTRY_BYTES: usize = 90;
+/// What an answer takes beside its entries.
+const ANSWER_BYTES: usize = 192;
+
+/// Roughly how long the answer will be; a little more as a rule, so that the buffer need not grow.
+pub(crate) fn estimate_size(page: &Page, include_data: bool) -> usize {
+    if !include_data {
+        return ANSWER_BYTES + page.len() * HASH_ENTRY_BYTES;
+    }
+    let rows: usize = page.rows().map(|row| estimate_row_size(&row)).sum();
+    ANSWER_BYTES + rows
+}
+
+/// Roughly how long an entry with data will be.
+pub(crate) fn estimate_row_size(row: &Row<'_>) -> usize {
+    row.body.len() / 3 * 4 + row.topic.len() + row.channel.len() + ENTRY_BYTES
+}
+
+/// A page as nwaku answers a store query: `message` and `pubsubTopic` only with data, the cursor only when more remain.
+pub(crate) fn write_answer(page: &Page, include_data: bool, size: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(size);
+    out.extend_from_slice(br#"{"requestId":"","statusCode":200,"statusDesc":"OK","messages":["#);
+    for (index, row) in page.rows().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        write_entry(&row, include_data, &mut out);
+    }
+    out.push(b']');
+    if let Some(next) = page.next {
+        out.extend_from_slice(br#","paginationCursor":""#);
+        write_hash(hash_of(next), &mut out);
+        out.push(b'"');
+    }
+    out.push(b'}');
+    out
+}
+
+/// One message of an answer.
+pub(crate) fn write_entry(row: &Row<'_>, include_data: bool, out: &mut Vec<u8>) {
+    out.extend_from_slice(br#"{"messageHash":""#);
+    write_hash(row.message_hash, out);
+    out.push(b'"');
+    if include_data {
+        out.extend_from_slice(br#","message":"#);
+        write_message(row, out);
+        out.extend_from_slice(br#","pubsubTopic":"#);
+        write_text(row.channel, out);
+    }
+    out.push(b'}');
+}
+
+fn write_message(row: &Row<'_>, out: &mut Vec<u8>) {
+    let view = message_of(row);
+    out.extend_from_slice(br#"{"payload":"#);
+    write_base64(view.payload, out);
+    out.extend_from_slice(br#","contentTopic":"#);
+    write_text(view.content_topic, out);
+    out.extend_from_slice(br#","version":"#);
+    write_number(view.version.unwrap_or(0).into(), out);
+    out.extend_from_slice(br#","timestamp":"#);
+    write_number(view.timestamp.unwrap_or(row.timestamp.nanos()), out);
+    if let Some(meta) = view.meta.filter(|meta| !meta.is_empty()) {
+        out.extend_from_slice(br#","meta":"#);
+        write_base64(meta, out);
+    }
+    if let Some(ephemeral) = view.ephemeral {
+        out.extend_from_slice(if ephemeral { br#","ephemeral":true"# } else { br#","ephemeral":false"# });
+    }
+    if let Some(proof) = view.proof.filter(|proof| !proof.is_empty()) {
+        out.extend_from_slice(br#","proof":"#);
+        write_base64(proof, out);
+    }
+    out.push(b'}');
+}
+
+/// The row's body as a message.
+///
+/// Another door may have stored something else there. Such a row is served as a message whose payload is the whole body
+/// and whose topic and timestamp are the row's, so that nothing in the archive is out of reach or breaks a page.
+fn message_of<'a>(row: &Row<'a>) -> WakuMessageView<'a> {
+    let view = WakuMessageView::parse(row.body).ok();
+    if let Some(view) = view.filter(|view| view.content_topic == row.topic) {
+        return view;
+    }
+    let mut foreign = WakuMessageView::default();
+    foreign.payload = row.body;
+    foreign.content_topic = row.topic;
+    foreign
+}
+
+fn hash_of(cursor: Cursor) -> MessageHash {
+    match cursor {
+        Cursor::At(key) => key.message_hash,
+        Cursor::Message(hash) => hash,
+    }
+}
+
+fn write_hash(hash: MessageHash, out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |nibble: u8| DIGITS.get(usize::from(nibble)).copied().unwrap_or(b'0');
+    let mut text = [0; 66];
+    let [zero, x, digits @ ..] = &mut text;
+    (*zero, *x) = (b'0', b'x');
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(hash.as_bytes()) {
+        pair.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
+    }
+    out.extend_from_slice(&text);
+}
+
+fn write_base64(bytes: &[u8], out: &mut Vec<u8>) {
+    out.push(b'"');
+    base64_simd::STANDARD.encode_append(bytes, out);
+    out.push(b'"');
+}
+
+fn write_number(number: i64, out: &mut Vec<u8>) {
+    if number < 0 {
+        out.push(b'-');
+    }
+    let mut digits = [0; 20];
+    let mut rest = number.unsigned_abs();
+    let mut len = 0;
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        len += 1;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(digits.last_chunk::<20>().and_then(|all| all.get(20 - len..)).unwrap_or_default());
+}
+
+/// A text in quotes, escaped as RFC 8259 §7 asks: quotes, backslashes and control characters.
+fn write_text(text: &str, out: &mut Vec<u8>) {
+    out.push(b'"');
+    let mut rest = text.as_bytes();
+    while let Some(at) = rest.iter().position(|byte| needs_escape(*byte)) {
+        let (plain, special) = rest.split_at(at);
+        out.extend_from_slice(plain);
+        if let Some((byte, behind)) = special.split_first() {
+            write_escape(*byte, out);
+            rest = behind;
+        }
+    }
+    out.extend_from_slice(rest);
+    out.push(b'"');
+}
+
+fn needs_escape(byte: u8) -> bool {
+    byte < 0x20 || byte == b'"' || byte == b'\\'
+}
+
+fn write_escape(byte: u8, out: &mut Vec<u8>) {
+    match byte {
+        b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+        control => {
+            // Control characters are below 0x20, so the first two hex digits are 00 and the third is 0 or 1.
+            let low = control & 15;
+            let last = if low < 10 { b'0' + low } else { b'a' + low - 10 };
+            out.extend_from_slice(&[b'\\', b'u', b'0', b'0', b'0' + (control >> 4), last]);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What the REST door counts.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Instant,
+};
+
+use axum::{
+    extract::{Request, State},
+    http::StatusCode,
+    middleware::Next,
+    response::Response,
+};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+use tracing::{Instrument, debug_span};
+
+/// What the REST door counts. Cloning shares the counts; unregistered metrics count for nobody.
+#[derive(Clone, Debug)]
+pub struct RestMetrics {
+    requests: Family<RequestLabels, Counter>,
+    seconds: Family<RouteLabel, Histogram, fn() -> Histogram>,
+    connections: Gauge,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    route: &'static str,
+    status: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RouteLabel {
+    route: &'static str,
+}
+
+/// The classes of statuses: the values of the label `status`.
+const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+impl Default for RestMetrics {
+    fn default() -> Self {
+        let histogram: fn() -> Histogram = || Histogram::new(exponential_buckets(50e-6, 2.0, 18)); // 50 us to 6.5 s
+        Self {
+            requests: Family::default(),
+            seconds: Family::new_with_constructor(histogram),
+            connections: Gauge::default(),
+        }
+    }
+}
+
+impl RestMetrics {
+    /// Makes the metrics visible in `registry` as `restante_rest_...`.
+    pub fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("restante_rest");
+        registry.register("requests", "Requests by route and class of status", self.requests.clone());
+        registry.register(
+            "request_seconds",
+            "Time from a request's head to its answer's",
+            self.seconds.clone(),
+        );
+        let connections = self.connections.clone();
+        registry.register("connections", "Open connections that have sent a request", connections);
+    }
+
+    /// The counts of one route, looked up once and not for every request.
+    pub(crate) fn route(&self, route: &'static str) -> RouteMetrics {
+        RouteMetrics {
+            route,
+            by_class: CLASSES
+                .map(|status| self.requests.get_or_create(&RequestLabels { route, status }).clone()),
+            seconds: self.seconds.get_or_create(&RouteLabel { route }).clone(),
+            connections: self.connections.clone(),
+        }
+    }
+}
+
+/// The counts of one route.
+#[derive(Clone, Debug)]
+pub(crate) struct RouteMetrics {
+    route: &'static str,
+    by_class: [Counter; 5],
+    seconds: Histogram,
+    connections: Gauge,
+}
+
+impl RouteMetrics {
+    fn count(&self, status: StatusCode, begun: Instant) {
+        let class = usize::from(status.as_u16() / 100).saturating_sub(1);
+        if let Some(counter) = self.by_class.get(class) {
+            counter.inc();
+        }
+        self.seconds.observe(begun.elapsed().as_secs_f64());
+    }
+}
+
+/// Counts and times a route's requests.
+pub(crate) async fn observe(
+    State(metrics): State<Arc<RouteMetrics>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let begun = Instant::now();
+    if let Some(connection) = request.extensions().get::<Arc<ConnectionMark>>() {
+        connection.count_in(&metrics.connections);
+    }
+    let span = debug_span!("rest_request", route = metrics.route);
+    let response = next.run(request).instrument(span).await;
+    metrics.count(response.status(), begun);
+    response
+}
+
+/// Goes with every request of a connection: the accept loop knows the connection but not the router's metrics, so the
+/// first request counts its connection in, and the end of the connection counts it out.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectionMark(OnceLock<Gauge>);
+
+impl ConnectionMark {
+    fn count_in(&self, gauge: &Gauge) {
+        self.0.get_or_init(|| {
+            gauge.inc();
+            gauge.clone()
+        });
+    }
+}
+
+impl Drop for ConnectionMark {
+    fn drop(&mut self) {
+        if let Some(gauge) = self.0.get() {
+            gauge.dec();
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Answers: what every refusal looks like, and one table from error kinds to HTTP statuses.
+
+use std::borrow::Cow;
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use restante_archive::Error;
+use restante_core::ErrorKind;
+
+use crate::validate::{Invalid, Problem};
+
+/// A refusal's text is cut here, because it may repeat a piece of the request.
+const TEXT_CHARS_MAX: usize = 300;
+/// Seconds after which a refused client may try again.
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
+
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// Why a request is not answered as hoped: a status and a plain text without internals.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    pub(crate) text: Cow<'static, str>,
+}
+
+impl Refusal {
+    pub(crate) fn new(status: StatusCode, text: impl Into<Cow<'static, str>>) -> Self {
+        Self { status, text: text.into() }
+    }
+
+    /// 400: a field is wrong.
+    pub(crate) fn field(field: &str, problem: &str) -> Self {
+        Self::invalid(format!("{field}: {problem}"))
+    }
+
+    /// 400.
+    pub(crate) fn invalid(text: String) -> Self {
+        let is_long = text.chars().nth(TEXT_CHARS_MAX).is_some();
+        let text =
+            if is_long { text.chars().take(TEXT_CHARS_MAX).chain("...".chars()).collect() } else { text };
+        Self::new(StatusCode::BAD_REQUEST, text)
+    }
+
+    /// 413.
+    pub(crate) fn too_large(text: String) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, text)
+    }
+
+    /// 503: enough is being worked on already.
+    pub(crate) const fn busy() -> Self {
+        Self::unavailable("too many requests are being worked on: try again later")
+    }
+
+    /// 503.
+    pub(crate) const fn unavailable(text: &'static str) -> Self {
+        Self { status: StatusCode::SERVICE_UNAVAILABLE, text: Cow::Borrowed(text) }
+    }
+
+    /// The refusal of a query that the archive could not answer.
+    pub(crate) fn of_query(error: &Error) -> Self {
+        match error.kind() {
+            ErrorKind::NotFound => Self::field("cursor", "no message with this hash is archived"),
+            kind => Self::of_kind(kind),
+        }
+    }
+
+    /// The one table from kinds to statuses. The texts are fixed: the errors' own ones name files, for operators.
+    pub(crate) fn of_kind(kind: ErrorKind) -> Self {
+        let (status, text) = match kind {
+            ErrorKind::Invalid => {
+                (StatusCode::BAD_REQUEST, "the archive can't take this request: it exceeds a limit")
+            }
+            ErrorKind::NotFound => (StatusCode::NOT_FOUND, "not found"),
+            ErrorKind::Conflict => (StatusCode::CONFLICT, "conflicts with what is archived"),
+            ErrorKind::Full => (StatusCode::SERVICE_UNAVAILABLE, "the archive is full: try again later"),
+            ErrorKind::Unavailable => {
+                (StatusCode::SERVICE_UNAVAILABLE, "the archive is unavailable: try again later")
+            }
+            ErrorKind::Corrupt => (StatusCode::INTERNAL_SERVER_ERROR, "the archive is damaged here"),
+            ErrorKind::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal error"),
+        };
+        Self { status, text: Cow::Borrowed(text) }
+    }
+}
+
+impl From<Invalid> for Refusal {
+    fn from(invalid: Invalid) -> Self {
+        let text = invalid.to_string();
+        match invalid.problem {
+            Problem::TooLarge { .. } => Self::too_large(text),
+            _ => Self::invalid(text),
+        }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let mut response = Response::new(Body::from(self.text));
+        *response.status_mut() = self.status;
+        response.headers_mut().insert(header::CONTENT_TYPE, TEXT);
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
+        }
+        response
+    }
+}
+
+/// 200 with a plain text.
+pub(crate) fn text(text: impl Into<Body>) -> Response {
+    with_type(TEXT, text)
+}
+
+/// 200 with JSON.
+pub(crate) fn json(json: impl Into<Body>) -> Response {
+    with_type(JSON, json)
+}
+
+/// 200 with content of a type.
+pub(crate) fn with_type(content_type: HeaderValue, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    response
+}

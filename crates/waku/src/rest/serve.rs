@@ -1,0 +1,234 @@
+//! The accept loop: bounded connections, time limits, and an end that lets running requests finish.
+
+use std::{
+    io,
+    net::SocketAddr,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use axum::Router;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    task::JoinSet,
+    time::{Instant, Sleep, sleep, timeout},
+};
+use tower::Service;
+use tracing::{Instrument, debug, debug_span, warn};
+
+use super::{RestConfig, metrics::ConnectionMark};
+
+/// How long to wait when no connection can be accepted, as a rule because the process has no file descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// The longest head of a request: room for long lists of content topics in the query.
+const HEAD_BYTES_MAX: usize = 64 << 10;
+/// After an answer that came before its request's end, what is still on its way is read and dropped, up to this much and
+/// this long. Closing at once would make the system reset the connection, and the client might never see the answer.
+const LINGER_BYTES: u64 = 8 << 20;
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Serves the router on a listener until `shutdown` completes. Then no connection is accepted any more, idle ones are
+/// closed, running requests are finished, and `serve` returns after the last of them.
+///
+/// A client that reads nothing of its answer for [`RestConfig::request_timeout_ms`] is cut off.
+///
+/// # Errors
+/// When the listener does not have an address, because it is no listener any more.
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    config: &RestConfig,
+    shutdown: impl Future<Output = ()> + Send,
+) -> io::Result<()> {
+    listener.local_addr()?;
+    let mut shutdown = pin!(shutdown);
+    let (end, end_seen) = watch::channel(false);
+    let permits = Arc::new(Semaphore::new(config.connections_max.clamp(1, Semaphore::MAX_PERMITS)));
+    let limits = Limits::of(config);
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, peer, permit) = tokio::select! {
+            biased;
+            () = &mut shutdown => break,
+            Some(_) = connections.join_next() => continue,
+            accepted = accept(&listener, &permits) => accepted,
+        };
+        let connection =
+            Connection { router: router.clone(), limits, end: end_seen.clone(), _permit: permit };
+        let span = debug_span!("rest_connection", %peer);
+        connections.spawn(connection.run(stream).instrument(span));
+    }
+    drop(listener);
+    let _ = end.send(true); // fails when there are no connections, which is as well
+    while connections.join_next().await.is_some() {}
+    Ok(())
+}
+
+/// The next connection, once there is room for one more.
+async fn accept(
+    listener: &TcpListener,
+    permits: &Arc<Semaphore>,
+) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
+    loop {
+        let Ok(permit) = permits.clone().acquire_owned().await else {
+            std::future::pending().await // nobody closes the semaphore
+        };
+        match listener.accept().await {
+            Ok((stream, peer)) => return (stream, peer, permit),
+            Err(error) => {
+                warn!(%error, "can't accept a connection");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Limits {
+    header_timeout: Duration,
+    stall_timeout: Duration,
+}
+
+impl Limits {
+    fn of(config: &RestConfig) -> Self {
+        Self {
+            header_timeout: Duration::from_millis(config.header_timeout_ms),
+            stall_timeout: Duration::from_millis(config.request_timeout_ms),
+        }
+    }
+}
+
+struct Connection {
+    router: Router,
+    limits: Limits,
+    end: watch::Receiver<bool>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    async fn run(mut self, stream: TcpStream) {
+        if let Err(error) = stream.set_nodelay(true) {
+            debug!(%error, "can't set TCP_NODELAY");
+        }
+        let io = TokioIo::new(Stalling::new(stream, self.limits.stall_timeout));
+        match self.serve_requests(io).await {
+            Ok(io) => linger(io.into_inner().stream, &mut self.end).await,
+            Err(error) => debug!(%error, "connection broke off"),
+        }
+    }
+
+    /// Answers requests until either side ends the connection; gives the stream back to be closed.
+    async fn serve_requests(&mut self, io: TokioIo<Stalling>) -> hyper::Result<TokioIo<Stalling>> {
+        let mark = Arc::new(ConnectionMark::default());
+        let router = self.router.clone();
+        let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(mark.clone());
+            router.clone().call(request)
+        });
+        let mut builder = http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(self.limits.header_timeout);
+        builder.max_header_size(HEAD_BYTES_MAX);
+        let mut connection = builder.serve_connection(io, service);
+        let mut is_ending = false;
+        loop {
+            let step = std::future::poll_fn(|context| connection.poll_without_shutdown(context));
+            tokio::select! {
+                result = step => {
+                    result?;
+                    return Ok(connection.into_parts().io);
+                }
+                _ = self.end.wait_for(|end| *end), if !is_ending => {
+                    is_ending = true;
+                    Pin::new(&mut connection).graceful_shutdown();
+                }
+            }
+        }
+    }
+}
+
+/// Says that no more comes, and waits for the client to say the same, within limits and until the server ends.
+async fn linger(mut stream: TcpStream, end: &mut watch::Receiver<bool>) {
+    if stream.shutdown().await.is_err() {
+        return;
+    }
+    let mut rest = stream.take(LINGER_BYTES);
+    let mut sink = tokio::io::sink();
+    tokio::select! {
+        _ = timeout(LINGER, tokio::io::copy(&mut rest, &mut sink)) => {}
+        _ = end.wait_for(|end| *end) => {}
+    }
+}
+
+/// A stream whose writes fail when the other side takes nothing for too long.
+struct Stalling {
+    stream: TcpStream,
+    timeout: Duration,
+    /// Runs while a write waits.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl Stalling {
+    fn new(stream: TcpStream, timeout: Duration) -> Self {
+        Self { stream, timeout, stalled: None }
+    }
+
+    /// Passes a finished write on, and lets a waiting one fail in time.
+    fn watch<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let deadline = Instant::now() + self.timeout;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        ready!(stalled.as_mut().poll(context));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")))
+    }
+}
+
+impl AsyncRead for Stalling {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Stalling {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.watch(context, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.watch(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,398 @@
+//! Store v3 queries: their names and values from a query string or a JSON body, and the answer.
+
+use std::{borrow::Cow, fmt, sync::Arc};
+
+use axum::{
+    body::Body,
+    extract::{RawQuery, State},
+    http::Request,
+    response::Response,
+};
+use bytes::Bytes;
+use percent_encoding::percent_decode;
+use restante_archive::{Direction, HASHES_MAX, Page, Query, Topics};
+use restante_core::{Bloom, Cursor, ErrorKind, MessageHash, Timestamp};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use tokio::time::{Instant, timeout_at};
+
+use super::{App, body, json, reply, reply::Refusal};
+
+/// The names that a store query knows.
+pub(crate) const STORE_NAMES: &[&str] = &[
+    "peerAddr",
+    "includeData",
+    "pubsubTopic",
+    "contentTopics",
+    "startTime",
+    "endTime",
+    "hashes",
+    "cursor",
+    "ascending",
+    "pageSize",
+    "bloom",
+];
+/// The names that an export knows.
+pub(crate) const EXPORT_NAMES: &[&str] =
+    &["format", "pubsubTopic", "contentTopics", "startTime", "endTime", "ascending", "bloom"];
+
+/// `13/WAKU2-STORE` leaves the page size to the server; these are nwaku's.
+pub(crate) const PAGE_ROWS_DEFAULT: u64 = 20;
+pub(crate) const PAGE_ROWS_MAX: u64 = 100;
+/// The longest query as a JSON body.
+pub(crate) const QUERY_BYTES_MAX: usize = 4 << 20;
+/// A body up to this size is read without waiting for room among the long ones.
+const SHORT_QUERY_BYTES: usize = 64 << 10;
+/// The most content topics of one query: what a body of the longest kind holds of topics of usual length.
+pub(crate) const CONTENT_TOPICS_MAX: usize = 100_000;
+/// Answers that are estimated longer are written on the blocking pool: writing one would hold up a worker.
+const INLINE_ANSWER_BYTES: usize = 512 << 10;
+
+/// `GET /store/v3/messages`
+pub(crate) async fn get(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, Refusal> {
+    let asked = StoreQuery::from_query_string(query.as_deref().unwrap_or_default())?;
+    answer(&app, asked, app.deadline()).await
+}
+
+/// `POST /store/v3/messages`
+pub(crate) async fn post(State(app): State<Arc<App>>, request: Request<Body>) -> Result<Response, Refusal> {
+    let deadline = app.deadline();
+    let body = request.into_body();
+    // Held until the answer is there, because a parsed query takes several times its body's memory.
+    let _room = if body::is_at_most(&body, SHORT_QUERY_BYTES) || body::is_longer(&body, QUERY_BYTES_MAX) {
+        None
+    } else {
+        Some(app.long_queries.try_acquire().map_err(|_| Refusal::busy())?)
+    };
+    let json = body::read(body, QUERY_BYTES_MAX, deadline).await?;
+    let asked = read_json(json).await?;
+    answer(&app, asked, deadline).await
+}
+
+/// Reads a query; a long one on the blocking pool, because reading it would hold up a worker.
+async fn read_json(json: Bytes) -> Result<StoreQuery, Refusal> {
+    if json.len() <= SHORT_QUERY_BYTES {
+        return StoreQuery::from_json(&json);
+    }
+    let read = tokio::task::spawn_blocking(move || StoreQuery::from_json(&json)).await;
+    read.map_err(|_| Refusal::of_kind(ErrorKind::Internal))?
+}
+
+async fn answer(app: &App, asked: StoreQuery, deadline: Instant) -> Result<Response, Refusal> {
+    let _turn = app.take_turn()?;
+    let page = timeout_at(deadline, app.rest.archive.query(&asked.query)).await;
+    let page =
+        page.map_err(|_| Refusal::unavailable("the archive did not answer in time: try again later"))?;
+    let page = page.map_err(|error| Refusal::of_query(&error))?;
+    Ok(reply::json(write_answer(page, asked.include_data).await?))
+}
+
+async fn write_answer(page: Page, include_data: bool) -> Result<Vec<u8>, Refusal> {
+    let size = json::estimate_size(&page, include_data);
+    if size <= INLINE_ANSWER_BYTES {
+        return Ok(json::write_answer(&page, include_data, size));
+    }
+    let written = tokio::task::spawn_blocking(move || json::write_answer(&page, include_data, size)).await;
+    written.map_err(|_| Refusal::of_kind(ErrorKind::Internal))
+}
+
+/// What a client asks of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StoreQuery {
+    pub(crate) include_data: bool,
+    pub(crate) query: Query,
+}
+
+impl StoreQuery {
+    pub(crate) fn from_query_string(text: &str) -> Result<Self, Refusal> {
+        Fields::from_query_string(STORE_NAMES, text)?.into_store_query()
+    }
+
+    pub(crate) fn from_json(json: &[u8]) -> Result<Self, Refusal> {
+        let mut fields = Fields::new(STORE_NAMES);
+        let mut deserializer = serde_json::Deserializer::from_slice(json);
+        let read = deserializer.deserialize_map(FieldsVisitor(&mut fields));
+        read.and_then(|()| deserializer.end()).map_err(|error| Refusal::invalid(error.to_string()))?;
+        fields.into_store_query()
+    }
+}
+
+/// The fields of a query as they are read, of all kinds of queries.
+#[derive(Debug, Default)]
+pub(crate) struct Fields {
+    names: &'static [&'static str],
+    include_data: Option<bool>,
+    pubsub_topic: Option<String>,
+    content_topics: Vec<String>,
+    start: Option<Timestamp>,
+    end: Option<Timestamp>,
+    hashes: Vec<MessageHash>,
+    cursor: Option<MessageHash>,
+    ascending: Option<bool>,
+    page_size: Option<u64>,
+    bloom: Option<Box<Bloom>>,
+    format: Option<Format>,
+}
+
+/// How an export is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// A JSON object per line.
+    #[default]
+    Ndjson,
+    /// `WakuMessageKeyValue`s, each behind its length.
+    Protobuf,
+}
+
+impl Fields {
+    fn new(names: &'static [&'static str]) -> Self {
+        Self { names, ..Self::default() }
+    }
+
+    /// Reads `application/x-www-form-urlencoded`. Names that are not among `names` are ignored, as nwaku does.
+    pub(crate) fn from_query_string(names: &'static [&'static str], text: &str) -> Result<Self, Refusal> {
+        let mut fields = Self::new(names);
+        for pair in text.split('&') {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let Ok(name) = decode_form(name) else {
+                continue; // no known name
+            };
+            if !fields.knows(&name) {
+                continue;
+            }
+            let value = decode_form(value).map_err(|()| Refusal::field(&name, "is not UTF-8"))?;
+            fields.set(&name, &value).map_err(|problem| Refusal::field(&name, problem))?;
+        }
+        Ok(fields)
+    }
+
+    fn knows(&self, name: &str) -> bool {
+        self.names.contains(&name)
+    }
+
+    /// Sets a field from its text. An empty text counts as a field that is not there, as in nwaku.
+    fn set(&mut self, name: &str, text: &str) -> Result<(), &'static str> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        match name {
+            "peerAddr" => Err("must be empty: this server answers from its own archive only"),
+            "includeData" => set_once(&mut self.include_data, parse_bool(text)?),
+            "pubsubTopic" => set_once(&mut self.pubsub_topic, text.to_owned()),
+            "contentTopics" | "hashes" => text.split(',').try_for_each(|item| self.add(name, item)),
+            "startTime" => set_time(&mut self.start, text),
+            "endTime" => set_time(&mut self.end, text),
+            "cursor" => set_once(&mut self.cursor, parse_hash(text)?),
+            "ascending" => set_once(&mut self.ascending, parse_bool(text)?),
+            "pageSize" => set_once(&mut self.page_size, parse_page_size(text)?),
+            "bloom" => set_once(&mut self.bloom, Box::new(parse_bloom(text)?)),
+            "format" => set_once(&mut self.format, parse_format(text)?),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds an item to a field that is a list.
+    fn add(&mut self, name: &str, item: &str) -> Result<(), &'static str> {
+        let item = if name == "hashes" { item.trim() } else { item };
+        match name {
+            "contentTopics" | "hashes" if item.is_empty() => Ok(()),
+            "contentTopics" if self.content_topics.len() == CONTENT_TOPICS_MAX => {
+                Err("too many: the limit is 100000, a bloom filter takes any number")
+            }
+            "hashes" if self.hashes.len() == HASHES_MAX => Err("too many: the limit is 10000"),
+            "contentTopics" => {
+                self.content_topics.push(item.to_owned());
+                Ok(())
+            }
+            "hashes" => {
+                self.hashes.push(parse_hash(item)?);
+                Ok(())
+            }
+            _ => Err("expected one value, not a list"),
+        }
+    }
+
+    fn into_store_query(self) -> Result<StoreQuery, Refusal> {
+        let include_data = self.include_data.unwrap_or(false);
+        let page_size = self.page_size.filter(|size| *size > 0).unwrap_or(PAGE_ROWS_DEFAULT);
+        let cursor = self.cursor.map(Cursor::Message);
+        let hashes = self.hashes.clone();
+        let query = Query {
+            hashes,
+            cursor,
+            limit: page_size.min(PAGE_ROWS_MAX) as usize,
+            bodies: include_data,
+            ..self.into_query()?
+        };
+        Ok(StoreQuery { include_data, query })
+    }
+
+    pub(crate) fn format(&self) -> Format {
+        self.format.unwrap_or_default()
+    }
+
+    /// The part that store queries and exports have in common. The end is exclusive, as `13/WAKU2-STORE` says.
+    pub(crate) fn into_query(self) -> Result<Query, Refusal> {
+        let topics = match (self.bloom, self.content_topics.is_empty()) {
+            (None, true) => Topics::Any,
+            (None, false) => Topics::List(self.content_topics),
+            (Some(bloom), true) => Topics::Bloom(bloom),
+            (Some(_), false) => {
+                return Err(Refusal::field("bloom", "does not go together with contentTopics"));
+            }
+        };
+        Ok(Query {
+            channel: self.pubsub_topic,
+            topics,
+            start: self.start,
+            end: self.end,
+            direction: if self.ascending.unwrap_or(true) { Direction::Forward } else { Direction::Backward },
+            ..Query::default()
+        })
+    }
+}
+
+fn set_once<T>(field: &mut Option<T>, value: T) -> Result<(), &'static str> {
+    if field.is_some() {
+        return Err("is given twice");
+    }
+    *field = Some(value);
+    Ok(())
+}
+
+/// nwaku takes a time of 0 for one that is not there.
+fn set_time(field: &mut Option<Timestamp>, text: &str) -> Result<(), &'static str> {
+    let nanos: i64 = text.parse().map_err(|_| "expected nanoseconds since 1970 as a whole number")?;
+    if nanos == 0 { Ok(()) } else { set_once(field, Timestamp(nanos)) }
+}
+
+fn parse_bool(text: &str) -> Result<bool, &'static str> {
+    text.parse().map_err(|_| "expected true or false")
+}
+
+fn parse_hash(text: &str) -> Result<MessageHash, &'static str> {
+    text.parse().map_err(|_| "expected 0x and 64 hex digits")
+}
+
+fn parse_page_size(text: &str) -> Result<u64, &'static str> {
+    text.parse().map_err(|_| "expected a whole number; 0 is 20, the largest page is 100")
+}
+
+fn parse_bloom(text: &str) -> Result<Bloom, &'static str> {
+    text.parse().map_err(|_| "expected 128 hex digits")
+}
+
+fn parse_format(text: &str) -> Result<Format, &'static str> {
+    match text {
+        "ndjson" => Ok(Format::Ndjson),
+        "protobuf" => Ok(Format::Protobuf),
+        _ => Err("expected ndjson or protobuf"),
+    }
+}
+
+/// Undoes the escaping of a form: `+` is a space, `%41` a byte.
+fn decode_form(text: &str) -> Result<Cow<'_, str>, ()> {
+    if !text.contains('+') {
+        return percent_decode(text.as_bytes()).decode_utf8().map_err(|_| ());
+    }
+    let spaced = text.replace('+', " ");
+    let decoded = percent_decode(spaced.as_bytes()).decode_utf8().map_err(|_| ())?;
+    Ok(Cow::Owned(decoded.into_owned()))
+}
+
+/// Reads the object of a JSON query into the fields.
+struct FieldsVisitor<'f>(&'f mut Fields);
+
+impl<'de> Visitor<'de> for FieldsVisitor<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a query as a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(name) = map.next_key::<String>()? {
+            if !self.0.knows(&name) {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            let value = ValueSeed { fields: &mut *self.0, name: &name, is_item: false };
+            map.next_value_seed(value).map_err(|error| A::Error::custom(format_args!("{name}: {error}")))?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads the value of one field: numbers and booleans may be written as such or as texts, lists as arrays or with commas.
+struct ValueSeed<'f> {
+    fields: &'f mut Fields,
+    name: &'f str,
+    is_item: bool,
+}
+
+impl ValueSeed<'_> {
+    fn take<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
+        let taken =
+            if self.is_item { self.fields.add(self.name, text) } else { self.fields.set(self.name, text) };
+        taken.map_err(E::custom)
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for ValueSeed<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ValueSeed<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string, a whole number, true or false, or an array of strings")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(()) // null: not there
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
+        self.take(text)
+    }
+
+    fn visit_bool<E: serde::de::Error>(self, value: bool) -> Result<(), E> {
+        self.take(if value { "true" } else { "false" })
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<(), E> {
+        self.take(&number.to_string())
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<(), E> {
+        self.take(&number.to_string())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        if self.is_item {
+            return Err(A::Error::custom("expected a string, not an array in an array"));
+        }
+        loop {
+            let item = ValueSeed { fields: &mut *self.fields, name: self.name, is_item: true };
+            if items.next_element_seed(item)?.is_none() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The limits that hold for every query that was let through.
+pub(crate) fn assert_bounded(asked: &StoreQuery) {
+    let query = &asked.query;
+    assert!((1..=PAGE_ROWS_MAX as usize).contains(&query.limit), "a page has 1 to 100 rows");
+    assert!(query.hashes.len() <= HASHES_MAX, "hashes are bounded");
+    assert_eq!(query.bodies, asked.include_data, "bodies are read only to be shown");
+    if let Topics::List(topics) = &query.topics {
+        assert!((1..=CONTENT_TOPICS_MAX).contains(&topics.len()), "content topics are bounded");
+        assert!(topics.iter().all(|topic| !topic.is_empty()), "no content topic is empty");
+    }
+}

@@ -1,0 +1,217 @@
+//! The REST door against memory archives, without and with a socket.
+
+mod about;
+mod export;
+mod json;
+mod openapi;
+mod publish;
+mod serve;
+mod store;
+
+use async_trait::async_trait;
+use axum::{
+    body::Body,
+    http::{Request, header},
+    response::Response,
+};
+use http_body_util::BodyExt;
+use prometheus_client::registry::Registry;
+use restante_archive::{Appended, Config, Error, Message, Opened, Page, open};
+use restante_core::{ErrorKind, ManualClock, Timestamp};
+use restante_waku_wire::bloom::content_topic_bits;
+use serde_json::Value;
+use tower::ServiceExt;
+
+use super::*;
+
+pub(super) const NOW: Timestamp = Timestamp::from_seconds(1_700_000_000);
+pub(super) const PUBSUB: &str = "/waku/2/rs/16/32";
+pub(super) const PUBLISH: &str = "/relay/v1/messages/%2Fwaku%2F2%2Frs%2F16%2F32";
+pub(super) const CHAT: &str = "/toychat/2/huilong/proto";
+
+/// A door over an archive of its own.
+pub(super) struct Door {
+    pub(super) archive: Arc<dyn Archive>,
+    pub(super) clock: Arc<ManualClock>,
+    pub(super) router: Router,
+    pub(super) metrics: RestMetrics,
+}
+
+pub(super) async fn memory() -> Opened {
+    let config = Config { topic_bits: content_topic_bits, ..Config::new("memory:".parse().unwrap()) };
+    open(config).await.unwrap()
+}
+
+pub(super) async fn door() -> Door {
+    door_with(RestConfig::default()).await
+}
+
+pub(super) async fn door_with(config: RestConfig) -> Door {
+    let opened = memory().await;
+    door_over(opened.archive.clone(), opened, config)
+}
+
+pub(super) fn door_over(archive: Arc<dyn Archive>, opened: Opened, config: RestConfig) -> Door {
+    let clock = Arc::new(ManualClock::new(NOW));
+    let metrics = RestMetrics::default();
+    let rest = Rest {
+        archive: archive.clone(),
+        upkeep: opened.upkeep,
+        clock: clock.clone(),
+        config,
+        metrics: metrics.clone(),
+        metrics_text: Arc::new(|| "restante_up 1\n# EOF\n".to_owned()),
+        version: "9.9.9",
+        listen_addresses: vec!["/ip4/127.0.0.1/tcp/8645/http".to_owned()],
+    };
+    Door { archive, clock, router: router(Arc::new(rest)), metrics }
+}
+
+/// An answer, read whole.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) content_type: String,
+    pub(super) head: axum::http::HeaderMap,
+    pub(super) body: Vec<u8>,
+}
+
+impl Answer {
+    pub(super) async fn of(response: Response) -> Self {
+        let (head, body) = response.into_parts();
+        let content_type =
+            head.headers.get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap().to_owned());
+        Self {
+            status: head.status.as_u16(),
+            content_type: content_type.unwrap_or_default(),
+            head: head.headers,
+            body: body.collect().await.unwrap().to_bytes().to_vec(),
+        }
+    }
+
+    pub(super) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    pub(super) fn json(&self) -> Value {
+        assert_eq!((self.status, &*self.content_type), (200, "application/json"), "{}", self.text());
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    /// The status and the text, which must be marked as one.
+    pub(super) fn refusal(&self) -> (u16, &str) {
+        assert_eq!(self.content_type, "text/plain; charset=utf-8");
+        (self.status, self.text())
+    }
+}
+
+impl Door {
+    pub(super) async fn send(&self, method: &str, path: &str, body: impl Into<Body>) -> Answer {
+        let request = Request::builder().method(method).uri(path).body(body.into()).unwrap();
+        Answer::of(self.router.clone().oneshot(request).await.unwrap()).await
+    }
+
+    pub(super) async fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, Body::empty()).await
+    }
+
+    pub(super) async fn post(&self, path: &str, json: impl ToString) -> Answer {
+        self.send("POST", path, json.to_string()).await
+    }
+
+    /// Publishes a payload as a message of the chat topic, some seconds after now.
+    pub(super) async fn publish(&self, payload: &str, seconds: i64) {
+        let message = serde_json::json!({
+            "payload": base64_simd::STANDARD.encode_to_string(payload),
+            "contentTopic": CHAT,
+            "timestamp": NOW.plus_seconds(seconds).nanos(),
+        });
+        let answer = self.post(PUBLISH, message).await;
+        assert_eq!(answer.refusal(), (200, "OK"));
+    }
+
+    pub(super) fn metrics_text(&self) -> String {
+        let mut registry = Registry::default();
+        self.metrics.register(&mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        text
+    }
+}
+
+/// The payloads of a store answer, as texts.
+pub(super) fn payloads(answer: &Value) -> Vec<String> {
+    let messages = answer["messages"].as_array().unwrap();
+    let payload = |message: &Value| message["message"]["payload"].as_str().unwrap().to_owned();
+    let decode =
+        |text: String| String::from_utf8(base64_simd::STANDARD.decode_to_vec(text).unwrap()).unwrap();
+    messages.iter().map(payload).map(decode).collect()
+}
+
+/// An archive that fails in a given way.
+pub(super) struct Failing {
+    pub(super) inner: Arc<dyn Archive>,
+    /// Queries that succeed before the first that fails.
+    pub(super) queries: std::sync::atomic::AtomicUsize,
+    pub(super) kind: ErrorKind,
+}
+
+impl Failing {
+    pub(super) fn new(inner: Arc<dyn Archive>, queries: usize, kind: ErrorKind) -> Self {
+        Self { inner, queries: queries.into(), kind }
+    }
+
+    fn error(&self) -> Error {
+        Error::new(self.kind, "can't read /secret/00017.log")
+    }
+}
+
+#[async_trait]
+impl Archive for Failing {
+    async fn append(&self, _messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
+        Err(self.error())
+    }
+
+    async fn query(&self, query: &restante_archive::Query) -> Result<Page, Error> {
+        let left = self.queries.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        if left.is_ok() { self.inner.query(query).await } else { Err(self.error()) }
+    }
+}
+
+/// An archive that answers so many queries, and then never anything.
+pub(super) struct SilentAfter {
+    pub(super) inner: Arc<dyn Archive>,
+    pub(super) queries: std::sync::atomic::AtomicUsize,
+}
+
+#[async_trait]
+impl Archive for SilentAfter {
+    async fn append(&self, _messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
+        std::future::pending().await
+    }
+
+    async fn query(&self, query: &restante_archive::Query) -> Result<Page, Error> {
+        let left = self.queries.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        if left.is_ok() { self.inner.query(query).await } else { std::future::pending().await }
+    }
+}
+
+/// A door over an archive that never answers.
+pub(super) async fn silent_door(config: RestConfig) -> Door {
+    let opened = memory().await;
+    let silent = SilentAfter { inner: opened.archive.clone(), queries: 0.into() };
+    door_over(Arc::new(silent), opened, config)
+}
+
+/// A message of the chat topic, valid or not, for archives that are filled without the door.
+pub(super) fn archived(number: u64, body: impl Into<bytes::Bytes>) -> Message {
+    let mut hash = [0; 32];
+    hash[..8].copy_from_slice(&number.to_be_bytes());
+    Message {
+        message_hash: restante_core::MessageHash(hash),
+        channel: PUBSUB.into(),
+        topic: CHAT.into(),
+        timestamp: NOW.plus_seconds(number as i64),
+        body: body.into(),
+    }
+}

@@ -1,0 +1,135 @@
+use std::collections::BTreeSet;
+
+use restante_waku_wire::message_hash;
+
+use super::*;
+use crate::rest::{
+    about,
+    store::{EXPORT_NAMES, STORE_NAMES},
+};
+
+const METHODS: [&str; 4] = ["get", "post", "put", "delete"];
+
+fn document() -> Value {
+    serde_json::from_str(about::OPENAPI).unwrap()
+}
+
+fn documented() -> BTreeSet<(String, String)> {
+    let document = document();
+    let mut operations = BTreeSet::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for method in item.as_object().unwrap().keys() {
+            operations.insert((method.clone(), path.clone()));
+        }
+    }
+    operations
+}
+
+fn query_names(operation: &Value) -> BTreeSet<&str> {
+    let parameters = operation["parameters"].as_array().unwrap().iter();
+    let in_query = parameters.filter(|parameter| parameter["in"] == "query");
+    in_query.map(|parameter| parameter["name"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn the_document_is_served() {
+    assert_eq!(door().await.get("/openapi.json").await.json(), document());
+    assert_eq!(document()["info"]["version"], env!("CARGO_PKG_VERSION"));
+    assert!(document()["openapi"].as_str().unwrap().starts_with("3.1."));
+}
+
+#[test]
+fn every_route_is_documented_and_every_documented_operation_has_a_route() {
+    let routed: BTreeSet<_> =
+        routes().iter().map(|route| (route.method.to_owned(), route.path.to_owned())).collect();
+    assert_eq!(documented(), routed);
+}
+
+/// Asks the router itself, so that the table of routes can't be wrong about a method.
+#[tokio::test]
+async fn documented_methods_are_taken_and_others_are_not() {
+    let door = door().await;
+    let documented = documented();
+    for (_, path) in &documented {
+        for method in METHODS {
+            let url = path.replace("{pubsubTopic}", "%2Fwaku%2F2%2Fx");
+            let status = door.send(&method.to_uppercase(), &url, "").await.status;
+            let is_documented = documented.contains(&(method.to_owned(), path.clone()));
+            assert_eq!(!matches!(status, 404 | 405), is_documented, "{method} {path}: {status}");
+        }
+    }
+}
+
+#[test]
+fn documented_names_are_those_that_are_understood() {
+    let document = document();
+    let store = &document["paths"]["/store/v3/messages"]["get"];
+    assert_eq!(query_names(store), STORE_NAMES.iter().copied().collect());
+    let export = &document["paths"]["/archive/v1/export"]["get"];
+    assert_eq!(query_names(export), EXPORT_NAMES.iter().copied().collect());
+    let body = document["components"]["schemas"]["StoreQuery"]["properties"].as_object().unwrap();
+    assert_eq!(
+        body.keys().map(String::as_str).collect::<BTreeSet<_>>(),
+        STORE_NAMES.iter().copied().collect()
+    );
+}
+
+#[test]
+fn references_lead_somewhere_and_nothing_is_left_over() {
+    let document = document();
+    let mut named = BTreeSet::new();
+    collect_references(&document, &mut named);
+    let components = document["components"].as_object().unwrap();
+    let all: BTreeSet<String> = components
+        .iter()
+        .flat_map(|(kind, items)| {
+            items.as_object().unwrap().keys().map(move |name| format!("#/components/{kind}/{name}"))
+        })
+        .collect();
+    assert_eq!(named, all);
+}
+
+fn collect_references(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            found.extend(fields.get("$ref").map(|target| target.as_str().unwrap().to_owned()));
+            fields.values().for_each(|field| collect_references(field, found));
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect_references(item, found)),
+        _ => {}
+    }
+}
+
+/// The examples are a conversation that works: what is published is what the answer shows, under the hash that it shows.
+#[tokio::test]
+async fn the_examples_work() {
+    let document = document();
+    let publish = &document["paths"]["/relay/v1/messages/{pubsubTopic}"]["post"];
+    let topic = publish["parameters"][0]["example"].as_str().unwrap();
+    let message = &publish["requestBody"]["content"]["application/json"]["example"];
+    let store = &document["paths"]["/store/v3/messages"];
+    let expected = &store["get"]["responses"]["200"]["content"]["application/json"]["example"]["messages"];
+
+    let door = door().await;
+    door.clock.set(Timestamp(message["timestamp"].as_i64().unwrap()));
+    let path = format!("/relay/v1/messages/{}", topic.replace('/', "%2F"));
+    assert_eq!(door.post(&path, message).await.refusal(), (200, "OK"));
+    assert_eq!(&door.get("/store/v3/messages?includeData=true").await.json()["messages"], expected);
+    let query = &store["post"]["requestBody"]["content"]["application/json"]["example"];
+    assert_eq!(&door.post("/store/v3/messages", query).await.json()["messages"], expected);
+    let payload = base64_simd::STANDARD.decode_to_vec(message["payload"].as_str().unwrap()).unwrap();
+    let content_topic = message["contentTopic"].as_str().unwrap();
+    let hash = message_hash(topic, &payload, content_topic, b"", message["timestamp"].as_i64().unwrap());
+    assert_eq!(expected[0]["messageHash"], hash.to_string());
+    for parameter in store["get"]["parameters"].as_array().unwrap() {
+        let name = parameter["name"].as_str().unwrap();
+        let example = match &parameter["example"] {
+            Value::Null => continue,
+            Value::Array(items) => items[0].as_str().unwrap().to_owned(),
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let answer = door.get(&format!("/store/v3/messages?{name}={example}")).await;
+        assert_eq!(answer.status, 200, "{name}={example}: {}", answer.text());
+    }
+}

@@ -1,0 +1,226 @@
+use restante_archive::Query;
+use restante_waku_wire::{WakuMessage, WakuMessageView};
+use serde_json::json;
+
+use super::*;
+
+async fn stored(door: &Door) -> Vec<(String, WakuMessage)> {
+    let page = door.archive.query(&Query::default()).await.unwrap();
+    let message = |body| WakuMessageView::parse(body).unwrap().to_message();
+    page.rows().map(|row| (row.channel.to_owned(), message(row.body))).collect()
+}
+
+#[tokio::test]
+async fn all_fields_are_archived() {
+    let door = door().await;
+    let message = json!({
+        "payload": "AQID", "contentTopic": CHAT, "version": 1, "timestamp": NOW.nanos() - 5, "meta": "bWV0YQ==",
+        "ephemeral": false, "proof": "cHJvb2Y=", "unknown": {"a": [1, null]},
+    });
+    assert_eq!(door.post(PUBLISH, message).await.refusal(), (200, "OK"));
+    let expected = WakuMessage {
+        payload: vec![1, 2, 3].into(),
+        content_topic: CHAT.into(),
+        version: Some(1),
+        timestamp: Some(NOW.nanos() - 5),
+        meta: Some("meta".into()),
+        rate_limit_proof: Some("proof".into()),
+        ephemeral: Some(false),
+    };
+    assert_eq!(stored(&door).await, [(PUBSUB.to_owned(), expected)]);
+}
+
+#[tokio::test]
+async fn only_the_payload_is_required() {
+    let door = door().await;
+    let message = json!({"payload": "", "contentTopic": null, "timestamp": null, "proof": "no base64!"});
+    assert_eq!(door.post(PUBLISH, message).await.refusal(), (200, "OK"));
+    let expected = WakuMessage {
+        content_topic: "/waku/2/default-content/proto".into(),
+        timestamp: Some(NOW.nanos()),
+        ..WakuMessage::default()
+    };
+    assert_eq!(stored(&door).await, [(PUBSUB.to_owned(), expected)]);
+}
+
+#[tokio::test]
+async fn publishing_twice_archives_once() {
+    let door = door().await;
+    door.publish("once", 1).await;
+    door.publish("once", 1).await;
+    assert_eq!(stored(&door).await.len(), 1);
+}
+
+#[tokio::test]
+async fn ephemeral_messages_are_answered_and_not_archived() {
+    let door = door().await;
+    let answer = door.post(PUBLISH, json!({"payload": "", "ephemeral": true})).await;
+    assert_eq!(answer.refusal(), (200, "OK"));
+    let invalid = door.post(PUBLISH, json!({"payload": "", "ephemeral": true, "timestamp": 5})).await;
+    assert_eq!(invalid.status, 400);
+    assert_eq!(stored(&door).await, []);
+}
+
+#[tokio::test]
+async fn escaped_json_is_understood() {
+    let door = door().await;
+    let json = r#"{"\u0070ayload": "Pz8\/", "contentTopic": "\/a\u00e4\"\\\n/b"}"#;
+    assert_eq!(door.post(PUBLISH, json).await.refusal(), (200, "OK"));
+    let (_, message) = stored(&door).await.remove(0);
+    assert_eq!((&*message.payload, &*message.content_topic), (&b"???"[..], "/aä\"\\\n/b"));
+}
+
+#[tokio::test]
+async fn autosharding_finds_the_pubsub_topic() {
+    let auto = "/relay/v1/auto/messages";
+    for (cluster_id, topic) in [(None, "/waku/2/rs/1/3"), (Some(42), "/waku/2/rs/42/3")] {
+        let door = door_with(RestConfig { cluster_id, ..RestConfig::default() }).await;
+        let answer = door.post(auto, json!({"payload": "", "contentTopic": "/toychat/2/x/proto"})).await;
+        assert_eq!(answer.refusal(), (200, "OK"));
+        assert_eq!(stored(&door).await[0].0, topic);
+        assert_eq!(
+            door.post(auto, json!({"payload": ""})).await.refusal(),
+            (400, "contentTopic: is missing")
+        );
+        let shapeless = door.post(auto, json!({"payload": "", "contentTopic": "toychat"})).await;
+        let expected = "contentTopic: not a content topic: expected /application/version/name/encoding";
+        assert_eq!(shapeless.refusal(), (400, expected));
+    }
+}
+
+#[tokio::test]
+async fn other_clusters_and_shards_are_refused() {
+    let config = RestConfig { cluster_id: Some(16), shards: vec![32], ..RestConfig::default() };
+    let door = door_with(config).await;
+    assert_eq!(door.post(PUBLISH, json!({"payload": ""})).await.status, 200);
+    for topic in ["%2Fwaku%2F2%2Frs%2F16%2F33", "%2Fwaku%2F2%2Frs%2F1%2F32", "%2Fwaku%2F2%2Fx"] {
+        let answer = door.post(&format!("/relay/v1/messages/{topic}"), json!({"payload": ""})).await;
+        let expected = "pubsubTopic: this server takes only /waku/2/rs/16/<shard> of the shards 32";
+        assert_eq!(answer.refusal(), (400, expected));
+    }
+}
+
+#[tokio::test]
+async fn the_wrong_field_is_named() {
+    let door = door().await;
+    let base64 = "expected base64 (RFC 4648 section 4, with padding)";
+    let cases = [
+        (json!({"contentTopic": CHAT}), "payload: is missing".to_owned()),
+        (json!({"payload": "a"}), format!("payload: {base64}")),
+        (json!({"payload": "", "meta": "?"}), format!("meta: {base64}")),
+        (json!({"payload": "", "contentTopic": ""}), "contentTopic: is missing".to_owned()),
+        (
+            json!({"payload": "", "timestamp": 5}),
+            "timestamp: is 1699999999 s in the past: at most 20 s are taken".to_owned(),
+        ),
+        (
+            json!({"payload": "", "meta": "A".repeat(88)}),
+            "meta: 66 bytes are too many: the limit is 64 bytes".to_owned(),
+        ),
+    ];
+    for (message, problem) in cases {
+        assert_eq!(door.post(PUBLISH, message).await.refusal(), (400, &*problem));
+    }
+    let beginnings = [
+        (r#"{"payload": 5}"#, "payload: invalid type: integer `5`, expected a string"),
+        (r#"{"payload": "", "version": -1}"#, "version: invalid value: integer `-1`, expected u32"),
+        (r#"{"payload": "", "timestamp": "now"}"#, "timestamp: invalid type: string \"now\", expected i64"),
+        (r#"{"payload": "", "ephemeral": 1}"#, "ephemeral: invalid type: integer `1`, expected a boolean"),
+        ("[]", "invalid type: sequence, expected a message as a JSON object"),
+        ("{", "EOF while parsing"),
+        ("", "EOF while parsing"),
+        (r#"{"payload": ""} x"#, "trailing characters"),
+    ];
+    for (json, beginning) in beginnings {
+        let answer = door.post(PUBLISH, json).await;
+        let (status, text) = answer.refusal();
+        assert!(status == 400 && text.starts_with(beginning), "{json}: {text}");
+    }
+    assert_eq!(stored(&door).await, []);
+}
+
+#[tokio::test]
+async fn wrong_pubsub_topics_are_refused() {
+    let door = door().await;
+    for (topic, problem) in [
+        ("%FF", "pubsubTopic: is not UTF-8"),
+        ("x", "pubsubTopic: not a pubsub topic: expected /waku/2/rs/<cluster>/<shard> or /waku/2/<name>"),
+    ] {
+        let answer = door.post(&format!("/relay/v1/messages/{topic}"), json!({"payload": ""})).await;
+        assert_eq!(answer.refusal(), (400, problem));
+    }
+}
+
+#[tokio::test]
+async fn refusals_are_short_whatever_was_sent() {
+    let door = door().await;
+    let answer = door.post(PUBLISH, json!({"payload": "", "timestamp": "9".repeat(100_000)})).await;
+    assert_eq!(answer.status, 400);
+    assert!(answer.text().len() < 400, "{}", answer.text());
+}
+
+#[tokio::test]
+async fn large_messages_and_bodies_are_refused() {
+    let config = RestConfig { max_message_bytes: 1_000, ..RestConfig::default() };
+    let door = door_with(config).await;
+    let message = |len| json!({"payload": base64_simd::STANDARD.encode_to_string(vec![0; len])});
+    assert_eq!(door.post(PUBLISH, message(900)).await.status, 200);
+    let answer = door.post(PUBLISH, message(1_000)).await;
+    assert_eq!(answer.status, 413);
+    assert!(answer.text().starts_with("message: "), "{}", answer.text());
+    let answer = door.post(PUBLISH, message(40_000)).await;
+    assert_eq!(answer.refusal(), (413, "the body is too long: the limit is 34768 bytes"));
+}
+
+#[tokio::test]
+async fn the_archives_trouble_has_a_status_and_no_internals() {
+    let cases = [
+        (ErrorKind::Invalid, 400),
+        (ErrorKind::NotFound, 404),
+        (ErrorKind::Conflict, 409),
+        (ErrorKind::Full, 503),
+        (ErrorKind::Unavailable, 503),
+        (ErrorKind::Corrupt, 500),
+        (ErrorKind::Internal, 500),
+    ];
+    for (kind, status) in cases {
+        let opened = memory().await;
+        let failing = Failing::new(opened.archive.clone(), 0, kind);
+        let door = door_over(Arc::new(failing), opened, RestConfig::default());
+        let answer = door.post(PUBLISH, json!({"payload": ""})).await;
+        assert_eq!(answer.refusal().0, status, "{kind:?}");
+        assert!(!answer.text().contains("secret"), "{}", answer.text());
+        assert_eq!(answer.head.contains_key(header::RETRY_AFTER), status == 503);
+    }
+}
+
+#[tokio::test]
+async fn an_archive_that_does_not_answer_is_not_waited_for_longer_than_the_time_out() {
+    let config = RestConfig { request_timeout_ms: 20, ..RestConfig::default() };
+    let door = silent_door(config).await;
+    let answer = door.post(PUBLISH, json!({"payload": ""})).await;
+    assert_eq!(answer.status, 503);
+    assert!(answer.text().contains("publish it again"));
+    assert_eq!(door.get("/store/v3/messages").await.status, 503);
+    assert_eq!(door.get("/archive/v1/export").await.status, 503);
+}
+
+#[tokio::test]
+async fn requests_beyond_the_limit_are_refused_until_one_is_done() {
+    let config = RestConfig { requests_max: 2, ..RestConfig::default() };
+    let door = Arc::new(silent_door(config).await);
+    let ask = |door: Arc<Door>| async move { door.get("/store/v3/messages").await.status };
+    let waiting = [tokio::spawn(ask(door.clone())), tokio::spawn(ask(door.clone()))];
+    tokio::task::yield_now().await; // the runtime has one thread: both have come as far as the archive now
+    let answer = door.post(PUBLISH, json!({"payload": ""})).await;
+    assert_eq!(answer.refusal(), (503, "too many requests are being worked on: try again later"));
+    assert_eq!(answer.head[header::RETRY_AFTER], "1");
+    for request in waiting {
+        request.abort();
+        assert!(request.await.unwrap_err().is_cancelled());
+    }
+    let answer = tokio::spawn(ask(door.clone()));
+    tokio::task::yield_now().await;
+    assert!(!answer.is_finished(), "the turns that were given back can be taken again");
+    answer.abort();
+}

@@ -1,0 +1,226 @@
+use std::net::SocketAddr;
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::oneshot,
+    task::JoinHandle,
+};
+
+use super::*;
+
+/// A door that listens.
+struct Server {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<std::io::Result<()>>,
+}
+
+async fn start(door: &Door, config: RestConfig) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = oneshot::channel();
+    let router = door.router.clone();
+    let task = tokio::spawn(async move {
+        let shutdown = async { stopped.await.unwrap_or(()) };
+        serve(listener, router, &config, shutdown).await
+    });
+    Server { address, stop, task }
+}
+
+impl Server {
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    async fn stop(self) {
+        self.stop.send(()).unwrap();
+        self.task.await.unwrap().unwrap();
+    }
+}
+
+async fn send(stream: &mut TcpStream, text: &str) {
+    stream.write_all(text.as_bytes()).await.unwrap();
+}
+
+/// Reads until the text ends with `end`.
+async fn read_until(stream: &mut TcpStream, end: &str) -> String {
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(end.as_bytes()) {
+        let byte = stream.read_u8().await;
+        bytes.push(byte.unwrap_or_else(|_| panic!("ended with {:?}", String::from_utf8_lossy(&bytes))));
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+/// All that comes until the other side ends the connection.
+async fn read_rest(stream: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).await.unwrap();
+    bytes
+}
+
+const VERSION: &str = "GET /version HTTP/1.1\r\nhost: x\r\n\r\n";
+
+#[tokio::test]
+async fn a_connection_serves_many_requests_and_is_counted() {
+    let door = door().await;
+    let server = start(&door, RestConfig::default()).await;
+    let mut stream = server.connect().await;
+    for _ in 0..3 {
+        send(&mut stream, VERSION).await;
+        let answer = read_until(&mut stream, "9.9.9").await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    }
+    assert!(door.metrics_text().contains("restante_rest_connections 1\n"));
+    drop(stream);
+    server.stop().await;
+    assert!(door.metrics_text().contains("restante_rest_connections 0\n"));
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_wait() {
+    let door = door().await;
+    let server = start(&door, RestConfig { connections_max: 1, ..RestConfig::default() }).await;
+    let mut first = server.connect().await;
+    send(&mut first, VERSION).await;
+    read_until(&mut first, "9.9.9").await;
+    let mut second = server.connect().await;
+    send(&mut second, VERSION).await;
+    send(&mut first, VERSION).await;
+    read_until(&mut first, "9.9.9").await;
+    assert!(door.metrics_text().contains("restante_rest_connections 1\n"));
+    drop(first);
+    read_until(&mut second, "9.9.9").await;
+    assert!(door.metrics_text().contains("restante_rest_connections 1\n"));
+    drop(second);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_oversize_body_is_answered_before_it_is_sent() {
+    let door = door().await;
+    let server = start(&door, RestConfig::default()).await;
+    let mut stream = server.connect().await;
+    send(&mut stream, &format!("POST {PUBLISH} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000\r\n\r\n{{"))
+        .await;
+    let answer = read_rest(&mut stream).await;
+    let answer = String::from_utf8(answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 413 Payload Too Large\r\n"), "{answer}");
+    server.stop().await;
+}
+
+/// The system resets a connection that is closed with unread bytes in it, and the answer is lost with it.
+#[tokio::test]
+async fn a_client_that_sends_on_sees_the_refusal_all_the_same() {
+    let door = door().await;
+    let server = start(&door, RestConfig::default()).await;
+    let mut stream = server.connect().await;
+    send(&mut stream, &format!("POST {PUBLISH} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"))
+        .await;
+    let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
+    for _ in 0..40 {
+        send(&mut stream, &chunk).await;
+    }
+    let answer = String::from_utf8(read_rest(&mut stream).await).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 413 Payload Too Large\r\n"), "{answer}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_export_that_fails_in_the_middle_ends_without_its_final_chunk() {
+    let opened = memory().await;
+    opened.archive.append((0..5_000).map(|number| archived(number, "body")).collect()).await.unwrap();
+    for (queries, is_whole) in [(1, false), (1_000, true)] {
+        let failing = Failing::new(opened.archive.clone(), queries, ErrorKind::Unavailable);
+        let door = door_over(Arc::new(failing), opened.clone(), RestConfig::default());
+        let server = start(&door, RestConfig::default()).await;
+        let mut stream = server.connect().await;
+        send(&mut stream, "GET /archive/v1/export HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+        let answer = read_rest(&mut stream).await;
+        assert!(answer.starts_with(b"HTTP/1.1 200 OK\r\n"));
+        assert!(answer.len() > 100_000, "{} bytes", answer.len());
+        assert_eq!(answer.ends_with(b"\r\n0\r\n\r\n"), is_whole);
+        server.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_slow_head_is_not_waited_for() {
+    let door = door().await;
+    let server = start(&door, RestConfig { header_timeout_ms: 20, ..RestConfig::default() }).await;
+    let mut stream = server.connect().await;
+    send(&mut stream, "GET /version HTTP/1.1\r\nhost:").await;
+    read_rest(&mut stream).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_closed_after_the_same_time() {
+    let door = door().await;
+    let server = start(&door, RestConfig { header_timeout_ms: 20, ..RestConfig::default() }).await;
+    let mut stream = server.connect().await;
+    send(&mut stream, VERSION).await;
+    read_until(&mut stream, "9.9.9").await;
+    assert_eq!(read_rest(&mut stream).await, b"");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_slow_body_is_answered_408() {
+    let config = RestConfig { request_timeout_ms: 20, ..RestConfig::default() };
+    let door = door_with(config.clone()).await;
+    let server = start(&door, config).await;
+    let mut stream = server.connect().await;
+    send(&mut stream, &format!("POST {PUBLISH} HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{{")).await;
+    let answer = String::from_utf8(read_rest(&mut stream).await).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 408 Request Timeout\r\n"), "{answer}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_cut_off() {
+    let opened = memory().await;
+    let messages = (0..10).map(|number| archived(number, vec![b'x'; 2 << 20]));
+    opened.archive.append(messages.collect()).await.unwrap();
+    let door = door_over(opened.archive.clone(), opened, RestConfig::default());
+    let server = start(&door, RestConfig { request_timeout_ms: 50, ..RestConfig::default() }).await;
+    let mut stream = server.connect().await;
+    send(&mut stream, "GET /archive/v1/export HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    while !door.metrics_text().contains("restante_rest_connections 1\n") {
+        tokio::task::yield_now().await;
+    }
+    while !door.metrics_text().contains("restante_rest_connections 0\n") {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn stopping_closes_idle_connections_and_finishes_running_requests() {
+    let door = door().await;
+    let server = start(&door, RestConfig { header_timeout_ms: 86_400_000, ..RestConfig::default() }).await;
+    let mut idle = server.connect().await;
+    send(&mut idle, VERSION).await;
+    read_until(&mut idle, "9.9.9").await;
+    let mut fresh = server.connect().await;
+    let mut running = server.connect().await;
+    let json = r#"{"payload": "AQID"}"#;
+    let head = format!(
+        "POST {PUBLISH} HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: {}",
+        json.len()
+    );
+    send(&mut running, &format!("{head}\r\n\r\n")).await;
+    read_until(&mut running, "HTTP/1.1 100 Continue\r\n\r\n").await; // the handler reads the body now
+
+    server.stop.send(()).unwrap();
+    assert_eq!(read_rest(&mut idle).await, b"");
+    assert_eq!(read_rest(&mut fresh).await, b"");
+    assert!(!server.task.is_finished());
+    send(&mut running, json).await;
+    let answer = String::from_utf8(read_rest(&mut running).await).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("OK"), "{answer}");
+    server.task.await.unwrap().unwrap();
+    assert!(TcpStream::connect(server.address).await.is_err());
+    assert_eq!(door.archive.query(&restante_archive::Query::default()).await.unwrap().len(), 1);
+}

@@ -1,0 +1,202 @@
+//! Which messages are taken: one pure function, the same for every way in.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use restante_archive::Message;
+use restante_core::{NANOS_PER_SECOND, Timestamp};
+use restante_waku_wire::{CONTENT_TOPIC_BYTES_MAX, PubsubTopic, WakuMessageView, WireError, message_hash};
+
+/// What a server takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Only pubsub topics of this cluster; without it any.
+    pub cluster_id: Option<u16>,
+    /// Only pubsub topics of these shards; empty takes all.
+    pub shards: Vec<u16>,
+    /// How many shards a content topic can fall into.
+    pub shards_in_network: u16,
+    /// The longest message, as on the wire.
+    pub max_message_bytes: usize,
+    /// How far a timestamp may be from the clock; 0 takes any.
+    pub timestamp_window_seconds: u64,
+}
+
+/// The network's limit on a message, from `64/WAKU2-NETWORK`.
+pub const MESSAGE_BYTES_MAX: usize = 150 << 10;
+/// How far nwaku lets a timestamp be from the clock.
+pub const TIMESTAMP_WINDOW_SECONDS: u64 = 20;
+/// The shards of the public network, from `64/WAKU2-NETWORK`.
+pub const SHARDS_IN_NETWORK: u16 = 8;
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            cluster_id: None,
+            shards: Vec::new(),
+            shards_in_network: SHARDS_IN_NETWORK,
+            max_message_bytes: MESSAGE_BYTES_MAX,
+            timestamp_window_seconds: TIMESTAMP_WINDOW_SECONDS,
+        }
+    }
+}
+
+/// Why a message is not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct Invalid {
+    /// Which field is wrong, by its name in JSON.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub problem: Problem,
+}
+
+/// What is wrong with a field.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// It is not there, or empty.
+    #[error("is missing")]
+    Missing,
+    /// It is longer than it may be.
+    #[error("{len} bytes are too many: the limit is {max} bytes")]
+    TooLong {
+        /// How long it is.
+        len: usize,
+        /// How long it may be.
+        max: usize,
+    },
+    /// The message as a whole is larger than it may be.
+    #[error("{len} bytes on the wire are too many: the limit is {max} bytes")]
+    TooLarge {
+        /// How large it is.
+        len: usize,
+        /// How large it may be.
+        max: usize,
+    },
+    /// It is further in the past than the window allows.
+    #[error("is {seconds} s in the past: at most {window} s are taken")]
+    TooOld {
+        /// How far it is off, in whole seconds.
+        seconds: u64,
+        /// How far it may be off.
+        window: u64,
+    },
+    /// It is further in the future than the window allows.
+    #[error("is {seconds} s in the future: at most {window} s are taken")]
+    InFuture {
+        /// How far it is off, in whole seconds.
+        seconds: u64,
+        /// How far it may be off.
+        window: u64,
+    },
+    /// It is not written as it should be.
+    #[error("{0}")]
+    Malformed(String),
+    /// It is well-formed, but this server serves others.
+    #[error("{0}")]
+    NotServed(String),
+}
+
+impl Invalid {
+    pub(crate) fn new(field: &'static str, problem: Problem) -> Self {
+        Self { field, problem }
+    }
+}
+
+/// Checks a message and makes of it what the archive keeps. The wire bytes become the body as they are.
+///
+/// Ephemeral messages are valid: whoever calls decides what to do with them (`14/WAKU2-MESSAGE`: they are not archived).
+///
+/// # Errors
+/// Names the field that is wrong and what is wrong with it.
+pub fn validate(pubsub_topic: &str, wire: Bytes, now: Timestamp, rules: &Rules) -> Result<Message, Invalid> {
+    check_pubsub_topic(pubsub_topic, rules)?;
+    if wire.len() > rules.max_message_bytes {
+        let problem = Problem::TooLarge { len: wire.len(), max: rules.max_message_bytes };
+        return Err(Invalid::new("message", problem));
+    }
+    let view = WakuMessageView::parse(&wire).and_then(|view| view.check().map(|()| view));
+    let view = view.map_err(wrong_on_the_wire)?;
+    check_content_topic(view.content_topic)?;
+    // 14/WAKU2-MESSAGE: implementations disagree about the hash of a message without a timestamp, so none is archived.
+    let timestamp = view.timestamp.ok_or(Invalid::new("timestamp", Problem::Missing))?;
+    check_timestamp(Timestamp(timestamp), now, rules.timestamp_window_seconds)?;
+    let meta = view.meta.unwrap_or_default();
+    Ok(Message {
+        message_hash: message_hash(pubsub_topic, view.payload, view.content_topic, meta, timestamp),
+        channel: Arc::from(pubsub_topic),
+        topic: Arc::from(view.content_topic),
+        timestamp: Timestamp(timestamp),
+        body: wire,
+    })
+}
+
+/// Checks that a pubsub topic is well-formed and one that the server takes.
+///
+/// # Errors
+/// Says which topics are taken.
+pub fn check_pubsub_topic(text: &str, rules: &Rules) -> Result<(), Invalid> {
+    let malformed = |error: &dyn ToString| Invalid::new("pubsubTopic", Problem::Malformed(error.to_string()));
+    let topic: PubsubTopic = text.parse().map_err(|error| malformed(&error))?;
+    let takes_all = rules.cluster_id.is_none() && rules.shards.is_empty();
+    if takes_all {
+        return Ok(());
+    }
+    let is_taken = match topic {
+        PubsubTopic::Named(_) => false,
+        PubsubTopic::Shard { cluster, shard } => {
+            let has_cluster = rules.cluster_id.is_none_or(|ours| ours == cluster);
+            let has_shard = rules.shards.is_empty() || rules.shards.contains(&shard);
+            has_cluster && has_shard
+        }
+    };
+    if is_taken { Ok(()) } else { Err(Invalid::new("pubsubTopic", Problem::NotServed(taken_topics(rules)))) }
+}
+
+fn taken_topics(rules: &Rules) -> String {
+    let cluster = rules.cluster_id.map_or_else(|| "<any cluster>".to_owned(), |cluster| cluster.to_string());
+    if rules.shards.is_empty() {
+        return format!("this server takes only /waku/2/rs/{cluster}/<any shard>");
+    }
+    let shards: Vec<String> = rules.shards.iter().map(u16::to_string).collect();
+    format!("this server takes only /waku/2/rs/{cluster}/<shard> of the shards {}", shards.join(", "))
+}
+
+/// Relay asks no more of a content topic than that there is one; `23/WAKU2-TOPICS` only recommends the shape.
+fn check_content_topic(content_topic: &str) -> Result<(), Invalid> {
+    if content_topic.is_empty() {
+        return Err(Invalid::new("contentTopic", Problem::Missing));
+    }
+    if content_topic.len() > CONTENT_TOPIC_BYTES_MAX {
+        let problem = Problem::TooLong { len: content_topic.len(), max: CONTENT_TOPIC_BYTES_MAX };
+        return Err(Invalid::new("contentTopic", problem));
+    }
+    Ok(())
+}
+
+fn check_timestamp(timestamp: Timestamp, now: Timestamp, window: u64) -> Result<(), Invalid> {
+    if window == 0 {
+        return Ok(());
+    }
+    let ahead = i128::from(timestamp.nanos()) - i128::from(now.nanos());
+    let is_inside = ahead.unsigned_abs() <= u128::from(window) * NANOS_PER_SECOND.unsigned_abs() as u128;
+    if is_inside {
+        return Ok(());
+    }
+    let seconds = (ahead.unsigned_abs() / NANOS_PER_SECOND.unsigned_abs() as u128) as u64; // below 2^35
+    let problem =
+        if ahead < 0 { Problem::TooOld { seconds, window } } else { Problem::InFuture { seconds, window } };
+    Err(Invalid::new("timestamp", problem))
+}
+
+fn wrong_on_the_wire(error: WireError) -> Invalid {
+    match error {
+        WireError::Missing("payload") => Invalid::new("payload", Problem::Missing),
+        WireError::Missing("content_topic") => Invalid::new("contentTopic", Problem::Missing),
+        WireError::TooLong { what: "meta", len, max } => Invalid::new("meta", Problem::TooLong { len, max }),
+        other => Invalid::new("message", Problem::Malformed(other.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests;
