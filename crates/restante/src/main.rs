@@ -1,3 +1,35 @@
-fn main() {
-    println!("Hello, world!");
+//! The `restante` binary: command line, configuration, the server that opens the archive and starts the doors.
+
+mod archives;
+mod cli;
+mod client;
+mod commands;
+mod config;
+mod exit;
+mod logging;
+mod moment;
+mod output;
+mod progress;
+mod signals;
+mod telemetry;
+mod transfer;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return exit::report(&anyhow::Error::new(error).context("can't start the runtime")),
+    };
+    // The command runs on this thread, not on one of the workers, so it may read files and write to a pipe in between.
+    let outcome = runtime.block_on(commands::run(cli.command));
+    // What is still running was given its time; nothing may keep the process from ending now.
+    runtime.shutdown_background();
+    match outcome {
+        Ok(code) => code,
+        Err(error) => exit::report(&error),
+    }
 }

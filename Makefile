@@ -1,0 +1,57 @@
+# The recipes of the workshop; `make` alone lists them. Each installs what it needs when it is missing, or says in one
+# line what to install. A Rust toolchain (rustup.rs) and a C compiler are taken for granted.
+
+CARGO_DENY_VERSION := 0.20.2
+CARGO_FUZZ_VERSION := 0.13.2
+FUZZ := tests/fuzz
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench fuzz man install toolchain lints deny fuzzer
+
+help: ## List the recipes
+	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' $(MAKEFILE_LIST)
+
+run: toolchain ## Run the server; settings from restante.toml, data below ./data (ARGS="--rest-port 9000" adds flags)
+	cargo run --release --package restante -- serve $(ARGS)
+
+test: toolchain ## Run all tests: units, engines, documentation, end to end against the built server
+	cargo test --workspace --locked
+
+check: toolchain lints deny ## Formatting, lints, licences and sources of dependencies, who imports whom, tidiness
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo deny --locked check bans licenses sources
+	cargo test --package restante --locked --test imports --test tidy
+
+bench: toolchain ## Measure on this machine (BENCH=ingest, ARGS="--messages 100000" for less)
+	cargo run --release --package restante -- bench $(or $(BENCH),history) $(ARGS)
+
+fuzz: toolchain fuzzer ## Throw bytes at a parser: TARGET=name SECONDS=60; without TARGET the targets are listed
+	$(if $(TARGET),@mkdir -p $(FUZZ)/target/corpus/$(TARGET))
+	$(if $(TARGET),cargo fuzz run --fuzz-dir $(FUZZ) --sanitizer none $(TARGET) $(FUZZ)/target/corpus/$(TARGET) \
+	$(FUZZ)/corpus/$(TARGET) -- -max_total_time=$(or $(SECONDS),60),cargo fuzz list --fuzz-dir $(FUZZ))
+
+man: toolchain ## Write man pages to target/man
+	cargo run --quiet --package restante -- man --out target/man
+	@echo "man -l target/man/restante.1"
+
+install: toolchain ## Install the binary into cargo's bin folder
+	cargo install --path crates/restante --locked
+
+# What the recipes above need.
+
+toolchain:
+	@command -v cargo >/dev/null || { echo "install Rust first: https://rustup.rs"; exit 1; }
+	@command -v cc >/dev/null || { echo "install a C compiler first: apt-get install gcc libc6-dev"; exit 1; }
+
+lints: toolchain
+	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || rustup component add rustfmt clippy
+
+# Built without optimisation: it is run for seconds and would take minutes more to build.
+deny: toolchain
+	@cargo deny --version >/dev/null 2>&1 || cargo install cargo-deny --locked --debug --version $(CARGO_DENY_VERSION)
+
+# libFuzzer is C++. What a run finds interesting is kept in the first corpus folder, below target/.
+fuzzer: toolchain
+	@command -v c++ >/dev/null || { echo "install a C++ compiler first: apt-get install g++"; exit 1; }
+	@cargo fuzz --version >/dev/null 2>&1 || cargo install cargo-fuzz --locked --version '$(CARGO_FUZZ_VERSION)'

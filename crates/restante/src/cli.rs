@@ -1,0 +1,101 @@
+//! The command line: help texts, man pages and shell completions are all made from what stands here.
+
+use clap::{Parser, Subcommand};
+
+use crate::{
+    commands::{
+        archive::ArchiveCommand, completions::CompletionsFlags, config::ConfigCommand, man::ManFlags,
+        publish::PublishFlags, query::QueryFlags,
+    },
+    config::ServeFlags,
+};
+
+/// Keeps messages that arrived while their readers were away, and hands them over fast
+#[derive(Parser, Debug)]
+#[command(name = "restante", version, max_term_width = 100, after_help = HELP)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const HELP: &str = "\
+Examples:
+  restante serve
+  restante publish --pubsub-topic /waku/2/rs/1/0 --content-topic /toy/1/chat/proto --payload hello
+  restante query --content-topic /toy/1/chat/proto --start -1h
+
+Exit codes:
+  0  done
+  1  it failed, or something wrong was found (archive check, archive import)
+  2  the command line or the configuration can't be used
+  3  somebody else holds what is needed: a locked archive, a port in use";
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Run the server
+    #[command(after_help = SERVE_HELP)]
+    Serve(ServeFlags),
+    /// Publish one message over REST
+    #[command(after_help = PUBLISH_HELP)]
+    Publish(PublishFlags),
+    /// Page through kept messages, over REST or straight from an archive
+    #[command(after_help = QUERY_HELP)]
+    Query(QueryFlags),
+    /// Look after an archive: statistics, check, rebuild, export, import, prune
+    #[command(subcommand, after_help = "Example:\n  restante archive stats --data /var/lib/restante")]
+    Archive(ArchiveCommand),
+    /// Measure on this machine: history queries, durable appends, pages
+    #[command(subcommand, after_help = "Example:\n  restante bench history --messages 100000")]
+    Bench(restante_bench::BenchCommand),
+    /// Show or check the settings
+    #[command(subcommand, after_help = "Example:\n  restante config show")]
+    Config(ConfigCommand),
+    /// Print completions for a shell
+    #[command(after_help = COMPLETIONS_HELP)]
+    Completions(CompletionsFlags),
+    /// Write man pages, one for each command
+    #[command(after_help = "Example:\n  restante man --out target/man && man -l target/man/restante.1")]
+    Man(ManFlags),
+}
+
+const SERVE_HELP: &str = "\
+Examples:
+  restante serve
+  restante serve --data /var/lib/restante --retention 'time:2592000;size:50GB'
+  restante serve --cluster-id 1 --shard 0 --shard 1 --rest-address 0.0.0.0
+
+Every setting is also a key of restante.toml and an environment variable (RESTANTE_REST__PORT=80);
+a flag counts more than the environment, and that more than the file. SIGTERM or Ctrl-C stops the
+server when it has finished what it accepted; a second one ends it at once.";
+
+const PUBLISH_HELP: &str = "\
+Examples:
+  restante publish --pubsub-topic /waku/2/rs/1/0 --content-topic /toy/1/chat/proto --payload hello
+  date | restante publish --content-topic /toy/1/chat/proto
+
+Without --pubsub-topic the server chooses the shard by the content topic.";
+
+const QUERY_HELP: &str = "\
+Examples:
+  restante query --content-topic /toy/1/chat/proto --start -1h
+  restante query --backward --limit 10
+  restante query --archive log:data/archive --start 2026-01-31 --end 2026-02-01 > day.ndjson
+
+A table is printed to a terminal and NDJSON to a pipe or file. --archive reads beside a running
+server.";
+
+const COMPLETIONS_HELP: &str = "\
+Example:
+  restante completions bash > /usr/share/bash-completion/completions/restante";
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

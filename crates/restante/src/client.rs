@@ -1,0 +1,127 @@
+//! A small HTTP client for the REST door.
+
+use std::{error::Error, time::Duration};
+
+use anyhow::{Context, anyhow, bail};
+use bytes::Bytes;
+use http::{Method, Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use crate::exit::UsageError;
+
+/// How long one request may take.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest answer: far above a page of 100 messages of the network's 150 KiB in base64.
+const ANSWER_BYTES_MAX: usize = 256 << 20;
+/// How much of a refusal's text is shown.
+const REFUSAL_CHARS_MAX: usize = 500;
+/// RFC 3986 §2.3: what needs no escape in any part of a URL.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// A text as a segment of a path or a value of a query.
+pub(crate) fn escape(text: &str) -> String {
+    utf8_percent_encode(text, ESCAPED).to_string()
+}
+
+/// Talks to one server.
+#[derive(Debug)]
+pub(crate) struct RestClient {
+    base: String,
+    client: Client<HttpConnector, Full<Bytes>>,
+}
+
+impl RestClient {
+    /// A client for a server's URL, such as `http://127.0.0.1:8645`.
+    pub(crate) fn new(url: &str) -> Result<Self, UsageError> {
+        let wrong =
+            |what: &str| UsageError(format!("--rest '{url}' {what}: use a URL like http://127.0.0.1:8645"));
+        let uri: Uri = url.parse().map_err(|error| wrong(&format!("is no URL ({error})")))?;
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https") => return Err(wrong("asks for TLS, which this client does not speak yet")),
+            _ => return Err(wrong("is no http URL")),
+        }
+        if uri.host().is_none_or(str::is_empty) || uri.query().is_some() {
+            return Err(wrong("is no address of a server"));
+        }
+        let base = url.trim_end_matches('/').to_owned();
+        Ok(Self { base, client: Client::builder(TokioExecutor::new()).build_http() })
+    }
+
+    /// The answer to a GET.
+    pub(crate) async fn get(&self, path_and_query: &str) -> anyhow::Result<Bytes> {
+        self.send(Method::GET, path_and_query, Bytes::new()).await
+    }
+
+    /// The answer to a POST of JSON.
+    pub(crate) async fn post(&self, path: &str, json: Vec<u8>) -> anyhow::Result<Bytes> {
+        self.send(Method::POST, path, json.into()).await
+    }
+
+    async fn send(&self, method: Method, path_and_query: &str, body: Bytes) -> anyhow::Result<Bytes> {
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path_and_query}", self.base))
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::ACCEPT, "application/json")
+            .body(Full::new(body))
+            .context("the request can't be written as HTTP")?;
+        let answer = tokio::time::timeout(REQUEST_TIMEOUT, self.exchange(request)).await;
+        let seconds = REQUEST_TIMEOUT.as_secs();
+        let (status, body) =
+            answer.with_context(|| format!("{} did not answer within {seconds} s", self.base))??;
+        if !status.is_success() {
+            let text: String =
+                String::from_utf8_lossy(&body).trim().chars().take(REFUSAL_CHARS_MAX).collect();
+            bail!("{} answered {status}: {text}", self.base);
+        }
+        Ok(body)
+    }
+
+    async fn exchange(&self, request: Request<Full<Bytes>>) -> anyhow::Result<(StatusCode, Bytes)> {
+        let answer = self.client.request(request).await.map_err(|error| self.unreachable(&error))?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| anyhow!("the answer of {} broke off: {error}", self.base))?;
+        Ok((status, body.to_bytes()))
+    }
+
+    /// An error with the innermost cause alone: the layers of the client round it say nothing to a person.
+    fn unreachable(&self, error: &dyn Error) -> anyhow::Error {
+        let mut cause = error;
+        while let Some(inner) = cause.source() {
+            cause = inner;
+        }
+        anyhow!("can't reach {}: {cause}: is a server running there?", self.base)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn urls_that_name_no_server_are_refused() {
+        assert!(RestClient::new("http://127.0.0.1:8645/").is_ok());
+        for (url, why) in [
+            ("https://example.org", "does not speak yet"),
+            ("127.0.0.1:8645", "is no http URL"),
+            ("ftp://example.org", "is no http URL"),
+            ("http://", "is no URL"),
+            ("http://host?x=1", "is no address"),
+        ] {
+            let error = RestClient::new(url).unwrap_err().to_string();
+            assert!(error.contains(why), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn topics_are_escaped_whole() {
+        assert_eq!(escape("/waku/2/rs/1/0 ä"), "%2Fwaku%2F2%2Frs%2F1%2F0%20%C3%A4");
+    }
+}

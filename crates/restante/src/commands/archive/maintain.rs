@@ -1,0 +1,116 @@
+//! `restante archive check`, `rebuild` and `prune`
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use clap::Args;
+use indicatif::{HumanBytes, HumanCount};
+use restante_archive::{Metrics, Opened, Report, Retention};
+
+use crate::{
+    archives::{self, Access},
+    config::ArchiveFlags,
+    exit::{self, UsageError},
+    progress::Progress,
+};
+
+#[derive(Args, Debug)]
+pub(crate) struct PruneFlags {
+    #[command(flatten)]
+    archive: ArchiveFlags,
+    /// What to keep: time:<seconds>, capacity:<count>, size:<n>MB|GB, joined by ';' [default: archive.retention]
+    #[arg(long, value_name = "POLICY")]
+    policy: Option<Retention>,
+}
+
+pub(crate) async fn check(flags: &ArchiveFlags) -> anyhow::Result<ExitCode> {
+    let opened = open(flags, Access::Read).await?;
+    let progress = Progress::bytes("checking", Some(0));
+    let report = opened.upkeep.check(&|done, total| progress.set_of(done, total)).await?;
+    drop(progress);
+    tell("checked", &report, &mut io::stdout().lock())?;
+    Ok(if report.is_sound() { ExitCode::SUCCESS } else { exit::found_wrong() })
+}
+
+pub(crate) async fn rebuild(flags: &ArchiveFlags) -> anyhow::Result<ExitCode> {
+    let opened = open(flags, Access::Write).await?;
+    let progress = Progress::bytes("rebuilding", Some(0));
+    let report = opened.upkeep.rebuild(&|done, total| progress.set_of(done, total)).await?;
+    drop(progress);
+    opened.upkeep.close().await?;
+    tell("rebuilt", &report, &mut io::stdout().lock())?;
+    Ok(if report.is_sound() { ExitCode::SUCCESS } else { exit::found_wrong() })
+}
+
+pub(crate) async fn prune(flags: &PruneFlags) -> anyhow::Result<ExitCode> {
+    let config = flags.archive.load()?.config;
+    let policy = flags.policy.unwrap_or(config.archive.retention);
+    if policy.is_none() {
+        let what =
+            "the policy is none, which keeps everything: give one with --policy, or set archive.retention";
+        return Err(UsageError(what.into()).into());
+    }
+    let opened = archives::open(&config, Access::Write, Metrics::default()).await?;
+    let pruned = opened.upkeep.prune(&policy, archives::clock().now()).await?;
+    opened.upkeep.close().await?;
+    let (messages, bytes) = (HumanCount(pruned.messages), HumanBytes(pruned.disk_bytes));
+    writeln!(
+        io::stdout().lock(),
+        "removed {messages} messages, {bytes} on disk, {} parts whole",
+        pruned.parts
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn open(flags: &ArchiveFlags, access: Access) -> anyhow::Result<Opened> {
+    let config = flags.load()?.config;
+    archives::open(&config, access, Metrics::default()).await
+}
+
+/// Prints a report: what was seen, and each finding on a line.
+fn tell(done: &str, report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let (messages, bytes) = (HumanCount(report.messages), HumanBytes(report.bytes));
+    for finding in &report.findings {
+        let offset = finding.offset.map(|offset| format!(" at byte {offset}")).unwrap_or_default();
+        writeln!(out, "{}{offset}: {}", finding.part, finding.what)?;
+    }
+    if report.findings_left_out > 0 {
+        writeln!(out, "and {} more", HumanCount(report.findings_left_out))?;
+    }
+    let found = report.findings.len() as u64 + report.findings_left_out;
+    let verdict =
+        if found == 0 { "all sound".to_owned() } else { format!("{} damaged places", HumanCount(found)) };
+    writeln!(out, "{done} {messages} messages in {bytes}: {verdict}")
+}
+
+#[cfg(test)]
+mod tests {
+    use restante_archive::Finding;
+
+    use super::*;
+
+    fn told(report: &Report) -> String {
+        let mut out = Vec::new();
+        tell("checked", report, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn findings_are_listed_one_a_line() {
+        let finding = |offset| Finding { part: "a.log".into(), offset, what: "checksum is wrong".into() };
+        let report = Report {
+            findings: vec![finding(Some(7)), finding(None)],
+            findings_left_out: 3,
+            ..Report::default()
+        };
+        let lines = told(&report);
+        assert_eq!(
+            lines,
+            "a.log at byte 7: checksum is wrong\na.log: checksum is wrong\nand 3 more\n\
+             checked 0 messages in 0 B: 5 damaged places\n"
+        );
+        assert_eq!(told(&Report::default()), "checked 0 messages in 0 B: all sound\n");
+    }
+}

@@ -1,0 +1,44 @@
+//! `restante config`
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use clap::Subcommand;
+
+use crate::config::{Effective, Origin, ServeFlags};
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum ConfigCommand {
+    /// Print every setting in force and where it comes from, as TOML
+    #[command(after_help = "Example:\n  RESTANTE_REST__PORT=80 restante config show --retention time:86400")]
+    Show(ServeFlags),
+    /// Say whether a server would start with these settings
+    #[command(after_help = "Example:\n  restante config check --config /etc/restante.toml")]
+    Check(ServeFlags),
+}
+
+pub(crate) fn run(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
+    let mut out = io::stdout().lock();
+    match command {
+        ConfigCommand::Show(flags) => show(&flags.load()?, &mut out)?,
+        ConfigCommand::Check(flags) => {
+            let effective = flags.load()?;
+            let set = effective.iter().filter(|(.., origin)| **origin != Origin::Default).count();
+            writeln!(out, "the settings are fine: {set} set, the others at their defaults")?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One line a key, which is TOML again; the origins stand in comments, one below the other.
+fn show(effective: &Effective, out: &mut dyn Write) -> io::Result<()> {
+    let lines: Vec<(String, &Origin)> =
+        effective.iter().map(|(key, value, origin)| (format!("{key} = {value}"), origin)).collect();
+    let width = lines.iter().map(|(line, _)| line.len()).max().unwrap_or(0);
+    for (line, origin) in lines {
+        writeln!(out, "{line:<width$}  # {origin}")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,31 @@
+//! One module for each command.
+
+pub(crate) mod archive;
+pub(crate) mod completions;
+pub(crate) mod config;
+pub(crate) mod man;
+pub(crate) mod publish;
+pub(crate) mod query;
+mod retention;
+mod serve;
+
+use std::process::ExitCode;
+
+use crate::{cli::Command, logging};
+
+/// Runs a command to its end.
+pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
+    if !matches!(command, Command::Serve(_)) {
+        logging::start_quietly();
+    }
+    match command {
+        Command::Serve(flags) => serve::run(&flags).await,
+        Command::Publish(flags) => publish::run(&flags).await,
+        Command::Query(flags) => query::run(&flags).await,
+        Command::Archive(command) => archive::run(command).await,
+        Command::Bench(command) => restante_bench::run(command).await.map(|()| ExitCode::SUCCESS),
+        Command::Config(command) => config::run(&command),
+        Command::Completions(flags) => completions::run(&flags),
+        Command::Man(flags) => man::run(&flags),
+    }
+}

@@ -1,0 +1,116 @@
+//! Settings on the command line: those that people change at the prompt.
+
+use std::{net::IpAddr, path::PathBuf};
+
+use clap::{Args, ValueHint};
+use toml::Value;
+
+use super::{ConfigError, Effective, LogFormat, Origin, Setting, environment, load, words};
+
+/// Which archive, and which configuration file.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct ArchiveFlags {
+    /// Read settings from this file instead of ./restante.toml
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    config: Option<PathBuf>,
+    /// Keep everything below this folder [default: ./data]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    data: Option<String>,
+    /// Use this archive: log:<folder> or memory: [default: log:<data>/archive]
+    #[arg(long, value_name = "URL", alias = "store-message-db-url")]
+    archive: Option<String>,
+}
+
+/// What a server may be told at the prompt.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct ServeFlags {
+    #[command(flatten)]
+    archive: ArchiveFlags,
+    /// Listen on this IP address [default: 127.0.0.1]
+    #[arg(long, value_name = "ADDRESS")]
+    rest_address: Option<IpAddr>,
+    /// Listen on this port; 0 picks a free one [default: 8645]
+    #[arg(long, value_name = "PORT")]
+    rest_port: Option<u16>,
+    /// Take messages of this cluster only [default: any]
+    #[arg(long, value_name = "ID")]
+    cluster_id: Option<u16>,
+    /// Take messages of this shard only; may be repeated [default: all of the cluster]
+    #[arg(long, value_name = "SHARD")]
+    shard: Vec<u16>,
+    /// How many shards autosharding counts with [default: 8]
+    #[arg(long, value_name = "N")]
+    num_shards_in_network: Option<u16>,
+    /// The largest message taken: bytes, or with a unit as in 150KiB [default: 150KiB]
+    #[arg(long, value_name = "SIZE", value_parser = words::parse_bytes)]
+    max_msg_size: Option<u64>,
+    /// What to keep: time:<seconds>, capacity:<count>, size:<n>MB|GB, joined by ';', or none [default: none]
+    #[arg(long, value_name = "POLICY", alias = "store-message-retention-policy")]
+    retention: Option<String>,
+    /// What to log: error, warn, info, debug or trace, or levels by target [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+    /// How log lines look [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<LogFormat>,
+}
+
+impl ArchiveFlags {
+    /// The settings in force for a command with these flags.
+    pub(crate) fn load(&self) -> Result<Effective, ConfigError> {
+        load(self.config.as_deref(), environment(), self.settings())
+    }
+
+    fn settings(&self) -> Vec<Setting> {
+        let settings = [
+            text("server.data_dir", "--data", self.data.clone()),
+            text("archive.url", "--archive", self.archive.clone()),
+        ];
+        settings.into_iter().flatten().collect()
+    }
+}
+
+impl ServeFlags {
+    /// The settings in force for a server with these flags.
+    pub(crate) fn load(&self) -> Result<Effective, ConfigError> {
+        load(self.archive.config.as_deref(), environment(), self.settings())
+    }
+
+    fn settings(&self) -> Vec<Setting> {
+        let format = self.log_format.map(|format| Value::try_from(format).expect("a format is a plain word"));
+        let shards: Vec<Value> = self.shard.iter().map(|shard| i64::from(*shard).into()).collect();
+        let shards = if shards.is_empty() { None } else { Some(Value::Array(shards)) };
+        // A size above i64 can't be meant; it is refused with all the others that are too large for their key.
+        let size = self.max_msg_size.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
+        let mut settings = self.archive.settings();
+        let own = [
+            text("rest.address", "--rest-address", self.rest_address.map(|address| address.to_string())),
+            number("rest.port", "--rest-port", self.rest_port.map(i64::from)),
+            number("waku.cluster_id", "--cluster-id", self.cluster_id.map(i64::from)),
+            setting("waku.shards", "--shard", shards),
+            number(
+                "waku.shards_in_network",
+                "--num-shards-in-network",
+                self.num_shards_in_network.map(i64::from),
+            ),
+            number("waku.max_message_bytes", "--max-msg-size", size),
+            text("archive.retention", "--retention", self.retention.clone()),
+            text("log.level", "--log-level", self.log_level.clone()),
+            setting("log.format", "--log-format", format),
+        ];
+        settings.extend(own.into_iter().flatten());
+        settings
+    }
+}
+
+fn text(key: &str, flag: &'static str, value: Option<String>) -> Option<Setting> {
+    setting(key, flag, value.map(Value::String))
+}
+
+fn number(key: &str, flag: &'static str, value: Option<i64>) -> Option<Setting> {
+    setting(key, flag, value.map(Value::Integer))
+}
+
+fn setting(key: &str, flag: &'static str, value: Option<Value>) -> Option<Setting> {
+    Some(Setting { key: key.to_owned(), value: value?, origin: Origin::Flag(flag) })
+}

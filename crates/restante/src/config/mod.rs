@@ -1,0 +1,182 @@
+//! Where settings come from: the defaults, then `restante.toml`, then the environment, then the command line.
+//!
+//! Every source becomes a list of [`Setting`]s: a dotted key, a value and where it stands. They are laid over the
+//! defaults one after the other, and each is checked as it is laid, so that an error names the place that is wrong.
+
+mod env;
+mod file;
+mod flags;
+mod nearest;
+mod schema;
+mod words;
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
+use toml::Value;
+
+pub(crate) use flags::{ArchiveFlags, ServeFlags};
+pub(crate) use schema::{Archive as ArchiveSection, Config, LogFormat};
+
+/// The file that is read when it is there and no other is named.
+const DEFAULT_FILE: &str = "restante.toml";
+
+/// A value that somebody set.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Setting {
+    pub(crate) key: String,
+    pub(crate) value: Value,
+    pub(crate) origin: Origin,
+}
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Default,
+    File { path: PathBuf, line: usize },
+    Environment(String),
+    Flag(&'static str),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Environment(name) => write!(f, "environment {name}"),
+            Self::Flag(name) => write!(f, "flag {name}"),
+        }
+    }
+}
+
+/// A configuration that can't be used, in one line.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct ConfigError(String);
+
+/// The settings in force and where each comes from.
+#[derive(Clone, Debug)]
+pub(crate) struct Effective {
+    pub(crate) config: Config,
+    values: BTreeMap<String, (Value, Origin)>,
+}
+
+/// Reads all sources and lays them over each other: flag > environment > file > default.
+pub(crate) fn load(
+    file: Option<&Path>,
+    environment: impl Iterator<Item = (String, String)>,
+    flags: Vec<Setting>,
+) -> Result<Effective, ConfigError> {
+    let mut effective = Effective::defaults();
+    for setting in file::read(file, Path::new(DEFAULT_FILE))? {
+        effective.set(setting)?;
+    }
+    for setting in env::read(environment, &effective)? {
+        effective.set(setting)?;
+    }
+    for setting in flags {
+        effective.set(setting)?;
+    }
+    effective.check_together()?;
+    Ok(effective)
+}
+
+/// The process's environment, without the names and values that are no UTF-8: no setting is among them.
+pub(crate) fn environment() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}
+
+impl Effective {
+    pub(crate) fn defaults() -> Self {
+        let config = Config::default();
+        let tree = Value::try_from(&config).expect("the defaults are plain values");
+        let mut values = BTreeMap::new();
+        flatten("", tree, &mut values);
+        Self { config, values }
+    }
+
+    /// All keys with their values and origins, by key.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Value, &Origin)> {
+        self.values.iter().map(|(key, (value, origin))| (key.as_str(), value, origin))
+    }
+
+    /// The value in force of a known key.
+    fn value(&self, key: &str) -> Option<&Value> {
+        self.values.get(key).map(|(value, _)| value)
+    }
+
+    fn is_section(&self, key: &str) -> bool {
+        self.values.keys().any(|known| known.strip_prefix(key).is_some_and(|rest| rest.starts_with('.')))
+    }
+
+    /// Lays one setting over what is there.
+    fn set(&mut self, setting: Setting) -> Result<(), ConfigError> {
+        let Setting { key, value, origin } = setting;
+        if self.is_section(&key) {
+            return Err(ConfigError(format!("{origin}: '{key}' is a section and takes no value")));
+        }
+        let Some(place) = self.values.get_mut(&key) else {
+            let hint = nearest::hint(&key, self.values.keys().map(String::as_str));
+            return Err(ConfigError(format!("{origin}: there is no setting '{key}'{hint}")));
+        };
+        *place = (value, origin.clone());
+        self.config = Config::deserialize(nest(&self.values)).map_err(|error| {
+            // The error ends with the key, on a line of its own; it is named here already.
+            ConfigError(format!("{origin}: {key}: {}", error.message()))
+        })?;
+        Ok(())
+    }
+
+    fn check_together(&self) -> Result<(), ConfigError> {
+        match self.config.contradiction() {
+            None => Ok(()),
+            Some((key, what)) => {
+                let origin = self.values.get(key).map_or(&Origin::Default, |(_, origin)| origin);
+                Err(ConfigError(format!("{origin}: {key}: {what}")))
+            }
+        }
+    }
+}
+
+/// Puts each leaf of a tree under its dotted key.
+fn flatten(prefix: &str, tree: Value, out: &mut BTreeMap<String, (Value, Origin)>) {
+    match tree {
+        Value::Table(table) => {
+            for (name, value) in table {
+                flatten(&join(prefix, &name), value, out);
+            }
+        }
+        leaf => {
+            out.insert(prefix.to_owned(), (leaf, Origin::Default));
+        }
+    }
+}
+
+fn join(prefix: &str, name: &str) -> String {
+    if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") }
+}
+
+/// The tree whose leaves stand under dotted keys.
+fn nest(values: &BTreeMap<String, (Value, Origin)>) -> Value {
+    let mut root = toml::Table::new();
+    for (key, (value, _)) in values {
+        let mut table = &mut root;
+        let mut names: Vec<&str> = key.split('.').collect();
+        let last = names.pop().unwrap_or_default();
+        for name in names {
+            let inner = table.entry(name).or_insert_with(|| Value::Table(toml::Table::new()));
+            let Value::Table(inner) = inner else { unreachable!("no key is both a value and a section") };
+            table = inner;
+        }
+        table.insert(last.to_owned(), value.clone());
+    }
+    Value::Table(root)
+}
+
+#[cfg(test)]
+mod tests;

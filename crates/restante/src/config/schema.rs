@@ -1,0 +1,219 @@
+//! The settings and their defaults. Each is parsed here, once, into a type that cannot be wrong.
+//!
+//! `restante.toml` in the repository says what each one means; a test keeps the two together.
+
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    num::NonZero,
+    path::{Path, PathBuf},
+};
+
+use restante_archive::{EngineUrl, LogConfig, Retention};
+use restante_waku::rest::RestConfig;
+use serde::{Deserialize, Serialize};
+
+use super::words::{self, LogFilter};
+
+/// Everything that can be set.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Config {
+    pub(crate) server: Server,
+    pub(crate) archive: Archive,
+    pub(crate) rest: Rest,
+    pub(crate) waku: Waku,
+    pub(crate) log: Log,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Server {
+    pub(crate) data_dir: PathBuf,
+    pub(crate) grace_seconds: NonZero<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Archive {
+    /// `None`, written as an empty text, is the embedded engine below the data folder.
+    #[serde(with = "words::text_or_empty")]
+    pub(crate) url: Option<EngineUrl>,
+    #[serde(with = "words::text")]
+    pub(crate) retention: Retention,
+    pub(crate) retention_interval_seconds: NonZero<u64>,
+    pub(crate) log: ArchiveLog,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ArchiveLog {
+    pub(crate) window_seconds: NonZero<u64>,
+    pub(crate) segment_bytes: NonZero<u64>,
+    pub(crate) segment_messages: NonZero<u64>,
+    pub(crate) open_segments: NonZero<usize>,
+    pub(crate) quiet_seconds: u64,
+    pub(crate) queue_bytes: NonZero<usize>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Rest {
+    pub(crate) address: IpAddr,
+    pub(crate) port: u16,
+    pub(crate) connections_max: NonZero<usize>,
+    pub(crate) header_timeout_ms: NonZero<u64>,
+    pub(crate) request_timeout_ms: NonZero<u64>,
+    pub(crate) requests_max: NonZero<usize>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Waku {
+    /// `None`, written as -1, takes messages of any cluster.
+    #[serde(with = "words::number_or_any")]
+    pub(crate) cluster_id: Option<u16>,
+    pub(crate) shards: Vec<u16>,
+    pub(crate) shards_in_network: u16,
+    pub(crate) max_message_bytes: NonZero<usize>,
+    pub(crate) timestamp_window_seconds: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Log {
+    #[serde(with = "words::text")]
+    pub(crate) level: LogFilter,
+    pub(crate) format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line, for machines.
+    Json,
+}
+
+impl Config {
+    /// The archive's URL, with the default filled in.
+    pub(crate) fn archive_url(&self) -> EngineUrl {
+        match &self.archive.url {
+            Some(url) => url.clone(),
+            None => log_below(&self.server.data_dir),
+        }
+    }
+
+    /// The first pair of settings that contradict each other: the key to blame and what is wrong.
+    pub(crate) fn contradiction(&self) -> Option<(&'static str, String)> {
+        if !self.waku.shards.is_empty() && self.waku.cluster_id.is_none() {
+            return Some(("waku.shards", "a shard belongs to a cluster: set waku.cluster_id too".into()));
+        }
+        None
+    }
+}
+
+/// The embedded engine's folder below a data folder.
+fn log_below(data_dir: &Path) -> EngineUrl {
+    EngineUrl::Log(data_dir.join("archive"))
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self { data_dir: "data".into(), grace_seconds: nonzero(10) }
+    }
+}
+
+impl Default for Archive {
+    fn default() -> Self {
+        Self {
+            url: None,
+            retention: Retention::default(),
+            retention_interval_seconds: nonzero(60),
+            log: ArchiveLog::default(),
+        }
+    }
+}
+
+impl Default for ArchiveLog {
+    fn default() -> Self {
+        let engine = LogConfig::default();
+        Self {
+            window_seconds: nonzero(engine.window_seconds),
+            segment_bytes: nonzero(engine.segment_bytes),
+            segment_messages: nonzero(engine.segment_messages),
+            open_segments: nonzero(engine.open_segments),
+            quiet_seconds: engine.quiet_seconds,
+            queue_bytes: nonzero(engine.queue_bytes),
+        }
+    }
+}
+
+impl From<&ArchiveLog> for LogConfig {
+    fn from(log: &ArchiveLog) -> Self {
+        Self {
+            window_seconds: log.window_seconds.get(),
+            segment_bytes: log.segment_bytes.get(),
+            segment_messages: log.segment_messages.get(),
+            open_segments: log.open_segments.get(),
+            quiet_seconds: log.quiet_seconds,
+            queue_bytes: log.queue_bytes.get(),
+        }
+    }
+}
+
+impl Default for Rest {
+    fn default() -> Self {
+        let door = RestConfig::default();
+        Self {
+            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            port: 8645, // the port of nwaku's REST door
+            connections_max: nonzero(door.connections_max),
+            header_timeout_ms: nonzero(door.header_timeout_ms),
+            request_timeout_ms: nonzero(door.request_timeout_ms),
+            requests_max: nonzero(door.requests_max),
+        }
+    }
+}
+
+impl Default for Waku {
+    fn default() -> Self {
+        let door = RestConfig::default();
+        Self {
+            cluster_id: door.cluster_id,
+            shards: door.shards,
+            shards_in_network: door.shards_in_network,
+            max_message_bytes: nonzero(door.max_message_bytes),
+            timestamp_window_seconds: door.timestamp_window_seconds,
+        }
+    }
+}
+
+impl From<&Config> for RestConfig {
+    fn from(config: &Config) -> Self {
+        let (rest, waku) = (&config.rest, &config.waku);
+        Self {
+            cluster_id: waku.cluster_id,
+            shards: waku.shards.clone(),
+            shards_in_network: waku.shards_in_network,
+            max_message_bytes: waku.max_message_bytes.get(),
+            timestamp_window_seconds: waku.timestamp_window_seconds,
+            connections_max: rest.connections_max.get(),
+            header_timeout_ms: rest.header_timeout_ms.get(),
+            request_timeout_ms: rest.request_timeout_ms.get(),
+            requests_max: rest.requests_max.get(),
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { level: LogFilter::default(), format: LogFormat::Text }
+    }
+}
+
+/// A default as its non-zero type.
+fn nonzero<T, N: TryFrom<T>>(value: T) -> N {
+    N::try_from(value).ok().expect("no default is zero")
+}

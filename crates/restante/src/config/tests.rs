@@ -1,0 +1,146 @@
+use std::collections::BTreeSet;
+
+use super::*;
+
+fn set(file: &str, variables: &[(&str, &str)]) -> Result<Effective, ConfigError> {
+    let mut effective = Effective::defaults();
+    for setting in file::parse(file, Path::new("some.toml"))? {
+        effective.set(setting)?;
+    }
+    let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    for setting in env::read(variables, &effective)? {
+        effective.set(setting)?;
+    }
+    effective.check_together()?;
+    Ok(effective)
+}
+
+fn error(file: &str, variables: &[(&str, &str)]) -> String {
+    let error = set(file, variables).unwrap_err().to_string();
+    assert!(!error.contains('\n'), "an error is one line: {error}");
+    error
+}
+
+/// The file in the repository is the documentation of every key, so it must say what the code does.
+#[test]
+fn the_file_in_the_repository_has_every_key_at_its_default() {
+    let text = include_str!("../../../../restante.toml");
+    let effective = set(text, &[]).unwrap();
+    assert_eq!(effective.config, Config::default());
+
+    let in_file = file::parse(text, Path::new("restante.toml")).unwrap();
+    let in_file: BTreeSet<String> = in_file.into_iter().map(|setting| setting.key).collect();
+    let known: BTreeSet<String> = Effective::defaults().values.into_keys().collect();
+    assert_eq!(in_file, known);
+}
+
+#[test]
+fn the_engines_and_the_doors_defaults_are_ours() {
+    let log = restante_archive::LogConfig::from(&Config::default().archive.log);
+    assert_eq!(log, restante_archive::LogConfig::default());
+    let rest = restante_waku::rest::RestConfig::from(&Config::default());
+    assert_eq!(rest, restante_waku::rest::RestConfig::default());
+}
+
+#[test]
+fn stronger_sources_win_and_origins_are_kept() {
+    let file = "[rest]\nport = 1\naddress = \"::1\"\n\n[log]\nlevel = \"warn\"\n";
+    let mut effective =
+        set(file, &[("RESTANTE_REST__PORT", "2"), ("RESTANTE_WAKU__CLUSTER_ID", "16")]).unwrap();
+    effective
+        .set(Setting { key: "log.level".into(), value: "debug".into(), origin: Origin::Flag("--log-level") })
+        .unwrap();
+
+    assert_eq!(effective.config.rest.port, 2);
+    assert_eq!(effective.config.waku.cluster_id, Some(16));
+    let origin = |key: &str| effective.values[key].1.to_string();
+    assert_eq!(origin("rest.address"), "some.toml:3");
+    assert_eq!(origin("rest.port"), "environment RESTANTE_REST__PORT");
+    assert_eq!(origin("log.level"), "flag --log-level");
+    assert_eq!(origin("log.format"), "default");
+}
+
+#[test]
+fn every_key_can_be_set_by_its_variable() {
+    let effective = Effective::defaults();
+    for (key, value, _) in effective.iter() {
+        let text = match value {
+            Value::String(text) => text.clone(),
+            Value::Array(_) => String::new(),
+            other => other.to_string(),
+        };
+        let name = env::variable(key);
+        let set = set("", &[(&name, &text)]).unwrap();
+        assert_eq!(set.config, Config::default(), "{name}={text}");
+        assert_eq!(set.values[key].1, Origin::Environment(name));
+    }
+}
+
+#[test]
+fn lists_are_written_with_commas_in_the_environment() {
+    let variables = [("RESTANTE_WAKU__SHARDS", "0, 3"), ("RESTANTE_WAKU__CLUSTER_ID", "1")];
+    assert_eq!(set("", &variables).unwrap().config.waku.shards, [0, 3]);
+}
+
+#[test]
+fn unknown_keys_are_errors_that_name_the_nearest() {
+    assert_eq!(
+        error("[rest]\nprot = 1\n", &[]),
+        "some.toml:2: there is no setting 'rest.prot': did you mean 'rest.port'?"
+    );
+    assert_eq!(error("\n\n[tls]\ncert = 1", &[]), "some.toml:4: there is no setting 'tls.cert'");
+    assert_eq!(error("rest = 5", &[]), "some.toml:1: 'rest' is a section and takes no value");
+    assert_eq!(
+        error("", &[("RESTANTE_ARCHIVE_URL", "x")]),
+        "there is no setting for the environment variable 'RESTANTE_ARCHIVE_URL': did you mean 'RESTANTE_ARCHIVE__URL'?"
+    );
+    assert!(error("", &[("RESTANTE_TLS__CERT", "x")]).contains("RESTANTE_TLS__CERT"));
+}
+
+#[test]
+fn variables_of_others_are_left_alone() {
+    let variables = [
+        ("RESTANTE_TEST_REQUIRE", "log"),
+        ("RESTANTE_SERVICES__DIR", "x"),
+        ("RESTANTE_PORT", "tcp://1"),
+        ("HOME", "/"),
+    ];
+    assert_eq!(set("", &variables).unwrap().config, Config::default());
+}
+
+#[test]
+fn wrong_values_name_the_key_and_the_place() {
+    for (file, expected) in [
+        ("rest.port = 70000", "some.toml:1: rest.port: invalid value: integer `70000`, expected u16"),
+        ("rest.port = \"http\"", "some.toml:1: rest.port: invalid type: string \"http\", expected u16"),
+        ("rest.address = \"localhost\"", "some.toml:1: rest.address: invalid IP address syntax"),
+        ("server.grace_seconds = 0", "some.toml:1: server.grace_seconds: invalid value: integer `0`"),
+        ("archive.url = \"tape:1\"", "some.toml:1: archive.url: archive URL 'tape:1' is not understood"),
+        (
+            "archive.retention = \"age:1\"",
+            "some.toml:1: archive.retention: retention rule 'age:1' is not understood",
+        ),
+        (
+            "waku.cluster_id = 65536",
+            "some.toml:1: waku.cluster_id: 65536 is neither -1 (any) nor from 0 to 65535",
+        ),
+        ("waku.shards = [1]", "some.toml:1: waku.shards: a shard belongs to a cluster"),
+        ("log.level = \"loud\"", "some.toml:1: log.level: log level 'loud' is not understood"),
+        ("log.format = \"xml\"", "some.toml:1: log.format: unknown variant `xml`"),
+        ("\n[rest\n", "some.toml:2: "),
+        ("a = 1\na = 2", "some.toml:2: duplicate key"),
+    ] {
+        let error = error(file, &[]);
+        assert!(error.starts_with(expected), "{file}\n  got      {error}\n  expected {expected}");
+    }
+    let error = error("", &[("RESTANTE_REST__PORT", "http")]);
+    assert!(error.starts_with("environment RESTANTE_REST__PORT: rest.port: invalid type"), "{error}");
+}
+
+#[test]
+fn a_named_file_must_be_there_and_the_default_one_need_not() {
+    let missing = Path::new("no-such-folder/restante.toml");
+    assert_eq!(file::read(None, missing).unwrap(), []);
+    let error = file::read(Some(missing), missing).unwrap_err().to_string();
+    assert!(error.starts_with("can't read the configuration no-such-folder/restante.toml: "), "{error}");
+}

@@ -1,0 +1,92 @@
+//! How the binary ends: the exit codes, and errors as one line on stderr.
+
+use std::{io, process::ExitCode};
+
+use restante_core::ErrorKind;
+
+use crate::config::ConfigError;
+
+/// It failed, or something wrong was found.
+const FAILED: u8 = 1;
+/// The command line or the configuration can't be used; clap ends with the same code.
+const USAGE: u8 = 2;
+/// Somebody else holds what is needed.
+const HELD: u8 = 3;
+
+/// A command line that can't be used, found after clap had read it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct UsageError(pub(crate) String);
+
+/// The code of a command that did its work and found something wrong.
+pub(crate) fn found_wrong() -> ExitCode {
+    ExitCode::from(FAILED)
+}
+
+/// Says what went wrong and gives the code to end with.
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    if is_closed_pipe(error) {
+        return ExitCode::SUCCESS; // `restante query | head`: the reader has what it wanted
+    }
+    eprintln!("restante: {}", one_line(error));
+    ExitCode::from(code(error))
+}
+
+fn code(error: &anyhow::Error) -> u8 {
+    for cause in error.chain() {
+        if cause.is::<ConfigError>() || cause.is::<UsageError>() {
+            return USAGE;
+        }
+        let is_conflict = |error: &restante_archive::Error| error.kind() == ErrorKind::Conflict;
+        let is_taken = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
+        if cause.downcast_ref().is_some_and(is_conflict) || cause.downcast_ref().is_some_and(is_taken) {
+            return HELD;
+        }
+    }
+    FAILED
+}
+
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let closed = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+    error.downcast_ref().is_some_and(closed)
+}
+
+/// The error and its causes, joined by colons. A cause whose words stand in the line already is left out.
+fn one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain() {
+        let text = cause.to_string().replace('\n', " ");
+        if line.is_empty() {
+            line = text;
+        } else if !line.contains(&text) {
+            line = format!("{line}: {text}");
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn busy() -> anyhow::Error {
+        anyhow::Error::new(io::Error::new(io::ErrorKind::AddrInUse, "in use")).context("can't listen")
+    }
+
+    #[test]
+    fn the_code_tells_what_kind_of_trouble_it_was() {
+        let locked = restante_archive::Error::new(ErrorKind::Conflict, "locked");
+        assert_eq!(code(&anyhow::Error::new(locked).context("can't open")), HELD);
+        assert_eq!(code(&busy()), HELD);
+        assert_eq!(code(&UsageError("both".into()).into()), USAGE);
+        assert_eq!(code(&anyhow::anyhow!("disk")), FAILED);
+    }
+
+    #[test]
+    fn causes_are_joined_and_not_repeated() {
+        assert_eq!(one_line(&busy()), "can't listen: in use");
+        let inner = io::Error::other("no\nroom");
+        let error = anyhow::Error::new(inner).context("can't write x: no room");
+        assert_eq!(one_line(&error), "can't write x: no room");
+    }
+}

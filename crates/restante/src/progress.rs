@@ -1,0 +1,60 @@
+//! Progress of long work, on stderr; nothing is shown when that is no terminal.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// A bar, or a spinner where the end is not known.
+#[derive(Debug)]
+pub(crate) struct Progress(ProgressBar);
+
+impl Progress {
+    /// Counts bytes.
+    pub(crate) fn bytes(what: &'static str, total: Option<u64>) -> Self {
+        Self::new(
+            what,
+            total,
+            "{binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}",
+            "{binary_bytes}",
+        )
+    }
+
+    /// Counts messages.
+    pub(crate) fn messages(what: &'static str, total: Option<u64>) -> Self {
+        Self::new(
+            what,
+            total,
+            "{human_pos} of {human_len} messages, {per_sec}",
+            "{human_pos} messages, {per_sec}",
+        )
+    }
+
+    fn new(what: &'static str, total: Option<u64>, with_end: &str, without_end: &str) -> Self {
+        let (bar, template) = match total {
+            Some(total) => (ProgressBar::new(total), format!("{{msg}} {{wide_bar}} {with_end} {{eta}}")),
+            None => (ProgressBar::new_spinner(), format!("{{spinner}} {{msg}} {without_end}")),
+        };
+        let style = ProgressStyle::with_template(&template).expect("both templates are well-formed");
+        bar.set_style(style);
+        bar.set_message(what);
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Self(bar)
+    }
+
+    /// So much is done.
+    pub(crate) fn set(&self, done: u64) {
+        self.0.set_position(done);
+    }
+
+    /// So much is done of so much.
+    pub(crate) fn set_of(&self, done: u64, total: u64) {
+        self.0.set_length(total);
+        self.0.set_position(done);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

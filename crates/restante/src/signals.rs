@@ -1,0 +1,50 @@
+//! SIGTERM and SIGINT: the first asks the server to stop, the second ends the process.
+
+use std::process;
+
+use anyhow::Context;
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::watch,
+};
+use tracing::{info, warn};
+
+/// Whether the server was told to stop. Clones hear the same signal.
+#[derive(Clone, Debug)]
+pub(crate) struct Stop(watch::Receiver<bool>);
+
+impl Stop {
+    /// Starts to listen for signals.
+    pub(crate) fn on_signals() -> anyhow::Result<Self> {
+        let terminate = signal(SignalKind::terminate()).context("can't listen for SIGTERM")?;
+        let interrupt = signal(SignalKind::interrupt()).context("can't listen for SIGINT")?;
+        let (tell, stop) = watch::channel(false);
+        tokio::spawn(listen(terminate, interrupt, tell));
+        Ok(Self(stop))
+    }
+
+    /// Returns when the server was told to stop.
+    pub(crate) async fn told(mut self) {
+        let is_listener_gone = self.0.wait_for(|is_told| *is_told).await.is_err();
+        if is_listener_gone {
+            // The listener is gone, so no signal can come any more: wait for nothing rather than stop for nothing.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+async fn listen(mut terminate: Signal, mut interrupt: Signal, tell: watch::Sender<bool>) {
+    let name = next(&mut terminate, &mut interrupt).await.1;
+    info!(signal = name, "stopping: finishing what was accepted");
+    let _ = tell.send(true); // nobody listens when the server is ending anyway
+    let (number, name) = next(&mut terminate, &mut interrupt).await;
+    warn!(signal = name, "ending at once");
+    process::exit(128 + number); // what a shell reports for a process that the signal has killed
+}
+
+async fn next(terminate: &mut Signal, interrupt: &mut Signal) -> (i32, &'static str) {
+    tokio::select! {
+        _ = terminate.recv() => (SignalKind::terminate().as_raw_value(), "SIGTERM"),
+        _ = interrupt.recv() => (SignalKind::interrupt().as_raw_value(), "SIGINT"),
+    }
+}

@@ -1,0 +1,89 @@
+//! Messages outside an archive: in files, in pipes, in answers over REST.
+
+pub(crate) mod json;
+mod ndjson;
+mod protobuf;
+mod read;
+mod write;
+
+use std::fmt;
+
+use bytes::Bytes;
+use restante_archive::{BODY_BYTES_MAX, CHANNEL_BYTES_MAX, Message, TOPIC_BYTES_MAX};
+use restante_core::{MessageHash, Timestamp};
+use restante_waku_wire::{WakuMessageView, message_hash};
+
+pub(crate) use read::{Reader, Refused};
+pub(crate) use write::Writer;
+
+/// How messages stand in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum FileFormat {
+    /// One JSON object a line, as the REST export gives.
+    Ndjson,
+    /// Protobuf `WakuMessageKeyValue`, each behind its length.
+    Protobuf,
+}
+
+impl FileFormat {
+    /// The format that a file's name tells: protobuf for `.pb`, `.binpb` and `.bin`, else NDJSON.
+    pub(crate) fn of_name(path: &std::path::Path) -> Self {
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("pb" | "binpb" | "bin") => Self::Protobuf,
+            _ => Self::Ndjson,
+        }
+    }
+}
+
+/// A message that can't be taken, and why.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Unfit(String);
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The message for an archive, when its parts belong together: the hash is computed anew, so that a damaged or forged
+/// record is not taken under another's name.
+fn verified(stated: MessageHash, pubsub_topic: &str, wire: Bytes) -> Result<Message, Unfit> {
+    let unfit = |what: String| Err(Unfit(what));
+    if pubsub_topic.is_empty() {
+        return unfit("the pubsub topic is empty".into());
+    }
+    let view = WakuMessageView::parse(&wire).map_err(|error| Unfit(format!("message: {error}")))?;
+    view.check().map_err(|error| Unfit(format!("message: {error}")))?;
+    // 14/WAKU2-MESSAGE: implementations disagree on the hash of a message without a timestamp, so it has no sure name.
+    let Some(timestamp) = view.timestamp else { return unfit("message: timestamp is missing".into()) };
+    let computed = message_hash(
+        pubsub_topic,
+        view.payload,
+        view.content_topic,
+        view.meta.unwrap_or_default(),
+        timestamp,
+    );
+    if computed != stated {
+        return unfit(format!("the hash is {stated}, and that of its content {computed}"));
+    }
+    for (what, len, max) in [
+        ("message", wire.len(), BODY_BYTES_MAX),
+        ("pubsub topic", pubsub_topic.len(), CHANNEL_BYTES_MAX),
+        ("content topic", view.content_topic.len(), TOPIC_BYTES_MAX),
+    ] {
+        if len > max {
+            return unfit(format!("{what} of {len} bytes is too long: the limit is {max}"));
+        }
+    }
+    let topic = view.content_topic.into();
+    Ok(Message {
+        message_hash: computed,
+        channel: pubsub_topic.into(),
+        topic,
+        timestamp: Timestamp(timestamp),
+        body: wire,
+    })
+}
+
+#[cfg(test)]
+mod tests;

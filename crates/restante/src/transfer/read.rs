@@ -1,0 +1,115 @@
+//! Reading messages from a file in batches.
+
+use std::{
+    fmt,
+    io::{self, BufRead},
+};
+
+use restante_archive::Message;
+
+use super::{FileFormat, Unfit, ndjson, protobuf};
+
+/// Messages in one batch: enough that a sync to disk costs little for each.
+const BATCH_MESSAGES_MAX: usize = 4_000;
+/// A batch ends with the message that brings its bodies to this many bytes.
+const BATCH_BYTES_MAX: usize = 16 << 20;
+/// Refused records that are listed; more are only counted.
+const LISTED_MAX: usize = 20;
+
+/// Reads messages, checks each, and keeps account of those that it refuses.
+pub(crate) struct Reader {
+    source: Box<dyn BufRead + Send>,
+    format: FileFormat,
+    buffer: Vec<u8>,
+    /// NDJSON: lines read. Protobuf: bytes read.
+    place: u64,
+    is_lost: bool,
+    refused: Refused,
+}
+
+/// What stood where a record should begin.
+pub(super) enum Next {
+    End,
+    Message(Message),
+    /// The record is wrong, the one behind it may be right.
+    Unfit(Unfit),
+    /// The record is wrong, and where the one behind it begins can't be known.
+    Lost(Unfit),
+}
+
+/// The records that were not taken.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Refused {
+    /// How many.
+    pub(crate) count: u64,
+    /// Where and why, for the first of them.
+    pub(crate) listed: Vec<String>,
+}
+
+impl Reader {
+    pub(crate) fn new(source: Box<dyn BufRead + Send>, format: FileFormat) -> Self {
+        Self { source, format, buffer: Vec::new(), place: 0, is_lost: false, refused: Refused::default() }
+    }
+
+    /// The next messages; none at the end.
+    pub(crate) fn batch(&mut self) -> io::Result<Vec<Message>> {
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        while batch.len() < BATCH_MESSAGES_MAX && bytes < BATCH_BYTES_MAX {
+            let Some(message) = self.next()? else { break };
+            bytes += message.body.len();
+            batch.push(message);
+        }
+        Ok(batch)
+    }
+
+    /// What was refused until now.
+    pub(crate) fn refused(&self) -> &Refused {
+        &self.refused
+    }
+
+    /// The next sound message; those before it that are not are refused.
+    fn next(&mut self) -> io::Result<Option<Message>> {
+        while !self.is_lost {
+            let place = self.place;
+            match self.record()? {
+                Next::End => break,
+                Next::Message(message) => return Ok(Some(message)),
+                Next::Unfit(unfit) => self.refuse(place, &unfit),
+                Next::Lost(unfit) => {
+                    self.is_lost = true;
+                    self.refuse(place, &unfit);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn record(&mut self) -> io::Result<Next> {
+        match self.format {
+            FileFormat::Protobuf => protobuf::next(&mut self.source, &mut self.buffer, &mut self.place),
+            FileFormat::Ndjson => ndjson::next(&mut self.source, &mut self.buffer, &mut self.place),
+        }
+    }
+
+    fn refuse(&mut self, place_before: u64, unfit: &Unfit) {
+        self.refused.count += 1;
+        if self.refused.listed.len() == LISTED_MAX {
+            return;
+        }
+        // A line is known when it was read, a record by where it begins.
+        self.refused.listed.push(match self.format {
+            FileFormat::Ndjson => format!("line {}: {unfit}", self.place),
+            FileFormat::Protobuf => format!("byte {place_before}: {unfit}"),
+        });
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader")
+            .field("format", &self.format)
+            .field("place", &self.place)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,100 @@
+//! Help, completions, man pages, and mistakes at the prompt.
+
+use std::fs;
+
+use crate::support::{folder, said, say};
+
+/// Every command that does something, as it is typed.
+const COMMANDS: &[&str] = &[
+    "",
+    "serve",
+    "publish",
+    "query",
+    "archive",
+    "archive stats",
+    "archive check",
+    "archive rebuild",
+    "archive export",
+    "archive import",
+    "archive prune",
+    "bench",
+    "bench history",
+    "bench ingest",
+    "bench pages",
+    "config",
+    "config show",
+    "config check",
+    "completions",
+    "man",
+];
+
+#[test]
+fn every_commands_help_has_an_example() {
+    let (_guard, folder) = folder();
+    for command in COMMANDS {
+        let args: Vec<&str> = command.split_whitespace().chain(["--help"]).collect();
+        let help = said(&folder, &args);
+        assert!(help.contains("Example"), "restante {command} --help has no example:\n{help}");
+        assert!(help.contains("restante"), "{help}");
+    }
+}
+
+#[test]
+fn mistakes_at_the_prompt_are_named() {
+    let (_guard, folder) = folder();
+    let everything = "f".repeat(128);
+    for (args, expected) in [
+        (&["serve", "--rest-prot", "1"][..], "--rest-port"),
+        (&["serv"], "serve"),
+        (&["serve", "--rest-port", "http"], "http"),
+        (&["serve", "--max-msg-size", "big"], "150KiB"),
+        (&["query", "--start", "yesterday"], "-1h"),
+        (&["query", "--bloom", "ff"], "128 hex digits"),
+        (&["query", "--bloom", &everything, "--content-topic", "x"], "--content-topic"),
+        (&["query", "--rest", "http://x", "--archive", "memory:"], "--archive"),
+        (&["query", "--archive", "tape:1"], "log:<folder>"),
+        (&["archive", "prune", "--policy", "age:1"], "time:<seconds>"),
+        (&["query", "--rest", "https://127.0.0.1"], "TLS"),
+        (&["publish", "--payload", "x"], "--content-topic"),
+        (&["publish", "--content-topic", "x", "--payload", "x", "--payload-file", "y"], "--payload"),
+    ] {
+        let said = say(&folder, args);
+        assert_eq!(said.code, 2, "{args:?}: {}", said.err);
+        assert!(said.err.contains(expected), "{args:?} does not say {expected}:\n{}", said.err);
+        assert_eq!(said.out, "", "{args:?}");
+    }
+}
+
+#[test]
+fn a_server_that_is_not_there_is_named_in_one_line() {
+    let (_guard, folder) = folder();
+    // Port 1 is reserved (tcpmux) and nobody listens there.
+    let said = say(&folder, &["query", "--rest", "http://127.0.0.1:1"]);
+    assert_eq!(said.code, 1);
+    assert_eq!(said.err.lines().count(), 1, "{}", said.err);
+    assert!(said.err.starts_with("restante: can't reach http://127.0.0.1:1: "), "{}", said.err);
+    assert!(said.err.contains("is a server running there?"), "{}", said.err);
+}
+
+#[test]
+fn completions_know_the_commands() {
+    let (_guard, folder) = folder();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = said(&folder, &["completions", shell]);
+        for word in ["restante", "rest-port", "rebuild", "content-topic"] {
+            assert!(script.contains(word), "{word} is missing for {shell}");
+        }
+    }
+}
+
+#[test]
+fn there_is_a_man_page_for_every_command() {
+    let (_guard, folder) = folder();
+    said(&folder, &["man", "--out", "pages"]);
+    for command in COMMANDS {
+        let name = ["restante"].into_iter().chain(command.split_whitespace()).collect::<Vec<_>>().join("-");
+        let page = fs::read_to_string(folder.join("pages").join(format!("{name}.1"))).unwrap();
+        assert!(page.contains(".SH SYNOPSIS"), "{name}");
+        assert!(page.contains("Example"), "{name} shows no example");
+    }
+}

@@ -1,0 +1,12 @@
+//! End to end: the built binary, driven as people and scripts drive it.
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that can't go on has failed")]
+
+mod support;
+
+mod command_line;
+mod configuration;
+mod crash;
+mod hostile;
+mod metrics;
+mod serving;
+mod transfer;

@@ -1,0 +1,232 @@
+//! A server's life: started, used, stopped in order, started again.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpStream,
+};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{
+    CONTENT_TOPIC, PUBSUB_TOPIC, Server, folder, message, now, publish_path, said, say, say_with_input,
+    wait_until,
+};
+
+#[test]
+fn what_is_published_by_either_way_is_queried_by_either_way() {
+    let (_guard, folder) = folder();
+    let server = Server::start(&folder);
+    let url = server.url();
+    let topics = ["--pubsub-topic", PUBSUB_TOPIC, "--content-topic", CONTENT_TOPIC];
+
+    server.publish("by http");
+    let hash =
+        said(&folder, &[&["publish", "--rest", &url, "--payload", "by command"], &topics[..]].concat());
+    let piped = say_with_input(&folder, &[&["publish", "--rest", &url], &topics[..]].concat(), b"by pipe");
+    assert_eq!(piped.code, 0, "{}", piped.err);
+
+    assert_eq!(server.payloads(2), ["by http", "by command", "by pipe"]);
+    let found = said(&folder, &["query", "--rest", &url, "--hash", hash.trim()]);
+    let entry: Value = serde_json::from_str(&found).unwrap();
+    assert_eq!(entry["messageHash"], hash.trim());
+    assert_eq!(crate::support::payload_of(&entry), "by command");
+    assert_eq!(server.stop().code(), Some(0));
+}
+
+#[test]
+fn queries_page_in_both_directions_up_to_their_limit() {
+    let (_guard, folder) = folder();
+    let server = Server::start(&folder);
+    let begin = now();
+    for number in 0..230 {
+        let answer = server.post(&publish_path(), &message(&number.to_string(), begin + number));
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    let query = |args: &[&str]| -> Vec<String> {
+        let lines = said(&folder, &[&["query", "--rest", &server.url()], args].concat());
+        lines.lines().map(|line| crate::support::payload_of(&serde_json::from_str(line).unwrap())).collect()
+    };
+    let numbers =
+        |range: std::ops::Range<i32>| -> Vec<String> { range.map(|number| number.to_string()).collect() };
+    let mut newest_first = numbers(0..230);
+    newest_first.reverse();
+
+    assert_eq!(query(&[]), numbers(0..230));
+    assert_eq!(query(&["--limit", "150"]), numbers(0..150));
+    assert_eq!(query(&["--backward"]), newest_first);
+    assert_eq!(query(&["--backward", "--limit", "101"]), newest_first[..101]);
+    assert_eq!(query(&["--start", "-1h", "--end", &(begin + 7).to_string()]), numbers(0..7));
+    assert_eq!(query(&["--content-topic", "/other/1/x/proto"]), Vec::<String>::new());
+    assert_eq!(query(&["--content-topic", CONTENT_TOPIC, "--limit", "3"]), numbers(0..3));
+    assert_eq!(query(&["--bloom", &"f".repeat(128)]), numbers(0..230));
+    assert_eq!(query(&["--bloom", &"0".repeat(128)]), Vec::<String>::new());
+    assert_eq!(server.payloads(7), numbers(0..230));
+
+    let table = said(&folder, &["query", "--rest", &server.url(), "--format", "table", "--limit", "2"]);
+    assert_eq!(table.lines().count(), 3, "{table}");
+    assert!(table.contains(CONTENT_TOPIC), "{table}");
+}
+
+#[test]
+fn messages_are_there_after_an_orderly_restart() {
+    let (_guard, folder) = folder();
+    let server = Server::start(&folder);
+    for number in 0..20 {
+        server.publish(&number.to_string());
+    }
+    let before = server.payloads(100);
+    assert_eq!(server.stop().code(), Some(0));
+
+    let server = Server::start(&folder);
+    assert_eq!(server.payloads(100), before);
+    assert_eq!(before.len(), 20);
+}
+
+#[test]
+fn an_interrupt_stops_in_order_too() {
+    let (_guard, folder) = folder();
+    let server = Server::start(&folder);
+    server.signal(Signal::INT);
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn an_archive_is_read_beside_its_server() {
+    let (_guard, folder) = folder();
+    let server = Server::start(&folder);
+    server.publish("one");
+    let lines = said(&folder, &["query", "--archive", "log:data/archive"]);
+    assert_eq!(lines.lines().count(), 1, "{lines}");
+    let stats: Value =
+        serde_json::from_str(&said(&folder, &["archive", "stats", "--format", "json"])).unwrap();
+    assert_eq!(stats["messages"], 1);
+    assert!(said(&folder, &["archive", "stats"]).contains("messages   1\n"));
+    assert!(said(&folder, &["archive", "check"]).contains("all sound"));
+    assert_eq!(server.payloads(100), ["one"]);
+}
+
+#[test]
+fn a_second_server_on_the_same_folder_is_turned_away() {
+    let (_guard, folder) = folder();
+    let server = Server::start(&folder);
+    let second = say(&folder, &["serve", "--rest-port", "0"]);
+    assert_eq!(second.code, 3, "{}", second.err);
+    let line = second.err.lines().find(|line| line.starts_with("restante: ")).unwrap();
+    assert!(line.contains("can't open the archive log:data/archive"), "{line}");
+    for command in ["rebuild", "prune"] {
+        let args: &[&str] = if command == "prune" { &["--policy", "capacity:1"] } else { &[] };
+        let refused = say(&folder, &[&["archive", command], args].concat());
+        assert_eq!(refused.code, 3, "archive {command}: {}", refused.err);
+    }
+    server.publish("still here");
+    assert_eq!(server.payloads(100), ["still here"]);
+}
+
+#[test]
+fn a_taken_port_is_named() {
+    let (_guard, folder) = folder();
+    let server = Server::start(&folder);
+    let port = server.address().port().to_string();
+    let second = say(&folder, &["serve", "--rest-port", &port, "--archive", "memory:"]);
+    assert_eq!(second.code, 3, "{}", second.err);
+    let line = second.err.lines().find(|line| line.starts_with("restante: ")).unwrap();
+    assert!(line.contains(&format!("can't listen on 127.0.0.1:{port}")), "{line}");
+    assert!(line.contains("--rest-port"), "{line}");
+}
+
+#[test]
+fn retention_works_while_the_server_runs() {
+    let (_guard, folder) = folder();
+    fs::write(folder.join("restante.toml"), "[archive]\nretention_interval_seconds = 1\n").unwrap();
+    let server = Server::start_with(&folder, &["--archive", "memory:", "--retention", "capacity:2"]);
+    for number in 0..5 {
+        server.publish(&number.to_string());
+    }
+    wait_until("retention has removed three", || server.payloads(100) == ["3", "4"]);
+}
+
+#[test]
+fn retention_is_kept_by_hand() {
+    let (_guard, folder) = folder();
+    let server = Server::start(&folder);
+    server.publish("new");
+    assert_eq!(server.stop().code(), Some(0));
+    let none = say(&folder, &["archive", "prune"]);
+    assert_eq!(none.code, 2, "{}", none.err);
+    assert!(none.err.contains("--policy"), "{}", none.err);
+    assert!(said(&folder, &["archive", "prune", "--policy", "time:86400"]).starts_with("removed 0 messages"));
+    let server = Server::start(&folder);
+    assert_eq!(server.payloads(100), ["new"]);
+}
+
+/// A request whose body is not there yet.
+fn begin_request(server: &Server, body: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    let head = format!(
+        "POST {} HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n",
+        publish_path(),
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    // RFC 9110 §10.1.1: the server asks for the body once it works on the request.
+    let mut asked = [0; 25];
+    stream.read_exact(&mut asked).unwrap();
+    assert_eq!(&asked, b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream
+}
+
+/// A server that was told to stop takes no connections any more.
+fn wait_until_stopping(server: &Server) {
+    wait_until("the server takes no connections", || TcpStream::connect(server.address()).is_err());
+}
+
+#[test]
+fn a_request_that_was_begun_is_finished_after_the_signal() {
+    let (_guard, folder) = folder();
+    let server = Server::start(&folder);
+    let body = message("in time", now()).to_string();
+    let mut stream = begin_request(&server, &body);
+    server.signal(Signal::TERM);
+    wait_until_stopping(&server);
+    stream.write_all(body.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    assert_eq!(server.wait().code(), Some(0));
+    assert_eq!(Server::start(&folder).payloads(100), ["in time"]);
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let (_guard, folder) = folder();
+    let server = Server::start(&folder);
+    let _unfinished = begin_request(&server, "never sent");
+    server.signal(Signal::TERM);
+    wait_until_stopping(&server);
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(128 + 15));
+}
+
+#[test]
+fn the_grace_time_is_an_end() {
+    let (_guard, folder) = folder();
+    fs::write(folder.join("restante.toml"), "[server]\ngrace_seconds = 1\n").unwrap();
+    let server = Server::start(&folder);
+    server.publish("kept");
+    let _unfinished = begin_request(&server, "never sent");
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(1));
+    assert_eq!(Server::start(&folder).payloads(100), ["kept"]);
+}
+
+#[test]
+fn a_cluster_of_our_own_takes_only_its_messages() {
+    let (_guard, folder) = folder();
+    let server = Server::start_with(&folder, &["--cluster-id", "1", "--shard", "0", "--archive", "memory:"]);
+    server.publish("ours");
+    let path = "/relay/v1/messages/%2Fwaku%2F2%2Frs%2F1%2F5";
+    assert_eq!(server.post(path, &message("another shard", now())).status, 400);
+    assert_eq!(server.payloads(100), ["ours"]);
+}

@@ -1,0 +1,272 @@
+//! A server in a folder of its own, a small HTTP client, and the command line.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    thread,
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+pub(crate) const PUBSUB_TOPIC: &str = "/waku/2/rs/1/0";
+pub(crate) const CONTENT_TOPIC: &str = "/toy/1/chat/proto";
+
+/// So long a test waits for an answer before it gives up. It is no measurement: a slow machine has time enough.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The command line of the built binary, without the settings of whoever runs the tests.
+pub(crate) fn restante(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_restante"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("RESTANTE_") {
+            command.env_remove(name);
+        }
+    }
+    command.current_dir(folder).stdin(Stdio::null());
+    command
+}
+
+/// What a command said.
+pub(crate) struct Said {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl From<Output> for Said {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code().expect("the command ended by itself"),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+/// Runs a command to its end, in a folder.
+pub(crate) fn say(folder: &Path, args: &[&str]) -> Said {
+    restante(folder).args(args).output().unwrap().into()
+}
+
+/// Runs a command that must succeed, and gives its output.
+pub(crate) fn said(folder: &Path, args: &[&str]) -> String {
+    let said = say(folder, args);
+    assert_eq!(said.code, 0, "restante {args:?}\n{}", said.err);
+    said.out
+}
+
+/// A running server. Dropping it kills it.
+pub(crate) struct Server {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Server {
+    /// Starts a server on a free port with its data below `folder`.
+    pub(crate) fn start(folder: &Path) -> Self {
+        Self::start_with(folder, &[])
+    }
+
+    pub(crate) fn start_with(folder: &Path, args: &[&str]) -> Self {
+        let mut command = restante(folder);
+        command.args(["serve", "--rest-port", "0", "--log-level", "warn"]).args(args);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening on http://");
+        let address =
+            address.unwrap_or_else(|| panic!("the server does not listen: {line:?}")).parse().unwrap();
+        Self { child, address }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits for the server's end.
+    pub(crate) fn wait(mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+
+    /// Stops the server in order and says how it ended.
+    pub(crate) fn stop(self) -> ExitStatus {
+        self.signal(Signal::TERM);
+        self.wait()
+    }
+
+    /// Ends the server without any warning.
+    pub(crate) fn kill(self) {
+        self.signal(Signal::KILL);
+        self.wait();
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Answer {
+        request(self.address, "GET", path, "").expect("the server answers")
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Answer {
+        request(self.address, "POST", path, &body.to_string()).expect("the server answers")
+    }
+
+    /// Publishes a text by HTTP, which must be taken.
+    pub(crate) fn publish(&self, payload: &str) {
+        let answer = self.post(&publish_path(), &message(payload, now()));
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+
+    /// Everything that the server keeps, paged by cursor, as payload texts in the archive's order.
+    pub(crate) fn payloads(&self, page_size: usize) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut cursor = String::new();
+        loop {
+            let answer =
+                self.get(&format!("/store/v3/messages?includeData=true&pageSize={page_size}{cursor}"));
+            assert_eq!(answer.status, 200, "{}", answer.body);
+            let page: Value = serde_json::from_str(&answer.body).unwrap();
+            let messages = page["messages"].as_array().unwrap();
+            assert!(messages.len() <= page_size);
+            found.extend(messages.iter().map(payload_of));
+            match page["paginationCursor"].as_str() {
+                Some(hash) => cursor = format!("&cursor={hash}"),
+                None => return found,
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // it may have ended already
+        let _ = self.child.wait();
+    }
+}
+
+/// The path on which messages of these tests are published.
+pub(crate) fn publish_path() -> String {
+    format!("/relay/v1/messages/{}", PUBSUB_TOPIC.replace('/', "%2F"))
+}
+
+/// A message in nwaku's JSON.
+pub(crate) fn message(payload: &str, timestamp: i64) -> Value {
+    json!({"payload": base64(payload.as_bytes()), "contentTopic": CONTENT_TOPIC, "timestamp": timestamp})
+}
+
+/// The payload of an entry of a store answer, as text.
+pub(crate) fn payload_of(entry: &Value) -> String {
+    let text = entry["message"]["payload"].as_str().unwrap();
+    String::from_utf8(base64_simd::STANDARD.decode_to_vec(text).unwrap()).unwrap()
+}
+
+fn base64(bytes: &[u8]) -> String {
+    base64_simd::STANDARD.encode_to_string(bytes)
+}
+
+/// Nanoseconds since the epoch. Servers take only messages of now.
+pub(crate) fn now() -> i64 {
+    use restante_core::Clock;
+    restante_core::SystemClock.now().nanos()
+}
+
+/// An answer over HTTP.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) body: String,
+}
+
+/// Sends one request on a connection of its own; `None` when no whole answer came.
+pub(crate) fn request(address: SocketAddr, method: &str, path: &str, body: &str) -> Option<Answer> {
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n",
+        body.len()
+    );
+    exchange(address, &[head.as_bytes(), body.as_bytes()].concat())
+}
+
+/// Sends bytes as they are and reads an answer until the server closes the connection.
+pub(crate) fn exchange(address: SocketAddr, bytes: &[u8]) -> Option<Answer> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(bytes).ok()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok()?;
+    let head_len = answer.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
+    let head = String::from_utf8_lossy(&answer[..head_len]).to_ascii_lowercase();
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    let body = &answer[head_len..];
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length:"));
+    let whole = match length {
+        Some(length) => (body.len() == length.trim().parse::<usize>().ok()?).then(|| body.to_vec()),
+        None if head.contains("transfer-encoding: chunked") => unchunked(body),
+        None => Some(body.to_vec()),
+    };
+    Some(Answer { status, body: String::from_utf8_lossy(&whole?).into_owned() })
+}
+
+/// RFC 9112 §7.1: the content of a chunked body; `None` when its end is missing.
+fn unchunked(mut body: &[u8]) -> Option<Vec<u8>> {
+    let mut content = Vec::new();
+    loop {
+        let end = body.windows(2).position(|window| window == b"\r\n")?;
+        let size = usize::from_str_radix(std::str::from_utf8(&body[..end]).ok()?.trim(), 16).ok()?;
+        body = &body[end + 2..];
+        if size == 0 {
+            return Some(content);
+        }
+        content.extend_from_slice(body.get(..size)?);
+        body = body.get(size + 2..)?;
+    }
+}
+
+/// A folder that is gone when the test is over.
+pub(crate) fn folder() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_owned();
+    (folder, path)
+}
+
+/// Runs a command with this text on its stdin.
+pub(crate) fn say_with_input(folder: &Path, args: &[&str], input: &[u8]) -> Said {
+    let mut command = restante(folder);
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    let writer = thread::spawn(move || {
+        let _ = stdin.write_all(&input); // a command may end before it has read everything
+    });
+    let said = child.wait_with_output().unwrap().into();
+    writer.join().unwrap();
+    said
+}
+
+/// Asks again and again until it is so.
+pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let pause = Duration::from_millis(20);
+    let tries = PATIENCE.as_millis() / pause.as_millis();
+    for _ in 0..tries {
+        if is_so() {
+            return;
+        }
+        thread::sleep(pause);
+    }
+    panic!("waited in vain until {what}");
+}

@@ -1,0 +1,86 @@
+//! Messages out of one archive and into another.
+
+use std::{fs, path::Path};
+
+use crate::support::{Server, folder, said, say, say_with_input};
+
+/// An archive below `data` with so many messages.
+fn filled(folder: &Path, count: usize) {
+    let server = Server::start(folder);
+    for number in 0..count {
+        server.publish(&number.to_string());
+    }
+    assert_eq!(server.stop().code(), Some(0));
+}
+
+fn export(folder: &Path, data: &str) -> String {
+    said(folder, &["archive", "export", "--data", data])
+}
+
+#[test]
+fn an_exported_archive_is_the_same_after_import() {
+    let (_guard, folder) = folder();
+    filled(&folder, 50);
+    let lines = export(&folder, "data");
+    assert_eq!(lines.lines().count(), 50);
+    for (name, other) in [("all.ndjson", "first"), ("all.pb", "second")] {
+        said(&folder, &["archive", "export", "--output", name]);
+        let import = say(&folder, &["archive", "import", name, "--data", other]);
+        assert_eq!(import.code, 0, "{}", import.err);
+        assert_eq!(import.err, "stored 50 messages, 0 were there already, 0 refused\n");
+        assert_eq!(export(&folder, other), lines, "{name}");
+
+        let again = say(&folder, &["archive", "import", name, "--data", other]);
+        assert_eq!(again.err, "stored 0 messages, 50 were there already, 0 refused\n");
+        assert_eq!(export(&folder, other), lines, "{name}");
+    }
+    assert_eq!(fs::read_to_string(folder.join("all.ndjson")).unwrap(), lines);
+}
+
+#[test]
+fn a_servers_export_is_the_commands_export() {
+    let (_guard, folder) = folder();
+    filled(&folder, 10);
+    let server = Server::start(&folder);
+    let by_server = server.get("/archive/v1/export");
+    assert_eq!(by_server.status, 200);
+    let parse = |text: &str| -> Vec<serde_json::Value> {
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    assert_eq!(parse(&by_server.body), parse(&export(&folder, "data")));
+    assert_eq!(parse(&by_server.body).len(), 10);
+}
+
+#[test]
+fn part_of_an_archive_is_exported_by_topic_and_time() {
+    let (_guard, folder) = folder();
+    filled(&folder, 3);
+    let count = |args: &[&str]| said(&folder, &[&["archive", "export"], args].concat()).lines().count();
+    assert_eq!(count(&["--start", "-1h"]), 3);
+    assert_eq!(count(&["--end", "-1h"]), 0);
+    assert_eq!(count(&["--content-topic", crate::support::CONTENT_TOPIC]), 3);
+    assert_eq!(count(&["--pubsub-topic", "/waku/2/rs/9/9"]), 0);
+}
+
+#[test]
+fn damaged_records_are_refused_and_the_others_stored() {
+    let (_guard, folder) = folder();
+    filled(&folder, 3);
+    let lines = export(&folder, "data");
+    let mut damaged: Vec<&str> = lines.lines().collect();
+    damaged.insert(1, "{\"messageHash\": \"0x00\"}");
+    let import =
+        say_with_input(&folder, &["archive", "import", "--data", "other"], damaged.join("\n").as_bytes());
+    assert_eq!(import.code, 1, "{}", import.err);
+    assert!(import.err.starts_with("refused: line 2: messageHash: not a message hash"), "{}", import.err);
+    assert!(import.err.ends_with("stored 3 messages, 0 were there already, 1 refused\n"), "{}", import.err);
+    assert_eq!(export(&folder, "other"), lines);
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let (_guard, folder) = folder();
+    let import = say(&folder, &["archive", "import", "none.pb"]);
+    assert_eq!(import.code, 1);
+    assert!(import.err.starts_with("restante: can't open none.pb: "), "{}", import.err);
+}
