@@ -38,11 +38,18 @@ struct ActiveIndex {
     rows: Vec<IndexRow>,
     by_time: Order,
     by_topic: Vec<Order>,
-    by_hash: HashTable<u32>,
+    by_hash: HashTable<HashedRow>,
     hasher: RandomState,
     topics: Vec<(TopicId, TopicName)>,
     log_len: u64,
     body_bytes: u64,
+}
+
+/// A row and the upper half of its hash's hash, so that a growing table needs no look at the rows.
+#[derive(Clone, Copy)]
+struct HashedRow {
+    hash: u32,
+    row: u32,
 }
 
 /// What a commit adds to a segment.
@@ -183,9 +190,8 @@ impl ActiveIndex {
         if let Some(order) = self.by_topic.get_mut(row.topic as usize) {
             order.insert(number, is_less);
         }
-        let hasher = &self.hasher;
-        let hash_of = |row: u32| rows.get(row as usize).map_or(0, |row| hash(hasher, &row.key.message_hash));
-        self.by_hash.insert_unique(hash(hasher, &row.key.message_hash), number, |row| hash_of(*row));
+        let hash = short_hash(&self.hasher, &row.key.message_hash);
+        self.by_hash.insert_unique(spread(hash), HashedRow { hash, row: number }, |other| spread(other.hash));
     }
 
     fn key(&self, row: u32) -> Key {
@@ -194,10 +200,10 @@ impl ActiveIndex {
     }
 
     fn with_hash<'a>(&'a self, wanted: &'a MessageHash) -> impl Iterator<Item = &'a IndexRow> {
-        let candidates = self.by_hash.iter_hash(hash(&self.hasher, wanted));
-        candidates
-            .filter_map(|row| self.rows.get(*row as usize))
-            .filter(move |row| row.key.message_hash == *wanted)
+        let hash = short_hash(&self.hasher, wanted);
+        let candidates = self.by_hash.iter_hash(spread(hash)).filter(move |candidate| candidate.hash == hash);
+        let rows = candidates.filter_map(|candidate| self.rows.get(candidate.row as usize));
+        rows.filter(move |row| row.key.message_hash == *wanted)
     }
 
     fn find_topics(&self, find: &Find<'_>, set: &TopicSet, offsets: &mut Vec<u32>) {
@@ -260,7 +266,14 @@ pub(super) fn in_direction<K: Ord>(key: K, direction: Direction) -> Directed<K> 
     }
 }
 
-fn hash(hasher: &RandomState, hash: &MessageHash) -> u64 {
+/// Eight bytes of a message hash are enough to tell rows apart, and too many to make them equal on purpose.
+fn short_hash(hasher: &RandomState, hash: &MessageHash) -> u32 {
     use std::hash::BuildHasher;
-    hasher.hash_one(hash.0)
+    let first = hash.0.first_chunk::<8>().map_or(0, |first| u64::from_le_bytes(*first));
+    (hasher.hash_one(first) >> 32) as u32
+}
+
+/// The hash table takes buckets from the lower bits and tags from the upper ones.
+fn spread(hash: u32) -> u64 {
+    u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -26,8 +26,8 @@ use super::{
 };
 use crate::{Appended, BODY_BYTES_MAX, Error, Message, TOPIC_BYTES_MAX, record, topics::TopicId};
 
-/// A commit stops taking appends when it has this many bytes: enough to keep a disk busy for milliseconds.
-const COMMIT_BYTES_MAX: usize = 4 << 20;
+/// A commit stops taking appends when it has this many bytes: enough to keep a disk busy while the next one is encoded.
+const COMMIT_BYTES_MAX: usize = 1 << 20;
 /// What a record may take beside its body: its header and, for a new topic, a definition.
 pub(super) const RECORD_EXTRA_BYTES_MAX: usize =
     2 * record::HEADER_BYTES + crate::CHANNEL_BYTES_MAX + TOPIC_BYTES_MAX;
