@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!  0  length     u32  bytes of the record behind the checksum: 44 + body
-//!  4  checksum   u32  CRC-32C over bytes 0..4 and 8..8+length
+//!  4  checksum   u32  CRC-32C over bytes 0..4 and 8..8+length, begun with the seed of the buffer
 //!  8  topic      u32  number of the topic in the part; bit 31 marks a topic definition instead of a message
 //! 12  timestamp  i64  nanoseconds since the epoch
 //! 20  hash       32 bytes
 //! 52  body
 //! ```
+//!
+//! The seed is a number that nobody outside knows: a body that looks like a record is none when a reader comes upon it.
 //!
 //! All numbers are little endian. A topic definition gives the topic of that number a name; it has, from byte 12 on, the
 //! channel's length as u16, the channel and the topic.
@@ -21,23 +23,23 @@ pub(crate) const FRAME_BYTES: usize = 8;
 /// Set in the topic field of a topic definition.
 pub(crate) const DEFINITION: u32 = 1 << 31;
 
-/// Appends a message record to `out`.
-pub fn encode_message(topic: u32, key: Key, body: &[u8], out: &mut Vec<u8>) {
+/// Appends a message record to `out`. In a buffer that is never searched for records the seed may be anything.
+pub fn encode_message(seed: u32, topic: u32, key: Key, body: &[u8], out: &mut Vec<u8>) {
     let start = begin(out, topic);
     out.extend_from_slice(&key.timestamp.0.to_le_bytes());
     out.extend_from_slice(&key.message_hash.0);
     out.extend_from_slice(body);
-    finish(out, start);
+    finish(seed, out, start);
 }
 
 /// Appends a topic definition to `out`.
-pub(crate) fn encode_definition(number: u32, channel: &str, topic: &str, out: &mut Vec<u8>) {
+pub(crate) fn encode_definition(seed: u32, number: u32, channel: &str, topic: &str, out: &mut Vec<u8>) {
     let start = begin(out, DEFINITION | number);
     let channel_len = u16::try_from(channel.len()).expect("a channel is at most CHANNEL_BYTES_MAX long");
     out.extend_from_slice(&channel_len.to_le_bytes());
     out.extend_from_slice(channel.as_bytes());
     out.extend_from_slice(topic.as_bytes());
-    finish(out, start);
+    finish(seed, out, start);
 }
 
 fn begin(out: &mut Vec<u8>, topic: u32) -> usize {
@@ -47,21 +49,21 @@ fn begin(out: &mut Vec<u8>, topic: u32) -> usize {
     start
 }
 
-fn finish(out: &mut [u8], start: usize) {
+fn finish(seed: u32, out: &mut [u8], start: usize) {
     let Some((frame, content)) =
         out.get_mut(start..).and_then(|record| record.split_at_mut_checked(FRAME_BYTES))
     else {
         return; // begin() wrote the frame, so there is one
     };
     let length = u32::try_from(content.len()).expect("a body is at most BODY_BYTES_MAX long").to_le_bytes();
-    let checksum = checksum(length, content).to_le_bytes();
+    let checksum = checksum(seed, length, content).to_le_bytes();
     let (length_field, checksum_field) = frame.split_at_mut(4);
     length_field.copy_from_slice(&length);
     checksum_field.copy_from_slice(&checksum);
 }
 
-fn checksum(length: [u8; 4], content: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&length), content)
+fn checksum(seed: u32, length: [u8; 4], content: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c_append(seed, &length), content)
 }
 
 /// A record as it lies in a buffer. Reading one checks that it fits; [`Record::is_sound`] checks that it is undamaged.
@@ -81,9 +83,9 @@ impl<'a> Record<'a> {
         (content.len() >= 4).then_some(Self { length: *length, checksum: *checksum, content })
     }
 
-    /// Whether the checksum is right.
-    pub fn is_sound(&self) -> bool {
-        checksum(self.length, self.content) == u32::from_le_bytes(self.checksum)
+    /// Whether the checksum is right for a buffer with this seed.
+    pub fn is_sound(&self, seed: u32) -> bool {
+        checksum(seed, self.length, self.content) == u32::from_le_bytes(self.checksum)
     }
 
     /// All bytes of the record, header included.
@@ -149,23 +151,25 @@ impl MessageRecord<'_> {
 mod tests {
     use super::*;
 
+    const SEED: u32 = 77;
+
     #[test]
     fn records_read_back() {
         let key = Key { timestamp: Timestamp(-5), message_hash: MessageHash([9; 32]) };
         let mut log = Vec::new();
-        encode_definition(3, "chan", "topic", &mut log);
+        encode_definition(SEED, 3, "chan", "topic", &mut log);
         let second = log.len();
-        encode_message(3, key, b"body", &mut log);
+        encode_message(SEED, 3, key, b"body", &mut log);
 
         let definition = Record::read(&log, 0).unwrap();
-        assert!(definition.is_sound());
+        assert!(definition.is_sound(SEED));
         assert_eq!(definition.len(), second);
         let Some(Entry::Definition { number: 3, channel: "chan", topic: "topic" }) = definition.entry()
         else {
             panic!("{definition:?}");
         };
         let message = Record::read(&log, second).unwrap();
-        assert!(message.is_sound());
+        assert!(message.is_sound(SEED));
         assert_eq!(message.len(), HEADER_BYTES + 4);
         let message = message.message().unwrap();
         assert_eq!((message.topic, message.key(), message.body), (3, key, &b"body"[..]));
@@ -175,11 +179,21 @@ mod tests {
     fn any_flipped_bit_is_noticed() {
         let key = Key { timestamp: Timestamp(1), message_hash: MessageHash([1; 32]) };
         let mut log = Vec::new();
-        encode_message(0, key, b"body", &mut log);
+        encode_message(SEED, 0, key, b"body", &mut log);
         for bit in 0..log.len() * 8 {
             let mut damaged = log.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(!Record::read(&damaged, 0).is_some_and(|record| record.is_sound()), "bit {bit}");
+            assert!(!Record::read(&damaged, 0).is_some_and(|record| record.is_sound(SEED)), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_record_is_sound_only_with_its_seed() {
+        let key = Key { timestamp: Timestamp(1), message_hash: MessageHash([1; 32]) };
+        let mut log = Vec::new();
+        encode_message(SEED, 0, key, b"body", &mut log);
+        for seed in (0..1_000).filter(|seed| *seed != SEED) {
+            assert!(!Record::read(&log, 0).unwrap().is_sound(seed));
         }
     }
 }

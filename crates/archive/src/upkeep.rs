@@ -24,13 +24,16 @@ pub trait Upkeep: Send + Sync + 'static {
 
     /// Verifies every checksum and every index against the messages themselves; changes nothing.
     ///
+    /// It keeps the thread of its caller busy until it is done: it is for tools, not for doors.
+    ///
     /// `progress` is called now and then with the bytes done and the bytes in all.
     ///
     /// # Errors
     /// Only when the check could not be made; damage is reported in the [`Report`].
     async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error>;
 
-    /// Makes every index anew from the messages; reports what was damaged and left out.
+    /// Makes every index anew from the messages; reports what was damaged and left out. As [`Upkeep::check`], it keeps its
+    /// caller's thread busy.
     ///
     /// # Errors
     /// When an index could not be written. The old indexes stay in use then.

@@ -11,7 +11,7 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::{message, rows, sorted, walk};
-use restante_archive::{Config, LogConfig, Message, Opened, Query, open};
+use restante_archive::{Config, Finding, LogConfig, Message, Opened, Query, open};
 use restante_core::ErrorKind;
 
 struct Archive {
@@ -230,6 +230,100 @@ async fn a_damaged_header_hides_no_record() {
     opened.upkeep.close().await.unwrap();
     let opened = archive.open().await;
     assert_eq!(opened.upkeep.stats().await.unwrap().messages, 21);
+}
+
+/// A body may hold anything, also what looks like records. Found behind a torn record, those must not come to life.
+#[tokio::test]
+async fn records_in_a_body_are_no_records() {
+    let archive = Archive::new();
+    let opened = archive.open().await;
+    opened.archive.append(vec![message(1, 1, "a")]).await.unwrap();
+    let mut forged = Vec::new();
+    for seed in [0, 1, u32::MAX] {
+        restante_archive::record::encode_message(seed, 0, message(7, 7, "a").key(), b"forged", &mut forged);
+    }
+    let mut carrier = message(2, 1, "a");
+    carrier.body = [&forged[..], b"the end"].concat().into();
+    opened.archive.append(vec![carrier.clone()]).await.unwrap();
+    opened.upkeep.close().await.unwrap();
+
+    let log = std::fs::read(archive.file("log")).unwrap();
+    std::fs::write(archive.file("log"), &log[..log.len() - 3]).unwrap();
+    let opened = archive.open().await;
+    assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&[message(1, 1, "a")]));
+}
+
+#[tokio::test]
+async fn a_damaged_salt_hides_no_record() {
+    for at in [45, 53] {
+        let archive = Archive::new();
+        let messages = archive.filled_and_sealed().await;
+        flip(&archive.file("log"), at);
+        let opened = archive.open().await;
+        assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&messages));
+        let report = opened.upkeep.check(&no_progress).await.unwrap();
+        let is_named = |finding: &Finding| finding.part == "00000001.log" && finding.what.contains("header");
+        assert!(report.findings.iter().any(is_named), "{report:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_log_whose_header_says_nothing_is_left_as_it_is() {
+    let archive = Archive::new();
+    archive.filled().await;
+    flip(&archive.file("log"), 45);
+    flip(&archive.file("log"), 53);
+    let log = std::fs::read(archive.file("log")).unwrap();
+    let opened = archive.open().await;
+    assert!(opened.archive.query(&Query::default()).await.unwrap().is_empty());
+    opened.upkeep.close().await.unwrap();
+    assert_eq!(std::fs::read(archive.file("log")).unwrap(), log);
+}
+
+/// The length of windows is a setting: duplicates are found whatever it was before.
+#[tokio::test]
+async fn duplicates_are_known_under_another_window_length() {
+    let archive = Archive::new();
+    let hour = 3_600_000_000_000;
+    let messages: Vec<Message> = (0..30).map(|n| message(n * hour, 1, "a")).collect();
+    for window_seconds in [3_600, 86_400, 7_200, 3_600] {
+        let log = LogConfig { window_seconds, ..LogConfig::default() };
+        let opened = open(Config { log, ..archive.config.clone() }).await.unwrap();
+        opened.archive.append(messages.clone()).await.unwrap();
+        assert_eq!(
+            walk(&*opened.archive, Query::default()).await.concat(),
+            sorted(&messages),
+            "{window_seconds}"
+        );
+        opened.upkeep.close().await.unwrap();
+    }
+}
+
+/// Files are bounded: one batch may touch more windows than a process may open files.
+#[tokio::test]
+async fn a_batch_may_touch_very_many_windows() {
+    let archive = Archive::new();
+    let opened = archive.open().await;
+    let day = 86_400_000_000_000;
+    let messages: Vec<Message> = (0..200).map(|n| message(n * day, 1, "a")).collect();
+    let answers = opened.archive.append(messages.clone()).await.unwrap();
+    assert!(answers.iter().all(|answer| *answer == restante_archive::Appended::Stored));
+    let files = std::fs::read_dir("/proc/self/fd").unwrap();
+    let logs = files.filter(|file| {
+        let target = std::fs::read_link(file.as_ref().unwrap().path()).unwrap_or_default();
+        target.starts_with(archive.folder.path()) && target.extension().is_some_and(|suffix| suffix == "log")
+    });
+    assert!(logs.count() < 100);
+    assert_eq!(
+        walk(&*opened.archive, Query { limit: 1_000, ..Query::default() }).await.concat(),
+        sorted(&messages)
+    );
+    opened.upkeep.close().await.unwrap();
+    let opened = archive.open().await;
+    assert_eq!(
+        opened.archive.append(messages.clone()).await.unwrap(),
+        [restante_archive::Appended::Duplicate; 200]
+    );
 }
 
 #[tokio::test]

@@ -12,6 +12,8 @@ use restante_core::{Key, MessageHash, Timestamp};
 const OFFSETS: usize = 64;
 /// The topics of the part that is made of the bytes.
 const TOPICS: u32 = 4;
+/// The seed with which a checksum is the plain CRC-32C.
+const SEED: u32 = 0;
 /// Marks a topic definition.
 const DEFINITION: u32 = 1 << 31;
 
@@ -25,12 +27,12 @@ pub fn archive_record(buffer: &[u8]) {
     for offset in (0..buffer.len().min(OFFSETS)).chain(beyond) {
         let Some(record) = Record::read(buffer, offset) else { continue };
         let place = place(buffer, offset);
-        assert_eq!(record.is_sound(), checksum_of(&buffer[place.clone()]) == u32_at(buffer, offset + 4));
+        assert_eq!(record.is_sound(SEED), checksum_of(&buffer[place.clone()]) == u32_at(buffer, offset + 4));
         // Nobody guesses a checksum, so it is put right: what behaves well then is the content.
         let mut mended = buffer.to_vec();
         let checksum = checksum_of(&buffer[place.clone()]);
         mended[offset + 4..offset + 8].copy_from_slice(&checksum.to_le_bytes());
-        assert!(Record::read(&mended, offset).is_some_and(|record| record.is_sound()));
+        assert!(Record::read(&mended, offset).is_some_and(|record| record.is_sound(SEED)));
         check_message(mended, place);
     }
 }
@@ -46,7 +48,7 @@ fn check_message(buffer: Vec<u8>, place: Range<usize>) {
     let key = Key { timestamp: Timestamp(i64::from_le_bytes(timestamp)), message_hash: MessageHash(hash) };
     let body = &record[HEADER_BYTES..];
     let mut again = Vec::new();
-    encode_message(topic, key, body, &mut again);
+    encode_message(SEED, topic, key, body, &mut again);
     assert_eq!(again, record);
 
     let page = page(buffer.clone(), place.start);

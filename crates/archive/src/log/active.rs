@@ -14,7 +14,7 @@ use restante_core::{Key, MessageHash};
 use super::{
     merge::{Next, merge},
     order::Order,
-    schema::{IndexInput, IndexRow, SegmentId, encode_index},
+    schema::{IndexInput, IndexRow, LOG_HEADER_BYTES, SegmentId, encode_index},
     segment::{Find, Found, Span, access},
 };
 use crate::{
@@ -67,10 +67,11 @@ pub(super) struct Addition {
 impl Active {
     /// An empty segment over a mapped log, which may reach beyond the file's end.
     pub(super) fn new(id: SegmentId, log: Bytes) -> Self {
+        let index = ActiveIndex { log_len: LOG_HEADER_BYTES, ..ActiveIndex::default() };
         Self {
             id,
             log,
-            index: RwLock::default(),
+            index: RwLock::new(index),
             names: Mutex::new(Arc::new([])),
             last_added: Mutex::new(Instant::now()),
         }

@@ -21,13 +21,16 @@ use super::{
     active::{Active, Addition},
     commit::{Commit, Finisher, Touched, Work, finish},
     disk::DiskFile,
+    retention,
     schema::{IndexRow, LOG_HEADER_BYTES, SegmentId, encode_log_header},
-    segment::Segment,
+    segment::{Segment, Span},
 };
-use crate::{Appended, BODY_BYTES_MAX, Error, Message, TOPIC_BYTES_MAX, record, topics::TopicId};
+use crate::{Appended, BODY_BYTES_MAX, Error, Message, Retention, TOPIC_BYTES_MAX, record, topics::TopicId};
 
 /// A commit stops taking appends when it has this many bytes: enough to keep a disk busy while the next one is encoded.
 const COMMIT_BYTES_MAX: usize = 1 << 20;
+/// Segments that one commit may open beyond those that stay open.
+const OPEN_IN_A_COMMIT_MAX: usize = 32;
 /// What a record may take beside its body: its header and, for a new topic, a definition.
 pub(super) const RECORD_EXTRA_BYTES_MAX: usize =
     2 * record::HEADER_BYTES + crate::CHANNEL_BYTES_MAX + TOPIC_BYTES_MAX;
@@ -35,12 +38,17 @@ pub(super) const RECORD_EXTRA_BYTES_MAX: usize =
 /// What the writer is asked to do.
 pub(super) enum Command {
     Append(Append),
-    /// Let no more messages into these segments, and have them sealed unless they are about to be removed.
-    Freeze {
+    /// Let no more messages into these segments and have them sealed.
+    Seal {
         sequences: Vec<u64>,
-        seal: bool,
-        done: oneshot::Sender<()>,
     },
+    /// Choose the segments that a policy lets go, and let no more messages into them.
+    Retire {
+        policy: Retention,
+        now: Timestamp,
+        chosen: oneshot::Sender<Vec<u64>>,
+    },
+    /// Finish what was taken, and end.
     Close {
         done: oneshot::Sender<()>,
     },
@@ -49,9 +57,23 @@ pub(super) enum Command {
 /// A batch and whoever waits for the answer.
 pub(super) struct Append {
     pub(super) messages: Vec<Message>,
-    pub(super) answer: oneshot::Sender<Result<Vec<Appended>, Error>>,
+    pub(super) answer: oneshot::Sender<Answer>,
     /// Room in the queue, given back when the batch is answered.
     pub(super) _room: OwnedSemaphorePermit,
+}
+
+/// What an append is answered.
+pub(super) type Answer = Result<Vec<Appended>, Error>;
+
+impl Append {
+    /// Answers with an error that others get as well.
+    pub(super) fn fail(self, error: &Error) {
+        self.answer(Err(Error::new(error.kind(), error.to_string())));
+    }
+
+    pub(super) fn answer(self, answer: Answer) {
+        let _ = self.answer.send(answer); // who asked may have gone away
+    }
 }
 
 /// The writer's own state; nobody else touches it.
@@ -115,15 +137,16 @@ impl Writer {
     fn obey(&mut self, command: Command) -> bool {
         match command {
             Command::Append(append) => self.commit(vec![append], false),
-            Command::Freeze { sequences, seal, done } => {
-                let is_meant = |segment: &OpenSegment| sequences.contains(&segment.active.id.sequence);
-                let (frozen, open) = std::mem::take(&mut self.open).into_iter().partition(is_meant);
-                self.open = open;
-                if seal {
-                    self.seal(frozen);
-                }
-                self.count_open();
-                self.finisher.work(Work::Tell(done));
+            Command::Seal { sequences } => {
+                let frozen = self.freeze(&sequences);
+                self.seal(frozen);
+            }
+            Command::Retire { policy, now, chosen } => {
+                // What was written must be visible before anybody can tell which segments may go.
+                self.finisher.drain();
+                let sequences = retention::choose(&self.shared.segments(), &policy, now);
+                drop(self.freeze(&sequences));
+                let _ = chosen.send(sequences); // who asked may be gone; then the next start sees to the segments
             }
             Command::Close { done } => {
                 self.finisher.work(Work::Tell(done));
@@ -133,7 +156,15 @@ impl Writer {
         false
     }
 
-    /// Stores the messages of all appends of a group, or none of them, and has each answered.
+    /// Takes segments out of those that take messages.
+    fn freeze(&mut self, sequences: &[u64]) -> Vec<OpenSegment> {
+        let is_meant = |segment: &mut OpenSegment| sequences.contains(&segment.active.id.sequence);
+        let frozen = self.open.extract_if(.., is_meant).collect();
+        self.count_open();
+        frozen
+    }
+
+    /// Stores the messages of a group's appends and has each append answered.
     fn commit(&mut self, group: Vec<Append>, somebody_waits: bool) {
         let messages: usize = group.iter().map(|append| append.messages.len()).sum();
         self.shared.metrics.commit_messages.observe(messages as f64);
@@ -142,31 +173,28 @@ impl Writer {
             Err(error) => {
                 error!(%error, messages, "commit failed");
                 for append in group {
-                    let _ = append.answer.send(Err(Error::new(error.kind(), error.to_string()))); // who asked may be gone
+                    append.fail(&error);
                 }
             }
         }
         self.seal_beyond_the_limit();
     }
 
-    /// Places and writes the messages.
-    fn write(&mut self, group: &[Append]) -> Result<Vec<Appended>, Error> {
+    /// Places and writes the messages. What is wrong with one append's window is that append's error alone; a failed write
+    /// is everybody's.
+    fn write(&mut self, group: &[Append]) -> Result<Vec<Answer>, Error> {
         self.shared.check_refusal()?;
-        let placed = self.place_all(group).and_then(|answers| {
-            let written = self.write_pending();
-            if written.is_err() {
-                self.take_back();
-            }
-            written.map(|()| answers)
-        });
-        if placed.is_err() {
+        let answers = self.place_all(group);
+        if let Err(error) = self.write_pending() {
+            self.take_back();
             self.abandon();
+            return Err(error);
         }
-        placed
+        Ok(answers)
     }
 
     /// Has what was written synced, made visible and answered.
-    fn hand_on(&mut self, group: Vec<Append>, answers: Vec<Appended>, somebody_waits: bool) {
+    fn hand_on(&mut self, group: Vec<Append>, answers: Vec<Answer>, somebody_waits: bool) {
         let mut touched = Vec::new();
         let mut keys = Keys::default();
         let is_idle = self.finisher.is_idle();
@@ -188,25 +216,31 @@ impl Writer {
     }
 
     /// Puts each new message into the pending records of its segment.
-    fn place_all(&mut self, group: &[Append]) -> Result<Vec<Appended>, Error> {
-        let published = self.finisher.finished();
-        while self.unpublished.pop_front_if(|(number, _)| *number <= published).is_some() {}
+    fn place_all(&mut self, group: &[Append]) -> Vec<Answer> {
+        let finished = self.finisher.finished();
+        while self.unpublished.pop_front_if(|(number, _)| *number <= finished).is_some() {}
         let is_single = matches!(group, [append] if append.messages.len() == 1);
-        let mut answers = Vec::new();
-        let mut seen = Keys::default();
+        let mut seen = (!is_single).then(Keys::default);
         let mut window = Window::default();
-        for message in group.iter().flat_map(|append| &append.messages) {
+        group.iter().map(|append| self.place(append, &mut window, &mut seen)).collect()
+    }
+
+    /// Places one append's messages. After an error some of them may have been placed; they are stored, and nobody is
+    /// promised that they are.
+    fn place(&mut self, append: &Append, window: &mut Window, seen: &mut Option<Keys>) -> Answer {
+        let mut answers = Vec::with_capacity(append.messages.len());
+        for message in &append.messages {
             let key = message.key();
             if !window.contains(key.timestamp) {
-                window = self.window_of(key.timestamp);
+                *window = self.window_of(key.timestamp);
             }
-            let is_repeated = !is_single && !seen.insert(key);
+            let is_repeated = seen.as_mut().is_some_and(|seen| !seen.insert(key));
             let is_known = is_repeated || self.unpublished.iter().any(|(_, keys)| keys.contains(&key));
             if is_known || window.has(key)? {
                 answers.push(Appended::Duplicate);
                 continue;
             }
-            let segment = self.segment_for(&window, message)?;
+            let segment = self.segment_for(window, message)?;
             if let Some(segment) = self.open.get_mut(segment) {
                 segment.place(message, &self.shared);
             }
@@ -220,14 +254,11 @@ impl Writer {
         let len = self.shared.limits.window_ns;
         let start = timestamp.0.div_euclid(len).saturating_mul(len);
         let last = start.saturating_add(len - 1);
-        let may_hold = |segment: &&Segment| match segment {
-            Segment::Active(active) => active.id.window_start <= last && active.id.window_last() >= start,
-            Segment::Sealed(sealed) => {
-                sealed.span.is_some_and(|span| span.newest.0 >= start && span.oldest.0 <= last)
-            }
-        };
-        let segments = self.shared.segments().iter().filter(may_hold).cloned().collect();
-        Window { start, last, is_set: true, segments }
+        let window = Span { oldest: Timestamp(start), newest: Timestamp(last) };
+        let segments = self.shared.segments();
+        let with_span = segments.iter().filter_map(|segment| Some((segment.span()?, segment.clone())));
+        let segments = with_span.filter(|(span, _)| span.overlaps(&window)).collect();
+        Window { span: Some(window), segments }
     }
 
     /// The place in `open` of the segment that takes the message: the window's, or a new one.
@@ -235,19 +266,33 @@ impl Writer {
         let limits = self.shared.limits;
         let needed = (message.body.len() + RECORD_EXTRA_BYTES_MAX) as u64;
         let takes = |segment: &OpenSegment| {
+            let id = segment.active.id;
+            let is_of_window = id.window_start == window.start() && id.window_len == limits.window_ns;
             let bytes = segment.log_len + segment.pending.bytes.len() as u64;
             let rows = segment.rows + segment.pending.addition.rows.len() as u64;
             let has_room = rows < limits.segment_messages && bytes + needed <= limits.segment_bytes;
             // A message that is larger than a segment gets a segment of its own.
-            segment.active.id.window_start == window.start && (has_room || rows == 0)
+            is_of_window && (has_room || rows == 0)
         };
         if let Some(place) = self.open.iter().rposition(takes) {
             return Ok(place);
         }
-        let segment = create_segment(&self.shared, window.start)?;
+        if self.open.len() >= limits.open_segments + OPEN_IN_A_COMMIT_MAX {
+            self.write_early()?;
+        }
+        let segment = create_segment(&self.shared, window.start())?;
         self.open.push(segment);
         self.count_open();
         Ok(self.open.len() - 1)
+    }
+
+    /// Writes what is pending and lets go of segments in the midst of a commit that touches very many windows: files and
+    /// memory are bounded.
+    fn write_early(&mut self) -> Result<(), Error> {
+        self.write_pending()?;
+        self.hand_on(Vec::new(), Vec::new(), true);
+        self.seal_beyond_the_limit();
+        Ok(())
     }
 
     fn write_pending(&mut self) -> Result<(), Error> {
@@ -332,38 +377,38 @@ pub(super) fn batch_bytes(messages: &[Message]) -> usize {
     messages.iter().map(|message| message.body.len() + record::HEADER_BYTES).sum()
 }
 
-/// A window and the segments in which a message of it may already be.
+/// A window and the segments in which a message of it may already be. Where those lie counts, and not which window they were
+/// made for: the length of windows is a setting and may have been another one.
 #[derive(Default)]
 struct Window {
-    start: i64,
-    last: i64,
-    is_set: bool,
-    segments: Vec<Segment>,
+    span: Option<Span>,
+    segments: Vec<(Span, Segment)>,
 }
 
 impl Window {
     fn contains(&self, timestamp: Timestamp) -> bool {
-        self.is_set && self.start <= timestamp.0 && timestamp.0 <= self.last
+        self.span.is_some_and(|span| span.contains(timestamp))
     }
 
     fn has(&self, key: Key) -> Result<bool, Error> {
-        for segment in &self.segments {
-            let may_hold = match segment {
-                Segment::Active(_) => true,
-                Segment::Sealed(sealed) => sealed.span.is_some_and(|span| span.contains(key.timestamp)),
-            };
-            if may_hold && segment.contains(key)? {
+        for (span, segment) in &self.segments {
+            if span.contains(key.timestamp) && segment.contains(key)? {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// The window's first nanosecond.
+    fn start(&self) -> i64 {
+        self.span.map_or(i64::MIN, |span| span.oldest.0)
     }
 }
 
 impl OpenSegment {
     pub(super) fn new(active: Arc<Active>, file: Arc<dyn DiskFile>) -> Self {
         let locals = active.topics().iter().map(|(id, _)| *id).zip(0..).collect();
-        let (log_len, rows) = (active.log_len().max(LOG_HEADER_BYTES), active.rows());
+        let (log_len, rows) = (active.log_len(), active.rows());
         Self { active, file, log_len, rows, locals, last_used: Instant::now(), pending: Pending::default() }
     }
 
@@ -380,15 +425,16 @@ impl OpenSegment {
     fn place(&mut self, message: &Message, shared: &Shared) {
         let Pending { bytes, addition, topics } = &mut self.pending;
         let (id, name) = shared.dictionary.write().count(&message.channel, &message.topic, 1);
+        let seed = self.active.id.seed();
         let next_local = self.locals.len() as u32;
         let local = *self.locals.entry(id).or_insert_with(|| {
-            record::encode_definition(next_local, &message.channel, &message.topic, bytes);
+            record::encode_definition(seed, next_local, &message.channel, &message.topic, bytes);
             addition.topics.push((id, name));
             next_local
         });
         let offset = self.log_len + bytes.len() as u64;
         let offset = u32::try_from(offset).expect("a segment is at most SEGMENT_BYTES_MAX long");
-        record::encode_message(local, message.key(), &message.body, bytes);
+        record::encode_message(seed, local, message.key(), &message.body, bytes);
         topics.push(id);
         addition.rows.push(IndexRow { key: message.key(), offset, topic: local });
         addition.body_bytes += message.body.len() as u64;

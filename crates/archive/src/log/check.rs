@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     Shared,
     recover::{Replay, replay},
-    schema::{IndexInput, encode_index},
+    schema::{IndexInput, SegmentId, decode_log_header, encode_index},
     seal::{load, write_index},
     sealed::Sealed,
     segment::Segment,
@@ -24,7 +24,7 @@ pub(super) fn check(shared: &Shared, progress: Progress<'_>) -> Report {
             Segment::Active(active) => {
                 let (log_len, rows) = (active.log_len(), active.rows());
                 let log = active.log().get(..log_len as usize).unwrap_or_default();
-                let replay = add_replay(&mut report, log, &active.id.log_name());
+                let replay = add_replay(&mut report, log, &active.id);
                 // Messages that came after the lengths were read are no concern of this check.
                 if (replay.rows.len() as u64) < rows {
                     let what =
@@ -41,7 +41,7 @@ pub(super) fn check(shared: &Shared, progress: Progress<'_>) -> Report {
 }
 
 fn check_sealed(sealed: &Sealed, report: &mut Report) {
-    let replay = add_replay(report, sealed.log(), &sealed.id.log_name());
+    let replay = add_replay(report, sealed.log(), &sealed.id);
     let part = sealed.id.index_name();
     if !sealed.index.columns_are_sound() {
         report.add(Finding { part, offset: None, what: "checksum of the columns is wrong".into() });
@@ -51,14 +51,18 @@ fn check_sealed(sealed: &Sealed, report: &mut Report) {
 }
 
 /// Replays a log and takes over what it found.
-fn add_replay(report: &mut Report, log: &[u8], name: &str) -> Replay {
-    let mut replay = replay(log, name);
+fn add_replay(report: &mut Report, log: &[u8], id: &SegmentId) -> Replay {
+    let name = id.log_name();
+    if let Err(what) = decode_log_header(log) {
+        report.add(Finding { part: name.clone(), offset: Some(0), what: what.to_owned() });
+    }
+    let mut replay = replay(log, id);
     for finding in std::mem::take(&mut replay.findings) {
         report.add(finding);
     }
     if replay.end < log.len() as u64 {
         let what = format!("{} bytes at the end are no sound record", log.len() as u64 - replay.end);
-        report.add(Finding { part: name.to_owned(), offset: Some(replay.end), what });
+        report.add(Finding { part: name, offset: Some(replay.end), what });
     }
     report.messages += replay.rows.len() as u64;
     replay
@@ -84,7 +88,7 @@ pub(super) fn rebuild(shared: &Shared, progress: Progress<'_>) -> Result<Report,
     let mut report = Report::default();
     for segment in segments.iter() {
         if let Segment::Sealed(sealed) = segment {
-            let replay = add_replay(&mut report, sealed.log(), &sealed.id.log_name());
+            let replay = add_replay(&mut report, sealed.log(), &sealed.id);
             write_index(shared, &sealed.id, &index_of(sealed, &replay))?;
             let rebuilt = load(shared, sealed.id, sealed.log().len() as u64)?;
             shared.replace(sealed.id.sequence, Segment::Sealed(Arc::new(rebuilt)));

@@ -18,11 +18,11 @@ use tracing::warn;
 use super::{
     Shared,
     active::{Active, Addition},
-    append::Append,
+    append::{Answer, Append},
     disk::DiskFile,
     seal::Sealer,
 };
-use crate::{Appended, Error, topics::TopicId};
+use crate::{Error, topics::TopicId};
 
 /// Commits that may be written and not synced; the writer waits when there are more.
 const WAITING_MAX: usize = 8;
@@ -31,8 +31,8 @@ const WAITING_MAX: usize = 8;
 pub(super) struct Commit {
     pub(super) touched: Vec<Touched>,
     pub(super) group: Vec<Append>,
-    /// The answers to all appends of the group, one after the other.
-    pub(super) answers: Vec<Appended>,
+    /// The answer to each append of the group.
+    pub(super) answers: Vec<Answer>,
 }
 
 /// What a commit has written to one segment.
@@ -82,6 +82,13 @@ impl Finisher {
     /// The number of the last work that is done, with all before it.
     pub(super) fn finished(&self) -> u64 {
         self.finished.load(Ordering::Acquire)
+    }
+
+    /// Waits until everything that was handed on is done.
+    pub(super) fn drain(&mut self) {
+        let (done, drained) = oneshot::channel();
+        self.work(Work::Tell(done));
+        let _ = drained.blocking_recv(); // when the thread has ended there is nothing to wait for
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -144,13 +151,11 @@ fn sync(shared: &Shared, commits: &[Commit]) -> Result<(), Error> {
 }
 
 fn publish(commit: Commit) {
-    let Commit { touched, group, mut answers } = commit;
-    for touched in touched {
+    for touched in commit.touched {
         touched.active.add(touched.addition);
     }
-    for append in group {
-        let rest = answers.split_off(append.messages.len());
-        let _ = append.answer.send(Ok(std::mem::replace(&mut answers, rest))); // who asked may have gone away
+    for (append, answer) in commit.group.into_iter().zip(commit.answers) {
+        append.answer(answer);
     }
 }
 
@@ -161,6 +166,6 @@ fn fail(shared: &Shared, commit: Commit, error: &Error) {
     }
     drop(dictionary);
     for append in commit.group {
-        let _ = append.answer.send(Err(Error::new(error.kind(), error.to_string())));
+        append.fail(error);
     }
 }

@@ -281,14 +281,13 @@ impl Upkeep for Log {
 
     async fn prune(&self, policy: &Retention, now: Timestamp) -> Result<Pruned, Error> {
         let writer = self.writer()?;
-        let sequences = retention::choose(&self.shared.segments(), policy, now);
-        if sequences.is_empty() {
+        let lets_nothing_go = retention::choose(&self.shared.segments(), policy, now).is_empty();
+        if lets_nothing_go {
             return Ok(Pruned::default());
         }
-        let (done, frozen) = oneshot::channel();
-        let freeze = Command::Freeze { sequences: sequences.clone(), seal: false, done };
-        writer.send(freeze).await.map_err(|_| closed())?;
-        frozen.await.map_err(|_| closed())?;
+        let (chosen, sequences) = oneshot::channel();
+        writer.send(Command::Retire { policy: *policy, now, chosen }).await.map_err(|_| closed())?;
+        let sequences = sequences.await.map_err(|_| closed())?;
         let shared = self.shared.clone();
         blocking(move || retention::remove(&shared, &sequences)).await
     }

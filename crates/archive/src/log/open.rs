@@ -18,11 +18,11 @@ use super::{
     append::{OpenSegment, Writer},
     blocking,
     commit::Finisher,
-    disk::{Disk, Folder},
+    disk::{Disk, DiskFile, Folder},
     recover::{Replay, replay},
     schema::{
         INDEX_SUFFIX, LOG_HEADER_BYTES, LOG_SUFFIX, SegmentId, TEMPORARY_SUFFIX, decode_log_header,
-        sequence_of,
+        salts_of_damaged_header, sequence_of,
     },
     seal::{Sealer, load},
     segment::Segment,
@@ -201,6 +201,10 @@ fn segment_id(
     let header = shared.disk.map(name, header_len).map_err(|error| Error::io("read", name, error))?;
     match decode_log_header(&header) {
         Ok(id) => Ok(Some(SegmentId { sequence, ..id })),
+        Err("format version is newer than this program") => {
+            let advice = "open it with the version that wrote it";
+            Err(Error::new(ErrorKind::Corrupt, format!("{name} has a newer format: {advice}")))
+        }
         Err(_) if len <= LOG_HEADER_BYTES => {
             if !read_only {
                 info!(name, "removing a log that was never finished being created");
@@ -208,14 +212,19 @@ fn segment_id(
             }
             Ok(None)
         }
-        Err("format version is newer than this program") => {
-            let advice = "open it with the version that wrote it";
-            Err(Error::new(ErrorKind::Corrupt, format!("{name} has a newer format: {advice}")))
-        }
         Err(what) => {
             // The header only says where new messages belong; the records speak for themselves.
             warn!(name, what, "reading the log's records all the same");
-            Ok(Some(SegmentId { sequence, window_start: i64::MIN, window_len: 1, salt: 0 }))
+            let log = shared.disk.map(name, len as usize).map_err(|error| Error::io("read", name, error))?;
+            let ids = salts_of_damaged_header(&header).map(|salt| SegmentId {
+                sequence,
+                window_start: i64::MIN,
+                window_len: 1,
+                salt,
+            });
+            // Damage that hit one copy of the salt has left the other.
+            let most = ids.into_iter().max_by_key(|id| replay(&log, id).rows.len());
+            Ok(most)
         }
     }
 }
@@ -225,22 +234,26 @@ fn recover(shared: &Shared, id: SegmentId, len: u64, read_only: bool) -> Result<
     let name = id.log_name();
     let capacity = shared.limits.mapping_bytes().max(len as usize);
     let log = shared.disk.map(&name, capacity).map_err(|error| Error::io("map", &name, error))?;
-    let replay = replay(log.get(..len as usize).unwrap_or_default(), &name);
+    let replay = replay(log.get(..len as usize).unwrap_or_default(), &id);
     for finding in &replay.findings {
         shared.metrics.damaged.inc();
         warn!(name, offset = finding.offset, what = finding.what, "damage found in a log");
     }
-    if replay.end < len {
-        warn!(name, bytes = len - replay.end, "cutting the torn end of a log, which nobody was answered for");
+    // Where the header is damaged nothing is cut: if no record can be read, it is perhaps the seed that is wrong.
+    let has_header = id.window_start != i64::MIN;
+    let mut log_len = len;
+    if has_header && replay.end < len {
+        let bytes = len - replay.end;
+        warn!(name, bytes, is_cut = !read_only, "the end of a log is torn; nobody was answered for it");
         if !read_only {
-            let cut =
-                shared.disk.open(&name).and_then(|file| file.set_len(replay.end).and_then(|()| file.sync()));
-            cut.map_err(|error| Error::io("cut", &name, error))?;
+            let cut = |file: Box<dyn DiskFile>| file.set_len(replay.end).and_then(|()| file.sync());
+            shared.disk.open(&name).and_then(cut).map_err(|error| Error::io("cut", &name, error))?;
         }
+        log_len = replay.end;
     }
-    let is_whole = replay.findings.is_empty() && id.window_start != i64::MIN;
+    let is_whole = has_header && replay.findings.is_empty();
     let active = Arc::new(Active::new(id, log));
-    active.add(addition(shared, replay));
+    active.add(Addition { log_len, ..addition(shared, replay) });
     shared.change_segments(|segments| segments.push(Segment::Active(active.clone())));
     Ok(Recovered { active, is_whole })
 }

@@ -13,6 +13,9 @@ use crate::{
     topics::Selection,
 };
 
+/// What looking a hash up in a segment counts for in a budget: it takes about as long as verifying so many bytes.
+const LOOK_UP_BYTES: usize = 512;
+
 /// One page of the messages that match. When the budget was spent, the answer means nothing.
 pub(super) fn query(shared: &Shared, query: &Query, budget: &Budget) -> Result<Page, Error> {
     query.check_bounds()?;
@@ -81,9 +84,7 @@ impl<'a> Iterator for Groups<'a> {
     fn next(&mut self) -> Option<Vec<&'a Segment>> {
         let (mut covered, first) = self.segments.next()?;
         let mut group = vec![first];
-        let overlaps =
-            |covered: Span, span: Span| span.oldest <= covered.newest && span.newest >= covered.oldest;
-        while let Some((span, segment)) = self.segments.next_if(|(span, _)| overlaps(covered, *span)) {
+        while let Some((span, segment)) = self.segments.next_if(|(span, _)| covered.overlaps(span)) {
             covered.oldest = covered.oldest.min(span.oldest);
             covered.newest = covered.newest.max(span.newest);
             group.push(segment);
@@ -157,6 +158,9 @@ impl Rows {
             segments.iter().filter(|segment| segment.span().is_some_and(|span| span.touches(&find.range)))
         {
             let mut offsets = Vec::new();
+            if !find.budget.spend(hashes.len() * LOOK_UP_BYTES) {
+                break;
+            }
             for hash in &hashes {
                 offsets.extend(segment.find_hash(hash, find.budget)?);
             }

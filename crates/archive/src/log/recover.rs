@@ -5,15 +5,16 @@ use std::collections::HashSet;
 use foldhash::fast::RandomState;
 use restante_core::Key;
 
-use super::schema::{IndexRow, LOG_HEADER_BYTES};
+use super::schema::{IndexRow, LOG_HEADER_BYTES, SegmentId};
 use crate::{
     BODY_BYTES_MAX, Finding, TopicName,
-    record::{DEFINITION, Entry, FRAME_BYTES, HEADER_BYTES, Record},
+    record::{DEFINITION, Entry, HEADER_BYTES, Record},
 };
 
 /// What a log says.
 #[derive(Default)]
 pub(super) struct Replay {
+    seed: u32,
     /// The names of the topics by number; `None` where a definition is damaged.
     pub(super) topics: Vec<Option<TopicName>>,
     /// The rows in the order in which they were written; each key once.
@@ -32,8 +33,9 @@ const DEFINITIONS_AHEAD_MAX: usize = 1 << 16;
 ///
 /// A record that isn't sound is either the torn end of a write that nobody was answered for, or damage. It is damage when
 /// a sound record follows it: then the bytes between are reported and left out, and what follows is kept.
-pub(super) fn replay(log: &[u8], name: &str) -> Replay {
-    let mut replay = Replay { end: LOG_HEADER_BYTES, ..Replay::default() };
+pub(super) fn replay(log: &[u8], id: &SegmentId) -> Replay {
+    let name = &id.log_name();
+    let mut replay = Replay { seed: id.seed(), end: LOG_HEADER_BYTES, ..Replay::default() };
     let mut keys: HashSet<Key, RandomState> = HashSet::default();
     let mut at = LOG_HEADER_BYTES as usize;
     while at < log.len() {
@@ -56,7 +58,7 @@ pub(super) fn replay(log: &[u8], name: &str) -> Replay {
 impl Replay {
     fn sound_record<'a>(&self, log: &'a [u8], at: usize) -> Option<(usize, Entry<'a>)> {
         let record = Record::read(log, at)?;
-        if !self.is_plausible(&record) || !record.is_sound() {
+        if !self.is_plausible(&record) || !record.is_sound(self.seed) {
             return None;
         }
         Some((record.len(), record.entry()?))
@@ -66,8 +68,7 @@ impl Replay {
     fn is_plausible(&self, record: &Record<'_>) -> bool {
         let field = record.topic_field();
         let number = (field & !DEFINITION) as usize;
-        number < self.topics.len() + DEFINITIONS_AHEAD_MAX
-            && record.len() <= FRAME_BYTES + HEADER_BYTES + BODY_BYTES_MAX
+        number < self.topics.len() + DEFINITIONS_AHEAD_MAX && record.len() <= HEADER_BYTES + BODY_BYTES_MAX
     }
 
     /// The next place behind `at` where a sound record begins.
@@ -89,7 +90,7 @@ impl Replay {
                 if number >= self.topics.len() {
                     self.topics.resize(number + 1, None);
                 }
-                if let Some(slot) = self.topics.get_mut(number) {
+                if let Some(slot @ None) = self.topics.get_mut(number) {
                     *slot = Some(TopicName { channel: channel.into(), topic: topic.into() });
                 }
             }

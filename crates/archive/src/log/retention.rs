@@ -1,7 +1,7 @@
 //! Retention: whole segments are removed by deleting their files.
 
 use restante_core::Timestamp;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{
     Shared,
@@ -37,44 +37,56 @@ fn rows_behind(span: &Span, younger: &[(Span, &Segment)]) -> u64 {
     younger.iter().filter(|(other, _)| other.oldest > span.newest).map(|(_, segment)| segment.rows()).sum()
 }
 
-/// Removes segments that take no more messages: from the list first, so that new queries don't see them, then from disk.
-/// Queries that are under way keep what they have mapped.
+/// Removes segments that take no more messages. Queries that are under way keep what they have mapped.
+///
+/// A segment whose log can't be removed stays in use, and the others go all the same; the first error is returned.
 pub(super) fn remove(shared: &Shared, sequences: &[u64]) -> Result<Pruned, Error> {
-    let mut removed = Vec::new();
-    shared.change_segments(|segments| {
-        let (gone, kept) =
-            std::mem::take(segments).into_iter().partition(|s| sequences.contains(&s.sequence()));
-        removed = gone;
-        *segments = kept;
-    });
+    let segments = shared.segments();
     let mut pruned = Pruned::default();
-    for segment in removed {
-        pruned.messages += segment.rows();
-        pruned.disk_bytes += segment.disk_bytes();
-        pruned.parts += 1;
-        shared.forget_topics(&segment);
-        remove_files(shared, &segment)?;
-        info!(part = segment.stats().name, messages = segment.rows(), "segment removed by retention");
+    let mut failure = None;
+    for segment in segments.iter().filter(|segment| sequences.contains(&segment.sequence())) {
+        match remove_segment(shared, segment) {
+            Ok(()) => {
+                info!(part = segment.stats().name, messages = segment.rows(), "segment removed");
+                pruned.messages += segment.rows();
+                pruned.disk_bytes += segment.disk_bytes();
+                pruned.parts += 1;
+            }
+            Err(error) => failure = failure.or(Some(error)),
+        }
     }
     shared.metrics.pruned_messages.inc_by(pruned.messages);
     if pruned.parts > 0 {
         shared.disk.sync_folder().map_err(|error| Error::io("sync", "the archive's folder", error))?;
     }
-    Ok(pruned)
+    failure.map_or(Ok(pruned), Err)
 }
 
-/// The log goes first: an index without a log is removed at the next start, a log without an index would come back.
-fn remove_files(shared: &Shared, segment: &Segment) -> Result<(), Error> {
+/// The log goes first: once it is gone, nothing brings the segment back, and an index without a log is removed at the next
+/// start at the latest.
+fn remove_segment(shared: &Shared, segment: &Segment) -> Result<(), Error> {
     let id = match segment {
         Segment::Active(active) => active.id,
         Segment::Sealed(sealed) => sealed.id,
     };
-    for name in [id.log_name(), id.index_name()] {
-        match shared.disk.remove(&name) {
-            Ok(()) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(Error::io("remove", &name, error)),
-        }
+    remove_file(shared, &id.log_name())?;
+    let mut removed = None;
+    shared.change_segments(|segments| {
+        let place = segments.iter().position(|segment| segment.sequence() == id.sequence);
+        removed = place.map(|place| segments.remove(place));
+    });
+    if let Some(segment) = removed {
+        shared.forget_topics(&segment);
+    }
+    if let Err(error) = remove_file(shared, &id.index_name()) {
+        warn!(%error, "an index without a log is left; it is removed at the next start");
     }
     Ok(())
+}
+
+fn remove_file(shared: &Shared, name: &str) -> Result<(), Error> {
+    match shared.disk.remove(name) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", name, error)),
+        _ => Ok(()),
+    }
 }

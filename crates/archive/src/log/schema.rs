@@ -26,7 +26,8 @@ pub(super) struct SegmentId {
     pub(super) window_len: i64,
     /// Counts the segments of the archive; never used twice.
     pub(super) sequence: u64,
-    /// Keys the hash index, so that nobody can choose hashes that collide in it.
+    /// A number that nobody outside knows. It keys the hash index, so that nobody can choose hashes that collide in it,
+    /// and seeds the records' checksums, so that nobody can hide a record in a body.
     pub(super) salt: u64,
 }
 
@@ -34,6 +35,11 @@ impl SegmentId {
     /// The window's last nanosecond.
     pub(super) fn window_last(&self) -> i64 {
         self.window_start.saturating_add(self.window_len - 1)
+    }
+
+    /// The seed of the records' checksums.
+    pub(super) fn seed(&self) -> u32 {
+        (self.salt >> 32) as u32
     }
 
     pub(super) fn log_name(&self) -> String {
@@ -112,6 +118,7 @@ pub(super) fn encode_log_header(id: &SegmentId) -> Vec<u8> {
     header.extend_from_slice(&id.window_len.to_le_bytes());
     header.extend_from_slice(&id.sequence.to_le_bytes());
     header.extend_from_slice(&id.salt.to_le_bytes());
+    header.extend_from_slice(&id.salt.to_le_bytes()); // again, so that damage to the header hides no record
     close_header(header, LOG_HEADER_BYTES as usize)
 }
 
@@ -126,6 +133,14 @@ pub(super) fn decode_log_header(bytes: &[u8]) -> Result<SegmentId, &'static str>
         })
     };
     read().ok_or("header is cut off")
+}
+
+/// The two copies of the salt, wherever else the header is damaged.
+pub(super) fn salts_of_damaged_header(bytes: &[u8]) -> [u64; 2] {
+    let at = |at: usize| {
+        bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()).map_or(0, |salt| u64::from_le_bytes(*salt))
+    };
+    [at(40), at(48)]
 }
 
 /// A row on its way into an index.
@@ -350,6 +365,9 @@ impl Index {
         let mut fields = open_header(&bytes, INDEX_HEADER_BYTES, INDEX_MAGIC)?;
         let mut count = || fields.u64().and_then(|n| usize::try_from(n).ok()).ok_or(CUT);
         let (rows, topics, names_len) = (count()?, count()?, count()?);
+        if rows.max(topics).max(names_len) > bytes.len() {
+            return Err("file is cut off");
+        }
         let log_len = fields.u64().ok_or(CUT)?;
         let body_bytes = fields.u64().ok_or(CUT)?;
         let salt = fields.u64().ok_or(CUT)?;
@@ -505,7 +523,9 @@ mod tests {
     #[test]
     fn log_headers_read_back() {
         let id = SegmentId { window_start: 86_400_000_000_000, window_len: 5, sequence: 12, salt: 3 };
-        assert_eq!(decode_log_header(&encode_log_header(&id)), Ok(id));
+        let header = encode_log_header(&id);
+        assert_eq!(decode_log_header(&header), Ok(id));
+        assert_eq!((header.len() as u64, salts_of_damaged_header(&header)), (LOG_HEADER_BYTES, [3, 3]));
         assert_eq!(id.log_name(), "00000012.log");
         assert_eq!(sequence_of(&id.index_name()), Some(12));
         assert_eq!(decode_log_header(&[0; 64]), Err("header has another magic"));

@@ -7,14 +7,15 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{mpsc as queue, oneshot};
+use tokio::sync::mpsc as queue;
 use tracing::{debug, warn};
 
 use super::{
     Shared,
     active::Active,
     append::Command,
-    schema::{SegmentId, TEMPORARY_SUFFIX},
+    retention,
+    schema::{LOG_HEADER_BYTES, SegmentId, TEMPORARY_SUFFIX},
     sealed::Sealed,
     segment::Segment,
 };
@@ -81,10 +82,9 @@ fn freeze_quiet(shared: &Shared, writer: &queue::WeakSender<Command>) {
     if sequences.is_empty() {
         return;
     }
-    let (done, _) = oneshot::channel();
     if let Some(writer) = writer.upgrade() {
         // When the queue is full the writer has better things to do; the next tick asks again.
-        let _ = writer.try_send(Command::Freeze { sequences, seal: true, done });
+        let _ = writer.try_send(Command::Seal { sequences });
     }
 }
 
@@ -100,6 +100,14 @@ fn try_seal(shared: &Shared, active: Arc<Active>) -> Option<Arc<Active>> {
 }
 
 fn seal(shared: &Shared, active: &Active) -> Result<(), Error> {
+    let sequence = active.id.sequence;
+    let is_gone = !shared.segments().iter().any(|segment| segment.sequence() == sequence);
+    if is_gone {
+        return Ok(()); // retention was faster
+    }
+    if active.log_len() == LOG_HEADER_BYTES {
+        return retention::remove(shared, &[sequence]).map(|_| ());
+    }
     write_index(shared, &active.id, &active.encode_index())?;
     let sealed = load(shared, active.id, active.log_len())?;
     sealed.trust_all();

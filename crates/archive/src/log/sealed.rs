@@ -307,7 +307,7 @@ impl Sealed {
         if !budget.spend(record.map_or(0, |record| record.len())) {
             return false; // the answer is thrown away
         }
-        let record = record.filter(Record::is_sound);
+        let record = record.filter(|record| record.is_sound(self.id.seed()));
         let timestamp = record.and_then(|record| record.message()).map(|message| message.timestamp.0);
         let is_sound = timestamp.is_some() && timestamp == self.index.timestamps().get(row).copied();
         if !is_sound {

@@ -29,6 +29,10 @@ impl Span {
         self.oldest <= timestamp && timestamp <= self.newest
     }
 
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        self.oldest <= other.newest && other.oldest <= self.newest
+    }
+
     /// Whether some key of the span may lie in the range.
     pub(super) fn touches(&self, range: &KeyRange) -> bool {
         let last = Key { timestamp: self.newest, message_hash: MessageHash::MAX };

@@ -133,7 +133,7 @@ fn page_of(mut found: Vec<&Message>, query: &Query) -> Page {
             offset: u32::try_from(buffer.len()).expect("a page is bounded by PAGE_BYTES_MAX"),
         });
         topics.push(TopicName { channel: message.channel.clone(), topic: message.topic.clone() });
-        record::encode_message(number, message.key(), &message.body, &mut buffer);
+        record::encode_message(0, number, message.key(), &message.body, &mut buffer);
     }
     Page {
         parts: vec![Part { bytes: buffer.into(), topics: topics.into() }],
