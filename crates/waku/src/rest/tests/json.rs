@@ -12,7 +12,7 @@ fn page_of(messages: &[Message]) -> Page {
     let (mut bytes, mut rows, mut topics) = (Vec::new(), Vec::new(), Vec::new());
     for (number, message) in messages.iter().enumerate() {
         rows.push(RowAt { part: 0, offset: bytes.len() as u32 });
-        record::encode_message(number as u32, message.key(), &message.body, &mut bytes);
+        record::encode_message(0, number as u32, message.key(), &message.body, &mut bytes);
         topics.push(TopicName { channel: message.channel.clone(), topic: message.topic.clone() });
     }
     let part = Part { bytes: bytes.into(), topics: topics.into() };
