@@ -25,6 +25,7 @@
 
 mod error;
 mod log;
+mod mapped;
 mod memory;
 mod message;
 mod metrics;

@@ -125,6 +125,15 @@ impl<'a> Record<'a> {
     }
 }
 
+/// The body of the message record that begins at `offset`: what [`Record::read`] and [`Record::message`] give, with as few
+/// looks as can be.
+#[inline]
+pub(crate) fn body_at(buffer: &[u8], offset: usize) -> Option<&[u8]> {
+    let record = buffer.get(offset..)?;
+    let length = u32::from_le_bytes(*record.first_chunk::<4>()?) as usize;
+    record.get(HEADER_BYTES..FRAME_BYTES + length)
+}
+
 /// What a record says.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Entry<'a> {

@@ -84,27 +84,9 @@ pub(crate) fn ratio(number: f64, by: f64) -> Option<f64> {
     (by > 0.0 && number.is_finite()).then(|| rounded(number / by))
 }
 
-/// Reads every byte: the sum of all 64-bit words and of the bytes behind the last whole word.
-///
-/// Eight independent sums, so that the compiler can use vector registers.
+/// Reads every byte: counts the zeros among them, with the widest registers that the processor has, as copying does.
 pub(crate) fn touch(bytes: &[u8]) -> u64 {
-    let mut sums = [0_u64; 8];
-    let (blocks, rest) = bytes.as_chunks::<64>();
-    for block in blocks {
-        let (words, _) = block.as_chunks::<8>();
-        for (sum, word) in sums.iter_mut().zip(words) {
-            *sum = sum.wrapping_add(u64::from_le_bytes(*word));
-        }
-    }
-    let (words, tail) = rest.as_chunks::<8>();
-    let mut total = sums.iter().fold(0_u64, |total, sum| total.wrapping_add(*sum));
-    for word in words {
-        total = total.wrapping_add(u64::from_le_bytes(*word));
-    }
-    for byte in tail {
-        total = total.wrapping_add(u64::from(*byte));
-    }
-    total
+    bytecount::count(bytes, 0) as u64
 }
 
 /// Touches all bodies; the result must not be optimised away.
@@ -149,10 +131,9 @@ mod tests {
     fn every_byte_counts() {
         for len in [0, 1, 7, 8, 63, 64, 65, 200] {
             let mut bytes = vec![1_u8; len];
-            let sum = touch(&bytes);
             for at in 0..len {
-                bytes[at] = 2;
-                assert_ne!(touch(&bytes), sum, "byte {at} of {len}");
+                bytes[at] = 0;
+                assert_eq!(touch(&bytes), 1, "byte {at} of {len}");
                 bytes[at] = 1;
             }
         }

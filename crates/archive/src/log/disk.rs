@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 
-use super::map;
+use crate::mapped;
 
 /// One folder of files.
 pub(super) trait Disk: Send + Sync + 'static {
@@ -77,7 +77,7 @@ impl Disk for Folder {
     }
 
     fn map(&self, name: &str, len: usize) -> io::Result<Bytes> {
-        map::map(&File::open(self.path.join(name))?, len)
+        mapped::map(&File::open(self.path.join(name))?, len)
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the Disk that syncs the folder after renames")]

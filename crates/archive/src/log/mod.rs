@@ -14,7 +14,6 @@ mod append;
 mod check;
 mod commit;
 mod disk;
-mod map;
 mod merge;
 mod open;
 mod order;
