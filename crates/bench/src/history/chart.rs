@@ -52,7 +52,7 @@ pub(super) fn present(measured: &[Measured], dataset: &Dataset, report: &mut Rep
 
 const NOTES: [&str; 5] = [
     "Full: all matches, page by page, each byte of each body looked at. The floor is copying the same bodies once into a \
-     reused bundle of 1 MiB when their addresses are already known; touch is summing them up likewise. Floors are \
+     reused bundle of 1 MiB when their addresses are already known; touch is looking at them likewise. Floors are \
      measured between the queries, medians of five.",
     "A full time at concurrency n is that from the common start of n equal queries to the end of the last; floor and \
      touch are those of a single answer.",
