@@ -7,13 +7,20 @@
 use std::{fs::File, io};
 
 use bytes::Bytes;
-use memmap2::MmapOptions;
+use memmap2::{Advice, MmapOptions};
+
+/// When a mapping's pages are entered into the page tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pages {
+    AsTouched,
+    AtOnce,
+}
 
 /// Maps the first `len` bytes of a file for reading. The mapping lives as long as the last clone of the bytes.
 ///
 /// `len` may go beyond the file's end, so that a file that grows needs one mapping only. Bytes beyond the end must not be
 /// touched: the engine only reads records whose write it has seen succeed, or that lie below the length that it found.
-pub(crate) fn map(file: &File, len: usize) -> io::Result<Bytes> {
+pub(crate) fn map(file: &File, len: usize, pages: Pages) -> io::Result<Bytes> {
     if len == 0 {
         return Ok(Bytes::new());
     }
@@ -22,6 +29,10 @@ pub(crate) fn map(file: &File, len: usize) -> io::Result<Bytes> {
     // writers of this program; somebody who changes the files by hand can make reads return other bytes, which the
     // checksums notice, or fault, which ends the process without harm to the data.
     let mapping = unsafe { MmapOptions::new().len(len).map(file)? };
+    if pages == Pages::AtOnce {
+        // An older kernel can't; then they are entered as they are touched.
+        let _ = mapping.advise(Advice::PopulateRead);
+    }
     Ok(Bytes::from_owner(mapping))
 }
 

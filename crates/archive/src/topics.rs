@@ -163,6 +163,13 @@ pub(crate) enum Selection {
     Topics(TopicSet),
 }
 
+impl Selection {
+    /// Whether nothing can match.
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, Self::Topics(set) if set.ids.is_empty())
+    }
+}
+
 /// A set of topic numbers, as a sorted list and as a bit map.
 #[derive(Default)]
 pub(crate) struct TopicSet {

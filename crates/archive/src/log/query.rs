@@ -24,6 +24,9 @@ pub(super) fn query(shared: &Shared, query: &Query, budget: &Budget) -> Result<P
     let cursor = place_of(query.cursor, &segments, budget)?;
     let range = query.range(cursor);
     let mut rows = Rows::default();
+    if selection.is_empty() {
+        return Ok(rows.into_page(query));
+    }
     if query.hashes.is_empty() {
         let limit = query.limit + 1; // one more tells whether more remain
         let find = Find { range, selection: &selection, direction: query.direction, limit, budget };

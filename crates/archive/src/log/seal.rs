@@ -2,11 +2,13 @@
 //! segment in the place of the active one.
 
 use std::{
+    io,
     sync::{Arc, mpsc},
     thread::JoinHandle,
     time::Duration,
 };
 
+use bytes::Bytes;
 use tokio::sync::mpsc as queue;
 use tracing::{debug, warn};
 
@@ -109,7 +111,7 @@ fn seal(shared: &Shared, active: &Active) -> Result<(), Error> {
         return retention::remove(shared, &[sequence]).map(|_| ());
     }
     write_index(shared, &active.id, &active.encode_index())?;
-    let sealed = load(shared, active.id, active.log_len())?;
+    let sealed = load_written(shared, active.id, active.log_len())?;
     sealed.trust_all();
     let is_wanted = shared.replace(active.id.sequence, Segment::Sealed(Arc::new(sealed)));
     if is_wanted {
@@ -136,12 +138,26 @@ pub(super) fn write_index(shared: &Shared, id: &SegmentId, bytes: &[u8]) -> Resu
         .map_err(|error| Error::io("write", &name, error))
 }
 
-/// Maps a segment whose index is written.
+/// Opens a segment that has an index.
 pub(super) fn load(shared: &Shared, id: SegmentId, log_len: u64) -> Result<Sealed, Error> {
+    load_by(shared, id, log_len, |name, len| shared.disk.map(name, len))
+}
+
+/// Opens a segment that was just written.
+fn load_written(shared: &Shared, id: SegmentId, log_len: u64) -> Result<Sealed, Error> {
+    load_by(shared, id, log_len, |name, len| shared.disk.map_written(name, len))
+}
+
+fn load_by(
+    shared: &Shared,
+    id: SegmentId,
+    log_len: u64,
+    map: impl Fn(&str, usize) -> io::Result<Bytes>,
+) -> Result<Sealed, Error> {
     let (log_name, index_name) = (id.log_name(), id.index_name());
     let map = |name: &str, len: u64| {
-        let len = usize::try_from(len).map_err(std::io::Error::other);
-        len.and_then(|len| shared.disk.map(name, len)).map_err(|error| Error::io("map", name, error))
+        let len = usize::try_from(len).map_err(io::Error::other);
+        len.and_then(|len| map(name, len)).map_err(|error| Error::io("map", name, error))
     };
     let log = map(&log_name, log_len)?;
     let index = map(&index_name, shared.file_len(&index_name)?)?;

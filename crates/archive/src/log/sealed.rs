@@ -102,21 +102,27 @@ impl Sealed {
     pub(super) fn find(&self, find: &Find<'_>) -> Result<Found, Error> {
         self.check_columns(find.budget)?;
         let mut offsets = Vec::new();
-        let rows = self.rows_in(find);
         match find.selection {
-            Selection::All => self.scan(find, rows, self.index.offsets(), |_| true, &mut offsets),
-            Selection::Topics(set) => {
-                let wanted = self.wanted(set);
-                let wanted_rows: usize = wanted.iter().map(|local| self.index.topic_rows(*local)).sum();
-                if wanted_rows > 0 && !rows.is_empty() {
-                    match access(find, rows.len(), self.index.rows, wanted_rows, wanted.len()) {
-                        Access::Scan => self.scan_topics(find, rows, &wanted, &mut offsets),
-                        Access::Merge => self.merge(find, rows, &wanted, &mut offsets),
-                    }
-                }
+            Selection::All => {
+                let rows = self.rows_in(find);
+                self.scan(find, rows, self.index.offsets(), |_| true, &mut offsets);
             }
+            Selection::Topics(set) => self.find_topics(find, set, &mut offsets),
         }
         Ok(Found { part: self.part(), offsets })
+    }
+
+    fn find_topics(&self, find: &Find<'_>, set: &TopicSet, offsets: &mut Vec<u32>) {
+        let wanted = self.wanted(set);
+        if wanted.is_empty() {
+            return;
+        }
+        let wanted_rows: usize = wanted.iter().map(|local| self.index.topic_rows(*local)).sum();
+        let rows = self.rows_in(find);
+        match access(find, rows.len(), self.index.rows, wanted_rows, wanted.len()) {
+            Access::Scan => self.scan_topics(find, rows, &wanted, offsets),
+            Access::Merge => self.merge(find, rows, &wanted, offsets),
+        }
     }
 
     pub(super) fn find_hash(&self, hash: &MessageHash, budget: &Budget) -> Result<Vec<u32>, Error> {
