@@ -79,7 +79,7 @@ impl Kind {
             Self::Any => "any topic",
             Self::Hot => "hot topic",
             Self::Rare => "3 rare topics",
-            Self::Few => "topic of 10 messages",
+            Self::Few => "topic of few messages",
             Self::Absent => "absent topic",
             Self::Bloom => "bloom of 256 topics",
             Self::Hashes => "100 hashes",
@@ -258,7 +258,7 @@ fn topics(kind: Kind, dataset: &Dataset) -> Topics {
     }
 }
 
-/// A topic with about ten messages, whatever the size; its answer is the same at each.
+/// A topic with about ten messages, or the least frequent one where all have more.
 fn topic_of_few(dataset: &Dataset) -> String {
     let rank = dataset.rank_with(10);
     dataset.topic(rank).to_string()
@@ -452,10 +452,12 @@ fn curves(engine: &str, measured: &[&Measured]) -> Plot {
 }
 
 fn goals(engine: &str, measured: &[&Measured]) -> Vec<Goal> {
-    let slowest = measured.iter().map(|cell| cell.row.median_ms).max_by(f64::total_cmp);
+    // Hashes are a hundred questions at once; they have rows of their own and no goal.
+    let by_topic = || measured.iter().filter(|cell| cell.row.query != Kind::Hashes.name());
+    let slowest = by_topic().map(|cell| cell.row.median_ms).max_by(f64::total_cmp);
     let sizes = sizes_of(measured);
     let mut worst: Option<f64> = None;
-    for cell in measured.iter().filter(|cell| sizes.first() != Some(&cell.row.messages)) {
+    for cell in by_topic().filter(|cell| sizes.first() != Some(&cell.row.messages)) {
         // The ratio counts where the answers have the same length, within a tenth.
         let smallest = measured.iter().find(|other| is_same_question(&other.row, &cell.row));
         let is_alike = smallest.is_some_and(|other| other.row.rows >= 0.9 * cell.row.rows);
@@ -466,7 +468,9 @@ fn goals(engine: &str, measured: &[&Measured]) -> Vec<Goal> {
     let largest = number(sizes.last().copied().unwrap_or(0) as f64);
     vec![
         Goal::at_most(
-            format!("{engine}: a page of 100 anywhere, slowest median, up to {largest} messages"),
+            format!(
+                "{engine}: a page of 100 of any topics anywhere, slowest median, up to {largest} messages"
+            ),
             0.2,
             "ms",
             slowest,

@@ -99,10 +99,11 @@ impl Dataset {
         self.topics.get(rank.saturating_sub(1)).unwrap_or(&self.channel)
     }
 
-    /// The rank of the first topic that has at most `count` messages.
+    /// The rank of the first topic that has at most `count` messages, or of the last topic.
     pub(crate) fn rank_with(&self, count: u64) -> usize {
         let counts = counts::topic_counts(self.len());
-        1 + counts.iter().take_while(|of_topic| **of_topic > count).count()
+        let more_frequent = counts.iter().take_while(|of_topic| **of_topic > count).count();
+        (more_frequent + 1).min(counts.len())
     }
 
     /// How many messages of a span have a topic that `wanted` accepts.
