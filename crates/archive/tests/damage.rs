@@ -267,6 +267,19 @@ async fn a_damaged_salt_hides_no_record() {
     }
 }
 
+/// Both copies in the log are gone, but the index has one more: neither opening nor rebuilding loses anything.
+#[tokio::test]
+async fn the_index_knows_the_salt_as_well() {
+    let archive = Archive::new();
+    let messages = archive.filled_and_sealed().await;
+    flip(&archive.file("log"), 45);
+    flip(&archive.file("log"), 53);
+    let opened = archive.open().await;
+    assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&messages));
+    assert_eq!(opened.upkeep.rebuild(&no_progress).await.unwrap().messages, 10);
+    assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&messages));
+}
+
 #[tokio::test]
 async fn a_log_whose_header_says_nothing_is_left_as_it_is() {
     let archive = Archive::new();
@@ -276,6 +289,7 @@ async fn a_log_whose_header_says_nothing_is_left_as_it_is() {
     let log = std::fs::read(archive.file("log")).unwrap();
     let opened = archive.open().await;
     assert!(opened.archive.query(&Query::default()).await.unwrap().is_empty());
+    assert!(!opened.upkeep.rebuild(&no_progress).await.unwrap().is_sound());
     opened.upkeep.close().await.unwrap();
     assert_eq!(std::fs::read(archive.file("log")).unwrap(), log);
 }

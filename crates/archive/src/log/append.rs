@@ -125,7 +125,6 @@ impl Writer {
                 if self.obey(command) {
                     return;
                 }
-                expected = 0;
                 continue;
             };
             let (group, next) = take_group(first, &mut commands);
@@ -239,7 +238,7 @@ impl Writer {
             if !window.contains(key.timestamp) {
                 *window = self.window_of(key.timestamp);
             }
-            let is_repeated = seen.as_mut().is_some_and(|seen| !seen.insert(key));
+            let is_repeated = seen.as_ref().is_some_and(|seen| seen.contains(&key));
             let is_known = is_repeated || self.unpublished.iter().any(|(_, keys)| keys.contains(&key));
             if is_known || window.has(key)? {
                 answers.push(Appended::Duplicate);
@@ -248,6 +247,10 @@ impl Writer {
             let segment = self.segment_for(window, message)?;
             if let Some(segment) = self.open.get_mut(segment) {
                 segment.place(message, &self.shared);
+            }
+            // Only now: a message that could not be placed is nobody's duplicate.
+            if let Some(seen) = seen {
+                seen.insert(key);
             }
             answers.push(Appended::Stored);
         }
@@ -311,7 +314,9 @@ impl Writer {
     /// Cuts what a failed commit has written, so that the logs end where readers were told that they end.
     fn take_back(&mut self) {
         for segment in self.open.iter().filter(|segment| segment.has_pending()) {
-            if let Err(error) = segment.file.set_len(segment.log_len) {
+            // Synced, so that nothing of it can come back behind what is written next.
+            let cut = segment.file.set_len(segment.log_len).and_then(|()| segment.file.sync());
+            if let Err(error) = cut {
                 let name = segment.active.id.log_name();
                 self.shared.refuse(format!("can't cut {name} after a failed write: {error}"));
                 return;
@@ -508,4 +513,38 @@ impl super::Limits {
 /// A number of seconds as nanoseconds that are no more than an i64 holds.
 pub(super) fn window_ns(seconds: u64) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(NANOS_PER_SECOND).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::{
+        open::share,
+        seal::Sealer,
+        tests::{config, faults::Failing, message},
+    };
+
+    fn append(messages: Vec<Message>) -> (Append, oneshot::Receiver<Answer>) {
+        let room = Arc::new(tokio::sync::Semaphore::new(1)).try_acquire_owned().unwrap();
+        let (answer, answered) = oneshot::channel();
+        (Append { messages, answer, _room: room }, answered)
+    }
+
+    /// Two publishers relay one message, and the first one's attempt finds no room for a new segment.
+    #[test]
+    fn a_message_that_could_not_be_placed_is_nobodys_duplicate() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = Failing::at_step(folder.path(), 1);
+        let shared = share(Arc::new(disk), &config(), None);
+        let (commands, _queue) = mpsc::channel(1);
+        let (sealer, _) = Sealer::start(shared.clone(), commands.downgrade()).unwrap();
+        let (finisher, _) = Finisher::start(shared.clone(), sealer).unwrap();
+        let mut writer = Writer::new(shared.clone(), finisher, Vec::new());
+        let (first, first_answer) = append(vec![message(1, 10)]);
+        let (second, second_answer) = append(vec![message(1, 10)]);
+        writer.commit(vec![first, second], false);
+        assert!(first_answer.blocking_recv().unwrap().is_err());
+        assert_eq!(second_answer.blocking_recv().unwrap().unwrap(), [Appended::Stored]);
+        assert_eq!(shared.segments().iter().map(Segment::rows).sum::<u64>(), 1);
+    }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{
     Shared,
+    active::Active,
     recover::{Replay, replay},
     schema::{IndexInput, SegmentId, decode_log_header, encode_index},
     seal::{load, write_index},
@@ -21,23 +22,24 @@ pub(super) fn check(shared: &Shared, progress: Progress<'_>) -> Report {
     let mut report = Report::default();
     for segment in segments.iter() {
         match segment {
-            Segment::Active(active) => {
-                let (log_len, rows) = (active.log_len(), active.rows());
-                let log = active.log().get(..log_len as usize).unwrap_or_default();
-                let replay = add_replay(&mut report, log, &active.id);
-                // Messages that came after the lengths were read are no concern of this check.
-                if (replay.rows.len() as u64) < rows {
-                    let what =
-                        format!("log has {} sound messages, its index in memory {rows}", replay.rows.len());
-                    report.add(Finding { part: active.id.log_name(), offset: None, what });
-                }
-            }
+            Segment::Active(active) => check_active(active, &mut report),
             Segment::Sealed(sealed) => check_sealed(sealed, &mut report),
         }
         report.bytes += segment.disk_bytes();
         progress(report.bytes, total);
     }
     report
+}
+
+fn check_active(active: &Active, report: &mut Report) {
+    let (log_len, rows) = (active.log_len(), active.rows());
+    let log = active.log().get(..log_len as usize).unwrap_or_default();
+    let replay = add_replay(report, log, &active.id);
+    // Messages that came after the lengths were read are no concern of this check.
+    if (replay.rows.len() as u64) < rows {
+        let what = format!("log has {} sound messages, its index in memory {rows}", replay.rows.len());
+        report.add(Finding { part: active.id.log_name(), offset: None, what });
+    }
 }
 
 fn check_sealed(sealed: &Sealed, report: &mut Report) {
@@ -87,16 +89,20 @@ pub(super) fn rebuild(shared: &Shared, progress: Progress<'_>) -> Result<Report,
     let total = segments.iter().map(Segment::disk_bytes).sum();
     let mut report = Report::default();
     for segment in segments.iter() {
-        if let Segment::Sealed(sealed) = segment {
-            let replay = add_replay(&mut report, sealed.log(), &sealed.id);
-            write_index(shared, &sealed.id, &index_of(sealed, &replay))?;
-            let rebuilt = load(shared, sealed.id, sealed.log().len() as u64)?;
-            shared.replace(sealed.id.sequence, Segment::Sealed(Arc::new(rebuilt)));
-        } else {
-            report.messages += segment.rows();
+        match segment {
+            Segment::Active(active) => check_active(active, &mut report), // its index is made when it is sealed
+            Segment::Sealed(sealed) => rebuild_sealed(shared, sealed, &mut report)?,
         }
         report.bytes += segment.disk_bytes();
         progress(report.bytes, total);
     }
     Ok(report)
+}
+
+fn rebuild_sealed(shared: &Shared, sealed: &Sealed, report: &mut Report) -> Result<(), Error> {
+    let replay = add_replay(report, sealed.log(), &sealed.id);
+    write_index(shared, &sealed.id, &index_of(sealed, &replay))?;
+    let rebuilt = load(shared, sealed.id, sealed.log().len() as u64)?;
+    shared.replace(sealed.id.sequence, Segment::Sealed(Arc::new(rebuilt)));
+    Ok(())
 }

@@ -21,7 +21,7 @@ use super::{
     disk::{Disk, DiskFile, Folder},
     recover::{Replay, replay},
     schema::{
-        INDEX_SUFFIX, LOG_HEADER_BYTES, LOG_SUFFIX, SegmentId, TEMPORARY_SUFFIX, decode_log_header,
+        INDEX_SUFFIX, Index, LOG_HEADER_BYTES, LOG_SUFFIX, SegmentId, TEMPORARY_SUFFIX, decode_log_header,
         salts_of_damaged_header, sequence_of,
     },
     seal::{Sealer, load},
@@ -91,10 +91,10 @@ fn create_folder(folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Opens the archive on a disk. Without `config.read_only` the caller has made sure that nobody else writes to it.
-pub(super) fn open_on(disk: Arc<dyn Disk>, config: &Config, lock: Option<File>) -> Result<Opened, Error> {
+/// What the threads of an archive share, before anything is loaded.
+pub(super) fn share(disk: Arc<dyn Disk>, config: &Config, lock: Option<File>) -> Arc<Shared> {
     let limits = Limits::new(&config.log, &config.retention);
-    let shared = Arc::new(Shared {
+    Arc::new(Shared {
         disk,
         limits,
         segments: RwLock::default(),
@@ -104,7 +104,13 @@ pub(super) fn open_on(disk: Arc<dyn Disk>, config: &Config, lock: Option<File>) 
         metrics: config.metrics.clone(),
         refusal: OnceLock::new(),
         lock: Mutex::new(lock),
-    });
+    })
+}
+
+/// Opens the archive on a disk. Without `config.read_only` the caller has made sure that nobody else writes to it.
+pub(super) fn open_on(disk: Arc<dyn Disk>, config: &Config, lock: Option<File>) -> Result<Opened, Error> {
+    let shared = share(disk, config, lock);
+    let limits = shared.limits;
     let active = load_all(&shared, config.read_only)?;
     let room = Arc::new(Semaphore::new(limits.queue_bytes));
     let log = if config.read_only {
@@ -216,17 +222,20 @@ fn segment_id(
             // The header only says where new messages belong; the records speak for themselves.
             warn!(name, what, "reading the log's records all the same");
             let log = shared.disk.map(name, len as usize).map_err(|error| Error::io("read", name, error))?;
-            let ids = salts_of_damaged_header(&header).map(|salt| SegmentId {
-                sequence,
-                window_start: i64::MIN,
-                window_len: 1,
-                salt,
-            });
-            // Damage that hit one copy of the salt has left the other.
-            let most = ids.into_iter().max_by_key(|id| replay(&log, id).rows.len());
-            Ok(most)
+            let id = |salt| SegmentId { sequence, window_start: 0, window_len: 0, salt };
+            // Damage that hit one copy of the salt has left the others.
+            let of_index = salt_of_index(shared, &id(0).index_name());
+            let salts = salts_of_damaged_header(&header).into_iter().chain(of_index);
+            Ok(salts.map(id).max_by_key(|id| replay(&log, id).rows.len()))
         }
     }
+}
+
+/// The copy of a segment's salt that its index has.
+fn salt_of_index(shared: &Shared, name: &str) -> Option<u64> {
+    let len = usize::try_from(shared.file_len(name).ok()?).ok()?;
+    let (index, _) = Index::open(shared.disk.map(name, len).ok()?).ok()?;
+    Some(index.salt)
 }
 
 /// Replays a log that has no index, cuts its torn end and puts it into the list.
@@ -240,7 +249,7 @@ fn recover(shared: &Shared, id: SegmentId, len: u64, read_only: bool) -> Result<
         warn!(name, offset = finding.offset, what = finding.what, "damage found in a log");
     }
     // Where the header is damaged nothing is cut: if no record can be read, it is perhaps the seed that is wrong.
-    let has_header = id.window_start != i64::MIN;
+    let has_header = id.has_window();
     let mut log_len = len;
     if has_header && replay.end < len {
         let bytes = len - replay.end;

@@ -24,7 +24,7 @@ pub(super) struct SegmentId {
     pub(super) window_start: i64,
     /// The window's length in nanoseconds.
     pub(super) window_len: i64,
-    /// Counts the segments of the archive; never used twice.
+    /// Counts the segments of the archive; greater than that of any other that is there.
     pub(super) sequence: u64,
     /// A number that nobody outside knows. It keys the hash index, so that nobody can choose hashes that collide in it,
     /// and seeds the records' checksums, so that nobody can hide a record in a body.
@@ -32,6 +32,11 @@ pub(super) struct SegmentId {
 }
 
 impl SegmentId {
+    /// Whether the window is known: it is not when the header is damaged, and then the segment takes no more messages.
+    pub(super) fn has_window(&self) -> bool {
+        self.window_len > 0
+    }
+
     /// The window's last nanosecond.
     pub(super) fn window_last(&self) -> i64 {
         self.window_start.saturating_add(self.window_len - 1)
@@ -352,7 +357,7 @@ pub(super) struct Index {
     bytes: Bytes,
     sections: Sections,
     columns_checksum: u32,
-    salt: u64,
+    pub(super) salt: u64,
     pub(super) rows: usize,
     pub(super) log_len: u64,
     pub(super) body_bytes: u64,

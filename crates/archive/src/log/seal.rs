@@ -23,7 +23,7 @@ use super::{
 };
 use crate::Error;
 
-/// Segments that may wait to be sealed; the writer waits when there are more.
+/// Segments that may wait to be sealed; who hands on one more waits.
 const WAITING_MAX: usize = 8;
 /// How often quiet segments are looked for and failed ones are tried again.
 const TICK: Duration = Duration::from_secs(1);

@@ -39,7 +39,7 @@ impl Fault {
 }
 
 /// A disk of which one step fails.
-struct Failing {
+pub(in crate::log) struct Failing {
     folder: Folder,
     state: Arc<State>,
 }
@@ -58,6 +58,15 @@ impl State {
         }
         *self.failed.lock() = Some(what);
         Err(self.fault.error())
+    }
+}
+
+impl Failing {
+    /// A disk whose step of that number finds no room.
+    pub(in crate::log) fn at_step(folder: &std::path::Path, step: i64) -> Self {
+        let state =
+            State { steps_until_fault: AtomicI64::new(step), fault: Fault::Full, failed: Mutex::default() };
+        Self { folder: Folder::new(folder), state: Arc::new(state) }
     }
 }
 

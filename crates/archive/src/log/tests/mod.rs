@@ -1,6 +1,6 @@
 //! What can't be seen from outside: failing disks and power cuts, by way of the [`Disk`](super::disk::Disk) seam.
 
-mod faults;
+pub(super) mod faults;
 mod power_cut;
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::{Config, LogConfig, Message, Opened, Query, Walk};
 const SECOND: i64 = 1_000_000_000;
 
 /// Windows of a second and segments of twenty messages, so that a small workload crosses many.
-fn config() -> Config {
+pub(super) fn config() -> Config {
     let mut config = Config::new("memory:".parse().unwrap());
     config.clock = Arc::new(ManualClock::new(Timestamp(100 * SECOND)));
     config.log =
@@ -26,7 +26,7 @@ fn open(disk: Arc<dyn Disk>) -> Result<Opened, crate::Error> {
 }
 
 /// Message number `n`, a few in each second; the body repeats its number.
-fn message(n: u32, body_len: usize) -> Message {
+pub(super) fn message(n: u32, body_len: usize) -> Message {
     let mut hash = [0; 32];
     hash[..4].copy_from_slice(&n.wrapping_mul(2_654_435_761).to_be_bytes());
     hash[4..8].copy_from_slice(&n.to_be_bytes());
