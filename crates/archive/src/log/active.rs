@@ -36,6 +36,8 @@ pub(super) struct Active {
 #[derive(Default)]
 struct ActiveIndex {
     rows: Vec<IndexRow>,
+    /// The rows before this one are durable, and visible.
+    visible_rows: usize,
     by_time: Order,
     by_topic: Vec<Order>,
     by_hash: HashTable<HashedRow>,
@@ -64,6 +66,13 @@ pub(super) struct Addition {
     pub(super) body_bytes: u64,
 }
 
+/// How far a segment reaches once what was staged is published.
+pub(super) struct Staged {
+    rows: usize,
+    log_len: u64,
+    body_bytes: u64,
+}
+
 impl Active {
     /// An empty segment over a mapped log, which may reach beyond the file's end.
     pub(super) fn new(id: SegmentId, log: Bytes) -> Self {
@@ -77,8 +86,8 @@ impl Active {
         }
     }
 
-    /// Makes durable records visible.
-    pub(super) fn add(&self, addition: Addition) {
+    /// Takes rows whose records have been written. They are known from now on, and visible when they are published.
+    pub(super) fn stage(&self, addition: Addition) -> Staged {
         let mut index = self.index.write();
         for topic in addition.topics {
             index.topics.push(topic);
@@ -88,9 +97,16 @@ impl Active {
         for row in addition.rows {
             index.insert(row);
         }
-        index.log_len = addition.log_len;
-        index.body_bytes += addition.body_bytes;
         *self.last_added.lock() = Instant::now();
+        Staged { rows: index.rows.len(), log_len: addition.log_len, body_bytes: addition.body_bytes }
+    }
+
+    /// Makes staged rows visible, whose records are durable now. What was staged first is published first.
+    pub(super) fn publish(&self, staged: Staged) {
+        let mut index = self.index.write();
+        index.visible_rows = staged.rows;
+        index.log_len = staged.log_len;
+        index.body_bytes += staged.body_bytes;
     }
 
     /// How long nothing was added.
@@ -99,7 +115,7 @@ impl Active {
     }
 
     pub(super) fn rows(&self) -> u64 {
-        self.index.read().rows.len() as u64
+        self.index.read().visible_rows as u64
     }
 
     pub(super) fn log_len(&self) -> u64 {
@@ -111,6 +127,15 @@ impl Active {
     }
 
     pub(super) fn span(&self) -> Option<Span> {
+        let index = self.index.read();
+        let timestamp = |row: u32| index.key(row).timestamp;
+        let oldest = index.by_time.iter().find(|row| index.is_visible(*row)).map(timestamp)?;
+        let newest = index.by_time.before(|_| true).find(|row| index.is_visible(*row)).map(timestamp)?;
+        Some(Span { oldest, newest })
+    }
+
+    /// The span of all rows, visible or not.
+    pub(super) fn known_span(&self) -> Option<Span> {
         let index = self.index.read();
         let oldest = index.by_time.iter().next().map(|row| index.key(row).timestamp)?;
         let newest = index.by_time.before(|_| true).next().map(|row| index.key(row).timestamp)?;
@@ -127,14 +152,16 @@ impl Active {
         self.index.read().topics.clone()
     }
 
+    /// Whether a row with this key is known, visible or not.
     pub(super) fn contains(&self, key: Key) -> bool {
         let index = self.index.read();
-        index.with_hash(&key.message_hash).any(|row| row.key == key)
+        index.with_hash(&key.message_hash).any(|(_, row)| row.key == key)
     }
 
     pub(super) fn find_hash(&self, hash: &MessageHash) -> Vec<u32> {
         let index = self.index.read();
-        index.with_hash(hash).map(|row| row.offset).collect()
+        let visible = index.with_hash(hash).filter(|(number, _)| index.is_visible(*number));
+        visible.map(|(_, row)| row.offset).collect()
     }
 
     pub(super) fn part(&self) -> Part {
@@ -164,7 +191,7 @@ impl Active {
     pub(super) fn encode_index(&self) -> Vec<u8> {
         let index = self.index.read();
         let rows: Vec<IndexRow> =
-            index.by_time.iter().filter_map(|row| index.rows.get(row as usize).copied()).collect();
+            index.by_time.iter().filter_map(|row| index.visible(row).copied()).collect();
         let topics: Vec<TopicName> = index.topics.iter().map(|(_, name)| name.clone()).collect();
         encode_index(&IndexInput {
             rows: &rows,
@@ -200,11 +227,22 @@ impl ActiveIndex {
         row.map_or(Key { timestamp: Default::default(), message_hash: MessageHash::MIN }, |row| row.key)
     }
 
-    fn with_hash<'a>(&'a self, wanted: &'a MessageHash) -> impl Iterator<Item = &'a IndexRow> {
+    /// The rows with a hash, and their numbers.
+    fn with_hash<'a>(&'a self, wanted: &'a MessageHash) -> impl Iterator<Item = (u32, &'a IndexRow)> {
         let hash = short_hash(&self.hasher, wanted);
         let candidates = self.by_hash.iter_hash(spread(hash)).filter(move |candidate| candidate.hash == hash);
-        let rows = candidates.filter_map(|candidate| self.rows.get(candidate.row as usize));
-        rows.filter(move |row| row.key.message_hash == *wanted)
+        let rows =
+            candidates.filter_map(|candidate| Some((candidate.row, self.rows.get(candidate.row as usize)?)));
+        rows.filter(move |(_, row)| row.key.message_hash == *wanted)
+    }
+
+    fn is_visible(&self, row: u32) -> bool {
+        (row as usize) < self.visible_rows
+    }
+
+    /// The row of that number, if it is visible.
+    fn visible(&self, row: u32) -> Option<&IndexRow> {
+        self.rows.get(row as usize).filter(|_| self.is_visible(row))
     }
 
     fn find_topics(&self, find: &Find<'_>, set: &TopicSet, offsets: &mut Vec<u32>) {
@@ -227,12 +265,12 @@ impl ActiveIndex {
         match find.direction {
             Direction::Forward => {
                 let rows = order.from(move |row| range.is_before(self.key(row)));
-                let rows = rows.filter_map(|row| self.rows.get(row as usize));
+                let rows = rows.filter_map(|row| self.visible(row));
                 Box::new(rows.take_while(move |row| !range.is_behind(row.key)))
             }
             Direction::Backward => {
                 let rows = order.before(move |row| !range.is_behind(self.key(row)));
-                let rows = rows.filter_map(|row| self.rows.get(row as usize));
+                let rows = rows.filter_map(|row| self.visible(row));
                 Box::new(rows.take_while(move |row| !range.is_before(row.key)))
             }
         }

@@ -6,7 +6,7 @@
 //! before it is synced.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -19,7 +19,7 @@ use tracing::{error, warn};
 use super::{
     Shared,
     active::{Active, Addition},
-    commit::{Commit, Finisher, Touched, Work, finish},
+    commit::{self, Commit, Finisher, Work, Written},
     disk::DiskFile,
     retention,
     schema::{IndexRow, LOG_HEADER_BYTES, SegmentId, encode_log_header},
@@ -31,6 +31,8 @@ use crate::{Appended, BODY_BYTES_MAX, Error, Message, Retention, TOPIC_BYTES_MAX
 const COMMIT_BYTES_MAX: usize = 1 << 20;
 /// How long the writer waits awake for those whom it has just answered.
 const LINGER: Duration = Duration::from_micros(100);
+/// A commit of at most so many bytes is finished by the writer when nobody waits.
+const INLINE_BYTES_MAX: usize = 64 << 10;
 /// Segments that one commit may open beyond those that stay open.
 const OPEN_IN_A_COMMIT_MAX: usize = 32;
 /// What a record may take beside its body: its header and, for a new topic, a definition.
@@ -84,8 +86,6 @@ pub(super) struct Writer {
     finisher: Finisher,
     /// Segments that take messages, in the order in which they were opened.
     open: Vec<OpenSegment>,
-    /// The keys of commits that are not visible yet, with the numbers of the commits.
-    unpublished: VecDeque<(u64, Keys)>,
 }
 
 type Keys = HashSet<Key, RandomState>;
@@ -114,7 +114,7 @@ struct Pending {
 
 impl Writer {
     pub(super) fn new(shared: Arc<Shared>, finisher: Finisher, open: Vec<OpenSegment>) -> Self {
-        Self { shared, finisher, open, unpublished: VecDeque::new() }
+        Self { shared, finisher, open }
     }
 
     /// Works until told to close or nobody can ask any more.
@@ -197,32 +197,28 @@ impl Writer {
         Ok(answers)
     }
 
-    /// Has what was written synced, made visible and answered.
+    /// Has what was written synced, made visible and answered. The rows are staged while the disk is at work, unless that is
+    /// so quickly done that it isn't worth waking another thread.
     fn hand_on(&mut self, group: Vec<Append>, answers: Vec<Answer>, somebody_waits: bool) {
-        let mut touched = Vec::new();
-        let mut keys = Keys::default();
-        let is_idle = self.finisher.is_idle();
-        let goes_inline = is_idle && !somebody_waits;
+        let (mut written, mut added, mut bytes) = (Vec::new(), Vec::new(), 0);
         for segment in self.open.iter_mut().filter(|segment| segment.has_pending()) {
-            let segment = segment.written();
-            if !goes_inline {
-                keys.extend(segment.addition.rows.iter().map(|row| row.key));
-            }
-            touched.push(segment);
+            bytes += segment.pending.bytes.len();
+            written.push(Written { id: segment.active.id, file: segment.file.clone() });
+            added.push(segment.written());
         }
-        let commit = Commit { touched, group, answers };
+        let goes_inline = !somebody_waits && bytes <= INLINE_BYTES_MAX && self.finisher.is_idle();
         if goes_inline {
-            finish(&self.shared, vec![commit]);
+            let commit = stage(added, group, answers);
+            commit::sync(&self.shared, &written);
+            commit::publish(&self.shared, vec![commit]);
             return;
         }
-        let number = self.finisher.work(Work::Commit(commit));
-        self.unpublished.push_back((number, keys));
+        self.finisher.work(Work::Sync(written));
+        self.finisher.work(Work::Publish(stage(added, group, answers)));
     }
 
     /// Puts each new message into the pending records of its segment.
     fn place_all(&mut self, group: &[Append]) -> Vec<Answer> {
-        let finished = self.finisher.finished();
-        while self.unpublished.pop_front_if(|(number, _)| *number <= finished).is_some() {}
         let is_single = matches!(group, [append] if append.messages.len() == 1);
         let mut seen = (!is_single).then(Keys::default);
         let mut window = Window::default();
@@ -239,8 +235,7 @@ impl Writer {
                 *window = self.window_of(key.timestamp);
             }
             let is_repeated = seen.as_ref().is_some_and(|seen| seen.contains(&key));
-            let is_known = is_repeated || self.unpublished.iter().any(|(_, keys)| keys.contains(&key));
-            if is_known || window.has(key)? {
+            if is_repeated || window.has(key)? {
                 answers.push(Appended::Duplicate);
                 continue;
             }
@@ -264,7 +259,7 @@ impl Writer {
         let last = start.saturating_add(len - 1);
         let window = Span { oldest: Timestamp(start), newest: Timestamp(last) };
         let segments = self.shared.segments();
-        let with_span = segments.iter().filter_map(|segment| Some((segment.span()?, segment.clone())));
+        let with_span = segments.iter().filter_map(|segment| Some((segment.known_span()?, segment.clone())));
         let segments = with_span.filter(|(span, _)| span.overlaps(&window)).collect();
         Window { span: Some(window), segments }
     }
@@ -464,14 +459,33 @@ impl OpenSegment {
     }
 
     /// Takes the pending rows, whose records have been written.
-    fn written(&mut self) -> Touched {
+    fn written(&mut self) -> Added {
         let Pending { bytes, mut addition, topics } = std::mem::take(&mut self.pending);
         self.log_len += bytes.len() as u64;
         self.rows += addition.rows.len() as u64;
         self.last_used = Instant::now();
         addition.log_len = self.log_len;
-        Touched { active: self.active.clone(), file: self.file.clone(), addition, topics }
+        Added { active: self.active.clone(), addition, topics }
     }
+}
+
+/// What a commit has written to a segment.
+struct Added {
+    active: Arc<Active>,
+    addition: Addition,
+    /// The topic of each row, by number in the archive.
+    topics: Vec<TopicId>,
+}
+
+/// Stages the rows of a commit.
+fn stage(added: Vec<Added>, group: Vec<Append>, answers: Vec<Answer>) -> Commit {
+    let (mut staged, mut topics) = (Vec::new(), Vec::new());
+    for added in added {
+        topics.extend(added.topics);
+        let rows = added.active.stage(added.addition);
+        staged.push((added.active, rows));
+    }
+    Commit { staged, topics, group, answers }
 }
 
 /// Creates a segment for a window: durable, empty and visible when this returns.

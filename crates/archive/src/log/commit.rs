@@ -1,6 +1,8 @@
 //! The second half of a commit: sync what was written, make it visible, answer.
 //!
-//! Under load this runs on a thread of its own and takes all commits that wait with one sync for each of their files.
+//! Under load this runs on a thread of its own and takes all commits that wait with one sync for each of their files. A
+//! commit comes to it in two parts: the files to sync, at once, and what to publish, when the writer has staged the rows
+//! while the disk was at work.
 
 use std::{
     sync::{
@@ -17,36 +19,39 @@ use tracing::warn;
 
 use super::{
     Shared,
-    active::{Active, Addition},
+    active::{Active, Staged},
     append::{Answer, Append},
     disk::DiskFile,
+    schema::SegmentId,
     seal::Sealer,
 };
 use crate::{Error, topics::TopicId};
 
-/// Commits that may be written and not synced; the writer waits when there are more.
-const WAITING_MAX: usize = 8;
+/// Work that may wait, two for each commit; the writer waits when there is more.
+const WAITING_MAX: usize = 16;
 
-/// A commit whose records have been written.
+/// A commit whose records have been written and whose rows are staged.
 pub(super) struct Commit {
-    pub(super) touched: Vec<Touched>,
+    pub(super) staged: Vec<(Arc<Active>, Staged)>,
+    /// The topic of each row, by number in the archive.
+    pub(super) topics: Vec<TopicId>,
     pub(super) group: Vec<Append>,
     /// The answer to each append of the group.
     pub(super) answers: Vec<Answer>,
 }
 
-/// What a commit has written to one segment.
-pub(super) struct Touched {
-    pub(super) active: Arc<Active>,
+/// A log that was written to.
+pub(super) struct Written {
+    pub(super) id: SegmentId,
     pub(super) file: Arc<dyn DiskFile>,
-    pub(super) addition: Addition,
-    /// The topic of each row, by number in the archive.
-    pub(super) topics: Vec<TopicId>,
 }
 
 /// What is done in the order in which it was handed on.
 pub(super) enum Work {
-    Commit(Commit),
+    /// Sync these. Their rows are staged meanwhile; what publishes them comes later.
+    Sync(Vec<Written>),
+    /// Make visible what was synced before, and answer.
+    Publish(Commit),
     /// Seal a segment that takes no more messages, once all before it are visible.
     Seal(Arc<Active>),
     /// Tell somebody that everything before is done.
@@ -98,12 +103,14 @@ impl Finisher {
 
 fn run(shared: &Shared, sealer: &Sealer, waiting: &mpsc::Receiver<Work>, finished: &AtomicU64) {
     while let Ok(first) = waiting.recv() {
-        let mut commits = Vec::new();
+        let (mut written, mut commits, mut other) = (Vec::new(), Vec::new(), None);
+        let mut done = 0;
         let mut next = Some(first);
-        let mut other = None;
         while let Some(work) = next {
+            done += 1;
             match work {
-                Work::Commit(commit) => commits.push(commit),
+                Work::Sync(files) => written.extend(files),
+                Work::Publish(commit) => commits.push(commit),
                 work => {
                     other = Some(work);
                     break;
@@ -111,57 +118,52 @@ fn run(shared: &Shared, sealer: &Sealer, waiting: &mpsc::Receiver<Work>, finishe
             }
             next = waiting.try_recv().ok();
         }
-        let done = commits.len() + usize::from(other.is_some());
-        finish(shared, commits);
+        sync(shared, &written);
+        publish(shared, commits);
         match other {
             Some(Work::Seal(active)) => sealer.seal(active),
-            Some(Work::Tell(done)) => drop(done.send(())), // who asked may have gone away
-            Some(Work::Commit(_)) | None => {}
+            Some(Work::Tell(told)) => drop(told.send(())), // who asked may have gone away
+            Some(Work::Sync(_) | Work::Publish(_)) | None => {}
         }
-        finished.fetch_add(done as u64, Ordering::Release);
+        finished.fetch_add(done, Ordering::Release);
     }
 }
 
-/// Syncs the files of all commits once each, makes their rows visible and answers everybody.
-pub(super) fn finish(shared: &Shared, commits: Vec<Commit>) {
-    let result = shared.check_refusal().and_then(|()| sync(shared, &commits));
-    for commit in commits {
-        match &result {
-            Ok(()) => publish(commit),
-            Err(error) => fail(shared, commit, error),
-        }
-    }
-}
-
-fn sync(shared: &Shared, commits: &[Commit]) -> Result<(), Error> {
+/// Syncs each file once. After a failure nothing is published any more.
+pub(super) fn sync(shared: &Shared, written: &[Written]) {
     let mut synced: Vec<u64> = Vec::new();
-    for touched in commits.iter().flat_map(|commit| &commit.touched) {
-        let sequence = touched.active.id.sequence;
-        if synced.contains(&sequence) {
+    for Written { id, file } in written {
+        if synced.contains(&id.sequence) || shared.check_refusal().is_err() {
             continue;
         }
         let begun = Instant::now();
-        if let Err(error) = touched.file.sync() {
-            return Err(shared.refuse(format!("can't sync {}: {error}", touched.active.id.log_name())));
+        if let Err(error) = file.sync() {
+            shared.refuse(format!("can't sync {}: {error}", id.log_name()));
         }
         shared.metrics.sync_seconds.observe(begun.elapsed().as_secs_f64());
-        synced.push(sequence);
+        synced.push(id.sequence);
     }
-    Ok(())
 }
 
-fn publish(commit: Commit) {
-    for touched in commit.touched {
-        touched.active.add(touched.addition);
-    }
-    for (append, answer) in commit.group.into_iter().zip(commit.answers) {
-        append.answer(answer);
+/// Makes the rows of commits visible, all of which were synced unless a sync has failed, and answers everybody.
+pub(super) fn publish(shared: &Shared, commits: Vec<Commit>) {
+    for commit in commits {
+        if let Err(error) = shared.check_refusal() {
+            fail(shared, commit, &error);
+            continue;
+        }
+        for (active, staged) in commit.staged {
+            active.publish(staged);
+        }
+        for (append, answer) in commit.group.into_iter().zip(commit.answers) {
+            append.answer(answer);
+        }
     }
 }
 
 fn fail(shared: &Shared, commit: Commit, error: &Error) {
     let mut dictionary = shared.dictionary.write();
-    for id in commit.touched.iter().flat_map(|touched| &touched.topics) {
+    for id in &commit.topics {
         dictionary.discount(*id, 1);
     }
     drop(dictionary);

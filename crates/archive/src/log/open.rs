@@ -262,7 +262,7 @@ fn recover(shared: &Shared, id: SegmentId, len: u64, read_only: bool) -> Result<
     }
     let is_whole = has_header && replay.findings.is_empty();
     let active = Arc::new(Active::new(id, log));
-    active.add(Addition { log_len, ..addition(shared, replay) });
+    active.publish(active.stage(Addition { log_len, ..addition(shared, replay) }));
     shared.change_segments(|segments| segments.push(Segment::Active(active.clone())));
     Ok(Recovered { active, is_whole })
 }

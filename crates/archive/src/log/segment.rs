@@ -105,6 +105,14 @@ impl Segment {
         }
     }
 
+    /// The span of all rows, whether queries see them yet or not.
+    pub(super) fn known_span(&self) -> Option<Span> {
+        match self {
+            Self::Active(active) => active.known_span(),
+            Self::Sealed(sealed) => sealed.span,
+        }
+    }
+
     pub(super) fn rows(&self) -> u64 {
         match self {
             Self::Active(active) => active.rows(),
