@@ -35,6 +35,7 @@ mod page;
 pub mod plan;
 mod query;
 pub mod record;
+mod report;
 mod retention;
 mod topics;
 mod upkeep;
@@ -48,8 +49,9 @@ pub use metrics::Metrics;
 pub use open::{Config, EngineUrl, LogConfig, Opened, open};
 pub use page::{Page, Part, Row, RowAt};
 pub use query::{Direction, HASHES_MAX, PAGE_BYTES_MAX, PAGE_ROWS_MAX, Query, Topics};
+pub use report::{Finding, PartStats, Pruned, Report, Stats};
 pub use retention::{ParseRetentionError, Retention};
-pub use upkeep::{Finding, PartStats, Pruned, Report, Stats, Upkeep};
+pub use upkeep::Upkeep;
 pub use walk::Walk;
 
 /// The most messages that one [`Archive::append`] takes.

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use restante_core::{Key, MessageHash, Timestamp};
 
-use crate::Error;
+use crate::{APPEND_MESSAGES_MAX, Error};
 
 /// The longest body in bytes: above what any door takes, low enough that a segment can't overflow.
 pub const BODY_BYTES_MAX: usize = 16 << 20;
@@ -34,7 +34,7 @@ impl Message {
     }
 
     /// Checks the bounds that [`crate::Archive::append`] promises.
-    pub(crate) fn check_bounds(&self) -> Result<(), Error> {
+    fn check_bounds(&self) -> Result<(), Error> {
         let parts = [
             ("body", self.body.len(), BODY_BYTES_MAX),
             ("channel", self.channel.len(), CHANNEL_BYTES_MAX),
@@ -49,6 +49,15 @@ impl Message {
         }
         Ok(())
     }
+}
+
+/// Checks the bounds of a batch and of its messages.
+pub(crate) fn check_batch(messages: &[Message]) -> Result<(), Error> {
+    if messages.len() > APPEND_MESSAGES_MAX {
+        let len = messages.len();
+        return Err(Error::invalid(format!("batch of {len} messages: the limit is {APPEND_MESSAGES_MAX}")));
+    }
+    messages.iter().try_for_each(Message::check_bounds)
 }
 
 /// What became of an appended message.

@@ -49,8 +49,8 @@ use self::{
     segment::{Budget, Segment, Segments},
 };
 use crate::{
-    APPEND_MESSAGES_MAX, Appended, Archive, Error, LogConfig, Message, Metrics, Page, Pruned, Query, Report,
-    Retention, Stats, Upkeep, topics::Dictionary,
+    Appended, Archive, Error, LogConfig, Message, Metrics, Page, Pruned, Query, Report, Retention, Stats,
+    Upkeep, message::check_batch, topics::Dictionary,
 };
 
 pub(crate) use self::open::open;
@@ -195,15 +195,7 @@ struct Log {
 #[async_trait]
 impl Archive for Log {
     async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
-        if messages.len() > APPEND_MESSAGES_MAX {
-            return Err(Error::invalid(format!(
-                "batch of {} messages: the limit is {APPEND_MESSAGES_MAX}",
-                messages.len()
-            )));
-        }
-        for message in &messages {
-            message.check_bounds()?;
-        }
+        check_batch(&messages)?;
         if messages.is_empty() {
             return Ok(Vec::new());
         }

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use restante_core::{Cursor, ErrorKind, Key, Timestamp, TopicBits};
 
 use crate::{
-    APPEND_MESSAGES_MAX, Appended, Archive, Config, Direction, Error, Message, Opened, PAGE_BYTES_MAX, Page,
-    Part, Pruned, Query, Report, Retention, RowAt, Stats, TopicName, Topics, Upkeep, record,
+    Appended, Archive, Config, Direction, Error, Message, Opened, PAGE_BYTES_MAX, Page, Part, Pruned, Query,
+    Report, Retention, RowAt, Stats, TopicName, Topics, Upkeep, message::check_batch, record,
 };
 
 pub(crate) fn open(config: &Config) -> Opened {
@@ -53,15 +53,7 @@ impl Memory {
 #[async_trait]
 impl Archive for Memory {
     async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
-        if messages.len() > APPEND_MESSAGES_MAX {
-            return Err(Error::invalid(format!(
-                "batch of {} messages: the limit is {APPEND_MESSAGES_MAX}",
-                messages.len()
-            )));
-        }
-        for message in &messages {
-            message.check_bounds()?;
-        }
+        check_batch(&messages)?;
         let mut state = self.write();
         if state.is_closed {
             return Err(Error::new(
