@@ -1,7 +1,10 @@
 //! A segment that takes messages, or waits to be sealed: its log on disk, its index in memory.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -31,6 +34,8 @@ pub(super) struct Active {
     /// The names of the topics as pages share them; made anew when topics were added.
     names: Mutex<Arc<[TopicName]>>,
     last_added: Mutex<Instant>,
+    /// The log's length with the room that is reserved behind its records.
+    file_len: AtomicU64,
 }
 
 #[derive(Default)]
@@ -83,6 +88,7 @@ impl Active {
             index: RwLock::new(index),
             names: Mutex::new(Arc::new([])),
             last_added: Mutex::new(Instant::now()),
+            file_len: AtomicU64::new(0),
         }
     }
 
@@ -120,6 +126,15 @@ impl Active {
 
     pub(super) fn log_len(&self) -> u64 {
         self.index.read().log_len
+    }
+
+    /// What the log takes on the disk.
+    pub(super) fn disk_bytes(&self) -> u64 {
+        self.log_len().max(self.file_len.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_file_len(&self, len: u64) {
+        self.file_len.store(len, Ordering::Relaxed);
     }
 
     pub(super) fn body_bytes(&self) -> u64 {

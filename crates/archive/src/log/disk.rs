@@ -9,6 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use rustix::fs::FallocateFlags;
 
 use crate::mapped::{self, Pages};
 
@@ -20,6 +21,8 @@ pub(super) trait Disk: Send + Sync + 'static {
     fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>>;
     /// Opens a file for writing.
     fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>>;
+    /// Copies a file that somebody else may cut meanwhile: bytes of a mapping that are gone end the process.
+    fn read(&self, name: &str) -> io::Result<Bytes>;
     /// Shares the first `len` bytes of a file, which may be more than it has now; only bytes that the file has may be read.
     fn map(&self, name: &str, len: usize) -> io::Result<Bytes>;
     /// The same for a file that was just written and is read from now on: all of it is entered into the page tables at once,
@@ -41,6 +44,8 @@ pub(super) trait DiskFile: Send + Sync {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
     /// Makes what was written, and the file's length, durable.
     fn sync(&self) -> io::Result<()>;
+    /// Makes the file `len` bytes longer from `offset`, its end, on: zeros that are given room on the disk now.
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()>;
     /// Cuts the file.
     fn set_len(&self, len: u64) -> io::Result<()>;
 }
@@ -81,6 +86,10 @@ impl Disk for Folder {
         Ok(Box::new(OpenOptions::new().read(true).write(true).open(self.path.join(name))?))
     }
 
+    fn read(&self, name: &str) -> io::Result<Bytes> {
+        std::fs::read(self.path.join(name)).map(Bytes::from)
+    }
+
     fn map(&self, name: &str, len: usize) -> io::Result<Bytes> {
         mapped::map(&File::open(self.path.join(name))?, len, Pages::AsTouched)
     }
@@ -110,6 +119,10 @@ impl DiskFile for File {
 
     fn sync(&self) -> io::Result<()> {
         self.sync_data()
+    }
+
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        Ok(rustix::fs::fallocate(self, FallocateFlags::empty(), offset, len)?)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

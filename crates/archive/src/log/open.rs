@@ -178,7 +178,12 @@ fn load_all(shared: &Arc<Shared>, read_only: bool) -> Result<Vec<Recovered>, Err
                 Err(error) => warn!(%error, name, "index can't be used: making it anew from its log"),
             }
         }
-        active.push(recover(shared, id, *len, read_only)?);
+        match recover(shared, id, *len, read_only) {
+            Ok(recovered) => active.push(recovered),
+            // The writer beside whom this process reads has removed it.
+            Err(error) if read_only && error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
     }
     Ok(active)
 }
@@ -221,7 +226,7 @@ fn segment_id(
         Err(what) => {
             // The header only says where new messages belong; the records speak for themselves.
             warn!(name, what, "reading the log's records all the same");
-            let log = shared.disk.map(name, len as usize).map_err(|error| Error::io("read", name, error))?;
+            let log = shared.disk.read(name).map_err(|error| Error::io("read", name, error))?;
             let id = |salt| SegmentId { sequence, window_start: 0, window_len: 0, salt };
             // Damage that hit one copy of the salt has left the others.
             let of_index = salt_of_index(shared, &id(0).index_name());
@@ -241,8 +246,13 @@ fn salt_of_index(shared: &Shared, name: &str) -> Option<u64> {
 /// Replays a log that has no index, cuts its torn end and puts it into the list.
 fn recover(shared: &Shared, id: SegmentId, len: u64, read_only: bool) -> Result<Recovered, Error> {
     let name = id.log_name();
-    let capacity = shared.limits.mapping_bytes().max(len as usize);
-    let log = shared.disk.map(&name, capacity).map_err(|error| Error::io("map", &name, error))?;
+    let log = if read_only {
+        shared.disk.read(&name)
+    } else {
+        shared.disk.map(&name, shared.limits.mapping_bytes().max(len as usize))
+    };
+    let log = log.map_err(|error| Error::io("read", &name, error))?;
+    let len = if read_only { log.len() as u64 } else { len };
     let replay = replay(log.get(..len as usize).unwrap_or_default(), &id);
     for finding in &replay.findings {
         shared.metrics.damaged.inc();
@@ -252,8 +262,16 @@ fn recover(shared: &Shared, id: SegmentId, len: u64, read_only: bool) -> Result<
     let has_header = id.has_window();
     let mut log_len = len;
     if has_header && replay.end < len {
-        let bytes = len - replay.end;
-        warn!(name, bytes, is_cut = !read_only, "the end of a log is torn; nobody was answered for it");
+        let end = log.get(replay.end as usize..len as usize).unwrap_or_default();
+        let is_reserve = end.iter().all(|byte| *byte == 0);
+        if !is_reserve {
+            warn!(
+                name,
+                bytes = end.len(),
+                is_cut = !read_only,
+                "the end of a log is torn; nobody was answered for it"
+            );
+        }
         if !read_only {
             let cut = |file: Box<dyn DiskFile>| file.set_len(replay.end).and_then(|()| file.sync());
             shared.disk.open(&name).and_then(cut).map_err(|error| Error::io("cut", &name, error))?;

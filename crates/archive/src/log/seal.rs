@@ -16,6 +16,7 @@ use super::{
     Shared,
     active::Active,
     append::Command,
+    disk::DiskFile,
     retention,
     schema::{LOG_HEADER_BYTES, SegmentId, TEMPORARY_SUFFIX},
     sealed::Sealed,
@@ -110,6 +111,7 @@ fn seal(shared: &Shared, active: &Active) -> Result<(), Error> {
     if active.log_len() == LOG_HEADER_BYTES {
         return retention::remove(shared, &[sequence]).map(|_| ());
     }
+    trim(shared, active)?;
     write_index(shared, &active.id, &active.encode_index())?;
     let sealed = load_written(shared, active.id, active.log_len())?;
     sealed.trust_all();
@@ -121,6 +123,15 @@ fn seal(shared: &Shared, active: &Active) -> Result<(), Error> {
     // Retention has removed the segment meanwhile.
     let name = active.id.index_name();
     shared.disk.remove(&name).map_err(|error| Error::io("remove", &name, error))
+}
+
+/// Gives back the room that was reserved behind a log.
+fn trim(shared: &Shared, active: &Active) -> Result<(), Error> {
+    let name = active.id.log_name();
+    let cut = |file: Box<dyn DiskFile>| file.set_len(active.log_len()).and_then(|()| file.sync());
+    shared.disk.open(&name).and_then(cut).map_err(|error| Error::io("trim", &name, error))?;
+    active.set_file_len(active.log_len());
+    Ok(())
 }
 
 /// Writes an index so that it is there whole or not at all.

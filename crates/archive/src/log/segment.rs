@@ -122,7 +122,7 @@ impl Segment {
 
     pub(super) fn disk_bytes(&self) -> u64 {
         match self {
-            Self::Active(active) => active.log_len(),
+            Self::Active(active) => active.disk_bytes(),
             Self::Sealed(sealed) => sealed.index.log_len + sealed.index.bytes().len() as u64,
         }
     }

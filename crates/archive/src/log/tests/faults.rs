@@ -89,6 +89,10 @@ impl Disk for Failing {
         Ok(Box::new(FailingFile { file: self.folder.open(name)?, state: self.state.clone() }))
     }
 
+    fn read(&self, name: &str) -> io::Result<Bytes> {
+        self.folder.read(name)
+    }
+
     fn map(&self, name: &str, len: usize) -> io::Result<Bytes> {
         self.state.step("map")?;
         self.folder.map(name, len)
@@ -123,6 +127,11 @@ impl DiskFile for FailingFile {
     fn sync(&self) -> io::Result<()> {
         self.state.step("sync")?;
         self.file.sync()
+    }
+
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.state.step("reserve")?;
+        self.file.reserve(offset, len)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -193,7 +202,7 @@ fn every_step_may_fail_once(fault: Fault) {
         };
         seen.insert(failed);
     }
-    for step in ["create", "write", "sync", "rename", "remove", "sync folder", "map"] {
+    for step in ["create", "reserve", "write", "sync", "cut", "rename", "remove", "sync folder", "map"] {
         assert!(seen.contains(step), "the workload has no '{step}': {seen:?}");
     }
 }
@@ -224,7 +233,7 @@ fn after_a_failed_sync_nothing_more_is_taken() {
         let disk = Failing { folder: Folder::new(folder.path()), state: state.clone() };
         let opened = open(Arc::new(disk)).unwrap();
         opened.archive.append(vec![message(0, 10)]).await.unwrap();
-        state.steps_until_fault.store(2, Ordering::SeqCst); // the next write succeeds, its sync fails
+        state.steps_until_fault.store(2, Ordering::SeqCst); // the next write succeeds, there is room for it; its sync fails
         for n in 1..4 {
             let error = opened.archive.append(vec![message(n, 10)]).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -267,6 +276,10 @@ impl Disk for Small {
         self.folder.open(name)
     }
 
+    fn read(&self, name: &str) -> io::Result<Bytes> {
+        self.folder.read(name)
+    }
+
     fn map(&self, name: &str, len: usize) -> io::Result<Bytes> {
         self.folder.map(name, len)
     }
@@ -288,6 +301,10 @@ impl Disk for Small {
 }
 
 impl DiskFile for SmallFile {
+    fn reserve(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Err(io::ErrorKind::StorageFull.into())
+    }
+
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         if self.room.load(Ordering::SeqCst) < bytes.len() as i64 {
             return Err(io::ErrorKind::StorageFull.into());

@@ -42,6 +42,10 @@ enum Event {
         file: usize,
         len: u64,
     },
+    Reserve {
+        file: usize,
+        end: u64,
+    },
     Sync {
         file: usize,
     },
@@ -111,6 +115,10 @@ impl Disk for Recorder {
         }))
     }
 
+    fn read(&self, name: &str) -> io::Result<Bytes> {
+        self.folder.read(name)
+    }
+
     fn map(&self, name: &str, len: usize) -> io::Result<Bytes> {
         self.folder.map(name, len)
     }
@@ -147,6 +155,11 @@ impl DiskFile for RecorderFile {
         self.file.sync()?;
         self.recording.note(Event::Sync { file: self.number });
         Ok(())
+    }
+
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.recording.note(Event::Reserve { file: self.number, end: offset + len });
+        self.file.reserve(offset, len)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -214,7 +227,9 @@ fn leave_after_cut(events: &[Event], random: &mut impl Rng, folder: &Path) {
                 names_since.push(event);
             }
             Event::Rename { .. } | Event::Remove { .. } => names_since.push(event),
-            Event::Write { file, .. } | Event::Cut { file, .. } => files[*file].since.push(event.clone()),
+            Event::Write { file, .. } | Event::Cut { file, .. } | Event::Reserve { file, .. } => {
+                files[*file].since.push(event.clone());
+            }
             Event::Sync { file } => {
                 let state = &mut files[*file];
                 for done in std::mem::take(&mut state.since) {
@@ -282,6 +297,7 @@ fn apply(content: &mut Vec<u8>, done: &Event, mut keeps_sector: impl FnMut(u64) 
             }
         }
         Event::Cut { len, .. } => content.resize(*len as usize, 0),
+        Event::Reserve { end, .. } => content.resize(content.len().max(*end as usize), 0),
         _ => unreachable!("only changes of content are kept apart"),
     }
 }
