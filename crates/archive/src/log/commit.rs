@@ -75,18 +75,12 @@ impl Finisher {
         Ok((Self { work, handed_on: 0, finished }, handle))
     }
 
-    /// Hands work on and returns its number.
-    pub(super) fn work(&mut self, work: Work) -> u64 {
+    /// Hands work on.
+    pub(super) fn work(&mut self, work: Work) {
         self.handed_on += 1;
         if self.work.send(work).is_err() {
             warn!("the finishing thread has ended; nobody is answered any more");
         }
-        self.handed_on
-    }
-
-    /// The number of the last work that is done, with all before it.
-    pub(super) fn finished(&self) -> u64 {
-        self.finished.load(Ordering::Acquire)
     }
 
     /// Waits until everything that was handed on is done.
@@ -97,7 +91,7 @@ impl Finisher {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.finished() == self.handed_on
+        self.finished.load(Ordering::Acquire) == self.handed_on
     }
 }
 
