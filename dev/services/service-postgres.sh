@@ -1,0 +1,37 @@
+# PostgreSQL from Debian, the newest that is installed. One database 'restante'; user and password are 'restante' too.
+# Its settings are PostgreSQL's own but for those below: it syncs as in earnest, so that what is measured is true.
+# shellcheck shell=bash
+: "${RESTANTE_POSTGRES_SHARED_BUFFERS:=256MB}"
+
+PG_BIN=
+postgres_find() {
+  local newest
+  newest=$(compgen -G '/usr/lib/postgresql/*/bin/initdb' | sort -V | tail -n 1)
+  PG_BIN=$(dirname "$newest")
+  [ -n "$newest" ] && [ -x "$PG_BIN/postgres" ] && [ -x "$PG_BIN/psql" ]
+}
+postgres_install() { need_debian postgres_find postgresql; }
+
+postgres_start() {
+  local d run=$RUN/postgres
+  d=$DATA/postgres/$(basename "$(dirname "$PG_BIN")") # a major version doesn't read another's files
+  need_free_ports postgres "$PORT" 1
+  printf 'restante\n' >"$DATA/postgres/password"
+  plain_user postgres
+  if [ ! -f "$d/PG_VERSION" ]; then
+    rm -rf "$d"
+    "${PLAIN[@]}" "$PG_BIN/initdb" -D "$d" -U restante --pwfile="$DATA/postgres/password" -A scram-sha-256 \
+      -E UTF8 --locale=C --no-instructions >>"$run/log" 2>&1 || show_log_and_die postgres "initdb failed"
+  fi
+  # No Unix socket: its path may be longer than the 107 bytes that the kernel takes.
+  spawn postgres "${PLAIN[@]}" "$PG_BIN/postgres" -D "$d" -p "$PORT" -h 127.0.0.1 -c unix_socket_directories= \
+    -c shared_buffers="$RESTANTE_POSTGRES_SHARED_BUFFERS" -c max_connections=200 -c max_wal_size=1GB
+  wait_ready postgres
+  postgres_sql template1 "select 1 from pg_database where datname='restante'" | grep -q 1 ||
+    postgres_sql template1 'create database restante' >/dev/null
+}
+
+postgres_sql() { PGPASSWORD=restante "$PG_BIN/psql" -XAtq -h 127.0.0.1 -p "$PORT" -U restante -d "$1" -c "$2"; }
+postgres_ready() { postgres_sql template1 'select 1'; }
+postgres_stop() { stop_pid postgres INT 60; } # INT: end the sessions, write everything, stop
+postgres_env() { echo "export RESTANTE_POSTGRES_URL=postgres://restante:restante@127.0.0.1:$PORT/restante"; }
