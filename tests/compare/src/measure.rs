@@ -1,0 +1,165 @@
+//! Asking everybody in turns.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::ensure;
+use restante_bench::{median, ms, rounded};
+use serde::Serialize;
+use tokio::task::JoinSet;
+
+use crate::{
+    args::{CompareArgs, Database},
+    contender::{Contender, Part, Store, Tally},
+    question::{Access, Question},
+};
+
+/// Rounds in which everybody is asked once; figures are medians over them.
+const ROUNDS: usize = 7;
+/// With slow rivals fewer rounds do, when a question has taken this long in all.
+const PATIENCE: Duration = Duration::from_secs(40);
+const ROUNDS_MIN: usize = 3;
+/// A measured time shorter than this would be one of the clock and of waking threads: short questions are asked several
+/// times behind each other.
+const MEASURED_MIN: Duration = Duration::from_millis(10);
+const INNER_MAX: u64 = 200;
+
+/// How one contender has answered one question.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Figure {
+    pub(crate) database: &'static str,
+    pub(crate) contender: &'static str,
+    #[serde(skip)]
+    pub(crate) part: Part,
+    pub(crate) cell: &'static str,
+    /// `topics` or `bloom`.
+    pub(crate) query: &'static str,
+    /// `full`, `newest 100` or `oldest 100`.
+    pub(crate) access: &'static str,
+    pub(crate) concurrency: usize,
+    pub(crate) rows: u64,
+    pub(crate) bytes: u64,
+    /// From the start of all equal questions to the end of the last.
+    pub(crate) median_ms: f64,
+    pub(crate) min_ms: f64,
+    pub(crate) max_ms: f64,
+    pub(crate) rounds: usize,
+    /// Questions behind each other that one time is the mean of.
+    pub(crate) inner: u64,
+}
+
+/// Who answers, how often in a row, and how long it took.
+struct Turn<'a> {
+    contender: &'a Contender,
+    tally: Tally,
+    inner: u64,
+    times_ms: Vec<f64>,
+}
+
+/// Asks all contenders a question, in turns, at one level of concurrency.
+pub(crate) async fn measure(
+    database: Database,
+    contenders: &[Contender],
+    question: &Arc<Question>,
+    concurrency: usize,
+    args: &CompareArgs,
+) -> anyhow::Result<Vec<Figure>> {
+    let mut turns = Vec::with_capacity(contenders.len());
+    for contender in contenders {
+        let tally = contender.store.warm_up(question).await?;
+        check(contender, question, tally)?;
+        let once = run(&contender.store, question, concurrency, 1).await?;
+        let enough = MEASURED_MIN.as_nanos() / once.as_nanos().max(1) + 1;
+        let inner = u64::try_from(enough).unwrap_or(INNER_MAX).min(args.common.pick(INNER_MAX, 2));
+        turns.push(Turn { contender, tally, inner, times_ms: Vec::new() });
+    }
+    check_bytes(&turns, question)?;
+    let begun = Instant::now();
+    for round in 0..args.common.pick(ROUNDS, 1) {
+        for turn in &mut turns {
+            let time = run(&turn.contender.store, question, concurrency, turn.inner).await?;
+            turn.times_ms.push(ms(time) / turn.inner as f64);
+        }
+        if round + 1 >= ROUNDS_MIN && begun.elapsed() > PATIENCE {
+            break;
+        }
+    }
+    let figures = turns.into_iter().map(|turn| figure(database, turn, question, concurrency));
+    Ok(figures.collect())
+}
+
+fn figure(database: Database, turn: Turn<'_>, question: &Question, concurrency: usize) -> Figure {
+    let extreme = |pick: fn(f64, f64) -> f64| turn.times_ms.iter().copied().reduce(pick).unwrap_or(0.0);
+    Figure {
+        database: database.name(),
+        contender: turn.contender.name,
+        part: turn.contender.part,
+        cell: question.cell.name,
+        query: question.kind.name(),
+        access: question.access.name(),
+        concurrency,
+        rows: turn.tally.rows,
+        bytes: turn.tally.bytes,
+        min_ms: rounded(extreme(f64::min)),
+        max_ms: rounded(extreme(f64::max)),
+        rounds: turn.times_ms.len(),
+        inner: turn.inner,
+        median_ms: rounded(median(turn.times_ms)),
+    }
+}
+
+/// The time from the start of all lanes to the end of the last.
+async fn run(
+    store: &Arc<dyn Store>,
+    question: &Arc<Question>,
+    lanes: usize,
+    inner: u64,
+) -> anyhow::Result<Duration> {
+    let begun = Instant::now();
+    let mut asking = JoinSet::new();
+    for lane in 0..lanes {
+        let (store, question) = (store.clone(), question.clone());
+        asking.spawn(async move {
+            for _ in 0..inner {
+                store.ask(&question, lane).await?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(done) = asking.join_next().await {
+        done??;
+    }
+    Ok(begun.elapsed())
+}
+
+/// An answer that is quick and wrong is worth nothing.
+fn check(contender: &Contender, question: &Question, tally: Tally) -> anyhow::Result<()> {
+    let matches = if contender.is_by_filter { question.rows_by_filter } else { question.rows };
+    let expected = question.answer_rows(matches);
+    let (name, cell, kind) = (contender.name, question.cell.name, question.kind.name());
+    let (found, access) = (tally.rows, question.access.name());
+    ensure!(
+        found == expected,
+        "{name} found {found} rows in cell {cell} by {kind} ({access}) where the data set has {expected}"
+    );
+    Ok(())
+}
+
+/// Whoever keeps the same bodies and gave as many rows gave the same bytes. Pages may differ: the mailserver orders
+/// messages of one second by their hash.
+fn check_bytes(turns: &[Turn<'_>], question: &Question) -> anyhow::Result<()> {
+    let is_comparable = |turn: &&Turn<'_>| {
+        let is_exact = turn.tally.rows == question.rows;
+        turn.contender.has_bodies && is_exact && question.access == Access::Full
+    };
+    let mut comparable = turns.iter().filter(is_comparable);
+    let Some(first) = comparable.next() else { return Ok(()) };
+    for turn in comparable {
+        let (one, other) = (first.contender.name, turn.contender.name);
+        let (bytes, others) = (first.tally.bytes, turn.tally.bytes);
+        ensure!(bytes == others, "{one} gave {bytes} bytes where {other} gave {others}");
+    }
+    Ok(())
+}
