@@ -6,18 +6,21 @@ CARGO_FUZZ_VERSION := 0.13.2
 FUZZ := tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench fuzz man install toolchain lints deny fuzzer
+.PHONY: help run test test-embedded check bench compare fuzz man install toolchain lints scripts deny fuzzer
 
 help: ## List the recipes
-	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: toolchain ## Run the server; settings from restante.toml, data below ./data (ARGS="--rest-port 9000" adds flags)
 	cargo run --release --package restante -- serve $(ARGS)
 
-test: toolchain ## Run all tests: units, engines, documentation, end to end against the built server
+test: toolchain ## Run all tests, on the embedded engines and on a PostgreSQL that is started for them
+	dev/services/with postgres -- cargo test --workspace --locked
+
+test-embedded: toolchain ## Run the tests that need no server; those of other engines are reported as ignored
 	cargo test --workspace --locked
 
-check: toolchain lints deny ## Formatting, lints, licences and sources of dependencies, who imports whom, tidiness
+check: toolchain lints scripts deny ## Formatting, lints, licences and sources of dependencies, who imports whom, tidiness
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo deny --locked check bans licenses sources
@@ -25,6 +28,10 @@ check: toolchain lints deny ## Formatting, lints, licences and sources of depend
 
 bench: toolchain ## Measure on this machine (BENCH=ingest, ARGS="--messages 100000" for less)
 	cargo run --release --package restante -- bench $(or $(BENCH),history) $(ARGS)
+
+compare: toolchain ## Compare with the mailserver's and nwaku's tables on PostgreSQL and SQLite (ARGS="--messages 150000" for less)
+	RESTANTE_POSTGRES_SHARED_BUFFERS=2GB dev/services/with postgres -- cargo run --release \
+	--manifest-path tests/compare/Cargo.toml --target-dir target -- $(ARGS)
 
 fuzz: toolchain fuzzer ## Throw bytes at a parser: TARGET=name SECONDS=60; without TARGET the targets are listed
 	$(if $(TARGET),@mkdir -p $(FUZZ)/target/corpus/$(TARGET))
@@ -46,6 +53,11 @@ toolchain:
 
 lints: toolchain
 	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || rustup component add rustfmt clippy
+
+# shellcheck is no condition: without it the scripts are checked by running them.
+scripts:
+	@if command -v shellcheck >/dev/null; then cd dev/services && shellcheck --external-sources --severity=warning up down with *.sh; \
+	else echo "shellcheck is not here: dev/services was not checked with it"; fi
 
 # Built without optimisation: it is run for seconds and would take minutes more to build.
 deny: toolchain

@@ -23,7 +23,12 @@
 //! # }
 //! ```
 
+mod compare;
+mod copy;
 mod error;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod group;
+mod health;
 mod log;
 mod mapped;
 mod memory;
@@ -33,26 +38,43 @@ mod observe;
 mod open;
 mod page;
 pub mod plan;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod query;
 pub mod record;
 mod report;
 mod retention;
+mod spool;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+mod tandem;
 mod topics;
 mod upkeep;
+mod url;
 mod walk;
 
 use async_trait::async_trait;
 
+pub use compare::{Comparison, Difference, DifferenceKind, Differences, Fingerprint, Scope};
+pub use copy::{Copied, Copier, TimeRange, copy_keys};
 pub use error::Error;
+pub use health::{Following, Health};
 pub use message::{Appended, BODY_BYTES_MAX, CHANNEL_BYTES_MAX, Message, TOPIC_BYTES_MAX, TopicName};
 pub use metrics::Metrics;
-pub use open::{Config, EngineUrl, LogConfig, Opened, open};
+pub use open::{
+    Config, LogConfig, Opened, PostgresConfig, SpoolConfig, SqliteConfig, TandemConfig, open, open_over,
+};
 pub use page::{Page, Part, Row, RowAt};
 pub use query::{Direction, HASHES_MAX, PAGE_BYTES_MAX, PAGE_ROWS_MAX, Query, Topics};
 pub use report::{Finding, PartStats, Pruned, Report, Stats};
 pub use retention::{ParseRetentionError, Retention};
 pub use upkeep::Upkeep;
+pub use url::{EngineUrl, PostgresUrl};
 pub use walk::Walk;
+
+#[cfg(feature = "postgres")]
+#[doc(hidden)]
+pub use postgres::statements as postgres_statements;
 
 /// The most messages that one [`Archive::append`] takes.
 pub const APPEND_MESSAGES_MAX: usize = 10_000;
@@ -69,7 +91,8 @@ pub trait Archive: Send + Sync + 'static {
     /// - *Idempotent*: a message that is already there, or stands twice in the batch, is answered
     ///   [`Appended::Duplicate`] and changes nothing, not even if its body differs. The answers stand in the order of
     ///   the messages.
-    /// - *Visible*: a query that starts after the answer sees the messages.
+    /// - *Visible*: a query that starts after the answer sees the messages, but for those that were answered
+    ///   [`Appended::Spooled`].
     ///
     /// # Errors
     /// - `Invalid`: more than [`APPEND_MESSAGES_MAX`] messages, a body over [`BODY_BYTES_MAX`], or a channel or topic over

@@ -67,6 +67,9 @@ pub enum Appended {
     Stored,
     /// It was already there; nothing changed.
     Duplicate,
+    /// The engine is away. The message is durable in the spool, and will be stored once the engine is back; until then no
+    /// query sees it.
+    Spooled,
 }
 
 /// A topic within its channel.

@@ -23,6 +23,52 @@ pub struct Metrics {
     pub(crate) pruned_messages: Counter,
     pub(crate) open_segments: Gauge,
     pub(crate) sealed_segments: Gauge,
+    pub(crate) spool: SpoolMetrics,
+    pub(crate) tandem: TandemMetrics,
+}
+
+/// What a spool counts, and whether the engine behind it is there.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SpoolMetrics {
+    pub(crate) up: Gauge,
+    pub(crate) messages: Gauge,
+    pub(crate) bytes: Gauge,
+    pub(crate) oldest: Gauge,
+    pub(crate) put: Counter,
+    pub(crate) drained: Counter,
+    pub(crate) refused: Counter,
+}
+
+impl SpoolMetrics {
+    /// Those of an engine that was not found away yet.
+    fn new() -> Self {
+        let metrics = Self::default();
+        metrics.up.set(1);
+        metrics
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        let Self { up: _, messages, bytes, oldest, put, drained, refused } = self;
+        registry.register("messages", "Messages that wait for the engine", messages.clone());
+        registry.register("bytes", "Bytes that they take on disk", bytes.clone());
+        let help = "Timestamp of the oldest message that waits, Unix time, or 0";
+        registry.register("oldest_timestamp_seconds", help, oldest.clone());
+        registry.register("put_messages", "Messages put into the spool", put.clone());
+        registry.register(
+            "drained_messages",
+            "Messages of the spool that the engine has taken",
+            drained.clone(),
+        );
+        let help = "Messages of the spool that the engine refused; they were set aside";
+        registry.register("refused_messages", help, refused.clone());
+    }
+}
+
+/// What a tandem counts.
+#[derive(Clone, Debug)]
+pub(crate) struct TandemMetrics {
+    pub(crate) spool: SpoolMetrics,
+    pub(crate) stopped: Gauge,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -52,6 +98,8 @@ impl Default for Metrics {
             pruned_messages: Counter::default(),
             open_segments: Gauge::default(),
             sealed_segments: Gauge::default(),
+            spool: SpoolMetrics::new(),
+            tandem: TandemMetrics { spool: SpoolMetrics::new(), stopped: Gauge::default() },
         }
     }
 }
@@ -70,7 +118,7 @@ impl Metrics {
         registry.register("query_rows", "Rows on a page", self.query_rows.clone());
         registry.register(
             "messages",
-            "Appended messages by result: stored, duplicate",
+            "Appended messages by result: stored, duplicate, spooled",
             self.messages.clone(),
         );
         registry.register("errors", "Failed operations by kind of error", self.errors.clone());
@@ -80,5 +128,15 @@ impl Metrics {
         registry.register("pruned_messages", "Messages removed by retention", self.pruned_messages.clone());
         registry.register("open_segments", "Segments that take messages", self.open_segments.clone());
         registry.register("sealed_segments", "Segments that are sealed", self.sealed_segments.clone());
+        registry.register("engine_up", "Whether the engine answers: 1, or 0", self.spool.up.clone());
+        self.spool.register(registry.sub_registry_with_prefix("spool"));
+        let tandem = registry.sub_registry_with_prefix("tandem");
+        tandem.register("up", "Whether the second engine answers: 1, or 0", self.tandem.spool.up.clone());
+        tandem.register(
+            "stopped",
+            "Whether the second follows no more: 0, or 1",
+            self.tandem.stopped.clone(),
+        );
+        self.tandem.spool.register(tandem);
     }
 }

@@ -1,9 +1,15 @@
 //! Metrics and tracing for any engine, written once.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
 
 use async_trait::async_trait;
-use tracing::{Instrument, debug_span, warn};
+use tracing::{Instrument, debug, debug_span, info, warn};
 
 use crate::{
     Appended, Archive, Error, Message, Metrics, Page, Query,
@@ -12,16 +18,48 @@ use crate::{
 
 /// An archive that counts and times what is asked of another.
 pub(crate) struct Observed {
-    pub(crate) inner: Arc<dyn Archive>,
-    pub(crate) metrics: Metrics,
+    inner: Arc<dyn Archive>,
+    metrics: Metrics,
+    appends: Outage,
+    queries: Outage,
+}
+
+/// Whether an operation has failed since it last succeeded. An outage is told once, however many ask meanwhile.
+#[derive(Default)]
+struct Outage(AtomicBool);
+
+impl Outage {
+    fn begins(&self) -> bool {
+        !self.0.swap(true, Ordering::Relaxed)
+    }
+
+    fn ends(&self) -> bool {
+        // Looked at first: every operation comes here, and most end no outage.
+        self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)
+    }
 }
 
 impl Observed {
-    fn failed(&self, operation: &'static str, error: &Error) {
+    pub(crate) fn new(inner: Arc<dyn Archive>, metrics: Metrics) -> Self {
+        Self { inner, metrics, appends: Outage::default(), queries: Outage::default() }
+    }
+
+    fn succeeded(&self, operation: &'static str, outage: &Outage) {
+        if outage.ends() {
+            info!(operation, "archive operations succeed again");
+        }
+    }
+
+    fn failed(&self, operation: &'static str, outage: &Outage, error: &Error) {
         let kind = error.kind().as_str();
         self.metrics.errors.get_or_create(&ErrorLabel { operation, kind }).inc();
         let is_callers_fault = matches!(kind, "invalid" | "not_found");
-        if !is_callers_fault {
+        if is_callers_fault {
+            return;
+        }
+        if error.is_transient() && !outage.begins() {
+            debug!(operation, kind, %error, "archive operation failed again");
+        } else {
             warn!(operation, kind, %error, "archive operation failed");
         }
     }
@@ -36,13 +74,20 @@ impl Archive for Observed {
         self.metrics.append_seconds.observe(begun.elapsed().as_secs_f64());
         match &result {
             Ok(answers) => {
-                let stored = answers.iter().filter(|answer| **answer == Appended::Stored).count();
-                let duplicate = answers.len() - stored;
-                for (result, count) in [("stored", stored), ("duplicate", duplicate)] {
-                    self.metrics.messages.get_or_create(&ResultLabel { result }).inc_by(count as u64);
+                self.succeeded("append", &self.appends);
+                let (mut stored, mut duplicate, mut spooled) = (0, 0, 0);
+                for answer in answers {
+                    match answer {
+                        Appended::Stored => stored += 1,
+                        Appended::Duplicate => duplicate += 1,
+                        Appended::Spooled => spooled += 1,
+                    }
+                }
+                for (result, count) in [("stored", stored), ("duplicate", duplicate), ("spooled", spooled)] {
+                    self.metrics.messages.get_or_create(&ResultLabel { result }).inc_by(count);
                 }
             }
-            Err(error) => self.failed("append", error),
+            Err(error) => self.failed("append", &self.appends, error),
         }
         result
     }
@@ -53,8 +98,11 @@ impl Archive for Observed {
         let result = self.inner.query(query).instrument(span).await;
         self.metrics.query_seconds.observe(begun.elapsed().as_secs_f64());
         match &result {
-            Ok(page) => self.metrics.query_rows.observe(page.len() as f64),
-            Err(error) => self.failed("query", error),
+            Ok(page) => {
+                self.succeeded("query", &self.queries);
+                self.metrics.query_rows.observe(page.len() as f64);
+            }
+            Err(error) => self.failed("query", &self.queries, error),
         }
         result
     }

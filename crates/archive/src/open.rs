@@ -1,50 +1,10 @@
-use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
+use std::{path::PathBuf, sync::Arc};
 
 use restante_core::{Clock, SystemClock, TopicBits};
 
-use crate::{Archive, Error, Metrics, Retention, Upkeep, log, memory, observe::Observed};
-
-/// Which engine, and where: `log:<folder>` or `memory:`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EngineUrl {
-    /// The embedded engine, in a folder.
-    Log(PathBuf),
-    /// The reference model: everything in memory, nothing kept.
-    Memory,
-}
-
-impl EngineUrl {
-    /// The engine's name.
-    pub fn engine(&self) -> &'static str {
-        match self {
-            Self::Log(_) => "log",
-            Self::Memory => "memory",
-        }
-    }
-}
-
-impl FromStr for EngineUrl {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        match text.split_once(':') {
-            Some(("log", folder)) if !folder.is_empty() => Ok(Self::Log(folder.into())),
-            Some(("memory", "")) => Ok(Self::Memory),
-            _ => Err(Error::invalid(format!(
-                "archive URL '{text}' is not understood: use log:<folder> or memory:"
-            ))),
-        }
-    }
-}
-
-impl fmt::Display for EngineUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Log(folder) => write!(f, "log:{}", folder.display()),
-            Self::Memory => f.write_str("memory:"),
-        }
-    }
-}
+use crate::{
+    Archive, EngineUrl, Error, Metrics, Retention, Upkeep, log, memory, observe::Observed, spool, tandem,
+};
 
 /// How to open an archive.
 #[derive(Clone)]
@@ -53,13 +13,23 @@ pub struct Config {
     pub url: EngineUrl,
     /// Open for reading beside a server that writes: nothing is locked or changed, appends and prunes are refused.
     pub read_only: bool,
-    /// The retention policy in force. Opening removes nothing; the `log` engine cuts its segments so that the policy can
-    /// be kept closely.
+    /// The retention policy in force. Opening removes nothing; engines cut their segments and partitions so that the policy
+    /// can be kept closely.
     pub retention: Retention,
     /// The bits that a topic sets in a bloom filter. Without it a bloom filter matches everything or nothing.
     pub topic_bits: fn(&str) -> TopicBits,
+    /// Open also when the engine is out of reach now; it is looked for again whenever it is needed.
+    pub is_lazy: bool,
     /// Settings of the `log` engine.
     pub log: LogConfig,
+    /// Settings of the `sqlite` engine.
+    pub sqlite: SqliteConfig,
+    /// Settings of the `postgres` engine.
+    pub postgres: PostgresConfig,
+    /// Takes messages while the engine is away, also when it is away from the beginning; not when `read_only`.
+    pub spool: Option<SpoolConfig>,
+    /// A second archive that follows this one; not when `read_only`.
+    pub tandem: Option<TandemConfig>,
     /// Where the time comes from.
     pub clock: Arc<dyn Clock>,
     /// What is counted.
@@ -74,7 +44,12 @@ impl Config {
             read_only: false,
             retention: Retention::default(),
             topic_bits: |_| TopicBits::new([0; 3]),
+            is_lazy: false,
             log: LogConfig::default(),
+            sqlite: SqliteConfig::default(),
+            postgres: PostgresConfig::default(),
+            spool: None,
+            tandem: None,
             clock: Arc::new(SystemClock),
             metrics: Metrics::default(),
         }
@@ -111,6 +86,86 @@ impl Default for LogConfig {
     }
 }
 
+/// Settings of the `sqlite` engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SqliteConfig {
+    /// Connections that read at the same time, each on a thread of its own; further queries wait for one.
+    pub readers: usize,
+    /// Bytes of pages that each connection keeps in memory.
+    pub cache_bytes: usize,
+    /// Bytes of messages that wait for the writer at most; further appends wait for room.
+    pub queue_bytes: usize,
+}
+
+impl Default for SqliteConfig {
+    fn default() -> Self {
+        Self { readers: 4, cache_bytes: 16 << 20, queue_bytes: 64 << 20 }
+    }
+}
+
+/// Settings of the `postgres` engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PostgresConfig {
+    /// Length of a window: each has a partition of its own, retention removes whole partitions.
+    pub window_seconds: u64,
+    /// Connections that answer queries; further queries wait for one.
+    pub read_connections: usize,
+    /// Connections that store messages, each one group of appends at a time.
+    pub write_connections: usize,
+    /// How long connecting may take.
+    pub connect_timeout_ms: u64,
+    /// How long a statement may take, in the server and on the way.
+    pub statement_timeout_ms: u64,
+    /// Bytes of messages that wait for a connection at most; further appends wait for room.
+    pub queue_bytes: usize,
+}
+
+impl Default for PostgresConfig {
+    fn default() -> Self {
+        Self {
+            window_seconds: 86_400,
+            read_connections: 8,
+            write_connections: 2,
+            connect_timeout_ms: 5_000,
+            statement_timeout_ms: 30_000,
+            queue_bytes: 64 << 20,
+        }
+    }
+}
+
+/// Settings of a spool, which one process uses at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpoolConfig {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// Bytes on disk at most; appends beyond are answered `Full`. What the disk has reserved behind an open log, at most
+    /// 4 MiB, is not counted.
+    pub bytes_max: u64,
+    /// An engine that does not answer an append for so long counts as away.
+    pub timeout_ms: u64,
+}
+
+impl SpoolConfig {
+    /// The defaults for a folder.
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
+        Self { folder: folder.into(), bytes_max: 1 << 30, timeout_ms: 5_000 }
+    }
+
+    /// Whether messages wait in the folder, or may wait: a spool that is no longer wanted is still to be drained.
+    pub fn has_content(&self) -> bool {
+        spool::has_content(&self.folder)
+    }
+}
+
+/// A second archive that follows the first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TandemConfig {
+    /// The second's engine and its place.
+    pub url: EngineUrl,
+    /// Where messages wait for the second.
+    pub spool: SpoolConfig,
+}
+
 /// An opened archive: the two halves of one engine.
 #[derive(Clone)]
 pub struct Opened {
@@ -124,12 +179,60 @@ pub struct Opened {
 ///
 /// # Errors
 /// `Conflict` when another process has it open for writing, `Corrupt` when its format is not understood, `Unavailable`
-/// when the disk fails.
+/// when the disk fails or the database can't be reached, `Invalid` when this build is without the engine.
 pub async fn open(config: Config) -> Result<Opened, Error> {
-    let metrics = config.metrics.clone();
-    let opened = match &config.url {
-        EngineUrl::Log(folder) => log::open(folder.clone(), config.clone()).await?,
-        EngineUrl::Memory => memory::open(&config),
+    let has_spool = config.spool.is_some() && !config.read_only;
+    let first = open_engine(Config { is_lazy: config.is_lazy || has_spool, ..config.clone() }).await?;
+    let second = match &config.tandem {
+        Some(tandem) if !config.read_only => Some(open_second(tandem, &config).await?),
+        _ => None,
     };
-    Ok(Opened { archive: Arc::new(Observed { inner: opened.archive, metrics }), upkeep: opened.upkeep })
+    open_over(first, second, &config).await
+}
+
+/// The second archive of a tandem. What it counts, the tandem tells.
+async fn open_second(tandem: &TandemConfig, config: &Config) -> Result<Opened, Error> {
+    let config =
+        Config { url: tandem.url.clone(), is_lazy: true, metrics: Metrics::default(), ..config.clone() };
+    let opened = open_engine(config).await;
+    opened.map_err(|error| {
+        let what = format!("can't open the second archive of the tandem, {}: {error}", tandem.url);
+        Error::new(error.kind(), what).with_source(error)
+    })
+}
+
+/// Puts what the settings ask for around an engine that is open: its spool, the second archive of a tandem, and what counts
+/// and times. For engines from outside this crate; [`open`] does it by itself.
+///
+/// # Errors
+/// `Conflict` when another process uses the folder of the spool, and those of a disk that fails.
+pub async fn open_over(first: Opened, second: Option<Opened>, config: &Config) -> Result<Opened, Error> {
+    let mut opened = first;
+    if !config.read_only {
+        if let Some(spool) = &config.spool {
+            opened = spool::open(opened, spool, config).await?;
+        }
+        if let (Some(tandem), Some(second)) = (&config.tandem, second) {
+            opened = tandem::open(opened, second, tandem, config).await?;
+        }
+    }
+    let archive = Observed::new(opened.archive, config.metrics.clone());
+    Ok(Opened { archive: Arc::new(archive), upkeep: opened.upkeep })
+}
+
+/// Opens an engine, bare.
+async fn open_engine(config: Config) -> Result<Opened, Error> {
+    match config.url.clone() {
+        EngineUrl::Log(folder) => log::open(folder, config).await,
+        EngineUrl::Memory => Ok(memory::open(&config)),
+        #[cfg(feature = "sqlite")]
+        EngineUrl::Sqlite(file) => crate::sqlite::open(file, config).await,
+        #[cfg(feature = "postgres")]
+        EngineUrl::Postgres(url) => crate::postgres::open(url, config).await,
+        #[cfg(not(all(feature = "sqlite", feature = "postgres")))]
+        other => Err(Error::invalid(format!(
+            "this build is without the {0} engine: build it with --features {0}",
+            other.engine()
+        ))),
+    }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use restante_core::{Cursor, Key, MessageHash, Timestamp};
 
 use crate::{
-    TopicName, mapped,
+    Direction, PAGE_BYTES_MAX, Query, TopicName, mapped,
     record::{self, Record},
 };
 
@@ -68,6 +68,23 @@ impl Row<'_> {
 }
 
 impl Page {
+    /// Cuts what was found, in the direction of the query, down to one page. What was found beyond the limit tells that more
+    /// remain.
+    pub(crate) fn assemble(parts: Vec<Part>, mut found: Vec<RowAt>, query: &Query) -> Self {
+        let found_len = found.len();
+        found.truncate(query.limit);
+        if body_bytes_at_most(&parts, &found) > PAGE_BYTES_MAX as u64 {
+            cut_at_bytes(&parts, &mut found);
+        }
+        let has_more = found.len() < found_len;
+        let last = found.last().filter(|_| has_more);
+        let last_key = last.and_then(|at| key_at(parts.get(at.part as usize)?, at.offset));
+        if query.direction == Direction::Backward {
+            found.reverse();
+        }
+        Self { parts, rows: found, next: last_key.map(Cursor::At), bodies: query.bodies }
+    }
+
     /// How many rows the page has.
     pub fn len(&self) -> usize {
         self.rows.len()
@@ -120,4 +137,39 @@ impl Page {
             body: if self.bodies { message.body } else { &[] },
         })
     }
+}
+
+/// The key of the message whose record begins at `offset`.
+pub(crate) fn key_at(part: &Part, offset: u32) -> Option<Key> {
+    Record::read(&part.bytes, offset as usize)?.message().map(|message| message.key())
+}
+
+/// A bound of the bodies' bytes that needs no look at the records: those of a run lie side by side between the first and
+/// the last offset.
+fn body_bytes_at_most(parts: &[Part], rows: &[RowAt]) -> u64 {
+    let mut bytes = 0;
+    for run in rows.chunk_by(|one, other| one.part == other.part) {
+        let (first, last) =
+            run.iter().fold((u32::MAX, 0), |(first, last), at| (at.offset.min(first), at.offset.max(last)));
+        let part = run.first().and_then(|at| parts.get(at.part as usize));
+        let last_record = part.and_then(|part| Record::read(&part.bytes, last as usize));
+        bytes += u64::from(last - first) + last_record.map_or(0, |record| record.len() as u64);
+    }
+    bytes
+}
+
+/// Ends a page with the row that brings its bodies to [`PAGE_BYTES_MAX`].
+fn cut_at_bytes(parts: &[Part], rows: &mut Vec<RowAt>) {
+    let mut bytes = 0;
+    let mut len = 0;
+    for at in rows.iter() {
+        if bytes >= PAGE_BYTES_MAX {
+            break;
+        }
+        let part = parts.get(at.part as usize);
+        let record = part.and_then(|part| Record::read(&part.bytes, at.offset as usize));
+        bytes += record.and_then(|record| record.message()).map_or(0, |message| message.body.len());
+        len += 1;
+    }
+    rows.truncate(len);
 }

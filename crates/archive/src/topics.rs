@@ -66,9 +66,24 @@ impl Dictionary {
         (id, entry.name.clone())
     }
 
+    /// Counts a topic under a number that it was given elsewhere.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn count_numbered(&mut self, id: TopicId, channel: &str, topic: &str, messages: u64) {
+        match self.entries.get_mut(id as usize) {
+            Some(Some(entry)) => entry.messages += messages,
+            _ => self.put(id, channel, topic, messages),
+        }
+    }
+
     fn add(&mut self, channel: &str, topic: &str) -> TopicId {
         let id = u32::try_from(self.entries.len())
             .expect("fewer than 2^32 topics are seen while an archive is open");
+        self.put(id, channel, topic, 0);
+        id
+    }
+
+    /// Takes up a topic whose number is free.
+    fn put(&mut self, id: TopicId, channel: &str, topic: &str, messages: u64) {
         let channel: Arc<str> = match self.channels.get_key_value(channel) {
             Some((known, _)) => known.clone(),
             None => channel.into(),
@@ -77,10 +92,15 @@ impl Dictionary {
         let topic: Arc<str> = known_topic.unwrap_or_else(|| topic.into());
         *self.channels.entry(channel.clone()).or_insert(0) += 1;
         self.ids.entry(topic.clone()).or_default().push(id);
-        self.bits.push((self.topic_bits)(&topic));
-        self.entries.push(Some(Entry { name: TopicName { channel, topic }, messages: 0 }));
+        let slots = self.entries.len().max(id as usize + 1);
+        self.entries.resize_with(slots, || None);
+        self.bits.resize(slots, TopicBits::new([0; 3]));
+        if let (Some(entry), Some(bits)) = (self.entries.get_mut(id as usize), self.bits.get_mut(id as usize))
+        {
+            *bits = (self.topic_bits)(&topic);
+            *entry = Some(Entry { name: TopicName { channel, topic }, messages });
+        }
         self.live += 1;
-        id
     }
 
     /// Takes `messages` messages of a topic away; a topic without messages is forgotten.
@@ -200,6 +220,12 @@ impl TopicSet {
 
     pub(crate) fn ids(&self) -> &[TopicId] {
         &self.ids
+    }
+
+    /// The bit map: bit n of the words, counted from the lowest bit of the first, stands for topic n.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn words(&self) -> &[u64] {
+        &self.words
     }
 }
 

@@ -1,7 +1,7 @@
 use async_trait::async_trait;
 use restante_core::Timestamp;
 
-use crate::{Error, Pruned, Report, Retention, Stats};
+use crate::{Error, Health, Pruned, Report, Retention, Stats};
 
 /// What operators do with an archive, beside appending and querying.
 #[async_trait]
@@ -11,6 +11,9 @@ pub trait Upkeep: Send + Sync + 'static {
     /// # Errors
     /// `Unavailable` when the engine can't tell now.
     async fn stats(&self) -> Result<Stats, Error>;
+
+    /// How the archive is, from memory: it never waits for an engine.
+    fn health(&self) -> Health;
 
     /// Removes the oldest messages that `policy` does not keep, and gives their disk space back before it returns.
     ///

@@ -14,51 +14,12 @@ mod query;
 #[path = "conformance/upkeep.rs"]
 mod upkeep;
 
-use std::{future::Future, pin::Pin};
+use std::{future::Future, pin::Pin, sync::Arc};
 
-use libtest_mimic::{Arguments, Trial};
-use restante_archive::{Config, LogConfig, Opened, open};
+use common::engines::{Engine, Place, arguments, run, trial};
 
-/// An engine under test.
-pub(crate) struct Subject {
-    config: Config,
-    _folder: tempfile::TempDir,
-}
-
-impl Subject {
-    fn new(engine: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let url = match engine {
-            "memory" => "memory:".to_owned(),
-            _ => format!("log:{}", folder.path().join("archive").display()),
-        };
-        let mut config = Config::new(url.parse().unwrap());
-        config.topic_bits = common::topic_bits;
-        if engine == "log-small" {
-            config.log = LogConfig {
-                window_seconds: 1,
-                segment_messages: 3,
-                open_segments: 2,
-                ..LogConfig::default()
-            };
-        }
-        Self { config, _folder: folder }
-    }
-
-    pub(crate) async fn open(&self) -> Opened {
-        open(self.config.clone()).await.unwrap()
-    }
-
-    pub(crate) async fn reopen(&self, opened: Opened) -> Opened {
-        opened.upkeep.close().await.unwrap();
-        drop(opened);
-        self.open().await
-    }
-
-    pub(crate) async fn open_read_only(&self) -> Opened {
-        open(Config { read_only: true, ..self.config.clone() }).await.unwrap()
-    }
-}
+/// What a promise is tried on: the place of an archive on some engine.
+pub(crate) type Subject = Arc<Place>;
 
 type Run = fn(Subject) -> Pin<Box<dyn Future<Output = ()>>>;
 
@@ -84,24 +45,11 @@ pub(crate) use promises;
 
 fn main() {
     let mut trials = Vec::new();
-    // log-small has windows of a second and segments of three messages, so that every query crosses many.
-    for engine in ["memory", "log", "log-small"] {
+    for engine in Engine::ALL {
         for promise in append::promises().into_iter().chain(query::promises()).chain(upkeep::promises()) {
-            let is_volatile = engine == "memory";
-            let run = move || {
-                let runtime = tokio::runtime::Builder::new_multi_thread()
-                    .worker_threads(2)
-                    .enable_all()
-                    .build()
-                    .unwrap();
-                runtime.block_on((promise.run)(Subject::new(engine)));
-                Ok(())
-            };
-            trials.push(
-                Trial::test(format!("{engine}::{}", promise.name), run)
-                    .with_ignored_flag(is_volatile && promise.needs_disk),
-            );
+            let trial = trial(engine, promise.name, move || run(engine, promise.run));
+            trials.push(trial.with_ignored_flag(engine.is_volatile() && promise.needs_disk));
         }
     }
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    libtest_mimic::run(&arguments(), trials).exit();
 }

@@ -1,4 +1,4 @@
-//! Random operations on the `log` engine, compared with the `memory` model after each.
+//! Random operations on each engine, compared with the `memory` model after each.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -7,9 +7,17 @@
 
 mod common;
 
-use common::{filter_of, message_in, rows};
-use proptest::prelude::*;
-use restante_archive::{Config, Direction, LogConfig, Message, Opened, Query, Retention, Topics, open};
+use common::{
+    engines::{self, Engine, Place},
+    filter_of, message_in, rows,
+};
+use proptest::{
+    prelude::*,
+    test_runner::{FileFailurePersistence, TestRunner},
+};
+use restante_archive::{
+    Config, Direction, LogConfig, Message, Opened, PostgresConfig, Query, Retention, Topics, open,
+};
 use restante_core::{Cursor, Key, MessageHash, Timestamp};
 
 const TOPICS: [&str; 5] = ["apple", "apply", "beech", "cedar", "dates"];
@@ -93,7 +101,7 @@ fn operations() -> impl Strategy<Value = Operation> {
 }
 
 struct Pair {
-    log: Opened,
+    engine: Opened,
     model: Opened,
     config: Config,
 }
@@ -102,47 +110,48 @@ impl Pair {
     async fn run(&mut self, operation: Operation) {
         match operation {
             Operation::Append(batch) => {
-                let answers = self.log.archive.append(batch.clone()).await.unwrap();
+                let answers = self.engine.archive.append(batch.clone()).await.unwrap();
                 assert_eq!(answers, self.model.archive.append(batch).await.unwrap());
             }
             Operation::Query(query) => self.compare(&query).await,
             Operation::Prune { policy, now } => self.prune(&policy, Timestamp(now)).await,
             Operation::Reopen => {
-                self.log.upkeep.close().await.unwrap();
-                self.log = open(self.config.clone()).await.unwrap();
+                self.engine.upkeep.close().await.unwrap();
+                self.engine = open(self.config.clone()).await.unwrap();
             }
-            Operation::Rebuild => assert!(self.log.upkeep.rebuild(&|_, _| ()).await.unwrap().is_sound()),
-            Operation::Check => assert!(self.log.upkeep.check(&|_, _| ()).await.unwrap().is_sound()),
+            Operation::Rebuild => assert!(self.engine.upkeep.rebuild(&|_, _| ()).await.unwrap().is_sound()),
+            Operation::Check => assert!(self.engine.upkeep.check(&|_, _| ()).await.unwrap().is_sound()),
         }
-        let (log, model) = (self.log.upkeep.stats().await.unwrap(), self.model.upkeep.stats().await.unwrap());
+        let (engine, model) =
+            (self.engine.upkeep.stats().await.unwrap(), self.model.upkeep.stats().await.unwrap());
         assert_eq!(
-            (log.messages, log.topics, log.body_bytes),
+            (engine.messages, engine.topics, engine.body_bytes),
             (model.messages, model.topics, model.body_bytes)
         );
-        assert_eq!((log.oldest, log.newest), (model.oldest, model.newest));
+        assert_eq!((engine.oldest, engine.newest), (model.oldest, model.newest));
     }
 
     async fn compare(&self, query: &Query) {
-        let (log, model) = (self.log.archive.query(query).await, self.model.archive.query(query).await);
-        match (log, model) {
-            (Ok(log), Ok(model)) => {
-                assert_eq!(rows(&log), rows(&model), "{query:?}");
-                assert_eq!(log.next, model.next, "{query:?}");
+        let (engine, model) = (self.engine.archive.query(query).await, self.model.archive.query(query).await);
+        match (engine, model) {
+            (Ok(engine), Ok(model)) => {
+                assert_eq!(rows(&engine), rows(&model), "{query:?}");
+                assert_eq!(engine.next, model.next, "{query:?}");
             }
-            (Err(log), Err(model)) => assert_eq!(log.kind(), model.kind(), "{query:?}"),
-            (log, model) => panic!("{query:?}: log {log:?}, model {model:?}"),
+            (Err(engine), Err(model)) => assert_eq!(engine.kind(), model.kind(), "{query:?}"),
+            (engine, model) => panic!("{query:?}: engine {engine:?}, model {model:?}"),
         }
     }
 
-    /// The log removes whole segments, so it may keep more than the model, but nothing may be gone that the policy keeps.
-    /// Afterwards the model gets what the log has kept.
+    /// An engine that removes whole parts may keep more than the model, but nothing may be gone that the policy keeps.
+    /// Afterwards the model gets what the engine has kept.
     async fn prune(&self, policy: &Retention, now: Timestamp) {
         let everything = Query { limit: 10_000, ..Query::default() };
-        self.log.upkeep.prune(policy, now).await.unwrap();
+        self.engine.upkeep.prune(policy, now).await.unwrap();
         let before = rows(&self.model.archive.query(&everything).await.unwrap());
         self.model.upkeep.prune(policy, now).await.unwrap();
         let kept_by_policy = rows(&self.model.archive.query(&everything).await.unwrap());
-        let kept = rows(&self.log.archive.query(&everything).await.unwrap());
+        let kept = rows(&self.engine.archive.query(&everything).await.unwrap());
         for row in &kept_by_policy {
             assert!(kept.contains(row), "{policy} at {now}: {row:?} is gone");
         }
@@ -158,31 +167,70 @@ impl Pair {
     }
 }
 
-proptest! {
-    // RESTANTE_TEST_CASES=10000 for a long run; a failure prints its operations and is kept in proptest-regressions.
-    #![proptest_config(ProptestConfig::with_cases(
-        std::env::var("RESTANTE_TEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(300)
-    ))]
+/// How the engine divides what it has: small parts, so that operations cross many.
+#[derive(Clone, Debug)]
+struct Shape {
+    segment_messages: u64,
+    open_segments: usize,
+    window_seconds: u64,
+}
 
-    #[test]
-    fn log_agrees_with_the_model(
-        operations in prop::collection::vec(operations(), 1..60),
-        segment_messages in prop_oneof![1..8_u64, Just(1_000)],
-        open_segments in 1..4_usize,
-        window_seconds in 1..4_u64,
-    ) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let mut config = Config::new(format!("log:{}", folder.path().display()).parse().unwrap());
-        config.topic_bits = common::topic_bits;
-        config.log = LogConfig { window_seconds, segment_messages, open_segments, ..LogConfig::default() };
-        runtime.block_on(async {
-            let model = open(Config { url: "memory:".parse().unwrap(), ..config.clone() }).await.unwrap();
-            let mut pair = Pair { log: open(config.clone()).await.unwrap(), model, config };
-            for operation in operations {
-                pair.run(operation).await;
-            }
-            pair.log.upkeep.close().await.unwrap();
-        });
+fn shapes() -> impl Strategy<Value = Shape> {
+    (prop_oneof![1..8_u64, Just(1_000)], 1..4_usize, 1..4_u64).prop_map(
+        |(segment_messages, open_segments, window_seconds)| Shape {
+            segment_messages,
+            open_segments,
+            window_seconds,
+        },
+    )
+}
+
+async fn compare_all(place: &Place, shape: Shape, operations: Vec<Operation>) {
+    let Shape { segment_messages, open_segments, window_seconds } = shape;
+    let mut config = place.config.clone();
+    config.log = LogConfig { window_seconds, segment_messages, open_segments, ..config.log };
+    config.postgres = PostgresConfig { window_seconds, ..config.postgres };
+    let model = open(Config { url: "memory:".parse().unwrap(), ..config.clone() }).await.unwrap();
+    let mut pair = Pair { engine: open(config.clone()).await.unwrap(), model, config };
+    for operation in operations {
+        pair.run(operation).await;
     }
+    pair.engine.upkeep.close().await.unwrap();
+}
+
+/// RESTANTE_TEST_CASES=10000 for a long run. An engine that takes longer for a case gets fewer.
+fn cases(engine: Engine) -> u32 {
+    let of_log =
+        std::env::var("RESTANTE_TEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(300);
+    let times_slower = match engine {
+        Engine::Memory | Engine::Log | Engine::LogSmall => 1,
+        Engine::Sqlite => 3,
+        Engine::Postgres | Engine::PostgresSmall => 10,
+    };
+    (of_log / times_slower).max(1)
+}
+
+/// A failure prints its operations, as few as were found to fail, and is kept in `model.regressions` for later runs.
+fn agrees_with_the_model(engine: Engine) {
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases: cases(engine),
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        source_file: Some(file!()),
+        test_name: Some(engine.name()),
+        ..ProptestConfig::default()
+    });
+    let operations = prop::collection::vec(operations(), 1..60);
+    let outcome = runner.run(&(operations, shapes()), |(operations, shape)| {
+        engines::run(engine, async |place| compare_all(&place, shape, operations).await);
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
+}
+
+fn main() {
+    let trials = [Engine::Log, Engine::Sqlite, Engine::Postgres]
+        .map(|engine| engines::trial(engine, "agrees_with_the_model", move || agrees_with_the_model(engine)));
+    libtest_mimic::run(&engines::arguments(), trials.into()).exit();
 }

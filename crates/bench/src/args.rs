@@ -17,8 +17,9 @@ pub struct CommonArgs {
     /// Messages of the data set; every topic and day keeps its share of the full 1,467,846
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MESSAGES_MAX))]
     pub messages: Option<u64>,
-    /// Engine to measure, may be given several times: `log:` for a fresh folder that is removed afterwards,
-    /// `log:FOLDER` to keep it, `memory:`
+    /// Engine to measure, may be given several times, and all stand side by side in one report: `log:`, `sqlite:` and
+    /// `postgres:` (in the database of RESTANTE_POSTGRES_URL) for a fresh archive that is removed afterwards;
+    /// `log:FOLDER`, `sqlite:FILE` and `postgres://...` to keep it; `memory:`
     #[arg(long = "engine", value_name = "URL", default_value = "log:")]
     pub engines: Vec<EngineChoice>,
     /// Folder for what a bench writes; without it a temporary one in the current folder
@@ -40,12 +41,12 @@ pub struct CommonArgs {
 
 impl CommonArgs {
     /// How many messages the data set has.
-    pub(crate) fn messages(&self) -> u64 {
+    pub fn messages(&self) -> u64 {
         self.messages.unwrap_or(if self.quick { MESSAGES_QUICK } else { MESSAGES_FULL })
     }
 
     /// One of two settings: for a real run, or for a quick one.
-    pub(crate) fn pick<T>(&self, real: T, quick: T) -> T {
+    pub fn pick<T>(&self, real: T, quick: T) -> T {
         if self.quick { quick } else { real }
     }
 }
@@ -53,18 +54,37 @@ impl CommonArgs {
 /// Which engine to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineChoice {
-    /// The `log` engine in a folder of its own, which is removed afterwards.
-    FreshLog,
+    /// An archive of its own, which is removed afterwards.
+    Fresh(FreshEngine),
     /// A named place, which is kept.
     At(EngineUrl),
+}
+
+/// An engine that makes a fresh archive anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FreshEngine {
+    /// In a folder of its own.
+    Log,
+    /// In a file of its own.
+    Sqlite,
+    /// In a schema of its own, in the database that the environment names.
+    Postgres,
+}
+
+impl FreshEngine {
+    /// What names each of them.
+    const ALL: [(&str, Self); 3] =
+        [("log:", Self::Log), ("sqlite:", Self::Sqlite), ("postgres:", Self::Postgres)];
 }
 
 impl FromStr for EngineChoice {
     type Err = restante_archive::Error;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text == "log:" {
-            return Ok(Self::FreshLog);
+        for (name, engine) in FreshEngine::ALL {
+            if text == name {
+                return Ok(Self::Fresh(engine));
+            }
         }
         text.parse().map(Self::At)
     }
@@ -73,7 +93,9 @@ impl FromStr for EngineChoice {
 impl fmt::Display for EngineChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::FreshLog => f.write_str("log:"),
+            Self::Fresh(FreshEngine::Log) => f.write_str("log:"),
+            Self::Fresh(FreshEngine::Sqlite) => f.write_str("sqlite:"),
+            Self::Fresh(FreshEngine::Postgres) => f.write_str("postgres:"),
             Self::At(url) => fmt::Display::fmt(url, f),
         }
     }
@@ -122,7 +144,12 @@ mod tests {
 
     #[test]
     fn engines_are_read() {
-        assert_eq!("log:".parse::<EngineChoice>().unwrap(), EngineChoice::FreshLog);
+        for (text, engine) in FreshEngine::ALL {
+            assert_eq!(text.parse::<EngineChoice>().unwrap(), EngineChoice::Fresh(engine));
+            assert_eq!(EngineChoice::Fresh(engine).to_string(), text);
+        }
+        let kept: EngineChoice = "postgres://me@host/db".parse().unwrap();
+        assert!(matches!(kept, EngineChoice::At(EngineUrl::Postgres(_))));
         assert_eq!("memory:".parse::<EngineChoice>().unwrap(), EngineChoice::At(EngineUrl::Memory));
         assert_eq!(
             "log:a/b".parse::<EngineChoice>().unwrap(),

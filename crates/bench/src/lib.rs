@@ -2,29 +2,41 @@
 //!
 //! Benches use public traits and doors only. Floors (copying the same bytes, syncing the same disk) are measured in the
 //! same run, between the measurements that they are compared with; results are ratios to them.
+//!
+//! The data set, the report and a few measuring helpers are public for `tests/compare`, which puts other stores beside ours.
 
+mod answer;
 mod args;
-mod dataset;
+pub mod dataset;
 mod history;
+mod http;
 mod ingest;
 mod machine;
 mod measure;
+mod pace;
 mod pages;
+mod place;
 mod progress;
 mod random;
 mod report;
 mod rest;
+mod server;
 mod store;
 mod supply;
 mod together;
 mod upkeep;
+mod waku_store;
 
-pub use args::{CommonArgs, EngineChoice, ParseSizesError, Sizes};
+pub use args::{CommonArgs, EngineChoice, FreshEngine, ParseSizesError, Sizes};
 pub use history::HistoryArgs;
 pub use ingest::IngestArgs;
+pub use machine::Machine;
+pub use measure::{median, ms, rounded, touch_all};
 pub use pages::PagesArgs;
+pub use report::{Bars, Curves, Goal, Plot, Report, Series, Table, number, optional};
 pub use rest::RestArgs;
 pub use upkeep::UpkeepArgs;
+pub use waku_store::StoreArgs;
 
 /// What to measure.
 #[derive(clap::Subcommand, Clone, Debug)]
@@ -52,8 +64,9 @@ pub enum BenchCommand {
     /// Start, remove the oldest day while messages arrive, look at the memory
     ///
     /// Fills an archive with the data set, opens it again and again, looks at the private memory of a process that holds it,
-    /// and removes the oldest days one by one while an appender goes on: how long each takes, and the longest append
-    /// meanwhile. Takes about half a minute and 1.2 GB of disk. An archive named by folder loses its oldest five days.
+    /// and removes the oldest days one by one while an appender and a client that queries go on: how long each takes, the
+    /// longest append meanwhile, the 99th percentile of appends and queries with and without, and the disk that came
+    /// back. Takes about half a minute and 1.2 GB of disk. An archive that is kept loses up to its oldest twenty days.
     Upkeep(UpkeepArgs),
     /// Put the REST door under load: pages, export, publishing
     ///
@@ -61,6 +74,15 @@ pub enum BenchCommand {
     /// through it over kept-alive connections, one export everything, and 64 publish messages of 700 bytes: requests a
     /// second, times, the server's start-up and private memory. Takes about half a minute and 1.2 GB of disk.
     Rest(RestArgs),
+    /// Query a server while messages are published to it, as in seed 001; several servers on one database
+    ///
+    /// Fills an archive with the data set and starts `restante serve` on it. 1, 10 and 25 users page through it, each with a
+    /// query a second and then without a pause, while 10 messages a second of 10 KB, and then 1,000 of 1.4 KB, are
+    /// published. At the end every acknowledged message must be there. Takes about four minutes for each engine.
+    ///
+    /// --servers N starts N servers on one PostgreSQL database instead: each is given the same messages, and 50 and 100
+    /// clients query them ten times a second each. --outage stops the database under load and starts it again.
+    Store(StoreArgs),
 }
 
 /// Runs a bench, prints its report and writes the files that were asked for. Interrupted from the keyboard, it removes
@@ -82,6 +104,7 @@ async fn run_to_its_end(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Pages(args) => pages::run(&args).await,
         BenchCommand::Upkeep(args) => upkeep::run(&args).await,
         BenchCommand::Rest(args) => rest::run(&args).await,
+        BenchCommand::Store(args) => waku_store::run(&args).await,
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// What a reader must know to judge figures.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Machine {
+pub struct Machine {
     pub(crate) cpu: String,
     pub(crate) cores: usize,
     pub(crate) memory_mb: Option<u64>,
@@ -22,7 +22,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// This machine; `folder` lies on the disk that is measured.
-    pub(crate) fn look(folder: &Path) -> Self {
+    pub fn look(folder: &Path) -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let unknown = || "unknown".to_owned();
         let cpu = field(&read("/proc/cpuinfo"), "model name").map(str::to_owned);

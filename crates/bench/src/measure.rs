@@ -44,6 +44,10 @@ impl Latencies {
         self.percentile_ms(50.0)
     }
 
+    pub(crate) fn p95_ms(&self) -> f64 {
+        self.percentile_ms(95.0)
+    }
+
     pub(crate) fn p99_ms(&self) -> f64 {
         self.percentile_ms(99.0)
     }
@@ -63,19 +67,19 @@ impl Latencies {
 }
 
 /// The middle of the numbers (the lower of two); 0 of none.
-pub(crate) fn median(mut numbers: Vec<f64>) -> f64 {
+pub fn median(mut numbers: Vec<f64>) -> f64 {
     numbers.sort_by(f64::total_cmp);
     let middle = numbers.len().saturating_sub(1) / 2;
     numbers.get(middle).copied().unwrap_or(0.0)
 }
 
 /// A duration in milliseconds.
-pub(crate) fn ms(duration: Duration) -> f64 {
+pub fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
 /// A number with as many digits as a report needs: no more than six after the point.
-pub(crate) fn rounded(number: f64) -> f64 {
+pub fn rounded(number: f64) -> f64 {
     (number * 1e6).round() / 1e6
 }
 
@@ -90,7 +94,7 @@ pub(crate) fn touch(bytes: &[u8]) -> u64 {
 }
 
 /// Touches all bodies; the result must not be optimised away.
-pub(crate) fn touch_all<'a>(bodies: impl IntoIterator<Item = &'a [u8]>) -> u64 {
+pub fn touch_all<'a>(bodies: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     let mut total = 0_u64;
     for body in bodies {
         total = total.wrapping_add(touch(body));

@@ -26,9 +26,10 @@ Examples:
 
 Exit codes:
   0  done
-  1  it failed, or something wrong was found (archive check, archive import)
+  1  it failed, something wrong was found (archive check, import, copy), or archives differ (compare)
   2  the command line or the configuration can't be used
-  3  somebody else holds what is needed: a locked archive, a port in use";
+  3  somebody else holds what is needed: a locked archive, a port in use
+  130  it was stopped by Ctrl-C or SIGTERM; the same command goes on (archive copy, archive import)";
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
@@ -41,7 +42,7 @@ pub(crate) enum Command {
     /// Page through kept messages, over REST or straight from an archive
     #[command(after_help = QUERY_HELP)]
     Query(QueryFlags),
-    /// Look after an archive: statistics, check, rebuild, export, import, prune
+    /// Look after an archive: statistics, check, rebuild, export, import, copy, compare, prune
     #[command(subcommand, after_help = "Example:\n  restante archive stats --data /var/lib/restante")]
     Archive(ArchiveCommand),
     /// Measure on this machine: history queries, durable appends, pages

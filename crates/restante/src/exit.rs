@@ -12,6 +12,8 @@ const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 /// Somebody else holds what is needed.
 const HELD: u8 = 3;
+/// It was told to stop before it was done: what a shell reports for Ctrl-C.
+const INTERRUPTED: u8 = 130;
 
 /// A command line that can't be used, found after clap had read it.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +23,11 @@ pub(crate) struct UsageError(pub(crate) String);
 /// The code of a command that did its work and found something wrong.
 pub(crate) fn found_wrong() -> ExitCode {
     ExitCode::from(FAILED)
+}
+
+/// The code of a command that was told to stop, and can be gone on with.
+pub(crate) fn interrupted() -> ExitCode {
+    ExitCode::from(INTERRUPTED)
 }
 
 /// Says what went wrong and gives the code to end with.

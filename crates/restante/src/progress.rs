@@ -41,6 +41,12 @@ impl Progress {
         Self(bar)
     }
 
+    /// So much was done before: it is not counted for the rate.
+    pub(crate) fn begin_at(&self, done: u64) {
+        self.0.set_position(done);
+        self.0.reset_eta();
+    }
+
     /// So much is done.
     pub(crate) fn set(&self, done: u64) {
         self.0.set_position(done);

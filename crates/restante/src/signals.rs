@@ -23,6 +23,11 @@ impl Stop {
         Ok(Self(stop))
     }
 
+    /// Whether the process was told to stop until now.
+    pub(crate) fn is_told(&self) -> bool {
+        *self.0.borrow()
+    }
+
     /// Returns when the server was told to stop.
     pub(crate) async fn told(mut self) {
         let is_listener_gone = self.0.wait_for(|is_told| *is_told).await.is_err();

@@ -15,17 +15,20 @@ const ROOMS: &[(&str, Room)] = &[
     ("restante-archive", Room::Role),
     ("restante-waku-wire", Room::Wire),
     ("restante-waku", Room::Door),
+    ("restante-import", Room::Reader),
     ("restante-bench", Room::Whole),
     ("restante", Room::Whole),
 ];
 
-/// What the crates of a room may import. A role never imports a role, nor a door a door; nobody imports the whole.
+/// What the crates of a room may import. A role never imports a role, nor a door a door; nobody imports the whole. A reader
+/// is imported by the whole alone.
 const MAY_IMPORT: &[(Room, &[Room])] = &[
     (Room::Core, &[]),
     (Room::Wire, &[Room::Core]),
     (Room::Role, &[Room::Core]),
     (Room::Door, &[Room::Core, Room::Role, Room::Wire]),
-    (Room::Whole, &[Room::Core, Room::Role, Room::Wire, Room::Door]),
+    (Room::Reader, &[Room::Core, Room::Role, Room::Wire]),
+    (Room::Whole, &[Room::Core, Room::Role, Room::Wire, Room::Door, Room::Reader]),
 ];
 
 /// The one exception: the binary hands `restante bench` on to the crate that measures.
@@ -44,6 +47,8 @@ enum Room {
     Role,
     /// A protocol towards the outside.
     Door,
+    /// Reads what other programs have kept, for a role: it names the role's types and asks nothing of it.
+    Reader,
     /// What puts everything together.
     Whole,
 }

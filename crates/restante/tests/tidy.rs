@@ -12,7 +12,7 @@ const OUTSIDE: &[&str] = &["target", ".git", "data", "corpus", "artifacts", "nod
 /// What is looked at; other files are data.
 const TEXTS: &[&str] = &["rs", "md", "toml", "sh", "py", "html", "json", "yml", "yaml"];
 /// Names without an ending that are texts.
-const NAMES: &[&str] = &["Makefile", "run"];
+const NAMES: &[&str] = &["Makefile", "down", "run", "up", "with"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()

@@ -49,8 +49,8 @@ use self::{
     segment::{Budget, Segment, Segments},
 };
 use crate::{
-    Appended, Archive, Error, LogConfig, Message, Metrics, Page, Pruned, Query, Report, Retention, Stats,
-    Upkeep, message::check_batch, topics::Dictionary,
+    Appended, Archive, Error, Health, LogConfig, Message, Metrics, Page, Pruned, Query, Report, Retention,
+    Stats, Upkeep, message::check_batch, topics::Dictionary,
 };
 
 pub(crate) use self::open::open;
@@ -268,6 +268,10 @@ impl Upkeep for Log {
             damaged: self.shared.metrics.damaged.get(),
             parts,
         })
+    }
+
+    fn health(&self) -> Health {
+        Health { problem: self.shared.refusal.get().cloned(), ..Health::default() }
     }
 
     async fn prune(&self, policy: &Retention, now: Timestamp) -> Result<Pruned, Error> {

@@ -9,7 +9,7 @@ use super::{
     segment::{Budget, Find, Found, Segment, Span},
 };
 use crate::{
-    Direction, Error, PAGE_BYTES_MAX, Page, Part, Query, RowAt, query::KeyRange, record::Record,
+    Direction, Error, Page, Part, Query, RowAt, page::key_at, query::KeyRange, record::Record,
     topics::Selection,
 };
 
@@ -58,10 +58,6 @@ fn place_of(cursor: Option<Cursor>, segments: &[Segment], budget: &Budget) -> Re
         }
     }
     Err(Error::new(ErrorKind::NotFound, format!("cursor {hash} is not archived")))
-}
-
-fn key_at(part: &Part, offset: u32) -> Option<Key> {
-    Record::read(&part.bytes, offset as usize)?.message().map(|message| message.key())
 }
 
 /// The segments of a range in the direction of a query; those that overlap in time come together.
@@ -195,49 +191,7 @@ impl Rows {
         (is_wanted && find.range.contains(message.key())).then_some(message.key())
     }
 
-    fn into_page(mut self, query: &Query) -> Page {
-        let found = self.at.len();
-        self.at.truncate(query.limit);
-        if self.body_bytes_at_most() > PAGE_BYTES_MAX as u64 {
-            self.cut_at_bytes();
-        }
-        let has_more = self.at.len() < found;
-        let last = self.at.last().filter(|_| has_more);
-        let last_key = last.and_then(|at| key_at(self.parts.get(at.part as usize)?, at.offset));
-        if query.direction == Direction::Backward {
-            self.at.reverse();
-        }
-        Page { parts: self.parts, rows: self.at, next: last_key.map(Cursor::At), bodies: query.bodies }
-    }
-
-    /// A bound of the bodies' bytes that needs no look at the records: those of a run lie side by side between the first and
-    /// the last offset.
-    fn body_bytes_at_most(&self) -> u64 {
-        let mut bytes = 0;
-        for run in self.at.chunk_by(|one, other| one.part == other.part) {
-            let (first, last) = run
-                .iter()
-                .fold((u32::MAX, 0), |(first, last), at| (at.offset.min(first), at.offset.max(last)));
-            let part = run.first().and_then(|at| self.parts.get(at.part as usize));
-            let last_record = part.and_then(|part| Record::read(&part.bytes, last as usize));
-            bytes += u64::from(last - first) + last_record.map_or(0, |record| record.len() as u64);
-        }
-        bytes
-    }
-
-    /// Ends the page with the row that brings its bodies to [`PAGE_BYTES_MAX`].
-    fn cut_at_bytes(&mut self) {
-        let mut bytes = 0;
-        let mut len = 0;
-        for at in &self.at {
-            if bytes >= PAGE_BYTES_MAX {
-                break;
-            }
-            let part = self.parts.get(at.part as usize);
-            let record = part.and_then(|part| Record::read(&part.bytes, at.offset as usize));
-            bytes += record.and_then(|record| record.message()).map_or(0, |message| message.body.len());
-            len += 1;
-        }
-        self.at.truncate(len);
+    fn into_page(self, query: &Query) -> Page {
+        Page::assemble(self.parts, self.at, query)
     }
 }

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use restante_core::{Cursor, ErrorKind, Key, Timestamp, TopicBits};
 
 use crate::{
-    Appended, Archive, Config, Direction, Error, Message, Opened, PAGE_BYTES_MAX, Page, Part, Pruned, Query,
-    Report, Retention, RowAt, Stats, TopicName, Topics, Upkeep, message::check_batch, record,
+    Appended, Archive, Config, Direction, Error, Health, Message, Opened, PAGE_BYTES_MAX, Page, Part, Pruned,
+    Query, Report, Retention, RowAt, Stats, TopicName, Topics, Upkeep, message::check_batch, record,
 };
 
 pub(crate) fn open(config: &Config) -> Opened {
@@ -150,6 +150,10 @@ impl Upkeep for Memory {
             newest: state.messages.keys().next_back().map(|key| key.timestamp),
             ..Stats::default()
         })
+    }
+
+    fn health(&self) -> Health {
+        Health::default()
     }
 
     async fn prune(&self, policy: &Retention, now: Timestamp) -> Result<Pruned, Error> {

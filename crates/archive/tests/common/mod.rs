@@ -6,6 +6,8 @@
     reason = "a test ends where something is not as it should be"
 )]
 
+pub mod engines;
+
 use restante_archive::{Archive, Message, Page, Query, Walk};
 use restante_core::{Bloom, Key, MessageHash, Timestamp, TopicBits};
 

@@ -1,15 +1,15 @@
 //! How many messages each topic and each day has.
 
 /// Messages of the whole data set.
-pub(crate) const MESSAGES_FULL: u64 = 1_467_846;
+pub const MESSAGES_FULL: u64 = 1_467_846;
 /// Messages of the last seven days.
 const WEEK_MESSAGES_FULL: u64 = 316_479;
 /// Distinct topics.
-pub(crate) const TOPICS: usize = 9_606;
+pub const TOPICS: usize = 9_606;
 /// Days in the data set.
-pub(crate) const DAYS: usize = 30;
+pub const DAYS: usize = 30;
 /// Days in the week that the queries ask for: the last ones.
-pub(crate) const WEEK_DAYS: usize = 7;
+pub const WEEK_DAYS: usize = 7;
 /// Messages of the four topics that the seed names, most frequent first.
 const HEADS: [u64; 4] = [1_043_120, 351_359, 7_892, 4_441];
 

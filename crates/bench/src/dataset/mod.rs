@@ -14,15 +14,15 @@ use restante_archive::Message;
 use restante_core::{NANOS_PER_SECOND, Timestamp};
 use restante_waku_wire::{WakuMessage, message_hash};
 
-pub(crate) use counts::{DAYS, MESSAGES_FULL, WEEK_DAYS};
-pub(crate) use sets::{QuerySet, SetName};
+pub use counts::{DAYS, MESSAGES_FULL, TOPICS, WEEK_DAYS};
+pub use sets::{QuerySet, SetName};
 
 use crate::random::Random;
 
 /// The pubsub topic of every message.
-pub(crate) const PUBSUB_TOPIC: &str = "/waku/2/default-waku/proto";
+pub const PUBSUB_TOPIC: &str = "/waku/2/default-waku/proto";
 /// 2019-04-01T00:00:00Z: the first moment of the data set.
-pub(crate) const START: Timestamp = Timestamp::from_seconds(1_554_076_800);
+pub const START: Timestamp = Timestamp::from_seconds(1_554_076_800);
 const DAY_SECONDS: i64 = 86_400;
 /// The topics that the seed names, most frequent first.
 const HEAD_TOPICS: [u32; 4] = [0x5c6c_9b56, 0xf894_6aac, 0x98ac_139b, 0x13f4_f374];
@@ -38,7 +38,7 @@ mod stream {
 /// The plan of a data set: everything but the times and the bodies, which are made while one walks through it.
 ///
 /// It takes two bytes for each message.
-pub(crate) struct Dataset {
+pub struct Dataset {
     seed: u64,
     channel: Arc<str>,
     /// Content topics, most frequent first.
@@ -50,7 +50,7 @@ pub(crate) struct Dataset {
 
 /// The stretch of time that a query asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Span {
+pub enum Span {
     /// The last seven days.
     Week,
     /// All thirty.
@@ -59,7 +59,7 @@ pub(crate) enum Span {
 
 impl Span {
     /// When it begins; every span ends with the data set.
-    pub(crate) fn start(self) -> Timestamp {
+    pub fn start(self) -> Timestamp {
         match self {
             Self::Week => day_start(DAYS - WEEK_DAYS),
             Self::Month => START,
@@ -68,13 +68,13 @@ impl Span {
 }
 
 /// The first moment of a day of the data set; day 30 is the first moment behind it.
-pub(crate) fn day_start(day: usize) -> Timestamp {
+pub fn day_start(day: usize) -> Timestamp {
     START.plus_seconds(day as i64 * DAY_SECONDS)
 }
 
 impl Dataset {
     /// The plan for `messages` messages.
-    pub(crate) fn new(seed: u64, messages: u64) -> Self {
+    pub fn new(seed: u64, messages: u64) -> Self {
         let topics = topic_names(seed);
         let mut order = Vec::with_capacity(messages as usize);
         for (topic, count) in (0_u16..).zip(counts::topic_counts(messages)) {
@@ -85,8 +85,13 @@ impl Dataset {
     }
 
     /// How many messages there are.
-    pub(crate) fn len(&self) -> u64 {
+    pub fn len(&self) -> u64 {
         self.order.len() as u64
+    }
+
+    /// Whether there are no messages.
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
     }
 
     /// How many messages a day has.
@@ -95,7 +100,7 @@ impl Dataset {
     }
 
     /// The content topic of a rank, 1 being the most frequent.
-    pub(crate) fn topic(&self, rank: usize) -> &Arc<str> {
+    pub fn topic(&self, rank: usize) -> &Arc<str> {
         self.topics.get(rank.saturating_sub(1)).unwrap_or(&self.channel)
     }
 
@@ -107,7 +112,7 @@ impl Dataset {
     }
 
     /// How many messages of a span have a topic that `wanted` accepts.
-    pub(crate) fn count(&self, span: Span, wanted: impl Fn(&str) -> bool) -> u64 {
+    pub fn count(&self, span: Span, wanted: impl Fn(&str) -> bool) -> u64 {
         let is_wanted: Vec<bool> = self.topics.iter().map(|topic| wanted(topic)).collect();
         let before = match span {
             Span::Month => 0,
@@ -121,7 +126,7 @@ impl Dataset {
     }
 
     /// All messages in the order of time, in batches of at most `size`; a batch ends with its day.
-    pub(crate) fn batches(&self, size: usize) -> Batches<'_> {
+    pub fn batches(&self, size: usize) -> Batches<'_> {
         Batches { dataset: self, size, day: 0, times: Vec::new(), given: 0, index: 0 }
     }
 
@@ -193,7 +198,7 @@ fn payload(random: &mut Random) -> Vec<u8> {
 }
 
 /// See [`Dataset::batches`].
-pub(crate) struct Batches<'a> {
+pub struct Batches<'a> {
     dataset: &'a Dataset,
     size: usize,
     /// The next day whose times are not made yet.

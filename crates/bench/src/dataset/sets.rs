@@ -7,7 +7,7 @@ use super::{Dataset, counts::TOPICS};
 
 /// Which topics a query asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SetName {
+pub enum SetName {
     /// Three topics of the tail.
     Small,
     /// 256 topics, among them the second to fourth most frequent, which have a quarter of all messages.
@@ -18,9 +18,11 @@ pub(crate) enum SetName {
 
 /// A set of topics, as a list and as the filter that a client would send instead.
 #[derive(Clone, Debug)]
-pub(crate) struct QuerySet {
-    pub(crate) topics: Vec<String>,
-    pub(crate) bloom: Bloom,
+pub struct QuerySet {
+    /// The content topics themselves.
+    pub topics: Vec<String>,
+    /// The filter that has the bits of each of them.
+    pub bloom: Bloom,
 }
 
 /// Ranks of the small set; at full size these topics have 1,010 messages.
@@ -31,7 +33,7 @@ const LARGE_TOPICS: usize = 256;
 
 impl QuerySet {
     /// The set of these topics.
-    pub(crate) fn of(topics: Vec<String>) -> Self {
+    pub fn of(topics: Vec<String>) -> Self {
         let bloom = filter_of(topics.iter().map(String::as_str));
         Self { topics, bloom }
     }
@@ -39,7 +41,7 @@ impl QuerySet {
 
 impl Dataset {
     /// One of the sets.
-    pub(crate) fn query_set(&self, name: SetName) -> QuerySet {
+    pub fn query_set(&self, name: SetName) -> QuerySet {
         match name {
             SetName::Small => QuerySet::of(self.topics_of(&SMALL_RANKS)),
             SetName::Large => QuerySet::of(self.large_topics()),

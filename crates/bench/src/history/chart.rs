@@ -35,17 +35,18 @@ pub(super) fn present(measured: &[Measured], dataset: &Dataset, report: &mut Rep
     report.tables.push(seed_chart(&rows));
     report.tables.push(full_table(&rows));
     report.tables.push(page_table(&rows));
+    report.tables.push(disk_table(&rows));
     report.tables.push(set_table(dataset));
     let mut engines: Vec<&'static str> = rows.iter().map(|row| row.engine).collect();
     engines.dedup();
     report.plots.push(cell_bars(&rows, &engines));
-    report.plots.push(concurrency_bars(&rows, &engines));
-    for query in ["topics", "bloom"] {
-        report.plots.push(page_curves(measured, query, &engines));
-    }
     for engine in engines {
         let of_engine: Vec<&HistoryRow> = rows.iter().copied().filter(|row| row.engine == engine).collect();
-        report.goals.extend(goals(&of_engine));
+        report.plots.push(concurrency_bars(&of_engine, engine));
+        for query in ["topics", "bloom"] {
+            report.plots.push(page_curves(measured, query, engine));
+        }
+        report.goals.extend(goals(engine, &of_engine));
     }
     report.notes.extend(NOTES.map(str::to_owned));
 }
@@ -141,6 +142,19 @@ fn page_table(rows: &[&HistoryRow]) -> Table {
     table
 }
 
+/// What each archive takes on disk.
+fn disk_table(rows: &[&HistoryRow]) -> Table {
+    let mut table = Table::new("Disk", &["engine", "bytes on disk by bytes of bodies"]);
+    let mut seen = Vec::new();
+    for row in rows {
+        if !seen.contains(&row.engine) {
+            seen.push(row.engine);
+            table.add([row.engine.to_owned(), optional(row.disk_per_payload)]);
+        }
+    }
+    table
+}
+
 fn set_table(dataset: &Dataset) -> Table {
     let mut table = Table::new("Sets of topics", &["set", "topics", "rows in a week", "rows in a month"]);
     for (name, set) in [("s", SetName::Small), ("l", SetName::Large), ("x", SetName::Worst)] {
@@ -179,51 +193,68 @@ fn cell_bars(rows: &[&HistoryRow], engines: &[&str]) -> Plot {
     Plot::Bars(Bars { title: "Full retrieval, one query at a time".to_owned(), unit: "ms", groups, series })
 }
 
-fn concurrency_bars(rows: &[&HistoryRow], engines: &[&str]) -> Plot {
+fn concurrency_bars(rows: &[&HistoryRow], engine: &str) -> Plot {
     let mut series = Vec::new();
     for concurrency in super::CONCURRENCY {
-        for engine in engines {
-            let figure = |cell: &str| {
-                let is_it = |row: &&&HistoryRow| {
-                    row.engine == *engine
-                        && row.cell == cell
-                        && row.concurrency == concurrency
-                        && row.query == "topics"
-                };
-                rows.iter().filter(|row| row.access == "full").find(is_it).map(|row| row.median_ms)
+        let figure = |cell: &str| {
+            let is_it = |row: &&&HistoryRow| {
+                row.cell == cell && row.concurrency == concurrency && row.query == "topics"
             };
-            series.push((format!("{engine}, {concurrency} at once"), CELLS.map(figure).to_vec()));
-        }
+            rows.iter().filter(|row| row.access == "full").find(is_it).map(|row| row.median_ms)
+        };
+        series.push((format!("{concurrency} at once"), CELLS.map(figure).to_vec()));
     }
     let groups = CELLS.map(str::to_owned).to_vec();
     Plot::Bars(Bars {
-        title: "Equal queries at once, all of them done".to_owned(),
+        title: format!("Equal queries at once, all of them done ({engine})"),
         unit: "ms",
         groups,
         series,
     })
 }
 
-fn page_curves(measured: &[Measured], query: &str, engines: &[&str]) -> Plot {
+fn page_curves(measured: &[Measured], query: &str, engine: &str) -> Plot {
     let mut lines = Vec::new();
     for cell in measured {
         let Some(row) = cell.rows.first() else { continue };
-        if row.query == query {
-            let name =
-                if engines.len() > 1 { format!("{} {}", row.engine, row.cell) } else { row.cell.to_owned() };
-            lines.push((name, cell.pages.curve()));
+        if row.query == query && row.engine == engine {
+            lines.push((row.cell.to_owned(), cell.pages.curve()));
         }
     }
     Plot::Curves(Curves {
-        title: format!("Pages of 100 by {query}: share of pages within a time"),
+        title: format!("Pages of 100 by {query}: share of pages within a time ({engine})"),
         unit: "ms",
         lines,
     })
 }
 
-/// The goals of one engine.
-fn goals(rows: &[&HistoryRow]) -> Vec<Goal> {
-    let engine = rows.first().map_or("", |row| row.engine);
+/// The goals of one engine, where it has any.
+fn goals(engine: &str, rows: &[&HistoryRow]) -> Vec<Goal> {
+    match engine {
+        "log" => log_goals(engine, rows),
+        "postgres" => postgres_goals(engine, rows),
+        _ => Vec::new(),
+    }
+}
+
+/// A database's pages come over a socket; its large answers are compared with other schemas on the same server elsewhere.
+fn postgres_goals(engine: &str, rows: &[&HistoryRow]) -> Vec<Goal> {
+    let pages = rows.iter().filter(|row| row.access == "page" && row.concurrency == 1);
+    let places = pages.flat_map(|row| &row.positions).filter(|place| place.position == "first");
+    let slowest = places.map(|place| place.median_ms).max_by(f64::total_cmp);
+    let disk = rows.first().and_then(|row| row.disk_per_payload);
+    vec![
+        Goal::at_most(
+            format!("{engine}: a first page of 100 in any cell, slowest median"),
+            2.0,
+            "ms",
+            slowest,
+        ),
+        Goal::at_most(format!("{engine}: disk by payload"), 1.5, "x", disk),
+    ]
+}
+
+fn log_goals(engine: &str, rows: &[&HistoryRow]) -> Vec<Goal> {
     let largest = |wanted: &dyn Fn(&HistoryRow) -> bool, figure: &dyn Fn(&HistoryRow) -> Option<f64>| {
         rows.iter().filter(|row| wanted(row)).filter_map(|row| figure(row)).max_by(f64::total_cmp)
     };

@@ -18,7 +18,7 @@ const MEASURED_MIN: Duration = Duration::from_millis(10);
 const INNER_MAX: u64 = 1_000;
 const REPETITIONS: usize = 5;
 /// Repetitions end early when they have taken this long, which only slow engines do.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Measures the cell at each concurrency; floors are measured in between, so that both see the same minute.
 pub(super) fn measure(bench: &Bench, answer: &Answer) -> anyhow::Result<Vec<HistoryRow>> {
@@ -72,6 +72,7 @@ pub(super) fn measure(bench: &Bench, answer: &Answer) -> anyhow::Result<Vec<Hist
             bloom_match_ms: None,
             repetitions: times.len(),
             inner,
+            disk_per_payload: None,
             positions: Vec::new(),
         });
     }

@@ -66,6 +66,7 @@ pub(super) fn measure(bench: &Bench, answer: &Answer) -> anyhow::Result<(Vec<His
             bloom_match_ms: None,
             repetitions: all.len(),
             inner: 1,
+            disk_per_payload: None,
             positions: position_rows(&positions, &pages, &by_position),
         });
     }

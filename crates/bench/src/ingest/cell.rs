@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use restante_archive::Archive;
+use restante_archive::{Archive, EngineUrl};
 use tokio::task::JoinSet;
 
 use crate::{
@@ -49,7 +49,11 @@ impl Cell {
         supply: &Arc<Supply>,
         common: &CommonArgs,
     ) -> anyhow::Result<Outcome> {
-        let (written, device) = (bytes_written(), device_bytes_written(&store.folder));
+        // A database writes in processes of its own, and perhaps on another disk.
+        let is_seen = !matches!(store.config.url, EngineUrl::Postgres(_));
+        let written = || is_seen.then(bytes_written).flatten();
+        let device = || is_seen.then(|| device_bytes_written(&store.place.folder)).flatten();
+        let (written_before, device_before) = (written(), device());
         let begun = Instant::now();
         let appends = self.append(store.archive(), supply, common).await?;
         let duration = begun.elapsed();
@@ -60,8 +64,8 @@ impl Cell {
             body_bytes: stats.body_bytes,
             duration,
             appends,
-            written_bytes: since(written, bytes_written()),
-            device_bytes: since(device, device_bytes_written(&store.folder)),
+            written_bytes: since(written_before, written()),
+            device_bytes: since(device_before, device()),
             disk_bytes: stats.disk_bytes,
         };
         store.opened.upkeep.close().await?;

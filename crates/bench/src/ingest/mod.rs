@@ -4,7 +4,10 @@ mod cell;
 mod disk;
 mod present;
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use restante_archive::EngineUrl;
 use serde::Serialize;
@@ -16,7 +19,7 @@ use crate::{
     measure::{Latencies, ratio, rounded},
     progress,
     report::Report,
-    store::{Store, check_room, work_folder},
+    store::{Store, work_folder},
     supply::Supply,
 };
 use cell::{Cell, Outcome};
@@ -94,10 +97,7 @@ pub(crate) async fn measure(args: &IngestArgs) -> anyhow::Result<Report> {
     let supply = Arc::new(Supply::of(&Dataset::new(common.seed, common.messages()), day_start(DAYS - 1)));
     let mut measured = Vec::new();
     for choice in &common.engines {
-        let (choice, parent) = fresh(choice, folder.path());
-        std::fs::create_dir_all(&parent)?;
-        check_room(&parent, common.messages())?;
-        measured.extend(measure_engine(&choice, &parent, &supply, common).await?);
+        measured.extend(measure_engine(choice, folder.path(), &supply, common).await?);
     }
     for cell in &measured {
         report.add_rows(&[&cell.row])?;
@@ -107,14 +107,7 @@ pub(crate) async fn measure(args: &IngestArgs) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Each cell has an archive of its own: in a named folder, below that folder.
-fn fresh(choice: &EngineChoice, folder: &Path) -> (EngineChoice, std::path::PathBuf) {
-    match choice {
-        EngineChoice::At(EngineUrl::Log(named)) => (EngineChoice::FreshLog, named.clone()),
-        other => (other.clone(), folder.to_owned()),
-    }
-}
-
+/// Each cell has an archive of its own: in a named folder or database, within it.
 async fn measure_engine(
     choice: &EngineChoice,
     parent: &Path,
@@ -123,24 +116,37 @@ async fn measure_engine(
 ) -> anyhow::Result<Vec<Measured>> {
     let bar = progress::bar("appending", (BATCHES.len() * APPENDERS.len()) as u64);
     let mut measured: Vec<Measured> = Vec::new();
-    let mut before = disk::probe(parent, common).await?;
+    let mut before: Option<Disk> = None;
     for batch in BATCHES {
         let mut one_appender = None;
         for appenders in APPENDERS {
-            let store = Store::open(choice, parent).await?;
+            let store = Store::open_fresh(choice, parent, common.messages()).await?;
+            let parent = probed_folder(&store, parent);
+            let disk_before = match before {
+                Some(probed) => probed,
+                None => disk::probe(&parent, common).await?,
+            };
             let engine = store.engine();
             let cell = Cell { batch, appenders };
             let outcome = cell.measure(&store, supply, common).await?;
             drop(store);
-            let after = disk::probe(parent, common).await?;
-            let row = row(engine, cell, &outcome, Disk::between(&before, &after), &mut one_appender);
+            let after = disk::probe(&parent, common).await?;
+            let row = row(engine, cell, &outcome, Disk::between(&disk_before, &after), &mut one_appender);
             measured.push(Measured { row, appends: outcome.appends });
-            before = after;
+            before = Some(after);
             bar.inc(1);
         }
     }
     bar.finish_and_clear();
     Ok(measured)
+}
+
+/// The folder whose disk is looked at: that in which the engine's own folder lies, which is there when the engine's is gone.
+fn probed_folder(store: &Store, parent: &Path) -> PathBuf {
+    match &store.place.url {
+        EngineUrl::Log(_) | EngineUrl::Sqlite(_) => store.place.folder.parent().unwrap_or(parent).to_owned(),
+        EngineUrl::Postgres(_) | EngineUrl::Memory => parent.to_owned(),
+    }
 }
 
 fn row(
@@ -204,6 +210,6 @@ mod tests {
             assert!(messages > 0 && messages.is_multiple_of(batch), "{row}");
         }
         assert_eq!(report.plots.len(), 2);
-        assert!(!report.goals.is_empty());
+        assert!(report.goals.is_empty(), "goals are the embedded engine's");
     }
 }

@@ -4,10 +4,10 @@ use super::{Goal, Plot, Report, Table, plot::COLOURS};
 
 const STYLE: &str = "
 :root { color-scheme: light dark; --page: #fff; --ink: #1c1e21; --soft: #6a7078; --rule: #dfe2e6; --good: #1a7f37; --bad: #c0362c }
-:root { --c0: #2463c4; --c1: #d9822b; --c2: #2c9161; --c3: #a83f8c; --c4: #8a8f98; --c5: #b04a3b; --c6: #1d93a8; --c7: #8a7a1f }
+:root { --c0: #2463c4; --c1: #d9822b; --c2: #2c9161; --c3: #a83f8c; --c4: #8a8f98; --c5: #b04a3b; --c6: #1d93a8; --c7: #8a7a1f; --c8: #5b4fc9; --c9: #c94f7c; --c10: #4f7a28; --c11: #555b66 }
 @media (prefers-color-scheme: dark) {
   :root { --page: #15171a; --ink: #e4e6e9; --soft: #9aa1aa; --rule: #33373d; --good: #57c274; --bad: #f0776c }
-  :root { --c0: #6ea3f2; --c1: #eda45c; --c2: #5fc493; --c3: #d981c0; --c4: #9aa1aa; --c5: #e28878; --c6: #56c3d6; --c7: #c9b75a }
+  :root { --c0: #6ea3f2; --c1: #eda45c; --c2: #5fc493; --c3: #d981c0; --c4: #9aa1aa; --c5: #e28878; --c6: #56c3d6; --c7: #c9b75a; --c8: #9d93f5; --c9: #f08fb2; --c10: #94c269; --c11: #c2c8d0 }
 }
 * { box-sizing: border-box }
 body { margin: 0 auto; max-width: 76rem; padding: 1rem; background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, sans-serif }

@@ -10,13 +10,13 @@ use std::{fs, path::Path};
 use anyhow::Context;
 use serde::Serialize;
 
-pub(crate) use plot::{Bars, Curves, Plot};
-pub(crate) use table::{Table, number, optional};
+pub use plot::{Bars, Curves, Plot, Series};
+pub use table::{Table, number, optional};
 
 use crate::{args::CommonArgs, dataset::MESSAGES_FULL, machine::Machine};
 
 /// The result of one bench.
-pub(crate) struct Report {
+pub struct Report {
     pub(crate) bench: &'static str,
     /// What was measured, in one sentence.
     pub(crate) title: String,
@@ -24,32 +24,37 @@ pub(crate) struct Report {
     /// Every figure, for programs.
     pub(crate) rows: Vec<serde_json::Value>,
     /// The figures that people read, in order.
-    pub(crate) tables: Vec<Table>,
-    pub(crate) plots: Vec<Plot>,
-    pub(crate) goals: Vec<Goal>,
+    pub tables: Vec<Table>,
+    /// What the page shows beside them.
+    pub plots: Vec<Plot>,
+    /// What this run is held to.
+    pub goals: Vec<Goal>,
     /// How to read the figures.
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 /// What restante has set itself, and whether this run shows it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Goal {
-    pub(crate) what: String,
-    pub(crate) bound: String,
-    pub(crate) measured: String,
+pub struct Goal {
+    /// What is judged.
+    pub what: String,
+    /// What it must keep.
+    pub bound: String,
+    /// What this run has shown.
+    pub measured: String,
     /// Nothing when it could not be measured.
-    pub(crate) is_met: Option<bool>,
+    pub is_met: Option<bool>,
 }
 
 impl Goal {
     /// A figure that must not be larger.
-    pub(crate) fn at_most(what: impl Into<String>, bound: f64, unit: &str, measured: Option<f64>) -> Self {
+    pub fn at_most(what: impl Into<String>, bound: f64, unit: &str, measured: Option<f64>) -> Self {
         let is_met = measured.map(|measured| measured <= bound);
         Self::new(what.into(), format!("at most {}", with_unit(bound, unit)), unit, measured, is_met)
     }
 
     /// A figure that must not be smaller.
-    pub(crate) fn at_least(what: impl Into<String>, bound: f64, unit: &str, measured: Option<f64>) -> Self {
+    pub fn at_least(what: impl Into<String>, bound: f64, unit: &str, measured: Option<f64>) -> Self {
         let is_met = measured.map(|measured| measured >= bound);
         Self::new(what.into(), format!("at least {}", with_unit(bound, unit)), unit, measured, is_met)
     }
@@ -74,7 +79,7 @@ fn with_unit(value: f64, unit: &str) -> String {
 
 impl Report {
     /// An empty report.
-    pub(crate) fn new(bench: &'static str, title: impl Into<String>, machine: Machine) -> Self {
+    pub fn new(bench: &'static str, title: impl Into<String>, machine: Machine) -> Self {
         Self {
             bench,
             title: title.into(),
@@ -88,7 +93,10 @@ impl Report {
     }
 
     /// Adds rows for programs.
-    pub(crate) fn add_rows<T: Serialize>(&mut self, rows: &[T]) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    /// When a row is no JSON.
+    pub fn add_rows<T: Serialize>(&mut self, rows: &[T]) -> anyhow::Result<()> {
         for row in rows {
             self.rows.push(serde_json::to_value(row)?);
         }
@@ -96,7 +104,7 @@ impl Report {
     }
 
     /// Says that goals are about the full data set, when this run had another.
-    pub(crate) fn note_size(&mut self, messages: u64) {
+    pub fn note_size(&mut self, messages: u64) {
         if messages != MESSAGES_FULL {
             let (messages, full) = (number(messages as f64), number(MESSAGES_FULL as f64));
             self.notes.push(format!("This run had {messages} messages; goals are set for {full}."));
@@ -107,7 +115,10 @@ impl Report {
     }
 
     /// Prints the report and writes the files that were asked for.
-    pub(crate) fn deliver(&self, common: &CommonArgs) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    /// When a file or the standard output takes nothing.
+    pub fn deliver(&self, common: &CommonArgs) -> anyhow::Result<()> {
         print(&self.text())?;
         if let Some(file) = &common.json {
             write(file, &json::page(self)?)?;

@@ -1,6 +1,6 @@
-//! Plots as SVG, drawn here: bars and percentile curves, both on a logarithmic scale.
+//! Plots as SVG, drawn here: bars and percentile curves, both on a logarithmic scale, and what happened over time.
 //!
-//! Colours come from the page (classes `c0` to `c7`), so that they suit a light and a dark page.
+//! Colours come from the page (classes `c0` to `c11`), so that they suit a light and a dark page.
 
 use std::fmt::Write;
 
@@ -8,34 +8,50 @@ use super::{html::escape, table::number};
 
 /// A plot.
 #[derive(Clone, Debug)]
-pub(crate) enum Plot {
+pub enum Plot {
     /// See [`Bars`].
     Bars(Bars),
     /// See [`Curves`].
     Curves(Curves),
+    /// See [`Series`].
+    Series(Series),
 }
 
 /// Groups of bars, one bar for each series.
 #[derive(Clone, Debug)]
-pub(crate) struct Bars {
-    pub(crate) title: String,
-    pub(crate) unit: &'static str,
-    pub(crate) groups: Vec<String>,
+pub struct Bars {
+    /// What it shows.
+    pub title: String,
+    /// What the values are counted in.
+    pub unit: &'static str,
+    /// The names of the groups.
+    pub groups: Vec<String>,
     /// Name, and a value for each group where there is one.
-    pub(crate) series: Vec<(String, Vec<Option<f64>>)>,
+    pub series: Vec<(String, Vec<Option<f64>>)>,
 }
 
 /// How durations are distributed.
 #[derive(Clone, Debug)]
-pub(crate) struct Curves {
+pub struct Curves {
     pub(crate) title: String,
     pub(crate) unit: &'static str,
     /// Name, and pairs of percentile and value.
     pub(crate) lines: Vec<(String, Vec<(f64, f64)>)>,
 }
 
+/// What happened over time. Both axes begin at nothing and are even.
+#[derive(Clone, Debug)]
+pub struct Series {
+    /// What is shown.
+    pub title: String,
+    /// The unit of all values.
+    pub unit: &'static str,
+    /// Name, and pairs of seconds and value.
+    pub lines: Vec<(String, Vec<(f64, f64)>)>,
+}
+
 /// Colours of series; further series begin again.
-pub(super) const COLOURS: usize = 8;
+pub(super) const COLOURS: usize = 12;
 const WIDTH: f64 = 420.0;
 const BAR_HEIGHT: f64 = 11.0;
 
@@ -44,6 +60,7 @@ impl Plot {
         match self {
             Self::Bars(bars) => &bars.title,
             Self::Curves(curves) => &curves.title,
+            Self::Series(series) => &series.title,
         }
     }
 
@@ -51,6 +68,7 @@ impl Plot {
         match self {
             Self::Bars(bars) => bars.unit,
             Self::Curves(curves) => curves.unit,
+            Self::Series(series) => series.unit,
         }
     }
 
@@ -59,6 +77,7 @@ impl Plot {
         match self {
             Self::Bars(bars) => bars.series.iter().map(|(name, _)| name.as_str()).collect(),
             Self::Curves(curves) => curves.lines.iter().map(|(name, _)| name.as_str()).collect(),
+            Self::Series(series) => series.lines.iter().map(|(name, _)| name.as_str()).collect(),
         }
     }
 
@@ -66,6 +85,7 @@ impl Plot {
         match self {
             Self::Bars(bars) => bars.svg(),
             Self::Curves(curves) => curves.svg(),
+            Self::Series(series) => series.svg(),
         }
     }
 }
@@ -212,6 +232,54 @@ impl Curves {
     }
 }
 
+/// The distance of ticks on an even axis up to `max`: 1, 2 or 5 times a power of ten, and at most five of them.
+fn even_step(max: f64) -> f64 {
+    const TICKS_MAX: f64 = 5.0;
+    if max <= 0.0 || !max.is_finite() {
+        return 1.0;
+    }
+    let decade = 10_f64.powf((max / TICKS_MAX).log10().floor());
+    let steps = [1.0, 2.0, 5.0, 10.0].map(|times| times * decade);
+    steps.into_iter().find(|step| max / step <= TICKS_MAX).unwrap_or(max)
+}
+
+impl Series {
+    fn svg(&self) -> String {
+        const HEIGHT: f64 = 220.0;
+        let (left, right, top, bottom) = (44.0, WIDTH - 12.0, 16.0, HEIGHT - 24.0);
+        let points = || self.lines.iter().flat_map(|(_, points)| points);
+        let seconds_max = points().map(|(seconds, _)| *seconds).fold(1.0, f64::max);
+        let value_max = points().map(|(_, value)| *value).fold(1.0, f64::max);
+        let x = |seconds: f64| left + seconds / seconds_max * (right - left);
+        let y = |value: f64| bottom - value / value_max * (bottom - top);
+        let mut content = String::new();
+        for tick in ticks(value_max) {
+            content.push_str(&line(left, y(tick), right, y(tick)));
+            content.push_str(&text(left - 4.0, y(tick) + 4.0, "end", &tick_label(tick)));
+        }
+        for tick in ticks(seconds_max) {
+            content.push_str(&line(x(tick), top, x(tick), bottom));
+            content.push_str(&text(x(tick), HEIGHT - 8.0, "middle", &format!("{} s", number(tick))));
+        }
+        for (series, (_, points)) in self.lines.iter().enumerate() {
+            let mut path = String::new();
+            for (seconds, value) in points {
+                let _ = write!(path, "{:.1},{:.1} ", x(*seconds), y(*value));
+            }
+            let colour = series % COLOURS;
+            let _ = write!(content, "<polyline class=\"c{colour}\" points=\"{}\"/>", path.trim_end());
+        }
+        svg(HEIGHT, &self.title, &content)
+    }
+}
+
+/// The ticks of an even axis from 0 up to `max`.
+fn ticks(max: f64) -> impl Iterator<Item = f64> {
+    let step = even_step(max);
+    let count = (max / step).floor() as u32;
+    (0..=count).map(move |tick| f64::from(tick) * step)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -251,5 +319,30 @@ mod tests {
             .collect();
         assert_eq!(widths.len(), 2);
         assert!(widths[0] < widths[1], "{widths:?}");
+    }
+
+    #[test]
+    fn an_even_axis_has_a_few_round_ticks() {
+        assert_eq!(ticks(60.0).collect::<Vec<_>>(), [0.0, 20.0, 40.0, 60.0]);
+        assert_eq!(ticks(7.0).collect::<Vec<_>>(), [0.0, 2.0, 4.0, 6.0]);
+        assert_eq!(ticks(0.0).count(), 1);
+    }
+
+    #[test]
+    fn later_points_stand_further_to_the_right() {
+        let points = vec![(0.0, 10.0), (30.0, 1_500.0), (60.0, 0.0)];
+        let series = Series { title: "t".to_owned(), unit: "/min", lines: vec![("a".to_owned(), points)] };
+        let drawing = series.svg();
+        let path = drawing.split("points=\"").nth(1).unwrap().split('"').next().unwrap();
+        let places: Vec<(f64, f64)> = path
+            .split(' ')
+            .map(|pair| pair.split_once(',').unwrap())
+            .map(|(x, y)| (x.parse().unwrap(), y.parse().unwrap()))
+            .collect();
+        assert_eq!(places.len(), 3);
+        assert!(places.is_sorted_by(|one, next| one.0 < next.0), "{places:?}");
+        assert!(places[1].1 < places[0].1 && places[0].1 < places[2].1, "{places:?}");
+        let empty = Series { title: "t".to_owned(), unit: "/min", lines: vec![("a".to_owned(), Vec::new())] };
+        assert!(!empty.svg().contains("NaN"));
     }
 }

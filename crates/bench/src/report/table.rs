@@ -2,7 +2,7 @@
 
 /// A table with a title.
 #[derive(Clone, Debug)]
-pub(crate) struct Table {
+pub struct Table {
     pub(crate) title: String,
     pub(crate) columns: Vec<String>,
     pub(crate) rows: Vec<Vec<String>>,
@@ -10,13 +10,13 @@ pub(crate) struct Table {
 
 impl Table {
     /// A table without rows.
-    pub(crate) fn new(title: impl Into<String>, columns: &[&str]) -> Self {
+    pub fn new(title: impl Into<String>, columns: &[&str]) -> Self {
         let columns = columns.iter().map(|column| (*column).to_owned()).collect();
         Self { title: title.into(), columns, rows: Vec::new() }
     }
 
     /// Adds a row; it has as many cells as there are columns.
-    pub(crate) fn add(&mut self, cells: impl IntoIterator<Item = String>) {
+    pub fn add(&mut self, cells: impl IntoIterator<Item = String>) {
         let row: Vec<String> = cells.into_iter().collect();
         debug_assert_eq!(row.len(), self.columns.len(), "a row has a cell for each column");
         self.rows.push(row);
@@ -62,7 +62,7 @@ impl Table {
 }
 
 /// A number with three significant digits; whole from a hundred on, with commas from a thousand on.
-pub(crate) fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     let decimals = match value.abs() {
         size if size == 0.0 || size >= 100.0 => 0,
         size if size >= 10.0 => 1,
@@ -76,7 +76,7 @@ pub(crate) fn number(value: f64) -> String {
 }
 
 /// A number that may be missing.
-pub(crate) fn optional(value: Option<f64>) -> String {
+pub fn optional(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), number)
 }
 

@@ -13,9 +13,10 @@ use anyhow::{Context, bail, ensure};
 use restante_core::{Clock, SystemClock, Timestamp};
 use tokio::task::JoinSet;
 
-use super::http::{Connection, get, post};
 use crate::{
+    answer::{beginning, count, next_cursor},
     dataset::{DAYS, START, day_start},
+    http::{Connection, get, post},
     measure::Latencies,
     random::Random,
 };
@@ -77,34 +78,6 @@ async fn page_from(address: SocketAddr, start: Timestamp, until: Instant) -> any
         path = next.map_or_else(|| first.clone(), |cursor| format!("{first}&cursor={cursor}"));
     }
     Ok(load)
-}
-
-/// The cursor for the next page: looked for from the end of the answer, because reading JSON would cost more than making it.
-fn next_cursor(body: &[u8]) -> Option<&str> {
-    const NAME: &[u8] = b"\"paginationCursor\":\"";
-    const NEAR_THE_END: usize = 512;
-    let far = body.len().saturating_sub(NEAR_THE_END);
-    let near = body.get(far..)?;
-    let (from, place) = match position_from_end(near, NAME) {
-        Some(place) => (near, place),
-        None => (body, position_from_end(body, NAME)?),
-    };
-    let value = from.get(place + NAME.len()..)?;
-    let end = value.iter().position(|byte| *byte == b'"')?;
-    std::str::from_utf8(value.get(..end)?).ok().filter(|cursor| !cursor.is_empty())
-}
-
-fn position_from_end(text: &[u8], wanted: &[u8]) -> Option<usize> {
-    text.windows(wanted.len()).rposition(|part| part == wanted)
-}
-
-fn count(text: &[u8], wanted: &[u8]) -> usize {
-    text.windows(wanted.len()).filter(|part| *part == wanted).count()
-}
-
-/// What an unexpected answer says, as far as an error message has room for it.
-fn beginning(body: &[u8]) -> String {
-    String::from_utf8_lossy(body.get(..200).unwrap_or(body)).into_owned()
 }
 
 /// Exports everything once.
@@ -195,10 +168,8 @@ async fn sum(mut clients: JoinSet<anyhow::Result<Load>>, begun: Instant) -> anyh
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::http::tests::{chunked, serve, sized},
-        *,
-    };
+    use super::*;
+    use crate::http::tests::{chunked, serve, sized};
 
     /// Two pages for each client, then the end; every published message is taken when it is complete.
     fn answer(line: &str, body: &str) -> Vec<u8> {
@@ -237,14 +208,5 @@ mod tests {
             assert!(error.contains("503") && error.contains("archive unavailable"), "{error}");
         }
         assert!(export(address).await.is_err());
-    }
-
-    #[test]
-    fn cursors_are_found_wherever_they_stand() {
-        assert_eq!(next_cursor(b"{\"paginationCursor\":\"0x12\"}"), Some("0x12"));
-        let early = format!("{{\"paginationCursor\":\"0x12\",\"messages\":[{}]}}", "0,".repeat(1_000));
-        assert_eq!(next_cursor(early.as_bytes()), Some("0x12"));
-        assert_eq!(next_cursor(b"{\"messages\":[]}"), None);
-        assert_eq!(next_cursor(b"{\"paginationCursor\":\"\"}"), None);
     }
 }

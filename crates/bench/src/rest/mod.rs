@@ -1,8 +1,6 @@
 //! The REST door under load: pages, export, publishing, by clients on the same machine.
 
-mod http;
 mod load;
-mod server;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -16,10 +14,10 @@ use crate::{
     machine::Machine,
     measure::{Latencies, median, ms, rounded},
     report::{Curves, Goal, Plot, Report, Table, number, optional},
-    store::{Store, check_room, work_folder},
+    server::{self, Server},
+    store::{Store, work_folder},
 };
 use load::{Load, PUBLISHERS, READERS};
-use server::Server;
 
 const PAGING: Duration = Duration::from_secs(5);
 const PUBLISHING: Duration = Duration::from_secs(5);
@@ -32,7 +30,7 @@ const EXPORTS: usize = 3;
   restante bench rest --html rest.html
   restante bench rest --messages 150000 --engine log:bench-archive")]
 pub struct RestArgs {
-    /// Flags of every bench; only the `log` engine can be handed to a server in another process
+    /// Flags of every bench; a `memory:` archive can't be handed to a server in another process
     #[command(flatten)]
     pub common: CommonArgs,
     /// Program to run as the server; without it this one
@@ -84,19 +82,13 @@ pub(crate) async fn measure(args: &RestArgs) -> anyhow::Result<Report> {
     let title = "The REST door: 25 clients that page, a binary export, 64 publishers, all on this machine.";
     let mut report = Report::new("rest", title, Machine::look(folder.path()));
     let dataset = Arc::new(Dataset::new(common.seed, common.messages()));
-    let program = match &args.server {
-        Some(program) => program.canonicalize()?,
-        None => std::env::current_exe()?,
-    };
+    let program = server::program(args.server.as_deref())?;
     for choice in &common.engines {
-        if *choice == EngineChoice::FreshLog {
-            check_room(folder.path(), dataset.len())?;
-        }
-        let store = Store::open(choice, folder.path()).await?;
+        let store = Store::open(choice, folder.path(), dataset.len()).await?;
         store.fill(&dataset).await?;
         store.opened.upkeep.close().await?;
-        let archive = EngineUrl::Log(store.folder.canonicalize()?);
-        let server = Server::start(&program, &archive, folder.path()).await?;
+        let archive = store.place.url.clone();
+        let server = Server::start(&program, &archive, folder.path(), "server").await?;
         let measured = measure_server(server, &archive, store.engine(), dataset.len(), common).await?;
         report.add_rows(&measured.rows)?;
         present(&measured, &mut report);
@@ -221,7 +213,8 @@ const NOTES: [&str; 3] = [
 fn present(measured: &Measured, report: &mut Report) {
     let columns =
         ["what", "connections", "requests", "value", "unit", "MB/s", "p50 ms", "p99 ms", "longest ms"];
-    let mut table = Table::new("REST", &columns);
+    let engine = measured.rows.first().map_or("", |row| row.engine);
+    let mut table = Table::new(format!("REST ({engine})"), &columns);
     for row in &measured.rows {
         table.add([
             row.what.to_owned(),
@@ -237,14 +230,16 @@ fn present(measured: &Measured, report: &mut Report) {
     }
     report.tables.push(table);
     report.plots.push(Plot::Curves(Curves {
-        title: "Share of requests answered within a time".to_owned(),
+        title: format!("Share of requests answered within a time ({engine})"),
         unit: "ms",
         lines: vec![
             (format!("pages, {READERS} clients"), measured.pages.curve()),
             (format!("publishing, {PUBLISHERS} clients"), measured.publishing.curve()),
         ],
     }));
-    report.goals.extend(goals(&measured.rows));
+    if engine == "log" {
+        report.goals.extend(goals(&measured.rows)); // set for the embedded engine
+    }
 }
 
 fn goals(rows: &[RestRow]) -> Vec<Goal> {

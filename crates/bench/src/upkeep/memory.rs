@@ -11,10 +11,13 @@ use crate::{
     dataset::{DAYS, START, day_start},
     machine::private_memory,
     measure::touch_all,
+    place::secret_url,
     random::Random,
     store::config,
 };
 
+/// Tells the child of which archive it is to be; not on its command line, since a URL may hold a password.
+pub(super) const MEMORY_OF: &str = "RESTANTE_BENCH_MEMORY_OF";
 const PAGES: usize = 1_000;
 
 /// What the child saw of itself.
@@ -31,7 +34,8 @@ pub(super) async fn of_child(url: &EngineUrl) -> anyhow::Result<Seen> {
     let program = std::env::current_exe()?;
     let mut child = Command::new(program);
     child
-        .args(["bench", "upkeep", "--memory-of", &url.to_string()])
+        .args(["bench", "upkeep"])
+        .env(MEMORY_OF, secret_url(url))
         .stdin(Stdio::null())
         .stderr(Stdio::piped());
     let output = tokio::task::spawn_blocking(move || child.output()).await?.context("can't start itself")?;

@@ -35,7 +35,7 @@ pub(crate) fn run(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
 /// One line a key, which is TOML again; the origins stand in comments, one below the other.
 fn show(effective: &Effective, out: &mut dyn Write) -> io::Result<()> {
     let lines: Vec<(String, &Origin)> =
-        effective.iter().map(|(key, value, origin)| (format!("{key} = {value}"), origin)).collect();
+        effective.shown().map(|(key, value, origin)| (format!("{key} = {value}"), origin)).collect();
     let width = lines.iter().map(|(line, _)| line.len()).max().unwrap_or(0);
     for (line, origin) in lines {
         writeln!(out, "{line:<width$}  # {origin}")?;

@@ -2,8 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use restante_archive::{Pruned, Retention, Upkeep};
-use tracing::{info, warn};
+use restante_archive::{Error, Pruned, Retention, Upkeep};
+use restante_core::ErrorKind;
+use tracing::{debug, info, warn};
 
 use crate::{archives, config::ArchiveSection, signals::Stop};
 
@@ -30,20 +31,59 @@ pub(crate) async fn run(upkeep: Arc<dyn Upkeep>, schedule: Schedule, stop: Stop)
     let mut ticks = tokio::time::interval(schedule.interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut told = std::pin::pin!(stop.told());
+    let mut outage = Outage::default();
     loop {
         tokio::select! {
-            _ = ticks.tick() => prune(&*upkeep, &schedule.policy).await,
+            _ = ticks.tick() => {
+                let pruned = upkeep.prune(&schedule.policy, archives::clock().now()).await;
+                tell(pruned, &schedule.policy, &mut outage);
+            }
             () = &mut told => return,
         }
     }
 }
 
-async fn prune(upkeep: &dyn Upkeep, policy: &Retention) {
-    match upkeep.prune(policy, archives::clock().now()).await {
+/// Whether the archive was away the last time. It is told once and not at every turn.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Outage {
+    is_told: bool,
+}
+
+impl Outage {
+    /// Notes how a turn went, and says whether it is worth a line in the log.
+    fn is_news(&mut self, error: Option<&Error>) -> bool {
+        let is_away = error.is_some_and(|error| error.kind() == ErrorKind::Unavailable);
+        let was_told = std::mem::replace(&mut self.is_told, is_away);
+        !(is_away && was_told)
+    }
+}
+
+fn tell(pruned: Result<Pruned, Error>, policy: &Retention, outage: &mut Outage) {
+    let is_news = outage.is_news(pruned.as_ref().err());
+    match pruned {
         Ok(pruned) if pruned == Pruned::default() => {}
         Ok(Pruned { messages, disk_bytes, parts }) => {
             info!(messages, disk_bytes, parts, %policy, "retention removed")
         }
-        Err(error) => warn!(%error, %policy, "retention failed: it is tried again at its next turn"),
+        Err(error) if is_news => {
+            warn!(%error, %policy, "retention failed: it is tried again at its next turn")
+        }
+        Err(error) => debug!(%error, %policy, "retention failed again"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_is_told_once_and_other_failures_each_time() {
+        let error = |kind| Error::new(kind, "as the test wanted");
+        let (away, full) = (error(ErrorKind::Unavailable), error(ErrorKind::Full));
+        let mut outage = Outage::default();
+        let turns =
+            [Some(&away), Some(&away), Some(&away), None, Some(&away), Some(&full), Some(&full), Some(&away)];
+        let news = turns.map(|error| outage.is_news(error));
+        assert_eq!(news, [true, false, false, true, true, true, true, true]);
     }
 }

@@ -26,7 +26,7 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     let stop = Stop::on_signals()?;
 
     let metrics = Metrics::default();
-    let opened = archives::open(&config, Access::Write, metrics.clone()).await?;
+    let opened = archives::open(&config, Access::Serve, metrics.clone()).await?;
     let retention =
         tokio::spawn(retention::run(opened.upkeep.clone(), (&config.archive).into(), stop.clone()));
     let served = serve(&config, &opened, metrics, stop).await;
@@ -86,6 +86,16 @@ fn open_rest(config: &Config, opened: &Opened, archive_metrics: Metrics, address
 /// Tells people (the log) and scripts (a line on stdout) where the server is.
 fn announce(config: &Config, address: SocketAddr) {
     info!(version = VERSION, archive = %config.archive_url(), %address, "serving");
+    if let Some(spool) = config.spool() {
+        info!(folder = %spool.folder.display(), spool.bytes_max, "messages wait in the spool while the archive is away");
+    }
+    if let Some(folder) = config.spool_left_behind() {
+        let advice = "set archive.spool.bytes_max, so that they are stored";
+        warn!(folder = %folder.display(), advice, "messages are left in a spool that is switched off");
+    }
+    if let Some(tandem) = config.tandem() {
+        info!(second = %tandem.url, "a second archive follows");
+    }
     if !address.ip().is_loopback() {
         warn!(%address, "everybody who reaches this address can publish and query");
     }

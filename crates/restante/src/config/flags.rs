@@ -16,7 +16,8 @@ pub(crate) struct ArchiveFlags {
     /// Keep everything below this folder [default: ./data]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     data: Option<String>,
-    /// Use this archive: log:<folder> or memory: [default: log:<data>/archive]
+    /// Use this archive: log:<folder>, sqlite:<file>, postgres://<user>@<host>/<database> or memory:
+    /// [default: log:<data>/archive]
     #[arg(long, value_name = "URL", alias = "store-message-db-url")]
     archive: Option<String>,
 }
@@ -47,6 +48,9 @@ pub(crate) struct ServeFlags {
     /// What to keep: time:<seconds>, capacity:<count>, size:<n>MB|GB, joined by ';', or none [default: none]
     #[arg(long, value_name = "POLICY", alias = "store-message-retention-policy")]
     retention: Option<String>,
+    /// Let a second archive follow, to move there: a URL as for --archive [default: none]
+    #[arg(long, value_name = "URL")]
+    tandem: Option<String>,
     /// What to log: error, warn, info, debug or trace, or levels by target [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
@@ -56,6 +60,11 @@ pub(crate) struct ServeFlags {
 }
 
 impl ArchiveFlags {
+    /// No flags but a configuration file, for commands that are told their archives in another way.
+    pub(crate) fn of_file(config: Option<PathBuf>) -> Self {
+        Self { config, ..Self::default() }
+    }
+
     /// The settings in force for a command with these flags.
     pub(crate) fn load(&self) -> Result<Effective, ConfigError> {
         load(self.config.as_deref(), environment(), self.settings())
@@ -95,6 +104,7 @@ impl ServeFlags {
             ),
             number("waku.max_message_bytes", "--max-msg-size", size),
             text("archive.retention", "--retention", self.retention.clone()),
+            text("archive.tandem", "--tandem", self.tandem.clone()),
             text("log.level", "--log-level", self.log_level.clone()),
             setting("log.format", "--log-format", format),
         ];

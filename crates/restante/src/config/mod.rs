@@ -105,6 +105,19 @@ impl Effective {
         self.values.iter().map(|(key, (value, origin))| (key.as_str(), value, origin))
     }
 
+    /// The same to be shown to people: without the passwords that URLs may have. What is shown is not read again.
+    pub(crate) fn shown(&self) -> impl Iterator<Item = (&str, Value, &Origin)> {
+        let archive = &self.config.archive;
+        self.iter().map(|(key, value, origin)| {
+            let url = match key {
+                "archive.url" => archive.url.as_ref(),
+                "archive.tandem" => archive.tandem.as_ref(),
+                _ => None,
+            };
+            (key, url.map_or_else(|| value.clone(), |url| Value::String(url.to_string())), origin)
+        })
+    }
+
     /// The value in force of a known key.
     fn value(&self, key: &str) -> Option<&Value> {
         self.values.get(key).map(|(value, _)| value)

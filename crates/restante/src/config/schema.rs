@@ -8,7 +8,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use restante_archive::{EngineUrl, LogConfig, Retention};
+use restante_archive::{
+    EngineUrl, LogConfig, PostgresConfig, Retention, SpoolConfig, SqliteConfig, TandemConfig,
+};
 use restante_waku::rest::RestConfig;
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +43,13 @@ pub(crate) struct Archive {
     #[serde(with = "words::text")]
     pub(crate) retention: Retention,
     pub(crate) retention_interval_seconds: NonZero<u64>,
+    /// `None`, written as an empty text, is no second archive.
+    #[serde(with = "words::text_or_empty")]
+    pub(crate) tandem: Option<EngineUrl>,
     pub(crate) log: ArchiveLog,
+    pub(crate) sqlite: ArchiveSqlite,
+    pub(crate) postgres: ArchivePostgres,
+    pub(crate) spool: ArchiveSpool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,6 +61,37 @@ pub(crate) struct ArchiveLog {
     pub(crate) open_segments: NonZero<usize>,
     pub(crate) quiet_seconds: u64,
     pub(crate) queue_bytes: NonZero<usize>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ArchiveSqlite {
+    pub(crate) readers: NonZero<usize>,
+    pub(crate) cache_bytes: NonZero<usize>,
+    pub(crate) queue_bytes: NonZero<usize>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ArchivePostgres {
+    /// Empty for none.
+    pub(crate) password_file: PathBuf,
+    pub(crate) window_seconds: NonZero<u64>,
+    pub(crate) read_connections: NonZero<usize>,
+    pub(crate) write_connections: NonZero<usize>,
+    pub(crate) connect_timeout_ms: NonZero<u64>,
+    pub(crate) statement_timeout_ms: NonZero<u64>,
+    pub(crate) queue_bytes: NonZero<usize>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ArchiveSpool {
+    /// Empty for the folder `spool` below the data folder.
+    pub(crate) dir: PathBuf,
+    /// 0 for no spool.
+    pub(crate) bytes_max: u64,
+    pub(crate) timeout_ms: NonZero<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -105,10 +144,46 @@ impl Config {
         }
     }
 
+    /// The spool for the archive of a server, if it is to have one: an engine on a network has, one on this machine when a
+    /// folder is named for it. What an earlier engine has left in the spool is drained into the present one.
+    pub(crate) fn spool(&self) -> Option<SpoolConfig> {
+        let spool = self.spool_in("archive");
+        let is_asked_for = !self.archive.spool.dir.as_os_str().is_empty();
+        let is_wanted =
+            matches!(self.archive_url(), EngineUrl::Postgres(_)) || is_asked_for || spool.has_content();
+        (is_wanted && spool.bytes_max > 0).then_some(spool)
+    }
+
+    /// A spool that is switched off, and in which messages of before may wait.
+    pub(crate) fn spool_left_behind(&self) -> Option<PathBuf> {
+        let spool = self.spool_in("archive");
+        (spool.bytes_max == 0 && spool.has_content()).then_some(spool.folder)
+    }
+
+    /// The second archive of a server, if it is to have one.
+    pub(crate) fn tandem(&self) -> Option<TandemConfig> {
+        let url = self.archive.tandem.clone()?;
+        Some(TandemConfig { url, spool: self.spool_in("tandem") })
+    }
+
+    fn spool_in(&self, name: &str) -> SpoolConfig {
+        let ArchiveSpool { dir, bytes_max, timeout_ms } = &self.archive.spool;
+        let dir = if dir.as_os_str().is_empty() { self.server.data_dir.join("spool") } else { dir.clone() };
+        SpoolConfig { folder: dir.join(name), bytes_max: *bytes_max, timeout_ms: timeout_ms.get() }
+    }
+
     /// The first pair of settings that contradict each other: the key to blame and what is wrong.
     pub(crate) fn contradiction(&self) -> Option<(&'static str, String)> {
         if !self.waku.shards.is_empty() && self.waku.cluster_id.is_none() {
             return Some(("waku.shards", "a shard belongs to a cluster: set waku.cluster_id too".into()));
+        }
+        if self.archive.tandem.as_ref() == Some(&self.archive_url()) {
+            return Some(("archive.tandem", "an archive can't follow itself: name another one".into()));
+        }
+        if self.archive.tandem.is_some() && self.archive.spool.bytes_max == 0 {
+            let what =
+                "what the second archive does not have yet waits in a spool: set archive.spool.bytes_max";
+            return Some(("archive.tandem", what.into()));
         }
         None
     }
@@ -131,7 +206,11 @@ impl Default for Archive {
             url: None,
             retention: Retention::default(),
             retention_interval_seconds: nonzero(60),
+            tandem: None,
             log: ArchiveLog::default(),
+            sqlite: ArchiveSqlite::default(),
+            postgres: ArchivePostgres::default(),
+            spool: ArchiveSpool::default(),
         }
     }
 }
@@ -160,6 +239,62 @@ impl From<&ArchiveLog> for LogConfig {
             quiet_seconds: log.quiet_seconds,
             queue_bytes: log.queue_bytes.get(),
         }
+    }
+}
+
+impl Default for ArchiveSqlite {
+    fn default() -> Self {
+        let engine = SqliteConfig::default();
+        Self {
+            readers: nonzero(engine.readers),
+            cache_bytes: nonzero(engine.cache_bytes),
+            queue_bytes: nonzero(engine.queue_bytes),
+        }
+    }
+}
+
+impl From<&ArchiveSqlite> for SqliteConfig {
+    fn from(sqlite: &ArchiveSqlite) -> Self {
+        Self {
+            readers: sqlite.readers.get(),
+            cache_bytes: sqlite.cache_bytes.get(),
+            queue_bytes: sqlite.queue_bytes.get(),
+        }
+    }
+}
+
+impl Default for ArchivePostgres {
+    fn default() -> Self {
+        let engine = PostgresConfig::default();
+        Self {
+            password_file: PathBuf::new(),
+            window_seconds: nonzero(engine.window_seconds),
+            read_connections: nonzero(engine.read_connections),
+            write_connections: nonzero(engine.write_connections),
+            connect_timeout_ms: nonzero(engine.connect_timeout_ms),
+            statement_timeout_ms: nonzero(engine.statement_timeout_ms),
+            queue_bytes: nonzero(engine.queue_bytes),
+        }
+    }
+}
+
+impl From<&ArchivePostgres> for PostgresConfig {
+    fn from(postgres: &ArchivePostgres) -> Self {
+        Self {
+            window_seconds: postgres.window_seconds.get(),
+            read_connections: postgres.read_connections.get(),
+            write_connections: postgres.write_connections.get(),
+            connect_timeout_ms: postgres.connect_timeout_ms.get(),
+            statement_timeout_ms: postgres.statement_timeout_ms.get(),
+            queue_bytes: postgres.queue_bytes.get(),
+        }
+    }
+}
+
+impl Default for ArchiveSpool {
+    fn default() -> Self {
+        let SpoolConfig { folder, bytes_max, timeout_ms } = SpoolConfig::new("");
+        Self { dir: folder, bytes_max, timeout_ms: nonzero(timeout_ms) }
     }
 }
 

@@ -38,6 +38,11 @@ fn the_file_in_the_repository_has_every_key_at_its_default() {
 fn the_engines_and_the_doors_defaults_are_ours() {
     let log = restante_archive::LogConfig::from(&Config::default().archive.log);
     assert_eq!(log, restante_archive::LogConfig::default());
+    let archive = Config::default().archive;
+    let sqlite = restante_archive::SqliteConfig::from(&archive.sqlite);
+    assert_eq!(sqlite, restante_archive::SqliteConfig::default());
+    let postgres = restante_archive::PostgresConfig::from(&archive.postgres);
+    assert_eq!(postgres, restante_archive::PostgresConfig::default());
     let rest = restante_waku::rest::RestConfig::from(&Config::default());
     assert_eq!(rest, restante_waku::rest::RestConfig::default());
 }
@@ -124,6 +129,14 @@ fn wrong_values_name_the_key_and_the_place() {
             "waku.cluster_id = 65536",
             "some.toml:1: waku.cluster_id: 65536 is neither -1 (any) nor from 0 to 65535",
         ),
+        (
+            "archive.tandem = \"log:data/archive\"",
+            "some.toml:1: archive.tandem: an archive can't follow itself",
+        ),
+        (
+            "archive.tandem = \"memory:\"\narchive.spool.bytes_max = 0",
+            "some.toml:1: archive.tandem: what the second archive does not have yet waits in a spool",
+        ),
         ("waku.shards = [1]", "some.toml:1: waku.shards: a shard belongs to a cluster"),
         ("log.level = \"loud\"", "some.toml:1: log.level: log level 'loud' is not understood"),
         ("log.format = \"xml\"", "some.toml:1: log.format: unknown variant `xml`"),
@@ -143,4 +156,56 @@ fn a_named_file_must_be_there_and_the_default_one_need_not() {
     assert_eq!(file::read(None, missing).unwrap(), []);
     let error = file::read(Some(missing), missing).unwrap_err().to_string();
     assert!(error.starts_with("can't read the configuration no-such-folder/restante.toml: "), "{error}");
+}
+
+#[test]
+fn an_archive_on_a_network_has_a_spool_and_others_when_it_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().display().to_string();
+    let spool = |settings: &str| {
+        set(&format!("server.data_dir = \"{data}\"\n[archive]\n{settings}"), &[]).unwrap().config.spool()
+    };
+    let below = |path: &str| Some(folder.path().join(path));
+    assert_eq!(spool("url = \"postgres://db/x\"").map(|spool| spool.folder), below("spool/archive"));
+    assert_eq!(spool("url = \"postgres://db/x\"\nspool.bytes_max = 0"), None);
+    assert_eq!(spool("url = \"sqlite:x\""), None);
+    assert_eq!(spool(""), None);
+    let asked_for = spool("spool = { dir = \"elsewhere\", bytes_max = 5, timeout_ms = 7 }").unwrap();
+    assert_eq!(asked_for.folder, Path::new("elsewhere/archive"));
+    assert_eq!((asked_for.bytes_max, asked_for.timeout_ms), (5, 7));
+
+    // What was left by an engine that was replaced is not forgotten.
+    std::fs::create_dir_all(folder.path().join("spool/archive/00000001")).unwrap();
+    assert_eq!(spool("").map(|spool| spool.folder), below("spool/archive"));
+    let off = format!("server.data_dir = \"{data}\"\narchive.spool.bytes_max = 0");
+    assert_eq!(set(&off, &[]).unwrap().config.spool_left_behind(), below("spool/archive"));
+}
+
+#[test]
+fn a_second_archive_has_a_spool_of_its_own() {
+    let config = set("archive.tandem = \"sqlite:x.db\"", &[]).unwrap().config;
+    let tandem = config.tandem().unwrap();
+    assert_eq!(tandem.url.to_string(), "sqlite:x.db");
+    assert_eq!(tandem.spool.folder, Path::new("data/spool/tandem"));
+    assert_eq!(Config::default().tandem(), None);
+}
+
+/// A URL that was shown and read again would have lost its password.
+#[test]
+fn passwords_are_kept_and_not_shown() {
+    let file = "[archive]\nurl = \"postgres://me:secret@db/x\"\n";
+    let variables =
+        [("RESTANTE_ARCHIVE__TANDEM", "postgres://me@db/y?password=secret"), ("RESTANTE_REST__PORT", "1")];
+    let effective = set(file, &variables).unwrap();
+    for (key, value, origin) in effective.shown() {
+        assert!(!format!("{key} = {value} # {origin}").contains("secret"), "{key} = {value}");
+    }
+    let shown = effective.shown().find(|(key, ..)| *key == "archive.url").unwrap().1;
+    assert_eq!(shown.as_str(), Some("postgres://me:***@db/x"));
+    for url in [effective.config.archive_url(), effective.config.archive.tandem.unwrap()] {
+        let restante_archive::EngineUrl::Postgres(url) = url else { panic!("{url} is no database") };
+        assert!(url.connection().contains("secret"), "{url}");
+    }
+    let error = error("archive.url = \"postgrse://me:secret@db/x\"", &[]);
+    assert!(!error.contains("secret"), "{error}");
 }

@@ -6,14 +6,13 @@ mod protobuf;
 mod read;
 mod write;
 
-use std::fmt;
-
 use bytes::Bytes;
 use restante_archive::{BODY_BYTES_MAX, CHANNEL_BYTES_MAX, Message, TOPIC_BYTES_MAX};
 use restante_core::{MessageHash, Timestamp};
 use restante_waku_wire::{WakuMessageView, message_hash};
 
-pub(crate) use read::{Reader, Refused};
+pub(crate) use read::Reader;
+use restante_import::Unfit;
 pub(crate) use write::Writer;
 
 /// How messages stand in a file.
@@ -32,16 +31,6 @@ impl FileFormat {
             Some("pb" | "binpb" | "bin") => Self::Protobuf,
             _ => Self::Ndjson,
         }
-    }
-}
-
-/// A message that can't be taken, and why.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Unfit(String);
-
-impl fmt::Display for Unfit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

@@ -6,15 +6,14 @@ use std::{
 };
 
 use restante_archive::Message;
+use restante_import::{Noted, Unfit};
 
-use super::{FileFormat, Unfit, ndjson, protobuf};
+use super::{FileFormat, ndjson, protobuf};
 
 /// Messages in one batch: enough that a sync to disk costs little for each.
 const BATCH_MESSAGES_MAX: usize = 4_000;
 /// A batch ends with the message that brings its bodies to this many bytes.
 const BATCH_BYTES_MAX: usize = 16 << 20;
-/// Refused records that are listed; more are only counted.
-const LISTED_MAX: usize = 20;
 
 /// Reads messages, checks each, and keeps account of those that it refuses.
 pub(crate) struct Reader {
@@ -24,7 +23,7 @@ pub(crate) struct Reader {
     /// NDJSON: lines read. Protobuf: bytes read.
     place: u64,
     is_lost: bool,
-    refused: Refused,
+    refused: Noted,
 }
 
 /// What stood where a record should begin.
@@ -37,18 +36,9 @@ pub(super) enum Next {
     Lost(Unfit),
 }
 
-/// The records that were not taken.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Refused {
-    /// How many.
-    pub(crate) count: u64,
-    /// Where and why, for the first of them.
-    pub(crate) listed: Vec<String>,
-}
-
 impl Reader {
     pub(crate) fn new(source: Box<dyn BufRead + Send>, format: FileFormat) -> Self {
-        Self { source, format, buffer: Vec::new(), place: 0, is_lost: false, refused: Refused::default() }
+        Self { source, format, buffer: Vec::new(), place: 0, is_lost: false, refused: Noted::default() }
     }
 
     /// The next messages; none at the end.
@@ -64,7 +54,7 @@ impl Reader {
     }
 
     /// What was refused until now.
-    pub(crate) fn refused(&self) -> &Refused {
+    pub(crate) fn refused(&self) -> &Noted {
         &self.refused
     }
 
@@ -93,13 +83,10 @@ impl Reader {
     }
 
     fn refuse(&mut self, place_before: u64, unfit: &Unfit) {
-        self.refused.count += 1;
-        if self.refused.listed.len() == LISTED_MAX {
-            return;
-        }
+        let (format, place) = (self.format, self.place);
         // A line is known when it was read, a record by where it begins.
-        self.refused.listed.push(match self.format {
-            FileFormat::Ndjson => format!("line {}: {unfit}", self.place),
+        self.refused.add(|| match format {
+            FileFormat::Ndjson => format!("line {place}: {unfit}"),
             FileFormat::Protobuf => format!("byte {place_before}: {unfit}"),
         });
     }

@@ -2,6 +2,7 @@ use std::io::Cursor;
 
 use bytes::Bytes;
 use restante_archive::Row;
+use restante_import::Noted;
 use restante_waku_wire::WakuMessage;
 
 use super::*;
@@ -46,14 +47,13 @@ fn written(messages: &[Message], format: FileFormat) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-fn read(file: Vec<u8>, format: FileFormat) -> (Vec<Message>, Refused) {
+fn read(file: Vec<u8>, format: FileFormat) -> (Vec<Message>, Noted) {
     let mut reader = Reader::new(Box::new(Cursor::new(file)), format);
     let mut messages = Vec::new();
     loop {
         let batch = reader.batch().unwrap();
         if batch.is_empty() {
-            let refused = reader.refused();
-            return (messages, Refused { count: refused.count, listed: refused.listed.clone() });
+            return (messages, reader.refused().clone());
         }
         messages.extend(batch);
     }
@@ -65,7 +65,7 @@ fn what_is_written_reads_back() {
     for format in [FileFormat::Ndjson, FileFormat::Protobuf] {
         let (again, refused) = read(written(&messages, format), format);
         assert_eq!(again, messages, "{format:?}");
-        assert_eq!(refused, Refused::default());
+        assert_eq!(refused, Noted::default());
     }
 }
 

@@ -16,6 +16,8 @@ const COMMANDS: &[&str] = &[
     "archive rebuild",
     "archive export",
     "archive import",
+    "archive copy",
+    "archive compare",
     "archive prune",
     "bench",
     "bench history",

@@ -1,13 +1,14 @@
 //! What the server says of itself.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use axum::{
     extract::State,
     http::{HeaderValue, StatusCode},
     response::Response,
 };
-use restante_archive::Query;
+use restante_archive::{Following, Health, Query};
+use restante_core::Timestamp;
 use serde_json::json;
 use tokio::time::timeout_at;
 
@@ -15,6 +16,9 @@ use super::{App, reply};
 
 /// The OpenAPI description of every route.
 pub(crate) const OPENAPI: &str = include_str!("openapi.json");
+
+/// What health says is cut here: it repeats texts of a database.
+const DESC_CHARS_MAX: usize = 600;
 
 const OPENMETRICS: HeaderValue =
     HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
@@ -24,26 +28,77 @@ pub(crate) async fn index(State(app): State<Arc<App>>) -> Response {
     reply::text(format!("restante {}\n\n{}", app.rest.version, super::describe_routes()))
 }
 
-/// `GET /health`, with nwaku's words. The store is ready when the archive answers, and when the last message that was
-/// to be archived was archived.
+/// `GET /health`, with nwaku's words. The store is ready when the archive knows of no problem and answers, and when the
+/// last message that was to be archived was archived.
+///
+/// While the archive's engine is away this says 503 although messages are taken, because nobody can be answered what they
+/// are: a proxy shall send queries elsewhere. Whoever asks only whether the process lives asks `GET /version`.
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
-    let query = Query { limit: 1, bodies: false, ..Query::default() };
-    let answered = timeout_at(app.deadline(), app.rest.archive.query(&query)).await;
-    let problem = match (answered, app.takes_messages()) {
-        (Ok(Ok(_)), true) => None,
-        (Ok(Ok(_)), false) => Some("the last message could not be archived"),
-        _ => Some("the archive does not answer"),
+    let health = app.rest.upkeep.health();
+    let problem = match &health.problem {
+        Some(problem) => Some(Cow::Owned(told_since(problem, health.since))),
+        None => probe(&app).await.map(Cow::Borrowed),
     };
-    let (node, store) = match problem {
-        None => ("Ready", json!({"Store": "Ready"})),
-        Some(problem) => ("Not Ready", json!({"Store": "Not Ready", "desc": problem})),
+    let status = if problem.is_none() { "Ready" } else { "Not Ready" };
+    let desc = describe(problem.as_deref(), &health);
+    let store = match desc.is_empty() {
+        true => json!({"Store": status}),
+        false => json!({"Store": status, "desc": desc}),
     };
-    let health = json!({"nodeHealth": node, "protocolsHealth": [{"Relay": "Not Mounted"}, store]});
-    let mut response = reply::json(health.to_string());
+    let told = json!({"nodeHealth": status, "protocolsHealth": [{"Relay": "Not Mounted"}, store]});
+    let mut response = reply::json(told.to_string());
     if problem.is_some() {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
     response
+}
+
+/// What the archive does not know of itself: whether it answers.
+async fn probe(app: &App) -> Option<&'static str> {
+    let query = Query { limit: 1, bodies: false, ..Query::default() };
+    let answered = timeout_at(app.deadline(), app.rest.archive.query(&query)).await;
+    match (answered, app.takes_messages()) {
+        (Ok(Ok(_)), true) => None,
+        (Ok(Ok(_)), false) => Some("the last message could not be archived"),
+        _ => Some("the archive does not answer"),
+    }
+}
+
+/// Everything that operators want to know, in a sentence or two.
+fn describe(problem: Option<&str>, health: &Health) -> String {
+    let mut parts: Vec<String> = problem.map(str::to_owned).into_iter().collect();
+    if health.spooled_messages > 0 {
+        let waiting = amount(health.spooled_messages, health.spooled_bytes);
+        parts.push(format!("waiting in the spool: {waiting}"));
+    }
+    if let Some(following) = &health.following {
+        parts.extend(describe_following(following));
+    }
+    let text = parts.join("; ");
+    if text.chars().nth(DESC_CHARS_MAX).is_none() {
+        return text;
+    }
+    text.chars().take(DESC_CHARS_MAX).chain("...".chars()).collect()
+}
+
+/// How the second archive of a tandem is behind, if it is. It changes nothing for those who publish and query.
+fn describe_following(following: &Following) -> Option<String> {
+    let Following { engine, problem, since, messages, bytes, .. } = following;
+    let amount = amount(*messages, *bytes);
+    let behind = format!("the tandem's second archive ({engine}) is behind by {amount}");
+    match problem {
+        Some(problem) => Some(format!("{behind}: {}", told_since(problem, *since))),
+        None => (*messages > 0).then_some(behind),
+    }
+}
+
+fn amount(messages: u64, bytes: u64) -> String {
+    let plural = if messages == 1 { "" } else { "s" };
+    format!("{messages} message{plural} ({bytes} bytes)")
+}
+
+fn told_since(problem: &str, since: Option<Timestamp>) -> String {
+    since.map_or_else(|| problem.to_owned(), |since| format!("{problem}, since {since}"))
 }
 
 /// `GET /info`

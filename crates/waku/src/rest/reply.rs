@@ -76,7 +76,10 @@ impl Refusal {
             }
             ErrorKind::NotFound => (StatusCode::NOT_FOUND, "not found"),
             ErrorKind::Conflict => (StatusCode::CONFLICT, "conflicts with what is archived"),
-            ErrorKind::Full => (StatusCode::SERVICE_UNAVAILABLE, "the archive is full: try again later"),
+            ErrorKind::Full => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the archive is full, or it is away and its spool is full: try again later",
+            ),
             ErrorKind::Unavailable => {
                 (StatusCode::SERVICE_UNAVAILABLE, "the archive is unavailable: try again later")
             }

@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     io::{self, BufReader, Read},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::{
         Arc,
@@ -12,38 +12,112 @@ use std::{
 };
 
 use anyhow::Context;
-use clap::{Args, ValueHint};
+use clap::{Args, ValueEnum, ValueHint};
 use indicatif::HumanCount;
 use restante_archive::{Appended, Archive, Metrics};
+use restante_import::{DEFAULT_PUBSUB_TOPIC, Noted, Owner, Place};
+use restante_waku_wire::PubsubTopic;
 
+use super::foreign;
 use crate::{
     archives::{self, Access},
     config::ArchiveFlags,
-    exit,
+    exit::{self, UsageError},
     progress::Progress,
-    transfer::{FileFormat, Reader, Refused},
+    transfer::{FileFormat, Reader},
 };
 
 #[derive(Args, Debug)]
 pub(crate) struct ImportFlags {
     #[command(flatten)]
-    archive: ArchiveFlags,
-    /// Read this file instead of stdin
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(super) archive: ArchiveFlags,
+    /// Read this instead of stdin: a file of messages, nwaku's SQLite file, a mailserver's LevelDB folder, or postgres://..
+    #[arg(value_name = "SOURCE", value_hint = ValueHint::AnyPath)]
     input: Option<PathBuf>,
+    /// Whose messages they are [default: found out by looking]
+    #[arg(long, value_name = "WHOSE")]
+    from: Option<From>,
     /// How the file is written [default: by its name; protobuf for .pb, .binpb and .bin, else ndjson]
     #[arg(long, value_name = "FORMAT")]
     format: Option<FileFormat>,
+    /// Put a mailserver's messages on this pubsub topic [default: /waku/2/default-waku/proto]
+    #[arg(long, value_name = "TOPIC")]
+    pubsub_topic: Option<PubsubTopic>,
+    /// Take messages whose stored hash is not that of their content, under the hash of their content
+    #[arg(long)]
+    rehash: bool,
+    /// Keep how far the import has come in this file [default: ./restante-import-<hash>.state]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(super) state: Option<PathBuf>,
+}
+
+/// Whose messages are imported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum From {
+    /// A file that `restante archive export` or the REST export wrote.
+    File,
+    /// An archive of nwaku or go-waku: SQLite or PostgreSQL.
+    #[value(alias = "go-waku")]
+    Nwaku,
+    /// An archive of a Status mailserver: LevelDB or PostgreSQL.
+    #[value(alias = "status-go")]
+    Status,
 }
 
 /// What became of the messages.
 #[derive(Debug, Default)]
-struct Imported {
-    stored: u64,
-    duplicates: u64,
+pub(super) struct Imported {
+    pub(super) stored: u64,
+    pub(super) duplicates: u64,
 }
 
 pub(crate) async fn run(flags: &ImportFlags) -> anyhow::Result<ExitCode> {
+    match flags.foreign_place()? {
+        Some(place) => foreign::run(flags, place).await,
+        None => run_file(flags).await,
+    }
+}
+
+impl ImportFlags {
+    /// The archive of another server that is meant, if it is one.
+    fn foreign_place(&self) -> anyhow::Result<Option<Place>> {
+        let input = self.input.as_deref().filter(|_| self.from != Some(From::File));
+        let place = match input {
+            Some(input) => Place::of(input)?,
+            None => None,
+        };
+        let usage = |what: String| Err(UsageError(what).into());
+        match (&place, self.owner()) {
+            (None, Some(owner)) => {
+                let input = input.map_or("stdin".into(), Path::to_string_lossy);
+                usage(format!("{input} is no archive of {owner}: that is a database or a folder"))
+            }
+            (None, None) if self.rehash || self.pubsub_topic.is_some() || self.state.is_some() => usage(
+                "--rehash, --pubsub-topic and --state are for archives of other servers, not for files"
+                    .into(),
+            ),
+            (Some(_), _) if self.format.is_some() => usage("--format is for files, not for databases".into()),
+            _ => Ok(place),
+        }
+    }
+
+    pub(super) fn owner(&self) -> Option<Owner> {
+        match self.from? {
+            From::File => None,
+            From::Nwaku => Some(Owner::Nwaku),
+            From::Status => Some(Owner::Status),
+        }
+    }
+
+    /// How to read an archive of another server.
+    pub(super) fn options(&self) -> restante_import::Options {
+        let named = self.pubsub_topic.as_ref().map(ToString::to_string);
+        let pubsub_topic = named.unwrap_or_else(|| DEFAULT_PUBSUB_TOPIC.to_owned());
+        restante_import::Options { pubsub_topic, rehash: self.rehash, after: None }
+    }
+}
+
+async fn run_file(flags: &ImportFlags) -> anyhow::Result<ExitCode> {
     let config = flags.archive.load()?.config;
     let (mut reader, done, size) = open_input(flags)?;
     let opened = archives::open(&config, Access::Write, Metrics::default()).await?;
@@ -62,16 +136,22 @@ async fn import(reader: &mut Reader, archive: &dyn Archive, progress: &dyn Fn())
     while !batch.is_empty() {
         // The archive has the batch before the reader is asked: join polls them in this order.
         let (answers, next) = tokio::join!(archive.append(batch), async { reader.batch() });
-        for answer in answers? {
-            match answer {
-                Appended::Stored => imported.stored += 1,
-                Appended::Duplicate => imported.duplicates += 1,
-            }
-        }
+        imported.add(&answers?);
         progress();
         batch = next.context("can't read the file")?;
     }
     Ok(imported)
+}
+
+impl Imported {
+    pub(super) fn add(&mut self, answers: &[Appended]) {
+        for answer in answers {
+            match answer {
+                Appended::Stored | Appended::Spooled => self.stored += 1,
+                Appended::Duplicate => self.duplicates += 1,
+            }
+        }
+    }
 }
 
 /// The reader, how many bytes it has read, and how many there are, if that is known.
@@ -104,18 +184,23 @@ impl<R: Read> Read for Counted<R> {
 }
 
 /// Says what was done on stderr, since it is no output that another program reads, and gives the exit code.
-fn tell(imported: &Imported, refused: &Refused) -> ExitCode {
-    for line in &refused.listed {
-        eprintln!("refused: {line}");
-    }
-    let unlisted = refused.count - refused.listed.len() as u64;
-    if unlisted > 0 {
-        eprintln!("refused: {} more", HumanCount(unlisted));
-    }
+pub(super) fn tell(imported: &Imported, refused: &Noted) -> ExitCode {
+    list("refused", refused);
     let (stored, duplicates) = (HumanCount(imported.stored), HumanCount(imported.duplicates));
     eprintln!(
         "stored {stored} messages, {duplicates} were there already, {} refused",
         HumanCount(refused.count)
     );
     if refused.count == 0 { ExitCode::SUCCESS } else { exit::found_wrong() }
+}
+
+/// Says on stderr what is worth telling, as far as it was listed.
+pub(super) fn list(what: &str, noted: &Noted) {
+    for line in &noted.listed {
+        eprintln!("{what}: {line}");
+    }
+    let unlisted = noted.count - noted.listed.len() as u64;
+    if unlisted > 0 {
+        eprintln!("{what}: {} more", HumanCount(unlisted));
+    }
 }

@@ -1,8 +1,12 @@
 //! `restante archive`: what operators do with an archive.
 
+mod compare;
+mod copy;
 mod export;
+mod foreign;
 mod import;
 mod maintain;
+mod state;
 mod stats;
 
 use std::process::ExitCode;
@@ -25,9 +29,15 @@ pub(crate) enum ArchiveCommand {
     /// Write messages to a file or to stdout; a server may be running on the archive
     #[command(after_help = EXPORT_HELP)]
     Export(export::ExportFlags),
-    /// Read messages from a file or from stdin; those that are there already stay as they are
+    /// Read messages from a file, from stdin, or from an archive of nwaku, go-waku or a Status mailserver
     #[command(after_help = IMPORT_HELP)]
     Import(import::ImportFlags),
+    /// Copy one archive to another, of whatever engines; a server may be running on the first one
+    #[command(after_help = COPY_HELP)]
+    Copy(copy::CopyFlags),
+    /// Say what one archive has and another lacks; exits with 1 when they differ; servers may be running on both
+    #[command(after_help = COMPARE_HELP)]
+    Compare(compare::CompareFlags),
     /// Remove the oldest messages that a policy doesn't keep; no server may be running on the archive
     #[command(after_help = "Example:\n  restante archive prune --policy 'time:2592000;size:50GB'")]
     Prune(maintain::PruneFlags),
@@ -42,9 +52,41 @@ const IMPORT_HELP: &str = "\
 Examples:
   restante archive import messages.pb
   zcat day.ndjson.gz | restante archive import --archive log:other/archive
+  restante archive import --from nwaku store.sqlite3
+  restante archive import --from nwaku postgres://user@host/store
+  restante archive import --from status /var/lib/mailserver/wnode
 
-Each message's hash is computed anew. Records that are damaged are listed and left out, and the exit
-code is 1 then; importing the same file again stores nothing twice.";
+What lies at the place is found out by looking; --from says it where that isn't enough. The source
+is only read: a server may be running on nwaku's SQLite file and on a database of PostgreSQL, but
+not on a LevelDB. What comes while it is read may be missing: import again.
+
+Each message's hash is computed anew. What is damaged, or has another hash than the one it is stored
+under (nwaku before 2024 did not keep a message's meta), is listed and left out, and the exit code
+is 1 then; --rehash takes the latter under the hash of what is there. Importing again stores nothing
+twice. An import from another server's archive that was stopped goes on with the same command; a
+state file in the current folder says where.";
+
+const COPY_HELP: &str = "\
+Examples:
+  restante archive copy log:data/archive sqlite:archive.db
+  restante archive copy log:data/archive postgres://me@db/restante
+  restante archive copy sqlite:archive.db log:other/archive --start 2026-01-01
+
+The copy goes from old to new, and copying again stores nothing twice. When it was stopped, by
+Ctrl-C or in any other way, the same command goes on where it was; a state file in the current
+folder says where, and is gone when everything was copied. A server may go on with FROM meanwhile:
+messages that come late, with a timestamp that lies behind, may be missing then.
+`restante archive compare --repair` finds and copies them, and so does another copy.";
+
+const COMPARE_HELP: &str = "\
+Examples:
+  restante archive compare log:data/archive sqlite:archive.db
+  restante archive compare log:data/archive postgres://me@db/restante --bodies
+  restante archive compare log:data/archive sqlite:archive.db --repair --start -7d
+
+Each archive is read once, without the bodies, for a fingerprint of every hour; only the hours that
+differ are read again. --repair copies to B what it lacks; what only B has, or has with another body,
+stays as it is. The exit code is 0 when both are equal, after a repair too, else 1.";
 
 pub(crate) async fn run(command: ArchiveCommand) -> anyhow::Result<ExitCode> {
     match command {
@@ -53,6 +95,8 @@ pub(crate) async fn run(command: ArchiveCommand) -> anyhow::Result<ExitCode> {
         ArchiveCommand::Rebuild(flags) => maintain::rebuild(&flags).await,
         ArchiveCommand::Export(flags) => export::run(&flags).await,
         ArchiveCommand::Import(flags) => import::run(&flags).await,
+        ArchiveCommand::Copy(flags) => copy::run(&flags).await,
+        ArchiveCommand::Compare(flags) => compare::run(&flags).await,
         ArchiveCommand::Prune(flags) => maintain::prune(&flags).await,
     }
 }

@@ -1,3 +1,4 @@
+use restante_archive::{Following, Health, Pruned, Report, Retention, Stats};
 use serde_json::json;
 
 use super::*;
@@ -60,6 +61,119 @@ async fn health_shows_an_archive_that_takes_nothing() {
     let answer = door.get("/health").await;
     assert_eq!(answer.status, 503);
     assert!(answer.text().contains("the last message could not be archived"));
+}
+
+/// An archive that says of itself how it is.
+struct Unwell {
+    health: Health,
+    inner: Arc<dyn Upkeep>,
+}
+
+#[async_trait]
+impl Upkeep for Unwell {
+    fn health(&self) -> Health {
+        self.health.clone()
+    }
+
+    async fn stats(&self) -> Result<Stats, Error> {
+        self.inner.stats().await
+    }
+
+    async fn prune(&self, policy: &Retention, now: Timestamp) -> Result<Pruned, Error> {
+        self.inner.prune(policy, now).await
+    }
+
+    async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
+        self.inner.check(progress).await
+    }
+
+    async fn rebuild(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
+        self.inner.rebuild(progress).await
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        self.inner.close().await
+    }
+}
+
+pub(super) async fn door_with_health(health: Health) -> Door {
+    let opened = memory().await;
+    let upkeep = Arc::new(Unwell { health, inner: opened.upkeep });
+    let opened = Opened { upkeep, archive: opened.archive };
+    door_over(opened.archive.clone(), opened, RestConfig::default())
+}
+
+/// A database that went away, and what came since.
+pub(super) fn away() -> Health {
+    Health {
+        problem: Some("postgres is unavailable: connection refused".into()),
+        since: Some(NOW),
+        spooled_messages: 12,
+        spooled_bytes: 3_456,
+        following: None,
+    }
+}
+
+/// The status of `/health`, the words for the node and for the store, and the description.
+async fn told(health: Health) -> (u16, String, String, String) {
+    let answer = door_with_health(health).await.get("/health").await;
+    let told: Value = serde_json::from_slice(&answer.body).unwrap();
+    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let store = &told["protocolsHealth"][1];
+    (answer.status, word(&told["nodeHealth"]), word(&store["Store"]), word(&store["desc"]))
+}
+
+#[tokio::test]
+async fn health_tells_of_an_engine_that_is_away_and_of_its_spool() {
+    let (status, node, store, desc) = told(away()).await;
+    assert_eq!((status, &*node, &*store), (503, "Not Ready", "Not Ready"));
+    assert_eq!(
+        desc,
+        "postgres is unavailable: connection refused, since 2023-11-14T22:13:20.000000000Z; \
+         waiting in the spool: 12 messages (3456 bytes)"
+    );
+}
+
+/// The archive in memory would answer at once; one that is known to be away is not asked, because that may take long.
+#[tokio::test]
+async fn an_engine_that_is_known_to_be_away_is_not_asked() {
+    let opened = memory().await;
+    let silent = SilentAfter { inner: opened.archive.clone(), queries: 0.into() };
+    let upkeep = Arc::new(Unwell { health: away(), inner: opened.upkeep });
+    let opened = Opened { upkeep, archive: opened.archive };
+    let door = door_over(Arc::new(silent), opened, RestConfig::default());
+    assert_eq!(door.get("/health").await.status, 503);
+}
+
+#[tokio::test]
+async fn what_health_says_is_short() {
+    let problem = Some("x".repeat(100_000));
+    let (.., desc) = told(Health { problem, ..Health::default() }).await;
+    assert!(desc.len() < 1_000, "{}", desc.len());
+}
+
+#[tokio::test]
+async fn a_spool_that_is_being_drained_is_no_trouble() {
+    let health = Health { spooled_messages: 1, spooled_bytes: 100, ..Health::default() };
+    let (status, node, store, desc) = told(health).await;
+    assert_eq!((status, &*node, &*store), (200, "Ready", "Ready"));
+    assert_eq!(desc, "waiting in the spool: 1 message (100 bytes)");
+}
+
+#[tokio::test]
+async fn a_second_archive_that_does_not_follow_is_no_trouble_of_the_first() {
+    let following = Following {
+        engine: "sqlite",
+        problem: Some("tandem stopped: its spool is full".into()),
+        is_stopped: true,
+        messages: 5,
+        bytes: 50,
+        ..Following::default()
+    };
+    let (status, node, store, desc) = told(Health { following: Some(following), ..Health::default() }).await;
+    assert_eq!((status, &*node, &*store), (200, "Ready", "Ready"));
+    let behind = "the tandem's second archive (sqlite) is behind by 5 messages (50 bytes): tandem stopped";
+    assert!(desc.starts_with(behind), "{desc}");
 }
 
 #[tokio::test]

@@ -133,3 +133,14 @@ async fn the_examples_work() {
         assert_eq!(answer.status, 200, "{name}={example}: {}", answer.text());
     }
 }
+
+#[tokio::test]
+async fn the_examples_of_health_are_what_is_answered() {
+    let document = document();
+    let responses = &document["paths"]["/health"]["get"]["responses"];
+    let example = |status: &str| responses[status]["content"]["application/json"]["example"].clone();
+    assert_eq!(door().await.get("/health").await.json(), example("200"));
+    let answer = super::about::door_with_health(super::about::away()).await.get("/health").await;
+    assert_eq!(answer.status, 503);
+    assert_eq!(serde_json::from_slice::<Value>(&answer.body).unwrap(), example("503"));
+}

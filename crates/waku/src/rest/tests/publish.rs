@@ -194,6 +194,33 @@ async fn the_archives_trouble_has_a_status_and_no_internals() {
     }
 }
 
+/// An archive whose engine is away, and whose spool is full after one message.
+struct Spooling(std::sync::atomic::AtomicBool);
+
+#[async_trait]
+impl Archive for Spooling {
+    async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
+        if self.0.swap(true, Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Full, "the spool /secret/spool is full"));
+        }
+        Ok(vec![Appended::Spooled; messages.len()])
+    }
+
+    async fn query(&self, _query: &restante_archive::Query) -> Result<Page, Error> {
+        Err(Error::new(ErrorKind::Unavailable, "away"))
+    }
+}
+
+#[tokio::test]
+async fn a_spooled_message_is_a_published_one_and_a_full_spool_says_so() {
+    let door = door_over(Arc::new(Spooling(false.into())), memory().await, RestConfig::default());
+    assert_eq!(door.post(PUBLISH, json!({"payload": ""})).await.refusal(), (200, "OK"));
+    let answer = door.post(PUBLISH, json!({"payload": ""})).await;
+    let text = "the archive is full, or it is away and its spool is full: try again later";
+    assert_eq!(answer.refusal(), (503, text));
+    assert_eq!(answer.head[header::RETRY_AFTER], "1");
+}
+
 #[tokio::test]
 async fn an_archive_that_does_not_answer_is_not_waited_for_longer_than_the_time_out() {
     let config = RestConfig { request_timeout_ms: 20, ..RestConfig::default() };

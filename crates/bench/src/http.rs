@@ -15,7 +15,7 @@ use tokio::{
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// A connection; one request at a time.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
     /// The part of the buffer that was received and not yet handed on.
@@ -31,7 +31,7 @@ enum Framing {
 }
 
 impl Connection {
-    pub(super) async fn open(address: SocketAddr) -> anyhow::Result<Self> {
+    pub(crate) async fn open(address: SocketAddr) -> anyhow::Result<Self> {
         let stream =
             TcpStream::connect(address).await.with_context(|| format!("can't connect to {address}"))?;
         stream.set_nodelay(true)?;
@@ -39,7 +39,7 @@ impl Connection {
     }
 
     /// Sends a whole request and gives the body of its answer, piece by piece, to `body`. The status code.
-    pub(super) async fn ask(&mut self, request: &[u8], mut body: impl FnMut(&[u8])) -> anyhow::Result<u16> {
+    pub(crate) async fn ask(&mut self, request: &[u8], mut body: impl FnMut(&[u8])) -> anyhow::Result<u16> {
         self.stream.write_all(request).await?;
         let (status, framing) = self.head().await?;
         match framing {
@@ -137,12 +137,12 @@ impl Connection {
 }
 
 /// A request without a body.
-pub(super) fn get(path: &str) -> String {
+pub(crate) fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n")
 }
 
 /// A request with a body of JSON.
-pub(super) fn post(path: &str, json: &str) -> String {
+pub(crate) fn post(path: &str, json: &str) -> String {
     let length = json.len();
     format!(
         "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{json}"
@@ -150,24 +150,27 @@ pub(super) fn post(path: &str, json: &str) -> String {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
 
     /// A server that answers every request with what `answer` makes of its first line and body.
-    pub(in crate::rest) async fn serve(answer: fn(&str, &str) -> Vec<u8>) -> SocketAddr {
+    pub(crate) async fn serve<A>(answer: A) -> SocketAddr
+    where
+        A: Fn(&str, &str) -> Vec<u8> + Clone + Send + Sync + 'static,
+    {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(converse(stream, answer));
+                tokio::spawn(converse(stream, answer.clone()));
             }
         });
         address
     }
 
-    async fn converse(mut stream: TcpStream, answer: fn(&str, &str) -> Vec<u8>) {
+    async fn converse(mut stream: TcpStream, answer: impl Fn(&str, &str) -> Vec<u8>) {
         let mut text = String::new();
         let mut buffer = vec![0; 4_096];
         loop {
@@ -194,12 +197,12 @@ pub(super) mod tests {
     }
 
     /// An answer with a body of known length.
-    pub(in crate::rest) fn sized(status: &str, body: &str) -> Vec<u8> {
+    pub(crate) fn sized(status: &str, body: &str) -> Vec<u8> {
         format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
     }
 
     /// An answer in chunks of at most seven bytes.
-    pub(in crate::rest) fn chunked(body: &str) -> Vec<u8> {
+    pub(crate) fn chunked(body: &str) -> Vec<u8> {
         let mut answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
         for chunk in body.as_bytes().chunks(7) {
             answer.extend(format!("{:x};note=1\r\n", chunk.len()).bytes());

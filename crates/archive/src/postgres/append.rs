@@ -1,0 +1,292 @@
+//! Storing messages: a few tasks, each with a connection of its own, take what waits and store it in one transaction.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Instant,
+};
+
+use foldhash::fast::RandomState;
+use restante_core::{ErrorKind, Key, MessageHash, Timestamp};
+use tokio::sync::Mutex;
+use tokio_postgres::{Statement, types::ToSql};
+
+use super::{
+    Shared,
+    catalog::{Place, Window, get},
+    connect::Connection,
+    fault::{Doing, Fault},
+    schema::{Access, Select},
+};
+use crate::{
+    Appended, Direction, Error, Message,
+    group::{Append, GroupLimit, Waiting, answer_all},
+    topics::TopicId,
+};
+
+/// What one transaction stores at most, unless a single append has more.
+const GROUP: GroupLimit = GroupLimit { messages: 4_096, bytes: 8 << 20 };
+/// What one statement stores at most: it lies in memory on both sides.
+const STATEMENT_ROWS: usize = 2_048;
+const STATEMENT_BYTES: usize = 16 << 20;
+/// Statements of one transaction at most: each may lock the table of another window.
+const STATEMENTS_PER_TRANSACTION: usize = 32;
+/// How often storing is begun anew because another server has changed the windows, or two servers were in each other's way.
+const ATTEMPTS: usize = 5;
+
+/// Stores what comes until the queue is closed.
+pub(super) async fn run(shared: Arc<Shared>, waiting: Arc<Mutex<Waiting>>) {
+    loop {
+        let group = waiting.lock().await.group(GROUP).await;
+        let Some(group) = group else { return };
+        let result = store(&shared, &group).await;
+        answer_all(group, result);
+    }
+}
+
+async fn store(shared: &Shared, group: &[Append]) -> Result<Vec<Appended>, Error> {
+    let begun = Instant::now();
+    let mut messages: Vec<&Message> = group.iter().flat_map(|append| &append.messages).collect();
+    let mut places: Vec<usize> = (0..messages.len()).collect();
+    // All servers store in the order of keys, so that none waits for another that waits for it.
+    places.sort_by_key(|place| messages.get(*place).map(|message| message.key()));
+    messages.sort_by_key(|message| message.key());
+    shared.metrics.commit_messages.observe(messages.len() as f64);
+    let is_stored = store_sorted(shared, &messages).await?;
+    shared.metrics.sync_seconds.observe(begun.elapsed().as_secs_f64());
+    let mut answers = vec![Appended::Duplicate; messages.len()];
+    for (place, is_stored) in places.iter().zip(is_stored) {
+        if is_stored && let Some(answer) = answers.get_mut(*place) {
+            *answer = Appended::Stored;
+        }
+    }
+    Ok(answers)
+}
+
+/// Stores messages that are sorted by key; tells of each whether it is new.
+async fn store_sorted(shared: &Shared, messages: &[&Message]) -> Result<Vec<bool>, Error> {
+    let mut progress = Progress { is_stored: vec![false; messages.len()], done: 0 };
+    let mut attempt = 1;
+    loop {
+        let fault =
+            match shared.database.in_time("store messages", step(shared, messages, &mut progress)).await? {
+                Ok(()) if progress.done == messages.len() => return Ok(progress.is_stored),
+                Ok(()) => continue,
+                Err(fault) => fault,
+            };
+        let is_passing = fault.is_stale_catalog() || fault.is_worth_repeating();
+        if !is_passing || attempt == ATTEMPTS {
+            return Err(fault.into());
+        }
+        attempt += 1;
+        if fault.is_stale_catalog() {
+            shared.reload().await?;
+        }
+    }
+}
+
+/// How far a group is stored: what a transaction has committed stays committed when a later one has to be repeated.
+struct Progress {
+    is_stored: Vec<bool>,
+    done: usize,
+}
+
+/// One transaction. What failed in the database is the inner error, since it may be worth another attempt.
+async fn step(
+    shared: &Shared,
+    messages: &[&Message],
+    progress: &mut Progress,
+) -> Result<Result<(), Fault>, Error> {
+    let mut connection = shared.database.writer().await?;
+    let done = transact(shared, &mut connection, messages, progress).await;
+    if done.is_ok() {
+        connection.end();
+    }
+    Ok(done)
+}
+
+async fn transact(
+    shared: &Shared,
+    connection: &mut Connection,
+    messages: &[&Message],
+    progress: &mut Progress,
+) -> Result<(), Fault> {
+    let rest = messages.get(progress.done..).unwrap_or_default();
+    let topics = place(shared, connection, rest).await?;
+    let chunks = chunks(shared, rest, &topics);
+    let len = chunks.iter().map(|chunk| chunk.messages.len()).sum::<usize>();
+    let stored = match chunks.as_slice() {
+        [chunk] => vec![chunk.insert(connection).await?],
+        chunks => insert_all(connection, chunks).await?,
+    };
+    let is_stored = progress.is_stored.iter_mut().skip(progress.done);
+    let flags = chunks.iter().zip(&stored).flat_map(|(chunk, stored)| chunk.flags(stored));
+    for (is_stored, flag) in is_stored.zip(flags) {
+        *is_stored = flag;
+    }
+    for (chunk, stored) in chunks.iter().zip(&stored) {
+        shared.catalog.count(chunk.window.generation, chunk.window.first_ns, &chunk.counts(stored));
+    }
+    progress.done += len;
+    Ok(())
+}
+
+/// Finds each message's topic number, after making windows and registering topics that are missing.
+async fn place(
+    shared: &Shared,
+    connection: &mut Connection,
+    messages: &[&Message],
+) -> Result<Vec<TopicId>, Fault> {
+    for _ in 0..ATTEMPTS {
+        let mut ids = Vec::with_capacity(messages.len());
+        let mut no_window = BTreeSet::new();
+        let mut no_topic = BTreeSet::new();
+        for message in messages {
+            match shared.catalog.place(message.timestamp.0, &message.channel, &message.topic) {
+                Place::Known(id) => ids.push(id),
+                Place::NoWindow => {
+                    no_window.insert(message.timestamp.0);
+                }
+                Place::NoTopic(generation) => {
+                    no_topic.insert((generation, &*message.channel, &*message.topic));
+                }
+            }
+        }
+        if !no_window.is_empty() {
+            let one_each = one_of_each_window(&no_window, shared.window_ns);
+            shared.catalog.make_windows(connection, &one_each, shared.window_ns).await?;
+        } else if !no_topic.is_empty() {
+            let pairs: Vec<(i64, &str, &str)> = no_topic.into_iter().collect();
+            shared.catalog.register(connection, &pairs).await?;
+        } else {
+            return Ok(ids);
+        }
+    }
+    let error = "windows are dropped as fast as they are made: is the retention policy shorter than the messages are old?";
+    Err(Error::new(ErrorKind::Unavailable, error).into())
+}
+
+/// Timestamps that stand for all windows in which some lie.
+fn one_of_each_window(timestamps: &BTreeSet<i64>, window_ns: i64) -> Vec<i64> {
+    let mut chosen: Vec<i64> = timestamps.iter().copied().collect();
+    chosen.dedup_by_key(|timestamp| timestamp.div_euclid(window_ns));
+    chosen
+}
+
+/// Messages of one window that one statement stores.
+struct Chunk<'a> {
+    window: Window,
+    messages: &'a [&'a Message],
+    topics: &'a [TopicId],
+}
+
+/// Cuts messages, sorted by key, into statements for one transaction.
+fn chunks<'a>(shared: &Shared, messages: &'a [&'a Message], topics: &'a [TopicId]) -> Vec<Chunk<'a>> {
+    let mut chunks = Vec::new();
+    let windows: BTreeMap<i64, Window> =
+        shared.catalog.windows().into_iter().map(|window| (window.first_ns, window)).collect();
+    let mut begin = 0;
+    while begin < messages.len() && chunks.len() < STATEMENTS_PER_TRANSACTION {
+        let Some(first) = messages.get(begin) else { break };
+        let window = windows.range(..=first.timestamp.0).next_back().map(|(_, window)| *window);
+        let Some(window) = window.filter(|window| window.contains(first.timestamp.0)) else { break };
+        let mut bytes = 0;
+        let mut end = begin;
+        while let Some(message) = messages.get(end) {
+            let is_full = end - begin >= STATEMENT_ROWS || bytes >= STATEMENT_BYTES;
+            if is_full || !window.contains(message.timestamp.0) {
+                break;
+            }
+            bytes += message.body.len();
+            end += 1;
+        }
+        let part = messages.get(begin..end).zip(topics.get(begin..end));
+        let Some((messages, topics)) = part else { break };
+        chunks.push(Chunk { window, messages, topics });
+        begin = end;
+    }
+    chunks
+}
+
+/// Keys that were new, as often as they were stored: once.
+type Stored = HashMap<Key, TopicId, RandomState>;
+
+impl Chunk<'_> {
+    async fn prepare(&self, connection: &Connection) -> Result<Statement, Fault> {
+        let select = Select::new(Access::Insert, Direction::Forward, true);
+        let sql = || select.sql(&self.window.leaf());
+        connection.prepared((self.window.generation, select), sql).await.doing("store messages")
+    }
+
+    async fn insert(&self, connection: &Connection) -> Result<Stored, Fault> {
+        let statement = self.prepare(connection).await?;
+        self.execute(connection, &statement).await
+    }
+
+    async fn execute(&self, connection: &Connection, statement: &Statement) -> Result<Stored, Fault> {
+        let timestamps: Vec<i64> = self.messages.iter().map(|message| message.timestamp.0).collect();
+        let hashes: Vec<&[u8]> = self.messages.iter().map(|message| &message.message_hash.0[..]).collect();
+        let topics: Vec<i32> = self.topics.iter().map(|topic| *topic as i32).collect();
+        let bodies: Vec<&[u8]> = self.messages.iter().map(|message| &message.body[..]).collect();
+        let parameters: [&(dyn ToSql + Sync); 5] =
+            [&timestamps, &hashes, &topics, &bodies, &self.window.generation];
+        let rows = connection.client.query(statement, &parameters).await.doing("store messages")?;
+        let topic_of: HashMap<Key, TopicId, RandomState> = self
+            .messages
+            .iter()
+            .zip(self.topics)
+            .rev()
+            .map(|(message, topic)| (message.key(), *topic))
+            .collect();
+        let mut stored = Stored::default();
+        for row in rows {
+            let hash: &[u8] = get(&row, 1)?;
+            let Ok(hash) = hash.try_into() else { continue };
+            let key = Key { timestamp: Timestamp(get(&row, 0)?), message_hash: MessageHash(hash) };
+            if let Some(topic) = topic_of.get(&key) {
+                stored.insert(key, *topic);
+            }
+        }
+        Ok(stored)
+    }
+
+    /// Whether each message is new; of equal ones the first.
+    fn flags(&self, stored: &Stored) -> impl Iterator<Item = bool> {
+        let mut last = None;
+        self.messages.iter().map(move |message| {
+            let key = message.key();
+            let is_repeated = last.replace(key) == Some(key);
+            !is_repeated && stored.contains_key(&key)
+        })
+    }
+
+    fn counts(&self, stored: &Stored) -> HashMap<TopicId, u64, RandomState> {
+        let mut counts = HashMap::default();
+        for topic in stored.values() {
+            *counts.entry(*topic).or_insert(0) += 1;
+        }
+        counts
+    }
+}
+
+/// Stores several chunks in one transaction, sent without waiting for each one's answer.
+async fn insert_all(connection: &mut Connection, chunks: &[Chunk<'_>]) -> Result<Vec<Stored>, Fault> {
+    let mut statements = Vec::with_capacity(chunks.len());
+    for chunk in chunks {
+        statements.push(chunk.prepare(connection).await?);
+    }
+    connection.client.batch_execute("BEGIN").await.doing("store messages")?;
+    let inserts =
+        chunks.iter().zip(&statements).map(|(chunk, statement)| chunk.execute(connection, statement));
+    match futures_util::future::try_join_all(inserts).await {
+        Ok(stored) => {
+            connection.client.batch_execute("COMMIT").await.doing("store messages")?;
+            Ok(stored)
+        }
+        Err(fault) => {
+            // A connection that can't even roll back is lost; what it was about is rolled back by the server.
+            let _ = connection.client.batch_execute("ROLLBACK").await;
+            Err(fault)
+        }
+    }
+}

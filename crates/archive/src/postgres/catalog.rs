@@ -1,0 +1,531 @@
+//! What every server knows of the database: its windows, its topics, and which topics occur in which window.
+//!
+//! The catalogue in memory is never older than what the database said at some moment, and a query checks that it is not
+//! too old: whoever adds a topic to a window, or a window, raises `state.sequence` in the same transaction and holds that
+//! row until the commit. So numbers become visible in their order, and "nothing newer than n" is one look at one row. Whoever
+//! removes windows raises `state.drops`, and the catalogue is read anew.
+
+use std::collections::{BTreeMap, HashMap};
+
+use foldhash::fast::RandomState;
+use parking_lot::{Mutex, RwLock};
+use restante_core::{ErrorKind, TopicBits};
+use tokio_postgres::{Row, Transaction};
+
+use super::{
+    connect::{Connection, Database},
+    fault::{Doing, Fault},
+    schema::{self, leaf_name},
+};
+use crate::{
+    Error, Query,
+    query::KeyRange,
+    topics::{Dictionary, Selection, TopicId},
+};
+
+/// Windows that an archive has at most: each is a table with three indexes, and every query may look at all of them.
+const WINDOWS_MAX: usize = 10_000;
+/// Counts that one statement writes.
+const COUNTS_PER_STATEMENT: usize = 1_000;
+/// Windows that are made in one transaction: each holds a dozen locks until its end.
+const WINDOWS_PER_TRANSACTION: usize = 16;
+
+/// A stretch of time with a table of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Window {
+    pub(super) generation: i64,
+    pub(super) first_ns: i64,
+    /// The first nanosecond behind the window; the last window there can be has its last one here.
+    pub(super) end_ns: i64,
+}
+
+impl Window {
+    pub(super) fn contains(&self, timestamp: i64) -> bool {
+        self.first_ns <= timestamp && (timestamp < self.end_ns || self.end_ns == i64::MAX)
+    }
+
+    pub(super) fn leaf(&self) -> String {
+        leaf_name(self.generation)
+    }
+
+    /// Whether rows of the window can lie in a range.
+    fn touches(&self, range: &KeyRange) -> bool {
+        let ends_before = self.end_ns <= range.from.timestamp.0 && self.end_ns != i64::MAX;
+        let begins_behind = range.until.is_some_and(|until| self.first_ns > until.timestamp.0);
+        !ends_before && !begins_behind
+    }
+}
+
+/// A window and the topics that occur in it.
+#[derive(Clone, Debug)]
+struct Known {
+    window: Window,
+    /// Messages of each topic: roughly, for plans; that a topic is among them is exact.
+    topics: HashMap<TopicId, u64, RandomState>,
+    /// Their sum.
+    messages: u64,
+}
+
+struct State {
+    windows: BTreeMap<i64, Known>,
+    dictionary: Dictionary,
+    sequence: i64,
+    drops: i64,
+}
+
+/// A window that a query may have to look at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    pub(super) window: Window,
+    /// Roughly how many messages the window has, and how many of wanted topics.
+    pub(super) messages: u64,
+    pub(super) wanted_messages: u64,
+    /// How many wanted topics occur in it.
+    pub(super) wanted_topics: usize,
+}
+
+/// What the catalogue says to a query.
+pub(super) struct Answer {
+    pub(super) selection: Selection,
+    /// The windows that lie in the range, in the order of time.
+    pub(super) windows: Vec<Window>,
+    pub(super) sequence: i64,
+    pub(super) drops: i64,
+}
+
+/// The catalogue of one server.
+pub(super) struct Catalog {
+    state: RwLock<State>,
+    /// Messages stored since the counts were last written to the database, by window and topic.
+    uncounted: Mutex<HashMap<(i64, TopicId), u64, RandomState>>,
+    topic_bits: fn(&str) -> TopicBits,
+}
+
+/// The topic's number, where the message's window is there and knows the topic; or what is missing.
+pub(super) enum Place {
+    Known(TopicId),
+    NoWindow,
+    NoTopic(i64),
+}
+
+impl Catalog {
+    pub(super) fn new(topic_bits: fn(&str) -> TopicBits) -> Self {
+        let state = State {
+            windows: BTreeMap::new(),
+            dictionary: Dictionary::new(topic_bits),
+            sequence: 0,
+            drops: 0,
+        };
+        Self { state: RwLock::new(state), uncounted: Mutex::default(), topic_bits }
+    }
+
+    /// Which topics a query wants and which windows may have them.
+    pub(super) fn ask(&self, query: &Query, range: &KeyRange) -> Answer {
+        let state = self.state.read();
+        let selection = state.dictionary.select(query);
+        let all = state.windows.values().map(|known| known.window);
+        let windows = all.filter(|window| window.touches(range)).collect();
+        Answer { selection, windows, sequence: state.sequence, drops: state.drops }
+    }
+
+    /// What a window may have for a query; `None` when it has nothing.
+    pub(super) fn candidate(&self, window: &Window, selection: &Selection) -> Option<Candidate> {
+        let state = self.state.read();
+        let known = state.windows.get(&window.first_ns)?;
+        let candidate = known.candidate(selection);
+        let may_have_rows = matches!(selection, Selection::All) || candidate.wanted_topics > 0;
+        may_have_rows.then_some(candidate)
+    }
+
+    /// The numbers of wanted topics that occur in a window.
+    pub(super) fn wanted_in(&self, window: &Window, selection: &Selection) -> Vec<i32> {
+        let Selection::Topics(set) = selection else { return Vec::new() };
+        let state = self.state.read();
+        let Some(known) = state.windows.get(&window.first_ns) else { return Vec::new() };
+        let occurring = set.ids().iter().filter(|id| known.topics.contains_key(id));
+        occurring.map(|id| *id as i32).collect()
+    }
+
+    /// The names of topics; `None` where one is unknown.
+    pub(super) fn names(&self, ids: &[TopicId]) -> Option<Vec<crate::TopicName>> {
+        let state = self.state.read();
+        ids.iter().map(|id| state.dictionary.name(*id).cloned()).collect()
+    }
+
+    /// All windows in the order of time.
+    pub(super) fn windows(&self) -> Vec<Window> {
+        self.state.read().windows.values().map(|known| known.window).collect()
+    }
+
+    /// Whether nothing is newer than what is known.
+    pub(super) fn is_at(&self, sequence: i64, drops: i64) -> bool {
+        let state = self.state.read();
+        state.sequence >= sequence && state.drops == drops
+    }
+
+    /// Where a message goes.
+    pub(super) fn place(&self, timestamp: i64, channel: &str, topic: &str) -> Place {
+        let state = self.state.read();
+        let before = state.windows.range(..=timestamp).next_back();
+        let Some((_, known)) = before.filter(|(_, known)| known.window.contains(timestamp)) else {
+            return Place::NoWindow;
+        };
+        let id = state.dictionary.find(channel, topic).filter(|id| known.topics.contains_key(id));
+        id.map_or(Place::NoTopic(known.window.generation), Place::Known)
+    }
+
+    /// Counts messages that were stored.
+    pub(super) fn count(&self, generation: i64, first_ns: i64, counts: &HashMap<TopicId, u64, RandomState>) {
+        let mut state = self.state.write();
+        if let Some(known) = state.windows.get_mut(&first_ns) {
+            for (topic, messages) in counts {
+                if let Some(count) = known.topics.get_mut(topic) {
+                    *count += messages;
+                    known.messages += messages;
+                }
+            }
+        }
+        drop(state);
+        let mut uncounted = self.uncounted.lock();
+        for (topic, messages) in counts {
+            *uncounted.entry((generation, *topic)).or_insert(0) += messages;
+        }
+    }
+
+    /// Writes the counts of topics to the database. They serve plans alone, so they are written now and then, and lost
+    /// without harm.
+    pub(super) async fn write_counts(&self, connection: &Connection) -> Result<(), Fault> {
+        let counts: BTreeMap<(i64, TopicId), u64> =
+            std::mem::take(&mut *self.uncounted.lock()).into_iter().collect();
+        if counts.is_empty() {
+            return Ok(());
+        }
+        let counts: Vec<(&(i64, TopicId), &u64)> = counts.iter().collect();
+        // Servers lock the rows in the same order, and hold them for a short time.
+        for counts in counts.chunks(COUNTS_PER_STATEMENT) {
+            let generations: Vec<i64> = counts.iter().map(|((generation, _), _)| *generation).collect();
+            let topics: Vec<i32> = counts.iter().map(|((_, topic), _)| *topic as i32).collect();
+            let messages: Vec<i64> = counts.iter().map(|(_, messages)| **messages as i64).collect();
+            let sql = "UPDATE window_topics AS w SET messages = w.messages + n.messages
+                       FROM unnest($1::bigint[], $2::int[], $3::bigint[]) AS n (generation, topic, messages)
+                       WHERE w.generation = n.generation AND w.topic = n.topic";
+            connection
+                .client
+                .execute(sql, &[&generations, &topics, &messages])
+                .await
+                .doing("write counts")?;
+        }
+        Ok(())
+    }
+
+    /// Reads everything anew.
+    pub(super) async fn load(&self, connection: &mut Connection) -> Result<(), Fault> {
+        let transaction = snapshot(connection).await?;
+        let (sequence, drops) = read_state(&transaction).await?;
+        let mut state =
+            State { windows: BTreeMap::new(), dictionary: Dictionary::new(self.topic_bits), sequence, drops };
+        state.read_since(&transaction, -1).await?;
+        transaction.commit().await.doing("read its catalogue")?;
+        let mut current = self.state.write();
+        // Somebody may have read a newer one meanwhile.
+        if (current.drops, current.sequence) <= (drops, sequence) {
+            *current = state;
+        }
+        Ok(())
+    }
+
+    /// Reads what is newer than what is known.
+    pub(super) async fn refresh(&self, connection: &mut Connection) -> Result<(), Fault> {
+        let (known_sequence, known_drops) = {
+            let state = self.state.read();
+            (state.sequence, state.drops)
+        };
+        let transaction = snapshot(connection).await?;
+        let (sequence, drops) = read_state(&transaction).await?;
+        if drops != known_drops {
+            drop(transaction);
+            return self.load(connection).await;
+        }
+        let (windows, topics) = read_rows(&transaction, known_sequence).await?;
+        transaction.commit().await.doing("read its catalogue")?;
+        let mut state = self.state.write();
+        if state.drops == drops {
+            state.add(&windows, &topics)?;
+            state.sequence = state.sequence.max(sequence);
+        }
+        Ok(())
+    }
+
+    /// Makes the windows of some timestamps that have none, and takes them up.
+    pub(super) async fn make_windows(
+        &self,
+        connection: &mut Connection,
+        timestamps: &[i64],
+        window_ns: i64,
+    ) -> Result<(), Fault> {
+        for chunk in timestamps.chunks(WINDOWS_PER_TRANSACTION) {
+            make_some_windows(connection, chunk, window_ns).await?;
+        }
+        self.refresh(connection).await
+    }
+
+    /// Gives topics their numbers and notes that they occur in windows.
+    pub(super) async fn register(
+        &self,
+        connection: &mut Connection,
+        pairs: &[(i64, &str, &str)],
+    ) -> Result<(), Fault> {
+        let what = "register topics";
+        let transaction = connection.client.transaction().await.doing(what)?;
+        // The messages' own commit follows on the same log and syncs this one with it.
+        transaction.batch_execute("SET LOCAL synchronous_commit = off").await.doing(what)?;
+        let row = transaction
+            .query_one("UPDATE state SET sequence = sequence + 1 RETURNING sequence, next_topic", &[])
+            .await
+            .doing(what)?;
+        let (sequence, next_topic): (i64, i32) = (get(&row, 0)?, get(&row, 1)?);
+        let ids = number_topics(&transaction, pairs, next_topic).await?;
+        let generations: Vec<i64> = pairs.iter().map(|(generation, _, _)| *generation).collect();
+        let sql = "INSERT INTO window_topics (generation, topic, sequence)
+                   SELECT n.*, $3 FROM unnest($1::bigint[], $2::int[]) AS n ON CONFLICT DO NOTHING";
+        transaction.execute(sql, &[&generations, &ids, &sequence]).await.doing(what)?;
+        transaction.commit().await.doing(what)?;
+        self.state.write().take_registered(pairs, &ids, sequence);
+        Ok(())
+    }
+}
+
+impl Known {
+    fn candidate(&self, selection: &Selection) -> Candidate {
+        let messages = self.messages;
+        let mut candidate =
+            Candidate { window: self.window, messages, wanted_messages: messages, wanted_topics: 0 };
+        let Selection::Topics(set) = selection else { return candidate };
+        candidate.wanted_messages = 0;
+        let mut take = |messages: u64| {
+            candidate.wanted_messages += messages;
+            candidate.wanted_topics += 1;
+        };
+        if set.ids().len() < self.topics.len() {
+            set.ids().iter().filter_map(|id| self.topics.get(id)).for_each(|messages| take(*messages));
+        } else {
+            let wanted = self.topics.iter().filter(|(id, _)| set.contains(**id));
+            wanted.for_each(|(_, messages)| take(*messages));
+        }
+        candidate
+    }
+}
+
+impl State {
+    async fn read_since(&mut self, transaction: &Transaction<'_>, sequence: i64) -> Result<(), Fault> {
+        let (windows, topics) = read_rows(transaction, sequence).await?;
+        self.add(&windows, &topics)
+    }
+
+    fn add(&mut self, windows: &[Row], topics: &[Row]) -> Result<(), Fault> {
+        for row in windows {
+            let window = Window { generation: get(row, 0)?, first_ns: get(row, 1)?, end_ns: get(row, 2)? };
+            self.windows.entry(window.first_ns).or_insert_with(|| Known {
+                window,
+                topics: HashMap::default(),
+                messages: 0,
+            });
+        }
+        let by_generation: HashMap<i64, i64, RandomState> =
+            self.windows.values().map(|known| (known.window.generation, known.window.first_ns)).collect();
+        for row in topics {
+            let (generation, id, messages): (i64, i32, i64) = (get(row, 0)?, get(row, 1)?, get(row, 2)?);
+            let (channel, topic) = (text(row, 3)?, text(row, 4)?);
+            let Some(first_ns) = by_generation.get(&generation) else { continue };
+            self.note(*first_ns, id as TopicId, channel, topic, messages as u64);
+        }
+        Ok(())
+    }
+
+    /// Takes up that a topic occurs in a window.
+    fn note(&mut self, first_ns: i64, id: TopicId, channel: &str, topic: &str, messages: u64) {
+        let Some(known) = self.windows.get_mut(&first_ns) else { return };
+        if known.topics.contains_key(&id) {
+            return;
+        }
+        known.topics.insert(id, messages);
+        known.messages += messages;
+        self.dictionary.count_numbered(id, channel, topic, 1); // windows are counted here, not messages
+    }
+
+    fn take_registered(&mut self, pairs: &[(i64, &str, &str)], ids: &[i32], sequence: i64) {
+        let by_generation: HashMap<i64, i64, RandomState> =
+            self.windows.values().map(|known| (known.window.generation, known.window.first_ns)).collect();
+        for ((generation, channel, topic), id) in pairs.iter().zip(ids) {
+            if let Some(first_ns) = by_generation.get(generation) {
+                self.note(*first_ns, *id as TopicId, channel, topic, 0);
+            }
+        }
+        // What another server has registered in between is still unknown.
+        if sequence == self.sequence + 1 {
+            self.sequence = sequence;
+        }
+    }
+}
+
+async fn snapshot(connection: &mut Connection) -> Result<Transaction<'_>, Fault> {
+    connection
+        .client
+        .build_transaction()
+        .isolation_level(tokio_postgres::IsolationLevel::RepeatableRead)
+        .read_only(true)
+        .start()
+        .await
+        .doing("read its catalogue")
+}
+
+async fn read_state(transaction: &Transaction<'_>) -> Result<(i64, i64), Fault> {
+    let row = transaction.query_one(schema::STATE, &[]).await.doing("read its state")?;
+    Ok((get(&row, 0)?, get(&row, 1)?))
+}
+
+/// Windows and topics of windows that are newer than a sequence number.
+async fn read_rows(transaction: &Transaction<'_>, sequence: i64) -> Result<(Vec<Row>, Vec<Row>), Fault> {
+    let windows = "SELECT generation, first_ns, end_ns FROM windows WHERE generation > $1";
+    let topics = "SELECT w.generation, w.topic, w.messages, t.channel, t.topic
+                  FROM window_topics AS w JOIN topics AS t ON t.id = w.topic WHERE w.sequence > $1";
+    let windows = transaction.query(windows, &[&sequence]).await.doing("read its windows")?;
+    let topics = transaction.query(topics, &[&sequence]).await.doing("read its topics")?;
+    Ok((windows, topics))
+}
+
+/// The numbers of topics; those that have none get the next ones.
+async fn number_topics(
+    transaction: &Transaction<'_>,
+    pairs: &[(i64, &str, &str)],
+    mut next_topic: i32,
+) -> Result<Vec<i32>, Fault> {
+    let what = "register topics";
+    let channels: Vec<&[u8]> = pairs.iter().map(|(_, channel, _)| channel.as_bytes()).collect();
+    let topics: Vec<&[u8]> = pairs.iter().map(|(_, _, topic)| topic.as_bytes()).collect();
+    let sql = "SELECT t.id, n.channel, n.topic FROM unnest($1::bytea[], $2::bytea[]) AS n (channel, topic)
+               JOIN topics AS t ON sha256(t.topic) = sha256(n.topic) AND sha256(t.channel) = sha256(n.channel)";
+    let rows = transaction.query(sql, &[&channels, &topics]).await.doing(what)?;
+    let mut known: HashMap<(Vec<u8>, Vec<u8>), i32> = HashMap::new();
+    for row in &rows {
+        known.insert((get(row, 1)?, get(row, 2)?), get(row, 0)?);
+    }
+    let (mut ids, mut new) = (Vec::new(), (Vec::new(), Vec::new(), Vec::new()));
+    for (channel, topic) in channels.iter().zip(&topics) {
+        let id = *known.entry((channel.to_vec(), topic.to_vec())).or_insert_with(|| {
+            new.0.push(next_topic);
+            new.1.push(*channel);
+            new.2.push(*topic);
+            next_topic += 1;
+            next_topic - 1
+        });
+        ids.push(id);
+    }
+    if !new.0.is_empty() {
+        let sql = "INSERT INTO topics SELECT * FROM unnest($1::int[], $2::bytea[], $3::bytea[])";
+        transaction.execute(sql, &[&new.0, &new.1, &new.2]).await.doing(what)?;
+        transaction.execute("UPDATE state SET next_topic = $1", &[&next_topic]).await.doing(what)?;
+    }
+    Ok(ids)
+}
+
+/// Makes windows in one transaction, which keeps all other servers from making any.
+async fn make_some_windows(
+    connection: &mut Connection,
+    timestamps: &[i64],
+    window_ns: i64,
+) -> Result<(), Fault> {
+    let what = "make a window";
+    let transaction = connection.client.transaction().await.doing(what)?;
+    let sql = "UPDATE state SET sequence = sequence + $1 RETURNING sequence";
+    let row = transaction.query_one(sql, &[&(timestamps.len() as i64)]).await.doing(what)?;
+    let last: i64 = get(&row, 0)?;
+    let sql = "SELECT first_ns, end_ns FROM windows";
+    let mut taken: BTreeMap<i64, i64> = BTreeMap::new();
+    for row in transaction.query(sql, &[]).await.doing(what)? {
+        taken.insert(get(&row, 0)?, get(&row, 1)?);
+    }
+    for (generation, timestamp) in (last - timestamps.len() as i64 + 1..).zip(timestamps) {
+        let Some((first_ns, end_ns)) = bounds_of(*timestamp, window_ns, &taken) else { continue };
+        if taken.len() >= WINDOWS_MAX {
+            let full =
+                format!("the archive has {WINDOWS_MAX} windows, which is the limit: make windows longer");
+            return Err(Error::new(ErrorKind::Full, full).into());
+        }
+        transaction.batch_execute(&schema::create_leaf(generation, first_ns, end_ns)).await.doing(what)?;
+        let sql = "INSERT INTO windows (generation, first_ns, end_ns) VALUES ($1, $2, $3)";
+        transaction.execute(sql, &[&generation, &first_ns, &end_ns]).await.doing(what)?;
+        taken.insert(first_ns, end_ns);
+    }
+    transaction.commit().await.doing(what)
+}
+
+/// The window that a timestamp wants, cut where others lie; `None` when it lies in one of them. Windows may have been made
+/// with other lengths.
+fn bounds_of(timestamp: i64, window_ns: i64, taken: &BTreeMap<i64, i64>) -> Option<(i64, i64)> {
+    let mut first_ns = timestamp.div_euclid(window_ns).saturating_mul(window_ns);
+    let mut end_ns = first_ns.saturating_add(window_ns);
+    if let Some((_, end)) = taken.range(..=timestamp).next_back() {
+        let is_inside = timestamp < *end || *end == i64::MAX;
+        if is_inside {
+            return None;
+        }
+        first_ns = first_ns.max(*end);
+    }
+    if timestamp < i64::MAX
+        && let Some((first, _)) = taken.range(timestamp + 1..).next()
+    {
+        end_ns = end_ns.min(*first);
+    }
+    Some((first_ns, end_ns))
+}
+
+/// A column of a row.
+pub(super) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
+    row: &'a Row,
+    column: usize,
+) -> Result<T, Fault> {
+    row.try_get(column).doing("read a column")
+}
+
+fn text(row: &Row, column: usize) -> Result<&str, Fault> {
+    let bytes: &[u8] = get(row, column)?;
+    let text = std::str::from_utf8(bytes);
+    text.map_err(|_| Error::new(ErrorKind::Corrupt, "a topic's name in postgres is no UTF-8").into())
+}
+
+/// Reads the catalogue as far as it is newer, or anew.
+pub(super) async fn catch_up(catalog: &Catalog, database: &Database) -> Result<(), Error> {
+    let mut connection = database.reader().await?;
+    let refreshed = async { catalog.refresh(&mut connection).await.map_err(Error::from) };
+    database.in_time("read its catalogue", refreshed).await?;
+    connection.end();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_are_aligned_and_never_overlap() {
+        let mut taken = BTreeMap::new();
+        assert_eq!(bounds_of(25, 10, &taken), Some((20, 30)));
+        assert_eq!(bounds_of(-1, 10, &taken), Some((-10, 0)));
+        taken.insert(20, 30);
+        assert_eq!(bounds_of(29, 10, &taken), None);
+        // Windows were made longer: what is left between is filled.
+        assert_eq!(bounds_of(5, 100, &taken), Some((0, 20)));
+        assert_eq!(bounds_of(31, 100, &taken), Some((30, 100)));
+    }
+
+    #[test]
+    fn the_ends_of_time_have_windows() {
+        let taken = BTreeMap::new();
+        let (first_ns, end_ns) = bounds_of(i64::MAX, 1_000, &taken).unwrap();
+        assert!(Window { generation: 1, first_ns, end_ns }.contains(i64::MAX));
+        let (first_ns, end_ns) = bounds_of(i64::MIN, 1_000, &taken).unwrap();
+        assert!(Window { generation: 1, first_ns, end_ns }.contains(i64::MIN));
+        assert!(end_ns > first_ns);
+    }
+}

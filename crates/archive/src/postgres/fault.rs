@@ -1,0 +1,106 @@
+//! What an error of the database means.
+
+use restante_core::ErrorKind;
+use tokio_postgres::error::SqlState;
+
+use crate::Error;
+
+/// The kind of a database error.
+pub(super) fn kind_of(error: &tokio_postgres::Error) -> ErrorKind {
+    let Some(state) = error.code() else {
+        return ErrorKind::Unavailable; // no answer: the connection is lost or was never there
+    };
+    let class = state.code().get(..2).unwrap_or_default();
+    match class {
+        _ if *state == SqlState::DISK_FULL => ErrorKind::Full,
+        // Connections, rollbacks by conflict, resources, intervention of an operator, system errors, passwords.
+        "08" | "40" | "53" | "57" | "58" | "28" | "55" => ErrorKind::Unavailable,
+        "XX" if *state != SqlState::INTERNAL_ERROR => ErrorKind::Corrupt,
+        "3D" => ErrorKind::NotFound,
+        "42" if *state == SqlState::INSUFFICIENT_PRIVILEGE => ErrorKind::Invalid,
+        _ => ErrorKind::Internal,
+    }
+}
+
+/// An error while doing `what`.
+pub(super) fn failed(what: &str, source: tokio_postgres::Error) -> Error {
+    let shown = match source.as_db_error() {
+        Some(error) => error.message().to_owned(),
+        None => with_causes(&source),
+    };
+    Error::new(kind_of(&source), format!("postgres can't {what}: {shown}")).with_source(source)
+}
+
+/// Whether a table was gone: another server's retention has dropped it.
+pub(super) fn is_gone(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|state| *state == SqlState::UNDEFINED_TABLE)
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut shown = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        shown.push_str(": ");
+        shown.push_str(&error.to_string());
+        cause = error.source();
+    }
+    shown
+}
+
+/// Why an attempt came to nothing: the database's own error is kept, because it tells whether another attempt makes sense.
+#[derive(Debug)]
+pub(super) enum Fault {
+    Database(&'static str, tokio_postgres::Error),
+    Other(Error),
+}
+
+impl Fault {
+    /// Whether the catalogue was older than the database: a table or a window was gone.
+    pub(super) fn is_stale_catalog(&self) -> bool {
+        match self {
+            Self::Database(_, error) => {
+                is_gone(error) || error.code().is_some_and(|state| *state == SqlState::FOREIGN_KEY_VIOLATION)
+            }
+            Self::Other(_) => false,
+        }
+    }
+
+    /// Whether the same may succeed at once on another connection, or now that somebody else is done.
+    pub(super) fn is_worth_repeating(&self) -> bool {
+        match self {
+            Self::Database(_, error) => {
+                let is_conflict = error.code().is_some_and(|state| {
+                    *state == SqlState::T_R_DEADLOCK_DETECTED || *state == SqlState::T_R_SERIALIZATION_FAILURE
+                });
+                error.is_closed() || is_conflict
+            }
+            Self::Other(_) => false,
+        }
+    }
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Database(what, error) => failed(what, error),
+            Fault::Other(error) => error,
+        }
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+/// Says what a statement was for, should it fail.
+pub(super) trait Doing<T> {
+    fn doing(self, what: &'static str) -> Result<T, Fault>;
+}
+
+impl<T> Doing<T> for Result<T, tokio_postgres::Error> {
+    fn doing(self, what: &'static str) -> Result<T, Fault> {
+        self.map_err(|error| Fault::Database(what, error))
+    }
+}

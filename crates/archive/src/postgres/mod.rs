@@ -1,0 +1,349 @@
+//! PostgreSQL: a partition per window of time, topics interned, several servers on one database.
+//!
+//! `docs/design/archive.md` tells why it is so, `docs/formats/postgres.md` what the tables mean.
+//!
+//! - [`connect`]: connections, lost ones and new ones. [`fault`]: what an error of the database means.
+//! - [`schema`]: tables and statements. [`catalog`]: windows and topics, the same on all servers.
+//! - [`append`], [`query`], [`retention`], [`check`]: what the archive is asked for.
+
+mod append;
+mod catalog;
+mod check;
+mod connect;
+mod fault;
+mod query;
+mod retention;
+mod schema;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use restante_core::{Clock, ErrorKind, NANOS_PER_SECOND, Timestamp};
+use tokio::task::JoinHandle;
+use tracing::{info, warn};
+
+use self::{
+    catalog::{Catalog, get},
+    connect::{Connection, Database},
+    fault::{Doing, Fault},
+};
+use crate::{
+    Appended, Archive, Config, Error, Health, Message, Metrics, Opened, Page, PostgresUrl, Pruned, Query,
+    Report, Retention, Stats, Upkeep,
+    group::{self, Queue},
+};
+
+/// How often counts of topics are written and windows are made ahead.
+const TURN: Duration = Duration::from_secs(5);
+/// Turns after which the counts of other servers are read.
+const TURNS_TO_RELOAD: u32 = 12;
+
+/// Opens the archive in a database, and makes its tables when they aren't there.
+///
+/// A server that can't be reached is an error, unless `config.is_lazy`: then the tables are looked at when it is there.
+pub(crate) async fn open(url: PostgresUrl, config: Config) -> Result<Opened, Error> {
+    let database = Database::new(&url, &config)?;
+    let shared = Arc::new(Shared {
+        database,
+        catalog: Catalog::new(config.topic_bits),
+        schema: url.schema().to_owned(),
+        window_ns: window_ns(&config),
+        is_read_only: config.read_only,
+        is_prepared: tokio::sync::OnceCell::new(),
+        is_closed: AtomicBool::new(false),
+        clock: config.clock.clone(),
+        metrics: config.metrics.clone(),
+    });
+    match shared.prepared().await {
+        Err(error) if error.kind() == ErrorKind::Unavailable && config.is_lazy => {
+            warn!(%error, %url, "the database is not there yet: it is looked for when it is needed");
+        }
+        prepared => prepared?,
+    }
+    let mut tasks = Vec::new();
+    let queue = (!config.read_only).then(|| {
+        let (queue, waiting) = group::queue(config.postgres.queue_bytes);
+        let waiting = Arc::new(tokio::sync::Mutex::new(waiting));
+        for _ in 0..config.postgres.write_connections.max(1) {
+            tasks.push(tokio::spawn(append::run(shared.clone(), waiting.clone())));
+        }
+        queue
+    });
+    let turns = (!config.read_only).then(|| tokio::spawn(turns(shared.clone())));
+    let postgres = Arc::new(Postgres { shared, queue, tasks: parking_lot::Mutex::new(tasks), turns });
+    Ok(Opened { archive: postgres.clone(), upkeep: postgres })
+}
+
+/// What a connection is told first, and every statement that reads messages of a table, so that a test can ask the database
+/// for their plans.
+#[doc(hidden)]
+pub fn statements(table: &str) -> (String, Vec<(String, String)>) {
+    let mut statements = Vec::new();
+    for select in schema::Select::all() {
+        statements.push((format!("{select:?}"), select.sql(table)));
+    }
+    (connect::PLANNER.to_owned(), statements)
+}
+
+/// The length of a window, cut so that what a time rule can't remove yet is at most an eighth of what it keeps.
+fn window_ns(config: &Config) -> i64 {
+    let eighth = config.retention.time_seconds.map_or(u64::MAX, |seconds| (seconds / 8).max(60));
+    let seconds = config.postgres.window_seconds.clamp(1, eighth);
+    i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(NANOS_PER_SECOND)
+}
+
+/// What all parts of the engine share.
+struct Shared {
+    database: Database,
+    catalog: Catalog,
+    schema: String,
+    window_ns: i64,
+    is_read_only: bool,
+    /// Set once the tables are known to be there.
+    is_prepared: tokio::sync::OnceCell<()>,
+    is_closed: AtomicBool,
+    clock: Arc<dyn Clock>,
+    metrics: Metrics,
+}
+
+impl Shared {
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Makes sure that the tables are there and the catalogue was read: when the archive is opened, or when the database is
+    /// first within reach.
+    async fn prepared(&self) -> Result<(), Error> {
+        self.is_prepared.get_or_try_init(|| self.prepare()).await.copied()
+    }
+
+    async fn prepare(&self) -> Result<(), Error> {
+        let mut connection =
+            if self.is_read_only { self.database.reader().await? } else { self.database.writer().await? };
+        let prepared = async {
+            match self.is_read_only {
+                true => find_tables(&connection, &self.schema).await?,
+                false => migrate(&mut connection, &self.schema).await?,
+            }
+            self.catalog.load(&mut connection).await.map_err(Error::from)
+        };
+        self.database.in_time("prepare its tables", prepared).await?;
+        connection.end();
+        Ok(())
+    }
+
+    /// Reads the catalogue anew: another server has removed windows.
+    async fn reload(&self) -> Result<(), Error> {
+        let mut connection = self.database.reader().await?;
+        let loaded = async { self.catalog.load(&mut connection).await.map_err(Error::from) };
+        self.database.in_time("read its catalogue", loaded).await?;
+        connection.end();
+        Ok(())
+    }
+}
+
+/// Whether the archive is there and of a version that is understood.
+async fn find_tables(connection: &Connection, schema: &str) -> Result<(), Error> {
+    match version(connection, schema).await? {
+        None => Err(Error::new(ErrorKind::NotFound, format!("there is no archive in the schema {schema}"))),
+        Some(version) => check_version(version, schema),
+    }
+}
+
+fn check_version(version: i32, schema: &str) -> Result<(), Error> {
+    if version > schema::VERSION {
+        let newest = schema::VERSION;
+        return Err(Error::new(
+            ErrorKind::Corrupt,
+            format!(
+                "the schema {schema} has version {version} and this restante knows {newest}: use a newer one"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// The version of the tables; `None` when there are none.
+async fn version(connection: &Connection, schema: &str) -> Result<Option<i32>, Error> {
+    let what = "read its version";
+    let sql = "SELECT 1 FROM information_schema.tables WHERE table_schema = $1 AND table_name = 'version'";
+    let is_there = connection.client.query_opt(sql, &[&schema]).await.doing(what)?.is_some();
+    if !is_there {
+        return Ok(None);
+    }
+    let row = connection.client.query_one("SELECT max(version) FROM version", &[]).await.doing(what)?;
+    Ok(get(&row, 0)?)
+}
+
+/// Brings the tables to the version of this program. Servers that start together take turns.
+async fn migrate(connection: &mut Connection, schema: &str) -> Result<(), Error> {
+    let what = "make its tables";
+    let lock = format!("SELECT pg_advisory_lock(hashtextextended('restante {schema}', 0))");
+    connection.client.batch_execute(&lock).await.doing(what)?;
+    let found = version(connection, schema).await?.unwrap_or(0);
+    check_version(found, schema)?;
+    if found < schema::VERSION {
+        migrate_from(connection, schema, found).await?;
+        info!(schema, from = found, to = schema::VERSION, "tables made or changed");
+    }
+    let unlock = format!("SELECT pg_advisory_unlock(hashtextextended('restante {schema}', 0))");
+    connection.client.batch_execute(&unlock).await.doing(what)?;
+    Ok(())
+}
+
+async fn migrate_from(connection: &mut Connection, schema: &str, found: i32) -> Result<(), Fault> {
+    let what = "make its tables";
+    let transaction = connection.client.transaction().await.doing(what)?;
+    let begin = format!(
+        "CREATE SCHEMA IF NOT EXISTS {schema};
+         CREATE TABLE IF NOT EXISTS version (version int PRIMARY KEY, made_at timestamptz NOT NULL DEFAULT now())"
+    );
+    transaction.batch_execute(&begin).await.doing(what)?;
+    for (version, migration) in (1..).zip(schema::MIGRATIONS).skip(found.max(0) as usize) {
+        transaction.batch_execute(migration).await.doing(what)?;
+        transaction.execute("INSERT INTO version (version) VALUES ($1)", &[&version]).await.doing(what)?;
+    }
+    transaction.commit().await.doing(what)
+}
+
+/// Writes counts, reads those of others and makes the next window ahead, now and then.
+async fn turns(shared: Arc<Shared>) {
+    let mut ticks = tokio::time::interval(TURN);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    for turn in 0_u32.. {
+        ticks.tick().await;
+        let done = async {
+            shared.prepared().await?;
+            turn_once(&shared).await?;
+            if turn % TURNS_TO_RELOAD == TURNS_TO_RELOAD - 1 { shared.reload().await } else { Ok(()) }
+        };
+        if let Err(error) = done.await {
+            tracing::debug!(%error, "upkeep in postgres failed: it is tried again at its next turn");
+        }
+    }
+}
+
+async fn turn_once(shared: &Shared) -> Result<(), Error> {
+    let mut connection = shared.database.writer().await?;
+    let work = async {
+        shared.catalog.write_counts(&connection).await?;
+        let ahead = missing_ahead(shared);
+        if !ahead.is_empty() {
+            shared.catalog.make_windows(&mut connection, &ahead, shared.window_ns).await?;
+        }
+        Ok::<_, Error>(())
+    };
+    shared.database.in_time("do its upkeep", work).await?;
+    connection.end();
+    Ok(())
+}
+
+/// Now and one window later, where no window is yet: a window that is made ahead makes no append wait.
+fn missing_ahead(shared: &Shared) -> Vec<i64> {
+    let now = shared.now().0;
+    let windows = shared.catalog.windows();
+    let wanted = [now, now.saturating_add(shared.window_ns)];
+    wanted.into_iter().filter(|at| !windows.iter().any(|window| window.contains(*at))).collect()
+}
+
+/// The engine as doors and operators see it.
+struct Postgres {
+    shared: Arc<Shared>,
+    /// `None` when read-only.
+    queue: Option<Queue>,
+    tasks: parking_lot::Mutex<Vec<JoinHandle<()>>>,
+    turns: Option<JoinHandle<()>>,
+}
+
+impl Postgres {
+    /// The way to the writers, until the archive is closed.
+    fn queue(&self) -> Result<&Queue, Error> {
+        self.queue.as_ref().filter(|queue| !queue.is_closed()).ok_or_else(group::closed)
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        if let Some(turns) = &self.turns {
+            turns.abort();
+        }
+    }
+}
+
+#[async_trait]
+impl Archive for Postgres {
+    async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
+        let queue = self.queue()?;
+        crate::message::check_batch(&messages)?;
+        self.shared.prepared().await?;
+        queue.append(messages).await
+    }
+
+    async fn query(&self, query: &Query) -> Result<Page, Error> {
+        query.check_bounds()?;
+        self.shared.prepared().await?;
+        query::query(&self.shared, query).await
+    }
+}
+
+#[async_trait]
+impl Upkeep for Postgres {
+    async fn stats(&self) -> Result<Stats, Error> {
+        self.shared.prepared().await?;
+        check::stats(&self.shared).await
+    }
+
+    fn health(&self) -> Health {
+        let (problem, since) = self.shared.database.reach.problem();
+        Health { problem, since, ..Health::default() }
+    }
+
+    async fn prune(&self, policy: &Retention, now: Timestamp) -> Result<Pruned, Error> {
+        self.queue()?;
+        self.shared.prepared().await?;
+        retention::prune(&self.shared, policy, now).await
+    }
+
+    async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
+        self.shared.prepared().await?;
+        check::check(&self.shared, progress).await
+    }
+
+    async fn rebuild(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
+        self.queue()?;
+        self.shared.prepared().await?;
+        check::rebuild(&self.shared, progress).await
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        if self.shared.is_closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        if let Some(queue) = &self.queue {
+            queue.close().await;
+        }
+        let tasks = std::mem::take(&mut *self.tasks.lock());
+        for task in tasks {
+            task.await.map_err(|error| {
+                Error::new(ErrorKind::Internal, "a writer of the archive has panicked").with_source(error)
+            })?;
+        }
+        if let Some(turns) = &self.turns {
+            turns.abort();
+        }
+        if !self.shared.is_read_only && self.shared.is_prepared.initialized() {
+            // The counts serve plans alone: an archive that can't write them is closed all the same.
+            if let Err(error) = turn_once(&self.shared).await {
+                tracing::debug!(%error, "the counts of topics were not written");
+            }
+        }
+        self.shared.database.close();
+        Ok(())
+    }
+}

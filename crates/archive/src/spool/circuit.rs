@@ -1,0 +1,147 @@
+//! Whether an engine is there: what is known of it without asking, so that an outage costs one time-out and not one for
+//! every append.
+
+use std::sync::Arc;
+
+use prometheus_client::metrics::gauge::Gauge;
+use restante_core::{Clock, Timestamp};
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+/// What is known of an engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Condition {
+    /// It does its work, as far as anybody knows.
+    Well,
+    /// It answers, and yet what is in the spool can't be stored.
+    Stuck(Trouble),
+    /// It does not answer.
+    Away(Trouble),
+}
+
+/// What is wrong, and since when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    pub(crate) what: String,
+    pub(crate) since: Timestamp,
+}
+
+/// The state of one engine, shared by those who ask it and by the task that waits for its return.
+pub(crate) struct Circuit {
+    engine: &'static str,
+    condition: watch::Sender<Condition>,
+    clock: Arc<dyn Clock>,
+    up: Gauge,
+}
+
+impl Circuit {
+    /// An engine that is taken to be well.
+    pub(crate) fn new(engine: &'static str, clock: Arc<dyn Clock>, up: Gauge) -> Self {
+        up.set(1);
+        Self { engine, condition: watch::Sender::new(Condition::Well), clock, up }
+    }
+
+    pub(crate) fn engine(&self) -> &'static str {
+        self.engine
+    }
+
+    pub(crate) fn is_away(&self) -> bool {
+        matches!(*self.condition.borrow(), Condition::Away(_))
+    }
+
+    pub(crate) fn trouble(&self) -> Option<Trouble> {
+        match &*self.condition.borrow() {
+            Condition::Well => None,
+            Condition::Stuck(trouble) | Condition::Away(trouble) => Some(trouble.clone()),
+        }
+    }
+
+    /// Notes that the engine does not answer.
+    pub(crate) fn open(&self, why: &str) {
+        let begin = format!("{} is unavailable", self.engine);
+        let what = if why.starts_with(&begin) { why.to_owned() } else { format!("{begin}: {why}") };
+        let now = self.clock.now();
+        let is_new = self.condition.send_if_modified(|condition| match condition {
+            Condition::Away(trouble) => {
+                trouble.what.clone_from(&what);
+                false
+            }
+            _ => {
+                *condition = Condition::Away(Trouble { what: what.clone(), since: now });
+                true
+            }
+        });
+        if is_new {
+            self.up.set(0);
+            warn!(
+                engine = self.engine,
+                what, "the engine is away: messages wait in the spool for its return"
+            );
+        }
+    }
+
+    /// Notes that the engine answers, and that what waits can't be stored all the same.
+    pub(crate) fn stick(&self, why: &str) {
+        let what = format!("what is in the spool can't be stored in {}: {why}", self.engine);
+        let now = self.clock.now();
+        let is_new = self.condition.send_if_modified(|condition| match condition {
+            Condition::Stuck(trouble) => {
+                trouble.what.clone_from(&what);
+                false
+            }
+            _ => {
+                *condition = Condition::Stuck(Trouble { what: what.clone(), since: now });
+                true
+            }
+        });
+        self.up.set(1);
+        if is_new {
+            warn!(engine = self.engine, what, "the spool is not drained; it is tried again and again");
+        }
+    }
+
+    /// Notes that the engine does its work.
+    pub(crate) fn close(&self) {
+        let was_troubled = self.condition.send_if_modified(|condition| {
+            let was_troubled = *condition != Condition::Well;
+            *condition = Condition::Well;
+            was_troubled
+        });
+        if was_troubled {
+            self.up.set(1);
+            info!(engine = self.engine, "the engine is back");
+        }
+    }
+
+    /// Returns once the engine is known to be away.
+    pub(crate) async fn opened(&self) {
+        let is_away = |condition: &Condition| matches!(condition, Condition::Away(_));
+        let mut seen = self.condition.subscribe();
+        // The sender lives as long as this circuit, so waiting can't fail.
+        let _ = seen.wait_for(is_away).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use restante_core::ManualClock;
+
+    use super::*;
+
+    #[test]
+    fn an_outage_begins_once_and_its_reason_is_the_latest() {
+        let clock = Arc::new(ManualClock::new(Timestamp(5)));
+        let circuit = Circuit::new("postgres", clock.clone(), Gauge::default());
+        assert_eq!((circuit.is_away(), circuit.trouble()), (false, None));
+        circuit.open("no answer");
+        clock.set(Timestamp(9));
+        circuit.open("postgres is unavailable: refused");
+        let trouble = Trouble { what: "postgres is unavailable: refused".into(), since: Timestamp(5) };
+        assert_eq!((circuit.is_away(), circuit.trouble()), (true, Some(trouble)));
+        assert_eq!(circuit.up.get(), 0);
+        circuit.stick("no room");
+        assert_eq!((circuit.is_away(), circuit.trouble().unwrap().since), (false, Timestamp(9)));
+        circuit.close();
+        assert_eq!((circuit.trouble(), circuit.up.get()), (None, 1));
+    }
+}

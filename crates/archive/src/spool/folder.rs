@@ -1,0 +1,116 @@
+//! The folder of a spool: who may use it, and which generations lie in it.
+
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
+};
+
+use restante_core::ErrorKind;
+
+use crate::Error;
+
+const LOCK_NAME: &str = "LOCK";
+/// Digits of a generation's name.
+const NAME_DIGITS: usize = 8;
+/// What the name of a generation ends with of which not everything could be read.
+const DAMAGED_SUFFIX: &str = ".damaged";
+
+/// The folder of a generation.
+pub(super) fn generation(spool: &Path, number: u64) -> PathBuf {
+    spool.join(format!("{number:0NAME_DIGITS$}"))
+}
+
+/// Creates the folder of a spool, if need be, and keeps all other processes out of it for as long as the file is open.
+pub(super) fn create_and_lock(spool: &Path) -> Result<File, Error> {
+    let shown = spool.display().to_string();
+    std::fs::create_dir_all(spool).map_err(|error| Error::io("create", &shown, error))?;
+    let opened =
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(spool.join(LOCK_NAME));
+    let mut file = opened.map_err(|error| Error::io("open the lock of", &shown, error))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::Error(error)) => return Err(Error::io("lock", &shown, error)),
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            let is_told = file.read_to_string(&mut holder).is_ok_and(|len| len > 0);
+            let holder = if is_told { holder.trim() } else { "another process" };
+            let what = format!("spool {shown} is in use by {holder}: stop it, or name another folder");
+            return Err(Error::new(ErrorKind::Conflict, what));
+        }
+    }
+    let note = format!("process {}\n", std::process::id());
+    let written = file.set_len(0).and_then(|()| file.write_all(note.as_bytes()));
+    written.map_err(|error| Error::io("write the lock of", &shown, error))?;
+    Ok(file)
+}
+
+/// The generations of a spool, oldest first.
+pub(super) fn generations(spool: &Path) -> io::Result<Vec<u64>> {
+    let mut numbers = Vec::new();
+    for entry in std::fs::read_dir(spool)? {
+        let name = entry?.file_name();
+        let name = name.to_str().unwrap_or_default();
+        let is_generation = name.len() >= NAME_DIGITS && name.bytes().all(|byte| byte.is_ascii_digit());
+        if is_generation {
+            numbers.extend(name.parse::<u64>());
+        }
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// Whether anything waits in the spool of that folder, or may wait.
+pub(crate) fn has_content(spool: &Path) -> bool {
+    generations(spool).is_ok_and(|numbers| !numbers.is_empty())
+}
+
+/// Removes a generation. It may come back after a power cut, and is drained once more then.
+pub(super) fn remove(spool: &Path, number: u64) -> io::Result<()> {
+    match std::fs::remove_dir_all(generation(spool, number)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Takes a generation out of the spool and leaves its files for somebody to look at; gives its new place.
+#[expect(clippy::disallowed_methods, reason = "the folder is synced here; undone, the rename is done again")]
+pub(super) fn set_aside(spool: &Path, number: u64) -> io::Result<PathBuf> {
+    let from = generation(spool, number);
+    let to = PathBuf::from(format!("{}{DAMAGED_SUFFIX}", from.display()));
+    std::fs::rename(from, &to)?;
+    File::open(spool)?.sync_all()?;
+    Ok(to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generations_are_found_in_the_order_of_their_numbers() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(!has_content(folder.path()));
+        for name in ["00000010", "00000009", "123456789", "refused", "00000001.damaged", "7", "LOCK"] {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        assert_eq!(generations(folder.path()).unwrap(), [9, 10, 123_456_789]);
+        assert!(has_content(folder.path()));
+        remove(folder.path(), 9).unwrap();
+        remove(folder.path(), 9).unwrap();
+        let aside = set_aside(folder.path(), 10).unwrap();
+        assert!(aside.ends_with("00000010.damaged") && aside.is_dir());
+        assert_eq!(generations(folder.path()).unwrap(), [123_456_789]);
+    }
+
+    #[test]
+    fn one_process_uses_a_spool_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = create_and_lock(folder.path()).unwrap();
+        let error = create_and_lock(folder.path()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        assert!(error.to_string().contains(&format!("in use by process {}", std::process::id())), "{error}");
+        drop(lock);
+        create_and_lock(folder.path()).unwrap();
+    }
+}

@@ -1,0 +1,158 @@
+//! The spool: takes messages for an engine that is away, and hands them over when it is back.
+//!
+//! - [`Spooled`] stands before an engine: appends go to the engine, or to the spool while the engine is known to be away.
+//! - [`circuit`]: whether it is known to be away.
+//! - [`store`], [`reader`], [`folder`]: what waits, on disk.
+//! - [`drain`]: the task that hands it over, oldest first.
+//!
+//! Everything may be done twice: an append is idempotent, so that what a crash has interrupted is done again from the
+//! beginning of its generation.
+
+mod circuit;
+mod drain;
+mod folder;
+mod reader;
+mod store;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use restante_core::{ErrorKind, Timestamp};
+
+pub(crate) use self::{circuit::Circuit, drain::Draining, folder::has_content, store::Store};
+use crate::{
+    Appended, Archive, Config, Error, Health, Message, Opened, Page, Pruned, Query, Report, Retention,
+    SpoolConfig, Stats, Upkeep, message::check_batch,
+};
+
+/// Puts a spool before an engine.
+pub(crate) async fn open(engine: Opened, spool: &SpoolConfig, config: &Config) -> Result<Opened, Error> {
+    let metrics = config.metrics.spool.clone();
+    let store = Store::open(&spool.folder, spool.bytes_max, Duration::ZERO, metrics.clone()).await?;
+    let store = Arc::new(store);
+    let circuit = Arc::new(Circuit::new(config.url.engine(), config.clock.clone(), metrics.up));
+    if let Some(problem) = engine.upkeep.health().problem {
+        circuit.open(&problem); // it was opened without an answer
+    }
+    let timeout = Duration::from_millis(spool.timeout_ms);
+    let draining = Draining::start(store.clone(), engine.archive.clone(), circuit.clone(), timeout);
+    let is_closed = AtomicBool::new(false);
+    let spooled = Arc::new(Spooled { engine, store, circuit, timeout, draining, is_closed });
+    Ok(Opened { archive: spooled.clone(), upkeep: spooled })
+}
+
+/// An engine with a spool before it.
+struct Spooled {
+    engine: Opened,
+    store: Arc<Store>,
+    circuit: Arc<Circuit>,
+    timeout: Duration,
+    draining: Draining,
+    is_closed: AtomicBool,
+}
+
+impl Spooled {
+    /// The engine's own answer; `None` when it is away.
+    async fn ask_engine(&self, messages: Vec<Message>) -> Option<Result<Vec<Appended>, Error>> {
+        let answer = tokio::select! {
+            biased;
+            answer = drain::within(self.timeout, self.engine.archive.append(messages)) => answer,
+            // Somebody else has waited long enough.
+            () = self.circuit.opened() => return None,
+        };
+        match answer {
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                self.circuit.open(&error.to_string());
+                None
+            }
+            answer => Some(answer),
+        }
+    }
+
+    async fn put(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
+        let answers = vec![Appended::Spooled; messages.len()];
+        match self.store.put(messages).await {
+            Ok(()) => Ok(answers),
+            Err(error) => {
+                let trouble = self.circuit.trouble();
+                let why =
+                    trouble.map_or_else(|| "the engine is unavailable".to_owned(), |trouble| trouble.what);
+                Err(Error::new(error.kind(), format!("{why}, and {error}")).with_source(error))
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Archive for Spooled {
+    async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
+        check_batch(&messages)?;
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Unavailable, "the archive takes no messages: it is closed"));
+        }
+        if messages.is_empty() {
+            return Ok(Vec::new());
+        }
+        if !self.circuit.is_away()
+            && let Some(answer) = self.ask_engine(messages.clone()).await
+        {
+            return answer;
+        }
+        self.put(messages).await
+    }
+
+    async fn query(&self, query: &Query) -> Result<Page, Error> {
+        self.engine.archive.query(query).await
+    }
+}
+
+#[async_trait]
+impl Upkeep for Spooled {
+    async fn stats(&self) -> Result<Stats, Error> {
+        self.engine.upkeep.stats().await
+    }
+
+    fn health(&self) -> Health {
+        let mut health = self.engine.upkeep.health();
+        if let Some(trouble) = self.circuit.trouble() {
+            health.problem = Some(trouble.what);
+            health.since = Some(trouble.since);
+        }
+        if self.store.is_full()
+            && let Some(problem) = &mut health.problem
+        {
+            problem.push_str("; the spool is full");
+        }
+        let waiting = self.store.usage();
+        health.spooled_messages += waiting.messages;
+        health.spooled_bytes += waiting.bytes;
+        health
+    }
+
+    async fn prune(&self, policy: &Retention, now: Timestamp) -> Result<Pruned, Error> {
+        self.engine.upkeep.prune(policy, now).await
+    }
+
+    async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
+        self.engine.upkeep.check(progress).await
+    }
+
+    async fn rebuild(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
+        self.engine.upkeep.rebuild(progress).await
+    }
+
+    /// The spool is closed first: it is on this machine, and what was acknowledged is in it whatever the engine says.
+    async fn close(&self) -> Result<(), Error> {
+        self.is_closed.store(true, Ordering::Release);
+        self.draining.stop();
+        let stored = self.store.close().await;
+        let closed = self.engine.upkeep.close().await;
+        stored.and(closed)
+    }
+}

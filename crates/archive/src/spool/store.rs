@@ -1,0 +1,503 @@
+//! What waits, on disk: a row of *generations*, each an archive of the `log` engine in a folder of its own.
+//!
+//! One generation takes messages. It is frozen when it is large enough or when its messages are wanted, and then only read,
+//! from beginning to end, and removed as a whole. So a message that comes while others are drained is in a later generation,
+//! whatever its timestamp is, and disk space comes back generation by generation.
+
+use std::{
+    collections::VecDeque,
+    fs::File,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use restante_core::{ErrorKind, Timestamp};
+use tokio::sync::Notify;
+use tracing::{error, info, warn};
+
+use super::{folder, reader::Reader};
+use crate::{
+    Appended, Archive, Config, EngineUrl, Error, LogConfig, Message, Metrics, Opened, Upkeep, log,
+    message::check_batch, metrics::SpoolMetrics, record,
+};
+
+/// A generation takes no more messages at this size, or at a sixteenth of the spool's: it is what is read into memory at
+/// once, what is given back at once, and what is stored twice after a crash.
+const GENERATION_BYTES_MAX: u64 = 32 << 20;
+const GENERATION_BYTES_MIN: u64 = 1 << 20;
+/// The log of a generation never grows to this: it stays one segment, and no index is written for it.
+const SEGMENT_BYTES: u64 = 256 << 20;
+/// Bytes of messages that wait for the disk at most; further appends wait for room.
+const QUEUE_BYTES: usize = 16 << 20;
+/// An append that finds its generation frozen goes to the next one, so often at most.
+const PUT_TRIES: usize = 8;
+/// Where messages go that the engine refuses as invalid.
+const REFUSED_NAME: &str = "refused";
+
+/// See the module.
+pub(crate) struct Store {
+    folder: PathBuf,
+    bytes_max: u64,
+    /// How long a generation takes messages before its messages are wanted. Where messages come all the time this bounds
+    /// how many generations are made.
+    linger: Duration,
+    state: Mutex<State>,
+    /// Held by whoever makes or freezes a generation, while the disk is waited for: nobody else may do that meanwhile.
+    turning: tokio::sync::Mutex<()>,
+    /// Told when a message was put.
+    pub(super) changed: Notify,
+    is_full: AtomicBool,
+    metrics: SpoolMetrics,
+    lock: Mutex<Option<File>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Generations that are only read, oldest first.
+    frozen: VecDeque<Frozen>,
+    /// One that is on its way from `current` to `frozen`.
+    freezing: Option<Arc<Current>>,
+    /// The one that takes messages.
+    current: Option<Arc<Current>>,
+    next_number: u64,
+    is_closed: bool,
+}
+
+/// A generation that is only read.
+#[derive(Clone, Copy, Debug)]
+struct Frozen {
+    number: u64,
+    usage: Usage,
+}
+
+/// A generation that takes messages.
+struct Current {
+    number: u64,
+    archive: Arc<dyn Archive>,
+    upkeep: Arc<dyn Upkeep>,
+    begun: Instant,
+    messages: AtomicU64,
+    /// What the messages take at most; what they do take is known when the generation is frozen.
+    bytes: AtomicU64,
+    oldest: AtomicI64,
+    is_frozen: AtomicBool,
+    /// Its disk has failed: what comes next goes to a new one.
+    is_broken: AtomicBool,
+}
+
+/// What waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+    /// The oldest timestamp among the messages.
+    pub(crate) oldest: Option<Timestamp>,
+}
+
+impl Usage {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            messages: self.messages + other.messages,
+            bytes: self.bytes + other.bytes,
+            oldest: [self.oldest, other.oldest].into_iter().flatten().min(),
+        }
+    }
+}
+
+/// Which messages are to be drained next.
+pub(super) enum Oldest {
+    /// Nothing waits.
+    Nothing,
+    /// Those of this generation.
+    Generation(u64),
+    /// There will be some after so long.
+    In(Duration),
+}
+
+/// How a generation is opened.
+pub(super) fn generation_config(read_only: bool) -> Config {
+    let log = LogConfig {
+        // Messages come in the order of arrival, and windows would only scatter them over segments.
+        window_seconds: u64::MAX,
+        segment_bytes: SEGMENT_BYTES,
+        quiet_seconds: u64::MAX,
+        queue_bytes: QUEUE_BYTES,
+        ..LogConfig::default()
+    };
+    // Its own metrics: the engine's are about the engine.
+    Config { read_only, log, metrics: Metrics::default(), ..Config::new(EngineUrl::Memory) }
+}
+
+impl Store {
+    /// Opens or creates the spool in a folder. What is in it is counted, which reads it once.
+    pub(crate) async fn open(
+        folder: &Path,
+        bytes_max: u64,
+        linger: Duration,
+        metrics: SpoolMetrics,
+    ) -> Result<Self, Error> {
+        let place = folder.to_owned();
+        let (lock, numbers) = blocking(move || {
+            let lock = folder::create_and_lock(&place)?;
+            let failed = |error| Error::io("list", &place.display().to_string(), error);
+            Ok((lock, folder::generations(&place).map_err(failed)?))
+        })
+        .await?;
+        let mut state = State { next_number: numbers.last().map_or(1, |last| last + 1), ..State::default() };
+        for number in numbers {
+            let opened = log::open(folder::generation(folder, number), generation_config(true)).await?;
+            let usage = usage_of(&opened).await?;
+            state.frozen.push_back(Frozen { number, usage });
+        }
+        let store = Self {
+            folder: folder.to_owned(),
+            bytes_max,
+            linger,
+            state: Mutex::new(state),
+            turning: tokio::sync::Mutex::default(),
+            changed: Notify::new(),
+            is_full: AtomicBool::new(false),
+            metrics,
+            lock: Mutex::new(Some(lock)),
+        };
+        let Usage { messages, bytes, .. } = store.tell();
+        if messages > 0 {
+            info!(messages, bytes, folder = %folder.display(), "messages wait in the spool from before");
+        }
+        Ok(store)
+    }
+
+    /// What waits now.
+    pub(crate) fn usage(&self) -> Usage {
+        self.state.lock().usage()
+    }
+
+    /// Whether the last message that came found no room.
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
+    }
+
+    /// Puts a batch and returns when it is durable.
+    pub(crate) async fn put(&self, messages: Vec<Message>) -> Result<(), Error> {
+        check_batch(&messages)?;
+        let room = messages.iter().map(room_for).sum();
+        for _ in 0..PUT_TRIES {
+            let Some(current) = self.current(room).await? else { continue };
+            match current.archive.append(messages.clone()).await {
+                Ok(answers) => {
+                    current.note(&messages, &answers);
+                    self.metrics.put.inc_by(messages.len() as u64);
+                    self.is_full.store(false, Ordering::Relaxed);
+                    self.tell();
+                    self.changed.notify_one();
+                    return Ok(());
+                }
+                Err(_) if current.is_frozen.load(Ordering::Acquire) => {}
+                Err(error) => {
+                    current.bytes.fetch_sub(room, Ordering::Relaxed);
+                    let error = self.in_spool(error);
+                    if error.kind() == ErrorKind::Unavailable {
+                        current.is_broken.store(true, Ordering::Relaxed);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Err(Error::new(ErrorKind::Unavailable, "the spool was turned over again and again: publish again"))
+    }
+
+    /// The generation that takes a batch, with room for it; `None` when others were quicker to fill it.
+    async fn current(&self, room: u64) -> Result<Option<Arc<Current>>, Error> {
+        if let Some(current) = self.reserve(room)? {
+            return Ok(Some(current));
+        }
+        let _turn = self.turning.lock().await;
+        if let Some(current) = self.reserve(room)? {
+            return Ok(Some(current)); // somebody else has made it meanwhile
+        }
+        self.turn(Next::IsMade).await?;
+        self.reserve(room)
+    }
+
+    /// Takes room in the current generation, if there is one that takes more.
+    fn reserve(&self, room: u64) -> Result<Option<Arc<Current>>, Error> {
+        let state = self.state.lock();
+        if state.is_closed {
+            return Err(closed());
+        }
+        let used = state.usage().bytes;
+        if used.saturating_add(room) > self.bytes_max {
+            self.is_full.store(true, Ordering::Relaxed);
+            return Err(self.full(used));
+        }
+        let largest = (self.bytes_max / 16).clamp(GENERATION_BYTES_MIN, GENERATION_BYTES_MAX);
+        let current = state.current.as_ref().filter(|current| {
+            !current.is_broken.load(Ordering::Relaxed) && current.bytes.load(Ordering::Relaxed) < largest
+        });
+        if let Some(current) = current {
+            current.bytes.fetch_add(room, Ordering::Relaxed);
+        }
+        Ok(current.cloned())
+    }
+
+    fn full(&self, used: u64) -> Error {
+        let (folder, max) = (self.folder.display(), self.bytes_max);
+        Error::new(ErrorKind::Full, format!("the spool {folder} is full: {used} of {max} bytes are in use"))
+    }
+
+    /// An error of a generation, which says where it was. Whatever else a disk says, it takes nothing now.
+    fn in_spool(&self, error: Error) -> Error {
+        let kind = match error.kind() {
+            kind @ (ErrorKind::Full | ErrorKind::Invalid) => kind,
+            _ => ErrorKind::Unavailable,
+        };
+        let what = format!("the spool {} can't be used: {error}", self.folder.display());
+        Error::new(kind, what).with_source(error)
+    }
+
+    /// Freezes the current generation; the next one is there before, so that nobody waits for it. Whoever calls this holds
+    /// `turning`. When it is given up halfway the next turn goes on where it stopped.
+    async fn turn(&self, next: Next) -> Result<(), Error> {
+        self.freeze().await?;
+        let next = match next {
+            Next::IsMade => Some(self.begin().await.map_err(|error| self.in_spool(error))?),
+            Next::IsNotWanted => None,
+        };
+        {
+            let mut state = self.state.lock();
+            state.freezing = std::mem::replace(&mut state.current, next);
+        }
+        self.freeze().await
+    }
+
+    /// Makes a generation that takes messages.
+    async fn begin(&self) -> Result<Arc<Current>, Error> {
+        let number = {
+            let mut state = self.state.lock();
+            state.next_number += 1;
+            state.next_number - 1
+        };
+        let opened = log::open(folder::generation(&self.folder, number), generation_config(false)).await;
+        // A number whose folder could not be made is tried again: a disk without room must not fill with empty folders.
+        let Opened { archive, upkeep } = opened.inspect_err(|_| self.state.lock().next_number = number)?;
+        Ok(Arc::new(Current {
+            number,
+            archive,
+            upkeep,
+            begun: Instant::now(),
+            messages: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            oldest: AtomicI64::new(i64::MAX),
+            is_frozen: AtomicBool::new(false),
+            is_broken: AtomicBool::new(false),
+        }))
+    }
+
+    /// Lets the generation that is on its way finish what it has taken, and puts it behind the frozen ones.
+    async fn freeze(&self) -> Result<(), Error> {
+        let freezing = self.state.lock().freezing.clone();
+        let Some(old) = freezing else { return Ok(()) };
+        old.is_frozen.store(true, Ordering::Release);
+        old.upkeep.close().await?;
+        let opened = Opened { archive: old.archive.clone(), upkeep: old.upkeep.clone() };
+        // Where the folder can't be looked at any more, what was counted is as good.
+        let usage = usage_of(&opened).await.unwrap_or_else(|_| old.usage());
+        {
+            let mut state = self.state.lock();
+            state.freezing = None;
+            state.frozen.push_back(Frozen { number: old.number, usage });
+        }
+        self.tell();
+        Ok(())
+    }
+
+    /// What is to be drained next.
+    pub(super) async fn oldest(&self) -> Result<Oldest, Error> {
+        if let Some(number) = self.front() {
+            return Ok(Oldest::Generation(number));
+        }
+        let _turn = self.turning.lock().await;
+        self.freeze().await?; // a turn that was given up
+        let current = self.state.lock().current.clone();
+        if let Some(current) = current.filter(|current| current.messages.load(Ordering::Relaxed) > 0) {
+            let rest = self.linger.saturating_sub(current.begun.elapsed());
+            if !rest.is_zero() {
+                return Ok(Oldest::In(rest));
+            }
+            // Where messages come all the time, the next one shall not wait for a new generation.
+            let next = if self.linger.is_zero() { Next::IsNotWanted } else { Next::IsMade };
+            self.turn(next).await?;
+        }
+        Ok(self.front().map_or(Oldest::Nothing, Oldest::Generation))
+    }
+
+    fn front(&self) -> Option<u64> {
+        self.state.lock().frozen.front().map(|front| front.number)
+    }
+
+    /// Opens a frozen generation for reading; `None` when there is nothing to be read in it and it is out of the way.
+    pub(super) async fn read(&self, number: u64) -> Result<Option<Reader>, Error> {
+        match Reader::open(&self.folder, number).await {
+            Ok(reader) => Ok(Some(reader)),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                error!(%error, number, "a part of the spool is gone: its messages are lost");
+                self.forget(number);
+                Ok(None)
+            }
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                error!(%error, number, "a part of the spool can't be read");
+                self.set_aside(number).await;
+                Ok(None)
+            }
+            Err(error) => Err(self.in_spool(error)),
+        }
+    }
+
+    /// Notes that so many messages of a generation have been stored.
+    pub(super) fn drained(&self, number: u64, messages: u64) {
+        let mut state = self.state.lock();
+        if let Some(front) = state.frozen.iter_mut().find(|frozen| frozen.number == number) {
+            front.usage.messages = front.usage.messages.saturating_sub(messages);
+            if front.usage.messages == 0 {
+                front.usage.oldest = None; // nothing waits any more, only the files are still there
+            }
+        }
+        drop(state);
+        self.metrics.drained.inc_by(messages);
+        self.tell();
+    }
+
+    /// Lets a generation go that was read to its end.
+    pub(super) async fn finish(&self, reader: Reader) -> Result<(), Error> {
+        let (number, missing) = (reader.number, reader.missing());
+        drop(reader);
+        if missing > 0 {
+            error!(number, missing, "messages of the spool are damaged and could not be stored");
+            self.set_aside(number).await;
+            return Ok(());
+        }
+        let folder = self.folder.clone();
+        let removed = blocking(move || Ok(folder::remove(&folder, number))).await?;
+        if let Err(error) = removed {
+            // It must not be drained for ever, so it leaves the list all the same.
+            warn!(%error, number, "can't remove a drained part of the spool; the next start drains it once more");
+        }
+        self.forget(number);
+        Ok(())
+    }
+
+    /// Keeps the files of a generation that can't be read, out of the way of the others.
+    pub(super) async fn set_aside(&self, number: u64) {
+        let folder = self.folder.clone();
+        let failed = |error| Error::io("set aside a part of", "the spool", error);
+        match blocking(move || folder::set_aside(&folder, number).map_err(failed)).await {
+            Ok(place) => {
+                error!(place = %place.display(), "a damaged part of the spool was set aside: restante archive check tells more");
+            }
+            // The others must not wait for it for ever, so it leaves the list all the same.
+            Err(error) => error!(%error, number, "a damaged part of the spool is left where it is"),
+        }
+        self.forget(number);
+    }
+
+    fn forget(&self, number: u64) {
+        self.state.lock().frozen.retain(|frozen| frozen.number != number);
+        self.is_full.store(false, Ordering::Relaxed);
+        self.tell();
+    }
+
+    /// Keeps a message that the engine will never take: it was acknowledged, so it is not dropped.
+    pub(super) async fn refuse(&self, message: Message, why: &Error) -> Result<(), Error> {
+        let place = self.folder.join(REFUSED_NAME);
+        error!(message_hash = %message.message_hash, error = %why, place = %place.display(),
+            "the engine refuses a message of the spool: it was set aside");
+        let refused = log::open(place, generation_config(false)).await?;
+        let appended = refused.archive.append(vec![message]).await;
+        refused.upkeep.close().await?;
+        self.metrics.refused.inc();
+        appended.map(drop)
+    }
+
+    /// Takes no more messages; what is there stays there.
+    pub(crate) async fn close(&self) -> Result<(), Error> {
+        let _turn = self.turning.lock().await;
+        self.state.lock().is_closed = true;
+        self.turn(Next::IsNotWanted).await?;
+        *self.lock.lock() = None;
+        Ok(())
+    }
+
+    /// Brings the gauges up to date.
+    fn tell(&self) -> Usage {
+        let usage = self.usage();
+        self.metrics.messages.set(i64::try_from(usage.messages).unwrap_or(i64::MAX));
+        self.metrics.bytes.set(i64::try_from(usage.bytes).unwrap_or(i64::MAX));
+        self.metrics.oldest.set(usage.oldest.map_or(0, Timestamp::seconds));
+        usage
+    }
+}
+
+/// Whether a turn makes a generation for those who come next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    IsMade,
+    IsNotWanted,
+}
+
+impl State {
+    fn usage(&self) -> Usage {
+        let frozen = self.frozen.iter().map(|frozen| frozen.usage);
+        let taking = [&self.freezing, &self.current].into_iter().flatten().map(|current| current.usage());
+        frozen.chain(taking).fold(Usage::default(), Usage::plus)
+    }
+}
+
+impl Current {
+    fn usage(&self) -> Usage {
+        let messages = self.messages.load(Ordering::Relaxed);
+        let oldest = (messages > 0).then(|| Timestamp(self.oldest.load(Ordering::Relaxed)));
+        Usage { messages, bytes: self.bytes.load(Ordering::Relaxed), oldest }
+    }
+
+    /// Counts what was put, and gives back the room of what was there already.
+    fn note(&self, messages: &[Message], answers: &[Appended]) {
+        for (message, answer) in messages.iter().zip(answers) {
+            if *answer == Appended::Stored {
+                self.oldest.fetch_min(message.timestamp.0, Ordering::Relaxed);
+                self.messages.fetch_add(1, Ordering::Relaxed);
+            } else {
+                self.bytes.fetch_sub(room_for(message), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+async fn usage_of(opened: &Opened) -> Result<Usage, Error> {
+    let stats = opened.upkeep.stats().await?;
+    Ok(Usage { messages: stats.messages, bytes: stats.disk_bytes, oldest: stats.oldest })
+}
+
+/// What a message takes in a log at most: its record and the definition of its topic.
+fn room_for(message: &Message) -> u64 {
+    let names = message.channel.len() + message.topic.len();
+    (2 * record::HEADER_BYTES + names + message.body.len()) as u64
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Unavailable, "the spool takes no messages: it is closed")
+}
+
+/// Runs what waits for the disk on a thread made for that.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let joined = tokio::task::spawn_blocking(work).await;
+    joined.unwrap_or_else(|error| {
+        Err(Error::new(ErrorKind::Internal, "a task of the spool ended early").with_source(error))
+    })
+}

@@ -1,0 +1,194 @@
+//! Checkpoints: what was committed moves from the write-ahead log into the database file, beside the writer and not before
+//! an append's answer.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use parking_lot::{Condvar, Mutex};
+use rusqlite::Connection;
+use tracing::warn;
+
+use super::{Shared, schema};
+
+/// Pages in the write-ahead log that make a checkpoint due: 8 MiB, SQLite's own 1,000 in round numbers.
+const DUE_PAGES: u64 = 1_024;
+/// How long the end of a checkpoint waits, and appends with it, for queries that still read the log. A page of an answer
+/// rarely takes that long.
+const READERS_WAIT: Duration = Duration::from_millis(20);
+/// After so long without an append the log's room is given back.
+const QUIET: Duration = Duration::from_secs(10);
+/// What the checkpointer's connection keeps in memory: it reads the log only.
+const CACHE_BYTES: usize = 1 << 20;
+
+/// What the thread is asked to do.
+#[derive(Default)]
+struct Request {
+    is_due: bool,
+    /// Something was written since the thread looked.
+    is_written: bool,
+    /// The log is not known to be empty.
+    is_dirty: bool,
+    is_closing: bool,
+}
+
+pub(super) struct Checkpointer {
+    request: Mutex<Request>,
+    changed: Condvar,
+    /// `None` when read-only or closed.
+    connection: Mutex<Option<Connection>>,
+    /// The pages that make the next checkpoint due: more when somebody kept the last one from being complete, so that one
+    /// who reads for hours doesn't have every commit followed by an attempt.
+    due_pages: AtomicU64,
+}
+
+const LOOK: &str = "PRAGMA wal_checkpoint(NOOP)";
+const MOVE_WHAT_IS_FREE: &str = "PRAGMA wal_checkpoint(PASSIVE)";
+const MOVE_AND_RESTART: &str = "PRAGMA wal_checkpoint(RESTART)";
+const MOVE_AND_TRUNCATE: &str = "PRAGMA wal_checkpoint(TRUNCATE)";
+
+/// How a checkpoint ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The log begins anew and keeps its room.
+    Restart,
+    /// The log is empty.
+    Truncate,
+}
+
+impl Checkpointer {
+    /// One that has nothing to do.
+    pub(super) fn idle() -> Self {
+        Self {
+            request: Mutex::default(),
+            changed: Condvar::new(),
+            connection: Mutex::new(None),
+            due_pages: AtomicU64::new(DUE_PAGES),
+        }
+    }
+
+    pub(super) fn for_file(file: &Path) -> rusqlite::Result<Self> {
+        let connection = schema::connect_to_write(file, CACHE_BYTES)?;
+        let request = Request { is_dirty: true, ..Request::default() }; // a killed process leaves its log
+        Ok(Self { connection: Mutex::new(Some(connection)), request: Mutex::new(request), ..Self::idle() })
+    }
+
+    /// Looks how long the log is after a commit, and wakes the thread when it is long enough.
+    pub(super) fn measure(&self, writer: &Connection) {
+        let pages = checkpoint(writer, LOOK).map_or(0, |log| log.pages - log.moved_pages);
+        let is_due = pages >= self.due_pages.load(Ordering::Relaxed);
+        let mut request = self.request.lock();
+        let must_wake = is_due || !request.is_dirty;
+        request.is_written = true;
+        request.is_dirty = true;
+        request.is_due |= is_due;
+        if must_wake {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Has the thread end.
+    pub(super) fn stop(&self) {
+        self.request.lock().is_closing = true;
+        self.changed.notify_one();
+    }
+
+    /// Lets the connection go.
+    pub(super) fn disconnect(&self) {
+        *self.connection.lock() = None;
+    }
+
+    /// Waits for something to do; `None` when there will be nothing more.
+    fn next(&self) -> Option<End> {
+        let mut request = self.request.lock();
+        loop {
+            if request.is_closing {
+                return None;
+            }
+            if request.is_due {
+                request.is_due = false;
+                return Some(End::Restart);
+            }
+            if !request.is_dirty {
+                self.changed.wait(&mut request);
+                continue;
+            }
+            request.is_written = false;
+            let is_over = self.changed.wait_for(&mut request, QUIET).timed_out();
+            if is_over && !request.is_written && !request.is_due && !request.is_closing {
+                request.is_dirty = false;
+                return Some(End::Truncate);
+            }
+        }
+    }
+}
+
+/// Starts the checkpointer's thread.
+pub(super) fn start(shared: Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
+    let thread = std::thread::Builder::new().name("archive-ckpt".into());
+    thread.spawn(move || {
+        while let Some(end) = shared.checkpointer.next() {
+            if let Err(error) = run(&shared, end) {
+                warn!(%error, "a checkpoint failed; the next one tries again");
+            }
+        }
+    })
+}
+
+/// Moves the log into the file. Most of it is moved while appends go on; what they have added meanwhile, and the end, is
+/// done while they wait. Whether the log could be brought to that end is told: somebody may be reading it.
+pub(super) fn run(shared: &Shared, end: End) -> rusqlite::Result<bool> {
+    if shared.refusal.get().is_some() {
+        return Ok(false); // what is in the log may be all that the disk has kept
+    }
+    let checkpointer = &shared.checkpointer;
+    if let Some(connection) = checkpointer.connection.lock().as_ref() {
+        note_failure(shared, checkpoint(connection, MOVE_WHAT_IS_FREE))?;
+    }
+    let writer = shared.writer.lock();
+    let Some(writer) = writer.as_ref() else { return Ok(false) };
+    let pragma = match end {
+        End::Restart => MOVE_AND_RESTART,
+        End::Truncate => MOVE_AND_TRUNCATE,
+    };
+    writer.connection.busy_timeout(READERS_WAIT)?;
+    let log = checkpoint(&writer.connection, pragma);
+    writer.connection.busy_timeout(schema::BUSY)?;
+    let log = note_failure(shared, log)?;
+    let due_pages = if log.is_busy { log.pages - log.moved_pages + DUE_PAGES } else { DUE_PAGES };
+    checkpointer.due_pages.store(due_pages, Ordering::Relaxed);
+    Ok(!log.is_busy)
+}
+
+/// After a failed sync of the file nobody knows what it has kept: the log must stay as it is.
+fn note_failure(shared: &Shared, log: rusqlite::Result<Log>) -> rusqlite::Result<Log> {
+    log.inspect_err(|error| {
+        if super::is_sync_failure(error) {
+            shared.refuse(&format!("a sync of {} failed: {error}", shared.file.display()));
+        }
+    })
+}
+
+/// The write-ahead log after a checkpoint.
+struct Log {
+    is_busy: bool,
+    pages: u64,
+    /// Pages that are in the file as well.
+    moved_pages: u64,
+}
+
+fn checkpoint(connection: &Connection, pragma: &str) -> rusqlite::Result<Log> {
+    let mut statement = connection.prepare_cached(pragma)?;
+    statement.query_row([], |row| {
+        let pages: i64 = row.get(1)?;
+        let moved: i64 = row.get(2)?;
+        let (pages, moved) = (pages.max(0).unsigned_abs(), moved.max(0).unsigned_abs());
+        Ok(Log { is_busy: row.get(0)?, pages, moved_pages: moved.min(pages) })
+    })
+}

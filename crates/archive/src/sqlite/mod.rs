@@ -1,0 +1,329 @@
+//! SQLite: the archive in one file that other tools can read.
+//!
+//! `docs/formats/sqlite.md` tells what the tables are and why.
+//!
+//! - [`mod@open`]: whose file it is, one writer at a time.
+//! - [`append`]: one thread that stores each group of appends in one transaction.
+//! - [`checkpoint`]: one thread that moves the write-ahead log into the file beside the writer.
+//! - [`known`]: topics in memory, with the numbers of their rows.
+//! - [`query`], [`readers`]: a page from one snapshot, by the cheaper of two indexes.
+//! - [`retention`], [`check`]: upkeep in steps.
+//! - [`schema`]: every table and every statement.
+
+mod append;
+mod check;
+mod checkpoint;
+mod known;
+mod open;
+mod query;
+mod readers;
+mod retention;
+mod schema;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+    thread::JoinHandle,
+};
+
+use async_trait::async_trait;
+use parking_lot::{Mutex, RwLock};
+use restante_core::{Clock, Cursor, ErrorKind, Timestamp, TopicBits};
+use rusqlite::{Connection, ErrorCode, ffi};
+use tokio::{sync::watch, task::JoinError};
+use tracing::{error, warn};
+
+use self::{
+    append::Writer, check::Progress, checkpoint::Checkpointer, known::Known, query::Ask, readers::Readers,
+};
+use crate::{
+    Appended, Archive, Config, Error, Health, Message, Metrics, Opened, Page, Pruned, Query, Report,
+    Retention, Stats, Upkeep,
+    group::{Queue, closed},
+    message::check_batch,
+};
+
+/// Damaged rows that are remembered, so that each is counted once.
+const DAMAGED_MAX: usize = 10_000;
+
+/// Opens the archive in a file.
+pub(crate) async fn open(file: PathBuf, config: Config) -> Result<Opened, Error> {
+    let sqlite = blocking(move || open::open(&file, &config)).await?;
+    Ok(Opened { archive: sqlite.clone(), upkeep: sqlite })
+}
+
+/// What all threads of the engine share.
+struct Shared {
+    is_read_only: bool,
+    topic_bits: fn(&str) -> TopicBits,
+    known: RwLock<Known>,
+    readers: Readers,
+    /// `None` when read-only or closed.
+    writer: Mutex<Option<Writer>>,
+    checkpointer: Checkpointer,
+    clock: Arc<dyn Clock>,
+    metrics: Metrics,
+    /// Why nothing more is written, and since when: after a failed sync nobody knows what the disk has kept.
+    refusal: OnceLock<(String, Timestamp)>,
+    damaged: Mutex<BTreeSet<i64>>,
+    /// Held until the archive is closed, when it is open for writing.
+    lock: Mutex<Option<File>>,
+    file: PathBuf,
+    /// The last to be dropped, behind all connections.
+    _in_use: open::InUse,
+}
+
+impl Shared {
+    /// Takes no more messages from here on, until the archive is opened again.
+    fn refuse(&self, why: &str) -> Error {
+        let (refusal, _) = self.refusal.get_or_init(|| {
+            (format!("{why}; the archive takes no messages until it is opened again"), self.clock.now())
+        });
+        error!(refusal, "the archive takes no more messages");
+        Error::new(ErrorKind::Unavailable, refusal.clone())
+    }
+
+    fn check_refusal(&self) -> Result<(), Error> {
+        let refusal = self.refusal.get();
+        refusal.map_or(Ok(()), |(refusal, _)| Err(Error::new(ErrorKind::Unavailable, refusal.clone())))
+    }
+
+    /// The error of something that could not be written.
+    fn write_failed(&self, error: rusqlite::Error) -> Error {
+        if is_sync_failure(&error) {
+            return self.refuse(&format!("a sync of {} failed: {error}", self.file.display()));
+        }
+        self.failed("write to", error)
+    }
+
+    /// The error of doing `what` to the file.
+    fn failed(&self, what: &str, error: rusqlite::Error) -> Error {
+        failed(what, &self.file, error)
+    }
+
+    /// Counts a row that can't be served, once.
+    fn count_damaged(&self, id: i64) {
+        let mut damaged = self.damaged.lock();
+        if damaged.len() < DAMAGED_MAX && damaged.insert(id) {
+            self.metrics.damaged.inc();
+            warn!(id, "a damaged row is left out; 'restante archive check' tells more");
+        }
+    }
+
+    /// What the file and its write-ahead log take.
+    fn disk_bytes(&self) -> u64 {
+        let files = [self.file.clone(), open::beside(&self.file, "-wal")];
+        files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|metadata| metadata.len()).sum()
+    }
+
+    /// Stops everything that runs, moves the log into the file, and lets connections and lock go.
+    fn close(&self, threads: Vec<JoinHandle<()>>) -> Result<(), Error> {
+        self.checkpointer.stop();
+        for thread in threads {
+            if thread.join().is_err() {
+                return Err(Error::new(ErrorKind::Internal, "a thread of the archive has panicked"));
+            }
+        }
+        let moved = checkpoint::run(self, checkpoint::End::Truncate);
+        self.checkpointer.disconnect();
+        self.readers.disconnect();
+        let writer = self.writer.lock().take();
+        let is_all_moved = moved.as_ref().is_ok_and(|is_complete| *is_complete);
+        let closed = writer.map_or(Ok(()), |writer| writer.close(is_all_moved));
+        *self.lock.lock() = None;
+        moved.and(closed).map_err(|error| self.failed("close", error))
+    }
+}
+
+/// The error of doing `what` to `file`.
+fn failed(what: &str, file: &Path, error: rusqlite::Error) -> Error {
+    let kind = kind_of(&error);
+    let advice = match kind {
+        ErrorKind::Full => ": free some disk space or set a retention policy",
+        ErrorKind::Corrupt => ": see 'restante archive check' and 'rebuild'",
+        _ => "",
+    };
+    let what = format!("can't {what} {}: {error}{advice}", file.display());
+    Error::new(kind, what).with_source(error)
+}
+
+fn kind_of(error: &rusqlite::Error) -> ErrorKind {
+    let Some(code) = error.sqlite_error_code() else {
+        // What was read has another type than what was written.
+        return ErrorKind::Corrupt;
+    };
+    match code {
+        ErrorCode::DiskFull => ErrorKind::Full,
+        ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => ErrorKind::Corrupt,
+        ErrorCode::DatabaseBusy
+        | ErrorCode::DatabaseLocked
+        | ErrorCode::SystemIoFailure
+        | ErrorCode::CannotOpen
+        | ErrorCode::OutOfMemory
+        | ErrorCode::PermissionDenied
+        | ErrorCode::ReadOnly
+        | ErrorCode::FileLockingProtocolFailed
+        | ErrorCode::OperationInterrupted => ErrorKind::Unavailable,
+        _ => ErrorKind::Internal,
+    }
+}
+
+fn is_damage(error: &rusqlite::Error) -> bool {
+    kind_of(error) == ErrorKind::Corrupt
+}
+
+fn is_sync_failure(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_extended_error_code();
+    matches!(code, Some(ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC))
+}
+
+/// Runs what reads or writes files on a thread made for that.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    result_of(tokio::task::spawn_blocking(work).await)
+}
+
+/// The same, while `progress` is told by the caller's thread.
+async fn blocking_with_progress<T: Send + 'static>(
+    progress: Progress<'_>,
+    work: impl FnOnce(Progress<'_>) -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let (tell, mut told) = watch::channel((0, 0));
+    let task = tokio::task::spawn_blocking(move || {
+        work(&|done, in_all| {
+            let _ = tell.send((done, in_all)); // who asked may have gone away
+        })
+    });
+    while told.changed().await.is_ok() {
+        let (done, in_all) = *told.borrow_and_update();
+        progress(done, in_all);
+    }
+    result_of(task.await)
+}
+
+fn result_of<T>(joined: Result<Result<T, Error>, JoinError>) -> Result<T, Error> {
+    joined.unwrap_or_else(|error| {
+        Err(Error::new(ErrorKind::Internal, "an archive task ended early").with_source(error))
+    })
+}
+
+/// The engine as doors and operators see it.
+struct Sqlite {
+    shared: Arc<Shared>,
+    /// `None` when read-only.
+    queue: Option<Queue>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Drop for Sqlite {
+    fn drop(&mut self) {
+        self.shared.checkpointer.stop(); // the writer ends by itself when its queue is gone
+    }
+}
+
+impl Sqlite {
+    /// Does something with one of the reading connections.
+    async fn read<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        work: impl FnOnce(&Shared, &mut Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Error> {
+        let shared = self.shared.clone();
+        let permit = shared.readers.permits.clone().acquire_owned().await;
+        let permit =
+            permit.map_err(|error| Error::new(ErrorKind::Internal, "no reader").with_source(error))?;
+        blocking(move || {
+            let result = shared.readers.read(|connection| work(&shared, connection));
+            drop(permit);
+            result.map_err(|error| shared.failed(what, error))
+        })
+        .await
+    }
+
+    /// The queue, until the archive is closed.
+    fn queue(&self) -> Result<&Queue, Error> {
+        self.queue.as_ref().filter(|queue| !queue.is_closed()).ok_or_else(closed)
+    }
+}
+
+#[async_trait]
+impl Archive for Sqlite {
+    async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
+        check_batch(&messages)?;
+        self.queue()?.append(messages).await
+    }
+
+    async fn query(&self, query: &Query) -> Result<Page, Error> {
+        query.check_bounds()?;
+        let ask = Ask::new(&self.shared, query);
+        let page =
+            self.read("query", move |shared, connection| query::query(shared, connection, ask)).await?;
+        page.ok_or_else(|| match query.cursor {
+            Some(Cursor::Message(hash)) => {
+                Error::new(ErrorKind::NotFound, format!("cursor {hash} is not archived"))
+            }
+            other => Error::new(ErrorKind::Internal, format!("cursor {other:?} can't be missing")),
+        })
+    }
+}
+
+#[async_trait]
+impl Upkeep for Sqlite {
+    async fn stats(&self) -> Result<Stats, Error> {
+        self.read("read the statistics of", |shared, connection| {
+            let snapshot = connection.transaction()?;
+            let (messages, body_bytes) = schema::totals(&snapshot)?;
+            Ok(Stats {
+                engine: "sqlite",
+                messages,
+                topics: schema::topics(&snapshot)?,
+                body_bytes,
+                disk_bytes: shared.disk_bytes(),
+                oldest: schema::timestamp(&snapshot, schema::OLDEST)?,
+                newest: schema::timestamp(&snapshot, schema::NEWEST)?,
+                damaged: shared.metrics.damaged.get(),
+                parts: Vec::new(),
+            })
+        })
+        .await
+    }
+
+    fn health(&self) -> Health {
+        let refusal = self.shared.refusal.get();
+        Health {
+            problem: refusal.map(|(why, _)| why.clone()),
+            since: refusal.map(|(_, since)| *since),
+            ..Health::default()
+        }
+    }
+
+    async fn prune(&self, policy: &Retention, now: Timestamp) -> Result<Pruned, Error> {
+        self.queue()?;
+        let (shared, policy) = (self.shared.clone(), *policy);
+        blocking(move || retention::prune(&shared, &policy, now)).await
+    }
+
+    async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
+        let shared = self.shared.clone();
+        blocking_with_progress(progress, move |progress| check::check(&shared, progress)).await
+    }
+
+    async fn rebuild(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
+        self.queue()?;
+        let shared = self.shared.clone();
+        blocking_with_progress(progress, move |progress| check::rebuild(&shared, progress)).await
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        let Some(queue) = &self.queue else { return Ok(()) };
+        queue.close().await;
+        let threads = std::mem::take(&mut *self.threads.lock());
+        let shared = self.shared.clone();
+        blocking(move || shared.close(threads)).await
+    }
+}

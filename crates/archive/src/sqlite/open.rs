@@ -1,0 +1,264 @@
+//! Opening: whose file it is, who else writes to it, and making it where there is none.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fs::{File, OpenOptions, TryLockError},
+    io::{Read, Write},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use restante_core::ErrorKind;
+use rusqlite::Connection;
+use tracing::info;
+
+use super::{
+    Shared, Sqlite, append,
+    append::Writer,
+    checkpoint::{self, Checkpointer},
+    known::Known,
+    readers::Readers,
+    schema,
+};
+use crate::{Config, Error, group};
+
+/// What every SQLite file begins with.
+const MAGIC: &[u8] = b"SQLite format 3\0";
+/// Where the header has the version of the tables and the mark of the program, big-endian.
+const USER_VERSION_AT: usize = 60;
+const APPLICATION_ID_AT: usize = 68;
+const HEADER_BYTES: u64 = 100;
+
+/// Opens the archive in a file, and makes it when it isn't there.
+pub(super) fn open(file: &Path, config: &Config) -> Result<Arc<Sqlite>, Error> {
+    let file = std::path::absolute(file).map_err(|error| Error::io("find", &shown(file), error))?;
+    let file = real_path(&file); // log and lock lie beside the file, not beside a link to it
+    let is_there = check_owner(&file)?;
+    if config.read_only {
+        if !is_there {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no archive in {}", shown(&file))));
+        }
+        return open_to_read(file, config);
+    }
+    let lock = create_and_lock(&file)?;
+    if !check_owner(&file)? {
+        create(&file)?;
+        info!(file = %file.display(), "archive created");
+    }
+    open_to_write(file, config, lock)
+}
+
+fn open_to_read(file: PathBuf, config: &Config) -> Result<Arc<Sqlite>, Error> {
+    let shared = Arc::new(load(file, config, None, None, Checkpointer::idle())?);
+    Ok(Arc::new(Sqlite { shared, queue: None, threads: Mutex::default() }))
+}
+
+fn open_to_write(file: PathBuf, config: &Config, lock: File) -> Result<Arc<Sqlite>, Error> {
+    let connected = schema::connect_to_write(&file, config.sqlite.cache_bytes)
+        .and_then(|connection| Ok((connection, Checkpointer::for_file(&file)?)));
+    let (connection, checkpointer) = connected.map_err(|error| super::failed("open", &file, error))?;
+    check_tables(&file, &connection, &schema::STATEMENTS)?;
+    let shared = Arc::new(load(file, config, Some(Writer { connection }), Some(lock), checkpointer)?);
+    let (queue, waiting) = group::queue(config.sqlite.queue_bytes);
+    let started = append::start(shared.clone(), waiting)
+        .and_then(|writer| Ok(vec![writer, checkpoint::start(shared.clone())?]));
+    let threads = started.map_err(|error| Error::io("start", "a thread of the archive", error))?;
+    Ok(Arc::new(Sqlite { shared, queue: Some(queue), threads: Mutex::new(threads) }))
+}
+
+fn load(
+    file: PathBuf,
+    config: &Config,
+    writer: Option<Writer>,
+    lock: Option<File>,
+    checkpointer: Checkpointer,
+) -> Result<Shared, Error> {
+    let readers = Readers::new(&file, config);
+    let mut known = Known::new(config.topic_bits);
+    let loaded = readers.read(|connection| {
+        let snapshot = connection.transaction()?;
+        known.load_new(&snapshot)
+    });
+    loaded.map_err(|error| super::failed("load the topics of", &file, error))?;
+    Ok(Shared {
+        is_read_only: config.read_only,
+        topic_bits: config.topic_bits,
+        known: known.into(),
+        readers,
+        writer: Mutex::new(writer),
+        checkpointer,
+        clock: config.clock.clone(),
+        metrics: config.metrics.clone(),
+        refusal: Default::default(),
+        damaged: Default::default(),
+        lock: Mutex::new(lock),
+        _in_use: InUse::new(&file),
+        file,
+    })
+}
+
+fn shown(file: &Path) -> String {
+    file.display().to_string()
+}
+
+/// The path with something behind its name.
+pub(super) fn beside(file: &Path, suffix: &str) -> PathBuf {
+    let mut path = OsString::from(file);
+    path.push(suffix);
+    path.into()
+}
+
+/// Whether there is an archive in a file: ours, and of a version that is understood. An empty file is none yet. What belongs
+/// to others is refused before SQLite gets to see it, which might write its log into the file.
+fn check_owner(file: &Path) -> Result<bool, Error> {
+    let header = match read_header(file) {
+        Ok(None) => return Ok(true),
+        Ok(Some(header)) => header,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(Error::io("read", &shown(file), error)),
+    };
+    if header.is_empty() {
+        return Ok(false);
+    }
+    let number = |at: usize| header.get(at..)?.first_chunk::<4>().copied().map(i32::from_be_bytes);
+    let refuse = |what: String| Err(Error::new(ErrorKind::Corrupt, what));
+    if !header.starts_with(MAGIC) {
+        return refuse(format!("{} is no SQLite database: name another file", shown(file)));
+    }
+    if number(APPLICATION_ID_AT) != Some(schema::APPLICATION_ID) {
+        return refuse(format!(
+            "{} is a database of another program: name another file, and take over what is in this one with \
+             'restante archive import'",
+            shown(file)
+        ));
+    }
+    match number(USER_VERSION_AT) {
+        Some(schema::VERSION) => Ok(true),
+        Some(newer) if newer > schema::VERSION => refuse(format!(
+            "{} has format version {newer}, and this program knows versions up to {}: open it with the version that \
+             wrote it",
+            shown(file),
+            schema::VERSION
+        )),
+        other => refuse(format!("{} has format version {other:?}, which never was", shown(file))),
+    }
+}
+
+/// The first bytes of a file; `None` when an archive of this process has it open.
+///
+/// A process loses all its POSIX locks on a file as soon as it closes the file anywhere, and SQLite would not notice
+/// (sqlite.org/howtocorrupt.html, 2.2). So a file is only read where nobody in this process has it open.
+fn read_header(file: &Path) -> std::io::Result<Option<Vec<u8>>> {
+    let in_use = IN_USE.lock();
+    if in_use.contains_key(&real_path(file)) {
+        return Ok(None);
+    }
+    let mut header = Vec::new();
+    File::open(file)?.take(HEADER_BYTES).read_to_end(&mut header)?;
+    Ok(Some(header))
+}
+
+/// The files that archives of this process have open, and how often.
+static IN_USE: Mutex<BTreeMap<PathBuf, usize>> = Mutex::new(BTreeMap::new());
+
+fn real_path(file: &Path) -> PathBuf {
+    file.canonicalize().unwrap_or_else(|_| file.to_owned())
+}
+
+/// A file is in use as long as this lives.
+pub(super) struct InUse(PathBuf);
+
+impl InUse {
+    fn new(file: &Path) -> Self {
+        let path = real_path(file);
+        *IN_USE.lock().entry(path.clone()).or_insert(0) += 1;
+        Self(path)
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let mut in_use = IN_USE.lock();
+        if let Some(times) = in_use.get_mut(&self.0) {
+            *times -= 1;
+            if *times == 0 {
+                in_use.remove(&self.0);
+            }
+        }
+    }
+}
+
+/// Makes sure that this process is the only one that writes.
+fn create_and_lock(file: &Path) -> Result<File, Error> {
+    let folder = file.parent().unwrap_or(Path::new("/"));
+    create_folder(folder).map_err(|error| Error::io("create", &shown(folder), error))?;
+    let name = beside(file, ".lock");
+    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&name);
+    let mut lock = opened.map_err(|error| Error::io("open", &shown(&name), error))?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::Error(error)) => return Err(Error::io("lock", &shown(&name), error)),
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            let holder = match lock.read_to_string(&mut holder) {
+                Ok(_) => holder.trim(),
+                Err(_) => "another process",
+            };
+            let advice = "stop it, or name another file; reading is possible beside it";
+            let what = format!("archive {} is in use by {holder}: {advice}", shown(file));
+            return Err(Error::new(ErrorKind::Conflict, what));
+        }
+    }
+    let note = format!("process {}\n", std::process::id());
+    let written = lock.set_len(0).and_then(|()| lock.write_all(note.as_bytes()));
+    written.map_err(|error| Error::io("write", &shown(&name), error))?;
+    Ok(lock)
+}
+
+/// Creates a folder and makes it durable in the folders above it.
+fn create_folder(folder: &Path) -> std::io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(folder)?;
+    for above in folder.ancestors().skip(1) {
+        File::open(above)?.sync_all()?;
+    }
+    Ok(())
+}
+
+/// Makes an archive under another name first, so that under its own it is whole.
+fn create(file: &Path) -> Result<(), Error> {
+    let new = beside(file, ".new");
+    for leftover in [new.clone(), beside(&new, "-wal"), beside(&new, "-shm"), beside(&new, "-journal")] {
+        match std::fs::remove_file(&leftover) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::io("remove", &shown(&leftover), error));
+            }
+            _ => {}
+        }
+    }
+    schema::create(&new).map_err(|error| super::failed("create", &new, error))?;
+    put_in_place(&new, file).map_err(|error| Error::io("create", &shown(file), error))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the folder is synced behind it")]
+fn put_in_place(new: &Path, file: &Path) -> std::io::Result<()> {
+    File::open(new)?.sync_all()?;
+    std::fs::rename(new, file)?;
+    File::open(file.parent().unwrap_or(Path::new("/")))?.sync_all()
+}
+
+/// Whether every statement fits the tables that are there.
+fn check_tables(file: &Path, connection: &Connection, statements: &[&str]) -> Result<(), Error> {
+    for sql in statements {
+        connection.prepare_cached(sql).map_err(|error| {
+            let what =
+                format!("{} has not the tables of an archive: restore it from a copy: {error}", shown(file));
+            Error::new(ErrorKind::Corrupt, what).with_source(error)
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,53 @@
+//! Connections that read, lent to one query each.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use rusqlite::Connection;
+use tokio::sync::Semaphore;
+
+use super::schema;
+use crate::Config;
+
+/// Connections are made when they are needed, and kept.
+pub(super) struct Readers {
+    file: PathBuf,
+    cache_bytes: usize,
+    idle: Mutex<Vec<Connection>>,
+    /// As many as there may be connections at work.
+    pub(super) permits: Arc<Semaphore>,
+}
+
+impl Readers {
+    pub(super) fn new(file: &Path, config: &Config) -> Self {
+        Self {
+            file: file.to_owned(),
+            cache_bytes: config.sqlite.cache_bytes,
+            idle: Mutex::default(),
+            permits: Arc::new(Semaphore::new(config.sqlite.readers.clamp(1, Semaphore::MAX_PERMITS))),
+        }
+    }
+
+    /// Does something with a connection, which must not be left in a transaction. Doors come with a permit.
+    pub(super) fn read<T>(
+        &self,
+        work: impl FnOnce(&mut Connection) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        let idle = self.idle.lock().pop();
+        let mut connection = match idle {
+            Some(connection) => connection,
+            None => schema::connect_to_read(&self.file, self.cache_bytes)?,
+        };
+        let result = work(&mut connection);
+        self.idle.lock().push(connection);
+        result
+    }
+
+    /// Lets go of the connections that nobody uses.
+    pub(super) fn disconnect(&self) {
+        self.idle.lock().clear();
+    }
+}

@@ -1,0 +1,196 @@
+//! The engines under test: whether each is to be had, where its archive lies during a test, and that nothing stays behind.
+
+use std::{
+    env,
+    future::Future,
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use libtest_mimic::{Arguments, Completion, Trial};
+use restante_archive::{Config, EngineUrl, LogConfig, Opened, PostgresConfig, PostgresUrl, open};
+use tokio_postgres::NoTls;
+
+/// Names the PostgreSQL server, as `dev/services/with postgres` sets it.
+const POSTGRES_URL: &str = "RESTANTE_POSTGRES_URL";
+/// Engines, divided by commas, whose tests must not be ignored.
+const REQUIRE: &str = "RESTANTE_TEST_REQUIRE";
+/// A trial on PostgreSQL takes two archives at most of a handful of connections each: so many fit into the hundred that a
+/// server allows by default.
+const TRIALS_AT_ONCE_MAX: usize = 8;
+/// How long the remains of a test may take to go.
+const CLEANING_SECONDS_MAX: u64 = 60;
+
+/// An engine under test, in one of its shapes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    Memory,
+    Log,
+    /// Windows of a second and segments of three messages, so that every query crosses many.
+    LogSmall,
+    Sqlite,
+    Postgres,
+    /// Partitions of a second, so that every query crosses many.
+    PostgresSmall,
+}
+
+impl Engine {
+    pub const ALL: [Self; 6] =
+        [Self::Memory, Self::Log, Self::LogSmall, Self::Sqlite, Self::Postgres, Self::PostgresSmall];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Log => "log",
+            Self::LogSmall => "log-small",
+            Self::Sqlite => "sqlite",
+            Self::Postgres => "postgres",
+            Self::PostgresSmall => "postgres-small",
+        }
+    }
+
+    /// Whether it forgets what it has when it is closed.
+    pub fn is_volatile(self) -> bool {
+        self == Self::Memory
+    }
+
+    /// Why it isn't to be had here.
+    fn missing(self) -> Option<String> {
+        let (is_built, needs_server) = match self {
+            Self::Memory | Self::Log | Self::LogSmall => (true, false),
+            Self::Sqlite => (cfg!(feature = "sqlite"), false),
+            Self::Postgres | Self::PostgresSmall => (cfg!(feature = "postgres"), true),
+        };
+        if !is_built {
+            return Some("this build is without the engine".to_owned());
+        }
+        (needs_server && postgres_url().is_none()).then(|| format!("{POSTGRES_URL} is not set"))
+    }
+
+    /// Whether RESTANTE_TEST_REQUIRE names it; all its shapes go by one name.
+    fn is_required(self) -> bool {
+        let name = self.name().trim_end_matches("-small");
+        let required = env::var(REQUIRE).unwrap_or_default();
+        required.split(',').any(|required| required.trim() == name)
+    }
+}
+
+fn postgres_url() -> Option<String> {
+    env::var(POSTGRES_URL).ok().filter(|url| !url.is_empty())
+}
+
+/// The command line, with no more trials at once than a server has room for.
+pub fn arguments() -> Arguments {
+    let mut arguments = Arguments::from_args();
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    arguments.test_threads.get_or_insert(cores.min(TRIALS_AT_ONCE_MAX));
+    arguments
+}
+
+/// A test named for an engine and for what holds on it. Where the engine isn't to be had it is ignored; where it is required
+/// but not to be had, it fails.
+pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
+    Trial::ignorable_test(format!("{}::{name}", engine.name()), move || match engine.missing() {
+        None => {
+            test();
+            Ok(Completion::Completed)
+        }
+        Some(why) if engine.is_required() => {
+            Err(format!("{REQUIRE} names this engine, but it isn't to be had: {why}").into())
+        }
+        Some(why) => Ok(Completion::ignored_with(why)),
+    })
+}
+
+/// Runs an asynchronous test with a new place for archives.
+pub fn run<F: Future<Output = ()>>(engine: Engine, test: impl FnOnce(Arc<Place>) -> F) {
+    // The place goes after the runtime, and with it after all connections, also when the test fails.
+    let place = Arc::new(Place::new(engine));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(test(place.clone()));
+}
+
+/// Where the archive of one test lies: a folder, a schema. Both go with it.
+pub struct Place {
+    pub engine: Engine,
+    /// How the archive is opened.
+    pub config: Config,
+    _folder: tempfile::TempDir,
+}
+
+impl Place {
+    pub fn new(engine: Engine) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config::new(url(engine, &folder));
+        config.topic_bits = super::topic_bits;
+        // Few connections, so that many tests at once find room in one server.
+        config.postgres = PostgresConfig { read_connections: 2, write_connections: 1, ..config.postgres };
+        match engine {
+            Engine::LogSmall => {
+                config.log =
+                    LogConfig { window_seconds: 1, segment_messages: 3, open_segments: 2, ..config.log };
+            }
+            Engine::PostgresSmall => config.postgres.window_seconds = 1,
+            Engine::Memory | Engine::Log | Engine::Sqlite | Engine::Postgres => {}
+        }
+        Self { engine, config, _folder: folder }
+    }
+
+    pub async fn open(&self) -> Opened {
+        open(self.config.clone()).await.unwrap()
+    }
+
+    pub async fn reopen(&self, opened: Opened) -> Opened {
+        opened.upkeep.close().await.unwrap();
+        drop(opened);
+        self.open().await
+    }
+
+    pub async fn open_read_only(&self) -> Opened {
+        open(Config { read_only: true, ..self.config.clone() }).await.unwrap()
+    }
+}
+
+fn url(engine: Engine, folder: &tempfile::TempDir) -> EngineUrl {
+    match engine {
+        Engine::Memory => EngineUrl::Memory,
+        Engine::Log | Engine::LogSmall => EngineUrl::Log(folder.path().join("archive")),
+        Engine::Sqlite => EngineUrl::Sqlite(folder.path().join("archive.db")),
+        Engine::Postgres | Engine::PostgresSmall => {
+            let server: PostgresUrl = postgres_url().unwrap().parse().unwrap();
+            let schema = format!("t_{:016x}", RandomState::new().hash_one("schema"));
+            EngineUrl::Postgres(server.with_schema(&schema).unwrap())
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let EngineUrl::Postgres(url) = self.config.url.clone() else { return };
+        // On a thread of its own, because this one may belong to a runtime.
+        let dropped = thread::spawn(move || drop_schema(&url)).join();
+        let is_dropped = matches!(dropped, Ok(Ok(())));
+        if !is_dropped && thread::panicking() {
+            eprintln!("the schema of the failed test stays behind: {dropped:?}");
+        } else {
+            assert!(is_dropped, "the test's schema can't be dropped: {dropped:?}");
+        }
+    }
+}
+
+fn drop_schema(url: &PostgresUrl) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let work = async {
+        let (client, connection) = tokio_postgres::connect(url.connection(), NoTls).await?;
+        let connection = tokio::spawn(connection);
+        client.batch_execute(&format!("DROP SCHEMA IF EXISTS {} CASCADE", url.schema())).await?;
+        drop(client);
+        connection.await.unwrap()
+    };
+    let limit = Duration::from_secs(CLEANING_SECONDS_MAX);
+    let done = runtime.block_on(async { tokio::time::timeout(limit, work).await });
+    let done: Result<(), tokio_postgres::Error> = done.map_err(|elapsed| elapsed.to_string())?;
+    done.map_err(|error| format!("{error}: {:?}", std::error::Error::source(&error)))
+}

@@ -1,0 +1,260 @@
+//! What holds of the `postgres` engine alone: its plans, lost connections, tables that a crash has left.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test ends where something is not as it should be"
+)]
+
+mod common;
+
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use common::{
+    engines::{self, Engine, Place},
+    message, sorted, walk,
+};
+use restante_archive::{Config, EngineUrl, Message, PostgresUrl, Query, Topics, open, postgres_statements};
+use restante_core::{ErrorKind, Timestamp};
+use tokio_postgres::{Client, NoTls};
+
+const SECOND: i64 = 1_000_000_000;
+const DAY: i64 = 86_400 * SECOND;
+
+type Run = fn(Arc<Place>) -> Pin<Box<dyn Future<Output = ()>>>;
+
+/// Lists test functions by name.
+macro_rules! promises {
+    ($($promise:ident),* $(,)?) => { [$((stringify!($promise), (|place| Box::pin($promise(place))) as Run)),*] };
+}
+
+fn main() {
+    let promises = promises![
+        every_statement_goes_by_an_index,
+        no_query_reads_a_whole_table,
+        connections_that_are_cut_are_replaced,
+        tables_that_a_crash_has_left_are_removed,
+        a_prune_finishes_what_another_began,
+        a_database_that_is_away_is_unavailable,
+        a_newer_layout_is_refused,
+        a_reader_of_nothing_finds_nothing,
+        what_people_read_has_names,
+    ];
+    let mut trials = Vec::new();
+    for (name, promise) in promises {
+        let engine = Engine::Postgres;
+        trials.push(engines::trial(engine, name, move || engines::run(engine, promise)));
+    }
+    libtest_mimic::run(&engines::arguments(), trials).exit();
+}
+
+fn url(place: &Place) -> &PostgresUrl {
+    match &place.config.url {
+        EngineUrl::Postgres(url) => url,
+        other => panic!("{other} is no database"),
+    }
+}
+
+/// A connection beside the archive's own.
+async fn client(place: &Place) -> Client {
+    let (client, connection) = tokio_postgres::connect(url(place).connection(), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute(&format!("SET search_path = {}", url(place).schema())).await.unwrap();
+    client
+}
+
+async fn texts(client: &Client, sql: &str) -> Vec<String> {
+    client.query(sql, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
+}
+
+const LEAVES: &str = "SELECT relname::text FROM pg_class WHERE relkind = 'r' AND relname ~ '^messages_[0-9]+$' \
+                      AND relnamespace = current_schema()::regnamespace";
+
+/// Three days with 3,000 messages on 30 topics.
+fn three_days() -> Vec<Message> {
+    (0..3_000).map(|n| message(n * 86 * SECOND, n as u8, &format!("{:03}", n % 30))).collect()
+}
+
+async fn every_statement_goes_by_an_index(place: Arc<Place>) {
+    let opened = place.open().await;
+    opened.archive.append(three_days()).await.unwrap();
+    let client = client(&place).await;
+    let leaf = texts(&client, LEAVES).await.remove(0);
+    let (settings, statements) = postgres_statements(&leaf);
+    client.batch_execute(&settings).await.unwrap();
+    assert_eq!(statements.len(), 21);
+    for (number, (name, sql)) in statements.iter().enumerate() {
+        client.batch_execute(&format!("PREPARE s{number} AS {sql}")).await.unwrap();
+        let row = client
+            .query_one(
+                "SELECT array_length(parameter_types, 1) FROM pg_prepared_statements WHERE name = $1",
+                &[&format!("s{number}")],
+            )
+            .await
+            .unwrap();
+        let parameters: i32 = row.get(0);
+        let nulls = vec!["NULL"; parameters as usize].join(", ");
+        let plan = texts(&client, &format!("EXPLAIN EXECUTE s{number} ({nulls})")).await.join("\n");
+        assert!(plan.contains("Index Scan") || plan.contains("Index Only Scan"), "{name}: {plan}");
+        assert!(!plan.contains("Seq Scan") && !plan.contains("Bitmap"), "{name}: {plan}");
+        // Only the rows of few topics or hashes are sorted, and never those of a range.
+        let sorts = plan.matches("Sort  ").count();
+        let may_sort = name.contains("Merge") || name.contains("Hashes");
+        assert!(sorts == 0 || may_sort, "{name}: {plan}");
+        let walks_the_order = name.contains("access: All") || name.contains("access: Scan");
+        assert!(!walks_the_order || plan.contains("_pkey"), "{name}: {plan}");
+        assert!(!name.contains("Merge") || plan.contains("_by_topic"), "{name}: {plan}");
+        assert!(!name.to_lowercase().contains("hash,") || plan.contains("_by_hash"), "{name}: {plan}");
+    }
+}
+
+async fn no_query_reads_a_whole_table(place: Arc<Place>) {
+    let opened = place.open().await;
+    opened.archive.append(three_days()).await.unwrap();
+    let client = client(&place).await;
+    let hashes = three_days().iter().take(5).map(|message| message.message_hash).collect();
+    let list = |topics: &[&str]| Topics::List(topics.iter().map(|topic| (*topic).to_owned()).collect());
+    let queries = [
+        Query::default(),
+        Query { topics: list(&["003"]), ..Query::default() },
+        Query { topics: list(&["001", "002", "003", "004"]), limit: 1_000, ..Query::default() },
+        Query { hashes, ..Query::default() },
+    ];
+    for query in queries {
+        let found = walk(&*opened.archive, query.clone()).await.concat();
+        assert!(!found.is_empty(), "{query:?}");
+    }
+    opened.upkeep.close().await.unwrap();
+    // Counters are told when a connection ends, a little later.
+    let by_index = "SELECT relname::text FROM pg_stat_user_tables \
+                    WHERE schemaname = current_schema() AND relname ~ '^messages' AND idx_tup_fetch > 0";
+    while texts(&client, by_index).await.len() < 3 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let scanned = "SELECT relname::text FROM pg_stat_user_tables \
+                   WHERE schemaname = current_schema() AND relname ~ '^messages' AND seq_tup_read > 0";
+    assert_eq!(texts(&client, scanned).await, [""; 0]);
+}
+
+async fn connections_that_are_cut_are_replaced(place: Arc<Place>) {
+    let mut config = place.config.clone();
+    let name = url(&place).schema().to_owned();
+    let mut named: String = url(&place).connection().to_owned();
+    named.push_str(&format!("?application_name={name}"));
+    config.url = EngineUrl::Postgres(named.parse::<PostgresUrl>().unwrap().with_schema(&name).unwrap());
+    let opened = open(config).await.unwrap();
+    let client = client(&place).await;
+    let cut =
+        format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '{name}'");
+    let mut stored = Vec::new();
+    for n in 0..60 {
+        let batch: Vec<Message> = (0..20).map(|m| message((n * 20 + m) * SECOND, 1, "topic")).collect();
+        if n % 5 == 0 {
+            client.batch_execute(&cut).await.unwrap();
+        }
+        // What an append that met the cut says is not promised; what it promised is there.
+        if opened.archive.append(batch.clone()).await.is_ok() {
+            stored.extend(batch);
+        } else {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    assert!(stored.len() > 400, "{} messages", stored.len());
+    let mut answer = opened.archive.query(&Query::default()).await;
+    for _ in 0..20 {
+        if answer.is_ok() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        answer = opened.archive.query(&Query::default()).await;
+    }
+    answer.unwrap();
+    let found = walk(&*opened.archive, Query { limit: 1_000, ..Query::default() }).await.concat();
+    for row in sorted(&stored) {
+        assert!(found.contains(&row), "{row:?} was promised");
+    }
+    assert_eq!(opened.upkeep.health().problem, None);
+}
+
+async fn tables_that_a_crash_has_left_are_removed(place: Arc<Place>) {
+    let opened = place.open().await;
+    opened.archive.append(three_days()).await.unwrap();
+    let client = client(&place).await;
+    let before = texts(&client, LEAVES).await.len();
+    // A prune that ended between taking a window out of the catalogue and dropping its table.
+    client
+        .batch_execute(
+            "UPDATE state SET drops = drops + 1; \
+             DELETE FROM windows WHERE generation = (SELECT generation FROM windows ORDER BY first_ns LIMIT 1)",
+        )
+        .await
+        .unwrap();
+    assert!(opened.archive.query(&Query::default()).await.unwrap().rows().all(|row| row.timestamp.0 >= DAY));
+    let policy = "capacity:1000000".parse().unwrap();
+    opened.upkeep.prune(&policy, Timestamp(3 * DAY)).await.unwrap();
+    assert_eq!(texts(&client, LEAVES).await.len(), before - 1);
+    // The window can be made again.
+    opened.archive.append(three_days()).await.unwrap();
+    let found = walk(&*opened.archive, Query { limit: 1_000, ..Query::default() }).await.concat();
+    assert_eq!(found, sorted(&three_days()));
+}
+
+async fn a_prune_finishes_what_another_began(place: Arc<Place>) {
+    let opened = place.open().await;
+    opened.archive.append(three_days()).await.unwrap();
+    let client = client(&place).await;
+    let leaf =
+        texts(&client, "SELECT 'messages_' || generation FROM windows ORDER BY first_ns LIMIT 1").await;
+    // A reader of the partitioned table holds the detaching up until its time is over.
+    let mut reader = self::client(&place).await;
+    let reading = reader.transaction().await.unwrap();
+    reading.query("SELECT count(*) FROM messages", &[]).await.unwrap();
+    let detach = format!(
+        "SET statement_timeout = 500; ALTER TABLE messages DETACH PARTITION {} CONCURRENTLY",
+        leaf[0]
+    );
+    for statement in detach.split("; ") {
+        let _ = client.batch_execute(statement).await; // the second is cut off
+    }
+    let pending = "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhdetachpending \
+                   AND inhparent = 'messages'::regclass";
+    assert_eq!(texts(&client, pending).await, leaf);
+    drop(reading);
+    let pruned = opened.upkeep.prune(&"time:86400".parse().unwrap(), Timestamp(2 * DAY)).await.unwrap();
+    assert_eq!(pruned.parts, 1);
+    assert!(!texts(&client, LEAVES).await.contains(&leaf[0]));
+}
+
+async fn a_database_that_is_away_is_unavailable(_: Arc<Place>) {
+    // Port 1 of loopback: nobody listens there.
+    let url: EngineUrl = "postgres://nobody@127.0.0.1:1/none".parse().unwrap();
+    let error = open(Config::new(url.clone())).await.err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let opened = open(Config { is_lazy: true, ..Config::new(url) }).await.unwrap();
+    assert!(opened.upkeep.health().problem.is_some() && opened.upkeep.health().since.is_some());
+    let error = opened.archive.query(&Query::default()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    let error = opened.archive.append(vec![message(1, 1, "topic")]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    opened.upkeep.close().await.unwrap();
+}
+
+async fn a_newer_layout_is_refused(place: Arc<Place>) {
+    place.open().await.upkeep.close().await.unwrap();
+    let client = client(&place).await;
+    client.batch_execute("INSERT INTO version (version) VALUES (1000)").await.unwrap();
+    let error = open(place.config.clone()).await.err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("1000"), "{error}");
+}
+
+async fn a_reader_of_nothing_finds_nothing(place: Arc<Place>) {
+    let error = open(Config { read_only: true, ..place.config.clone() }).await.err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+}
+
+async fn what_people_read_has_names(place: Arc<Place>) {
+    let opened = place.open().await;
+    opened.archive.append(vec![message(3 * DAY, 7, "/toy/1/chat/proto")]).await.unwrap();
+    let sql = "SELECT at::date || ' ' || channel || ' ' || topic || ' ' || left(hash, 2) FROM readable";
+    assert_eq!(texts(&client(&place).await, sql).await, ["1970-01-04 chan /toy/1/chat/proto 07"]);
+}

@@ -1,0 +1,163 @@
+//! An engine that can be switched off, over the reference model.
+#![allow(dead_code, reason = "each test target uses a part of it")]
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use restante_archive::{
+    Appended, Archive, Config, Error, Health, Message, Opened, Page, Pruned, Query, Report, Retention, Stats,
+    Upkeep, open,
+};
+use restante_core::{ErrorKind, Key, Timestamp};
+
+/// What the engine does with the next append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    On,
+    /// Answers that it is unavailable.
+    Off,
+    /// Works so often, and is off then.
+    OnFor(usize),
+    /// Never answers.
+    Hangs,
+    /// Stores, and answers that it is unavailable.
+    LosesAnswers,
+    /// Answers every append with an error of this kind.
+    Fails(ErrorKind),
+    /// Refuses every batch with this message as invalid.
+    Refuses(Key),
+}
+
+/// See the module.
+pub(crate) struct Switch {
+    model: Opened,
+    mode: Mutex<Mode>,
+    problem: Mutex<Option<String>>,
+    /// The keys of each batch that came, whatever became of it.
+    asked: Mutex<Vec<Vec<Key>>>,
+}
+
+impl Switch {
+    pub(crate) async fn new(mode: Mode) -> Arc<Self> {
+        let model = open(Config::new("memory:".parse().unwrap())).await.unwrap();
+        let (problem, asked) = Default::default();
+        Arc::new(Self { model, mode: Mutex::new(mode), problem, asked })
+    }
+
+    pub(crate) fn set(&self, mode: Mode) {
+        *self.mode.lock().unwrap() = mode;
+    }
+
+    /// What its health says.
+    pub(crate) fn set_problem(&self, problem: &str) {
+        *self.problem.lock().unwrap() = Some(problem.to_owned());
+    }
+
+    pub(crate) fn asked(&self) -> Vec<Vec<Key>> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    /// What it has stored.
+    pub(crate) fn archive(&self) -> &dyn Archive {
+        &*self.model.archive
+    }
+
+    pub(crate) async fn count(&self) -> u64 {
+        self.model.upkeep.stats().await.unwrap().messages
+    }
+
+    pub(crate) fn opened(self: &Arc<Self>) -> Opened {
+        Opened { archive: self.clone(), upkeep: self.clone() }
+    }
+
+    fn mode(&self) -> Mode {
+        let mut mode = self.mode.lock().unwrap();
+        let now = *mode;
+        if let Mode::OnFor(left) = now {
+            *mode = left.checked_sub(1).map_or(Mode::Off, Mode::OnFor);
+            return if left == 0 { Mode::Off } else { Mode::On };
+        }
+        now
+    }
+}
+
+fn away() -> Error {
+    Error::new(ErrorKind::Unavailable, "switched off")
+}
+
+#[async_trait]
+impl Archive for Switch {
+    async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
+        let keys: Vec<Key> = messages.iter().map(Message::key).collect();
+        self.asked.lock().unwrap().push(keys.clone());
+        tokio::task::yield_now().await; // as an engine does that has work to do
+        match self.mode() {
+            Mode::On => self.model.archive.append(messages).await,
+            Mode::Off | Mode::OnFor(_) => Err(away()),
+            Mode::Hangs => std::future::pending().await,
+            Mode::LosesAnswers => {
+                self.model.archive.append(messages).await?;
+                Err(away())
+            }
+            Mode::Fails(kind) => Err(Error::new(kind, "as the test wanted")),
+            Mode::Refuses(key) if keys.contains(&key) => {
+                Err(Error::new(ErrorKind::Invalid, "as the test wanted"))
+            }
+            Mode::Refuses(_) => self.model.archive.append(messages).await,
+        }
+    }
+
+    async fn query(&self, query: &Query) -> Result<Page, Error> {
+        let mode = *self.mode.lock().unwrap();
+        match mode {
+            Mode::Off | Mode::OnFor(_) | Mode::LosesAnswers => Err(away()),
+            Mode::Hangs => std::future::pending().await,
+            Mode::On | Mode::Fails(_) | Mode::Refuses(_) => self.model.archive.query(query).await,
+        }
+    }
+}
+
+#[async_trait]
+impl Upkeep for Switch {
+    async fn stats(&self) -> Result<Stats, Error> {
+        self.model.upkeep.stats().await
+    }
+
+    fn health(&self) -> Health {
+        Health { problem: self.problem.lock().unwrap().clone(), ..Health::default() }
+    }
+
+    async fn prune(&self, policy: &Retention, now: Timestamp) -> Result<Pruned, Error> {
+        if self.mode() == Mode::Off {
+            return Err(away());
+        }
+        self.model.upkeep.prune(policy, now).await
+    }
+
+    async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
+        self.model.upkeep.check(progress).await
+    }
+
+    async fn rebuild(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
+        self.model.upkeep.rebuild(progress).await
+    }
+
+    /// The model lives on, so that a test can look at it.
+    async fn close(&self) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// Asks again and again until it is so. It is no measurement: a slow machine has time enough.
+pub(crate) async fn wait_until<F: Future<Output = bool>>(what: &str, is_so: impl Fn() -> F) {
+    for _ in 0..24_000 {
+        if is_so().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("waited in vain until {what}");
+}

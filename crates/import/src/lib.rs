@@ -1,0 +1,87 @@
+//! Reads the archives of other servers: nwaku's and go-waku's (SQLite and PostgreSQL), and those of the Status mailserver
+//! (LevelDB and PostgreSQL). What they hold is given as messages for an archive of ours; the source is never written to.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), restante_import::Error> {
+//! use restante_import::{Options, Place, open};
+//!
+//! let place = Place::of("store.sqlite3".as_ref())?.expect("it is a database");
+//! let mut source = open(place, None, Options::default()).await?;
+//! while let Some(batch) = source.next().await? {
+//!     println!("{} messages, {} refused", batch.messages.len(), batch.refused.count);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod convert;
+mod error;
+mod leveldb;
+mod noted;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod nwaku;
+mod place;
+#[cfg(feature = "postgres")]
+mod postgres;
+mod source;
+mod status;
+
+pub use convert::Unfit;
+pub use error::Error;
+pub use noted::Noted;
+pub use place::{Owner, Place};
+pub use source::{Batch, Extent, Source};
+
+/// The pubsub topic of messages from a time that knew none: the default one of `23/WAKU2-TOPICS`.
+pub const DEFAULT_PUBSUB_TOPIC: &str = "/waku/2/default-waku/proto";
+
+/// How to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The pubsub topic of messages that come without one: those of a Status mailserver.
+    pub pubsub_topic: String,
+    /// Take a message whose stored hash is not that of its content under the hash of its content. Else it is refused.
+    pub rehash: bool,
+    /// Go on behind what was read before: a [`Batch::after`].
+    pub after: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { pubsub_topic: DEFAULT_PUBSUB_TOPIC.to_owned(), rehash: false, after: None }
+    }
+}
+
+/// Opens an archive for reading. Whose it is is found out when `owner` doesn't say it.
+///
+/// # Errors
+/// `Invalid` when there is no such archive at the place, `Unavailable` when it can't be read, `Corrupt` when it is damaged
+/// as a whole. Damage to single messages is told in [`Batch::refused`].
+pub async fn open(place: Place, owner: Option<Owner>, options: Options) -> Result<Source, Error> {
+    match place {
+        Place::Sqlite(file) => {
+            only(Owner::Nwaku, owner, "an SQLite file")?;
+            #[cfg(feature = "sqlite")]
+            return nwaku::sqlite::open(file, options).await;
+            #[cfg(not(feature = "sqlite"))]
+            Err(Error::without("sqlite", &file))
+        }
+        Place::LevelDb(folder) => {
+            only(Owner::Status, owner, "a LevelDB folder")?;
+            status::leveldb::open(folder, options).await
+        }
+        #[cfg(feature = "postgres")]
+        Place::Postgres(url) => postgres::open(&url, owner, options).await,
+        #[cfg(not(feature = "postgres"))]
+        Place::Postgres(url) => Err(Error::without("postgres", url.to_string().as_ref())),
+    }
+}
+
+fn only(owner: Owner, stated: Option<Owner>, what: &str) -> Result<(), Error> {
+    match stated {
+        Some(stated) if stated != owner => {
+            Err(Error::invalid(format!("{what} is an archive of {owner}, not of {stated}")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,190 @@
+//! nwaku's and go-waku's SQLite files, also beside a server that writes to them.
+
+use std::path::{Path, PathBuf};
+
+use restante_core::ErrorKind;
+use rusqlite::{Connection, OpenFlags, Row, config::DbConfig, types::ValueRef};
+use tokio::sync::mpsc;
+
+use super::{Columns, Dialect, Shape, TABLES, message_of, name_of, parse_after, stored_at};
+use crate::{
+    Error, Extent, Options, Owner, Source,
+    convert::Unfit,
+    source::{Gather, Read},
+};
+
+/// How long to wait for a server that has locked the file for a moment.
+const BUSY_MS_MAX: u64 = 10_000;
+/// Memory for pages: rows lie in the order of their hashes, and are read in that of time.
+const CACHE_KIB: i64 = 64 << 10;
+/// Where a file says how it is written: 2 for a journal of its own beside it (WAL).
+const WRITE_VERSION_AT: usize = 18;
+const DIALECT: Dialect = Dialect { length: "length", factor: 1, none: "NULL, NULL" };
+
+/// Opens the archive in a file.
+pub(crate) async fn open(file: PathBuf, options: Options) -> Result<Source, Error> {
+    let opening = tokio::task::spawn_blocking(move || Opened::new(file, &options));
+    let opened = opening.await.map_err(|error| Error::invalid("the reader failed").with_source(error))??;
+    let (source, put) = Source::new(Owner::Nwaku, Some(Extent::Rows(opened.rows)));
+    // It waits for the disk and for whoever takes its batches: not on one of the runtime's own threads.
+    std::thread::spawn(move || {
+        let end = opened.read(&put).map(|()| None);
+        let _ = put.blocking_send(end); // nobody is left to be told
+    });
+    Ok(source)
+}
+
+/// A file whose table was found.
+struct Opened {
+    file: PathBuf,
+    connection: Connection,
+    select: String,
+    rows: u64,
+    after: Option<i64>,
+    rehash: bool,
+}
+
+impl Opened {
+    fn new(file: PathBuf, options: &Options) -> Result<Self, Error> {
+        let after = parse_after(options.after.as_ref())?;
+        let failed = |error| failed(&file, error);
+        let connection = connect(&file)?;
+        let table = find_table(&connection).map_err(failed)?;
+        let Some((table, columns)) = table else {
+            return Err(Error::invalid(format!(
+                "{} has no archive of nwaku or go-waku: there is no table of messages",
+                file.display()
+            )));
+        };
+        let shape = Shape::of_columns(columns.iter().map(String::as_str))?;
+        let behind = after.map(|after| format!("WHERE {} >= {after}", shape.stored_at)).unwrap_or_default();
+        let count = format!("SELECT count(*) FROM {table} {behind}");
+        let rows: i64 = connection.query_row(&count, [], |row| row.get(0)).map_err(failed)?;
+        let select = shape.select(table, after, DIALECT);
+        let rows = u64::try_from(rows).unwrap_or(0);
+        Ok(Self { connection, select, rows, after, rehash: options.rehash, file })
+    }
+
+    /// Reads everything, and ends early when nobody takes it any more. It is one statement, which sees the file as it was
+    /// when it began.
+    fn read(&self, put: &mpsc::Sender<Read>) -> Result<(), Error> {
+        let failed = |error| failed(&self.file, error);
+        let mut gather = Gather::default();
+        let (mut after, mut done) = (self.after, 0);
+        let mut statement = self.connection.prepare(&self.select).map_err(failed)?;
+        let mut rows = statement.query([]).map_err(failed)?;
+        while let Some(row) = rows.next().map_err(failed)? {
+            gather.add(message_of(row, self.rehash), || name_of(row));
+            after = stored_at(row).or(after);
+            done += 1;
+            if gather.is_full() {
+                let batch = gather.take(after.map(|after| after.to_string()), done);
+                if put.blocking_send(Ok(Some(batch))).is_err() {
+                    return Ok(());
+                }
+            }
+        }
+        let last = gather.take(after.map(|after| after.to_string()), done);
+        let _ = put.blocking_send(Ok(Some(last))); // nobody is left to take it
+        Ok(())
+    }
+}
+
+/// Opens the file so that nothing is written to it.
+///
+/// A file whose journal lies beside it is opened in the ordinary way for reading: a server may be at work, and SQLite needs
+/// the journal's index `-shm` to read along, which it makes when it is missing. Without a journal nobody can be at work
+/// (whoever opens such a file makes one), so it is opened as one that doesn't change, and nothing is made beside it.
+fn connect(file: &Path) -> Result<Connection, Error> {
+    let is_unchanging = is_wal(file)? && !beside(file, "-wal").exists() && !beside(file, "-shm").exists();
+    let uri = uri_of(file, is_unchanging)?;
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let failed = |error| failed(file, error);
+    let connection = Connection::open_with_flags(uri, flags).map_err(failed)?;
+    connection.busy_timeout(std::time::Duration::from_millis(BUSY_MS_MAX)).map_err(failed)?;
+    // Emptying the journal into the file is the server's business, also when we are the last to have it open.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
+    // The file may be damaged or made to do harm: nothing that it defines is run.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true).map_err(failed)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false).map_err(failed)?;
+    connection.execute_batch("PRAGMA query_only = ON; PRAGMA cell_size_check = ON;").map_err(failed)?;
+    connection.pragma_update(None, "cache_size", -CACHE_KIB).map_err(failed)?;
+    Ok(connection)
+}
+
+fn is_wal(file: &Path) -> Result<bool, Error> {
+    use std::io::Read;
+    let failed = |error| Error::io("read", file, error);
+    let mut head = Vec::new();
+    let opened = std::fs::File::open(file).map_err(failed)?;
+    opened.take(WRITE_VERSION_AT as u64 + 1).read_to_end(&mut head).map_err(failed)?;
+    Ok(head.get(WRITE_VERSION_AT) == Some(&2))
+}
+
+fn beside(file: &Path, ending: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+/// The file as a URI, RFC 3986: what has a meaning in one is escaped.
+fn uri_of(file: &Path, is_unchanging: bool) -> Result<String, Error> {
+    let path = std::path::absolute(file).map_err(|error| Error::io("find", file, error))?;
+    let path = path.to_str().ok_or_else(|| Error::invalid("the file's path is not UTF-8"))?;
+    let path = path.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+    Ok(format!("file:{path}?{}", if is_unchanging { "immutable=1" } else { "mode=ro" }))
+}
+
+fn failed(file: &Path, error: rusqlite::Error) -> Error {
+    let kind = match error.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::DatabaseCorrupt | rusqlite::ErrorCode::NotADatabase) => ErrorKind::Corrupt,
+        _ => ErrorKind::Unavailable,
+    };
+    Error::new(kind, format!("can't read {}: {error}", file.display())).with_source(error)
+}
+
+/// The table of messages and its columns.
+fn find_table(connection: &Connection) -> rusqlite::Result<Option<(&'static str, Vec<String>)>> {
+    for table in TABLES {
+        let mut statement = connection.prepare("SELECT name FROM pragma_table_info(?1)")?;
+        let columns = statement.query_map([table], |row| row.get(0))?.collect::<Result<Vec<String>, _>>()?;
+        if !columns.is_empty() {
+            return Ok(Some((table, columns)));
+        }
+    }
+    Ok(None)
+}
+
+impl Columns for Row<'_> {
+    fn bytes(&self, column: usize, name: &str) -> Result<Option<Vec<u8>>, Unfit> {
+        let unfit = |_| Unfit(format!("{name} can't be read"));
+        match self.get_ref(column).map_err(unfit)? {
+            ValueRef::Blob(bytes) | ValueRef::Text(bytes) => Ok(Some(bytes.to_vec())),
+            ValueRef::Integer(_) | ValueRef::Real(_) => Err(Unfit(format!("{name} is a number"))),
+            ValueRef::Null => match self.get_ref(column + 1).map_err(unfit)? {
+                ValueRef::Integer(len) => Err(Unfit(format!("{name} of {len} bytes is too long"))),
+                _ => Ok(None),
+            },
+        }
+    }
+
+    fn number(&self, column: usize, name: &str) -> Result<i64, Unfit> {
+        match self.get_ref(column) {
+            Ok(ValueRef::Integer(number)) => Ok(number),
+            _ => Err(Unfit(format!("{name} is no whole number"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uri_names_any_file() {
+        let uri = uri_of("/a b/50%?#.db".as_ref(), true).unwrap();
+        assert_eq!(uri, "file:/a b/50%25%3f%23.db?immutable=1");
+        assert!(uri_of("x.db".as_ref(), false).unwrap().ends_with("/x.db?mode=ro"));
+    }
+}
