@@ -13,7 +13,9 @@ use common::{
     engines::{self, Engine, Place},
     message, sorted, walk,
 };
-use restante_archive::{Config, EngineUrl, Message, PostgresUrl, Query, Topics, open, postgres_statements};
+use restante_archive::{
+    Config, Direction, EngineUrl, Message, PostgresUrl, Query, Topics, open, postgres_statements,
+};
 use restante_core::{ErrorKind, Timestamp};
 use tokio_postgres::{Client, NoTls};
 
@@ -32,8 +34,11 @@ fn main() {
         every_statement_goes_by_an_index,
         no_query_reads_a_whole_table,
         connections_that_are_cut_are_replaced,
-        tables_that_a_crash_has_left_are_removed,
-        a_prune_finishes_what_another_began,
+        who_reads_all_tables_holds_pruning_up_and_nothing_else,
+        a_page_that_its_bytes_end_has_a_next,
+        a_lone_reader_can_catch_up,
+        large_pages_are_whole_and_in_order,
+        an_append_over_very_many_windows_is_stored,
         a_database_that_is_away_is_unavailable,
         a_newer_layout_is_refused,
         a_reader_of_nothing_finds_nothing,
@@ -81,7 +86,7 @@ async fn every_statement_goes_by_an_index(place: Arc<Place>) {
     let leaf = texts(&client, LEAVES).await.remove(0);
     let (settings, statements) = postgres_statements(&leaf);
     client.batch_execute(&settings).await.unwrap();
-    assert_eq!(statements.len(), 21);
+    assert_eq!(statements.len(), 25);
     for (number, (name, sql)) in statements.iter().enumerate() {
         client.batch_execute(&format!("PREPARE s{number} AS {sql}")).await.unwrap();
         let row = client
@@ -92,17 +97,21 @@ async fn every_statement_goes_by_an_index(place: Arc<Place>) {
             .await
             .unwrap();
         let parameters: i32 = row.get(0);
-        let nulls = vec!["NULL"; parameters as usize].join(", ");
-        let plan = texts(&client, &format!("EXPLAIN EXECUTE s{number} ({nulls})")).await.join("\n");
+        // All of time, so that no window is left out; a look-up of one hash has nothing but that.
+        let range =
+            ["-9223372036854775808", "''", "9223372036854775807", r"'\xff'", "100", "NULL", "NULL", "NULL"];
+        let given = if parameters == 1 { "NULL".to_owned() } else { range[..parameters as usize].join(", ") };
+        let plan = texts(&client, &format!("EXPLAIN EXECUTE s{number} ({given})")).await.join("\n");
         assert!(plan.contains("Index Scan") || plan.contains("Index Only Scan"), "{name}: {plan}");
         assert!(!plan.contains("Seq Scan") && !plan.contains("Bitmap"), "{name}: {plan}");
         // Only the rows of few topics or hashes are sorted, and never those of a range.
         let sorts = plan.matches("Sort  ").count();
-        let may_sort = name.contains("Merge") || name.contains("Hashes");
+        let may_sort = ["Merge", "Gather", "Hashes"].iter().any(|access| name.contains(access));
         assert!(sorts == 0 || may_sort, "{name}: {plan}");
         let walks_the_order = name.contains("access: All") || name.contains("access: Scan");
         assert!(!walks_the_order || plan.contains("_pkey"), "{name}: {plan}");
-        assert!(!name.contains("Merge") || plan.contains("_by_topic"), "{name}: {plan}");
+        let is_by_topic = name.contains("Merge") || name.contains("Gather");
+        assert!(!is_by_topic || plan.contains("_by_topic"), "{name}: {plan}");
         assert!(!name.to_lowercase().contains("hash,") || plan.contains("_by_hash"), "{name}: {plan}");
     }
 }
@@ -116,6 +125,7 @@ async fn no_query_reads_a_whole_table(place: Arc<Place>) {
     let queries = [
         Query::default(),
         Query { topics: list(&["003"]), ..Query::default() },
+        Query { topics: list(&["005"]), limit: 5_000, ..Query::default() },
         Query { topics: list(&["001", "002", "003", "004"]), limit: 1_000, ..Query::default() },
         Query { hashes, ..Query::default() },
     ];
@@ -175,53 +185,96 @@ async fn connections_that_are_cut_are_replaced(place: Arc<Place>) {
     assert_eq!(opened.upkeep.health().problem, None);
 }
 
-async fn tables_that_a_crash_has_left_are_removed(place: Arc<Place>) {
+async fn who_reads_all_tables_holds_pruning_up_and_nothing_else(place: Arc<Place>) {
     let opened = place.open().await;
-    opened.archive.append(three_days()).await.unwrap();
+    let mut messages = three_days();
+    for message in &mut messages {
+        message.body = vec![5; 3_000].into();
+    }
+    opened.archive.append(messages.clone()).await.unwrap();
     let client = client(&place).await;
     let before = texts(&client, LEAVES).await.len();
-    // A prune that ended between taking a window out of the catalogue and dropping its table.
-    client
-        .batch_execute(
-            "UPDATE state SET drops = drops + 1; \
-             DELETE FROM windows WHERE generation = (SELECT generation FROM windows ORDER BY first_ns LIMIT 1)",
-        )
-        .await
-        .unwrap();
-    assert!(opened.archive.query(&Query::default()).await.unwrap().rows().all(|row| row.timestamp.0 >= DAY));
-    let policy = "capacity:1000000".parse().unwrap();
-    opened.upkeep.prune(&policy, Timestamp(3 * DAY)).await.unwrap();
-    assert_eq!(texts(&client, LEAVES).await.len(), before - 1);
-    // The window can be made again.
-    opened.archive.append(three_days()).await.unwrap();
-    let found = walk(&*opened.archive, Query { limit: 1_000, ..Query::default() }).await.concat();
-    assert_eq!(found, sorted(&three_days()));
+    client.batch_execute("BEGIN; SELECT count(*) FROM messages").await.unwrap();
+    // Twelve megabytes, of which two days are to go; the reader has the locks.
+    let policy = "size:5MB".parse().unwrap();
+    let pruning = opened.upkeep.prune(&policy, Timestamp(3 * DAY));
+    let appending = async {
+        let late = message(DAY / 2, 77, "a new topic");
+        opened.archive.append(vec![late]).await.unwrap();
+        let new = message(40 * DAY, 77, "a new window");
+        opened.archive.append(vec![new]).await.unwrap();
+        assert_eq!(opened.archive.query(&Query::default()).await.unwrap().len(), 100);
+    };
+    let (pruned, ()) = tokio::join!(pruning, appending);
+    assert_eq!(pruned.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(opened.upkeep.stats().await.unwrap().messages, 3_002, "nothing went by halves");
+    client.batch_execute("COMMIT").await.unwrap();
+    let pruned = opened.upkeep.prune(&policy, Timestamp(3 * DAY)).await.unwrap();
+    assert_eq!(pruned.parts, 2, "{pruned:?}");
+    assert_eq!(texts(&client, LEAVES).await.len(), before + 1 - 2);
 }
 
-async fn a_prune_finishes_what_another_began(place: Arc<Place>) {
+async fn a_page_that_its_bytes_end_has_a_next(place: Arc<Place>) {
     let opened = place.open().await;
-    opened.archive.append(three_days()).await.unwrap();
-    let client = client(&place).await;
-    let leaf =
-        texts(&client, "SELECT 'messages_' || generation FROM windows ORDER BY first_ns LIMIT 1").await;
-    // A reader of the partitioned table holds the detaching up until its time is over.
-    let mut reader = self::client(&place).await;
-    let reading = reader.transaction().await.unwrap();
-    reading.query("SELECT count(*) FROM messages", &[]).await.unwrap();
-    let detach = format!(
-        "SET statement_timeout = 500; ALTER TABLE messages DETACH PARTITION {} CONCURRENTLY",
-        leaf[0]
-    );
-    for statement in detach.split("; ") {
-        let _ = client.batch_execute(statement).await; // the second is cut off
+    for n in 0..5 {
+        let mut large = message(n, 1, "large");
+        large.body = vec![n as u8; 15 << 20].into();
+        opened.archive.append(vec![large]).await.unwrap();
     }
-    let pending = "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhdetachpending \
-                   AND inhparent = 'messages'::regclass";
-    assert_eq!(texts(&client, pending).await, leaf);
-    drop(reading);
-    let pruned = opened.upkeep.prune(&"time:86400".parse().unwrap(), Timestamp(2 * DAY)).await.unwrap();
-    assert_eq!(pruned.parts, 1);
-    assert!(!texts(&client, LEAVES).await.contains(&leaf[0]));
+    opened.archive.append(vec![message(2 * DAY, 1, "small")]).await.unwrap();
+    let pages = walk(&*opened.archive, Query::default()).await;
+    let rows: Vec<usize> = pages.iter().map(Vec::len).collect();
+    assert_eq!(rows, [5, 1]);
+}
+
+async fn large_pages_are_whole_and_in_order(place: Arc<Place>) {
+    let opened = place.open().await;
+    let messages: Vec<Message> = (0..9_500)
+        .map(|n| message((n * 7_919 % 9_500) * 27 * SECOND, n as u8, &format!("{:03}", n % 7)))
+        .collect();
+    opened.archive.append(messages.clone()).await.unwrap();
+    let list = |topics: &[&str]| Topics::List(topics.iter().map(|topic| (*topic).to_owned()).collect());
+    for topics in [Topics::Any, list(&["001", "002", "003", "004", "005"])] {
+        let wanted = |message: &&Message| topics == Topics::Any || ("001".."006").contains(&&*message.topic);
+        let expected: Vec<Message> = messages.iter().filter(wanted).cloned().collect();
+        for (direction, limit) in
+            [(Direction::Forward, 4_500), (Direction::Backward, 4_500), (Direction::Forward, 10_000)]
+        {
+            let query = Query { topics: topics.clone(), direction, limit, ..Query::default() };
+            let mut pages = walk(&*opened.archive, query).await;
+            assert!(
+                pages.iter().rev().skip(1).all(|page| page.len() == limit),
+                "full pages but for the last"
+            );
+            if direction == Direction::Backward {
+                pages.reverse();
+            }
+            assert_eq!(pages.concat(), sorted(&expected), "{direction:?} {limit}");
+        }
+    }
+}
+
+async fn a_lone_reader_can_catch_up(place: Arc<Place>) {
+    let config = Config {
+        postgres: restante_archive::PostgresConfig { read_connections: 1, ..place.config.postgres },
+        ..place.config.clone()
+    };
+    let (one, other) = (open(config.clone()).await.unwrap(), open(config).await.unwrap());
+    one.archive.append(vec![message(1, 1, "old"), message(2 * DAY, 1, "else")]).await.unwrap();
+    assert_eq!(other.archive.query(&Query::default()).await.unwrap().len(), 2);
+    // The other knows the topic, and the window, but not that the topic is in the window.
+    one.archive.append(vec![message(2 * DAY, 2, "old")]).await.unwrap();
+    let topics = Topics::List(vec!["old".to_owned()]);
+    let page = other.archive.query(&Query { topics, ..Query::default() }).await.unwrap();
+    assert_eq!(page.len(), 2);
+}
+
+async fn an_append_over_very_many_windows_is_stored(place: Arc<Place>) {
+    let opened = place.open().await;
+    let messages: Vec<Message> = (0..300).map(|n| message(n * 3 * DAY, 1, "topic")).collect();
+    opened.archive.append(messages.clone()).await.unwrap();
+    let found = walk(&*opened.archive, Query { limit: 70, ..Query::default() }).await.concat();
+    assert_eq!(found, sorted(&messages));
 }
 
 async fn a_database_that_is_away_is_unavailable(_: Arc<Place>) {

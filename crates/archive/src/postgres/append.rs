@@ -1,10 +1,6 @@
 //! Storing messages: a few tasks, each with a connection of its own, take what waits and store it in one transaction.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
-    time::Instant,
-};
+use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use foldhash::fast::RandomState;
 use restante_core::{ErrorKind, Key, MessageHash, Timestamp};
@@ -13,7 +9,7 @@ use tokio_postgres::{Statement, types::ToSql};
 
 use super::{
     Shared,
-    catalog::{Place, Window, get},
+    catalog::{Missing, Window, get},
     connect::Connection,
     fault::{Doing, Fault},
     schema::{Access, Select},
@@ -40,7 +36,17 @@ pub(super) async fn run(shared: Arc<Shared>, waiting: Arc<Mutex<Waiting>>) {
         let group = waiting.lock().await.group(GROUP).await;
         let Some(group) = group else { return };
         let result = store(&shared, &group).await;
-        answer_all(group, result);
+        let is_one_to_blame = group.len() > 1 && result.as_ref().is_err_and(|error| !error.is_transient());
+        if !is_one_to_blame {
+            answer_all(group, result);
+            continue;
+        }
+        // What is wrong with one append is not the error of the others.
+        for append in group {
+            let alone = vec![append];
+            let result = store(&shared, &alone).await;
+            answer_all(alone, result);
+        }
     }
 }
 
@@ -68,12 +74,14 @@ async fn store_sorted(shared: &Shared, messages: &[&Message]) -> Result<Vec<bool
     let mut progress = Progress { is_stored: vec![false; messages.len()], done: 0 };
     let mut attempt = 1;
     loop {
-        let fault =
-            match shared.database.in_time("store messages", step(shared, messages, &mut progress)).await? {
-                Ok(()) if progress.done == messages.len() => return Ok(progress.is_stored),
-                Ok(()) => continue,
-                Err(fault) => fault,
-            };
+        let lease = shared.database.writer().await?;
+        let connection = lease.connection.clone();
+        let step = transact(shared, &connection, messages, &mut progress);
+        let fault = match lease.drive("store messages", step).await {
+            Ok(()) if progress.done == messages.len() => return Ok(progress.is_stored),
+            Ok(()) => continue,
+            Err(fault) => fault,
+        };
         let is_passing = fault.is_stale_catalog() || fault.is_worth_repeating();
         if !is_passing || attempt == ATTEMPTS {
             return Err(fault.into());
@@ -91,30 +99,17 @@ struct Progress {
     done: usize,
 }
 
-/// One transaction. What failed in the database is the inner error, since it may be worth another attempt.
-async fn step(
-    shared: &Shared,
-    messages: &[&Message],
-    progress: &mut Progress,
-) -> Result<Result<(), Fault>, Error> {
-    let mut connection = shared.database.writer().await?;
-    let done = transact(shared, &mut connection, messages, progress).await;
-    if done.is_ok() {
-        connection.end();
-    }
-    Ok(done)
-}
-
+/// One transaction.
 async fn transact(
     shared: &Shared,
-    connection: &mut Connection,
+    connection: &Connection,
     messages: &[&Message],
     progress: &mut Progress,
 ) -> Result<(), Fault> {
     let rest = messages.get(progress.done..).unwrap_or_default();
-    let topics = place(shared, connection, rest).await?;
-    let chunks = chunks(shared, rest, &topics);
-    let len = chunks.iter().map(|chunk| chunk.messages.len()).sum::<usize>();
+    let rest = rest.get(..first_windows(rest, shared.window_ns)).unwrap_or_default();
+    let places = place(shared, connection, rest).await?;
+    let chunks = chunks(rest, &places);
     let stored = match chunks.as_slice() {
         [chunk] => vec![chunk.insert(connection).await?],
         chunks => insert_all(connection, chunks).await?,
@@ -126,83 +121,62 @@ async fn transact(
     }
     for (chunk, stored) in chunks.iter().zip(&stored) {
         shared.catalog.count(chunk.window.generation, chunk.window.first_ns, &chunk.counts(stored));
+        progress.done += chunk.messages.len();
     }
-    progress.done += len;
     Ok(())
 }
 
-/// Finds each message's topic number, after making windows and registering topics that are missing.
+/// How many of the messages, sorted by key, lie in as many windows as one transaction may touch.
+fn first_windows(messages: &[&Message], window_ns: i64) -> usize {
+    let window = |message: &&Message| message.timestamp.0.div_euclid(window_ns);
+    let by_window = messages.chunk_by(|one, other| window(one) == window(other));
+    by_window.take(STATEMENTS_PER_TRANSACTION).map(<[&Message]>::len).sum()
+}
+
+/// Finds each message's window and topic number, after making windows and registering topics that are missing.
 async fn place(
     shared: &Shared,
-    connection: &mut Connection,
+    connection: &Connection,
     messages: &[&Message],
-) -> Result<Vec<TopicId>, Fault> {
+) -> Result<Vec<(Window, TopicId)>, Fault> {
     for _ in 0..ATTEMPTS {
-        let mut ids = Vec::with_capacity(messages.len());
-        let mut no_window = BTreeSet::new();
-        let mut no_topic = BTreeSet::new();
-        for message in messages {
-            match shared.catalog.place(message.timestamp.0, &message.channel, &message.topic) {
-                Place::Known(id) => ids.push(id),
-                Place::NoWindow => {
-                    no_window.insert(message.timestamp.0);
-                }
-                Place::NoTopic(generation) => {
-                    no_topic.insert((generation, &*message.channel, &*message.topic));
-                }
+        match shared.catalog.place(messages) {
+            Ok(places) => return Ok(places),
+            Err(Missing::Windows(timestamps)) => {
+                shared.catalog.make_windows(connection, &timestamps, shared.window_ns).await?;
             }
-        }
-        if !no_window.is_empty() {
-            let one_each = one_of_each_window(&no_window, shared.window_ns);
-            shared.catalog.make_windows(connection, &one_each, shared.window_ns).await?;
-        } else if !no_topic.is_empty() {
-            let pairs: Vec<(i64, &str, &str)> = no_topic.into_iter().collect();
-            shared.catalog.register(connection, &pairs).await?;
-        } else {
-            return Ok(ids);
+            Err(Missing::Topics(pairs)) => shared.catalog.register(connection, &pairs).await?,
         }
     }
     let error = "windows are dropped as fast as they are made: is the retention policy shorter than the messages are old?";
     Err(Error::new(ErrorKind::Unavailable, error).into())
 }
 
-/// Timestamps that stand for all windows in which some lie.
-fn one_of_each_window(timestamps: &BTreeSet<i64>, window_ns: i64) -> Vec<i64> {
-    let mut chosen: Vec<i64> = timestamps.iter().copied().collect();
-    chosen.dedup_by_key(|timestamp| timestamp.div_euclid(window_ns));
-    chosen
-}
-
 /// Messages of one window that one statement stores.
 struct Chunk<'a> {
     window: Window,
     messages: &'a [&'a Message],
-    topics: &'a [TopicId],
+    places: &'a [(Window, TopicId)],
 }
 
 /// Cuts messages, sorted by key, into statements for one transaction.
-fn chunks<'a>(shared: &Shared, messages: &'a [&'a Message], topics: &'a [TopicId]) -> Vec<Chunk<'a>> {
+fn chunks<'a>(messages: &'a [&'a Message], places: &'a [(Window, TopicId)]) -> Vec<Chunk<'a>> {
     let mut chunks = Vec::new();
-    let windows: BTreeMap<i64, Window> =
-        shared.catalog.windows().into_iter().map(|window| (window.first_ns, window)).collect();
     let mut begin = 0;
-    while begin < messages.len() && chunks.len() < STATEMENTS_PER_TRANSACTION {
-        let Some(first) = messages.get(begin) else { break };
-        let window = windows.range(..=first.timestamp.0).next_back().map(|(_, window)| *window);
-        let Some(window) = window.filter(|window| window.contains(first.timestamp.0)) else { break };
+    while let Some((window, _)) = places.get(begin).filter(|_| chunks.len() < STATEMENTS_PER_TRANSACTION) {
         let mut bytes = 0;
         let mut end = begin;
-        while let Some(message) = messages.get(end) {
+        while let Some((message, (other, _))) = messages.get(end).zip(places.get(end)) {
             let is_full = end - begin >= STATEMENT_ROWS || bytes >= STATEMENT_BYTES;
-            if is_full || !window.contains(message.timestamp.0) {
+            if is_full || other != window {
                 break;
             }
             bytes += message.body.len();
             end += 1;
         }
-        let part = messages.get(begin..end).zip(topics.get(begin..end));
-        let Some((messages, topics)) = part else { break };
-        chunks.push(Chunk { window, messages, topics });
+        let part = messages.get(begin..end).zip(places.get(begin..end));
+        let Some((messages, places)) = part else { break };
+        chunks.push(Chunk { window: *window, messages, places });
         begin = end;
     }
     chunks
@@ -226,18 +200,14 @@ impl Chunk<'_> {
     async fn execute(&self, connection: &Connection, statement: &Statement) -> Result<Stored, Fault> {
         let timestamps: Vec<i64> = self.messages.iter().map(|message| message.timestamp.0).collect();
         let hashes: Vec<&[u8]> = self.messages.iter().map(|message| &message.message_hash.0[..]).collect();
-        let topics: Vec<i32> = self.topics.iter().map(|topic| *topic as i32).collect();
+        let topics: Vec<i32> = self.places.iter().map(|(_, topic)| *topic as i32).collect();
         let bodies: Vec<&[u8]> = self.messages.iter().map(|message| &message.body[..]).collect();
         let parameters: [&(dyn ToSql + Sync); 5] =
             [&timestamps, &hashes, &topics, &bodies, &self.window.generation];
         let rows = connection.client.query(statement, &parameters).await.doing("store messages")?;
-        let topic_of: HashMap<Key, TopicId, RandomState> = self
-            .messages
-            .iter()
-            .zip(self.topics)
-            .rev()
-            .map(|(message, topic)| (message.key(), *topic))
-            .collect();
+        let topics = self.messages.iter().zip(self.places).rev();
+        let topic_of: HashMap<Key, TopicId, RandomState> =
+            topics.map(|(message, (_, topic))| (message.key(), *topic)).collect();
         let mut stored = Stored::default();
         for row in rows {
             let hash: &[u8] = get(&row, 1)?;
@@ -269,8 +239,9 @@ impl Chunk<'_> {
     }
 }
 
-/// Stores several chunks in one transaction, sent without waiting for each one's answer.
-async fn insert_all(connection: &mut Connection, chunks: &[Chunk<'_>]) -> Result<Vec<Stored>, Fault> {
+/// Stores several chunks in one transaction, sent without waiting for each one's answer. When one fails, the connection is not
+/// used again, and the server takes back what the others did.
+async fn insert_all(connection: &Connection, chunks: &[Chunk<'_>]) -> Result<Vec<Stored>, Fault> {
     let mut statements = Vec::with_capacity(chunks.len());
     for chunk in chunks {
         statements.push(chunk.prepare(connection).await?);
@@ -278,15 +249,7 @@ async fn insert_all(connection: &mut Connection, chunks: &[Chunk<'_>]) -> Result
     connection.client.batch_execute("BEGIN").await.doing("store messages")?;
     let inserts =
         chunks.iter().zip(&statements).map(|(chunk, statement)| chunk.execute(connection, statement));
-    match futures_util::future::try_join_all(inserts).await {
-        Ok(stored) => {
-            connection.client.batch_execute("COMMIT").await.doing("store messages")?;
-            Ok(stored)
-        }
-        Err(fault) => {
-            // A connection that can't even roll back is lost; what it was about is rolled back by the server.
-            let _ = connection.client.batch_execute("ROLLBACK").await;
-            Err(fault)
-        }
-    }
+    let stored = futures_util::future::try_join_all(inserts).await?;
+    connection.client.batch_execute("COMMIT").await.doing("store messages")?;
+    Ok(stored)
 }

@@ -5,30 +5,32 @@
 //! row until the commit. So numbers become visible in their order, and "nothing newer than n" is one look at one row. Whoever
 //! removes windows raises `state.drops`, and the catalogue is read anew.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, RwLock};
 use restante_core::{ErrorKind, TopicBits};
-use tokio_postgres::{Row, Transaction};
+use tokio_postgres::{Client, Row};
 
 use super::{
-    connect::{Connection, Database},
+    connect::Connection,
     fault::{Doing, Fault},
     schema::{self, leaf_name},
 };
 use crate::{
-    Error, Query,
+    Error, Message, Query,
     query::KeyRange,
     topics::{Dictionary, Selection, TopicId},
 };
 
 /// Windows that an archive has at most: each is a table with three indexes, and every query may look at all of them.
 const WINDOWS_MAX: usize = 10_000;
+/// Notes that are remembered, so that a query can tell whether what is new concerns it.
+const NOTES_MAX: usize = 4_096;
+/// How long making a window waits for somebody who has the partitioned table: meanwhile nobody can register anything.
+const LOCK_TIMEOUT_MS: u32 = 2_000;
 /// Counts that one statement writes.
 const COUNTS_PER_STATEMENT: usize = 1_000;
-/// Windows that are made in one transaction: each holds a dozen locks until its end.
-const WINDOWS_PER_TRANSACTION: usize = 16;
 
 /// A stretch of time with a table of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +73,10 @@ struct State {
     dictionary: Dictionary,
     sequence: i64,
     drops: i64,
+    /// Rises with each note.
+    version: u64,
+    /// What was noted last: the version, the window's first nanosecond, the topic.
+    notes: VecDeque<(u64, i64, TopicId)>,
 }
 
 /// A window that a query may have to look at.
@@ -91,6 +97,7 @@ pub(super) struct Answer {
     pub(super) windows: Vec<Window>,
     pub(super) sequence: i64,
     pub(super) drops: i64,
+    version: u64,
 }
 
 /// The catalogue of one server.
@@ -98,25 +105,27 @@ pub(super) struct Catalog {
     state: RwLock<State>,
     /// Messages stored since the counts were last written to the database, by window and topic.
     uncounted: Mutex<HashMap<(i64, TopicId), u64, RandomState>>,
+    /// Held while the database is asked: those who wait find that it was done for them.
+    reading: tokio::sync::Mutex<()>,
     topic_bits: fn(&str) -> TopicBits,
 }
 
-/// The topic's number, where the message's window is there and knows the topic; or what is missing.
-pub(super) enum Place {
-    Known(TopicId),
-    NoWindow,
-    NoTopic(i64),
+/// What is missing before messages can be stored.
+pub(super) enum Missing<'a> {
+    /// Windows for these timestamps.
+    Windows(Vec<i64>),
+    /// Topics of windows: the generation, the channel, the topic.
+    Topics(Vec<(i64, &'a str, &'a str)>),
 }
 
 impl Catalog {
     pub(super) fn new(topic_bits: fn(&str) -> TopicBits) -> Self {
-        let state = State {
-            windows: BTreeMap::new(),
-            dictionary: Dictionary::new(topic_bits),
-            sequence: 0,
-            drops: 0,
-        };
-        Self { state: RwLock::new(state), uncounted: Mutex::default(), topic_bits }
+        Self {
+            state: RwLock::new(State::new(topic_bits, 0)),
+            uncounted: Mutex::default(),
+            reading: tokio::sync::Mutex::default(),
+            topic_bits,
+        }
     }
 
     /// Which topics a query wants and which windows may have them.
@@ -125,7 +134,30 @@ impl Catalog {
         let selection = state.dictionary.select(query);
         let all = state.windows.values().map(|known| known.window);
         let windows = all.filter(|window| window.touches(range)).collect();
-        Answer { selection, windows, sequence: state.sequence, drops: state.drops }
+        let State { sequence, drops, version, .. } = *state;
+        Answer { selection, windows, sequence, drops, version }
+    }
+
+    /// Whether what the catalogue has learnt since an answer could have changed what a query finds.
+    pub(super) fn has_changed(&self, query: &Query, range: &KeyRange, before: &Answer) -> bool {
+        let state = self.state.read();
+        let is_forgotten = state.notes.front().is_some_and(|(oldest, ..)| *oldest > before.version + 1);
+        if state.drops != before.drops || is_forgotten {
+            return true;
+        }
+        let selection = state.dictionary.select(query);
+        let since = state.notes.iter().rev().take_while(|(version, ..)| *version > before.version);
+        for (_, first_ns, topic) in since {
+            let Some(known) = state.windows.get(first_ns) else { return true };
+            let matters = match &selection {
+                Selection::All => !before.windows.contains(&known.window),
+                Selection::Topics(set) => set.contains(*topic),
+            };
+            if matters && known.window.touches(range) {
+                return true;
+            }
+        }
+        false
     }
 
     /// What a window may have for a query; `None` when it has nothing.
@@ -163,15 +195,34 @@ impl Catalog {
         state.sequence >= sequence && state.drops == drops
     }
 
-    /// Where a message goes.
-    pub(super) fn place(&self, timestamp: i64, channel: &str, topic: &str) -> Place {
+    /// Where messages go, as of one moment: the window and the topic's number of each.
+    pub(super) fn place<'a>(&self, messages: &[&'a Message]) -> Result<Vec<(Window, TopicId)>, Missing<'a>> {
         let state = self.state.read();
-        let before = state.windows.range(..=timestamp).next_back();
-        let Some((_, known)) = before.filter(|(_, known)| known.window.contains(timestamp)) else {
-            return Place::NoWindow;
-        };
-        let id = state.dictionary.find(channel, topic).filter(|id| known.topics.contains_key(id));
-        id.map_or(Place::NoTopic(known.window.generation), Place::Known)
+        let mut places = Vec::with_capacity(messages.len());
+        let mut no_window = BTreeSet::new();
+        let mut no_topic = BTreeSet::new();
+        for message in messages {
+            let timestamp = message.timestamp.0;
+            let before = state.windows.range(..=timestamp).next_back();
+            let Some((_, known)) = before.filter(|(_, known)| known.window.contains(timestamp)) else {
+                no_window.insert(timestamp);
+                continue;
+            };
+            let (channel, topic) = (&*message.channel, &*message.topic);
+            match state.dictionary.find(channel, topic).filter(|id| known.topics.contains_key(id)) {
+                Some(id) => places.push((known.window, id)),
+                None => {
+                    no_topic.insert((known.window.generation, channel, topic));
+                }
+            }
+        }
+        if !no_window.is_empty() {
+            return Err(Missing::Windows(no_window.into_iter().collect()));
+        }
+        if !no_topic.is_empty() {
+            return Err(Missing::Topics(no_topic.into_iter().collect()));
+        }
+        Ok(places)
     }
 
     /// Counts messages that were stored.
@@ -195,101 +246,103 @@ impl Catalog {
     /// Writes the counts of topics to the database. They serve plans alone, so they are written now and then, and lost
     /// without harm.
     pub(super) async fn write_counts(&self, connection: &Connection) -> Result<(), Fault> {
-        let counts: BTreeMap<(i64, TopicId), u64> =
-            std::mem::take(&mut *self.uncounted.lock()).into_iter().collect();
-        if counts.is_empty() {
-            return Ok(());
-        }
-        let counts: Vec<(&(i64, TopicId), &u64)> = counts.iter().collect();
-        // Servers lock the rows in the same order, and hold them for a short time.
-        for counts in counts.chunks(COUNTS_PER_STATEMENT) {
-            let generations: Vec<i64> = counts.iter().map(|((generation, _), _)| *generation).collect();
-            let topics: Vec<i32> = counts.iter().map(|((_, topic), _)| *topic as i32).collect();
-            let messages: Vec<i64> = counts.iter().map(|(_, messages)| **messages as i64).collect();
-            let sql = "UPDATE window_topics AS w SET messages = w.messages + n.messages
-                       FROM unnest($1::bigint[], $2::int[], $3::bigint[]) AS n (generation, topic, messages)
-                       WHERE w.generation = n.generation AND w.topic = n.topic";
-            connection
-                .client
-                .execute(sql, &[&generations, &topics, &messages])
-                .await
-                .doing("write counts")?;
+        let taken = std::mem::take(&mut *self.uncounted.lock());
+        let mut counts: Vec<((i64, TopicId), u64)> = taken.into_iter().collect();
+        counts.sort_unstable(); // servers lock the rows in the same order
+        while !counts.is_empty() {
+            let some = counts.split_off(counts.len().saturating_sub(COUNTS_PER_STATEMENT));
+            if let Err(fault) = write_some_counts(connection, &some).await {
+                counts.extend(some);
+                self.take_back(counts);
+                return Err(fault);
+            }
         }
         Ok(())
+    }
+
+    fn take_back(&self, counts: Vec<((i64, TopicId), u64)>) {
+        let mut uncounted = self.uncounted.lock();
+        for (place, messages) in counts {
+            *uncounted.entry(place).or_insert(0) += messages;
+        }
     }
 
     /// Reads everything anew.
-    pub(super) async fn load(&self, connection: &mut Connection) -> Result<(), Fault> {
-        let transaction = snapshot(connection).await?;
-        let (sequence, drops) = read_state(&transaction).await?;
-        let mut state =
-            State { windows: BTreeMap::new(), dictionary: Dictionary::new(self.topic_bits), sequence, drops };
-        state.read_since(&transaction, -1).await?;
-        transaction.commit().await.doing("read its catalogue")?;
-        let mut current = self.state.write();
-        // Somebody may have read a newer one meanwhile.
-        if (current.drops, current.sequence) <= (drops, sequence) {
-            *current = state;
-        }
+    pub(super) async fn load(&self, connection: &Connection) -> Result<(), Fault> {
+        let _turn = self.reading.lock().await;
+        self.load_in_turn(connection).await
+    }
+
+    async fn load_in_turn(&self, connection: &Connection) -> Result<(), Fault> {
+        let client = begin_snapshot(connection).await?;
+        let (sequence, drops) = read_state(client).await?;
+        let (windows, topics) = read_rows(client, -1).await?;
+        client.batch_execute("COMMIT").await.doing("read its catalogue")?;
+        let mut state = self.state.write();
+        let mut new = State::new(self.topic_bits, state.version + 1);
+        new.add(&windows, &topics)?;
+        (new.sequence, new.drops) = (sequence, drops);
+        *state = new;
         Ok(())
     }
 
-    /// Reads what is newer than what is known.
-    pub(super) async fn refresh(&self, connection: &mut Connection) -> Result<(), Fault> {
+    /// Reads what is newer than what is known. When windows have gone, or the database has gone back to an older state,
+    /// everything is read anew.
+    pub(super) async fn refresh(&self, connection: &Connection) -> Result<(), Fault> {
+        let _turn = self.reading.lock().await;
         let (known_sequence, known_drops) = {
             let state = self.state.read();
             (state.sequence, state.drops)
         };
-        let transaction = snapshot(connection).await?;
-        let (sequence, drops) = read_state(&transaction).await?;
-        if drops != known_drops {
-            drop(transaction);
-            return self.load(connection).await;
+        let client = begin_snapshot(connection).await?;
+        let (sequence, drops) = read_state(client).await?;
+        if drops != known_drops || sequence < known_sequence {
+            client.batch_execute("COMMIT").await.doing("read its catalogue")?;
+            return self.load_in_turn(connection).await;
         }
-        let (windows, topics) = read_rows(&transaction, known_sequence).await?;
-        transaction.commit().await.doing("read its catalogue")?;
+        let (windows, topics) = match sequence == known_sequence {
+            true => (Vec::new(), Vec::new()),
+            false => read_rows(client, known_sequence).await?,
+        };
+        client.batch_execute("COMMIT").await.doing("read its catalogue")?;
         let mut state = self.state.write();
-        if state.drops == drops {
-            state.add(&windows, &topics)?;
-            state.sequence = state.sequence.max(sequence);
-        }
+        state.add(&windows, &topics)?;
+        state.sequence = state.sequence.max(sequence);
         Ok(())
     }
 
     /// Makes the windows of some timestamps that have none, and takes them up.
     pub(super) async fn make_windows(
         &self,
-        connection: &mut Connection,
+        connection: &Connection,
         timestamps: &[i64],
         window_ns: i64,
     ) -> Result<(), Fault> {
-        for chunk in timestamps.chunks(WINDOWS_PER_TRANSACTION) {
-            make_some_windows(connection, chunk, window_ns).await?;
-        }
+        make_some_windows(connection, timestamps, window_ns).await?;
         self.refresh(connection).await
     }
 
     /// Gives topics their numbers and notes that they occur in windows.
     pub(super) async fn register(
         &self,
-        connection: &mut Connection,
+        connection: &Connection,
         pairs: &[(i64, &str, &str)],
     ) -> Result<(), Fault> {
         let what = "register topics";
-        let transaction = connection.client.transaction().await.doing(what)?;
-        // The messages' own commit follows on the same log and syncs this one with it.
-        transaction.batch_execute("SET LOCAL synchronous_commit = off").await.doing(what)?;
-        let row = transaction
+        let client = &connection.client;
+        client.batch_execute("BEGIN").await.doing(what)?;
+        let row = client
             .query_one("UPDATE state SET sequence = sequence + 1 RETURNING sequence, next_topic", &[])
             .await
             .doing(what)?;
         let (sequence, next_topic): (i64, i32) = (get(&row, 0)?, get(&row, 1)?);
-        let ids = number_topics(&transaction, pairs, next_topic).await?;
+        let ids = number_topics(client, pairs, next_topic).await?;
         let generations: Vec<i64> = pairs.iter().map(|(generation, _, _)| *generation).collect();
         let sql = "INSERT INTO window_topics (generation, topic, sequence)
                    SELECT n.*, $3 FROM unnest($1::bigint[], $2::int[]) AS n ON CONFLICT DO NOTHING";
-        transaction.execute(sql, &[&generations, &ids, &sequence]).await.doing(what)?;
-        transaction.commit().await.doing(what)?;
+        client.execute(sql, &[&generations, &ids, &sequence]).await.doing(what)?;
+        // Synced, because what is kept in memory must not outlive what a crash of the server takes back.
+        client.batch_execute("COMMIT").await.doing(what)?;
         self.state.write().take_registered(pairs, &ids, sequence);
         Ok(())
     }
@@ -317,9 +370,15 @@ impl Known {
 }
 
 impl State {
-    async fn read_since(&mut self, transaction: &Transaction<'_>, sequence: i64) -> Result<(), Fault> {
-        let (windows, topics) = read_rows(transaction, sequence).await?;
-        self.add(&windows, &topics)
+    fn new(topic_bits: fn(&str) -> TopicBits, version: u64) -> Self {
+        Self {
+            windows: BTreeMap::new(),
+            dictionary: Dictionary::new(topic_bits),
+            sequence: 0,
+            drops: 0,
+            version,
+            notes: VecDeque::new(),
+        }
     }
 
     fn add(&mut self, windows: &[Row], topics: &[Row]) -> Result<(), Fault> {
@@ -351,6 +410,11 @@ impl State {
         known.topics.insert(id, messages);
         known.messages += messages;
         self.dictionary.count_numbered(id, channel, topic, 1); // windows are counted here, not messages
+        self.version += 1;
+        if self.notes.len() == NOTES_MAX {
+            self.notes.pop_front();
+        }
+        self.notes.push_back((self.version, first_ns, id));
     }
 
     fn take_registered(&mut self, pairs: &[(i64, &str, &str)], ids: &[i32], sequence: i64) {
@@ -368,35 +432,32 @@ impl State {
     }
 }
 
-async fn snapshot(connection: &mut Connection) -> Result<Transaction<'_>, Fault> {
-    connection
-        .client
-        .build_transaction()
-        .isolation_level(tokio_postgres::IsolationLevel::RepeatableRead)
-        .read_only(true)
-        .start()
-        .await
-        .doing("read its catalogue")
+/// Begins a transaction in which everything is read as of one moment. Should it not come to its end, the connection is not used
+/// again.
+async fn begin_snapshot(connection: &Connection) -> Result<&Client, Fault> {
+    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+    connection.client.batch_execute(begin).await.doing("read its catalogue")?;
+    Ok(&connection.client)
 }
 
-async fn read_state(transaction: &Transaction<'_>) -> Result<(i64, i64), Fault> {
-    let row = transaction.query_one(schema::STATE, &[]).await.doing("read its state")?;
+async fn read_state(client: &Client) -> Result<(i64, i64), Fault> {
+    let row = client.query_one(schema::STATE, &[]).await.doing("read its state")?;
     Ok((get(&row, 0)?, get(&row, 1)?))
 }
 
 /// Windows and topics of windows that are newer than a sequence number.
-async fn read_rows(transaction: &Transaction<'_>, sequence: i64) -> Result<(Vec<Row>, Vec<Row>), Fault> {
+async fn read_rows(client: &Client, sequence: i64) -> Result<(Vec<Row>, Vec<Row>), Fault> {
     let windows = "SELECT generation, first_ns, end_ns FROM windows WHERE generation > $1";
     let topics = "SELECT w.generation, w.topic, w.messages, t.channel, t.topic
                   FROM window_topics AS w JOIN topics AS t ON t.id = w.topic WHERE w.sequence > $1";
-    let windows = transaction.query(windows, &[&sequence]).await.doing("read its windows")?;
-    let topics = transaction.query(topics, &[&sequence]).await.doing("read its topics")?;
+    let windows = client.query(windows, &[&sequence]).await.doing("read its windows")?;
+    let topics = client.query(topics, &[&sequence]).await.doing("read its topics")?;
     Ok((windows, topics))
 }
 
 /// The numbers of topics; those that have none get the next ones.
 async fn number_topics(
-    transaction: &Transaction<'_>,
+    client: &Client,
     pairs: &[(i64, &str, &str)],
     mut next_topic: i32,
 ) -> Result<Vec<i32>, Fault> {
@@ -405,7 +466,7 @@ async fn number_topics(
     let topics: Vec<&[u8]> = pairs.iter().map(|(_, _, topic)| topic.as_bytes()).collect();
     let sql = "SELECT t.id, n.channel, n.topic FROM unnest($1::bytea[], $2::bytea[]) AS n (channel, topic)
                JOIN topics AS t ON sha256(t.topic) = sha256(n.topic) AND sha256(t.channel) = sha256(n.channel)";
-    let rows = transaction.query(sql, &[&channels, &topics]).await.doing(what)?;
+    let rows = client.query(sql, &[&channels, &topics]).await.doing(what)?;
     let mut known: HashMap<(Vec<u8>, Vec<u8>), i32> = HashMap::new();
     for row in &rows {
         known.insert((get(row, 1)?, get(row, 2)?), get(row, 0)?);
@@ -423,41 +484,50 @@ async fn number_topics(
     }
     if !new.0.is_empty() {
         let sql = "INSERT INTO topics SELECT * FROM unnest($1::int[], $2::bytea[], $3::bytea[])";
-        transaction.execute(sql, &[&new.0, &new.1, &new.2]).await.doing(what)?;
-        transaction.execute("UPDATE state SET next_topic = $1", &[&next_topic]).await.doing(what)?;
+        client.execute(sql, &[&new.0, &new.1, &new.2]).await.doing(what)?;
+        client.execute("UPDATE state SET next_topic = $1", &[&next_topic]).await.doing(what)?;
     }
     Ok(ids)
 }
 
 /// Makes windows in one transaction, which keeps all other servers from making any.
-async fn make_some_windows(
-    connection: &mut Connection,
-    timestamps: &[i64],
-    window_ns: i64,
-) -> Result<(), Fault> {
+async fn make_some_windows(connection: &Connection, timestamps: &[i64], window_ns: i64) -> Result<(), Fault> {
     let what = "make a window";
-    let transaction = connection.client.transaction().await.doing(what)?;
-    let sql = "UPDATE state SET sequence = sequence + $1 RETURNING sequence";
-    let row = transaction.query_one(sql, &[&(timestamps.len() as i64)]).await.doing(what)?;
-    let last: i64 = get(&row, 0)?;
-    let sql = "SELECT first_ns, end_ns FROM windows";
+    let client = &connection.client;
+    let begin = format!("BEGIN; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}");
+    client.batch_execute(&begin).await.doing(what)?;
+    let row = client.query_one("SELECT sequence FROM state FOR UPDATE", &[]).await.doing(what)?;
+    let mut generation: i64 = get(&row, 0)?;
     let mut taken: BTreeMap<i64, i64> = BTreeMap::new();
-    for row in transaction.query(sql, &[]).await.doing(what)? {
+    for row in client.query("SELECT first_ns, end_ns FROM windows", &[]).await.doing(what)? {
         taken.insert(get(&row, 0)?, get(&row, 1)?);
     }
-    for (generation, timestamp) in (last - timestamps.len() as i64 + 1..).zip(timestamps) {
+    for timestamp in timestamps {
         let Some((first_ns, end_ns)) = bounds_of(*timestamp, window_ns, &taken) else { continue };
         if taken.len() >= WINDOWS_MAX {
             let full =
                 format!("the archive has {WINDOWS_MAX} windows, which is the limit: make windows longer");
             return Err(Error::new(ErrorKind::Full, full).into());
         }
-        transaction.batch_execute(&schema::create_leaf(generation, first_ns, end_ns)).await.doing(what)?;
+        generation += 1;
+        client.batch_execute(&schema::create_leaf(generation, first_ns, end_ns)).await.doing(what)?;
         let sql = "INSERT INTO windows (generation, first_ns, end_ns) VALUES ($1, $2, $3)";
-        transaction.execute(sql, &[&generation, &first_ns, &end_ns]).await.doing(what)?;
+        client.execute(sql, &[&generation, &first_ns, &end_ns]).await.doing(what)?;
         taken.insert(first_ns, end_ns);
     }
-    transaction.commit().await.doing(what)
+    client.execute("UPDATE state SET sequence = $1", &[&generation]).await.doing(what)?;
+    client.batch_execute("COMMIT").await.doing(what)
+}
+
+async fn write_some_counts(connection: &Connection, counts: &[((i64, TopicId), u64)]) -> Result<(), Fault> {
+    let generations: Vec<i64> = counts.iter().map(|((generation, _), _)| *generation).collect();
+    let topics: Vec<i32> = counts.iter().map(|((_, topic), _)| *topic as i32).collect();
+    let messages: Vec<i64> = counts.iter().map(|(_, messages)| *messages as i64).collect();
+    let sql = "UPDATE window_topics AS w SET messages = w.messages + n.messages
+               FROM unnest($1::bigint[], $2::int[], $3::bigint[]) AS n (generation, topic, messages)
+               WHERE w.generation = n.generation AND w.topic = n.topic";
+    connection.client.execute(sql, &[&generations, &topics, &messages]).await.doing("write counts")?;
+    Ok(())
 }
 
 /// The window that a timestamp wants, cut where others lie; `None` when it lies in one of them. Windows may have been made
@@ -492,15 +562,6 @@ fn text(row: &Row, column: usize) -> Result<&str, Fault> {
     let bytes: &[u8] = get(row, column)?;
     let text = std::str::from_utf8(bytes);
     text.map_err(|_| Error::new(ErrorKind::Corrupt, "a topic's name in postgres is no UTF-8").into())
-}
-
-/// Reads the catalogue as far as it is newer, or anew.
-pub(super) async fn catch_up(catalog: &Catalog, database: &Database) -> Result<(), Error> {
-    let mut connection = database.reader().await?;
-    let refreshed = async { catalog.refresh(&mut connection).await.map_err(Error::from) };
-    database.in_time("read its catalogue", refreshed).await?;
-    connection.end();
-    Ok(())
 }
 
 #[cfg(test)]

@@ -8,18 +8,16 @@ use super::{
     Shared,
     catalog::get,
     connect::Connection,
-    fault::{Doing, Fault},
+    fault::{Doing, Fault, is_gone},
     retention::{Held, disk_bytes, held},
 };
 use crate::{Error, Finding, PartStats, Report, Stats};
 
 /// What the archive holds.
 pub(super) async fn stats(shared: &Shared) -> Result<Stats, Error> {
-    let connection = shared.database.reader().await?;
-    let stats = async { stats_on(shared, &connection).await.map_err(Error::from) };
-    let stats = shared.database.in_time("tell what it holds", stats).await?;
-    connection.end();
-    Ok(stats)
+    let lease = shared.database.reader().await?;
+    let connection = lease.connection.clone();
+    Ok(lease.drive("tell what it holds", stats_on(shared, &connection)).await?)
 }
 
 async fn stats_on(shared: &Shared, connection: &Connection) -> Result<Stats, Fault> {
@@ -41,14 +39,17 @@ async fn stats_on(shared: &Shared, connection: &Connection) -> Result<Stats, Fau
         });
     }
     stats.topics = topics(connection, &held).await?;
-    stats.disk_bytes = disk_bytes(connection).await?;
+    stats.disk_bytes = disk_bytes(connection, "true").await?;
     Ok(stats)
 }
 
-/// The oldest and the newest timestamp of a window.
+/// The oldest and the newest timestamp of a window; `None` when it is empty, or gone meanwhile.
 async fn span(connection: &Connection, held: &Held) -> Result<Option<(Timestamp, Timestamp)>, Fault> {
     let sql = format!("SELECT min(timestamp), max(timestamp) FROM {}", held.window.leaf());
-    let row = connection.client.query_one(&sql, &[]).await.doing("tell its span")?;
+    let row = match connection.client.query_one(&sql, &[]).await {
+        Err(error) if is_gone(&error) => return Ok(None),
+        row => row.doing("tell its span")?,
+    };
     let (oldest, newest): (Option<i64>, Option<i64>) = (get(&row, 0)?, get(&row, 1)?);
     Ok(oldest.zip(newest).map(|(oldest, newest)| (Timestamp(oldest), Timestamp(newest))))
 }
@@ -80,7 +81,10 @@ async fn occurs_in(
 ) -> Result<bool, Fault> {
     let Some(held) = held.iter().find(|held| held.window.generation == generation) else { return Ok(false) };
     let sql = format!("SELECT 1 FROM {} WHERE topic = $1 LIMIT 1", held.window.leaf());
-    Ok(connection.client.query_opt(&sql, &[&topic]).await.doing("count its topics")?.is_some())
+    match connection.client.query_opt(&sql, &[&topic]).await {
+        Err(error) if is_gone(&error) => Ok(false),
+        row => Ok(row.doing("count its topics")?.is_some()),
+    }
 }
 
 /// Compares each window's messages with its indexes, its counts and its topics.
@@ -88,10 +92,9 @@ pub(super) async fn check(
     shared: &Shared,
     progress: &(dyn Fn(u64, u64) + Send + Sync),
 ) -> Result<Report, Error> {
-    let connection = shared.database.reader().await?;
-    let report = check_on(&connection, progress).await.map_err(Error::from)?;
-    connection.end();
-    Ok(report)
+    let lease = shared.database.maintainer().await?;
+    let connection = lease.connection.clone();
+    Ok(lease.drive("check", check_on(&connection, progress)).await?)
 }
 
 async fn check_on(
@@ -103,7 +106,13 @@ async fn check_on(
     let mut report = Report::default();
     for held in &held {
         progress(report.bytes, total);
-        check_window(connection, held, &mut report).await?;
+        match check_window(connection, held, &mut report).await {
+            // Another server has removed it meanwhile.
+            Err(fault) if fault.is_stale_catalog() => {
+                connection.client.batch_execute("ROLLBACK").await.doing("check a window")?;
+            }
+            checked => checked?,
+        }
     }
     progress(total, total);
     Ok(report)
@@ -187,16 +196,15 @@ pub(super) async fn rebuild(
     shared: &Shared,
     progress: &(dyn Fn(u64, u64) + Send + Sync),
 ) -> Result<Report, Error> {
-    let mut connection = shared.database.writer().await?;
-    let rebuilt = rebuild_on(&mut connection, progress).await;
-    rebuilt.map_err(Error::from)?;
-    shared.catalog.load(&mut connection).await.map_err(Error::from)?;
-    connection.end();
+    let lease = shared.database.maintainer().await?;
+    let connection = lease.connection.clone();
+    lease.drive("rebuild", rebuild_on(shared, &connection, progress)).await?;
     check(shared, progress).await
 }
 
 async fn rebuild_on(
-    connection: &mut Connection,
+    shared: &Shared,
+    connection: &Connection,
     progress: &(dyn Fn(u64, u64) + Send + Sync),
 ) -> Result<(), Fault> {
     let what = "rebuild a window";
@@ -206,27 +214,48 @@ async fn rebuild_on(
     for held in &held {
         progress(done, total);
         let leaf = held.window.leaf();
-        connection.client.batch_execute("SET statement_timeout = 0").await.doing(what)?;
-        connection.client.batch_execute(&format!("REINDEX TABLE CONCURRENTLY {leaf}")).await.doing(what)?;
-        connection.client.batch_execute(&recount(&leaf, held.window.generation)).await.doing(what)?;
+        match rebuild_window(connection, &leaf, held.window.generation).await {
+            Err(fault) if fault.is_stale_catalog() => {
+                connection.client.batch_execute("ROLLBACK").await.doing(what)?;
+            }
+            rebuilt => rebuilt?,
+        }
         done += held.body_bytes;
     }
-    connection.client.batch_execute("RESET statement_timeout").await.doing(what)
+    connection.abandon(); // its time-outs are changed
+    shared.catalog.load(connection).await
 }
 
-/// Counts a window's messages and topics anew, in one transaction that keeps others from storing into it meanwhile. Topics
-/// without messages stay: another server may be about to store their first one.
+async fn rebuild_window(connection: &Connection, leaf: &str, generation: i64) -> Result<(), Fault> {
+    let what = "rebuild a window";
+    let client = &connection.client;
+    client.batch_execute("SET statement_timeout = 0; SET lock_timeout = 0").await.doing(what)?;
+    // What an attempt that was cut short has left behind.
+    let invalid =
+        "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = to_regclass($1) AND NOT indisvalid";
+    for row in client.query(invalid, &[&leaf]).await.doing(what)? {
+        let index: &str = get(&row, 0)?;
+        client.batch_execute(&format!("DROP INDEX {index}")).await.doing(what)?;
+    }
+    client.batch_execute(&format!("REINDEX TABLE CONCURRENTLY {leaf}")).await.doing(what)?;
+    client.batch_execute(&recount(leaf, generation)).await.doing(what)
+}
+
+/// Counts a window's messages and topics anew, in one transaction that keeps others from storing into it meanwhile; the state is
+/// held at its end only. Topics without messages stay: another server may be about to store their first one.
 fn recount(leaf: &str, generation: i64) -> String {
     format!(
         "BEGIN;
          LOCK TABLE {leaf} IN SHARE ROW EXCLUSIVE MODE;
-         UPDATE state SET sequence = sequence + 1, drops = drops + 1;
+         CREATE TEMPORARY TABLE recounted ON COMMIT DROP AS
+             SELECT topic, count(*) AS messages, sum(length(body)) AS body_bytes FROM {leaf} GROUP BY topic;
          DELETE FROM window_counts WHERE generation = {generation};
          INSERT INTO window_counts (generation, slot, messages, body_bytes)
-             SELECT {generation}, 0, count(*), sum(length(body)) FROM {leaf} HAVING count(*) > 0;
+             SELECT {generation}, 0, sum(messages), sum(body_bytes) FROM recounted HAVING count(*) > 0;
+         UPDATE state SET sequence = sequence + 1, drops = drops + 1;
          INSERT INTO window_topics AS w (generation, topic, messages, sequence)
-             SELECT {generation}, topic, count(*), (SELECT sequence FROM state) FROM {leaf}
-             WHERE topic IN (SELECT id FROM topics) GROUP BY topic
+             SELECT {generation}, topic, messages, (SELECT sequence FROM state) FROM recounted
+             WHERE topic IN (SELECT id FROM topics)
              ON CONFLICT (generation, topic) DO UPDATE SET messages = excluded.messages;
          COMMIT"
     )

@@ -2,21 +2,30 @@
 
 use std::{
     collections::HashMap,
-    ops::{Deref, DerefMut},
+    future::poll_fn,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    task::Poll,
     time::{Duration, Instant},
 };
 
-use deadpool::managed::{self, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult, Timeouts};
+use deadpool::managed::{
+    self, Metrics, Object, Pool, PoolError, QueueMode, RecycleError, RecycleResult, Timeouts,
+};
 use parking_lot::Mutex;
 use restante_core::{Clock, ErrorKind, Timestamp};
-use tokio_postgres::{Client, NoTls, Statement};
-use tracing::{debug, info, warn};
+use rustix::net::sockopt;
+use tokio::{io::BufReader, net::TcpStream};
+use tokio_postgres::{Client, NoTls, Statement, config::Host};
+use tracing::{info, warn};
 
-use super::{fault, schema::SelectKey};
+use super::{
+    fault::{self, Fault},
+    schema::SelectKey,
+};
 use crate::{Config, Error, PostgresUrl};
 
 /// How long nobody tries to connect after a failure, growing from the first to the second.
@@ -24,43 +33,22 @@ const BACK_OFF_MIN: Duration = Duration::from_millis(100);
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 /// Prepared statements of one connection: five plans of a year of daily windows. When there are more, all are let go.
 const STATEMENTS_MAX: usize = 2_000;
+/// Connections for what takes long: pruning, checking, and what is done every few seconds beside.
+const UPKEEP_CONNECTIONS: usize = 2;
+/// What one system call reads at most.
+const READ_AHEAD_BYTES: usize = 256 << 10;
+/// How long a host may be silent before its connections are closed.
+const VANISHED: Duration = Duration::from_secs(60);
+/// The port of a server whose URL names none.
+const PORT: u16 = 5432;
 /// What the network may take beyond the server's own time-out.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// A connection from the pool. One whose work was given up, at an error or a time-out, is not used again: nobody knows what
-/// it still has to say.
-pub(super) struct Lease(Object<Connector>);
-
-impl Lease {
-    fn begin(object: Object<Connector>) -> Self {
-        object.is_at_work.store(true, Ordering::Relaxed);
-        Self(object)
-    }
-
-    /// Gives the connection back: its work is done.
-    pub(super) fn end(self) {
-        self.0.is_at_work.store(false, Ordering::Relaxed);
-    }
-}
-
-impl Deref for Lease {
-    type Target = Connection;
-
-    fn deref(&self) -> &Connection {
-        &self.0
-    }
-}
-
-impl DerefMut for Lease {
-    fn deref_mut(&mut self) -> &mut Connection {
-        &mut self.0
-    }
-}
 
 /// The way to the database.
 pub(super) struct Database {
     read: Pool<Connector>,
     write: Pool<Connector>,
+    upkeep: Pool<Connector>,
     pub(super) reach: Arc<Reach>,
     timeout: Duration,
 }
@@ -75,13 +63,16 @@ impl Database {
         let reach = Arc::new(Reach::new(config.clock.clone()));
         let pool = |size: usize, is_writer: bool| {
             let connector = Connector {
-                config: with_defaults(parsed.clone(), settings.connect_timeout_ms),
+                config: with_defaults(parsed.clone()),
                 session: session(url, settings.statement_timeout_ms, is_writer),
+                connect_timeout: Duration::from_millis(settings.connect_timeout_ms),
                 reach: reach.clone(),
             };
             let wait = Some(Duration::from_millis(settings.statement_timeout_ms));
             let timeouts = Timeouts { wait, create: None, recycle: None };
+            // The connection that was used last is used next: it knows the statements.
             Pool::builder(connector)
+                .queue_mode(QueueMode::Lifo)
                 .max_size(size.max(1))
                 .timeouts(timeouts)
                 .runtime(deadpool::Runtime::Tokio1)
@@ -90,62 +81,133 @@ impl Database {
         };
         Ok(Self {
             read: pool(settings.read_connections, false)?,
-            write: pool(settings.write_connections + 1, true)?, // one more for upkeep
+            write: pool(settings.write_connections, true)?,
+            upkeep: pool(UPKEEP_CONNECTIONS, true)?,
             reach,
             timeout: Duration::from_millis(settings.statement_timeout_ms) + NETWORK_TIMEOUT,
         })
     }
 
-    /// A connection that only reads.
+    /// A connection for what only reads.
     pub(super) async fn reader(&self) -> Result<Lease, Error> {
-        self.read.get().await.map(Lease::begin).map_err(|error| self.no_connection(error))
+        self.lease(&self.read, Some(self.timeout)).await
     }
 
-    /// A connection that writes.
+    /// A further connection for what only reads, if one is free now.
+    pub(super) async fn reader_if_free(&self) -> Option<Lease> {
+        let at_once = Timeouts { wait: Some(Duration::ZERO), ..Timeouts::default() };
+        let held = self.read.timeout_get(&at_once).await.ok()?;
+        Some(self.begin(held, Some(self.timeout)))
+    }
+
+    /// A connection for what writes.
     pub(super) async fn writer(&self) -> Result<Lease, Error> {
-        self.write.get().await.map(Lease::begin).map_err(|error| self.no_connection(error))
+        self.lease(&self.write, Some(self.timeout)).await
     }
 
-    fn no_connection(&self, error: PoolError<Error>) -> Error {
-        match error {
-            PoolError::Backend(error) => error,
-            PoolError::Timeout(_) => {
-                Error::new(ErrorKind::Unavailable, "no connection to postgres came free in time")
-            }
-            error => {
-                Error::new(ErrorKind::Unavailable, "there is no connection to postgres").with_source(error)
-            }
-        }
+    /// A connection for what is done now and then beside the rest.
+    pub(super) async fn caretaker(&self) -> Result<Lease, Error> {
+        self.lease(&self.upkeep, Some(self.timeout)).await
     }
 
-    /// Waits for an answer of the database, but not for ever: a server that hangs is as good as gone.
-    pub(super) async fn in_time<T>(
-        &self,
-        what: &str,
-        work: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Error> {
-        match tokio::time::timeout(self.timeout, work).await {
-            Ok(Ok(value)) => {
-                self.reach.found();
-                Ok(value)
-            }
-            Ok(Err(error)) => Err(error),
-            Err(_) => {
-                let error = Error::new(ErrorKind::Unavailable, format!("postgres took too long to {what}"));
-                self.reach.lost(&error.to_string());
-                Err(error)
-            }
-        }
+    /// A connection for upkeep that goes through all messages and may take as long as it likes.
+    pub(super) async fn maintainer(&self) -> Result<Lease, Error> {
+        self.lease(&self.upkeep, None).await
+    }
+
+    async fn lease(&self, pool: &Pool<Connector>, limit: Option<Duration>) -> Result<Lease, Error> {
+        Ok(self.begin(pool.get().await.map_err(no_connection)?, limit))
+    }
+
+    fn begin(&self, held: Object<Connector>, limit: Option<Duration>) -> Lease {
+        let connection = held.connection.clone();
+        connection.is_at_work.store(true, Ordering::Relaxed);
+        Lease { connection, held: Some(held), limit, reach: self.reach.clone() }
     }
 
     pub(super) fn close(&self) {
-        self.read.close();
-        self.write.close();
+        for pool in [&self.read, &self.write, &self.upkeep] {
+            pool.close();
+        }
     }
 }
 
-fn with_defaults(mut config: tokio_postgres::Config, connect_timeout_ms: u64) -> tokio_postgres::Config {
-    config.connect_timeout(Duration::from_millis(connect_timeout_ms));
+fn no_connection(error: PoolError<Error>) -> Error {
+    match error {
+        PoolError::Backend(error) => error,
+        PoolError::Timeout(_) => {
+            Error::new(ErrorKind::Unavailable, "no connection to postgres came free in time")
+        }
+        error => Error::new(ErrorKind::Unavailable, "there is no connection to postgres").with_source(error),
+    }
+}
+
+/// A connection taken from its pool.
+pub(super) struct Lease {
+    pub(super) connection: Arc<Connection>,
+    /// There until the lease ends.
+    held: Option<Object<Connector>>,
+    limit: Option<Duration>,
+    reach: Arc<Reach>,
+}
+
+impl Lease {
+    /// Does some work on the connection, but not for ever: a server that hangs is as good as gone.
+    pub(super) async fn drive<T>(
+        mut self,
+        what: &'static str,
+        work: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        let Some(held) = &mut self.held else {
+            return Err(Error::new(ErrorKind::Internal, "a connection was used after its end").into());
+        };
+        let driven = drive(&mut held.socket, work);
+        let done = match self.limit {
+            Some(limit) => tokio::time::timeout(limit, driven).await,
+            None => Ok(driven.await),
+        };
+        let Ok(done) = done else {
+            let error = Error::new(ErrorKind::Unavailable, format!("postgres took too long to {what}"));
+            self.reach.lost(&error.to_string());
+            return Err(error.into());
+        };
+        let is_as_before = done.as_ref().err().is_none_or(Fault::leaves_no_trace);
+        if is_as_before {
+            self.connection.is_at_work.store(false, Ordering::Relaxed);
+            self.reach.found();
+        }
+        done
+    }
+}
+
+impl Drop for Lease {
+    /// A connection whose work was given up leaves the pool and is closed: the server takes back what was not committed, and
+    /// lets go of its locks.
+    fn drop(&mut self) {
+        let is_unfit = self.connection.is_unfit();
+        if let Some(held) = self.held.take().filter(|_| is_unfit) {
+            drop(Object::take(held));
+        }
+    }
+}
+
+/// Does some work and moves what it sends and waits for, in one task: two would wake each other for every few rows.
+async fn drive<T>(socket: &mut Socket, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        if let Poll::Ready(done) = work.as_mut().poll(context) {
+            return Poll::Ready(done);
+        }
+        if socket.as_mut().poll(context).is_ready() {
+            // The connection has ended, and the work will hear of it.
+            return work.as_mut().poll(context);
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+fn with_defaults(mut config: tokio_postgres::Config) -> tokio_postgres::Config {
     if config.get_application_name().is_none() {
         config.application_name("restante");
     }
@@ -161,7 +223,7 @@ fn with_defaults(mut config: tokio_postgres::Config, connect_timeout_ms: u64) ->
 fn session(url: &PostgresUrl, statement_timeout_ms: u64, is_writer: bool) -> String {
     let read_only = if is_writer { "off" } else { "on" };
     format!(
-        "SET search_path = {}; SET statement_timeout = {statement_timeout_ms}; \
+        "SET search_path = \"{}\"; SET synchronous_commit = on; SET statement_timeout = {statement_timeout_ms}; \
          SET lock_timeout = {statement_timeout_ms}; SET default_transaction_read_only = {read_only}; \
          SET client_min_messages = warning; {PLANNER}",
         url.schema()
@@ -179,13 +241,26 @@ pub(super) const PLANNER: &str = "\
 pub(super) struct Connector {
     config: tokio_postgres::Config,
     session: String,
+    connect_timeout: Duration,
     reach: Arc<Reach>,
+}
+
+/// What moves the bytes of a connection while it is polled.
+type Socket = Pin<Box<dyn Future<Output = Result<(), tokio_postgres::Error>> + Send>>;
+
+/// A connection in its pool.
+pub(super) struct Held {
+    connection: Arc<Connection>,
+    socket: Socket,
 }
 
 /// A connection and the statements that it knows.
 pub(super) struct Connection {
     pub(super) client: Client,
+    /// A connection whose work was given up, at an error or a time-out, is not used again: nobody knows what it still has to
+    /// say.
     is_at_work: AtomicBool,
+    is_abandoned: AtomicBool,
     prepared: Mutex<HashMap<SelectKey, Statement>>,
 }
 
@@ -207,25 +282,41 @@ impl Connection {
         prepared.insert(key, statement.clone());
         Ok(statement)
     }
+
+    fn is_unfit(&self) -> bool {
+        let is_given_up =
+            self.is_at_work.load(Ordering::Relaxed) || self.is_abandoned.load(Ordering::Relaxed);
+        is_given_up || self.client.is_closed()
+    }
+
+    /// Has the connection closed after its work, so that the server need not send what nobody will read.
+    pub(super) fn abandon(&self) {
+        self.is_abandoned.store(true, Ordering::Relaxed);
+    }
 }
 
 impl managed::Manager for Connector {
-    type Type = Connection;
+    type Type = Held;
     type Error = Error;
 
-    async fn create(&self) -> Result<Connection, Error> {
+    async fn create(&self) -> Result<Held, Error> {
         self.reach.check_back_off()?;
-        let connected = self.connect().await;
+        let connected = tokio::time::timeout(self.connect_timeout, self.connect()).await;
+        let connected = connected.unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::Unavailable, "postgres can't be reached: it took too long to answer"))
+        });
         if let Err(error) = &connected {
             self.reach.lost(&error.to_string());
         }
-        let client = connected?;
+        let held = connected?;
         self.reach.found();
-        Ok(Connection { client, is_at_work: AtomicBool::new(false), prepared: Mutex::default() })
+        Ok(held)
     }
 
-    async fn recycle(&self, connection: &mut Connection, _: &Metrics) -> RecycleResult<Error> {
-        if connection.client.is_closed() || connection.is_at_work.load(Ordering::Relaxed) {
+    async fn recycle(&self, held: &mut Held, _: &Metrics) -> RecycleResult<Error> {
+        // Nobody has looked at the socket since: it tells at once whether the server has hung up.
+        let has_ended = poll_fn(|context| Poll::Ready(held.socket.as_mut().poll(context).is_ready())).await;
+        if has_ended || held.connection.is_unfit() {
             return Err(RecycleError::message("the connection was lost, or its work was given up"));
         }
         Ok(())
@@ -233,20 +324,53 @@ impl managed::Manager for Connector {
 }
 
 impl Connector {
-    async fn connect(&self) -> Result<Client, Error> {
-        let (client, connection) =
-            self.config.connect(NoTls).await.map_err(|error| fault::failed("be reached", error))?;
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                debug!(%error, "a connection to postgres ended");
-            }
-        });
-        client
-            .batch_execute(&self.session)
+    async fn connect(&self) -> Result<Held, Error> {
+        let stream = self.dial().await?;
+        // The client reads 8 KiB at a time; from here it costs no system call each.
+        let stream = BufReader::with_capacity(READ_AHEAD_BYTES, stream);
+        let connected = self.config.connect_raw(stream, NoTls).await;
+        let (client, socket) = connected.map_err(|error| fault::failed("be reached", error))?;
+        let mut socket: Socket = Box::pin(socket);
+        drive(&mut socket, client.batch_execute(&self.session))
             .await
             .map_err(|error| fault::failed("set up a connection", error))?;
-        Ok(client)
+        let connection = Connection {
+            client,
+            is_at_work: AtomicBool::new(false),
+            is_abandoned: AtomicBool::new(false),
+            prepared: Mutex::default(),
+        };
+        Ok(Held { connection: Arc::new(connection), socket })
     }
+
+    /// Reaches the first of the URL's hosts that answers.
+    async fn dial(&self) -> Result<TcpStream, Error> {
+        let ports = self.config.get_ports();
+        let mut last = "the URL names no host to reach by TCP".to_owned();
+        for (number, host) in self.config.get_hosts().iter().enumerate() {
+            let Host::Tcp(host) = host else { continue };
+            let port = ports.get(number).or(ports.first()).copied().unwrap_or(PORT);
+            match TcpStream::connect((host.as_str(), port)).await {
+                Ok(stream) => {
+                    keep_alive(&stream);
+                    return Ok(stream);
+                }
+                Err(error) => last = format!("{host}:{port}: {error}"),
+            }
+        }
+        Err(Error::new(ErrorKind::Unavailable, format!("postgres can't be reached: {last}")))
+    }
+}
+
+/// Sends at once, and has a host that has vanished noticed within a minute. Where the system knows one of these settings not,
+/// time-outs do the same later.
+fn keep_alive(stream: &TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let _ = sockopt::set_socket_keepalive(stream, true);
+    let _ = sockopt::set_tcp_keepidle(stream, VANISHED / 2);
+    let _ = sockopt::set_tcp_keepintvl(stream, VANISHED / 6);
+    let _ = sockopt::set_tcp_keepcnt(stream, 3);
+    let _ = sockopt::set_tcp_user_timeout(stream, VANISHED.as_millis() as u32);
 }
 
 /// Whether the database is within reach, and when to try again.
@@ -281,6 +405,10 @@ impl Reach {
 
     fn lost(&self, problem: &str) {
         let mut loss = self.loss.lock();
+        let is_known = loss.retry_at.is_some_and(|retry_at| Instant::now() < retry_at);
+        if is_known {
+            return; // somebody else has met the same
+        }
         if loss.since.is_none() {
             warn!(problem, "postgres is out of reach");
             loss.since = Some(self.clock.now());

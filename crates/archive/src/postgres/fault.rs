@@ -14,10 +14,14 @@ pub(super) fn kind_of(error: &tokio_postgres::Error) -> ErrorKind {
     match class {
         _ if *state == SqlState::DISK_FULL => ErrorKind::Full,
         // Connections, rollbacks by conflict, resources, intervention of an operator, system errors, passwords.
-        "08" | "40" | "53" | "57" | "58" | "28" | "55" => ErrorKind::Unavailable,
+        // So is what an operator mends while we wait: a database that isn't there, a right that was taken away, a primary that
+        // has become a standby.
+        "08" | "25" | "28" | "3D" | "40" | "53" | "55" | "57" | "58" => ErrorKind::Unavailable,
+        "42" if *state == SqlState::INSUFFICIENT_PRIVILEGE => ErrorKind::Unavailable,
+        // Windows changed faster than the attempts that were made.
+        "23" if *state == SqlState::FOREIGN_KEY_VIOLATION => ErrorKind::Unavailable,
+        "42" if *state == SqlState::UNDEFINED_TABLE => ErrorKind::Unavailable,
         "XX" if *state != SqlState::INTERNAL_ERROR => ErrorKind::Corrupt,
-        "3D" => ErrorKind::NotFound,
-        "42" if *state == SqlState::INSUFFICIENT_PRIVILEGE => ErrorKind::Invalid,
         _ => ErrorKind::Internal,
     }
 }
@@ -65,14 +69,35 @@ impl Fault {
         }
     }
 
+    /// What the database said.
+    pub(super) fn code(&self) -> Option<&SqlState> {
+        match self {
+            Self::Database(_, error) => error.code(),
+            Self::Other(_) => None,
+        }
+    }
+
+    /// Whether the connection is as good as before: everything that was asked was answered.
+    pub(super) fn leaves_no_trace(&self) -> bool {
+        match self {
+            Self::Database(..) => false,
+            Self::Other(error) => error.kind() == ErrorKind::NotFound,
+        }
+    }
+
     /// Whether the same may succeed at once on another connection, or now that somebody else is done.
     pub(super) fn is_worth_repeating(&self) -> bool {
         match self {
             Self::Database(_, error) => {
-                let is_conflict = error.code().is_some_and(|state| {
-                    *state == SqlState::T_R_DEADLOCK_DETECTED || *state == SqlState::T_R_SERIALIZATION_FAILURE
-                });
-                error.is_closed() || is_conflict
+                let passing = [
+                    SqlState::T_R_DEADLOCK_DETECTED,
+                    SqlState::T_R_SERIALIZATION_FAILURE,
+                    SqlState::ADMIN_SHUTDOWN,
+                    SqlState::CRASH_SHUTDOWN,
+                    // What failed was said to a statement before.
+                    SqlState::IN_FAILED_SQL_TRANSACTION,
+                ];
+                error.is_closed() || error.code().is_some_and(|state| passing.contains(state))
             }
             Self::Other(_) => false,
         }

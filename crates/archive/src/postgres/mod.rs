@@ -14,6 +14,7 @@ mod fault;
 mod query;
 mod retention;
 mod schema;
+mod units;
 
 use std::{
     sync::{
@@ -124,27 +125,24 @@ impl Shared {
     }
 
     async fn prepare(&self) -> Result<(), Error> {
-        let mut connection =
-            if self.is_read_only { self.database.reader().await? } else { self.database.writer().await? };
-        let prepared = async {
+        let database = &self.database;
+        let lease = if self.is_read_only { database.reader().await? } else { database.writer().await? };
+        let connection = lease.connection.clone();
+        let work = async {
             match self.is_read_only {
                 true => find_tables(&connection, &self.schema).await?,
-                false => migrate(&mut connection, &self.schema).await?,
+                false => migrate(&connection, &self.schema).await?,
             }
-            self.catalog.load(&mut connection).await.map_err(Error::from)
+            self.catalog.load(&connection).await
         };
-        self.database.in_time("prepare its tables", prepared).await?;
-        connection.end();
-        Ok(())
+        Ok(lease.drive("prepare its tables", work).await?)
     }
 
     /// Reads the catalogue anew: another server has removed windows.
     async fn reload(&self) -> Result<(), Error> {
-        let mut connection = self.database.reader().await?;
-        let loaded = async { self.catalog.load(&mut connection).await.map_err(Error::from) };
-        self.database.in_time("read its catalogue", loaded).await?;
-        connection.end();
-        Ok(())
+        let lease = self.database.reader().await?;
+        let connection = lease.connection.clone();
+        Ok(lease.drive("read its catalogue", self.catalog.load(&connection)).await?)
     }
 }
 
@@ -182,7 +180,7 @@ async fn version(connection: &Connection, schema: &str) -> Result<Option<i32>, E
 }
 
 /// Brings the tables to the version of this program. Servers that start together take turns.
-async fn migrate(connection: &mut Connection, schema: &str) -> Result<(), Error> {
+async fn migrate(connection: &Connection, schema: &str) -> Result<(), Error> {
     let what = "make its tables";
     let lock = format!("SELECT pg_advisory_lock(hashtextextended('restante {schema}', 0))");
     connection.client.batch_execute(&lock).await.doing(what)?;
@@ -197,19 +195,23 @@ async fn migrate(connection: &mut Connection, schema: &str) -> Result<(), Error>
     Ok(())
 }
 
-async fn migrate_from(connection: &mut Connection, schema: &str, found: i32) -> Result<(), Fault> {
+async fn migrate_from(connection: &Connection, schema: &str, found: i32) -> Result<(), Fault> {
     let what = "make its tables";
-    let transaction = connection.client.transaction().await.doing(what)?;
-    let begin = format!(
-        "CREATE SCHEMA IF NOT EXISTS {schema};
-         CREATE TABLE IF NOT EXISTS version (version int PRIMARY KEY, made_at timestamptz NOT NULL DEFAULT now())"
-    );
-    transaction.batch_execute(&begin).await.doing(what)?;
-    for (version, migration) in (1..).zip(schema::MIGRATIONS).skip(found.max(0) as usize) {
-        transaction.batch_execute(migration).await.doing(what)?;
-        transaction.execute("INSERT INTO version (version) VALUES ($1)", &[&version]).await.doing(what)?;
+    let client = &connection.client;
+    // An owner of the schema need not own the database.
+    let is_there =
+        client.query_opt("SELECT 1 FROM pg_namespace WHERE nspname = $1", &[&schema]).await.doing(what)?;
+    if is_there.is_none() {
+        client.batch_execute(&format!("CREATE SCHEMA \"{schema}\"")).await.doing(what)?;
     }
-    transaction.commit().await.doing(what)
+    let begin = "BEGIN;
+         CREATE TABLE IF NOT EXISTS version (version int PRIMARY KEY, made_at timestamptz NOT NULL DEFAULT now())";
+    client.batch_execute(begin).await.doing(what)?;
+    for (version, migration) in (1..).zip(schema::MIGRATIONS).skip(found.max(0) as usize) {
+        client.batch_execute(migration).await.doing(what)?;
+        client.execute("INSERT INTO version (version) VALUES ($1)", &[&version]).await.doing(what)?;
+    }
+    client.batch_execute("COMMIT").await.doing(what)
 }
 
 /// Writes counts, reads those of others and makes the next window ahead, now and then.
@@ -230,18 +232,17 @@ async fn turns(shared: Arc<Shared>) {
 }
 
 async fn turn_once(shared: &Shared) -> Result<(), Error> {
-    let mut connection = shared.database.writer().await?;
+    let lease = shared.database.caretaker().await?;
+    let connection = lease.connection.clone();
     let work = async {
         shared.catalog.write_counts(&connection).await?;
         let ahead = missing_ahead(shared);
         if !ahead.is_empty() {
-            shared.catalog.make_windows(&mut connection, &ahead, shared.window_ns).await?;
+            shared.catalog.make_windows(&connection, &ahead, shared.window_ns).await?;
         }
-        Ok::<_, Error>(())
+        Ok(())
     };
-    shared.database.in_time("do its upkeep", work).await?;
-    connection.end();
-    Ok(())
+    Ok(lease.drive("do its upkeep", work).await?)
 }
 
 /// Now and one window later, where no window is yet: a window that is made ahead makes no append wait.

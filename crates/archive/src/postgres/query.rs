@@ -12,10 +12,11 @@ use tokio_postgres::{Row, types::ToSql};
 
 use super::{
     Shared,
-    catalog::{Answer, Candidate, Window, catch_up, get},
+    catalog::{Answer, Window, get},
     connect::Connection,
     fault::{Doing, Fault},
     schema::{self, Access, Select},
+    units::{GATHERED_ROW, MERGE_ROW, OPEN_WINDOW, SEEK_GATHERED, SEEK_TOPIC, STATEMENT, Unit, Units},
 };
 use crate::{
     Direction, Error, PAGE_BYTES_MAX, Page, Part, Query, RowAt,
@@ -28,22 +29,26 @@ use crate::{
 const ATTEMPTS: usize = 5;
 /// Statements under way at most.
 const STATEMENTS_AHEAD: usize = 32;
+/// A page of at least so many rows is read on two connections.
+const WIDE_ROWS: usize = 4_000;
+/// The part of a large page that each of them reads: a little more than half, because counts are rough.
+const WIDE_SHARE: f64 = 0.52;
 /// More rows are asked than are likely needed, because counts are rough.
 const LIKELY: f64 = 1.2;
+/// More topics than this are not looked for in all windows at once.
+const GATHERED_TOPICS_MAX: usize = 64;
 /// A hash that is behind all others.
 const BEHIND_ALL: [u8; 33] = [0xff; 33];
-
-// What a step costs the server, in microseconds, measured on the history data set; their proportions decide.
-const SCAN_ROW: f64 = 0.3;
-const SEEK_TOPIC: f64 = 9.0;
-const MERGE_ROW: f64 = 1.2;
 
 /// One page of the messages that match.
 pub(super) async fn query(shared: &Shared, query: &Query) -> Result<Page, Error> {
     query.check_bounds()?;
     let mut attempt = 1;
+    let mut seen = None;
     loop {
-        match shared.database.in_time("answer", attempt_query(shared, query)).await? {
+        let lease = shared.database.reader().await?;
+        let reading = Reading { shared, query, connection: &lease.connection.clone() };
+        match lease.drive("answer", Box::pin(reading.page(&mut seen))).await {
             Ok(Some(page)) => return Ok(page),
             Ok(None) if attempt < ATTEMPTS => {}
             Ok(None) => {
@@ -60,21 +65,14 @@ pub(super) async fn query(shared: &Shared, query: &Query) -> Result<Page, Error>
     }
 }
 
-/// One attempt; `None` when the catalogue was too old. What failed in the database is the inner error.
-async fn attempt_query(shared: &Shared, query: &Query) -> Result<Result<Option<Page>, Fault>, Error> {
-    let connection = shared.database.reader().await?;
-    let reading = Reading { shared, query, connection: &connection };
-    let answered = reading.page().await;
-    if answered.is_ok() {
-        connection.end();
-    }
-    Ok(answered)
-}
+/// What the database's state was at some moment since the query began: the sequence and the drops.
+type Seen = Option<(i64, i64)>;
 
 /// A query and the connection that it is asked on.
-struct Reading<'a> {
-    shared: &'a Shared,
-    query: &'a Query,
+#[derive(Clone, Copy)]
+pub(super) struct Reading<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) query: &'a Query,
     connection: &'a Connection,
 }
 
@@ -84,24 +82,64 @@ struct Found {
     bytes: Vec<u8>,
     offsets: Vec<u32>,
     topics: Vec<TopicId>,
+    body_bytes: usize,
+    /// Whether rows were left unread, because there were bytes enough.
+    is_cut: bool,
+}
+
+/// What was found so far, in the order of the query.
+#[derive(Default)]
+struct Gathered {
+    found: Vec<Found>,
+    rows: usize,
+    body_bytes: usize,
+    /// Whether there is a row behind those that make the page full by their bytes, which tells that more remain.
+    is_full: bool,
+}
+
+impl Gathered {
+    fn add(&mut self, next: Found) {
+        let had_enough = self.body_bytes >= PAGE_BYTES_MAX;
+        self.is_full = self.is_full || next.is_cut || (had_enough && !next.offsets.is_empty());
+        self.rows += next.offsets.len();
+        self.body_bytes += next.body_bytes;
+        self.found.push(next);
+    }
+
+    fn append(&mut self, behind: Self) {
+        behind.found.into_iter().for_each(|found| self.add(found));
+    }
+
+    fn is_enough(&self, limit: usize) -> bool {
+        self.rows >= limit || self.is_full
+    }
 }
 
 impl Reading<'_> {
-    async fn page(&self) -> Result<Option<Page>, Fault> {
+    /// The page; `None` when the catalogue was too old. A catalogue that is as new as what an attempt before has seen is new
+    /// enough: that was after the query had begun.
+    async fn page(&self, seen: &mut Seen) -> Result<Option<Page>, Fault> {
         let cursor = self.place_of_cursor().await?;
         let range = self.query.range(cursor);
         let answer = self.shared.catalog.ask(self.query, &range);
-        let (found, state) = tokio::join!(self.find(&answer, &range), self.state());
+        let is_known_to_be_new =
+            seen.is_some_and(|(sequence, drops)| answer.sequence >= sequence && answer.drops == drops);
+        if is_known_to_be_new {
+            let found = self.find(&answer, &range).await?;
+            return self.assemble(found, &answer).await;
+        }
+        // The state is asked first: behind many rows its answer would be long in coming.
+        let (state, found) = tokio::join!(self.state(), self.find(&answer, &range));
         let (sequence, drops) = state?;
         let found = found?;
-        let is_new_enough = drops == answer.drops && sequence <= answer.sequence;
-        if !is_new_enough {
-            catch_up(&self.shared.catalog, &self.shared.database).await?;
-            if self.has_changed(&answer, &range) {
+        if drops != answer.drops || sequence != answer.sequence {
+            self.shared.catalog.refresh(self.connection).await?;
+            *seen = Some((sequence, drops));
+            if self.shared.catalog.has_changed(self.query, &range, &answer) {
                 return Ok(None);
             }
         }
-        self.assemble(found).await.map(Some)
+        self.assemble(found, &answer).await
     }
 
     async fn state(&self) -> Result<(i64, i64), Fault> {
@@ -109,23 +147,6 @@ impl Reading<'_> {
         let row = self.connection.client.query_one(&statement.doing("read its state")?, &[]).await;
         let row = row.doing("read its state")?;
         Ok((get(&row, 0)?, get(&row, 1)?))
-    }
-
-    /// Whether what the catalogue has learnt since could have changed the answer.
-    fn has_changed(&self, before: &Answer, range: &KeyRange) -> bool {
-        let now = self.shared.catalog.ask(self.query, range);
-        let candidates = |answer: &Answer| -> Vec<(i64, usize)> {
-            let known = answer.windows.iter().filter_map(|window| {
-                let candidate = self.shared.catalog.candidate(window, &answer.selection)?;
-                Some((window.generation, candidate.wanted_topics))
-            });
-            known.collect()
-        };
-        now.drops != before.drops || candidates(&now) != candidates(before) || {
-            let Selection::Topics(set) = &before.selection else { return now.windows != before.windows };
-            let Selection::Topics(new) = &now.selection else { return true };
-            set.ids() != new.ids()
-        }
     }
 
     /// The key that the cursor stands for. A message named by its hash is looked for in all windows, the newest first.
@@ -159,78 +180,133 @@ impl Reading<'_> {
     /// Rows of the windows in the direction of the query, until there are enough.
     async fn find(&self, answer: &Answer, range: &KeyRange) -> Result<Vec<Found>, Fault> {
         let limit = self.query.limit + 1; // one more tells whether more remain
-        let mut windows = answer.windows.clone();
-        if self.query.direction == Direction::Backward {
-            windows.reverse();
+        if let Some(topics) = self.gathered_topics(answer, range) {
+            return Ok(vec![self.gather(&topics, range, limit).await?]);
         }
-        let mut windows = windows.iter();
+        let mut units = Units::new(self, answer, *range);
+        let mut gathered = Gathered::default();
+        if limit >= WIDE_ROWS {
+            Box::pin(self.find_wide(&mut units, limit, &mut gathered)).await?;
+        }
+        if !gathered.is_enough(limit) {
+            self.ask_all(&mut units, answer, limit, &mut gathered).await?;
+        }
+        Ok(gathered.found)
+    }
+
+    /// Reads the first rows of a large page on two connections, each its half, if a second one is free: the server and we have
+    /// more to do with so many rows than one processor does at once.
+    async fn find_wide(
+        &self,
+        units: &mut Units<'_>,
+        limit: usize,
+        gathered: &mut Gathered,
+    ) -> Result<(), Fault> {
+        let half = limit as f64 * WIDE_SHARE;
+        let first = units.take(half);
+        let second = units.take(half);
+        if second.is_empty() {
+            units.give_back(first);
+            return Ok(());
+        }
+        let Some(lease) = self.shared.database.reader_if_free().await else {
+            units.give_back(second);
+            units.give_back(first);
+            return Ok(());
+        };
+        let connection = lease.connection.clone();
+        let other = Reading { connection: &connection, ..*self };
+        let (mut ours, mut others) = (Gathered::default(), Gathered::default());
+        let answer = units.answer;
+        let (mut first, mut second) = (first.into_iter(), second.into_iter());
+        let (mine, its) = tokio::join!(
+            self.ask_all(&mut first, answer, limit, &mut ours),
+            lease.drive("answer", other.ask_all(&mut second, answer, limit, &mut others)),
+        );
+        mine?;
+        its?;
+        *gathered = ours;
+        if !gathered.is_enough(limit) {
+            gathered.append(others);
+        }
+        Ok(())
+    }
+
+    /// Asks unit after unit until there are enough rows. What is likely needed is asked without waiting for what was asked
+    /// before.
+    async fn ask_all(
+        &self,
+        units: &mut (dyn Iterator<Item = Unit> + Send),
+        answer: &Answer,
+        limit: usize,
+        gathered: &mut Gathered,
+    ) -> Result<(), Fault> {
         let mut under_way = FuturesOrdered::new();
-        let mut found = Vec::new();
-        let (mut rows, mut bytes, mut expected) = (0, 0, 0.0);
+        let mut expected = 0.0;
         loop {
             while under_way.len() < STATEMENTS_AHEAD {
-                let is_likely_enough = rows as f64 + expected >= limit as f64 * LIKELY;
+                let is_likely_enough = gathered.rows as f64 + expected >= limit as f64 * LIKELY;
                 if is_likely_enough && !under_way.is_empty() {
                     break;
                 }
-                let Some(candidate) = self.next_candidate(&mut windows, answer) else { break };
-                let expects = self.expects(&candidate, range);
-                expected += expects;
+                let Some(unit) = units.next() else { break };
+                expected += unit.expects;
                 under_way.push_back(async move {
-                    Ok::<_, Fault>((self.ask(&candidate, answer, range, limit).await?, expects))
+                    Ok::<_, Fault>((self.ask(&unit, answer, limit).await?, unit.expects))
                 });
             }
-            let Some((next, expects)) = under_way.try_next().await? else { return Ok(found) };
+            let Some((next, expects)) = under_way.try_next().await? else { return Ok(()) };
             expected -= expects;
-            rows += next.offsets.len();
-            bytes += next.bytes.len();
-            found.push(next);
-            if rows >= limit || bytes > PAGE_BYTES_MAX + rows * record::HEADER_BYTES {
-                return Ok(found);
+            gathered.add(next);
+            if gathered.is_enough(limit) {
+                return Ok(());
             }
         }
     }
 
-    /// The next window that may have rows.
-    fn next_candidate(
-        &self,
-        windows: &mut std::slice::Iter<'_, Window>,
-        answer: &Answer,
-    ) -> Option<Candidate> {
-        for window in windows {
-            let candidate = self.shared.catalog.candidate(window, &answer.selection);
-            if candidate.is_some() {
-                return candidate;
-            }
+    /// The topics' numbers, if asking all windows at once is cheaper than one after the other: for few rows of few topics, far
+    /// apart in time.
+    fn gathered_topics(&self, answer: &Answer, range: &KeyRange) -> Option<Vec<i32>> {
+        let Selection::Topics(set) = &answer.selection else { return None };
+        let is_small = set.ids().len() <= GATHERED_TOPICS_MAX;
+        if !is_small || !self.query.hashes.is_empty() || answer.windows.len() < 2 {
+            return None;
         }
-        None
+        let (mut windows, mut rows) = (0.0, 0.0);
+        for unit in Units::new(self, answer, *range) {
+            windows += 1.0;
+            rows += unit.expects;
+        }
+        let topics = set.ids().len() as f64;
+        let asked =
+            if rows <= self.query.limit as f64 { windows } else { windows * self.query.limit as f64 / rows };
+        let one_by_one = asked.max(1.0) * (STATEMENT + topics * SEEK_TOPIC)
+            + rows.min(self.query.limit as f64) * MERGE_ROW;
+        let at_once = STATEMENT
+            + self.shared.catalog.windows().len() as f64 * (OPEN_WINDOW + topics * SEEK_GATHERED)
+            + rows * GATHERED_ROW;
+        (at_once < one_by_one).then(|| set.ids().iter().map(|id| *id as i32).collect())
     }
 
-    /// How many rows a window will likely give.
-    fn expects(&self, candidate: &Candidate, range: &KeyRange) -> f64 {
-        if !self.query.hashes.is_empty() {
-            return 0.0; // nobody knows where a hash is
-        }
-        candidate.wanted_messages as f64 * share_of(&candidate.window, range, self.shared.now().0)
-    }
-
-    /// Asks one window.
-    async fn ask(
-        &self,
-        candidate: &Candidate,
-        answer: &Answer,
-        range: &KeyRange,
-        limit: usize,
-    ) -> Result<Found, Fault> {
-        let window = &candidate.window;
+    /// Rows of all windows.
+    async fn gather(&self, topics: &Vec<i32>, range: &KeyRange, limit: usize) -> Result<Found, Fault> {
         let (from, until) = bounds(range);
+        let limit = limit as i64;
+        let parameters: [&(dyn ToSql + Sync); 6] = [&from.0, &from.1, &until.0, &until.1, &limit, topics];
+        let everywhere = Window { generation: 0, first_ns: i64::MIN, end_ns: i64::MAX };
+        self.read(&everywhere, Access::Gather, &parameters).await
+    }
+
+    /// Asks one unit.
+    async fn ask(&self, unit: &Unit, answer: &Answer, limit: usize) -> Result<Found, Fault> {
+        let window = &unit.candidate.window;
+        let (from, until) = bounds(&unit.range);
         let limit = limit as i64;
         let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&from.0, &from.1, &until.0, &until.1, &limit];
         let bits = Bits::of(&answer.selection);
         let topics;
         let hashes: Vec<&[u8]>;
-        let share = share_of(window, range, self.shared.now().0);
-        let access = self.access(candidate, &answer.selection, share);
+        let access = self.access(unit, &answer.selection);
         match access {
             Access::Scan => parameters.extend([&bits.bytes as &(dyn ToSql + Sync), &bits.len]),
             Access::Merge => {
@@ -251,12 +327,12 @@ impl Reading<'_> {
     }
 
     /// Which way to the rows is the cheaper one.
-    fn access(&self, candidate: &Candidate, selection: &Selection, share: f64) -> Access {
+    fn access(&self, unit: &Unit, selection: &Selection) -> Access {
         match (selection, self.query.hashes.is_empty()) {
             (Selection::All, true) => Access::All,
             (Selection::All, false) => Access::Hashes,
             (Selection::Topics(_), false) => Access::HashesOfTopics,
-            (Selection::Topics(_), true) => cheaper(candidate, share, self.query.limit + 1),
+            (Selection::Topics(_), true) => unit.cheaper(self.query.limit + 1),
         }
     }
 
@@ -276,37 +352,38 @@ impl Reading<'_> {
         let mut rows = pin!(rows);
         let mut collected = Collected::default();
         while let Some(row) = rows.next().await {
-            let has_enough = collected.body_bytes >= PAGE_BYTES_MAX;
+            let has_enough = collected.found.body_bytes >= PAGE_BYTES_MAX;
             collected.add(&row.doing(what)?, self.query.bodies)?;
             if has_enough {
-                break; // the row behind tells that more remain
+                self.connection.abandon(); // what is still to come may be much
+                collected.found.is_cut = true;
+                break;
             }
         }
         Ok(collected.found)
     }
 
-    /// Makes the page of what was found, with the names of its topics.
-    async fn assemble(&self, found: Vec<Found>) -> Result<Page, Fault> {
+    /// Makes the page of what was found, with the names of its topics; `None` when the windows have changed meanwhile.
+    async fn assemble(&self, found: Vec<Found>, answer: &Answer) -> Result<Option<Page>, Fault> {
+        let catalog = &self.shared.catalog;
         let (mut parts, mut rows) = (Vec::new(), Vec::new());
         for window in found.into_iter().filter(|window| !window.offsets.is_empty()) {
-            let names = match self.shared.catalog.names(&window.topics) {
-                Some(names) => names,
-                None => self.names_after_refresh(&window.topics).await?,
+            let mut names = catalog.names(&window.topics);
+            if names.is_none() {
+                catalog.refresh(self.connection).await?; // a topic may be newer than the catalogue
+                names = catalog.names(&window.topics);
+            }
+            let Some(names) = names else {
+                // One that isn't there even then went with its window, or was lost by somebody's hand.
+                let is_pruned = !catalog.is_at(answer.sequence, answer.drops);
+                let lost = "postgres has messages whose topic is missing: run archive check";
+                return if is_pruned { Ok(None) } else { Err(Error::new(ErrorKind::Corrupt, lost).into()) };
             };
             let part = u32::try_from(parts.len()).expect("a page has fewer parts than there are windows");
             rows.extend(window.offsets.into_iter().map(|offset| RowAt { part, offset }));
             parts.push(Part { bytes: window.bytes.into(), topics: names.into() });
         }
-        Ok(Page::assemble(parts, rows, self.query))
-    }
-
-    /// A topic may be newer than the catalogue. One that isn't there even then was lost by somebody's hand.
-    async fn names_after_refresh(&self, topics: &[TopicId]) -> Result<Vec<crate::TopicName>, Fault> {
-        catch_up(&self.shared.catalog, &self.shared.database).await?;
-        self.shared.catalog.names(topics).ok_or_else(|| {
-            Error::new(ErrorKind::Corrupt, "postgres has messages whose topic is missing: run archive check")
-                .into()
-        })
+        Ok(Some(Page::assemble(parts, rows, self.query)))
     }
 }
 
@@ -314,31 +391,9 @@ impl Reading<'_> {
 async fn catch_up_if_behind(reading: &Reading<'_>) -> Result<(), Fault> {
     let (sequence, drops) = reading.state().await?;
     if !reading.shared.catalog.is_at(sequence, drops) {
-        catch_up(&reading.shared.catalog, &reading.shared.database).await?;
+        reading.shared.catalog.refresh(reading.connection).await?;
     }
     Ok(())
-}
-
-/// The part of a window that lies in a range of time, if its messages are spread evenly over what is over of it.
-fn share_of(window: &Window, range: &KeyRange, now: i64) -> f64 {
-    let is_current = window.contains(now);
-    let end = if is_current { now } else { window.end_ns };
-    let length = end as f64 - window.first_ns as f64;
-    let from = range.from.timestamp.0.max(window.first_ns) as f64;
-    let until = range.until.map_or(end, |until| until.timestamp.0.min(end)) as f64;
-    if length <= 0.0 { 1.0 } else { ((until - from) / length).clamp(0.001, 1.0) }
-}
-
-/// A scan costs by the rows that it passes until it has enough, a merge by topics and by the rows that each of them gives.
-fn cheaper(candidate: &Candidate, share: f64, limit: usize) -> Access {
-    let limit = limit as f64;
-    let in_range = candidate.messages.max(1) as f64 * share;
-    let wanted_in_range = candidate.wanted_messages.max(1) as f64 * share;
-    let passed = if wanted_in_range <= limit { in_range } else { in_range * limit / wanted_in_range };
-    let topics = candidate.wanted_topics as f64;
-    let merged = wanted_in_range.min(limit * topics);
-    let (scan, merge) = (passed * SCAN_ROW, topics * SEEK_TOPIC + merged * MERGE_ROW);
-    if scan <= merge { Access::Scan } else { Access::Merge }
 }
 
 /// A timestamp and a hash.
@@ -381,7 +436,6 @@ impl Bits {
 struct Collected {
     found: Found,
     numbers: HashMap<TopicId, u32, RandomState>,
-    body_bytes: usize,
 }
 
 impl Collected {
@@ -401,41 +455,7 @@ impl Collected {
         let offset = u32::try_from(self.found.bytes.len()).expect("a page is bounded by PAGE_BYTES_MAX");
         self.found.offsets.push(offset);
         record::encode_message(0, number, key, body, &mut self.found.bytes);
-        self.body_bytes += body.len();
+        self.found.body_bytes += body.len();
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const DAY: Window = Window { generation: 1, first_ns: 0, end_ns: 1_000 };
-
-    fn candidate(wanted_messages: u64, wanted_topics: usize) -> Candidate {
-        Candidate { window: DAY, messages: 50_000, wanted_messages, wanted_topics }
-    }
-
-    #[test]
-    fn few_rows_of_few_topics_are_merged() {
-        assert_eq!(cheaper(&candidate(34, 3), 1.0, 101), Access::Merge);
-        assert_eq!(cheaper(&candidate(300, 200), 1.0, 101), Access::Merge);
-    }
-
-    #[test]
-    fn nearly_everything_is_scanned() {
-        assert_eq!(cheaper(&candidate(48_000, 1_500), 1.0, 101), Access::Scan);
-        assert_eq!(cheaper(&candidate(48_000, 1_500), 1.0, 10_001), Access::Scan);
-    }
-
-    #[test]
-    fn a_window_is_spread_over_its_time() {
-        let key = |timestamp| Key { timestamp: Timestamp(timestamp), message_hash: MessageHash::MIN };
-        let range = KeyRange { from: key(250), from_excluded: false, until: Some(key(500)) };
-        assert_eq!(share_of(&DAY, &range, 5_000), 0.25);
-        // A window that isn't over has everything in what is over of it.
-        assert_eq!(share_of(&DAY, &range, 500), 0.5);
-        let all = KeyRange { from: key(i64::MIN), from_excluded: false, until: None };
-        assert_eq!(share_of(&DAY, &all, 5_000), 1.0);
     }
 }

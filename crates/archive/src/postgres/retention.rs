@@ -1,12 +1,12 @@
 //! Retention: whole windows go, by detaching and dropping their tables.
 //!
-//! A window first disappears from the catalogue, for all servers; then its table is detached without a lock that stops anybody,
-//! and dropped with a lock that is given up when it isn't had at once. What a crash leaves in between is found and dropped by
-//! the next prune of any server.
+//! A window goes in one transaction: its place in the catalogue, its counts and its table, all or nothing. The locks that this
+//! takes are had at once or given up, so that nobody queues behind somebody who reads for hours; then it is tried again.
 
 use std::time::Duration;
 
 use restante_core::Timestamp;
+use tokio_postgres::error::SqlState;
 use tracing::{debug, info};
 
 use super::{
@@ -14,7 +14,6 @@ use super::{
     catalog::{Window, get},
     connect::Connection,
     fault::{Doing, Fault},
-    schema::leaf_name,
 };
 use crate::{Error, Pruned, Retention};
 
@@ -23,6 +22,8 @@ const LOCK_TIMEOUT_MS: u32 = 50;
 /// How often and how far apart it is tried.
 const DROP_ATTEMPTS: u32 = 100;
 const DROP_PAUSE: Duration = Duration::from_millis(50);
+/// How long ago a window without messages must have ended to be removed: late messages may still come.
+const EMPTY_SECONDS: i64 = 86_400;
 
 /// A window and what it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,16 +36,14 @@ pub(super) struct Held {
 
 /// Removes what `policy` doesn't keep.
 pub(super) async fn prune(shared: &Shared, policy: &Retention, now: Timestamp) -> Result<Pruned, Error> {
-    let mut connection = shared.database.writer().await?;
-    let pruned = prune_on(shared, &mut connection, policy, now).await;
-    let pruned = pruned.map_err(Error::from)?;
-    connection.end();
-    Ok(pruned)
+    let lease = shared.database.maintainer().await?;
+    let connection = lease.connection.clone();
+    Ok(lease.drive("prune", prune_on(shared, &connection, policy, now)).await?)
 }
 
 async fn prune_on(
     shared: &Shared,
-    connection: &mut Connection,
+    connection: &Connection,
     policy: &Retention,
     now: Timestamp,
 ) -> Result<Pruned, Fault> {
@@ -53,24 +52,22 @@ async fn prune_on(
     connection.client.batch_execute(&lock).await.doing("take its turn to prune")?;
     let mut pruned = Pruned::default();
     let held = held(connection).await?;
-    let disk_bytes = disk_bytes(connection).await?;
-    for window in choose(&held, disk_bytes, policy, now) {
-        let messages = forget(connection, &window.window).await?;
+    let catalog_bytes = disk_bytes(connection, "c.relname !~ '^messages_[0-9]+$'").await?;
+    for window in choose(&held, catalog_bytes, policy, now) {
+        let messages = remove(connection, &window.window).await?;
         shared.catalog.load(connection).await?;
-        drop_leaf(connection, window.window.generation).await?;
         info!(leaf = window.window.leaf(), messages, "window removed");
+        shared.metrics.pruned_messages.inc_by(messages);
         pruned.messages += messages;
         pruned.disk_bytes += window.disk_bytes;
         pruned.parts += 1;
     }
-    drop_orphans(connection).await?;
     if pruned.parts > 0 {
         forget_topics(connection).await?;
         shared.catalog.load(connection).await?;
     }
     let unlock = format!("SELECT pg_advisory_unlock(hashtextextended('restante prune {schema}', 0))");
     connection.client.batch_execute(&unlock).await.doing("end its turn to prune")?;
-    shared.metrics.pruned_messages.inc_by(pruned.messages);
     Ok(pruned)
 }
 
@@ -99,49 +96,70 @@ pub(super) async fn held(connection: &Connection) -> Result<Vec<Held>, Fault> {
 /// The windows that `policy` lets go, oldest first.
 ///
 /// A window goes only when the policy keeps none of its messages, so up to a window more than asked for is kept; and the
-/// window that holds the newest messages stays, unless it is too old.
-fn choose(held: &[Held], disk_bytes: u64, policy: &Retention, now: Timestamp) -> Vec<Held> {
-    let mut kept_bytes = disk_bytes;
+/// window that holds the newest messages stays, unless it is too old. Windows that are over and have stayed empty go too.
+fn choose(held: &[Held], catalog_bytes: u64, policy: &Retention, now: Timestamp) -> Vec<Held> {
+    let mut kept_bytes = catalog_bytes + held.iter().map(|held| held.disk_bytes).sum::<u64>();
     let mut kept_messages: u64 = held.iter().map(|held| held.messages).sum();
     let mut chosen = Vec::new();
     for held in held {
-        let is_ahead = held.window.first_ns > now.0 || held.window.contains(now.0);
+        let ended_before = |kept: Timestamp| held.window.end_ns <= kept.0 && held.window.end_ns != i64::MAX;
         let behind = kept_messages - held.messages;
-        let ends_before = |kept: Timestamp| held.window.end_ns <= kept.0 && held.window.end_ns != i64::MAX;
-        let is_too_old = policy.oldest_kept(now).is_some_and(ends_before);
+        let is_too_old = policy.oldest_kept(now).is_some_and(ended_before);
         let is_too_many = policy.capacity.is_some_and(|capacity| behind >= capacity);
         let is_too_big = policy.size_bytes.is_some_and(|size| kept_bytes > size) && behind > 0;
-        let is_empty = held.messages == 0;
-        if !is_too_old && is_empty {
-            continue; // it stands in nobody's way
-        }
-        if !(is_too_old || is_too_many || is_too_big) || (is_empty && is_ahead) {
+        let goes = match held.messages {
+            0 => is_too_old || ended_before(now.plus_seconds(-EMPTY_SECONDS)),
+            _ => is_too_old || is_too_many || is_too_big,
+        };
+        if !goes && held.messages > 0 {
             break;
         }
-        kept_bytes = kept_bytes.saturating_sub(held.disk_bytes);
-        kept_messages = behind;
-        chosen.push(*held);
+        if goes {
+            kept_bytes = kept_bytes.saturating_sub(held.disk_bytes);
+            kept_messages = behind;
+            chosen.push(*held);
+        }
     }
     chosen
 }
 
-/// Takes a window out of the catalogue of all servers; how many messages it had.
+/// Removes a window; how many messages it had. It is tried for some seconds while somebody else has the locks.
+async fn remove(connection: &Connection, window: &Window) -> Result<u64, Fault> {
+    for attempt in 1.. {
+        let fault = match try_to_remove(connection, window).await {
+            Ok(messages) => return Ok(messages),
+            Err(fault) => fault,
+        };
+        let in_use = [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED, SqlState::OBJECT_IN_USE];
+        let is_in_use = fault.code().is_some_and(|state| in_use.contains(state));
+        if !is_in_use || attempt == DROP_ATTEMPTS {
+            return Err(fault);
+        }
+        debug!(leaf = window.leaf(), attempt, "a window's table is in use: it is dropped a little later");
+        connection.client.batch_execute("ROLLBACK").await.doing("remove a window")?;
+        tokio::time::sleep(DROP_PAUSE).await;
+    }
+    Ok(0)
+}
+
+/// One attempt, in one transaction.
 ///
-/// Who stores into the window counts in the same transaction, under a foreign key to the window. So those who are at it are
-/// waited for and counted, and those who come later are refused and store elsewhere.
-async fn forget(connection: &mut Connection, window: &Window) -> Result<u64, Fault> {
+/// Who stores into the window locks its table and counts in the same transaction, under a foreign key to the window. So those
+/// who are at it are waited for and counted, and those who come later find no table and store elsewhere.
+async fn try_to_remove(connection: &Connection, window: &Window) -> Result<u64, Fault> {
     let what = "remove a window";
-    let transaction = connection.client.transaction().await.doing(what)?;
-    transaction.batch_execute("UPDATE state SET drops = drops + 1").await.doing(what)?;
-    let lock = "SELECT 1 FROM windows WHERE generation = $1 FOR UPDATE";
-    transaction.execute(lock, &[&window.generation]).await.doing(what)?;
+    let (client, leaf) = (&connection.client, window.leaf());
+    let detach = format!(
+        "BEGIN; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};
+         LOCK TABLE {leaf} IN ACCESS EXCLUSIVE MODE;
+         ALTER TABLE messages DETACH PARTITION {leaf};
+         UPDATE state SET drops = drops + 1"
+    );
+    client.batch_execute(&detach).await.doing(what)?;
     let uncount = "DELETE FROM window_counts WHERE generation = $1 RETURNING messages";
-    let rows = transaction.query(uncount, &[&window.generation]).await.doing(what)?;
-    transaction
-        .execute("DELETE FROM windows WHERE generation = $1", &[&window.generation])
-        .await
-        .doing(what)?;
-    transaction.commit().await.doing(what)?;
+    let rows = client.query(uncount, &[&window.generation]).await.doing(what)?;
+    client.execute("DELETE FROM windows WHERE generation = $1", &[&window.generation]).await.doing(what)?;
+    client.batch_execute(&format!("DROP TABLE {leaf}; COMMIT")).await.doing(what)?;
     let mut messages = 0;
     for row in &rows {
         messages += get::<i64>(row, 0)?.max(0) as u64;
@@ -149,75 +167,24 @@ async fn forget(connection: &mut Connection, window: &Window) -> Result<u64, Fau
     Ok(messages)
 }
 
-/// What the archive takes on disk.
-pub(super) async fn disk_bytes(connection: &Connection) -> Result<u64, Fault> {
-    let sql = "SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class AS c
-               JOIN pg_namespace AS n ON n.oid = c.relnamespace
-               WHERE n.nspname = current_schema() AND c.relkind = 'r'";
-    let row = connection.client.query_one(sql, &[]).await.doing("tell its size")?;
+/// What the archive's tables take on disk, those of them that are meant.
+pub(super) async fn disk_bytes(connection: &Connection, which: &str) -> Result<u64, Fault> {
+    let sql = format!(
+        "SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class AS c
+         JOIN pg_namespace AS n ON n.oid = c.relnamespace
+         WHERE n.nspname = current_schema() AND c.relkind = 'r' AND {which}"
+    );
+    let row = connection.client.query_one(&sql, &[]).await.doing("tell its size")?;
     Ok(get::<Option<i64>>(&row, 0)?.unwrap_or(0).max(0) as u64)
 }
 
 /// Forgets topics that occur in no window any more. The state is locked, so nobody registers one meanwhile.
-async fn forget_topics(connection: &mut Connection) -> Result<(), Fault> {
-    let what = "forget topics";
-    let transaction = connection.client.transaction().await.doing(what)?;
-    transaction.batch_execute("UPDATE state SET drops = drops + 1").await.doing(what)?;
-    let sql =
-        "DELETE FROM topics AS t WHERE NOT EXISTS (SELECT 1 FROM window_topics AS w WHERE w.topic = t.id)";
-    transaction.batch_execute(sql).await.doing(what)?;
-    transaction.commit().await.doing(what)
-}
-
-/// Detaches and drops a window's table.
-async fn drop_leaf(connection: &Connection, generation: i64) -> Result<(), Fault> {
-    let leaf = leaf_name(generation);
-    let what = "drop a window's table";
-    for attempt in 1.. {
-        let dropped = try_to_drop(connection, &leaf).await;
-        let Err(error) = dropped else { return Ok(()) };
-        let is_in_use = error.code().is_some_and(|state| {
-            use tokio_postgres::error::SqlState;
-            // A deadlock is possible where somebody has locked the partitioned table by hand.
-            [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED, SqlState::OBJECT_IN_USE]
-                .contains(state)
-        });
-        if !is_in_use || attempt == DROP_ATTEMPTS {
-            return Err(error).doing(what);
-        }
-        debug!(leaf, attempt, "a window's table is in use: it is dropped a little later");
-        tokio::time::sleep(DROP_PAUSE).await;
-    }
-    Ok(())
-}
-
-/// One attempt to detach, or to finish detaching, and to drop.
-async fn try_to_drop(connection: &Connection, leaf: &str) -> Result<(), tokio_postgres::Error> {
-    let client = &connection.client;
-    let sql = "SELECT inhdetachpending FROM pg_inherits WHERE inhrelid = to_regclass($1)";
-    let attached = client.query_opt(sql, &[&leaf]).await?;
-    if let Some(row) = attached {
-        let is_pending: bool = row.try_get(0)?;
-        let how = if is_pending { "FINALIZE" } else { "CONCURRENTLY" };
-        client.batch_execute(&format!("ALTER TABLE messages DETACH PARTITION {leaf} {how}")).await?;
-    }
-    // In one message, and so in one transaction.
-    let drop = format!("SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}; DROP TABLE IF EXISTS {leaf}");
-    client.batch_execute(&drop).await
-}
-
-/// Drops tables of windows that nobody knows: a prune was cut short before.
-async fn drop_orphans(connection: &Connection) -> Result<(), Fault> {
-    let sql = "SELECT substr(c.relname, 10)::bigint FROM pg_class AS c
-               JOIN pg_namespace AS n ON n.oid = c.relnamespace
-               WHERE n.nspname = current_schema() AND c.relkind = 'r' AND c.relname ~ '^messages_[0-9]+$'
-                 AND NOT EXISTS (SELECT 1 FROM windows AS w WHERE w.generation = substr(c.relname, 10)::bigint)";
-    for row in connection.client.query(sql, &[]).await.doing("look for tables that are left over")? {
-        let generation: i64 = get(&row, 0)?;
-        drop_leaf(connection, generation).await?;
-        info!(leaf = leaf_name(generation), "a table that was left over is removed");
-    }
-    Ok(())
+async fn forget_topics(connection: &Connection) -> Result<(), Fault> {
+    let forget = "BEGIN; UPDATE state SET drops = drops + 1;
+                  DELETE FROM topics AS t
+                  WHERE NOT EXISTS (SELECT 1 FROM window_topics AS w WHERE w.topic = t.id);
+                  COMMIT";
+    connection.client.batch_execute(forget).await.doing("forget topics")
 }
 
 #[cfg(test)]
@@ -232,8 +199,7 @@ mod tests {
     }
 
     fn chosen(held: &[Held], policy: &str, now: i64) -> Vec<i64> {
-        let bytes = held.iter().map(|held| held.disk_bytes).sum();
-        let chosen = choose(held, bytes, &policy.parse().unwrap(), Timestamp(now));
+        let chosen = choose(held, 0, &policy.parse().unwrap(), Timestamp(now));
         chosen.iter().map(|held| held.window.generation).collect()
     }
 
@@ -258,5 +224,16 @@ mod tests {
             last.messages = 0;
         }
         assert_eq!(chosen(&held, "size:1MB", 0), [0]);
+    }
+
+    #[test]
+    fn windows_that_stayed_empty_go() {
+        let mut held = days(4);
+        for (place, day) in held.iter_mut().enumerate() {
+            day.messages = if place == 2 { 10 } else { 0 };
+        }
+        let day_later = EMPTY_SECONDS * 1_000_000_000 + 200;
+        assert_eq!(chosen(&held, "capacity:20", day_later), [0, 1]);
+        assert_eq!(chosen(&held, "capacity:20", 350), [0_i64; 0]);
     }
 }

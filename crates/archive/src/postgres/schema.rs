@@ -117,6 +117,8 @@ pub(super) enum Access {
     Scan,
     /// The rows of each topic by themselves, merged. `$6`: the topics' numbers.
     Merge,
+    /// All rows of some topics in all windows of a range at once, sorted. `$6`: the topics' numbers.
+    Gather,
     /// The rows of some hashes. `$6`: the hashes.
     Hashes,
     /// The rows of some hashes, of wanted topics only. `$6`: the hashes, `$7` and `$8` as `$6` and `$7` of a scan.
@@ -136,7 +138,14 @@ impl Select {
 
     /// Every statement that reads messages.
     pub(super) fn all() -> Vec<Self> {
-        let ways = [Access::All, Access::Scan, Access::Merge, Access::Hashes, Access::HashesOfTopics];
+        let ways = [
+            Access::All,
+            Access::Scan,
+            Access::Merge,
+            Access::Gather,
+            Access::Hashes,
+            Access::HashesOfTopics,
+        ];
         let mut all = vec![Self { access: Access::FindHash, is_forward: true, bodies: false }];
         for access in ways {
             for is_forward in [true, false] {
@@ -164,6 +173,13 @@ impl Select {
                 "SELECT found.* FROM unnest($6::int[]) AS wanted (number) CROSS JOIN LATERAL \
                  (SELECT {columns} FROM {leaf} WHERE topic = wanted.number AND {range} \
                   AND timestamp + 0 BETWEEN $1 AND $3 ORDER BY {own_order} LIMIT $5::bigint) AS found {end}"
+            ),
+            Access::Gather => format!(
+                // No condition on the plain column, which the primary keys would be taken for.
+                "SELECT {columns} FROM messages WHERE topic = ANY ($6::int[]) \
+                 AND timestamp + 0 BETWEEN $1::bigint AND $3::bigint \
+                 AND (timestamp + 0, hash) > ($1, $2::bytea) AND (timestamp + 0, hash) < ($3, $4::bytea) \
+                 ORDER BY {own_order} LIMIT $5::bigint"
             ),
             Access::Hashes => format!(
                 "SELECT {columns} FROM unnest($6::bytea[]) AS asked (hash) JOIN {leaf} USING (hash) \
