@@ -76,7 +76,26 @@ async fn store_sorted(shared: &Shared, messages: &[&Message]) -> Result<Vec<bool
     loop {
         let lease = shared.database.writer().await?;
         let connection = lease.connection.clone();
-        let step = transact(shared, &connection, messages, &mut progress);
+        let step = async {
+            // Who prunes as fast as we make windows has to wait for once.
+            let keeps_pruning_out = attempt >= ATTEMPTS / 2;
+            if keeps_pruning_out {
+                connection
+                    .client
+                    .batch_execute(&shared.prune_lock("lock_shared"))
+                    .await
+                    .doing("store messages")?;
+            }
+            transact(shared, &connection, messages, &mut progress).await?;
+            if keeps_pruning_out {
+                connection
+                    .client
+                    .batch_execute(&shared.prune_lock("unlock_shared"))
+                    .await
+                    .doing("store messages")?;
+            }
+            Ok(())
+        };
         let fault = match lease.drive("store messages", step).await {
             Ok(()) if progress.done == messages.len() => return Ok(progress.is_stored),
             Ok(()) => continue,

@@ -142,7 +142,11 @@ impl Catalog {
     pub(super) fn has_changed(&self, query: &Query, range: &KeyRange, before: &Answer) -> bool {
         let state = self.state.read();
         let is_forgotten = state.notes.front().is_some_and(|(oldest, ..)| *oldest > before.version + 1);
-        if state.drops != before.drops || is_forgotten {
+        let is_there = |window: &Window| {
+            let known = state.windows.get(&window.first_ns);
+            known.is_some_and(|known| known.window == *window)
+        };
+        if is_forgotten || !before.windows.iter().all(is_there) {
             return true;
         }
         let selection = state.dictionary.select(query);
@@ -296,19 +300,39 @@ impl Catalog {
         };
         let client = begin_snapshot(connection).await?;
         let (sequence, drops) = read_state(client).await?;
-        if drops != known_drops || sequence < known_sequence {
+        if drops < known_drops || sequence < known_sequence {
             client.batch_execute("COMMIT").await.doing("read its catalogue")?;
             return self.load_in_turn(connection).await;
         }
+        let left = match drops == known_drops {
+            true => None,
+            false => Some(read_generations(client).await?),
+        };
         let (windows, topics) = match sequence == known_sequence {
             true => (Vec::new(), Vec::new()),
             false => read_rows(client, known_sequence).await?,
         };
         client.batch_execute("COMMIT").await.doing("read its catalogue")?;
         let mut state = self.state.write();
+        if let Some(left) = left {
+            state.forget_all_but(&left);
+            state.drops = state.drops.max(drops);
+        }
         state.add(&windows, &topics)?;
         state.sequence = state.sequence.max(sequence);
         Ok(())
+    }
+
+    /// Forgets a window that this server has removed, as which removal of all.
+    pub(super) fn forget(&self, window: &Window, drops: i64) {
+        let mut state = self.state.write();
+        state.forget(window.first_ns, window.generation);
+        state.take_drops(drops);
+    }
+
+    /// Takes up that topics that occur nowhere were removed, as which removal of all: here they are forgotten already.
+    pub(super) fn take_drops(&self, drops: i64) {
+        self.state.write().take_drops(drops);
     }
 
     /// Makes the windows of some timestamps that have none, and takes them up.
@@ -417,6 +441,29 @@ impl State {
         self.notes.push_back((self.version, first_ns, id));
     }
 
+    fn forget(&mut self, first_ns: i64, generation: i64) {
+        let is_meant = self.windows.get(&first_ns).is_some_and(|known| known.window.generation == generation);
+        let Some(known) = is_meant.then(|| self.windows.remove(&first_ns)).flatten() else { return };
+        for topic in known.topics.into_keys() {
+            self.dictionary.discount(topic, 1);
+        }
+    }
+
+    fn forget_all_but(&mut self, left: &BTreeSet<i64>) {
+        let known = self.windows.values().map(|known| (known.window.first_ns, known.window.generation));
+        let gone: Vec<(i64, i64)> = known.filter(|(_, generation)| !left.contains(generation)).collect();
+        for (first_ns, generation) in gone {
+            self.forget(first_ns, generation);
+        }
+    }
+
+    /// What another server has removed in between is still unknown.
+    fn take_drops(&mut self, drops: i64) {
+        if drops == self.drops + 1 {
+            self.drops = drops;
+        }
+    }
+
     fn take_registered(&mut self, pairs: &[(i64, &str, &str)], ids: &[i32], sequence: i64) {
         let by_generation: HashMap<i64, i64, RandomState> =
             self.windows.values().map(|known| (known.window.generation, known.window.first_ns)).collect();
@@ -443,6 +490,12 @@ async fn begin_snapshot(connection: &Connection) -> Result<&Client, Fault> {
 async fn read_state(client: &Client) -> Result<(i64, i64), Fault> {
     let row = client.query_one(schema::STATE, &[]).await.doing("read its state")?;
     Ok((get(&row, 0)?, get(&row, 1)?))
+}
+
+/// The windows that there are.
+async fn read_generations(client: &Client) -> Result<BTreeSet<i64>, Fault> {
+    let rows = client.query("SELECT generation FROM windows", &[]).await.doing("read its windows")?;
+    rows.iter().map(|row| get(row, 0)).collect()
 }
 
 /// Windows and topics of windows that are newer than a sequence number.

@@ -118,6 +118,11 @@ impl Shared {
         self.clock.now()
     }
 
+    /// A statement about the lock that one server has while it prunes: `lock`, `unlock`, and the same with `_shared`.
+    fn prune_lock(&self, what: &str) -> String {
+        format!("SELECT pg_advisory_{what}(hashtextextended('restante prune {}', 0))", self.schema)
+    }
+
     /// Makes sure that the tables are there and the catalogue was read: when the archive is opened, or when the database is
     /// first within reach.
     async fn prepared(&self) -> Result<(), Error> {

@@ -47,15 +47,13 @@ async fn prune_on(
     policy: &Retention,
     now: Timestamp,
 ) -> Result<Pruned, Fault> {
-    let schema = &shared.schema;
-    let lock = format!("SELECT pg_advisory_lock(hashtextextended('restante prune {schema}', 0))");
-    connection.client.batch_execute(&lock).await.doing("take its turn to prune")?;
+    connection.client.batch_execute(&shared.prune_lock("lock")).await.doing("take its turn to prune")?;
     let mut pruned = Pruned::default();
     let held = held(connection).await?;
     let catalog_bytes = disk_bytes(connection, "c.relname !~ '^messages_[0-9]+$'").await?;
     for window in choose(&held, catalog_bytes, policy, now) {
-        let messages = remove(connection, &window.window).await?;
-        shared.catalog.load(connection).await?;
+        let (messages, drops) = remove(connection, &window.window).await?;
+        shared.catalog.forget(&window.window, drops);
         info!(leaf = window.window.leaf(), messages, "window removed");
         shared.metrics.pruned_messages.inc_by(messages);
         pruned.messages += messages;
@@ -63,11 +61,9 @@ async fn prune_on(
         pruned.parts += 1;
     }
     if pruned.parts > 0 {
-        forget_topics(connection).await?;
-        shared.catalog.load(connection).await?;
+        shared.catalog.take_drops(forget_topics(connection).await?);
     }
-    let unlock = format!("SELECT pg_advisory_unlock(hashtextextended('restante prune {schema}', 0))");
-    connection.client.batch_execute(&unlock).await.doing("end its turn to prune")?;
+    connection.client.batch_execute(&shared.prune_lock("unlock")).await.doing("end its turn to prune")?;
     Ok(pruned)
 }
 
@@ -123,11 +119,12 @@ fn choose(held: &[Held], catalog_bytes: u64, policy: &Retention, now: Timestamp)
     chosen
 }
 
-/// Removes a window; how many messages it had. It is tried for some seconds while somebody else has the locks.
-async fn remove(connection: &Connection, window: &Window) -> Result<u64, Fault> {
-    for attempt in 1.. {
+/// Removes a window; how many messages it had, and which removal of all it is. It is tried for some seconds while somebody else has the locks.
+async fn remove(connection: &Connection, window: &Window) -> Result<(u64, i64), Fault> {
+    let mut attempt = 1;
+    loop {
         let fault = match try_to_remove(connection, window).await {
-            Ok(messages) => return Ok(messages),
+            Ok(removed) => return Ok(removed),
             Err(fault) => fault,
         };
         let in_use = [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED, SqlState::OBJECT_IN_USE];
@@ -138,24 +135,24 @@ async fn remove(connection: &Connection, window: &Window) -> Result<u64, Fault> 
         debug!(leaf = window.leaf(), attempt, "a window's table is in use: it is dropped a little later");
         connection.client.batch_execute("ROLLBACK").await.doing("remove a window")?;
         tokio::time::sleep(DROP_PAUSE).await;
+        attempt += 1;
     }
-    Ok(0)
 }
 
 /// One attempt, in one transaction.
 ///
 /// Who stores into the window locks its table and counts in the same transaction, under a foreign key to the window. So those
 /// who are at it are waited for and counted, and those who come later find no table and store elsewhere.
-async fn try_to_remove(connection: &Connection, window: &Window) -> Result<u64, Fault> {
+async fn try_to_remove(connection: &Connection, window: &Window) -> Result<(u64, i64), Fault> {
     let what = "remove a window";
     let (client, leaf) = (&connection.client, window.leaf());
     let detach = format!(
         "BEGIN; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS};
          LOCK TABLE {leaf} IN ACCESS EXCLUSIVE MODE;
-         ALTER TABLE messages DETACH PARTITION {leaf};
-         UPDATE state SET drops = drops + 1"
+         ALTER TABLE messages DETACH PARTITION {leaf}"
     );
     client.batch_execute(&detach).await.doing(what)?;
+    let row = client.query_one(RAISE_DROPS, &[]).await.doing(what)?;
     let uncount = "DELETE FROM window_counts WHERE generation = $1 RETURNING messages";
     let rows = client.query(uncount, &[&window.generation]).await.doing(what)?;
     client.execute("DELETE FROM windows WHERE generation = $1", &[&window.generation]).await.doing(what)?;
@@ -164,8 +161,10 @@ async fn try_to_remove(connection: &Connection, window: &Window) -> Result<u64, 
     for row in &rows {
         messages += get::<i64>(row, 0)?.max(0) as u64;
     }
-    Ok(messages)
+    Ok((messages, get(&row, 0)?))
 }
+
+const RAISE_DROPS: &str = "UPDATE state SET drops = drops + 1 RETURNING drops";
 
 /// What the archive's tables take on disk, those of them that are meant.
 pub(super) async fn disk_bytes(connection: &Connection, which: &str) -> Result<u64, Fault> {
@@ -178,13 +177,17 @@ pub(super) async fn disk_bytes(connection: &Connection, which: &str) -> Result<u
     Ok(get::<Option<i64>>(&row, 0)?.unwrap_or(0).max(0) as u64)
 }
 
-/// Forgets topics that occur in no window any more. The state is locked, so nobody registers one meanwhile.
-async fn forget_topics(connection: &Connection) -> Result<(), Fault> {
-    let forget = "BEGIN; UPDATE state SET drops = drops + 1;
-                  DELETE FROM topics AS t
-                  WHERE NOT EXISTS (SELECT 1 FROM window_topics AS w WHERE w.topic = t.id);
-                  COMMIT";
-    connection.client.batch_execute(forget).await.doing("forget topics")
+/// Forgets topics that occur in no window any more; which removal of all it is. The state is locked, so nobody registers one
+/// meanwhile.
+async fn forget_topics(connection: &Connection) -> Result<i64, Fault> {
+    let what = "forget topics";
+    let client = &connection.client;
+    client.batch_execute("BEGIN").await.doing(what)?;
+    let row = client.query_one(RAISE_DROPS, &[]).await.doing(what)?;
+    let forget = "DELETE FROM topics AS t
+                  WHERE NOT EXISTS (SELECT 1 FROM window_topics AS w WHERE w.topic = t.id); COMMIT";
+    client.batch_execute(forget).await.doing(what)?;
+    get(&row, 0)
 }
 
 #[cfg(test)]
