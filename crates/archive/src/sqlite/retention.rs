@@ -21,11 +21,11 @@ use crate::{Error, Pruned, Retention, group::closed};
 
 /// Messages that one step removes at most: each touches a page of the hash index, so a step writes about 1 MiB and keeps
 /// appends waiting for a few milliseconds.
-const STEP_MESSAGES: u32 = 48;
+const STEP_MESSAGES: u32 = 128;
 /// Bytes of bodies after which a step ends: those of large messages are pages of their own.
 const STEP_BYTES: u64 = 1 << 20;
 /// Pages that one step gives back.
-const STEP_PAGES: u32 = 24;
+const STEP_PAGES: u32 = 64;
 /// What a message takes in the file beside its body: its row and three index entries.
 const ROW_BYTES: u64 = 180;
 /// What the write-ahead log takes beside the file while appends go on.
@@ -35,7 +35,7 @@ const LOG_BYTES: u64 = 16 << 20;
 const REST: u32 = 2;
 const REST_MAX: Duration = Duration::from_millis(50);
 /// Steps between two checkpoints: about 4 MiB of log, so that the sync of the file doesn't hold up those of appends for long.
-const STEPS_BEFORE_CHECKPOINT: u32 = 8;
+const STEPS_BEFORE_CHECKPOINT: u32 = 4;
 /// How often the end of a prune tries to empty the log while somebody reads it.
 const TRIES_MAX: u32 = 10;
 
