@@ -100,36 +100,39 @@ impl Queue {
 
 impl Waiting {
     /// Waits for an append and takes those behind it too, up to the limit; `None` when the queue was closed.
+    #[cfg(feature = "postgres")]
     pub(crate) async fn group(&mut self, limit: GroupLimit) -> Option<Vec<Append>> {
-        let first = match self.next.take() {
-            Some(append) => append,
-            None if self.is_closed => return None,
-            None => match self.receiver.recv().await {
-                Some(Item::Append(append)) => append,
-                Some(Item::Close) | None => {
-                    self.is_closed = true;
-                    return None;
-                }
-            },
+        let item = match self.at_hand() {
+            Some(item) => item,
+            None => self.receiver.recv().await.unwrap_or(Item::Close),
         };
-        Some(self.fill(first, limit))
+        self.begin_with(item, limit)
     }
 
     /// The same for a thread that may block.
     #[cfg(feature = "sqlite")]
     pub(crate) fn group_blocking(&mut self, limit: GroupLimit) -> Option<Vec<Append>> {
-        let first = match self.next.take() {
-            Some(append) => append,
-            None if self.is_closed => return None,
-            None => match self.receiver.blocking_recv() {
-                Some(Item::Append(append)) => append,
-                Some(Item::Close) | None => {
-                    self.is_closed = true;
-                    return None;
-                }
-            },
+        let item = match self.at_hand() {
+            Some(item) => item,
+            None => self.receiver.blocking_recv().unwrap_or(Item::Close),
         };
-        Some(self.fill(first, limit))
+        self.begin_with(item, limit)
+    }
+
+    /// What need not be waited for: what did not fit into the last group, or the end.
+    fn at_hand(&mut self) -> Option<Item> {
+        let next = self.next.take().map(Item::Append);
+        next.or(self.is_closed.then_some(Item::Close))
+    }
+
+    fn begin_with(&mut self, item: Item, limit: GroupLimit) -> Option<Vec<Append>> {
+        match item {
+            Item::Append(first) => Some(self.fill(first, limit)),
+            Item::Close => {
+                self.is_closed = true;
+                None
+            }
+        }
     }
 
     fn fill(&mut self, first: Append, limit: GroupLimit) -> Vec<Append> {

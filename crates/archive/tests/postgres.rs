@@ -40,6 +40,7 @@ fn main() {
         large_pages_are_whole_and_in_order,
         an_append_over_very_many_windows_is_stored,
         a_database_that_is_away_is_unavailable,
+        a_way_that_is_not_spoken_is_refused,
         a_newer_layout_is_refused,
         a_reader_of_nothing_finds_nothing,
         what_people_read_has_names,
@@ -289,6 +290,13 @@ async fn a_database_that_is_away_is_unavailable(_: Arc<Place>) {
     let error = opened.archive.append(vec![message(1, 1, "topic")]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     opened.upkeep.close().await.unwrap();
+}
+
+async fn a_way_that_is_not_spoken_is_refused(_: Arc<Place>) {
+    for text in ["postgres://me@127.0.0.1/x?sslmode=require", "postgres:///x"] {
+        let error = open(Config { is_lazy: true, ..Config::new(text.parse().unwrap()) }).await.err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{text}: {error}");
+    }
 }
 
 async fn a_newer_layout_is_refused(place: Arc<Place>) {

@@ -19,7 +19,10 @@ use parking_lot::Mutex;
 use restante_core::{Clock, ErrorKind, Timestamp};
 use rustix::net::sockopt;
 use tokio::{io::BufReader, net::TcpStream};
-use tokio_postgres::{Client, NoTls, Statement, config::Host};
+use tokio_postgres::{
+    Client, NoTls, Statement,
+    config::{Host, SslMode},
+};
 use tracing::{info, warn};
 
 use super::{
@@ -59,6 +62,7 @@ impl Database {
             .connection()
             .parse()
             .map_err(|error| Error::invalid(format!("archive URL {url} is not understood: {error}")))?;
+        check_way(&parsed, url)?;
         let settings = &config.postgres;
         let reach = Arc::new(Reach::new(config.clock.clone()));
         let pool = |size: usize, is_writer: bool| {
@@ -130,6 +134,21 @@ impl Database {
             pool.close();
         }
     }
+}
+
+/// Refuses a URL that asks for a way to the server that isn't spoken here.
+fn check_way(parsed: &tokio_postgres::Config, url: &PostgresUrl) -> Result<(), Error> {
+    if parsed.get_ssl_mode() == SslMode::Require {
+        return Err(Error::invalid(format!(
+            "archive URL {url} requires TLS, which isn't spoken to PostgreSQL yet: use a local proxy that does, or a private network"
+        )));
+    }
+    if !parsed.get_hosts().iter().any(|host| matches!(host, Host::Tcp(_))) {
+        return Err(Error::invalid(format!(
+            "archive URL {url} names no host: use postgres://<user>@<host>/<database>"
+        )));
+    }
+    Ok(())
 }
 
 fn no_connection(error: PoolError<Error>) -> Error {
