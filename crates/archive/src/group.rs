@@ -177,7 +177,8 @@ pub(crate) fn answer_all(group: Vec<Append>, result: Answer) {
 
 /// What a batch counts for in the queue.
 pub(crate) fn batch_bytes(messages: &[Message]) -> usize {
-    messages.iter().map(|message| message.body.len() + message.topic.len() + MESSAGE_EXTRA_BYTES).sum()
+    let names = |message: &Message| message.topic.len() + message.channel.len();
+    messages.iter().map(|message| message.body.len() + names(message) + MESSAGE_EXTRA_BYTES).sum()
 }
 
 pub(crate) fn closed() -> Error {

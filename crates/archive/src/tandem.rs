@@ -20,13 +20,14 @@ use std::{
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use restante_core::{Clock, ErrorKind, Timestamp};
+use tokio::sync::Semaphore;
 use tracing::{debug, error, warn};
 
 use crate::{
     Appended, Archive, Config, Error, Following, Health, Message, Opened, Page, Pruned, Query, Report,
     Retention, Stats, TandemConfig, Upkeep,
     metrics::TandemMetrics,
-    spool::{Circuit, Draining, Store},
+    spool::{APPENDS_MAX, Circuit, Draining, Store, to_its_end},
 };
 
 /// How long messages are gathered before they are stored in the second. It bounds how many generations the spool makes, and
@@ -73,7 +74,9 @@ pub(crate) async fn open(
         state: Mutex::new(state),
         is_closed: AtomicBool::new(false),
     };
-    let tandem = Arc::new(Tandem { first, second, follower: following });
+    let follower = Arc::new(following);
+    let turns = Arc::new(Semaphore::new(APPENDS_MAX));
+    let tandem = Arc::new(Tandem { first, second, follower, turns });
     Ok(Opened { archive: tandem.clone(), upkeep: tandem })
 }
 
@@ -81,7 +84,9 @@ pub(crate) async fn open(
 struct Tandem {
     first: Opened,
     second: Opened,
-    follower: Follower,
+    follower: Arc<Follower>,
+    /// Appends under way.
+    turns: Arc<Semaphore>,
 }
 
 /// What takes messages for the second.
@@ -177,9 +182,13 @@ fn write_gap(gap: &Path, problem: &str) -> std::io::Result<()> {
 #[async_trait]
 impl Archive for Tandem {
     async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
-        let answers = self.first.archive.append(messages.clone()).await?;
-        self.follower.follow(messages).await?;
-        Ok(answers)
+        let (first, follower) = (self.first.archive.clone(), self.follower.clone());
+        let both = async move {
+            let answers = first.append(messages.clone()).await?;
+            follower.follow(messages).await?;
+            Ok(answers)
+        };
+        to_its_end(&self.turns, both).await
     }
 
     async fn query(&self, query: &Query) -> Result<Page, Error> {
@@ -199,13 +208,13 @@ impl Upkeep for Tandem {
 
     /// Both keep the same policy. The second is pruned as well as it can be; when it is away it is pruned the next time.
     async fn prune(&self, policy: &Retention, now: Timestamp) -> Result<Pruned, Error> {
-        let pruned = self.first.upkeep.prune(policy, now).await?;
+        let pruned = self.first.upkeep.prune(policy, now).await;
         match self.second.upkeep.prune(policy, now).await {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Unavailable => debug!(%error, "can't prune the second"),
             Err(error) => warn!(%error, "can't prune the second archive of the tandem"),
         }
-        Ok(pruned)
+        pruned
     }
 
     async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {

@@ -220,6 +220,23 @@ async fn an_engine_that_hangs_costs_one_time_out_and_not_one_for_each_message() 
     wait_until("all are stored", async || engine.count().await == 50).await;
 }
 
+/// Clients that gave up once took the time-out with them: nobody ever noticed that the engine hung.
+#[tokio::test]
+async fn callers_that_give_up_are_served_all_the_same() {
+    let engine = Switch::new(Mode::Hangs).await;
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path(), ROOM);
+    config.spool.as_mut().unwrap().timeout_ms = 50;
+    let opened = open_over(engine.opened(), None, &config).await.unwrap();
+    for message in numbered(0..20) {
+        let append = opened.archive.append(vec![message]);
+        let _ = tokio::time::timeout(Duration::from_millis(1), append).await; // and the future is dropped
+    }
+    wait_until("the outage is noticed", async || opened.upkeep.health().problem.is_some()).await;
+    engine.set(Mode::On);
+    wait_until("all are stored", async || engine.count().await == 20).await;
+}
+
 #[tokio::test]
 async fn those_who_wait_for_an_engine_go_to_the_spool_when_one_of_them_has_found_it_away() {
     let subject = Subject::new(Mode::Hangs).await; // the time-out is far away
@@ -406,6 +423,28 @@ async fn damaged_messages_are_told_of_and_the_others_stored() {
     })
     .await;
     assert_eq!(subject.engine.count().await, 99);
+}
+
+/// A log that can't be read has no messages as far as anybody can tell, and was once removed for that.
+#[tokio::test]
+async fn a_part_that_cannot_be_read_at_all_is_kept() {
+    let subject = Subject::new(Mode::Off).await;
+    subject.spool(&numbered(0..50)).await;
+    subject.opened.upkeep.close().await.unwrap();
+    let log = fs::read_dir(subject.spool_folder().join("00000001"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.extension().is_some_and(|ending| ending == "log"))
+        .unwrap();
+    let mut bytes = fs::read(&log).unwrap();
+    bytes[..64].fill(0);
+    fs::write(&log, bytes).unwrap();
+    let subject = subject.crash().await;
+    subject.engine.set(Mode::On);
+    wait_until("what can't be read was set aside", async || {
+        subject.spool_folder().join("00000001.damaged").is_dir()
+    })
+    .await;
 }
 
 /// Nothing brings back what somebody has removed; what comes afterwards is kept again.

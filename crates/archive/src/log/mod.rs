@@ -53,7 +53,7 @@ use crate::{
     Stats, Upkeep, message::check_batch, topics::Dictionary,
 };
 
-pub(crate) use self::open::open;
+pub(crate) use self::{open::open, schema::LOG_HEADER_BYTES};
 
 /// What a query verifies at most on the caller's thread. A page whose records were served before needs none of it, and is
 /// made in well under half a millisecond.

@@ -14,7 +14,7 @@ const LOG_MAGIC: [u8; 8] = *b"RSTNTLOG";
 const INDEX_MAGIC: [u8; 8] = *b"RSTNTIDX";
 const VERSION: u32 = 1;
 /// Bytes before the first record of a log.
-pub(super) const LOG_HEADER_BYTES: u64 = 64;
+pub(crate) const LOG_HEADER_BYTES: u64 = 64;
 const INDEX_HEADER_BYTES: usize = 128;
 
 /// What a segment is called and which window it belongs to.

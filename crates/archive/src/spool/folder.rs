@@ -8,7 +8,7 @@ use std::{
 
 use restante_core::ErrorKind;
 
-use crate::Error;
+use crate::{Error, log::LOG_HEADER_BYTES};
 
 const LOCK_NAME: &str = "LOCK";
 /// Digits of a generation's name.
@@ -19,6 +19,23 @@ const DAMAGED_SUFFIX: &str = ".damaged";
 /// The folder of a generation.
 pub(super) fn generation(spool: &Path, number: u64) -> PathBuf {
     spool.join(format!("{number:0NAME_DIGITS$}"))
+}
+
+/// Whether a generation's logs have anything behind their headers; one that can't be looked at may have.
+pub(super) fn has_records(spool: &Path, number: u64) -> bool {
+    let Ok(entries) = std::fs::read_dir(generation(spool, number)) else { return true };
+    for entry in entries {
+        let Ok(path) = entry.map(|entry| entry.path()) else { return true };
+        let is_log = path.extension().is_some_and(|extension| extension == "log");
+        if !is_log {
+            continue;
+        }
+        let Ok(bytes) = std::fs::read(&path) else { return true }; // a generation is bounded
+        if bytes.iter().skip(LOG_HEADER_BYTES as usize).any(|byte| *byte != 0) {
+            return true;
+        }
+    }
+    false
 }
 
 /// Creates the folder of a spool, if need be, and keeps all other processes out of it for as long as the file is open.

@@ -16,7 +16,7 @@ mod store;
 
 use std::{
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -24,6 +24,7 @@ use std::{
 
 use async_trait::async_trait;
 use restante_core::{ErrorKind, Timestamp};
+use tokio::sync::Semaphore;
 
 pub(crate) use self::{circuit::Circuit, drain::Draining, folder::has_content, store::Store};
 use crate::{
@@ -43,7 +44,17 @@ pub(crate) async fn open(engine: Opened, spool: &SpoolConfig, config: &Config) -
     let timeout = Duration::from_millis(spool.timeout_ms);
     let draining = Draining::start(store.clone(), engine.archive.clone(), circuit.clone(), timeout);
     let is_closed = AtomicBool::new(false);
-    let spooled = Arc::new(Spooled { engine, store, circuit, timeout, draining, is_closed });
+    let turns = Arc::new(Semaphore::new(APPENDS_MAX));
+    let spooled = Arc::new_cyclic(|me| Spooled {
+        engine,
+        store,
+        circuit,
+        timeout,
+        draining,
+        is_closed,
+        turns,
+        me: me.clone(),
+    });
     Ok(Opened { archive: spooled.clone(), upkeep: spooled })
 }
 
@@ -55,9 +66,46 @@ struct Spooled {
     timeout: Duration,
     draining: Draining,
     is_closed: AtomicBool,
+    /// Appends under way.
+    turns: Arc<Semaphore>,
+    me: Weak<Self>,
+}
+
+/// Appends under way at most; further ones wait. Each goes on to its end, also when who asked has gone away.
+pub(crate) const APPENDS_MAX: usize = 1_024;
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Unavailable, "the archive takes no messages: it is closed")
+}
+
+/// Does work in a task of its own, so that it comes to its end although who asked may go away in the middle: a time-out would
+/// never be noticed, and what is stored halfway never be counted.
+pub(crate) async fn to_its_end<T: Send + 'static>(
+    turns: &Arc<Semaphore>,
+    work: impl Future<Output = Result<T, Error>> + Send + 'static,
+) -> Result<T, Error> {
+    let turn = turns.clone().acquire_owned().await.map_err(|_| closed())?;
+    let task = tokio::spawn(async move {
+        let done = work.await;
+        drop(turn);
+        done
+    });
+    task.await.unwrap_or_else(|error| {
+        Err(Error::new(ErrorKind::Internal, "an append ended early").with_source(error))
+    })
 }
 
 impl Spooled {
+    /// Stores messages in the engine, or in the spool when it is away.
+    async fn take(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
+        if !self.circuit.is_away()
+            && let Some(answer) = self.ask_engine(messages.clone()).await
+        {
+            return answer;
+        }
+        self.put(messages).await
+    }
+
     /// The engine's own answer; `None` when it is away.
     async fn ask_engine(&self, messages: Vec<Message>) -> Option<Result<Vec<Appended>, Error>> {
         let answer = tokio::select! {
@@ -94,17 +142,13 @@ impl Archive for Spooled {
     async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
         check_batch(&messages)?;
         if self.is_closed.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Unavailable, "the archive takes no messages: it is closed"));
+            return Err(closed());
         }
         if messages.is_empty() {
             return Ok(Vec::new());
         }
-        if !self.circuit.is_away()
-            && let Some(answer) = self.ask_engine(messages.clone()).await
-        {
-            return answer;
-        }
-        self.put(messages).await
+        let Some(me) = self.me.upgrade() else { return Err(closed()) };
+        to_its_end(&self.turns, async move { me.take(messages).await }).await
     }
 
     async fn query(&self, query: &Query) -> Result<Page, Error> {

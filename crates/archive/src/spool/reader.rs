@@ -75,6 +75,11 @@ impl Reader {
         self.is_at_end = batch.next.is_none();
     }
 
+    /// Whether nothing was found in the generation.
+    pub(super) fn is_empty(&self) -> bool {
+        self.expected == 0
+    }
+
     /// What of the generation could not be read, once it is at its end.
     pub(super) fn missing(&self) -> u64 {
         self.damaged + self.expected.saturating_sub(self.given)

@@ -372,10 +372,26 @@ impl Store {
         self.tell();
     }
 
+    /// Messages of a generation that were put and not stored elsewhere yet.
+    fn waiting_in(&self, number: u64) -> u64 {
+        let state = self.state.lock();
+        let frozen = state.frozen.iter().find(|frozen| frozen.number == number);
+        frozen.map_or(0, |frozen| frozen.usage.messages)
+    }
+
     /// Lets a generation go that was read to its end.
     pub(super) async fn finish(&self, reader: Reader) -> Result<(), Error> {
-        let (number, missing) = (reader.number, reader.missing());
+        let number = reader.number;
+        let missing = reader.missing().max(self.waiting_in(number));
+        let is_empty = reader.is_empty();
         drop(reader);
+        let folder = self.folder.clone();
+        let is_unreadable = is_empty && blocking(move || Ok(folder::has_records(&folder, number))).await?;
+        if is_unreadable {
+            error!(number, "a part of the spool has content that can't be read");
+            self.set_aside(number).await;
+            return Ok(());
+        }
         if missing > 0 {
             error!(number, missing, "messages of the spool are damaged and could not be stored");
             self.set_aside(number).await;

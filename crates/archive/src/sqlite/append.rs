@@ -145,13 +145,16 @@ struct Generation {
 
 impl<'a> Stager<'a> {
     fn new(connection: &'a Connection, known: &'a Known) -> rusqlite::Result<Self> {
+        let next_in_file: i64 =
+            connection.prepare_cached(schema::NEXT_TOPIC)?.query_row([], |row| row.get(0))?;
         Ok(Self {
             connection,
             known,
             find: connection.prepare_cached(schema::FIND_MESSAGE)?,
             add: connection.prepare_cached(schema::ADD_MESSAGE)?,
             new_topics: HashMap::default(),
-            next_topic: connection.prepare_cached(schema::NEXT_TOPIC)?.query_row([], |row| row.get(0))?,
+            // A number that a failed commit had given was seen by queries already: it is nobody else's.
+            next_topic: next_in_file.max(i64::from(known.next())),
             topics: BTreeMap::new(),
             generations: BTreeMap::new(),
         })

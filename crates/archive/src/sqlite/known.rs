@@ -76,6 +76,9 @@ impl Known {
     /// Reads the topics that were added since the last time.
     pub(super) fn load_new(&mut self, connection: &Connection) -> rusqlite::Result<()> {
         let next: RowId = connection.prepare_cached(schema::NEXT_TOPIC)?.query_row([], |row| row.get(0))?;
+        if next <= self.next {
+            return Ok(()); // somebody with a newer snapshot was here before
+        }
         let mut statement = connection.prepare_cached(schema::TOPICS_FROM)?;
         let mut rows = statement.query([self.next])?;
         while let Some(row) = rows.next()? {
@@ -85,6 +88,11 @@ impl Known {
         }
         self.next = next;
         Ok(())
+    }
+
+    /// The number behind all that were ever known here.
+    pub(super) fn next(&self) -> RowId {
+        self.next
     }
 
     /// Whether rows up to `next` are known.

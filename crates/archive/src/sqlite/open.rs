@@ -31,6 +31,9 @@ const USER_VERSION_AT: usize = 60;
 const APPLICATION_ID_AT: usize = 68;
 const HEADER_BYTES: u64 = 100;
 
+/// How often opening waits for those who read the log that a process before has left.
+const SETTLE_TRIES: u32 = 10;
+
 /// Opens the archive in a file, and makes it when it isn't there.
 pub(super) fn open(file: &Path, config: &Config) -> Result<Arc<Sqlite>, Error> {
     let file = std::path::absolute(file).map_err(|error| Error::io("find", &shown(file), error))?;
@@ -61,11 +64,25 @@ fn open_to_write(file: PathBuf, config: &Config, lock: File) -> Result<Arc<Sqlit
     let (connection, checkpointer) = connected.map_err(|error| super::failed("open", &file, error))?;
     check_tables(&file, &connection, &schema::STATEMENTS)?;
     let shared = Arc::new(load(file, config, Some(Writer { connection }), Some(lock), checkpointer)?);
+    settle_log(&shared).map_err(|error| super::failed("settle the log of", &shared.file, error))?;
     let (queue, waiting) = group::queue(config.sqlite.queue_bytes);
     let started = append::start(shared.clone(), waiting)
         .and_then(|writer| Ok(vec![writer, checkpoint::start(shared.clone())?]));
     let threads = started.map_err(|error| Error::io("start", "a thread of the archive", error))?;
     Ok(Arc::new(Sqlite { shared, queue: Some(queue), threads: Mutex::new(threads) }))
+}
+
+/// Moves what a process before has left in the write-ahead log into the file, synced. Such a process may have ended before its
+/// sync, and what the page cache shows need not be on the disk: nobody may be told that it is there already.
+fn settle_log(shared: &Shared) -> rusqlite::Result<()> {
+    for _ in 0..SETTLE_TRIES {
+        if checkpoint::run(shared, checkpoint::End::Truncate)? {
+            return Ok(());
+        }
+    }
+    // Somebody reads the log. What is in it is synced where it is.
+    let synced = File::open(beside(&shared.file, "-wal")).and_then(|log| log.sync_all());
+    synced.map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
 
 fn load(
@@ -231,6 +248,17 @@ fn create_folder(folder: &Path) -> std::io::Result<()> {
 
 /// Makes an archive under another name first, so that under its own it is whole.
 fn create(file: &Path) -> Result<(), Error> {
+    let log = beside(file, "-wal");
+    let has_log = std::fs::metadata(&log).is_ok_and(|metadata| metadata.len() > 0);
+    if has_log {
+        // A log knows not whose it is: it would be read into the new file.
+        let what = format!(
+            "{} is there without its archive: restore {} from a copy, or move the log away",
+            shown(&log),
+            shown(file)
+        );
+        return Err(Error::new(ErrorKind::Corrupt, what));
+    }
     let new = beside(file, ".new");
     for leftover in [new.clone(), beside(&new, "-wal"), beside(&new, "-shm"), beside(&new, "-journal")] {
         match std::fs::remove_file(&leftover) {

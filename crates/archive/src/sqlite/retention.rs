@@ -82,6 +82,10 @@ impl Prune<'_> {
         let result =
             connection.pragma_update(None, "synchronous", "NORMAL").and_then(|()| step(self, connection));
         let restored = connection.pragma_update(None, "synchronous", "FULL");
+        if let Err(error) = &restored {
+            // An append that isn't synced would be answered as if it were.
+            self.shared.refuse(&format!("syncing can't be switched on again after a prune: {error}"));
+        }
         let result = result.and_then(|more| restored.map(|()| more));
         let result = result.map_err(|error| self.shared.write_failed(error));
         let worked = begun.elapsed();
