@@ -1,39 +1,15 @@
 //! Group commit: a bounded queue of appends, from which a writer takes whatever waits, so that load makes batches by itself.
 
-use std::sync::Arc;
+use tokio::sync::mpsc;
 
-use restante_core::ErrorKind;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
-
-use crate::{Appended, Error, Message, message::check_batch};
+use crate::{
+    Message,
+    message::check_batch,
+    waiting::{Answer, Append, Room, batch_bytes, closed},
+};
 
 /// Appends that wait at most, beside the bound of their bytes.
 const APPENDS_WAITING_MAX: usize = 4_096;
-/// What a message counts for in the queue beside its body.
-const MESSAGE_EXTRA_BYTES: usize = 128;
-
-/// What an append is answered.
-pub(crate) type Answer = Result<Vec<Appended>, Error>;
-
-/// A batch and whoever waits for the answer.
-pub(crate) struct Append {
-    pub(crate) messages: Vec<Message>,
-    answer: oneshot::Sender<Answer>,
-    /// Room in the queue, given back when the batch is answered.
-    _room: OwnedSemaphorePermit,
-}
-
-impl Append {
-    /// Answers with an error that others get as well.
-    pub(crate) fn fail(self, error: &Error) {
-        self.answer(Err(Error::new(error.kind(), error.to_string())));
-    }
-
-    pub(crate) fn answer(self, answer: Answer) {
-        let _ = self.answer.send(answer); // who asked may have gone away
-    }
-}
-
 /// What stands in the queue.
 enum Item {
     Append(Append),
@@ -43,8 +19,7 @@ enum Item {
 /// Where appends come in.
 pub(crate) struct Queue {
     sender: mpsc::Sender<Item>,
-    room: Arc<Semaphore>,
-    bytes_max: usize,
+    room: Room,
 }
 
 /// Where a writer takes them out.
@@ -65,8 +40,7 @@ pub(crate) struct GroupLimit {
 /// A queue that holds at most so many bytes of messages.
 pub(crate) fn queue(bytes_max: usize) -> (Queue, Waiting) {
     let (sender, receiver) = mpsc::channel(APPENDS_WAITING_MAX);
-    let bytes_max = bytes_max.clamp(1 << 20, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
-    let queue = Queue { sender, room: Arc::new(Semaphore::new(bytes_max)), bytes_max };
+    let queue = Queue { sender, room: Room::new(bytes_max) };
     (queue, Waiting { receiver, next: None, is_closed: false })
 }
 
@@ -77,12 +51,7 @@ impl Queue {
         if messages.is_empty() {
             return Ok(Vec::new());
         }
-        // A batch larger than the whole queue waits until the queue is empty.
-        let bytes = batch_bytes(&messages).min(self.bytes_max);
-        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let room = self.room.clone().acquire_many_owned(permits).await.map_err(|_| closed())?;
-        let (answer, answered) = oneshot::channel();
-        let append = Append { messages, answer, _room: room };
+        let (append, answered) = self.room.admit(messages).await?;
         self.sender.send(Item::Append(append)).await.map_err(|_| closed())?;
         answered.await.map_err(|_| closed())?
     }
@@ -173,14 +142,4 @@ pub(crate) fn answer_all(group: Vec<Append>, result: Answer) {
         }
         Err(error) => group.into_iter().for_each(|append| append.fail(&error)),
     }
-}
-
-/// What a batch counts for in the queue.
-pub(crate) fn batch_bytes(messages: &[Message]) -> usize {
-    let names = |message: &Message| message.topic.len() + message.channel.len();
-    messages.iter().map(|message| message.body.len() + names(message) + MESSAGE_EXTRA_BYTES).sum()
-}
-
-pub(crate) fn closed() -> Error {
-    Error::new(ErrorKind::Unavailable, "the archive takes no messages: it is closed or read-only")
 }

@@ -29,6 +29,7 @@ mod error;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod group;
 mod health;
+mod lock;
 mod log;
 mod mapped;
 mod memory;
@@ -51,6 +52,7 @@ mod tandem;
 mod topics;
 mod upkeep;
 mod url;
+mod waiting;
 mod walk;
 
 use async_trait::async_trait;

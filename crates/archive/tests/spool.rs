@@ -55,6 +55,21 @@ impl Subject {
         self.opened.archive.append(messages.to_vec()).await
     }
 
+    /// Damages the log of the first generation.
+    fn damage(&self, damage: impl FnOnce(&mut [u8])) {
+        let files = fs::read_dir(self.spool_folder().join("00000001")).unwrap();
+        let mut paths = files.map(|entry| entry.unwrap().path());
+        let log = paths.find(|path| path.extension().is_some_and(|ending| ending == "log")).unwrap();
+        let mut bytes = fs::read(&log).unwrap();
+        damage(&mut bytes);
+        fs::write(&log, bytes).unwrap();
+    }
+
+    async fn wait_until_set_aside(&self) {
+        let aside = self.spool_folder().join("00000001.damaged");
+        wait_until("the damaged part was set aside", async || aside.is_dir()).await;
+    }
+
     /// Appends messages that must go to the spool.
     async fn spool(&self, messages: &[Message]) {
         let answers = self.append(messages).await.unwrap();
@@ -406,22 +421,14 @@ async fn damaged_messages_are_told_of_and_the_others_stored() {
     let subject = Subject::new(Mode::Off).await;
     subject.spool(&numbered(0..100)).await;
     subject.opened.upkeep.close().await.unwrap();
-    let log = fs::read_dir(subject.spool_folder().join("00000001"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .find(|path| path.extension().is_some_and(|ending| ending == "log"))
-        .unwrap();
-    let mut bytes = fs::read(&log).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    fs::write(&log, bytes).unwrap();
+    subject.damage(|bytes| {
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+    });
     let subject = subject.crash().await;
     subject.engine.set(Mode::On);
     subject.wait_until_drained().await;
-    wait_until("the damaged part was set aside", async || {
-        subject.spool_folder().join("00000001.damaged").is_dir()
-    })
-    .await;
+    subject.wait_until_set_aside().await;
     assert_eq!(subject.engine.count().await, 99);
 }
 
@@ -431,20 +438,10 @@ async fn a_part_that_cannot_be_read_at_all_is_kept() {
     let subject = Subject::new(Mode::Off).await;
     subject.spool(&numbered(0..50)).await;
     subject.opened.upkeep.close().await.unwrap();
-    let log = fs::read_dir(subject.spool_folder().join("00000001"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .find(|path| path.extension().is_some_and(|ending| ending == "log"))
-        .unwrap();
-    let mut bytes = fs::read(&log).unwrap();
-    bytes[..64].fill(0);
-    fs::write(&log, bytes).unwrap();
+    subject.damage(|bytes| bytes[..64].fill(0));
     let subject = subject.crash().await;
     subject.engine.set(Mode::On);
-    wait_until("what can't be read was set aside", async || {
-        subject.spool_folder().join("00000001.damaged").is_dir()
-    })
-    .await;
+    subject.wait_until_set_aside().await;
 }
 
 /// Nothing brings back what somebody has removed; what comes afterwards is kept again.

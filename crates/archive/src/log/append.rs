@@ -13,7 +13,7 @@ use std::{
 
 use foldhash::fast::RandomState;
 use restante_core::{Key, NANOS_PER_SECOND, Timestamp};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tracing::{error, warn};
 
 use super::{
@@ -25,7 +25,11 @@ use super::{
     schema::{IndexRow, LOG_HEADER_BYTES, SegmentId, encode_log_header},
     segment::{Segment, Span},
 };
-use crate::{Appended, BODY_BYTES_MAX, Error, Message, Retention, TOPIC_BYTES_MAX, record, topics::TopicId};
+use crate::{
+    Appended, BODY_BYTES_MAX, Error, Message, Retention, TOPIC_BYTES_MAX, record,
+    topics::TopicId,
+    waiting::{Answer, Append, batch_bytes},
+};
 
 /// A commit stops taking appends when it has this many bytes: enough to keep a disk busy while the next one is encoded.
 const COMMIT_BYTES_MAX: usize = 1 << 20;
@@ -59,28 +63,6 @@ pub(super) enum Command {
     Close {
         done: oneshot::Sender<()>,
     },
-}
-
-/// A batch and whoever waits for the answer.
-pub(super) struct Append {
-    pub(super) messages: Vec<Message>,
-    pub(super) answer: oneshot::Sender<Answer>,
-    /// Room in the queue, given back when the batch is answered.
-    pub(super) _room: OwnedSemaphorePermit,
-}
-
-/// What an append is answered.
-pub(super) type Answer = Result<Vec<Appended>, Error>;
-
-impl Append {
-    /// Answers with an error that others get as well.
-    pub(super) fn fail(self, error: &Error) {
-        self.answer(Err(Error::new(error.kind(), error.to_string())));
-    }
-
-    pub(super) fn answer(self, answer: Answer) {
-        let _ = self.answer.send(answer); // who asked may have gone away
-    }
 }
 
 /// The writer's own state; nobody else touches it.
@@ -400,11 +382,6 @@ fn take_group(first: Append, commands: &mut mpsc::Receiver<Command>) -> (Vec<App
     (group, None)
 }
 
-/// What a batch takes in the queue and on disk, roughly.
-pub(super) fn batch_bytes(messages: &[Message]) -> usize {
-    messages.iter().map(|message| message.body.len() + record::HEADER_BYTES).sum()
-}
-
 /// A window and the segments in which a message of it may already be. Where those lie counts, and not which window they were
 /// made for: the length of windows is a setting and may have been another one.
 #[derive(Default)]
@@ -586,8 +563,7 @@ mod tests {
 
     fn append(messages: Vec<Message>) -> (Append, oneshot::Receiver<Answer>) {
         let room = Arc::new(tokio::sync::Semaphore::new(1)).try_acquire_owned().unwrap();
-        let (answer, answered) = oneshot::channel();
-        (Append { messages, answer, _room: room }, answered)
+        Append::new(messages, room)
     }
 
     /// Two publishers relay one message, and the first one's attempt finds no room for a new segment.

@@ -20,12 +20,15 @@ use tracing::warn;
 use super::{
     Shared,
     active::{Active, Staged},
-    append::{Answer, Append},
     disk::DiskFile,
     schema::SegmentId,
     seal::Sealer,
 };
-use crate::{Error, topics::TopicId};
+use crate::{
+    Error,
+    topics::TopicId,
+    waiting::{Answer, Append},
+};
 
 /// Work that may wait, two for each commit; the writer waits when there is more.
 const WAITING_MAX: usize = 16;

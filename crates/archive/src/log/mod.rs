@@ -39,18 +39,21 @@ use std::{
 use async_trait::async_trait;
 use parking_lot::{Mutex, RwLock};
 use restante_core::{Clock, ErrorKind, Timestamp};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tracing::error;
 
 use self::{
     active::Active,
-    append::{Append, Command, batch_bytes},
+    append::Command,
     disk::Disk,
     segment::{Budget, Segment, Segments},
 };
 use crate::{
     Appended, Archive, Error, Health, LogConfig, Message, Metrics, Page, Pruned, Query, Report, Retention,
-    Stats, Upkeep, message::check_batch, topics::Dictionary,
+    Stats, Upkeep,
+    message::check_batch,
+    topics::Dictionary,
+    waiting::{Room, closed},
 };
 
 pub(crate) use self::{open::open, schema::LOG_HEADER_BYTES};
@@ -85,7 +88,7 @@ impl Limits {
             segment_messages: segment_messages.max(1),
             open_segments: config.open_segments.max(1),
             quiet_seconds: config.quiet_seconds,
-            queue_bytes: config.queue_bytes.clamp(1 << 20, Semaphore::MAX_PERMITS.min(u32::MAX as usize)),
+            queue_bytes: config.queue_bytes,
         }
     }
 }
@@ -188,7 +191,7 @@ struct Log {
     shared: Arc<Shared>,
     /// `None` when read-only.
     writer: Option<mpsc::Sender<Command>>,
-    room: Arc<Semaphore>,
+    room: Room,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -200,12 +203,7 @@ impl Archive for Log {
             return Ok(Vec::new());
         }
         let writer = self.writer()?;
-        // A batch larger than the whole queue waits until the queue is empty.
-        let bytes = batch_bytes(&messages).min(self.shared.limits.queue_bytes);
-        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let room = self.room.clone().acquire_many_owned(permits).await.map_err(|_| closed())?;
-        let (answer, answered) = oneshot::channel();
-        let append = Append { messages, answer, _room: room };
+        let (append, answered) = self.room.admit(messages).await?;
         writer.send(Command::Append(append)).await.map_err(|_| closed())?;
         answered.await.map_err(|_| closed())?
     }
@@ -218,10 +216,6 @@ impl Archive for Log {
         let (shared, query) = (self.shared.clone(), query.clone());
         blocking(move || query::query(&shared, &query, &Budget::unlimited())).await
     }
-}
-
-fn closed() -> Error {
-    Error::new(ErrorKind::Unavailable, "the archive takes no messages: it is closed or read-only")
 }
 
 /// Runs what may take long on a thread made for that.

@@ -1,15 +1,14 @@
 //! Opening an archive: lock the folder, load the sealed segments, replay the others.
 
 use std::{
-    fs::{File, OpenOptions, TryLockError},
-    io::{Read, Write},
+    fs::File,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock, atomic::AtomicU64},
 };
 
 use parking_lot::{Mutex, RwLock};
 use restante_core::ErrorKind;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use super::{
@@ -27,7 +26,12 @@ use super::{
     seal::{Sealer, load},
     segment::Segment,
 };
-use crate::{Config, Error, Opened, topics::Dictionary};
+use crate::{
+    Config, Error, Opened,
+    lock::{self, create_folder},
+    topics::Dictionary,
+    waiting::Room,
+};
 
 /// Commands that wait for the writer at most; their bytes are bounded apart.
 const COMMANDS_MAX: usize = 1_024;
@@ -52,43 +56,9 @@ pub(crate) async fn open(folder: PathBuf, config: Config) -> Result<Opened, Erro
 }
 
 fn create_and_lock(folder: &Path) -> Result<File, Error> {
-    let shown = folder.display().to_string();
-    create_folder(folder).map_err(|error| Error::io("create", &shown, error))?;
-    let path = folder.join(LOCK_NAME);
-    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-    let mut file = opened.map_err(|error| Error::io("open the lock of", &shown, error))?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::Error(error)) => return Err(Error::io("lock", &shown, error)),
-        Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
-            let holder = file
-                .read_to_string(&mut holder)
-                .map_or("another process".into(), |_| holder.trim().to_owned());
-            let advice = "stop it, or name another folder";
-            return Err(Error::new(
-                ErrorKind::Conflict,
-                format!("archive {shown} is in use by {holder}: {advice}"),
-            ));
-        }
-    }
-    let note = format!("process {}\n", std::process::id());
-    let written = file.set_len(0).and_then(|()| file.write_all(note.as_bytes()));
-    written.map_err(|error| Error::io("write the lock of", &shown, error))?;
-    Ok(file)
-}
-
-/// Creates a folder and makes it durable in the folders above it.
-fn create_folder(folder: &Path) -> std::io::Result<()> {
-    if folder.is_dir() {
-        return Ok(());
-    }
-    std::fs::create_dir_all(folder)?;
-    for above in folder.ancestors().skip(1) {
-        let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
-        File::open(above)?.sync_all()?;
-    }
-    Ok(())
+    create_folder(folder)?;
+    let what = format!("archive {}", folder.display());
+    lock::hold(&folder.join(LOCK_NAME), &what, "stop it, or name another folder")
 }
 
 /// What the threads of an archive share, before anything is loaded.
@@ -112,7 +82,7 @@ pub(super) fn open_on(disk: Arc<dyn Disk>, config: &Config, lock: Option<File>) 
     let shared = share(disk, config, lock);
     let limits = shared.limits;
     let active = load_all(&shared, config.read_only)?;
-    let room = Arc::new(Semaphore::new(limits.queue_bytes));
+    let room = Room::new(limits.queue_bytes);
     let log = if config.read_only {
         Log { shared, writer: None, room, threads: Mutex::default() }
     } else {

@@ -16,8 +16,9 @@ use super::{
 };
 use crate::{
     Appended, Direction, Error, Message,
-    group::{Append, GroupLimit, Waiting, answer_all},
+    group::{GroupLimit, Waiting, answer_all},
     topics::TopicId,
+    waiting::Append,
 };
 
 /// What one transaction stores at most, unless a single append has more.

@@ -38,6 +38,7 @@ use crate::{
     Appended, Archive, Config, Error, Health, Message, Metrics, Opened, Page, PostgresUrl, Pruned, Query,
     Report, Retention, Stats, Upkeep,
     group::{self, Queue},
+    waiting::closed,
 };
 
 /// How often counts of topics are written and windows are made ahead.
@@ -270,7 +271,7 @@ struct Postgres {
 impl Postgres {
     /// The way to the writers, until the archive is closed.
     fn queue(&self) -> Result<&Queue, Error> {
-        self.queue.as_ref().filter(|queue| !queue.is_closed()).ok_or_else(group::closed)
+        self.queue.as_ref().filter(|queue| !queue.is_closed()).ok_or_else(closed)
     }
 }
 

@@ -1,14 +1,16 @@
 //! The folder of a spool: who may use it, and which generations lie in it.
 
 use std::{
-    fs::{File, OpenOptions, TryLockError},
-    io::{self, Read, Write},
+    fs::File,
+    io,
     path::{Path, PathBuf},
 };
 
-use restante_core::ErrorKind;
-
-use crate::{Error, log::LOG_HEADER_BYTES};
+use crate::{
+    Error,
+    lock::{self, create_folder},
+    log::LOG_HEADER_BYTES,
+};
 
 const LOCK_NAME: &str = "LOCK";
 /// Digits of a generation's name.
@@ -40,26 +42,9 @@ pub(super) fn has_records(spool: &Path, number: u64) -> bool {
 
 /// Creates the folder of a spool, if need be, and keeps all other processes out of it for as long as the file is open.
 pub(super) fn create_and_lock(spool: &Path) -> Result<File, Error> {
-    let shown = spool.display().to_string();
-    std::fs::create_dir_all(spool).map_err(|error| Error::io("create", &shown, error))?;
-    let opened =
-        OpenOptions::new().read(true).write(true).create(true).truncate(false).open(spool.join(LOCK_NAME));
-    let mut file = opened.map_err(|error| Error::io("open the lock of", &shown, error))?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::Error(error)) => return Err(Error::io("lock", &shown, error)),
-        Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
-            let is_told = file.read_to_string(&mut holder).is_ok_and(|len| len > 0);
-            let holder = if is_told { holder.trim() } else { "another process" };
-            let what = format!("spool {shown} is in use by {holder}: stop it, or name another folder");
-            return Err(Error::new(ErrorKind::Conflict, what));
-        }
-    }
-    let note = format!("process {}\n", std::process::id());
-    let written = file.set_len(0).and_then(|()| file.write_all(note.as_bytes()));
-    written.map_err(|error| Error::io("write the lock of", &shown, error))?;
-    Ok(file)
+    create_folder(spool)?;
+    let what = format!("spool {}", spool.display());
+    lock::hold(&spool.join(LOCK_NAME), &what, "stop it, or name another folder")
 }
 
 /// The generations of a spool, oldest first.
@@ -102,6 +87,8 @@ pub(super) fn set_aside(spool: &Path, number: u64) -> io::Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use restante_core::ErrorKind;
+
     use super::*;
 
     #[test]

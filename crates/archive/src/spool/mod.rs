@@ -29,7 +29,7 @@ use tokio::sync::Semaphore;
 pub(crate) use self::{circuit::Circuit, drain::Draining, folder::has_content, store::Store};
 use crate::{
     Appended, Archive, Config, Error, Health, Message, Opened, Page, Pruned, Query, Report, Retention,
-    SpoolConfig, Stats, Upkeep, message::check_batch,
+    SpoolConfig, Stats, Upkeep, message::check_batch, waiting::closed,
 };
 
 /// Puts a spool before an engine.
@@ -73,10 +73,6 @@ struct Spooled {
 
 /// Appends under way at most; further ones wait. Each goes on to its end, also when who asked has gone away.
 pub(crate) const APPENDS_MAX: usize = 1_024;
-
-fn closed() -> Error {
-    Error::new(ErrorKind::Unavailable, "the archive takes no messages: it is closed")
-}
 
 /// Does work in a task of its own, so that it comes to its end although who asked may go away in the middle: a time-out would
 /// never be noticed, and what is stored halfway never be counted.

@@ -13,12 +13,14 @@ use rusqlite::{CachedStatement, Connection, TransactionBehavior, config::DbConfi
 
 use super::{
     Shared,
+    generation::Generation,
     known::{Known, RowId},
     schema,
 };
 use crate::{
     Appended, Error, Message, TopicName,
-    group::{Append, GroupLimit, Waiting, answer_all, closed},
+    group::{GroupLimit, Waiting, answer_all},
+    waiting::{Append, closed},
 };
 
 /// A group stops taking appends at this size: enough that the sync is the smaller part of its time, and little enough that
@@ -135,14 +137,6 @@ struct Stager<'a> {
     generations: BTreeMap<i64, Generation>,
 }
 
-/// What a generation gets.
-struct Generation {
-    messages: i64,
-    body_bytes: i64,
-    oldest: i64,
-    newest: i64,
-}
-
 impl<'a> Stager<'a> {
     fn new(connection: &'a Connection, known: &'a Known) -> rusqlite::Result<Self> {
         let next_in_file: i64 =
@@ -169,16 +163,8 @@ impl<'a> Stager<'a> {
         let timestamp = message.timestamp.0;
         let hash = &message.message_hash.as_bytes()[..];
         let id = self.add.insert((timestamp, hash, topic, &message.body[..]))?;
-        let counts = self.generations.entry(schema::generation_of(id)).or_insert(Generation {
-            messages: 0,
-            body_bytes: 0,
-            oldest: timestamp,
-            newest: timestamp,
-        });
-        counts.messages += 1;
-        counts.body_bytes += message.body.len() as i64;
-        counts.oldest = counts.oldest.min(timestamp);
-        counts.newest = counts.newest.max(timestamp);
+        let generation = self.generations.entry(schema::generation_of(id)).or_insert(Generation::EMPTY);
+        generation.count(timestamp, message.body.len() as i64);
         Ok(())
     }
 

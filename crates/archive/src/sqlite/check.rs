@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::{Shared, known::Known, schema};
-use crate::{Error, Finding, Report, group::closed};
+use super::{Shared, generation::Generation, known::Known, schema};
+use crate::{Error, Finding, Report, waiting::closed};
 
 pub(super) type Progress<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);
 
@@ -49,15 +49,6 @@ pub(super) fn rebuild(shared: &Shared, progress: Progress<'_>) -> Result<Report,
     }
     shared.checkpointer.measure(connection);
     Ok(check.report)
-}
-
-/// What the messages' own rows say about a generation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Generation {
-    messages: i64,
-    body_bytes: i64,
-    oldest: i64,
-    newest: i64,
 }
 
 /// All messages, counted.
@@ -201,16 +192,8 @@ impl<'a> Check<'a> {
 impl Census {
     fn add(&mut self, id: i64, timestamp: i64, topic: i64, body_len: i64) {
         *self.topics.entry(topic).or_insert(0) += 1;
-        let counts = self.generations.entry(schema::generation_of(id)).or_insert(Generation {
-            messages: 0,
-            body_bytes: 0,
-            oldest: timestamp,
-            newest: timestamp,
-        });
-        counts.messages += 1;
-        counts.body_bytes += body_len;
-        counts.oldest = counts.oldest.min(timestamp);
-        counts.newest = counts.newest.max(timestamp);
+        let generation = self.generations.entry(schema::generation_of(id)).or_insert(Generation::EMPTY);
+        generation.count(timestamp, body_len);
     }
 }
 

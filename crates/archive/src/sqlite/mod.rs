@@ -13,6 +13,7 @@
 mod append;
 mod check;
 mod checkpoint;
+mod generation;
 mod known;
 mod open;
 mod query;
@@ -42,9 +43,7 @@ use self::{
 };
 use crate::{
     Appended, Archive, Config, Error, Health, Message, Metrics, Opened, Page, Pruned, Query, Report,
-    Retention, Stats, Upkeep,
-    group::{Queue, closed},
-    message::check_batch,
+    Retention, Stats, Upkeep, group::Queue, message::check_batch, waiting::closed,
 };
 
 /// Damaged rows that are remembered, so that each is counted once.

@@ -3,8 +3,8 @@
 use std::{
     collections::BTreeMap,
     ffi::OsString,
-    fs::{File, OpenOptions, TryLockError},
-    io::{Read, Write},
+    fs::File,
+    io::Read,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -22,7 +22,10 @@ use super::{
     readers::Readers,
     schema,
 };
-use crate::{Config, Error, group};
+use crate::{
+    Config, Error, group,
+    lock::{self, create_folder},
+};
 
 /// What every SQLite file begins with.
 const MAGIC: &[u8] = b"SQLite format 3\0";
@@ -209,41 +212,10 @@ impl Drop for InUse {
 
 /// Makes sure that this process is the only one that writes.
 fn create_and_lock(file: &Path) -> Result<File, Error> {
-    let folder = file.parent().unwrap_or(Path::new("/"));
-    create_folder(folder).map_err(|error| Error::io("create", &shown(folder), error))?;
-    let name = beside(file, ".lock");
-    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&name);
-    let mut lock = opened.map_err(|error| Error::io("open", &shown(&name), error))?;
-    match lock.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::Error(error)) => return Err(Error::io("lock", &shown(&name), error)),
-        Err(TryLockError::WouldBlock) => {
-            let mut holder = String::new();
-            let holder = match lock.read_to_string(&mut holder) {
-                Ok(_) => holder.trim(),
-                Err(_) => "another process",
-            };
-            let advice = "stop it, or name another file; reading is possible beside it";
-            let what = format!("archive {} is in use by {holder}: {advice}", shown(file));
-            return Err(Error::new(ErrorKind::Conflict, what));
-        }
-    }
-    let note = format!("process {}\n", std::process::id());
-    let written = lock.set_len(0).and_then(|()| lock.write_all(note.as_bytes()));
-    written.map_err(|error| Error::io("write", &shown(&name), error))?;
-    Ok(lock)
-}
-
-/// Creates a folder and makes it durable in the folders above it.
-fn create_folder(folder: &Path) -> std::io::Result<()> {
-    if folder.is_dir() {
-        return Ok(());
-    }
-    std::fs::create_dir_all(folder)?;
-    for above in folder.ancestors().skip(1) {
-        File::open(above)?.sync_all()?;
-    }
-    Ok(())
+    create_folder(file.parent().unwrap_or(Path::new("/")))?;
+    let what = format!("archive {}", shown(file));
+    let advice = "stop it, or name another file; reading is possible beside it";
+    lock::hold(&beside(file, ".lock"), &what, advice)
 }
 
 /// Makes an archive under another name first, so that under its own it is whole.

@@ -17,7 +17,7 @@ use super::{
     known::RowId,
     schema,
 };
-use crate::{Error, Pruned, Retention, group::closed};
+use crate::{Error, Pruned, Retention, waiting::closed};
 
 /// Messages that one step removes at most: each touches a page of the hash index, so a step writes about 1 MiB and keeps
 /// appends waiting for a few milliseconds.
