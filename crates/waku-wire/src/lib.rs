@@ -1,4 +1,5 @@
-//! What Waku says on the wire: messages, their hashes, topics and topic filters. No I/O and no async runtime.
+//! What Waku says on the wire: messages, their hashes, topics and topic filters, the
+//! requests of the protocols around them, and the records that nodes sign of themselves. No I/O and no async runtime.
 //!
 //! ```
 //! use restante_waku_wire::{ContentTopic, WakuMessage, WakuMessageView, message_hash};
@@ -19,10 +20,12 @@
 
 pub mod bloom;
 mod content_topic;
+pub mod enr;
 mod hash;
 mod key_value;
 mod message;
 mod pubsub_topic;
+pub mod rpc;
 mod view;
 mod walk;
 

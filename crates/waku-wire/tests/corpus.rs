@@ -33,3 +33,19 @@ fn content_topics_of_the_corpus_hold() {
         properties::content_topic(std::str::from_utf8(&text).unwrap());
     }
 }
+
+#[test]
+fn requests_and_responses_of_the_corpus_hold() {
+    for (name, wire) in seeds("waku_rpc") {
+        println!("{name}"); // shown when the property fails
+        properties::waku_rpc(&wire);
+    }
+}
+
+#[test]
+fn node_records_of_the_corpus_hold() {
+    for (name, wire) in seeds("enr") {
+        println!("{name}"); // shown when the property fails
+        properties::enr(&wire);
+    }
+}
