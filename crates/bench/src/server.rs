@@ -10,17 +10,26 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use restante_archive::EngineUrl;
+use restante_waku::{Multiaddr, node::peer_of};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
     http::{Connection, get},
-    machine::private_memory,
+    machine::{private_memory, processor_time},
     place::secret_url,
 };
 
 /// How long the server may take to start and to stop.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(2);
+
+/// What a server is told beside its archive.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    pub(crate) flags: Vec<String>,
+    /// Environment variables.
+    pub(crate) variables: Vec<(&'static str, String)>,
+}
 
 /// A running server. It is killed when it goes out of scope.
 pub(crate) struct Server {
@@ -40,11 +49,22 @@ impl Server {
         folder: &Path,
         name: &str,
     ) -> anyhow::Result<Self> {
+        Self::start_with(program, archive, folder, name, &Settings::default()).await
+    }
+
+    /// The same with settings.
+    pub(crate) async fn start_with(
+        program: &Path,
+        archive: &EngineUrl,
+        folder: &Path,
+        name: &str,
+        settings: &Settings,
+    ) -> anyhow::Result<Self> {
         let folder = folder.join(name);
         fs::create_dir_all(&folder)?;
         let (log, said) = (folder.join("serve.log"), folder.join("serve.out"));
         let begun = Instant::now();
-        let child = command(program, archive, &folder)
+        let child = command(program, archive, &folder, settings)
             .stdout(File::create(&said)?)
             .stderr(File::create(&log)?)
             .spawn()
@@ -79,6 +99,32 @@ impl Server {
 
     pub(crate) fn private_memory(&self) -> Option<u64> {
         private_memory(&self.child.id().to_string())
+    }
+
+    /// How long the server has kept processors busy until now.
+    pub(crate) fn worked(&self) -> Option<Duration> {
+        processor_time(&self.child.id().to_string())
+    }
+
+    /// Ends the server as a power cut does, without a word.
+    pub(crate) fn kill(mut self) -> anyhow::Result<()> {
+        self.child.kill().context("can't kill the server")?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Everything that the server has logged.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Where peers reach the server's node.
+    pub(crate) async fn peer_address(&self) -> anyhow::Result<Multiaddr> {
+        let mut connection = Connection::open(self.address).await?;
+        let mut body = Vec::new();
+        let status = connection.ask(get("/info").as_bytes(), |piece| body.extend_from_slice(piece)).await?;
+        ensure!(status == 200, "/info was answered with status {status}");
+        peer_address(&body)
     }
 
     /// Asks the server to finish, as an operator does, and waits for it.
@@ -130,7 +176,7 @@ pub(crate) fn program(named: Option<&Path>) -> anyhow::Result<PathBuf> {
 /// A server with no settings but ours: neither a file nor the environment of the caller has any say. The archive's URL is in
 /// the environment, because everybody can read a command line, and a URL may hold a password. Messages may be of any
 /// time: a load that runs behind must not be refused for it.
-fn command(program: &Path, archive: &EngineUrl, folder: &Path) -> Command {
+fn command(program: &Path, archive: &EngineUrl, folder: &Path, settings: &Settings) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("RESTANTE_") {
@@ -141,9 +187,33 @@ fn command(program: &Path, archive: &EngineUrl, folder: &Path) -> Command {
         .args(["serve", "--rest-address", "127.0.0.1", "--rest-port", "0"])
         .env("RESTANTE_ARCHIVE__URL", secret_url(archive))
         .env("RESTANTE_WAKU__TIMESTAMP_WINDOW_SECONDS", "0")
+        .args(&settings.flags)
+        .envs(settings.variables.iter().map(|(name, value)| (name, value)))
         .current_dir(folder)
         .stdin(Stdio::null());
+    let has_port = settings.flags.iter().any(|flag| flag == "--tcp-port");
+    if !has_port {
+        command.args(["--tcp-port", "0"]);
+    }
     command
+}
+
+/// The first address in what `/info` says that is a peer's, over plain TCP.
+fn peer_address(info: &[u8]) -> anyhow::Result<Multiaddr> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Info {
+        listen_addresses: Vec<String>,
+    }
+    let info: Info = serde_json::from_slice(info).context("can't understand /info")?;
+    for text in &info.listen_addresses {
+        let Ok(address) = text.parse::<Multiaddr>() else { continue };
+        let is_plain = !text.contains("/ws") && !text.contains("/tls");
+        if is_plain && peer_of(&address).is_some() {
+            return Ok(address);
+        }
+    }
+    bail!("the server names no address of a node: {}", info.listen_addresses.join(", "))
 }
 
 /// The address that a server has printed.
@@ -188,9 +258,37 @@ mod tests {
     }
 
     #[test]
+    fn the_address_of_the_node_is_found_among_others() {
+        let peer = "16Uiu2HAmPLe7Mzm8TsYUubgCAW1aJoeFScxrLj8ppHFivPo97bUZ";
+        let info = |node: &str| {
+            format!(
+                "{{\"listenAddresses\":[\"http://127.0.0.1:1\",\"/ip4/127.0.0.1/tcp/1/ws/p2p/{peer}\"{node}]}}"
+            )
+        };
+        let node = format!("/ip4/127.0.0.1/tcp/2/p2p/{peer}");
+        let found = peer_address(info(&format!(",\"{node}\"")).as_bytes()).unwrap();
+        assert_eq!(found.to_string(), node);
+        assert!(peer_address(info("").as_bytes()).is_err());
+    }
+
+    #[test]
+    fn a_node_has_a_free_port_unless_one_is_named() {
+        for (flags, ports) in
+            [(vec![], ["--tcp-port", "0"]), (vec!["--tcp-port", "4711"], ["--tcp-port", "4711"])]
+        {
+            let flags = flags.into_iter().map(str::to_owned).collect();
+            let settings = Settings { flags, ..Settings::default() };
+            let command = command(Path::new("restante"), &EngineUrl::Memory, Path::new("."), &settings);
+            let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect();
+            assert!(args.ends_with(&ports.map(str::to_owned)), "{args:?}");
+            assert_eq!(args.iter().filter(|arg| *arg == "--tcp-port").count(), 1);
+        }
+    }
+
+    #[test]
     fn a_password_is_in_the_environment_only() {
         let url: EngineUrl = "postgres://me:secret@host/db".parse().unwrap();
-        let command = command(Path::new("restante"), &url, Path::new("."));
+        let command = command(Path::new("restante"), &url, Path::new("."), &Settings::default());
         assert!(command.get_args().all(|arg| !arg.to_string_lossy().contains("secret")));
         let is_set = |value: Option<&std::ffi::OsStr>| {
             value.is_some_and(|url| url.to_string_lossy().contains("secret"))

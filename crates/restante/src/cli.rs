@@ -63,7 +63,8 @@ const SERVE_HELP: &str = "\
 Examples:
   restante serve
   restante serve --data /var/lib/restante --retention 'time:2592000;size:50GB'
-  restante serve --cluster-id 1 --shard 0 --shard 1 --rest-address 0.0.0.0
+  restante serve --cluster-id 16 --shard 32 --shard 64 --listen-address 0.0.0.0 --websocket-support
+  restante serve --cluster-id 1 --staticnode /ip4/198.51.100.9/tcp/60000/p2p/16Uiu2HA... --relay=false
 
 Every setting is also a key of restante.toml and an environment variable (RESTANTE_REST__PORT=80);
 a flag counts more than the environment, and that more than the file. SIGTERM or Ctrl-C stops the

@@ -1,18 +1,26 @@
 //! Where log lines go: to stderr, so that stdout stays with the command's own output.
 
-use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
+use std::sync::Arc;
 
-use crate::config::{Config, LogFormat};
+use restante_waku::rest::SetLogLevel;
+use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, reload, util::SubscriberInitExt};
 
-/// Logs as a server does, by its settings.
-pub(crate) fn start(config: &Config) {
+use crate::config::{Config, LogFilter, LogFormat};
+
+/// Logs as a server does, by its settings. What is returned sets the level anew.
+pub(crate) fn start(config: &Config) -> SetLogLevel {
+    let (filter, handle) = reload::Layer::new(config.log.level.directives());
     let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
     let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(is_terminal);
-    let registry = tracing_subscriber::registry().with(config.log.level.directives());
+    let registry = tracing_subscriber::registry().with(filter);
     match config.log.format {
         LogFormat::Text => registry.with(lines).init(),
         LogFormat::Json => registry.with(lines.json()).init(),
     }
+    Arc::new(move |text| {
+        let filter: LogFilter = text.parse()?;
+        handle.reload(filter.directives()).map_err(|error| error.to_string())
+    })
 }
 
 /// Logs as a command does that a person waits for: only what needs attention.

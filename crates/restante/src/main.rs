@@ -8,6 +8,7 @@ mod config;
 mod exit;
 mod logging;
 mod moment;
+mod nwaku;
 mod output;
 mod progress;
 mod signals;
@@ -19,7 +20,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let cli = cli::Cli::try_parse().unwrap_or_else(|error| nwaku::advise(error).exit());
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return exit::report(&anyhow::Error::new(error).context("can't start the runtime")),

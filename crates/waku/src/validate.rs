@@ -5,7 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use restante_archive::Message;
 use restante_core::{NANOS_PER_SECOND, Timestamp};
-use restante_waku_wire::{CONTENT_TOPIC_BYTES_MAX, PubsubTopic, WakuMessageView, WireError, message_hash};
+use restante_waku_wire::{
+    CONTENT_TOPIC_BYTES_MAX, ContentTopic, PubsubTopic, WakuMessageView, WireError, message_hash,
+};
 
 /// What a server takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub const MESSAGE_BYTES_MAX: usize = 150 << 10;
 pub const TIMESTAMP_WINDOW_SECONDS: u64 = 20;
 /// The shards of the public network, from `64/WAKU2-NETWORK`.
 pub const SHARDS_IN_NETWORK: u16 = 8;
+/// The cluster of the public network, in which autosharding works without a configured one (`64/WAKU2-NETWORK`).
+const AUTO_CLUSTER_ID: u16 = 1;
 
 impl Default for Rules {
     fn default() -> Self {
@@ -151,6 +155,17 @@ pub fn check_pubsub_topic(text: &str, rules: &Rules) -> Result<(), Invalid> {
         }
     };
     if is_taken { Ok(()) } else { Err(Invalid::new("pubsubTopic", Problem::NotServed(taken_topics(rules)))) }
+}
+
+/// The pubsub topic into which a content topic falls, by the autosharding of `51/WAKU2-RELAY-SHARDING`.
+///
+/// # Errors
+/// When the content topic does not have the shape from which a shard follows.
+pub fn autoshard(content_topic: &str, rules: &Rules) -> Result<String, Invalid> {
+    let topic: Result<ContentTopic, _> = content_topic.parse();
+    let topic = topic.map_err(|error| Invalid::new("contentTopic", Problem::Malformed(error.to_string())))?;
+    let cluster = rules.cluster_id.unwrap_or(AUTO_CLUSTER_ID);
+    Ok(PubsubTopic::Shard { cluster, shard: topic.shard(rules.shards_in_network) }.to_string())
 }
 
 fn taken_topics(rules: &Rules) -> String {

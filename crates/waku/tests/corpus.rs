@@ -1,13 +1,24 @@
-//! The property of the fuzz target `store_query` over its committed seeds.
+//! The properties of the fuzz targets over their committed seeds.
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
-#[test]
-fn store_queries_of_the_corpus_hold() {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus/store_query");
+/// Gives each seed of a target to its property.
+fn each_seed(target: &str, property: impl Fn(&[u8])) {
+    let folder =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus").join(target);
     let mut seeds = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
-        restante_waku::rest::fuzz_store_query(&std::fs::read(entry.unwrap().path()).unwrap());
+        property(&std::fs::read(entry.unwrap().path()).unwrap());
         seeds += 1;
     }
     assert!(seeds >= 5, "the seeds were not found");
+}
+
+#[test]
+fn store_queries_of_the_corpus_hold() {
+    each_seed("store_query", restante_waku::rest::fuzz_store_query);
+}
+
+#[test]
+fn store_requests_and_answers_of_the_corpus_hold() {
+    each_seed("store_rpc", restante_waku::store::fuzz_store_rpc);
 }

@@ -8,6 +8,7 @@ pub(crate) mod publish;
 pub(crate) mod query;
 mod retention;
 mod serve;
+mod size;
 
 use std::process::ExitCode;
 

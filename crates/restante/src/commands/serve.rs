@@ -1,50 +1,84 @@
 //! `restante serve`: opens the archive, starts the doors, and ends in order.
 
-use std::{future::Future, io::Write, net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    io::Write,
+    net::{SocketAddr, TcpListener as BlockingListener},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context, bail};
+use prometheus_client::registry::Registry;
 use restante_archive::{Metrics, Opened};
-use restante_waku::rest::{self, Rest, RestMetrics};
+use restante_core::Clock;
+use restante_waku::{
+    Waku, WakuConfig, WakuMetrics,
+    live::Listener,
+    node::NodeConfig,
+    rest::{self, MessageCache, Rest, RestConfig, RestMetrics, SetLogLevel},
+};
 use tokio::net::TcpListener;
 use tracing::{info, warn};
 
 use crate::{
     archives::{self, Access},
-    commands::retention,
+    commands::{
+        retention,
+        size::{self, SizeMetrics},
+    },
     config::{Config, ServeFlags},
     logging,
     signals::Stop,
     telemetry::{self, VERSION},
 };
 
-/// The part of the grace time that the doors have to finish their requests; the rest is the archive's.
-const DOORS_SHARE: f64 = 0.8;
+/// The parts of the grace time: for the requests that were begun, for the messages that relay has brought, and the rest for
+/// the archive.
+const REQUESTS_SHARE: f64 = 0.5;
+const RELAYED_SHARE: f64 = 0.3;
+const ARCHIVE_SHARE: f64 = 0.2;
 
 pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
-    let config = flags.load()?.config;
-    logging::start(&config);
+    let effective = flags.load()?;
+    let config = &effective.config;
+    let set_log_level = logging::start(config);
+    if effective.has_secret_flag() {
+        warn!("everybody on this machine can read the node's key on the command line: put it into a file");
+    }
     let stop = Stop::on_signals()?;
 
     let metrics = Metrics::default();
-    let opened = archives::open(&config, Access::Serve, metrics.clone()).await?;
+    let opened = archives::open(config, Access::Serve, metrics.clone()).await?;
     let retention =
         tokio::spawn(retention::run(opened.upkeep.clone(), (&config.archive).into(), stop.clone()));
-    let served = serve(&config, &opened, metrics, stop).await;
+    let doors = Doors::new(config, &opened, metrics, set_log_level);
+    let size = tokio::spawn(size::run(opened.upkeep.clone(), doors.size_metrics.clone(), stop.clone()));
+    let served = serve(&doors, stop).await;
     retention.abort();
-    let closed = close(&opened, grace(&config).mul_f64(1.0 - DOORS_SHARE)).await;
+    size.abort();
+    let closed = close(&opened, grace(config).mul_f64(ARCHIVE_SHARE)).await;
     served.and(closed)?;
     info!("stopped");
     Ok(ExitCode::SUCCESS)
 }
 
-/// Serves the archive until the server is told to stop and the doors have finished.
-async fn serve(config: &Config, opened: &Opened, metrics: Metrics, stop: Stop) -> anyhow::Result<()> {
-    let listener = listen(SocketAddr::new(config.rest.address, config.rest.port)).await?;
-    let address = listener.local_addr()?;
-    let rest = Arc::new(open_rest(config, opened, metrics, address));
-    announce(config, address);
-    let door = rest::serve(listener, rest::router(rest.clone()), &rest.config, stop.clone().told());
-    finish_in_time(door, stop, grace(config).mul_f64(DOORS_SHARE)).await.context("the REST door failed")
+/// Serves the archive until the server is told to stop, the doors have finished, and the archive has what relay brought.
+async fn serve(doors: &Doors<'_>, stop: Stop) -> anyhow::Result<()> {
+    let config = doors.config;
+    let listener = listen_for_rest(config).await?;
+    let waku = doors.start_waku().await?;
+    let served = match listener {
+        Some(listener) => doors.serve_rest(listener, &waku, stop).await,
+        None => {
+            announce(config, None, &waku);
+            stop.told().await;
+            Ok(())
+        }
+    };
+    let closed = tokio::time::timeout(grace(config).mul_f64(RELAYED_SHARE), waku.close()).await;
+    served.and(closed.context("the archive did not take in time what relay had brought"))
 }
 
 fn grace(config: &Config) -> Duration {
@@ -59,33 +93,164 @@ async fn close(opened: &Opened, limit: Duration) -> anyhow::Result<()> {
     closed.context("can't close the archive")
 }
 
-async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| {
-        format!("can't listen on {address}: stop the program that holds the port, or choose another with --rest-port")
-    })
+async fn listen_for_rest(config: &Config) -> anyhow::Result<Option<TcpListener>> {
+    if !config.rest.enabled {
+        return Ok(None);
+    }
+    let address = SocketAddr::new(config.rest.address, config.rest.port);
+    let listener = TcpListener::bind(address).await.with_context(|| port_taken(address, "--rest-port"))?;
+    Ok(Some(listener))
 }
 
-fn open_rest(config: &Config, opened: &Opened, archive_metrics: Metrics, address: SocketAddr) -> Rest {
-    let clock = archives::clock();
-    let metrics = RestMetrics::default();
-    let mut registry = telemetry::registry(clock.now());
-    archive_metrics.register(&mut registry, config.archive_url().engine());
-    metrics.register(&mut registry);
-    Rest {
-        archive: opened.archive.clone(),
-        upkeep: opened.upkeep.clone(),
-        clock,
-        config: config.into(),
-        metrics,
-        metrics_text: telemetry::shown(registry),
-        version: VERSION,
-        listen_addresses: vec![format!("http://{address}")],
+/// libp2p shares a port with other programs of the same user that share it too, a second server among them. So each port is
+/// held for a moment first, which no other program can share.
+fn check_ports(config: &Config) -> anyhow::Result<()> {
+    for (address, flag) in config.waku.node.ports() {
+        BlockingListener::bind(address).with_context(|| port_taken(address, flag))?;
+    }
+    Ok(())
+}
+
+fn port_taken(address: SocketAddr, flag: &str) -> String {
+    format!("can't listen on {address}: stop the program that holds the port, or choose another with {flag}")
+}
+
+/// What the doors are made of.
+struct Doors<'a> {
+    config: &'a Config,
+    opened: &'a Opened,
+    clock: Arc<dyn Clock>,
+    rest: RestConfig,
+    /// Where messages wait for REST clients.
+    cache: Arc<MessageCache>,
+    set_log_level: SetLogLevel,
+    archive_metrics: Metrics,
+    size_metrics: SizeMetrics,
+    waku_metrics: WakuMetrics,
+    rest_metrics: RestMetrics,
+}
+
+impl<'a> Doors<'a> {
+    fn new(
+        config: &'a Config,
+        opened: &'a Opened,
+        archive_metrics: Metrics,
+        set_log_level: SetLogLevel,
+    ) -> Self {
+        let (rest, rest_metrics) = (RestConfig::from(&config.rest), RestMetrics::default());
+        let cache = Arc::new(MessageCache::new(&rest, &rest_metrics));
+        Self {
+            config,
+            opened,
+            clock: archives::clock(),
+            rest,
+            cache,
+            set_log_level,
+            archive_metrics,
+            size_metrics: SizeMetrics::default(),
+            waku_metrics: WakuMetrics::default(),
+            rest_metrics,
+        }
+    }
+
+    async fn start_waku(&self) -> anyhow::Result<Waku> {
+        let settings = &self.config.waku;
+        let node = if settings.node.enabled { Some(node_config(self.config)?) } else { None };
+        let config = WakuConfig {
+            rules: settings.rules(),
+            node,
+            handover: (&settings.handover).into(),
+            services: (&settings.protocols).into(),
+            rates: (&settings.rates).into(),
+            filter: (&settings.filter).into(),
+            light_push: (&settings.lightpush).into(),
+            peer_exchange: (&settings.peer_exchange).into(),
+            sync: settings.sync.config(&self.config.server.data_dir),
+        };
+        let archive = self.opened.archive.clone();
+        let listeners: Vec<Arc<dyn Listener>> = vec![self.cache.clone()];
+        let started = Waku::start(config, archive, self.clock.clone(), listeners, &self.waku_metrics).await;
+        started.context("can't start the Waku node")
+    }
+
+    /// Serves REST until the server is told to stop and the requests that were begun are finished.
+    async fn serve_rest(&self, listener: TcpListener, waku: &Waku, stop: Stop) -> anyhow::Result<()> {
+        let address = listener.local_addr()?;
+        let rest = Arc::new(self.open_rest(address, waku));
+        announce(self.config, Some(address), waku);
+        let door = rest::serve(listener, rest::router(rest.clone()), &rest.config, stop.clone().told());
+        let limit = grace(self.config).mul_f64(REQUESTS_SHARE);
+        finish_in_time(door, stop, limit).await.context("the REST door failed")
+    }
+
+    fn open_rest(&self, address: SocketAddr, waku: &Waku) -> Rest {
+        Rest {
+            waku: waku.clone(),
+            cache: self.cache.clone(),
+            archive: self.opened.archive.clone(),
+            upkeep: self.opened.upkeep.clone(),
+            clock: self.clock.clone(),
+            config: self.rest.clone(),
+            metrics: self.rest_metrics.clone(),
+            metrics_text: telemetry::shown(self.registry()),
+            version: VERSION,
+            listen_addresses: vec![format!("http://{address}")],
+            set_log_level: Some(self.set_log_level.clone()),
+        }
+    }
+
+    fn registry(&self) -> Registry {
+        let mut registry = telemetry::registry(self.clock.now());
+        let engine = self.config.archive_url().engine();
+        self.archive_metrics.register(&mut registry, engine);
+        self.size_metrics.register(&mut registry, engine);
+        self.waku_metrics.register(&mut registry);
+        self.rest_metrics.register(&mut registry);
+        registry
     }
 }
 
-/// Tells people (the log) and scripts (a line on stdout) where the server is.
-fn announce(config: &Config, address: SocketAddr) {
-    info!(version = VERSION, archive = %config.archive_url(), %address, "serving");
+fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
+    check_ports(config)?;
+    let (waku, node) = (&config.waku, &config.waku.node);
+    Ok(NodeConfig {
+        key: node.key.load(&config.server.data_dir)?,
+        listen: node.listen(),
+        tls: node.tls(),
+        external_addresses: node.external_addresses.iter().map(Into::into).collect(),
+        static_peers: node.static_peers.iter().map(Into::into).collect(),
+        relay: waku.protocols.relay.then(|| waku.relay_topics()),
+        max_message_bytes: waku.max_message_bytes.get(),
+        limits: (&waku.limits).into(),
+        agent: format!("restante/{VERSION}"),
+    })
+}
+
+/// Tells people (the log) and scripts (lines on stdout) where the server is.
+fn announce(config: &Config, rest: Option<SocketAddr>, waku: &Waku) {
+    info!(version = VERSION, archive = %config.archive_url(), "serving");
+    announce_archive(config);
+    // A server whose stdout is closed has nobody to tell, and serves all the same.
+    let mut out = std::io::stdout().lock();
+    if let Some(address) = rest {
+        info!(%address, "REST");
+        if !address.ip().is_loopback() {
+            warn!(%address, "everybody who reaches this address can publish and query");
+        }
+        let _ = writeln!(out, "listening on http://{address}");
+    }
+    let Some(node) = &waku.node else { return };
+    for address in node.addresses() {
+        info!(%address, "Waku node");
+        let _ = writeln!(out, "listening on {address}");
+    }
+    if node.is_relay() && node.topics().is_empty() {
+        let advice = "name the cluster with --cluster-id, or subscribe to pubsub topics by REST";
+        warn!(advice, "no cluster is named, so nothing is relayed yet");
+    }
+}
+
+fn announce_archive(config: &Config) {
     if let Some(spool) = config.spool() {
         info!(folder = %spool.folder.display(), spool.bytes_max, "messages wait in the spool while the archive is away");
     }
@@ -96,11 +261,6 @@ fn announce(config: &Config, address: SocketAddr) {
     if let Some(tandem) = config.tandem() {
         info!(second = %tandem.url, "a second archive follows");
     }
-    if !address.ip().is_loopback() {
-        warn!(%address, "everybody who reaches this address can publish and query");
-    }
-    // A server whose stdout is closed has nobody to tell, and serves all the same.
-    let _ = writeln!(std::io::stdout(), "listening on http://{address}");
 }
 
 /// Lets a door run, and once the server was told to stop, lets it finish for so long.

@@ -5,13 +5,17 @@ use std::{net::IpAddr, path::PathBuf};
 use clap::{Args, ValueHint};
 use toml::Value;
 
-use super::{ConfigError, Effective, LogFormat, Origin, Setting, environment, load, words};
+use super::{
+    ConfigError, Effective, LogFormat, Origin, Setting, environment, load,
+    waku_flags::{WakuFlags, switch},
+    words,
+};
 
 /// Which archive, and which configuration file.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ArchiveFlags {
     /// Read settings from this file instead of ./restante.toml
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, alias = "config-file")]
     config: Option<PathBuf>,
     /// Keep everything below this folder [default: ./data]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -27,12 +31,21 @@ pub(crate) struct ArchiveFlags {
 pub(crate) struct ServeFlags {
     #[command(flatten)]
     archive: ArchiveFlags,
-    /// Listen on this IP address [default: 127.0.0.1]
+    /// Open the REST door, unless it is --rest=false [default: true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
+    rest: Option<bool>,
+    /// Listen for REST on this IP address [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     rest_address: Option<IpAddr>,
-    /// Listen on this port; 0 picks a free one [default: 8645]
+    /// Listen for REST on this port; 0 picks a free one [default: 8645]
     #[arg(long, value_name = "PORT")]
     rest_port: Option<u16>,
+    /// Open the paths below /admin [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
+    rest_admin: Option<bool>,
+    /// Keep so many messages of each followed topic for REST [default: 50]
+    #[arg(long, value_name = "N")]
+    rest_relay_cache_capacity: Option<u32>,
     /// Take messages of this cluster only [default: any]
     #[arg(long, value_name = "ID")]
     cluster_id: Option<u16>,
@@ -55,8 +68,10 @@ pub(crate) struct ServeFlags {
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
     /// How log lines look [default: text]
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(long, value_name = "FORMAT", ignore_case = true)]
     log_format: Option<LogFormat>,
+    #[command(flatten)]
+    waku: WakuFlags,
 }
 
 impl ArchiveFlags {
@@ -95,6 +110,13 @@ impl ServeFlags {
         let own = [
             text("rest.address", "--rest-address", self.rest_address.map(|address| address.to_string())),
             number("rest.port", "--rest-port", self.rest_port.map(i64::from)),
+            switch("rest.enabled", "--rest", self.rest),
+            switch("rest.admin", "--rest-admin", self.rest_admin),
+            number(
+                "rest.relay_cache_messages",
+                "--rest-relay-cache-capacity",
+                self.rest_relay_cache_capacity.map(i64::from),
+            ),
             number("waku.cluster_id", "--cluster-id", self.cluster_id.map(i64::from)),
             setting("waku.shards", "--shard", shards),
             number(
@@ -109,18 +131,19 @@ impl ServeFlags {
             setting("log.format", "--log-format", format),
         ];
         settings.extend(own.into_iter().flatten());
+        settings.extend(self.waku.settings());
         settings
     }
 }
 
-fn text(key: &str, flag: &'static str, value: Option<String>) -> Option<Setting> {
+pub(super) fn text(key: &str, flag: &'static str, value: Option<String>) -> Option<Setting> {
     setting(key, flag, value.map(Value::String))
 }
 
-fn number(key: &str, flag: &'static str, value: Option<i64>) -> Option<Setting> {
+pub(super) fn number(key: &str, flag: &'static str, value: Option<i64>) -> Option<Setting> {
     setting(key, flag, value.map(Value::Integer))
 }
 
-fn setting(key: &str, flag: &'static str, value: Option<Value>) -> Option<Setting> {
+pub(super) fn setting(key: &str, flag: &'static str, value: Option<Value>) -> Option<Setting> {
     Some(Setting { key: key.to_owned(), value: value?, origin: Origin::Flag(flag) })
 }

@@ -3,11 +3,15 @@
 //! Every source becomes a list of [`Setting`]s: a dotted key, a value and where it stands. They are laid over the
 //! defaults one after the other, and each is checked as it is laid, so that an error names the place that is wrong.
 
+mod address;
 mod env;
 mod file;
 mod flags;
 mod nearest;
+mod node_key;
 mod schema;
+mod waku;
+mod waku_flags;
 mod words;
 
 use std::{
@@ -21,6 +25,7 @@ use toml::Value;
 
 pub(crate) use flags::{ArchiveFlags, ServeFlags};
 pub(crate) use schema::{Archive as ArchiveSection, Config, LogFormat};
+pub(crate) use words::LogFilter;
 
 /// The file that is read when it is there and no other is named.
 const DEFAULT_FILE: &str = "restante.toml";
@@ -105,17 +110,25 @@ impl Effective {
         self.values.iter().map(|(key, (value, origin))| (key.as_str(), value, origin))
     }
 
-    /// The same to be shown to people: without the passwords that URLs may have. What is shown is not read again.
+    /// The same to be shown to people: without the passwords that URLs may have, and without the node's key. What is shown is
+    /// not read again.
     pub(crate) fn shown(&self) -> impl Iterator<Item = (&str, Value, &Origin)> {
-        let archive = &self.config.archive;
+        let Config { archive, waku, .. } = &self.config;
         self.iter().map(|(key, value, origin)| {
-            let url = match key {
-                "archive.url" => archive.url.as_ref(),
-                "archive.tandem" => archive.tandem.as_ref(),
+            let without_secret = match key {
+                "archive.url" => archive.url.as_ref().map(ToString::to_string),
+                "archive.tandem" => archive.tandem.as_ref().map(ToString::to_string),
+                "waku.node.key" => Some(waku.node.key.to_string()),
                 _ => None,
             };
-            (key, url.map_or_else(|| value.clone(), |url| Value::String(url.to_string())), origin)
+            (key, without_secret.map_or_else(|| value.clone(), Value::String), origin)
         })
+    }
+
+    /// Whether a secret stands on the command line, where everybody on the machine can read it.
+    pub(crate) fn has_secret_flag(&self) -> bool {
+        let is_flag = matches!(self.values.get("waku.node.key"), Some((_, Origin::Flag(_))));
+        is_flag && self.config.waku.node.key.is_secret()
     }
 
     /// The value in force of a known key.

@@ -14,7 +14,10 @@ use restante_archive::{
 use restante_waku::rest::RestConfig;
 use serde::{Deserialize, Serialize};
 
-use super::words::{self, LogFilter};
+use super::{
+    waku::Waku,
+    words::{self, LogFilter},
+};
 
 /// Everything that can be set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -97,24 +100,15 @@ pub(crate) struct ArchiveSpool {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rest {
+    pub(crate) enabled: bool,
     pub(crate) address: IpAddr,
     pub(crate) port: u16,
     pub(crate) connections_max: NonZero<usize>,
     pub(crate) header_timeout_ms: NonZero<u64>,
     pub(crate) request_timeout_ms: NonZero<u64>,
     pub(crate) requests_max: NonZero<usize>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Waku {
-    /// `None`, written as -1, takes messages of any cluster.
-    #[serde(with = "words::number_or_any")]
-    pub(crate) cluster_id: Option<u16>,
-    pub(crate) shards: Vec<u16>,
-    pub(crate) shards_in_network: u16,
-    pub(crate) max_message_bytes: NonZero<usize>,
-    pub(crate) timestamp_window_seconds: u64,
+    pub(crate) relay_cache_messages: NonZero<usize>,
+    pub(crate) admin: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -174,9 +168,6 @@ impl Config {
 
     /// The first pair of settings that contradict each other: the key to blame and what is wrong.
     pub(crate) fn contradiction(&self) -> Option<(&'static str, String)> {
-        if !self.waku.shards.is_empty() && self.waku.cluster_id.is_none() {
-            return Some(("waku.shards", "a shard belongs to a cluster: set waku.cluster_id too".into()));
-        }
         if self.archive.tandem.as_ref() == Some(&self.archive_url()) {
             return Some(("archive.tandem", "an archive can't follow itself: name another one".into()));
         }
@@ -185,7 +176,10 @@ impl Config {
                 "what the second archive does not have yet waits in a spool: set archive.spool.bytes_max";
             return Some(("archive.tandem", what.into()));
         }
-        None
+        if !self.rest.enabled && !self.waku.node.enabled {
+            return Some(("rest.enabled", "a server has a door: enable the REST door or waku.node".into()));
+        }
+        self.waku.contradiction()
     }
 }
 
@@ -302,38 +296,24 @@ impl Default for Rest {
     fn default() -> Self {
         let door = RestConfig::default();
         Self {
+            enabled: true,
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             port: 8645, // the port of nwaku's REST door
             connections_max: nonzero(door.connections_max),
             header_timeout_ms: nonzero(door.header_timeout_ms),
             request_timeout_ms: nonzero(door.request_timeout_ms),
             requests_max: nonzero(door.requests_max),
+            relay_cache_messages: nonzero(door.relay_cache_messages),
+            admin: door.admin,
         }
     }
 }
 
-impl Default for Waku {
-    fn default() -> Self {
-        let door = RestConfig::default();
+impl From<&Rest> for RestConfig {
+    fn from(rest: &Rest) -> Self {
         Self {
-            cluster_id: door.cluster_id,
-            shards: door.shards,
-            shards_in_network: door.shards_in_network,
-            max_message_bytes: nonzero(door.max_message_bytes),
-            timestamp_window_seconds: door.timestamp_window_seconds,
-        }
-    }
-}
-
-impl From<&Config> for RestConfig {
-    fn from(config: &Config) -> Self {
-        let (rest, waku) = (&config.rest, &config.waku);
-        Self {
-            cluster_id: waku.cluster_id,
-            shards: waku.shards.clone(),
-            shards_in_network: waku.shards_in_network,
-            max_message_bytes: waku.max_message_bytes.get(),
-            timestamp_window_seconds: waku.timestamp_window_seconds,
+            admin: rest.admin,
+            relay_cache_messages: rest.relay_cache_messages.get(),
             connections_max: rest.connections_max.get(),
             header_timeout_ms: rest.header_timeout_ms.get(),
             request_timeout_ms: rest.request_timeout_ms.get(),
@@ -349,6 +329,6 @@ impl Default for Log {
 }
 
 /// A default as its non-zero type.
-fn nonzero<T, N: TryFrom<T>>(value: T) -> N {
+pub(super) fn nonzero<T, N: TryFrom<T>>(value: T) -> N {
     N::try_from(value).ok().expect("no default is zero")
 }

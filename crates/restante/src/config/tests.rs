@@ -43,8 +43,26 @@ fn the_engines_and_the_doors_defaults_are_ours() {
     assert_eq!(sqlite, restante_archive::SqliteConfig::default());
     let postgres = restante_archive::PostgresConfig::from(&archive.postgres);
     assert_eq!(postgres, restante_archive::PostgresConfig::default());
-    let rest = restante_waku::rest::RestConfig::from(&Config::default());
+    let rest = restante_waku::rest::RestConfig::from(&Config::default().rest);
     assert_eq!(rest, restante_waku::rest::RestConfig::default());
+
+    let waku = Config::default().waku;
+    assert_eq!(waku.rules(), restante_waku::validate::Rules::default());
+    assert_eq!(restante_waku::Services::from(&waku.protocols), restante_waku::Services::default());
+    let limits = restante_waku::node::NodeLimits::from(&waku.limits);
+    assert_eq!(limits, restante_waku::node::NodeLimits::default());
+    let handover = restante_waku::intake::HandoverConfig::from(&waku.handover);
+    assert_eq!(handover, restante_waku::intake::HandoverConfig::default());
+    let rates = restante_waku::rates::RateLimits::from(&waku.rates);
+    assert_eq!(rates, restante_waku::rates::RateLimits::default());
+    let filter = restante_waku::filter::FilterConfig::from(&waku.filter);
+    assert_eq!(filter, restante_waku::filter::FilterConfig::default());
+    let lightpush = restante_waku::lightpush::LightPushConfig::from(&waku.lightpush);
+    assert_eq!(lightpush, restante_waku::lightpush::LightPushConfig::default());
+    let peer_exchange = restante_waku::peer_exchange::PeerExchangeConfig::from(&waku.peer_exchange);
+    assert_eq!(peer_exchange, restante_waku::peer_exchange::PeerExchangeConfig::default());
+    let sync = restante_waku::sync::SyncConfig { online_file: None, ..waku.sync.config(Path::new("data")) };
+    assert_eq!(sync, restante_waku::sync::SyncConfig::default());
 }
 
 #[test]
@@ -138,6 +156,32 @@ fn wrong_values_name_the_key_and_the_place() {
             "some.toml:1: archive.tandem: what the second archive does not have yet waits in a spool",
         ),
         ("waku.shards = [1]", "some.toml:1: waku.shards: a shard belongs to a cluster"),
+        (
+            "waku.shards_in_network = 2000",
+            "some.toml:1: waku.shards_in_network: a network has at most 1024 shards",
+        ),
+        (
+            "waku.node.static_peers = [\"/ip4/10.0.0.1/tcp/60000\"]",
+            "some.toml:1: waku.node.static_peers: '/ip4/10.0.0.1/tcp/60000' is no peer's address: write it as",
+        ),
+        (
+            "waku.node.external_addresses = [\"here\"]",
+            "some.toml:1: waku.node.external_addresses: 'here' is no",
+        ),
+        (
+            "waku.node.websocket_secure = true",
+            "some.toml:1: waku.node.websocket_secure: secure WebSockets need",
+        ),
+        (
+            "waku.node.certificate_file = \"cert.pem\"",
+            "some.toml:1: waku.node.certificate_file: a certificate is for secure WebSockets",
+        ),
+        (
+            "waku.node.key = \"0102030405060708090a0b0c0d0e0f1011\"",
+            "some.toml:1: waku.node.key: a node key has 64",
+        ),
+        ("waku.rates.store = \"many\"", "some.toml:1: waku.rates.store: not a rate: \"many\""),
+        ("rest.enabled = false\nwaku.node.enabled = false", "some.toml:1: rest.enabled: a server has a door"),
         ("log.level = \"loud\"", "some.toml:1: log.level: log level 'loud' is not understood"),
         ("log.format = \"xml\"", "some.toml:1: log.format: unknown variant `xml`"),
         ("\n[rest\n", "some.toml:2: "),
@@ -188,6 +232,24 @@ fn a_second_archive_has_a_spool_of_its_own() {
     assert_eq!(tandem.url.to_string(), "sqlite:x.db");
     assert_eq!(tandem.spool.folder, Path::new("data/spool/tandem"));
     assert_eq!(Config::default().tandem(), None);
+}
+
+#[test]
+fn the_nodes_key_is_not_shown() {
+    let digits = "01".repeat(32);
+    let effective = set("", &[("RESTANTE_WAKU__NODE__KEY", &digits)]).unwrap();
+    let shown = effective.shown().find(|(key, ..)| *key == "waku.node.key").unwrap().1;
+    assert_eq!(shown.as_str(), Some("***"));
+    assert!(!format!("{:?}", effective.config).contains(&digits));
+    assert!(!effective.has_secret_flag(), "the environment is no command line");
+    let mut effective = Effective::defaults();
+    let origin = Origin::Flag("--nodekey");
+    effective
+        .set(Setting { key: "waku.node.key".into(), value: digits.into(), origin: origin.clone() })
+        .unwrap();
+    assert!(effective.has_secret_flag());
+    effective.set(Setting { key: "waku.node.key".into(), value: "node.key".into(), origin }).unwrap();
+    assert!(!effective.has_secret_flag(), "a file's name is no secret");
 }
 
 /// A URL that was shown and read again would have lost its password.

@@ -55,6 +55,29 @@ pub(super) mod text_or_empty {
     }
 }
 
+/// A list of values, each written as the text that it displays.
+pub(super) mod texts {
+    use std::{fmt::Display, str::FromStr};
+
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(in super::super) fn serialize<T: Display, S: Serializer>(
+        values: &[T],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(values.iter().map(ToString::to_string))
+    }
+
+    pub(in super::super) fn deserialize<'de, T, D>(deserializer: D) -> Result<Vec<T>, D::Error>
+    where
+        T: FromStr<Err: Display>,
+        D: Deserializer<'de>,
+    {
+        let texts: Vec<String> = Vec::deserialize(deserializer)?;
+        texts.iter().map(|text| text.parse().map_err(Error::custom)).collect()
+    }
+}
+
 /// A number of 16 bits, where -1 stands for any.
 pub(super) mod number_or_any {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};

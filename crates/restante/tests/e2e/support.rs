@@ -74,7 +74,13 @@ impl Server {
 
     pub(crate) fn start_with(folder: &Path, args: &[&str]) -> Self {
         let mut command = restante(folder);
-        command.args(["serve", "--rest-port", "0", "--log-level", "warn"]).args(args);
+        command.args(["serve", "--rest-port", "0", "--tcp-port", "0"]).args(args);
+        command.env("RESTANTE_LOG__LEVEL", "warn"); // a test may have it otherwise, by a flag
+        Self::spawn(command)
+    }
+
+    /// Starts a server by a command of the test's own, and waits until it listens.
+    pub(crate) fn spawn(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -90,6 +96,11 @@ impl Server {
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Its process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -129,6 +140,26 @@ impl Server {
     pub(crate) fn publish(&self, payload: &str) {
         let answer = self.post(&publish_path(), &message(payload, now()));
         assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+
+    /// Where peers reach the server's node, with its peer id.
+    pub(crate) fn peer_address(&self) -> String {
+        let info: Value = serde_json::from_str(&self.get("/info").body).unwrap();
+        let addresses = info["listenAddresses"].as_array().unwrap();
+        let of_node = addresses.iter().filter_map(Value::as_str).find(|address| address.contains("/p2p/"));
+        of_node.unwrap_or_else(|| panic!("{info} names no address of a node")).to_owned()
+    }
+
+    /// The value of a metric, added up over its labels; `None` when the server does not have it.
+    pub(crate) fn metric(&self, name: &str) -> Option<f64> {
+        let text = self.get("/metrics").body;
+        let of_name = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
+        let values: Vec<f64> = text
+            .lines()
+            .filter(of_name)
+            .map(|line| line.rsplit(' ').next().unwrap().parse().unwrap())
+            .collect();
+        (!values.is_empty()).then(|| values.iter().sum())
     }
 
     /// Everything that the server keeps, paged by cursor, as payload texts in the archive's order.

@@ -9,10 +9,11 @@ use axum::{
 };
 use restante_archive::{Following, Health, Query};
 use restante_core::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::timeout_at;
 
 use super::{App, reply};
+use crate::node::Node;
 
 /// The OpenAPI description of every route.
 pub(crate) const OPENAPI: &str = include_str!("openapi.json");
@@ -25,32 +26,70 @@ const OPENMETRICS: HeaderValue =
 
 /// `GET /`
 pub(crate) async fn index(State(app): State<Arc<App>>) -> Response {
-    reply::text(format!("restante {}\n\n{}", app.rest.version, super::describe_routes()))
+    let routes = super::describe_routes(app.rest.config.admin);
+    reply::text(format!("restante {}\n\n{routes}", app.rest.version))
 }
 
 /// `GET /health`, with nwaku's words. The store is ready when the archive knows of no problem and answers, and when the
-/// last message that was to be archived was archived.
+/// last message that was to be archived was archived. The node as a whole is as ready as its store.
 ///
 /// While the archive's engine is away this says 503 although messages are taken, because nobody can be answered what they
-/// are: a proxy shall send queries elsewhere. Whoever asks only whether the process lives asks `GET /version`.
+/// are: a proxy shall send queries elsewhere. Whoever asks only whether the process lives asks `GET /version`. A relay
+/// without peers is told, but it is no reason for 503: history is served without them, and a network's first node has none.
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
     let health = app.rest.upkeep.health();
     let problem = match &health.problem {
         Some(problem) => Some(Cow::Owned(told_since(problem, health.since))),
         None => probe(&app).await.map(Cow::Borrowed),
     };
-    let status = if problem.is_none() { "Ready" } else { "Not Ready" };
+    let status = if problem.is_none() { READY } else { NOT_READY };
     let desc = describe(problem.as_deref(), &health);
     let store = match desc.is_empty() {
         true => json!({"Store": status}),
         false => json!({"Store": status, "desc": desc}),
     };
-    let told = json!({"nodeHealth": status, "protocolsHealth": [{"Relay": "Not Mounted"}, store]});
+    let protocols = std::iter::once(relay_health(&app)).chain([store]).chain(services_health(&app));
+    let told = json!({"nodeHealth": status, "protocolsHealth": protocols.collect::<Vec<Value>>()});
     let mut response = reply::json(told.to_string());
     if problem.is_some() {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
     response
+}
+
+const READY: &str = "Ready";
+const NOT_READY: &str = "Not Ready";
+const NOT_MOUNTED: &str = "Not Mounted";
+
+/// Relay is ready when a message would reach somebody.
+fn relay_health(app: &App) -> Value {
+    let Some(node) = app.rest.waku.node.as_ref().filter(|node| node.is_relay()) else {
+        return json!({"Relay": NOT_MOUNTED});
+    };
+    let topics = node.topics();
+    let has_peers = node.peers().iter().any(|peer| topics.iter().any(|topic| peer.topics.contains(topic)));
+    match has_peers {
+        true => json!({"Relay": READY}),
+        false => json!({"Relay": NOT_READY, "desc": "no peer follows a pubsub topic that this node relays"}),
+    }
+}
+
+/// What peers are offered. A service without a node is offered to nobody.
+fn services_health(app: &App) -> impl Iterator<Item = Value> {
+    let services = app.rest.waku.services;
+    let has_node = app.rest.waku.node.is_some();
+    let offered = [
+        ("Filter", services.filter),
+        ("Lightpush", services.lightpush),
+        ("Peer Exchange", services.peer_exchange),
+        ("Metadata", true),
+    ];
+    offered.into_iter().map(move |(name, is_offered)| {
+        let status = if has_node && is_offered { READY } else { NOT_MOUNTED };
+        let mut told = serde_json::Map::new();
+        told.insert(name.to_owned(), status.into());
+        Value::Object(told)
+    })
 }
 
 /// What the archive does not know of itself: whether it answers.
@@ -101,10 +140,16 @@ fn told_since(problem: &str, since: Option<Timestamp>) -> String {
     since.map_or_else(|| problem.to_owned(), |since| format!("{problem}, since {since}"))
 }
 
-/// `GET /info`
+/// `GET /info`: the node's addresses with its peer id, as nwaku lists them, and behind them those of this door.
 pub(crate) async fn info(State(app): State<Arc<App>>) -> Response {
-    let info = json!({"listenAddresses": app.rest.listen_addresses, "enrUri": ""});
-    reply::json(info.to_string())
+    let node = app.rest.waku.node.as_ref();
+    let mut addresses: Vec<String> = Vec::new();
+    for address in node.map(Node::addresses).unwrap_or_default() {
+        addresses.push(address.to_string());
+    }
+    addresses.extend(app.rest.listen_addresses.iter().cloned());
+    let enr = node.and_then(Node::enr).unwrap_or_default();
+    reply::json(json!({"listenAddresses": addresses, "enrUri": enr}).to_string())
 }
 
 /// `GET /version`

@@ -1,8 +1,13 @@
-//! Writes store answers as JSON, straight from the archive's pages into one buffer.
+//! Writes store answers and messages as JSON, straight from where they lie into one buffer.
 
 use restante_archive::{Page, Row};
 use restante_core::{Cursor, MessageHash};
-use restante_waku_wire::WakuMessageView;
+use restante_waku_wire::{
+    WakuMessageView,
+    rpc::store::{KeyValue, StoreQueryResponse},
+};
+
+use crate::live::Arrival;
 
 /// What an entry takes beside payload and topics: names, hash, numbers.
 const ENTRY_BYTES: usize = 256;
@@ -28,20 +33,98 @@ pub(crate) fn estimate_row_size(row: &Row<'_>) -> usize {
 /// A page as nwaku answers a store query: `message` and `pubsubTopic` only with data, the cursor only when more remain.
 pub(crate) fn write_answer(page: &Page, include_data: bool, size: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(size);
-    out.extend_from_slice(br#"{"requestId":"","statusCode":200,"statusDesc":"OK","messages":["#);
+    out.extend_from_slice(ANSWER_HEAD);
     for (index, row) in page.rows().enumerate() {
         if index > 0 {
             out.push(b',');
         }
         write_entry(&row, include_data, &mut out);
     }
+    write_answer_end(page.next.map(hash_of), &mut out);
+    out
+}
+
+const ANSWER_HEAD: &[u8] = br#"{"requestId":"","statusCode":200,"statusDesc":"OK","messages":["#;
+
+fn write_answer_end(next: Option<MessageHash>, out: &mut Vec<u8>) {
     out.push(b']');
-    if let Some(next) = page.next {
+    if let Some(next) = next {
         out.extend_from_slice(br#","paginationCursor":""#);
-        write_hash(hash_of(next), &mut out);
+        write_hash(next, out);
         out.push(b'"');
     }
     out.push(b'}');
+}
+
+/// The answer of another node's store has something in it that is no hash or no message.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+/// The answer of another node's store, in the shape of our own.
+pub(crate) fn write_remote_answer(
+    answer: &StoreQueryResponse,
+    include_data: bool,
+) -> Result<Vec<u8>, Malformed> {
+    let mut out = Vec::with_capacity(ANSWER_BYTES + remote_size(answer));
+    out.extend_from_slice(ANSWER_HEAD);
+    for (index, entry) in answer.messages.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        write_remote_entry(entry, include_data, &mut out)?;
+    }
+    // Some nodes write an empty cursor at the end.
+    let next = answer.pagination_cursor.as_deref().filter(|cursor| !cursor.is_empty());
+    write_answer_end(next.map(read_hash).transpose()?, &mut out);
+    Ok(out)
+}
+
+/// Roughly how long the entries of another node's answer will be.
+pub(crate) fn remote_size(answer: &StoreQueryResponse) -> usize {
+    let len = |entry: &KeyValue| entry.message.as_ref().map_or(0, |message| message.len() / 3 * 4);
+    answer.messages.iter().map(|entry| len(entry) + ENTRY_BYTES).sum()
+}
+
+fn write_remote_entry(entry: &KeyValue, include_data: bool, out: &mut Vec<u8>) -> Result<(), Malformed> {
+    let hash = read_hash(entry.message_hash.as_deref().ok_or(Malformed)?)?;
+    out.extend_from_slice(br#"{"messageHash":""#);
+    write_hash(hash, out);
+    out.push(b'"');
+    if include_data {
+        let wire = entry.message.as_deref().ok_or(Malformed)?;
+        let view = WakuMessageView::parse(wire).map_err(|_| Malformed)?;
+        out.extend_from_slice(br#","message":"#);
+        write_message(&view, 0, out);
+        out.extend_from_slice(br#","pubsubTopic":"#);
+        write_text(entry.pubsub_topic.as_deref().unwrap_or_default(), out);
+    }
+    out.push(b'}');
+    Ok(())
+}
+
+fn read_hash(bytes: &[u8]) -> Result<MessageHash, Malformed> {
+    bytes.try_into().map(MessageHash).map_err(|_| Malformed)
+}
+
+/// Roughly how long messages will be as JSON.
+pub(crate) fn estimate_messages_size(arrivals: &[Arrival]) -> usize {
+    let len = |arrival: &Arrival| arrival.wire.len() / 3 * 4 + arrival.content_topic.len() + ENTRY_BYTES;
+    arrivals.iter().map(len).sum()
+}
+
+/// Messages as a JSON array.
+pub(crate) fn write_messages(arrivals: &[Arrival]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(2 + estimate_messages_size(arrivals));
+    out.push(b'[');
+    for arrival in arrivals {
+        // Nothing arrives that is no message; were there such a thing, it would have nothing to show.
+        let Ok(view) = WakuMessageView::parse(&arrival.wire) else { continue };
+        if out.len() > 1 {
+            out.push(b',');
+        }
+        write_message(&view, 0, &mut out);
+    }
+    out.push(b']');
     out
 }
 
@@ -52,15 +135,15 @@ pub(crate) fn write_entry(row: &Row<'_>, include_data: bool, out: &mut Vec<u8>) 
     out.push(b'"');
     if include_data {
         out.extend_from_slice(br#","message":"#);
-        write_message(row, out);
+        write_message(&message_of(row), row.timestamp.nanos(), out);
         out.extend_from_slice(br#","pubsubTopic":"#);
         write_text(row.channel, out);
     }
     out.push(b'}');
 }
 
-fn write_message(row: &Row<'_>, out: &mut Vec<u8>) {
-    let view = message_of(row);
+/// A message; `timestamp` is shown when it has none of its own.
+fn write_message(view: &WakuMessageView<'_>, timestamp: i64, out: &mut Vec<u8>) {
     out.extend_from_slice(br#"{"payload":"#);
     write_base64(view.payload, out);
     out.extend_from_slice(br#","contentTopic":"#);
@@ -68,7 +151,7 @@ fn write_message(row: &Row<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(br#","version":"#);
     write_number(view.version.unwrap_or(0).into(), out);
     out.extend_from_slice(br#","timestamp":"#);
-    write_number(view.timestamp.unwrap_or(row.timestamp.nanos()), out);
+    write_number(view.timestamp.unwrap_or(timestamp), out);
     if let Some(meta) = view.meta.filter(|meta| !meta.is_empty()) {
         out.extend_from_slice(br#","meta":"#);
         write_base64(meta, out);

@@ -29,6 +29,39 @@ pub struct RestMetrics {
     requests: Family<RequestLabels, Counter>,
     seconds: Family<RouteLabel, Histogram, fn() -> Histogram>,
     connections: Gauge,
+    pub(crate) cache: CacheMetrics,
+}
+
+/// What is counted of messages that wait until clients fetch them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CacheMetrics {
+    subscriptions: Gauge,
+    messages: Gauge,
+    bytes: Gauge,
+    dropped: Family<DropLabel, Counter>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DropLabel {
+    reason: &'static str,
+}
+
+/// Why a message is dropped before anybody has fetched it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DropReason {
+    /// Its subscription has as many as it may have.
+    Full,
+    /// All together take as much memory as they may take.
+    Memory,
+}
+
+impl DropReason {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Memory => "memory",
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -52,6 +85,7 @@ impl Default for RestMetrics {
             requests: Family::default(),
             seconds: Family::new_with_constructor(histogram),
             connections: Gauge::default(),
+            cache: CacheMetrics::default(),
         }
     }
 }
@@ -68,6 +102,7 @@ impl RestMetrics {
         );
         let connections = self.connections.clone();
         registry.register("connections", "Open connections that have sent a request", connections);
+        self.cache.register(registry);
     }
 
     /// The counts of one route, looked up once and not for every request.
@@ -79,6 +114,32 @@ impl RestMetrics {
             seconds: self.seconds.get_or_create(&RouteLabel { route }).clone(),
             connections: self.connections.clone(),
         }
+    }
+}
+
+impl CacheMetrics {
+    fn register(&self, registry: &mut Registry) {
+        let subscriptions = self.subscriptions.clone();
+        registry.register("subscriptions", "Topics that REST clients have subscribed to", subscriptions);
+        let messages = self.messages.clone();
+        registry.register("cached_messages", "Messages that wait until a client fetches them", messages);
+        registry.register("cached_bytes", "What the messages that wait take", self.bytes.clone());
+        // Both reasons are there from the start, so that the first of each is an increase.
+        for reason in [DropReason::Full, DropReason::Memory] {
+            let _ = self.dropped.get_or_create(&DropLabel { reason: reason.as_str() });
+        }
+        let what = "Messages that were dropped before a client fetched them, by why";
+        registry.register("cache_dropped", what, self.dropped.clone());
+    }
+
+    pub(crate) fn note(&self, subscriptions: usize, messages: usize, bytes: usize) {
+        self.subscriptions.set(subscriptions as i64);
+        self.messages.set(messages as i64);
+        self.bytes.set(bytes as i64);
+    }
+
+    pub(crate) fn dropped(&self, reason: DropReason) {
+        self.dropped.get_or_create(&DropLabel { reason: reason.as_str() }).inc();
     }
 }
 

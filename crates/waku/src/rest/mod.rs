@@ -1,17 +1,26 @@
 //! The REST door: nwaku's paths and JSON, and beyond them bloom queries, queries as JSON bodies and exports.
 //!
-//! A message travels JSON -> wire bytes -> [`validate`](crate::validate) -> archive, and is answered when it is durable. A
-//! page travels from the archive's buffers into one JSON buffer. Every route is described in `openapi.json`.
+//! A message travels JSON -> wire bytes -> [`Intake::publish`](crate::intake::Intake::publish), and is answered when it is
+//! durable. A page travels from the archive's buffers into one JSON buffer. What clients have subscribed to waits in the
+//! [`MessageCache`] until they fetch it. Every route is described in `openapi.json`.
 
 mod about;
+mod admin;
 mod body;
+mod cache;
 mod export;
+mod filter;
 mod json;
+mod light_push;
 mod metrics;
+mod path;
 mod publish;
+mod relay;
+mod remote;
 mod reply;
 mod serve;
 mod store;
+mod topics;
 
 use std::{
     collections::BTreeMap,
@@ -27,7 +36,7 @@ use axum::{
     Router,
     http::StatusCode,
     middleware::from_fn_with_state,
-    routing::{self, MethodRouter, get, post},
+    routing::{self, MethodRouter, delete, get, post, put},
 };
 use restante_archive::{Archive, Upkeep};
 use restante_core::Clock;
@@ -36,10 +45,15 @@ use tokio::{
     time::Instant,
 };
 
+pub use cache::MessageCache;
 pub use metrics::RestMetrics;
 pub use serve::serve;
 
-use crate::validate::Rules;
+use crate::{
+    Waku,
+    node::{Node, PeerInfo},
+    validate::Rules,
+};
 use reply::Refusal;
 
 /// What a published message's JSON may have beside its payload: topic, meta, proof, names and fields that are ignored.
@@ -49,19 +63,16 @@ const EXPORTS_MAX: usize = 16;
 /// Long JSON queries at once: each takes many times its body's 4 MiB while it is worked on.
 const LONG_QUERIES_MAX: usize = 16;
 
-/// The settings of the REST door.
+/// The settings of the REST door. Which messages are taken is not among them: that is the same for every way in, see
+/// [`Intake::rules`](crate::intake::Intake::rules).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestConfig {
-    /// Take messages of this cluster only; without it any well-formed pubsub topic.
-    pub cluster_id: Option<u16>,
-    /// Take messages of these shards only; empty takes all.
-    pub shards: Vec<u16>,
-    /// How many shards autosharding spreads content topics over.
-    pub shards_in_network: u16,
-    /// The longest message, as on the wire.
-    pub max_message_bytes: usize,
-    /// How far a message's timestamp may be from the clock; 0 takes any.
-    pub timestamp_window_seconds: u64,
+    /// Whether there are routes for operators, and whether the node dials addresses that REST clients name. Whoever may
+    /// connect to the door is then trusted with both; nwaku's `--rest-admin`.
+    pub admin: bool,
+    /// Messages of one subscription that wait to be fetched, beyond which the oldest is dropped; nwaku's
+    /// `--rest-relay-cache-capacity`.
+    pub relay_cache_messages: usize,
     /// Connections at once; further ones wait to be accepted.
     pub connections_max: usize,
     /// How long a client may take to send a request's head, and how long a connection may stay idle before it.
@@ -75,13 +86,9 @@ pub struct RestConfig {
 
 impl Default for RestConfig {
     fn default() -> Self {
-        let rules = Rules::default();
         Self {
-            cluster_id: rules.cluster_id,
-            shards: rules.shards,
-            shards_in_network: rules.shards_in_network,
-            max_message_bytes: rules.max_message_bytes,
-            timestamp_window_seconds: rules.timestamp_window_seconds,
+            admin: false,
+            relay_cache_messages: 50,
             connections_max: 1024,
             header_timeout_ms: 10_000,
             request_timeout_ms: 30_000,
@@ -90,22 +97,16 @@ impl Default for RestConfig {
     }
 }
 
-impl RestConfig {
-    /// Which messages are taken.
-    pub fn rules(&self) -> Rules {
-        Rules {
-            cluster_id: self.cluster_id,
-            shards: self.shards.clone(),
-            shards_in_network: self.shards_in_network,
-            max_message_bytes: self.max_message_bytes,
-            timestamp_window_seconds: self.timestamp_window_seconds,
-        }
-    }
-}
+/// Sets the log level, by a name as `debug` or `WARN`; says what is wrong with one that it does not know.
+pub type SetLogLevel = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
 /// What the REST door works with.
 pub struct Rest {
-    /// Where messages go and come from.
+    /// The way in, the node, and which services it offers.
+    pub waku: Waku,
+    /// Where messages wait for clients; one of the listeners of `waku`.
+    pub cache: Arc<MessageCache>,
+    /// Where history comes from.
     pub archive: Arc<dyn Archive>,
     /// The archive's other half.
     pub upkeep: Arc<dyn Upkeep>,
@@ -119,8 +120,10 @@ pub struct Rest {
     pub metrics_text: Arc<dyn Fn() -> String + Send + Sync>,
     /// The server's version.
     pub version: &'static str,
-    /// The addresses of `GET /info`.
+    /// The door's own addresses in `GET /info`, behind those of the node.
     pub listen_addresses: Vec<String>,
+    /// Sets the log level while the server runs, if that can be done.
+    pub set_log_level: Option<SetLogLevel>,
 }
 
 impl fmt::Debug for Rest {
@@ -132,8 +135,9 @@ impl fmt::Debug for Rest {
 /// What handlers share: what they work with, and what bounds their work.
 pub(crate) struct App {
     pub(crate) rest: Arc<Rest>,
-    pub(crate) rules: Rules,
     pub(crate) long_queries: Semaphore,
+    /// The pubsub topics that the node relayed before the first request.
+    configured_topics: Vec<String>,
     turns: Semaphore,
     exports: Arc<Semaphore>,
     is_append_failing: AtomicBool,
@@ -143,13 +147,33 @@ impl App {
     fn new(rest: Arc<Rest>) -> Self {
         let config = &rest.config;
         Self {
-            rules: config.rules(),
+            configured_topics: rest.waku.node.as_ref().map(Node::topics).unwrap_or_default(),
             long_queries: Semaphore::new(LONG_QUERIES_MAX),
             turns: Semaphore::new(config.requests_max.clamp(1, Semaphore::MAX_PERMITS)),
             exports: Arc::new(Semaphore::new(EXPORTS_MAX)),
             is_append_failing: AtomicBool::new(false),
             rest,
         }
+    }
+
+    /// Which messages are taken.
+    pub(crate) fn rules(&self) -> &Rules {
+        self.rest.waku.intake.rules()
+    }
+
+    /// The node, for what can't be done without one.
+    pub(crate) fn node(&self) -> Result<&Node, Refusal> {
+        self.rest.waku.node.as_ref().ok_or(Refusal::unavailable("this server has no node"))
+    }
+
+    /// The connected peers.
+    pub(crate) fn peers(&self) -> Vec<PeerInfo> {
+        self.rest.waku.node.as_ref().map(Node::peers).unwrap_or_default()
+    }
+
+    /// Whether the node is to relay a pubsub topic: it is configured to, or a client has subscribed to it.
+    pub(crate) fn wants(&self, topic: &str) -> bool {
+        self.configured_topics.iter().any(|configured| configured == topic) || self.rest.cache.wants(topic)
     }
 
     /// When a request that begins now must be answered.
@@ -159,7 +183,7 @@ impl App {
 
     /// The longest JSON of a message: its base64 is a third longer, and some writers escape every slash in it.
     pub(crate) fn publish_bytes_max(&self) -> usize {
-        self.rules.max_message_bytes.saturating_mul(2).saturating_add(PUBLISH_EXTRA_BYTES)
+        self.rules().max_message_bytes.saturating_mul(2).saturating_add(PUBLISH_EXTRA_BYTES)
     }
 
     /// A turn to ask the archive. Taken once the body is there, so that slow senders take nobody's turn.
@@ -193,17 +217,69 @@ struct Route {
     handler: MethodRouter<Arc<App>>,
 }
 
-fn routes() -> Vec<Route> {
-    let get_route = |path, what, handler| Route { method: "get", path, what, handler };
-    let post_route = |path, what, handler| Route { method: "post", path, what, handler };
+fn get_route(path: &'static str, what: &'static str, handler: MethodRouter<Arc<App>>) -> Route {
+    Route { method: "get", path, what, handler }
+}
+
+fn post_route(path: &'static str, what: &'static str, handler: MethodRouter<Arc<App>>) -> Route {
+    Route { method: "post", path, what, handler }
+}
+
+fn put_route(path: &'static str, what: &'static str, handler: MethodRouter<Arc<App>>) -> Route {
+    Route { method: "put", path, what, handler }
+}
+
+fn delete_route(path: &'static str, what: &'static str, handler: MethodRouter<Arc<App>>) -> Route {
+    Route { method: "delete", path, what, handler }
+}
+
+fn routes(is_admin: bool) -> Vec<Route> {
+    let mut all = relay_routes();
+    all.extend(filter_routes());
+    all.extend(other_routes());
+    if is_admin {
+        all.extend(admin_routes());
+    }
+    all
+}
+
+fn relay_routes() -> Vec<Route> {
+    let (subscriptions, auto_subscriptions) = ("/relay/v1/subscriptions", "/relay/v1/auto/subscriptions");
+    let (messages, auto_messages) = ("/relay/v1/messages/{pubsubTopic}", "/relay/v1/auto/messages");
+    let auto_messages_of = "/relay/v1/auto/messages/{contentTopic}";
+    vec![
+        post_route(messages, "publish a message", post(publish::publish)),
+        get_route(messages, "what came since the last time", get(relay::messages)),
+        post_route(subscriptions, "keep messages of pubsub topics", post(relay::subscribe)),
+        delete_route(subscriptions, "keep them no more", delete(relay::unsubscribe)),
+        post_route(auto_messages, "publish, sharded by content topic", post(publish::publish_auto)),
+        get_route(auto_messages_of, "what came since the last time", get(relay::messages_auto)),
+        post_route(auto_subscriptions, "keep messages of content topics", post(relay::subscribe_auto)),
+        delete_route(auto_subscriptions, "keep them no more", delete(relay::unsubscribe_auto)),
+        post_route("/lightpush/v3/message", "publish, answered in JSON", post(light_push::push)),
+        post_route("/lightpush/v1/message", "the same, answered as text", post(light_push::push_v1)),
+    ]
+}
+
+fn filter_routes() -> Vec<Route> {
+    let subscriptions = "/filter/v2/subscriptions";
+    let messages = "/filter/v2/messages/{contentTopic}";
+    let messages_on = "/filter/v2/messages/{pubsubTopic}/{contentTopic}";
+    let ping = "/filter/v2/subscriptions/{requestId}";
+    vec![
+        post_route(subscriptions, "keep messages of content topics", post(filter::subscribe)),
+        put_route(subscriptions, "the same", put(filter::subscribe)),
+        delete_route(subscriptions, "keep them no more", delete(filter::unsubscribe)),
+        delete_route("/filter/v2/subscriptions/all", "keep nothing", delete(filter::unsubscribe_all)),
+        get_route(ping, "whether there is a subscription", get(filter::ping)),
+        get_route(messages, "what came since the last time", get(filter::messages)),
+        get_route(messages_on, "the same on one pubsub topic", get(filter::messages_on)),
+    ]
+}
+
+fn other_routes() -> Vec<Route> {
     vec![
         get_route("/", "this text", get(about::index)),
-        post_route("/relay/v1/messages/{pubsubTopic}", "publish a message", post(publish::publish)),
-        post_route(
-            "/relay/v1/auto/messages",
-            "publish, sharded by content topic",
-            post(publish::publish_auto),
-        ),
         get_route("/store/v3/messages", "a page of history", get(store::get)),
         post_route("/store/v3/messages", "the same, asked by a JSON body", post(store::post)),
         get_route("/archive/v1/export", "a whole range as NDJSON or protobuf", get(export::export)),
@@ -217,11 +293,31 @@ fn routes() -> Vec<Route> {
     ]
 }
 
+fn admin_routes() -> Vec<Route> {
+    let log_level = "/admin/v1/log-level/{logLevel}";
+    let connected_on = "/admin/v1/peers/connected/on/{shardId}";
+    vec![
+        get_route("/admin/v1/peers", "the peers", get(admin::peers)),
+        post_route("/admin/v1/peers", "connect to peers", post(admin::connect)),
+        get_route("/admin/v1/peer/{peerId}", "one peer", get(admin::peer)),
+        get_route("/admin/v1/peers/stats", "how many peers there are", get(admin::stats)),
+        get_route("/admin/v1/peers/service", "peers that offer services", get(admin::service_peers)),
+        get_route("/admin/v1/peers/connected", "connected peers", get(admin::peers)),
+        get_route(connected_on, "those on a shard", get(admin::connected_on)),
+        get_route("/admin/v1/peers/relay", "relay peers by shard", get(admin::relay_peers)),
+        get_route("/admin/v1/peers/relay/on/{shardId}", "those of a shard", get(admin::relay_peers_on)),
+        get_route("/admin/v1/peers/mesh", "mesh peers by shard", get(admin::mesh_peers)),
+        get_route("/admin/v1/peers/mesh/on/{shardId}", "those of a shard", get(admin::mesh_peers_on)),
+        get_route("/admin/v1/filter/subscriptions", "peers' filters", get(admin::filter_subscriptions)),
+        post_route(log_level, "set the log level", post(admin::set_log_level)),
+    ]
+}
+
 /// The routes as a text, one per line.
-fn describe_routes() -> String {
-    routes()
+fn describe_routes(is_admin: bool) -> String {
+    routes(is_admin)
         .iter()
-        .map(|route| format!("{:4} {:34} {}\n", route.method.to_uppercase(), route.path, route.what))
+        .map(|route| format!("{:6} {:48} {}\n", route.method.to_uppercase(), route.path, route.what))
         .collect()
 }
 
@@ -230,7 +326,7 @@ pub fn router(rest: Arc<Rest>) -> Router {
     let metrics = rest.metrics.clone();
     let observed = |path| from_fn_with_state(Arc::new(metrics.route(path)), metrics::observe);
     let mut by_path: BTreeMap<&'static str, MethodRouter<Arc<App>>> = BTreeMap::new();
-    for route in routes() {
+    for route in routes(rest.config.admin) {
         let methods = by_path.remove(route.path).unwrap_or_default();
         by_path.insert(route.path, methods.merge(route.handler));
     }

@@ -102,14 +102,16 @@ impl From<Invalid> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let mut response = Response::new(Body::from(self.text));
-        *response.status_mut() = self.status;
-        response.headers_mut().insert(header::CONTENT_TYPE, TEXT);
-        if self.status == StatusCode::SERVICE_UNAVAILABLE {
-            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
-        }
-        response
+        with_status(self.status, text(self.text))
     }
+}
+
+fn with_status(status: StatusCode, mut response: Response) -> Response {
+    *response.status_mut() = status;
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
+    }
+    response
 }
 
 /// 200 with a plain text.
@@ -120,6 +122,11 @@ pub(crate) fn text(text: impl Into<Body>) -> Response {
 /// 200 with JSON.
 pub(crate) fn json(json: impl Into<Body>) -> Response {
     with_type(JSON, json)
+}
+
+/// JSON with a status of its own.
+pub(crate) fn json_with(status: StatusCode, json: impl Into<Body>) -> Response {
+    with_status(status, self::json(json))
 }
 
 /// 200 with content of a type.

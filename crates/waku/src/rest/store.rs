@@ -15,7 +15,7 @@ use restante_core::{Bloom, Cursor, ErrorKind, MessageHash, Timestamp};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use tokio::time::{Instant, timeout_at};
 
-use super::{App, body, json, reply, reply::Refusal};
+use super::{App, body, json, remote, remote::PeerAddress, reply, reply::Refusal};
 
 /// The names that a store query knows.
 pub(crate) const STORE_NAMES: &[&str] = &[
@@ -78,6 +78,10 @@ async fn read_json(json: Bytes) -> Result<StoreQuery, Refusal> {
 }
 
 async fn answer(app: &App, asked: StoreQuery, deadline: Instant) -> Result<Response, Refusal> {
+    let own_id = app.rest.waku.peer_id();
+    if let Some(peer) = asked.peer.as_ref().filter(|peer| Some(peer.peer) != own_id) {
+        return remote::answer(app, peer, &asked, deadline).await;
+    }
     let _turn = app.take_turn()?;
     let page = timeout_at(deadline, app.rest.archive.query(&asked.query)).await;
     let page =
@@ -98,6 +102,8 @@ async fn write_answer(page: Page, include_data: bool) -> Result<Vec<u8>, Refusal
 /// What a client asks of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoreQuery {
+    /// Who is to answer; this server itself without one.
+    pub(crate) peer: Option<PeerAddress>,
     pub(crate) include_data: bool,
     pub(crate) query: Query,
 }
@@ -120,6 +126,7 @@ impl StoreQuery {
 #[derive(Debug, Default)]
 pub(crate) struct Fields {
     names: &'static [&'static str],
+    peer: Option<PeerAddress>,
     include_data: Option<bool>,
     pubsub_topic: Option<String>,
     content_topics: Vec<String>,
@@ -175,7 +182,7 @@ impl Fields {
             return Ok(());
         }
         match name {
-            "peerAddr" => Err("must be empty: this server answers from its own archive only"),
+            "peerAddr" => set_once(&mut self.peer, parse_peer(text)?),
             "includeData" => set_once(&mut self.include_data, parse_bool(text)?),
             "pubsubTopic" => set_once(&mut self.pubsub_topic, text.to_owned()),
             "contentTopics" | "hashes" => text.split(',').try_for_each(|item| self.add(name, item)),
@@ -211,7 +218,8 @@ impl Fields {
         }
     }
 
-    fn into_store_query(self) -> Result<StoreQuery, Refusal> {
+    fn into_store_query(mut self) -> Result<StoreQuery, Refusal> {
+        let peer = self.peer.take();
         let include_data = self.include_data.unwrap_or(false);
         let page_size = self.page_size.filter(|size| *size > 0).unwrap_or(PAGE_ROWS_DEFAULT);
         let cursor = self.cursor.map(Cursor::Message);
@@ -223,7 +231,7 @@ impl Fields {
             bodies: include_data,
             ..self.into_query()?
         };
-        Ok(StoreQuery { include_data, query })
+        Ok(StoreQuery { peer, include_data, query })
     }
 
     pub(crate) fn format(&self) -> Format {
@@ -271,6 +279,10 @@ fn parse_bool(text: &str) -> Result<bool, &'static str> {
 
 fn parse_hash(text: &str) -> Result<MessageHash, &'static str> {
     text.parse().map_err(|_| "expected 0x and 64 hex digits")
+}
+
+fn parse_peer(text: &str) -> Result<PeerAddress, &'static str> {
+    PeerAddress::parse(text).ok_or("expected an address of at most 1024 bytes that ends with /p2p/<peer id>")
 }
 
 fn parse_page_size(text: &str) -> Result<u64, &'static str> {

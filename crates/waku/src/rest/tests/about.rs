@@ -17,7 +17,7 @@ async fn the_server_tells_of_itself() {
     assert_eq!(metrics.text(), "restante_up 1\n# EOF\n");
     assert!(metrics.content_type.starts_with("application/openmetrics-text"));
     let index = door.get("/").await;
-    for route in routes() {
+    for route in routes(false) {
         assert!(index.text().contains(route.path), "{} is not named", route.path);
     }
 }
@@ -34,9 +34,45 @@ async fn unknown_paths_and_methods_are_refused() {
 
 #[tokio::test]
 async fn health_speaks_nwakus_words() {
-    let healthy =
-        json!({"nodeHealth": "Ready", "protocolsHealth": [{"Relay": "Not Mounted"}, {"Store": "Ready"}]});
+    let healthy = json!({"nodeHealth": "Ready", "protocolsHealth": [
+        {"Relay": "Not Mounted"}, {"Store": "Ready"}, {"Filter": "Not Mounted"}, {"Lightpush": "Not Mounted"},
+        {"Peer Exchange": "Not Mounted"}, {"Metadata": "Not Mounted"},
+    ]});
     assert_eq!(door().await.get("/health").await.json(), healthy);
+}
+
+/// A relay without peers is told, but it is no reason for 503: history is served without them.
+#[tokio::test]
+async fn a_relay_without_peers_is_told_and_the_node_is_ready() {
+    let alone = door_with_node(RestConfig::default(), &[PUBSUB]).await;
+    let told = alone.get("/health").await.json();
+    let desc = "no peer follows a pubsub topic that this node relays";
+    assert_eq!(
+        told,
+        json!({"nodeHealth": "Ready", "protocolsHealth": [
+            {"Relay": "Not Ready", "desc": desc}, {"Store": "Ready"}, {"Filter": "Ready"}, {"Lightpush": "Ready"},
+            {"Peer Exchange": "Ready"}, {"Metadata": "Ready"},
+        ]})
+    );
+    let other = door_with_node(RestConfig::default(), &[PUBSUB]).await;
+    alone.connect_to(&other).await;
+    until("relay is ready", async || {
+        alone.get("/health").await.json()["protocolsHealth"][0] == json!({"Relay": "Ready"})
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn info_lists_the_nodes_addresses_before_the_doors() {
+    let door = door_with_node(RestConfig::default(), &[]).await;
+    let info = door.get("/info").await.json();
+    let addresses: Vec<&str> =
+        info["listenAddresses"].as_array().unwrap().iter().map(|address| address.as_str().unwrap()).collect();
+    let end = format!("/p2p/{}", door.waku.peer_id().unwrap());
+    assert!(addresses[0].starts_with("/ip4/127.0.0.1/tcp/") && addresses[0].ends_with(&end), "{addresses:?}");
+    assert_eq!(addresses.last(), Some(&"/ip4/127.0.0.1/tcp/8645/http"));
+    let enr = door.waku.node.as_ref().unwrap().enr().unwrap_or_default();
+    assert_eq!(info["enrUri"], enr);
 }
 
 #[tokio::test]

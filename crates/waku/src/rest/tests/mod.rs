@@ -1,10 +1,16 @@
 //! The REST door against memory archives, without and with a socket.
 
 mod about;
+mod admin;
+mod cache;
 mod export;
+mod filter;
 mod json;
+mod light_push;
 mod openapi;
 mod publish;
+mod relay;
+mod remote;
 mod serve;
 mod store;
 
@@ -14,7 +20,9 @@ use axum::{
     http::{Request, header},
     response::Response,
 };
+use futures_util::FutureExt;
 use http_body_util::BodyExt;
+use libp2p::{Multiaddr, identity::Keypair};
 use prometheus_client::registry::Registry;
 use restante_archive::{Appended, Config, Error, Message, Opened, Page, open};
 use restante_core::{ErrorKind, ManualClock, Timestamp};
@@ -23,6 +31,11 @@ use serde_json::Value;
 use tower::ServiceExt;
 
 use super::*;
+use crate::{
+    WakuConfig, WakuMetrics,
+    live::Listener,
+    node::{NodeConfig, NodeLimits},
+};
 
 pub(super) const NOW: Timestamp = Timestamp::from_seconds(1_700_000_000);
 pub(super) const PUBSUB: &str = "/waku/2/rs/16/32";
@@ -35,6 +48,8 @@ pub(super) struct Door {
     pub(super) clock: Arc<ManualClock>,
     pub(super) router: Router,
     pub(super) metrics: RestMetrics,
+    pub(super) waku: Waku,
+    pub(super) cache: Arc<MessageCache>,
 }
 
 pub(super) async fn memory() -> Opened {
@@ -51,20 +66,84 @@ pub(super) async fn door_with(config: RestConfig) -> Door {
     door_over(opened.archive.clone(), opened, config)
 }
 
+/// A door that takes only what the rules allow.
+pub(super) async fn door_with_rules(rules: Rules) -> Door {
+    let opened = memory().await;
+    let waku = WakuConfig { rules, ..WakuConfig::default() };
+    start_door(opened.archive.clone(), opened.upkeep, RestConfig::default(), waku).await
+}
+
+/// A door with a node that listens on loopback and relays some topics.
+pub(super) async fn door_with_node(config: RestConfig, topics: &[&str]) -> Door {
+    let opened = memory().await;
+    start_door(opened.archive.clone(), opened.upkeep, config, waku_with_node(topics)).await
+}
+
+pub(super) fn waku_with_node(topics: &[&str]) -> WakuConfig {
+    let node = NodeConfig {
+        key: Keypair::generate_secp256k1(),
+        listen: vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()],
+        tls: None,
+        external_addresses: Vec::new(),
+        static_peers: Vec::new(),
+        relay: Some(topics.iter().map(ToString::to_string).collect()),
+        max_message_bytes: Rules::default().max_message_bytes,
+        limits: NodeLimits::default(),
+        agent: "restante/9.9.9".to_owned(),
+    };
+    WakuConfig { node: Some(node), ..WakuConfig::default() }
+}
+
 pub(super) fn door_over(archive: Arc<dyn Archive>, opened: Opened, config: RestConfig) -> Door {
+    let started = start_door(archive, opened.upkeep, config, WakuConfig::default());
+    started.now_or_never().expect("without a node there is nothing to wait for")
+}
+
+pub(super) async fn start_door(
+    archive: Arc<dyn Archive>,
+    upkeep: Arc<dyn Upkeep>,
+    config: RestConfig,
+    waku: WakuConfig,
+) -> Door {
     let clock = Arc::new(ManualClock::new(NOW));
     let metrics = RestMetrics::default();
+    let cache = Arc::new(MessageCache::new(&config, &metrics));
+    let listeners: Vec<Arc<dyn Listener>> = vec![cache.clone()];
+    let waku_metrics = WakuMetrics::default();
+    let waku = Waku::start(waku, archive.clone(), clock.clone(), listeners, &waku_metrics).await.unwrap();
     let rest = Rest {
+        waku: waku.clone(),
+        cache: cache.clone(),
         archive: archive.clone(),
-        upkeep: opened.upkeep,
+        upkeep,
         clock: clock.clone(),
         config,
         metrics: metrics.clone(),
         metrics_text: Arc::new(|| "restante_up 1\n# EOF\n".to_owned()),
         version: "9.9.9",
         listen_addresses: vec!["/ip4/127.0.0.1/tcp/8645/http".to_owned()],
+        set_log_level: Some(Arc::new(|level| match level {
+            "debug" => Ok(()),
+            _ => Err("is no level of this test".to_owned()),
+        })),
     };
-    Door { archive, clock, router: router(Arc::new(rest)), metrics }
+    Door { archive, clock, router: router(Arc::new(rest)), metrics, waku, cache }
+}
+
+/// A topic as it stands in a path.
+pub(super) fn escaped(topic: &str) -> String {
+    topic.replace('/', "%2F")
+}
+
+/// Waits until something holds, for as long as a busy machine may need.
+pub(super) async fn until(what: &str, holds: impl AsyncFn() -> bool) {
+    for _ in 0..3_000 {
+        if holds().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{what}: not within half a minute");
 }
 
 /// An answer, read whole.
@@ -119,6 +198,19 @@ impl Door {
         self.send("POST", path, json.to_string()).await
     }
 
+    pub(super) async fn delete(&self, path: &str, json: impl ToString) -> Answer {
+        self.send("DELETE", path, json.to_string()).await
+    }
+
+    /// Publishes a payload as a message of a content topic on a pubsub topic.
+    pub(super) async fn publish_on(&self, pubsub_topic: &str, content_topic: &str, payload: &str) {
+        let message = serde_json::json!({
+            "payload": base64_simd::STANDARD.encode_to_string(payload), "contentTopic": content_topic,
+        });
+        let answer = self.post(&format!("/relay/v1/messages/{}", escaped(pubsub_topic)), message).await;
+        assert_eq!(answer.refusal(), (200, "OK"));
+    }
+
     /// Publishes a payload as a message of the chat topic, some seconds after now.
     pub(super) async fn publish(&self, payload: &str, seconds: i64) {
         let message = serde_json::json!({
@@ -130,6 +222,17 @@ impl Door {
         assert_eq!(answer.refusal(), (200, "OK"));
     }
 
+    /// Connects the door's node to another's.
+    pub(super) async fn connect_to(&self, other: &Self) {
+        let node = self.waku.node.as_ref().unwrap();
+        node.connect(other.address()).await.unwrap();
+    }
+
+    /// An address of the door's node.
+    pub(super) fn address(&self) -> Multiaddr {
+        self.waku.node.as_ref().unwrap().addresses().remove(0)
+    }
+
     pub(super) fn metrics_text(&self) -> String {
         let mut registry = Registry::default();
         self.metrics.register(&mut registry);
@@ -137,6 +240,15 @@ impl Door {
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         text
     }
+}
+
+/// The payloads of an array of messages, as texts.
+pub(super) fn fetched(answer: &Answer) -> Vec<String> {
+    let json = answer.json();
+    let payload = |message: &Value| message["payload"].as_str().unwrap().to_owned();
+    let decode =
+        |text: String| String::from_utf8(base64_simd::STANDARD.decode_to_vec(text).unwrap()).unwrap();
+    json.as_array().unwrap().iter().map(payload).map(decode).collect()
 }
 
 /// The payloads of a store answer, as texts.

@@ -41,21 +41,22 @@ async fn the_document_is_served() {
 #[test]
 fn every_route_is_documented_and_every_documented_operation_has_a_route() {
     let routed: BTreeSet<_> =
-        routes().iter().map(|route| (route.method.to_owned(), route.path.to_owned())).collect();
+        routes(true).iter().map(|route| (route.method.to_owned(), route.path.to_owned())).collect();
     assert_eq!(documented(), routed);
 }
 
 /// Asks the router itself, so that the table of routes can't be wrong about a method.
 #[tokio::test]
 async fn documented_methods_are_taken_and_others_are_not() {
-    let door = door().await;
+    let door = door_with(RestConfig { admin: true, ..RestConfig::default() }).await;
     let documented = documented();
     for (_, path) in &documented {
         for method in METHODS {
-            let url = path.replace("{pubsubTopic}", "%2Fwaku%2F2%2Fx");
-            let status = door.send(&method.to_uppercase(), &url, "").await.status;
+            let url = path.replace("{pubsubTopic}", "%2Fwaku%2F2%2Fx").replace(['{', '}'], "");
+            let answer = door.send(&method.to_uppercase(), &url, "").await;
+            let is_taken = answer.status != 405 && !answer.text().starts_with("no such path");
             let is_documented = documented.contains(&(method.to_owned(), path.clone()));
-            assert_eq!(!matches!(status, 404 | 405), is_documented, "{method} {path}: {status}");
+            assert_eq!(is_taken, is_documented, "{method} {path}: {}", answer.status);
         }
     }
 }

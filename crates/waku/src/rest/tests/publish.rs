@@ -74,7 +74,7 @@ async fn escaped_json_is_understood() {
 async fn autosharding_finds_the_pubsub_topic() {
     let auto = "/relay/v1/auto/messages";
     for (cluster_id, topic) in [(None, "/waku/2/rs/1/3"), (Some(42), "/waku/2/rs/42/3")] {
-        let door = door_with(RestConfig { cluster_id, ..RestConfig::default() }).await;
+        let door = door_with_rules(Rules { cluster_id, ..Rules::default() }).await;
         let answer = door.post(auto, json!({"payload": "", "contentTopic": "/toychat/2/x/proto"})).await;
         assert_eq!(answer.refusal(), (200, "OK"));
         assert_eq!(stored(&door).await[0].0, topic);
@@ -90,8 +90,8 @@ async fn autosharding_finds_the_pubsub_topic() {
 
 #[tokio::test]
 async fn other_clusters_and_shards_are_refused() {
-    let config = RestConfig { cluster_id: Some(16), shards: vec![32], ..RestConfig::default() };
-    let door = door_with(config).await;
+    let rules = Rules { cluster_id: Some(16), shards: vec![32], ..Rules::default() };
+    let door = door_with_rules(rules).await;
     assert_eq!(door.post(PUBLISH, json!({"payload": ""})).await.status, 200);
     for topic in ["%2Fwaku%2F2%2Frs%2F16%2F33", "%2Fwaku%2F2%2Frs%2F1%2F32", "%2Fwaku%2F2%2Fx"] {
         let answer = door.post(&format!("/relay/v1/messages/{topic}"), json!({"payload": ""})).await;
@@ -161,8 +161,7 @@ async fn refusals_are_short_whatever_was_sent() {
 
 #[tokio::test]
 async fn large_messages_and_bodies_are_refused() {
-    let config = RestConfig { max_message_bytes: 1_000, ..RestConfig::default() };
-    let door = door_with(config).await;
+    let door = door_with_rules(Rules { max_message_bytes: 1_000, ..Rules::default() }).await;
     let message = |len| json!({"payload": base64_simd::STANDARD.encode_to_string(vec![0; len])});
     assert_eq!(door.post(PUBLISH, message(900)).await.status, 200);
     let answer = door.post(PUBLISH, message(1_000)).await;

@@ -130,7 +130,7 @@ async fn the_wrong_field_is_named() {
     let cases = [
         (
             "peerAddr=/ip4/1.2.3.4".to_owned(),
-            "peerAddr: must be empty: this server answers from its own archive only",
+            "peerAddr: expected an address of at most 1024 bytes that ends with /p2p/<peer id>",
         ),
         ("includeData=yes".into(), "includeData: expected true or false"),
         ("ascending=1".into(), "ascending: expected true or false"),
@@ -203,7 +203,7 @@ fn a_query_string_and_a_body_mean_the_same() {
         limit: 7,
         bodies: true,
     };
-    assert_eq!(asked, StoreQuery { include_data: true, query: expected });
+    assert_eq!(asked, StoreQuery { peer: None, include_data: true, query: expected });
     let (hash, none) = (hash.to_string(), Value::Null);
     let typed = json!({
         "includeData": true, "pubsubTopic": "/waku/2/x", "contentTopics": ["/a b", "/c"], "startTime": -5,

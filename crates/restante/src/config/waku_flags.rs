@@ -1,0 +1,192 @@
+//! Flags of the Waku node, with nwaku's names.
+
+use std::net::IpAddr;
+
+use clap::{Args, ValueHint};
+use restante_waku::rates::{RateEntry, RateLimits, RatedService};
+use toml::Value;
+
+use super::{
+    Setting,
+    flags::{number, setting, text},
+};
+
+/// What the Waku node may be told at the prompt.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Waku node")]
+pub(crate) struct WakuFlags {
+    /// Relay messages, unless it is --relay=false [default: true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
+    relay: Option<bool>,
+    /// Answer history queries of peers; messages are kept without it too [default: true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
+    store: Option<bool>,
+    /// Push messages to peers that subscribe to them [default: true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
+    filter: Option<bool>,
+    /// Publish messages for peers that don't relay themselves [default: true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
+    lightpush: Option<bool>,
+    /// Tell peers of other peers [default: true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
+    peer_exchange: Option<bool>,
+    /// Listen for peers on this IP address [default: 127.0.0.1]
+    #[arg(long, value_name = "ADDRESS")]
+    listen_address: Option<IpAddr>,
+    /// Listen for peers on this TCP port; 0 picks a free one [default: 60000]
+    #[arg(long, value_name = "PORT")]
+    tcp_port: Option<u16>,
+    /// Listen for WebSockets, too [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
+    websocket_support: Option<bool>,
+    /// Listen for WebSockets on this port; 0 picks a free one [default: 8000]
+    #[arg(long, value_name = "PORT")]
+    websocket_port: Option<u16>,
+    /// Listen for secure WebSockets in place of plain ones [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
+    websocket_secure_support: Option<bool>,
+    /// The certificate of secure WebSockets and those that vouch for it, as a PEM file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    websocket_secure_cert_path: Option<String>,
+    /// The certificate's private key, as a PEM file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    websocket_secure_key_path: Option<String>,
+    /// A file with the node's key, below the data folder and made when it is not there, or the key's 64 hex digits: but
+    /// everybody on the machine sees what is on a command line [default: node.key]
+    #[arg(long, value_name = "FILE|KEY", value_hint = ValueHint::FilePath)]
+    nodekey: Option<String>,
+    /// Always hold a connection to this peer, /ip4/<address>/tcp/<port>/p2p/<peer id>; may be repeated
+    #[arg(long, value_name = "MULTIADDR")]
+    staticnode: Vec<String>,
+    /// Tell peers that the node is reached by this address; may be repeated
+    #[arg(long, value_name = "MULTIADDR")]
+    ext_multiaddr: Vec<String>,
+    /// Hold at most so many connections [default: 1000]
+    #[arg(long, value_name = "N")]
+    max_connections: Option<u32>,
+    /// Serve so many filter subscribers [default: 1000]
+    #[arg(long, value_name = "N")]
+    filter_max_peers_to_serve: Option<u32>,
+    /// Let a filter subscriber want so many pairs of topics [default: 1000]
+    #[arg(long, value_name = "N")]
+    filter_max_criteria: Option<u32>,
+    /// Forget a filter subscriber that was not heard of for so long [default: 300]
+    #[arg(long, value_name = "SECONDS")]
+    filter_subscription_timeout: Option<u32>,
+    /// Ask this store node for what was missed, /ip4/<address>/tcp/<port>/p2p/<peer id>; may be repeated
+    #[arg(long, value_name = "MULTIADDR")]
+    storenode: Vec<String>,
+    /// Ask again after so long [default: 300]
+    #[arg(long, value_name = "SECONDS")]
+    store_sync_interval: Option<u32>,
+    /// Ask for messages that are at most so old [default: 3600]
+    #[arg(long, value_name = "SECONDS")]
+    store_sync_range: Option<u32>,
+    /// How often a peer may ask: [<service>:]<requests>/<period>, as in store:150/1s, of the services store, filter,
+    /// lightpush and px; may be repeated [default: as often as it likes]
+    #[arg(long, value_name = "RATE")]
+    rate_limit: Vec<RateEntry>,
+}
+
+impl WakuFlags {
+    pub(super) fn settings(&self) -> Vec<Setting> {
+        let settings = [
+            switch("waku.protocols.relay", "--relay", self.relay),
+            switch("waku.protocols.store", "--store", self.store),
+            switch("waku.protocols.filter", "--filter", self.filter),
+            switch("waku.protocols.lightpush", "--lightpush", self.lightpush),
+            switch("waku.protocols.peer_exchange", "--peer-exchange", self.peer_exchange),
+            text("waku.node.address", "--listen-address", self.listen_address.map(|ip| ip.to_string())),
+            number("waku.node.tcp_port", "--tcp-port", self.tcp_port.map(i64::from)),
+            switch("waku.node.websocket", "--websocket-support", self.websocket_support),
+            number("waku.node.websocket_port", "--websocket-port", self.websocket_port.map(i64::from)),
+            switch("waku.node.websocket_secure", "--websocket-secure-support", self.websocket_secure_support),
+            text(
+                "waku.node.certificate_file",
+                "--websocket-secure-cert-path",
+                self.websocket_secure_cert_path.clone(),
+            ),
+            text(
+                "waku.node.certificate_key_file",
+                "--websocket-secure-key-path",
+                self.websocket_secure_key_path.clone(),
+            ),
+            text("waku.node.key", "--nodekey", self.nodekey.clone()),
+            texts("waku.node.static_peers", "--staticnode", &self.staticnode),
+            texts("waku.node.external_addresses", "--ext-multiaddr", &self.ext_multiaddr),
+            texts("waku.sync.peers", "--storenode", &self.storenode),
+            number(
+                "waku.sync.interval_seconds",
+                "--store-sync-interval",
+                self.store_sync_interval.map(i64::from),
+            ),
+            number("waku.sync.range_seconds", "--store-sync-range", self.store_sync_range.map(i64::from)),
+            number("waku.limits.connections_max", "--max-connections", self.max_connections.map(i64::from)),
+        ];
+        settings.into_iter().flatten().chain(self.filter()).chain(self.rates()).collect()
+    }
+
+    fn filter(&self) -> impl Iterator<Item = Setting> {
+        let settings = [
+            ("waku.filter.subscribers_max", "--filter-max-peers-to-serve", self.filter_max_peers_to_serve),
+            ("waku.filter.criteria_per_peer_max", "--filter-max-criteria", self.filter_max_criteria),
+            ("waku.filter.ttl_seconds", "--filter-subscription-timeout", self.filter_subscription_timeout),
+        ];
+        settings.into_iter().filter_map(|(key, flag, value)| number(key, flag, value.map(i64::from)))
+    }
+
+    /// The rates of the services that the flags speak of.
+    fn rates(&self) -> impl Iterator<Item = Setting> {
+        let RateLimits { store, filter, lightpush, peer_exchange } =
+            RateLimits::from_entries(&self.rate_limit);
+        let rates = [
+            (RatedService::Store, "waku.rates.store", store),
+            (RatedService::Filter, "waku.rates.filter", filter),
+            (RatedService::Lightpush, "waku.rates.lightpush", lightpush),
+            (RatedService::PeerExchange, "waku.rates.peer_exchange", peer_exchange),
+        ];
+        rates.into_iter().filter_map(|(service, key, rate)| {
+            let is_meant = |entry: &RateEntry| entry.service.is_none_or(|named| named == service);
+            let is_set = self.rate_limit.iter().any(is_meant);
+            let rate = rate.map(|rate| rate.to_string()).unwrap_or_default();
+            text(key, "--rate-limit", is_set.then_some(rate))
+        })
+    }
+}
+
+pub(super) fn switch(key: &str, flag: &'static str, value: Option<bool>) -> Option<Setting> {
+    setting(key, flag, value.map(Value::Boolean))
+}
+
+/// A flag that may be repeated; one that is not there sets nothing.
+fn texts(key: &str, flag: &'static str, values: &[String]) -> Option<Setting> {
+    let values: Vec<Value> = values.iter().cloned().map(Value::String).collect();
+    setting(key, flag, (!values.is_empty()).then_some(Value::Array(values)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rates(texts: &[&str]) -> Vec<(String, String)> {
+        let rate_limit = texts.iter().map(|text| text.parse().unwrap()).collect();
+        let flags = WakuFlags { rate_limit, ..WakuFlags::default() };
+        let settings = flags.settings().into_iter();
+        settings.map(|setting| (setting.key, setting.value.as_str().unwrap().to_owned())).collect()
+    }
+
+    /// What no flag speaks of stays as the file has it.
+    #[test]
+    fn a_rate_sets_the_services_that_it_is_for() {
+        let set = |key: &str, rate: &str| (format!("waku.rates.{key}"), rate.to_owned());
+        assert_eq!(rates(&[]), []);
+        assert_eq!(rates(&["store:5/1s", "px:0/1s"]), [set("store", "5/1s"), set("peer_exchange", "")]);
+        let all = [
+            set("store", "5/1s"),
+            set("filter", "100/1m"),
+            set("lightpush", "100/1m"),
+            set("peer_exchange", "100/1m"),
+        ];
+        assert_eq!(rates(&["store:5/1s", "100/1m"]), all);
+    }
+}

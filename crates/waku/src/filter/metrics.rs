@@ -1,0 +1,131 @@
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+
+/// What the filter counts.
+#[derive(Clone, Debug, Default)]
+pub struct FilterMetrics {
+    pub(crate) subscribers: Gauge,
+    pub(crate) criteria: Gauge,
+    pub(crate) queued_bytes: Gauge,
+    pushes: Family<PushLabel, Counter>,
+    removed: Family<RemovedLabel, Counter>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PushLabel {
+    result: &'static str,
+}
+
+/// What became of a message for one subscriber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pushed {
+    /// It was written to the subscriber's stream.
+    Sent,
+    /// It found no room in a queue, or was in the queue of a subscriber that was removed.
+    Dropped,
+    /// The subscriber is not connected.
+    Away,
+    /// No stream could be opened, or it broke, or took too long.
+    Failed,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RemovedLabel {
+    reason: &'static str,
+}
+
+/// Why a subscriber was removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Removed {
+    /// It asked for it.
+    Unsubscribed,
+    /// It was not heard of for too long.
+    Expired,
+    /// Several pushes in a row failed.
+    Failed,
+    /// It was not connected when another needed its place.
+    Replaced,
+}
+
+impl Pushed {
+    const ALL: [Self; 4] = [Self::Sent, Self::Dropped, Self::Away, Self::Failed];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Sent => "sent",
+            Self::Dropped => "dropped",
+            Self::Away => "away",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+impl Removed {
+    const ALL: [Self; 4] = [Self::Unsubscribed, Self::Expired, Self::Failed, Self::Replaced];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Unsubscribed => "unsubscribed",
+            Self::Expired => "expired",
+            Self::Failed => "failed",
+            Self::Replaced => "replaced",
+        }
+    }
+}
+
+impl PushLabel {
+    fn of(result: Pushed) -> Self {
+        Self { result: result.as_str() }
+    }
+}
+
+impl RemovedLabel {
+    fn of(reason: Removed) -> Self {
+        Self { reason: reason.as_str() }
+    }
+}
+
+impl FilterMetrics {
+    pub(crate) fn pushed(&self, result: Pushed, messages: usize) {
+        if messages > 0 {
+            self.pushes.get_or_create(&PushLabel::of(result)).inc_by(messages as u64);
+        }
+    }
+
+    pub(crate) fn removed(&self, reason: Removed, subscribers: usize) {
+        if subscribers > 0 {
+            self.removed.get_or_create(&RemovedLabel::of(reason)).inc_by(subscribers as u64);
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn count_of(&self, result: Pushed) -> u64 {
+        self.pushes.get_or_create(&PushLabel::of(result)).get()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn removed_for(&self, reason: Removed) -> u64 {
+        self.removed.get_or_create(&RemovedLabel::of(reason)).get()
+    }
+
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        // All labels are there from the start, so that the first of each is an increase.
+        for result in Pushed::ALL {
+            let _ = self.pushes.get_or_create(&PushLabel { result: result.as_str() });
+        }
+        for reason in Removed::ALL {
+            let _ = self.removed.get_or_create(&RemovedLabel { reason: reason.as_str() });
+        }
+        registry.register("filter_subscribers", "Filter subscribers", self.subscribers.clone());
+        let what = "Pairs of pubsub and content topic that filter subscribers want, over all of them";
+        registry.register("filter_criteria", what, self.criteria.clone());
+        let what = "Bytes of messages that wait to be pushed, each message counted once";
+        registry.register("filter_queued_bytes", what, self.queued_bytes.clone());
+        let what = "Messages for filter subscribers, by what became of them";
+        registry.register("filter_pushes", what, self.pushes.clone());
+        registry.register("filter_removed", "Filter subscribers that were removed", self.removed.clone());
+    }
+}

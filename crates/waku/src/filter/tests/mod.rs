@@ -1,0 +1,416 @@
+//! The filter over clients that are made up, and over real nodes on loopback.
+
+pub(crate) mod network;
+
+use std::collections::HashMap;
+
+use restante_waku_wire::{WakuMessage, rpc::filter::MessagePush};
+
+use super::{
+    way::{
+        PushStream,
+        tests::{Client, Manner},
+    },
+    *,
+};
+use crate::node::OpenError;
+
+const PUBSUB: &str = "/waku/2/rs/42/0";
+const CHAT: &str = "/toychat/2/huilong/proto";
+
+/// Clients by their peer ids.
+#[derive(Default)]
+struct Clients {
+    by_id: Mutex<HashMap<PeerId, Arc<Client>>>,
+}
+
+#[async_trait]
+impl Opener for Clients {
+    async fn open(&self, peer: PeerId) -> Result<Box<dyn PushStream>, OpenError> {
+        let client = self.by_id.lock().get(&peer).cloned();
+        client.ok_or(OpenError::NotConnected)?.stream()
+    }
+
+    fn reaches(&self, peer: PeerId) -> bool {
+        self.by_id.lock().get(&peer).is_some_and(|client| client.is_connected())
+    }
+}
+
+/// A filter and its clients.
+struct Stage {
+    filter: Arc<FilterService>,
+    clients: Arc<Clients>,
+    metrics: FilterMetrics,
+    events: broadcast::Sender<NodeEvent>,
+}
+
+impl Stage {
+    fn new(config: FilterConfig) -> Self {
+        Self::with_rules(config, Rules::default())
+    }
+
+    fn with_rules(config: FilterConfig, rules: Rules) -> Self {
+        let (metrics, clients) = (FilterMetrics::default(), Arc::new(Clients::default()));
+        let (events, received) = broadcast::channel(4);
+        let filter =
+            FilterService::start_over(config, rules, clients.clone(), Some(received), metrics.clone());
+        Self { filter, clients, metrics, events }
+    }
+
+    fn client(&self, manner: Manner) -> (PeerId, Arc<Client>) {
+        let (peer, client) = (PeerId::random(), Client::new(manner));
+        self.clients.by_id.lock().insert(peer, client.clone());
+        (peer, client)
+    }
+
+    async fn subscribed(&self, manner: Manner) -> (PeerId, Arc<Client>) {
+        let (peer, client) = self.client(manner);
+        assert_eq!(self.subscribe(peer, PUBSUB, &[CHAT]).await, 200);
+        (peer, client)
+    }
+
+    async fn ask(&self, peer: PeerId, request: &SubscribeRequest) -> SubscribeResponse {
+        let answer = self.filter.answer(peer, request.encode_to_vec().into()).await;
+        let response = SubscribeResponse::decode_length_delimited(&*answer.frame.unwrap()).unwrap();
+        assert_eq!((&*response.request_id, response.status_code), ("id", answer.status));
+        assert!(!response.status_desc.clone().unwrap().is_empty());
+        response
+    }
+
+    async fn ask_of(&self, kind: SubscribeType, peer: PeerId, pubsub: &str, topics: &[&str]) -> u32 {
+        self.ask(peer, &request(kind, pubsub, topics)).await.status_code
+    }
+
+    async fn subscribe(&self, peer: PeerId, pubsub: &str, topics: &[&str]) -> u32 {
+        self.ask_of(SubscribeType::Subscribe, peer, pubsub, topics).await
+    }
+
+    async fn ping(&self, peer: PeerId) -> u32 {
+        self.ask_of(SubscribeType::Ping, peer, "", &[]).await
+    }
+
+    fn hear(&self, number: usize) {
+        self.filter.hear(&arrival(CHAT, number));
+    }
+
+    /// Waits until so many messages were pushed, lost or dropped.
+    async fn settled(&self, messages: u64) {
+        let all = [Pushed::Sent, Pushed::Dropped, Pushed::Failed, Pushed::Away];
+        until(|| all.iter().map(|result| self.metrics.count_of(*result)).sum::<u64>() >= messages).await;
+    }
+
+    fn counts(&self) -> [u64; 4] {
+        [Pushed::Sent, Pushed::Dropped, Pushed::Failed, Pushed::Away]
+            .map(|result| self.metrics.count_of(result))
+    }
+}
+
+fn request(kind: SubscribeType, pubsub: &str, topics: &[&str]) -> SubscribeRequest {
+    SubscribeRequest {
+        request_id: "id".to_owned(),
+        subscribe_type: kind.into(),
+        pubsub_topic: (!pubsub.is_empty()).then(|| pubsub.to_owned()),
+        content_topics: topics.iter().map(|topic| (*topic).to_owned()).collect(),
+    }
+}
+
+fn wire(content_topic: &str, number: usize) -> Bytes {
+    let payload = number.to_string().into();
+    WakuMessage { payload, content_topic: content_topic.to_owned(), ..WakuMessage::default() }.to_wire()
+}
+
+fn arrival(content_topic: &str, number: usize) -> Arrival {
+    let wire = wire(content_topic, number);
+    Arrival { pubsub_topic: PUBSUB.into(), content_topic: content_topic.into(), wire }
+}
+
+/// The numbers of the messages that a client was pushed.
+fn numbers(client: &Client) -> Vec<usize> {
+    let read = client.read();
+    let pushes = read.iter().map(|frame| MessagePush::decode_length_delimited(&**frame).unwrap());
+    pushes
+        .map(|push| {
+            assert_eq!(push.pubsub_topic.as_deref(), Some(PUBSUB));
+            let message = WakuMessage::from_wire(&push.waku_message.unwrap()).unwrap();
+            std::str::from_utf8(&message.payload).unwrap().parse().unwrap()
+        })
+        .collect()
+}
+
+/// Time is paused in these tests and goes on whenever nothing else happens, so this takes no time.
+async fn until(holds: impl Fn() -> bool) {
+    for _ in 0..100_000 {
+        if holds() {
+            return;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it never came to that");
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_are_pushed_in_order_to_those_who_want_them() {
+    for manner in [Manner::ReadsOne, Manner::ReadsOn] {
+        let stage = Stage::new(FilterConfig::default());
+        let (_, chatting) = stage.subscribed(manner).await;
+        let (other, silent) = stage.client(manner);
+        assert_eq!(stage.subscribe(other, PUBSUB, &["/other/1/x/proto"]).await, 200);
+        assert_eq!(stage.subscribe(other, "/waku/2/rs/42/1", &[CHAT]).await, 200);
+        for number in 0..300 {
+            stage.hear(number);
+        }
+        stage.settled(300).await;
+        assert_eq!(numbers(&chatting), (0..300).collect::<Vec<_>>(), "{manner:?}");
+        assert_eq!(silent.read().len(), 0);
+        assert_eq!(stage.counts(), [300, 0, 0, 0]);
+        assert_eq!(stage.metrics.queued_bytes.get(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_have_their_statuses() {
+    use SubscribeType::{Ping, Subscribe, Unsubscribe, UnsubscribeAll};
+    let stage = Stage::new(FilterConfig::default());
+    let peer = PeerId::random();
+    let many: Vec<String> = (0..101).map(|n| format!("/a/1/{n}/proto")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let long = "x".repeat(CONTENT_TOPIC_BYTES_MAX + 1);
+    let steps = [
+        (Ping, "", &[][..], 404),
+        (UnsubscribeAll, "", &[], 404),
+        (Unsubscribe, PUBSUB, &[CHAT], 404),
+        (Subscribe, "", &[CHAT], 400),
+        (Subscribe, PUBSUB, &[], 400),
+        (Subscribe, PUBSUB, &[""], 400),
+        (Subscribe, PUBSUB, &[&*long], 400),
+        (Subscribe, "/other/topic", &[CHAT], 400),
+        (Subscribe, PUBSUB, &many, 400),
+        (Ping, "", &[], 404),
+        (Subscribe, PUBSUB, &many[..100], 200),
+        (Subscribe, PUBSUB, &[CHAT], 200),
+        (Subscribe, PUBSUB, &[CHAT], 200),
+        (Ping, "", &[], 200),
+        (Unsubscribe, "", &[CHAT], 400),
+        (Unsubscribe, PUBSUB, &[], 400),
+        (Unsubscribe, PUBSUB, &["/not/1/there/proto"], 404),
+        (Unsubscribe, PUBSUB, &[CHAT], 200),
+        (Unsubscribe, PUBSUB, &many[..100], 200),
+        (Ping, "", &[], 404),
+        (Subscribe, PUBSUB, &[CHAT], 200),
+        (UnsubscribeAll, "", &[], 200),
+        (UnsubscribeAll, "", &[], 404),
+    ];
+    for (step, (kind, pubsub, topics, status)) in steps.into_iter().enumerate() {
+        assert_eq!(stage.ask_of(kind, peer, pubsub, topics).await, status, "step {step}: {kind:?}");
+    }
+    let unknown = SubscribeRequest { subscribe_type: 9, ..request(Ping, "", &[]) };
+    assert_eq!(stage.ask(peer, &unknown).await.status_code, 400);
+    assert_eq!(stage.metrics.removed_for(Removed::Unsubscribed), 2);
+    assert_eq!((stage.metrics.subscribers.get(), stage.metrics.criteria.get()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn unreadable_requests_are_answered() {
+    let stage = Stage::new(FilterConfig::default());
+    let answer = stage.filter.answer(PeerId::random(), Bytes::from_static(b"\xff\xff\xff")).await;
+    let response = SubscribeResponse::decode_length_delimited(&*answer.frame.unwrap()).unwrap();
+    assert_eq!((response.status_code, &*response.request_id), (400, "N/A"));
+    let often = stage.filter.answer_too_often(request(SubscribeType::Ping, "", &[]).encode_to_vec().into());
+    let response = SubscribeResponse::decode_length_delimited(&*often.frame.unwrap()).unwrap();
+    assert_eq!((response.status_code, &*response.request_id, often.status), (429, "id", 429));
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_are_answered_with_503_and_unserved_topics_with_400() {
+    let config = FilterConfig { subscribers_max: 1, criteria_per_peer_max: 2, ..FilterConfig::default() };
+    let stage =
+        Stage::with_rules(config, Rules { cluster_id: Some(42), shards: vec![0], ..Rules::default() });
+    let peer = PeerId::random();
+    assert_eq!(stage.subscribe(peer, PUBSUB, &["/a/1/1/x", "/a/1/2/x", "/a/1/3/x"]).await, 503);
+    assert_eq!(stage.subscribe(peer, PUBSUB, &["/a/1/1/x", "/a/1/2/x"]).await, 200);
+    assert_eq!(stage.subscribe(peer, PUBSUB, &["/a/1/3/x"]).await, 503);
+    assert_eq!(stage.subscribe(PeerId::random(), PUBSUB, &[CHAT]).await, 503);
+    for unserved in ["/waku/2/rs/42/1", "/waku/2/rs/1/0"] {
+        let answer = stage.ask(peer, &request(SubscribeType::Subscribe, unserved, &[CHAT])).await;
+        assert_eq!(answer.status_code, 400);
+        assert!(answer.status_desc.unwrap().contains("/waku/2/rs/42/"), "it says what is served");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn unsubscribing_stops_the_pushes() {
+    let stage = Stage::new(FilterConfig::default());
+    let (peer, client) = stage.subscribed(Manner::ReadsOn).await;
+    stage.subscribe(peer, PUBSUB, &["/other/1/x/proto"]).await;
+    stage.hear(1);
+    stage.settled(1).await;
+    assert_eq!(stage.ask_of(SubscribeType::Unsubscribe, peer, PUBSUB, &[CHAT]).await, 200);
+    stage.hear(2);
+    stage.filter.hear(&arrival("/other/1/x/proto", 3));
+    stage.settled(2).await;
+    assert_eq!(stage.ask_of(SubscribeType::UnsubscribeAll, peer, "", &[]).await, 200);
+    stage.filter.hear(&arrival("/other/1/x/proto", 4));
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(numbers(&client), [1, 3]);
+    assert!(!stage.filter.is_wanted(PUBSUB, CHAT));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_message_is_pushed_once() {
+    let stage = Stage::new(FilterConfig::default());
+    let (_, client) = stage.subscribed(Manner::ReadsOn).await;
+    for number in [1, 1, 2, 1] {
+        stage.hear(number);
+    }
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(numbers(&client), [1, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_subscriber_is_bounded_and_removed_while_others_go_on() {
+    let config = FilterConfig { queue_messages_max: 100, ..FilterConfig::default() };
+    let stage = Stage::new(config);
+    let (deaf_peer, deaf) = stage.subscribed(Manner::Deaf).await;
+    let (_, well) = stage.subscribed(Manner::ReadsOn).await;
+    for number in 0..500 {
+        stage.hear(number);
+        sleep(Duration::from_millis(20)).await;
+    }
+    until(|| well.read().len() == 500).await;
+    assert_eq!(numbers(&well), (0..500).collect::<Vec<_>>());
+    until(|| stage.metrics.removed_for(Removed::Failed) == 1).await;
+    assert_eq!(stage.ping(deaf_peer).await, 404);
+    assert_eq!((deaf.read().len(), stage.metrics.subscribers.get()), (0, 1));
+    stage.settled(1_000).await;
+    let [sent, dropped, failed, away] = stage.counts();
+    assert_eq!((sent, dropped + failed, away), (500, 500, 0));
+    assert!(dropped >= 350 && failed > 0, "{dropped} dropped, {failed} failed");
+    assert_eq!(stage.metrics.queued_bytes.get(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_that_takes_no_streams_is_removed_after_three_failures() {
+    let stage = Stage::new(FilterConfig::default());
+    let (peer, client) = stage.subscribed(Manner::Refuses).await;
+    for number in 0..2 {
+        stage.hear(number);
+        sleep(2 * FAILURE_PAUSE).await;
+    }
+    assert_eq!(stage.ping(peer).await, 200, "two failures are borne");
+    client.behave(Manner::ReadsOn);
+    stage.hear(2);
+    sleep(2 * FAILURE_PAUSE).await;
+    client.behave(Manner::Refuses);
+    for number in 3..5 {
+        stage.hear(number);
+        sleep(2 * FAILURE_PAUSE).await;
+    }
+    assert_eq!(stage.ping(peer).await, 200, "a success starts the count anew");
+    stage.hear(5);
+    sleep(2 * FAILURE_PAUSE).await;
+    assert_eq!(stage.ping(peer).await, 404);
+    assert_eq!((stage.metrics.removed_for(Removed::Failed), stage.counts()), (1, [1, 0, 5, 0]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_back_finds_the_subscription() {
+    let stage = Stage::new(FilterConfig::default());
+    let (peer, client) = stage.subscribed(Manner::ReadsOn).await;
+    let address: libp2p::Multiaddr = "/ip4/127.0.0.1/tcp/1".parse().unwrap();
+    for by_event in [true, false] {
+        client.connect(false);
+        stage.events.send(NodeEvent::Gone { peer }).unwrap();
+        sleep(Duration::from_secs(1)).await;
+        stage.hear(usize::from(by_event));
+        sleep(Duration::from_secs(200)).await;
+        client.connect(true);
+        if by_event {
+            stage.events.send(NodeEvent::Connected { peer, address: address.clone() }).unwrap();
+            sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(stage.ping(peer).await, 200);
+        stage.hear(10 + usize::from(by_event));
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(numbers(&client), [11, 10]);
+    assert_eq!(stage.counts(), [2, 0, 0, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn missed_events_are_made_up_for() {
+    let stage = Stage::new(FilterConfig::default());
+    let (peer, client) = stage.subscribed(Manner::ReadsOn).await;
+    client.connect(false);
+    // More events than are kept, none of them about this peer.
+    for _ in 0..20 {
+        stage.events.send(NodeEvent::Gone { peer: PeerId::random() }).unwrap();
+    }
+    sleep(Duration::from_secs(1)).await;
+    stage.hear(1);
+    assert_eq!(stage.counts(), [0, 0, 0, 1]);
+    client.connect(true);
+    for _ in 0..20 {
+        stage.events.send(NodeEvent::Gone { peer: PeerId::random() }).unwrap();
+    }
+    sleep(Duration::from_secs(1)).await;
+    stage.hear(2);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(numbers(&client), [2]);
+    assert_eq!(stage.ping(peer).await, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscription_expires_without_pings() {
+    let stage = Stage::new(FilterConfig { ttl_seconds: 300, ..FilterConfig::default() });
+    let (pinging, _) = stage.subscribed(Manner::ReadsOn).await;
+    let (silent, _) = stage.subscribed(Manner::ReadsOn).await;
+    for _ in 0..4 {
+        sleep(Duration::from_secs(70)).await;
+        assert_eq!(stage.ping(pinging).await, 200);
+    }
+    assert_eq!(stage.filter.subscriptions().len(), 2);
+    sleep(Duration::from_secs(21)).await;
+    assert_eq!(stage.ping(silent).await, 404, "whether or not the sweeper has been there");
+    sleep(Duration::from_secs(290)).await;
+    assert_eq!(stage.filter.subscriptions(), []);
+    assert_eq!(stage.metrics.removed_for(Removed::Expired), 2);
+    assert_eq!(stage.metrics.criteria.get(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_room_for_all_is_bounded() {
+    let stage = Stage::new(FilterConfig { queued_bytes_max: 100_000, ..FilterConfig::default() });
+    for _ in 0..20 {
+        stage.subscribed(Manner::Deaf).await;
+    }
+    for number in 0..10_000 {
+        stage.hear(number);
+        assert!(stage.metrics.queued_bytes.get() <= 100_000);
+    }
+    assert!(stage.metrics.queued_bytes.get() > 0);
+    assert!(stage.metrics.count_of(Pushed::Dropped) > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_tasks_end_with_the_filter() {
+    let stage = Stage::new(FilterConfig::default());
+    let (_, client) = stage.subscribed(Manner::ReadsOn).await;
+    stage.hear(1);
+    stage.settled(1).await;
+    let weak = Arc::downgrade(&client);
+    let Stage { filter, clients, .. } = stage;
+    drop((filter, client));
+    clients.by_id.lock().clear();
+    drop(clients);
+    until(|| weak.upgrade().is_none()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn subscriptions_are_listed() {
+    let stage = Stage::new(FilterConfig::default());
+    let peer = PeerId::random();
+    stage.subscribe(peer, PUBSUB, &["/b/1/x/proto", "/a/1/x/proto"]).await;
+    let criterion = |topic: &str| Criterion { pubsub_topic: PUBSUB.into(), content_topic: topic.into() };
+    let criteria = vec![criterion("/a/1/x/proto"), criterion("/b/1/x/proto")];
+    assert_eq!(stage.filter.subscriptions(), [Subscription { peer, criteria }]);
+}

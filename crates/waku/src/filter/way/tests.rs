@@ -1,0 +1,289 @@
+use std::{
+    pin::Pin,
+    task::{Context, Poll, Waker},
+};
+
+use parking_lot::Mutex;
+use prometheus_client::metrics::gauge::Gauge;
+
+use super::*;
+use crate::{filter::outbox::Room, live::Arrival};
+
+/// How a client treats the streams that it is pushed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// Reads one message and closes the stream, as go-waku does.
+    ReadsOne,
+    /// Reads on for as long as the stream lasts, as js-waku and nwaku do.
+    ReadsOn,
+    /// Takes no byte.
+    Deaf,
+    /// Opens no stream and breaks those that are open.
+    Refuses,
+}
+
+/// A client that notes what it is pushed.
+pub(crate) struct Client {
+    state: Mutex<State>,
+}
+
+struct State {
+    manner: Manner,
+    is_connected: bool,
+    /// Frames that were read, in order.
+    read: Vec<Vec<u8>>,
+    /// Frames on streams that were closed already.
+    lost: usize,
+    opened: usize,
+    open: usize,
+    open_max: usize,
+    /// Whether the next write breaks its stream.
+    breaks: bool,
+    waiting: Vec<Waker>,
+}
+
+impl Client {
+    pub(crate) fn new(manner: Manner) -> Arc<Self> {
+        let state = State {
+            manner,
+            is_connected: true,
+            read: Vec::new(),
+            lost: 0,
+            opened: 0,
+            open: 0,
+            open_max: 0,
+            breaks: false,
+            waiting: Vec::new(),
+        };
+        Arc::new(Self { state: Mutex::new(state) })
+    }
+
+    pub(crate) fn read(&self) -> Vec<Vec<u8>> {
+        self.state.lock().read.clone()
+    }
+
+    pub(crate) fn behave(&self, manner: Manner) {
+        let mut state = self.state.lock();
+        state.manner = manner;
+        state.waiting.drain(..).for_each(Waker::wake);
+    }
+
+    pub(crate) fn connect(&self, is_connected: bool) {
+        self.state.lock().is_connected = is_connected;
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.state.lock().is_connected
+    }
+
+    pub(crate) fn stream(self: &Arc<Self>) -> Result<Box<dyn PushStream>, OpenError> {
+        let mut state = self.state.lock();
+        if !state.is_connected {
+            return Err(OpenError::NotConnected);
+        }
+        if state.manner == Manner::Refuses {
+            return Err(OpenError::Broken("refused".to_owned()));
+        }
+        state.opened += 1;
+        state.open += 1;
+        state.open_max = state.open_max.max(state.open);
+        Ok(Box::new(Stream { client: self.clone(), messages: 0 }))
+    }
+}
+
+struct Stream {
+    client: Arc<Client>,
+    messages: usize,
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let client = self.client.clone();
+        let mut state = client.state.lock();
+        if std::mem::take(&mut state.breaks) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        match state.manner {
+            Manner::Deaf => {
+                state.waiting.push(cx.waker().clone());
+                return Poll::Pending;
+            }
+            Manner::Refuses => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+            Manner::ReadsOne if self.messages > 0 => state.lost += 1,
+            _ => state.read.push(bytes.to_vec()),
+        }
+        self.messages += 1;
+        state.waiting.drain(..).for_each(Waker::wake);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, _: &mut [u8]) -> Poll<io::Result<usize>> {
+        let mut state = self.client.state.lock();
+        if state.manner == Manner::ReadsOne && self.messages > 0 {
+            return Poll::Ready(Ok(0));
+        }
+        state.waiting.push(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.client.state.lock().open -= 1;
+    }
+}
+
+struct Alone(Arc<Client>);
+
+#[async_trait]
+impl Opener for Alone {
+    async fn open(&self, _: PeerId) -> Result<Box<dyn PushStream>, OpenError> {
+        self.0.stream()
+    }
+
+    fn reaches(&self, _: PeerId) -> bool {
+        self.0.is_connected()
+    }
+}
+
+fn way_to(client: &Arc<Client>) -> Way {
+    Way::new(PeerId::random(), Arc::new(Alone(client.clone())))
+}
+
+/// Frames with one message each: its number.
+fn frames(numbers: std::ops::Range<u32>) -> Vec<Arc<Frame>> {
+    let room = Room::new(1 << 20, Gauge::default());
+    let arrival = |number: u32| Arrival {
+        pubsub_topic: "/waku/2/rs/1/0".into(),
+        content_topic: "/a/1/b/proto".into(),
+        wire: number.to_be_bytes().to_vec().into(),
+    };
+    numbers.map(|number| room.frame(&arrival(number)).unwrap()).collect()
+}
+
+fn bytes_of(frames: &[Arc<Frame>]) -> Vec<Vec<u8>> {
+    frames.iter().map(|frame| frame.bytes().to_vec()).collect()
+}
+
+async fn push(way: &mut Way, frames: &[Arc<Frame>]) -> usize {
+    let mut sent = 0;
+    way.push(frames, &mut sent).await.unwrap();
+    sent
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_reads_on_keeps_one_stream() {
+    let client = Client::new(Manner::ReadsOn);
+    let mut way = way_to(&client);
+    let all = frames(0..200);
+    assert_eq!(push(&mut way, &all[..1]).await, 1);
+    tokio::time::sleep(WATCHED).await;
+    for batch in all[1..].chunks(8) {
+        assert_eq!(push(&mut way, batch).await, batch.len());
+    }
+    assert_eq!(client.read(), bytes_of(&all));
+    assert_eq!(client.state.lock().opened, 1);
+}
+
+/// js-waku refuses the 101st stream that it has not seen the end of.
+#[tokio::test(start_paused = true)]
+async fn a_burst_to_one_who_reads_on_takes_few_streams() {
+    let client = Client::new(Manner::ReadsOn);
+    let mut way = way_to(&client);
+    let all = frames(0..500);
+    assert_eq!(push(&mut way, &all).await, 500);
+    assert_eq!(client.read(), bytes_of(&all));
+    assert_eq!(client.state.lock().open_max, WATCHED_MAX);
+    tokio::time::sleep(WATCHED).await;
+    way.settle(Instant::now());
+    assert_eq!(client.state.lock().open, 1, "the others are given back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_reads_one_message_gets_each_on_a_stream_of_its_own() {
+    let client = Client::new(Manner::ReadsOne);
+    let mut way = way_to(&client);
+    let all = frames(0..300);
+    for batch in all.chunks(7) {
+        assert_eq!(push(&mut way, batch).await, batch.len());
+        tokio::time::sleep(WATCHED / 3).await;
+    }
+    assert_eq!(client.read(), bytes_of(&all));
+    assert_eq!(client.state.lock().opened, 300);
+    assert_eq!(client.state.lock().lost, 0);
+    way.settle(Instant::now());
+    assert_eq!(client.state.lock().open, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_to_one_who_reads_one_message_arrives() {
+    let client = Client::new(Manner::ReadsOne);
+    let mut way = way_to(&client);
+    let all = frames(0..100);
+    assert_eq!(push(&mut way, &all).await, 100);
+    assert_eq!(client.read(), bytes_of(&all));
+    assert_eq!(client.state.lock().lost, 0);
+}
+
+/// A slow client that closes late must not be taken for one who reads on again and again.
+#[tokio::test(start_paused = true)]
+async fn who_was_seen_to_read_one_message_keeps_no_stream() {
+    let client = Client::new(Manner::ReadsOne);
+    let mut way = way_to(&client);
+    let all = frames(0..3);
+    push(&mut way, &all[..1]).await;
+    way.settle(Instant::now());
+    client.behave(Manner::ReadsOn);
+    push(&mut way, &all[1..2]).await;
+    tokio::time::sleep(WATCHED).await;
+    push(&mut way, &all[2..]).await;
+    assert_eq!(client.state.lock().opened, 3);
+    way.forget();
+    push(&mut way, &all[..1]).await;
+    tokio::time::sleep(WATCHED).await;
+    push(&mut way, &all[..1]).await;
+    assert_eq!(client.state.lock().opened, 4, "after it came back it is watched anew");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_stream_loses_nothing() {
+    let client = Client::new(Manner::ReadsOn);
+    let mut way = way_to(&client);
+    let all = frames(0..20);
+    push(&mut way, &all[..1]).await;
+    tokio::time::sleep(WATCHED).await;
+    push(&mut way, &all[1..10]).await;
+    client.state.lock().breaks = true;
+    push(&mut way, &all[10..]).await;
+    assert_eq!(client.read(), bytes_of(&all));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_sent_before_a_failure_is_told() {
+    let client = Client::new(Manner::ReadsOn);
+    let mut way = way_to(&client);
+    let all = frames(0..10);
+    push(&mut way, &all[..2]).await;
+    tokio::time::sleep(WATCHED).await;
+    client.behave(Manner::Deaf);
+    let mut sent = 0;
+    let pushed = tokio::time::timeout(WATCHED, way.push(&all[2..], &mut sent)).await;
+    assert!(pushed.is_err() && sent == 0);
+    client.behave(Manner::ReadsOn);
+    assert_eq!(push(&mut way, &all[2..]).await, 8);
+    assert_eq!(client.read(), bytes_of(&all), "half a message on a kept stream would show here");
+    client.connect(false);
+    way.forget();
+    let error = way.push(&all, &mut 0).await.unwrap_err();
+    assert!(matches!(error, PushError::Open(OpenError::NotConnected)));
+}

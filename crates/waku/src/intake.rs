@@ -1,0 +1,246 @@
+//! The way in: every message that arrives, by whatever protocol, goes through here to the archive, the network and those
+//! who are here.
+//!
+//! What a client gives us (REST, lightpush) is archived first and then relayed, so that what is acknowledged is durable.
+//! What relay brings goes to the archive through a bounded queue of its own: a slow archive never holds up relay.
+
+mod handover;
+mod metrics;
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use libp2p::PeerId;
+use restante_archive::{Appended, Archive, Message};
+use restante_core::{Clock, ErrorKind};
+use restante_waku_wire::WakuMessageView;
+use tokio::time::timeout;
+
+pub use handover::HandoverConfig;
+pub use metrics::IntakeMetrics;
+
+use crate::{
+    live::{Arrival, Listener},
+    node::{Node, PublishError},
+    validate::{Invalid, Problem, Rules, validate},
+};
+use handover::Handover;
+use metrics::Refused;
+
+/// How long the node may take to put a message into its queues: whoever published it waits for that.
+const RELAY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What relay does with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Relay it on.
+    Accept,
+    /// Relay it not, and think less of the peer that sent it.
+    Reject,
+}
+
+/// What became of a message that a client has published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// To how many peers it was relayed.
+    pub relay_peers: usize,
+}
+
+/// Why a message that a client has published was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum IntakeError {
+    /// The message itself is wrong.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// The archive did not take it.
+    #[error("the archive did not take the message: {0}")]
+    Archive(restante_archive::Error),
+}
+
+/// The way in. Cloning gives another handle of the same.
+#[derive(Clone)]
+pub struct Intake {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    archive: Arc<dyn Archive>,
+    clock: Arc<dyn Clock>,
+    rules: Rules,
+    handover: Handover,
+    listeners: OnceLock<Vec<Arc<dyn Listener>>>,
+    node: OnceLock<Node>,
+    metrics: IntakeMetrics,
+}
+
+impl std::fmt::Debug for Intake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Intake").field("rules", &self.shared.rules).finish_non_exhaustive()
+    }
+}
+
+impl Intake {
+    /// A way into `archive`. Its queue is worked on by a task of the present runtime until [`Intake::close`].
+    pub fn new(
+        archive: Arc<dyn Archive>,
+        clock: Arc<dyn Clock>,
+        rules: Rules,
+        config: HandoverConfig,
+        metrics: IntakeMetrics,
+    ) -> Self {
+        let handover = Handover::start(archive.clone(), config, metrics.clone());
+        let (listeners, node) = (OnceLock::new(), OnceLock::new());
+        Self { shared: Arc::new(Shared { archive, clock, rules, handover, listeners, node, metrics }) }
+    }
+
+    /// Tells who hears of messages as they arrive, and by which node they are relayed. Called once, before messages come:
+    /// both need the intake themselves.
+    pub fn connect(&self, listeners: Vec<Arc<dyn Listener>>, node: Option<Node>) {
+        let is_first = self.shared.listeners.set(listeners).is_ok();
+        debug_assert!(is_first, "an intake is connected once");
+        if let Some(node) = node {
+            let _ = self.shared.node.set(node);
+        }
+    }
+
+    /// Which messages are taken.
+    pub fn rules(&self) -> &Rules {
+        &self.shared.rules
+    }
+
+    /// Takes a message that a client has published: it is archived (unless it is ephemeral), relayed and handed to those who
+    /// are here. When this returns the message is durable.
+    ///
+    /// # Errors
+    /// When the message is not valid, or the archive did not take it; then it was not relayed.
+    pub async fn publish(&self, pubsub_topic: &str, wire: Bytes) -> Result<Published, IntakeError> {
+        let shared = &*self.shared;
+        let message = validate(pubsub_topic, wire, shared.clock.now(), &shared.rules)?;
+        let arrival = arrival_of(&message);
+        let is_ephemeral = is_ephemeral(&message.body);
+        if !is_ephemeral {
+            self.append(message).await?;
+        }
+        self.tell(&arrival);
+        Ok(Published { relay_peers: self.relay(&arrival).await })
+    }
+
+    async fn append(&self, message: Message) -> Result<Vec<Appended>, IntakeError> {
+        self.shared.archive.append(vec![message]).await.map_err(IntakeError::Archive)
+    }
+
+    /// Sends a message on its way. Nobody to send it to is no error: whoever comes later finds it in the archive.
+    async fn relay(&self, arrival: &Arrival) -> usize {
+        let Some(node) = self.shared.node.get() else { return 0 };
+        let published = node.publish(&arrival.pubsub_topic, arrival.wire.clone());
+        match timeout(RELAY_TIMEOUT, published).await.unwrap_or(Err(PublishError::Busy)) {
+            Ok(peers) => peers,
+            Err(PublishError::NoPeers) => 0,
+            Err(error) => {
+                tracing::debug!(%error, "a published message was not relayed");
+                self.shared.metrics.unrelayed.inc();
+                0
+            }
+        }
+    }
+
+    /// Takes a message that relay has brought. Never waits.
+    ///
+    /// As nwaku does, messages with a timestamp that no archive takes are relayed and delivered all the same.
+    pub fn take_relayed(&self, _from: PeerId, pubsub_topic: &str, wire: Bytes) -> Verdict {
+        let shared = &*self.shared;
+        match validate(pubsub_topic, wire.clone(), shared.clock.now(), &shared.rules) {
+            Ok(message) => {
+                self.tell(&arrival_of(&message));
+                if !is_ephemeral(&message.body) {
+                    shared.handover.offer(message);
+                }
+                shared.metrics.relayed(None);
+                Verdict::Accept
+            }
+            Err(invalid) => self.take_unarchived(&invalid, pubsub_topic, wire),
+        }
+    }
+
+    fn take_unarchived(&self, invalid: &Invalid, pubsub_topic: &str, wire: Bytes) -> Verdict {
+        let refused = Refused::of(invalid);
+        self.shared.metrics.relayed(Some(refused));
+        if !refused.is_only_unarchived() {
+            return Verdict::Reject;
+        }
+        if let Ok(view) = WakuMessageView::parse(&wire) {
+            let content_topic = view.content_topic.into();
+            self.tell(&Arrival { pubsub_topic: pubsub_topic.into(), content_topic, wire: wire.clone() });
+        }
+        Verdict::Accept
+    }
+
+    /// Takes messages that another archive has kept and ours lacks: only their age is not looked at. Returns how many were
+    /// new when they are durable.
+    ///
+    /// # Errors
+    /// When the archive does not take them.
+    pub async fn take_kept(&self, messages: Vec<(String, Bytes)>) -> Result<usize, IntakeError> {
+        let rules = Rules { timestamp_window_seconds: 0, ..self.shared.rules.clone() };
+        let now = self.shared.clock.now();
+        let mut valid = Vec::with_capacity(messages.len());
+        for (pubsub_topic, wire) in messages {
+            match validate(&pubsub_topic, wire, now, &rules) {
+                Ok(message) if !is_ephemeral(&message.body) => valid.push(message),
+                Ok(_) => {}
+                Err(invalid) => tracing::debug!(%invalid, "a message of another archive was not taken"),
+            }
+        }
+        let appended = self.shared.archive.append(valid).await.map_err(IntakeError::Archive)?;
+        Ok(appended.iter().filter(|appended| **appended != Appended::Duplicate).count())
+    }
+
+    fn tell(&self, arrival: &Arrival) {
+        for listener in self.shared.listeners.get().into_iter().flatten() {
+            listener.hear(arrival);
+        }
+    }
+
+    /// Waits until the archive has what relay has brought. What comes later is dropped.
+    pub async fn close(&self) {
+        self.shared.handover.close().await;
+    }
+}
+
+impl IntakeError {
+    /// What kind of trouble it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Invalid(_) => ErrorKind::Invalid,
+            Self::Archive(error) => error.kind(),
+        }
+    }
+}
+
+fn arrival_of(message: &Message) -> Arrival {
+    Arrival {
+        pubsub_topic: message.channel.clone(),
+        content_topic: message.topic.clone(),
+        wire: message.body.clone(),
+    }
+}
+
+/// `14/WAKU2-MESSAGE`: ephemeral messages are not archived.
+fn is_ephemeral(wire: &[u8]) -> bool {
+    WakuMessageView::parse(wire).is_ok_and(|view| view.ephemeral == Some(true))
+}
+
+impl Refused {
+    fn of(invalid: &Invalid) -> Self {
+        match invalid.problem {
+            Problem::TooOld { .. } => Self::TooOld,
+            Problem::InFuture { .. } => Self::InFuture,
+            Problem::Missing if invalid.field == "timestamp" => Self::NoTimestamp,
+            Problem::TooLarge { .. } => Self::TooLarge,
+            _ => Self::Malformed,
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The bounded queue between relay and the archive's writer.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use restante_archive::{Archive, Message};
+use tokio::sync::Notify;
+use tracing::{debug, error, info, warn};
+
+use super::IntakeMetrics;
+
+/// Bounds of the queue between relay and the archive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandoverConfig {
+    /// Bytes of messages that wait at most, each counted with its topics and a fixed share.
+    pub bytes_max: usize,
+}
+
+impl Default for HandoverConfig {
+    fn default() -> Self {
+        Self { bytes_max: 64 << 20 }
+    }
+}
+
+/// What a waiting message takes beside its bytes.
+const MESSAGE_BYTES: usize = 256;
+/// One append takes so many messages and bytes at most: a commit of that size is as cheap as one gets.
+const BATCH_MESSAGES_MAX: usize = 1_000;
+const BATCH_BYTES_MAX: usize = 8 << 20;
+/// How long to wait before the archive is tried again: from the first to the last, doubling.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_LAST: Duration = Duration::from_secs(5);
+
+/// The relay's end of the queue.
+pub(crate) struct Handover {
+    queue: Arc<Queue>,
+}
+
+struct Queue {
+    waiting: Mutex<Waiting>,
+    /// Something was put in, or the queue was closed.
+    changed: Notify,
+    /// The worker has ended.
+    ended: Notify,
+    bytes_max: usize,
+    metrics: IntakeMetrics,
+}
+
+#[derive(Default)]
+struct Waiting {
+    messages: VecDeque<Message>,
+    bytes: usize,
+    is_dropping: bool,
+    is_closed: bool,
+    has_ended: bool,
+}
+
+impl Handover {
+    /// A queue, and a task that hands what is in it to `archive`.
+    pub(crate) fn start(archive: Arc<dyn Archive>, config: HandoverConfig, metrics: IntakeMetrics) -> Self {
+        let queue = Arc::new(Queue {
+            waiting: Mutex::default(),
+            changed: Notify::new(),
+            ended: Notify::new(),
+            bytes_max: config.bytes_max,
+            metrics,
+        });
+        tokio::spawn(work(queue.clone(), archive));
+        Self { queue }
+    }
+
+    /// Puts a message into the queue, or drops it when there is no room.
+    pub(crate) fn offer(&self, message: Message) {
+        let queue = &*self.queue;
+        let size = size_of(&message);
+        let mut waiting = queue.waiting.lock();
+        let has_room = !waiting.is_closed && waiting.bytes.saturating_add(size) <= queue.bytes_max;
+        let has_changed = waiting.is_dropping == has_room;
+        waiting.is_dropping = !has_room;
+        if has_room {
+            waiting.bytes += size;
+            waiting.messages.push_back(message);
+            queue.show(&waiting);
+        }
+        let is_closed = waiting.is_closed;
+        drop(waiting);
+        if has_room {
+            queue.changed.notify_one();
+        } else {
+            queue.metrics.handover_dropped.inc();
+        }
+        if has_changed && !has_room && !is_closed {
+            warn!(bytes_max = queue.bytes_max, "the archive is too slow for relay: messages are dropped");
+        }
+    }
+
+    /// Waits until the archive has taken what waits. What is offered from now on is dropped.
+    pub(crate) async fn close(&self) {
+        self.queue.waiting.lock().is_closed = true;
+        self.queue.changed.notify_one();
+        loop {
+            let ended = self.queue.ended.notified();
+            if self.queue.waiting.lock().has_ended {
+                return;
+            }
+            ended.await;
+        }
+    }
+}
+
+impl Drop for Handover {
+    /// Nobody can offer any more: the worker ends when it has handed over what waits.
+    fn drop(&mut self) {
+        self.queue.waiting.lock().is_closed = true;
+        self.queue.changed.notify_one();
+    }
+}
+
+fn size_of(message: &Message) -> usize {
+    message.body.len() + message.topic.len() + message.channel.len() + MESSAGE_BYTES
+}
+
+impl Queue {
+    /// The next batch; `None` when the queue is closed and empty.
+    async fn next_batch(&self) -> Option<Vec<Message>> {
+        loop {
+            {
+                let mut waiting = self.waiting.lock();
+                if !waiting.messages.is_empty() {
+                    return Some(self.take_batch(&mut waiting));
+                }
+                if waiting.is_closed {
+                    return None;
+                }
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    fn take_batch(&self, waiting: &mut Waiting) -> Vec<Message> {
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        while batch.len() < BATCH_MESSAGES_MAX && bytes < BATCH_BYTES_MAX {
+            let Some(message) = waiting.messages.pop_front() else { break };
+            bytes += size_of(&message);
+            batch.push(message);
+        }
+        batch
+    }
+
+    /// Makes room for others once a batch is durable or lost.
+    fn release(&self, batch: &[Message]) {
+        let mut waiting = self.waiting.lock();
+        let bytes: usize = batch.iter().map(size_of).sum();
+        waiting.bytes = waiting.bytes.saturating_sub(bytes);
+        self.show(&waiting);
+    }
+
+    fn show(&self, waiting: &Waiting) {
+        self.metrics.handover_messages.set(waiting.messages.len() as i64);
+        self.metrics.handover_bytes.set(waiting.bytes as i64);
+    }
+}
+
+/// Hands batch after batch to the archive. Load makes the batches larger by itself.
+async fn work(queue: Arc<Queue>, archive: Arc<dyn Archive>) {
+    while let Some(batch) = queue.next_batch().await {
+        store(&queue, &*archive, &batch).await;
+        queue.release(&batch);
+    }
+    queue.waiting.lock().has_ended = true;
+    queue.ended.notify_waiters();
+}
+
+/// Tries until the archive has the batch, or refuses it for good.
+async fn store(queue: &Queue, archive: &dyn Archive, batch: &[Message]) {
+    let mut pause = RETRY_FIRST;
+    let mut attempts = 0_u32;
+    loop {
+        attempts = attempts.saturating_add(1);
+        match archive.append(batch.to_vec()).await {
+            Ok(_) if attempts > 1 => return info!(attempts, "the archive takes relayed messages again"),
+            Ok(_) => return,
+            Err(error) if error.kind().is_transient() => match attempts {
+                1 => warn!(%error, "the archive does not take relayed messages: they wait"),
+                _ => debug!(%error, attempts, "the archive does not take relayed messages"),
+            },
+            Err(error) => {
+                queue.metrics.handover_failed.inc_by(batch.len() as u64);
+                return error!(%error, messages = batch.len(), "the archive refused relayed messages");
+            }
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RETRY_LAST);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use restante_archive::{Appended, Error, Page, Query};
+use restante_core::{ErrorKind, MessageHash, Timestamp};
+use tokio::sync::Semaphore;
+
+use super::*;
+
+/// An archive that takes a batch for each permit, after so many failures.
+struct Slow {
+    permits: Semaphore,
+    failures: AtomicUsize,
+    kind: ErrorKind,
+    batches: Mutex<Vec<Vec<Message>>>,
+}
+
+impl Slow {
+    fn new(permits: usize, failures: usize, kind: ErrorKind) -> Arc<Self> {
+        let (permits, failures) = (Semaphore::new(permits), AtomicUsize::new(failures));
+        Arc::new(Self { permits, failures, kind, batches: Mutex::default() })
+    }
+
+    fn stored(&self) -> Vec<u8> {
+        self.batches.lock().iter().flatten().map(|message| message.message_hash.0[0]).collect()
+    }
+}
+
+#[async_trait]
+impl Archive for Slow {
+    async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
+        let failures = self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+        if failures.is_ok() {
+            return Err(Error::new(self.kind, "a test's failure"));
+        }
+        self.permits.acquire().await.unwrap().forget();
+        let answers = vec![Appended::Stored; messages.len()];
+        self.batches.lock().push(messages);
+        Ok(answers)
+    }
+
+    async fn query(&self, _: &Query) -> Result<Page, Error> {
+        Ok(Page::default())
+    }
+}
+
+fn message(n: u8) -> Message {
+    Message {
+        message_hash: MessageHash([n; 32]),
+        channel: "/waku/2/rs/1/0".into(),
+        topic: "/toy/1/chat/proto".into(),
+        timestamp: Timestamp(i64::from(n)),
+        body: vec![n; 100].into(),
+    }
+}
+
+fn size() -> usize {
+    size_of(&message(0))
+}
+
+fn start(archive: &Arc<Slow>, messages_max: usize) -> (Handover, IntakeMetrics) {
+    let metrics = IntakeMetrics::default();
+    let config = HandoverConfig { bytes_max: messages_max * size() };
+    (Handover::start(archive.clone(), config, metrics.clone()), metrics)
+}
+
+/// Lets the worker go as far as it can.
+async fn settle() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn what_waits_is_bounded_and_drops_are_counted() {
+    let archive = Slow::new(0, 0, ErrorKind::Internal);
+    let (handover, metrics) = start(&archive, 3);
+    handover.offer(message(0));
+    settle().await; // the first is with the archive, which does not answer: it still takes its room
+    (1..=5).for_each(|n| handover.offer(message(n)));
+    assert_eq!(metrics.handover_dropped.get(), 3);
+    assert_eq!((metrics.handover_messages.get(), metrics.handover_bytes.get()), (2, 3 * size() as i64));
+
+    archive.permits.add_permits(9);
+    settle().await;
+    handover.offer(message(6));
+    handover.close().await;
+    assert_eq!(archive.stored(), [0, 1, 2, 6], "room came back, order was kept");
+    assert_eq!((metrics.handover_messages.get(), metrics.handover_bytes.get()), (0, 0));
+    assert_eq!(
+        archive.batches.lock().iter().map(Vec::len).collect::<Vec<_>>(),
+        [1, 2, 1],
+        "load makes batches"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_archive_that_is_away_is_asked_again() {
+    let archive = Slow::new(9, 4, ErrorKind::Unavailable);
+    let (handover, metrics) = start(&archive, 9);
+    handover.offer(message(1));
+    handover.close().await;
+    assert_eq!(archive.stored(), [1]);
+    assert_eq!(metrics.handover_failed.get() + metrics.handover_dropped.get(), 0);
+}
+
+#[tokio::test]
+async fn what_is_refused_for_good_is_counted_and_holds_up_nobody() {
+    let archive = Slow::new(9, 1, ErrorKind::Internal);
+    let (handover, metrics) = start(&archive, 9);
+    handover.offer(message(1));
+    settle().await;
+    handover.offer(message(2));
+    handover.close().await;
+    assert_eq!(archive.stored(), [2]);
+    assert_eq!(metrics.handover_failed.get(), 1);
+}
+
+#[tokio::test]
+async fn what_comes_after_closing_is_dropped() {
+    let archive = Slow::new(9, 0, ErrorKind::Internal);
+    let (handover, metrics) = start(&archive, 9);
+    handover.close().await;
+    handover.offer(message(1));
+    handover.close().await;
+    assert_eq!((archive.stored(), metrics.handover_dropped.get()), (Vec::new(), 1));
+}

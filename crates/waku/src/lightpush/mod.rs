@@ -1,0 +1,232 @@
+//! `19/WAKU2-LIGHTPUSH`, versions 3 and 2: a light node has a message published.
+//!
+//! Both versions give the message to the [`Intake`], as REST does. That a push succeeded means that the message is in the
+//! archive, and was handed to the filter's subscribers and to those relay peers that `relay_peer_count` tells. A server
+//! without relay peers therefore takes messages too: js clients that talk by it find them by filter and store. nwaku
+//! refuses them; whoever wants that sets [`LightPushConfig::relay_peers_min`]. Only an ephemeral message that nobody is
+//! there to get is refused in any case, because nothing would become of it.
+
+mod client;
+mod legacy;
+
+use std::{fmt, sync::Arc};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use libp2p::PeerId;
+use prost::Message;
+use restante_core::ErrorKind;
+use restante_waku_wire::{
+    WakuMessageView,
+    rpc::{
+        self,
+        light_push::{ID, LightPushRequest, LightPushResponse},
+    },
+};
+
+pub use client::{LightPushClient, LightPushError, PushedTo};
+
+use crate::{
+    filter::FilterService,
+    intake::{Intake, IntakeError},
+    node::Node,
+    service::{Answer, Service},
+    validate::{Invalid, Problem, autoshard, check_pubsub_topic},
+};
+use legacy::LegacyLightPush;
+
+/// The settings of lightpush.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LightPushConfig {
+    /// Take messages only while so many peers follow their pubsub topic by relay. With 0 a message is taken when it is
+    /// archived, whoever is there; nwaku refuses messages when it has no peer.
+    pub relay_peers_min: usize,
+}
+
+/// What a request may have beside its message.
+const REQUEST_EXTRA_BYTES: usize = 8 << 10;
+/// What stands for a request's id when the request can't be read, as in nwaku's answers.
+const NO_REQUEST_ID: &str = "N/A";
+
+/// What becomes of pushed messages, the same for both versions.
+#[derive(Clone)]
+pub struct LightPush {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: LightPushConfig,
+    intake: Intake,
+    node: Option<Node>,
+    filter: Option<Arc<FilterService>>,
+}
+
+impl fmt::Debug for LightPush {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LightPush").field("config", &self.shared.config).finish_non_exhaustive()
+    }
+}
+
+/// What a request comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Outcome {
+    status: u32,
+    text: String,
+    relay_peers: Option<usize>,
+}
+
+impl Outcome {
+    fn refused(status: u32, text: impl Into<String>) -> Self {
+        Self { status, text: text.into(), relay_peers: None }
+    }
+}
+
+/// The status of a message that is wrong.
+impl From<Invalid> for Outcome {
+    fn from(invalid: Invalid) -> Self {
+        let status = match invalid.problem {
+            Problem::TooLarge { .. } => 413,
+            Problem::NotServed(_) => 421,
+            _ => 400,
+        };
+        Self::refused(status, invalid.to_string())
+    }
+}
+
+/// What is said outside of an error inside.
+impl From<IntakeError> for Outcome {
+    fn from(error: IntakeError) -> Self {
+        let kind = error.kind();
+        match error {
+            IntakeError::Invalid(invalid) => invalid.into(),
+            IntakeError::Archive(error) if kind == ErrorKind::Invalid => {
+                Self::refused(400, error.to_string())
+            }
+            IntakeError::Archive(_) if kind.is_transient() => {
+                Self::refused(503, "the archive takes no messages now: try again later")
+            }
+            IntakeError::Archive(error) => {
+                tracing::error!(%error, "the archive refused a pushed message");
+                Self::refused(500, "the archive failed")
+            }
+        }
+    }
+}
+
+impl LightPush {
+    /// Publishes by `intake`. The node tells who follows a topic by relay, the filter who wants a message.
+    pub fn new(
+        config: LightPushConfig,
+        intake: Intake,
+        node: Option<Node>,
+        filter: Option<Arc<FilterService>>,
+    ) -> Self {
+        Self { shared: Arc::new(Shared { config, intake, node, filter }) }
+    }
+
+    /// Both versions.
+    pub fn services(&self) -> [Arc<dyn Service>; 2] {
+        [Arc::new(self.clone()), Arc::new(LegacyLightPush(self.clone()))]
+    }
+
+    /// A message somewhat above the limit is read, so that it can be answered with 413.
+    fn request_bytes_max(&self) -> usize {
+        let max_message_bytes = self.shared.intake.rules().max_message_bytes;
+        max_message_bytes.saturating_mul(2).saturating_add(REQUEST_EXTRA_BYTES)
+    }
+
+    async fn push(&self, pubsub_topic: Option<&str>, message: Option<Bytes>) -> Outcome {
+        match self.shared.publish(pubsub_topic, message).await {
+            Ok(relay_peers) => Outcome { status: 200, text: "OK".to_owned(), relay_peers: Some(relay_peers) },
+            Err(outcome) => outcome,
+        }
+    }
+}
+
+impl Shared {
+    async fn publish(&self, pubsub_topic: Option<&str>, message: Option<Bytes>) -> Result<usize, Outcome> {
+        let message = message.ok_or_else(|| Invalid::new("message", Problem::Missing))?;
+        // A copy, so that what else is in the request is not kept for as long as the message is.
+        let message = Bytes::copy_from_slice(&message);
+        let malformed = |error: &dyn ToString| Invalid::new("message", Problem::Malformed(error.to_string()));
+        let view = WakuMessageView::parse(&message).map_err(|error| malformed(&error))?;
+        let pubsub_topic = match pubsub_topic {
+            Some(topic) => topic.to_owned(),
+            None => autoshard(view.content_topic, self.intake.rules())?,
+        };
+        self.check_relay_peers(&pubsub_topic)?;
+        let is_wanted = self.is_wanted(&pubsub_topic, view.content_topic);
+        let is_kept = view.ephemeral != Some(true);
+        let published = self.intake.publish(&pubsub_topic, message.clone()).await?;
+        if !is_kept && !is_wanted && published.relay_peers == 0 {
+            return Err(nobody_there());
+        }
+        Ok(published.relay_peers)
+    }
+
+    /// Looked at before anything becomes of the message, so that whoever is refused can go to another node.
+    fn check_relay_peers(&self, pubsub_topic: &str) -> Result<(), Outcome> {
+        check_pubsub_topic(pubsub_topic, self.intake.rules())?;
+        if self.config.relay_peers_min == 0 {
+            return Ok(());
+        }
+        let peers = self.node.as_ref().map(Node::peers).unwrap_or_default();
+        let followers = peers.iter().filter(|peer| peer.topics.contains(pubsub_topic)).count();
+        if followers < self.config.relay_peers_min { Err(nobody_there()) } else { Ok(()) }
+    }
+
+    fn is_wanted(&self, pubsub_topic: &str, content_topic: &str) -> bool {
+        self.filter.as_ref().is_some_and(|filter| filter.is_wanted(pubsub_topic, content_topic))
+    }
+}
+
+/// The specification says 503; nwaku and js-waku mean by it a service that is not available, and say 505 for this.
+fn nobody_there() -> Outcome {
+    Outcome::refused(505, "there are not enough peers to relay the message to: try another node")
+}
+
+#[async_trait]
+impl Service for LightPush {
+    fn id(&self) -> &'static str {
+        ID
+    }
+
+    fn name(&self) -> &'static str {
+        "lightpush"
+    }
+
+    fn request_bytes_max(&self) -> usize {
+        Self::request_bytes_max(self)
+    }
+
+    async fn answer(&self, _peer: PeerId, request: Bytes) -> Answer {
+        let Ok(request) = LightPushRequest::decode(request) else {
+            return respond(NO_REQUEST_ID.to_owned(), Outcome::refused(400, "the request can't be read"));
+        };
+        let pubsub_topic = request.pubsub_topic.as_deref().filter(|topic| !topic.is_empty());
+        let outcome = self.push(pubsub_topic, request.message).await;
+        respond(request.request_id, outcome)
+    }
+
+    fn answer_too_often(&self, request: Bytes) -> Answer {
+        let request_id = LightPushRequest::decode(request).map(|request| request.request_id);
+        respond(request_id.unwrap_or_else(|_| NO_REQUEST_ID.to_owned()), too_often())
+    }
+}
+
+fn too_often() -> Outcome {
+    Outcome::refused(429, "too many requests: try again later")
+}
+
+fn respond(request_id: String, outcome: Outcome) -> Answer {
+    let response = LightPushResponse {
+        request_id,
+        status_code: outcome.status,
+        status_desc: Some(outcome.text),
+        relay_peer_count: outcome.relay_peers.map(|peers| u32::try_from(peers).unwrap_or(u32::MAX)),
+    };
+    Answer::new(outcome.status, rpc::frame(&response))
+}
+
+#[cfg(test)]
+mod tests;

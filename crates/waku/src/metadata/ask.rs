@@ -1,0 +1,109 @@
+//! Asks each peer for its cluster, and takes leave of those of another.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use libp2p::PeerId;
+use parking_lot::Mutex;
+use prost::Message;
+use restante_waku_wire::rpc::{self, metadata::Metadata};
+use tokio::{task::JoinSet, time::timeout};
+use tracing::{debug, warn};
+
+use super::{Whereabouts, metrics::Heard, metrics::MetadataMetrics, note};
+use crate::newcomers::Newcomers;
+
+/// Peers that are asked at once: enough that a thousand that connect together are through in seconds.
+const ASKED_AT_ONCE_MAX: usize = 32;
+/// How long a peer may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest answer of a peer: all shards of a cluster, in both fields.
+const ANSWER_BYTES_MAX: usize = 8 << 10;
+/// The most static peers that are remembered as being of another cluster.
+const WARNED_MAX: usize = 1_024;
+
+/// Asks peers until it is dropped. A node that has no cluster asks nobody: it is at home everywhere, and learns where its
+/// peers are when they ask.
+pub(crate) async fn keep_asking(
+    whereabouts: Whereabouts,
+    mut newcomers: Newcomers,
+    metrics: MetadataMetrics,
+) {
+    let Some(cluster_id) = whereabouts.cluster_id else { return };
+    let asker = Arc::new(Asker { whereabouts, cluster_id, metrics, warned: Mutex::default() });
+    let mut asked = JoinSet::new();
+    loop {
+        if asked.len() >= ASKED_AT_ONCE_MAX {
+            asked.join_next().await;
+        }
+        tokio::select! {
+            newcomer = newcomers.next() => match newcomer {
+                Some(peer) => { asked.spawn(Arc::clone(&asker).meet(peer)); }
+                None => return,
+            },
+            Some(_) = asked.join_next() => {}
+        }
+    }
+}
+
+struct Asker {
+    whereabouts: Whereabouts,
+    cluster_id: u16,
+    metrics: MetadataMetrics,
+    warned: Mutex<HashSet<PeerId>>,
+}
+
+impl Asker {
+    async fn meet(self: Arc<Self>, peer: PeerId) {
+        let Some(metadata) = self.ask(peer).await else {
+            self.metrics.heard(Heard::NoAnswer);
+            return;
+        };
+        note(&self.whereabouts.node, peer, &metadata);
+        let heard = match metadata.cluster_id {
+            Some(theirs) if theirs == u32::from(self.cluster_id) => Heard::SameCluster,
+            Some(_) => Heard::OtherCluster,
+            None => Heard::NoCluster,
+        };
+        self.metrics.heard(heard);
+        if heard != Heard::SameCluster {
+            self.take_leave(peer, metadata.cluster_id).await;
+        }
+    }
+
+    /// What the peer says; `None` when it says nothing that can be read.
+    async fn ask(&self, peer: PeerId) -> Option<Metadata> {
+        let node = &self.whereabouts.node;
+        let known = node.peer(peer)?; // gone meanwhile
+        let request = rpc::frame(&self.whereabouts.told_to(known.cluster_id, &known.shards));
+        let answer = node.ask(peer, rpc::metadata::ID, &request, ANSWER_BYTES_MAX);
+        match timeout(ANSWER_TIMEOUT, answer).await {
+            Ok(Ok(answer)) => Metadata::decode(answer).ok(),
+            Ok(Err(error)) => {
+                debug!(%peer, %error, "peer did not tell its cluster");
+                None
+            }
+            Err(_) => {
+                debug!(%peer, "peer did not tell its cluster in time");
+                None
+            }
+        }
+    }
+
+    /// As nwaku and go-waku do: messages of another cluster are of no use here, nor ours there.
+    async fn take_leave(&self, peer: PeerId, theirs: Option<u32>) {
+        let node = &self.whereabouts.node;
+        let ours = self.cluster_id;
+        let is_static = node.peer(peer).is_some_and(|peer| peer.is_static);
+        if is_static && self.is_first_warning(peer) {
+            warn!(%peer, ours, ?theirs, "static peer is of another cluster: disconnected from it, and will be again");
+        } else {
+            debug!(%peer, ours, ?theirs, "peer is of another cluster: disconnected from it");
+        }
+        node.disconnect(peer).await;
+    }
+
+    fn is_first_warning(&self, peer: PeerId) -> bool {
+        let mut warned = self.warned.lock();
+        warned.len() < WARNED_MAX && warned.insert(peer)
+    }
+}

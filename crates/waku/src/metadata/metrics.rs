@@ -1,0 +1,57 @@
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family},
+    registry::Registry,
+};
+
+/// What asking peers for their cluster counts.
+#[derive(Clone, Debug, Default)]
+pub struct MetadataMetrics {
+    answers: Family<AnswerLabels, Counter>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AnswerLabels {
+    result: &'static str,
+}
+
+/// What a peer said of its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// It is on ours.
+    SameCluster,
+    /// It is on another: it was disconnected.
+    OtherCluster,
+    /// It named none: it was disconnected.
+    NoCluster,
+    /// It did not answer, or not so that it can be read.
+    NoAnswer,
+}
+
+impl Heard {
+    /// As the value of the label `result`.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::SameCluster => "same_cluster",
+            Self::OtherCluster => "other_cluster",
+            Self::NoCluster => "no_cluster",
+            Self::NoAnswer => "no_answer",
+        }
+    }
+}
+
+impl MetadataMetrics {
+    pub(super) fn heard(&self, result: Heard) {
+        self.answers.get_or_create(&AnswerLabels { result: result.as_str() }).inc();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn count(&self, result: Heard) -> u64 {
+        self.answers.get_or_create(&AnswerLabels { result: result.as_str() }).get()
+    }
+
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        let what = "Peers that were asked for their cluster, by what they said";
+        registry.register("metadata_answers", what, self.answers.clone());
+    }
+}

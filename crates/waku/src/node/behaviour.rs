@@ -1,0 +1,46 @@
+//! What a node does on its connections.
+
+use libp2p::{
+    connection_limits::{self, ConnectionLimits},
+    identify, ping,
+    swarm::{NetworkBehaviour, behaviour::toggle::Toggle},
+};
+
+use super::{NodeConfig, NodeError, NodeLimits, relay, streams};
+
+/// The version of libp2p's own protocols that nodes tell each other.
+const PROTOCOL_VERSION: &str = "/ipfs/0.1.0";
+/// Beyond its limit a node takes some connections for as long as it needs to close an idle one.
+const CONNECTIONS_SPARE: u32 = 64;
+
+#[derive(NetworkBehaviour)]
+pub(crate) struct Behaviour {
+    limits: connection_limits::Behaviour,
+    pub(crate) streams: streams::Behaviour,
+    pub(crate) relay: Toggle<relay::Relay>,
+    identify: identify::Behaviour,
+    ping: ping::Behaviour,
+}
+
+impl Behaviour {
+    pub(crate) fn new(config: &NodeConfig, streams: streams::Behaviour) -> Result<Self, NodeError> {
+        let relay = config.relay.as_ref().map(|_| relay::build(config.max_message_bytes)).transpose()?;
+        let identify = identify::Config::new(PROTOCOL_VERSION.to_owned(), config.key.public())
+            .with_agent_version(config.agent.clone());
+        Ok(Self {
+            limits: connection_limits::Behaviour::new(connection_limits_of(&config.limits)),
+            streams,
+            relay: relay.into(),
+            identify: identify::Behaviour::new(identify),
+            ping: ping::Behaviour::default(),
+        })
+    }
+}
+
+fn connection_limits_of(limits: &NodeLimits) -> ConnectionLimits {
+    ConnectionLimits::default()
+        .with_max_pending_incoming(Some(limits.handshakes_max))
+        .with_max_pending_outgoing(Some(limits.handshakes_max))
+        .with_max_established(Some(limits.connections_max.saturating_add(CONNECTIONS_SPARE)))
+        .with_max_established_per_peer(Some(limits.connections_per_peer_max))
+}

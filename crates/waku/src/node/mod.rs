@@ -1,0 +1,418 @@
+//! A node of the Waku network: its connections, its relay, and the streams on which peers ask each other.
+//!
+//! One task, the swarm's, drives connections and relay; each request is answered by a task of its own. [`Node`] is the handle
+//! by which everybody else reaches it.
+
+mod behaviour;
+mod events;
+mod key;
+mod lanes;
+mod metrics;
+mod peers;
+mod relay;
+mod statics;
+mod streams;
+mod swarm;
+mod transport;
+
+use std::{
+    fmt,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use libp2p::{Multiaddr, PeerId, Stream, identity::Keypair};
+use parking_lot::RwLock;
+use tokio::sync::{broadcast, mpsc, oneshot};
+
+pub use events::NodeEvent;
+pub use key::{KeyError, load_or_create as load_key, parse as parse_key};
+pub use metrics::NodeMetrics;
+pub use peers::{Direction, PeerInfo};
+pub use streams::OpenError;
+pub use swarm::Unstarted;
+
+use peers::Peers;
+use streams::Streams;
+
+/// Commands that wait for the swarm's task at most; who gives more waits.
+const COMMANDS_MAX: usize = 1_024;
+/// Events that a slow listener may fall behind by before it misses some.
+const EVENTS_MAX: usize = 1_024;
+
+/// The settings of a node.
+#[derive(Clone)]
+pub struct NodeConfig {
+    /// Who the node is.
+    pub key: Keypair,
+    /// Where it listens: `/ip4/127.0.0.1/tcp/60000`, `/ip4/127.0.0.1/tcp/8000/ws`, `/ip4/0.0.0.0/tcp/8443/tls/ws`.
+    pub listen: Vec<Multiaddr>,
+    /// The certificate of secure WebSockets.
+    pub tls: Option<TlsFiles>,
+    /// Addresses by which peers reach this node from outside.
+    pub external_addresses: Vec<Multiaddr>,
+    /// Peers to which a connection is always held, each with its peer id.
+    pub static_peers: Vec<Multiaddr>,
+    /// Relay on these pubsub topics; `None` is a node without relay.
+    pub relay: Option<Vec<String>>,
+    /// The longest message, as on the wire.
+    pub max_message_bytes: usize,
+    /// What one peer, and all of them, may take.
+    pub limits: NodeLimits,
+    /// How the node names itself to others.
+    pub agent: String,
+}
+
+impl fmt::Debug for NodeConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeConfig").field("listen", &self.listen).finish_non_exhaustive()
+    }
+}
+
+/// A certificate chain and its key, both as PEM files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate and those that vouch for it.
+    pub certificate: PathBuf,
+    /// The certificate's private key.
+    pub key: PathBuf,
+}
+
+/// What peers may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeLimits {
+    /// Connections at once. One more takes the place of the one that has been idle for longest.
+    pub connections_max: u32,
+    /// Connections of one peer.
+    pub connections_per_peer_max: u32,
+    /// Connections that have not told who they are yet.
+    pub handshakes_max: u32,
+    /// Streams that one connection may have open at once.
+    pub streams_per_connection_max: usize,
+    /// Requests that are answered at once over all connections.
+    pub requests_max: usize,
+    /// How long a handshake may take.
+    pub handshake_timeout: Duration,
+    /// How long a request may take from its first byte to its last, and how long a peer may read nothing of an answer.
+    pub request_timeout: Duration,
+    /// How long a connection, or a stream that was opened ahead, may be idle.
+    pub idle_timeout: Duration,
+}
+
+impl Default for NodeLimits {
+    fn default() -> Self {
+        Self {
+            connections_max: 1_000,
+            connections_per_peer_max: 8,
+            handshakes_max: 256,
+            streams_per_connection_max: 64,
+            requests_max: 512,
+            handshake_timeout: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(20),
+            idle_timeout: Duration::from_secs(600),
+        }
+    }
+}
+
+/// Why a node could not be made or started.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// A setting can't be used.
+    #[error("{0}")]
+    Config(String),
+    /// An address can't be listened on.
+    #[error("can't listen on {address}: {reason}")]
+    Listen {
+        /// The address.
+        address: Multiaddr,
+        /// What the system said.
+        reason: String,
+    },
+}
+
+/// Why a message was not relayed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PublishError {
+    /// Nobody who follows the topic is connected.
+    #[error("no peer follows the pubsub topic")]
+    NoPeers,
+    /// The same message was published before.
+    #[error("the same message was relayed before")]
+    Duplicate,
+    /// The queues to all peers are full.
+    #[error("the queues to all peers are full: try again later")]
+    Busy,
+    /// It is larger than the network takes.
+    #[error("the message is too large to be relayed")]
+    TooLarge,
+    /// This node does not relay.
+    #[error("this node does not relay")]
+    NoRelay,
+    /// The node has been closed.
+    #[error("the node is closed")]
+    Closed,
+}
+
+/// Why a peer could not be reached.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// The address names no peer or can't be dialled.
+    #[error("not an address of a peer: {0}")]
+    Address(String),
+    /// Nobody answered, or not as that peer.
+    #[error("can't connect to the peer: {0}")]
+    Failed(String),
+    /// The node has been closed.
+    #[error("the node is closed")]
+    Closed,
+}
+
+/// Why a peer did not answer a request.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// No stream could be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The stream broke.
+    #[error("the stream to the peer broke: {0}")]
+    Io(#[from] std::io::Error),
+    /// It took too long.
+    #[error("the peer did not answer in time")]
+    TimedOut,
+    /// It would be longer than is taken.
+    #[error("the answer is longer than {0} bytes")]
+    TooLong(usize),
+}
+
+/// What is asked of the swarm's task.
+enum Command {
+    Publish { topic: String, wire: Bytes, reply: oneshot::Sender<Result<usize, PublishError>> },
+    Subscribe { topic: String, reply: oneshot::Sender<bool> },
+    Unsubscribe { topic: String, reply: oneshot::Sender<bool> },
+    Connect { address: Multiaddr, reply: oneshot::Sender<Result<PeerId, ConnectError>> },
+    Disconnect { peer: PeerId },
+    Close { reply: oneshot::Sender<()> },
+}
+
+/// A handle of a node. Cloning gives another of the same.
+#[derive(Clone)]
+pub struct Node {
+    shared: Arc<Shared>,
+    commands: mpsc::Sender<Command>,
+}
+
+struct Shared {
+    peer_id: PeerId,
+    key: Keypair,
+    external: Vec<Multiaddr>,
+    listening: RwLock<Vec<Multiaddr>>,
+    topics: RwLock<Vec<String>>,
+    peers: Peers,
+    streams: Streams,
+    events: broadcast::Sender<NodeEvent>,
+    is_relay: bool,
+    request_timeout: Duration,
+    enr: OnceLock<String>,
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node").field("peer_id", &self.shared.peer_id).finish_non_exhaustive()
+    }
+}
+
+impl Node {
+    /// A node, and what starts it. The handle may be given to services before the node runs.
+    ///
+    /// # Errors
+    /// When a setting can't be used.
+    pub fn new(config: NodeConfig, metrics: NodeMetrics) -> Result<(Self, Unstarted), NodeError> {
+        let (commands, received) = mpsc::channel(COMMANDS_MAX);
+        let shared = Arc::new(Shared {
+            peer_id: config.key.public().to_peer_id(),
+            key: config.key.clone(),
+            external: config.external_addresses.clone(),
+            listening: RwLock::default(),
+            topics: RwLock::default(),
+            peers: Peers::default(),
+            streams: Streams::new(config.limits, metrics.clone()),
+            events: broadcast::channel(EVENTS_MAX).0,
+            is_relay: config.relay.is_some(),
+            request_timeout: config.limits.request_timeout,
+            enr: OnceLock::new(),
+        });
+        let node = Self { shared, commands };
+        let unstarted = Unstarted::new(node.clone(), config, metrics, received)?;
+        Ok((node, unstarted))
+    }
+
+    /// Who the node is.
+    pub fn peer_id(&self) -> PeerId {
+        self.shared.peer_id
+    }
+
+    /// The node's key, to sign what the node says of itself.
+    pub fn key(&self) -> &Keypair {
+        &self.shared.key
+    }
+
+    /// Where peers reach the node: the external addresses, then those that it listens on, each with the peer id.
+    pub fn addresses(&self) -> Vec<Multiaddr> {
+        let listening = self.shared.listening.read().clone();
+        let all = self.shared.external.iter().cloned().chain(listening);
+        all.map(|address| with_peer_id(address, self.shared.peer_id)).collect()
+    }
+
+    fn note_listening(&self, address: Multiaddr) {
+        let mut listening = self.shared.listening.write();
+        if !listening.contains(&address) {
+            listening.push(address);
+        }
+    }
+
+    fn forget_listening(&self, address: &Multiaddr) {
+        self.shared.listening.write().retain(|known| known != address);
+    }
+
+    /// The node's own signed record as a text `enr:...`, once it is known.
+    pub fn enr(&self) -> Option<&str> {
+        self.shared.enr.get().map(String::as_str)
+    }
+
+    /// Tells the node its own signed record.
+    pub(crate) fn set_enr(&self, enr: String) {
+        let _ = self.shared.enr.set(enr);
+    }
+
+    /// Whether the node relays.
+    pub fn is_relay(&self) -> bool {
+        self.shared.is_relay
+    }
+
+    /// The pubsub topics that the node relays.
+    pub fn topics(&self) -> Vec<String> {
+        self.shared.topics.read().clone()
+    }
+
+    /// Sends a message to those who follow a pubsub topic, and returns how many peers it was sent to.
+    ///
+    /// # Errors
+    /// See [`PublishError`].
+    pub async fn publish(&self, topic: &str, wire: Bytes) -> Result<usize, PublishError> {
+        if !self.is_relay() {
+            return Err(PublishError::NoRelay);
+        }
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Publish { topic: topic.to_owned(), wire, reply };
+        self.commands.send(command).await.map_err(|_| PublishError::Closed)?;
+        answer.await.map_err(|_| PublishError::Closed)?
+    }
+
+    /// Begins to relay a pubsub topic; false when it was relayed already or the node does not relay.
+    pub async fn subscribe(&self, topic: &str) -> bool {
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Subscribe { topic: topic.to_owned(), reply };
+        self.commands.send(command).await.is_ok() && answer.await.unwrap_or(false)
+    }
+
+    /// Ends to relay a pubsub topic; false when it was not relayed.
+    pub async fn unsubscribe(&self, topic: &str) -> bool {
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Unsubscribe { topic: topic.to_owned(), reply };
+        self.commands.send(command).await.is_ok() && answer.await.unwrap_or(false)
+    }
+
+    /// Connects to a peer, unless it is connected already. The address ends with `/p2p/<peer id>`.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub async fn connect(&self, address: Multiaddr) -> Result<PeerId, ConnectError> {
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Connect { address, reply };
+        self.commands.send(command).await.map_err(|_| ConnectError::Closed)?;
+        answer.await.map_err(|_| ConnectError::Closed)?
+    }
+
+    /// Closes the connections to a peer.
+    pub async fn disconnect(&self, peer: PeerId) {
+        let _ = self.commands.send(Command::Disconnect { peer }).await;
+    }
+
+    /// The connected peers.
+    pub fn peers(&self) -> Vec<PeerInfo> {
+        self.shared.peers.all()
+    }
+
+    /// What is known of a connected peer.
+    pub fn peer(&self, peer: PeerId) -> Option<PeerInfo> {
+        self.shared.peers.get(peer)
+    }
+
+    /// Remembers what a connected peer said of itself.
+    pub(crate) fn note_metadata(&self, peer: PeerId, cluster_id: Option<u32>, shards: Vec<u32>) {
+        self.shared.peers.note_metadata(peer, cluster_id, shards);
+    }
+
+    /// What happens from now on.
+    pub fn events(&self) -> broadcast::Receiver<NodeEvent> {
+        self.shared.events.subscribe()
+    }
+
+    /// Opens a stream to a connected peer.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub async fn open(&self, peer: PeerId, protocol: &'static str) -> Result<Stream, OpenError> {
+        self.shared.streams.open(peer, protocol).await
+    }
+
+    /// Asks a connected peer: writes `frame` (a request behind its length), and returns the answer without its length.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn ask(
+        &self,
+        peer: PeerId,
+        protocol: &'static str,
+        frame: &[u8],
+        answer_bytes_max: usize,
+    ) -> Result<Bytes, AskError> {
+        let asked = streams::ask(self, peer, protocol, frame, answer_bytes_max);
+        tokio::time::timeout(self.shared.request_timeout, asked).await.map_err(|_| AskError::TimedOut)?
+    }
+
+    /// Tells a connected peer something that is not answered: writes `frame` and closes the stream.
+    ///
+    /// # Errors
+    /// See [`AskError`].
+    pub async fn tell(&self, peer: PeerId, protocol: &'static str, frame: &[u8]) -> Result<(), AskError> {
+        let told = streams::tell(self, peer, protocol, frame);
+        tokio::time::timeout(self.shared.request_timeout, told).await.map_err(|_| AskError::TimedOut)?
+    }
+
+    /// Closes all connections and ends the swarm's task.
+    pub async fn close(&self) {
+        let (reply, answer) = oneshot::channel();
+        if self.commands.send(Command::Close { reply }).await.is_ok() {
+            let _ = answer.await;
+        }
+    }
+}
+
+/// The address with the peer id at its end.
+pub(crate) fn with_peer_id(address: Multiaddr, peer: PeerId) -> Multiaddr {
+    address.clone().with_p2p(peer).unwrap_or(address)
+}
+
+/// The peer that an address names.
+pub fn peer_of(address: &Multiaddr) -> Option<PeerId> {
+    address.iter().find_map(|part| match part {
+        libp2p::multiaddr::Protocol::P2p(peer) => Some(peer),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+//! Peers to which a connection is always held.
+
+use std::{collections::HashMap, time::Duration};
+
+use libp2p::{Multiaddr, PeerId};
+use tokio::time::Instant;
+
+use super::peer_of;
+
+/// How long to wait before a peer is dialled again: from the first to the last, doubling.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_LAST: Duration = Duration::from_secs(60);
+/// A connection that did not last so long counts as a dial that failed: one of the two may not want the other.
+const STEADY: Duration = Duration::from_secs(30);
+
+/// The static peers and when each is to be dialled.
+#[derive(Debug, Default)]
+pub(crate) struct Statics {
+    by_id: HashMap<PeerId, Static>,
+}
+
+#[derive(Debug)]
+struct Static {
+    addresses: Vec<Multiaddr>,
+    /// Which address is next.
+    turn: usize,
+    failures: u32,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Connected(Instant),
+    Dialling,
+    /// To be dialled then; at once when there is no time.
+    Waiting(Option<Instant>),
+}
+
+impl Statics {
+    /// Several addresses of one peer are tried in turn.
+    pub(crate) fn new(addresses: &[Multiaddr]) -> Self {
+        let mut statics = Self::default();
+        for address in addresses {
+            let Some(peer) = peer_of(address) else { continue };
+            let fresh =
+                || Static { addresses: Vec::new(), turn: 0, failures: 0, state: State::Waiting(None) };
+            statics.by_id.entry(peer).or_insert_with(fresh).addresses.push(address.clone());
+        }
+        statics
+    }
+
+    pub(crate) fn contains(&self, peer: PeerId) -> bool {
+        self.by_id.contains_key(&peer)
+    }
+
+    /// The peers that are to be dialled now. They count as being dialled from now on.
+    pub(crate) fn due(&mut self, now: Instant) -> Vec<(PeerId, Multiaddr)> {
+        let mut due = Vec::new();
+        for (peer, one) in &mut self.by_id {
+            let is_due = matches!(one.state, State::Waiting(at) if at.is_none_or(|at| at <= now));
+            let address = one.addresses.get(one.turn % one.addresses.len().max(1));
+            if let Some(address) = address.filter(|_| is_due) {
+                due.push((*peer, address.clone()));
+                one.turn = one.turn.wrapping_add(1);
+                one.state = State::Dialling;
+            }
+        }
+        due
+    }
+
+    pub(crate) fn connected(&mut self, peer: PeerId, now: Instant) {
+        if let Some(one) = self.by_id.get_mut(&peer) {
+            one.state = State::Connected(now);
+        }
+    }
+
+    /// A connection to a peer ended: it is dialled again, soon if the connection was a lasting one. Returns whether it was
+    /// one, or the first.
+    pub(crate) fn gone(&mut self, peer: PeerId, now: Instant) -> bool {
+        let Some(one) = self.by_id.get_mut(&peer) else { return false };
+        let was_steady = matches!(one.state, State::Connected(since) if now.duration_since(since) >= STEADY);
+        if was_steady {
+            one.failures = 0;
+        }
+        self.failed(peer, now)
+    }
+
+    /// A dial failed: the next is later. Returns whether this is the first time since a lasting connection.
+    pub(crate) fn failed(&mut self, peer: PeerId, now: Instant) -> bool {
+        let Some(one) = self.by_id.get_mut(&peer) else { return false };
+        let pause = RETRY_FIRST.saturating_mul(1 << one.failures.min(10)).min(RETRY_LAST);
+        one.state = State::Waiting(Some(now + pause));
+        one.failures = one.failures.saturating_add(1);
+        one.failures == 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(port: u16, peer: PeerId) -> Multiaddr {
+        format!("/ip4/127.0.0.1/tcp/{port}/p2p/{peer}").parse().unwrap()
+    }
+
+    #[test]
+    fn a_peer_that_is_away_is_dialled_more_and_more_rarely() {
+        let peer = PeerId::random();
+        let mut statics = Statics::new(&[address(1, peer), address(2, peer)]);
+        let mut now = Instant::now();
+        assert_eq!(statics.due(now), [(peer, address(1, peer))]);
+        assert_eq!(statics.due(now), [], "it is being dialled");
+        assert!(statics.failed(peer, now), "the first failure is told");
+        assert_eq!(statics.due(now), []);
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            let begun = now;
+            while statics.due(now).is_empty() {
+                now += Duration::from_millis(500);
+            }
+            pauses.push((now - begun).as_secs());
+            assert!(!statics.failed(peer, now), "further failures are not told");
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+        statics.connected(peer, now);
+        assert_eq!(statics.due(now + RETRY_LAST * 9), []);
+        statics.gone(peer, now + RETRY_FIRST);
+        assert_eq!(
+            statics.due(now + RETRY_LAST),
+            [],
+            "it hung up at once: that is no better than not answering"
+        );
+        now += RETRY_LAST * 2;
+        assert_eq!(statics.due(now).len(), 1);
+        statics.connected(peer, now);
+        now += STEADY;
+        statics.gone(peer, now);
+        assert_eq!(statics.due(now + RETRY_FIRST).len(), 1, "a lasting connection is soon sought again");
+    }
+
+    #[test]
+    fn other_peers_are_left_alone() {
+        let mut statics = Statics::new(&[]);
+        let stranger = PeerId::random();
+        statics.connected(stranger, Instant::now());
+        statics.gone(stranger, Instant::now());
+        assert!(!statics.failed(stranger, Instant::now()) && !statics.contains(stranger));
+        assert_eq!(statics.due(Instant::now()), []);
+    }
+}

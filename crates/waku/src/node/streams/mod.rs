@@ -1,0 +1,255 @@
+//! Streams by which peers ask each other: those that peers open are answered by services, those that we open are handed to
+//! whoever wants to ask.
+//!
+//! A connection's handler passes streams on directly, without a way through the swarm's task, so that many requests are
+//! answered at once.
+
+mod behaviour;
+mod handler;
+mod room;
+mod serve;
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use bytes::Bytes;
+use futures_util::{AsyncReadExt, AsyncWriteExt};
+use libp2p::{PeerId, Stream, StreamProtocol, swarm::ConnectionId};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{AskError, Node, NodeLimits, NodeMetrics};
+
+pub(crate) use behaviour::Behaviour;
+pub(crate) use serve::Desk;
+
+/// Streams to one peer that wait to be opened at most; who wants more waits.
+const OPENS_MAX: usize = 64;
+
+/// Why no stream to a peer could be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The peer is not connected.
+    #[error("the peer is not connected")]
+    NotConnected,
+    /// The peer does not speak the protocol.
+    #[error("the peer does not speak {0}")]
+    Unsupported(String),
+    /// It took too long.
+    #[error("the peer did not open a stream in time")]
+    TimedOut,
+    /// The connection broke.
+    #[error("the connection to the peer broke: {0}")]
+    Broken(String),
+}
+
+/// A stream that somebody wants to a peer.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) protocol: StreamProtocol,
+    pub(crate) reply: oneshot::Sender<Result<Stream, OpenError>>,
+}
+
+/// The connections by which streams can be opened. Cloning gives another handle of the same.
+#[derive(Clone)]
+pub(crate) struct Streams {
+    connections: Arc<Mutex<HashMap<PeerId, Vec<Line>>>>,
+    epoch: Instant,
+    pub(crate) limits: NodeLimits,
+    pub(crate) metrics: NodeMetrics,
+}
+
+/// One connection to a peer.
+struct Line {
+    id: ConnectionId,
+    wanted: mpsc::Sender<Wanted>,
+    activity: Activity,
+}
+
+/// When a connection was last used, in milliseconds since the node was made, and how many streams are in use.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Activity(Arc<[AtomicU64; 2]>);
+
+impl Activity {
+    pub(crate) fn touch(&self, now_ms: u64) {
+        let [last, _] = &*self.0;
+        last.fetch_max(now_ms, Ordering::Relaxed);
+    }
+
+    fn last_ms(&self) -> u64 {
+        let [last, _] = &*self.0;
+        last.load(Ordering::Relaxed)
+    }
+
+    /// Counts a stream for as long as the guard lives.
+    pub(crate) fn begin(&self) -> InUse {
+        let [_, streams] = &*self.0;
+        streams.fetch_add(1, Ordering::Relaxed);
+        InUse(self.clone())
+    }
+
+    pub(crate) fn streams(&self) -> u64 {
+        let [_, streams] = &*self.0;
+        streams.load(Ordering::Relaxed)
+    }
+}
+
+/// A stream in use.
+#[derive(Debug)]
+pub(crate) struct InUse(Activity);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let [_, streams] = &*self.0.0;
+        streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Streams {
+    pub(crate) fn new(limits: NodeLimits, metrics: NodeMetrics) -> Self {
+        Self { connections: Arc::default(), epoch: Instant::now(), limits, metrics }
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Opens a stream by the peer's oldest connection.
+    pub(crate) async fn open(&self, peer: PeerId, protocol: &'static str) -> Result<Stream, OpenError> {
+        let wanted = self.line_to(peer).ok_or(OpenError::NotConnected)?;
+        let (reply, answer) = oneshot::channel();
+        let want = Wanted { protocol: StreamProtocol::new(protocol), reply };
+        wanted.send(want).await.map_err(|_| OpenError::NotConnected)?;
+        answer.await.map_err(|_| OpenError::Broken("it was closed".to_owned()))?
+    }
+
+    fn line_to(&self, peer: PeerId) -> Option<mpsc::Sender<Wanted>> {
+        let connections = self.connections.lock();
+        let line = connections.get(&peer)?.iter().find(|line| !line.wanted.is_closed())?;
+        line.activity.touch(self.now_ms());
+        Some(line.wanted.clone())
+    }
+
+    fn add(&self, peer: PeerId, id: ConnectionId, activity: Activity) -> mpsc::Receiver<Wanted> {
+        let (wanted, received) = mpsc::channel(OPENS_MAX);
+        activity.touch(self.now_ms());
+        self.connections.lock().entry(peer).or_default().push(Line { id, wanted, activity });
+        received
+    }
+
+    pub(crate) fn remove(&self, peer: PeerId, id: ConnectionId) {
+        forget(&mut self.connections.lock(), peer, id);
+    }
+
+    /// Notes that a peer did something useful.
+    pub(crate) fn touch(&self, peer: PeerId) {
+        let now = self.now_ms();
+        for line in self.connections.lock().get(&peer).into_iter().flatten() {
+            line.activity.touch(now);
+        }
+    }
+
+    /// Takes the connection off the table that has been idle for longest among those that `may_go`; one without a stream in
+    /// use before all others. It is to be closed: until it is, nobody shall find it again.
+    pub(crate) fn take_most_idle(
+        &self,
+        may_go: impl Fn(PeerId) -> bool,
+        except: ConnectionId,
+    ) -> Option<ConnectionId> {
+        let mut connections = self.connections.lock();
+        let all = connections.iter().filter(|(peer, _)| may_go(**peer));
+        let lines = all.flat_map(|(peer, lines)| lines.iter().map(move |line| (*peer, line)));
+        let lines = lines.filter(|(_, line)| line.id != except);
+        let idlest = lines.min_by_key(|(_, line)| (line.activity.streams() > 0, line.activity.last_ms()));
+        let (peer, id) = idlest.map(|(peer, line)| (peer, line.id))?;
+        forget(&mut connections, peer, id);
+        Some(id)
+    }
+
+    /// How many connections there are that are not being closed.
+    pub(crate) fn len(&self) -> usize {
+        self.connections.lock().values().map(Vec::len).sum()
+    }
+}
+
+fn forget(connections: &mut HashMap<PeerId, Vec<Line>>, peer: PeerId, id: ConnectionId) {
+    if let Some(lines) = connections.get_mut(&peer) {
+        lines.retain(|line| line.id != id);
+        if lines.is_empty() {
+            connections.remove(&peer);
+        }
+    }
+}
+
+/// Writes a request and reads the answer behind its length.
+pub(crate) async fn ask(
+    node: &Node,
+    peer: PeerId,
+    protocol: &'static str,
+    frame: &[u8],
+    answer_bytes_max: usize,
+) -> Result<Bytes, AskError> {
+    let mut stream = node.open(peer, protocol).await?;
+    stream.write_all(frame).await?;
+    stream.flush().await?;
+    let len = read_len(&mut stream).await?;
+    let len = usize::try_from(len).ok().filter(|len| *len <= answer_bytes_max);
+    let len = len.ok_or(AskError::TooLong(answer_bytes_max))?;
+    let answer = read_exactly(&mut stream, len).await?;
+    // The answer is there: how the stream ends changes nothing.
+    let _ = stream.close().await;
+    Ok(answer.into())
+}
+
+/// Writes a message and closes the stream.
+pub(crate) async fn tell(
+    node: &Node,
+    peer: PeerId,
+    protocol: &'static str,
+    frame: &[u8],
+) -> Result<(), AskError> {
+    let mut stream = node.open(peer, protocol).await?;
+    stream.write_all(frame).await?;
+    stream.close().await?;
+    Ok(())
+}
+
+/// The bytes of a length, lowest first, seven bits in each.
+const LEN_BYTES_MAX: usize = 10;
+
+/// Reads the length before a frame, byte by byte: what follows it is wanted as a whole.
+async fn read_len(stream: &mut (impl AsyncReadExt + Unpin)) -> std::io::Result<u64> {
+    let mut len = 0_u64;
+    for index in 0..LEN_BYTES_MAX {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).await?;
+        let [byte] = byte;
+        len |= u64::from(byte & 0x7f).checked_shl(7 * index as u32).unwrap_or(0);
+        if byte & 0x80 == 0 {
+            return Ok(len);
+        }
+    }
+    Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "a length of more than ten bytes"))
+}
+
+/// A buffer grows to what has arrived, and is not made as large as a peer says that it will need.
+const RESERVED_BYTES_MAX: usize = 256 << 10;
+
+/// Reads so many bytes.
+async fn read_exactly(stream: &mut (impl AsyncReadExt + Unpin), len: usize) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(len.min(RESERVED_BYTES_MAX));
+    let read = stream.take(len as u64).read_to_end(&mut bytes).await?;
+    if read < len {
+        return Err(std::io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests;

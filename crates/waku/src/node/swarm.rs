@@ -1,0 +1,482 @@
+//! The swarm's task: connections come and go, messages are relayed, commands are carried out.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, TcpListener},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use libp2p::{
+    Multiaddr, PeerId, Swarm,
+    core::{ConnectedPoint, upgrade::Version},
+    gossipsub::{self, MessageAcceptance},
+    identify,
+    multiaddr::Protocol,
+    ping,
+    swarm::{self, ConnectionId, DialError, SwarmEvent, dial_opts::DialOpts},
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant, MissedTickBehavior, interval, sleep_until, timeout},
+};
+use tracing::{debug, info, trace, warn};
+
+use super::{
+    Command, ConnectError, Direction, Node, NodeConfig, NodeError, NodeEvent, NodeMetrics, PublishError,
+    behaviour::{Behaviour, BehaviourEvent},
+    lanes::Lanes,
+    metrics::KindLabel,
+    peer_of, relay,
+    statics::Statics,
+    streams, transport, with_peer_id,
+};
+use crate::{
+    intake::{Intake, Verdict},
+    rates::Limiter,
+    service::Service,
+};
+
+/// How often static peers and meshes are looked at.
+const TICK: Duration = Duration::from_secs(1);
+/// How long an address may take until it is listened on.
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long messages on their way have when the node is closed.
+const FAREWELL: Duration = Duration::from_millis(250);
+/// What a peer says of itself is cut here.
+const PROTOCOLS_PER_PEER_MAX: usize = 64;
+const AGENT_CHARS_MAX: usize = 128;
+const PROTOCOL_CHARS_MAX: usize = 256;
+/// Events of one connection that wait for the swarm's task: enough that a burst of messages does not wait for each.
+const EVENTS_PER_CONNECTION: usize = 64;
+
+/// A node that does not run yet.
+pub struct Unstarted {
+    node: Node,
+    config: NodeConfig,
+    metrics: NodeMetrics,
+    commands: mpsc::Receiver<Command>,
+}
+
+impl std::fmt::Debug for Unstarted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Unstarted").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl Unstarted {
+    pub(super) fn new(
+        node: Node,
+        config: NodeConfig,
+        metrics: NodeMetrics,
+        commands: mpsc::Receiver<Command>,
+    ) -> Result<Self, NodeError> {
+        for address in &config.static_peers {
+            if peer_of(address).is_none() {
+                let what = "it names no peer: expected /ip4/.../tcp/.../p2p/<peer id>";
+                return Err(NodeError::Config(format!("static peer {address}: {what}")));
+            }
+        }
+        Ok(Self { node, config, metrics, commands })
+    }
+
+    /// Listens on the addresses, and answers peers by these services from then on. What relay brings goes to `intake`.
+    ///
+    /// # Errors
+    /// When an address can't be listened on.
+    pub async fn start(
+        self,
+        services: Vec<Arc<dyn Service>>,
+        limiter: Limiter,
+        intake: Intake,
+    ) -> Result<(), NodeError> {
+        let Self { node, config, metrics, commands } = self;
+        let desk = Arc::new(streams::Desk::new(services, limiter, config.limits.requests_max));
+        let streams = streams::Behaviour::new(node.shared.streams.clone(), desk);
+        let behaviour = Behaviour::new(&config, streams)?;
+        let transport = transport::build(&config.key, config.tls.as_ref(), &config.limits)?;
+        let mut swarm = Swarm::new(transport, behaviour, node.peer_id(), swarm_config(&config));
+        listen(&mut swarm, &node, &config.listen).await?;
+        for address in &config.external_addresses {
+            swarm.add_external_address(address.clone());
+        }
+        let statics = Statics::new(&config.static_peers);
+        let connections_max = config.limits.connections_max;
+        let mut task = Task { node, swarm, intake, metrics, statics, dials: HashMap::new(), connections_max };
+        for topic in config.relay.iter().flatten() {
+            task.subscribe(topic);
+        }
+        tokio::spawn(task.run(commands));
+        Ok(())
+    }
+}
+
+fn swarm_config(config: &NodeConfig) -> swarm::Config {
+    swarm::Config::with_executor(Lanes::new())
+        .with_idle_connection_timeout(config.limits.idle_timeout)
+        .with_per_connection_event_buffer_size(EVENTS_PER_CONNECTION)
+        .with_max_negotiating_inbound_streams(config.limits.streams_per_connection_max)
+        // A request goes out with the name of its protocol, without waiting for the peer's consent.
+        .with_substream_upgrade_protocol_override(Version::V1Lazy)
+}
+
+/// Begins to listen, and waits until every address is known.
+async fn listen(swarm: &mut Swarm<Behaviour>, node: &Node, addresses: &[Multiaddr]) -> Result<(), NodeError> {
+    for address in addresses {
+        let failed = |reason: String| NodeError::Listen { address: address.clone(), reason };
+        check_is_free(address).map_err(|error| failed(error.to_string()))?;
+        let listener = swarm.listen_on(address.clone()).map_err(|error| failed(reason_of(&error)))?;
+        loop {
+            let event = timeout(LISTEN_TIMEOUT, swarm.select_next_some()).await;
+            match event.map_err(|_| failed("the system did not confirm it".to_owned()))? {
+                SwarmEvent::NewListenAddr { listener_id, address } => {
+                    node.note_listening(address);
+                    if listener_id == listener {
+                        break;
+                    }
+                }
+                SwarmEvent::ListenerClosed { listener_id, reason, .. } if listener_id == listener => {
+                    let reason = reason.err().map_or_else(|| "it was closed".to_owned(), |e| e.to_string());
+                    return Err(failed(reason));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// libp2p lets several processes share a port, and peers would meet now the one, now the other: a port that somebody listens
+/// on is refused here.
+fn check_is_free(address: &Multiaddr) -> std::io::Result<()> {
+    let mut parts = address.iter();
+    let ip: IpAddr = match parts.next() {
+        Some(Protocol::Ip4(ip)) => ip.into(),
+        Some(Protocol::Ip6(ip)) => ip.into(),
+        _ => return Ok(()),
+    };
+    match parts.next() {
+        Some(Protocol::Tcp(port)) if port != 0 => TcpListener::bind((ip, port)).map(drop),
+        _ => Ok(()),
+    }
+}
+
+/// The innermost cause: those around it only say that listening failed.
+fn reason_of(error: &dyn std::error::Error) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}
+
+/// A dial that somebody waits for.
+struct Dial {
+    replies: Vec<oneshot::Sender<Result<PeerId, ConnectError>>>,
+}
+
+struct Task {
+    node: Node,
+    swarm: Swarm<Behaviour>,
+    intake: Intake,
+    metrics: NodeMetrics,
+    statics: Statics,
+    dials: HashMap<ConnectionId, Dial>,
+    connections_max: u32,
+}
+
+impl Task {
+    async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                event = self.swarm.select_next_some() => self.on_event(event),
+                command = commands.recv() => match command {
+                    Some(Command::Close { reply }) => {
+                        self.take_leave().await;
+                        let _ = reply.send(());
+                        return;
+                    }
+                    Some(command) => self.on_command(command),
+                    None => return, // every handle is gone
+                },
+                _ = tick.tick() => self.on_tick(),
+            }
+        }
+    }
+
+    /// Gives what is in the queues to peers a moment to leave.
+    async fn take_leave(&mut self) {
+        let until = Instant::now() + FAREWELL;
+        loop {
+            tokio::select! {
+                event = self.swarm.select_next_some() => self.on_event(event),
+                () = sleep_until(until) => return,
+            }
+        }
+    }
+
+    fn on_command(&mut self, command: Command) {
+        match command {
+            Command::Publish { topic, wire, reply } => {
+                let _ = reply.send(self.publish(&topic, wire));
+            }
+            Command::Subscribe { topic, reply } => {
+                let _ = reply.send(self.subscribe(&topic));
+            }
+            Command::Unsubscribe { topic, reply } => {
+                let _ = reply.send(self.unsubscribe(&topic));
+            }
+            Command::Connect { address, reply } => self.connect(address, reply),
+            Command::Disconnect { peer } => {
+                let _ = self.swarm.disconnect_peer_id(peer); // not connected: nothing to do
+            }
+            Command::Close { .. } => {}
+        }
+    }
+
+    fn publish(&mut self, topic: &str, wire: Bytes) -> Result<usize, PublishError> {
+        let relay = self.swarm.behaviour_mut().relay.as_mut().ok_or(PublishError::NoRelay)?;
+        let followers = self.node.shared.peers.followers(topic);
+        relay.publish(relay::topic(topic), wire).map_err(|error| match error {
+            gossipsub::PublishError::NoPeersSubscribedToTopic => PublishError::NoPeers,
+            gossipsub::PublishError::Duplicate => PublishError::Duplicate,
+            gossipsub::PublishError::MessageTooLarge => PublishError::TooLarge,
+            _ => PublishError::Busy,
+        })?;
+        self.metrics.relay_published.inc();
+        Ok(followers)
+    }
+
+    fn subscribe(&mut self, name: &str) -> bool {
+        let Some(relay) = self.swarm.behaviour_mut().relay.as_mut() else { return false };
+        let topic = relay::topic(name);
+        let is_new = relay.subscribe(&topic).unwrap_or(false);
+        if is_new {
+            if let Err(error) = relay.set_topic_params(topic, relay::topic_score_params()) {
+                debug!(error, "peers are not scored for a pubsub topic");
+            }
+            self.node.shared.topics.write().push(name.to_owned());
+        }
+        is_new
+    }
+
+    fn unsubscribe(&mut self, name: &str) -> bool {
+        let Some(relay) = self.swarm.behaviour_mut().relay.as_mut() else { return false };
+        let was_there = relay.unsubscribe(&relay::topic(name));
+        self.node.shared.topics.write().retain(|topic| topic != name);
+        was_there
+    }
+
+    fn connect(&mut self, address: Multiaddr, reply: oneshot::Sender<Result<PeerId, ConnectError>>) {
+        let Some(peer) = peer_of(&address) else {
+            let what = "it names no peer: expected /ip4/.../tcp/.../p2p/<peer id>";
+            let _ = reply.send(Err(ConnectError::Address(what.to_owned())));
+            return;
+        };
+        if self.swarm.is_connected(&peer) {
+            let _ = reply.send(Ok(peer));
+            return;
+        }
+        match self.dial(peer, address) {
+            Ok(id) => self.dials.entry(id).or_insert(Dial { replies: Vec::new() }).replies.push(reply),
+            Err(error) => {
+                let _ = reply.send(Err(connect_error(&error)));
+            }
+        }
+    }
+
+    fn dial(&mut self, peer: PeerId, address: Multiaddr) -> Result<ConnectionId, DialError> {
+        let always = swarm::dial_opts::PeerCondition::Always; // another dial may be of an address that is no longer right
+        let options = DialOpts::peer_id(peer).addresses(vec![address]).condition(always).build();
+        let id = options.connection_id();
+        self.swarm.dial(options).map(|()| id)
+    }
+
+    fn on_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
+        match event {
+            SwarmEvent::Behaviour(BehaviourEvent::Relay(event)) => self.on_relay(event),
+            SwarmEvent::Behaviour(BehaviourEvent::Identify(event)) => self.on_identify(event),
+            SwarmEvent::Behaviour(BehaviourEvent::Ping(event)) => self.on_ping(&event),
+            SwarmEvent::ConnectionEstablished {
+                peer_id, connection_id, endpoint, num_established, ..
+            } => {
+                self.on_connected(peer_id, connection_id, &endpoint, num_established.get());
+            }
+            SwarmEvent::ConnectionClosed { peer_id, num_established, cause, .. } => {
+                trace!(peer = %peer_id, ?cause, "a connection was closed");
+                self.on_closed(peer_id, num_established);
+            }
+            SwarmEvent::OutgoingConnectionError { connection_id, peer_id, error } => {
+                self.on_dial_failed(connection_id, peer_id, &error);
+            }
+            SwarmEvent::IncomingConnectionError { error, .. } => {
+                self.metrics.refused_connections.inc();
+                debug!(%error, "a peer could not connect");
+            }
+            SwarmEvent::NewListenAddr { address, .. } => self.node.note_listening(address),
+            SwarmEvent::ExpiredListenAddr { address, .. } => self.node.forget_listening(&address),
+            SwarmEvent::ListenerError { error, .. } => debug!(%error, "a listener has trouble"),
+            SwarmEvent::ListenerClosed { addresses, reason, .. } => {
+                warn!(?addresses, ?reason, "peers can no longer connect here");
+            }
+            _ => {}
+        }
+    }
+
+    fn on_relay(&mut self, event: gossipsub::Event) {
+        let peers = &self.node.shared.peers;
+        match event {
+            gossipsub::Event::Message { propagation_source, message_id, message } => {
+                self.node.shared.streams.touch(propagation_source);
+                let topic = message.topic.as_str();
+                let verdict = self.intake.take_relayed(propagation_source, topic, message.data.into());
+                let acceptance = match verdict {
+                    Verdict::Accept => MessageAcceptance::Accept,
+                    Verdict::Reject => MessageAcceptance::Reject,
+                };
+                if let Some(relay) = self.swarm.behaviour_mut().relay.as_mut() {
+                    relay.report_message_validation_result(&message_id, &propagation_source, acceptance);
+                }
+            }
+            gossipsub::Event::Subscribed { peer_id, topic } => {
+                peers.change(peer_id, |info| _ = info.topics.insert(topic.into_string()));
+            }
+            gossipsub::Event::Unsubscribed { peer_id, topic } => {
+                peers.change(peer_id, |info| _ = info.topics.remove(topic.as_str()));
+            }
+            gossipsub::Event::SlowPeer { peer_id, failed_messages } => {
+                let count = |kind, messages: usize| {
+                    self.metrics.relay_slow.get_or_create(&KindLabel { kind }).inc_by(messages as u64);
+                };
+                count("control", failed_messages.priority);
+                count("data", failed_messages.non_priority);
+                debug!(peer = %peer_id, ?failed_messages, "a peer is too slow for relay");
+            }
+            gossipsub::Event::GossipsubNotSupported { .. } => {}
+        }
+    }
+
+    fn on_identify(&mut self, event: identify::Event) {
+        let identify::Event::Received { peer_id, info, .. } = event else { return };
+        let short = |protocol: &&libp2p::StreamProtocol| protocol.as_ref().len() <= PROTOCOL_CHARS_MAX;
+        let protocols = info.protocols.iter().filter(short).take(PROTOCOLS_PER_PEER_MAX);
+        let protocols: Vec<String> = protocols.map(ToString::to_string).collect();
+        let agent: String = info.agent_version.chars().take(AGENT_CHARS_MAX).collect();
+        self.node.shared.peers.change(peer_id, |peer| {
+            peer.protocols.clone_from(&protocols);
+            peer.agent = agent;
+        });
+        self.tell(NodeEvent::Identified { peer: peer_id, protocols });
+    }
+
+    fn on_ping(&mut self, event: &ping::Event) {
+        let latency_ms = event.result.as_ref().ok().and_then(|took| u64::try_from(took.as_millis()).ok());
+        self.node.shared.peers.change(event.peer, |peer| peer.latency_ms = latency_ms);
+    }
+
+    fn on_connected(&mut self, peer: PeerId, id: ConnectionId, endpoint: &ConnectedPoint, count: u32) {
+        if let Some(dial) = self.dials.remove(&id) {
+            for reply in dial.replies {
+                let _ = reply.send(Ok(peer));
+            }
+        }
+        self.statics.connected(peer, Instant::now());
+        let direction = if endpoint.is_dialer() { Direction::Outbound } else { Direction::Inbound };
+        if count == 1 {
+            let address = with_peer_id(endpoint.get_remote_address().clone(), peer);
+            self.node.shared.peers.insert(peer, address.clone(), direction, self.statics.contains(peer));
+            self.tell(NodeEvent::Connected { peer, address });
+        }
+        self.make_room(id);
+        self.show_connections();
+    }
+
+    /// Keeps to the limit: one connection more takes the place of the one that has been idle for longest.
+    fn make_room(&mut self, newest: ConnectionId) {
+        let streams = &self.node.shared.streams;
+        while streams.len() > self.connections_max as usize {
+            let may_go = |peer| !self.statics.contains(peer);
+            let Some(idle) = streams.take_most_idle(may_go, newest) else { return };
+            if self.swarm.close_connection(idle) {
+                self.metrics.evicted_connections.inc();
+            }
+        }
+    }
+
+    fn on_closed(&mut self, peer: PeerId, left: u32) {
+        self.show_connections();
+        if left > 0 {
+            return;
+        }
+        self.node.shared.peers.remove(peer);
+        if self.statics.gone(peer, Instant::now()) {
+            info!(%peer, "the connection to a static peer has ended: it is dialled again");
+        }
+        self.tell(NodeEvent::Gone { peer });
+    }
+
+    fn on_dial_failed(&mut self, id: ConnectionId, peer: Option<PeerId>, error: &DialError) {
+        if let Some(dial) = self.dials.remove(&id) {
+            for reply in dial.replies {
+                let _ = reply.send(Err(connect_error(error)));
+            }
+        }
+        let Some(peer) = peer else { return };
+        if self.swarm.is_connected(&peer) {
+            return;
+        }
+        if self.statics.failed(peer, Instant::now()) {
+            warn!(%peer, error = %connect_error(error), "a static peer can't be reached: it is tried again and again");
+        }
+    }
+
+    fn on_tick(&mut self) {
+        for (peer, address) in self.statics.due(Instant::now()) {
+            if self.swarm.is_connected(&peer) {
+                self.statics.connected(peer, Instant::now());
+            } else if let Err(error) = self.dial(peer, address) {
+                debug!(%peer, %error, "a static peer can't be dialled");
+                self.statics.failed(peer, Instant::now());
+            }
+        }
+        self.show_mesh();
+    }
+
+    /// Lets others see who is in which mesh.
+    fn show_mesh(&mut self) {
+        let Some(relay) = self.swarm.behaviour().relay.as_ref() else { return };
+        let mut meshes: HashMap<PeerId, std::collections::BTreeSet<String>> = HashMap::new();
+        for topic in relay.topics() {
+            for peer in relay.mesh_peers(topic) {
+                meshes.entry(*peer).or_default().insert(topic.to_string());
+            }
+        }
+        let all: usize = meshes.values().map(std::collections::BTreeSet::len).sum();
+        self.metrics.mesh_peers.set(all as i64);
+        self.node.shared.peers.set_meshes(meshes);
+    }
+
+    fn show_connections(&self) {
+        let info = self.swarm.network_info();
+        self.metrics.connections.set(i64::from(info.connection_counters().num_established()));
+        self.metrics.peers.set(info.num_peers() as i64);
+    }
+
+    fn tell(&self, event: NodeEvent) {
+        let _ = self.node.shared.events.send(event); // nobody may listen
+    }
+}
+
+fn connect_error(error: &DialError) -> ConnectError {
+    match error {
+        DialError::Transport(failures) => {
+            let reasons: Vec<String> = failures.iter().map(|(_, error)| reason_of(error)).collect();
+            ConnectError::Failed(reasons.join("; "))
+        }
+        other => ConnectError::Failed(other.to_string()),
+    }
+}

@@ -1,0 +1,93 @@
+//! How bytes travel: TCP and WebSockets, secured by Noise, with many streams by yamux or mplex.
+
+use std::{fs, io};
+
+use libp2p::{
+    PeerId, Transport,
+    core::{
+        muxing::StreamMuxerBox,
+        transport::Boxed,
+        upgrade::{SelectUpgrade, Version},
+    },
+    dns,
+    identity::Keypair,
+    noise, tcp, websocket, yamux,
+};
+
+use super::{NodeError, NodeLimits, TlsFiles};
+
+/// Streams that a muxer keeps beyond those that a connection may have: some are being refused or negotiated.
+const STREAMS_SPARE: usize = 64;
+/// Larger frames mean fewer of them; js-libp2p takes up to 1 MiB.
+const MPLEX_FRAME_BYTES: usize = 64 << 10;
+/// Frames that wait to be read on one mplex stream; a stream with more is reset.
+const MPLEX_FRAMES_MAX: usize = 32;
+
+/// The transport of a node.
+pub(crate) fn build(
+    key: &Keypair,
+    tls: Option<&TlsFiles>,
+    limits: &NodeLimits,
+) -> Result<Boxed<(PeerId, StreamMuxerBox)>, NodeError> {
+    let config =
+        |what: &str, error: &dyn ToString| NodeError::Config(format!("{what}: {}", error.to_string()));
+    let tcp = || tcp::tokio::Transport::new(tcp::Config::default().nodelay(true));
+    let dns = |tcp| dns::tokio::Transport::system(tcp).map_err(|error| config("can't resolve names", &error));
+    let mut websocket = websocket::Config::new(dns(tcp())?);
+    if let Some(files) = tls {
+        websocket.set_tls_config(read_tls(files)?);
+    }
+    let noise = noise::Config::new(key).map_err(|error| config("the node key can't be used", &error))?;
+    // WebSockets come first: TCP would take their addresses too.
+    let transport = websocket
+        .or_transport(dns(tcp())?)
+        .upgrade(Version::V1)
+        .authenticate(noise)
+        .multiplex(muxers(limits))
+        .timeout(limits.handshake_timeout)
+        .boxed();
+    Ok(transport)
+}
+
+/// Both muxers are offered: go-waku speaks only yamux and js-waku only mplex.
+fn muxers(limits: &NodeLimits) -> SelectUpgrade<yamux::Config, libp2p_mplex::Config> {
+    let streams_max = limits.streams_per_connection_max + STREAMS_SPARE;
+    let mut yamux = yamux::Config::default();
+    yamux.set_max_num_streams(streams_max);
+    let mut mplex = libp2p_mplex::Config::new();
+    mplex
+        .set_max_num_streams(streams_max)
+        .set_max_buffer_size(MPLEX_FRAMES_MAX)
+        .set_split_send_size(MPLEX_FRAME_BYTES);
+    SelectUpgrade::new(yamux, mplex)
+}
+
+fn read_tls(files: &TlsFiles) -> Result<websocket::tls::Config, NodeError> {
+    let wrong = |path: &std::path::Path, error: &dyn ToString| {
+        NodeError::Config(format!("can't use {}: {}", path.display(), error.to_string()))
+    };
+    let pem = fs::read(&files.certificate).map_err(|error| wrong(&files.certificate, &error))?;
+    let certificates = certificates_of(&pem).map_err(|error| wrong(&files.certificate, &error))?;
+    let pem = fs::read(&files.key).map_err(|error| wrong(&files.key, &error))?;
+    let key = key_of(&pem).map_err(|error| wrong(&files.key, &error))?;
+    let certificates = certificates.into_iter().map(websocket::tls::Certificate::new);
+    websocket::tls::Config::new(websocket::tls::PrivateKey::new(key), certificates)
+        .map_err(|error| wrong(&files.certificate, &error))
+}
+
+fn certificates_of(pem: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+    use rustls_pki_types::{CertificateDer, pem::PemObject};
+    let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let parsed = parsed.map_err(|error| io::Error::other(format!("no PEM file: {error}")))?;
+    if parsed.is_empty() {
+        return Err(io::Error::other("it holds no certificate: expected a PEM file"));
+    }
+    Ok(parsed.into_iter().map(|certificate| certificate.to_vec()).collect())
+}
+
+fn key_of(pem: &[u8]) -> io::Result<Vec<u8>> {
+    use rustls_pki_types::{PrivateKeyDer, pem::PemObject};
+    let parsed = PrivateKeyDer::from_pem_slice(pem);
+    let parsed = parsed.map_err(|error| io::Error::other(format!("it holds no private key: {error}")))?;
+    Ok(parsed.secret_der().to_vec())
+}

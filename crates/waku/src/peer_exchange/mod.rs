@@ -1,0 +1,151 @@
+//! `34/WAKU2-PEER-EXCHANGE`: nodes tell each other of peers, as the peers' own signed records.
+
+mod book;
+mod dial;
+mod learn;
+mod metrics;
+mod record;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use libp2p::PeerId;
+use prost::Message;
+use rand::{SeedableRng, rngs::StdRng};
+use restante_core::Timestamp;
+use restante_waku_wire::{
+    enr::Enr,
+    rpc::{
+        self,
+        peer_exchange::{self, PeerExchangeQuery, PeerExchangeResponse, PeerExchangeRpc, PeerInfo},
+    },
+};
+use tokio::time::Instant;
+
+use crate::{
+    Services,
+    node::Node,
+    service::{Answer, Service},
+    validate::Rules,
+};
+
+use book::Book;
+pub(crate) use learn::keep_learning;
+#[cfg(test)]
+pub(crate) use metrics::Heard;
+pub use metrics::PeerExchangeMetrics;
+
+/// The most records of an answer, as in nwaku.
+const ANSWER_RECORDS_MAX: usize = 60;
+/// The longest request: one number.
+const REQUEST_BYTES_MAX: usize = 1_024;
+
+const OK: u32 = 200;
+const BAD_REQUEST: u32 = 400;
+const TOO_MANY_REQUESTS: u32 = 429;
+
+/// Whom peers are told of, and what this node does with what it is told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeerExchangeConfig {
+    /// Records that are always known and handed on.
+    pub records: Vec<Enr>,
+    /// Dial peers that others told of until so many peers are connected. With 0, the default, nobody is dialled: what
+    /// addresses a record names is up to whoever signed it.
+    pub dial_until_peers: usize,
+}
+
+/// What this node knows of others, shared by the service and the task that learns.
+#[derive(Clone, Debug)]
+pub(crate) struct PeerExchange {
+    node: Node,
+    config: PeerExchangeConfig,
+    book: Arc<Book>,
+    metrics: PeerExchangeMetrics,
+}
+
+impl PeerExchange {
+    pub(crate) fn new(
+        node: Node,
+        config: PeerExchangeConfig,
+        cluster_id: Option<u16>,
+        metrics: PeerExchangeMetrics,
+    ) -> Self {
+        let book = Book::new(cluster_id, StdRng::from_rng(&mut rand::rng()));
+        for record in &config.records {
+            book.pin(record.clone());
+        }
+        let exchange = Self { node, config, book: Arc::new(book), metrics };
+        exchange.count_known();
+        exchange
+    }
+
+    fn count_known(&self) {
+        self.metrics.known.set(i64::try_from(self.book.len()).unwrap_or(i64::MAX));
+    }
+
+    /// Makes this node's own record, now that it listens, and tells it to whom it concerns.
+    pub(crate) fn introduce(&self, own: Enr) {
+        self.book.set_own(own);
+    }
+}
+
+/// What a node that listens says of itself; `None` when its key is none that can sign a record.
+pub(crate) fn own_record(node: &Node, rules: &Rules, services: Services, now: Timestamp) -> Option<Enr> {
+    record::own(node, rules, services, now)
+}
+
+/// Tells peers of others.
+#[derive(Clone, Debug)]
+pub(crate) struct PeerExchangeService {
+    exchange: PeerExchange,
+}
+
+impl PeerExchangeService {
+    pub(crate) fn new(exchange: PeerExchange) -> Self {
+        Self { exchange }
+    }
+}
+
+#[async_trait]
+impl Service for PeerExchangeService {
+    fn id(&self) -> &'static str {
+        peer_exchange::ID
+    }
+
+    fn name(&self) -> &'static str {
+        "peer_exchange"
+    }
+
+    fn request_bytes_max(&self) -> usize {
+        REQUEST_BYTES_MAX
+    }
+
+    async fn answer(&self, peer: PeerId, request: Bytes) -> Answer {
+        let query = PeerExchangeRpc::decode(request).ok().and_then(|rpc| rpc.query);
+        let Some(query) = query else { return refusal(BAD_REQUEST, "expected a query") };
+        let count = usize::try_from(query.num_peers).unwrap_or(usize::MAX).min(ANSWER_RECORDS_MAX);
+        let records = self.exchange.book.pick(count, peer, Instant::now());
+        self.exchange.metrics.given.inc_by(records.len() as u64);
+        let peer_infos = records.iter().map(|record| PeerInfo { enr: record.wire().clone() }).collect();
+        Answer::new(OK, response(query, peer_infos, OK, "OK"))
+    }
+
+    fn answer_too_often(&self, _request: Bytes) -> Answer {
+        refusal(TOO_MANY_REQUESTS, "too many requests: try again later")
+    }
+}
+
+fn refusal(status: u32, text: &str) -> Answer {
+    Answer::new(status, response(PeerExchangeQuery::default(), Vec::new(), status, text))
+}
+
+/// The query goes back with the response: nwaku's decoder refuses an answer without it.
+fn response(query: PeerExchangeQuery, peer_infos: Vec<PeerInfo>, status: u32, text: &str) -> Vec<u8> {
+    let response =
+        PeerExchangeResponse { peer_infos, status_code: Some(status), status_desc: Some(text.to_owned()) };
+    rpc::frame(&PeerExchangeRpc { query: Some(query), response: Some(response) })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! How often a peer may ask: a bucket of tokens per service and peer. Each request takes a token, and tokens come back
+//! evenly.
+
+mod bucket;
+mod parse;
+
+use std::time::Duration;
+
+use libp2p::PeerId;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use bucket::Buckets;
+pub use parse::{ParseRateError, RateEntry, RatedService};
+
+/// So many requests of one peer in so much time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// How many.
+    pub requests: u32,
+    /// In how much time.
+    pub period: Duration,
+}
+
+/// How often one peer may ask each service; without a rate as often as it likes.
+///
+/// nwaku's rates mean something else in one way: they are shared by all peers, and each peer may use three quarters. Here a
+/// busy peer never takes from the others, and what all of them together may take is bounded by
+/// [`crate::node::NodeLimits::requests_max`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RateLimits {
+    /// Store queries.
+    pub store: Option<Rate>,
+    /// Filter subscriptions and pings.
+    pub filter: Option<Rate>,
+    /// Lightpush requests of both versions.
+    pub lightpush: Option<Rate>,
+    /// Peer exchange requests.
+    pub peer_exchange: Option<Rate>,
+}
+
+impl RateLimits {
+    /// The rates that the values of nwaku's `--rate-limit` say together: a service that is named takes its own rate, the
+    /// others the one without a name; the last of two for the same counts.
+    pub fn from_entries(entries: &[RateEntry]) -> Self {
+        let mut limits = Self::default();
+        let (named, for_all): (Vec<RateEntry>, Vec<RateEntry>) =
+            entries.iter().partition(|entry| entry.service.is_some());
+        for entry in for_all.into_iter().chain(named) {
+            limits.set(entry);
+        }
+        limits
+    }
+
+    fn set(&mut self, entry: RateEntry) {
+        match entry.service {
+            None => *self = Self::all(entry.rate),
+            Some(RatedService::Store) => self.store = entry.rate,
+            Some(RatedService::Filter) => self.filter = entry.rate,
+            Some(RatedService::Lightpush) => self.lightpush = entry.rate,
+            Some(RatedService::PeerExchange) => self.peer_exchange = entry.rate,
+        }
+    }
+
+    fn all(rate: Option<Rate>) -> Self {
+        Self { store: rate, filter: rate, lightpush: rate, peer_exchange: rate }
+    }
+}
+
+/// Decides whether a request is answered.
+#[derive(Debug, Default)]
+pub struct Limiter {
+    store: Option<Mutex<Buckets>>,
+    filter: Option<Mutex<Buckets>>,
+    lightpush: Option<Mutex<Buckets>>,
+    peer_exchange: Option<Mutex<Buckets>>,
+}
+
+impl Limiter {
+    /// A limiter with these rates.
+    pub fn new(limits: RateLimits) -> Self {
+        let buckets = |rate: Option<Rate>| rate.map(|rate| Mutex::new(Buckets::new(rate)));
+        Self {
+            store: buckets(limits.store),
+            filter: buckets(limits.filter),
+            lightpush: buckets(limits.lightpush),
+            peer_exchange: buckets(limits.peer_exchange),
+        }
+    }
+
+    /// Whether a request of a peer to a service (named as [`crate::service::Service::name`] does) is to be answered.
+    pub fn admits(&self, service: &'static str, peer: PeerId) -> bool {
+        self.admits_at(service, peer, Instant::now())
+    }
+
+    fn admits_at(&self, service: &'static str, peer: PeerId, now: Instant) -> bool {
+        let buckets = match service {
+            "store" => &self.store,
+            "filter" => &self.filter,
+            "lightpush" => &self.lightpush,
+            "peer_exchange" => &self.peer_exchange,
+            _ => return true, // metadata: peers hang up on nodes that don't answer it
+        };
+        buckets.as_ref().is_none_or(|buckets| buckets.lock().take(peer, now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TWO_A_SECOND: Rate = Rate { requests: 2, period: Duration::from_secs(1) };
+
+    #[test]
+    fn each_service_and_each_peer_has_tokens_of_its_own() {
+        let limits =
+            RateLimits { store: Some(TWO_A_SECOND), filter: Some(TWO_A_SECOND), ..RateLimits::default() };
+        let limiter = Limiter::new(limits);
+        let (a, b) = (PeerId::random(), PeerId::random());
+        let now = Instant::now();
+        let admitted = |service, peer| (0..9).filter(|_| limiter.admits_at(service, peer, now)).count();
+        assert_eq!([admitted("store", a), admitted("store", a), admitted("store", b)], [2, 0, 2]);
+        assert_eq!([admitted("filter", a), admitted("lightpush", a), admitted("metadata", a)], [2, 9, 9]);
+    }
+
+    #[test]
+    fn entries_add_up_as_those_of_nwaku_do() {
+        let entries = ["store:2/1s", "100/1s", "px:0/1s"].map(|text| text.parse().unwrap());
+        let hundred = Some(Rate { requests: 100, period: Duration::from_secs(1) });
+        let expected = RateLimits {
+            store: Some(TWO_A_SECOND),
+            filter: hundred,
+            lightpush: hundred,
+            peer_exchange: None,
+        };
+        assert_eq!(RateLimits::from_entries(&entries), expected);
+        assert_eq!(RateLimits::from_entries(&[]), RateLimits::default());
+    }
+}

@@ -1,0 +1,285 @@
+//! The peers, for operators. There only when [`RestConfig::admin`](super::RestConfig::admin) is on, because who may ask
+//! here may make the node dial any address.
+
+use std::{collections::BTreeMap, str::FromStr, sync::Arc};
+
+use axum::{
+    body::Body,
+    extract::State,
+    http::{Request, StatusCode, Uri},
+    response::Response,
+};
+use futures_util::future::join_all;
+use libp2p::PeerId;
+use restante_waku_wire::{PubsubTopic, rpc};
+use serde_json::{Value, json};
+use tokio::time::timeout_at;
+
+use super::{App, body, path, remote::PeerAddress, reply, reply::Refusal};
+use crate::{
+    filter::Subscription,
+    node::{Node, PeerInfo, with_peer_id},
+};
+
+/// Addresses in one request to connect.
+const ADDRESSES_MAX: usize = 32;
+/// The longest request to connect.
+const ADDRESSES_BYTES_MAX: usize = 32 << 10;
+/// The longest name of a log level that is looked at.
+const LEVEL_BYTES_MAX: usize = 256;
+
+/// Relay's protocol, `11/WAKU2-RELAY`.
+const RELAY_ID: &str = "/vac/waku/relay/2.0.0";
+/// The protocols by which a peer is of service.
+const SERVICE_IDS: [&str; 6] = [
+    RELAY_ID,
+    rpc::filter::SUBSCRIBE_ID,
+    rpc::store::ID,
+    rpc::light_push::ID,
+    rpc::light_push::LEGACY_ID,
+    rpc::peer_exchange::ID,
+];
+
+/// `GET /admin/v1/peers`, and `.../connected`: this node knows only peers that are connected.
+pub(crate) async fn peers(State(app): State<Arc<App>>) -> Response {
+    reply::json(shown(&app.peers()))
+}
+
+/// `GET /admin/v1/peers/service`: those that offer a service, with their services only.
+pub(crate) async fn service_peers(State(app): State<Arc<App>>) -> Response {
+    let mut peers = app.peers();
+    for peer in &mut peers {
+        peer.protocols.retain(|id| SERVICE_IDS.contains(&&**id));
+    }
+    peers.retain(|peer| !peer.protocols.is_empty());
+    reply::json(shown(&peers))
+}
+
+/// `GET /admin/v1/peer/{peerId}`
+pub(crate) async fn peer(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Refusal> {
+    let id = path::last(&uri, "peerId")?;
+    let id = PeerId::from_str(&id).map_err(|_| Refusal::field("peerId", "is no peer id"))?;
+    let info = app.rest.waku.node.as_ref().and_then(|node| node.peer(id));
+    let info = info.ok_or(Refusal::new(StatusCode::NOT_FOUND, "this peer is not connected"))?;
+    Ok(reply::json(show(&info).to_string()))
+}
+
+/// `GET /admin/v1/peers/connected/on/{shardId}`
+pub(crate) async fn connected_on(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Refusal> {
+    let shard = shard_of(&uri)?;
+    let mut peers = app.peers();
+    peers.retain(|peer| shards_of(peer).contains(&shard));
+    Ok(reply::json(shown(&peers)))
+}
+
+/// `GET /admin/v1/peers/relay`: who follows which of the shards that this node relays.
+pub(crate) async fn relay_peers(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
+    by_shard(&app, Follows::Topic)
+}
+
+/// `GET /admin/v1/peers/relay/on/{shardId}`
+pub(crate) async fn relay_peers_on(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Refusal> {
+    on_shard(&app, &uri, Follows::Topic)
+}
+
+/// `GET /admin/v1/peers/mesh`: who is in the mesh of which shard.
+pub(crate) async fn mesh_peers(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
+    by_shard(&app, Follows::InMesh)
+}
+
+/// `GET /admin/v1/peers/mesh/on/{shardId}`
+pub(crate) async fn mesh_peers_on(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Refusal> {
+    on_shard(&app, &uri, Follows::InMesh)
+}
+
+/// `GET /admin/v1/peers/stats`
+pub(crate) async fn stats(State(app): State<Arc<App>>) -> Response {
+    let peers = app.peers();
+    let topics = app.rest.waku.node.as_ref().map(Node::topics).unwrap_or_default();
+    let by_protocol: BTreeMap<&str, usize> = SERVICE_IDS
+        .into_iter()
+        .map(|id| (id, peers.iter().filter(|peer| peer.protocols.iter().any(|told| told == id)).count()))
+        .collect();
+    let stats = json!({
+        "Sum": {"Total peers": peers.len()},
+        "By Connectedness": {
+            "Connected": peers.len(), "NotConnected": 0, "CannotConnect": 0, "CanConnect": 0,
+        },
+        "Relay peers": counts_by_shard(&peers, &topics, Follows::Topic),
+        "Mesh peers": counts_by_shard(&peers, &topics, Follows::InMesh),
+        "By Protocols": by_protocol,
+    });
+    reply::json(stats.to_string())
+}
+
+/// `POST /admin/v1/peers`: connects to all of a list of addresses, each with its peer id.
+pub(crate) async fn connect(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, Refusal> {
+    let deadline = app.deadline();
+    let json = body::read(request.into_body(), ADDRESSES_BYTES_MAX, deadline).await?;
+    let addresses: Vec<String> =
+        serde_json::from_slice(&json).map_err(|error| Refusal::invalid(error.to_string()))?;
+    if addresses.len() > ADDRESSES_MAX {
+        let text =
+            format!("{} addresses are too many: a request has at most {ADDRESSES_MAX}", addresses.len());
+        return Err(Refusal::invalid(text));
+    }
+    let mut parsed = Vec::with_capacity(addresses.len());
+    for (index, address) in addresses.iter().enumerate() {
+        let wrong =
+            || Refusal::invalid(format!("address {index} does not end with /p2p/<peer id>: {address}"));
+        parsed.push(PeerAddress::parse(address).ok_or_else(wrong)?.address);
+    }
+    let node = app.node()?;
+    let _turn = app.take_turn()?;
+    let connected = join_all(parsed.into_iter().map(|address| node.connect(address)));
+    let connected = timeout_at(deadline, connected).await;
+    let connected = connected.map_err(|_| Refusal::invalid("not all peers answered in time".to_owned()))?;
+    for (index, result) in connected.into_iter().enumerate() {
+        result.map_err(|error| Refusal::invalid(format!("peer {index}: {error}")))?;
+    }
+    Ok(reply::text("OK"))
+}
+
+/// `GET /admin/v1/filter/subscriptions`: which peers have subscribed to what.
+pub(crate) async fn filter_subscriptions(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
+    let Some(subscriptions) = app.rest.waku.filter_subscriptions() else {
+        return Err(Refusal::invalid("this server offers no filter to peers".to_owned()));
+    };
+    let shown: Vec<Value> = subscriptions.iter().map(show_subscription).collect();
+    Ok(reply::json(Value::from(shown).to_string()))
+}
+
+/// `POST /admin/v1/log-level/{logLevel}`
+pub(crate) async fn set_log_level(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Refusal> {
+    let level = path::last(&uri, "logLevel")?;
+    if level.len() > LEVEL_BYTES_MAX {
+        return Err(Refusal::field("logLevel", "is too long"));
+    }
+    let unable = Refusal::unavailable("this server can't change its log level while it runs");
+    let set = app.rest.set_log_level.as_ref().ok_or(unable)?;
+    set(&level).map_err(|problem| Refusal::field("logLevel", &problem))?;
+    Ok(reply::text("OK"))
+}
+
+/// Which of a peer's pubsub topics count.
+#[derive(Clone, Copy)]
+enum Follows {
+    /// All that it follows.
+    Topic,
+    /// Those in whose mesh it is.
+    InMesh,
+}
+
+impl Follows {
+    fn holds(self, peer: &PeerInfo, topic: &str) -> bool {
+        match self {
+            Self::Topic => peer.topics.contains(topic),
+            Self::InMesh => peer.mesh_topics.contains(topic),
+        }
+    }
+}
+
+fn by_shard(app: &App, follows: Follows) -> Result<Response, Refusal> {
+    let node = relaying(app)?;
+    let peers = node.peers();
+    let shards = shards_relayed(&node.topics());
+    let shown: Vec<Value> =
+        shards.iter().map(|(shard, topic)| show_shard(*shard, topic, &peers, follows)).collect();
+    Ok(reply::json(Value::from(shown).to_string()))
+}
+
+/// The peers of one of the shards that this node relays; of another there are none. A number that it relays in several clusters
+/// stands for the first of them.
+fn on_shard(app: &App, uri: &Uri, follows: Follows) -> Result<Response, Refusal> {
+    let asked = shard_of(uri)?;
+    let node = relaying(app)?;
+    let relayed = shards_relayed(&node.topics());
+    let topic = relayed.into_iter().find(|(shard, _)| *shard == asked).map(|(_, topic)| topic);
+    let shown = show_shard(asked, topic.as_deref().unwrap_or_default(), &node.peers(), follows);
+    Ok(reply::json(shown.to_string()))
+}
+
+fn relaying(app: &App) -> Result<&Node, Refusal> {
+    let node = app.rest.waku.node.as_ref().filter(|node| node.is_relay());
+    node.ok_or(Refusal::unavailable("this server does not relay"))
+}
+
+fn show_shard(shard: u16, topic: &str, peers: &[PeerInfo], follows: Follows) -> Value {
+    let there: Vec<Value> = peers.iter().filter(|peer| follows.holds(peer, topic)).map(show).collect();
+    json!({"shard": shard, "peers": there})
+}
+
+/// nwaku's totals count shards and not peers; these count peers, each once.
+fn counts_by_shard(peers: &[PeerInfo], topics: &[String], follows: Follows) -> Value {
+    let mut counts = serde_json::Map::new();
+    for (shard, topic) in shards_relayed(topics) {
+        let count = peers.iter().filter(|peer| follows.holds(peer, &topic)).count();
+        counts.insert(shard.to_string(), count.into());
+    }
+    let anywhere = |peer: &&PeerInfo| topics.iter().any(|topic| follows.holds(peer, topic));
+    let (name, total) = match follows {
+        Follows::Topic => ("Total relay peers", peers.iter().filter(anywhere).count()),
+        Follows::InMesh => ("Total mesh peers", peers.iter().filter(anywhere).count()),
+    };
+    counts.insert(name.to_owned(), total.into());
+    Value::Object(counts)
+}
+
+/// The pubsub topics that are shards, with the shard.
+fn shards_relayed(topics: &[String]) -> Vec<(u16, String)> {
+    let mut shards: Vec<(u16, String)> =
+        topics.iter().filter_map(|topic| Some((shard_number(topic)?, topic.clone()))).collect();
+    shards.sort();
+    shards
+}
+
+fn shard_number(topic: &str) -> Option<u16> {
+    match topic.parse() {
+        Ok(PubsubTopic::Shard { shard, .. }) => Some(shard),
+        _ => None,
+    }
+}
+
+fn shard_of(uri: &Uri) -> Result<u16, Refusal> {
+    let text = path::last(uri, "shardId")?;
+    text.parse().map_err(|_| Refusal::field("shardId", "expected a whole number"))
+}
+
+fn shown(peers: &[PeerInfo]) -> String {
+    Value::from(peers.iter().map(show).collect::<Vec<Value>>()).to_string()
+}
+
+/// A peer in nwaku's words.
+fn show(peer: &PeerInfo) -> Value {
+    let address = with_peer_id(peer.address.clone(), peer.peer).to_string();
+    json!({
+        "multiaddr": address,
+        "protocols": peer.protocols,
+        "shards": shards_of(peer),
+        "connected": "Connected",
+        "agent": peer.agent,
+        "origin": if peer.is_static { "Static" } else { "UnknownOrigin" },
+    })
+}
+
+fn show_subscription(subscription: &Subscription) -> Value {
+    let criteria: Vec<Value> = subscription
+        .criteria
+        .iter()
+        .map(|of| json!({"pubsubTopic": &*of.pubsub_topic, "contentTopic": &*of.content_topic}))
+        .collect();
+    json!({"peerId": subscription.peer.to_string(), "filterCriteria": criteria})
+}
+
+/// The shards that a peer has told, and those that it follows.
+fn shards_of(peer: &PeerInfo) -> Vec<u16> {
+    let told = peer.shards.iter().filter_map(|shard| u16::try_from(*shard).ok());
+    let followed = peer.topics.iter().filter_map(|topic| shard_number(topic));
+    let mut shards: Vec<u16> = told.chain(followed).collect();
+    shards.sort_unstable();
+    shards.dedup();
+    shards
+}

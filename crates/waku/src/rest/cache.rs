@@ -1,0 +1,236 @@
+//! Messages that wait until REST clients fetch them.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+
+use super::{
+    RestConfig, RestMetrics,
+    metrics::{CacheMetrics, DropReason},
+};
+use crate::live::{Arrival, Listener};
+
+/// Subscriptions at once, of all REST clients together: what nwaku lets one filter client have.
+pub(crate) const FEEDS_MAX: usize = 1_000;
+/// What all messages that wait may take. Beyond it the oldest is dropped, whoever was to get it.
+pub(crate) const CACHE_BYTES_MAX: usize = 64 << 20;
+/// What a message that waits takes beside its bytes and topics: its places in the queue and in the order.
+const HELD_BYTES: usize = 256;
+
+/// What a REST client has subscribed to, and what it fetches messages by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Feed {
+    /// All messages of a pubsub topic.
+    Relay(Arc<str>),
+    /// Those of a content topic on the pubsub topic into which it falls.
+    Auto(Topics),
+    /// Those of a content topic on a pubsub topic, as a filter client asks for them.
+    Filter(Topics),
+}
+
+/// A content topic on a pubsub topic.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Topics {
+    pub(crate) pubsub_topic: Arc<str>,
+    pub(crate) content_topic: Arc<str>,
+}
+
+impl Feed {
+    pub(crate) fn pubsub_topic(&self) -> &Arc<str> {
+        match self {
+            Self::Relay(pubsub_topic) => pubsub_topic,
+            Self::Auto(topics) | Self::Filter(topics) => &topics.pubsub_topic,
+        }
+    }
+
+    fn is_filter(&self) -> bool {
+        matches!(self, Self::Filter(_))
+    }
+
+    /// The feeds to which a message belongs.
+    fn all_of(arrival: &Arrival) -> [Self; 3] {
+        let topics = Topics {
+            pubsub_topic: arrival.pubsub_topic.clone(),
+            content_topic: arrival.content_topic.clone(),
+        };
+        [Self::Relay(topics.pubsub_topic.clone()), Self::Auto(topics.clone()), Self::Filter(topics)]
+    }
+}
+
+/// There are as many subscriptions as there may be.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TooMany;
+
+/// Messages that wait until REST clients fetch them, a bounded queue for each subscription.
+///
+/// REST has no sessions, so the subscriptions are those of all clients together, as in nwaku: who fetches first gets the
+/// messages.
+#[derive(Debug)]
+pub struct MessageCache {
+    messages_max: usize,
+    bytes_max: usize,
+    /// How many subscriptions there are, so that messages cost no lock while there are none.
+    subscriptions: AtomicUsize,
+    held: Mutex<Held>,
+    metrics: CacheMetrics,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    feeds: HashMap<Feed, VecDeque<Waiting>>,
+    /// Which feed holds the message that came as the n-th.
+    order: BTreeMap<u64, Feed>,
+    bytes: usize,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    number: u64,
+    arrival: Arrival,
+}
+
+impl MessageCache {
+    /// An empty cache, to be given to [`crate::Waku::start`] as a listener and to [`super::Rest`].
+    pub fn new(config: &RestConfig, metrics: &RestMetrics) -> Self {
+        Self {
+            messages_max: config.relay_cache_messages,
+            bytes_max: CACHE_BYTES_MAX,
+            subscriptions: AtomicUsize::new(0),
+            held: Mutex::default(),
+            metrics: metrics.cache.clone(),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn with_bytes_max(mut self, bytes_max: usize) -> Self {
+        self.bytes_max = bytes_max;
+        self
+    }
+
+    /// Begins to keep messages for these feeds: for all of them or, when they are too many, for none.
+    pub(crate) fn subscribe(&self, feeds: &[Feed]) -> Result<(), TooMany> {
+        let mut held = self.held.lock();
+        let added = feeds.iter().filter(|feed| !held.feeds.contains_key(feed)).count();
+        if held.feeds.len().saturating_add(added) > FEEDS_MAX {
+            return Err(TooMany);
+        }
+        for feed in feeds {
+            held.feeds.entry(feed.clone()).or_default();
+        }
+        self.note(&held);
+        Ok(())
+    }
+
+    /// Ends to keep messages for these feeds, forgets those that wait, and returns how many feeds there were.
+    pub(crate) fn unsubscribe(&self, feeds: &[Feed]) -> usize {
+        let mut held = self.held.lock();
+        let ended = feeds.iter().filter(|feed| held.end(feed)).count();
+        self.note(&held);
+        ended
+    }
+
+    /// All feeds of filter clients.
+    pub(crate) fn filter_feeds(&self) -> Vec<Feed> {
+        self.held.lock().feeds.keys().filter(|feed| feed.is_filter()).cloned().collect()
+    }
+
+    /// Whether somebody wants messages of a pubsub topic.
+    pub(crate) fn wants(&self, pubsub_topic: &str) -> bool {
+        self.held.lock().feeds.keys().any(|feed| &**feed.pubsub_topic() == pubsub_topic)
+    }
+
+    /// The messages that wait, from old to new, which wait no more; `None` without a subscription.
+    pub(crate) fn drain(&self, feed: &Feed) -> Option<Vec<Arrival>> {
+        let mut held = self.held.lock();
+        let drained = held.drain(feed)?;
+        self.note(&held);
+        Some(drained.into_iter().map(|waiting| waiting.arrival).collect())
+    }
+
+    /// The same for what filter clients want of a content topic, on whatever pubsub topic.
+    pub(crate) fn drain_filter(&self, content_topic: &str) -> Option<Vec<Arrival>> {
+        let mut held = self.held.lock();
+        let is_asked = |feed: &&Feed| matches!(feed, Feed::Filter(of) if &*of.content_topic == content_topic);
+        let asked: Vec<Feed> = held.feeds.keys().filter(is_asked).cloned().collect();
+        if asked.is_empty() {
+            return None;
+        }
+        let mut drained: Vec<Waiting> = asked.iter().filter_map(|feed| held.drain(feed)).flatten().collect();
+        drained.sort_by_key(|waiting| waiting.number);
+        self.note(&held);
+        Some(drained.into_iter().map(|waiting| waiting.arrival).collect())
+    }
+
+    fn note(&self, held: &Held) {
+        self.subscriptions.store(held.feeds.len(), Ordering::Relaxed);
+        self.metrics.note(held.feeds.len(), held.order.len(), held.bytes);
+    }
+}
+
+impl Listener for MessageCache {
+    fn hear(&self, arrival: &Arrival) {
+        if self.subscriptions.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut held = self.held.lock();
+        for feed in Feed::all_of(arrival) {
+            held.push(feed, arrival, self.messages_max, &self.metrics);
+        }
+        held.shrink(self.bytes_max, &self.metrics);
+        self.note(&held);
+    }
+}
+
+impl Held {
+    /// Keeps a message if somebody wants it, in the place of the oldest when there are as many as there may be.
+    fn push(&mut self, feed: Feed, arrival: &Arrival, messages_max: usize, metrics: &CacheMetrics) {
+        let Some(queue) = self.feeds.get_mut(&feed) else { return };
+        if queue.len() >= messages_max {
+            metrics.dropped(DropReason::Full);
+            let Some(oldest) = queue.pop_front() else { return };
+            self.order.remove(&oldest.number);
+            self.bytes -= size_of_waiting(&oldest.arrival);
+        }
+        let number = self.next;
+        self.next += 1;
+        queue.push_back(Waiting { number, arrival: arrival.clone() });
+        self.order.insert(number, feed);
+        self.bytes += size_of_waiting(arrival);
+    }
+
+    /// Drops the oldest messages of all until they take no more than so much.
+    fn shrink(&mut self, bytes_max: usize, metrics: &CacheMetrics) {
+        while self.bytes > bytes_max {
+            let Some((_, feed)) = self.order.pop_first() else { return };
+            // The oldest of all is the oldest of its queue.
+            let Some(oldest) = self.feeds.get_mut(&feed).and_then(VecDeque::pop_front) else { return };
+            self.bytes -= size_of_waiting(&oldest.arrival);
+            metrics.dropped(DropReason::Memory);
+        }
+    }
+
+    fn drain(&mut self, feed: &Feed) -> Option<VecDeque<Waiting>> {
+        let drained = std::mem::take(self.feeds.get_mut(feed)?);
+        for waiting in &drained {
+            self.order.remove(&waiting.number);
+            self.bytes -= size_of_waiting(&waiting.arrival);
+        }
+        Some(drained)
+    }
+
+    fn end(&mut self, feed: &Feed) -> bool {
+        self.drain(feed);
+        self.feeds.remove(feed).is_some()
+    }
+}
+
+fn size_of_waiting(arrival: &Arrival) -> usize {
+    arrival.wire.len() + arrival.pubsub_topic.len() + arrival.content_topic.len() + HELD_BYTES
+}

@@ -1,0 +1,177 @@
+//! Filter subscriptions of REST clients. In nwaku this interface asks another node; here this node itself is the filter
+//! service, and what a client has subscribed to waits in the cache until it is fetched.
+
+use std::sync::Arc;
+
+use axum::{
+    body::Body,
+    extract::State,
+    http::{Request, StatusCode, Uri},
+    response::Response,
+};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{App, cache::Feed, path, reply, reply::Refusal, topics};
+
+/// The longest request id; ids are repeated in answers.
+const REQUEST_ID_BYTES_MAX: usize = 256;
+/// The request id in the answer to a request that could not be read, as in nwaku.
+const UNKNOWN_REQUEST_ID: &str = "unknown";
+
+/// `POST` and `PUT /filter/v2/subscriptions`: a subscription that is there stays as it is.
+pub(crate) async fn subscribe(State(app): State<Arc<App>>, request: Request<Body>) -> Response {
+    let asked = Asked::read(&app, request).await;
+    asked.answer(async |feeds, deadline| topics::subscribe(&app, &feeds, deadline).await).await
+}
+
+/// `DELETE /filter/v2/subscriptions`
+pub(crate) async fn unsubscribe(State(app): State<Arc<App>>, request: Request<Body>) -> Response {
+    let asked = Asked::read(&app, request).await;
+    asked.answer(async |feeds, deadline| end(&app, &feeds, deadline).await).await
+}
+
+/// `DELETE /filter/v2/subscriptions/all`
+pub(crate) async fn unsubscribe_all(State(app): State<Arc<App>>, request: Request<Body>) -> Response {
+    let asked = Asked::read_all(&app, request).await;
+    asked.answer(async |feeds, deadline| end(&app, &feeds, deadline).await).await
+}
+
+/// `GET /filter/v2/subscriptions/{requestId}`: whether there is any subscription.
+pub(crate) async fn ping(State(app): State<Arc<App>>, uri: Uri) -> Response {
+    let request_id = match path::last(&uri, "requestId") {
+        Ok(id) if id.len() <= REQUEST_ID_BYTES_MAX => id,
+        Ok(_) => return answer(UNKNOWN_REQUEST_ID, Err(long_id())),
+        Err(refusal) => return answer(UNKNOWN_REQUEST_ID, Err(refusal)),
+    };
+    let is_any = !app.rest.cache.filter_feeds().is_empty();
+    answer(&request_id, if is_any { Ok(()) } else { Err(not_subscribed()) })
+}
+
+/// `GET /filter/v2/messages/{contentTopic}`, on whatever pubsub topic they came.
+pub(crate) async fn messages(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Refusal> {
+    let content_topic = path::last(&uri, "contentTopic")?;
+    let _turn = app.take_turn()?;
+    let messages = app.rest.cache.drain_filter(&content_topic).ok_or_else(not_subscribed_to)?;
+    topics::show(messages).await
+}
+
+/// `GET /filter/v2/messages/{pubsubTopic}/{contentTopic}`
+pub(crate) async fn messages_on(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Refusal> {
+    let content_topic = path::last(&uri, "contentTopic")?;
+    let pubsub_topic = path::last_but_one(&uri, "pubsubTopic")?;
+    let feed = Feed::Filter(topics::topics_of(&app, Some(&pubsub_topic), &content_topic)?);
+    let _turn = app.take_turn()?;
+    let messages = app.rest.cache.drain(&feed).ok_or_else(not_subscribed_to)?;
+    topics::show(messages).await
+}
+
+/// `12/WAKU2-FILTER`: who ends a subscription that it does not have is told so.
+async fn end(app: &App, feeds: &[Feed], deadline: Instant) -> Result<(), Refusal> {
+    let ended = topics::unsubscribe(app, feeds, deadline).await?;
+    if ended == 0 { Err(not_subscribed()) } else { Ok(()) }
+}
+
+fn not_subscribed() -> Refusal {
+    Refusal::new(StatusCode::NOT_FOUND, "there is no such subscription")
+}
+
+/// nwaku answers 400 here, and 404 where relay's messages are asked for.
+fn not_subscribed_to() -> Refusal {
+    Refusal::new(
+        StatusCode::BAD_REQUEST,
+        "not subscribed to this content topic: POST it to the subscriptions first",
+    )
+}
+
+fn long_id() -> Refusal {
+    Refusal::field("requestId", "is longer than 256 bytes")
+}
+
+/// What a request asks for, with its id as far as it could be read.
+struct Asked {
+    request_id: String,
+    deadline: Instant,
+    feeds: Result<Vec<Feed>, Refusal>,
+}
+
+impl Asked {
+    /// A request that names topics.
+    async fn read(app: &App, request: Request<Body>) -> Self {
+        Self::read_with(app, request, feeds_of).await
+    }
+
+    /// A request about whatever there is.
+    async fn read_all(app: &App, request: Request<Body>) -> Self {
+        Self::read_with(app, request, |app, _| Ok(app.rest.cache.filter_feeds())).await
+    }
+
+    async fn read_with(
+        app: &App,
+        request: Request<Body>,
+        feeds_of: fn(&App, &Value) -> Result<Vec<Feed>, Refusal>,
+    ) -> Self {
+        let deadline = app.deadline();
+        let unread =
+            |refusal| Self { request_id: UNKNOWN_REQUEST_ID.to_owned(), deadline, feeds: Err(refusal) };
+        let json = match topics::read_body(request.into_body(), deadline).await {
+            Ok(json) => json,
+            Err(refusal) => return unread(refusal),
+        };
+        let value: Value = match serde_json::from_slice(&json) {
+            Ok(value) => value,
+            Err(error) => return unread(Refusal::invalid(error.to_string())),
+        };
+        match read_request_id(&value) {
+            Ok(request_id) => Self { request_id, deadline, feeds: feeds_of(app, &value) },
+            Err(refusal) => unread(refusal),
+        }
+    }
+
+    async fn answer(self, act: impl AsyncFnOnce(Vec<Feed>, Instant) -> Result<(), Refusal>) -> Response {
+        let acted = match self.feeds {
+            Ok(feeds) => act(feeds, self.deadline).await,
+            Err(refusal) => Err(refusal),
+        };
+        answer(&self.request_id, acted)
+    }
+}
+
+fn answer(request_id: &str, acted: Result<(), Refusal>) -> Response {
+    let (status, desc) = match acted {
+        Ok(()) => (StatusCode::OK, "OK".into()),
+        Err(refusal) => (refusal.status, refusal.text),
+    };
+    reply::json_with(status, json!({"requestId": request_id, "statusDesc": desc}).to_string())
+}
+
+fn read_request_id(request: &Value) -> Result<String, Refusal> {
+    match request.get("requestId") {
+        Some(Value::String(id)) if id.len() > REQUEST_ID_BYTES_MAX => Err(long_id()),
+        Some(Value::String(id)) => Ok(id.clone()),
+        None | Some(Value::Null) => Err(Refusal::field("requestId", "is missing")),
+        Some(_) => Err(Refusal::field("requestId", "expected a string")),
+    }
+}
+
+fn feeds_of(app: &App, request: &Value) -> Result<Vec<Feed>, Refusal> {
+    let pubsub_topic = match request.get("pubsubTopic") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(topic)) => Some(&**topic).filter(|topic| !topic.is_empty()),
+        Some(_) => return Err(Refusal::field("pubsubTopic", "expected a string")),
+    };
+    let expected = || Refusal::field("contentFilters", "expected an array of content topics");
+    let filters = request.get("contentFilters").and_then(Value::as_array).ok_or_else(expected)?;
+    if filters.is_empty() {
+        return Err(Refusal::field("contentFilters", "is empty"));
+    }
+    if filters.len() > topics::TOPICS_MAX {
+        return Err(Refusal::field("contentFilters", &topics::too_many_topics(filters.len())));
+    }
+    let mut feeds = Vec::with_capacity(filters.len());
+    for filter in filters {
+        let content_topic = filter.as_str().ok_or_else(expected)?;
+        feeds.push(Feed::Filter(topics::topics_of(app, pubsub_topic, content_topic)?));
+    }
+    Ok(feeds)
+}

@@ -1,0 +1,152 @@
+//! Store queries that another node is to answer: those with a `peerAddr`.
+
+use std::time::Duration;
+
+use axum::{http::StatusCode, response::Response};
+use bytes::Bytes;
+use libp2p::{Multiaddr, PeerId};
+use restante_archive::{Direction, Query, Topics};
+use restante_core::{Cursor, ErrorKind};
+use restante_waku_wire::rpc::store::{StoreQueryRequest, StoreQueryResponse};
+use tokio::time::{Instant, timeout_at};
+
+use super::{App, json, reply, reply::Refusal, store::StoreQuery};
+use crate::{
+    node::{AskError, Node, peer_of},
+    store::{StoreClient, StoreClientError},
+};
+
+/// How long another node may take, to be reached and to answer: as long as nwaku waits.
+const PEER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest address that is looked at.
+const ADDRESS_BYTES_MAX: usize = 1_024;
+/// Answers that are estimated longer are written on the blocking pool: writing one would hold up a worker.
+const INLINE_ANSWER_BYTES: usize = 512 << 10;
+
+/// Where another node is, and who it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PeerAddress {
+    pub(crate) address: Multiaddr,
+    pub(crate) peer: PeerId,
+}
+
+impl PeerAddress {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        if text.len() > ADDRESS_BYTES_MAX {
+            return None;
+        }
+        let address: Multiaddr = text.parse().ok()?;
+        let peer = peer_of(&address)?;
+        Some(Self { address, peer })
+    }
+}
+
+/// Has another node answer a query.
+pub(crate) async fn answer(
+    app: &App,
+    to: &PeerAddress,
+    asked: &StoreQuery,
+    deadline: Instant,
+) -> Result<Response, Refusal> {
+    let request = request_of(asked)?;
+    let _turn = app.take_turn()?;
+    let deadline = deadline.min(Instant::now() + PEER_TIMEOUT);
+    let answered = timeout_at(deadline, ask(app, to, &request)).await;
+    let answer = answered.map_err(|_| too_late())??;
+    show(answer, asked.include_data).await
+}
+
+async fn ask(
+    app: &App,
+    to: &PeerAddress,
+    request: &StoreQueryRequest,
+) -> Result<StoreQueryResponse, Refusal> {
+    let Some(node) = &app.rest.waku.node else {
+        let text = "peerAddr: this server has no node that could ask another";
+        return Err(Refusal::new(StatusCode::PRECONDITION_FAILED, text));
+    };
+    reach(app, node, to).await?;
+    let client = StoreClient::new(node.clone()).with_max_message_bytes(app.rules().max_message_bytes);
+    client.query(to.peer, request).await.map_err(|error| refusal_of(&error))
+}
+
+/// Sees to it that the peer is connected.
+///
+/// nwaku dials whatever address it is told. Whoever may query would then have this server knock at any door of its network, so
+/// without [`RestConfig::admin`](super::RestConfig::admin) only peers that are connected are asked, wherever they are.
+async fn reach(app: &App, node: &Node, to: &PeerAddress) -> Result<(), Refusal> {
+    if node.peer(to.peer).is_some() {
+        return Ok(());
+    }
+    if !app.rest.config.admin {
+        let text = "peerAddr: this server is not connected to this peer, and dials at the wish of REST clients only \
+                    when rest.admin is on";
+        return Err(Refusal::new(StatusCode::FORBIDDEN, text));
+    }
+    let unreached = |_| Refusal::new(StatusCode::GATEWAY_TIMEOUT, "peerAddr: can't connect to this peer");
+    node.connect(to.address.clone()).await.map(|_| ()).map_err(unreached)
+}
+
+fn refusal_of(error: &StoreClientError) -> Refusal {
+    match error {
+        StoreClientError::Ask(AskError::TimedOut) => too_late(),
+        StoreClientError::Refused { status: 429, .. } => {
+            Refusal::new(StatusCode::TOO_MANY_REQUESTS, "the peer is asked too often: try again later")
+        }
+        StoreClientError::Refused { status: 400, text } => {
+            Refusal::invalid(format!("the peer refused the query: {text}"))
+        }
+        StoreClientError::Refused { status, text } => {
+            bad_gateway(format!("the peer answered {status}: {text}"))
+        }
+        StoreClientError::Ask(_) => bad_gateway("the peer did not answer the query".to_owned()),
+        StoreClientError::Malformed(_) => malformed(),
+    }
+}
+
+fn too_late() -> Refusal {
+    Refusal::new(StatusCode::GATEWAY_TIMEOUT, "the peer did not answer in time")
+}
+
+fn malformed() -> Refusal {
+    bad_gateway("the peer's answer can't be used".to_owned())
+}
+
+fn bad_gateway(text: String) -> Refusal {
+    Refusal { status: StatusCode::BAD_GATEWAY, ..Refusal::invalid(text) }
+}
+
+/// The query as the protocol has it, which knows no bloom filters.
+fn request_of(asked: &StoreQuery) -> Result<StoreQueryRequest, Refusal> {
+    let query: &Query = &asked.query;
+    let content_topics = match &query.topics {
+        Topics::Any => Vec::new(),
+        Topics::List(topics) => topics.clone(),
+        Topics::Bloom(_) => return Err(Refusal::field("bloom", "does not go together with peerAddr")),
+    };
+    Ok(StoreQueryRequest {
+        request_id: String::new(), // the client gives it one
+        include_data: asked.include_data,
+        pubsub_topic: query.channel.clone(),
+        content_topics,
+        time_start: query.start.map(|start| start.nanos()),
+        time_end: query.end.map(|end| end.nanos()),
+        message_hashes: query.hashes.iter().map(|hash| Bytes::copy_from_slice(hash.as_bytes())).collect(),
+        pagination_cursor: query.cursor.map(|cursor| match cursor {
+            Cursor::Message(hash) => Bytes::copy_from_slice(hash.as_bytes()),
+            Cursor::At(key) => Bytes::copy_from_slice(key.message_hash.as_bytes()),
+        }),
+        pagination_forward: query.direction == Direction::Forward,
+        pagination_limit: Some(query.limit as u64),
+    })
+}
+
+async fn show(answer: StoreQueryResponse, include_data: bool) -> Result<Response, Refusal> {
+    let written = if json::remote_size(&answer) <= INLINE_ANSWER_BYTES {
+        json::write_remote_answer(&answer, include_data)
+    } else {
+        let written = tokio::task::spawn_blocking(move || json::write_remote_answer(&answer, include_data));
+        written.await.map_err(|_| Refusal::of_kind(ErrorKind::Internal))?
+    };
+    written.map(reply::json).map_err(|json::Malformed| malformed())
+}

@@ -1,0 +1,165 @@
+use bytes::Bytes;
+
+use super::*;
+use crate::{
+    live::Arrival,
+    rest::cache::{CACHE_BYTES_MAX, FEEDS_MAX, Feed, TooMany, Topics},
+};
+
+const OTHER: &str = "/waku/2/rs/16/33";
+
+fn cache_of(relay_cache_messages: usize) -> (MessageCache, RestMetrics) {
+    let metrics = RestMetrics::default();
+    let config = RestConfig { relay_cache_messages, ..RestConfig::default() };
+    (MessageCache::new(&config, &metrics), metrics)
+}
+
+fn arrival(pubsub_topic: &str, content_topic: &str, wire: impl Into<Bytes>) -> Arrival {
+    Arrival { pubsub_topic: pubsub_topic.into(), content_topic: content_topic.into(), wire: wire.into() }
+}
+
+fn relay(pubsub_topic: &str) -> Feed {
+    Feed::Relay(pubsub_topic.into())
+}
+
+fn filter(pubsub_topic: &str, content_topic: &str) -> Feed {
+    Feed::Filter(Topics { pubsub_topic: pubsub_topic.into(), content_topic: content_topic.into() })
+}
+
+fn wires(drained: Option<Vec<Arrival>>) -> Vec<Bytes> {
+    drained.unwrap().into_iter().map(|arrival| arrival.wire).collect()
+}
+
+fn text_of(metrics: &RestMetrics) -> String {
+    let mut registry = Registry::default();
+    metrics.register(&mut registry);
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    text
+}
+
+#[test]
+fn each_feed_gets_its_own_messages_once() {
+    let (cache, _) = cache_of(50);
+    let auto = Feed::Auto(Topics { pubsub_topic: PUBSUB.into(), content_topic: CHAT.into() });
+    let feeds = [relay(PUBSUB), auto.clone(), filter(PUBSUB, CHAT), relay(OTHER)];
+    cache.hear(&arrival(PUBSUB, CHAT, "too early"));
+    cache.subscribe(&feeds).unwrap();
+    cache.hear(&arrival(PUBSUB, CHAT, "chat"));
+    cache.hear(&arrival(PUBSUB, "/x", "x"));
+    cache.hear(&arrival(OTHER, CHAT, "elsewhere"));
+    assert_eq!(wires(cache.drain(&relay(PUBSUB))), ["chat", "x"]);
+    assert_eq!(wires(cache.drain(&auto)), ["chat"]);
+    assert_eq!(wires(cache.drain(&filter(PUBSUB, CHAT))), ["chat"]);
+    assert_eq!(wires(cache.drain(&relay(OTHER))), ["elsewhere"]);
+    for feed in &feeds {
+        assert_eq!(cache.drain(feed), Some(Vec::new()), "{feed:?} is drained");
+    }
+    assert_eq!(cache.drain(&filter(OTHER, CHAT)), None, "nobody has subscribed");
+}
+
+#[test]
+fn a_filter_is_drained_by_content_topic_in_the_order_of_arrival() {
+    let (cache, _) = cache_of(50);
+    cache
+        .subscribe(&[filter(PUBSUB, CHAT), filter(OTHER, CHAT), filter(OTHER, "/x"), relay(PUBSUB)])
+        .unwrap();
+    for (topic, wire) in [(OTHER, "1"), (PUBSUB, "2"), (OTHER, "3")] {
+        cache.hear(&arrival(topic, CHAT, wire));
+    }
+    cache.hear(&arrival(OTHER, "/x", "x"));
+    assert_eq!(wires(cache.drain_filter(CHAT)), ["1", "2", "3"]);
+    assert_eq!(wires(cache.drain_filter("/x")), ["x"]);
+    assert_eq!(cache.drain_filter("/y"), None);
+}
+
+#[test]
+fn the_oldest_message_of_a_full_subscription_is_dropped() {
+    let (cache, metrics) = cache_of(2);
+    cache.subscribe(&[relay(PUBSUB), relay(OTHER)]).unwrap();
+    cache.hear(&arrival(OTHER, CHAT, "untouched"));
+    for wire in ["1", "2", "3", "4"] {
+        cache.hear(&arrival(PUBSUB, CHAT, wire));
+    }
+    assert!(text_of(&metrics).contains("restante_rest_cache_dropped_total{reason=\"full\"} 2\n"));
+    assert_eq!(wires(cache.drain(&relay(PUBSUB))), ["3", "4"]);
+    assert_eq!(wires(cache.drain(&relay(OTHER))), ["untouched"]);
+}
+
+#[test]
+fn a_cache_without_room_for_messages_keeps_none() {
+    let (cache, _) = cache_of(0);
+    cache.subscribe(&[relay(PUBSUB)]).unwrap();
+    cache.hear(&arrival(PUBSUB, CHAT, "1"));
+    assert_eq!(cache.drain(&relay(PUBSUB)), Some(Vec::new()));
+}
+
+#[test]
+fn the_oldest_messages_of_all_make_room_when_memory_is_short() {
+    let (cache, metrics) = cache_of(50);
+    let cache = cache.with_bytes_max(10_000);
+    cache.subscribe(&[relay(PUBSUB), relay(OTHER)]).unwrap();
+    cache.hear(&arrival(PUBSUB, CHAT, vec![1; 3_000]));
+    cache.hear(&arrival(OTHER, CHAT, vec![2; 3_000]));
+    cache.hear(&arrival(PUBSUB, CHAT, vec![3; 6_000]));
+    assert_eq!(wires(cache.drain(&relay(PUBSUB))), [vec![3; 6_000]]);
+    assert_eq!(wires(cache.drain(&relay(OTHER))), [vec![2; 3_000]]);
+    cache.hear(&arrival(PUBSUB, CHAT, vec![4; 10_000]));
+    assert_eq!(cache.drain(&relay(PUBSUB)), Some(Vec::new()), "one message alone is too large");
+    let text = text_of(&metrics);
+    for line in [
+        "restante_rest_cache_dropped_total{reason=\"memory\"} 2\n",
+        "restante_rest_cached_messages 0\n",
+        "restante_rest_cached_bytes 0\n",
+        "restante_rest_subscriptions 2\n",
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+}
+
+/// Fills every subscription with the largest messages there are.
+#[test]
+fn memory_is_bounded_whatever_arrives() {
+    let (cache, metrics) = cache_of(50);
+    let topics: Vec<String> = (0..20).map(|shard| format!("/waku/2/rs/16/{shard}")).collect();
+    let feeds: Vec<Feed> = topics.iter().map(|topic| relay(topic)).collect();
+    cache.subscribe(&feeds).unwrap();
+    let wire = Bytes::from(vec![0; 150 << 10]);
+    for _ in 0..50 {
+        topics.iter().for_each(|topic| cache.hear(&arrival(topic, CHAT, wire.clone())));
+    }
+    let left: Vec<Arrival> = feeds.iter().filter_map(|feed| cache.drain(feed)).flatten().collect();
+    let bytes: usize = left.iter().map(|arrival| arrival.wire.len()).sum();
+    assert!((CACHE_BYTES_MAX - (1 << 20)..=CACHE_BYTES_MAX).contains(&bytes), "{bytes} bytes were kept");
+    let text = text_of(&metrics);
+    let dropped = format!("restante_rest_cache_dropped_total{{reason=\"memory\"}} {}\n", 1_000 - left.len());
+    assert!(text.contains(&dropped), "{dropped} is not in\n{text}");
+}
+
+#[test]
+fn subscriptions_are_bounded_and_too_many_change_nothing() {
+    let (cache, _) = cache_of(50);
+    let feeds: Vec<Feed> = (0..=FEEDS_MAX).map(|number| filter(PUBSUB, &number.to_string())).collect();
+    assert_eq!(cache.subscribe(&feeds), Err(TooMany));
+    assert!(!cache.wants(PUBSUB));
+    cache.subscribe(&feeds[1..]).unwrap();
+    cache.subscribe(&feeds[1..]).unwrap(); // those that are there need no room
+    assert_eq!(cache.subscribe(&feeds[..1]), Err(TooMany));
+    assert_eq!(cache.unsubscribe(&feeds[..2]), 1);
+    cache.subscribe(&feeds[..1]).unwrap();
+}
+
+#[test]
+fn ending_a_subscription_forgets_what_waits() {
+    let (cache, metrics) = cache_of(50);
+    cache.subscribe(&[relay(PUBSUB), filter(PUBSUB, CHAT)]).unwrap();
+    cache.hear(&arrival(PUBSUB, CHAT, "1"));
+    assert_eq!(cache.unsubscribe(&[relay(PUBSUB), relay(OTHER)]), 1);
+    assert_eq!(cache.drain(&relay(PUBSUB)), None);
+    assert!(cache.wants(PUBSUB), "the filter is still there");
+    assert_eq!(cache.unsubscribe(&cache.filter_feeds()), 1);
+    assert!(!cache.wants(PUBSUB));
+    assert!(text_of(&metrics).contains("restante_rest_cached_bytes 0\n"));
+    cache.subscribe(&[relay(PUBSUB)]).unwrap();
+    assert_eq!(cache.drain(&relay(PUBSUB)), Some(Vec::new()));
+}

@@ -1,0 +1,94 @@
+use restante_archive::Query;
+use serde_json::json;
+
+use super::*;
+
+const PUSH: &str = "/lightpush/v3/message";
+const PUSH_V1: &str = "/lightpush/v1/message";
+
+/// The status and the answer, which is JSON whatever the status.
+fn told(answer: &Answer) -> (u16, Value) {
+    assert_eq!(answer.content_type, "application/json");
+    (answer.status, serde_json::from_slice(&answer.body).unwrap())
+}
+
+async fn channels(door: &Door) -> Vec<String> {
+    let page = door.archive.query(&Query::default()).await.unwrap();
+    page.rows().map(|row| row.channel.to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_pushed_message_is_archived_where_it_was_to_go() {
+    let door = door().await;
+    let ok = (200, json!({"statusDesc": "OK", "relayPeerCount": 0}));
+    let named = json!({"pubsubTopic": PUBSUB, "message": {"payload": "AQID"}, "unknown": 1});
+    assert_eq!(told(&door.post(PUSH, named).await), ok);
+    assert_eq!(channels(&door).await, [PUBSUB]);
+    let sharded = json!({"message": {"payload": "AQID", "contentTopic": CHAT, "timestamp": NOW.nanos() + 1}});
+    assert_eq!(told(&door.post(PUSH, sharded).await), ok);
+    assert_eq!(channels(&door).await, [PUBSUB, "/waku/2/rs/1/3"]);
+    let former = json!({"pubsubTopic": PUBSUB, "message": {"payload": "", "timestamp": NOW.nanos() + 2}});
+    assert_eq!(door.post(PUSH_V1, former).await.refusal(), (200, "OK"));
+    assert_eq!(channels(&door).await.len(), 3);
+}
+
+#[tokio::test]
+async fn the_peers_that_were_told_are_counted() {
+    let here = door_with_node(RestConfig::default(), &[PUBSUB]).await;
+    let there = door_with_node(RestConfig::default(), &[PUBSUB]).await;
+    here.connect_to(&there).await;
+    let has_follower = async || {
+        let peers = here.waku.node.as_ref().unwrap().peers();
+        peers.iter().any(|peer| peer.topics.contains(PUBSUB))
+    };
+    until("the peer follows", has_follower).await;
+    let push = json!({"pubsubTopic": PUBSUB, "message": {"payload": "AQID"}});
+    let expected = (200, json!({"statusDesc": "OK", "relayPeerCount": 1}));
+    assert_eq!(told(&here.post(PUSH, push).await), expected);
+    until("the message arrives", async || channels(&there).await == [PUBSUB]).await;
+}
+
+#[tokio::test]
+async fn refusals_are_json_with_the_protocols_status() {
+    let door =
+        door_with_rules(Rules { cluster_id: Some(16), max_message_bytes: 1_000, ..Rules::default() }).await;
+    let large = base64_simd::STANDARD.encode_to_string(vec![0; 1_000]);
+    let message = json!({"payload": ""});
+    let cases = [
+        (
+            json!({"pubsubTopic": "/waku/2/rs/1/0", "message": message}),
+            421,
+            "pubsubTopic: this server takes only",
+        ),
+        (json!({"pubsubTopic": "x", "message": message}), 400, "pubsubTopic: not a pubsub topic"),
+        (json!({"pubsubTopic": PUBSUB}), 400, "message: is missing"),
+        (json!({"pubsubTopic": PUBSUB, "message": {}}), 400, "payload: is missing"),
+        (json!({"pubsubTopic": PUBSUB, "message": {"payload": 1}}), 400, "message: payload: invalid type"),
+        (json!({"pubsubTopic": PUBSUB, "message": {"payload": "", "timestamp": 5}}), 400, "timestamp: is"),
+        (json!({"pubsubTopic": PUBSUB, "message": {"payload": large}}), 413, "message: "),
+        (json!({"pubsubTopic": 5, "message": message}), 400, "pubsubTopic: invalid type"),
+        (json!({"message": message}), 400, "contentTopic: is missing"),
+        (json!({"message": {"payload": "", "contentTopic": "x"}}), 400, "contentTopic: not a content topic"),
+        (json!([]), 400, "invalid type: sequence, expected a push as a JSON object"),
+    ];
+    for (push, status, desc) in cases {
+        let (told_status, told) = told(&door.post(PUSH, &push).await);
+        let told_desc = told["statusDesc"].as_str().unwrap();
+        assert!(told_status == status && told_desc.starts_with(desc), "{push}: {told_status} {told}");
+        assert_eq!(told.get("relayPeerCount"), None);
+        assert_eq!(door.post(PUSH_V1, &push).await.refusal(), (status, told_desc), "{push}");
+    }
+    assert_eq!(told(&door.send("POST", PUSH, "x".repeat(40_000)).await).0, 413);
+    assert!(channels(&door).await.is_empty());
+}
+
+#[tokio::test]
+async fn an_archive_in_trouble_is_told_in_json() {
+    let opened = memory().await;
+    let failing = Failing::new(opened.archive.clone(), 0, ErrorKind::Unavailable);
+    let door = door_over(Arc::new(failing), opened, RestConfig::default());
+    let answer = door.post(PUSH, json!({"pubsubTopic": PUBSUB, "message": {"payload": ""}})).await;
+    let desc = "the archive is unavailable: try again later";
+    assert_eq!(told(&answer), (503, json!({"statusDesc": desc})));
+    assert_eq!(answer.head[header::RETRY_AFTER], "1");
+}

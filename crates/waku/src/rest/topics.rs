@@ -1,0 +1,130 @@
+//! Subscriptions: which messages wait for REST clients, and which pubsub topics the node relays on their behalf.
+
+use axum::{body::Body, response::Response};
+use bytes::Bytes;
+use restante_core::ErrorKind;
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    App, body,
+    cache::{FEEDS_MAX, Feed, TooMany, Topics},
+    json, reply,
+    reply::Refusal,
+};
+use crate::{
+    live::Arrival,
+    validate::{autoshard, check_pubsub_topic},
+};
+use restante_waku_wire::CONTENT_TOPIC_BYTES_MAX;
+
+/// Topics in one request, as in nwaku's filter service.
+pub(crate) const TOPICS_MAX: usize = 100;
+/// The longest request about topics: room for as many topics as one may have, of several times the usual length.
+const TOPICS_BYTES_MAX: usize = 64 << 10;
+/// Messages that are longer as JSON are written on the blocking pool: writing them would hold up a worker.
+const INLINE_MESSAGES_BYTES: usize = 512 << 10;
+/// How often subscriptions may change while the node follows one of them, before it is left to the next change.
+const SETTLE_ROUNDS_MAX: usize = 8;
+
+/// The body of a request about topics.
+pub(crate) async fn read_body(body: Body, deadline: Instant) -> Result<Bytes, Refusal> {
+    body::read(body, TOPICS_BYTES_MAX, deadline).await
+}
+
+/// The topics of a request that is nothing but a JSON array of them.
+pub(crate) async fn read_list(body: Body, deadline: Instant) -> Result<Vec<String>, Refusal> {
+    let json = read_body(body, deadline).await?;
+    let topics: Vec<String> =
+        serde_json::from_slice(&json).map_err(|error| Refusal::invalid(error.to_string()))?;
+    if topics.len() > TOPICS_MAX {
+        return Err(Refusal::invalid(too_many_topics(topics.len())));
+    }
+    Ok(topics)
+}
+
+pub(crate) fn too_many_topics(count: usize) -> String {
+    format!("{count} topics are too many: a request has at most {TOPICS_MAX}")
+}
+
+/// The feed of all messages of a pubsub topic.
+pub(crate) fn relay_feed(app: &App, pubsub_topic: &str) -> Result<Feed, Refusal> {
+    check_pubsub_topic(pubsub_topic, app.rules())?;
+    Ok(Feed::Relay(pubsub_topic.into()))
+}
+
+/// A content topic on the pubsub topic that is named or, when none is, on the one into which it falls.
+pub(crate) fn topics_of(
+    app: &App,
+    pubsub_topic: Option<&str>,
+    content_topic: &str,
+) -> Result<Topics, Refusal> {
+    let len = content_topic.len();
+    if len == 0 || len > CONTENT_TOPIC_BYTES_MAX {
+        let problem = format!("{len} bytes are not 1 to {CONTENT_TOPIC_BYTES_MAX}");
+        return Err(Refusal::field("contentTopic", &problem));
+    }
+    let pubsub_topic = match pubsub_topic {
+        Some(topic) => topic.to_owned(),
+        None => autoshard(content_topic, app.rules())?,
+    };
+    check_pubsub_topic(&pubsub_topic, app.rules())?;
+    Ok(Topics { pubsub_topic: pubsub_topic.into(), content_topic: content_topic.into() })
+}
+
+/// Begins to keep messages for these feeds, and has the node relay their pubsub topics.
+pub(crate) async fn subscribe(app: &App, feeds: &[Feed], deadline: Instant) -> Result<(), Refusal> {
+    app.rest.cache.subscribe(feeds).map_err(|TooMany| {
+        let text = format!("too many subscriptions: at most {FEEDS_MAX} at once; end some of them first");
+        Refusal::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, text)
+    })?;
+    settle(app, feeds, deadline).await
+}
+
+/// Ends to keep messages for these feeds, and returns how many of them there were. The node leaves pubsub topics that nobody
+/// wants any more, but for those that it is configured to relay: the archive must not miss messages because a client went.
+pub(crate) async fn unsubscribe(app: &App, feeds: &[Feed], deadline: Instant) -> Result<usize, Refusal> {
+    let ended = app.rest.cache.unsubscribe(feeds);
+    settle(app, feeds, deadline).await?;
+    Ok(ended)
+}
+
+/// Brings the pubsub topics that the node relays in line with what is wanted. Done for subscriptions that were there
+/// already, too, so that repeating a request mends what a broken connection has left half done.
+async fn settle(app: &App, feeds: &[Feed], deadline: Instant) -> Result<(), Refusal> {
+    let mut topics: Vec<&str> = feeds.iter().map(|feed| &**feed.pubsub_topic()).collect();
+    topics.sort_unstable();
+    topics.dedup();
+    let settled = async {
+        for topic in topics {
+            settle_topic(app, topic).await;
+        }
+    };
+    timeout_at(deadline, settled)
+        .await
+        .map_err(|_| Refusal::unavailable("the node did not follow in time: try again later"))
+}
+
+async fn settle_topic(app: &App, topic: &str) {
+    let Some(node) = &app.rest.waku.node else { return };
+    for _ in 0..SETTLE_ROUNDS_MAX {
+        let is_wanted = app.wants(topic);
+        if is_wanted {
+            node.subscribe(topic).await;
+        } else {
+            node.unsubscribe(topic).await;
+        }
+        // Another request may have changed what is wanted while this one waited for the node.
+        if app.wants(topic) == is_wanted {
+            return;
+        }
+    }
+}
+
+/// Messages as nwaku's REST interface shows them.
+pub(crate) async fn show(arrivals: Vec<Arrival>) -> Result<Response, Refusal> {
+    if json::estimate_messages_size(&arrivals) <= INLINE_MESSAGES_BYTES {
+        return Ok(reply::json(json::write_messages(&arrivals)));
+    }
+    let written = tokio::task::spawn_blocking(move || json::write_messages(&arrivals)).await;
+    Ok(reply::json(written.map_err(|_| Refusal::of_kind(ErrorKind::Internal))?))
+}

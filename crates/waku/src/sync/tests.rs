@@ -1,0 +1,774 @@
+//! Sync between nodes on loopback, with peers that are honest and peers that are not.
+
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use libp2p::identity::Keypair;
+use prost::Message as _;
+use restante_archive::{Appended, Config, Error, Message, Page, Query, open};
+use restante_core::{ErrorKind, ManualClock};
+use restante_waku_wire::{
+    WakuMessage, message_hash,
+    rpc::{
+        frame,
+        store::{self, KeyValue, StoreQueryRequest, StoreQueryResponse},
+    },
+};
+
+use super::*;
+use crate::{
+    Services, Waku, WakuConfig, WakuMetrics,
+    intake::HandoverConfig,
+    node::{NodeConfig, NodeLimits},
+    rates::Limiter,
+    service::{Answer, Service},
+    store::{StoreClientError, StoreService},
+    validate::Rules,
+};
+
+const PUBSUB: &str = "/waku/2/rs/42/0";
+const NOW: Timestamp = Timestamp::from_seconds(1_700_000_000);
+/// So long a test waits for something to happen before it gives up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn node_config() -> NodeConfig {
+    NodeConfig {
+        key: Keypair::generate_secp256k1(),
+        listen: vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()],
+        tls: None,
+        external_addresses: Vec::new(),
+        static_peers: Vec::new(),
+        relay: None,
+        max_message_bytes: 150 << 10,
+        limits: NodeLimits::default(),
+        agent: "restante-test".to_owned(),
+    }
+}
+
+async fn memory() -> Arc<dyn Archive> {
+    open(Config::new("memory:".parse().unwrap())).await.unwrap().archive
+}
+
+/// A message from so many seconds ago.
+fn message(seconds_ago: i64, payload: &str) -> Message {
+    message_in(PUBSUB, seconds_ago, payload)
+}
+
+fn message_in(pubsub_topic: &str, seconds_ago: i64, payload: &str) -> Message {
+    let timestamp = NOW.plus_seconds(-seconds_ago);
+    let content_topic = "/toy/1/chat/proto";
+    let wire = WakuMessage {
+        payload: payload.to_owned().into(),
+        content_topic: content_topic.to_owned(),
+        timestamp: Some(timestamp.nanos()),
+        ..WakuMessage::default()
+    };
+    Message {
+        message_hash: message_hash(pubsub_topic, payload.as_bytes(), content_topic, b"", timestamp.nanos()),
+        channel: pubsub_topic.into(),
+        topic: content_topic.into(),
+        timestamp,
+        body: wire.to_wire(),
+    }
+}
+
+/// So many messages, one each second, the newest a minute ago.
+fn history(count: i64) -> Vec<Message> {
+    (0..count).map(|index| message(60 + index, &format!("message {index}"))).collect()
+}
+
+async fn stored(archive: &dyn Archive) -> BTreeMap<MessageHash, Vec<u8>> {
+    let page = archive.query(&Query { limit: 10_000, ..Query::default() }).await.unwrap();
+    assert_eq!(page.next, None);
+    page.rows().map(|row| (row.message_hash, row.body.to_vec())).collect()
+}
+
+fn bodies(messages: &[Message]) -> BTreeMap<MessageHash, Vec<u8>> {
+    messages.iter().map(|message| (message.message_hash, message.body.to_vec())).collect()
+}
+
+async fn until(what: &str, condition: impl AsyncFn() -> bool) {
+    let waited = timeout(PATIENCE, async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    waited.await.unwrap_or_else(|_| panic!("it did not happen: {what}"));
+}
+
+/// A node that answers store queries by a service.
+struct Peer {
+    node: Node,
+    _intake: Intake,
+}
+
+impl Peer {
+    async fn start(service: Arc<dyn Service>) -> Self {
+        Self::start_with(node_config(), service).await
+    }
+
+    async fn start_with(config: NodeConfig, service: Arc<dyn Service>) -> Self {
+        let metrics = WakuMetrics::default();
+        let clock = Arc::new(ManualClock::new(NOW));
+        let intake = Intake::new(
+            memory().await,
+            clock,
+            Rules::default(),
+            HandoverConfig::default(),
+            metrics.intake.clone(),
+        );
+        let (node, unstarted) = Node::new(config, metrics.node.clone()).unwrap();
+        intake.connect(Vec::new(), None);
+        unstarted.start(vec![service], Limiter::default(), intake.clone()).await.unwrap();
+        Self { node, _intake: intake }
+    }
+
+    async fn with_messages(messages: &[Message]) -> Self {
+        let archive = memory().await;
+        archive.append(messages.to_vec()).await.unwrap();
+        Self::start(Arc::new(StoreService::new(archive))).await
+    }
+
+    fn address(&self) -> Multiaddr {
+        self.node.addresses()[0].clone()
+    }
+}
+
+/// A node that asks.
+struct Asker {
+    sync: StoreSync,
+    archive: Arc<dyn Archive>,
+    clock: Arc<ManualClock>,
+    metrics: SyncMetrics,
+    node: Node,
+}
+
+impl Asker {
+    async fn of(peer: &Peer) -> Self {
+        Self::with(config_of(&[peer]), Rules::default(), memory().await).await
+    }
+
+    async fn with(config: SyncConfig, rules: Rules, archive: Arc<dyn Archive>) -> Self {
+        let metrics = WakuMetrics::default();
+        let clock = Arc::new(ManualClock::new(NOW));
+        let intake = Intake::new(
+            archive.clone(),
+            clock.clone(),
+            rules,
+            HandoverConfig::default(),
+            metrics.intake.clone(),
+        );
+        let (node, unstarted) = Node::new(node_config(), metrics.node.clone()).unwrap();
+        intake.connect(Vec::new(), Some(node.clone()));
+        unstarted.start(Vec::new(), Limiter::default(), intake.clone()).await.unwrap();
+        let metrics = metrics.sync;
+        let (our_node, archived, time) = (node.clone(), archive.clone(), clock.clone());
+        let sync = StoreSync::new(config, our_node, intake, archived, time, metrics.clone()).unwrap();
+        Self { sync, archive, clock, metrics, node }
+    }
+
+    async fn run(&self) -> SyncReport {
+        self.sync.run_now().await
+    }
+
+    fn synced_until(&self) -> Option<Timestamp> {
+        self.sync.shared.peers[0].state.lock().synced_until
+    }
+}
+
+fn config_of(peers: &[&Peer]) -> SyncConfig {
+    SyncConfig { peers: peers.iter().map(|peer| peer.address()).collect(), ..SyncConfig::default() }
+}
+
+/// A store node whose answers a test makes up; it remembers what it was asked.
+struct Made<F> {
+    answer: F,
+    asked: Mutex<Vec<StoreQueryRequest>>,
+}
+
+impl<F: Fn(&StoreQueryRequest) -> StoreQueryResponse + Send + Sync + 'static> Made<F> {
+    fn new(answer: F) -> Arc<Self> {
+        Arc::new(Self { answer, asked: Mutex::default() })
+    }
+}
+
+impl<F> Made<F> {
+    fn asked(&self) -> Vec<StoreQueryRequest> {
+        self.asked.lock().clone()
+    }
+}
+
+#[async_trait]
+impl<F: Fn(&StoreQueryRequest) -> StoreQueryResponse + Send + Sync + 'static> Service for Made<F> {
+    fn id(&self) -> &'static str {
+        store::ID
+    }
+
+    fn name(&self) -> &'static str {
+        "store"
+    }
+
+    fn request_bytes_max(&self) -> usize {
+        1 << 20
+    }
+
+    async fn answer(&self, _peer: PeerId, request: Bytes) -> Answer {
+        let request = StoreQueryRequest::decode(request).unwrap();
+        let response = (self.answer)(&request);
+        self.asked.lock().push(request);
+        Answer::new(200, frame(&response))
+    }
+
+    fn answer_too_often(&self, _request: Bytes) -> Answer {
+        Answer::none(429)
+    }
+}
+
+fn ok(request: &StoreQueryRequest, messages: Vec<KeyValue>, cursor: Option<Bytes>) -> StoreQueryResponse {
+    StoreQueryResponse {
+        request_id: request.request_id.clone(),
+        status_code: Some(200),
+        status_desc: Some("OK".into()),
+        messages,
+        pagination_cursor: cursor,
+    }
+}
+
+fn told(hash: MessageHash) -> KeyValue {
+    KeyValue { message_hash: Some(Bytes::copy_from_slice(hash.as_bytes())), ..KeyValue::default() }
+}
+
+fn given(message: &Message) -> KeyValue {
+    let (body, pubsub_topic) = (message.body.clone(), message.channel.to_string());
+    KeyValue { message: Some(body), pubsub_topic: Some(pubsub_topic), ..told(message.message_hash) }
+}
+
+/// The n-th of as many hashes as one likes.
+fn made_hash(number: u64) -> MessageHash {
+    let mut hash = [0xaa; 32];
+    hash[..8].copy_from_slice(&number.to_be_bytes());
+    MessageHash(hash)
+}
+
+#[tokio::test]
+async fn a_client_walks_the_pages_of_a_peer() {
+    let all = history(250);
+    let peer = Peer::with_messages(&all).await;
+    let asker = Asker::of(&peer).await;
+    let client = StoreClient::new(asker.node.clone());
+    let mut request =
+        StoreQueryRequest { include_data: true, pagination_limit: Some(100), ..StoreQueryRequest::default() };
+    let unconnected = client.query(peer.node.peer_id(), &request).await;
+    assert!(matches!(unconnected, Err(StoreClientError::Ask(_))), "{unconnected:?}");
+    asker.node.connect(peer.address()).await.unwrap();
+    let mut seen = BTreeMap::new();
+    loop {
+        let page = client.query(peer.node.peer_id(), &request).await.unwrap();
+        for entry in page.messages {
+            let hash = crate::store::hash_of(&entry.message_hash.unwrap()).unwrap();
+            assert!(seen.insert(hash, entry.message.unwrap().to_vec()).is_none(), "a message came twice");
+        }
+        request.pagination_cursor = page.pagination_cursor;
+        if request.pagination_cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen, bodies(&all));
+    request.pagination_cursor = Some(vec![1; 32].into());
+    let unknown = client.query(peer.node.peer_id(), &request).await;
+    assert!(matches!(unknown, Err(StoreClientError::Refused { status: 300, .. })), "{unknown:?}");
+}
+
+#[tokio::test]
+async fn what_was_missed_is_found_again() {
+    let all = history(1_500);
+    let peer = Peer::with_messages(&all).await;
+    let asker = Asker::of(&peer).await;
+    let half: Vec<Message> = all.iter().step_by(2).cloned().collect();
+    asker.archive.append(half).await.unwrap();
+    let report = asker.run().await;
+    assert_eq!(report, SyncReport { hashes: 1_500, messages: 750, peers: 1, failed_peers: 0 });
+    assert_eq!(stored(&*asker.archive).await, bodies(&all));
+    let again = asker.run().await;
+    assert_eq!(again, SyncReport { hashes: 1_500, messages: 0, peers: 1, failed_peers: 0 });
+    assert_eq!(asker.metrics.last_success.get(), NOW.seconds());
+    assert_eq!(asker.metrics.messages.get(), 750);
+}
+
+#[tokio::test]
+async fn when_nothing_is_missing_no_message_is_asked_for() {
+    let all = history(350);
+    let archive = memory().await;
+    archive.append(all.clone()).await.unwrap();
+    let service = Arc::new(Watched::new(StoreService::new(archive)));
+    let peer = Peer::start(service.clone()).await;
+    let asker = Asker::of(&peer).await;
+    asker.archive.append(all).await.unwrap();
+    asker.run().await;
+    service.asked.lock().clear();
+    asker.run().await;
+    let asked = service.asked.lock().clone();
+    assert!(asked.iter().all(|request| !request.include_data), "only hashes are asked for");
+    assert_eq!(asked.len(), 7, "an hour in four slices, one of them with four pages");
+}
+
+/// A real service that remembers what it was asked, and may be told to treat ends as nwaku does.
+struct Watched {
+    inner: StoreService,
+    asked: Mutex<Vec<StoreQueryRequest>>,
+    includes_end: bool,
+}
+
+impl Watched {
+    fn new(inner: StoreService) -> Self {
+        Self { inner, asked: Mutex::default(), includes_end: false }
+    }
+}
+
+#[async_trait]
+impl Service for Watched {
+    fn id(&self) -> &'static str {
+        self.inner.id()
+    }
+
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn request_bytes_max(&self) -> usize {
+        self.inner.request_bytes_max()
+    }
+
+    async fn answer(&self, peer: PeerId, request: Bytes) -> Answer {
+        let mut request = StoreQueryRequest::decode(request).unwrap();
+        self.asked.lock().push(request.clone());
+        if self.includes_end {
+            request.time_end = request.time_end.map(|end| end + 1);
+        }
+        self.inner.answer(peer, request.encode_to_vec().into()).await
+    }
+
+    fn answer_too_often(&self, request: Bytes) -> Answer {
+        self.inner.answer_too_often(request)
+    }
+}
+
+/// nwaku includes the end of a range: a message on the edge of two slices is told twice.
+#[tokio::test]
+async fn peers_that_include_the_end_of_a_range_are_no_trouble() {
+    let all = history(3_000);
+    let archive = memory().await;
+    archive.append(all.clone()).await.unwrap();
+    let service = Watched { includes_end: true, ..Watched::new(StoreService::new(archive)) };
+    let peer = Peer::start(Arc::new(service)).await;
+    let asker = Asker::of(&peer).await;
+    let report = asker.run().await;
+    assert_eq!((report.messages, report.failed_peers), (3_000, 0));
+    assert!(report.hashes > 3_000, "{report:?}");
+    assert_eq!(stored(&*asker.archive).await, bodies(&all));
+}
+
+#[tokio::test]
+async fn a_run_looks_at_its_window_only() {
+    let (fresh, old, far) = (message(10, "fresh"), message(7_000, "old"), message(30_000, "far"));
+    let peer = Peer::with_messages(&[fresh.clone(), old.clone(), far]).await;
+    let asker = Asker::of(&peer).await;
+    assert_eq!(asker.run().await.messages, 1);
+    assert_eq!(stored(&*asker.archive).await, bodies(std::slice::from_ref(&old)));
+    asker.clock.set(NOW.plus_seconds(11));
+    assert_eq!(asker.run().await.messages, 1, "it is old enough now");
+    assert_eq!(stored(&*asker.archive).await, bodies(&[fresh, old]));
+}
+
+#[tokio::test]
+async fn what_reached_the_peer_late_is_found_by_a_later_run() {
+    let archive = memory().await;
+    let peer = Peer::start(Arc::new(StoreService::new(archive.clone()))).await;
+    let asker = Asker::of(&peer).await;
+    assert_eq!(asker.run().await.messages, 0);
+    archive.append(vec![message(3_000, "late")]).await.unwrap();
+    asker.clock.set(NOW.plus_seconds(300));
+    assert_eq!(asker.run().await.messages, 1);
+}
+
+#[tokio::test]
+async fn long_messages_come_in_as_many_answers_as_they_need() {
+    let payload = "x".repeat(140_000);
+    let all: Vec<Message> = (0..70).map(|index| message(60 + index, &format!("{index} {payload}"))).collect();
+    let peer = Peer::with_messages(&all).await;
+    let asker = Asker::of(&peer).await;
+    let report = asker.run().await;
+    assert_eq!((report.messages, report.failed_peers), (70, 0));
+    assert_eq!(stored(&*asker.archive).await, bodies(&all));
+    assert_eq!(asker.metrics.wrong.get(), 0, "what did not fit into an answer was asked for again");
+}
+
+#[tokio::test]
+async fn a_start_goes_on_where_the_last_one_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Made::new(|request| ok(request, Vec::new(), None));
+    let peer = Peer::start(service.clone()).await;
+    let file = folder.path().join("waku.online");
+    let config = SyncConfig { online_file: Some(file), range_seconds: 600, ..config_of(&[&peer]) };
+    let seconds_back = |request: &StoreQueryRequest, now: Timestamp| {
+        (now.nanos() - request.time_start.unwrap()) / 1_000_000_000
+    };
+
+    let first = Asker::with(config.clone(), Rules::default(), memory().await).await;
+    first.run().await;
+    let asked = service.asked();
+    assert_eq!(seconds_back(&asked[0], NOW), 6 * 3_600, "it was never here");
+
+    let later = NOW.plus_seconds(7_200);
+    let second = Asker::with(config, Rules::default(), memory().await).await;
+    second.clock.set(later);
+    second.run().await;
+    let request = &service.asked()[asked.len()];
+    assert_eq!(
+        seconds_back(request, later),
+        7_200 + 20 + 60,
+        "two hours away, what was left to relay, and an overlap"
+    );
+}
+
+#[tokio::test]
+async fn a_run_that_breaks_off_goes_on_from_its_last_slice() {
+    let answers = AtomicU64::new(0);
+    let service = Made::new(move |request: &StoreQueryRequest| {
+        if answers.fetch_add(1, Ordering::SeqCst) == 3 {
+            StoreQueryResponse { status_code: Some(503), ..ok(request, Vec::new(), None) }
+        } else {
+            ok(request, Vec::new(), None)
+        }
+    });
+    let peer = Peer::start(service.clone()).await;
+    let asker = Asker::of(&peer).await;
+    assert_eq!(asker.run().await.failed_peers, 1);
+    let third = service.asked()[2].time_end.unwrap();
+    assert_eq!(asker.synced_until(), Some(Timestamp(third)));
+    assert_eq!(asker.run().await.peers, 1);
+    assert_eq!(Timestamp(service.asked()[4].time_start.unwrap()), Timestamp(third).plus_seconds(-60));
+}
+
+#[tokio::test]
+async fn only_served_topics_are_asked_for_and_taken() {
+    let served = message(100, "served");
+    let other = message_in("/waku/2/rs/42/1", 100, "other");
+    let foreign = message_in("/waku/2/rs/7/0", 100, "foreign");
+    let archive = memory().await;
+    archive.append(vec![served.clone(), other, foreign]).await.unwrap();
+    let service = Arc::new(Watched::new(StoreService::new(archive)));
+    let peer = Peer::start(service.clone()).await;
+    let one_shard = Rules { cluster_id: Some(42), shards: vec![0], ..Rules::default() };
+    let asker = Asker::with(config_of(&[&peer]), one_shard, memory().await).await;
+    let report = asker.run().await;
+    assert_eq!((report.hashes, report.messages), (1, 1));
+    assert_eq!(stored(&*asker.archive).await, bodies(&[served]));
+    let asked = service.asked.lock().clone();
+    let is_hashes = |request: &&StoreQueryRequest| request.message_hashes.is_empty();
+    assert!(asked.iter().filter(is_hashes).all(|request| request.pubsub_topic.as_deref() == Some(PUBSUB)));
+}
+
+/// One message that is longer than this node takes must not keep the others away.
+#[tokio::test]
+async fn what_is_not_taken_is_not_asked_for_again() {
+    let mut all = history(40);
+    let too_long = message(80, &"x".repeat(2_000_000));
+    all.push(too_long.clone());
+    let archive = memory().await;
+    archive.append(all.clone()).await.unwrap();
+    let service = Arc::new(Watched::new(StoreService::new(archive)));
+    let peer = Peer::start(service.clone()).await;
+    let rules = Rules { max_message_bytes: 10_000, ..Rules::default() };
+    let asker = Asker::with(config_of(&[&peer]), rules, memory().await).await;
+    let first = asker.run().await;
+    assert_eq!(first, SyncReport { hashes: 41, messages: 40, peers: 1, failed_peers: 0 });
+    all.retain(|message| *message != too_long);
+    assert_eq!(stored(&*asker.archive).await, bodies(&all));
+    service.asked.lock().clear();
+    let second = asker.run().await;
+    assert_eq!(second, SyncReport { hashes: 41, messages: 0, peers: 1, failed_peers: 0 });
+    assert!(service.asked.lock().iter().all(|request| !request.include_data));
+    assert_eq!(asker.metrics.declined.get(), 1);
+}
+
+#[tokio::test]
+async fn an_ephemeral_message_is_not_archived() {
+    let mut ephemeral = message(100, "ephemeral");
+    ephemeral.body = [&ephemeral.body[..], b"\xf8\x01\x01"].concat().into();
+    let peer = Peer::with_messages(&[ephemeral]).await;
+    let asker = Asker::of(&peer).await;
+    for _ in 0..2 {
+        assert_eq!(asker.run().await, SyncReport { hashes: 1, messages: 0, peers: 1, failed_peers: 0 });
+    }
+    assert!(stored(&*asker.archive).await.is_empty());
+    assert_eq!(asker.metrics.declined.get(), 1);
+}
+
+/// Runs with a made-up peer, which fails, and returns how often it was asked. Nothing is archived.
+async fn requests_until_given_up(
+    answer: impl Fn(&StoreQueryRequest) -> StoreQueryResponse + Send + Sync + 'static,
+) -> usize {
+    let service = Made::new(answer);
+    let peer = Peer::start(service.clone()).await;
+    let asker = Asker::of(&peer).await;
+    let report = asker.run().await;
+    assert_eq!((report.peers, report.failed_peers), (0, 1));
+    assert_eq!(asker.synced_until(), None, "it is asked for the same again");
+    assert!(stored(&*asker.archive).await.is_empty());
+    service.asked().len()
+}
+
+#[tokio::test]
+async fn pages_that_go_round_in_a_circle_end_the_run() {
+    let circle = move |request: &StoreQueryRequest| {
+        // Page after page the same messages, with three cursors that follow each other.
+        let place = request.pagination_cursor.as_ref().map_or(0, |cursor| cursor[0]);
+        let cursor = Bytes::from(vec![(place + 1) % 3; 32]);
+        ok(request, vec![told(made_hash(1))], Some(cursor))
+    };
+    let requests = requests_until_given_up(circle).await;
+    assert!(requests < 20, "{requests}");
+}
+
+#[tokio::test]
+async fn pages_without_messages_end_the_run() {
+    let number = AtomicU64::new(0);
+    let empty = move |request: &StoreQueryRequest| {
+        let cursor = made_hash(number.fetch_add(1, Ordering::SeqCst));
+        ok(request, Vec::new(), Some(Bytes::copy_from_slice(cursor.as_bytes())))
+    };
+    assert_eq!(requests_until_given_up(empty).await, 1);
+}
+
+#[tokio::test]
+async fn hashes_without_messages_end_the_run() {
+    let number = AtomicU64::new(0);
+    let endless = move |request: &StoreQueryRequest| {
+        if request.include_data {
+            return ok(request, Vec::new(), None);
+        }
+        let hashes: Vec<_> = (0..100).map(|_| made_hash(number.fetch_add(1, Ordering::SeqCst))).collect();
+        let cursor = Bytes::copy_from_slice(hashes[99].as_bytes());
+        ok(request, hashes.into_iter().map(told).collect(), Some(cursor))
+    };
+    let requests = requests_until_given_up(endless).await;
+    assert!(requests <= 24, "{requests}: eleven pages and as many fetches");
+}
+
+#[tokio::test]
+async fn other_messages_than_those_that_were_told_are_not_taken() {
+    let number = AtomicU64::new(0);
+    let liar = move |request: &StoreQueryRequest| {
+        let lie = |hash: &Bytes| KeyValue {
+            message_hash: Some(hash.clone()),
+            ..given(&message(100, "not the one that was asked for"))
+        };
+        if request.include_data {
+            return ok(request, request.message_hashes.iter().map(lie).collect(), None);
+        }
+        let hashes: Vec<_> = (0..100).map(|_| made_hash(number.fetch_add(1, Ordering::SeqCst))).collect();
+        let cursor = Bytes::copy_from_slice(hashes[99].as_bytes());
+        ok(request, hashes.into_iter().map(told).collect(), Some(cursor))
+    };
+    let requests = requests_until_given_up(liar).await;
+    assert!(requests <= 24, "{requests}");
+}
+
+/// Answers every request for messages with these, after it has told of those.
+async fn run_with(told_of: &[Message], gives: &[Message]) -> (SyncReport, BTreeMap<MessageHash, Vec<u8>>) {
+    let (hashes, entries) = (told_of.to_vec(), gives.to_vec());
+    let service = Made::new(move |request: &StoreQueryRequest| {
+        if request.include_data {
+            return ok(request, entries.iter().map(given).collect(), None);
+        }
+        ok(request, hashes.iter().map(|message| told(message.message_hash)).collect(), None)
+    });
+    let peer = Peer::start(service).await;
+    let asker = Asker::of(&peer).await;
+    let report = asker.run().await;
+    (report, stored(&*asker.archive).await)
+}
+
+#[tokio::test]
+async fn a_message_with_another_hash_than_was_told_is_not_archived() {
+    let (told_of, other) = (message(100, "told"), message(100, "other"));
+    let forged = Message { message_hash: told_of.message_hash, ..other };
+    let (report, archived) = run_with(std::slice::from_ref(&told_of), &[forged]).await;
+    assert_eq!((report.peers, report.messages, archived.len()), (1, 0, 0));
+}
+
+#[tokio::test]
+async fn messages_that_nobody_asked_for_are_not_taken() {
+    let [one, other, unasked] = ["one", "other", "unasked"].map(|payload| message(100, payload));
+    let told_of = [one.clone(), other];
+    let (report, archived) = run_with(&told_of, &[unasked.clone(), one.clone()]).await;
+    assert_eq!((report.messages, archived), (1, bodies(std::slice::from_ref(&one))));
+    let (report, archived) = run_with(&told_of, &[one.clone(), one.clone()]).await;
+    assert_eq!((report.messages, archived), (1, bodies(std::slice::from_ref(&one))));
+    // An answer with more messages than were asked for is no answer at all.
+    let (report, archived) = run_with(&told_of, &[one.clone(), one, unasked]).await;
+    assert_eq!((report.failed_peers, archived.len()), (1, 0));
+}
+
+#[tokio::test]
+async fn a_peer_that_wants_to_be_asked_less_often_gets_time() {
+    let requests = AtomicU64::new(0);
+    let service = Made::new(move |request: &StoreQueryRequest| {
+        let is_too_often = requests.fetch_add(1, Ordering::SeqCst) == 1;
+        let status_code = Some(if is_too_often { 429 } else { 200 });
+        StoreQueryResponse { status_code, ..ok(request, Vec::new(), None) }
+    });
+    let peer = Peer::start(service.clone()).await;
+    let asker = Asker::of(&peer).await;
+    assert_eq!(asker.run().await.peers, 1);
+    let asked = service.asked();
+    assert_eq!(asked[1].time_start, asked[2].time_start, "it was asked for the same again");
+}
+
+#[tokio::test]
+async fn nonsense_is_not_believed() {
+    let status = |status: Option<u32>| {
+        move |request: &StoreQueryRequest| StoreQueryResponse {
+            status_code: status,
+            ..ok(request, Vec::new(), None)
+        }
+    };
+    assert_eq!(requests_until_given_up(status(None)).await, 1);
+    assert_eq!(requests_until_given_up(status(Some(300))).await, 1);
+    let other_id = |request: &StoreQueryRequest| StoreQueryResponse {
+        request_id: "x".into(),
+        ..ok(request, Vec::new(), None)
+    };
+    assert_eq!(requests_until_given_up(other_id).await, 1);
+    let too_many = |request: &StoreQueryRequest| {
+        ok(request, (0..101).map(|number| told(made_hash(number))).collect(), None)
+    };
+    assert_eq!(requests_until_given_up(too_many).await, 1);
+    let too_long = |request: &StoreQueryRequest| StoreQueryResponse {
+        status_desc: Some("x".repeat(1 << 20)),
+        ..ok(request, Vec::new(), None)
+    };
+    assert_eq!(requests_until_given_up(too_long).await, 1);
+}
+
+/// An archive that can be told to fail.
+struct Fragile {
+    inner: Arc<dyn Archive>,
+    is_broken: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Archive for Fragile {
+    async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
+        if self.is_broken.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Unavailable, "broken"));
+        }
+        self.inner.append(messages).await
+    }
+
+    async fn query(&self, query: &Query) -> Result<Page, Error> {
+        self.inner.query(query).await
+    }
+}
+
+#[tokio::test]
+async fn what_the_own_archive_did_not_take_is_fetched_again() {
+    let all = history(10);
+    let peer = Peer::with_messages(&all).await;
+    let is_broken = Arc::new(AtomicBool::new(true));
+    let archive = Arc::new(Fragile { inner: memory().await, is_broken: is_broken.clone() });
+    let asker = Asker::with(config_of(&[&peer]), Rules::default(), archive).await;
+    assert_eq!(asker.run().await.failed_peers, 1);
+    is_broken.store(false, Ordering::SeqCst);
+    assert_eq!(asker.run().await.messages, 10);
+    assert_eq!(stored(&*asker.archive).await, bodies(&all));
+}
+
+#[tokio::test]
+async fn a_peer_that_is_away_is_found_when_it_is_back_and_others_are_asked_meanwhile() {
+    let all = history(10);
+    let config = node_config();
+    let away = Peer::start_with(config.clone(), Made::new(|request| ok(request, Vec::new(), None))).await;
+    let address = away.address();
+    away.node.close().await;
+    let other = Peer::with_messages(&all[..4]).await;
+    let sync = SyncConfig { peers: vec![address.clone(), other.address()], ..SyncConfig::default() };
+    let asker = Asker::with(sync, Rules::default(), memory().await).await;
+    assert_eq!(asker.run().await, SyncReport { hashes: 4, messages: 4, peers: 1, failed_peers: 1 });
+    assert_eq!(asker.sync.shared.peers[0].state.lock().failures, 1);
+
+    let archive = memory().await;
+    archive.append(all.clone()).await.unwrap();
+    let listen = address.iter().filter(|part| !matches!(part, libp2p::multiaddr::Protocol::P2p(_))).collect();
+    let config = NodeConfig { listen: vec![listen], ..config };
+    let _back = Peer::start_with(config, Arc::new(StoreService::new(archive))).await;
+    assert_eq!(asker.run().await, SyncReport { hashes: 14, messages: 6, peers: 2, failed_peers: 0 });
+    assert_eq!(stored(&*asker.archive).await, bodies(&all));
+    assert_eq!(asker.sync.shared.peers[0].state.lock().failures, 0);
+}
+
+#[tokio::test]
+async fn a_peer_that_fails_is_left_alone_for_longer_and_longer() {
+    let peer = Peer::with_messages(&[]).await;
+    let asker = Asker::of(&peer).await;
+    let shared = &asker.sync.shared;
+    let pause = |result, failures| {
+        shared.peers[0].state.lock().failures = failures;
+        shared.pause_after(result, &shared.peers[0]).as_secs()
+    };
+    assert_eq!(pause(RunResult::Complete, 0), 300);
+    assert_eq!(pause(RunResult::Unfinished, 1), 5);
+    assert_eq!(
+        [1, 2, 3, 7, 8, u32::MAX].map(|failures| pause(RunResult::Away, failures)),
+        [5, 10, 20, 300, 300, 300]
+    );
+}
+
+#[tokio::test]
+async fn addresses_of_one_peer_are_one_peer() {
+    let peer = Peer::with_messages(&history(3)).await;
+    let nowhere = "/ip4/127.0.0.1/tcp/1".parse::<Multiaddr>().unwrap().with_p2p(peer.node.peer_id()).unwrap();
+    let config = SyncConfig { peers: vec![nowhere, peer.address()], ..SyncConfig::default() };
+    let asker = Asker::with(config, Rules::default(), memory().await).await;
+    assert_eq!(asker.run().await, SyncReport { hashes: 3, messages: 3, peers: 1, failed_peers: 0 });
+}
+
+/// The door as a whole: it begins by itself, and keeps how far it has come.
+#[tokio::test]
+async fn the_door_asks_its_store_nodes_at_start() {
+    let all = history(120);
+    let peer = Peer::with_messages(&all).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("waku.online");
+    let sync = SyncConfig { online_file: Some(file.clone()), ..config_of(&[&peer]) };
+    let services = Services { store: true, ..Services::default() };
+    let config = WakuConfig { node: Some(node_config()), services, sync, ..WakuConfig::default() };
+    let archive = memory().await;
+    let clock = Arc::new(ManualClock::new(NOW));
+    let waku =
+        Waku::start(config, archive.clone(), clock, Vec::new(), &WakuMetrics::default()).await.unwrap();
+    until("all are here", async || stored(&*archive).await == bodies(&all)).await;
+    until("it is kept how far sync has come", async || file.exists()).await;
+    assert_eq!(waku.sync_now().await, SyncReport { hashes: 120, messages: 0, peers: 1, failed_peers: 0 });
+    waku.close().await;
+}
+
+#[tokio::test]
+async fn a_store_node_without_a_name_is_refused() {
+    let peers = vec!["/ip4/127.0.0.1/tcp/1".parse().unwrap()];
+    for node in [None, Some(node_config())] {
+        let config = WakuConfig {
+            node,
+            sync: SyncConfig { peers: peers.clone(), ..SyncConfig::default() },
+            ..WakuConfig::default()
+        };
+        let clock = Arc::new(ManualClock::new(NOW));
+        let started = Waku::start(config, memory().await, clock, Vec::new(), &WakuMetrics::default()).await;
+        assert!(matches!(started, Err(NodeError::Config(_))));
+    }
+}
