@@ -15,12 +15,17 @@ mod machine;
 mod measure;
 mod pace;
 mod pages;
+mod peers;
 mod place;
 mod progress;
 mod random;
+mod relay;
 mod report;
 mod rest;
+mod scrape;
 mod server;
+mod soak;
+mod stock;
 mod store;
 mod supply;
 mod together;
@@ -33,10 +38,12 @@ pub use ingest::IngestArgs;
 pub use machine::Machine;
 pub use measure::{median, ms, rounded, touch_all};
 pub use pages::PagesArgs;
+pub use relay::RelayArgs;
 pub use report::{Bars, Curves, Goal, Plot, Report, Series, Table, number, optional};
 pub use rest::RestArgs;
+pub use soak::SoakArgs;
 pub use upkeep::UpkeepArgs;
-pub use waku_store::StoreArgs;
+pub use waku_store::{Door, StoreArgs};
 
 /// What to measure.
 #[derive(clap::Subcommand, Clone, Debug)]
@@ -82,7 +89,22 @@ pub enum BenchCommand {
     ///
     /// --servers N starts N servers on one PostgreSQL database instead: each is given the same messages, and 50 and 100
     /// clients query them ten times a second each. --outage stops the database under load and starts it again.
+    ///
+    /// --door waku asks over libp2p instead, as light nodes do: a million messages of 1.4 KB, pages of 20 and 100, 1, 10 and 25
+    /// nodes as fast as they can, and a topic without messages. Takes about two minutes and 2 GB of disk.
     Store(StoreArgs),
+    /// Publish through relay by real nodes, as in seed 001: what arrives, what is stored, what is lost
+    ///
+    /// Starts `restante serve` and 30 nodes that publish 300 messages of 1.4 KB each, at once and paced, and compares what the
+    /// server's history holds with what was published. Then with two servers, of which one is killed in the middle and
+    /// started again. Last, how long a message takes to a subscriber, without and while 25 users query as fast as they
+    /// can. Takes about three minutes and 300 MB of disk.
+    Relay(RelayArgs),
+    /// Run a server for ten minutes as it runs for a day: messages, queries, peers that come and go, retention
+    ///
+    /// 100 messages a second by relay, 20 users, a visitor every 300 ms, and messages kept for a minute. At the end memory
+    /// must be flat, the log without a warning, nothing lost and no request failed.
+    Soak(SoakArgs),
 }
 
 /// Runs a bench, prints its report and writes the files that were asked for. Interrupted from the keyboard, it removes
@@ -105,6 +127,8 @@ async fn run_to_its_end(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Upkeep(args) => upkeep::run(&args).await,
         BenchCommand::Rest(args) => rest::run(&args).await,
         BenchCommand::Store(args) => waku_store::run(&args).await,
+        BenchCommand::Relay(args) => relay::run(&args).await,
+        BenchCommand::Soak(args) => soak::run(&args).await,
     }
 }
 

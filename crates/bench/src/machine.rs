@@ -1,6 +1,6 @@
 //! The machine that a report speaks of, as far as it tells.
 
-use std::{fs, os::unix::fs::MetadataExt, path::Path};
+use std::{fs, os::unix::fs::MetadataExt, path::Path, time::Duration};
 
 use restante_core::{Clock, SystemClock};
 use serde::Serialize;
@@ -97,6 +97,18 @@ pub(crate) fn private_memory(process: &str) -> Option<u64> {
     Some(kib * 1_024)
 }
 
+/// How long a process has kept processors busy until now, in user mode and in the kernel, with all its threads.
+pub(crate) fn processor_time(process: &str) -> Option<Duration> {
+    const TICKS_PER_SECOND: f64 = 100.0; // USER_HZ, which Linux shows to programs whatever it uses itself
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name in parentheses may hold spaces; fields 14 and 15 are the twelfth and thirteenth behind it (proc(5)).
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split(' ').skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(Duration::from_secs_f64((user + system) as f64 / TICKS_PER_SECOND))
+}
+
 /// Bytes that this process has given to write calls until now.
 ///
 /// `write_bytes` of the same table counts whole folios of the page cache on newer kernels and is of no use.
@@ -140,6 +152,16 @@ mod tests {
         let Some(before) = bytes_written() else { return };
         fs::write(folder.path().join("file"), vec![0; 100_000]).unwrap();
         assert!(bytes_written().unwrap() >= before + 100_000);
+    }
+
+    #[test]
+    fn work_is_counted() {
+        let Some(before) = processor_time("self") else { return };
+        // Until the clock of the kernel, which ticks a hundred times a second, has seen it.
+        while processor_time("self").unwrap() == before {
+            std::hint::black_box((0..100_000_u64).sum::<u64>());
+        }
+        assert_eq!(processor_time("no such process"), None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod ask;
 mod check;
+mod door;
 mod outage;
 mod posts;
 mod present;
@@ -54,6 +55,7 @@ const AROUND: Duration = Duration::from_secs(10);
 #[command(after_long_help = "Examples:
   restante bench store --engine log: --engine sqlite: --engine postgres: --html store.html
   restante bench store --engine postgres: --servers 5
+  restante bench store --door waku --engine log: --html door.html
   restante bench store --engine postgres: --messages 100000 --outage 60 \\
       --stop-command 'dev/services/down postgres' --start-command 'dev/services/up postgres'
 `postgres:` takes the database that RESTANTE_POSTGRES_URL names; `eval \"$(dev/services/up postgres)\"` starts one on this \
@@ -65,7 +67,10 @@ pub struct StoreArgs {
     /// Program to run as the server; without it this one
     #[arg(long, value_name = "FILE")]
     pub server: Option<PathBuf>,
-    /// Length of a scenario in seconds [default: 20]
+    /// How users ask: through REST, or as nodes over libp2p
+    #[arg(long, value_enum, default_value_t = Door::Rest)]
+    pub door: Door,
+    /// Length of a scenario in seconds [default: 20; with --door waku of a cell, 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3_600))]
     pub seconds: Option<u64>,
     /// Servers on the same archive; more than one only with postgres, and then each is given the same messages
@@ -83,6 +88,15 @@ pub struct StoreArgs {
     /// Shell command that starts the database again, for --outage; it returns when the database answers
     #[arg(long, value_name = "COMMAND", requires = "outage")]
     pub start_command: Option<String>,
+}
+
+/// The way by which users ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Door {
+    /// Queries by HTTP while messages are published by HTTP, as in seed 001.
+    Rest,
+    /// Store queries of real nodes over libp2p, as nwaku was measured: a million messages of 1.4 KB, pages of 20 and 100.
+    Waku,
 }
 
 impl StoreArgs {
@@ -131,6 +145,9 @@ pub(crate) async fn run(args: &StoreArgs) -> anyhow::Result<()> {
 
 /// Runs the bench.
 pub(crate) async fn measure(args: &StoreArgs) -> anyhow::Result<Report> {
+    if args.door == Door::Waku {
+        return door::measure(args).await;
+    }
     args.check()?;
     let common = &args.common;
     let folder = work_folder(common)?;
@@ -286,6 +303,7 @@ mod tests {
         StoreArgs {
             common: quick(engine),
             server: None,
+            door: Door::Rest,
             seconds: None,
             servers: 1,
             same: None,

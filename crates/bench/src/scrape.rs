@@ -1,0 +1,92 @@
+//! What a server counts, read from its metrics.
+
+use std::net::SocketAddr;
+
+use anyhow::ensure;
+
+use crate::http::{Connection, get};
+
+/// All figures at one moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scrape {
+    /// Name, labels as they are written, and value.
+    figures: Vec<(String, String, f64)>,
+}
+
+impl Scrape {
+    /// Asks a server.
+    pub(crate) async fn of(rest: SocketAddr) -> anyhow::Result<Self> {
+        let mut connection = Connection::open(rest).await?;
+        let mut body = Vec::new();
+        let status =
+            connection.ask(get("/metrics").as_bytes(), |piece| body.extend_from_slice(piece)).await?;
+        ensure!(status == 200, "the metrics were answered with status {status}");
+        Ok(Self::parse(&String::from_utf8_lossy(&body)))
+    }
+
+    /// Reads the text format of OpenMetrics, as far as our own servers write it.
+    pub(crate) fn parse(text: &str) -> Self {
+        let mut figures = Vec::new();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let Some((what, value)) = line.rsplit_once(' ') else { continue };
+            let Ok(value) = value.parse() else { continue };
+            let (name, labels) = what.split_once('{').unwrap_or((what, ""));
+            figures.push((name.to_owned(), labels.trim_end_matches('}').to_owned(), value));
+        }
+        Self { figures }
+    }
+
+    /// The sum of a figure over all its labels; 0 when it is not told.
+    pub(crate) fn sum(&self, name: &str) -> u64 {
+        self.sum_where(|found, _| found == name)
+    }
+
+    /// The sum of a figure over the labels that have `label` among them, written `name="value"`.
+    pub(crate) fn sum_with(&self, name: &str, label: &str) -> u64 {
+        self.sum_where(|found, labels| found == name && labels.split(',').any(|part| part == label))
+    }
+
+    /// Messages that a queue between relay and archive had no room for, and those that the archive refused: they are lost
+    /// to this server, unless it finds them again.
+    pub(crate) fn lost_to_archive(&self) -> u64 {
+        self.sum("restante_waku_handover_dropped_total") + self.sum("restante_waku_handover_failed_total")
+    }
+
+    /// Messages that relay did not get to a slow peer.
+    pub(crate) fn lost_to_peers(&self) -> u64 {
+        self.sum("restante_waku_relay_dropped_total")
+    }
+
+    /// Messages that relay has brought and that were in order.
+    pub(crate) fn arrived(&self) -> u64 {
+        self.sum_with("restante_waku_relay_messages_total", "result=\"taken\"")
+    }
+
+    /// Messages that are durable.
+    pub(crate) fn stored(&self) -> u64 {
+        self.sum_with("restante_archive_messages_total", "result=\"stored\"")
+    }
+
+    fn sum_where(&self, is_wanted: impl Fn(&str, &str) -> bool) -> u64 {
+        let wanted = self.figures.iter().filter(|(name, labels, _)| is_wanted(name, labels));
+        wanted.map(|(_, _, value)| *value).sum::<f64>() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_summed_by_name_and_label() {
+        let text = "# HELP restante_waku_relay_messages What.\n\
+            restante_waku_relay_messages_total{result=\"taken\"} 7\n\
+            restante_waku_relay_messages_total{result=\"too_old\"} 2\n\
+            restante_waku_handover_dropped_total 3\nrestante_waku_handover_failed_total 4\n\
+            restante_archive_messages_total{engine=\"log\",result=\"stored\"} 5\n# EOF\n";
+        let scrape = Scrape::parse(text);
+        assert_eq!(scrape.sum("restante_waku_relay_messages_total"), 9);
+        assert_eq!((scrape.arrived(), scrape.stored(), scrape.lost_to_archive()), (7, 5, 7));
+        assert_eq!((scrape.lost_to_peers(), scrape.sum("nothing")), (0, 0));
+    }
+}

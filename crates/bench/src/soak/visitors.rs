@@ -1,0 +1,140 @@
+//! Peers that come and go: a look at the history, a while in the mesh, a filter subscription that is left behind.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+use restante_waku::{
+    Multiaddr,
+    filter::{FilterClient, FilterPushReceiver},
+    validate::MESSAGE_BYTES_MAX,
+};
+use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
+
+use super::traffic::CONTENT_TOPIC;
+use crate::peers::{
+    PUBSUB_TOPIC, Peer, Role,
+    bare::Bare,
+    history::{History, question},
+    id_of,
+};
+
+/// A visitor comes every so often.
+const EVERY: Duration = Duration::from_millis(300);
+/// Visitors at once; when there are so many the next one waits.
+const AT_ONCE: usize = 16;
+/// How long one stays in the mesh.
+const IN_MESH: Duration = Duration::from_secs(2);
+/// How long a subscriber waits for a push: there are a hundred messages a second.
+const PUSH_PATIENCE: Duration = Duration::from_secs(20);
+/// Pushes that a subscriber waits for before it leaves.
+const PUSHES: usize = 20;
+/// Pushes that wait to be looked at.
+const PUSHES_WAITING: usize = 64;
+
+/// What came of the visits.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Visited {
+    pub(super) visits: u64,
+    pub(super) failed: u64,
+    pub(super) complaint: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Visit {
+    /// Asks for a page.
+    Query,
+    /// Takes part in relay for a while.
+    Relay,
+    /// Subscribes by filter, takes a few pushes, and leaves without a word.
+    Filter,
+    /// The same, but it takes its leave.
+    FilterPolitely,
+}
+
+const VISITS: [Visit; 4] = [Visit::Query, Visit::Filter, Visit::Relay, Visit::FilterPolitely];
+
+/// Lets visitors come until the end, and waits for the last to leave.
+pub(super) async fn come_and_go(server: Multiaddr, until: Instant) -> anyhow::Result<Visited> {
+    let room = Arc::new(Semaphore::new(AT_ONCE));
+    let mut visiting = JoinSet::new();
+    let mut visited = Visited::default();
+    for visit in VISITS.into_iter().cycle() {
+        if Instant::now() >= until {
+            break;
+        }
+        let place = room.clone().acquire_owned().await?;
+        let server = server.clone();
+        visiting.spawn(async move {
+            let outcome = pay(visit, &server, until).await;
+            drop(place);
+            outcome.with_context(|| format!("a visit ({visit:?})"))
+        });
+        tokio::time::sleep(EVERY).await;
+        while let Some(done) = visiting.try_join_next() {
+            visited.note(done?);
+        }
+    }
+    while let Some(done) = visiting.join_next().await {
+        visited.note(done?);
+    }
+    Ok(visited)
+}
+
+impl Visited {
+    fn note(&mut self, outcome: anyhow::Result<()>) {
+        self.visits += 1;
+        if let Err(error) = outcome {
+            self.failed += 1;
+            self.complaint.get_or_insert_with(|| format!("{error:#}"));
+        }
+    }
+}
+
+async fn pay(visit: Visit, server: &Multiaddr, until: Instant) -> anyhow::Result<()> {
+    match visit {
+        Visit::Query => look(server).await,
+        Visit::Relay => join(server).await,
+        Visit::Filter => subscribe(server, false, until).await,
+        Visit::FilterPolitely => subscribe(server, true, until).await,
+    }
+}
+
+async fn look(server: &Multiaddr) -> anyhow::Result<()> {
+    let history = History::start(server).await?;
+    let asked = history.page(&question(CONTENT_TOPIC, 20)).await;
+    history.close().await;
+    asked.map(|_| ())
+}
+
+async fn join(server: &Multiaddr) -> anyhow::Result<()> {
+    let peer = Peer::start_connected(Role::Relay, std::slice::from_ref(server), Vec::new()).await?;
+    tokio::time::sleep(IN_MESH).await;
+    peer.close().await;
+    Ok(())
+}
+
+/// Nothing is published after `until`, so nobody is to be blamed for pushes that do not come then.
+async fn subscribe(server: &Multiaddr, is_polite: bool, until: Instant) -> anyhow::Result<()> {
+    let (receiver, mut pushes) = FilterPushReceiver::new(PUSHES_WAITING, MESSAGE_BYTES_MAX);
+    let bare = Bare::connect(server, receiver).await?;
+    let (client, id) = (FilterClient::new(bare.node.clone()), id_of(server)?);
+    client.subscribe(id, PUBSUB_TOPIC, &[CONTENT_TOPIC]).await?;
+    for _ in 0..PUSHES {
+        let left = until.saturating_duration_since(Instant::now());
+        let waited = timeout(left.min(PUSH_PATIENCE), pushes.recv()).await;
+        if waited.is_err() && Instant::now() >= until {
+            break;
+        }
+        let push = waited.context("no push came")?.context("the node ended")?;
+        ensure!(&*push.arrival.content_topic == CONTENT_TOPIC, "a push of another topic");
+    }
+    if is_polite {
+        client.ping(id).await?;
+        client.unsubscribe_all(id).await?;
+    }
+    bare.close().await;
+    Ok(())
+}
