@@ -28,7 +28,7 @@ pub struct LightPushResponse {
     /// The request's.
     #[prost(string, tag = "1")]
     pub request_id: String,
-    /// 200, 400, 413 (too large), 421 (pubsub topic not served), 429, 500 or 503 (no peers).
+    /// 200, 400, 413 (too large), 421 (pubsub topic not served), 429, 500, 503 (unavailable) or 505 (no peers).
     #[prost(uint32, tag = "10")]
     pub status_code: u32,
     /// The same for people.

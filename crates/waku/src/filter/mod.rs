@@ -35,7 +35,7 @@ use restante_waku_wire::{
 use tokio::{
     runtime::Handle,
     sync::broadcast::{self, error::RecvError},
-    time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at},
+    time::{Instant, MissedTickBehavior, interval, sleep, timeout_at},
 };
 use tracing::debug;
 
@@ -170,9 +170,14 @@ impl FilterService {
         Arc::new(Self { shared })
     }
 
-    /// Who wants what.
+    /// Who wants what, in the order of peer ids.
     pub fn subscriptions(&self) -> Vec<Subscription> {
-        self.shared.table.read().all()
+        let mut all = self.shared.table.read().all();
+        all.sort_unstable_by_key(|subscription| subscription.peer);
+        for subscription in &mut all {
+            subscription.criteria.sort_unstable();
+        }
+        all
     }
 
     /// Whether anybody wants messages of a content topic on a pubsub topic.
@@ -290,7 +295,7 @@ impl Shared {
             self.dismiss(&replaced, Removed::Replaced);
         }
         if let Some(outbox) = subscribed.new {
-            let way = Way::new(peer, self.opener.clone());
+            let way = Way::new(peer, self.opener.clone(), self.config.push_timeout);
             self.runtime.spawn(push_all(Arc::downgrade(self), outbox, way));
         }
         Ok(())
@@ -427,11 +432,11 @@ impl Shared {
     /// Pushes a batch. A failed one is not tried again: its messages are in the archive, and newer ones wait.
     async fn push(&self, outbox: &Outbox, way: &mut Way, batch: &[Arc<Frame>]) -> Result<(), PushError> {
         let mut sent = 0;
-        let pushed = timeout(self.config.push_timeout, way.push(batch, &mut sent)).await;
+        let pushed = way.push(batch, &mut sent).await;
         self.metrics.pushed(Pushed::Sent, sent);
         let lost = if outbox.is_away() { Pushed::Away } else { Pushed::Failed };
         self.metrics.pushed(lost, batch.len().saturating_sub(sent));
-        pushed.unwrap_or(Err(PushError::TimedOut))
+        pushed
     }
 }
 

@@ -274,19 +274,13 @@ impl Subscriptions {
         if is_expired { self.remove(peer) } else { None }
     }
 
-    /// All subscribers, in the order of their peer ids.
+    /// All subscribers, in no order: sorting many would hold up those who wait for the table.
     pub(crate) fn all(&self) -> Vec<Subscription> {
-        let mut all: Vec<Subscription> = self
-            .subscribers
-            .iter()
-            .map(|(peer, subscriber)| {
-                let mut criteria: Vec<Criterion> = subscriber.criteria.iter().cloned().collect();
-                criteria.sort_unstable();
-                Subscription { peer: *peer, criteria }
-            })
-            .collect();
-        all.sort_unstable_by_key(|subscription| subscription.peer);
-        all
+        let all = self.subscribers.iter().map(|(peer, subscriber)| Subscription {
+            peer: *peer,
+            criteria: subscriber.criteria.iter().cloned().collect(),
+        });
+        all.collect()
     }
 }
 

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use futures_util::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, FutureExt, future::join_all};
 use libp2p::PeerId;
 use restante_waku_wire::rpc::filter;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, error::Elapsed, timeout, timeout_at};
 
 use super::outbox::Frame;
 use crate::node::{Node, OpenError};
@@ -57,13 +57,15 @@ pub(crate) enum PushError {
     #[error("the stream broke: {0}")]
     Io(#[from] io::Error),
     #[error("the subscriber reads too slowly")]
-    TimedOut,
+    TimedOut(#[from] Elapsed),
 }
 
 /// The way to one subscriber.
 pub(crate) struct Way {
     peer: PeerId,
     opener: Arc<dyn Opener>,
+    /// How long it may take to open streams and to write what goes on them at once.
+    push_timeout: Duration,
     /// The stream that is read on.
     kept: Option<Box<dyn PushStream>>,
     /// Streams with one message each, the oldest first.
@@ -85,8 +87,8 @@ enum End {
 }
 
 impl Way {
-    pub(crate) fn new(peer: PeerId, opener: Arc<dyn Opener>) -> Self {
-        Self { peer, opener, kept: None, watched: VecDeque::new(), reads_one: false }
+    pub(crate) fn new(peer: PeerId, opener: Arc<dyn Opener>, push_timeout: Duration) -> Self {
+        Self { peer, opener, push_timeout, kept: None, watched: VecDeque::new(), reads_one: false }
     }
 
     /// Forgets all streams and what was learned: whoever connects next with this peer id may be another client.
@@ -97,6 +99,7 @@ impl Way {
 
     /// Writes messages in their order, and counts those that were written whole.
     pub(crate) async fn push(&mut self, frames: &[Arc<Frame>], sent: &mut usize) -> Result<(), PushError> {
+        let push_timeout = self.push_timeout;
         loop {
             self.settle(Instant::now());
             let rest = frames.get(*sent..).unwrap_or_default();
@@ -105,14 +108,17 @@ impl Way {
             }
             // Taken out, because a stream with half a message on it must not come back.
             if let Some(mut stream) = self.kept.take() {
-                if write_all(&mut stream, rest, sent).await.is_ok() {
+                if timeout(push_timeout, write_all(&mut stream, rest, sent)).await?.is_ok() {
                     self.kept = Some(stream);
                 }
                 continue;
             }
             match WATCHED_MAX.saturating_sub(self.watched.len()) {
                 0 => self.wait_for_oldest().await,
-                places => self.push_one_each(rest.iter().take(places), sent).await?,
+                places => {
+                    let pushing = self.push_one_each(rest.iter().take(places), sent);
+                    timeout(push_timeout, pushing).await??;
+                }
             }
         }
     }

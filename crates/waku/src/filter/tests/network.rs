@@ -8,6 +8,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::mpsc::Receiver,
     task::JoinHandle,
+    time::timeout,
 };
 
 use super::*;
@@ -254,7 +255,7 @@ impl Drop for Proxy {
 }
 
 #[tokio::test]
-async fn a_light_node_that_hangs_is_removed_while_others_go_on() {
+async fn a_light_node_that_hangs_costs_nothing_in_the_end_while_others_go_on() {
     let server = Server::start(|config| {
         config.filter.push_timeout = Duration::from_millis(200);
         config.filter.queue_messages_max = 20;
@@ -268,16 +269,17 @@ async fn a_light_node_that_hangs_is_removed_while_others_go_on() {
     server.publish(0).await;
     assert_eq!((well.next_number().await, hanging.next_number().await), (0, 0));
     proxy.freeze();
-    // Large messages, because the system's buffers take some MiB before a hanging connection can be told.
+    // Large messages, because buffers on the way take some MiB before anything is noticed: then pushes fail until it is
+    // removed, or the node finds that it does not answer any more, whichever comes first.
     for number in 1.. {
-        if server.metrics.filter.subscribers.get() == 1 {
+        let [_, _, failed, away] = server.counts();
+        if server.metrics.filter.subscribers.get() == 1 || (away > 0 && failed > 0) {
             break;
         }
-        assert!(number < 2_000, "it was never removed: {:?} {:?}", server.counts(), server.node().peers());
+        assert!(number < 6_000, "nothing was ever noticed: {:?}", server.counts());
         server.waku.intake.publish(PUBSUB, now_wire(number, 100 << 10)).await.unwrap();
         assert_eq!(well.next_number().await, number);
         sleep(Duration::from_millis(10)).await;
     }
-    assert_eq!(server.metrics.filter.removed_for(Removed::Failed), 1);
-    assert_eq!(server.metrics.filter.queued_bytes.get(), 0);
+    soon("nothing waits any more", async || server.metrics.filter.queued_bytes.get() == 0).await;
 }

@@ -157,7 +157,7 @@ impl Opener for Alone {
 }
 
 fn way_to(client: &Arc<Client>) -> Way {
-    Way::new(PeerId::random(), Arc::new(Alone(client.clone())))
+    Way::new(PeerId::random(), Arc::new(Alone(client.clone())), 5 * WATCHED)
 }
 
 /// Frames with one message each: its number.
@@ -277,8 +277,8 @@ async fn what_was_sent_before_a_failure_is_told() {
     tokio::time::sleep(WATCHED).await;
     client.behave(Manner::Deaf);
     let mut sent = 0;
-    let pushed = tokio::time::timeout(WATCHED, way.push(&all[2..], &mut sent)).await;
-    assert!(pushed.is_err() && sent == 0);
+    let error = way.push(&all[2..], &mut sent).await.unwrap_err();
+    assert!(matches!(error, PushError::TimedOut(_)) && sent == 0);
     client.behave(Manner::ReadsOn);
     assert_eq!(push(&mut way, &all[2..]).await, 8);
     assert_eq!(client.read(), bytes_of(&all), "half a message on a kept stream would show here");

@@ -1,10 +1,12 @@
 use std::{
     convert::Infallible,
-    future::{Ready, ready},
+    future::{Future, Ready, ready},
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
 
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use libp2p::{
     PeerId, Stream, StreamProtocol,
     core::{InboundUpgrade, OutboundUpgrade, UpgradeInfo},
@@ -13,12 +15,12 @@ use libp2p::{
         handler::{ConnectionEvent, DialUpgradeError, FullyNegotiatedInbound, FullyNegotiatedOutbound},
     },
 };
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc};
 
-use super::{Activity, Desk, OpenError, Streams, Wanted, serve::Line};
+use super::{Activity, Desk, OpenError, Streams, Then, Wanted, serve::Line};
 
-/// Who waits for a stream.
-type Reply = oneshot::Sender<Result<Stream, OpenError>>;
+/// What is done on a stream.
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// One connection's streams.
 pub(crate) struct Handler {
@@ -29,6 +31,10 @@ pub(crate) struct Handler {
     wanted: mpsc::Receiver<Wanted>,
     activity: Activity,
     line: Line,
+    /// Requests that are being answered, and those whose answer is waited for.
+    work: FuturesUnordered<Work>,
+    /// Streams of ours that are being opened.
+    opening: usize,
 }
 
 impl Handler {
@@ -37,7 +43,27 @@ impl Handler {
         let wanted = streams.add(peer, id, activity.clone());
         let slots = Arc::new(Semaphore::new(streams.limits.streams_per_connection_max));
         let line = Line::new(peer, slots, activity.clone(), streams.clone());
-        Self { peer, id, streams, desk, wanted, activity, line }
+        Self { peer, id, streams, desk, wanted, activity, line, work: FuturesUnordered::new(), opening: 0 }
+    }
+}
+
+impl Handler {
+    /// The next stream that somebody wants, when there are not too many.
+    fn poll_wanted(&mut self, cx: &mut Context<'_>) -> Poll<Wanted> {
+        if self.opening + self.work.len() >= self.streams.limits.streams_per_connection_max * 2 {
+            return Poll::Pending; // each that ends wakes this task
+        }
+        match self.wanted.poll_recv(cx) {
+            Poll::Ready(Some(wanted)) => Poll::Ready(wanted),
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn opened(&mut self, then: Then, opened: Result<Stream, OpenError>) {
+        self.opening = self.opening.saturating_sub(1);
+        if let Some(work) = then.go_on(opened) {
+            self.work.push(work);
+        }
     }
 }
 
@@ -53,7 +79,7 @@ impl ConnectionHandler for Handler {
     type InboundProtocol = Offer;
     type OutboundProtocol = Offer;
     type InboundOpenInfo = ();
-    type OutboundOpenInfo = Reply;
+    type OutboundOpenInfo = Then;
 
     fn listen_protocol(&self) -> SubstreamProtocol<Offer, ()> {
         SubstreamProtocol::new(Offer(self.desk.protocols()), ())
@@ -67,13 +93,12 @@ impl ConnectionHandler for Handler {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<ConnectionHandlerEvent<Self::OutboundProtocol, Self::OutboundOpenInfo, Self::ToBehaviour>> {
-        match self.wanted.poll_recv(cx) {
-            Poll::Ready(Some(Wanted { protocol, reply })) => {
-                let protocol = SubstreamProtocol::new(Offer(vec![protocol]), reply);
-                Poll::Ready(ConnectionHandlerEvent::OutboundSubstreamRequest { protocol })
-            }
-            Poll::Ready(None) | Poll::Pending => Poll::Pending,
-        }
+        while let Poll::Ready(Some(())) = self.work.poll_next_unpin(cx) {}
+        self.poll_wanted(cx).map(|Wanted { protocol, then }| {
+            self.opening += 1;
+            let protocol = SubstreamProtocol::new(Offer(vec![protocol]), then);
+            ConnectionHandlerEvent::OutboundSubstreamRequest { protocol }
+        })
     }
 
     fn on_behaviour_event(&mut self, event: Self::FromBehaviour) {
@@ -82,19 +107,21 @@ impl ConnectionHandler for Handler {
 
     fn on_connection_event(
         &mut self,
-        event: ConnectionEvent<'_, Self::InboundProtocol, Self::OutboundProtocol, (), Reply>,
+        event: ConnectionEvent<'_, Self::InboundProtocol, Self::OutboundProtocol, (), Then>,
     ) {
         match event {
             ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound { protocol, .. }) => {
                 let (stream, protocol) = protocol;
-                self.desk.take(&self.line, stream, &protocol);
+                if let Some(served) = self.desk.take(&self.line, stream, &protocol) {
+                    self.work.push(Box::pin(served));
+                }
             }
             ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound { protocol, info }) => {
                 let (stream, _) = protocol;
-                let _ = info.send(Ok(stream)); // whoever wanted it may have given up
+                self.opened(info, Ok(stream));
             }
             ConnectionEvent::DialUpgradeError(DialUpgradeError { error, info }) => {
-                let _ = info.send(Err(error_of(error)));
+                self.opened(info, Err(error_of(error)));
             }
             _ => {}
         }

@@ -11,6 +11,8 @@ mod serve;
 
 use std::{
     collections::HashMap,
+    future::Future,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -50,10 +52,53 @@ pub enum OpenError {
 }
 
 /// A stream that somebody wants to a peer.
-#[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) protocol: StreamProtocol,
-    pub(crate) reply: oneshot::Sender<Result<Stream, OpenError>>,
+    pub(crate) then: Then,
+}
+
+/// What is done with a stream once it is open.
+pub(crate) enum Then {
+    /// It is handed over.
+    Give(oneshot::Sender<Result<Stream, OpenError>>),
+    /// Something is written, and an answer read, by the connection's own task.
+    Exchange(Exchange),
+}
+
+/// A message to a peer, and whether it is answered.
+pub(crate) struct Exchange {
+    frame: Vec<u8>,
+    /// The longest answer; `None` when there is none.
+    answer_bytes_max: Option<usize>,
+    reply: oneshot::Sender<Result<Bytes, AskError>>,
+}
+
+impl Then {
+    /// Goes on with a stream, or with why there is none; returns what is still to be done.
+    fn go_on(self, opened: Result<Stream, OpenError>) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        // Whoever wanted the stream may have given up, and then nobody is told.
+        match (self, opened) {
+            (Self::Give(reply), opened) => _ = reply.send(opened),
+            (Self::Exchange(exchange), Err(error)) => _ = exchange.reply.send(Err(error.into())),
+            (Self::Exchange(exchange), Ok(stream)) => return Some(Box::pin(exchange.run(stream))),
+        }
+        None
+    }
+}
+
+impl Exchange {
+    async fn run(self, mut stream: Stream) {
+        let Self { frame, answer_bytes_max, mut reply } = self;
+        let answered = tokio::select! {
+            answered = exchange(&mut stream, &frame, answer_bytes_max) => answered,
+            () = reply.closed() => return,
+        };
+        let is_whole = answered.is_ok();
+        let _ = reply.send(answered);
+        if is_whole {
+            let _ = stream.close().await; // the answer is there: how the stream ends changes nothing
+        }
+    }
 }
 
 /// The connections by which streams can be opened. Cloning gives another handle of the same.
@@ -122,11 +167,29 @@ impl Streams {
 
     /// Opens a stream by the peer's oldest connection.
     pub(crate) async fn open(&self, peer: PeerId, protocol: &'static str) -> Result<Stream, OpenError> {
-        let wanted = self.line_to(peer).ok_or(OpenError::NotConnected)?;
         let (reply, answer) = oneshot::channel();
-        let want = Wanted { protocol: StreamProtocol::new(protocol), reply };
-        wanted.send(want).await.map_err(|_| OpenError::NotConnected)?;
-        answer.await.map_err(|_| OpenError::Broken("it was closed".to_owned()))?
+        self.want(peer, protocol, Then::Give(reply)).await?;
+        answer.await.map_err(|_| closed())?
+    }
+
+    /// Writes a message to a peer, and reads an answer unless there is none.
+    async fn exchange(
+        &self,
+        peer: PeerId,
+        protocol: &'static str,
+        frame: &[u8],
+        answer_bytes_max: Option<usize>,
+    ) -> Result<Bytes, AskError> {
+        let (reply, answer) = oneshot::channel();
+        let exchange = Exchange { frame: frame.to_vec(), answer_bytes_max, reply };
+        self.want(peer, protocol, Then::Exchange(exchange)).await?;
+        answer.await.map_err(|_| closed())?
+    }
+
+    async fn want(&self, peer: PeerId, protocol: &'static str, then: Then) -> Result<(), OpenError> {
+        let wanted = self.line_to(peer).ok_or(OpenError::NotConnected)?;
+        let want = Wanted { protocol: StreamProtocol::new(protocol), then };
+        wanted.send(want).await.map_err(|_| OpenError::NotConnected)
     }
 
     fn line_to(&self, peer: PeerId) -> Option<mpsc::Sender<Wanted>> {
@@ -187,6 +250,10 @@ fn forget(connections: &mut HashMap<PeerId, Vec<Line>>, peer: PeerId, id: Connec
     }
 }
 
+fn closed() -> OpenError {
+    OpenError::Broken("it was closed".to_owned())
+}
+
 /// Writes a request and reads the answer behind its length.
 pub(crate) async fn ask(
     node: &Node,
@@ -195,16 +262,7 @@ pub(crate) async fn ask(
     frame: &[u8],
     answer_bytes_max: usize,
 ) -> Result<Bytes, AskError> {
-    let mut stream = node.open(peer, protocol).await?;
-    stream.write_all(frame).await?;
-    stream.flush().await?;
-    let len = read_len(&mut stream).await?;
-    let len = usize::try_from(len).ok().filter(|len| *len <= answer_bytes_max);
-    let len = len.ok_or(AskError::TooLong(answer_bytes_max))?;
-    let answer = read_exactly(&mut stream, len).await?;
-    // The answer is there: how the stream ends changes nothing.
-    let _ = stream.close().await;
-    Ok(answer.into())
+    node.shared.streams.exchange(peer, protocol, frame, Some(answer_bytes_max)).await
 }
 
 /// Writes a message and closes the stream.
@@ -214,10 +272,24 @@ pub(crate) async fn tell(
     protocol: &'static str,
     frame: &[u8],
 ) -> Result<(), AskError> {
-    let mut stream = node.open(peer, protocol).await?;
+    node.shared.streams.exchange(peer, protocol, frame, None).await.map(drop)
+}
+
+async fn exchange(
+    stream: &mut Stream,
+    frame: &[u8],
+    answer_bytes_max: Option<usize>,
+) -> Result<Bytes, AskError> {
     stream.write_all(frame).await?;
-    stream.close().await?;
-    Ok(())
+    let Some(answer_bytes_max) = answer_bytes_max else {
+        stream.close().await?;
+        return Ok(Bytes::new());
+    };
+    stream.flush().await?;
+    let len = read_len(stream).await?;
+    let len = usize::try_from(len).ok().filter(|len| *len <= answer_bytes_max);
+    let len = len.ok_or(AskError::TooLong(answer_bytes_max))?;
+    Ok(read_exactly(stream, len).await?.into())
 }
 
 /// The bytes of a length, lowest first, seven bits in each.

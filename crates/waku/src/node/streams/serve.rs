@@ -85,13 +85,19 @@ impl Desk {
         self.services.iter().map(|(protocol, _)| protocol.clone()).collect()
     }
 
-    /// Has a stream answered, unless its connection has too many.
-    pub(crate) fn take(self: &Arc<Self>, line: &Line, stream: Stream, protocol: &StreamProtocol) {
-        let found = self.services.iter().find(|(id, _)| id == protocol);
-        let Some((_, service)) = found else { return };
+    /// What answers a stream, unless its connection has too many. It is worked on by the connection's own task: what a request
+    /// brings with it and what answers it then travel together, and no other task is woken.
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        line: &Line,
+        stream: Stream,
+        protocol: &StreamProtocol,
+    ) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let (_, service) = self.services.iter().find(|(id, _)| id == protocol)?;
         let Ok(slot) = line.slots.clone().try_acquire_owned() else {
             line.streams.metrics.refused_streams.inc();
-            return debug!(peer = %line.peer, service = service.name(), "too many streams on a connection");
+            debug!(peer = %line.peer, service = service.name(), "too many streams on a connection");
+            return None;
         };
         let line = Line { lane: Lane::current(), ..line.clone() };
         let visit = Visit { desk: self.clone(), line, service: service.clone() };
@@ -100,7 +106,7 @@ impl Desk {
             visit.serve(stream).await;
             drop(slot);
         };
-        tokio::spawn(served.instrument(span));
+        Some(served.instrument(span))
     }
 }
 
