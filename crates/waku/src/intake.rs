@@ -38,7 +38,9 @@ const RELAY_TIMEOUT: Duration = Duration::from_secs(2);
 pub enum Verdict {
     /// Relay it on.
     Accept,
-    /// Relay it not, and think less of the peer that sent it.
+    /// Relay it not: others may take it, so the peer that sent it is none the worse.
+    Ignore,
+    /// Relay it not, and think less of the peer that sent it: no decoder takes it.
     Reject,
 }
 
@@ -112,16 +114,22 @@ impl Intake {
     }
 
     /// Takes a message that a client has published: it is archived (unless it is ephemeral), relayed and handed to those who
-    /// are here. When this returns the message is durable.
+    /// are here. When this returns the message is durable. A message that is valid goes all of its way, also when the client
+    /// leaves meanwhile.
     ///
     /// # Errors
     /// When the message is not valid, or the archive did not take it; then it was not relayed.
     pub async fn publish(&self, pubsub_topic: &str, wire: Bytes) -> Result<Published, IntakeError> {
         let shared = &*self.shared;
         let message = validate(pubsub_topic, wire, shared.clock.now(), &shared.rules)?;
+        let intake = self.clone();
+        let on_its_way = tokio::spawn(async move { intake.send_on(message).await });
+        on_its_way.await.unwrap_or_else(|_| Err(IntakeError::interrupted()))
+    }
+
+    async fn send_on(&self, message: Message) -> Result<Published, IntakeError> {
         let arrival = arrival_of(&message);
-        let is_ephemeral = is_ephemeral(&message.body);
-        if !is_ephemeral {
+        if !is_ephemeral(&message.body) {
             self.append(message).await?;
         }
         self.tell(&arrival);
@@ -168,14 +176,14 @@ impl Intake {
     fn take_unarchived(&self, invalid: &Invalid, pubsub_topic: &str, wire: Bytes) -> Verdict {
         let refused = Refused::of(invalid);
         self.shared.metrics.relayed(Some(refused));
-        if !refused.is_only_unarchived() {
-            return Verdict::Reject;
-        }
-        if let Ok(view) = WakuMessageView::parse(&wire) {
+        let verdict = refused.verdict();
+        if verdict == Verdict::Accept
+            && let Ok(view) = WakuMessageView::parse(&wire)
+        {
             let content_topic = view.content_topic.into();
             self.tell(&Arrival { pubsub_topic: pubsub_topic.into(), content_topic, wire: wire.clone() });
         }
-        Verdict::Accept
+        verdict
     }
 
     /// Takes messages that another archive has kept and ours lacks: only their age is not looked at. Returns how many were
@@ -211,6 +219,11 @@ impl Intake {
 }
 
 impl IntakeError {
+    /// The server ends, or failed, before the message had gone its way.
+    fn interrupted() -> Self {
+        Self::Archive(restante_archive::Error::new(ErrorKind::Internal, "the server was interrupted"))
+    }
+
     /// What kind of trouble it is.
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -240,7 +253,22 @@ impl Refused {
             Problem::InFuture { .. } => Self::InFuture,
             Problem::Missing if invalid.field == "timestamp" => Self::NoTimestamp,
             Problem::TooLarge { .. } => Self::TooLarge,
+            Problem::NotServed(_) => Self::NotServed,
+            _ if matches!(invalid.field, "contentTopic" | "pubsubTopic") => Self::NotServed,
             _ => Self::Malformed,
         }
     }
+
+    /// What relay does with the message. Nodes differ in what they take beyond what `14/WAKU2-MESSAGE` asks, so nobody is
+    /// thought less of for what only we don't take.
+    fn verdict(self) -> Verdict {
+        match self {
+            Self::TooOld | Self::InFuture | Self::NoTimestamp => Verdict::Accept,
+            Self::TooLarge | Self::NotServed => Verdict::Ignore,
+            Self::Malformed => Verdict::Reject,
+        }
+    }
 }
+
+#[cfg(test)]
+mod tests;

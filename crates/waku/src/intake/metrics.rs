@@ -33,11 +33,19 @@ pub(crate) enum Refused {
     InFuture,
     NoTimestamp,
     TooLarge,
+    NotServed,
     Malformed,
 }
 
 impl Refused {
-    const ALL: [Self; 5] = [Self::TooOld, Self::InFuture, Self::NoTimestamp, Self::TooLarge, Self::Malformed];
+    const ALL: [Self; 6] = [
+        Self::TooOld,
+        Self::InFuture,
+        Self::NoTimestamp,
+        Self::TooLarge,
+        Self::NotServed,
+        Self::Malformed,
+    ];
 
     /// As the value of the label `result`.
     fn as_str(self) -> &'static str {
@@ -46,13 +54,9 @@ impl Refused {
             Self::InFuture => "in_future",
             Self::NoTimestamp => "no_timestamp",
             Self::TooLarge => "too_large",
+            Self::NotServed => "not_served",
             Self::Malformed => "malformed",
         }
-    }
-
-    /// Whether the message is one that others may want.
-    pub(crate) fn is_only_unarchived(self) -> bool {
-        matches!(self, Self::TooOld | Self::InFuture | Self::NoTimestamp)
     }
 }
 

@@ -23,8 +23,12 @@ pub(crate) struct Behaviour {
 }
 
 impl Behaviour {
-    pub(crate) fn new(config: &NodeConfig, streams: streams::Behaviour) -> Result<Self, NodeError> {
-        let relay = config.relay.as_ref().map(|_| relay::build(config.max_message_bytes)).transpose()?;
+    pub(crate) fn new(
+        config: &NodeConfig,
+        streams: streams::Behaviour,
+        known: relay::KnownTopics,
+    ) -> Result<Self, NodeError> {
+        let relay = config.relay.as_ref().map(|_| relay::build(config.max_message_bytes, known)).transpose()?;
         let identify = identify::Config::new(PROTOCOL_VERSION.to_owned(), config.key.public())
             .with_agent_version(config.agent.clone());
         Ok(Self {

@@ -3,26 +3,28 @@
 //!
 //! A connection's task encrypts and decrypts all that travels on it. One that hands out history keeps a core busy for as long
 //! as its peer asks, and tasks of one runtime take turns: a relayed message would wait until everybody's page has gone out.
-//! So the task moves, once and for all, to a runtime of its own kind, whose threads have a lower priority: then the system's
-//! scheduler gives relay a core as soon as it wants one, and history all that is left.
+//! So the task moves, for as long as its peer goes on, to a runtime whose threads have a lower priority: then the system's scheduler
+//! gives relay a core as soon as it wants one, and history all that is left.
 
 use std::{
     cell::RefCell,
     future::Future,
     pin::Pin,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
-    },
-    task::{Context, Poll},
+    sync::{Arc, OnceLock, Weak},
+    task::{Context, Poll, Wake, Waker},
+    time::Instant,
 };
 
+use futures_util::task::AtomicWaker;
 use libp2p::swarm::Executor;
+use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tracing::{debug, warn};
 
-/// A connection that was written so much in answers moves to the slow lane: a few pages change nothing for others.
+/// A connection that was written so much in answers in one window of time moves to the slow lane, and back when less was
+/// written in a whole one: a few pages change nothing for others.
 const BULK_BYTES: u64 = 4 << 20;
+const WINDOW_SECONDS: u64 = 10;
 /// By how much the slow lane's threads are less urgent than all others: under load they get about a tenth of the time that
 /// others want, and all of the time that nobody wants.
 const NICENESS: i32 = 10;
@@ -38,7 +40,25 @@ thread_local! {
 
 /// What was written in answers on one connection.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lane(Arc<AtomicU64>);
+pub(crate) struct Lane(Arc<Mutex<Written>>);
+
+/// Bytes that were written in the present window of time and in the one before.
+#[derive(Debug, Default)]
+struct Written {
+    window: u64,
+    bytes: u64,
+    before: u64,
+}
+
+impl Written {
+    fn turn_to(&mut self, window: u64) {
+        if window != self.window {
+            let is_next = window == self.window + 1;
+            self.before = if is_next { self.bytes } else { 0 };
+            (self.window, self.bytes) = (window, 0);
+        }
+    }
+}
 
 impl Lane {
     /// The lane of the connection whose task runs now; one of its own when none does.
@@ -48,12 +68,23 @@ impl Lane {
 
     /// Counts an answer.
     pub(crate) fn answered(&self, bytes: usize) {
-        self.0.fetch_add(bytes as u64, Ordering::Relaxed);
+        let mut written = self.0.lock();
+        written.turn_to(window());
+        written.bytes += bytes as u64;
     }
 
+    /// Whether much was written lately.
     fn is_bulk(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > BULK_BYTES
+        let mut written = self.0.lock();
+        written.turn_to(window());
+        written.bytes.max(written.before) > BULK_BYTES
     }
+}
+
+/// The present window of time.
+fn window() -> u64 {
+    static EPOCH: OnceLock<Instant> = OnceLock::new();
+    EPOCH.get_or_init(Instant::now).elapsed().as_secs() / WINDOW_SECONDS
 }
 
 /// Runs connections' tasks.
@@ -105,37 +136,72 @@ fn step_back() {
 impl Executor for Lanes {
     fn exec(&self, task: Task) {
         let (fast, slow) = (self.fast.clone(), Arc::downgrade(&self.slow));
-        let ride = Ride { task: Some(task), lane: Lane::default() };
-        self.fast.spawn(async move {
-            let Some(task) = ride.await else { return };
-            // A node that is gone needs no connections.
-            let Some(slow) = slow.upgrade() else { return };
-            slow.handle().unwrap_or(&fast).spawn(task);
-        });
+        let ride = Ride { task, lane: Lane::default(), bell: Arc::default(), is_slow: false };
+        self.fast.spawn(travel(ride, fast, slow));
     }
 }
 
-/// A task on the fast lane; ready when it is done, or with the task when it is to go on elsewhere.
+/// Has a task go on in its lane until it belongs into the other, and sends it there.
+fn travel(mut ride: Ride, fast: Handle, slow: Weak<Slow>) -> Task {
+    Box::pin(async move {
+        if (&mut ride).await == Arrival::Done {
+            return;
+        }
+        // A node that is gone needs no connections.
+        let Some(lanes) = slow.upgrade() else { return };
+        ride.is_slow = !ride.is_slow;
+        let lane = if ride.is_slow { lanes.handle().unwrap_or(&fast).clone() } else { fast.clone() };
+        lane.spawn(travel(ride, fast, slow));
+    })
+}
+
+/// A connection's task in one of the lanes.
 struct Ride {
-    task: Option<Task>,
+    task: Task,
     lane: Lane,
+    bell: Arc<Bell>,
+    is_slow: bool,
+}
+
+/// Why a ride is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arrival {
+    /// The task is done.
+    Done,
+    /// The task is to go on in the other lane.
+    Change,
+}
+
+/// Wakes a connection's task in whichever lane it is. What the task gives to others to be woken by never changes, because
+/// some of them (gossipsub's queues) keep the first that they were given.
+#[derive(Default)]
+struct Bell(AtomicWaker);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.wake();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.wake();
+    }
 }
 
 impl Future for Ride {
-    type Output = Option<Task>;
+    type Output = Arrival;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Task>> {
-        let Some(mut task) = self.task.take() else { return Poll::Ready(None) };
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Arrival> {
+        self.bell.0.register(cx.waker());
+        let bell = Waker::from(self.bell.clone());
         let before = CURRENT.replace(Some(self.lane.clone()));
-        let polled = task.as_mut().poll(cx);
+        let polled = self.task.as_mut().poll(&mut Context::from_waker(&bell));
         CURRENT.set(before);
         if polled.is_ready() {
-            return Poll::Ready(None);
+            return Poll::Ready(Arrival::Done);
         }
-        if self.lane.is_bulk() {
-            return Poll::Ready(Some(task));
+        if self.lane.is_bulk() != self.is_slow {
+            return Poll::Ready(Arrival::Change);
         }
-        self.task = Some(task);
         Poll::Pending
     }
 }
@@ -181,6 +247,52 @@ mod tests {
     async fn a_connection_that_hands_out_little_stays() {
         let names = threads_of(10).await;
         assert!(names.iter().all(|name| name != SLOW));
+    }
+
+    /// Keeps the first waker that it is given, as gossipsub's queues do.
+    struct Stubborn {
+        waker: Arc<Mutex<Option<Waker>>>,
+        told: mpsc::Sender<String>,
+        polls: usize,
+    }
+
+    impl Future for Stubborn {
+        type Output = ();
+
+        fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+            self.waker.lock().get_or_insert_with(|| cx.waker().clone());
+            let name = std::thread::current().name().unwrap_or_default().to_owned();
+            let _ = self.told.try_send(name);
+            self.polls += 1;
+            if self.polls == 1 {
+                Lane::current().answered(BULK_BYTES as usize + 1); // it moves now
+            }
+            Poll::Pending
+        }
+    }
+
+    #[tokio::test]
+    async fn a_task_that_has_moved_is_woken_by_whoever_knew_it_before() {
+        let (told, mut threads) = mpsc::channel(100);
+        let waker = Arc::default();
+        let lanes = Lanes::new();
+        lanes.exec(Box::pin(Stubborn { waker: Arc::clone(&waker), told, polls: 0 }));
+        assert_ne!(threads.recv().await.unwrap(), SLOW);
+        assert_eq!(threads.recv().await.unwrap(), SLOW);
+        let first = waker.lock().clone().unwrap();
+        first.wake();
+        assert_eq!(threads.recv().await.unwrap(), SLOW, "woken after it had moved");
+    }
+
+    #[test]
+    fn what_was_written_is_forgotten_after_a_window() {
+        let mut written = Written { window: 7, bytes: 5, before: 3 };
+        written.turn_to(7);
+        assert_eq!((written.bytes, written.before), (5, 3));
+        written.turn_to(8);
+        assert_eq!((written.bytes, written.before), (0, 5));
+        written.turn_to(10);
+        assert_eq!((written.bytes, written.before), (0, 0));
     }
 
     #[test]

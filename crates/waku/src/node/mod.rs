@@ -5,6 +5,7 @@
 
 mod behaviour;
 mod events;
+mod hasty;
 mod key;
 mod lanes;
 mod metrics;
@@ -14,6 +15,7 @@ mod statics;
 mod streams;
 mod swarm;
 mod transport;
+mod trouble;
 
 use std::{
     fmt,
@@ -348,6 +350,16 @@ impl Node {
     /// What is known of a connected peer.
     pub fn peer(&self, peer: PeerId) -> Option<PeerInfo> {
         self.shared.peers.get(peer)
+    }
+
+    /// Whether a peer is connected.
+    pub fn is_connected(&self, peer: PeerId) -> bool {
+        self.shared.peers.contains(peer)
+    }
+
+    /// How many connected peers follow a pubsub topic.
+    pub fn followers(&self, topic: &str) -> usize {
+        self.shared.peers.followers(topic)
     }
 
     /// Remembers what a connected peer said of itself.

@@ -58,6 +58,10 @@ impl Peers {
         self.by_id.read().get(&peer).cloned()
     }
 
+    pub(crate) fn contains(&self, peer: PeerId) -> bool {
+        self.by_id.read().contains_key(&peer)
+    }
+
     pub(crate) fn insert(&self, peer: PeerId, address: Multiaddr, direction: Direction, is_static: bool) {
         let info = PeerInfo {
             peer,
@@ -84,6 +88,11 @@ impl Peers {
         if let Some(info) = self.by_id.write().get_mut(&peer) {
             change(info);
         }
+    }
+
+    /// Whether a peer follows any pubsub topic.
+    pub(crate) fn is_follower(&self, peer: PeerId) -> bool {
+        self.by_id.read().get(&peer).is_some_and(|info| !info.topics.is_empty())
     }
 
     /// How many peers follow a pubsub topic.

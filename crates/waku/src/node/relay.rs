@@ -1,42 +1,100 @@
 //! Relay: gossipsub with Waku's protocol id, message id and parameters (`11/WAKU2-RELAY`).
 
-use std::time::Duration;
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use libp2p::gossipsub::{
-    self, AllowAllSubscriptionFilter, ConfigBuilder, IdentTopic, IdentityTransform,
-    MaxCountSubscriptionFilter, MessageAuthenticity, MessageId, PeerScoreParams, PeerScoreThresholds,
-    TopicScoreParams, ValidationMode, Version,
+    self, ConfigBuilder, IdentTopic, IdentityTransform, MaxCountSubscriptionFilter, MessageAuthenticity,
+    MessageId, PeerScoreParams, PeerScoreThresholds, TopicHash, TopicScoreParams, TopicSubscriptionFilter,
+    ValidationMode, Version,
 };
+use parking_lot::RwLock;
+use restante_waku_wire::PubsubTopic;
 use sha2::{Digest, Sha256};
 
 use super::NodeError;
 
 /// The one protocol id; no other gossipsub is spoken.
 const ID: &str = "/vac/waku/relay/2.0.0";
-/// What a frame may have beside the message.
-const FRAME_EXTRA_BYTES: usize = 64 << 10;
-/// Pubsub topics that a peer may follow: all shards of a cluster, and as many others.
-const TOPICS_PER_PEER_MAX: usize = 2_048;
+/// What a frame may have beside the message: gossip, and the beginning of the next frame, which the library counts too.
+const FRAME_EXTRA_BYTES: usize = 256 << 10;
+/// What of it may be gossip: 5,000 message ids, as many as go-libp2p names at once, and more.
+const CONTROL_BYTES_MAX: usize = 256 << 10;
+/// Message ids that we name at once: their bytes stay below the 150 KiB that go-waku takes.
+const IDS_AT_ONCE_MAX: usize = 2_000;
+/// Pubsub topics that a peer may follow: all shards of a cluster, and some others.
+const TOPICS_PER_PEER_MAX: usize = 1_200;
+/// The longest pubsub topic that a peer may follow; shards' names have 22 bytes at most.
+const TOPIC_BYTES_MAX: usize = 128;
 /// Messages that wait for one peer at most; more are dropped and counted.
-const QUEUE_MESSAGES_MAX: usize = 2_000;
+const QUEUE_MESSAGES_MAX: usize = 1_000;
+/// Pubsub topics that the node knows before one that it only publishes to is none of its concern.
+const KNOWN_TOPICS_MAX: usize = 4_096;
 /// A message of our own waits for a slow peer until the queue is full: a burst shall arrive.
 const PUBLISH_WAIT: Duration = Duration::from_secs(60);
 /// A message of others is worth less when it is late: peers have others to get it from.
 const FORWARD_WAIT: Duration = Duration::from_secs(5);
 
-pub(crate) type Relay =
-    gossipsub::Behaviour<IdentityTransform, MaxCountSubscriptionFilter<AllowAllSubscriptionFilter>>;
+/// How long a peer has to send what it has offered: it may wait in a queue for as long as messages do.
+const PROMISE_TIME: Duration = Duration::from_secs(6);
+/// Peers of a mesh.
+const MESH_PEERS: usize = 6;
 
-/// The relay, with the parameters that the network's nodes share.
-pub(crate) fn build(max_message_bytes: usize) -> Result<Relay, NodeError> {
+pub(crate) type Relay = gossipsub::Behaviour<IdentityTransform, MaxCountSubscriptionFilter<WakuTopics>>;
+
+/// Lets peers follow pubsub topics that are none too long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WakuTopics;
+
+impl TopicSubscriptionFilter for WakuTopics {
+    fn can_subscribe(&mut self, topic: &TopicHash) -> bool {
+        topic.as_str().len() <= TOPIC_BYTES_MAX && topic.as_str().parse::<PubsubTopic>().is_ok()
+    }
+}
+
+/// The pubsub topics that concern this node: those that it follows, and those that it has published to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KnownTopics(Arc<RwLock<HashSet<TopicHash>>>);
+
+impl KnownTopics {
+    /// The node follows a topic.
+    pub(crate) fn followed(&self, topic: &IdentTopic) {
+        self.0.write().insert(topic.hash());
+    }
+
+    /// The node publishes to a topic.
+    pub(crate) fn published(&self, topic: &IdentTopic) {
+        let is_new = !self.0.read().contains(&topic.hash());
+        if is_new {
+            let mut known = self.0.write();
+            if known.len() < KNOWN_TOPICS_MAX {
+                known.insert(topic.hash());
+            }
+        }
+    }
+
+    /// The id of a message: SHA-256 of its bytes, as all nodes of the network compute it, without the topic.
+    ///
+    /// The library remembers the ids of messages of all topics. Whoever sent us the bytes of a message on a topic of no concern
+    /// would make us take the message itself for known, so on such topics the id is another one; nobody else sees it.
+    fn message_id(&self, message: &gossipsub::Message) -> MessageId {
+        let digest = Sha256::new();
+        let is_known = self.0.read().contains(&message.topic);
+        let digest = if is_known { digest } else { digest.chain_update(message.topic.as_str()).chain_update([0]) };
+        MessageId::new(&digest.chain_update(&message.data).finalize())
+    }
+}
+
+/// The relay, with the parameters that the network's nodes share, but that messages of our own go to the mesh like others, and
+/// not to everybody: otherwise whoever may publish here could fill the queues to all peers.
+pub(crate) fn build(max_message_bytes: usize, known: KnownTopics) -> Result<Relay, NodeError> {
     let wrong = |error: &dyn ToString| NodeError::Config(format!("relay: {}", error.to_string()));
     let config = ConfigBuilder::default()
         .protocol_id(ID, Version::V1_1)
         .validation_mode(ValidationMode::Anonymous)
         .validate_messages()
-        .message_id_fn(|message| MessageId::new(&Sha256::digest(&message.data)))
+        .message_id_fn(move |message| known.message_id(message))
         .max_transmit_size(max_message_bytes.saturating_add(FRAME_EXTRA_BYTES))
-        .mesh_n(6)
+        .mesh_n(MESH_PEERS)
         .mesh_n_low(4)
         .mesh_n_high(8)
         .mesh_outbound_min(3)
@@ -48,14 +106,17 @@ pub(crate) fn build(max_message_bytes: usize) -> Result<Relay, NodeError> {
         .fanout_ttl(Duration::from_secs(60))
         .duplicate_cache_time(Duration::from_secs(120))
         .prune_backoff(Duration::from_secs(60))
-        .flood_publish(true)
+        .flood_publish(false)
+        .max_control_message_size(CONTROL_BYTES_MAX)
+        .max_control_messages_sent(IDS_AT_ONCE_MAX)
+        .iwant_followup_time(PROMISE_TIME)
         .connection_handler_queue_len(QUEUE_MESSAGES_MAX)
         .publish_queue_duration(PUBLISH_WAIT)
         .forward_queue_duration(FORWARD_WAIT)
         .build()
         .map_err(|error| wrong(&error))?;
     let filter = MaxCountSubscriptionFilter {
-        filter: AllowAllSubscriptionFilter {},
+        filter: WakuTopics,
         max_subscribed_topics: TOPICS_PER_PEER_MAX,
         max_subscriptions_per_request: TOPICS_PER_PEER_MAX,
     };
@@ -99,5 +160,53 @@ pub(crate) fn topic_score_params() -> TopicScoreParams {
         invalid_message_deliveries_weight: -100.0,
         invalid_message_deliveries_decay: 0.5,
         ..TopicScoreParams::default()
+    }
+}
+
+/// To how many peers a message is sent of those that follow its topic.
+pub(crate) fn recipients(relay: &Relay, topic: &IdentTopic, followers: usize) -> usize {
+    relay.mesh_peers(&topic.hash()).count().max(followers.min(MESH_PEERS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(topic: &str, data: &[u8]) -> gossipsub::Message {
+        gossipsub::Message {
+            source: None,
+            data: data.to_vec(),
+            sequence_number: None,
+            topic: TopicHash::from_raw(topic),
+        }
+    }
+
+    /// All nodes must compute the same id: SHA-256 of the bytes alone.
+    #[test]
+    fn ids_of_topics_of_concern_are_those_of_the_network() {
+        let known = KnownTopics::default();
+        known.followed(&topic("/waku/2/rs/42/0"));
+        let id = known.message_id(&message("/waku/2/rs/42/0", b"abc"));
+        assert_eq!(
+            hex::encode(&id.0),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+            "the test vector of FIPS 180 for abc"
+        );
+        let elsewhere = known.message_id(&message("/waku/2/rs/42/1", b"abc"));
+        assert_ne!(id, elsewhere, "the same bytes elsewhere don't make the message known");
+    }
+
+    #[test]
+    fn long_and_foreign_topics_are_not_followed() {
+        let follows = |name: &str| WakuTopics.can_subscribe(&TopicHash::from_raw(name));
+        assert!(follows("/waku/2/rs/65535/1023") && follows("/waku/2/default-waku/proto"));
+        assert!(!follows("other") && !follows(&format!("/waku/2/{}", "x".repeat(200))));
+    }
+
+    #[test]
+    fn the_parameters_are_accepted() {
+        assert!(build(150 << 10, KnownTopics::default()).is_ok());
+        assert!(score_params().validate().is_ok() && score_thresholds().validate().is_ok());
+        assert!(topic_score_params().validate().is_ok());
     }
 }

@@ -20,7 +20,7 @@ use libp2p::{
 };
 use tokio::{
     sync::{mpsc, oneshot},
-    time::{Instant, MissedTickBehavior, interval, sleep_until, timeout},
+    time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at},
 };
 use tracing::{debug, info, trace, warn};
 
@@ -31,7 +31,9 @@ use super::{
     metrics::KindLabel,
     peer_of, relay,
     statics::Statics,
-    streams, transport, with_peer_id,
+    streams, transport,
+    trouble::Trouble,
+    with_peer_id,
 };
 use crate::{
     intake::{Intake, Verdict},
@@ -95,18 +97,31 @@ impl Unstarted {
         let Self { node, config, metrics, commands } = self;
         let desk = Arc::new(streams::Desk::new(services, limiter, config.limits.requests_max));
         let streams = streams::Behaviour::new(node.shared.streams.clone(), desk);
-        let behaviour = Behaviour::new(&config, streams)?;
+        let known = relay::KnownTopics::default();
+        let behaviour = Behaviour::new(&config, streams, known.clone())?;
         let transport = transport::build(&config.key, config.tls.as_ref(), &config.limits)?;
         let mut swarm = Swarm::new(transport, behaviour, node.peer_id(), swarm_config(&config));
-        listen(&mut swarm, &node, &config.listen).await?;
+        let early = listen(&mut swarm, &node, &config.listen).await?;
         for address in &config.external_addresses {
             swarm.add_external_address(address.clone());
         }
-        let statics = Statics::new(&config.static_peers);
-        let connections_max = config.limits.connections_max;
-        let mut task = Task { node, swarm, intake, metrics, statics, dials: HashMap::new(), connections_max };
+        let mut task = Task {
+            node,
+            swarm,
+            intake,
+            metrics,
+            known,
+            statics: Statics::new(&config.static_peers),
+            dials: HashMap::new(),
+            trouble: Trouble::default(),
+            connections_max: config.limits.connections_max,
+            idle_timeout: config.limits.idle_timeout,
+        };
         for topic in config.relay.iter().flatten() {
             task.subscribe(topic);
+        }
+        for event in early {
+            task.on_event(event);
         }
         tokio::spawn(task.run(commands));
         Ok(())
@@ -122,30 +137,38 @@ fn swarm_config(config: &NodeConfig) -> swarm::Config {
         .with_substream_upgrade_protocol_override(Version::V1Lazy)
 }
 
-/// Begins to listen, and waits until every address is known.
-async fn listen(swarm: &mut Swarm<Behaviour>, node: &Node, addresses: &[Multiaddr]) -> Result<(), NodeError> {
+/// Begins to listen, and waits until every address is known. Peers may come at once: what happens with them is returned.
+async fn listen(
+    swarm: &mut Swarm<Behaviour>,
+    node: &Node,
+    addresses: &[Multiaddr],
+) -> Result<Vec<SwarmEvent<BehaviourEvent>>, NodeError> {
+    let mut waiting = HashMap::new();
     for address in addresses {
         let failed = |reason: String| NodeError::Listen { address: address.clone(), reason };
         check_is_free(address).map_err(|error| failed(error.to_string()))?;
         let listener = swarm.listen_on(address.clone()).map_err(|error| failed(reason_of(&error)))?;
-        loop {
-            let event = timeout(LISTEN_TIMEOUT, swarm.select_next_some()).await;
-            match event.map_err(|_| failed("the system did not confirm it".to_owned()))? {
-                SwarmEvent::NewListenAddr { listener_id, address } => {
-                    node.note_listening(address);
-                    if listener_id == listener {
-                        break;
-                    }
-                }
-                SwarmEvent::ListenerClosed { listener_id, reason, .. } if listener_id == listener => {
-                    let reason = reason.err().map_or_else(|| "it was closed".to_owned(), |e| e.to_string());
-                    return Err(failed(reason));
-                }
-                _ => {}
+        waiting.insert(listener, address.clone());
+    }
+    let mut others = Vec::new();
+    let until = Instant::now() + LISTEN_TIMEOUT;
+    while let Some(address) = waiting.values().next().cloned() {
+        let late = |_| NodeError::Listen { address, reason: "the system did not confirm it".to_owned() };
+        match timeout_at(until, swarm.select_next_some()).await.map_err(late)? {
+            SwarmEvent::NewListenAddr { listener_id, address } => {
+                node.note_listening(address);
+                waiting.remove(&listener_id);
             }
+            SwarmEvent::ListenerClosed { listener_id, reason: Err(error), .. }
+                if waiting.contains_key(&listener_id) =>
+            {
+                let address = waiting.remove(&listener_id).unwrap_or_else(Multiaddr::empty);
+                return Err(NodeError::Listen { address, reason: error.to_string() });
+            }
+            other => others.push(other),
         }
     }
-    Ok(())
+    Ok(others)
 }
 
 /// libp2p lets several processes share a port, and peers would meet now the one, now the other: a port that somebody listens
@@ -182,9 +205,12 @@ struct Task {
     swarm: Swarm<Behaviour>,
     intake: Intake,
     metrics: NodeMetrics,
+    known: relay::KnownTopics,
     statics: Statics,
     dials: HashMap<ConnectionId, Dial>,
+    trouble: Trouble,
     connections_max: u32,
+    idle_timeout: Duration,
 }
 
 impl Task {
@@ -241,14 +267,17 @@ impl Task {
     fn publish(&mut self, topic: &str, wire: Bytes) -> Result<usize, PublishError> {
         let relay = self.swarm.behaviour_mut().relay.as_mut().ok_or(PublishError::NoRelay)?;
         let followers = self.node.shared.peers.followers(topic);
-        relay.publish(relay::topic(topic), wire).map_err(|error| match error {
+        let topic = relay::topic(topic);
+        self.known.published(&topic);
+        let recipients = relay::recipients(relay, &topic, followers);
+        relay.publish(topic, wire).map_err(|error| match error {
             gossipsub::PublishError::NoPeersSubscribedToTopic => PublishError::NoPeers,
             gossipsub::PublishError::Duplicate => PublishError::Duplicate,
             gossipsub::PublishError::MessageTooLarge => PublishError::TooLarge,
             _ => PublishError::Busy,
         })?;
         self.metrics.relay_published.inc();
-        Ok(followers)
+        Ok(recipients)
     }
 
     fn subscribe(&mut self, name: &str) -> bool {
@@ -256,6 +285,7 @@ impl Task {
         let topic = relay::topic(name);
         let is_new = relay.subscribe(&topic).unwrap_or(false);
         if is_new {
+            self.known.followed(&topic);
             if let Err(error) = relay.set_topic_params(topic, relay::topic_score_params()) {
                 debug!(error, "peers are not scored for a pubsub topic");
             }
@@ -306,8 +336,9 @@ impl Task {
             } => {
                 self.on_connected(peer_id, connection_id, &endpoint, num_established.get());
             }
-            SwarmEvent::ConnectionClosed { peer_id, num_established, cause, .. } => {
+            SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, cause, .. } => {
                 trace!(peer = %peer_id, ?cause, "a connection was closed");
+                self.trouble.forget(peer_id, connection_id);
                 self.on_closed(peer_id, num_established);
             }
             SwarmEvent::OutgoingConnectionError { connection_id, peer_id, error } => {
@@ -336,6 +367,7 @@ impl Task {
                 let verdict = self.intake.take_relayed(propagation_source, topic, message.data.into());
                 let acceptance = match verdict {
                     Verdict::Accept => MessageAcceptance::Accept,
+                    Verdict::Ignore => MessageAcceptance::Ignore,
                     Verdict::Reject => MessageAcceptance::Reject,
                 };
                 if let Some(relay) = self.swarm.behaviour_mut().relay.as_mut() {
@@ -355,6 +387,10 @@ impl Task {
                 count("control", failed_messages.priority);
                 count("data", failed_messages.non_priority);
                 debug!(peer = %peer_id, ?failed_messages, "a peer is too slow for relay");
+                let is_stuck = failed_messages.non_priority > 0 && self.trouble.is_stuck(peer_id, Instant::now());
+                if is_stuck && self.swarm.disconnect_peer_id(peer_id).is_ok() {
+                    debug!(peer = %peer_id, "a peer that takes no messages is disconnected");
+                }
             }
             gossipsub::Event::GossipsubNotSupported { .. } => {}
         }
@@ -376,6 +412,10 @@ impl Task {
     fn on_ping(&mut self, event: &ping::Event) {
         let latency_ms = event.result.as_ref().ok().and_then(|took| u64::try_from(took.as_millis()).ok());
         self.node.shared.peers.change(event.peer, |peer| peer.latency_ms = latency_ms);
+        let is_late = matches!(event.result, Err(ping::Failure::Timeout));
+        if self.trouble.is_dead(event.connection, is_late) && self.swarm.close_connection(event.connection) {
+            debug!(peer = %event.peer, "a connection is dead: nothing answers");
+        }
     }
 
     fn on_connected(&mut self, peer: PeerId, id: ConnectionId, endpoint: &ConnectedPoint, count: u32) {
@@ -443,7 +483,17 @@ impl Task {
                 self.statics.failed(peer, Instant::now());
             }
         }
+        self.close_idle();
         self.show_mesh();
+    }
+
+    /// Closes connections on which nothing has happened for long. Relay's own streams keep a connection open by themselves.
+    fn close_idle(&mut self) {
+        let peers = &self.node.shared.peers;
+        let may_go = |peer| !self.statics.contains(peer) && !peers.is_follower(peer);
+        for id in self.node.shared.streams.take_idle(self.idle_timeout, may_go) {
+            self.swarm.close_connection(id);
+        }
     }
 
     /// Lets others see who is in which mesh.

@@ -14,14 +14,17 @@ use libp2p::{
     noise, tcp, websocket, yamux,
 };
 
-use super::{NodeError, NodeLimits, TlsFiles};
+use super::{NodeError, NodeLimits, TlsFiles, hasty::Hasty};
 
 /// Streams that a muxer keeps beyond those that a connection may have: some are being refused or negotiated.
 const STREAMS_SPARE: usize = 64;
 /// Larger frames mean fewer of them; js-libp2p takes up to 1 MiB.
 const MPLEX_FRAME_BYTES: usize = 64 << 10;
-/// Frames that wait to be read on one mplex stream; a stream with more is reset.
-const MPLEX_FRAMES_MAX: usize = 32;
+/// Frames that wait to be read on one mplex stream; a stream with more is reset. Relay's are small and come in bursts.
+const MPLEX_FRAMES_MAX: usize = 64;
+/// The longest WebSocket frame: it is buffered as a whole, also before the handshake. Noise's are 64 KiB at most, and a client
+/// may put some of them into one.
+const WEBSOCKET_FRAME_BYTES_MAX: usize = 2 << 20;
 
 /// The transport of a node.
 pub(crate) fn build(
@@ -34,6 +37,7 @@ pub(crate) fn build(
     let tcp = || tcp::tokio::Transport::new(tcp::Config::default().nodelay(true));
     let dns = |tcp| dns::tokio::Transport::system(tcp).map_err(|error| config("can't resolve names", &error));
     let mut websocket = websocket::Config::new(dns(tcp())?);
+    websocket.set_max_data_size(WEBSOCKET_FRAME_BYTES_MAX);
     if let Some(files) = tls {
         websocket.set_tls_config(read_tls(files)?);
     }
@@ -45,8 +49,8 @@ pub(crate) fn build(
         .authenticate(noise)
         .multiplex(muxers(limits))
         .timeout(limits.handshake_timeout)
-        .boxed();
-    Ok(transport)
+        .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(Hasty::new(muxer))));
+    Ok(transport.boxed())
 }
 
 /// Both muxers are offered: go-waku speaks only yamux and js-waku only mplex.
@@ -58,6 +62,8 @@ fn muxers(limits: &NodeLimits) -> SelectUpgrade<yamux::Config, libp2p_mplex::Con
     mplex
         .set_max_num_streams(streams_max)
         .set_max_buffer_size(MPLEX_FRAMES_MAX)
+        // Blocking would keep a core busy for as long as nobody reads that stream.
+        .set_max_buffer_behaviour(libp2p_mplex::MaxBufferBehaviour::ResetStream)
         .set_split_send_size(MPLEX_FRAME_BYTES);
     SelectUpgrade::new(yamux, mplex)
 }

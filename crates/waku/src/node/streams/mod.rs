@@ -17,14 +17,17 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use futures_util::{AsyncReadExt, AsyncWriteExt};
 use libp2p::{PeerId, Stream, StreamProtocol, swarm::ConnectionId};
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
 
 use super::{AskError, Node, NodeLimits, NodeMetrics};
 
@@ -33,6 +36,9 @@ pub(crate) use serve::Desk;
 
 /// Streams to one peer that wait to be opened at most; who wants more waits.
 const OPENS_MAX: usize = 64;
+
+/// How long a stream that has done its work has to be closed.
+const CLOSING: Duration = Duration::from_secs(5);
 
 /// Why no stream to a peer could be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -96,7 +102,8 @@ impl Exchange {
         let is_whole = answered.is_ok();
         let _ = reply.send(answered);
         if is_whole {
-            let _ = stream.close().await; // the answer is there: how the stream ends changes nothing
+            // The answer is there: how the stream ends changes nothing.
+            let _ = timeout(CLOSING, stream.close()).await;
         }
     }
 }
@@ -168,8 +175,11 @@ impl Streams {
     /// Opens a stream by the peer's oldest connection.
     pub(crate) async fn open(&self, peer: PeerId, protocol: &'static str) -> Result<Stream, OpenError> {
         let (reply, answer) = oneshot::channel();
-        self.want(peer, protocol, Then::Give(reply)).await?;
-        answer.await.map_err(|_| closed())?
+        let opened = async {
+            self.want(peer, protocol, Then::Give(reply)).await?;
+            answer.await.map_err(|_| closed())?
+        };
+        timeout(self.limits.request_timeout, opened).await.map_err(|_| OpenError::TimedOut)?
     }
 
     /// Writes a message to a peer, and reads an answer unless there is none.
@@ -233,6 +243,23 @@ impl Streams {
         let (peer, id) = idlest.map(|(peer, line)| (peer, line.id))?;
         forget(&mut connections, peer, id);
         Some(id)
+    }
+
+    /// Takes the connections off the table that have been idle for so long, of those that `may_go`.
+    pub(crate) fn take_idle(&self, idle: Duration, may_go: impl Fn(PeerId) -> bool) -> Vec<ConnectionId> {
+        let idle_ms = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
+        let now = self.now_ms();
+        let mut connections = self.connections.lock();
+        let is_idle = |line: &Line| {
+            line.activity.streams() == 0 && now.saturating_sub(line.activity.last_ms()) > idle_ms
+        };
+        let all = connections.iter().flat_map(|(peer, lines)| lines.iter().map(move |line| (*peer, line)));
+        let idle = all.filter(|(peer, line)| is_idle(line) && may_go(*peer));
+        let idle: Vec<(PeerId, ConnectionId)> = idle.map(|(peer, line)| (peer, line.id)).collect();
+        for (peer, id) in &idle {
+            forget(&mut connections, *peer, *id);
+        }
+        idle.into_iter().map(|(_, id)| id).collect()
     }
 
     /// How many connections there are that are not being closed.

@@ -25,12 +25,13 @@ use crate::{
 
 /// A request of this size arrives as a whole as a rule: it is read before a place among the larger ones is needed.
 const SMALL_REQUEST_BYTES: usize = 4 << 10;
-/// Larger requests that are read at once over all connections.
-const LARGE_REQUESTS_MAX: usize = 64;
+/// Larger requests that are read at once over all connections, and on one of them.
+const LARGE_REQUESTS_MAX: usize = 256;
+const LARGE_REQUESTS_PER_CONNECTION_MAX: usize = 4;
 /// A peer has the request's time for every so many bytes of an answer...
 const BYTES_PER_TIMEOUT: usize = 1 << 20;
 /// ...and must have read so many of them within it.
-const STEP_BYTES: usize = 64 << 10;
+const STEP_BYTES: usize = 16 << 10;
 /// What arrives first is read into a buffer of this size: most streams that are opened ahead get no more than that.
 const HEAD_BYTES: usize = 512;
 
@@ -50,6 +51,7 @@ pub(crate) struct Line {
     peer: PeerId,
     slots: Arc<Semaphore>,
     corner: Corner,
+    large: Arc<Semaphore>,
     activity: Activity,
     /// Known once the connection's task runs.
     lane: Lane,
@@ -58,7 +60,8 @@ pub(crate) struct Line {
 
 impl Line {
     pub(crate) fn new(peer: PeerId, slots: Arc<Semaphore>, activity: Activity, streams: Streams) -> Self {
-        Self { peer, slots, corner: Corner::default(), activity, lane: Lane::default(), streams }
+        let large = Arc::new(Semaphore::new(LARGE_REQUESTS_PER_CONNECTION_MAX));
+        Self { peer, slots, corner: Corner::default(), large, activity, lane: Lane::default(), streams }
     }
 }
 
@@ -132,9 +135,13 @@ impl Visit {
         let limit = self.line.streams.limits.request_timeout;
         let request = in_time(limit, self.read_request(head, stream)).await?;
         let begun = Instant::now();
-        let room = self.desk.room.take(&self.line.corner, self.service.answer_bytes_max());
-        let mut room = in_time(limit, room).await?;
-        let answer = in_time(limit, self.work(request)).await?;
+        let is_admitted = self.desk.limiter.admits(self.service.name(), self.line.peer);
+        let bytes_max = if is_admitted { self.service.answer_bytes_max() } else { 0 };
+        let mut room = in_time(limit, self.desk.room.take(&self.line.corner, bytes_max)).await?;
+        let answer = match is_admitted {
+            true => in_time(limit, self.work(request)).await?,
+            false => self.service.answer_too_often(request),
+        };
         let len = answer.frame.as_ref().map_or(0, Vec::len);
         room.keep(len);
         if let Some(frame) = answer.frame {
@@ -151,11 +158,10 @@ impl Visit {
         let len = usize::try_from(len).ok().filter(|len| *len <= self.service.request_bytes_max());
         let len = len.ok_or_else(|| invalid("a request that is too long"))?;
         let missing = len.saturating_sub(begun.len());
-        let _place = if missing > SMALL_REQUEST_BYTES {
-            Some(self.desk.large.acquire().await.map_err(io::Error::other)?)
-        } else {
-            None
-        };
+        let is_large = missing > SMALL_REQUEST_BYTES;
+        // A connection's own large requests are waited for first, so that it can't take everybody's places.
+        let _turn = if is_large { Some(self.line.large.acquire().await.map_err(io::Error::other)?) } else { None };
+        let _place = if is_large { Some(self.desk.large.acquire().await.map_err(io::Error::other)?) } else { None };
         let mut request = begun;
         request.extend(read_exactly(stream, missing).await?);
         request.truncate(len); // one request on a stream: what is behind it is nobody's
@@ -163,9 +169,6 @@ impl Visit {
     }
 
     async fn work(&self, request: Bytes) -> io::Result<Answer> {
-        if !self.desk.limiter.admits(self.service.name(), self.line.peer) {
-            return Ok(self.service.answer_too_often(request));
-        }
         let _turn = self.desk.turns.acquire().await.map_err(io::Error::other)?;
         Ok(self.service.answer(self.line.peer, request).await)
     }

@@ -1,0 +1,83 @@
+//! Connections that seem to be there and are not, and peers that take nothing.
+
+use std::{collections::HashMap, time::Duration};
+
+use libp2p::{PeerId, swarm::ConnectionId};
+use tokio::time::Instant;
+
+/// So many pings in a row that nobody answers mean that nobody is there: without them a machine that lost its power would be
+/// noticed only when TCP gives up, after a quarter of an hour.
+const LATE_PINGS_MAX: u32 = 2;
+/// A peer whose queue was full in so many of relay's heartbeats in a row takes nothing any more.
+const STUCK_BEATS_MAX: u32 = 10;
+/// Heartbeats further apart than this are not in a row.
+const BEATS_APART: Duration = Duration::from_secs(3);
+
+/// What was noticed of connected peers.
+#[derive(Debug, Default)]
+pub(crate) struct Trouble {
+    late_pings: HashMap<ConnectionId, u32>,
+    stuck: HashMap<PeerId, (u32, Instant)>,
+}
+
+impl Trouble {
+    /// Notes how a ping went; whether the connection is to be given up.
+    pub(crate) fn is_dead(&mut self, id: ConnectionId, is_late: bool) -> bool {
+        if !is_late {
+            self.late_pings.remove(&id);
+            return false;
+        }
+        let late = self.late_pings.entry(id).or_default();
+        *late += 1;
+        *late >= LATE_PINGS_MAX
+    }
+
+    /// Notes that a peer's queue was full; whether the peer is to be given up.
+    pub(crate) fn is_stuck(&mut self, peer: PeerId, now: Instant) -> bool {
+        let (beats, last) = self.stuck.entry(peer).or_insert((0, now));
+        let is_in_a_row = now.duration_since(*last) <= BEATS_APART;
+        *beats = if is_in_a_row { *beats + 1 } else { 1 };
+        *last = now;
+        *beats >= STUCK_BEATS_MAX
+    }
+
+    /// Forgets a connection that is closed, and its peer.
+    pub(crate) fn forget(&mut self, peer: PeerId, id: ConnectionId) {
+        self.late_pings.remove(&id);
+        self.stuck.remove(&peer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_pings_count_in_a_row() {
+        let mut trouble = Trouble::default();
+        let (one, other) = (ConnectionId::new_unchecked(1), ConnectionId::new_unchecked(2));
+        assert!(!trouble.is_dead(one, true));
+        assert!(!trouble.is_dead(other, true), "each connection by itself");
+        assert!(!trouble.is_dead(one, false));
+        assert!(!trouble.is_dead(one, true), "an answer makes up for it");
+        assert!(trouble.is_dead(one, true));
+        trouble.forget(PeerId::random(), other);
+        assert!(!trouble.is_dead(other, true));
+    }
+
+    #[test]
+    fn a_peer_is_stuck_after_many_heartbeats_in_a_row() {
+        let mut trouble = Trouble::default();
+        let peer = PeerId::random();
+        let mut now = Instant::now();
+        for _ in 0..50 {
+            assert!(!trouble.is_stuck(peer, now), "now and then is no matter");
+            now += BEATS_APART * 2;
+        }
+        let beats = (1..).find(|_| {
+            now += Duration::from_secs(1);
+            trouble.is_stuck(peer, now)
+        });
+        assert_eq!(beats, Some(STUCK_BEATS_MAX as usize));
+    }
+}
