@@ -9,6 +9,7 @@ mod exit;
 mod logging;
 mod moment;
 mod nwaku;
+mod open_files;
 mod output;
 mod progress;
 mod signals;

@@ -130,8 +130,7 @@ impl Waku {
             listeners.insert(0, filter.clone());
         }
         if config.services.lightpush {
-            let (node, filter) = (Some(node.clone()), filter.clone());
-            let light_push = LightPush::new(config.light_push, intake.clone(), node, filter);
+            let light_push = LightPush::new(config.light_push, intake.clone(), Some(node.clone()));
             services.extend(light_push.services());
         }
         let sync = if config.sync.peers.is_empty() {

@@ -31,7 +31,7 @@ use handover::Handover;
 use metrics::Refused;
 
 /// How long the node may take to put a message into its queues: whoever published it waits for that.
-const RELAY_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const RELAY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What relay does with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +49,8 @@ pub enum Verdict {
 pub struct Published {
     /// To how many peers it was relayed.
     pub relay_peers: usize,
+    /// Nothing becomes of it: it is ephemeral, so not archived, and nobody is there to get it.
+    pub is_lost: bool,
 }
 
 /// Why a message that a client has published was not taken.
@@ -129,11 +131,14 @@ impl Intake {
 
     async fn send_on(&self, message: Message) -> Result<Published, IntakeError> {
         let arrival = arrival_of(&message);
-        if !is_ephemeral(&message.body) {
+        let is_archived = !is_ephemeral(&message.body);
+        if is_archived {
             self.append(message).await?;
         }
+        let is_wanted = is_archived || self.is_wanted(&arrival);
         self.tell(&arrival);
-        Ok(Published { relay_peers: self.relay(&arrival).await })
+        let relay_peers = self.relay(&arrival).await;
+        Ok(Published { relay_peers, is_lost: !is_wanted && relay_peers == 0 })
     }
 
     async fn append(&self, message: Message) -> Result<Vec<Appended>, IntakeError> {
@@ -186,30 +191,27 @@ impl Intake {
         verdict
     }
 
-    /// Takes messages that another archive has kept and ours lacks: only their age is not looked at. Returns how many were
-    /// new when they are durable.
+    /// Takes messages that another archive has kept and ours lacks. They are valid: whoever calls has made sure, and has not
+    /// looked at their age. What is answered is durable.
     ///
     /// # Errors
     /// When the archive does not take them.
-    pub async fn take_kept(&self, messages: Vec<(String, Bytes)>) -> Result<usize, IntakeError> {
-        let rules = Rules { timestamp_window_seconds: 0, ..self.shared.rules.clone() };
-        let now = self.shared.clock.now();
-        let mut valid = Vec::with_capacity(messages.len());
-        for (pubsub_topic, wire) in messages {
-            match validate(&pubsub_topic, wire, now, &rules) {
-                Ok(message) if !is_ephemeral(&message.body) => valid.push(message),
-                Ok(_) => {}
-                Err(invalid) => tracing::debug!(%invalid, "a message of another archive was not taken"),
-            }
-        }
-        let appended = self.shared.archive.append(valid).await.map_err(IntakeError::Archive)?;
-        Ok(appended.iter().filter(|appended| **appended != Appended::Duplicate).count())
+    pub(crate) async fn take_kept(&self, messages: Vec<Message>) -> Result<Vec<Appended>, IntakeError> {
+        self.shared.archive.append(messages).await.map_err(IntakeError::Archive)
     }
 
     fn tell(&self, arrival: &Arrival) {
-        for listener in self.shared.listeners.get().into_iter().flatten() {
+        for listener in self.listeners() {
             listener.hear(arrival);
         }
+    }
+
+    fn is_wanted(&self, arrival: &Arrival) -> bool {
+        self.listeners().any(|listener| listener.is_wanted(arrival))
+    }
+
+    fn listeners(&self) -> impl Iterator<Item = &Arc<dyn Listener>> {
+        self.shared.listeners.get().into_iter().flatten()
     }
 
     /// Waits until the archive has what relay has brought. What comes later is dropped.

@@ -10,6 +10,7 @@ mod acquaint;
 mod door;
 pub mod filter;
 pub mod intake;
+mod large;
 pub mod lightpush;
 pub mod live;
 mod metadata;

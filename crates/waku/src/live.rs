@@ -20,4 +20,9 @@ pub trait Listener: Send + Sync + 'static {
     /// Takes a message, or leaves it. It is called on the relay's way: it looks up who wants the message, puts it into
     /// bounded queues, and never waits.
     fn hear(&self, arrival: &Arrival);
+
+    /// Whether somebody would get the message who has asked for it. Who only watches says no.
+    fn is_wanted(&self, _arrival: &Arrival) -> bool {
+        false
+    }
 }

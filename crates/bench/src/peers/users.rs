@@ -203,7 +203,7 @@ impl Elsewhere {
     /// Starts this program once more to be the users. What they have to say goes into files in `folder`.
     pub(crate) fn start(plan: &Plan, folder: &Path) -> anyhow::Result<Self> {
         let (said, log) = (folder.join("users.out"), folder.join("users.log"));
-        let child = Command::new(std::env::current_exe()?)
+        let child = when_nobody_else_wants_to_run()?
             .args(["bench", "relay"])
             .env(USERS_OF, serde_json::to_string(plan)?)
             .stdin(Stdio::null())
@@ -239,9 +239,20 @@ impl Drop for Elsewhere {
     }
 }
 
+/// This program again, as a process that runs when no other does: users have machines of their own, so their work must not be
+/// taken from the server's. Where util-linux's `chrt` is missing, the lowest priority must do, which [`tell`] takes.
+fn when_nobody_else_wants_to_run() -> anyhow::Result<Command> {
+    let program = std::env::current_exe()?;
+    let has_chrt = Command::new("chrt").arg("--version").stdout(Stdio::null()).status().is_ok();
+    if !has_chrt {
+        return Ok(Command::new(program));
+    }
+    let mut command = Command::new("chrt");
+    command.args(["--idle", "0"]).arg(program);
+    Ok(command)
+}
+
 /// What the process of users does.
-///
-/// It gives way to everybody else: users have machines of their own, so their work must not be taken from the server's.
 pub(crate) async fn tell(plan: &str) -> anyhow::Result<()> {
     const LOWEST_PRIORITY: i32 = 19;
     rustix::process::nice(LOWEST_PRIORITY).context("can't give way to others")?;

@@ -29,7 +29,7 @@ use crate::{
         size::{self, SizeMetrics},
     },
     config::{Config, ServeFlags},
-    logging,
+    logging, open_files,
     signals::Stop,
     telemetry::{self, VERSION},
 };
@@ -47,6 +47,7 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     if effective.has_secret_flag() {
         warn!("everybody on this machine can read the node's key on the command line: put it into a file");
     }
+    open_files::raise(config);
     let stop = Stop::on_signals()?;
 
     let metrics = Metrics::default();
@@ -165,7 +166,7 @@ impl<'a> Doors<'a> {
             filter: (&settings.filter).into(),
             light_push: (&settings.lightpush).into(),
             peer_exchange: (&settings.peer_exchange).into(),
-            sync: settings.sync.config(&self.config.server.data_dir),
+            sync: settings.sync.config(&self.config.server.data_dir, self.config.archive.retention),
         };
         let archive = self.opened.archive.clone();
         let listeners: Vec<Arc<dyn Listener>> = vec![self.cache.clone()];

@@ -61,7 +61,8 @@ fn the_engines_and_the_doors_defaults_are_ours() {
     assert_eq!(lightpush, restante_waku::lightpush::LightPushConfig::default());
     let peer_exchange = restante_waku::peer_exchange::PeerExchangeConfig::from(&waku.peer_exchange);
     assert_eq!(peer_exchange, restante_waku::peer_exchange::PeerExchangeConfig::default());
-    let sync = restante_waku::sync::SyncConfig { online_file: None, ..waku.sync.config(Path::new("data")) };
+    let sync = waku.sync.config(Path::new("data"), restante_archive::Retention::default());
+    let sync = restante_waku::sync::SyncConfig { online_file: None, ..sync };
     assert_eq!(sync, restante_waku::sync::SyncConfig::default());
 }
 

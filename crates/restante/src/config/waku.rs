@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use restante_archive::Retention;
 use restante_waku::{
     Multiaddr, Services,
     filter::FilterConfig,
@@ -407,14 +408,16 @@ impl Default for Sync {
 }
 
 impl Sync {
-    /// The settings of sync; how far it has come is kept below a data folder.
-    pub(crate) fn config(&self, data_dir: &Path) -> SyncConfig {
+    /// The settings of sync; how far it has come is kept below a data folder, and nothing is fetched that `retention` would
+    /// remove.
+    pub(crate) fn config(&self, data_dir: &Path, retention: Retention) -> SyncConfig {
         SyncConfig {
             peers: self.peers.iter().map(Into::into).collect(),
             interval_seconds: self.interval_seconds.get(),
             range_seconds: self.range_seconds.get(),
             resume_range_seconds: self.resume_range_seconds.get(),
             lag_seconds: self.lag_seconds,
+            retention,
             online_file: Some(data_dir.join(SYNC_FILE)),
         }
     }

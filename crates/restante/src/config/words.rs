@@ -105,10 +105,16 @@ pub(super) mod number_or_any {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogFilter(String);
 
+/// Libraries that warn of each misdeed of a peer.
+const QUIET: [&str; 4] = ["libp2p_gossipsub", "libp2p_mplex", "multistream_select", "yamux"];
+
 impl LogFilter {
-    /// The filter for a subscriber.
+    /// The filter for a subscriber. Libraries that log what any peer can bring about are silent unless they are named: the log
+    /// must not grow with what strangers do, and what matters of it is counted.
     pub(crate) fn directives(&self) -> EnvFilter {
-        EnvFilter::new(&self.0)
+        let quiet =
+            QUIET.iter().filter(|target| !self.0.contains(**target)).map(|target| format!("{target}=off,"));
+        EnvFilter::new(quiet.chain([self.0.clone()]).collect::<String>())
     }
 }
 

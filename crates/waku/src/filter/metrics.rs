@@ -22,7 +22,7 @@ struct PushLabel {
 /// What became of a message for one subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
-    /// It was written to the subscriber's stream.
+    /// It was written to a stream that was closed in order behind it, or stayed open.
     Sent,
     /// It found no room in a queue, or was in the queue of a subscriber that was removed.
     Dropped,
@@ -95,10 +95,8 @@ impl FilterMetrics {
         }
     }
 
-    pub(crate) fn removed(&self, reason: Removed, subscribers: usize) {
-        if subscribers > 0 {
-            self.removed.get_or_create(&RemovedLabel::of(reason)).inc_by(subscribers as u64);
-        }
+    pub(crate) fn removed(&self, reason: Removed) {
+        self.removed.get_or_create(&RemovedLabel::of(reason)).inc();
     }
 
     #[cfg(test)]
@@ -114,10 +112,10 @@ impl FilterMetrics {
     pub(crate) fn register(&self, registry: &mut Registry) {
         // All labels are there from the start, so that the first of each is an increase.
         for result in Pushed::ALL {
-            let _ = self.pushes.get_or_create(&PushLabel { result: result.as_str() });
+            let _ = self.pushes.get_or_create(&PushLabel::of(result));
         }
         for reason in Removed::ALL {
-            let _ = self.removed.get_or_create(&RemovedLabel { reason: reason.as_str() });
+            let _ = self.removed.get_or_create(&RemovedLabel::of(reason));
         }
         registry.register("filter_subscribers", "Filter subscribers", self.subscribers.clone());
         let what = "Pairs of pubsub and content topic that filter subscribers want, over all of them";

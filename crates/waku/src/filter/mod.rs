@@ -10,6 +10,7 @@
 mod client;
 mod metrics;
 mod outbox;
+mod pusher;
 mod recent;
 mod subscriptions;
 mod way;
@@ -35,7 +36,8 @@ use restante_waku_wire::{
 use tokio::{
     runtime::Handle,
     sync::broadcast::{self, error::RecvError},
-    time::{Instant, MissedTickBehavior, interval, sleep, timeout_at},
+    task::yield_now,
+    time::{Instant, MissedTickBehavior, interval},
 };
 use tracing::debug;
 
@@ -50,10 +52,11 @@ use crate::{
     validate::{Rules, check_pubsub_topic},
 };
 use metrics::{Pushed, Removed};
-use outbox::{Frame, Next, Offered, Outbox, Room};
+use outbox::{Offered, Outbox, Room};
+use pusher::Pusher;
 use recent::Recent;
 use subscriptions::Subscriptions;
-use way::{Opener, PushError, Way};
+use way::{Opener, Way};
 
 /// The settings of the filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +79,7 @@ pub struct FilterConfig {
     pub queued_bytes_max: usize,
     /// How long a push may take: a few messages, or one large one.
     pub push_timeout: Duration,
-    /// After so many failed pushes in a row a subscriber is removed.
+    /// After so many failed pushes in a row, with no message that arrived between them, a subscriber is removed.
     pub failures_max: u32,
 }
 
@@ -104,8 +107,6 @@ const REQUEST_BYTES_MAX: usize = 128 << 10;
 /// How often expired subscriptions are looked for: ten times in their life, within these.
 const SWEEP_PERIOD_MIN: Duration = Duration::from_secs(1);
 const SWEEP_PERIOD_MAX: Duration = Duration::from_secs(10);
-/// How long a pusher rests after a failure: a peer that is gone is known to be by then.
-const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 /// What stands for a request's id when the request can't be read, as in nwaku's answers.
 const NO_REQUEST_ID: &str = "N/A";
 
@@ -145,14 +146,14 @@ impl FilterService {
     /// A filter that pushes by `node`. Its tasks run on the present runtime until it is dropped.
     pub fn start(config: FilterConfig, rules: Rules, node: Node, metrics: FilterMetrics) -> Arc<Self> {
         let events = node.events();
-        Self::start_over(config, rules, Arc::new(node), Some(events), metrics)
+        Self::start_over(config, rules, Arc::new(node), events, metrics)
     }
 
     fn start_over(
         config: FilterConfig,
         rules: Rules,
         opener: Arc<dyn Opener>,
-        events: Option<broadcast::Receiver<NodeEvent>>,
+        events: broadcast::Receiver<NodeEvent>,
         metrics: FilterMetrics,
     ) -> Arc<Self> {
         let room = Room::new(config.queued_bytes_max, metrics.queued_bytes.clone());
@@ -178,11 +179,6 @@ impl FilterService {
             subscription.criteria.sort_unstable();
         }
         all
-    }
-
-    /// Whether anybody wants messages of a content topic on a pubsub topic.
-    pub fn is_wanted(&self, pubsub_topic: &str, content_topic: &str) -> bool {
-        self.shared.table.read().wanting(pubsub_topic, content_topic).is_some()
     }
 }
 
@@ -241,6 +237,10 @@ impl Listener for FilterService {
     fn hear(&self, arrival: &Arrival) {
         self.shared.deliver(arrival, Instant::now());
     }
+
+    fn is_wanted(&self, arrival: &Arrival) -> bool {
+        self.shared.table.read().wanting(&arrival.pubsub_topic, &arrival.content_topic).is_some()
+    }
 }
 
 impl Shared {
@@ -296,7 +296,7 @@ impl Shared {
         }
         if let Some(outbox) = subscribed.new {
             let way = Way::new(peer, self.opener.clone(), self.config.push_timeout);
-            self.runtime.spawn(push_all(Arc::downgrade(self), outbox, way));
+            self.runtime.spawn(Pusher::new(self, outbox, way).run());
         }
         Ok(())
     }
@@ -361,17 +361,19 @@ impl Shared {
         }
     }
 
-    /// Looks for subscriptions that have expired.
-    fn sweep(&self, now: Instant) {
-        let expired = self.table.write().expire(now);
-        for outbox in expired {
-            self.dismiss(&outbox, Removed::Expired);
+    /// Removes subscriptions that have expired, one by one: relay waits for the table, and to take all topics of many
+    /// subscribers out of it takes long.
+    async fn sweep(&self, now: Instant) {
+        let expired = self.table.read().expired(now);
+        for peer in expired {
+            self.drop_expired(peer, now);
+            yield_now().await;
         }
     }
 
     /// The sweeper may be late: a subscription that has expired is not found any more.
     fn drop_expired(&self, peer: PeerId, now: Instant) {
-        let expired = self.table.write().expire_one(peer, now);
+        let expired = self.table.write().expire(peer, now);
         if let Some(outbox) = expired {
             self.dismiss(&outbox, Removed::Expired);
         }
@@ -391,7 +393,7 @@ impl Shared {
     fn dismiss(&self, outbox: &Outbox, reason: Removed) {
         debug!(peer = %outbox.peer, ?reason, "a filter subscriber was removed");
         self.metrics.pushed(Pushed::Dropped, outbox.close());
-        self.metrics.removed(reason, 1);
+        self.metrics.removed(reason);
         self.show(&self.table.read());
     }
 
@@ -428,72 +430,24 @@ impl Shared {
             }
         }
     }
-
-    /// Pushes a batch. A failed one is not tried again: its messages are in the archive, and newer ones wait.
-    async fn push(&self, outbox: &Outbox, way: &mut Way, batch: &[Arc<Frame>]) -> Result<(), PushError> {
-        let mut sent = 0;
-        let pushed = way.push(batch, &mut sent).await;
-        self.metrics.pushed(Pushed::Sent, sent);
-        let lost = if outbox.is_away() { Pushed::Away } else { Pushed::Failed };
-        self.metrics.pushed(lost, batch.len().saturating_sub(sent));
-        pushed
-    }
 }
 
 /// Looks for expired subscriptions from time to time, and hears who comes and goes.
-async fn watch(
-    shared: Weak<Shared>,
-    config: FilterConfig,
-    mut events: Option<broadcast::Receiver<NodeEvent>>,
-) {
+async fn watch(shared: Weak<Shared>, config: FilterConfig, mut events: broadcast::Receiver<NodeEvent>) {
     let period = Duration::from_secs(config.ttl_seconds / 10).clamp(SWEEP_PERIOD_MIN, SWEEP_PERIOD_MAX);
     let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let event = tokio::select! {
             _ = ticks.tick() => None,
-            event = next_event(&mut events) => Some(event),
+            event = events.recv() => Some(event),
         };
         let Some(shared) = shared.upgrade() else { return };
         match event {
-            None => shared.sweep(Instant::now()),
+            None => shared.sweep(Instant::now()).await,
             Some(Ok(event)) => shared.note_event(&event),
             Some(Err(RecvError::Lagged(_))) => shared.look_at_all(),
-            Some(Err(RecvError::Closed)) => events = None,
-        }
-    }
-}
-
-async fn next_event(events: &mut Option<broadcast::Receiver<NodeEvent>>) -> Result<NodeEvent, RecvError> {
-    match events {
-        Some(events) => events.recv().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Pushes what is in a subscriber's queue until the subscriber is removed.
-async fn push_all(shared: Weak<Shared>, outbox: Arc<Outbox>, mut way: Way) {
-    loop {
-        let next = match way.settles_at() {
-            Some(at) => timeout_at(at, outbox.next()).await,
-            None => Ok(outbox.next().await),
-        };
-        match next {
-            Err(_) => way.settle(Instant::now()),
-            Ok(None) => return,
-            Ok(Some(Next::Forget)) => way.forget(),
-            Ok(Some(Next::Push(batch))) => {
-                let Some(shared) = shared.upgrade() else { return };
-                let pushed = shared.push(&outbox, &mut way, &batch).await;
-                let failures = outbox.settle(&batch, pushed.is_ok());
-                let Err(error) = pushed else { continue };
-                debug!(peer = %outbox.peer, %error, failures, "a push failed");
-                if failures >= shared.config.failures_max {
-                    return shared.give_up(&outbox);
-                }
-                drop(shared);
-                sleep(FAILURE_PAUSE).await;
-            }
+            Some(Err(RecvError::Closed)) => return, // the node is gone, and with it all who subscribed
         }
     }
 }

@@ -174,16 +174,23 @@ impl Outbox {
         }
     }
 
-    /// Makes room for others once frames are pushed or lost. Returns how many pushes failed in a row; those to a peer that
-    /// is away are not counted.
-    pub(crate) fn settle(&self, batch: &[Arc<Frame>], is_sent: bool) -> u32 {
+    /// Makes room for others once frames are pushed or lost.
+    pub(crate) fn release(&self, batch: &[Arc<Frame>]) {
         let mut state = self.state.lock();
         let bytes: usize = batch.iter().map(|frame| frame.taken).sum();
         state.bytes = state.bytes.saturating_sub(bytes);
-        match (is_sent, state.is_away) {
-            (true, _) => state.failures = 0,
-            (false, false) => state.failures = state.failures.saturating_add(1),
-            (false, true) => {}
+    }
+
+    /// A push succeeded.
+    pub(crate) fn succeeded(&self) {
+        self.state.lock().failures = 0;
+    }
+
+    /// A push failed. Returns how many did in a row; those to a peer that is away are not counted.
+    pub(crate) fn failed(&self) -> u32 {
+        let mut state = self.state.lock();
+        if !state.is_away {
+            state.failures = state.failures.saturating_add(1);
         }
         state.failures
     }
@@ -209,6 +216,10 @@ impl Outbox {
         drop(state);
         self.changed.notify_one();
         dropped
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state.lock().is_closed
     }
 
     /// The subscriber was removed. Returns how many messages are dropped by that.
@@ -290,7 +301,7 @@ mod tests {
         assert_eq!(outbox.offer(&frame), Offered::NoRoom);
         let batch = take(&outbox).await;
         assert_eq!(outbox.offer(&frame), Offered::NoRoom, "what is being pushed still counts");
-        assert_eq!(outbox.settle(&batch, true), 0);
+        outbox.release(&batch);
         assert_eq!(outbox.offer(&frame), Offered::Queued);
     }
 
@@ -363,11 +374,12 @@ mod tests {
         let frame = room.frame(&arrival(10)).unwrap();
         outbox.offer(&frame);
         let batch = take(&outbox).await;
-        assert_eq!(outbox.settle(&batch, false), 1);
+        outbox.release(&batch);
+        assert_eq!(outbox.failed(), 1);
         outbox.offer(&frame);
         assert_eq!(outbox.peer_left(), 1);
         assert_eq!(outbox.offer(&frame), Offered::Away);
-        assert_eq!(outbox.settle(&[], false), 1, "a failure while away is not counted");
+        assert_eq!(outbox.failed(), 1, "a failure while away is not counted");
         assert!(matches!(outbox.next().await, Some(Next::Forget)));
         outbox.peer_came();
         assert_eq!(outbox.offer(&frame), Offered::Queued);

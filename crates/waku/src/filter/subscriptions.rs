@@ -261,15 +261,14 @@ impl Subscriptions {
         Some(subscriber.outbox)
     }
 
-    /// Removes those who were not heard of for too long.
-    pub(crate) fn expire(&mut self, now: Instant) -> Vec<Arc<Outbox>> {
+    /// Those who were not heard of for too long.
+    pub(crate) fn expired(&self, now: Instant) -> Vec<PeerId> {
         let expired = self.subscribers.iter().filter(|(_, subscriber)| subscriber.expires <= now);
-        let expired: Vec<PeerId> = expired.map(|(peer, _)| *peer).collect();
-        expired.into_iter().filter_map(|peer| self.remove(peer)).collect()
+        expired.map(|(peer, _)| *peer).collect()
     }
 
     /// Removes a subscriber if it was not heard of for too long.
-    pub(crate) fn expire_one(&mut self, peer: PeerId, now: Instant) -> Option<Arc<Outbox>> {
+    pub(crate) fn expire(&mut self, peer: PeerId, now: Instant) -> Option<Arc<Outbox>> {
         let is_expired = self.subscribers.get(&peer).is_some_and(|subscriber| subscriber.expires <= now);
         if is_expired { self.remove(peer) } else { None }
     }

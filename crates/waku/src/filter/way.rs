@@ -5,6 +5,10 @@
 //! never closes one, and takes no more than 100 of them on a connection. So each message goes on a stream of its own at
 //! first, and the stream is watched: if the subscriber closes it, the next message gets another stream again; if it is
 //! still open after a while, the subscriber reads on, and this stream is kept for all messages to come.
+//!
+//! A message is written before the subscriber has agreed to the protocol, so that it was written says little. It is sent
+//! when its stream was closed in order or stayed open, and lost when its stream broke: so do those of a peer that doesn't
+//! speak the protocol.
 
 use std::{collections::VecDeque, io, sync::Arc, time::Duration};
 
@@ -28,10 +32,13 @@ pub(crate) trait PushStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> PushStream for S {}
 
+/// A stream, or why there is none.
+pub(crate) type Opened = Result<Box<dyn PushStream>, OpenError>;
+
 /// Opens streams to subscribers.
 #[async_trait]
 pub(crate) trait Opener: Send + Sync + 'static {
-    async fn open(&self, peer: PeerId) -> Result<Box<dyn PushStream>, OpenError>;
+    async fn open(&self, peer: PeerId) -> Opened;
 
     /// Whether the peer is connected.
     fn reaches(&self, peer: PeerId) -> bool;
@@ -39,13 +46,13 @@ pub(crate) trait Opener: Send + Sync + 'static {
 
 #[async_trait]
 impl Opener for Node {
-    async fn open(&self, peer: PeerId) -> Result<Box<dyn PushStream>, OpenError> {
+    async fn open(&self, peer: PeerId) -> Opened {
         let stream = Node::open(self, peer, filter::PUSH_ID).await?;
         Ok(Box::new(stream))
     }
 
     fn reaches(&self, peer: PeerId) -> bool {
-        self.peer(peer).is_some()
+        self.is_connected(peer)
     }
 }
 
@@ -60,6 +67,15 @@ pub(crate) enum PushError {
     TimedOut(#[from] Elapsed),
 }
 
+/// What became of messages since it was last asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fates {
+    /// As far as can be seen they arrived.
+    pub(crate) sent: usize,
+    /// They could not be written, or their streams broke.
+    pub(crate) failed: usize,
+}
+
 /// The way to one subscriber.
 pub(crate) struct Way {
     peer: PeerId,
@@ -72,6 +88,7 @@ pub(crate) struct Way {
     watched: VecDeque<Watched>,
     /// Whether the subscriber was seen to close a stream behind its message.
     reads_one: bool,
+    fates: Fates,
 }
 
 struct Watched {
@@ -79,36 +96,64 @@ struct Watched {
     until: Instant,
 }
 
-/// How a stream's other end is.
+/// How a stream ended. It is not to be touched after that: some panic when they are read again after an error.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
-    Open,
     Closed,
     Broken,
 }
 
+impl End {
+    /// A subscriber says nothing on these streams, so whatever is read is their end.
+    fn of(read: io::Result<usize>) -> Self {
+        match read {
+            Ok(0) => Self::Closed,
+            Ok(_) | Err(_) => Self::Broken,
+        }
+    }
+}
+
 impl Way {
     pub(crate) fn new(peer: PeerId, opener: Arc<dyn Opener>, push_timeout: Duration) -> Self {
-        Self { peer, opener, push_timeout, kept: None, watched: VecDeque::new(), reads_one: false }
+        let (kept, watched) = (None, VecDeque::new());
+        Self { peer, opener, push_timeout, kept, watched, reads_one: false, fates: Fates::default() }
     }
 
     /// Forgets all streams and what was learned: whoever connects next with this peer id may be another client.
     pub(crate) fn forget(&mut self) {
-        (self.kept, self.reads_one) = (None, false);
+        self.settle(Instant::now());
+        self.fates.sent += self.watched.len(); // nothing says that they were lost
         self.watched.clear();
+        (self.kept, self.reads_one) = (None, false);
     }
 
-    /// Writes messages in their order, and counts those that were written whole.
-    pub(crate) async fn push(&mut self, frames: &[Arc<Frame>], sent: &mut usize) -> Result<(), PushError> {
+    /// What became of messages since this was last asked for.
+    pub(crate) fn take_fates(&mut self) -> Fates {
+        std::mem::take(&mut self.fates)
+    }
+
+    /// Writes messages in their order. Those that are not written when it fails are lost.
+    pub(crate) async fn push(&mut self, frames: &[Arc<Frame>]) -> Result<(), PushError> {
+        let mut written = 0;
+        let pushed = self.write_all(frames, &mut written).await;
+        self.fates.failed += frames.len().saturating_sub(written);
+        pushed
+    }
+
+    async fn write_all(&mut self, frames: &[Arc<Frame>], written: &mut usize) -> Result<(), PushError> {
         let push_timeout = self.push_timeout;
         loop {
             self.settle(Instant::now());
-            let rest = frames.get(*sent..).unwrap_or_default();
+            let rest = frames.get(*written..).unwrap_or_default();
             if rest.is_empty() {
                 return Ok(());
             }
             // Taken out, because a stream with half a message on it must not come back.
             if let Some(mut stream) = self.kept.take() {
-                if timeout(push_timeout, write_all(&mut stream, rest, sent)).await?.is_ok() {
+                let before = *written;
+                let wrote = timeout(push_timeout, write_each(&mut stream, rest, written)).await;
+                self.fates.sent += *written - before;
+                if wrote?.is_ok() {
                     self.kept = Some(stream);
                 }
                 continue;
@@ -116,33 +161,58 @@ impl Way {
             match WATCHED_MAX.saturating_sub(self.watched.len()) {
                 0 => self.wait_for_oldest().await,
                 places => {
-                    let pushing = self.push_one_each(rest.iter().take(places), sent);
+                    let some = rest.get(..places).unwrap_or(rest);
+                    let pushing = self.push_one_each(some, written);
                     timeout(push_timeout, pushing).await??;
                 }
             }
         }
     }
 
-    /// Opens streams at once, because each takes a round trip, and writes one message after the other.
-    async fn push_one_each(
-        &mut self,
-        frames: impl Iterator<Item = &Arc<Frame>> + Clone,
-        sent: &mut usize,
-    ) -> Result<(), PushError> {
-        let opening = frames.clone().map(|_| self.opener.open(self.peer));
-        let streams = join_all(opening).await;
-        for (frame, stream) in frames.zip(streams) {
-            let mut stream = stream?;
-            write(&mut stream, frame).await?;
-            *sent += 1;
-            self.watched.push_back(Watched { stream, until: Instant::now() + WATCHED });
+    /// Opens a stream for each message at once, and writes one message after the other on those that did open: when some
+    /// did not, the last messages are lost, and no others.
+    async fn push_one_each(&mut self, frames: &[Arc<Frame>], written: &mut usize) -> Result<(), PushError> {
+        let opening = frames.iter().map(|_| self.opener.open(self.peer));
+        let opened = join_all(opening).await;
+        let mut rest = frames;
+        let mut result = Ok(());
+        for stream in opened {
+            let Some((frame, behind)) = rest.split_first() else { break };
+            match self.push_one(stream, frame).await {
+                Ok(()) => {
+                    rest = behind;
+                    *written += 1;
+                }
+                Err(error) => result = Err(error),
+            }
         }
+        result
+    }
+
+    async fn push_one(&mut self, opened: Opened, frame: &Frame) -> Result<(), PushError> {
+        let mut stream = opened?;
+        write(&mut stream, frame).await?;
+        self.watched.push_back(Watched { stream, until: Instant::now() + WATCHED });
         Ok(())
     }
 
+    /// Waits until the oldest stream ends, or was open for long enough.
     async fn wait_for_oldest(&mut self) {
-        if let Some(oldest) = self.watched.front_mut() {
-            let _ = timeout_at(oldest.until, oldest.stream.read(&mut [0])).await;
+        let Some(mut oldest) = self.watched.pop_front() else { return };
+        match timeout_at(oldest.until, oldest.stream.read(&mut [0])).await {
+            Ok(read) => self.note_end(End::of(read)),
+            Err(_) => self.watched.push_front(oldest),
+        }
+    }
+
+    /// Notes how a stream with one message ended.
+    fn note_end(&mut self, end: End) {
+        match end {
+            End::Closed => {
+                self.reads_one = true;
+                self.fates.sent += 1;
+            }
+            End::Broken => self.fates.failed += 1,
         }
     }
 
@@ -155,40 +225,39 @@ impl Way {
     /// kept. Others that are still open then are dropped without having been closed, which resets them, because js-waku
     /// counts a stream that was closed by one side only.
     pub(crate) fn settle(&mut self, now: Instant) {
-        match self.kept.as_mut().map(end_of) {
+        match self.kept.as_mut().and_then(end_of) {
             Some(End::Closed) => (self.kept, self.reads_one) = (None, true),
             Some(End::Broken) => self.kept = None,
-            Some(End::Open) | None => {}
+            None => {}
         }
         for mut one in std::mem::take(&mut self.watched) {
             match end_of(&mut one.stream) {
-                End::Closed => self.reads_one = true,
-                End::Broken => {}
-                End::Open if now < one.until => self.watched.push_back(one),
-                End::Open if self.reads_one || self.kept.is_some() => {}
-                End::Open => self.kept = Some(one.stream),
+                Some(end) => self.note_end(end),
+                None if now < one.until => self.watched.push_back(one),
+                None => {
+                    self.fates.sent += 1;
+                    if !self.reads_one && self.kept.is_none() {
+                        self.kept = Some(one.stream);
+                    }
+                }
             }
         }
     }
 }
 
-/// A subscriber says nothing on these streams, so whatever is read is their end.
-fn end_of(stream: &mut Box<dyn PushStream>) -> End {
-    match stream.read(&mut [0]).now_or_never() {
-        None => End::Open,
-        Some(Ok(0)) => End::Closed,
-        Some(Ok(_) | Err(_)) => End::Broken,
-    }
+/// How a stream has ended, if it has.
+fn end_of(stream: &mut Box<dyn PushStream>) -> Option<End> {
+    stream.read(&mut [0]).now_or_never().map(End::of)
 }
 
-async fn write_all(
+async fn write_each(
     stream: &mut Box<dyn PushStream>,
     frames: &[Arc<Frame>],
-    sent: &mut usize,
+    written: &mut usize,
 ) -> io::Result<()> {
     for frame in frames {
         write(stream, frame).await?;
-        *sent += 1;
+        *written += 1;
     }
     Ok(())
 }

@@ -38,14 +38,8 @@ pub(crate) enum Refused {
 }
 
 impl Refused {
-    const ALL: [Self; 6] = [
-        Self::TooOld,
-        Self::InFuture,
-        Self::NoTimestamp,
-        Self::TooLarge,
-        Self::NotServed,
-        Self::Malformed,
-    ];
+    const ALL: [Self; 6] =
+        [Self::TooOld, Self::InFuture, Self::NoTimestamp, Self::TooLarge, Self::NotServed, Self::Malformed];
 
     /// As the value of the label `result`.
     fn as_str(self) -> &'static str {

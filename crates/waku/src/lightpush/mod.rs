@@ -27,7 +27,6 @@ use restante_waku_wire::{
 pub use client::{LightPushClient, LightPushError, PushedTo};
 
 use crate::{
-    filter::FilterService,
     intake::{Intake, IntakeError},
     node::Node,
     service::{Answer, Service},
@@ -58,7 +57,6 @@ struct Shared {
     config: LightPushConfig,
     intake: Intake,
     node: Option<Node>,
-    filter: Option<Arc<FilterService>>,
 }
 
 impl fmt::Debug for LightPush {
@@ -114,14 +112,9 @@ impl From<IntakeError> for Outcome {
 }
 
 impl LightPush {
-    /// Publishes by `intake`. The node tells who follows a topic by relay, the filter who wants a message.
-    pub fn new(
-        config: LightPushConfig,
-        intake: Intake,
-        node: Option<Node>,
-        filter: Option<Arc<FilterService>>,
-    ) -> Self {
-        Self { shared: Arc::new(Shared { config, intake, node, filter }) }
+    /// Publishes by `intake`. The node tells who follows a topic by relay.
+    pub fn new(config: LightPushConfig, intake: Intake, node: Option<Node>) -> Self {
+        Self { shared: Arc::new(Shared { config, intake, node }) }
     }
 
     /// Both versions.
@@ -148,20 +141,15 @@ impl Shared {
         let message = message.ok_or_else(|| Invalid::new("message", Problem::Missing))?;
         // A copy, so that what else is in the request is not kept for as long as the message is.
         let message = Bytes::copy_from_slice(&message);
-        let malformed = |error: &dyn ToString| Invalid::new("message", Problem::Malformed(error.to_string()));
-        let view = WakuMessageView::parse(&message).map_err(|error| malformed(&error))?;
+        let view = WakuMessageView::parse(&message)
+            .map_err(|error| Invalid::new("message", Problem::Malformed(error.to_string())))?;
         let pubsub_topic = match pubsub_topic {
             Some(topic) => topic.to_owned(),
             None => autoshard(view.content_topic, self.intake.rules())?,
         };
         self.check_relay_peers(&pubsub_topic)?;
-        let is_wanted = self.is_wanted(&pubsub_topic, view.content_topic);
-        let is_kept = view.ephemeral != Some(true);
-        let published = self.intake.publish(&pubsub_topic, message.clone()).await?;
-        if !is_kept && !is_wanted && published.relay_peers == 0 {
-            return Err(nobody_there());
-        }
-        Ok(published.relay_peers)
+        let published = self.intake.publish(&pubsub_topic, message).await?;
+        if published.is_lost { Err(nobody_there()) } else { Ok(published.relay_peers) }
     }
 
     /// Looked at before anything becomes of the message, so that whoever is refused can go to another node.
@@ -170,19 +158,17 @@ impl Shared {
         if self.config.relay_peers_min == 0 {
             return Ok(());
         }
-        let peers = self.node.as_ref().map(Node::peers).unwrap_or_default();
-        let followers = peers.iter().filter(|peer| peer.topics.contains(pubsub_topic)).count();
+        let followers = self.node.as_ref().map_or(0, |node| node.followers(pubsub_topic));
         if followers < self.config.relay_peers_min { Err(nobody_there()) } else { Ok(()) }
-    }
-
-    fn is_wanted(&self, pubsub_topic: &str, content_topic: &str) -> bool {
-        self.filter.as_ref().is_some_and(|filter| filter.is_wanted(pubsub_topic, content_topic))
     }
 }
 
 /// The specification says 503; nwaku and js-waku mean by it a service that is not available, and say 505 for this.
+pub(crate) const NOBODY_THERE_STATUS: u16 = 505;
+pub(crate) const NOBODY_THERE: &str = "there are not enough peers to relay the message to: try another node";
+
 fn nobody_there() -> Outcome {
-    Outcome::refused(505, "there are not enough peers to relay the message to: try another node")
+    Outcome::refused(NOBODY_THERE_STATUS.into(), NOBODY_THERE)
 }
 
 #[async_trait]

@@ -28,7 +28,8 @@ impl Behaviour {
         streams: streams::Behaviour,
         known: relay::KnownTopics,
     ) -> Result<Self, NodeError> {
-        let relay = config.relay.as_ref().map(|_| relay::build(config.max_message_bytes, known)).transpose()?;
+        let relay =
+            config.relay.as_ref().map(|_| relay::build(config.max_message_bytes, known)).transpose()?;
         let identify = identify::Config::new(PROTOCOL_VERSION.to_owned(), config.key.public())
             .with_agent_version(config.agent.clone());
         Ok(Self {

@@ -44,10 +44,7 @@ impl<M: StreamMuxer + Unpin> StreamMuxer for Hasty<M> {
         Pin::new(&mut self.muxer).poll_outbound(cx)
     }
 
-    fn poll(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<StreamMuxerEvent, Self::Error>> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<StreamMuxerEvent, Self::Error>> {
         Pin::new(&mut self.muxer).poll(cx)
     }
 
@@ -87,10 +84,7 @@ mod tests {
             Poll::Pending
         }
 
-        fn poll(
-            self: Pin<&mut Self>,
-            _: &mut Context<'_>,
-        ) -> Poll<Result<StreamMuxerEvent, Infallible>> {
+        fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<StreamMuxerEvent, Infallible>> {
             Poll::Pending
         }
 

@@ -9,6 +9,7 @@
 use std::{
     cell::RefCell,
     future::Future,
+    num::NonZero,
     pin::Pin,
     sync::{Arc, OnceLock, Weak},
     task::{Context, Poll, Wake, Waker},
@@ -111,8 +112,13 @@ impl Slow {
     }
 
     fn start() -> Option<Runtime> {
-        let started =
-            Builder::new_multi_thread().thread_name(SLOW).enable_all().on_thread_start(step_back).build();
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let started = Builder::new_multi_thread()
+            .worker_threads(cores.saturating_sub(1).max(1)) // a core is left to everything else
+            .thread_name(SLOW)
+            .enable_all()
+            .on_thread_start(step_back)
+            .build();
         started.inspect_err(|error| warn!(%error, "history is served by the threads of everything else")).ok()
     }
 }

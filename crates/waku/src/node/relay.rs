@@ -79,7 +79,8 @@ impl KnownTopics {
     fn message_id(&self, message: &gossipsub::Message) -> MessageId {
         let digest = Sha256::new();
         let is_known = self.0.read().contains(&message.topic);
-        let digest = if is_known { digest } else { digest.chain_update(message.topic.as_str()).chain_update([0]) };
+        let digest =
+            if is_known { digest } else { digest.chain_update(message.topic.as_str()).chain_update([0]) };
         MessageId::new(&digest.chain_update(&message.data).finalize())
     }
 }

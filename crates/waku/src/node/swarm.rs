@@ -144,19 +144,22 @@ async fn listen(
     addresses: &[Multiaddr],
 ) -> Result<Vec<SwarmEvent<BehaviourEvent>>, NodeError> {
     let mut waiting = HashMap::new();
+    let mut listeners = Vec::new();
     for address in addresses {
         let failed = |reason: String| NodeError::Listen { address: address.clone(), reason };
         check_is_free(address).map_err(|error| failed(error.to_string()))?;
         let listener = swarm.listen_on(address.clone()).map_err(|error| failed(reason_of(&error)))?;
         waiting.insert(listener, address.clone());
+        listeners.push(listener);
     }
     let mut others = Vec::new();
+    let mut heard = Vec::new();
     let until = Instant::now() + LISTEN_TIMEOUT;
     while let Some(address) = waiting.values().next().cloned() {
         let late = |_| NodeError::Listen { address, reason: "the system did not confirm it".to_owned() };
         match timeout_at(until, swarm.select_next_some()).await.map_err(late)? {
             SwarmEvent::NewListenAddr { listener_id, address } => {
-                node.note_listening(address);
+                heard.push((listener_id, address));
                 waiting.remove(&listener_id);
             }
             SwarmEvent::ListenerClosed { listener_id, reason: Err(error), .. }
@@ -167,6 +170,11 @@ async fn listen(
             }
             other => others.push(other),
         }
+    }
+    // In the order of the settings: people take the first.
+    heard.sort_by_key(|(listener, _)| listeners.iter().position(|known| known == listener));
+    for (_, address) in heard {
+        node.note_listening(address);
     }
     Ok(others)
 }
@@ -387,7 +395,8 @@ impl Task {
                 count("control", failed_messages.priority);
                 count("data", failed_messages.non_priority);
                 debug!(peer = %peer_id, ?failed_messages, "a peer is too slow for relay");
-                let is_stuck = failed_messages.non_priority > 0 && self.trouble.is_stuck(peer_id, Instant::now());
+                let is_stuck =
+                    failed_messages.non_priority > 0 && self.trouble.is_stuck(peer_id, Instant::now());
                 if is_stuck && self.swarm.disconnect_peer_id(peer_id).is_ok() {
                     debug!(peer = %peer_id, "a peer that takes no messages is disconnected");
                 }

@@ -12,7 +12,7 @@ use restante_core::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::timeout_at;
 
-use super::{App, reply};
+use super::{App, reply, reply::Refusal};
 use crate::node::Node;
 
 /// The OpenAPI description of every route.
@@ -66,9 +66,7 @@ fn relay_health(app: &App) -> Value {
     let Some(node) = app.rest.waku.node.as_ref().filter(|node| node.is_relay()) else {
         return json!({"Relay": NOT_MOUNTED});
     };
-    let topics = node.topics();
-    let has_peers = node.peers().iter().any(|peer| topics.iter().any(|topic| peer.topics.contains(topic)));
-    match has_peers {
+    match node.topics().iter().any(|topic| node.followers(topic) > 0) {
         true => json!({"Relay": READY}),
         false => json!({"Relay": NOT_READY, "desc": "no peer follows a pubsub topic that this node relays"}),
     }
@@ -158,8 +156,10 @@ pub(crate) async fn version(State(app): State<Arc<App>>) -> Response {
 }
 
 /// `GET /metrics`
-pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
-    reply::with_type(OPENMETRICS, (app.rest.metrics_text)())
+pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
+    let text = (app.rest.metrics_text)().into_bytes();
+    let room = app.room.take(text.capacity(), app.deadline()).await?;
+    Ok(reply::with_type(OPENMETRICS, room.hold(text)))
 }
 
 /// `GET /openapi.json`

@@ -1,7 +1,7 @@
 //! The peers, for operators. There only when [`RestConfig::admin`](super::RestConfig::admin) is on, because who may ask
 //! here may make the node dial any address.
 
-use std::{collections::BTreeMap, str::FromStr, sync::Arc};
+use std::{collections::BTreeMap, io, str::FromStr, sync::Arc};
 
 use axum::{
     body::Body,
@@ -11,9 +11,11 @@ use axum::{
 };
 use futures_util::future::join_all;
 use libp2p::PeerId;
+use restante_core::ErrorKind;
 use restante_waku_wire::{PubsubTopic, rpc};
+use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::time::timeout_at;
+use tokio::{task::spawn_blocking, time::timeout_at};
 
 use super::{App, body, path, remote::PeerAddress, reply, reply::Refusal};
 use crate::{
@@ -25,6 +27,8 @@ use crate::{
 const ADDRESSES_MAX: usize = 32;
 /// The longest request to connect.
 const ADDRESSES_BYTES_MAX: usize = 32 << 10;
+/// The longest report. Every peer may follow every topic, and would be told with all that is known of it for each.
+const REPORT_BYTES_MAX: usize = 64 << 20;
 /// The longest name of a log level that is looked at.
 const LEVEL_BYTES_MAX: usize = 256;
 
@@ -40,19 +44,69 @@ const SERVICE_IDS: [&str; 6] = [
     rpc::peer_exchange::ID,
 ];
 
+/// Writes a report on the blocking pool, because there may be much to tell, and one after the other: what a report takes while it
+/// is written is nowhere else counted.
+async fn report(
+    app: Arc<App>,
+    write: impl FnOnce(&App) -> Result<Vec<u8>, Refusal> + Send + 'static,
+) -> Result<Response, Refusal> {
+    let deadline = app.deadline();
+    let turn = timeout_at(deadline, app.reports.clone().acquire_owned()).await;
+    let turn = turn.ok().and_then(Result::ok).ok_or(Refusal::busy())?;
+    let with = app.clone();
+    // The turn goes with the work, which goes on when the client leaves.
+    let written = spawn_blocking(move || (write(&with), turn)).await;
+    let (json, _turn) = written.map_err(|_| Refusal::of_kind(ErrorKind::Internal))?;
+    let json = json?;
+    let room = app.room.take(json.capacity(), deadline).await?;
+    Ok(reply::json(room.hold(json)))
+}
+
+/// A report as JSON, up to what a report may take.
+fn written(report: &impl Serialize) -> Result<Vec<u8>, Refusal> {
+    let mut bounded = Bounded { json: Vec::new(), bytes_max: REPORT_BYTES_MAX };
+    match serde_json::to_writer(&mut bounded, report) {
+        Ok(()) => Ok(bounded.json),
+        Err(_) => Err(Refusal::unavailable("the report is too long: ask for less at once, as for one shard")),
+    }
+}
+
+/// Takes what is written until it is too much.
+struct Bounded {
+    json: Vec<u8>,
+    bytes_max: usize,
+}
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.json.len().saturating_add(bytes.len()) > self.bytes_max {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.json.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// `GET /admin/v1/peers`, and `.../connected`: this node knows only peers that are connected.
-pub(crate) async fn peers(State(app): State<Arc<App>>) -> Response {
-    reply::json(shown(&app.peers()))
+pub(crate) async fn peers(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
+    report(app, |app| shown(&app.peers())).await
 }
 
 /// `GET /admin/v1/peers/service`: those that offer a service, with their services only.
-pub(crate) async fn service_peers(State(app): State<Arc<App>>) -> Response {
-    let mut peers = app.peers();
-    for peer in &mut peers {
-        peer.protocols.retain(|id| SERVICE_IDS.contains(&&**id));
-    }
-    peers.retain(|peer| !peer.protocols.is_empty());
-    reply::json(shown(&peers))
+pub(crate) async fn service_peers(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
+    report(app, |app| {
+        let mut peers = app.peers();
+        for peer in &mut peers {
+            peer.protocols.retain(|id| SERVICE_IDS.contains(&&**id));
+        }
+        peers.retain(|peer| !peer.protocols.is_empty());
+        shown(&peers)
+    })
+    .await
 }
 
 /// `GET /admin/v1/peer/{peerId}`
@@ -61,55 +115,65 @@ pub(crate) async fn peer(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
     let id = PeerId::from_str(&id).map_err(|_| Refusal::field("peerId", "is no peer id"))?;
     let info = app.rest.waku.node.as_ref().and_then(|node| node.peer(id));
     let info = info.ok_or(Refusal::new(StatusCode::NOT_FOUND, "this peer is not connected"))?;
-    Ok(reply::json(show(&info).to_string()))
+    Ok(reply::json(written(&show(&info))?))
 }
 
 /// `GET /admin/v1/peers/connected/on/{shardId}`
 pub(crate) async fn connected_on(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Refusal> {
     let shard = shard_of(&uri)?;
-    let mut peers = app.peers();
-    peers.retain(|peer| shards_of(peer).contains(&shard));
-    Ok(reply::json(shown(&peers)))
+    report(app, move |app| {
+        let mut peers = app.peers();
+        peers.retain(|peer| shards_of(peer).contains(&shard));
+        shown(&peers)
+    })
+    .await
 }
 
 /// `GET /admin/v1/peers/relay`: who follows which of the shards that this node relays.
 pub(crate) async fn relay_peers(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
-    by_shard(&app, Follows::Topic)
+    report(app, |app| by_shard(app, Follows::Topic)).await
 }
 
 /// `GET /admin/v1/peers/relay/on/{shardId}`
 pub(crate) async fn relay_peers_on(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Refusal> {
-    on_shard(&app, &uri, Follows::Topic)
+    let shard = shard_of(&uri)?;
+    report(app, move |app| on_shard(app, shard, Follows::Topic)).await
 }
 
 /// `GET /admin/v1/peers/mesh`: who is in the mesh of which shard.
 pub(crate) async fn mesh_peers(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
-    by_shard(&app, Follows::InMesh)
+    report(app, |app| by_shard(app, Follows::InMesh)).await
 }
 
 /// `GET /admin/v1/peers/mesh/on/{shardId}`
 pub(crate) async fn mesh_peers_on(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Refusal> {
-    on_shard(&app, &uri, Follows::InMesh)
+    let shard = shard_of(&uri)?;
+    report(app, move |app| on_shard(app, shard, Follows::InMesh)).await
 }
 
 /// `GET /admin/v1/peers/stats`
-pub(crate) async fn stats(State(app): State<Arc<App>>) -> Response {
-    let peers = app.peers();
-    let topics = app.rest.waku.node.as_ref().map(Node::topics).unwrap_or_default();
+pub(crate) async fn stats(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
+    report(app, |app| {
+        let topics = app.rest.waku.node.as_ref().map(Node::topics).unwrap_or_default();
+        written(&count(&app.peers(), &topics))
+    })
+    .await
+}
+
+fn count(peers: &[PeerInfo], topics: &[String]) -> Value {
     let by_protocol: BTreeMap<&str, usize> = SERVICE_IDS
         .into_iter()
         .map(|id| (id, peers.iter().filter(|peer| peer.protocols.iter().any(|told| told == id)).count()))
         .collect();
-    let stats = json!({
+    json!({
         "Sum": {"Total peers": peers.len()},
         "By Connectedness": {
             "Connected": peers.len(), "NotConnected": 0, "CannotConnect": 0, "CanConnect": 0,
         },
-        "Relay peers": counts_by_shard(&peers, &topics, Follows::Topic),
-        "Mesh peers": counts_by_shard(&peers, &topics, Follows::InMesh),
+        "Relay peers": counts_by_shard(peers, topics, Follows::Topic),
+        "Mesh peers": counts_by_shard(peers, topics, Follows::InMesh),
         "By Protocols": by_protocol,
-    });
-    reply::json(stats.to_string())
+    })
 }
 
 /// `POST /admin/v1/peers`: connects to all of a list of addresses, each with its peer id.
@@ -145,11 +209,14 @@ pub(crate) async fn connect(
 
 /// `GET /admin/v1/filter/subscriptions`: which peers have subscribed to what.
 pub(crate) async fn filter_subscriptions(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
-    let Some(subscriptions) = app.rest.waku.filter_subscriptions() else {
-        return Err(Refusal::invalid("this server offers no filter to peers".to_owned()));
-    };
-    let shown: Vec<Value> = subscriptions.iter().map(show_subscription).collect();
-    Ok(reply::json(Value::from(shown).to_string()))
+    report(app, |app| {
+        let Some(subscriptions) = app.rest.waku.filter_subscriptions() else {
+            return Err(Refusal::invalid("this server offers no filter to peers".to_owned()));
+        };
+        let shown: Vec<ShownSubscription<'_>> = subscriptions.iter().map(show_subscription).collect();
+        written(&shown)
+    })
+    .await
 }
 
 /// `POST /admin/v1/log-level/{logLevel}`
@@ -182,24 +249,24 @@ impl Follows {
     }
 }
 
-fn by_shard(app: &App, follows: Follows) -> Result<Response, Refusal> {
+fn by_shard(app: &App, follows: Follows) -> Result<Vec<u8>, Refusal> {
     let node = relaying(app)?;
     let peers = node.peers();
+    let all: Vec<(&PeerInfo, ShownPeer<'_>)> = peers.iter().map(|peer| (peer, show(peer))).collect();
     let shards = shards_relayed(&node.topics());
-    let shown: Vec<Value> =
-        shards.iter().map(|(shard, topic)| show_shard(*shard, topic, &peers, follows)).collect();
-    Ok(reply::json(Value::from(shown).to_string()))
+    let shown = shards.iter().map(|(shard, topic)| show_shard(*shard, topic, &all, follows));
+    written(&shown.collect::<Vec<ShownShard<'_>>>())
 }
 
 /// The peers of one of the shards that this node relays; of another there are none. A number that it relays in several clusters
 /// stands for the first of them.
-fn on_shard(app: &App, uri: &Uri, follows: Follows) -> Result<Response, Refusal> {
-    let asked = shard_of(uri)?;
+fn on_shard(app: &App, asked: u16, follows: Follows) -> Result<Vec<u8>, Refusal> {
     let node = relaying(app)?;
     let relayed = shards_relayed(&node.topics());
     let topic = relayed.into_iter().find(|(shard, _)| *shard == asked).map(|(_, topic)| topic);
-    let shown = show_shard(asked, topic.as_deref().unwrap_or_default(), &node.peers(), follows);
-    Ok(reply::json(shown.to_string()))
+    let peers = node.peers();
+    let all: Vec<(&PeerInfo, ShownPeer<'_>)> = peers.iter().map(|peer| (peer, show(peer))).collect();
+    written(&show_shard(asked, topic.as_deref().unwrap_or_default(), &all, follows))
 }
 
 fn relaying(app: &App) -> Result<&Node, Refusal> {
@@ -207,9 +274,14 @@ fn relaying(app: &App) -> Result<&Node, Refusal> {
     node.ok_or(Refusal::unavailable("this server does not relay"))
 }
 
-fn show_shard(shard: u16, topic: &str, peers: &[PeerInfo], follows: Follows) -> Value {
-    let there: Vec<Value> = peers.iter().filter(|peer| follows.holds(peer, topic)).map(show).collect();
-    json!({"shard": shard, "peers": there})
+fn show_shard<'p>(
+    shard: u16,
+    topic: &str,
+    all: &'p [(&PeerInfo, ShownPeer<'p>)],
+    follows: Follows,
+) -> ShownShard<'p> {
+    let there = all.iter().filter(|(peer, _)| follows.holds(peer, topic));
+    ShownShard { shard, peers: there.map(|(_, shown)| shown).collect() }
 }
 
 /// nwaku's totals count shards and not peers; these count peers, each once.
@@ -248,30 +320,58 @@ fn shard_of(uri: &Uri) -> Result<u16, Refusal> {
     text.parse().map_err(|_| Refusal::field("shardId", "expected a whole number"))
 }
 
-fn shown(peers: &[PeerInfo]) -> String {
-    Value::from(peers.iter().map(show).collect::<Vec<Value>>()).to_string()
+fn shown(peers: &[PeerInfo]) -> Result<Vec<u8>, Refusal> {
+    written(&peers.iter().map(show).collect::<Vec<ShownPeer<'_>>>())
 }
 
 /// A peer in nwaku's words.
-fn show(peer: &PeerInfo) -> Value {
-    let address = with_peer_id(peer.address.clone(), peer.peer).to_string();
-    json!({
-        "multiaddr": address,
-        "protocols": peer.protocols,
-        "shards": shards_of(peer),
-        "connected": "Connected",
-        "agent": peer.agent,
-        "origin": if peer.is_static { "Static" } else { "UnknownOrigin" },
-    })
+#[derive(Serialize)]
+struct ShownPeer<'p> {
+    multiaddr: String,
+    protocols: &'p [String],
+    shards: Vec<u16>,
+    connected: &'static str,
+    agent: &'p str,
+    origin: &'static str,
 }
 
-fn show_subscription(subscription: &Subscription) -> Value {
-    let criteria: Vec<Value> = subscription
+#[derive(Serialize)]
+struct ShownShard<'p> {
+    shard: u16,
+    peers: Vec<&'p ShownPeer<'p>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownSubscription<'s> {
+    peer_id: String,
+    filter_criteria: Vec<ShownCriterion<'s>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownCriterion<'s> {
+    pubsub_topic: &'s str,
+    content_topic: &'s str,
+}
+
+fn show(peer: &PeerInfo) -> ShownPeer<'_> {
+    ShownPeer {
+        multiaddr: with_peer_id(peer.address.clone(), peer.peer).to_string(),
+        protocols: &peer.protocols,
+        shards: shards_of(peer),
+        connected: "Connected",
+        agent: &peer.agent,
+        origin: if peer.is_static { "Static" } else { "UnknownOrigin" },
+    }
+}
+
+fn show_subscription(subscription: &Subscription) -> ShownSubscription<'_> {
+    let criteria = subscription
         .criteria
         .iter()
-        .map(|of| json!({"pubsubTopic": &*of.pubsub_topic, "contentTopic": &*of.content_topic}))
-        .collect();
-    json!({"peerId": subscription.peer.to_string(), "filterCriteria": criteria})
+        .map(|of| ShownCriterion { pubsub_topic: &of.pubsub_topic, content_topic: &of.content_topic });
+    ShownSubscription { peer_id: subscription.peer.to_string(), filter_criteria: criteria.collect() }
 }
 
 /// The shards that a peer has told, and those that it follows.
@@ -282,4 +382,17 @@ fn shards_of(peer: &PeerInfo) -> Vec<u16> {
     shards.sort_unstable();
     shards.dedup();
     shards
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_are_bounded() {
+        let fits = "x".repeat(REPORT_BYTES_MAX - 2);
+        assert_eq!(written(&fits).unwrap().len(), REPORT_BYTES_MAX);
+        let refusal = written(&[&*fits, "x"]).unwrap_err();
+        assert_eq!(refusal.status, StatusCode::SERVICE_UNAVAILABLE);
+    }
 }

@@ -22,6 +22,10 @@ pub(crate) const FEEDS_MAX: usize = 1_000;
 pub(crate) const CACHE_BYTES_MAX: usize = 64 << 20;
 /// What a message that waits takes beside its bytes and topics: its places in the queue and in the order.
 const HELD_BYTES: usize = 256;
+/// What is fetched at once may take this much, but for a message that is longer alone: the rest waits on.
+const FETCH_BYTES_MAX: usize = 4_000_000;
+/// The longest that these are as JSON: their base64 is a third longer, and the rest no longer than what holds them.
+pub(crate) const FETCHED_JSON_BYTES_MAX: usize = FETCH_BYTES_MAX / 3 * 4;
 
 /// What a REST client has subscribed to, and what it fetches messages by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -83,11 +87,18 @@ pub struct MessageCache {
 
 #[derive(Debug, Default)]
 struct Held {
-    feeds: HashMap<Feed, VecDeque<Waiting>>,
+    feeds: HashMap<Feed, Queue>,
     /// Which feed holds the message that came as the n-th.
     order: BTreeMap<u64, Feed>,
     bytes: usize,
     next: u64,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: VecDeque<Waiting>,
+    /// Whether a client has asked for it, and not the settings alone.
+    is_asked: bool,
 }
 
 #[derive(Debug)]
@@ -122,10 +133,21 @@ impl MessageCache {
             return Err(TooMany);
         }
         for feed in feeds {
-            held.feeds.entry(feed.clone()).or_default();
+            held.feeds.entry(feed.clone()).or_default().is_asked = true;
         }
         self.note(&held);
         Ok(())
+    }
+
+    /// Keeps messages of pubsub topics before a client asks for them. Returns for how many of the topics there was room.
+    pub(crate) fn keep(&self, pubsub_topics: &[String]) -> usize {
+        let mut held = self.held.lock();
+        let room = FEEDS_MAX.saturating_sub(held.feeds.len());
+        for topic in pubsub_topics.iter().take(room) {
+            held.feeds.entry(Feed::Relay(topic.as_str().into())).or_default();
+        }
+        self.note(&held);
+        room.min(pubsub_topics.len())
     }
 
     /// Ends to keep messages for these feeds, forgets those that wait, and returns how many feeds there were.
@@ -146,26 +168,27 @@ impl MessageCache {
         self.held.lock().feeds.keys().any(|feed| &**feed.pubsub_topic() == pubsub_topic)
     }
 
-    /// The messages that wait, from old to new, which wait no more; `None` without a subscription.
-    pub(crate) fn drain(&self, feed: &Feed) -> Option<Vec<Arrival>> {
+    /// The messages that wait, from old to new, which wait no more; `None` without a subscription. What would make too long
+    /// an answer is left for the next time.
+    pub(crate) fn fetch(&self, feed: &Feed) -> Option<Vec<Arrival>> {
         let mut held = self.held.lock();
-        let drained = held.drain(feed)?;
+        held.feeds.get_mut(feed)?.is_asked = true;
+        let fetched = held.fetch(std::slice::from_ref(feed));
         self.note(&held);
-        Some(drained.into_iter().map(|waiting| waiting.arrival).collect())
+        Some(fetched)
     }
 
     /// The same for what filter clients want of a content topic, on whatever pubsub topic.
-    pub(crate) fn drain_filter(&self, content_topic: &str) -> Option<Vec<Arrival>> {
+    pub(crate) fn fetch_filter(&self, content_topic: &str) -> Option<Vec<Arrival>> {
         let mut held = self.held.lock();
         let is_asked = |feed: &&Feed| matches!(feed, Feed::Filter(of) if &*of.content_topic == content_topic);
         let asked: Vec<Feed> = held.feeds.keys().filter(is_asked).cloned().collect();
         if asked.is_empty() {
             return None;
         }
-        let mut drained: Vec<Waiting> = asked.iter().filter_map(|feed| held.drain(feed)).flatten().collect();
-        drained.sort_by_key(|waiting| waiting.number);
+        let fetched = held.fetch(&asked);
         self.note(&held);
-        Some(drained.into_iter().map(|waiting| waiting.arrival).collect())
+        Some(fetched)
     }
 
     fn note(&self, held: &Held) {
@@ -186,21 +209,26 @@ impl Listener for MessageCache {
         held.shrink(self.bytes_max, &self.metrics);
         self.note(&held);
     }
+
+    fn is_wanted(&self, arrival: &Arrival) -> bool {
+        let held = self.held.lock();
+        Feed::all_of(arrival).iter().any(|feed| held.feeds.get(feed).is_some_and(|queue| queue.is_asked))
+    }
 }
 
 impl Held {
     /// Keeps a message if somebody wants it, in the place of the oldest when there are as many as there may be.
     fn push(&mut self, feed: Feed, arrival: &Arrival, messages_max: usize, metrics: &CacheMetrics) {
-        let Some(queue) = self.feeds.get_mut(&feed) else { return };
-        if queue.len() >= messages_max {
+        let Some(Queue { waiting, .. }) = self.feeds.get_mut(&feed) else { return };
+        if waiting.len() >= messages_max {
             metrics.dropped(DropReason::Full);
-            let Some(oldest) = queue.pop_front() else { return };
+            let Some(oldest) = waiting.pop_front() else { return };
             self.order.remove(&oldest.number);
             self.bytes -= size_of_waiting(&oldest.arrival);
         }
         let number = self.next;
         self.next += 1;
-        queue.push_back(Waiting { number, arrival: arrival.clone() });
+        waiting.push_back(Waiting { number, arrival: arrival.clone() });
         self.order.insert(number, feed);
         self.bytes += size_of_waiting(arrival);
     }
@@ -210,24 +238,52 @@ impl Held {
         while self.bytes > bytes_max {
             let Some((_, feed)) = self.order.pop_first() else { return };
             // The oldest of all is the oldest of its queue.
-            let Some(oldest) = self.feeds.get_mut(&feed).and_then(VecDeque::pop_front) else { return };
+            let Some(queue) = self.feeds.get_mut(&feed) else { return };
+            let Some(oldest) = queue.waiting.pop_front() else { return };
             self.bytes -= size_of_waiting(&oldest.arrival);
             metrics.dropped(DropReason::Memory);
         }
     }
 
-    fn drain(&mut self, feed: &Feed) -> Option<VecDeque<Waiting>> {
-        let drained = std::mem::take(self.feeds.get_mut(feed)?);
-        for waiting in &drained {
-            self.order.remove(&waiting.number);
-            self.bytes -= size_of_waiting(&waiting.arrival);
+    /// Takes the oldest messages of some feeds, as many as are fetched at once.
+    fn fetch(&mut self, feeds: &[Feed]) -> Vec<Arrival> {
+        let mut fetched = Vec::new();
+        let mut bytes = 0;
+        // The number of each feed's oldest message: the first of them is the oldest of all.
+        let mut oldest: BTreeMap<u64, &Feed> = BTreeMap::new();
+        for feed in feeds {
+            oldest.extend(self.oldest_of(feed).map(|waiting| (waiting.number, feed)));
         }
-        Some(drained)
+        while let Some((_, feed)) = oldest.pop_first() {
+            let Some(next) = self.oldest_of(feed) else { continue };
+            bytes += size_of_waiting(&next.arrival);
+            if bytes > FETCH_BYTES_MAX && !fetched.is_empty() {
+                break;
+            }
+            fetched.extend(self.take_oldest(feed));
+            oldest.extend(self.oldest_of(feed).map(|waiting| (waiting.number, feed)));
+        }
+        fetched
+    }
+
+    fn oldest_of(&self, feed: &Feed) -> Option<&Waiting> {
+        self.feeds.get(feed)?.waiting.front()
+    }
+
+    fn take_oldest(&mut self, feed: &Feed) -> Option<Arrival> {
+        let Waiting { number, arrival } = self.feeds.get_mut(feed)?.waiting.pop_front()?;
+        self.order.remove(&number);
+        self.bytes -= size_of_waiting(&arrival);
+        Some(arrival)
     }
 
     fn end(&mut self, feed: &Feed) -> bool {
-        self.drain(feed);
-        self.feeds.remove(feed).is_some()
+        let Some(ended) = self.feeds.remove(feed) else { return false };
+        for waiting in &ended.waiting {
+            self.order.remove(&waiting.number);
+            self.bytes -= size_of_waiting(&waiting.arrival);
+        }
+        true
     }
 }
 

@@ -21,20 +21,21 @@ const UNKNOWN_REQUEST_ID: &str = "unknown";
 
 /// `POST` and `PUT /filter/v2/subscriptions`: a subscription that is there stays as it is.
 pub(crate) async fn subscribe(State(app): State<Arc<App>>, request: Request<Body>) -> Response {
-    let asked = Asked::read(&app, request).await;
-    asked.answer(async |feeds, deadline| topics::subscribe(&app, &feeds, deadline).await).await
+    reply_to(&app, request, async |asked, deadline| {
+        topics::subscribe(&app, &feeds_of(&app, &asked)?, deadline).await
+    })
+    .await
 }
 
 /// `DELETE /filter/v2/subscriptions`
 pub(crate) async fn unsubscribe(State(app): State<Arc<App>>, request: Request<Body>) -> Response {
-    let asked = Asked::read(&app, request).await;
-    asked.answer(async |feeds, deadline| end(&app, &feeds, deadline).await).await
+    reply_to(&app, request, async |asked, deadline| end(&app, &feeds_of(&app, &asked)?, deadline).await).await
 }
 
 /// `DELETE /filter/v2/subscriptions/all`
 pub(crate) async fn unsubscribe_all(State(app): State<Arc<App>>, request: Request<Body>) -> Response {
-    let asked = Asked::read_all(&app, request).await;
-    asked.answer(async |feeds, deadline| end(&app, &feeds, deadline).await).await
+    reply_to(&app, request, async |_, deadline| end(&app, &app.rest.cache.filter_feeds(), deadline).await)
+        .await
 }
 
 /// `GET /filter/v2/subscriptions/{requestId}`: whether there is any subscription.
@@ -51,9 +52,7 @@ pub(crate) async fn ping(State(app): State<Arc<App>>, uri: Uri) -> Response {
 /// `GET /filter/v2/messages/{contentTopic}`, on whatever pubsub topic they came.
 pub(crate) async fn messages(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Refusal> {
     let content_topic = path::last(&uri, "contentTopic")?;
-    let _turn = app.take_turn()?;
-    let messages = app.rest.cache.drain_filter(&content_topic).ok_or_else(not_subscribed_to)?;
-    topics::show(messages).await
+    topics::fetch(&app, |cache| cache.fetch_filter(&content_topic), not_subscribed_to()).await
 }
 
 /// `GET /filter/v2/messages/{pubsubTopic}/{contentTopic}`
@@ -61,9 +60,7 @@ pub(crate) async fn messages_on(State(app): State<Arc<App>>, uri: Uri) -> Result
     let content_topic = path::last(&uri, "contentTopic")?;
     let pubsub_topic = path::last_but_one(&uri, "pubsubTopic")?;
     let feed = Feed::Filter(topics::topics_of(&app, Some(&pubsub_topic), &content_topic)?);
-    let _turn = app.take_turn()?;
-    let messages = app.rest.cache.drain(&feed).ok_or_else(not_subscribed_to)?;
-    topics::show(messages).await
+    topics::fetch(&app, |cache| cache.fetch(&feed), not_subscribed_to()).await
 }
 
 /// `12/WAKU2-FILTER`: who ends a subscription that it does not have is told so.
@@ -88,53 +85,23 @@ fn long_id() -> Refusal {
     Refusal::field("requestId", "is longer than 256 bytes")
 }
 
-/// What a request asks for, with its id as far as it could be read.
-struct Asked {
-    request_id: String,
-    deadline: Instant,
-    feeds: Result<Vec<Feed>, Refusal>,
+/// Does what a request asks for, and answers with its id as far as it could be read.
+async fn reply_to(
+    app: &App,
+    request: Request<Body>,
+    act: impl AsyncFnOnce(Value, Instant) -> Result<(), Refusal>,
+) -> Response {
+    let deadline = app.deadline();
+    match read(request.into_body(), deadline).await {
+        Ok((request_id, asked)) => answer(&request_id, act(asked, deadline).await),
+        Err(refusal) => answer(UNKNOWN_REQUEST_ID, Err(refusal)),
+    }
 }
 
-impl Asked {
-    /// A request that names topics.
-    async fn read(app: &App, request: Request<Body>) -> Self {
-        Self::read_with(app, request, feeds_of).await
-    }
-
-    /// A request about whatever there is.
-    async fn read_all(app: &App, request: Request<Body>) -> Self {
-        Self::read_with(app, request, |app, _| Ok(app.rest.cache.filter_feeds())).await
-    }
-
-    async fn read_with(
-        app: &App,
-        request: Request<Body>,
-        feeds_of: fn(&App, &Value) -> Result<Vec<Feed>, Refusal>,
-    ) -> Self {
-        let deadline = app.deadline();
-        let unread =
-            |refusal| Self { request_id: UNKNOWN_REQUEST_ID.to_owned(), deadline, feeds: Err(refusal) };
-        let json = match topics::read_body(request.into_body(), deadline).await {
-            Ok(json) => json,
-            Err(refusal) => return unread(refusal),
-        };
-        let value: Value = match serde_json::from_slice(&json) {
-            Ok(value) => value,
-            Err(error) => return unread(Refusal::invalid(error.to_string())),
-        };
-        match read_request_id(&value) {
-            Ok(request_id) => Self { request_id, deadline, feeds: feeds_of(app, &value) },
-            Err(refusal) => unread(refusal),
-        }
-    }
-
-    async fn answer(self, act: impl AsyncFnOnce(Vec<Feed>, Instant) -> Result<(), Refusal>) -> Response {
-        let acted = match self.feeds {
-            Ok(feeds) => act(feeds, self.deadline).await,
-            Err(refusal) => Err(refusal),
-        };
-        answer(&self.request_id, acted)
-    }
+async fn read(body: Body, deadline: Instant) -> Result<(String, Value), Refusal> {
+    let json = topics::read_body(body, deadline).await?;
+    let asked = serde_json::from_slice(&json).map_err(|error| Refusal::invalid(error.to_string()))?;
+    Ok((read_request_id(&asked)?, asked))
 }
 
 fn answer(request_id: &str, acted: Result<(), Refusal>) -> Response {

@@ -1,13 +1,13 @@
 //! Writes store answers and messages as JSON, straight from where they lie into one buffer.
 
-use restante_archive::{Page, Row};
+use restante_archive::{Direction, Page, Row};
 use restante_core::{Cursor, MessageHash};
 use restante_waku_wire::{
     WakuMessageView,
     rpc::store::{KeyValue, StoreQueryResponse},
 };
 
-use crate::live::Arrival;
+use crate::{live::Arrival, store};
 
 /// What an entry takes beside payload and topics: names, hash, numbers.
 const ENTRY_BYTES: usize = 256;
@@ -16,13 +16,25 @@ const HASH_ENTRY_BYTES: usize = 90;
 /// What an answer takes beside its entries.
 const ANSWER_BYTES: usize = 192;
 
+/// The longest answer of so many messages, each of so many bytes; without data these are 0.
+pub(crate) fn longest_answer(rows: usize, message_bytes_max: usize) -> usize {
+    ANSWER_BYTES + rows * (message_bytes_max / 3 * 4 + ENTRY_BYTES)
+}
+
+/// The longest answer from our own archive, whose pages are cut as they are for peers.
+pub(crate) fn longest_page(rows: usize, message_bytes_max: usize) -> usize {
+    let cut = ANSWER_BYTES + rows * ENTRY_BYTES + store::PAGE_BYTES_MAX / 3 * 4;
+    longest_answer(rows, message_bytes_max).min(cut)
+}
+
 /// Roughly how long the answer will be; a little more as a rule, so that the buffer need not grow.
 pub(crate) fn estimate_size(page: &Page, include_data: bool) -> usize {
-    if !include_data {
-        return ANSWER_BYTES + page.len() * HASH_ENTRY_BYTES;
-    }
-    let rows: usize = page.rows().map(|row| estimate_row_size(&row)).sum();
-    ANSWER_BYTES + rows
+    estimate_rows_size(page.rows(), include_data)
+}
+
+fn estimate_rows_size<'a>(rows: impl Iterator<Item = Row<'a>>, include_data: bool) -> usize {
+    let size = |row: Row<'_>| if include_data { estimate_row_size(&row) } else { HASH_ENTRY_BYTES };
+    ANSWER_BYTES + rows.map(size).sum::<usize>()
 }
 
 /// Roughly how long an entry with data will be.
@@ -30,17 +42,20 @@ pub(crate) fn estimate_row_size(row: &Row<'_>) -> usize {
     row.body.len() / 3 * 4 + row.topic.len() + row.channel.len() + ENTRY_BYTES
 }
 
-/// A page as nwaku answers a store query: `message` and `pubsubTopic` only with data, the cursor only when more remain.
-pub(crate) fn write_answer(page: &Page, include_data: bool, size: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(size);
+/// A page as nwaku answers a store query: `message` and `pubsubTopic` only with data, the cursor only when more remain. A page
+/// that would become too long is cut, so that more remain.
+pub(crate) fn write_answer(page: &Page, include_data: bool, direction: Direction) -> Vec<u8> {
+    let mut rows: Vec<Row<'_>> = page.rows().collect();
+    let cut_at = store::cut(&mut rows, direction);
+    let mut out = Vec::with_capacity(estimate_rows_size(rows.iter().copied(), include_data));
     out.extend_from_slice(ANSWER_HEAD);
-    for (index, row) in page.rows().enumerate() {
+    for (index, row) in rows.iter().enumerate() {
         if index > 0 {
             out.push(b',');
         }
-        write_entry(&row, include_data, &mut out);
+        write_entry(row, include_data, &mut out);
     }
-    write_answer_end(page.next.map(hash_of), &mut out);
+    write_answer_end(cut_at.or(page.next.map(hash_of)), &mut out);
     out
 }
 
@@ -73,9 +88,8 @@ pub(crate) fn write_remote_answer(
         }
         write_remote_entry(entry, include_data, &mut out)?;
     }
-    // Some nodes write an empty cursor at the end.
-    let next = answer.pagination_cursor.as_deref().filter(|cursor| !cursor.is_empty());
-    write_answer_end(next.map(read_hash).transpose()?, &mut out);
+    let next = answer.pagination_cursor.as_deref().map(read_hash).transpose()?;
+    write_answer_end(next, &mut out);
     Ok(out)
 }
 

@@ -1,7 +1,7 @@
 //! Lightpush: a client has a message published without choosing how. This node itself is the service, as it is for its
 //! peers.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     body::Body,
@@ -10,23 +10,25 @@ use axum::{
     response::Response,
 };
 use restante_waku_wire::WakuMessage;
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::json;
 
 use super::{
     App, body,
-    publish::{self, DEFAULT_CONTENT_TOPIC, Fields, Text},
+    object::Object,
+    publish::{self, DEFAULT_CONTENT_TOPIC, message_of},
     reply,
     reply::Refusal,
 };
 use crate::{
     intake::Published,
+    lightpush::{NOBODY_THERE, NOBODY_THERE_STATUS},
     validate::{Invalid, Problem, autoshard, check_pubsub_topic},
 };
 
 /// `POST /lightpush/v3/message`, answered in JSON also when the message is refused.
 ///
-/// A message that nobody is there to relay to was archived all the same, so it is answered with 200 and a count of 0.
+/// A message that nobody is there to relay to was archived all the same, so it is answered with 200 and a count of 0. Only an
+/// ephemeral one that nobody is there to get is refused, as it is by libp2p.
 pub(crate) async fn push(State(app): State<Arc<App>>, request: Request<Body>) -> Response {
     let (status, answer) = match take(&app, request).await {
         Ok(published) => {
@@ -51,7 +53,12 @@ async fn take(app: &App, request: Request<Body>) -> Result<Published, Refusal> {
     let json = body::read(request.into_body(), app.publish_bytes_max(), deadline).await?;
     let (pubsub_topic, message) = read(app, &json)?;
     check_pubsub_topic(&pubsub_topic, app.rules()).map_err(refusal_of_topic)?;
-    publish::take(app, &pubsub_topic, &message, deadline).await
+    let published = publish::take(app, &pubsub_topic, &message, deadline).await?;
+    if published.is_lost {
+        let status = StatusCode::from_u16(NOBODY_THERE_STATUS).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+        return Err(Refusal::new(status, NOBODY_THERE));
+    }
+    Ok(published)
 }
 
 /// `19/WAKU2-LIGHTPUSH` has a status of its own, 421, for pubsub topics that the service does not serve.
@@ -63,49 +70,15 @@ fn refusal_of_topic(invalid: Invalid) -> Refusal {
 
 /// The message and where it goes: without a pubsub topic, to the shard of its content topic.
 fn read(app: &App, json: &[u8]) -> Result<(String, WakuMessage), Refusal> {
-    let push: Push = serde_json::from_slice(json).map_err(|error| Refusal::invalid(error.to_string()))?;
-    let message = push.message.ok_or(Invalid::new("message", Problem::Missing))?;
+    let mut push = Object::read(json, "a push as a JSON object")?;
+    let pubsub_topic: Option<String> = push.take("pubsubTopic")?;
+    let message = push.take_object("message")?.ok_or(Invalid::new("message", Problem::Missing))?;
     let now = app.rest.clock.now();
-    match push.pubsub_topic.filter(|topic| !topic.is_empty()) {
-        Some(topic) => Ok((topic.into_owned(), message.into_message(Some(DEFAULT_CONTENT_TOPIC), now)?)),
+    match pubsub_topic.filter(|topic| !topic.is_empty()) {
+        Some(topic) => Ok((topic, message_of(message, Some(DEFAULT_CONTENT_TOPIC), now)?)),
         None => {
-            let message = message.into_message(None, now)?;
+            let message = message_of(message, None, now)?;
             Ok((autoshard(&message.content_topic, app.rules())?, message))
         }
-    }
-}
-
-/// The request's fields, borrowed where it holds them unescaped.
-#[derive(Debug, Default)]
-struct Push<'a> {
-    pubsub_topic: Option<Cow<'a, str>>,
-    message: Option<Fields<'a>>,
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Push<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(PushVisitor)
-    }
-}
-
-struct PushVisitor;
-
-impl<'de> Visitor<'de> for PushVisitor {
-    type Value = Push<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a push as a JSON object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Push<'de>, A::Error> {
-        let mut push = Push::default();
-        while let Some(Text(name)) = map.next_key()? {
-            match &*name {
-                "pubsubTopic" => push.pubsub_topic = publish::text(&mut map, "pubsubTopic")?,
-                "message" => push.message = publish::value(&mut map, "message")?,
-                _ => _ = map.next_value::<IgnoredAny>()?,
-            }
-        }
-        Ok(push)
     }
 }

@@ -23,6 +23,8 @@ use prometheus_client::{
 };
 use tracing::{Instrument, debug_span};
 
+use super::room::Room;
+
 /// What the REST door counts. Cloning shares the counts; unregistered metrics count for nobody.
 #[derive(Clone, Debug)]
 pub struct RestMetrics {
@@ -162,15 +164,18 @@ impl RouteMetrics {
     }
 }
 
+/// What stands before a route's handler.
+pub(crate) struct Observer {
+    pub(crate) metrics: RouteMetrics,
+    pub(crate) room: Arc<Room>,
+}
+
 /// Counts and times a route's requests.
-pub(crate) async fn observe(
-    State(metrics): State<Arc<RouteMetrics>>,
-    request: Request,
-    next: Next,
-) -> Response {
+pub(crate) async fn observe(State(observer): State<Arc<Observer>>, request: Request, next: Next) -> Response {
+    let Observer { metrics, room } = &*observer;
     let begun = Instant::now();
     if let Some(connection) = request.extensions().get::<Arc<ConnectionMark>>() {
-        connection.count_in(&metrics.connections);
+        connection.meet(&metrics.connections, room);
     }
     let span = debug_span!("rest_request", route = metrics.route);
     let response = next.run(request).instrument(span).await;
@@ -178,24 +183,29 @@ pub(crate) async fn observe(
     response
 }
 
-/// Goes with every request of a connection: the accept loop knows the connection but not the router's metrics, so the
-/// first request counts its connection in, and the end of the connection counts it out.
+/// Goes with every request of a connection: the accept loop knows the connection but nothing of the router. The first request
+/// counts its connection in, and tells it of the room for answers; the end of the connection counts it out.
 #[derive(Debug, Default)]
-pub(crate) struct ConnectionMark(OnceLock<Gauge>);
+pub(crate) struct ConnectionMark(OnceLock<(Gauge, Arc<Room>)>);
 
 impl ConnectionMark {
-    fn count_in(&self, gauge: &Gauge) {
+    pub(crate) fn meet(&self, connections: &Gauge, room: &Arc<Room>) {
         self.0.get_or_init(|| {
-            gauge.inc();
-            gauge.clone()
+            connections.inc();
+            (connections.clone(), room.clone())
         });
+    }
+
+    /// Whether somebody waits for room that this connection's answers may hold.
+    pub(crate) fn is_room_wanted(&self) -> bool {
+        self.0.get().is_some_and(|(_, room)| room.is_crowded())
     }
 }
 
 impl Drop for ConnectionMark {
     fn drop(&mut self) {
-        if let Some(gauge) = self.0.get() {
-            gauge.dec();
+        if let Some((connections, _)) = self.0.get() {
+            connections.dec();
         }
     }
 }

@@ -13,24 +13,19 @@ mod filter;
 mod json;
 mod light_push;
 mod metrics;
+mod object;
+mod pace;
 mod path;
 mod publish;
 mod relay;
 mod remote;
 mod reply;
+mod room;
 mod serve;
 mod store;
 mod topics;
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -38,12 +33,14 @@ use axum::{
     middleware::from_fn_with_state,
     routing::{self, MethodRouter, delete, get, post, put},
 };
+use parking_lot::RwLock;
 use restante_archive::{Archive, Upkeep};
 use restante_core::Clock;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit},
     time::Instant,
 };
+use tracing::warn;
 
 pub use cache::MessageCache;
 pub use metrics::RestMetrics;
@@ -54,7 +51,9 @@ use crate::{
     node::{Node, PeerInfo},
     validate::Rules,
 };
+use metrics::Observer;
 use reply::Refusal;
+use room::Room;
 
 /// What a published message's JSON may have beside its payload: topic, meta, proof, names and fields that are ignored.
 const PUBLISH_EXTRA_BYTES: usize = 32 << 10;
@@ -62,6 +61,11 @@ const PUBLISH_EXTRA_BYTES: usize = 32 << 10;
 const EXPORTS_MAX: usize = 16;
 /// Long JSON queries at once: each takes many times its body's 4 MiB while it is worked on.
 const LONG_QUERIES_MAX: usize = 16;
+/// Queries at once that other nodes answer: what a peer answers is held twice while it is written as JSON.
+const REMOTE_QUERIES_MAX: usize = 16;
+/// How long an append that failed counts. An archive that is well again may have nothing to prove it by: relay's messages go
+/// another way.
+const APPEND_FAILURE_COUNTS: Duration = Duration::from_secs(60);
 
 /// The settings of the REST door. Which messages are taken is not among them: that is the same for every way in, see
 /// [`Intake::rules`](crate::intake::Intake::rules).
@@ -77,8 +81,8 @@ pub struct RestConfig {
     pub connections_max: usize,
     /// How long a client may take to send a request's head, and how long a connection may stay idle before it.
     pub header_timeout_ms: u64,
-    /// How long a request may take, from its head to the head of its answer, and how long a client may not read at all
-    /// of an answer. A running export is not cut.
+    /// How long a request may take, from its head to the head of its answer (relaying a published message not counted, which has
+    /// two seconds of its own), and how long a client may take for every 64 KiB of an answer. A running export is not cut.
     pub request_timeout_ms: u64,
     /// Requests worked on at once; further ones are answered 503.
     pub requests_max: usize,
@@ -136,22 +140,31 @@ impl fmt::Debug for Rest {
 pub(crate) struct App {
     pub(crate) rest: Arc<Rest>,
     pub(crate) long_queries: Semaphore,
+    pub(crate) remote_queries: Semaphore,
+    /// Held by the one report to an operator that is being written.
+    pub(crate) reports: Arc<Semaphore>,
+    pub(crate) room: Arc<Room>,
     /// The pubsub topics that the node relayed before the first request.
     configured_topics: Vec<String>,
     turns: Semaphore,
     exports: Arc<Semaphore>,
-    is_append_failing: AtomicBool,
+    append_failed_at: RwLock<Option<Instant>>,
 }
 
 impl App {
     fn new(rest: Arc<Rest>) -> Self {
         let config = &rest.config;
+        let configured_topics = rest.waku.node.as_ref().map(Node::topics).unwrap_or_default();
+        keep_messages_of(&configured_topics, &rest.cache);
         Self {
-            configured_topics: rest.waku.node.as_ref().map(Node::topics).unwrap_or_default(),
+            configured_topics,
             long_queries: Semaphore::new(LONG_QUERIES_MAX),
+            remote_queries: Semaphore::new(REMOTE_QUERIES_MAX),
+            reports: Arc::new(Semaphore::new(1)),
+            room: Arc::default(),
             turns: Semaphore::new(config.requests_max.clamp(1, Semaphore::MAX_PERMITS)),
             exports: Arc::new(Semaphore::new(EXPORTS_MAX)),
-            is_append_failing: AtomicBool::new(false),
+            append_failed_at: RwLock::default(),
             rest,
         }
     }
@@ -198,14 +211,24 @@ impl App {
 
     /// Remembers whether the archive took the last message that was offered to it.
     pub(crate) fn note_append(&self, is_archive_well: bool) {
-        if self.is_append_failing.load(Ordering::Relaxed) == is_archive_well {
-            self.is_append_failing.store(!is_archive_well, Ordering::Relaxed);
+        if !is_archive_well {
+            *self.append_failed_at.write() = Some(Instant::now());
+        } else if self.append_failed_at.read().is_some() {
+            *self.append_failed_at.write() = None;
         }
     }
 
-    /// Whether the archive took the last message that was offered to it.
+    /// Whether the archive took the last message that was offered to it lately.
     pub(crate) fn takes_messages(&self) -> bool {
-        !self.is_append_failing.load(Ordering::Relaxed)
+        self.append_failed_at.read().is_none_or(|at| at.elapsed() >= APPEND_FAILURE_COUNTS)
+    }
+}
+
+/// Begins to keep messages of the topics that the node relays from the start: nwaku's clients fetch them without asking first.
+fn keep_messages_of(topics: &[String], cache: &MessageCache) {
+    let kept = cache.keep(topics);
+    if kept < topics.len() {
+        warn!(topics = topics.len(), kept, "messages of further topics are kept when a client subscribes");
     }
 }
 
@@ -323,10 +346,17 @@ fn describe_routes(is_admin: bool) -> String {
 
 /// All routes of the REST door.
 pub fn router(rest: Arc<Rest>) -> Router {
-    let metrics = rest.metrics.clone();
-    let observed = |path| from_fn_with_state(Arc::new(metrics.route(path)), metrics::observe);
+    router_of(App::new(rest))
+}
+
+fn router_of(app: App) -> Router {
+    let (metrics, room) = (app.rest.metrics.clone(), app.room.clone());
+    let observed = |path| {
+        let observer = Observer { metrics: metrics.route(path), room: room.clone() };
+        from_fn_with_state(Arc::new(observer), metrics::observe)
+    };
     let mut by_path: BTreeMap<&'static str, MethodRouter<Arc<App>>> = BTreeMap::new();
-    for route in routes(rest.config.admin) {
+    for route in routes(app.rest.config.admin) {
         let methods = by_path.remove(route.path).unwrap_or_default();
         by_path.insert(route.path, methods.merge(route.handler));
     }
@@ -335,7 +365,7 @@ pub fn router(rest: Arc<Rest>) -> Router {
         router = router.route(path, methods.fallback(wrong_method).layer(observed(path)));
     }
     let unknown = routing::any(unknown_path).layer(observed("other")).with_state(());
-    router.fallback_service(unknown).with_state(Arc::new(App::new(rest)))
+    router.fallback_service(unknown).with_state(Arc::new(app))
 }
 
 async fn wrong_method() -> Refusal {

@@ -81,8 +81,6 @@ async fn leave(app: &App, request: Request<Body>, feeds_of: FeedsOf) -> Result<R
 }
 
 async fn fetch(app: &App, feed: &Feed) -> Result<Response, Refusal> {
-    let _turn = app.take_turn()?;
     let text = "not subscribed to this topic: POST it to the subscriptions first";
-    let messages = app.rest.cache.drain(feed).ok_or(Refusal::new(StatusCode::NOT_FOUND, text))?;
-    topics::show(messages).await
+    topics::fetch(app, |cache| cache.fetch(feed), Refusal::new(StatusCode::NOT_FOUND, text)).await
 }

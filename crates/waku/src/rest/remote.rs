@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{App, json, reply, reply::Refusal, store::StoreQuery};
 use crate::{
+    large,
     node::{AskError, Node, peer_of},
     store::{StoreClient, StoreClientError},
 };
@@ -20,8 +21,6 @@ use crate::{
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest address that is looked at.
 const ADDRESS_BYTES_MAX: usize = 1_024;
-/// Answers that are estimated longer are written on the blocking pool: writing one would hold up a worker.
-const INLINE_ANSWER_BYTES: usize = 512 << 10;
 
 /// Where another node is, and who it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,11 +48,19 @@ pub(crate) async fn answer(
     deadline: Instant,
 ) -> Result<Response, Refusal> {
     let request = request_of(asked)?;
+    let _remote_turn = app.remote_queries.try_acquire().map_err(|_| Refusal::busy())?;
+    let message_bytes_max = if asked.include_data { app.rules().max_message_bytes } else { 0 };
+    let longest = json::longest_answer(asked.query.limit, message_bytes_max);
+    let room = app.room.take(longest, deadline).await?;
     let _turn = app.take_turn()?;
     let deadline = deadline.min(Instant::now() + PEER_TIMEOUT);
     let answered = timeout_at(deadline, ask(app, to, &request)).await;
     let answer = answered.map_err(|_| too_late())??;
-    show(answer, asked.include_data).await
+    let include_data = asked.include_data;
+    let size = json::remote_size(&answer);
+    let write = move || json::write_remote_answer(&answer, include_data).map(|written| room.hold(written));
+    let written = large::work(size, write).await.map_err(|_| Refusal::of_kind(ErrorKind::Internal))?;
+    written.map(reply::json).map_err(|json::Malformed| malformed())
 }
 
 async fn ask(
@@ -75,7 +82,7 @@ async fn ask(
 /// nwaku dials whatever address it is told. Whoever may query would then have this server knock at any door of its network, so
 /// without [`RestConfig::admin`](super::RestConfig::admin) only peers that are connected are asked, wherever they are.
 async fn reach(app: &App, node: &Node, to: &PeerAddress) -> Result<(), Refusal> {
-    if node.peer(to.peer).is_some() {
+    if node.is_connected(to.peer) {
         return Ok(());
     }
     if !app.rest.config.admin {
@@ -139,14 +146,4 @@ fn request_of(asked: &StoreQuery) -> Result<StoreQueryRequest, Refusal> {
         pagination_forward: query.direction == Direction::Forward,
         pagination_limit: Some(query.limit as u64),
     })
-}
-
-async fn show(answer: StoreQueryResponse, include_data: bool) -> Result<Response, Refusal> {
-    let written = if json::remote_size(&answer) <= INLINE_ANSWER_BYTES {
-        json::write_remote_answer(&answer, include_data)
-    } else {
-        let written = tokio::task::spawn_blocking(move || json::write_remote_answer(&answer, include_data));
-        written.await.map_err(|_| Refusal::of_kind(ErrorKind::Internal))?
-    };
-    written.map(reply::json).map_err(|json::Malformed| malformed())
 }

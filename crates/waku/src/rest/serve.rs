@@ -1,28 +1,21 @@
 //! The accept loop: bounded connections, time limits, and an end that lets running requests finish.
 
-use std::{
-    io,
-    net::SocketAddr,
-    pin::{Pin, pin},
-    sync::Arc,
-    task::{Context, Poll, ready},
-    time::Duration,
-};
+use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use axum::Router;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
+    io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
-    time::{Instant, Sleep, sleep, timeout},
+    time::{sleep, timeout},
 };
 use tower::Service;
 use tracing::{Instrument, debug, debug_span, warn};
 
-use super::{RestConfig, metrics::ConnectionMark};
+use super::{RestConfig, metrics::ConnectionMark, pace::Paced};
 
 /// How long to wait when no connection can be accepted, as a rule because the process has no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -36,7 +29,8 @@ const LINGER: Duration = Duration::from_secs(2);
 /// Serves the router on a listener until `shutdown` completes. Then no connection is accepted any more, idle ones are
 /// closed, running requests are finished, and `serve` returns after the last of them.
 ///
-/// A client that reads nothing of its answer for [`RestConfig::request_timeout_ms`] is cut off.
+/// A client that reads less than 64 KiB of its answer in [`RestConfig::request_timeout_ms`] is cut off, and sooner when others
+/// wait for the room that its answer takes.
 ///
 /// # Errors
 /// When the listener does not have an address, because it is no listener any more.
@@ -116,16 +110,20 @@ impl Connection {
         if let Err(error) = stream.set_nodelay(true) {
             debug!(%error, "can't set TCP_NODELAY");
         }
-        let io = TokioIo::new(Stalling::new(stream, self.limits.stall_timeout));
-        match self.serve_requests(io).await {
-            Ok(io) => linger(io.into_inner().stream, &mut self.end).await,
+        let mark = Arc::new(ConnectionMark::default());
+        let io = TokioIo::new(Paced::new(stream, self.limits.stall_timeout, mark.clone()));
+        match self.serve_requests(io, mark).await {
+            Ok(io) => linger(io.into_inner().into_inner(), &mut self.end).await,
             Err(error) => debug!(%error, "connection broke off"),
         }
     }
 
     /// Answers requests until either side ends the connection; gives the stream back to be closed.
-    async fn serve_requests(&mut self, io: TokioIo<Stalling>) -> hyper::Result<TokioIo<Stalling>> {
-        let mark = Arc::new(ConnectionMark::default());
+    async fn serve_requests(
+        &mut self,
+        io: TokioIo<Paced<TcpStream>>,
+        mark: Arc<ConnectionMark>,
+    ) -> hyper::Result<TokioIo<Paced<TcpStream>>> {
         let router = self.router.clone();
         let service = service_fn(move |mut request: hyper::Request<Incoming>| {
             request.extensions_mut().insert(mark.clone());
@@ -145,7 +143,7 @@ impl Connection {
                 }
                 _ = self.end.wait_for(|end| *end), if !is_ending => {
                     is_ending = true;
-                    Pin::new(&mut connection).graceful_shutdown();
+                    std::pin::Pin::new(&mut connection).graceful_shutdown();
                 }
             }
         }
@@ -162,73 +160,5 @@ async fn linger(mut stream: TcpStream, end: &mut watch::Receiver<bool>) {
     tokio::select! {
         _ = timeout(LINGER, tokio::io::copy(&mut rest, &mut sink)) => {}
         _ = end.wait_for(|end| *end) => {}
-    }
-}
-
-/// A stream whose writes fail when the other side takes nothing for too long.
-struct Stalling {
-    stream: TcpStream,
-    timeout: Duration,
-    /// Runs while a write waits.
-    stalled: Option<Pin<Box<Sleep>>>,
-}
-
-impl Stalling {
-    fn new(stream: TcpStream, timeout: Duration) -> Self {
-        Self { stream, timeout, stalled: None }
-    }
-
-    /// Passes a finished write on, and lets a waiting one fail in time.
-    fn watch<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            self.stalled = None;
-            return written;
-        }
-        let deadline = Instant::now() + self.timeout;
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
-        ready!(stalled.as_mut().poll(context));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")))
-    }
-}
-
-impl AsyncRead for Stalling {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Stalling {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.watch(context, written)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.watch(context, written)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

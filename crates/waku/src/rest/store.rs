@@ -10,12 +10,13 @@ use axum::{
 };
 use bytes::Bytes;
 use percent_encoding::percent_decode;
-use restante_archive::{Direction, HASHES_MAX, Page, Query, Topics};
+use restante_archive::{Direction, HASHES_MAX, Query, Topics};
 use restante_core::{Bloom, Cursor, ErrorKind, MessageHash, Timestamp};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use tokio::time::{Instant, timeout_at};
 
 use super::{App, body, json, remote, remote::PeerAddress, reply, reply::Refusal};
+use crate::large;
 
 /// The names that a store query knows.
 pub(crate) const STORE_NAMES: &[&str] = &[
@@ -44,8 +45,6 @@ pub(crate) const QUERY_BYTES_MAX: usize = 4 << 20;
 const SHORT_QUERY_BYTES: usize = 64 << 10;
 /// The most content topics of one query: what a body of the longest kind holds of topics of usual length.
 pub(crate) const CONTENT_TOPICS_MAX: usize = 100_000;
-/// Answers that are estimated longer are written on the blocking pool: writing one would hold up a worker.
-const INLINE_ANSWER_BYTES: usize = 512 << 10;
 
 /// `GET /store/v3/messages`
 pub(crate) async fn get(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, Refusal> {
@@ -82,21 +81,19 @@ async fn answer(app: &App, asked: StoreQuery, deadline: Instant) -> Result<Respo
     if let Some(peer) = asked.peer.as_ref().filter(|peer| Some(peer.peer) != own_id) {
         return remote::answer(app, peer, &asked, deadline).await;
     }
+    let message_bytes_max = if asked.include_data { app.rules().max_message_bytes } else { 0 };
+    let longest = json::longest_page(asked.query.limit, message_bytes_max);
+    let room = app.room.take(longest, deadline).await?;
     let _turn = app.take_turn()?;
     let page = timeout_at(deadline, app.rest.archive.query(&asked.query)).await;
     let page =
         page.map_err(|_| Refusal::unavailable("the archive did not answer in time: try again later"))?;
     let page = page.map_err(|error| Refusal::of_query(&error))?;
-    Ok(reply::json(write_answer(page, asked.include_data).await?))
-}
-
-async fn write_answer(page: Page, include_data: bool) -> Result<Vec<u8>, Refusal> {
+    let (include_data, direction) = (asked.include_data, asked.query.direction);
     let size = json::estimate_size(&page, include_data);
-    if size <= INLINE_ANSWER_BYTES {
-        return Ok(json::write_answer(&page, include_data, size));
-    }
-    let written = tokio::task::spawn_blocking(move || json::write_answer(&page, include_data, size)).await;
-    written.map_err(|_| Refusal::of_kind(ErrorKind::Internal))
+    let write = move || room.hold(json::write_answer(&page, include_data, direction));
+    let written = large::work(size, write).await;
+    written.map(reply::json).map_err(|_| Refusal::of_kind(ErrorKind::Internal))
 }
 
 /// What a client asks of the store.

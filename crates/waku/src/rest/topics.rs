@@ -7,11 +7,12 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     App, body,
-    cache::{FEEDS_MAX, Feed, TooMany, Topics},
+    cache::{FEEDS_MAX, FETCHED_JSON_BYTES_MAX, Feed, MessageCache, TooMany, Topics},
     json, reply,
     reply::Refusal,
 };
 use crate::{
+    large,
     live::Arrival,
     validate::{autoshard, check_pubsub_topic},
 };
@@ -21,8 +22,6 @@ use restante_waku_wire::CONTENT_TOPIC_BYTES_MAX;
 pub(crate) const TOPICS_MAX: usize = 100;
 /// The longest request about topics: room for as many topics as one may have, of several times the usual length.
 const TOPICS_BYTES_MAX: usize = 64 << 10;
-/// Messages that are longer as JSON are written on the blocking pool: writing them would hold up a worker.
-const INLINE_MESSAGES_BYTES: usize = 512 << 10;
 /// How often subscriptions may change while the node follows one of them, before it is left to the next change.
 const SETTLE_ROUNDS_MAX: usize = 8;
 
@@ -120,11 +119,17 @@ async fn settle_topic(app: &App, topic: &str) {
     }
 }
 
-/// Messages as nwaku's REST interface shows them.
-pub(crate) async fn show(arrivals: Vec<Arrival>) -> Result<Response, Refusal> {
-    if json::estimate_messages_size(&arrivals) <= INLINE_MESSAGES_BYTES {
-        return Ok(reply::json(json::write_messages(&arrivals)));
-    }
-    let written = tokio::task::spawn_blocking(move || json::write_messages(&arrivals)).await;
-    Ok(reply::json(written.map_err(|_| Refusal::of_kind(ErrorKind::Internal))?))
+/// Messages that wait in the cache, as nwaku's REST interface shows them. There is room for them before they are taken, so that
+/// none is lost for want of it.
+pub(crate) async fn fetch(
+    app: &App,
+    fetch: impl FnOnce(&MessageCache) -> Option<Vec<Arrival>>,
+    not_subscribed: Refusal,
+) -> Result<Response, Refusal> {
+    let room = app.room.take(FETCHED_JSON_BYTES_MAX, app.deadline()).await?;
+    let _turn = app.take_turn()?;
+    let arrivals = fetch(&app.rest.cache).ok_or(not_subscribed)?;
+    let size = json::estimate_messages_size(&arrivals);
+    let written = large::work(size, move || room.hold(json::write_messages(&arrivals))).await;
+    written.map(reply::json).map_err(|_| Refusal::of_kind(ErrorKind::Internal))
 }

@@ -123,7 +123,9 @@ fn read_answer(
         ));
     }
     let response = StoreQueryResponse::decode(answer);
-    let response = response.map_err(|_| StoreClientError::Malformed("not a store answer"))?;
+    let mut response = response.map_err(|_| StoreClientError::Malformed("not a store answer"))?;
+    // Some servers write an empty cursor at the end.
+    response.pagination_cursor = response.pagination_cursor.filter(|cursor| !cursor.is_empty());
     // Servers that have not read the request answer with no id, or with one that says so.
     if !["", NO_REQUEST_ID, request_id].contains(&&*response.request_id) {
         return Err(StoreClientError::Malformed("the answer to another request"));

@@ -8,6 +8,7 @@ use restante_core::MessageHash;
 
 pub use client::{StoreClient, StoreClientError};
 pub use server::StoreService;
+pub(crate) use server::{PAGE_BYTES_MAX, cut};
 
 /// `13/WAKU2-STORE` leaves the page size to the server; these are nwaku's and go-waku's.
 pub(crate) const PAGE_ROWS_DEFAULT: u64 = 20;

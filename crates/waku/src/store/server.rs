@@ -13,6 +13,7 @@ use restante_waku_wire::{
 
 use super::{NO_REQUEST_ID, OK, PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX, TOO_MANY_REQUESTS, hash_of};
 use crate::{
+    large,
     service::{Answer, Service},
     validate::MESSAGE_BYTES_MAX,
 };
@@ -26,11 +27,9 @@ const HASHES_MAX: usize = 1_000;
 const REQUEST_BYTES_MAX: usize = 256 << 10;
 /// A page ends with the row that would bring it above this, because js-waku reads no answer of more than 4 MiB (the
 /// default of `it-length-prefixed`). A page has one row at least, however long.
-const PAGE_BYTES_MAX: usize = 4_000_000;
+pub(crate) const PAGE_BYTES_MAX: usize = 4_000_000;
 /// What a row takes in an answer beside its message and its pubsub topic: its hash, keys and lengths.
 const ROW_BYTES: usize = 64;
-/// Longer answers are written on the blocking pool: copying one would hold up a worker.
-const INLINE_ANSWER_BYTES: usize = 512 << 10;
 
 const BAD_RESPONSE: u32 = 300;
 const BAD_REQUEST: u32 = 400;
@@ -185,12 +184,9 @@ fn cursor_of(bytes: &Bytes) -> Result<Cursor, Refusal> {
 }
 
 async fn write_answer(page: Page, request_id: &str, direction: Direction) -> Result<Vec<u8>, Refusal> {
-    let size: usize = page.rows().map(|row| row.body.len()).sum();
-    if size <= INLINE_ANSWER_BYTES {
-        return Ok(answer_of(&page, request_id, direction));
-    }
+    let size = page.rows().map(|row| row.body.len()).sum();
     let request_id = request_id.to_owned();
-    let written = tokio::task::spawn_blocking(move || answer_of(&page, &request_id, direction)).await;
+    let written = large::work(size, move || answer_of(&page, &request_id, direction)).await;
     written.map_err(|_| Refusal { status: INTERNAL_ERROR, text: "INTERNAL_ERROR".into() })
 }
 
@@ -208,9 +204,9 @@ fn answer_of(page: &Page, request_id: &str, direction: Direction) -> Vec<u8> {
     store::encode_response(head, entries)
 }
 
-/// Cuts a page that would become too long, at its end in the direction of the query. Returns the last message that is
+/// Cuts a page of which the messages would take more than [`PAGE_BYTES_MAX`], at its end in the direction of the query. Returns the last message that is
 /// left there, if some are gone.
-fn cut(rows: &mut Vec<Row<'_>>, direction: Direction) -> Option<MessageHash> {
+pub(crate) fn cut(rows: &mut Vec<Row<'_>>, direction: Direction) -> Option<MessageHash> {
     let fitting = match direction {
         Direction::Forward => count_fitting(rows.iter()),
         Direction::Backward => count_fitting(rows.iter().rev()),

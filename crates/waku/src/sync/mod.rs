@@ -7,6 +7,7 @@
 //! Ranges overlap, so that a message that reached the peer late is found by a later run. How far a peer's messages are known
 //! to be here is kept in a file, from where a node that was away goes on.
 
+mod floor;
 mod metrics;
 mod progress;
 mod run;
@@ -16,7 +17,7 @@ use std::{collections::HashSet, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use libp2p::{Multiaddr, PeerId};
 use parking_lot::Mutex;
-use restante_archive::Archive;
+use restante_archive::{Archive, Retention};
 use restante_core::{Clock, MessageHash, Timestamp};
 use tokio::{
     sync::{Semaphore, watch},
@@ -32,16 +33,17 @@ use crate::{
     node::{Node, NodeError, peer_of},
     store::StoreClient,
 };
+use floor::Floor;
 use metrics::RunResult;
 use progress::ProgressFile;
-use run::{Run, SyncError};
+use run::{Place, Run, SyncError};
 
-/// One run with one peer takes no longer; what is left is for the next.
+/// One run with one peer takes no longer; the next goes on where it has stopped.
 const RUN_TIME_MAX: Duration = Duration::from_secs(300);
 /// A peer that is away, or answers nonsense, is asked again after this, then after twice as long, up to the interval.
 const RETRY_FIRST: Duration = Duration::from_secs(5);
-/// Messages that a peer has and this node does not take are remembered, so that they are not asked for in each run. When so
-/// many came together the memory is cleared.
+/// Messages that a peer tells and this node does not take, or the peer does not give, are remembered, so that they are not
+/// asked for in each run. When so many came together the memory is cleared; then they are asked for once more.
 const DECLINED_MAX: usize = 10_000;
 
 /// The settings of store sync.
@@ -57,6 +59,8 @@ pub struct SyncConfig {
     pub resume_range_seconds: u64,
     /// Messages younger than this are left to relay: they may still be on their way.
     pub lag_seconds: u64,
+    /// What the own archive keeps: nothing is fetched that would be removed again.
+    pub retention: Retention,
     /// Where it is kept until when each peer's messages are known to be here. Without it every start looks back as far as
     /// it may.
     pub online_file: Option<PathBuf>,
@@ -71,6 +75,7 @@ impl Default for SyncConfig {
             range_seconds: 3_600,
             resume_range_seconds: 6 * 3_600,
             lag_seconds: 20,
+            retention: Retention::default(),
             online_file: None,
         }
     }
@@ -111,6 +116,7 @@ struct Shared {
     archive: Arc<dyn Archive>,
     clock: Arc<dyn Clock>,
     progress: Option<Arc<ProgressFile>>,
+    floor: Floor,
     metrics: SyncMetrics,
     /// One run at a time: what one peer gives, the next need not.
     turn: Semaphore,
@@ -130,10 +136,21 @@ struct StorePeer {
 struct PeerState {
     /// Its messages before this are known to be here.
     synced_until: Option<Timestamp>,
-    /// Its messages that this node does not take.
+    /// Where the last run has stopped, if that was in its middle.
+    place: Place,
+    /// Its messages that this node does not take, or that it does not give.
     declined: HashSet<MessageHash>,
     /// Runs that failed one after the other.
     failures: u32,
+}
+
+impl PeerState {
+    fn decline(&mut self, hash: MessageHash) {
+        if self.declined.len() >= DECLINED_MAX {
+            self.declined.clear();
+        }
+        self.declined.insert(hash);
+    }
 }
 
 impl StoreSync {
@@ -152,6 +169,7 @@ impl StoreSync {
         let progress = config.online_file.clone().map(|path| Arc::new(ProgressFile::new(path)));
         let peers = peers_of(&config.peers, progress.as_deref())?;
         let client = StoreClient::new(node.clone()).with_max_message_bytes(intake.rules().max_message_bytes);
+        let floor = Floor::new(config.retention);
         let shared = Shared {
             config,
             peers,
@@ -161,6 +179,7 @@ impl StoreSync {
             archive,
             clock,
             progress,
+            floor,
             metrics,
             turn: Semaphore::new(1),
             is_stopped: watch::Sender::new(false),
@@ -256,17 +275,20 @@ impl Shared {
             Ok(()) => report.peers += 1,
             Err(_) => report.failed_peers += 1,
         }
-        tell(peer, &run);
-        let result = self.conclude(peer, outcome);
+        let result = self.conclude(peer, run, outcome);
         self.save_progress().await;
         result
     }
 
     /// Counts a run, and says what the operator should know: once when a peer begins to fail, and once when it is back.
-    fn conclude(&self, peer: &StorePeer, outcome: Result<(), SyncError>) -> RunResult {
+    fn conclude(&self, peer: &StorePeer, run: Run<'_>, outcome: Result<(), SyncError>) -> RunResult {
         let result = outcome.as_ref().err().map_or(RunResult::Complete, SyncError::result);
         self.metrics.ran(result);
+        tell(peer, &run);
         let mut state = peer.state.lock();
+        if outcome.as_ref().is_err_and(SyncError::keeps_place) {
+            state.place = run.place;
+        }
         let Err(error) = outcome else {
             self.metrics.last_success.set(self.clock.now().seconds());
             if std::mem::take(&mut state.failures) > 0 {
@@ -274,6 +296,10 @@ impl Shared {
             }
             return result;
         };
+        if result == RunResult::Unfinished {
+            info!(peer = %peer.id, "there is more at the store peer than a run has time for: it goes on in a moment");
+            return result;
+        }
         state.failures = state.failures.saturating_add(1);
         match state.failures {
             1 => warn!(peer = %peer.id, %error, "store sync with the peer failed: it is tried again"),

@@ -2,29 +2,34 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
+    sync::Arc,
     time::Duration,
 };
 
 use bytes::Bytes;
-use restante_archive::{Query, Walk};
-use restante_core::MessageHash;
+use restante_archive::{Appended, Message, Query, Walk};
+use restante_core::{MessageHash, Timestamp};
 use restante_waku_wire::{
     PubsubTopic, WakuMessageView,
     rpc::store::{KeyValue, StoreQueryRequest, StoreQueryResponse},
 };
-use tokio::time::{sleep, timeout};
+use tokio::{
+    task::JoinError,
+    time::{sleep, timeout},
+};
 use tracing::debug;
 
-use super::{DECLINED_MAX, Shared, StorePeer, metrics::RunResult, window::Window};
+use super::{Shared, StorePeer, metrics::RunResult, window::Window};
 use crate::{
     intake::IntakeError,
+    large,
     node::{AskError, ConnectError},
     store::{PAGE_ROWS_MAX, StoreClientError, TOO_MANY_REQUESTS, hash_of},
     validate::{Rules, validate},
 };
 
-/// A slice of time has so many pages at most: about 2,200 messages a second.
-const SLICE_PAGES_MAX: usize = 20_000;
+/// A slice of time has so many pages at most: about 2,200 messages a second. It ends pages that go round in a circle, too.
+pub(super) const SLICE_PAGES_MAX: usize = 20_000;
 /// The messages of one answer are no longer than this, unless a single one is.
 const FETCH_BYTES_MAX: usize = 16 << 20;
 /// A peer may fail to give so many of the messages whose hashes it told, because its retention removed them meanwhile. One
@@ -47,6 +52,10 @@ pub(super) enum SyncError {
     Ask(#[from] StoreClientError),
     #[error("the peer's answers make no sense: {0}")]
     Wrong(&'static str),
+    #[error("the peer does not give the messages whose hashes it tells")]
+    NotGiven,
+    #[error("the peer's messages could not be looked at: {0}")]
+    Judge(#[from] JoinError),
     #[error("the peer says that it is asked too often")]
     TooOften,
     #[error("its answer is longer than the messages that were asked for may be")]
@@ -64,10 +73,46 @@ impl SyncError {
         match self {
             Self::Connect(_) | Self::ConnectTimedOut | Self::Ask(StoreClientError::Ask(_)) => RunResult::Away,
             Self::Ask(StoreClientError::Refused { .. }) | Self::TooOften => RunResult::Refused,
-            Self::Ask(StoreClientError::Malformed(_)) | Self::Wrong(_) | Self::TooLong => RunResult::Wrong,
+            Self::Ask(StoreClientError::Malformed(_))
+            | Self::Wrong(_)
+            | Self::NotGiven
+            | Self::Judge(_)
+            | Self::TooLong => RunResult::Wrong,
             Self::Archive(_) | Self::Intake(_) => RunResult::Archive,
             Self::TimedOut => RunResult::Unfinished,
         }
+    }
+
+    /// Whether the next run goes on where this one has stopped. What the peer refused, or answered with nonsense, may be the
+    /// place itself: it may have removed the message that is the cursor.
+    pub(super) fn keeps_place(&self) -> bool {
+        match self {
+            Self::Ask(StoreClientError::Refused { .. } | StoreClientError::Malformed(_)) => false,
+            Self::Wrong(_) | Self::Judge(_) | Self::TooLong => false,
+            Self::Connect(_) | Self::ConnectTimedOut | Self::Ask(StoreClientError::Ask(_)) => true,
+            Self::TooOften | Self::NotGiven | Self::TimedOut => true,
+            Self::Archive(_) | Self::Intake(_) => true,
+        }
+    }
+}
+
+/// Where a run has come to. It is always one from which another run can go on: a wanted message is wanted until it is durable.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    /// What is left of the run's window, from the start of the slice that is walked.
+    pub(super) rest: Window,
+    /// Which of the pubsub topics is walked in that slice.
+    pub(super) topic: usize,
+    /// How many pages of it were walked, and behind which message the next begins.
+    pub(super) pages: usize,
+    pub(super) cursor: Option<Bytes>,
+    /// Messages of the pages before that the own archive lacks, and that were not fetched yet.
+    pub(super) wanted: BTreeSet<MessageHash>,
+}
+
+impl Place {
+    pub(super) fn at_start_of(rest: Window, topic: usize) -> Self {
+        Self { rest, topic, pages: 0, cursor: None, wanted: BTreeSet::new() }
     }
 }
 
@@ -76,9 +121,12 @@ pub(super) struct Run<'r> {
     shared: &'r Shared,
     peer: &'r StorePeer,
     /// What this node takes, of any age.
-    rules: Rules,
-    /// How many messages are asked for at once, so that the answer is bounded.
+    rules: Arc<Rules>,
+    /// Where it is; at first where the run before has stopped, if that was in its middle.
+    pub(super) place: Place,
+    /// How many messages are asked for at once, so that the answer is bounded; fewer while one of them is too long.
     fetch_rows: usize,
+    fetch_rows_max: usize,
     /// Hashes that were looked up in the own archive.
     pub(super) hashes: u64,
     /// Messages that were new.
@@ -92,17 +140,30 @@ impl<'r> Run<'r> {
         let rules = Rules { timestamp_window_seconds: 0, ..shared.intake.rules().clone() };
         let fetch_rows = FETCH_BYTES_MAX / rules.max_message_bytes.max(1);
         let fetch_rows = fetch_rows.clamp(1, PAGE_ROWS_MAX as usize);
-        Self { shared, peer, rules, fetch_rows, hashes: 0, messages: 0, wrong: 0 }
+        let place = std::mem::take(&mut peer.state.lock().place);
+        Self {
+            shared,
+            peer,
+            rules: Arc::new(rules),
+            place,
+            fetch_rows,
+            fetch_rows_max: fetch_rows,
+            hashes: 0,
+            messages: 0,
+            wrong: 0,
+        }
     }
 
     pub(super) async fn go(&mut self) -> Result<(), SyncError> {
         self.connect().await?;
-        let synced_until = self.peer.state.lock().synced_until;
-        let window = Window::next(self.shared.clock.now(), synced_until, &self.shared.config);
-        for slice in window.slices() {
-            for pubsub_topic in pubsub_topics(&self.rules) {
-                self.sync_slice(pubsub_topic, slice).await?;
+        self.begin().await?;
+        let pubsub_topics = pubsub_topics(&self.rules);
+        while let Some(slice) = self.place.rest.slices().next() {
+            while let Some(pubsub_topic) = pubsub_topics.get(self.place.topic) {
+                self.walk(pubsub_topic.clone(), slice).await?;
+                self.place = Place::at_start_of(self.place.rest, self.place.topic + 1);
             }
+            self.place = Place::at_start_of(Window { start: slice.end, ..self.place.rest }, 0);
             let mut state = self.peer.state.lock();
             state.synced_until = state.synced_until.max(Some(slice.end));
         }
@@ -122,31 +183,46 @@ impl<'r> Run<'r> {
         outcome
     }
 
-    /// Walks the peer's pages of hashes, and fetches what the own archive lacks.
-    async fn sync_slice(&mut self, pubsub_topic: Option<String>, slice: Window) -> Result<(), SyncError> {
+    /// Takes up what the run before has left, or a new window. A place or a progress in the future is of a time when the clock
+    /// was wrong.
+    async fn begin(&mut self) -> Result<(), SyncError> {
+        let now = self.shared.clock.now();
+        let is_resumed = self.place.rest.slices().next().is_some() && self.place.rest.end <= now;
+        let synced_until = {
+            let mut state = self.peer.state.lock();
+            state.synced_until = state.synced_until.filter(|until| *until <= now);
+            state.synced_until
+        };
+        if !is_resumed {
+            let floor = self.shared.floor.find(&*self.shared.archive, now).await?;
+            let window = Window::next(now, synced_until, floor, &self.shared.config);
+            self.place = Place::at_start_of(window, 0);
+        }
+        Ok(())
+    }
+
+    /// Walks the peer's pages of hashes to the end of a slice, and fetches what the own archive lacks.
+    async fn walk(&mut self, pubsub_topic: Option<String>, slice: Window) -> Result<(), SyncError> {
         let mut request = hashes_request(pubsub_topic, slice);
-        let mut circle = CircleGuard::default();
-        let mut wanted = BTreeSet::new();
-        for _ in 0..SLICE_PAGES_MAX {
+        while self.place.pages < SLICE_PAGES_MAX {
+            request.pagination_cursor = self.place.cursor.clone();
             let page = self.ask(&request).await?;
             let hashes: Vec<MessageHash> = hashes_of(&page).collect();
-            self.add_lacking(&hashes, &mut wanted).await?;
-            while wanted.len() >= self.fetch_rows {
-                self.fetch_some(&mut wanted).await?;
+            self.want_lacking(&hashes).await?;
+            while self.place.wanted.len() >= self.fetch_rows {
+                self.fetch_some().await?;
             }
             if page.pagination_cursor.is_none() {
-                while !wanted.is_empty() {
-                    self.fetch_some(&mut wanted).await?;
+                while !self.place.wanted.is_empty() {
+                    self.fetch_some().await?;
                 }
                 return Ok(());
             }
             if hashes.is_empty() {
                 return Err(SyncError::Wrong("an empty page with a cursor"));
             }
-            request.pagination_cursor = page.pagination_cursor;
-            if circle.is_closed_by(request.pagination_cursor.as_ref()) {
-                return Err(SyncError::Wrong("the pages go round in a circle"));
-            }
+            self.place.cursor = page.pagination_cursor;
+            self.place.pages += 1;
         }
         Err(SyncError::Wrong("more pages than a slice of time can have"))
     }
@@ -166,12 +242,8 @@ impl<'r> Run<'r> {
         Err(SyncError::TooOften)
     }
 
-    /// Adds those of the hashes that the own archive lacks, but for those that this node has declined before.
-    async fn add_lacking(
-        &mut self,
-        hashes: &[MessageHash],
-        wanted: &mut BTreeSet<MessageHash>,
-    ) -> Result<(), SyncError> {
+    /// Wants those of the hashes that the own archive lacks, but for those that are not worth asking for.
+    async fn want_lacking(&mut self, hashes: &[MessageHash]) -> Result<(), SyncError> {
         if hashes.is_empty() {
             return Ok(()); // no hashes would ask for everything
         }
@@ -184,87 +256,93 @@ impl<'r> Run<'r> {
         self.hashes += hashes.len() as u64;
         self.shared.metrics.hashes.inc_by(hashes.len() as u64);
         let state = self.peer.state.lock();
-        wanted.extend(hashes.iter().filter(|hash| !here.contains(hash) && !state.declined.contains(hash)));
+        let is_wanted = |hash: &&MessageHash| !here.contains(hash) && !state.declined.contains(hash);
+        self.place.wanted.extend(hashes.iter().filter(is_wanted));
         Ok(())
     }
 
-    /// Fetches the first of the wanted messages. A server may answer with fewer than were asked for and say that there are
-    /// more; then those are left for the next time. The others are no longer wanted, whether they came or not.
-    async fn fetch_some(&mut self, wanted: &mut BTreeSet<MessageHash>) -> Result<(), SyncError> {
-        let mut asked: BTreeSet<MessageHash> = wanted.iter().take(self.fetch_rows).copied().collect();
+    /// Fetches the first of the wanted messages. A server may give fewer than were asked for; as long as it gives any, the
+    /// others are asked for again. Those that came are wanted until they are durable.
+    async fn fetch_some(&mut self) -> Result<(), SyncError> {
+        let asked: BTreeSet<MessageHash> = self.place.wanted.iter().take(self.fetch_rows).copied().collect();
         let answer = match self.ask(&messages_request(&asked)).await {
             Err(SyncError::TooLong) => {
-                self.split(&asked, wanted);
+                self.split(&asked);
                 return Ok(());
             }
             answer => answer?,
         };
-        let has_more = answer.pagination_cursor.is_some();
-        let asked_len = asked.len();
-        wanted.retain(|hash| !asked.contains(hash));
-        let kept = self.verify(answer.messages, &mut asked);
-        let is_any_given = asked.len() < asked_len;
-        if has_more && is_any_given {
-            wanted.append(&mut asked);
+        let mut missing = asked.clone();
+        let given = self.sort_out(answer.messages, &mut missing);
+        let taken = self.judge(given).await?;
+        self.keep(taken).await?;
+        if missing.len() < asked.len() {
+            self.place.wanted.retain(|hash| missing.contains(hash) || !asked.contains(hash));
+            self.fetch_rows = (self.fetch_rows * 2).min(self.fetch_rows_max);
+        } else {
+            self.give_up(&missing);
         }
-        self.count_wrong(asked.len());
-        self.keep(kept).await?;
-        if self.wrong > WRONG_MAX {
-            return Err(SyncError::Wrong("it does not give the messages whose hashes it tells"));
-        }
-        Ok(())
+        if self.wrong > WRONG_MAX { Err(SyncError::NotGiven) } else { Ok(()) }
     }
 
     /// Among the messages that were asked for is one that is longer than this node takes. It is found by asking for fewer.
-    fn split(&mut self, asked: &BTreeSet<MessageHash>, wanted: &mut BTreeSet<MessageHash>) {
+    fn split(&mut self, asked: &BTreeSet<MessageHash>) {
         if let (1, Some(hash)) = (asked.len(), asked.first()) {
             self.decline(*hash);
-            wanted.remove(hash);
+            self.place.wanted.remove(hash);
         }
         self.fetch_rows = (asked.len() / 2).max(1);
     }
 
-    /// Sorts out what this node takes. What was given is taken out of `asked`.
-    fn verify(&mut self, given: Vec<KeyValue>, asked: &mut BTreeSet<MessageHash>) -> Vec<(String, Bytes)> {
-        let mut kept = Vec::with_capacity(given.len());
-        for entry in given {
-            let told = entry.message_hash.as_ref().and_then(hash_of).filter(|hash| asked.remove(hash));
+    /// The peer gives none of these. Were they asked for again in each run, none would come further than the first thousand.
+    fn give_up(&mut self, missing: &BTreeSet<MessageHash>) {
+        self.count_wrong(missing.len());
+        for hash in missing {
+            self.peer.state.lock().decline(*hash);
+            self.place.wanted.remove(hash);
+        }
+    }
+
+    /// Takes what was given out of `missing`. What nobody has asked for is left out.
+    fn sort_out(&mut self, entries: Vec<KeyValue>, missing: &mut BTreeSet<MessageHash>) -> Vec<Given> {
+        let mut given = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let told = entry.message_hash.as_ref().and_then(hash_of).filter(|hash| missing.contains(hash));
             let (Some(told), Some(wire), Some(pubsub_topic)) = (told, entry.message, entry.pubsub_topic)
             else {
                 self.count_wrong(1); // nobody asked for it, or it is none
                 continue;
             };
-            match self.judge(told, &pubsub_topic, &wire) {
-                Judgement::Taken => kept.push((pubsub_topic, wire)),
+            missing.remove(&told);
+            given.push(Given { told, pubsub_topic, wire });
+        }
+        given
+    }
+
+    /// What this node takes of what was given. Each message is looked at once, many of them on the blocking pool.
+    async fn judge(&mut self, given: Vec<Given>) -> Result<Vec<Message>, SyncError> {
+        let bytes = given.iter().map(|given| given.wire.len()).sum();
+        let (now, rules) = (self.shared.clock.now(), self.rules.clone());
+        let judge_all = move || -> Vec<(MessageHash, Judgement)> {
+            given.into_iter().map(|given| (given.told, given.judge(now, &rules))).collect()
+        };
+        let mut taken = Vec::new();
+        for (told, judgement) in large::work(bytes, judge_all).await? {
+            match judgement {
+                Judgement::Taken(message) => taken.push(message),
                 Judgement::Declined => self.decline(told),
                 Judgement::Wrong => {
                     self.count_wrong(1);
-                    self.decline(told);
+                    self.peer.state.lock().decline(told);
                 }
             }
         }
-        kept
-    }
-
-    fn judge(&self, told: MessageHash, pubsub_topic: &str, wire: &Bytes) -> Judgement {
-        match validate(pubsub_topic, wire.clone(), self.shared.clock.now(), &self.rules) {
-            Ok(message) if message.message_hash != told => Judgement::Wrong,
-            Ok(_) if is_ephemeral(wire) => Judgement::Declined,
-            Ok(_) => Judgement::Taken,
-            Err(invalid) => {
-                debug!(peer = %self.peer.id, %invalid, "a message of a store peer was declined");
-                Judgement::Declined
-            }
-        }
+        Ok(taken)
     }
 
     fn decline(&self, hash: MessageHash) {
         self.shared.metrics.declined.inc();
-        let declined = &mut self.peer.state.lock().declined;
-        if declined.len() >= DECLINED_MAX {
-            declined.clear();
-        }
-        declined.insert(hash);
+        self.peer.state.lock().decline(hash);
     }
 
     fn count_wrong(&mut self, messages: usize) {
@@ -272,44 +350,51 @@ impl<'r> Run<'r> {
         self.shared.metrics.wrong.inc_by(messages as u64);
     }
 
-    async fn keep(&mut self, kept: Vec<(String, Bytes)>) -> Result<(), SyncError> {
-        if kept.is_empty() {
+    async fn keep(&mut self, taken: Vec<Message>) -> Result<(), SyncError> {
+        if taken.is_empty() {
             return Ok(());
         }
-        let new = self.shared.intake.take_kept(kept).await? as u64;
-        self.messages += new;
-        self.shared.metrics.messages.inc_by(new);
+        let timestamps: Vec<Timestamp> = taken.iter().map(|message| message.timestamp).collect();
+        let appended = self.shared.intake.take_kept(taken).await?;
+        for (timestamp, appended) in timestamps.into_iter().zip(appended) {
+            let is_new = appended != Appended::Duplicate;
+            self.messages += u64::from(is_new);
+            self.shared.metrics.messages.inc_by(u64::from(is_new));
+            if appended != Appended::Spooled {
+                self.shared.floor.note(timestamp); // what is spooled can't be seen in the archive yet
+            }
+        }
         Ok(())
     }
 }
 
+/// A message that was asked for by the hash that the peer had told, as the peer gave it.
+struct Given {
+    told: MessageHash,
+    pubsub_topic: String,
+    wire: Bytes,
+}
+
 /// What to do with a message that a peer gave.
 enum Judgement {
-    Taken,
+    Taken(Message),
     /// This node does not keep such messages.
     Declined,
     /// It is another message than the one that was told.
     Wrong,
 }
 
-/// Notices that a walk goes round in a circle, of whatever length, and remembers only one cursor for that: the one at the
-/// last page whose number was a power of two.
-#[derive(Debug, Default)]
-struct CircleGuard {
-    remembered: Option<Bytes>,
-    pages: u64,
-}
-
-impl CircleGuard {
-    fn is_closed_by(&mut self, cursor: Option<&Bytes>) -> bool {
-        if self.remembered.is_some() && self.remembered.as_ref() == cursor {
-            return true;
+impl Given {
+    fn judge(self, now: Timestamp, rules: &Rules) -> Judgement {
+        match validate(&self.pubsub_topic, self.wire, now, rules) {
+            Ok(message) if message.message_hash != self.told => Judgement::Wrong,
+            Ok(message) if is_ephemeral(&message.body) => Judgement::Declined,
+            Ok(message) => Judgement::Taken(message),
+            Err(invalid) => {
+                debug!(%invalid, "a message of a store peer was declined");
+                Judgement::Declined
+            }
         }
-        self.pages += 1;
-        if self.pages.is_power_of_two() {
-            self.remembered = cursor.cloned();
-        }
-        false
     }
 }
 
@@ -354,36 +439,6 @@ fn is_ephemeral(wire: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// After how many pages a walk is ended whose cursors go `lead` pages straight on and then round a circle.
-    fn pages_until_noticed(lead: u64, circle: u64) -> u64 {
-        let mut guard = CircleGuard::default();
-        (0_u64..)
-            .find(|page| {
-                let place = if *page < lead { *page } else { lead + (page - lead) % circle };
-                guard.is_closed_by(Some(&Bytes::copy_from_slice(&place.to_be_bytes())))
-            })
-            .unwrap()
-    }
-
-    #[test]
-    fn circles_of_any_length_are_noticed() {
-        for lead in 0..40 {
-            for circle in 1..40 {
-                let pages = pages_until_noticed(lead, circle);
-                assert!(pages <= 4 * (lead + circle), "{lead} + {circle}: {pages} pages");
-            }
-        }
-    }
-
-    #[test]
-    fn a_straight_walk_is_no_circle() {
-        let mut guard = CircleGuard::default();
-        assert!(
-            !(0..10_000_u64)
-                .any(|page| guard.is_closed_by(Some(&Bytes::copy_from_slice(&page.to_be_bytes()))))
-        );
-    }
 
     #[test]
     fn only_topics_that_are_served_are_asked_for() {

@@ -27,6 +27,7 @@ use crate::{
     rates::Limiter,
     service::{Answer, Service},
     store::{StoreClientError, StoreService},
+    sync::window::Window,
     validate::Rules,
 };
 
@@ -175,8 +176,12 @@ impl Asker {
         self.sync.run_now().await
     }
 
+    fn peer(&self) -> &Mutex<PeerState> {
+        &self.sync.shared.peers[0].state
+    }
+
     fn synced_until(&self) -> Option<Timestamp> {
-        self.sync.shared.peers[0].state.lock().synced_until
+        self.peer().lock().synced_until
     }
 }
 
@@ -454,6 +459,103 @@ async fn a_run_that_breaks_off_goes_on_from_its_last_slice() {
     assert_eq!(Timestamp(service.asked()[4].time_start.unwrap()), Timestamp(third).plus_seconds(-60));
 }
 
+/// A peer with more than a run has time for was asked for the same slice for ever.
+#[tokio::test]
+async fn a_run_out_of_time_is_gone_on_with_in_the_middle_of_a_slice() {
+    let all = history(800);
+    let archive = memory().await;
+    archive.append(all.clone()).await.unwrap();
+    let service = Arc::new(Watched::new(StoreService::new(archive)));
+    let peer = Peer::start(service.clone()).await;
+    let asker = Asker::of(&peer).await;
+    let (shared, store_peer) = (&asker.sync.shared, &asker.sync.shared.peers[0]);
+
+    let pages = || {
+        let asked = service.asked.lock();
+        asked.iter().filter(|request| !request.include_data).cloned().collect::<Vec<_>>()
+    };
+    let has_cursor = |request: &StoreQueryRequest| request.pagination_cursor.is_some();
+    let mut run = Run::new(shared, store_peer);
+    tokio::select! {
+        biased;
+        () = until("some pages of a slice are walked", async || pages().iter().filter(|page| has_cursor(page)).count() > 3) => {}
+        outcome = run.go() => panic!("{outcome:?}"),
+    }
+    let (walked, place) = (pages().len(), run.place.clone());
+    assert!(place.pages > 2);
+    shared.conclude(store_peer, run, Err(SyncError::TimedOut));
+    assert_eq!(asker.peer().lock().failures, 0, "a run that needs more time has not failed");
+
+    assert_eq!(asker.run().await.peers, 1);
+    let first = &pages()[walked];
+    assert_eq!(first.pagination_cursor, place.cursor);
+    assert_eq!(first.time_start, Some(place.rest.start.nanos()));
+    assert_eq!(stored(&*asker.archive).await, bodies(&all));
+    assert_eq!(asker.synced_until(), Some(NOW.plus_seconds(-20)));
+    assert_eq!(
+        asker.peer().lock().place.rest,
+        Window::default(),
+        "the next run looks at a window of its own"
+    );
+}
+
+/// Until a clock that was wrong came round again, nothing was known to be missed.
+#[tokio::test]
+async fn progress_in_the_future_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Made::new(|request| ok(request, Vec::new(), None));
+    let peer = Peer::start(service.clone()).await;
+    let file = folder.path().join("waku.online");
+    let config = SyncConfig { online_file: Some(file.clone()), ..config_of(&[&peer]) };
+    std::fs::write(&file, format!("{} {}\n", peer.node.peer_id(), NOW.plus_seconds(86_400).nanos())).unwrap();
+    let asker = Asker::with(config, Rules::default(), memory().await).await;
+    asker.run().await;
+    assert_eq!(service.asked()[0].time_start, Some(NOW.plus_seconds(-6 * 3_600).nanos()));
+    assert_eq!(asker.synced_until(), Some(NOW.plus_seconds(-20)));
+    let saved = ProgressFile::new(file).load();
+    assert_eq!(saved[&peer.node.peer_id()], NOW.plus_seconds(-20));
+}
+
+/// What retention had just removed was fetched again in each run.
+#[tokio::test]
+async fn what_is_too_old_to_be_kept_is_not_fetched() {
+    let all = history(1_500);
+    let peer = Peer::with_messages(&all).await;
+    let retention = "time:600".parse().unwrap();
+    let config = SyncConfig { retention, ..config_of(&[&peer]) };
+    let asker = Asker::with(config, Rules::default(), memory().await).await;
+    let report = asker.run().await;
+    assert_eq!((report.messages, report.peers), (541, 1), "those of 60 to 600 seconds ago");
+}
+
+/// What retention had just removed was fetched again in each run.
+#[tokio::test]
+async fn what_capacity_has_removed_is_not_fetched_again() {
+    let all = history(1_500);
+    let service = memory().await;
+    service.append(all.clone()).await.unwrap();
+    let peer = Peer::start(Arc::new(StoreService::new(service.clone()))).await;
+    let retention: Retention = "capacity:100".parse().unwrap();
+    let opened = open(Config::new("memory:".parse().unwrap())).await.unwrap();
+    opened.archive.append(all[..100].to_vec()).await.unwrap();
+    let config = SyncConfig { retention, ..config_of(&[&peer]) };
+    let asker = Asker::with(config, Rules::default(), opened.archive.clone()).await;
+
+    assert_eq!(asker.run().await.messages, 1_400, "an archive with few messages may be a new one");
+    opened.upkeep.prune(&retention, NOW).await.unwrap();
+    let again = asker.run().await;
+    assert_eq!((again.messages, again.peers), (0, 1), "capacity has removed them");
+
+    // Time goes on: new messages come, older ones go, and what is missed among the newest is found.
+    asker.clock.set(NOW.plus_seconds(50));
+    let new: Vec<Message> = (0..50).map(|index| message(59 - index, &format!("new {index}"))).collect();
+    service.append(new.clone()).await.unwrap();
+    opened.archive.append(new[10..].to_vec()).await.unwrap();
+    opened.upkeep.prune(&retention, NOW).await.unwrap();
+    let last = asker.run().await;
+    assert_eq!((last.messages, last.peers), (10, 1), "{last:?}");
+}
+
 #[tokio::test]
 async fn only_served_topics_are_asked_for_and_taken() {
     let served = message(100, "served");
@@ -496,6 +598,22 @@ async fn what_is_not_taken_is_not_asked_for_again() {
     assert_eq!(asker.metrics.declined.get(), 1);
 }
 
+/// After one message that is too long all others were asked for one by one.
+#[tokio::test]
+async fn a_long_message_slows_only_itself_down() {
+    let mut all = history(300);
+    all.push(message(80, &"x".repeat(2_000_000)));
+    let archive = memory().await;
+    archive.append(all).await.unwrap();
+    let service = Arc::new(Watched::new(StoreService::new(archive)));
+    let peer = Peer::start(service.clone()).await;
+    let rules = Rules { max_message_bytes: 10_000, ..Rules::default() };
+    let asker = Asker::with(config_of(&[&peer]), rules, memory().await).await;
+    assert_eq!(asker.run().await.messages, 300);
+    let fetches = service.asked.lock().iter().filter(|request| request.include_data).count();
+    assert!(fetches < 60, "{fetches}");
+}
+
 #[tokio::test]
 async fn an_ephemeral_message_is_not_archived() {
     let mut ephemeral = message(100, "ephemeral");
@@ -525,14 +643,23 @@ async fn requests_until_given_up(
 
 #[tokio::test]
 async fn pages_that_go_round_in_a_circle_end_the_run() {
-    let circle = move |request: &StoreQueryRequest| {
+    let circle = Made::new(move |request: &StoreQueryRequest| {
         // Page after page the same messages, with three cursors that follow each other.
         let place = request.pagination_cursor.as_ref().map_or(0, |cursor| cursor[0]);
         let cursor = Bytes::from(vec![(place + 1) % 3; 32]);
         ok(request, vec![told(made_hash(1))], Some(cursor))
+    });
+    let peer = Peer::start(circle.clone()).await;
+    let asker = Asker::of(&peer).await;
+    asker.peer().lock().declined.insert(made_hash(1));
+    asker.peer().lock().place = Place {
+        pages: run::SLICE_PAGES_MAX - 10,
+        ..Place::at_start_of(Window { start: NOW.plus_seconds(-3_600), end: NOW }, 0)
     };
-    let requests = requests_until_given_up(circle).await;
-    assert!(requests < 20, "{requests}");
+    assert_eq!(asker.run().await.failed_peers, 1);
+    assert_eq!(circle.asked().len(), 10, "the run before had walked the other pages");
+    assert_eq!(asker.peer().lock().place, Place::default(), "the next run begins anew");
+    assert_eq!(asker.synced_until(), None);
 }
 
 #[tokio::test]
@@ -558,6 +685,66 @@ async fn hashes_without_messages_end_the_run() {
     };
     let requests = requests_until_given_up(endless).await;
     assert!(requests <= 24, "{requests}: eleven pages and as many fetches");
+}
+
+/// They were asked for in each run, and none came further than the first thousand of them.
+#[tokio::test]
+async fn hashes_without_messages_keep_only_themselves_away() {
+    const EMPTY: u64 = 2 * DECLINED_MAX as u64 + 500; // more than are remembered
+    let start = NOW.plus_seconds(-6 * 3_600).nanos();
+    let real = message(100, "real");
+    let service = Made::new({
+        let real = real.clone();
+        move |request: &StoreQueryRequest| {
+            let real_hash = Bytes::copy_from_slice(real.message_hash.as_bytes());
+            if request.include_data {
+                let is_asked = request.message_hashes.contains(&real_hash);
+                return ok(request, is_asked.then(|| given(&real)).into_iter().collect(), None);
+            }
+            if request.time_start != Some(start) {
+                let is_last = request.time_end == Some(NOW.plus_seconds(-20).nanos());
+                return ok(request, is_last.then(|| told(real.message_hash)).into_iter().collect(), None);
+            }
+            let cursor = request.pagination_cursor.as_ref();
+            let first = cursor.map_or(0, |cursor| u64::from_be_bytes(cursor[..8].try_into().unwrap()) + 1);
+            let last = first + 99;
+            let next = (last + 1 < EMPTY).then(|| Bytes::copy_from_slice(made_hash(last).as_bytes()));
+            ok(request, (first..=last).map(|number| told(made_hash(number))).collect(), next)
+        }
+    });
+    let peer = Peer::start(service.clone()).await;
+    let asker = Asker::of(&peer).await;
+    let mut failures = 0;
+    while asker.run().await.failed_peers == 1 {
+        failures += 1;
+        assert!(failures <= EMPTY / 1_000, "no run comes to its end");
+    }
+    assert_eq!(stored(&*asker.archive).await, bodies(&[real]));
+    assert!(asker.peer().lock().declined.len() <= DECLINED_MAX);
+    assert_eq!(asker.metrics.wrong.get(), EMPTY, "each was asked for once");
+}
+
+/// What a server leaves out without saying that there is more was given up.
+#[tokio::test]
+async fn a_peer_that_gives_less_than_was_asked_for_is_asked_again() {
+    let all = history(90);
+    let messages = bodies(&all);
+    let by_hash: BTreeMap<MessageHash, Message> =
+        all.iter().map(|message| (message.message_hash, message.clone())).collect();
+    let service = Made::new(move |request: &StoreQueryRequest| {
+        if request.include_data {
+            let some = request.message_hashes.iter().take(20).filter_map(crate::store::hash_of);
+            return ok(request, some.map(|hash| given(&by_hash[&hash])).collect(), None);
+        }
+        let is_last = request.time_end == Some(NOW.plus_seconds(-20).nanos());
+        ok(request, by_hash.keys().filter(|_| is_last).copied().map(told).collect(), None)
+    });
+    let peer = Peer::start(service).await;
+    let asker = Asker::of(&peer).await;
+    let report = asker.run().await;
+    assert_eq!((report.messages, report.peers), (90, 1));
+    assert_eq!(stored(&*asker.archive).await, messages);
+    assert_eq!(asker.metrics.wrong.get(), 0);
 }
 
 #[tokio::test]

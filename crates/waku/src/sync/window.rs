@@ -8,7 +8,7 @@ const SLICE_SECONDS: i64 = 900;
 const OVERLAP_SECONDS: i64 = 60;
 
 /// A range of time, its end excluded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Window {
     pub(super) start: Timestamp,
     pub(super) end: Timestamp,
@@ -16,8 +16,13 @@ pub(super) struct Window {
 
 impl Window {
     /// What a run is to look at: the configured range, and further back what earlier runs have not come to, as far as
-    /// the first run may look.
-    pub(super) fn next(now: Timestamp, synced_until: Option<Timestamp>, config: &SyncConfig) -> Self {
+    /// the first run may look, but nothing before `floor`.
+    pub(super) fn next(
+        now: Timestamp,
+        synced_until: Option<Timestamp>,
+        floor: Timestamp,
+        config: &SyncConfig,
+    ) -> Self {
         let before =
             |seconds: u64| now.plus_seconds(i64::try_from(seconds).map_or(i64::MIN, |seconds| -seconds));
         let usual = before(config.range_seconds);
@@ -26,7 +31,7 @@ impl Window {
             None => earliest,
             Some(until) => until.plus_seconds(-OVERLAP_SECONDS).min(usual).max(earliest),
         };
-        Self { start, end: before(config.lag_seconds) }
+        Self { start: start.max(floor), end: before(config.lag_seconds) }
     }
 
     /// The window in slices, from old to new; none when it is empty.
@@ -54,7 +59,7 @@ mod tests {
     }
 
     fn start(synced_until: Option<Timestamp>) -> Timestamp {
-        let window = Window::next(NOW, synced_until, &SyncConfig::default());
+        let window = Window::next(NOW, synced_until, Timestamp::MIN, &SyncConfig::default());
         assert_eq!(window.end, ago(20), "what is younger is left to relay");
         window.start
     }
@@ -66,15 +71,22 @@ mod tests {
         assert_eq!(start(Some(ago(7_200))), ago(7_260), "two hours were missed");
         assert_eq!(start(Some(ago(86_400))), ago(21_600), "a day was missed: six hours are asked for");
         assert_eq!(start(None), ago(21_600), "this node was never here");
-        assert_eq!(start(Some(NOW.plus_seconds(9_999))), ago(3_600), "the clock was set back");
+    }
+
+    #[test]
+    fn a_run_does_not_look_for_what_would_not_be_kept() {
+        let window = |floor| Window::next(NOW, None, floor, &SyncConfig::default());
+        assert_eq!(window(ago(600)), Window { start: ago(600), end: ago(20) });
+        assert_eq!(window(ago(99_999)).start, ago(21_600));
+        assert_eq!(window(ago(5)).slices().count(), 0, "nothing is kept so long");
     }
 
     #[test]
     fn odd_settings_make_no_odd_windows() {
         let none = SyncConfig { range_seconds: 0, resume_range_seconds: 0, ..SyncConfig::default() };
-        assert_eq!(Window::next(NOW, None, &none).slices().count(), 0);
+        assert_eq!(Window::next(NOW, None, Timestamp::MIN, &none).slices().count(), 0);
         let all = SyncConfig { range_seconds: u64::MAX, lag_seconds: 0, ..SyncConfig::default() };
-        let window = Window::next(NOW, None, &all);
+        let window = Window::next(NOW, None, Timestamp::MIN, &all);
         assert!(window.start <= Timestamp(0), "{window:?}");
         assert_eq!(window.end, NOW);
     }

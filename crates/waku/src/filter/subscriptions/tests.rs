@@ -85,11 +85,12 @@ fn a_subscription_expires_unless_it_is_refreshed() {
     assert!(table.refresh(peers[0], after(50)));
     table.subscribe(peers[1], PUBSUB, &topics(&["a"]), after(50)).unwrap();
     assert!(matches!(table.unsubscribe(peers[2], PUBSUB, &topics(&["a"]), after(50)), Some(None)));
-    assert!(table.expire(after(99)).is_empty());
-    assert!(table.expire_one(peers[3], after(99)).is_none());
-    let expired: Vec<PeerId> = table.expire(after(100)).iter().map(|outbox| outbox.peer).collect();
-    assert_eq!(expired, [peers[3]]);
-    assert_eq!(table.expire_one(peers[0], after(150)).unwrap().peer, peers[0]);
+    assert!(table.expired(after(99)).is_empty());
+    assert!(table.expire(peers[3], after(99)).is_none());
+    assert_eq!(table.expired(after(100)), [peers[3]]);
+    assert_eq!(table.expire(peers[3], after(100)).unwrap().peer, peers[3]);
+    assert!(table.expired(after(100)).is_empty());
+    assert_eq!(table.expire(peers[0], after(150)).unwrap().peer, peers[0]);
     assert!(!table.refresh(peers[0], after(150)));
 }
 

@@ -2,13 +2,16 @@
 
 pub(crate) mod network;
 
-use std::collections::HashMap;
+use std::{collections::HashMap, pin::pin};
 
+use futures_util::FutureExt;
 use restante_waku_wire::{WakuMessage, rpc::filter::MessagePush};
+use tokio::time::sleep;
 
 use super::{
+    pusher::FAILURE_PAUSE,
     way::{
-        PushStream,
+        Opened,
         tests::{Client, Manner},
     },
     *,
@@ -26,7 +29,7 @@ struct Clients {
 
 #[async_trait]
 impl Opener for Clients {
-    async fn open(&self, peer: PeerId) -> Result<Box<dyn PushStream>, OpenError> {
+    async fn open(&self, peer: PeerId) -> Opened {
         let client = self.by_id.lock().get(&peer).cloned();
         client.ok_or(OpenError::NotConnected)?.stream()
     }
@@ -52,8 +55,7 @@ impl Stage {
     fn with_rules(config: FilterConfig, rules: Rules) -> Self {
         let (metrics, clients) = (FilterMetrics::default(), Arc::new(Clients::default()));
         let (events, received) = broadcast::channel(4);
-        let filter =
-            FilterService::start_over(config, rules, clients.clone(), Some(received), metrics.clone());
+        let filter = FilterService::start_over(config, rules, clients.clone(), received, metrics.clone());
         Self { filter, clients, metrics, events }
     }
 
@@ -252,7 +254,7 @@ async fn unsubscribing_stops_the_pushes() {
     stage.filter.hear(&arrival("/other/1/x/proto", 4));
     sleep(Duration::from_secs(60)).await;
     assert_eq!(numbers(&client), [1, 3]);
-    assert!(!stage.filter.is_wanted(PUBSUB, CHAT));
+    assert!(!stage.filter.is_wanted(&arrival(CHAT, 5)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -312,6 +314,57 @@ async fn a_subscriber_that_takes_no_streams_is_removed_after_three_failures() {
     assert_eq!((stage.metrics.removed_for(Removed::Failed), stage.counts()), (1, [1, 0, 5, 0]));
 }
 
+/// Messages that were written to a peer which does not speak the protocol were counted as sent, and it was kept.
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_that_does_not_speak_the_protocol_is_removed() {
+    for messages_at_once in [1, 20] {
+        let stage = Stage::new(FilterConfig::default());
+        let (peer, _) = stage.subscribed(Manner::Foreign).await;
+        for number in 0..3 * messages_at_once {
+            stage.hear(number);
+            if number % messages_at_once == 0 {
+                sleep(Duration::from_secs(5)).await;
+            }
+        }
+        until(|| stage.metrics.removed_for(Removed::Failed) == 1).await;
+        assert_eq!(stage.ping(peer).await, 404);
+        let [sent, _, failed, away] = stage.counts();
+        assert_eq!((sent, away), (0, 0), "{failed} failed");
+    }
+}
+
+/// When a connection ends, its streams break before the news of it comes.
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_whose_connection_ended_is_not_blamed() {
+    let stage = Stage::new(FilterConfig { failures_max: 1, ..FilterConfig::default() });
+    let (peer, client) = stage.subscribed(Manner::ReadsOn).await;
+    stage.hear(1);
+    sleep(Duration::from_secs(1)).await;
+    client.behave(Manner::Foreign);
+    stage.hear(2);
+    sleep(FAILURE_PAUSE / 2).await;
+    stage.events.send(NodeEvent::Gone { peer }).unwrap();
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(stage.ping(peer).await, 200);
+    assert_eq!(stage.counts(), [0, 0, 0, 2]);
+}
+
+/// The subscriber stayed in the table and had its pings answered, and nothing was ever pushed to it again.
+#[tokio::test(start_paused = true)]
+async fn a_pusher_that_panics_leaves_no_deaf_subscriber() {
+    let stage = Stage::new(FilterConfig::default());
+    let (peer, client) = stage.subscribed(Manner::Panics).await;
+    stage.hear(1);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(stage.metrics.removed_for(Removed::Failed), 1);
+    assert_eq!(stage.ping(peer).await, 404);
+    client.behave(Manner::ReadsOn);
+    assert_eq!(stage.subscribe(peer, PUBSUB, &[CHAT]).await, 200);
+    stage.hear(2);
+    stage.settled(1).await;
+    assert_eq!(numbers(&client), [2]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_comes_back_finds_the_subscription() {
     let stage = Stage::new(FilterConfig::default());
@@ -333,6 +386,7 @@ async fn who_comes_back_finds_the_subscription() {
         sleep(Duration::from_secs(1)).await;
     }
     assert_eq!(numbers(&client), [11, 10]);
+    stage.settled(4).await;
     assert_eq!(stage.counts(), [2, 0, 0, 2]);
 }
 
@@ -375,6 +429,23 @@ async fn a_subscription_expires_without_pings() {
     assert_eq!(stage.filter.subscriptions(), []);
     assert_eq!(stage.metrics.removed_for(Removed::Expired), 2);
     assert_eq!(stage.metrics.criteria.get(), 0);
+}
+
+/// All were taken out of the table at once, while relay waited for it.
+#[tokio::test(start_paused = true)]
+async fn many_that_expire_are_removed_one_by_one() {
+    let stage = Stage::new(FilterConfig::default());
+    for _ in 0..3 {
+        stage.subscribed(Manner::ReadsOn).await;
+    }
+    let end = Instant::now() + Duration::from_secs(300);
+    let mut sweep = pin!(stage.filter.shared.sweep(end));
+    for left in [2, 1, 0] {
+        assert!(sweep.as_mut().now_or_never().is_none());
+        assert!(stage.filter.shared.table.try_write().is_some());
+        assert_eq!(stage.metrics.subscribers.get(), left);
+    }
+    sweep.await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -20,6 +20,10 @@ pub(crate) enum Manner {
     Deaf,
     /// Opens no stream and breaks those that are open.
     Refuses,
+    /// Speaks another protocol: takes a message, and then breaks its stream.
+    Foreign,
+    /// Makes the one who opens a stream panic.
+    Panics,
 }
 
 /// A client that notes what it is pushed.
@@ -39,6 +43,8 @@ struct State {
     open_max: usize,
     /// Whether the next write breaks its stream.
     breaks: bool,
+    /// Which stream, counted from 0, can't be opened.
+    refused: Option<usize>,
     waiting: Vec<Waker>,
 }
 
@@ -53,6 +59,7 @@ impl Client {
             open: 0,
             open_max: 0,
             breaks: false,
+            refused: None,
             waiting: Vec::new(),
         };
         Arc::new(Self { state: Mutex::new(state) })
@@ -76,28 +83,34 @@ impl Client {
         self.state.lock().is_connected
     }
 
-    pub(crate) fn stream(self: &Arc<Self>) -> Result<Box<dyn PushStream>, OpenError> {
+    pub(crate) fn stream(self: &Arc<Self>) -> Opened {
         let mut state = self.state.lock();
         if !state.is_connected {
             return Err(OpenError::NotConnected);
         }
-        if state.manner == Manner::Refuses {
+        assert!(state.manner != Manner::Panics, "a mistake that a test makes on purpose");
+        let opened = state.opened;
+        let is_refused = state.refused.take_if(|at| *at == opened).is_some();
+        if is_refused || state.manner == Manner::Refuses {
             return Err(OpenError::Broken("refused".to_owned()));
         }
         state.opened += 1;
         state.open += 1;
         state.open_max = state.open_max.max(state.open);
-        Ok(Box::new(Stream { client: self.clone(), messages: 0 }))
+        Ok(Box::new(Stream { client: self.clone(), messages: 0, is_broken: false }))
     }
 }
 
 struct Stream {
     client: Arc<Client>,
     messages: usize,
+    /// It must not be touched any more: libp2p's streams panic then.
+    is_broken: bool,
 }
 
 impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        assert!(!self.is_broken, "a broken stream is written to");
         let client = self.client.clone();
         let mut state = client.state.lock();
         if std::mem::take(&mut state.breaks) {
@@ -110,6 +123,7 @@ impl AsyncWrite for Stream {
             }
             Manner::Refuses => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
             Manner::ReadsOne if self.messages > 0 => state.lost += 1,
+            Manner::Foreign => state.lost += 1,
             _ => state.read.push(bytes.to_vec()),
         }
         self.messages += 1;
@@ -127,8 +141,14 @@ impl AsyncWrite for Stream {
 }
 
 impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, _: &mut [u8]) -> Poll<io::Result<usize>> {
-        let mut state = self.client.state.lock();
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, _: &mut [u8]) -> Poll<io::Result<usize>> {
+        assert!(!self.is_broken, "a broken stream is read again");
+        let client = self.client.clone();
+        let mut state = client.state.lock();
+        if state.manner == Manner::Foreign {
+            self.is_broken = true;
+            return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+        }
         if state.manner == Manner::ReadsOne && self.messages > 0 {
             return Poll::Ready(Ok(0));
         }
@@ -147,7 +167,7 @@ struct Alone(Arc<Client>);
 
 #[async_trait]
 impl Opener for Alone {
-    async fn open(&self, _: PeerId) -> Result<Box<dyn PushStream>, OpenError> {
+    async fn open(&self, _: PeerId) -> Opened {
         self.0.stream()
     }
 
@@ -175,10 +195,12 @@ fn bytes_of(frames: &[Arc<Frame>]) -> Vec<Vec<u8>> {
     frames.iter().map(|frame| frame.bytes().to_vec()).collect()
 }
 
-async fn push(way: &mut Way, frames: &[Arc<Frame>]) -> usize {
-    let mut sent = 0;
-    way.push(frames, &mut sent).await.unwrap();
-    sent
+async fn push(way: &mut Way, frames: &[Arc<Frame>]) {
+    way.push(frames).await.unwrap();
+}
+
+fn fates(sent: usize, failed: usize) -> Fates {
+    Fates { sent, failed }
 }
 
 #[tokio::test(start_paused = true)]
@@ -186,13 +208,14 @@ async fn who_reads_on_keeps_one_stream() {
     let client = Client::new(Manner::ReadsOn);
     let mut way = way_to(&client);
     let all = frames(0..200);
-    assert_eq!(push(&mut way, &all[..1]).await, 1);
+    push(&mut way, &all[..1]).await;
     tokio::time::sleep(WATCHED).await;
     for batch in all[1..].chunks(8) {
-        assert_eq!(push(&mut way, batch).await, batch.len());
+        push(&mut way, batch).await;
     }
     assert_eq!(client.read(), bytes_of(&all));
     assert_eq!(client.state.lock().opened, 1);
+    assert_eq!(way.take_fates(), fates(200, 0));
 }
 
 /// js-waku refuses the 101st stream that it has not seen the end of.
@@ -201,7 +224,7 @@ async fn a_burst_to_one_who_reads_on_takes_few_streams() {
     let client = Client::new(Manner::ReadsOn);
     let mut way = way_to(&client);
     let all = frames(0..500);
-    assert_eq!(push(&mut way, &all).await, 500);
+    push(&mut way, &all).await;
     assert_eq!(client.read(), bytes_of(&all));
     assert_eq!(client.state.lock().open_max, WATCHED_MAX);
     tokio::time::sleep(WATCHED).await;
@@ -215,13 +238,14 @@ async fn who_reads_one_message_gets_each_on_a_stream_of_its_own() {
     let mut way = way_to(&client);
     let all = frames(0..300);
     for batch in all.chunks(7) {
-        assert_eq!(push(&mut way, batch).await, batch.len());
+        push(&mut way, batch).await;
         tokio::time::sleep(WATCHED / 3).await;
     }
     assert_eq!(client.read(), bytes_of(&all));
     assert_eq!(client.state.lock().opened, 300);
     assert_eq!(client.state.lock().lost, 0);
     way.settle(Instant::now());
+    assert_eq!(way.take_fates(), fates(300, 0));
     assert_eq!(client.state.lock().open, 0);
 }
 
@@ -230,7 +254,7 @@ async fn a_burst_to_one_who_reads_one_message_arrives() {
     let client = Client::new(Manner::ReadsOne);
     let mut way = way_to(&client);
     let all = frames(0..100);
-    assert_eq!(push(&mut way, &all).await, 100);
+    push(&mut way, &all).await;
     assert_eq!(client.read(), bytes_of(&all));
     assert_eq!(client.state.lock().lost, 0);
 }
@@ -274,16 +298,52 @@ async fn what_was_sent_before_a_failure_is_told() {
     let mut way = way_to(&client);
     let all = frames(0..10);
     push(&mut way, &all[..2]).await;
+    assert_eq!(way.take_fates(), fates(0, 0), "nothing is known yet");
     tokio::time::sleep(WATCHED).await;
     client.behave(Manner::Deaf);
-    let mut sent = 0;
-    let error = way.push(&all[2..], &mut sent).await.unwrap_err();
-    assert!(matches!(error, PushError::TimedOut(_)) && sent == 0);
+    let error = way.push(&all[2..]).await.unwrap_err();
+    assert!(matches!(error, PushError::TimedOut(_)));
+    assert_eq!(way.take_fates(), fates(2, 8));
     client.behave(Manner::ReadsOn);
-    assert_eq!(push(&mut way, &all[2..]).await, 8);
+    push(&mut way, &all[2..]).await;
     assert_eq!(client.read(), bytes_of(&all), "half a message on a kept stream would show here");
     client.connect(false);
     way.forget();
-    let error = way.push(&all, &mut 0).await.unwrap_err();
+    assert_eq!(way.take_fates(), fates(8, 0));
+    let error = way.push(&all).await.unwrap_err();
     assert!(matches!(error, PushError::Open(OpenError::NotConnected)));
+    assert_eq!(way.take_fates(), fates(0, 10));
+}
+
+/// libp2p's streams panic when they are read again after an error, and that was done to the oldest one.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_breaks_while_it_is_waited_for_is_left_alone() {
+    let client = Client::new(Manner::ReadsOn);
+    let mut way = way_to(&client);
+    let all = frames(0..40);
+    let breaking = async {
+        tokio::time::sleep(WATCHED / 2).await;
+        assert_eq!(client.read().len(), WATCHED_MAX, "the rest waits for the oldest stream");
+        client.behave(Manner::Foreign);
+    };
+    let (pushed, ()) = tokio::join!(way.push(&all), breaking);
+    pushed.unwrap();
+    way.settle(Instant::now());
+    assert_eq!(way.take_fates(), fates(0, 40));
+    assert_eq!(client.state.lock().open, 0);
+}
+
+/// The streams behind one that could not be opened were dropped, and their messages lost.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_does_not_open_costs_one_message() {
+    let client = Client::new(Manner::ReadsOn);
+    let mut way = way_to(&client);
+    let all = frames(0..8);
+    client.state.lock().refused = Some(2);
+    let error = way.push(&all).await.unwrap_err();
+    assert!(matches!(error, PushError::Open(OpenError::Broken(_))));
+    assert_eq!(client.read(), bytes_of(&all[..7]));
+    tokio::time::sleep(WATCHED).await;
+    way.settle(Instant::now());
+    assert_eq!(way.take_fates(), fates(7, 1));
 }

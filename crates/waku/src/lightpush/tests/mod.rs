@@ -29,7 +29,7 @@ fn push_over(archive: Arc<dyn Archive>, config: LightPushConfig) -> LightPush {
     let (clock, metrics) = (Arc::new(ManualClock::new(NOW)), WakuMetrics::default());
     let intake = Intake::new(archive, clock, rules(), HandoverConfig::default(), metrics.intake);
     intake.connect(Vec::new(), None);
-    LightPush::new(config, intake, None, None)
+    LightPush::new(config, intake, None)
 }
 
 fn message() -> WakuMessage {

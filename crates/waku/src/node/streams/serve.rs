@@ -160,8 +160,10 @@ impl Visit {
         let missing = len.saturating_sub(begun.len());
         let is_large = missing > SMALL_REQUEST_BYTES;
         // A connection's own large requests are waited for first, so that it can't take everybody's places.
-        let _turn = if is_large { Some(self.line.large.acquire().await.map_err(io::Error::other)?) } else { None };
-        let _place = if is_large { Some(self.desk.large.acquire().await.map_err(io::Error::other)?) } else { None };
+        let _turn =
+            if is_large { Some(self.line.large.acquire().await.map_err(io::Error::other)?) } else { None };
+        let _place =
+            if is_large { Some(self.desk.large.acquire().await.map_err(io::Error::other)?) } else { None };
         let mut request = begun;
         request.extend(read_exactly(stream, missing).await?);
         request.truncate(len); // one request on a stream: what is behind it is nobody's

@@ -99,6 +99,47 @@ async fn health_shows_an_archive_that_takes_nothing() {
     assert!(answer.text().contains("the last message could not be archived"));
 }
 
+/// An archive that takes messages after a while.
+struct Slow(Arc<dyn Archive>, Duration);
+
+#[async_trait]
+impl Archive for Slow {
+    async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
+        tokio::time::sleep(self.1).await;
+        self.0.append(messages).await
+    }
+
+    async fn query(&self, query: &restante_archive::Query) -> Result<Page, Error> {
+        self.0.query(query).await
+    }
+}
+
+/// Only another message that is published by REST cleared a failure, on a node to which all others come by relay.
+#[tokio::test(start_paused = true)]
+async fn a_failure_counts_for_a_minute_and_not_for_ever() {
+    let opened = memory().await;
+    let failing = Failing::new(opened.archive.clone(), 1_000, ErrorKind::Full);
+    let door = door_over(Arc::new(failing), opened, RestConfig::default());
+    assert_eq!(door.post(PUBLISH, json!({"payload": ""})).await.status, 503);
+    tokio::time::advance(Duration::from_secs(59)).await;
+    assert_eq!(door.get("/health").await.status, 503);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(door.get("/health").await.status, 200);
+}
+
+/// The node may take two seconds for a message that is archived already: a request that ended before was a failure of the
+/// archive.
+#[tokio::test(start_paused = true)]
+async fn only_the_archive_is_blamed_for_what_it_did_not_take_in_time() {
+    for (append_seconds, status) in [(31, 200), (33, 503)] {
+        let opened = memory().await;
+        let slow = Slow(opened.archive.clone(), Duration::from_secs(append_seconds));
+        let door = door_over(Arc::new(slow), opened, RestConfig::default());
+        assert_eq!(door.post(PUBLISH, json!({"payload": ""})).await.status, status);
+        assert_eq!(door.get("/health").await.status, status);
+    }
+}
+
 /// An archive that says of itself how it is.
 struct Unwell {
     health: Health,

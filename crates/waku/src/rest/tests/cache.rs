@@ -38,6 +38,41 @@ fn text_of(metrics: &RestMetrics) -> String {
     text
 }
 
+/// A fetch had no bound but that of the whole cache.
+#[test]
+fn what_would_make_too_long_an_answer_is_left_for_the_next_time() {
+    let (cache, _) = cache_of(50);
+    let feeds = [filter(PUBSUB, CHAT), filter(OTHER, CHAT), relay(PUBSUB)];
+    cache.subscribe(&feeds).unwrap();
+    for number in 0..30_u8 {
+        let topic = if number % 2 == 0 { PUBSUB } else { OTHER };
+        cache.hear(&arrival(topic, CHAT, vec![number; 300_000]));
+    }
+    let numbers = |arrivals: Vec<Bytes>| arrivals.iter().map(|wire| wire[0]).collect::<Vec<_>>();
+    assert_eq!(numbers(wires(cache.fetch_filter(CHAT))), (0..13).collect::<Vec<_>>());
+    assert_eq!(numbers(wires(cache.fetch_filter(CHAT))), (13..26).collect::<Vec<_>>());
+    assert_eq!(numbers(wires(cache.fetch_filter(CHAT))), (26..30).collect::<Vec<_>>());
+    assert_eq!(cache.fetch_filter(CHAT), Some(Vec::new()));
+    assert_eq!(wires(cache.fetch(&relay(PUBSUB))).len(), 13, "feeds have nothing to do with each other");
+    cache.hear(&arrival(PUBSUB, CHAT, vec![0; 5_000_000]));
+    assert_eq!(wires(cache.fetch(&filter(PUBSUB, CHAT))).len(), 1, "a long message comes alone");
+}
+
+#[test]
+fn kept_topics_are_bounded_like_subscriptions_and_nobodys_wish_until_somebody_asks() {
+    let (cache, _) = cache_of(50);
+    let topics: Vec<String> = (0..=FEEDS_MAX).map(|shard| format!("/waku/2/rs/16/{shard}")).collect();
+    assert_eq!(cache.keep(&topics), FEEDS_MAX);
+    assert_eq!(cache.keep(&topics), 0);
+    let message = arrival(PUBSUB, CHAT, "x");
+    cache.hear(&message);
+    assert!(!cache.is_wanted(&message));
+    assert_eq!(wires(cache.fetch(&relay(PUBSUB))), ["x"]);
+    assert!(cache.is_wanted(&message), "somebody fetches them");
+    cache.unsubscribe(&[relay(PUBSUB)]);
+    assert!(!cache.is_wanted(&message));
+}
+
 #[test]
 fn each_feed_gets_its_own_messages_once() {
     let (cache, _) = cache_of(50);
@@ -48,14 +83,14 @@ fn each_feed_gets_its_own_messages_once() {
     cache.hear(&arrival(PUBSUB, CHAT, "chat"));
     cache.hear(&arrival(PUBSUB, "/x", "x"));
     cache.hear(&arrival(OTHER, CHAT, "elsewhere"));
-    assert_eq!(wires(cache.drain(&relay(PUBSUB))), ["chat", "x"]);
-    assert_eq!(wires(cache.drain(&auto)), ["chat"]);
-    assert_eq!(wires(cache.drain(&filter(PUBSUB, CHAT))), ["chat"]);
-    assert_eq!(wires(cache.drain(&relay(OTHER))), ["elsewhere"]);
+    assert_eq!(wires(cache.fetch(&relay(PUBSUB))), ["chat", "x"]);
+    assert_eq!(wires(cache.fetch(&auto)), ["chat"]);
+    assert_eq!(wires(cache.fetch(&filter(PUBSUB, CHAT))), ["chat"]);
+    assert_eq!(wires(cache.fetch(&relay(OTHER))), ["elsewhere"]);
     for feed in &feeds {
-        assert_eq!(cache.drain(feed), Some(Vec::new()), "{feed:?} is drained");
+        assert_eq!(cache.fetch(feed), Some(Vec::new()), "{feed:?} is drained");
     }
-    assert_eq!(cache.drain(&filter(OTHER, CHAT)), None, "nobody has subscribed");
+    assert_eq!(cache.fetch(&filter(OTHER, CHAT)), None, "nobody has subscribed");
 }
 
 #[test]
@@ -68,9 +103,9 @@ fn a_filter_is_drained_by_content_topic_in_the_order_of_arrival() {
         cache.hear(&arrival(topic, CHAT, wire));
     }
     cache.hear(&arrival(OTHER, "/x", "x"));
-    assert_eq!(wires(cache.drain_filter(CHAT)), ["1", "2", "3"]);
-    assert_eq!(wires(cache.drain_filter("/x")), ["x"]);
-    assert_eq!(cache.drain_filter("/y"), None);
+    assert_eq!(wires(cache.fetch_filter(CHAT)), ["1", "2", "3"]);
+    assert_eq!(wires(cache.fetch_filter("/x")), ["x"]);
+    assert_eq!(cache.fetch_filter("/y"), None);
 }
 
 #[test]
@@ -82,8 +117,8 @@ fn the_oldest_message_of_a_full_subscription_is_dropped() {
         cache.hear(&arrival(PUBSUB, CHAT, wire));
     }
     assert!(text_of(&metrics).contains("restante_rest_cache_dropped_total{reason=\"full\"} 2\n"));
-    assert_eq!(wires(cache.drain(&relay(PUBSUB))), ["3", "4"]);
-    assert_eq!(wires(cache.drain(&relay(OTHER))), ["untouched"]);
+    assert_eq!(wires(cache.fetch(&relay(PUBSUB))), ["3", "4"]);
+    assert_eq!(wires(cache.fetch(&relay(OTHER))), ["untouched"]);
 }
 
 #[test]
@@ -91,7 +126,7 @@ fn a_cache_without_room_for_messages_keeps_none() {
     let (cache, _) = cache_of(0);
     cache.subscribe(&[relay(PUBSUB)]).unwrap();
     cache.hear(&arrival(PUBSUB, CHAT, "1"));
-    assert_eq!(cache.drain(&relay(PUBSUB)), Some(Vec::new()));
+    assert_eq!(cache.fetch(&relay(PUBSUB)), Some(Vec::new()));
 }
 
 #[test]
@@ -102,10 +137,10 @@ fn the_oldest_messages_of_all_make_room_when_memory_is_short() {
     cache.hear(&arrival(PUBSUB, CHAT, vec![1; 3_000]));
     cache.hear(&arrival(OTHER, CHAT, vec![2; 3_000]));
     cache.hear(&arrival(PUBSUB, CHAT, vec![3; 6_000]));
-    assert_eq!(wires(cache.drain(&relay(PUBSUB))), [vec![3; 6_000]]);
-    assert_eq!(wires(cache.drain(&relay(OTHER))), [vec![2; 3_000]]);
+    assert_eq!(wires(cache.fetch(&relay(PUBSUB))), [vec![3; 6_000]]);
+    assert_eq!(wires(cache.fetch(&relay(OTHER))), [vec![2; 3_000]]);
     cache.hear(&arrival(PUBSUB, CHAT, vec![4; 10_000]));
-    assert_eq!(cache.drain(&relay(PUBSUB)), Some(Vec::new()), "one message alone is too large");
+    assert_eq!(cache.fetch(&relay(PUBSUB)), Some(Vec::new()), "one message alone is too large");
     let text = text_of(&metrics);
     for line in [
         "restante_rest_cache_dropped_total{reason=\"memory\"} 2\n",
@@ -128,7 +163,7 @@ fn memory_is_bounded_whatever_arrives() {
     for _ in 0..50 {
         topics.iter().for_each(|topic| cache.hear(&arrival(topic, CHAT, wire.clone())));
     }
-    let left: Vec<Arrival> = feeds.iter().filter_map(|feed| cache.drain(feed)).flatten().collect();
+    let left: Vec<Arrival> = feeds.iter().filter_map(|feed| cache.fetch(feed)).flatten().collect();
     let bytes: usize = left.iter().map(|arrival| arrival.wire.len()).sum();
     assert!((CACHE_BYTES_MAX - (1 << 20)..=CACHE_BYTES_MAX).contains(&bytes), "{bytes} bytes were kept");
     let text = text_of(&metrics);
@@ -155,11 +190,11 @@ fn ending_a_subscription_forgets_what_waits() {
     cache.subscribe(&[relay(PUBSUB), filter(PUBSUB, CHAT)]).unwrap();
     cache.hear(&arrival(PUBSUB, CHAT, "1"));
     assert_eq!(cache.unsubscribe(&[relay(PUBSUB), relay(OTHER)]), 1);
-    assert_eq!(cache.drain(&relay(PUBSUB)), None);
+    assert_eq!(cache.fetch(&relay(PUBSUB)), None);
     assert!(cache.wants(PUBSUB), "the filter is still there");
     assert_eq!(cache.unsubscribe(&cache.filter_feeds()), 1);
     assert!(!cache.wants(PUBSUB));
     assert!(text_of(&metrics).contains("restante_rest_cached_bytes 0\n"));
     cache.subscribe(&[relay(PUBSUB)]).unwrap();
-    assert_eq!(cache.drain(&relay(PUBSUB)), Some(Vec::new()));
+    assert_eq!(cache.fetch(&relay(PUBSUB)), Some(Vec::new()));
 }

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use restante_archive::{Part, RowAt, TopicName, record};
+use restante_archive::{Direction, Part, RowAt, TopicName, record};
 use restante_core::{Cursor, Key, MessageHash};
 use restante_waku_wire::WakuMessage;
 use serde_json::json;
@@ -20,8 +20,7 @@ fn page_of(messages: &[Message]) -> Page {
 }
 
 fn written(page: &Page, include_data: bool) -> Value {
-    let size = writer::estimate_size(page, include_data);
-    serde_json::from_slice(&writer::write_answer(page, include_data, size)).unwrap()
+    serde_json::from_slice(&writer::write_answer(page, include_data, Direction::Forward)).unwrap()
 }
 
 fn base64(bytes: &[u8]) -> String {

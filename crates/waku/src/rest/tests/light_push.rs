@@ -1,7 +1,10 @@
+use prost::Message as _;
 use restante_archive::Query;
+use restante_waku_wire::{WakuMessage, rpc::light_push::LightPushRequest};
 use serde_json::json;
 
 use super::*;
+use crate::lightpush::{LightPush, LightPushConfig};
 
 const PUSH: &str = "/lightpush/v3/message";
 const PUSH_V1: &str = "/lightpush/v1/message";
@@ -46,6 +49,45 @@ async fn the_peers_that_were_told_are_counted() {
     let expected = (200, json!({"statusDesc": "OK", "relayPeerCount": 1}));
     assert_eq!(told(&here.post(PUSH, push).await), expected);
     until("the message arrives", async || channels(&there).await == [PUBSUB]).await;
+}
+
+/// A message by libp2p's door.
+async fn push_by_libp2p(door: &Door, topic: &str, message: &WakuMessage) -> u32 {
+    let light_push = LightPush::new(LightPushConfig::default(), door.waku.intake.clone(), None);
+    let request = LightPushRequest {
+        request_id: "r".to_owned(),
+        pubsub_topic: Some(topic.to_owned()),
+        message: Some(message.to_wire()),
+    };
+    let [service, _] = light_push.services();
+    service.answer(libp2p::PeerId::random(), request.encode_to_vec().into()).await.status
+}
+
+/// REST took the message that libp2p refused, and libp2p refused what a client of REST would have got.
+#[tokio::test]
+async fn both_doors_say_the_same_of_an_ephemeral_message() {
+    let door = door_with_node(RestConfig::default(), &[PUBSUB]).await;
+    let json = json!({"payload": "AQID", "contentTopic": CHAT, "ephemeral": true});
+    let push = json!({"pubsubTopic": PUBSUB, "message": json});
+    let message = WakuMessage {
+        payload: vec![1].into(),
+        content_topic: CHAT.to_owned(),
+        timestamp: Some(NOW.nanos()),
+        ephemeral: Some(true),
+        ..WakuMessage::default()
+    };
+    let nobody = "there are not enough peers to relay the message to: try another node";
+    assert_eq!(told(&door.post(PUSH, &push).await), (505, json!({"statusDesc": nobody})));
+    assert_eq!(door.post(PUSH_V1, &push).await.refusal(), (505, nobody));
+    assert_eq!(push_by_libp2p(&door, PUBSUB, &message).await, 505);
+
+    let filter = json!({"requestId": "r", "pubsubTopic": PUBSUB, "contentFilters": [CHAT]});
+    assert_eq!(door.post("/filter/v2/subscriptions", filter).await.status, 200);
+    assert_eq!(told(&door.post(PUSH, &push).await).0, 200);
+    assert_eq!(door.post(PUSH_V1, &push).await.refusal(), (200, "OK"));
+    assert_eq!(push_by_libp2p(&door, PUBSUB, &message).await, 200);
+    let got = door.get(&format!("/filter/v2/messages/{}", escaped(CHAT))).await.json();
+    assert_eq!(got.as_array().unwrap().len(), 3, "{got}");
 }
 
 #[tokio::test]

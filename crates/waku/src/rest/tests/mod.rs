@@ -11,8 +11,11 @@ mod openapi;
 mod publish;
 mod relay;
 mod remote;
+mod room;
 mod serve;
 mod store;
+
+use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use axum::{
@@ -50,6 +53,7 @@ pub(super) struct Door {
     pub(super) metrics: RestMetrics,
     pub(super) waku: Waku,
     pub(super) cache: Arc<MessageCache>,
+    pub(super) rest: Arc<Rest>,
 }
 
 pub(super) async fn memory() -> Opened {
@@ -127,7 +131,8 @@ pub(super) async fn start_door(
             _ => Err("is no level of this test".to_owned()),
         })),
     };
-    Door { archive, clock, router: router(Arc::new(rest)), metrics, waku, cache }
+    let rest = Arc::new(rest);
+    Door { archive, clock, router: router(rest.clone()), metrics, waku, cache, rest }
 }
 
 /// A topic as it stands in a path.
@@ -185,6 +190,12 @@ impl Answer {
 }
 
 impl Door {
+    /// The same door with another amount of room for answers.
+    pub(super) fn with_room(self, room: &Arc<Room>) -> Self {
+        let app = App { room: room.clone(), ..App::new(self.rest.clone()) };
+        Self { router: router_of(app), ..self }
+    }
+
     pub(super) async fn send(&self, method: &str, path: &str, body: impl Into<Body>) -> Answer {
         let request = Request::builder().method(method).uri(path).body(body.into()).unwrap();
         Answer::of(self.router.clone().oneshot(request).await.unwrap()).await

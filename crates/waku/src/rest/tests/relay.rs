@@ -132,6 +132,16 @@ async fn the_node_keeps_topics_that_it_is_configured_to_relay() {
     assert_eq!(door.get(PUBLISH).await.status, 404, "the subscription has ended all the same");
 }
 
+/// nwaku's clients fetch messages of the configured shards without a subscription; here that was answered with 404.
+#[tokio::test]
+async fn configured_topics_are_fetched_without_a_subscription() {
+    let door = door_with_node(RestConfig::default(), &[PUBSUB]).await;
+    assert_eq!(door.get(PUBLISH).await.json(), json!([]));
+    door.publish("a", 0).await;
+    assert_eq!(fetched(&door.get(PUBLISH).await), ["a"]);
+    assert_eq!(door.get(&format!("/relay/v1/messages/{}", escaped(OTHER))).await.status, 404);
+}
+
 #[tokio::test]
 async fn messages_of_other_nodes_are_fetched_here() {
     let here = door_with_node(RestConfig::default(), &[]).await;

@@ -91,6 +91,21 @@ async fn a_peer_that_does_not_answer_is_not_waited_for_longer_than_the_time_out(
     assert_eq!(answer.refusal(), (504, "the peer did not answer in time"));
 }
 
+/// What a peer answers may be long, and is held twice while it is written anew.
+#[tokio::test]
+async fn only_so_many_queries_at_once_go_to_other_nodes() {
+    let here = door_with_node(RestConfig { request_timeout_ms: 1_000, ..admin() }, &[]).await;
+    let opened = memory().await;
+    let silent = SilentAfter { inner: opened.archive.clone(), queries: 0.into() };
+    let there = start_door(Arc::new(silent), opened.upkeep, RestConfig::default(), waku_with_node(&[])).await;
+    here.connect_to(&there).await;
+    let path = at(&there, "");
+    let answers = (0..=REMOTE_QUERIES_MAX).map(|_| async { here.get(&path).await.status });
+    let statuses = futures_util::future::join_all(answers).await;
+    assert_eq!(statuses.iter().filter(|status| **status == 503).count(), 1);
+    assert_eq!(statuses.iter().filter(|status| **status == 504).count(), REMOTE_QUERIES_MAX);
+}
+
 /// What a peer answers is no more trusted than what a client asks.
 #[test]
 fn answers_that_make_no_sense_are_not_shown() {

@@ -242,6 +242,44 @@ async fn long_answers_are_written_whole() {
     );
 }
 
+/// A page may have 100 messages of 150 KiB: it is cut where those for peers are, and goes on at its cursor.
+#[tokio::test]
+async fn a_page_that_would_become_too_long_is_cut_and_goes_on() {
+    let opened = memory().await;
+    let messages: Vec<Message> = (0..60).map(|number| archived(number, vec![7; 140 << 10])).collect();
+    let hashes: Vec<String> = messages.iter().map(|message| message.message_hash.to_string()).collect();
+    opened.archive.append(messages).await.unwrap();
+    let door = door_over(opened.archive.clone(), opened, RestConfig::default());
+    for direction in ["true", "false"] {
+        let mut all: Vec<String> = Vec::new();
+        let mut cursor = String::new();
+        for fitting in [27, 27, 6] {
+            let query =
+                format!("{STORE}?includeData=true&pageSize=100&ascending={direction}&cursor={cursor}");
+            let answer = door.get(&query).await;
+            assert!(answer.body.len() < 5_400_000, "{}", answer.body.len());
+            let page = answer.json();
+            let page_hashes = page["messages"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|entry| entry["messageHash"].as_str().unwrap());
+            let mut page_hashes: Vec<String> = page_hashes.map(str::to_owned).collect();
+            assert_eq!(page_hashes.len(), fitting);
+            if direction == "false" {
+                page_hashes.reverse();
+            }
+            all.extend(page_hashes);
+            cursor = page["paginationCursor"].as_str().unwrap_or_default().to_owned();
+        }
+        assert_eq!(cursor, "", "nothing remains");
+        if direction == "false" {
+            all.reverse();
+        }
+        assert_eq!(all, hashes);
+    }
+}
+
 proptest! {
     #[test]
     fn no_bytes_break_the_parsers(bytes in prop::collection::vec(any::<u8>(), 0..300)) {

@@ -30,6 +30,13 @@ fn a_good_answer_is_taken() {
     assert_eq!(read(&bare), Ok(bare.clone()));
 }
 
+/// Pages of servers that write an empty cursor at the end were refused.
+#[test]
+fn an_empty_cursor_is_none() {
+    let empty = StoreQueryResponse { pagination_cursor: Some(Bytes::new()), ..response() };
+    assert_eq!(read(&empty), Ok(StoreQueryResponse { pagination_cursor: None, ..response() }));
+}
+
 #[test]
 fn answers_that_are_none_are_refused() {
     let short = KeyValue { message_hash: Some(vec![7; 31].into()), ..KeyValue::default() };

@@ -1,0 +1,50 @@
+//! How many files and connections the process may have open.
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+use tracing::{debug, warn};
+
+use crate::config::Config;
+
+/// What a server has open beside its connections: segments and databases, logs, the runtime's own.
+const OTHERS: u64 = 512;
+
+/// Raises the limit to what the system allows. Many systems begin with 1,024, which as many connections use up; then neither
+/// files can be opened nor connections accepted.
+pub(crate) fn raise(config: &Config) {
+    let mut limit = getrlimit(Resource::Nofile);
+    let before = limit.current;
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        debug!(%error, "the limit of open files was not raised");
+        limit.current = before;
+    }
+    let wanted = wanted(config);
+    if let Some(allowed) = limit.current.filter(|allowed| *allowed < wanted) {
+        warn!(
+            allowed,
+            wanted,
+            "the system allows too few open files for all connections: raise it (ulimit -n, LimitNOFILE=)"
+        );
+    }
+}
+
+/// What all the limits of connections add up to.
+fn wanted(config: &Config) -> u64 {
+    let rest = config.rest.connections_max.get() as u64;
+    let limits = &config.waku.limits;
+    OTHERS + rest + u64::from(limits.connections_max.get()) + u64::from(limits.handshakes_max.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_connection_counts() {
+        let config = Config::default();
+        assert!(wanted(&config) > config.rest.connections_max.get() as u64 + 1_000);
+        raise(&config);
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!(limit.current, limit.maximum, "the test may have what the system allows");
+    }
+}

@@ -1,0 +1,104 @@
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep, timeout_at};
+use tracing::debug;
+
+use super::{
+    Shared,
+    metrics::Pushed,
+    outbox::{Frame, Next, Outbox},
+    way::{Fates, PushError, Way},
+};
+
+/// How long a pusher rests after a failure: a peer that is gone is known to be by then, and is not blamed.
+pub(super) const FAILURE_PAUSE: Duration = Duration::from_secs(1);
+
+/// Pushes what is in a subscriber's queue until the subscriber is removed, and removes it when too many pushes fail.
+pub(super) struct Pusher {
+    shared: Weak<Shared>,
+    outbox: Arc<Outbox>,
+    way: Way,
+}
+
+impl Pusher {
+    pub(super) fn new(shared: &Arc<Shared>, outbox: Arc<Outbox>, way: Way) -> Self {
+        Self { shared: Arc::downgrade(shared), outbox, way }
+    }
+
+    pub(super) async fn run(mut self) {
+        loop {
+            let next = match self.way.settles_at() {
+                Some(at) => timeout_at(at, self.outbox.next()).await,
+                None => Ok(self.outbox.next().await),
+            };
+            let mut pushed = Ok(());
+            match next {
+                Err(_) => self.way.settle(Instant::now()),
+                Ok(Some(Next::Forget)) => self.forget(),
+                Ok(Some(Next::Push(batch))) => pushed = self.push(&batch).await,
+                Ok(None) => return self.forget(),
+            }
+            if !self.goes_on_after(pushed).await {
+                return self.forget();
+            }
+        }
+    }
+
+    /// Pushes a batch. A failed one is not tried again: its messages are in the archive, and newer ones wait.
+    async fn push(&mut self, batch: &[Arc<Frame>]) -> Result<(), PushError> {
+        let pushed = self.way.push(batch).await;
+        self.outbox.release(batch);
+        pushed
+    }
+
+    /// Counts what became of messages; false when too many pushes have failed in a row.
+    async fn goes_on_after(&mut self, pushed: Result<(), PushError>) -> bool {
+        let fates = self.way.take_fates();
+        let is_failure = pushed.is_err() || (fates.failed > 0 && fates.sent == 0);
+        if is_failure {
+            sleep(FAILURE_PAUSE).await;
+        }
+        let Some(shared) = self.shared.upgrade() else { return false };
+        self.count(&shared, fates);
+        if fates.sent > 0 {
+            self.outbox.succeeded();
+        }
+        if !is_failure {
+            return true;
+        }
+        let failures = self.outbox.failed();
+        debug!(peer = %self.outbox.peer, error = ?pushed.err(), failures, "a push failed");
+        failures < shared.config.failures_max
+    }
+
+    fn count(&self, shared: &Shared, fates: Fates) {
+        let lost = if self.outbox.is_away() { Pushed::Away } else { Pushed::Failed };
+        shared.metrics.pushed(Pushed::Sent, fates.sent);
+        shared.metrics.pushed(lost, fates.failed);
+    }
+
+    /// The subscriber went away or is removed.
+    fn forget(&mut self) {
+        self.way.forget();
+        let fates = self.way.take_fates();
+        if let Some(shared) = self.shared.upgrade() {
+            self.count(&shared, fates);
+        }
+    }
+}
+
+impl Drop for Pusher {
+    /// However a pusher ends, also by a panic, no subscriber stays in the table to whom nothing is pushed any more: it learns
+    /// that from its next ping, and subscribes anew.
+    fn drop(&mut self) {
+        if self.outbox.is_closed() {
+            return;
+        }
+        if let Some(shared) = self.shared.upgrade() {
+            shared.give_up(&self.outbox);
+        }
+    }
+}
