@@ -23,8 +23,8 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tracing::{debug, warn};
 
 /// A connection that was written so much in answers in one window of time moves to the slow lane, and back when less was
-/// written in a whole one: a few pages change nothing for others.
-const BULK_BYTES: u64 = 4 << 20;
+/// written in a whole one: three full pages change nothing for others, thirty for each of many readers do.
+const BULK_BYTES: u64 = 512 << 10;
 const WINDOW_SECONDS: u64 = 10;
 /// By how much the slow lane's threads are less urgent than all others: under load they get about a tenth of the time that
 /// others want, and all of the time that nobody wants.
