@@ -53,7 +53,7 @@ pub(crate) struct Store {
     pub(super) changed: Notify,
     is_full: AtomicBool,
     metrics: SpoolMetrics,
-    lock: Mutex<Option<File>>,
+    lock: Mutex<Option<Arc<File>>>,
 }
 
 #[derive(Default)]
@@ -163,7 +163,7 @@ impl Store {
             changed: Notify::new(),
             is_full: AtomicBool::new(false),
             metrics,
-            lock: Mutex::new(Some(lock)),
+            lock: Mutex::new(Some(Arc::new(lock))),
         };
         let Usage { messages, bytes, .. } = store.tell();
         if messages > 0 {
@@ -398,7 +398,14 @@ impl Store {
             return Ok(());
         }
         let folder = self.folder.clone();
-        let removed = blocking(move || Ok(folder::remove(&folder, number))).await?;
+        // Whoever opens the spool next must not meet a part that is half gone.
+        let lock = self.lock.lock().clone();
+        let remove = move || {
+            let removed = folder::remove(&folder, number);
+            drop(lock);
+            Ok(removed)
+        };
+        let removed = blocking(remove).await?;
         if let Err(error) = removed {
             // It must not be drained for ever, so it leaves the list all the same.
             warn!(%error, number, "can't remove a drained part of the spool; the next start drains it once more");
