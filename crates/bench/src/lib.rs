@@ -81,7 +81,7 @@ pub enum BenchCommand {
     /// through it over kept-alive connections, one export everything, and 64 publish messages of 700 bytes: requests a
     /// second, times, the server's start-up and private memory. Takes about half a minute and 1.2 GB of disk.
     Rest(RestArgs),
-    /// Query a server while messages are published to it, as in seed 001; several servers on one database
+    /// Query a server while messages are published to it; several servers on one database
     ///
     /// Fills an archive with the data set and starts `restante serve` on it. 1, 10 and 25 users page through it, each with a
     /// query a second and then without a pause, while 10 messages a second of 10 KB, and then 1,000 of 1.4 KB, are
@@ -93,7 +93,7 @@ pub enum BenchCommand {
     /// --door waku asks over libp2p instead, as light nodes do: a million messages of 1.4 KB, pages of 20 and 100, 1, 10 and 25
     /// nodes as fast as they can, and a topic without messages. Takes about two minutes and 2 GB of disk.
     Store(StoreArgs),
-    /// Publish through relay by real nodes, as in seed 001: what arrives, what is stored, what is lost
+    /// Publish through relay by real nodes: what arrives, what is stored, what is lost
     ///
     /// Starts `restante serve` and 30 nodes that publish 300 messages of 1.4 KB each, at once and paced, and compares what the
     /// server's history holds with what was published. Then with two servers, of which one is killed in the middle and

@@ -1,7 +1,7 @@
 //! The way in: every message that arrives, by whatever protocol, goes through here to the archive, the network and those
 //! who are here.
 //!
-//! What a client gives us (REST, lightpush) is archived first and then relayed, so that what is acknowledged is durable.
+//! What a client gives us (REST, lightpush) is archived first, then told and relayed, so that what is acknowledged is durable.
 //! What relay brings goes to the archive through a bounded queue of its own: a slow archive never holds up relay.
 
 mod handover;
@@ -13,7 +13,6 @@ use std::{
 };
 
 use bytes::Bytes;
-use libp2p::PeerId;
 use restante_archive::{Appended, Archive, Message};
 use restante_core::{Clock, ErrorKind};
 use restante_waku_wire::WakuMessageView;
@@ -115,8 +114,8 @@ impl Intake {
         &self.shared.rules
     }
 
-    /// Takes a message that a client has published: it is archived (unless it is ephemeral), relayed and handed to those who
-    /// are here. When this returns the message is durable. A message that is valid goes all of its way, also when the client
+    /// Takes a message that a client has published: it is archived (unless it is ephemeral), handed to those who are here,
+    /// and relayed. When this returns, what is archived is durable. A message that is valid goes all of its way, also when the client
     /// leaves meanwhile.
     ///
     /// # Errors
@@ -163,7 +162,7 @@ impl Intake {
     /// Takes a message that relay has brought. Never waits.
     ///
     /// As nwaku does, messages with a timestamp that no archive takes are relayed and delivered all the same.
-    pub fn take_relayed(&self, _from: PeerId, pubsub_topic: &str, wire: Bytes) -> Verdict {
+    pub fn take_relayed(&self, pubsub_topic: &str, wire: Bytes) -> Verdict {
         let shared = &*self.shared;
         match validate(pubsub_topic, wire.clone(), shared.clock.now(), &shared.rules) {
             Ok(message) => {

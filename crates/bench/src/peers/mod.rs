@@ -21,8 +21,8 @@ use restante_core::SystemClock;
 use restante_waku::{
     Keypair, Multiaddr, PeerId, Waku, WakuConfig, WakuMetrics,
     live::Listener,
-    node::{Node, NodeConfig, NodeLimits, PublishError, peer_of},
-    validate::{MESSAGE_BYTES_MAX, Rules},
+    node::{Node, NodeConfig, PublishError, peer_of},
+    validate::Rules,
 };
 
 use crate::scrape::Scrape;
@@ -216,17 +216,7 @@ pub(crate) fn node_config(role: Role, servers: &[Multiaddr]) -> NodeConfig {
         Role::Publisher => Some(Vec::new()),
         Role::Relay => Some(vec![PUBSUB_TOPIC.to_owned()]),
     };
-    NodeConfig {
-        key: Keypair::generate_secp256k1(),
-        listen: Vec::new(),
-        tls: None,
-        external_addresses: Vec::new(),
-        static_peers: servers.to_vec(),
-        relay,
-        max_message_bytes: MESSAGE_BYTES_MAX,
-        limits: NodeLimits::default(),
-        agent: "restante-bench".to_owned(),
-    }
+    NodeConfig { static_peers: servers.to_vec(), relay, ..NodeConfig::new(Keypair::generate_secp256k1()) }
 }
 
 fn config(role: Role, servers: &[Multiaddr]) -> WakuConfig {

@@ -10,12 +10,12 @@ use std::{
 use anyhow::{Context, ensure};
 use restante_waku::Multiaddr;
 
-use super::load::{self, Load, Published, content_topic, kept, missing, wait_until_stored};
+use super::load::{self, Load, Published, kept, missing, wait_until_stored};
 use crate::{
     peers::{Peer, close_many, history::History, start_many},
     place::Place,
     scrape::Scrape,
-    server::{Server, Settings},
+    server::Server,
 };
 
 /// How often the second server asks the first for what it missed: often, so that nobody waits for minutes.
@@ -64,8 +64,14 @@ impl Pair<'_> {
     /// Publishes the load to both.
     pub(super) async fn run(&self, load: Load) -> anyhow::Result<Killed> {
         const STREAM: u64 = 1_000;
-        let first =
-            Server::start_with(self.program, &self.first.url, self.folder, "first", &settings(&[])).await?;
+        let first = Server::start_with(
+            self.program,
+            &self.first.url,
+            self.folder,
+            "first",
+            &super::node_settings(&[]),
+        )
+        .await?;
         let first_node = first.peer_address().await?;
         let second = self.start_second(&first_node, None).await?;
         let second_node = second.peer_address().await?;
@@ -120,7 +126,7 @@ impl Pair<'_> {
         if let Some(again) = again {
             flags.extend(["--tcp-port".to_owned(), port_of(again)?]);
         }
-        let mut settings = settings(&flags);
+        let mut settings = super::node_settings(&flags);
         settings.variables.push(("RESTANTE_WAKU__SYNC__INTERVAL_SECONDS", SYNC_SECONDS.to_string()));
         // The node's key lies in the folder, so the same folder makes the same node.
         let server =
@@ -138,10 +144,6 @@ async fn publish(peers: Vec<Arc<Peer>>, load: Load, stream: u64) -> anyhow::Resu
     load::publish(&peers, load, stream).await
 }
 
-fn settings(flags: &[String]) -> Settings {
-    super::node_settings(flags)
-}
-
 fn port_of(address: &Multiaddr) -> anyhow::Result<String> {
     let text = address.to_string();
     let port = text.split_once("/tcp/").and_then(|(_, rest)| rest.split('/').next());
@@ -157,7 +159,7 @@ async fn wait_until_complete(
     let begun = Instant::now();
     loop {
         let looked = Instant::now();
-        let have = history.hashes(&content_topic(stream), first_of(published), None).await?;
+        let have = kept(history, stream, published).await?;
         if missing(published, &have) == 0 {
             return Ok(Some(looked));
         }
@@ -166,10 +168,6 @@ async fn wait_until_complete(
         }
         tokio::time::sleep(LOOK).await;
     }
-}
-
-fn first_of(published: &Published) -> restante_core::Timestamp {
-    published.first.unwrap_or(restante_core::Timestamp::from_seconds(0))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use restante_core::SystemClock;
 use restante_waku::{
     Keypair, Multiaddr, PeerId, WakuMetrics,
     intake::{HandoverConfig, Intake},
-    node::{Node, NodeConfig, NodeLimits},
+    node::{Node, NodeConfig},
     rates::Limiter,
     validate::Rules,
 };
@@ -45,15 +45,8 @@ fn address_of(server: &Server) -> Multiaddr {
 /// A peer of its own, and its node.
 async fn peer() -> Node {
     let config = NodeConfig {
-        key: Keypair::generate_secp256k1(),
-        listen: Vec::new(),
-        tls: None,
-        external_addresses: Vec::new(),
-        static_peers: Vec::new(),
         relay: Some(vec![PUBSUB_TOPIC.to_owned()]),
-        max_message_bytes: 150 << 10,
-        limits: NodeLimits::default(),
-        agent: "hostile".to_owned(),
+        ..NodeConfig::new(Keypair::generate_secp256k1())
     };
     let archive = open(Config::new("memory:".parse().unwrap())).await.unwrap().archive;
     let metrics = WakuMetrics::default();

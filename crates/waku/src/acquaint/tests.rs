@@ -14,11 +14,7 @@ use restante_waku_wire::{
 };
 
 use super::*;
-use crate::{
-    Waku, WakuConfig, metadata,
-    node::{NodeConfig, NodeLimits},
-    service::Answer,
-};
+use crate::{Waku, WakuConfig, metadata, node::NodeConfig, service::Answer};
 
 /// So long a test waits for something to happen before it gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -52,15 +48,9 @@ impl Running {
 
 fn config(key: Keypair, cluster_id: Option<u16>, shards: &[u16]) -> WakuConfig {
     let node = NodeConfig {
-        key,
         listen: vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap(), "/ip4/127.0.0.1/tcp/0/ws".parse().unwrap()],
-        tls: None,
-        external_addresses: Vec::new(),
-        static_peers: Vec::new(),
         relay: Some(Vec::new()),
-        max_message_bytes: 150 << 10,
-        limits: NodeLimits::default(),
-        agent: "restante-test".to_owned(),
+        ..NodeConfig::new(key)
     };
     let rules = Rules { cluster_id, shards: shards.to_vec(), ..Rules::default() };
     WakuConfig { rules, node: Some(node), ..WakuConfig::default() }

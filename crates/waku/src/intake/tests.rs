@@ -42,7 +42,7 @@ impl Way {
     }
 
     fn relayed(&self, topic: &str, message: &WakuMessage) -> Verdict {
-        self.intake.take_relayed(PeerId::random(), topic, message.to_wire())
+        self.intake.take_relayed(topic, message.to_wire())
     }
 }
 
@@ -79,7 +79,7 @@ async fn nobody_is_blamed_for_what_only_we_do_not_take() {
     for (topic, message) in &ignored {
         assert_eq!(way.relayed(topic, message), Verdict::Ignore, "{topic}");
     }
-    let undecodable = way.intake.take_relayed(PeerId::random(), TOPIC, Bytes::from_static(b"\xff\xff"));
+    let undecodable = way.intake.take_relayed(TOPIC, Bytes::from_static(b"\xff\xff"));
     assert_eq!(undecodable, Verdict::Reject);
     let long_meta = WakuMessage { meta: Some(vec![0; 65].into()), ..message(0) };
     assert_eq!(way.relayed(TOPIC, &long_meta), Verdict::Reject);

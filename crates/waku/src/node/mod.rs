@@ -1,7 +1,7 @@
 //! A node of the Waku network: its connections, its relay, and the streams on which peers ask each other.
 //!
-//! One task, the swarm's, drives connections and relay; each request is answered by a task of its own. [`Node`] is the handle
-//! by which everybody else reaches it.
+//! One task, the swarm's, drives relay and says which connections there are; each connection has a task, which answers its
+//! requests. [`Node`] is the handle by which everybody else reaches the node.
 
 mod behaviour;
 mod events;
@@ -36,6 +36,7 @@ pub use peers::{Direction, PeerInfo};
 pub use streams::OpenError;
 pub use swarm::Unstarted;
 
+use crate::validate::MESSAGE_BYTES_MAX;
 use peers::Peers;
 use streams::Streams;
 
@@ -73,6 +74,23 @@ impl fmt::Debug for NodeConfig {
     }
 }
 
+impl NodeConfig {
+    /// A node with this key that listens nowhere, knows nobody and does not relay.
+    pub fn new(key: Keypair) -> Self {
+        Self {
+            key,
+            listen: Vec::new(),
+            tls: None,
+            external_addresses: Vec::new(),
+            static_peers: Vec::new(),
+            relay: None,
+            max_message_bytes: MESSAGE_BYTES_MAX,
+            limits: NodeLimits::default(),
+            agent: "restante".to_owned(),
+        }
+    }
+}
+
 /// A certificate chain and its key, both as PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
@@ -97,7 +115,8 @@ pub struct NodeLimits {
     pub requests_max: usize,
     /// How long a handshake may take.
     pub handshake_timeout: Duration,
-    /// How long a request may take from its first byte to its last, and how long a peer may read nothing of an answer.
+    /// How long a request may take from its first byte to its last, and how long a peer may take for each 16 KiB of an answer,
+    /// and for each MiB of it.
     pub request_timeout: Duration,
     /// How long a connection, or a stream that was opened ahead, may be idle.
     pub idle_timeout: Duration,

@@ -61,6 +61,11 @@ impl KnownTopics {
         self.0.write().insert(topic.hash());
     }
 
+    /// The node follows a topic no more.
+    pub(crate) fn unfollowed(&self, topic: &IdentTopic) {
+        self.0.write().remove(&topic.hash());
+    }
+
     /// The node publishes to a topic.
     pub(crate) fn published(&self, topic: &IdentTopic) {
         let is_new = !self.0.read().contains(&topic.hash());
@@ -193,6 +198,8 @@ mod tests {
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
             "the test vector of FIPS 180 for abc"
         );
+        known.unfollowed(&topic("/waku/2/rs/42/0"));
+        assert_ne!(known.message_id(&message("/waku/2/rs/42/0", b"abc")), id, "it concerns us no more");
         let elsewhere = known.message_id(&message("/waku/2/rs/42/1", b"abc"));
         assert_ne!(id, elsewhere, "the same bytes elsewhere don't make the message known");
     }

@@ -47,6 +47,8 @@ const TICK: Duration = Duration::from_secs(1);
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long messages on their way have when the node is closed.
 const FAREWELL: Duration = Duration::from_millis(250);
+/// What is wrong with an address of nobody.
+const NAMES_NO_PEER: &str = "it names no peer: expected /ip4/.../tcp/.../p2p/<peer id>";
 /// What a peer says of itself is cut here.
 const PROTOCOLS_PER_PEER_MAX: usize = 64;
 const AGENT_CHARS_MAX: usize = 128;
@@ -77,8 +79,7 @@ impl Unstarted {
     ) -> Result<Self, NodeError> {
         for address in &config.static_peers {
             if peer_of(address).is_none() {
-                let what = "it names no peer: expected /ip4/.../tcp/.../p2p/<peer id>";
-                return Err(NodeError::Config(format!("static peer {address}: {what}")));
+                return Err(NodeError::Config(format!("static peer {address}: {NAMES_NO_PEER}")));
             }
         }
         Ok(Self { node, config, metrics, commands })
@@ -304,15 +305,16 @@ impl Task {
 
     fn unsubscribe(&mut self, name: &str) -> bool {
         let Some(relay) = self.swarm.behaviour_mut().relay.as_mut() else { return false };
-        let was_there = relay.unsubscribe(&relay::topic(name));
+        let topic = relay::topic(name);
+        let was_there = relay.unsubscribe(&topic);
+        self.known.unfollowed(&topic);
         self.node.shared.topics.write().retain(|topic| topic != name);
         was_there
     }
 
     fn connect(&mut self, address: Multiaddr, reply: oneshot::Sender<Result<PeerId, ConnectError>>) {
         let Some(peer) = peer_of(&address) else {
-            let what = "it names no peer: expected /ip4/.../tcp/.../p2p/<peer id>";
-            let _ = reply.send(Err(ConnectError::Address(what.to_owned())));
+            let _ = reply.send(Err(ConnectError::Address(NAMES_NO_PEER.to_owned())));
             return;
         };
         if self.swarm.is_connected(&peer) {
@@ -372,7 +374,7 @@ impl Task {
             gossipsub::Event::Message { propagation_source, message_id, message } => {
                 self.node.shared.streams.touch(propagation_source);
                 let topic = message.topic.as_str();
-                let verdict = self.intake.take_relayed(propagation_source, topic, message.data.into());
+                let verdict = self.intake.take_relayed(topic, message.data.into());
                 let acceptance = match verdict {
                     Verdict::Accept => MessageAcceptance::Accept,
                     Verdict::Ignore => MessageAcceptance::Ignore,

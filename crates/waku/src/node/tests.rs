@@ -29,15 +29,9 @@ struct Running {
 
 fn config(listen: &str) -> NodeConfig {
     NodeConfig {
-        key: Keypair::generate_secp256k1(),
         listen: vec![listen.parse().unwrap()],
-        tls: None,
-        external_addresses: Vec::new(),
-        static_peers: Vec::new(),
         relay: Some(vec![TOPIC.to_owned()]),
-        max_message_bytes: 150 << 10,
-        limits: NodeLimits::default(),
-        agent: "restante-test".to_owned(),
+        ..NodeConfig::new(Keypair::generate_secp256k1())
     }
 }
 

@@ -2,20 +2,10 @@ use libp2p::identity::Keypair;
 use restante_waku_wire::enr::{Capabilities, Contents};
 
 use super::*;
-use crate::node::{NodeConfig, NodeLimits, NodeMetrics};
+use crate::node::{NodeConfig, NodeMetrics};
 
 fn node() -> Node {
-    let config = NodeConfig {
-        key: Keypair::generate_secp256k1(),
-        listen: Vec::new(),
-        tls: None,
-        external_addresses: Vec::new(),
-        static_peers: Vec::new(),
-        relay: None,
-        max_message_bytes: 1,
-        limits: NodeLimits::default(),
-        agent: String::new(),
-    };
+    let config = NodeConfig::new(Keypair::generate_secp256k1());
     Node::new(config, NodeMetrics::default()).unwrap().0
 }
 

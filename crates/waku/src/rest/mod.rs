@@ -29,7 +29,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use axum::{
     Router,
-    http::StatusCode,
+    http::{StatusCode, Uri},
     middleware::from_fn_with_state,
     routing::{self, MethodRouter, delete, get, post, put},
 };
@@ -375,8 +375,13 @@ async fn wrong_method() -> Refusal {
     )
 }
 
-async fn unknown_path() -> Refusal {
-    Refusal::new(StatusCode::NOT_FOUND, "no such path: GET / names all")
+/// The paths of operators are none where `rest.admin` is off, and where it is on the others are none as well.
+async fn unknown_path(uri: Uri) -> Refusal {
+    let text = match uri.path().starts_with("/admin/") {
+        true => "no such path: GET / names all, and those below /admin only with --rest-admin",
+        false => "no such path: GET / names all",
+    };
+    Refusal::new(StatusCode::NOT_FOUND, text)
 }
 
 /// Feeds bytes to both parsers of store queries and checks that what they let through is bounded.

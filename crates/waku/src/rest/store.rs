@@ -16,7 +16,10 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess
 use tokio::time::{Instant, timeout_at};
 
 use super::{App, body, json, remote, remote::PeerAddress, reply, reply::Refusal};
-use crate::large;
+use crate::{
+    large,
+    store::{PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX},
+};
 
 /// The names that a store query knows.
 pub(crate) const STORE_NAMES: &[&str] = &[
@@ -36,9 +39,6 @@ pub(crate) const STORE_NAMES: &[&str] = &[
 pub(crate) const EXPORT_NAMES: &[&str] =
     &["format", "pubsubTopic", "contentTopics", "startTime", "endTime", "ascending", "bloom"];
 
-/// `13/WAKU2-STORE` leaves the page size to the server; these are nwaku's.
-pub(crate) const PAGE_ROWS_DEFAULT: u64 = 20;
-pub(crate) const PAGE_ROWS_MAX: u64 = 100;
 /// The longest query as a JSON body.
 pub(crate) const QUERY_BYTES_MAX: usize = 4 << 20;
 /// A body up to this size is read without waiting for room among the long ones.

@@ -204,8 +204,8 @@ fn answer_of(page: &Page, request_id: &str, direction: Direction) -> Vec<u8> {
     store::encode_response(head, entries)
 }
 
-/// Cuts a page of which the messages would take more than [`PAGE_BYTES_MAX`], at its end in the direction of the query. Returns the last message that is
-/// left there, if some are gone.
+/// Cuts a page of which the messages would take more than [`PAGE_BYTES_MAX`], at its end in the direction of the query.
+/// Returns the last message that is left there, if some are gone.
 pub(crate) fn cut(rows: &mut Vec<Row<'_>>, direction: Direction) -> Option<MessageHash> {
     let fitting = match direction {
         Direction::Forward => count_fitting(rows.iter()),

@@ -23,7 +23,7 @@ use super::*;
 use crate::{
     Services, Waku, WakuConfig, WakuMetrics,
     intake::HandoverConfig,
-    node::{NodeConfig, NodeLimits},
+    node::NodeConfig,
     rates::Limiter,
     service::{Answer, Service},
     store::{StoreClientError, StoreService},
@@ -38,15 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn node_config() -> NodeConfig {
     NodeConfig {
-        key: Keypair::generate_secp256k1(),
         listen: vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()],
-        tls: None,
-        external_addresses: Vec::new(),
-        static_peers: Vec::new(),
-        relay: None,
-        max_message_bytes: 150 << 10,
-        limits: NodeLimits::default(),
-        agent: "restante-test".to_owned(),
+        ..NodeConfig::new(Keypair::generate_secp256k1())
     }
 }
 

@@ -15,7 +15,7 @@ use super::*;
 use crate::{
     Waku, WakuConfig, WakuMetrics,
     intake::{HandoverConfig, Intake},
-    node::{NodeConfig, NodeLimits},
+    node::NodeConfig,
     rates::Limiter,
 };
 
@@ -40,15 +40,9 @@ pub(crate) struct LightNode {
 
 fn node_config(relay: Option<Vec<String>>) -> NodeConfig {
     NodeConfig {
-        key: Keypair::generate_secp256k1(),
         listen: vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()],
-        tls: None,
-        external_addresses: Vec::new(),
-        static_peers: Vec::new(),
         relay,
-        max_message_bytes: MESSAGE_BYTES_MAX,
-        limits: NodeLimits::default(),
-        agent: "restante-test".to_owned(),
+        ..NodeConfig::new(Keypair::generate_secp256k1())
     }
 }
 

@@ -20,7 +20,7 @@ use tokio::{
     time::timeout,
 };
 
-/// Answers that one connection has not read yet: two pages of the largest messages.
+/// Answers that one connection has not read yet: eight of the longest pages.
 const KIB_PER_CONNECTION: usize = 32 << 10;
 /// Answers that nobody has read yet, over all connections.
 const KIB_MAX: usize = 256 << 10;

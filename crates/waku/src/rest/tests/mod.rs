@@ -34,11 +34,7 @@ use serde_json::Value;
 use tower::ServiceExt;
 
 use super::*;
-use crate::{
-    WakuConfig, WakuMetrics,
-    live::Listener,
-    node::{NodeConfig, NodeLimits},
-};
+use crate::{WakuConfig, WakuMetrics, live::Listener, node::NodeConfig};
 
 pub(super) const NOW: Timestamp = Timestamp::from_seconds(1_700_000_000);
 pub(super) const PUBSUB: &str = "/waku/2/rs/16/32";
@@ -85,15 +81,10 @@ pub(super) async fn door_with_node(config: RestConfig, topics: &[&str]) -> Door 
 
 pub(super) fn waku_with_node(topics: &[&str]) -> WakuConfig {
     let node = NodeConfig {
-        key: Keypair::generate_secp256k1(),
         listen: vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()],
-        tls: None,
-        external_addresses: Vec::new(),
-        static_peers: Vec::new(),
         relay: Some(topics.iter().map(ToString::to_string).collect()),
-        max_message_bytes: Rules::default().max_message_bytes,
-        limits: NodeLimits::default(),
         agent: "restante/9.9.9".to_owned(),
+        ..NodeConfig::new(Keypair::generate_secp256k1())
     };
     WakuConfig { node: Some(node), ..WakuConfig::default() }
 }
