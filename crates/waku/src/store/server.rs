@@ -85,9 +85,10 @@ impl Service for StoreService {
         REQUEST_BYTES_MAX
     }
 
-    /// A page, whose last row may be a little beyond its end. A larger message comes alone; then room is short for a moment.
+    /// The frame, and beside it the archive's page, which holds copies with some engines and is cut only when it is written.
+    /// What the frame does not need is given back as soon as it is there.
     fn answer_bytes_max(&self) -> usize {
-        PAGE_BYTES_MAX + MESSAGE_BYTES_MAX
+        PAGE_BYTES_MAX + PAGE_ROWS_MAX as usize * MESSAGE_BYTES_MAX
     }
 
     async fn answer(&self, _peer: PeerId, request: Bytes) -> Answer {
