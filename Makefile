@@ -6,7 +6,7 @@ CARGO_FUZZ_VERSION := 0.13.2
 FUZZ := tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-embedded interop check bench compare fuzz man install toolchain lints scripts deny fuzzer
+.PHONY: help run test test-embedded loom interop console check bench compare fuzz man install toolchain lints scripts deny fuzzer
 
 help: ## List the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,15 +14,23 @@ help: ## List the recipes
 run: toolchain ## Run the server; settings from restante.toml, data below ./data (ARGS="--rest-port 9000" adds flags)
 	cargo run --release --package restante -- serve $(ARGS)
 
-test: toolchain ## Run all tests, on the embedded engines, on a PostgreSQL that is started for them, and with foreign clients
-	dev/services/with postgres -- cargo test --workspace --locked
+test: toolchain ## Run all tests, on the embedded engines, on a PostgreSQL and a Redis that are started for them, with foreign clients, and in a browser
+	dev/services/with postgres redis -- cargo test --workspace --locked
 	RESTANTE_BIN=$${CARGO_TARGET_DIR:-target}/debug/restante tests/interop/run
+	RESTANTE_BIN=$${CARGO_TARGET_DIR:-target}/debug/restante tests/console/run
+	@$(MAKE) --no-print-directory loom
 
 test-embedded: toolchain ## Run the tests that need no server; those of other engines are reported as ignored
 	cargo test --workspace --locked
 
+loom: toolchain ## Try every order in which readers and writers of the session table may meet
+	cargo test --manifest-path tests/loom/Cargo.toml --target-dir $${CARGO_TARGET_DIR:-target}/loom --locked
+
 interop: toolchain ## Let js-waku and go-waku talk to the server (CLIENTS=js or CLIENTS=go for one of them)
 	tests/interop/run $(CLIENTS)
+
+console: toolchain ## Use the console page in headless Chromium; its pictures go to target/console
+	tests/console/run
 
 check: toolchain lints scripts deny ## Formatting, lints, licences and sources of dependencies, who imports whom, tidiness
 	cargo fmt --all --check
@@ -61,7 +69,7 @@ lints: toolchain
 # shellcheck is no condition: without it the scripts are checked by running them.
 scripts:
 	@if command -v shellcheck >/dev/null; then cd dev/services && shellcheck --external-sources --severity=warning up down with *.sh \
-	&& shellcheck --severity=warning ../../tests/interop/run; \
+	&& shellcheck --severity=warning ../../tests/interop/run ../../tests/console/run; \
 	else echo "shellcheck is not here: no script was checked with it"; fi
 
 # Built without optimisation: it is run for seconds and would take minutes more to build.

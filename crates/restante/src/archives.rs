@@ -1,19 +1,17 @@
 //! Opens the archive that the settings name.
 
-use std::{fs::File, io::Read, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use restante_archive::{EngineUrl, Metrics, Opened};
 use restante_core::{Clock, SystemClock};
 use restante_waku_wire::bloom::content_topic_bits;
 
-use crate::config::Config;
+use crate::{config::Config, secrets};
 
 /// What a URL shows in the place of a password, and only there: it is no valid part of a name.
 const HIDDEN_PASSWORD: &str = "***";
-/// No password is longer; a file that was named by mistake may be.
-const PASSWORD_BYTES_MAX: u64 = 4 << 10;
 
 /// What a command wants of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,18 +70,10 @@ fn with_password(url: EngineUrl, file: &Path) -> anyhow::Result<EngineUrl> {
     if has_own || file.as_os_str().is_empty() {
         return Ok(url);
     }
-    let failed = || format!("can't read the password in {}", file.display());
-    let mut password = String::new();
-    File::open(file)
-        .and_then(|file| file.take(PASSWORD_BYTES_MAX).read_to_string(&mut password))
-        .with_context(failed)?;
-    let password = password.trim_end_matches(['\r', '\n']);
-    if password.is_empty() {
-        bail!("{}: it is empty", failed());
-    }
+    let password = secrets::read("password", file)?;
     let connection = place.connection();
     let joint = if connection.contains('?') { '&' } else { '?' };
-    let password = utf8_percent_encode(password, NON_ALPHANUMERIC);
+    let password = utf8_percent_encode(&password, NON_ALPHANUMERIC);
     let schema = place.schema();
     Ok(format!("{connection}{joint}password={password}&schema={schema}").parse()?)
 }

@@ -5,7 +5,7 @@ use clap::{Parser, Subcommand};
 use crate::{
     commands::{
         archive::ArchiveCommand, completions::CompletionsFlags, config::ConfigCommand, man::ManFlags,
-        publish::PublishFlags, query::QueryFlags,
+        publish::PublishFlags, query::QueryFlags, sessions::SessionsCommand,
     },
     config::ServeFlags,
 };
@@ -23,6 +23,7 @@ Examples:
   restante serve
   restante publish --pubsub-topic /waku/2/rs/1/0 --content-topic /toy/1/chat/proto --payload hello
   restante query --content-topic /toy/1/chat/proto --start -1h
+  restante sessions list
 
 Exit codes:
   0  done
@@ -42,6 +43,9 @@ pub(crate) enum Command {
     /// Page through kept messages, over REST or straight from an archive
     #[command(after_help = QUERY_HELP)]
     Query(QueryFlags),
+    /// See who is connected to a running server, and close sessions
+    #[command(subcommand, after_help = "Example:\n  restante sessions list")]
+    Sessions(SessionsCommand),
     /// Look after an archive: statistics, check, rebuild, export, import, copy, compare, prune
     #[command(subcommand, after_help = "Example:\n  restante archive stats --data /var/lib/restante")]
     Archive(ArchiveCommand),

@@ -1,10 +1,11 @@
 //! A small HTTP client for the REST door.
 
-use std::{error::Error, time::Duration};
+use std::{error::Error, path::PathBuf, time::Duration};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
 use bytes::Bytes;
-use http::{Method, Request, StatusCode, Uri, header};
+use clap::{Args, ValueHint};
+use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -12,12 +13,21 @@ use hyper_util::{
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use crate::exit::UsageError;
+use crate::{exit::UsageError, secrets};
 
 /// How long one request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest answer: far above a page of 100 messages of the network's 150 KiB in base64.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
+/// A request that a server refused.
+#[derive(Debug, thiserror::Error)]
+#[error("{base} answered {status}: {text}")]
+pub(crate) struct Refused {
+    base: String,
+    pub(crate) status: StatusCode,
+    pub(crate) text: String,
+}
+
 /// How much of a refusal's text is shown.
 const REFUSAL_CHARS_MAX: usize = 500;
 /// RFC 3986 §2.3: what needs no escape in any part of a URL.
@@ -28,10 +38,45 @@ pub(crate) fn escape(text: &str) -> String {
     utf8_percent_encode(text, ESCAPED).to_string()
 }
 
+/// The environment's token. It is a variable and no flag, because everybody on the machine can read a command line.
+const TOKEN_VARIABLE: &str = "RESTANTE_TOKEN";
+
+/// Which server, for commands that are for its operators.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct OperatorFlags {
+    /// The server
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8645")]
+    rest: String,
+    /// A file with the server's token, the one of its rest.token_file; without it RESTANTE_TOKEN counts
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    token_file: Option<PathBuf>,
+}
+
+impl OperatorFlags {
+    /// A client for that server, with the token if there is one.
+    pub(crate) fn client(&self) -> anyhow::Result<RestClient> {
+        let token = match &self.token_file {
+            // As a server reads it: the first line of the file.
+            Some(file) => secrets::read("token", file)?.lines().next().map(str::to_owned),
+            None => std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty()),
+        };
+        let mut client = RestClient::new(&self.rest)?;
+        if let Some(token) = token {
+            let value = HeaderValue::try_from(format!("Bearer {token}"));
+            let mut value =
+                value.map_err(|_| UsageError("the token can't be sent in a header".to_owned()))?;
+            value.set_sensitive(true);
+            client.authorization = Some(value);
+        }
+        Ok(client)
+    }
+}
+
 /// Talks to one server.
 #[derive(Debug)]
 pub(crate) struct RestClient {
     base: String,
+    authorization: Option<HeaderValue>,
     client: Client<HttpConnector, Full<Bytes>>,
 }
 
@@ -50,7 +95,7 @@ impl RestClient {
             return Err(wrong("is no address of a server"));
         }
         let base = url.trim_end_matches('/').to_owned();
-        Ok(Self { base, client: Client::builder(TokioExecutor::new()).build_http() })
+        Ok(Self { base, authorization: None, client: Client::builder(TokioExecutor::new()).build_http() })
     }
 
     /// The answer to a GET.
@@ -63,8 +108,17 @@ impl RestClient {
         self.send(Method::POST, path, json.into()).await
     }
 
+    /// The answer to a DELETE, which needs no body.
+    pub(crate) async fn delete(&self, path_and_query: &str) -> anyhow::Result<Bytes> {
+        self.send(Method::DELETE, path_and_query, Bytes::new()).await
+    }
+
     async fn send(&self, method: Method, path_and_query: &str, body: Bytes) -> anyhow::Result<Bytes> {
-        let request = Request::builder()
+        let mut request = Request::builder();
+        if let Some(authorization) = &self.authorization {
+            request = request.header(header::AUTHORIZATION, authorization);
+        }
+        let request = request
             .method(method)
             .uri(format!("{}{path_and_query}", self.base))
             .header(header::CONTENT_TYPE, "application/json")
@@ -78,7 +132,7 @@ impl RestClient {
         if !status.is_success() {
             let text: String =
                 String::from_utf8_lossy(&body).trim().chars().take(REFUSAL_CHARS_MAX).collect();
-            bail!("{} answered {status}: {text}", self.base);
+            return Err(Refused { base: self.base.clone(), status, text }.into());
         }
         Ok(body)
     }

@@ -114,12 +114,12 @@ fn show_payload(payload: &[u8]) -> String {
 }
 
 /// The text on one line, without characters that could drive the terminal of the person who reads it.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// The text cut to so many characters, the last of them an ellipsis when something is missing.
-fn short(text: &str, chars_max: usize) -> String {
+pub(crate) fn short(text: &str, chars_max: usize) -> String {
     if text.chars().count() <= chars_max {
         return text.to_owned();
     }

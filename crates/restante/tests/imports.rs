@@ -13,6 +13,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 const ROOMS: &[(&str, Room)] = &[
     ("restante-core", Room::Core),
     ("restante-archive", Room::Role),
+    ("restante-sessions", Room::Role),
     ("restante-waku-wire", Room::Wire),
     ("restante-waku", Room::Door),
     ("restante-import", Room::Reader),

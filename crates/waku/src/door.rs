@@ -5,6 +5,7 @@ use std::sync::Arc;
 use libp2p::PeerId;
 use restante_archive::Archive;
 use restante_core::Clock;
+use restante_sessions::Live;
 
 use crate::{
     WakuMetrics,
@@ -76,11 +77,13 @@ pub struct Waku {
     pub filter: Option<Arc<FilterService>>,
     /// Store sync, if there are peers to ask.
     pub sync: Option<StoreSync>,
+    /// Who is connected, and the hub that hands them what arrives.
+    pub live: Live,
     tasks: Tasks,
 }
 
 impl Waku {
-    /// Starts the door over an archive. `listeners` hear of every message that arrives, beside the filter's subscribers.
+    /// Starts the door over an archive. `listeners` hear of every message that arrives, after the sessions in the hub of `live`.
     ///
     /// # Errors
     /// When a setting can't be used, or an address can't be listened on.
@@ -88,6 +91,7 @@ impl Waku {
         config: WakuConfig,
         archive: Arc<dyn Archive>,
         clock: Arc<dyn Clock>,
+        live: Live,
         mut listeners: Vec<Arc<dyn Listener>>,
         metrics: &WakuMetrics,
     ) -> Result<Self, NodeError> {
@@ -98,6 +102,7 @@ impl Waku {
             config.handover,
             metrics.intake.clone(),
         );
+        listeners.insert(0, Arc::new(live.hub.clone()));
         let Some(node_config) = config.node else {
             if !config.sync.peers.is_empty() {
                 return Err(NodeError::Config(
@@ -111,6 +116,7 @@ impl Waku {
                 services: config.services,
                 filter: None,
                 sync: None,
+                live,
                 tasks: Tasks::default(),
             });
         };
@@ -123,11 +129,10 @@ impl Waku {
         }
         let filter = config.services.filter.then(|| {
             let rules = config.rules.clone();
-            FilterService::start(config.filter, rules, node.clone(), metrics.filter.clone())
+            FilterService::start(config.filter, rules, node.clone(), &live, metrics.filter.clone())
         });
         if let Some(filter) = &filter {
             services.push(filter.clone());
-            listeners.insert(0, filter.clone());
         }
         if config.services.lightpush {
             let light_push = LightPush::new(config.light_push, intake.clone(), Some(node.clone()));
@@ -146,7 +151,7 @@ impl Waku {
         if let Some(sync) = &sync {
             sync.start();
         }
-        Ok(Self { intake, node: Some(node), services: config.services, filter, sync, tasks })
+        Ok(Self { intake, node: Some(node), services: config.services, filter, sync, live, tasks })
     }
 
     /// Who the node is.

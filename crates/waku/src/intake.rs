@@ -14,15 +14,15 @@ use std::{
 
 use bytes::Bytes;
 use restante_archive::{Appended, Archive, Message};
-use restante_core::{Clock, ErrorKind};
-use restante_waku_wire::WakuMessageView;
+use restante_core::{Clock, ErrorKind, Timestamp};
+use restante_waku_wire::{WakuMessageView, message_hash};
 use tokio::time::timeout;
 
 pub use handover::HandoverConfig;
 pub use metrics::IntakeMetrics;
 
 use crate::{
-    live::{Arrival, Listener},
+    live::{Event, Listener},
     node::{Node, PublishError},
     validate::{Invalid, Problem, Rules, validate},
 };
@@ -129,14 +129,14 @@ impl Intake {
     }
 
     async fn send_on(&self, message: Message) -> Result<Published, IntakeError> {
-        let arrival = arrival_of(&message);
+        let event = event_of(&message);
         let is_archived = !is_ephemeral(&message.body);
         if is_archived {
             self.append(message).await?;
         }
-        let is_wanted = is_archived || self.is_wanted(&arrival);
-        self.tell(&arrival);
-        let relay_peers = self.relay(&arrival).await;
+        let is_wanted = is_archived || self.is_wanted(&event);
+        self.tell(&event);
+        let relay_peers = self.relay(&event).await;
         Ok(Published { relay_peers, is_lost: !is_wanted && relay_peers == 0 })
     }
 
@@ -145,9 +145,9 @@ impl Intake {
     }
 
     /// Sends a message on its way. Nobody to send it to is no error: whoever comes later finds it in the archive.
-    async fn relay(&self, arrival: &Arrival) -> usize {
+    async fn relay(&self, event: &Event) -> usize {
         let Some(node) = self.shared.node.get() else { return 0 };
-        let published = node.publish(&arrival.pubsub_topic, arrival.wire.clone());
+        let published = node.publish(&event.channel, event.body.clone());
         match timeout(RELAY_TIMEOUT, published).await.unwrap_or(Err(PublishError::Busy)) {
             Ok(peers) => peers,
             Err(PublishError::NoPeers) => 0,
@@ -166,10 +166,12 @@ impl Intake {
         let shared = &*self.shared;
         match validate(pubsub_topic, wire.clone(), shared.clock.now(), &shared.rules) {
             Ok(message) => {
-                self.tell(&arrival_of(&message));
+                let event = event_of(&message);
+                // Offered before it is told: see `settled`.
                 if !is_ephemeral(&message.body) {
                     shared.handover.offer(message);
                 }
+                self.tell(&event);
                 shared.metrics.relayed(None);
                 Verdict::Accept
             }
@@ -184,8 +186,7 @@ impl Intake {
         if verdict == Verdict::Accept
             && let Ok(view) = WakuMessageView::parse(&wire)
         {
-            let content_topic = view.content_topic.into();
-            self.tell(&Arrival { pubsub_topic: pubsub_topic.into(), content_topic, wire: wire.clone() });
+            self.tell(&unarchived(pubsub_topic, &view, wire.clone()));
         }
         verdict
     }
@@ -199,18 +200,26 @@ impl Intake {
         self.shared.archive.append(messages).await.map_err(IntakeError::Archive)
     }
 
-    fn tell(&self, arrival: &Arrival) {
+    fn tell(&self, event: &Arc<Event>) {
         for listener in self.listeners() {
-            listener.hear(arrival);
+            listener.hear(event);
         }
     }
 
-    fn is_wanted(&self, arrival: &Arrival) -> bool {
-        self.listeners().any(|listener| listener.is_wanted(arrival))
+    fn is_wanted(&self, event: &Event) -> bool {
+        self.listeners().any(|listener| listener.is_wanted(event))
     }
 
     fn listeners(&self) -> impl Iterator<Item = &Arc<dyn Listener>> {
         self.shared.listeners.get().into_iter().flatten()
+    }
+
+    /// Waits until the archive has all that was told to listeners before this call, but for what it does not take or what
+    /// was dropped. So whoever begins to listen, waits for this, and then reads the archive misses nothing.
+    ///
+    /// While the archive is away it waits: give it a time-out.
+    pub async fn settled(&self) {
+        self.shared.handover.settled().await;
     }
 
     /// Waits until the archive has what relay has brought. What comes later is dropped.
@@ -234,12 +243,18 @@ impl IntakeError {
     }
 }
 
-fn arrival_of(message: &Message) -> Arrival {
-    Arrival {
-        pubsub_topic: message.channel.clone(),
-        content_topic: message.topic.clone(),
-        wire: message.body.clone(),
-    }
+fn event_of(message: &Message) -> Arc<Event> {
+    let (channel, topic) = (message.channel.clone(), message.topic.clone());
+    Arc::new(Event::new(channel, topic, message.message_hash, message.timestamp, message.body.clone()))
+}
+
+/// The event of a message that no archive takes: `14/WAKU2-MESSAGE` does not say what the hash of one without a timestamp is,
+/// and it need only be the same whenever the message comes.
+fn unarchived(pubsub_topic: &str, view: &WakuMessageView<'_>, wire: Bytes) -> Arc<Event> {
+    let (content_topic, timestamp) = (view.content_topic, view.timestamp.unwrap_or_default());
+    let meta = view.meta.unwrap_or_default();
+    let hash = message_hash(pubsub_topic, view.payload, content_topic, meta, timestamp);
+    Arc::new(Event::new(pubsub_topic.into(), content_topic.into(), hash, Timestamp(timestamp), wire))
 }
 
 /// `14/WAKU2-MESSAGE`: ephemeral messages are not archived.

@@ -77,7 +77,15 @@ impl Peer {
         metrics.register(&mut registry);
         let archive = Arc::new(Sink::open().await?);
         let clock = Arc::new(SystemClock);
-        let waku = Waku::start(config(role, servers), archive, clock, listeners, &metrics).await?;
+        let waku = Waku::start(
+            config(role, servers),
+            archive,
+            clock,
+            restante_waku::live::alone().await?,
+            listeners,
+            &metrics,
+        )
+        .await?;
         let node = waku.node.clone().context("the node was not started")?;
         Ok(Self { waku, node, registry })
     }

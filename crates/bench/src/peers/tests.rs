@@ -28,7 +28,16 @@ impl Served {
             node.listen = vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()];
         }
         let clock = Arc::new(SystemClock);
-        let waku = Waku::start(door, opened.archive.clone(), clock, Vec::new(), &metrics).await.unwrap();
+        let waku = Waku::start(
+            door,
+            opened.archive.clone(),
+            clock,
+            restante_waku::live::alone().await.unwrap(),
+            Vec::new(),
+            &metrics,
+        )
+        .await
+        .unwrap();
         let node = waku.node.as_ref().unwrap().addresses().first().unwrap().clone();
         let registry = Arc::new(registry);
         let rest = serve(move |line, _| {
@@ -52,12 +61,12 @@ async fn a_message_goes_from_node_to_node_and_is_found_in_the_archive() {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use restante_core::{Clock, Timestamp};
-    use restante_waku::live::Arrival;
+    use restante_waku::live::Event;
 
     struct Count(AtomicU64);
     impl Listener for Count {
-        fn hear(&self, arrival: &Arrival) {
-            assert_eq!(letters::note_of(&arrival.wire), Some((5, 7)));
+        fn hear(&self, event: &Arc<Event>) {
+            assert_eq!(letters::note_of(&event.body), Some((5, 7)));
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use restante_core::{Clock, SystemClock};
 use restante_waku::{
     Multiaddr,
-    live::{Arrival, Listener},
+    live::{Event, Listener},
 };
 
 use crate::{
@@ -60,9 +60,9 @@ struct Meter {
 }
 
 impl Listener for Meter {
-    fn hear(&self, arrival: &Arrival) {
+    fn hear(&self, event: &Arc<Event>) {
         let now = self.base.elapsed();
-        let Some((stream, note)) = note_of(&arrival.wire) else { return };
+        let Some((stream, note)) = note_of(&event.body) else { return };
         if stream == self.stream.load(Ordering::Relaxed) {
             self.times.lock().record(now.saturating_sub(Duration::from_nanos(note)));
             self.heard.fetch_add(1, Ordering::Relaxed);

@@ -129,7 +129,7 @@ async fn subscribe(server: &Multiaddr, is_polite: bool, until: Instant) -> anyho
             break;
         }
         let push = waited.context("no push came")?.context("the node ended")?;
-        ensure!(&*push.arrival.content_topic == CONTENT_TOPIC, "a push of another topic");
+        ensure!(&*push.content_topic == CONTENT_TOPIC, "a push of another topic");
     }
     if is_polite {
         client.ping(id).await?;

@@ -3,11 +3,13 @@
 pub(crate) mod archive;
 pub(crate) mod completions;
 pub(crate) mod config;
+mod connected;
 pub(crate) mod man;
 pub(crate) mod publish;
 pub(crate) mod query;
 mod retention;
 mod serve;
+pub(crate) mod sessions;
 mod size;
 
 use std::process::ExitCode;
@@ -23,6 +25,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Serve(flags) => serve::run(&flags).await,
         Command::Publish(flags) => publish::run(&flags).await,
         Command::Query(flags) => query::run(&flags).await,
+        Command::Sessions(command) => sessions::run(command).await,
         Command::Archive(command) => archive::run(command).await,
         Command::Bench(command) => restante_bench::run(command).await.map(|()| ExitCode::SUCCESS),
         Command::Config(command) => config::run(&command),

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use restante_archive::{Error, Pruned, Retention, Upkeep};
 use restante_core::ErrorKind;
+use restante_waku::rest::RetentionState;
 use tracing::{debug, info, warn};
 
 use crate::{archives, config::ArchiveSection, signals::Stop};
@@ -22,9 +23,15 @@ impl From<&ArchiveSection> for Schedule {
     }
 }
 
+/// What the console tells of it.
+pub(crate) fn state(archive: &ArchiveSection) -> RetentionState {
+    let Schedule { policy, interval } = archive.into();
+    RetentionState::new(policy, interval)
+}
+
 /// Prunes at once and then after each interval, until the server is told to stop. A prune that fails is tried again at
 /// the next turn: the server goes on, and the disk fills slowly enough for somebody to read the log.
-pub(crate) async fn run(upkeep: Arc<dyn Upkeep>, schedule: Schedule, stop: Stop) {
+pub(crate) async fn run(upkeep: Arc<dyn Upkeep>, schedule: Schedule, state: RetentionState, stop: Stop) {
     if schedule.policy.is_none() {
         return;
     }
@@ -36,6 +43,7 @@ pub(crate) async fn run(upkeep: Arc<dyn Upkeep>, schedule: Schedule, stop: Stop)
         tokio::select! {
             _ = ticks.tick() => {
                 let pruned = upkeep.prune(&schedule.policy, archives::clock().now()).await;
+                state.note(archives::clock().now(), &pruned);
                 tell(pruned, &schedule.policy, &mut outage);
             }
             () = &mut told => return,

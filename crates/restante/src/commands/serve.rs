@@ -4,6 +4,7 @@ use std::{
     future::Future,
     io::Write,
     net::{SocketAddr, TcpListener as BlockingListener},
+    path::Path,
     process::ExitCode,
     sync::Arc,
     time::Duration,
@@ -13,11 +14,12 @@ use anyhow::{Context, bail};
 use prometheus_client::registry::Registry;
 use restante_archive::{Metrics, Opened};
 use restante_core::Clock;
+use restante_sessions::{Live, SessionMetrics};
 use restante_waku::{
     Waku, WakuConfig, WakuMetrics,
     live::Listener,
     node::NodeConfig,
-    rest::{self, MessageCache, Rest, RestConfig, RestMetrics, SetLogLevel},
+    rest::{self, MessageCache, Rest, RestConfig, RestMetrics, RetentionState, SetLogLevel, Token},
 };
 use tokio::net::TcpListener;
 use tracing::{info, warn};
@@ -25,17 +27,18 @@ use tracing::{info, warn};
 use crate::{
     archives::{self, Access},
     commands::{
+        connected::{self, ConnectedMetrics},
         retention,
         size::{self, SizeMetrics},
     },
     config::{Config, ServeFlags},
-    logging, open_files,
+    live, logging, open_files, secrets,
     signals::Stop,
     telemetry::{self, VERSION},
 };
 
 /// The parts of the grace time: for the requests that were begun, for the messages that relay has brought, and the rest for
-/// the archive.
+/// the archive and the table of sessions, side by side.
 const REQUESTS_SHARE: f64 = 0.5;
 const RELAYED_SHARE: f64 = 0.3;
 const ARCHIVE_SHARE: f64 = 0.2;
@@ -50,16 +53,21 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     open_files::raise(config);
     let stop = Stop::on_signals()?;
 
+    let session_metrics = SessionMetrics::default();
+    let live = live::open(config, session_metrics.clone()).await?;
     let metrics = Metrics::default();
     let opened = archives::open(config, Access::Serve, metrics.clone()).await?;
-    let retention =
-        tokio::spawn(retention::run(opened.upkeep.clone(), (&config.archive).into(), stop.clone()));
-    let doors = Doors::new(config, &opened, metrics, set_log_level);
+    let doors = Doors::new(config, &opened, &live, (metrics, session_metrics), set_log_level);
+    let (schedule, noted) = ((&config.archive).into(), doors.retention.clone());
+    let retention = tokio::spawn(retention::run(opened.upkeep.clone(), schedule, noted, stop.clone()));
     let size = tokio::spawn(size::run(opened.upkeep.clone(), doors.size_metrics.clone(), stop.clone()));
+    let connected = tokio::spawn(connected::run(live.clone(), doors.connected_metrics.clone(), stop.clone()));
     let served = serve(&doors, stop).await;
-    retention.abort();
-    size.abort();
-    let closed = close(&opened, grace(config).mul_f64(ARCHIVE_SHARE)).await;
+    for task in [retention, size, connected] {
+        task.abort();
+    }
+    let limit = grace(config).mul_f64(ARCHIVE_SHARE);
+    let (closed, ()) = tokio::join!(close(&opened, limit), live::close(&live, limit));
     served.and(closed)?;
     info!("stopped");
     Ok(ExitCode::SUCCESS)
@@ -75,6 +83,7 @@ async fn serve(doors: &Doors<'_>, stop: Stop) -> anyhow::Result<()> {
         None => {
             announce(config, None, &waku);
             stop.told().await;
+            doors.live.hub.stop();
             Ok(())
         }
     };
@@ -120,12 +129,16 @@ fn port_taken(address: SocketAddr, flag: &str) -> String {
 struct Doors<'a> {
     config: &'a Config,
     opened: &'a Opened,
+    live: &'a Live,
     clock: Arc<dyn Clock>,
     rest: RestConfig,
     /// Where messages wait for REST clients.
     cache: Arc<MessageCache>,
+    retention: RetentionState,
     set_log_level: SetLogLevel,
     archive_metrics: Metrics,
+    session_metrics: SessionMetrics,
+    connected_metrics: ConnectedMetrics,
     size_metrics: SizeMetrics,
     waku_metrics: WakuMetrics,
     rest_metrics: RestMetrics,
@@ -135,7 +148,8 @@ impl<'a> Doors<'a> {
     fn new(
         config: &'a Config,
         opened: &'a Opened,
-        archive_metrics: Metrics,
+        live: &'a Live,
+        (archive_metrics, session_metrics): (Metrics, SessionMetrics),
         set_log_level: SetLogLevel,
     ) -> Self {
         let (rest, rest_metrics) = (RestConfig::from(&config.rest), RestMetrics::default());
@@ -143,11 +157,15 @@ impl<'a> Doors<'a> {
         Self {
             config,
             opened,
+            live,
             clock: archives::clock(),
             rest,
             cache,
+            retention: retention::state(&config.archive),
             set_log_level,
             archive_metrics,
+            session_metrics,
+            connected_metrics: ConnectedMetrics::default(),
             size_metrics: SizeMetrics::default(),
             waku_metrics: WakuMetrics::default(),
             rest_metrics,
@@ -170,34 +188,50 @@ impl<'a> Doors<'a> {
         };
         let archive = self.opened.archive.clone();
         let listeners: Vec<Arc<dyn Listener>> = vec![self.cache.clone()];
-        let started = Waku::start(config, archive, self.clock.clone(), listeners, &self.waku_metrics).await;
+        let started = Waku::start(
+            config,
+            archive,
+            self.clock.clone(),
+            self.live.clone(),
+            listeners,
+            &self.waku_metrics,
+        )
+        .await;
         started.context("can't start the Waku node")
     }
 
     /// Serves REST until the server is told to stop and the requests that were begun are finished.
     async fn serve_rest(&self, listener: TcpListener, waku: &Waku, stop: Stop) -> anyhow::Result<()> {
         let address = listener.local_addr()?;
-        let rest = Arc::new(self.open_rest(address, waku));
+        let rest = Arc::new(self.open_rest(address, waku)?);
         announce(self.config, Some(address), waku);
-        let door = rest::serve(listener, rest::router(rest.clone()), &rest.config, stop.clone().told());
+        // Live streams would never end by themselves.
+        let told = stop.clone().told();
+        let stopped = async {
+            told.await;
+            self.live.hub.stop();
+        };
+        let door = rest::serve(listener, rest::router(rest.clone()), &rest.config, stopped);
         let limit = grace(self.config).mul_f64(REQUESTS_SHARE);
         finish_in_time(door, stop, limit).await.context("the REST door failed")
     }
 
-    fn open_rest(&self, address: SocketAddr, waku: &Waku) -> Rest {
-        Rest {
+    fn open_rest(&self, address: SocketAddr, waku: &Waku) -> anyhow::Result<Rest> {
+        Ok(Rest {
             waku: waku.clone(),
             cache: self.cache.clone(),
             archive: self.opened.archive.clone(),
             upkeep: self.opened.upkeep.clone(),
             clock: self.clock.clone(),
             config: self.rest.clone(),
+            access: rest::Access::new(read_token(&self.config.rest.token_file)?, address),
+            retention: self.retention.clone(),
             metrics: self.rest_metrics.clone(),
             metrics_text: telemetry::shown(self.registry()),
             version: VERSION,
             listen_addresses: vec![format!("http://{address}")],
             set_log_level: Some(self.set_log_level.clone()),
-        }
+        })
     }
 
     fn registry(&self) -> Registry {
@@ -205,10 +239,23 @@ impl<'a> Doors<'a> {
         let engine = self.config.archive_url().engine();
         self.archive_metrics.register(&mut registry, engine);
         self.size_metrics.register(&mut registry, engine);
+        self.session_metrics.register(&mut registry);
+        self.connected_metrics.register(&mut registry, self.config.sessions.url.engine());
         self.waku_metrics.register(&mut registry);
         self.rest_metrics.register(&mut registry);
         registry
     }
+}
+
+/// The token of operators: the first line of its file. Without a file there is none.
+fn read_token(file: &Path) -> anyhow::Result<Option<Token>> {
+    if file.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let text = secrets::read("token", file)?;
+    let line = text.lines().next().unwrap_or_default();
+    let token = Token::new(line).with_context(|| format!("can't use the token in {}", file.display()))?;
+    Ok(Some(token))
 }
 
 fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
@@ -237,6 +284,9 @@ fn announce(config: &Config, rest: Option<SocketAddr>, waku: &Waku) {
         info!(%address, "REST");
         if !address.ip().is_loopback() {
             warn!(%address, "everybody who reaches this address can publish and query");
+            if config.rest.admin && config.rest.token_file.as_os_str().is_empty() {
+                warn!(%address, "and do what is for operators: set rest.token_file, or leave rest.admin off");
+            }
         }
         let _ = writeln!(out, "listening on http://{address}");
     }
@@ -277,5 +327,34 @@ async fn finish_in_time(
     tokio::select! {
         ended = door => Ok(ended?),
         () = deadline => bail!("requests were not finished {} s after the signal to stop", limit.as_secs_f64()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_token_is_the_first_line_of_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        assert_eq!(read_token(Path::new("")).unwrap(), None);
+        std::fs::write(&file, "correct-horse-battery\nwhose it is\n").unwrap();
+        assert_eq!(read_token(&file).unwrap(), Some(Token::new("correct-horse-battery").unwrap()));
+    }
+
+    #[test]
+    fn a_token_that_can_not_be_used_names_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        for (text, problem) in [
+            ("short\n", "a token has 16 to 512 characters, and not 5"),
+            ("several words are no token", "a token has no spaces"),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let error = format!("{:#}", read_token(&file).unwrap_err());
+            assert!(error.contains(problem) && error.contains(&file.display().to_string()), "{error}");
+        }
+        assert!(read_token(&folder.path().join("missing")).is_err());
     }
 }

@@ -43,6 +43,9 @@ pub(crate) struct ServeFlags {
     /// Open the paths below /admin [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
     rest_admin: Option<bool>,
+    /// Let operators come to the console and to /admin by the token in this file, from wherever they are [default: none]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    rest_token_file: Option<String>,
     /// Keep so many messages of each followed topic for REST [default: 50]
     #[arg(long, value_name = "N")]
     rest_relay_cache_capacity: Option<u32>,
@@ -64,6 +67,9 @@ pub(crate) struct ServeFlags {
     /// Let a second archive follow, to move there: a URL as for --archive [default: none]
     #[arg(long, value_name = "URL")]
     tandem: Option<String>,
+    /// Share who is connected with other servers: redis://<host>:<port>/<database> [default: memory:, this server alone]
+    #[arg(long, value_name = "URL")]
+    sessions_url: Option<String>,
     /// What to log: error, warn, info, debug or trace, or levels by target [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
@@ -112,6 +118,7 @@ impl ServeFlags {
             number("rest.port", "--rest-port", self.rest_port.map(i64::from)),
             switch("rest.enabled", "--rest", self.rest),
             switch("rest.admin", "--rest-admin", self.rest_admin),
+            text("rest.token_file", "--rest-token-file", self.rest_token_file.clone()),
             number(
                 "rest.relay_cache_messages",
                 "--rest-relay-cache-capacity",
@@ -127,6 +134,7 @@ impl ServeFlags {
             number("waku.max_message_bytes", "--max-msg-size", size),
             text("archive.retention", "--retention", self.retention.clone()),
             text("archive.tandem", "--tandem", self.tandem.clone()),
+            text("sessions.url", "--sessions-url", self.sessions_url.clone()),
             text("log.level", "--log-level", self.log_level.clone()),
             setting("log.format", "--log-format", format),
         ];

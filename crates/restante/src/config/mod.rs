@@ -9,7 +9,9 @@ mod file;
 mod flags;
 mod nearest;
 mod node_key;
+mod origin;
 mod schema;
+mod sessions;
 mod waku;
 mod waku_flags;
 mod words;
@@ -113,11 +115,12 @@ impl Effective {
     /// The same to be shown to people: without the passwords that URLs may have, and without the node's key. What is shown is
     /// not read again.
     pub(crate) fn shown(&self) -> impl Iterator<Item = (&str, Value, &Origin)> {
-        let Config { archive, waku, .. } = &self.config;
+        let Config { archive, sessions, waku, .. } = &self.config;
         self.iter().map(|(key, value, origin)| {
             let without_secret = match key {
                 "archive.url" => archive.url.as_ref().map(ToString::to_string),
                 "archive.tandem" => archive.tandem.as_ref().map(ToString::to_string),
+                "sessions.url" => Some(sessions.url.to_string()),
                 "waku.node.key" => Some(waku.node.key.to_string()),
                 _ => None,
             };

@@ -15,6 +15,8 @@ use restante_waku::rest::RestConfig;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    origin::PageOrigin,
+    sessions::Sessions,
     waku::Waku,
     words::{self, LogFilter},
 };
@@ -25,6 +27,7 @@ use super::{
 pub(crate) struct Config {
     pub(crate) server: Server,
     pub(crate) archive: Archive,
+    pub(crate) sessions: Sessions,
     pub(crate) rest: Rest,
     pub(crate) waku: Waku,
     pub(crate) log: Log,
@@ -109,6 +112,24 @@ pub(crate) struct Rest {
     pub(crate) requests_max: NonZero<usize>,
     pub(crate) relay_cache_messages: NonZero<usize>,
     pub(crate) admin: bool,
+    pub(crate) console: Console,
+    /// Empty for no token.
+    pub(crate) token_file: PathBuf,
+    pub(crate) live_streams_max: NonZero<usize>,
+    pub(crate) live_queue_messages: NonZero<usize>,
+    pub(crate) live_queue_bytes: NonZero<usize>,
+    #[serde(with = "words::texts")]
+    pub(crate) live_origins: Vec<PageOrigin>,
+}
+
+/// Whether there is a console page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Console {
+    /// Where none but operators can come.
+    Auto,
+    /// Nowhere.
+    Off,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -179,7 +200,7 @@ impl Config {
         if !self.rest.enabled && !self.waku.node.enabled {
             return Some(("rest.enabled", "a server has a door: enable the REST door or waku.node".into()));
         }
-        self.waku.contradiction()
+        self.sessions.contradiction().or_else(|| self.waku.contradiction())
     }
 }
 
@@ -305,6 +326,12 @@ impl Default for Rest {
             requests_max: nonzero(door.requests_max),
             relay_cache_messages: nonzero(door.relay_cache_messages),
             admin: door.admin,
+            console: if door.console { Console::Auto } else { Console::Off },
+            token_file: PathBuf::new(),
+            live_streams_max: nonzero(door.live_streams_max),
+            live_queue_messages: nonzero(door.live_queue_messages),
+            live_queue_bytes: nonzero(door.live_queue_bytes),
+            live_origins: Vec::new(),
         }
     }
 }
@@ -313,6 +340,11 @@ impl From<&Rest> for RestConfig {
     fn from(rest: &Rest) -> Self {
         Self {
             admin: rest.admin,
+            console: rest.console == Console::Auto,
+            live_streams_max: rest.live_streams_max.get(),
+            live_queue_messages: rest.live_queue_messages.get(),
+            live_queue_bytes: rest.live_queue_bytes.get(),
+            live_origins: rest.live_origins.iter().map(ToString::to_string).collect(),
             relay_cache_messages: rest.relay_cache_messages.get(),
             connections_max: rest.connections_max.get(),
             header_timeout_ms: rest.header_timeout_ms.get(),

@@ -46,6 +46,15 @@ fn the_engines_and_the_doors_defaults_are_ours() {
     let rest = restante_waku::rest::RestConfig::from(&Config::default().rest);
     assert_eq!(rest, restante_waku::rest::RestConfig::default());
 
+    let sessions = Config::default().sessions;
+    let hub = restante_sessions::hub::HubConfig::from(&sessions.hub);
+    assert_eq!(hub, restante_sessions::hub::HubConfig::default());
+    let table = sessions.config();
+    assert_eq!(table.redis, restante_sessions::RedisConfig::default());
+    let theirs = restante_sessions::Config::new(restante_sessions::EngineUrl::Memory);
+    assert_eq!(table.sessions_per_user_max, theirs.sessions_per_user_max);
+    assert_eq!(table.url, theirs.url);
+
     let waku = Config::default().waku;
     assert_eq!(waku.rules(), restante_waku::validate::Rules::default());
     assert_eq!(restante_waku::Services::from(&waku.protocols), restante_waku::Services::default());
@@ -183,6 +192,16 @@ fn wrong_values_name_the_key_and_the_place() {
         ),
         ("waku.rates.store = \"many\"", "some.toml:1: waku.rates.store: not a rate: \"many\""),
         ("rest.enabled = false\nwaku.node.enabled = false", "some.toml:1: rest.enabled: a server has a door"),
+        ("sessions.url = \"rabbit:\"", "some.toml:1: sessions.url: sessions URL 'rabbit:' is not understood"),
+        (
+            "rest.live_origins = [\"chat.example\"]",
+            "some.toml:1: rest.live_origins: 'chat.example' is no origin: write it as https://<host>",
+        ),
+        ("[sessions]\nper_user_max = 0", "some.toml:2: sessions.per_user_max: "),
+        (
+            "[sessions.redis]\nlease_ms = 2999\ntimeout_ms = 1000",
+            "some.toml:2: sessions.redis.lease_ms: a lease is renewed 3 times in its length",
+        ),
         ("log.level = \"loud\"", "some.toml:1: log.level: log level 'loud' is not understood"),
         ("log.format = \"xml\"", "some.toml:1: log.format: unknown variant `xml`"),
         ("\n[rest\n", "some.toml:2: "),
@@ -256,7 +275,8 @@ fn the_nodes_key_is_not_shown() {
 /// A URL that was shown and read again would have lost its password.
 #[test]
 fn passwords_are_kept_and_not_shown() {
-    let file = "[archive]\nurl = \"postgres://me:secret@db/x\"\n";
+    let file =
+        "[archive]\nurl = \"postgres://me:secret@db/x\"\n[sessions]\nurl = \"redis://me:secret@db/0\"\n";
     let variables =
         [("RESTANTE_ARCHIVE__TANDEM", "postgres://me@db/y?password=secret"), ("RESTANTE_REST__PORT", "1")];
     let effective = set(file, &variables).unwrap();
@@ -269,6 +289,9 @@ fn passwords_are_kept_and_not_shown() {
         let restante_archive::EngineUrl::Postgres(url) = url else { panic!("{url} is no database") };
         assert!(url.connection().contains("secret"), "{url}");
     }
-    let error = error("archive.url = \"postgrse://me:secret@db/x\"", &[]);
-    assert!(!error.contains("secret"), "{error}");
+    for wrong in ["archive.url = \"postgrse://me:secret@db/x\"", "sessions.url = \"redsi://me:secret@db/0\""]
+    {
+        let error = error(wrong, &[]);
+        assert!(!error.contains("secret"), "{error}");
+    }
 }

@@ -129,7 +129,6 @@ pub(crate) struct Filter {
     pub(crate) ttl_seconds: NonZero<u64>,
     pub(crate) queue_messages_max: NonZero<usize>,
     pub(crate) queue_bytes_max: NonZero<usize>,
-    pub(crate) queued_bytes_max: NonZero<usize>,
     pub(crate) push_timeout_ms: NonZero<u64>,
     pub(crate) failures_max: NonZero<u32>,
 }
@@ -358,7 +357,6 @@ impl Default for Filter {
             ttl_seconds: nonzero(filter.ttl_seconds),
             queue_messages_max: nonzero(filter.queue_messages_max),
             queue_bytes_max: nonzero(filter.queue_bytes_max),
-            queued_bytes_max: nonzero(filter.queued_bytes_max),
             push_timeout_ms: nonzero(filter.push_timeout.as_millis() as u64),
             failures_max: nonzero(filter.failures_max),
         }
@@ -375,7 +373,6 @@ impl From<&Filter> for FilterConfig {
             ttl_seconds: filter.ttl_seconds.get(),
             queue_messages_max: filter.queue_messages_max.get(),
             queue_bytes_max: filter.queue_bytes_max.get(),
-            queued_bytes_max: filter.queued_bytes_max.get(),
             push_timeout: Duration::from_millis(filter.push_timeout_ms.get()),
             failures_max: filter.failures_max.get(),
         }

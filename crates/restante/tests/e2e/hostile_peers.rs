@@ -62,7 +62,7 @@ async fn peer() -> Node {
     node
 }
 
-async fn connected_peer(server: &Server) -> (Node, PeerId) {
+pub(crate) async fn connected_peer(server: &Server) -> (Node, PeerId) {
     let node = peer().await;
     let server = node.connect(address_of(server)).await.unwrap();
     (node, server)

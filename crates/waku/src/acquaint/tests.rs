@@ -59,7 +59,16 @@ fn config(key: Keypair, cluster_id: Option<u16>, shards: &[u16]) -> WakuConfig {
 async fn start_with(config: WakuConfig) -> Running {
     let archive = open(Config::new("memory:".parse().unwrap())).await.unwrap().archive;
     let metrics = WakuMetrics::default();
-    let waku = Waku::start(config, archive, Arc::new(SystemClock), Vec::new(), &metrics).await.unwrap();
+    let waku = Waku::start(
+        config,
+        archive,
+        Arc::new(SystemClock),
+        crate::live::alone().await.unwrap(),
+        Vec::new(),
+        &metrics,
+    )
+    .await
+    .unwrap();
     Running { waku, metrics }
 }
 

@@ -22,7 +22,6 @@ use restante_waku_wire::{
 use tokio::{sync::mpsc, time::timeout};
 
 use crate::{
-    live::Arrival,
     node::{AskError, Node},
     service::{Answer, Service},
 };
@@ -140,8 +139,12 @@ impl FilterClient {
 pub struct PushedMessage {
     /// By whom.
     pub from: PeerId,
-    /// The message.
-    pub arrival: Arrival,
+    /// Where it was sent.
+    pub pubsub_topic: Arc<str>,
+    /// What it is about.
+    pub content_topic: Arc<str>,
+    /// The message as on the wire.
+    pub wire: Bytes,
 }
 
 /// Takes what service nodes push, one message per stream. Only mounted on a node that subscribes.
@@ -175,8 +178,7 @@ impl Service for FilterPushReceiver {
     }
 
     async fn answer(&self, peer: PeerId, request: Bytes) -> Answer {
-        let Some(arrival) = read(request) else { return Answer::none(400) };
-        let message = PushedMessage { from: peer, arrival };
+        let Some(message) = read(peer, request) else { return Answer::none(400) };
         match timeout(ROOM_TIMEOUT, self.messages.send(message)).await {
             Ok(Ok(())) => Answer::none(200),
             Ok(Err(_)) | Err(_) => Answer::none(503), // nobody takes them, or not fast enough
@@ -188,9 +190,9 @@ impl Service for FilterPushReceiver {
     }
 }
 
-fn read(request: Bytes) -> Option<Arrival> {
+fn read(from: PeerId, request: Bytes) -> Option<PushedMessage> {
     let push = MessagePush::decode(request).ok()?;
     let wire = push.waku_message?;
     let content_topic = WakuMessageView::parse(&wire).ok()?.content_topic.into();
-    Some(Arrival { pubsub_topic: push.pubsub_topic?.into(), content_topic, wire })
+    Some(PushedMessage { from, pubsub_topic: push.pubsub_topic?.into(), content_topic, wire })
 }

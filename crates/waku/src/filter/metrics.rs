@@ -3,13 +3,13 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
+use restante_sessions::{Ended, hub::Losses};
 
 /// What the filter counts.
 #[derive(Clone, Debug, Default)]
 pub struct FilterMetrics {
     pub(crate) subscribers: Gauge,
     pub(crate) criteria: Gauge,
-    pub(crate) queued_bytes: Gauge,
     pushes: Family<PushLabel, Counter>,
     removed: Family<RemovedLabel, Counter>,
 }
@@ -48,6 +48,8 @@ pub(crate) enum Removed {
     Failed,
     /// It was not connected when another needed its place.
     Replaced,
+    /// Its session was ended: by an operator, or with the server.
+    Closed,
 }
 
 impl Pushed {
@@ -64,7 +66,7 @@ impl Pushed {
 }
 
 impl Removed {
-    const ALL: [Self; 4] = [Self::Unsubscribed, Self::Expired, Self::Failed, Self::Replaced];
+    const ALL: [Self; 5] = [Self::Unsubscribed, Self::Expired, Self::Failed, Self::Replaced, Self::Closed];
 
     fn as_str(self) -> &'static str {
         match self {
@@ -72,6 +74,17 @@ impl Removed {
             Self::Expired => "expired",
             Self::Failed => "failed",
             Self::Replaced => "replaced",
+            Self::Closed => "closed",
+        }
+    }
+
+    /// What the table of sessions is told; `None` when it was the table that told.
+    pub(crate) fn ended(self) -> Option<Ended> {
+        match self {
+            Self::Unsubscribed => Some(Ended::Left),
+            Self::Expired | Self::Replaced => Some(Ended::Expired),
+            Self::Failed => Some(Ended::Slow),
+            Self::Closed => None,
         }
     }
 }
@@ -93,6 +106,12 @@ impl FilterMetrics {
         if messages > 0 {
             self.pushes.get_or_create(&PushLabel::of(result)).inc_by(messages as u64);
         }
+    }
+
+    /// Counts what the hub does not queue for subscribers.
+    pub(crate) fn losses(&self) -> Losses {
+        let counter = |result| self.pushes.get_or_create(&PushLabel::of(result)).clone();
+        Losses { dropped: counter(Pushed::Dropped), away: counter(Pushed::Away) }
     }
 
     pub(crate) fn removed(&self, reason: Removed) {
@@ -120,8 +139,6 @@ impl FilterMetrics {
         registry.register("filter_subscribers", "Filter subscribers", self.subscribers.clone());
         let what = "Pairs of pubsub and content topic that filter subscribers want, over all of them";
         registry.register("filter_criteria", what, self.criteria.clone());
-        let what = "Bytes of messages that wait to be pushed, each message counted once";
-        registry.register("filter_queued_bytes", what, self.queued_bytes.clone());
         let what = "Messages for filter subscribers, by what became of them";
         registry.register("filter_pushes", what, self.pushes.clone());
         registry.register("filter_removed", "Filter subscribers that were removed", self.removed.clone());

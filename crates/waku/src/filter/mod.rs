@@ -1,18 +1,19 @@
 //! `12/WAKU2-FILTER`: subscribers say which content topics they want, and have messages pushed to them as they arrive.
 //!
-//! A message that arrives is looked up in an index by its topics, encoded once, and put into the bounded queue of each
-//! subscriber that wants it. A task per subscriber pushes what is in its queue, in order, so that one who reads slowly or
-//! not at all holds up nobody else. What a queue has no room for is dropped and counted: it is in the archive.
+//! A subscriber is a session with a seat in the live hub, which puts what it wants into a bounded queue. A task per subscriber
+//! pushes what is in its queue, in order, so that one who reads slowly or not at all holds up nobody else. A message is encoded
+//! once for all. What a queue has no room for is dropped and counted: it is in the archive.
 //!
-//! All subscribers together take at most [`FilterConfig::criteria_bytes_max`] for what they want and
-//! [`FilterConfig::queued_bytes_max`] for what waits to be pushed, and some KiB each.
+//! All subscribers together take at most [`FilterConfig::criteria_bytes_max`] for what they want, some KiB each, and what the hub
+//! has room for to wait.
 
 mod client;
 mod metrics;
-mod outbox;
 mod pusher;
-mod recent;
+mod subscriber;
 mod subscriptions;
+mod table;
+mod turns;
 mod way;
 
 use std::{
@@ -24,8 +25,9 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use libp2p::PeerId;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use prost::Message;
+use restante_sessions::{Ended, Live, hub::Interest};
 use restante_waku_wire::{
     CONTENT_TOPIC_BYTES_MAX,
     rpc::{
@@ -46,16 +48,16 @@ pub use metrics::FilterMetrics;
 pub use subscriptions::{Criterion, Subscription};
 
 use crate::{
-    live::{Arrival, Listener},
     node::{Node, NodeEvent},
     service::{Answer, Service},
     validate::{Rules, check_pubsub_topic},
 };
 use metrics::{Pushed, Removed};
-use outbox::{Offered, Outbox, Room};
 use pusher::Pusher;
-use recent::Recent;
-use subscriptions::Subscriptions;
+use subscriber::Subscriber;
+use subscriptions::{Entered, Full, Subscriptions, criteria_of};
+use table::Table;
+use turns::{Turn, Turns};
 use way::{Opener, Way};
 
 /// The settings of the filter.
@@ -75,8 +77,6 @@ pub struct FilterConfig {
     pub queue_messages_max: usize,
     /// Bytes of messages that wait for one subscriber.
     pub queue_bytes_max: usize,
-    /// Bytes of messages that wait for all subscribers, each message counted once.
-    pub queued_bytes_max: usize,
     /// How long a push may take: a few messages, or one large one.
     pub push_timeout: Duration,
     /// After so many failed pushes in a row, with no message that arrived between them, a subscriber is removed.
@@ -95,7 +95,6 @@ impl Default for FilterConfig {
             ttl_seconds: 300,
             queue_messages_max: 1_024,
             queue_bytes_max: 4 << 20,
-            queued_bytes_max: 64 << 20,
             push_timeout: Duration::from_secs(10),
             failures_max: 3,
         }
@@ -116,9 +115,9 @@ pub struct FilterService {
 }
 
 struct Shared {
-    table: RwLock<Subscriptions>,
-    recent: Mutex<Recent>,
-    room: Arc<Room>,
+    subscriptions: RwLock<Subscriptions>,
+    turns: Arc<Turns>,
+    table: Table,
     config: FilterConfig,
     rules: Rules,
     metrics: FilterMetrics,
@@ -142,25 +141,47 @@ enum Refusal {
     Full(String),
 }
 
+/// Who asks, and when.
+#[derive(Clone, Copy)]
+struct Asker {
+    peer: PeerId,
+    /// Whether it was known to be connected when its request came.
+    was_there: bool,
+    /// When it had its turn.
+    now: Instant,
+}
+
+impl From<Full> for Refusal {
+    fn from(full: Full) -> Self {
+        Self::Full(full.to_string())
+    }
+}
+
 impl FilterService {
-    /// A filter that pushes by `node`. Its tasks run on the present runtime until it is dropped.
-    pub fn start(config: FilterConfig, rules: Rules, node: Node, metrics: FilterMetrics) -> Arc<Self> {
+    /// A filter that pushes by `node` what the hub of `live` is told. Its tasks run on the present runtime until it is dropped.
+    pub fn start(
+        config: FilterConfig,
+        rules: Rules,
+        node: Node,
+        live: &Live,
+        metrics: FilterMetrics,
+    ) -> Arc<Self> {
         let events = node.events();
-        Self::start_over(config, rules, Arc::new(node), events, metrics)
+        Self::start_over(config, rules, (Arc::new(node), events), live, metrics)
     }
 
     fn start_over(
         config: FilterConfig,
         rules: Rules,
-        opener: Arc<dyn Opener>,
-        events: broadcast::Receiver<NodeEvent>,
+        (opener, events): (Arc<dyn Opener>, broadcast::Receiver<NodeEvent>),
+        live: &Live,
         metrics: FilterMetrics,
     ) -> Arc<Self> {
-        let room = Room::new(config.queued_bytes_max, metrics.queued_bytes.clone());
+        let losses = Arc::new(metrics.losses());
         let shared = Arc::new(Shared {
-            table: RwLock::new(Subscriptions::new(config, room.clone())),
-            recent: Mutex::new(Recent::new(Instant::now())),
-            room,
+            subscriptions: RwLock::new(Subscriptions::new(config, live.hub.clone(), losses)),
+            turns: Arc::default(),
+            table: Table::new(live),
             config,
             rules,
             metrics,
@@ -173,20 +194,18 @@ impl FilterService {
 
     /// Who wants what, in the order of peer ids.
     pub fn subscriptions(&self) -> Vec<Subscription> {
-        let mut all = self.shared.table.read().all();
+        let mut all = self.shared.subscriptions.read().all();
         all.sort_unstable_by_key(|subscription| subscription.peer);
-        for subscription in &mut all {
-            subscription.criteria.sort_unstable();
-        }
         all
     }
 }
 
 impl Drop for FilterService {
-    /// Ends the pushers.
+    /// Ends the pushers and their sessions.
     fn drop(&mut self) {
-        for outbox in self.shared.table.read().outboxes() {
-            outbox.close();
+        for subscriber in self.shared.subscriptions.read().iter() {
+            subscriber.seat.leave();
+            self.shared.table.close(subscriber, Ended::Left);
         }
     }
 }
@@ -211,7 +230,7 @@ impl Service for FilterService {
         let Ok(request) = SubscribeRequest::decode(request) else {
             return respond(NO_REQUEST_ID.to_owned(), 400, "the request can't be read".to_owned());
         };
-        let served = self.shared.serve(peer, &request, Instant::now());
+        let served = self.shared.serve(peer, &request).await;
         let (status, text) = match served {
             Ok(()) => (200, "OK".to_owned()),
             Err(Refusal::Wrong(text)) => (400, text),
@@ -233,90 +252,106 @@ fn respond(request_id: String, status: u32, text: String) -> Answer {
     Answer::new(status, rpc::frame(&response))
 }
 
-impl Listener for FilterService {
-    fn hear(&self, arrival: &Arrival) {
-        self.shared.deliver(arrival, Instant::now());
-    }
-
-    fn is_wanted(&self, arrival: &Arrival) -> bool {
-        self.shared.table.read().wanting(&arrival.pubsub_topic, &arrival.content_topic).is_some()
-    }
-}
-
 impl Shared {
-    fn serve(
-        self: &Arc<Self>,
-        peer: PeerId,
-        request: &SubscribeRequest,
-        now: Instant,
-    ) -> Result<(), Refusal> {
+    async fn serve(self: &Arc<Self>, peer: PeerId, request: &SubscribeRequest) -> Result<(), Refusal> {
         let kind = SubscribeType::try_from(request.subscribe_type);
         let kind = kind.map_err(|_| Refusal::Wrong("the type of the request is not known".to_owned()))?;
+        let was_there = self.opener.reaches(peer);
+        let turn = self.turns.take(peer).await;
+        let now = Instant::now();
         self.drop_expired(peer, now);
         match kind {
             SubscribeType::Ping => self.ping(peer, now),
-            SubscribeType::Subscribe => self.subscribe(peer, request, now),
-            SubscribeType::Unsubscribe => self.unsubscribe(peer, request, now),
+            SubscribeType::Subscribe => self.subscribe(turn, Asker { peer, was_there, now }, request).await,
+            SubscribeType::Unsubscribe => self.unsubscribe(peer, request, now).await,
             SubscribeType::UnsubscribeAll => self.unsubscribe_all(peer),
         }
     }
 
     /// Whoever asks is there, even if the news of it has not come yet.
     fn ping(&self, peer: PeerId, now: Instant) -> Result<(), Refusal> {
-        let mut table = self.table.write();
-        if !table.refresh(peer, now) {
-            return Err(Refusal::NotFound);
-        }
-        if let Some(outbox) = table.outbox(peer) {
-            outbox.peer_came();
-        }
+        let subscriber = self.subscriptions.write().refresh(peer, now);
+        subscriber.ok_or(Refusal::NotFound)?.peer_came();
         Ok(())
     }
 
-    fn subscribe(
+    async fn subscribe(
         self: &Arc<Self>,
-        peer: PeerId,
+        turn: Turn,
+        asker: Asker,
         request: &SubscribeRequest,
-        now: Instant,
     ) -> Result<(), Refusal> {
         let pubsub_topic = self.check_topics(request)?;
         // Of other topics nothing would ever come, and the client would not learn why.
         check_pubsub_topic(pubsub_topic, &self.rules)
             .map_err(|invalid| Refusal::Wrong(invalid.to_string()))?;
-        let mut table = self.table.write();
-        let subscribed = table.subscribe(peer, pubsub_topic, &request.content_topics, now);
-        let subscribed = subscribed.map_err(|full| Refusal::Full(full.to_string()))?;
-        if let Some(outbox) = table.outbox(peer) {
-            outbox.peer_came();
+        let wanted = criteria_of(pubsub_topic, &request.content_topics);
+        let known = self.subscriptions.write().add(asker.peer, &wanted, asker.now)?;
+        if let Some(subscriber) = known {
+            subscriber.peer_came();
+            self.show();
+            self.table.note_criteria(&subscriber).await;
+            return Ok(());
         }
-        self.show(&table);
-        drop(table);
-        if let Some(replaced) = subscribed.replaced {
+        // In a task of its own: a session that is being opened is entered or closed, also when the client gives up.
+        let shared = self.clone();
+        let entering = self.runtime.spawn(async move {
+            let entered = shared.enter(asker, wanted).await;
+            drop(turn);
+            entered
+        });
+        entering.await.unwrap_or_else(|_| Err(Refusal::Full("the server was interrupted".to_owned())))
+    }
+
+    /// Opens the session of a new subscriber and enters it. It has its turn.
+    async fn enter(self: &Arc<Self>, asker: Asker, wanted: Vec<Interest>) -> Result<(), Refusal> {
+        let Asker { peer, was_there, now } = asker;
+        // Before a session is opened for nothing; there may be less room afterwards.
+        self.subscriptions.read().check_newcomer(&wanted)?;
+        let id = self.table.open(peer, wanted.len(), &*self.opener).await;
+        let entered = self.subscriptions.write().enter(id, peer, &wanted, now);
+        let Entered { subscriber, replaced } = match entered {
+            Ok(entered) => entered,
+            Err(full) => {
+                self.table.close_unused(id).await;
+                return Err(full.into());
+            }
+        };
+        self.show();
+        if let Some(replaced) = replaced {
             self.dismiss(&replaced, Removed::Replaced);
         }
-        if let Some(outbox) = subscribed.new {
-            let way = Way::new(peer, self.opener.clone(), self.config.push_timeout);
-            self.runtime.spawn(Pusher::new(self, outbox, way).run());
+        // The news that it went away meanwhile found no subscriber.
+        if was_there && !self.opener.reaches(peer) {
+            self.metrics.pushed(Pushed::Away, subscriber.peer_left());
         }
+        let way = Way::new(peer, self.opener.clone(), self.config.push_timeout);
+        self.runtime.spawn(Pusher::new(self, subscriber, way).run());
         Ok(())
     }
 
-    fn unsubscribe(&self, peer: PeerId, request: &SubscribeRequest, now: Instant) -> Result<(), Refusal> {
+    async fn unsubscribe(
+        &self,
+        peer: PeerId,
+        request: &SubscribeRequest,
+        now: Instant,
+    ) -> Result<(), Refusal> {
         let pubsub_topic = self.check_topics(request)?;
-        let mut table = self.table.write();
-        let unsubscribed = table.unsubscribe(peer, pubsub_topic, &request.content_topics, now);
-        self.show(&table);
-        drop(table);
-        if let Some(outbox) = unsubscribed.ok_or(Refusal::NotFound)? {
-            self.dismiss(&outbox, Removed::Unsubscribed);
+        let unwanted = criteria_of(pubsub_topic, &request.content_topics);
+        let cut = self.subscriptions.write().cut(peer, &unwanted, now);
+        let (subscriber, is_over) = cut.ok_or(Refusal::NotFound)?;
+        self.show();
+        if is_over {
+            self.dismiss(&subscriber, Removed::Unsubscribed);
+        } else {
+            self.table.note_criteria(&subscriber).await;
         }
         Ok(())
     }
 
     fn unsubscribe_all(&self, peer: PeerId) -> Result<(), Refusal> {
-        let removed = self.table.write().remove(peer);
-        let outbox = removed.ok_or(Refusal::NotFound)?;
-        self.dismiss(&outbox, Removed::Unsubscribed);
+        let removed = self.subscriptions.write().remove(peer);
+        self.dismiss(&removed.ok_or(Refusal::NotFound)?, Removed::Unsubscribed);
         Ok(())
     }
 
@@ -341,30 +376,9 @@ impl Shared {
         Ok(pubsub_topic)
     }
 
-    /// Queues a message for those who want it.
-    fn deliver(&self, arrival: &Arrival, now: Instant) {
-        let table = self.table.read();
-        let Some(outboxes) = table.wanting(&arrival.pubsub_topic, &arrival.content_topic) else { return };
-        // nwaku's rule: a message that comes by relay and by lightpush, or twice by one of them, is pushed once.
-        if !self.recent.lock().note(arrival, now) {
-            return;
-        }
-        let Some(frame) = self.room.frame(arrival) else {
-            return self.metrics.pushed(Pushed::Dropped, outboxes.len());
-        };
-        for outbox in outboxes.values() {
-            match outbox.offer(&frame) {
-                Offered::Queued => {}
-                Offered::NoRoom => self.metrics.pushed(Pushed::Dropped, 1),
-                Offered::Away => self.metrics.pushed(Pushed::Away, 1),
-            }
-        }
-    }
-
-    /// Removes subscriptions that have expired, one by one: relay waits for the table, and to take all topics of many
-    /// subscribers out of it takes long.
+    /// Removes subscriptions that have expired, one by one: to take all topics of many subscribers out of the hub takes long.
     async fn sweep(&self, now: Instant) {
-        let expired = self.table.read().expired(now);
+        let expired = self.subscriptions.read().expired(now);
         for peer in expired {
             self.drop_expired(peer, now);
             yield_now().await;
@@ -373,46 +387,56 @@ impl Shared {
 
     /// The sweeper may be late: a subscription that has expired is not found any more.
     fn drop_expired(&self, peer: PeerId, now: Instant) {
-        let expired = self.table.write().expire(peer, now);
-        if let Some(outbox) = expired {
-            self.dismiss(&outbox, Removed::Expired);
+        let expired = self.subscriptions.write().expire(peer, now);
+        if let Some(subscriber) = expired {
+            self.dismiss(&subscriber, Removed::Expired);
         }
     }
 
-    /// Removes a subscriber to whom nothing can be pushed, unless it has subscribed anew meanwhile.
-    fn give_up(&self, outbox: &Arc<Outbox>) {
-        let mut table = self.table.write();
-        if table.outbox(outbox.peer).is_some_and(|present| present.number == outbox.number) {
-            table.remove(outbox.peer);
-            drop(table);
-            self.dismiss(outbox, Removed::Failed);
+    /// Removes a subscriber to whom nothing can be pushed, or whose session has ended, unless it was removed already.
+    fn give_up(&self, subscriber: &Arc<Subscriber>, reason: Removed) {
+        let mut subscriptions = self.subscriptions.write();
+        let is_present =
+            subscriptions.get(subscriber.peer).is_some_and(|present| Arc::ptr_eq(present, subscriber));
+        if is_present {
+            subscriptions.remove(subscriber.peer);
+            drop(subscriptions);
+            self.dismiss(subscriber, reason);
         }
     }
 
-    /// Takes leave of a subscriber that was taken out of the table.
-    fn dismiss(&self, outbox: &Outbox, reason: Removed) {
-        debug!(peer = %outbox.peer, ?reason, "a filter subscriber was removed");
-        self.metrics.pushed(Pushed::Dropped, outbox.close());
+    /// Takes leave of a subscriber that was removed.
+    fn dismiss(&self, subscriber: &Arc<Subscriber>, reason: Removed) {
+        debug!(peer = %subscriber.peer, ?reason, "a filter subscriber was removed");
+        self.metrics.pushed(Pushed::Dropped, subscriber.seat.leave());
         self.metrics.removed(reason);
-        self.show(&self.table.read());
+        self.show();
+        if let Some(why) = reason.ended() {
+            self.table.close(subscriber, why);
+        }
     }
 
-    fn show(&self, table: &Subscriptions) {
-        self.metrics.subscribers.set(table.subscribers() as i64);
-        self.metrics.criteria.set(table.criteria() as i64);
+    fn show(&self) {
+        let subscriptions = self.subscriptions.read();
+        self.metrics.subscribers.set(subscriptions.subscribers() as i64);
+        self.metrics.criteria.set(subscriptions.criteria() as i64);
+    }
+
+    fn subscriber(&self, peer: PeerId) -> Option<Arc<Subscriber>> {
+        self.subscriptions.read().get(peer).cloned()
     }
 
     /// A subscriber that goes away keeps its subscription until it expires, so that it finds it when it comes back soon.
     fn note_event(&self, event: &NodeEvent) {
         match event {
             NodeEvent::Connected { peer, .. } => {
-                if let Some(outbox) = self.table.read().outbox(*peer) {
-                    outbox.peer_came();
+                if let Some(subscriber) = self.subscriber(*peer) {
+                    subscriber.peer_came();
                 }
             }
             NodeEvent::Gone { peer } => {
-                if let Some(outbox) = self.table.read().outbox(*peer) {
-                    self.metrics.pushed(Pushed::Away, outbox.peer_left());
+                if let Some(subscriber) = self.subscriber(*peer) {
+                    self.metrics.pushed(Pushed::Away, subscriber.peer_left());
                 }
             }
             NodeEvent::Identified { .. } => {}
@@ -421,11 +445,10 @@ impl Shared {
 
     /// Events were missed: looks at every subscriber.
     fn look_at_all(&self) {
-        let table = self.table.read();
-        for outbox in table.outboxes() {
-            match (self.opener.reaches(outbox.peer), outbox.is_away()) {
-                (true, true) => outbox.peer_came(),
-                (false, false) => self.metrics.pushed(Pushed::Away, outbox.peer_left()),
+        for subscriber in self.subscriptions.read().iter() {
+            match (self.opener.reaches(subscriber.peer), subscriber.is_away()) {
+                (true, true) => subscriber.peer_came(),
+                (false, false) => self.metrics.pushed(Pushed::Away, subscriber.peer_left()),
                 _ => {}
             }
         }

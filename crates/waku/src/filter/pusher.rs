@@ -3,54 +3,64 @@ use std::{
     time::Duration,
 };
 
+use restante_sessions::hub::{Event, Next};
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::debug;
 
 use super::{
     Shared,
-    metrics::Pushed,
-    outbox::{Frame, Next, Outbox},
+    metrics::{Pushed, Removed},
+    subscriber::{Subscriber, Task},
     way::{Fates, PushError, Way},
 };
 
 /// How long a pusher rests after a failure: a peer that is gone is known to be by then, and is not blamed.
 pub(super) const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Pushes what is in a subscriber's queue until the subscriber is removed, and removes it when too many pushes fail.
+/// Pushes what is in a subscriber's queue until the subscriber is removed, and removes it when too many pushes fail or its
+/// session has ended.
 pub(super) struct Pusher {
     shared: Weak<Shared>,
-    outbox: Arc<Outbox>,
+    subscriber: Arc<Subscriber>,
     way: Way,
 }
 
 impl Pusher {
-    pub(super) fn new(shared: &Arc<Shared>, outbox: Arc<Outbox>, way: Way) -> Self {
-        Self { shared: Arc::downgrade(shared), outbox, way }
+    pub(super) fn new(shared: &Arc<Shared>, subscriber: Arc<Subscriber>, way: Way) -> Self {
+        Self { shared: Arc::downgrade(shared), subscriber, way }
     }
 
     pub(super) async fn run(mut self) {
         loop {
-            let next = match self.way.settles_at() {
-                Some(at) => timeout_at(at, self.outbox.next()).await,
-                None => Ok(self.outbox.next().await),
+            let task = match self.way.settles_at() {
+                Some(at) => timeout_at(at, self.subscriber.next()).await,
+                None => Ok(self.subscriber.next().await),
             };
             let mut pushed = Ok(());
-            match next {
+            match task {
                 Err(_) => self.way.settle(Instant::now()),
-                Ok(Some(Next::Forget)) => self.forget(),
-                Ok(Some(Next::Push(batch))) => pushed = self.push(&batch).await,
-                Ok(None) => return self.forget(),
+                Ok(Task::Forget) => self.forget(),
+                Ok(Task::Serve(Next::Events(batch))) => pushed = self.push(&batch).await,
+                // It was removed, or its session was ended by others: then it is removed now.
+                Ok(Task::Serve(Next::Ended(_))) => return self.end(Removed::Closed),
             }
             if !self.goes_on_after(pushed).await {
-                return self.forget();
+                return self.end(Removed::Failed);
             }
         }
     }
 
+    fn end(&mut self, reason: Removed) {
+        self.forget();
+        if let Some(shared) = self.shared.upgrade() {
+            shared.give_up(&self.subscriber, reason);
+        }
+    }
+
     /// Pushes a batch. A failed one is not tried again: its messages are in the archive, and newer ones wait.
-    async fn push(&mut self, batch: &[Arc<Frame>]) -> Result<(), PushError> {
+    async fn push(&mut self, batch: &[Arc<Event>]) -> Result<(), PushError> {
         let pushed = self.way.push(batch).await;
-        self.outbox.release(batch);
+        self.subscriber.seat.release(batch);
         pushed
     }
 
@@ -64,18 +74,18 @@ impl Pusher {
         let Some(shared) = self.shared.upgrade() else { return false };
         self.count(&shared, fates);
         if fates.sent > 0 {
-            self.outbox.succeeded();
+            self.subscriber.succeeded();
         }
         if !is_failure {
             return true;
         }
-        let failures = self.outbox.failed();
-        debug!(peer = %self.outbox.peer, error = ?pushed.err(), failures, "a push failed");
+        let failures = self.subscriber.failed();
+        debug!(peer = %self.subscriber.peer, error = ?pushed.err(), failures, "a push failed");
         failures < shared.config.failures_max
     }
 
     fn count(&self, shared: &Shared, fates: Fates) {
-        let lost = if self.outbox.is_away() { Pushed::Away } else { Pushed::Failed };
+        let lost = if self.subscriber.is_away() { Pushed::Away } else { Pushed::Failed };
         shared.metrics.pushed(Pushed::Sent, fates.sent);
         shared.metrics.pushed(lost, fates.failed);
     }
@@ -94,11 +104,8 @@ impl Drop for Pusher {
     /// However a pusher ends, also by a panic, no subscriber stays in the table to whom nothing is pushed any more: it learns
     /// that from its next ping, and subscribes anew.
     fn drop(&mut self) {
-        if self.outbox.is_closed() {
-            return;
-        }
         if let Some(shared) = self.shared.upgrade() {
-            shared.give_up(&self.outbox);
+            shared.give_up(&self.subscriber, Removed::Failed);
         }
     }
 }

@@ -1,21 +1,20 @@
-//! Who wants what: a table of subscribers, and an index from topics to those who want them.
+//! Who has subscribed to what, and until when. Who wants a message is the hub's business.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
 
 use libp2p::PeerId;
+use restante_sessions::{
+    SessionId,
+    hub::{Hub, HubFull, INTEREST_BYTES, Interest, Losses, Overflow, SeatConfig, TopicMatch},
+};
 use tokio::time::Instant;
 
-use super::{
-    FilterConfig,
-    outbox::{Outbox, Room},
-};
+use super::{FilterConfig, subscriber::Subscriber};
 
-/// What a criterion takes beside its topics: an entry in its subscriber's set and one in the index.
-const CRITERION_BYTES: usize = 320;
 /// One subscriber's criteria take at most this part of the bytes for all.
 const SUBSCRIBER_SHARE: usize = 64;
 
@@ -39,136 +38,125 @@ pub struct Subscription {
 
 /// Why somebody can't subscribe, or not to more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Full {
+pub(super) enum Full {
     #[error("no more than {0} subscribers are served: try another node")]
     Subscribers(usize),
     #[error("a subscriber may have no more than {0} pairs of pubsub and content topic")]
     Criteria(usize),
     #[error(
-        "a subscriber's topics may take no more than {0} bytes, with {CRITERION_BYTES} bytes for each of them"
+        "a subscriber's topics may take no more than {0} bytes, with {INTEREST_BYTES} bytes for each of them"
     )]
     SubscriberBytes(usize),
     #[error("the topics of all subscribers take too much memory: try another node")]
     Bytes,
 }
 
-/// By pubsub topic and content topic: who wants such messages. Subscribers are told apart by the numbers of their outboxes,
-/// because a peer id as a key would take ten times the room.
-type Index = HashMap<Arc<str>, HashMap<Arc<str>, HashMap<u64, Arc<Outbox>>>>;
-
-/// The table.
-pub(crate) struct Subscriptions {
-    subscribers: HashMap<PeerId, Subscriber>,
-    index: Index,
-    criteria: usize,
-    bytes: usize,
-    /// Subscribers up to now.
-    numbers: u64,
-    config: FilterConfig,
-    room: Arc<Room>,
+impl From<HubFull> for Full {
+    /// Live streams share the hub with the filter, so its own bounds may be reached first.
+    fn from(full: HubFull) -> Self {
+        match full {
+            HubFull::Seats(max) => Self::Subscribers(max),
+            HubFull::Interests(max) => Self::Criteria(max),
+            HubFull::SeatBytes(max) => Self::SubscriberBytes(max),
+            HubFull::Bytes => Self::Bytes,
+        }
+    }
 }
 
-struct Subscriber {
-    outbox: Arc<Outbox>,
-    criteria: HashSet<Criterion>,
+/// The table.
+pub(super) struct Subscriptions {
+    rows: HashMap<PeerId, Row>,
+    criteria: usize,
+    bytes: usize,
+    config: FilterConfig,
+    hub: Hub,
+    losses: Arc<Losses>,
+}
+
+struct Row {
+    subscriber: Arc<Subscriber>,
     bytes: usize,
     expires: Instant,
 }
 
-/// What subscribing has changed.
-pub(crate) struct Subscribed {
-    /// The subscriber, if it is a new one.
-    pub(crate) new: Option<Arc<Outbox>>,
+/// A subscriber that is new in the table.
+pub(super) struct Entered {
+    pub(super) subscriber: Arc<Subscriber>,
     /// Who had to go to make room.
-    pub(crate) replaced: Option<Arc<Outbox>>,
+    pub(super) replaced: Option<Arc<Subscriber>>,
+}
+
+/// The criteria of a request, each once, in order.
+pub(super) fn criteria_of(pubsub_topic: &str, content_topics: &[String]) -> Vec<Interest> {
+    let channel: Arc<str> = pubsub_topic.into();
+    let distinct: BTreeSet<&str> = content_topics.iter().map(String::as_str).collect();
+    let interest =
+        |topic: &str| Interest { channel: Some(channel.clone()), topics: TopicMatch::Exact(topic.into()) };
+    distinct.into_iter().map(interest).collect()
 }
 
 impl Subscriptions {
-    pub(crate) fn new(config: FilterConfig, room: Arc<Room>) -> Self {
-        let (subscribers, index) = (HashMap::new(), HashMap::new());
-        Self { subscribers, index, criteria: 0, bytes: 0, numbers: 0, config, room }
+    pub(super) fn new(config: FilterConfig, hub: Hub, losses: Arc<Losses>) -> Self {
+        Self { rows: HashMap::new(), criteria: 0, bytes: 0, config, hub, losses }
     }
 
-    pub(crate) fn subscribers(&self) -> usize {
-        self.subscribers.len()
+    pub(super) fn subscribers(&self) -> usize {
+        self.rows.len()
     }
 
-    pub(crate) fn criteria(&self) -> usize {
+    pub(super) fn criteria(&self) -> usize {
         self.criteria
     }
 
-    /// Those who want messages of a content topic on a pubsub topic.
-    pub(crate) fn wanting(
-        &self,
-        pubsub_topic: &str,
-        content_topic: &str,
-    ) -> Option<&HashMap<u64, Arc<Outbox>>> {
-        self.index.get(pubsub_topic)?.get(content_topic)
+    pub(super) fn get(&self, peer: PeerId) -> Option<&Arc<Subscriber>> {
+        self.rows.get(&peer).map(|row| &row.subscriber)
     }
 
-    /// A subscriber's queue.
-    pub(crate) fn outbox(&self, peer: PeerId) -> Option<&Arc<Outbox>> {
-        self.subscribers.get(&peer).map(|subscriber| &subscriber.outbox)
-    }
-
-    pub(crate) fn outboxes(&self) -> impl Iterator<Item = &Arc<Outbox>> {
-        self.subscribers.values().map(|subscriber| &subscriber.outbox)
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Subscriber>> {
+        self.rows.values().map(|row| &row.subscriber)
     }
 
     fn ttl(&self) -> Duration {
         Duration::from_secs(self.config.ttl_seconds)
     }
 
-    /// Adds content topics to what a peer wants, all of them or none, and keeps its subscription alive.
-    pub(crate) fn subscribe(
+    /// Adds to what a subscriber wants, all of it or nothing, and keeps its subscription alive. Returns `None` when the peer
+    /// is no subscriber yet.
+    pub(super) fn add(
         &mut self,
         peer: PeerId,
-        pubsub_topic: &str,
-        content_topics: &[String],
+        wanted: &[Interest],
         now: Instant,
-    ) -> Result<Subscribed, Full> {
-        let wanted = self.criteria_of(pubsub_topic, content_topics);
-        let (fresh, bytes) = self.check_limits(peer, wanted)?;
-        let replaced = self.make_room_for(peer)?;
-        let new = self.enter(peer, now);
+    ) -> Result<Option<Arc<Subscriber>>, Full> {
+        let Some(row) = self.rows.get(&peer) else { return Ok(None) };
+        let seat = &row.subscriber.seat;
+        let fresh: Vec<Interest> = wanted.iter().filter(|one| !seat.wants(one)).cloned().collect();
+        let bytes = self.check_limits(seat.interest_count(), row.bytes, &fresh)?;
+        seat.want(&fresh)?;
         let expires = now + self.ttl();
-        if let Some(subscriber) = self.subscribers.get_mut(&peer) {
-            for criterion in fresh {
-                add(&mut self.index, &criterion, &subscriber.outbox);
-                subscriber.criteria.insert(criterion);
-                self.criteria += 1;
-            }
-            subscriber.expires = expires;
-            subscriber.bytes += bytes;
-            self.bytes += bytes;
+        self.criteria += fresh.len();
+        self.bytes += bytes;
+        let row = self.rows.get_mut(&peer);
+        Ok(row.map(|row| {
+            row.bytes += bytes;
+            row.expires = expires;
+            row.subscriber.clone()
+        }))
+    }
+
+    /// Whether a peer could subscribe to this that has not subscribed to anything.
+    pub(super) fn check_newcomer(&self, wanted: &[Interest]) -> Result<(), Full> {
+        self.check_limits(0, 0, wanted)?;
+        let is_full = self.rows.len() >= self.config.subscribers_max;
+        if is_full && self.longest_away().is_none() {
+            return Err(Full::Subscribers(self.config.subscribers_max));
         }
-        Ok(Subscribed { new, replaced })
+        Ok(())
     }
 
-    /// The criteria of a request, each once. Topics that are known already are shared.
-    fn criteria_of(&self, pubsub_topic: &str, content_topics: &[String]) -> HashSet<Criterion> {
-        let known = self.index.get_key_value(pubsub_topic);
-        let pubsub_topic = known.map_or_else(|| Arc::from(pubsub_topic), |(topic, _)| topic.clone());
-        let shared = |topic: &str| known.and_then(|(_, by_content)| by_content.get_key_value(topic));
-        let content_topics = content_topics
-            .iter()
-            .map(|topic| shared(topic).map_or_else(|| Arc::from(&**topic), |(topic, _)| topic.clone()));
-        content_topics
-            .map(|content_topic| Criterion { pubsub_topic: pubsub_topic.clone(), content_topic })
-            .collect()
-    }
-
-    /// Those criteria that the peer does not have yet, and their bytes.
-    fn check_limits(
-        &self,
-        peer: PeerId,
-        wanted: HashSet<Criterion>,
-    ) -> Result<(Vec<Criterion>, usize), Full> {
-        let subscriber = self.subscribers.get(&peer);
-        let has = |criterion: &Criterion| subscriber.is_some_and(|it| it.criteria.contains(criterion));
-        let fresh: Vec<Criterion> = wanted.into_iter().filter(|criterion| !has(criterion)).collect();
-        let bytes: usize = fresh.iter().map(bytes_of).sum();
-        let (had, had_bytes) = subscriber.map_or((0, 0), |it| (it.criteria.len(), it.bytes));
+    /// The bytes of criteria that are added, if there is room for them.
+    fn check_limits(&self, had: usize, had_bytes: usize, fresh: &[Interest]) -> Result<usize, Full> {
+        let bytes: usize = fresh.iter().map(Interest::bytes).sum();
         let bytes_max = self.config.criteria_bytes_max / SUBSCRIBER_SHARE;
         if had + fresh.len() > self.config.criteria_per_peer_max {
             return Err(Full::Criteria(self.config.criteria_per_peer_max));
@@ -179,131 +167,123 @@ impl Subscriptions {
         if self.bytes + bytes > self.config.criteria_bytes_max {
             return Err(Full::Bytes);
         }
-        Ok((fresh, bytes))
+        Ok(bytes)
+    }
+
+    /// Enters a peer that is not in the table yet. Its session was opened; from now on what it wants is queued for it.
+    pub(super) fn enter(
+        &mut self,
+        id: SessionId,
+        peer: PeerId,
+        wanted: &[Interest],
+        now: Instant,
+    ) -> Result<Entered, Full> {
+        self.check_newcomer(wanted)?;
+        let seat = self.hub.join_counting(id, self.seat_config(), self.losses.clone())?;
+        seat.want(wanted)?;
+        let replaced = self.make_room();
+        let subscriber = Arc::new(Subscriber::new(peer, seat));
+        let bytes: usize = wanted.iter().map(Interest::bytes).sum();
+        let row = Row { subscriber: subscriber.clone(), bytes, expires: now + self.ttl() };
+        self.rows.insert(peer, row);
+        self.criteria += wanted.len();
+        self.bytes += bytes;
+        Ok(Entered { subscriber, replaced })
+    }
+
+    fn seat_config(&self) -> SeatConfig {
+        SeatConfig {
+            events_max: self.config.queue_messages_max,
+            bytes_max: self.config.queue_bytes_max,
+            interests_max: self.config.criteria_per_peer_max,
+            overflow: Overflow::Drop,
+        }
     }
 
     /// In a full table a newcomer takes the place of the one who is away and was heard of least lately.
-    fn make_room_for(&mut self, peer: PeerId) -> Result<Option<Arc<Outbox>>, Full> {
-        let is_full = self.subscribers.len() >= self.config.subscribers_max;
-        if !is_full || self.subscribers.contains_key(&peer) {
-            return Ok(None);
-        }
-        let away = self.subscribers.iter().filter(|(_, subscriber)| subscriber.outbox.is_away());
-        let longest = away.min_by_key(|(_, subscriber)| subscriber.expires).map(|(peer, _)| *peer);
-        let replaced = longest.and_then(|peer| self.remove(peer));
-        replaced.map(Some).ok_or(Full::Subscribers(self.config.subscribers_max))
-    }
-
-    fn enter(&mut self, peer: PeerId, now: Instant) -> Option<Arc<Outbox>> {
-        if self.subscribers.contains_key(&peer) {
+    fn make_room(&mut self) -> Option<Arc<Subscriber>> {
+        if self.rows.len() < self.config.subscribers_max {
             return None;
         }
-        self.numbers += 1;
-        let outbox = Outbox::new(peer, self.numbers, &self.config, self.room.clone());
-        let subscriber = Subscriber {
-            outbox: outbox.clone(),
-            criteria: HashSet::new(),
-            bytes: 0,
-            expires: now + self.ttl(),
-        };
-        self.subscribers.insert(peer, subscriber);
-        Some(outbox)
+        self.longest_away().and_then(|peer| self.remove(peer))
     }
 
-    /// Takes content topics from what a peer wants, and keeps the rest of its subscription alive. Returns `None` when it
-    /// wanted none of them, else the subscriber if nothing is left that it wants.
-    pub(crate) fn unsubscribe(
+    fn longest_away(&self) -> Option<PeerId> {
+        let away = self.rows.iter().filter(|(_, row)| row.subscriber.is_away());
+        away.min_by_key(|(_, row)| row.expires).map(|(peer, _)| *peer)
+    }
+
+    /// Takes from what a peer wants, and keeps the rest of its subscription alive. Returns `None` when it wanted none of it,
+    /// else the subscriber, and whether nothing is left that it wants: then it was removed.
+    pub(super) fn cut(
         &mut self,
         peer: PeerId,
-        pubsub_topic: &str,
-        content_topics: &[String],
+        unwanted: &[Interest],
         now: Instant,
-    ) -> Option<Option<Arc<Outbox>>> {
-        let unwanted = self.criteria_of(pubsub_topic, content_topics);
+    ) -> Option<(Arc<Subscriber>, bool)> {
         let expires = now + self.ttl();
-        let subscriber = self.subscribers.get_mut(&peer)?;
-        let before = subscriber.criteria.len();
-        for criterion in unwanted {
-            if subscriber.criteria.remove(&criterion) {
-                cut(&mut self.index, &criterion, subscriber.outbox.number);
-                subscriber.bytes -= bytes_of(&criterion);
-                self.bytes -= bytes_of(&criterion);
-                self.criteria -= 1;
-            }
-        }
-        let (after, is_refreshed) = (subscriber.criteria.len(), subscriber.criteria.len() < before);
-        if !is_refreshed {
+        let row = self.rows.get_mut(&peer)?;
+        let subscriber = row.subscriber.clone();
+        let gone: Vec<Interest> = unwanted.iter().filter(|one| subscriber.seat.wants(one)).cloned().collect();
+        if gone.is_empty() {
             return None;
         }
-        subscriber.expires = expires;
-        if after > 0 {
-            return Some(None);
+        subscriber.seat.unwant(&gone);
+        let bytes: usize = gone.iter().map(Interest::bytes).sum();
+        row.bytes -= bytes;
+        row.expires = expires;
+        self.bytes -= bytes;
+        self.criteria -= gone.len();
+        let is_over = subscriber.seat.interest_count() == 0;
+        if is_over {
+            self.remove(peer);
         }
-        Some(self.remove(peer))
+        Some((subscriber, is_over))
     }
 
-    /// Keeps a peer's subscription alive; false when there is none.
-    pub(crate) fn refresh(&mut self, peer: PeerId, now: Instant) -> bool {
+    /// Keeps a peer's subscription alive.
+    pub(super) fn refresh(&mut self, peer: PeerId, now: Instant) -> Option<Arc<Subscriber>> {
         let expires = now + self.ttl();
-        let Some(subscriber) = self.subscribers.get_mut(&peer) else { return false };
-        subscriber.expires = expires;
-        true
+        let row = self.rows.get_mut(&peer)?;
+        row.expires = expires;
+        Some(row.subscriber.clone())
     }
 
-    /// Removes a subscriber.
-    pub(crate) fn remove(&mut self, peer: PeerId) -> Option<Arc<Outbox>> {
-        let subscriber = self.subscribers.remove(&peer)?;
-        for criterion in &subscriber.criteria {
-            cut(&mut self.index, criterion, subscriber.outbox.number);
-        }
-        self.criteria -= subscriber.criteria.len();
-        self.bytes -= subscriber.bytes;
-        Some(subscriber.outbox)
+    /// Removes a subscriber. Whoever does so takes leave of it.
+    pub(super) fn remove(&mut self, peer: PeerId) -> Option<Arc<Subscriber>> {
+        let Row { subscriber, bytes, .. } = self.rows.remove(&peer)?;
+        self.criteria -= subscriber.seat.interest_count();
+        self.bytes -= bytes;
+        Some(subscriber)
     }
 
     /// Those who were not heard of for too long.
-    pub(crate) fn expired(&self, now: Instant) -> Vec<PeerId> {
-        let expired = self.subscribers.iter().filter(|(_, subscriber)| subscriber.expires <= now);
+    pub(super) fn expired(&self, now: Instant) -> Vec<PeerId> {
+        let expired = self.rows.iter().filter(|(_, row)| row.expires <= now);
         expired.map(|(peer, _)| *peer).collect()
     }
 
     /// Removes a subscriber if it was not heard of for too long.
-    pub(crate) fn expire(&mut self, peer: PeerId, now: Instant) -> Option<Arc<Outbox>> {
-        let is_expired = self.subscribers.get(&peer).is_some_and(|subscriber| subscriber.expires <= now);
+    pub(super) fn expire(&mut self, peer: PeerId, now: Instant) -> Option<Arc<Subscriber>> {
+        let is_expired = self.rows.get(&peer).is_some_and(|row| row.expires <= now);
         if is_expired { self.remove(peer) } else { None }
     }
 
     /// All subscribers, in no order: sorting many would hold up those who wait for the table.
-    pub(crate) fn all(&self) -> Vec<Subscription> {
-        let all = self.subscribers.iter().map(|(peer, subscriber)| Subscription {
-            peer: *peer,
-            criteria: subscriber.criteria.iter().cloned().collect(),
-        });
-        all.collect()
+    pub(super) fn all(&self) -> Vec<Subscription> {
+        self.iter().map(|subscriber| subscription_of(subscriber)).collect()
     }
 }
 
-fn bytes_of(criterion: &Criterion) -> usize {
-    criterion.pubsub_topic.len() + criterion.content_topic.len() + CRITERION_BYTES
-}
-
-fn add(index: &mut Index, criterion: &Criterion, outbox: &Arc<Outbox>) {
-    let by_content = index.entry(criterion.pubsub_topic.clone()).or_default();
-    by_content.entry(criterion.content_topic.clone()).or_default().insert(outbox.number, outbox.clone());
-}
-
-/// Leaves nothing empty behind.
-fn cut(index: &mut Index, criterion: &Criterion, number: u64) {
-    let Some(by_content) = index.get_mut(&criterion.pubsub_topic) else { return };
-    if let Some(outboxes) = by_content.get_mut(&criterion.content_topic) {
-        outboxes.remove(&number);
-        if outboxes.is_empty() {
-            by_content.remove(&criterion.content_topic);
+fn subscription_of(subscriber: &Subscriber) -> Subscription {
+    let criterion = |interest: Interest| match (interest.channel, interest.topics) {
+        (Some(pubsub_topic), TopicMatch::Exact(content_topic)) => {
+            Some(Criterion { pubsub_topic, content_topic })
         }
-    }
-    if by_content.is_empty() {
-        index.remove(&criterion.pubsub_topic);
-    }
+        _ => None, // the filter asks for nothing else
+    };
+    let criteria = subscriber.seat.interests().into_iter().filter_map(criterion).collect();
+    Subscription { peer: subscriber.peer, criteria }
 }
 
 #[cfg(test)]

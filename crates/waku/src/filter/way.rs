@@ -10,15 +10,25 @@
 //! when its stream was closed in order or stayed open, and lost when its stream broke: so do those of a peer that doesn't
 //! speak the protocol.
 
-use std::{collections::VecDeque, io, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures_util::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, FutureExt, future::join_all};
-use libp2p::PeerId;
-use restante_waku_wire::rpc::filter;
+use libp2p::{Multiaddr, PeerId, multiaddr::Protocol};
+use restante_sessions::hub::{Event, Form};
+use restante_waku_wire::rpc::{
+    self,
+    filter::{self, MessagePush},
+};
 use tokio::time::{Instant, error::Elapsed, timeout, timeout_at};
 
-use super::outbox::Frame;
 use crate::node::{Node, OpenError};
 
 /// How long a stream must stay open behind its message until it is taken for one that is read on: above a round trip
@@ -42,6 +52,9 @@ pub(crate) trait Opener: Send + Sync + 'static {
 
     /// Whether the peer is connected.
     fn reaches(&self, peer: PeerId) -> bool;
+
+    /// From where the peer is connected, if that is known.
+    fn address(&self, peer: PeerId) -> Option<SocketAddr>;
 }
 
 #[async_trait]
@@ -54,6 +67,35 @@ impl Opener for Node {
     fn reaches(&self, peer: PeerId) -> bool {
         self.is_connected(peer)
     }
+
+    fn address(&self, peer: PeerId) -> Option<SocketAddr> {
+        socket_address(&self.peer(peer)?.address)
+    }
+}
+
+/// The IP address and TCP port that a peer's address begins with.
+fn socket_address(address: &Multiaddr) -> Option<SocketAddr> {
+    let mut parts = address.iter();
+    let ip = match parts.next()? {
+        Protocol::Ip4(ip) => IpAddr::V4(ip),
+        Protocol::Ip6(ip) => IpAddr::V6(ip),
+        _ => return None,
+    };
+    match parts.next()? {
+        Protocol::Tcp(port) => Some(SocketAddr::new(ip, port)),
+        _ => None,
+    }
+}
+
+/// A message as it is pushed, a `MessagePush` behind its length: made once for all who want it.
+fn frame_of(event: &Event) -> &Bytes {
+    event.form(Form::Push, |event| {
+        let push = MessagePush {
+            waku_message: Some(event.body.clone()),
+            pubsub_topic: Some(event.channel.to_string()),
+        };
+        rpc::frame(&push).into()
+    })
 }
 
 /// Why messages could not be pushed.
@@ -133,18 +175,18 @@ impl Way {
     }
 
     /// Writes messages in their order. Those that are not written when it fails are lost.
-    pub(crate) async fn push(&mut self, frames: &[Arc<Frame>]) -> Result<(), PushError> {
+    pub(crate) async fn push(&mut self, events: &[Arc<Event>]) -> Result<(), PushError> {
         let mut written = 0;
-        let pushed = self.write_all(frames, &mut written).await;
-        self.fates.failed += frames.len().saturating_sub(written);
+        let pushed = self.write_all(events, &mut written).await;
+        self.fates.failed += events.len().saturating_sub(written);
         pushed
     }
 
-    async fn write_all(&mut self, frames: &[Arc<Frame>], written: &mut usize) -> Result<(), PushError> {
+    async fn write_all(&mut self, events: &[Arc<Event>], written: &mut usize) -> Result<(), PushError> {
         let push_timeout = self.push_timeout;
         loop {
             self.settle(Instant::now());
-            let rest = frames.get(*written..).unwrap_or_default();
+            let rest = events.get(*written..).unwrap_or_default();
             if rest.is_empty() {
                 return Ok(());
             }
@@ -171,14 +213,14 @@ impl Way {
 
     /// Opens a stream for each message at once, and writes one message after the other on those that did open: when some
     /// did not, the last messages are lost, and no others.
-    async fn push_one_each(&mut self, frames: &[Arc<Frame>], written: &mut usize) -> Result<(), PushError> {
-        let opening = frames.iter().map(|_| self.opener.open(self.peer));
+    async fn push_one_each(&mut self, events: &[Arc<Event>], written: &mut usize) -> Result<(), PushError> {
+        let opening = events.iter().map(|_| self.opener.open(self.peer));
         let opened = join_all(opening).await;
-        let mut rest = frames;
+        let mut rest = events;
         let mut result = Ok(());
         for stream in opened {
-            let Some((frame, behind)) = rest.split_first() else { break };
-            match self.push_one(stream, frame).await {
+            let Some((event, behind)) = rest.split_first() else { break };
+            match self.push_one(stream, event).await {
                 Ok(()) => {
                     rest = behind;
                     *written += 1;
@@ -189,9 +231,9 @@ impl Way {
         result
     }
 
-    async fn push_one(&mut self, opened: Opened, frame: &Frame) -> Result<(), PushError> {
+    async fn push_one(&mut self, opened: Opened, event: &Event) -> Result<(), PushError> {
         let mut stream = opened?;
-        write(&mut stream, frame).await?;
+        write(&mut stream, event).await?;
         self.watched.push_back(Watched { stream, until: Instant::now() + WATCHED });
         Ok(())
     }
@@ -252,18 +294,18 @@ fn end_of(stream: &mut Box<dyn PushStream>) -> Option<End> {
 
 async fn write_each(
     stream: &mut Box<dyn PushStream>,
-    frames: &[Arc<Frame>],
+    events: &[Arc<Event>],
     written: &mut usize,
 ) -> io::Result<()> {
-    for frame in frames {
-        write(stream, frame).await?;
+    for event in events {
+        write(stream, event).await?;
         *written += 1;
     }
     Ok(())
 }
 
-async fn write(stream: &mut Box<dyn PushStream>, frame: &Frame) -> io::Result<()> {
-    stream.write_all(frame.bytes()).await?;
+async fn write(stream: &mut Box<dyn PushStream>, event: &Event) -> io::Result<()> {
+    stream.write_all(frame_of(event)).await?;
     stream.flush().await
 }
 

@@ -40,8 +40,8 @@ struct Queue {
     waiting: Mutex<Waiting>,
     /// Something was put in, or the queue was closed.
     changed: Notify,
-    /// The worker has ended.
-    ended: Notify,
+    /// A batch is durable or lost, or the worker has ended.
+    settled: Notify,
     bytes_max: usize,
     metrics: IntakeMetrics,
 }
@@ -50,6 +50,10 @@ struct Queue {
 struct Waiting {
     messages: VecDeque<Message>,
     bytes: usize,
+    /// Messages that were put in up to now.
+    taken: u64,
+    /// Those of them that are durable or lost: the queue keeps their order.
+    settled: u64,
     is_dropping: bool,
     is_closed: bool,
     has_ended: bool,
@@ -61,7 +65,7 @@ impl Handover {
         let queue = Arc::new(Queue {
             waiting: Mutex::default(),
             changed: Notify::new(),
-            ended: Notify::new(),
+            settled: Notify::new(),
             bytes_max: config.bytes_max,
             metrics,
         });
@@ -79,6 +83,7 @@ impl Handover {
         waiting.is_dropping = !has_room;
         if has_room {
             waiting.bytes += size;
+            waiting.taken += 1;
             waiting.messages.push_back(message);
             queue.show(&waiting);
         }
@@ -98,13 +103,13 @@ impl Handover {
     pub(crate) async fn close(&self) {
         self.queue.waiting.lock().is_closed = true;
         self.queue.changed.notify_one();
-        loop {
-            let ended = self.queue.ended.notified();
-            if self.queue.waiting.lock().has_ended {
-                return;
-            }
-            ended.await;
-        }
+        self.queue.until(|waiting| waiting.has_ended).await;
+    }
+
+    /// Waits until the archive has taken what was offered before this call, or it was dropped.
+    pub(crate) async fn settled(&self) {
+        let taken = self.queue.waiting.lock().taken;
+        self.queue.until(|waiting| waiting.settled >= taken || waiting.has_ended).await;
     }
 }
 
@@ -121,6 +126,16 @@ fn size_of(message: &Message) -> usize {
 }
 
 impl Queue {
+    async fn until(&self, holds: impl Fn(&Waiting) -> bool) {
+        loop {
+            let settled = self.settled.notified(); // before the look, so that nothing is missed between
+            if holds(&self.waiting.lock()) {
+                return;
+            }
+            settled.await;
+        }
+    }
+
     /// The next batch; `None` when the queue is closed and empty.
     async fn next_batch(&self) -> Option<Vec<Message>> {
         loop {
@@ -153,7 +168,10 @@ impl Queue {
         let mut waiting = self.waiting.lock();
         let bytes: usize = batch.iter().map(size_of).sum();
         waiting.bytes = waiting.bytes.saturating_sub(bytes);
+        waiting.settled += batch.len() as u64;
         self.show(&waiting);
+        drop(waiting);
+        self.settled.notify_waiters();
     }
 
     fn show(&self, waiting: &Waiting) {
@@ -169,7 +187,7 @@ async fn work(queue: Arc<Queue>, archive: Arc<dyn Archive>) {
         queue.release(&batch);
     }
     queue.waiting.lock().has_ended = true;
-    queue.ended.notify_waiters();
+    queue.settled.notify_waiters();
 }
 
 /// Tries until the archive has the batch, or refuses it for good.

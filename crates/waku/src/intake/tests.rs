@@ -8,11 +8,11 @@ const TOPIC: &str = "/waku/2/rs/42/0";
 
 /// Remembers what it heard.
 #[derive(Default)]
-struct Ear(parking_lot::Mutex<Vec<Arrival>>);
+struct Ear(parking_lot::Mutex<Vec<Arc<Event>>>);
 
 impl Listener for Ear {
-    fn hear(&self, arrival: &Arrival) {
-        self.0.lock().push(arrival.clone());
+    fn hear(&self, event: &Arc<Event>) {
+        self.0.lock().push(event.clone());
     }
 }
 
@@ -24,12 +24,19 @@ struct Way {
 
 impl Way {
     async fn new() -> Self {
+        Self::with_listeners(|_| Vec::new()).await
+    }
+
+    /// A way in that tells others beside the ear.
+    async fn with_listeners(others: impl FnOnce(&Intake) -> Vec<Arc<dyn Listener>>) -> Self {
         let archive = open(Config::new("memory:".parse().unwrap())).await.unwrap().archive;
         let rules = Rules { cluster_id: Some(42), max_message_bytes: 10_000, ..Rules::default() };
         let (clock, config) = (Arc::new(SystemClock), HandoverConfig::default());
         let intake = Intake::new(archive.clone(), clock, rules, config, IntakeMetrics::default());
         let ear = Arc::new(Ear::default());
-        intake.connect(vec![ear.clone()], None);
+        let mut listeners = others(&intake);
+        listeners.push(ear.clone());
+        intake.connect(listeners, None);
         Self { intake, archive, ear }
     }
 
@@ -100,4 +107,64 @@ async fn a_message_goes_on_when_its_client_has_left() {
         tokio::task::yield_now().await;
     }
     assert_eq!((way.heard(), way.archived().await), (1, 1));
+}
+
+/// Looks, whenever it is told of a message, whether the archive is said to have it.
+struct Doubter(Intake, parking_lot::Mutex<Vec<bool>>);
+
+impl Listener for Doubter {
+    fn hear(&self, _: &Arc<Event>) {
+        let is_settled = futures_util::FutureExt::now_or_never(self.0.settled()).is_some();
+        self.1.lock().push(is_settled);
+    }
+}
+
+/// A stream that joined between the two missed the message: it was told too early, and not yet waited for.
+#[tokio::test]
+async fn what_relay_brings_is_waited_for_when_it_is_told() {
+    let mut doubter = None;
+    let way = Way::with_listeners(|intake| {
+        let one = Arc::new(Doubter(intake.clone(), parking_lot::Mutex::default()));
+        doubter = Some(one.clone());
+        vec![one]
+    });
+    let way = way.await;
+    assert_eq!(way.relayed(TOPIC, &message(0)), Verdict::Accept);
+    way.intake.settled().await;
+    assert_eq!(way.archived().await, 1);
+    way.intake.publish(TOPIC, message(1).to_wire()).await.unwrap();
+    assert_eq!(
+        *doubter.unwrap().1.lock(),
+        [false, true],
+        "what clients publish is archived before it is told"
+    );
+}
+
+#[tokio::test]
+async fn the_hub_hands_out_what_is_archived_and_what_is_not_once() {
+    use restante_sessions::{
+        NodeId, SessionId,
+        hub::{Interest, Next, Overflow, SeatConfig, TopicMatch},
+    };
+    let hub = crate::live::alone().await.unwrap().hub;
+    let config = SeatConfig { events_max: 9, bytes_max: 10_000, interests_max: 9, overflow: Overflow::End };
+    let seat = hub.join(SessionId { opened_us: 1, node: NodeId(1), place: 0 }, config).unwrap();
+    let topics = TopicMatch::Exact("/toy/1/chat/proto".into());
+    seat.want(&[Interest { channel: Some(TOPIC.into()), topics }]).unwrap();
+    let way = Way::with_listeners(|_| vec![Arc::new(hub.clone())]).await;
+    let (archived, timeless) = (message(0), WakuMessage { timestamp: None, ..message(0) });
+    for message in [&archived, &timeless, &archived, &timeless] {
+        assert_eq!(way.relayed(TOPIC, message), Verdict::Accept);
+    }
+    let Next::Events(events) = seat.next().await else { panic!("the seat has ended") };
+    let bodies: Vec<&Bytes> = events.iter().map(|event| &event.body).collect();
+    assert_eq!(bodies, [&archived.to_wire(), &timeless.to_wire()]);
+    assert_ne!(events[0].message_hash, events[1].message_hash);
+    assert_eq!((events[0].timestamp.nanos(), events[1].timestamp.nanos()), (archived.timestamp.unwrap(), 0));
+    let ephemeral = WakuMessage { ephemeral: Some(true), payload: "e".into(), ..message(0) };
+    let published = way.intake.publish(TOPIC, ephemeral.to_wire()).await.unwrap();
+    assert!(!published.is_lost, "somebody is there to get it");
+    drop(seat);
+    let ephemeral = WakuMessage { payload: "f".into(), ..ephemeral };
+    assert!(way.intake.publish(TOPIC, ephemeral.to_wire()).await.unwrap().is_lost);
 }

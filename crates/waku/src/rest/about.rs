@@ -4,7 +4,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use axum::{
     extract::State,
-    http::{HeaderValue, StatusCode},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
     response::Response,
 };
 use restante_archive::{Following, Health, Query};
@@ -12,7 +12,7 @@ use restante_core::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::timeout_at;
 
-use super::{App, reply, reply::Refusal};
+use super::{App, console, reply, reply::Refusal};
 use crate::node::Node;
 
 /// The OpenAPI description of every route.
@@ -24,10 +24,15 @@ const DESC_CHARS_MAX: usize = 600;
 const OPENMETRICS: HeaderValue =
     HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
 
-/// `GET /`
-pub(crate) async fn index(State(app): State<Arc<App>>) -> Response {
-    let routes = super::describe_routes(app.rest.config.admin);
-    reply::text(format!("restante {}\n\n{routes}", app.rest.version))
+/// `GET /`: the console for browsers, where there is one, and for others the routes.
+pub(crate) async fn index(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    if app.has_console() && console::is_wanted(&headers) {
+        return console::page(&headers);
+    }
+    let routes = super::describe_routes(app.offer());
+    let mut response = reply::text(format!("restante {}\n\n{routes}", app.rest.version));
+    response.headers_mut().insert(header::VARY, console::VARY);
+    response
 }
 
 /// `GET /health`, with nwaku's words. The store is ready when the archive knows of no problem and answers, and when the
@@ -35,7 +40,8 @@ pub(crate) async fn index(State(app): State<Arc<App>>) -> Response {
 ///
 /// While the archive's engine is away this says 503 although messages are taken, because nobody can be answered what they
 /// are: a proxy shall send queries elsewhere. Whoever asks only whether the process lives asks `GET /version`. A relay
-/// without peers is told, but it is no reason for 503: history is served without them, and a network's first node has none.
+/// without peers is told, but it is no reason for 503: history is served without them, and a network's first node has none. Nor
+/// is a table of sessions whose other nodes are out of reach: this node's sessions go on.
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
     let health = app.rest.upkeep.health();
     let problem = match &health.problem {
@@ -48,7 +54,10 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
         true => json!({"Store": status}),
         false => json!({"Store": status, "desc": desc}),
     };
-    let protocols = std::iter::once(relay_health(&app)).chain([store]).chain(services_health(&app));
+    let protocols = std::iter::once(relay_health(&app))
+        .chain([store])
+        .chain(services_health(&app))
+        .chain([sessions_health(&app)]);
     let told = json!({"nodeHealth": status, "protocolsHealth": protocols.collect::<Vec<Value>>()});
     let mut response = reply::json(told.to_string());
     if problem.is_some() {
@@ -90,6 +99,14 @@ fn services_health(app: &App) -> impl Iterator<Item = Value> {
     })
 }
 
+/// Whether other nodes see this one's sessions, and this one theirs.
+fn sessions_health(app: &App) -> Value {
+    match app.rest.waku.live.nodes.health() {
+        Ok(()) => json!({"Sessions": READY}),
+        Err(error) => json!({"Sessions": NOT_READY, "desc": cut(error.to_string())}),
+    }
+}
+
 /// What the archive does not know of itself: whether it answers.
 async fn probe(app: &App) -> Option<&'static str> {
     let query = Query { limit: 1, bodies: false, ..Query::default() };
@@ -111,7 +128,10 @@ fn describe(problem: Option<&str>, health: &Health) -> String {
     if let Some(following) = &health.following {
         parts.extend(describe_following(following));
     }
-    let text = parts.join("; ");
+    cut(parts.join("; "))
+}
+
+fn cut(text: String) -> String {
     if text.chars().nth(DESC_CHARS_MAX).is_none() {
         return text;
     }

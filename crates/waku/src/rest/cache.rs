@@ -14,14 +14,14 @@ use super::{
     RestConfig, RestMetrics,
     metrics::{CacheMetrics, DropReason},
 };
-use crate::live::{Arrival, Listener};
+use crate::live::{Event, Listener};
 
 /// Subscriptions at once, of all REST clients together: what nwaku lets one filter client have.
 pub(crate) const FEEDS_MAX: usize = 1_000;
 /// What all messages that wait may take. Beyond it the oldest is dropped, whoever was to get it.
 pub(crate) const CACHE_BYTES_MAX: usize = 64 << 20;
-/// What a message that waits takes beside its bytes and topics: its places in the queue and in the order.
-const HELD_BYTES: usize = 256;
+/// What a message that waits takes beside its bytes and topics: itself, and its places in the queue and in the order.
+const HELD_BYTES: usize = 512;
 /// What is fetched at once may take this much, but for a message that is longer alone: the rest waits on.
 const FETCH_BYTES_MAX: usize = 4_000_000;
 /// The longest that these are as JSON: their base64 is a third longer, and the rest no longer than what holds them.
@@ -58,11 +58,8 @@ impl Feed {
     }
 
     /// The feeds to which a message belongs.
-    fn all_of(arrival: &Arrival) -> [Self; 3] {
-        let topics = Topics {
-            pubsub_topic: arrival.pubsub_topic.clone(),
-            content_topic: arrival.content_topic.clone(),
-        };
+    fn all_of(event: &Event) -> [Self; 3] {
+        let topics = Topics { pubsub_topic: event.channel.clone(), content_topic: event.topic.clone() };
         [Self::Relay(topics.pubsub_topic.clone()), Self::Auto(topics.clone()), Self::Filter(topics)]
     }
 }
@@ -104,7 +101,7 @@ struct Queue {
 #[derive(Debug)]
 struct Waiting {
     number: u64,
-    arrival: Arrival,
+    event: Arc<Event>,
 }
 
 impl MessageCache {
@@ -170,7 +167,7 @@ impl MessageCache {
 
     /// The messages that wait, from old to new, which wait no more; `None` without a subscription. What would make too long
     /// an answer is left for the next time.
-    pub(crate) fn fetch(&self, feed: &Feed) -> Option<Vec<Arrival>> {
+    pub(crate) fn fetch(&self, feed: &Feed) -> Option<Vec<Arc<Event>>> {
         let mut held = self.held.lock();
         held.feeds.get_mut(feed)?.is_asked = true;
         let fetched = held.fetch(std::slice::from_ref(feed));
@@ -179,7 +176,7 @@ impl MessageCache {
     }
 
     /// The same for what filter clients want of a content topic, on whatever pubsub topic.
-    pub(crate) fn fetch_filter(&self, content_topic: &str) -> Option<Vec<Arrival>> {
+    pub(crate) fn fetch_filter(&self, content_topic: &str) -> Option<Vec<Arc<Event>>> {
         let mut held = self.held.lock();
         let is_asked = |feed: &&Feed| matches!(feed, Feed::Filter(of) if &*of.content_topic == content_topic);
         let asked: Vec<Feed> = held.feeds.keys().filter(is_asked).cloned().collect();
@@ -198,39 +195,44 @@ impl MessageCache {
 }
 
 impl Listener for MessageCache {
-    fn hear(&self, arrival: &Arrival) {
+    fn hear(&self, event: &Arc<Event>) {
         if self.subscriptions.load(Ordering::Relaxed) == 0 {
             return;
         }
+        let feeds = Feed::all_of(event);
         let mut held = self.held.lock();
-        for feed in Feed::all_of(arrival) {
-            held.push(feed, arrival, self.messages_max, &self.metrics);
+        if !feeds.iter().any(|feed| held.feeds.contains_key(feed)) {
+            return;
+        }
+        let kept = Arc::new(event.to_kept());
+        for feed in feeds {
+            held.push(feed, &kept, self.messages_max, &self.metrics);
         }
         held.shrink(self.bytes_max, &self.metrics);
         self.note(&held);
     }
 
-    fn is_wanted(&self, arrival: &Arrival) -> bool {
+    fn is_wanted(&self, event: &Event) -> bool {
         let held = self.held.lock();
-        Feed::all_of(arrival).iter().any(|feed| held.feeds.get(feed).is_some_and(|queue| queue.is_asked))
+        Feed::all_of(event).iter().any(|feed| held.feeds.get(feed).is_some_and(|queue| queue.is_asked))
     }
 }
 
 impl Held {
     /// Keeps a message if somebody wants it, in the place of the oldest when there are as many as there may be.
-    fn push(&mut self, feed: Feed, arrival: &Arrival, messages_max: usize, metrics: &CacheMetrics) {
+    fn push(&mut self, feed: Feed, event: &Arc<Event>, messages_max: usize, metrics: &CacheMetrics) {
         let Some(Queue { waiting, .. }) = self.feeds.get_mut(&feed) else { return };
         if waiting.len() >= messages_max {
             metrics.dropped(DropReason::Full);
             let Some(oldest) = waiting.pop_front() else { return };
             self.order.remove(&oldest.number);
-            self.bytes -= size_of_waiting(&oldest.arrival);
+            self.bytes -= size_of_waiting(&oldest.event);
         }
         let number = self.next;
         self.next += 1;
-        waiting.push_back(Waiting { number, arrival: arrival.clone() });
+        waiting.push_back(Waiting { number, event: event.clone() });
         self.order.insert(number, feed);
-        self.bytes += size_of_waiting(arrival);
+        self.bytes += size_of_waiting(event);
     }
 
     /// Drops the oldest messages of all until they take no more than so much.
@@ -240,13 +242,13 @@ impl Held {
             // The oldest of all is the oldest of its queue.
             let Some(queue) = self.feeds.get_mut(&feed) else { return };
             let Some(oldest) = queue.waiting.pop_front() else { return };
-            self.bytes -= size_of_waiting(&oldest.arrival);
+            self.bytes -= size_of_waiting(&oldest.event);
             metrics.dropped(DropReason::Memory);
         }
     }
 
     /// Takes the oldest messages of some feeds, as many as are fetched at once.
-    fn fetch(&mut self, feeds: &[Feed]) -> Vec<Arrival> {
+    fn fetch(&mut self, feeds: &[Feed]) -> Vec<Arc<Event>> {
         let mut fetched = Vec::new();
         let mut bytes = 0;
         // The number of each feed's oldest message: the first of them is the oldest of all.
@@ -256,7 +258,7 @@ impl Held {
         }
         while let Some((_, feed)) = oldest.pop_first() {
             let Some(next) = self.oldest_of(feed) else { continue };
-            bytes += size_of_waiting(&next.arrival);
+            bytes += size_of_waiting(&next.event);
             if bytes > FETCH_BYTES_MAX && !fetched.is_empty() {
                 break;
             }
@@ -270,23 +272,23 @@ impl Held {
         self.feeds.get(feed)?.waiting.front()
     }
 
-    fn take_oldest(&mut self, feed: &Feed) -> Option<Arrival> {
-        let Waiting { number, arrival } = self.feeds.get_mut(feed)?.waiting.pop_front()?;
+    fn take_oldest(&mut self, feed: &Feed) -> Option<Arc<Event>> {
+        let Waiting { number, event } = self.feeds.get_mut(feed)?.waiting.pop_front()?;
         self.order.remove(&number);
-        self.bytes -= size_of_waiting(&arrival);
-        Some(arrival)
+        self.bytes -= size_of_waiting(&event);
+        Some(event)
     }
 
     fn end(&mut self, feed: &Feed) -> bool {
         let Some(ended) = self.feeds.remove(feed) else { return false };
         for waiting in &ended.waiting {
             self.order.remove(&waiting.number);
-            self.bytes -= size_of_waiting(&waiting.arrival);
+            self.bytes -= size_of_waiting(&waiting.event);
         }
         true
     }
 }
 
-fn size_of_waiting(arrival: &Arrival) -> usize {
-    arrival.wire.len() + arrival.pubsub_topic.len() + arrival.content_topic.len() + HELD_BYTES
+fn size_of_waiting(event: &Event) -> usize {
+    event.body.len() + event.channel.len() + event.topic.len() + HELD_BYTES
 }

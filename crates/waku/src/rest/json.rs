@@ -1,5 +1,7 @@
 //! Writes store answers and messages as JSON, straight from where they lie into one buffer.
 
+use std::sync::Arc;
+
 use restante_archive::{Direction, Page, Row};
 use restante_core::{Cursor, MessageHash};
 use restante_waku_wire::{
@@ -7,7 +9,7 @@ use restante_waku_wire::{
     rpc::store::{KeyValue, StoreQueryResponse},
 };
 
-use crate::{live::Arrival, store};
+use crate::{live::Event, store};
 
 /// What an entry takes beside payload and topics: names, hash, numbers.
 const ENTRY_BYTES: usize = 256;
@@ -121,18 +123,18 @@ fn read_hash(bytes: &[u8]) -> Result<MessageHash, Malformed> {
 }
 
 /// Roughly how long messages will be as JSON.
-pub(crate) fn estimate_messages_size(arrivals: &[Arrival]) -> usize {
-    let len = |arrival: &Arrival| arrival.wire.len() / 3 * 4 + arrival.content_topic.len() + ENTRY_BYTES;
-    arrivals.iter().map(len).sum()
+pub(crate) fn estimate_messages_size(events: &[Arc<Event>]) -> usize {
+    let len = |event: &Arc<Event>| event.body.len() / 3 * 4 + event.topic.len() + ENTRY_BYTES;
+    events.iter().map(len).sum()
 }
 
 /// Messages as a JSON array.
-pub(crate) fn write_messages(arrivals: &[Arrival]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(2 + estimate_messages_size(arrivals));
+pub(crate) fn write_messages(events: &[Arc<Event>]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(2 + estimate_messages_size(events));
     out.push(b'[');
-    for arrival in arrivals {
+    for event in events {
         // Nothing arrives that is no message; were there such a thing, it would have nothing to show.
-        let Ok(view) = WakuMessageView::parse(&arrival.wire) else { continue };
+        let Ok(view) = WakuMessageView::parse(&event.body) else { continue };
         if out.len() > 1 {
             out.push(b',');
         }
@@ -154,6 +156,30 @@ pub(crate) fn write_entry(row: &Row<'_>, include_data: bool, out: &mut Vec<u8>) 
         write_text(row.channel, out);
     }
     out.push(b'}');
+}
+
+/// One message of a live stream: a message as relay's routes show it, and beside its own fields where it was sent and its hash.
+pub(crate) fn write_row(row: &Row<'_>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(estimate_row_size(row));
+    write_message(&message_of(row), row.timestamp.nanos(), &mut out);
+    out.pop(); // goes on behind the last field
+    out.extend_from_slice(br#","pubsubTopic":"#);
+    write_text(row.channel, &mut out);
+    out.extend_from_slice(br#","messageHash":""#);
+    write_hash(row.message_hash, &mut out);
+    out.extend_from_slice(br#""}"#);
+    out
+}
+
+/// The same of a message that has just arrived.
+pub(crate) fn write_event(event: &Event) -> Vec<u8> {
+    write_row(&Row {
+        message_hash: event.message_hash,
+        timestamp: event.timestamp,
+        channel: &event.channel,
+        topic: &event.topic,
+        body: &event.body,
+    })
 }
 
 /// A message; `timestamp` is shown when it has none of its own.

@@ -23,7 +23,7 @@ use prometheus_client::{
 };
 use tracing::{Instrument, debug_span};
 
-use super::room::Room;
+use super::{live::LiveMetrics, room::Room};
 
 /// What the REST door counts. Cloning shares the counts; unregistered metrics count for nobody.
 #[derive(Clone, Debug)]
@@ -32,6 +32,7 @@ pub struct RestMetrics {
     seconds: Family<RouteLabel, Histogram, fn() -> Histogram>,
     connections: Gauge,
     pub(crate) cache: CacheMetrics,
+    pub(super) live: LiveMetrics,
 }
 
 /// What is counted of messages that wait until clients fetch them.
@@ -88,6 +89,7 @@ impl Default for RestMetrics {
             seconds: Family::new_with_constructor(histogram),
             connections: Gauge::default(),
             cache: CacheMetrics::default(),
+            live: LiveMetrics::default(),
         }
     }
 }
@@ -105,6 +107,7 @@ impl RestMetrics {
         let connections = self.connections.clone();
         registry.register("connections", "Open connections that have sent a request", connections);
         self.cache.register(registry);
+        self.live.register(registry);
     }
 
     /// The counts of one route, looked up once and not for every request.

@@ -8,10 +8,12 @@ mod about;
 mod admin;
 mod body;
 mod cache;
+mod console;
 mod export;
 mod filter;
 mod json;
 mod light_push;
+mod live;
 mod metrics;
 mod object;
 mod pace;
@@ -22,7 +24,9 @@ mod remote;
 mod reply;
 mod room;
 mod serve;
+mod sessions;
 mod store;
+mod token;
 mod topics;
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
@@ -43,14 +47,17 @@ use tokio::{
 use tracing::warn;
 
 pub use cache::MessageCache;
+pub use console::RetentionState;
 pub use metrics::RestMetrics;
 pub use serve::serve;
+pub use token::{Access, TOKEN_CHARS_MAX, TOKEN_CHARS_MIN, Token, TokenError};
 
 use crate::{
     Waku,
     node::{Node, PeerInfo},
     validate::Rules,
 };
+use console::Desk;
 use metrics::Observer;
 use reply::Refusal;
 use room::Room;
@@ -72,8 +79,11 @@ const APPEND_FAILURE_COUNTS: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestConfig {
     /// Whether there are routes for operators, and whether the node dials addresses that REST clients name. Whoever may
-    /// connect to the door is then trusted with both; nwaku's `--rest-admin`.
+    /// connect to the door is then trusted with both; nwaku's `--rest-admin`. With a token the routes are there without this, for
+    /// those who know it.
     pub admin: bool,
+    /// Whether there is a console page, where none but operators can come: see [`Access`].
+    pub console: bool,
     /// Messages of one subscription that wait to be fetched, beyond which the oldest is dropped; nwaku's
     /// `--rest-relay-cache-capacity`.
     pub relay_cache_messages: usize,
@@ -86,17 +96,30 @@ pub struct RestConfig {
     pub request_timeout_ms: u64,
     /// Requests worked on at once; further ones are answered 503.
     pub requests_max: usize,
+    /// Live streams at once; further ones are answered 503. Each takes a connection, too.
+    pub live_streams_max: usize,
+    /// Messages that wait for one live stream: a client that reads more slowly is told to go on from its cursor.
+    pub live_queue_messages: usize,
+    /// Bytes of messages that wait for one live stream.
+    pub live_queue_bytes: usize,
+    /// Whose pages may open WebSockets here, beside those of this host: origins as `https://chat.example`, or `*`.
+    pub live_origins: Vec<String>,
 }
 
 impl Default for RestConfig {
     fn default() -> Self {
         Self {
             admin: false,
+            console: true,
             relay_cache_messages: 50,
             connections_max: 1024,
             header_timeout_ms: 10_000,
             request_timeout_ms: 30_000,
             requests_max: 256,
+            live_streams_max: 512,
+            live_queue_messages: 1_000,
+            live_queue_bytes: 4 << 20,
+            live_origins: Vec::new(),
         }
     }
 }
@@ -118,6 +141,10 @@ pub struct Rest {
     pub clock: Arc<dyn Clock>,
     /// The settings.
     pub config: RestConfig,
+    /// Who may come where operators come.
+    pub access: Access,
+    /// What retention keeps and did, for the console.
+    pub retention: RetentionState,
     /// What is counted.
     pub metrics: RestMetrics,
     /// The text of `GET /metrics`.
@@ -144,10 +171,13 @@ pub(crate) struct App {
     /// Held by the one report to an operator that is being written.
     pub(crate) reports: Arc<Semaphore>,
     pub(crate) room: Arc<Room>,
+    /// What the console keeps between requests.
+    pub(crate) desk: Desk,
     /// The pubsub topics that the node relayed before the first request.
     configured_topics: Vec<String>,
     turns: Semaphore,
     exports: Arc<Semaphore>,
+    live: live::Bounds,
     append_failed_at: RwLock<Option<Instant>>,
 }
 
@@ -162,8 +192,10 @@ impl App {
             remote_queries: Semaphore::new(REMOTE_QUERIES_MAX),
             reports: Arc::new(Semaphore::new(1)),
             room: Arc::default(),
+            desk: Desk::default(),
             turns: Semaphore::new(config.requests_max.clamp(1, Semaphore::MAX_PERMITS)),
             exports: Arc::new(Semaphore::new(EXPORTS_MAX)),
+            live: live::Bounds::of(config),
             append_failed_at: RwLock::default(),
             rest,
         }
@@ -172,6 +204,21 @@ impl App {
     /// Which messages are taken.
     pub(crate) fn rules(&self) -> &Rules {
         self.rest.waku.intake.rules()
+    }
+
+    /// Whether there are routes for operators.
+    pub(crate) fn has_admin(&self) -> bool {
+        self.rest.config.admin || self.rest.access.has_token()
+    }
+
+    /// Whether there is a console.
+    pub(crate) fn has_console(&self) -> bool {
+        self.rest.config.console && self.rest.access.is_safe()
+    }
+
+    /// What is there by the settings.
+    pub(crate) fn offer(&self) -> Offer {
+        Offer { admin: self.has_admin(), console: self.has_console() }
     }
 
     /// The node, for what can't be done without one.
@@ -256,11 +303,22 @@ fn delete_route(path: &'static str, what: &'static str, handler: MethodRouter<Ar
     Route { method: "delete", path, what, handler }
 }
 
-fn routes(is_admin: bool) -> Vec<Route> {
+/// Routes that are there or not, as the settings say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offer {
+    pub(crate) admin: bool,
+    pub(crate) console: bool,
+}
+
+fn routes(offer: Offer) -> Vec<Route> {
     let mut all = relay_routes();
+    all.extend(live_routes());
     all.extend(filter_routes());
     all.extend(other_routes());
-    if is_admin {
+    if offer.console {
+        all.extend(console_routes());
+    }
+    if offer.admin {
         all.extend(admin_routes());
     }
     all
@@ -281,6 +339,14 @@ fn relay_routes() -> Vec<Route> {
         delete_route(auto_subscriptions, "keep them no more", delete(relay::unsubscribe_auto)),
         post_route("/lightpush/v3/message", "publish, answered in JSON", post(light_push::push)),
         post_route("/lightpush/v1/message", "the same, answered as text", post(light_push::push_v1)),
+    ]
+}
+
+fn live_routes() -> Vec<Route> {
+    let live_of = "/relay/v1/messages/{pubsubTopic}/live";
+    vec![
+        get_route("/live", "messages as they arrive, behind a cursor", get(live::live)),
+        get_route(live_of, "the same on one pubsub topic", get(live::live_of)),
     ]
 }
 
@@ -316,9 +382,18 @@ fn other_routes() -> Vec<Route> {
     ]
 }
 
+fn console_routes() -> Vec<Route> {
+    vec![
+        get_route("/console/v1/state", "what the console shows", get(console::state)),
+        get_route("/console/v1/search", "messages by the beginning of a topic", get(console::search)),
+        get_route("/console/{file}", "a file of the console page", get(console::file)),
+    ]
+}
+
 fn admin_routes() -> Vec<Route> {
     let log_level = "/admin/v1/log-level/{logLevel}";
     let connected_on = "/admin/v1/peers/connected/on/{shardId}";
+    let (sessions, session) = ("/admin/v1/sessions", "/admin/v1/sessions/{sessionId}");
     vec![
         get_route("/admin/v1/peers", "the peers", get(admin::peers)),
         post_route("/admin/v1/peers", "connect to peers", post(admin::connect)),
@@ -332,13 +407,18 @@ fn admin_routes() -> Vec<Route> {
         get_route("/admin/v1/peers/mesh", "mesh peers by shard", get(admin::mesh_peers)),
         get_route("/admin/v1/peers/mesh/on/{shardId}", "those of a shard", get(admin::mesh_peers_on)),
         get_route("/admin/v1/filter/subscriptions", "peers' filters", get(admin::filter_subscriptions)),
+        get_route(sessions, "who is connected", get(sessions::list)),
+        delete_route(sessions, "close all sessions of a user", delete(sessions::close_all)),
+        get_route("/admin/v1/sessions/counts", "how many are connected", get(sessions::counts)),
+        get_route(session, "one session", get(sessions::one)),
+        delete_route(session, "close it", delete(sessions::close)),
         post_route(log_level, "set the log level", post(admin::set_log_level)),
     ]
 }
 
 /// The routes as a text, one per line.
-fn describe_routes(is_admin: bool) -> String {
-    routes(is_admin)
+fn describe_routes(offer: Offer) -> String {
+    routes(offer)
         .iter()
         .map(|route| format!("{:6} {:48} {}\n", route.method.to_uppercase(), route.path, route.what))
         .collect()
@@ -350,22 +430,31 @@ pub fn router(rest: Arc<Rest>) -> Router {
 }
 
 fn router_of(app: App) -> Router {
+    let app = Arc::new(app);
+    if app.has_console() {
+        Desk::watch(&app);
+    }
     let (metrics, room) = (app.rest.metrics.clone(), app.room.clone());
+    let access = Arc::new(app.rest.access.clone());
     let observed = |path| {
         let observer = Observer { metrics: metrics.route(path), room: room.clone() };
         from_fn_with_state(Arc::new(observer), metrics::observe)
     };
     let mut by_path: BTreeMap<&'static str, MethodRouter<Arc<App>>> = BTreeMap::new();
-    for route in routes(app.rest.config.admin) {
+    for route in routes(app.offer()) {
         let methods = by_path.remove(route.path).unwrap_or_default();
         by_path.insert(route.path, methods.merge(route.handler));
     }
     let mut router = Router::new();
     for (path, methods) in by_path {
-        router = router.route(path, methods.fallback(wrong_method).layer(observed(path)));
+        let mut methods = methods.fallback(wrong_method);
+        if token::is_guarded(path) {
+            methods = methods.layer(from_fn_with_state(access.clone(), token::guard));
+        }
+        router = router.route(path, methods.layer(observed(path)));
     }
     let unknown = routing::any(unknown_path).layer(observed("other")).with_state(());
-    router.fallback_service(unknown).with_state(Arc::new(app))
+    router.fallback_service(unknown).with_state(app)
 }
 
 async fn wrong_method() -> Refusal {
@@ -378,7 +467,7 @@ async fn wrong_method() -> Refusal {
 /// The paths of operators are none where `rest.admin` is off, and where it is on the others are none as well.
 async fn unknown_path(uri: Uri) -> Refusal {
     let text = match uri.path().starts_with("/admin/") {
-        true => "no such path: GET / names all, and those below /admin only with --rest-admin",
+        true => "no such path: GET / names all, and those below /admin only with --rest-admin or a token",
         false => "no such path: GET / names all",
     };
     Refusal::new(StatusCode::NOT_FOUND, text)

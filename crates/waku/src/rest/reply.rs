@@ -50,6 +50,16 @@ impl Refusal {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, text)
     }
 
+    /// 400, for a reason that repeats nothing of the request.
+    pub(crate) const fn bad_request(text: &'static str) -> Self {
+        Self { status: StatusCode::BAD_REQUEST, text: Cow::Borrowed(text) }
+    }
+
+    /// 404.
+    pub(crate) const fn not_found(text: &'static str) -> Self {
+        Self { status: StatusCode::NOT_FOUND, text: Cow::Borrowed(text) }
+    }
+
     /// 503: enough is being worked on already.
     pub(crate) const fn busy() -> Self {
         Self::unavailable("too many requests are being worked on: try again later")

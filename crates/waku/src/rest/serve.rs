@@ -3,8 +3,11 @@
 use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use axum::Router;
+use bytes::BytesMut;
+use futures_util::future::BoxFuture;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -53,8 +56,13 @@ pub async fn serve(
             Some(_) = connections.join_next() => continue,
             accepted = accept(&listener, &permits) => accepted,
         };
-        let connection =
-            Connection { router: router.clone(), limits, end: end_seen.clone(), _permit: permit };
+        let connection = Connection {
+            router: router.clone(),
+            client: Client(peer),
+            limits,
+            end: end_seen.clone(),
+            _permit: permit,
+        };
         let span = debug_span!("rest_connection", %peer);
         connections.spawn(connection.run(stream).instrument(span));
     }
@@ -98,8 +106,30 @@ impl Limits {
     }
 }
 
+/// Goes with every request: who has sent it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Client(pub(super) SocketAddr);
+
+/// Goes with every request: whoever answers 101 (switching protocols) leaves here what goes on with the connection. It is given
+/// the stream and what was read of it already, and gives the stream back to be closed.
+#[derive(Clone, Default)]
+pub(super) struct Switch(Arc<Mutex<Option<GoOn>>>);
+
+/// What goes on with a connection.
+type GoOn = Box<dyn FnOnce(Paced<TcpStream>, BytesMut) -> BoxFuture<'static, Paced<TcpStream>> + Send>;
+
+impl Switch {
+    pub(super) fn to(
+        &self,
+        go_on: impl FnOnce(Paced<TcpStream>, BytesMut) -> BoxFuture<'static, Paced<TcpStream>> + Send + 'static,
+    ) {
+        *self.0.lock() = Some(Box::new(go_on));
+    }
+}
+
 struct Connection {
     router: Router,
+    client: Client,
     limits: Limits,
     end: watch::Receiver<bool>,
     _permit: OwnedSemaphorePermit,
@@ -112,21 +142,32 @@ impl Connection {
         }
         let mark = Arc::new(ConnectionMark::default());
         let io = TokioIo::new(Paced::new(stream, self.limits.stall_timeout, mark.clone()));
-        match self.serve_requests(io, mark).await {
-            Ok(io) => linger(io.into_inner().into_inner(), &mut self.end).await,
-            Err(error) => debug!(%error, "connection broke off"),
-        }
+        let switch = Switch::default();
+        let (stream, read) = match Box::pin(self.serve_requests(io, mark, switch.clone())).await {
+            Ok((io, read)) => (io.into_inner(), read),
+            Err(error) => return debug!(%error, "connection broke off"),
+        };
+        let go_on = switch.0.lock().take();
+        let stream = match go_on {
+            Some(go_on) => go_on(stream, read).await,
+            None => stream,
+        };
+        linger(stream.into_inner(), &mut self.end).await;
     }
 
-    /// Answers requests until either side ends the connection; gives the stream back to be closed.
+    /// Answers requests until either side ends the connection, or a handler has switched it; gives the stream back, and what
+    /// was read of it and not used.
     async fn serve_requests(
         &mut self,
         io: TokioIo<Paced<TcpStream>>,
         mark: Arc<ConnectionMark>,
-    ) -> hyper::Result<TokioIo<Paced<TcpStream>>> {
-        let router = self.router.clone();
+        switch: Switch,
+    ) -> hyper::Result<(TokioIo<Paced<TcpStream>>, BytesMut)> {
+        let (router, client) = (self.router.clone(), self.client);
         let service = service_fn(move |mut request: hyper::Request<Incoming>| {
             request.extensions_mut().insert(mark.clone());
+            request.extensions_mut().insert(client);
+            request.extensions_mut().insert(switch.clone());
             router.clone().call(request)
         });
         let mut builder = http1::Builder::new();
@@ -139,7 +180,8 @@ impl Connection {
             tokio::select! {
                 result = step => {
                     result?;
-                    return Ok(connection.into_parts().io);
+                    let parts = connection.into_parts();
+                    return Ok((parts.io, parts.read_buf.into()));
                 }
                 _ = self.end.wait_for(|end| *end), if !is_ending => {
                     is_ending = true;

@@ -215,7 +215,7 @@ impl Fields {
         }
     }
 
-    fn into_store_query(mut self) -> Result<StoreQuery, Refusal> {
+    pub(crate) fn into_store_query(mut self) -> Result<StoreQuery, Refusal> {
         let peer = self.peer.take();
         let include_data = self.include_data.unwrap_or(false);
         let page_size = self.page_size.filter(|size| *size > 0).unwrap_or(PAGE_ROWS_DEFAULT);
@@ -299,7 +299,7 @@ fn parse_format(text: &str) -> Result<Format, &'static str> {
 }
 
 /// Undoes the escaping of a form: `+` is a space, `%41` a byte.
-fn decode_form(text: &str) -> Result<Cow<'_, str>, ()> {
+pub(crate) fn decode_form(text: &str) -> Result<Cow<'_, str>, ()> {
     if !text.contains('+') {
         return percent_decode(text.as_bytes()).decode_utf8().map_err(|_| ());
     }

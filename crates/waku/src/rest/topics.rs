@@ -1,5 +1,7 @@
 //! Subscriptions: which messages wait for REST clients, and which pubsub topics the node relays on their behalf.
 
+use std::sync::Arc;
+
 use axum::{body::Body, response::Response};
 use bytes::Bytes;
 use restante_core::ErrorKind;
@@ -13,7 +15,7 @@ use super::{
 };
 use crate::{
     large,
-    live::Arrival,
+    live::Event,
     validate::{autoshard, check_pubsub_topic},
 };
 use restante_waku_wire::CONTENT_TOPIC_BYTES_MAX;
@@ -123,13 +125,13 @@ async fn settle_topic(app: &App, topic: &str) {
 /// none is lost for want of it.
 pub(crate) async fn fetch(
     app: &App,
-    fetch: impl FnOnce(&MessageCache) -> Option<Vec<Arrival>>,
+    fetch: impl FnOnce(&MessageCache) -> Option<Vec<Arc<Event>>>,
     not_subscribed: Refusal,
 ) -> Result<Response, Refusal> {
     let room = app.room.take(FETCHED_JSON_BYTES_MAX, app.deadline()).await?;
     let _turn = app.take_turn()?;
-    let arrivals = fetch(&app.rest.cache).ok_or(not_subscribed)?;
-    let size = json::estimate_messages_size(&arrivals);
-    let written = large::work(size, move || room.hold(json::write_messages(&arrivals))).await;
+    let events = fetch(&app.rest.cache).ok_or(not_subscribed)?;
+    let size = json::estimate_messages_size(&events);
+    let written = large::work(size, move || room.hold(json::write_messages(&events))).await;
     written.map(reply::json).map_err(|_| Refusal::of_kind(ErrorKind::Internal))
 }

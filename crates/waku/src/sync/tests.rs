@@ -930,8 +930,16 @@ async fn the_door_asks_its_store_nodes_at_start() {
     let config = WakuConfig { node: Some(node_config()), services, sync, ..WakuConfig::default() };
     let archive = memory().await;
     let clock = Arc::new(ManualClock::new(NOW));
-    let waku =
-        Waku::start(config, archive.clone(), clock, Vec::new(), &WakuMetrics::default()).await.unwrap();
+    let waku = Waku::start(
+        config,
+        archive.clone(),
+        clock,
+        crate::live::alone().await.unwrap(),
+        Vec::new(),
+        &WakuMetrics::default(),
+    )
+    .await
+    .unwrap();
     until("all are here", async || stored(&*archive).await == bodies(&all)).await;
     until("it is kept how far sync has come", async || file.exists()).await;
     assert_eq!(waku.sync_now().await, SyncReport { hashes: 120, messages: 0, peers: 1, failed_peers: 0 });
@@ -948,7 +956,15 @@ async fn a_store_node_without_a_name_is_refused() {
             ..WakuConfig::default()
         };
         let clock = Arc::new(ManualClock::new(NOW));
-        let started = Waku::start(config, memory().await, clock, Vec::new(), &WakuMetrics::default()).await;
+        let started = Waku::start(
+            config,
+            memory().await,
+            clock,
+            crate::live::alone().await.unwrap(),
+            Vec::new(),
+            &WakuMetrics::default(),
+        )
+        .await;
         assert!(matches!(started, Err(NodeError::Config(_))));
     }
 }

@@ -1,10 +1,14 @@
 //! The filter over clients that are made up, and over real nodes on loopback.
 
 pub(crate) mod network;
+mod sessions;
 
-use std::{collections::HashMap, pin::pin};
+use std::{collections::HashMap, net::SocketAddr, pin::pin};
 
 use futures_util::FutureExt;
+use parking_lot::Mutex;
+use restante_core::{MessageHash, Timestamp};
+use restante_sessions::{Config, EngineUrl, hub::HubConfig};
 use restante_waku_wire::{WakuMessage, rpc::filter::MessagePush};
 use tokio::time::sleep;
 
@@ -16,10 +20,12 @@ use super::{
     },
     *,
 };
-use crate::node::OpenError;
+use crate::{live::Event, node::OpenError};
 
 const PUBSUB: &str = "/waku/2/rs/42/0";
 const CHAT: &str = "/toychat/2/huilong/proto";
+/// From where all clients are connected.
+const ADDRESS: &str = "192.0.2.1:60000";
 
 /// Clients by their peer ids.
 #[derive(Default)]
@@ -37,12 +43,17 @@ impl Opener for Clients {
     fn reaches(&self, peer: PeerId) -> bool {
         self.by_id.lock().get(&peer).is_some_and(|client| client.is_connected())
     }
+
+    fn address(&self, peer: PeerId) -> Option<SocketAddr> {
+        self.reaches(peer).then(|| ADDRESS.parse().unwrap())
+    }
 }
 
 /// A filter and its clients.
 struct Stage {
     filter: Arc<FilterService>,
     clients: Arc<Clients>,
+    live: Live,
     metrics: FilterMetrics,
     events: broadcast::Sender<NodeEvent>,
 }
@@ -53,10 +64,15 @@ impl Stage {
     }
 
     fn with_rules(config: FilterConfig, rules: Rules) -> Self {
+        Self::over(config, rules, live(HubConfig::default()))
+    }
+
+    fn over(config: FilterConfig, rules: Rules, live: Live) -> Self {
         let (metrics, clients) = (FilterMetrics::default(), Arc::new(Clients::default()));
         let (events, received) = broadcast::channel(4);
-        let filter = FilterService::start_over(config, rules, clients.clone(), received, metrics.clone());
-        Self { filter, clients, metrics, events }
+        let node = (clients.clone() as Arc<dyn Opener>, received);
+        let filter = FilterService::start_over(config, rules, node, &live, metrics.clone());
+        Self { filter, clients, live, metrics, events }
     }
 
     fn client(&self, manner: Manner) -> (PeerId, Arc<Client>) {
@@ -92,7 +108,11 @@ impl Stage {
     }
 
     fn hear(&self, number: usize) {
-        self.filter.hear(&arrival(CHAT, number));
+        self.hear_of(CHAT, number);
+    }
+
+    fn hear_of(&self, content_topic: &str, number: usize) {
+        self.live.hub.publish(&event(content_topic, number));
     }
 
     /// Waits until so many messages were pushed, lost or dropped.
@@ -105,6 +125,12 @@ impl Stage {
         [Pushed::Sent, Pushed::Dropped, Pushed::Failed, Pushed::Away]
             .map(|result| self.metrics.count_of(result))
     }
+}
+
+/// A table in memory, and a hub.
+fn live(hub: HubConfig) -> Live {
+    let opened = Live::open(Config::new(EngineUrl::Memory), hub).now_or_never();
+    opened.expect("memory is there at once").unwrap()
 }
 
 fn request(kind: SubscribeType, pubsub: &str, topics: &[&str]) -> SubscribeRequest {
@@ -121,9 +147,11 @@ fn wire(content_topic: &str, number: usize) -> Bytes {
     WakuMessage { payload, content_topic: content_topic.to_owned(), ..WakuMessage::default() }.to_wire()
 }
 
-fn arrival(content_topic: &str, number: usize) -> Arrival {
+fn event(content_topic: &str, number: usize) -> Arc<Event> {
+    let mut hash = [0; 32];
+    hash[..8].copy_from_slice(&number.to_be_bytes());
     let wire = wire(content_topic, number);
-    Arrival { pubsub_topic: PUBSUB.into(), content_topic: content_topic.into(), wire }
+    Arc::new(Event::new(PUBSUB.into(), content_topic.into(), MessageHash(hash), Timestamp(0), wire))
 }
 
 /// The numbers of the messages that a client was pushed.
@@ -165,7 +193,7 @@ async fn messages_are_pushed_in_order_to_those_who_want_them() {
         assert_eq!(numbers(&chatting), (0..300).collect::<Vec<_>>(), "{manner:?}");
         assert_eq!(silent.read().len(), 0);
         assert_eq!(stage.counts(), [300, 0, 0, 0]);
-        assert_eq!(stage.metrics.queued_bytes.get(), 0);
+        assert_eq!(stage.live.hub.queued_bytes(), 0);
     }
 }
 
@@ -248,13 +276,13 @@ async fn unsubscribing_stops_the_pushes() {
     stage.settled(1).await;
     assert_eq!(stage.ask_of(SubscribeType::Unsubscribe, peer, PUBSUB, &[CHAT]).await, 200);
     stage.hear(2);
-    stage.filter.hear(&arrival("/other/1/x/proto", 3));
+    stage.hear_of("/other/1/x/proto", 3);
     stage.settled(2).await;
     assert_eq!(stage.ask_of(SubscribeType::UnsubscribeAll, peer, "", &[]).await, 200);
-    stage.filter.hear(&arrival("/other/1/x/proto", 4));
+    stage.hear_of("/other/1/x/proto", 4);
     sleep(Duration::from_secs(60)).await;
     assert_eq!(numbers(&client), [1, 3]);
-    assert!(!stage.filter.is_wanted(&arrival(CHAT, 5)));
+    assert!(!stage.live.hub.is_wanted(PUBSUB, CHAT));
 }
 
 #[tokio::test(start_paused = true)]
@@ -287,7 +315,7 @@ async fn a_slow_subscriber_is_bounded_and_removed_while_others_go_on() {
     let [sent, dropped, failed, away] = stage.counts();
     assert_eq!((sent, dropped + failed, away), (500, 500, 0));
     assert!(dropped >= 350 && failed > 0, "{dropped} dropped, {failed} failed");
-    assert_eq!(stage.metrics.queued_bytes.get(), 0);
+    assert_eq!(stage.live.hub.queued_bytes(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -431,7 +459,7 @@ async fn a_subscription_expires_without_pings() {
     assert_eq!(stage.metrics.criteria.get(), 0);
 }
 
-/// All were taken out of the table at once, while relay waited for it.
+/// All were taken out of the table at once, while relay waited for it; now it is the hub that would wait.
 #[tokio::test(start_paused = true)]
 async fn many_that_expire_are_removed_one_by_one() {
     let stage = Stage::new(FilterConfig::default());
@@ -442,7 +470,7 @@ async fn many_that_expire_are_removed_one_by_one() {
     let mut sweep = pin!(stage.filter.shared.sweep(end));
     for left in [2, 1, 0] {
         assert!(sweep.as_mut().now_or_never().is_none());
-        assert!(stage.filter.shared.table.try_write().is_some());
+        assert!(stage.filter.shared.subscriptions.try_write().is_some());
         assert_eq!(stage.metrics.subscribers.get(), left);
     }
     sweep.await;
@@ -450,15 +478,16 @@ async fn many_that_expire_are_removed_one_by_one() {
 
 #[tokio::test(start_paused = true)]
 async fn the_room_for_all_is_bounded() {
-    let stage = Stage::new(FilterConfig { queued_bytes_max: 100_000, ..FilterConfig::default() });
+    let live = live(HubConfig { queued_bytes_max: 100_000, ..HubConfig::default() });
+    let stage = Stage::over(FilterConfig::default(), Rules::default(), live);
     for _ in 0..20 {
         stage.subscribed(Manner::Deaf).await;
     }
     for number in 0..10_000 {
         stage.hear(number);
-        assert!(stage.metrics.queued_bytes.get() <= 100_000);
+        assert!(stage.live.hub.queued_bytes() <= 100_000);
     }
-    assert!(stage.metrics.queued_bytes.get() > 0);
+    assert!(stage.live.hub.queued_bytes() > 0);
     assert!(stage.metrics.count_of(Pushed::Dropped) > 0);
 }
 

@@ -4,10 +4,9 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use prometheus_client::metrics::gauge::Gauge;
+use restante_core::{MessageHash, Timestamp};
 
 use super::*;
-use crate::{filter::outbox::Room, live::Arrival};
 
 /// How a client treats the streams that it is pushed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,29 +173,32 @@ impl Opener for Alone {
     fn reaches(&self, _: PeerId) -> bool {
         self.0.is_connected()
     }
+
+    fn address(&self, _: PeerId) -> Option<SocketAddr> {
+        None
+    }
 }
 
 fn way_to(client: &Arc<Client>) -> Way {
     Way::new(PeerId::random(), Arc::new(Alone(client.clone())), 5 * WATCHED)
 }
 
-/// Frames with one message each: its number.
-fn frames(numbers: std::ops::Range<u32>) -> Vec<Arc<Frame>> {
-    let room = Room::new(1 << 20, Gauge::default());
-    let arrival = |number: u32| Arrival {
-        pubsub_topic: "/waku/2/rs/1/0".into(),
-        content_topic: "/a/1/b/proto".into(),
-        wire: number.to_be_bytes().to_vec().into(),
+/// Messages, each of which is its number.
+fn events(numbers: std::ops::Range<u32>) -> Vec<Arc<Event>> {
+    let event = |number: u32| {
+        let (channel, topic) = ("/waku/2/rs/1/0".into(), "/a/1/b/proto".into());
+        let body = number.to_be_bytes().to_vec().into();
+        Arc::new(Event::new(channel, topic, MessageHash([0; 32]), Timestamp(0), body))
     };
-    numbers.map(|number| room.frame(&arrival(number)).unwrap()).collect()
+    numbers.map(event).collect()
 }
 
-fn bytes_of(frames: &[Arc<Frame>]) -> Vec<Vec<u8>> {
-    frames.iter().map(|frame| frame.bytes().to_vec()).collect()
+fn bytes_of(events: &[Arc<Event>]) -> Vec<Vec<u8>> {
+    events.iter().map(|event| frame_of(event).to_vec()).collect()
 }
 
-async fn push(way: &mut Way, frames: &[Arc<Frame>]) {
-    way.push(frames).await.unwrap();
+async fn push(way: &mut Way, events: &[Arc<Event>]) {
+    way.push(events).await.unwrap();
 }
 
 fn fates(sent: usize, failed: usize) -> Fates {
@@ -207,7 +209,7 @@ fn fates(sent: usize, failed: usize) -> Fates {
 async fn who_reads_on_keeps_one_stream() {
     let client = Client::new(Manner::ReadsOn);
     let mut way = way_to(&client);
-    let all = frames(0..200);
+    let all = events(0..200);
     push(&mut way, &all[..1]).await;
     tokio::time::sleep(WATCHED).await;
     for batch in all[1..].chunks(8) {
@@ -223,7 +225,7 @@ async fn who_reads_on_keeps_one_stream() {
 async fn a_burst_to_one_who_reads_on_takes_few_streams() {
     let client = Client::new(Manner::ReadsOn);
     let mut way = way_to(&client);
-    let all = frames(0..500);
+    let all = events(0..500);
     push(&mut way, &all).await;
     assert_eq!(client.read(), bytes_of(&all));
     assert_eq!(client.state.lock().open_max, WATCHED_MAX);
@@ -236,7 +238,7 @@ async fn a_burst_to_one_who_reads_on_takes_few_streams() {
 async fn who_reads_one_message_gets_each_on_a_stream_of_its_own() {
     let client = Client::new(Manner::ReadsOne);
     let mut way = way_to(&client);
-    let all = frames(0..300);
+    let all = events(0..300);
     for batch in all.chunks(7) {
         push(&mut way, batch).await;
         tokio::time::sleep(WATCHED / 3).await;
@@ -253,7 +255,7 @@ async fn who_reads_one_message_gets_each_on_a_stream_of_its_own() {
 async fn a_burst_to_one_who_reads_one_message_arrives() {
     let client = Client::new(Manner::ReadsOne);
     let mut way = way_to(&client);
-    let all = frames(0..100);
+    let all = events(0..100);
     push(&mut way, &all).await;
     assert_eq!(client.read(), bytes_of(&all));
     assert_eq!(client.state.lock().lost, 0);
@@ -264,7 +266,7 @@ async fn a_burst_to_one_who_reads_one_message_arrives() {
 async fn who_was_seen_to_read_one_message_keeps_no_stream() {
     let client = Client::new(Manner::ReadsOne);
     let mut way = way_to(&client);
-    let all = frames(0..3);
+    let all = events(0..3);
     push(&mut way, &all[..1]).await;
     way.settle(Instant::now());
     client.behave(Manner::ReadsOn);
@@ -283,7 +285,7 @@ async fn who_was_seen_to_read_one_message_keeps_no_stream() {
 async fn a_broken_stream_loses_nothing() {
     let client = Client::new(Manner::ReadsOn);
     let mut way = way_to(&client);
-    let all = frames(0..20);
+    let all = events(0..20);
     push(&mut way, &all[..1]).await;
     tokio::time::sleep(WATCHED).await;
     push(&mut way, &all[1..10]).await;
@@ -296,7 +298,7 @@ async fn a_broken_stream_loses_nothing() {
 async fn what_was_sent_before_a_failure_is_told() {
     let client = Client::new(Manner::ReadsOn);
     let mut way = way_to(&client);
-    let all = frames(0..10);
+    let all = events(0..10);
     push(&mut way, &all[..2]).await;
     assert_eq!(way.take_fates(), fates(0, 0), "nothing is known yet");
     tokio::time::sleep(WATCHED).await;
@@ -320,7 +322,7 @@ async fn what_was_sent_before_a_failure_is_told() {
 async fn a_stream_that_breaks_while_it_is_waited_for_is_left_alone() {
     let client = Client::new(Manner::ReadsOn);
     let mut way = way_to(&client);
-    let all = frames(0..40);
+    let all = events(0..40);
     let breaking = async {
         tokio::time::sleep(WATCHED / 2).await;
         assert_eq!(client.read().len(), WATCHED_MAX, "the rest waits for the oldest stream");
@@ -338,7 +340,7 @@ async fn a_stream_that_breaks_while_it_is_waited_for_is_left_alone() {
 async fn a_stream_that_does_not_open_costs_one_message() {
     let client = Client::new(Manner::ReadsOn);
     let mut way = way_to(&client);
-    let all = frames(0..8);
+    let all = events(0..8);
     client.state.lock().refused = Some(2);
     let error = way.push(&all).await.unwrap_err();
     assert!(matches!(error, PushError::Open(OpenError::Broken(_))));
@@ -346,4 +348,29 @@ async fn a_stream_that_does_not_open_costs_one_message() {
     tokio::time::sleep(WATCHED).await;
     way.settle(Instant::now());
     assert_eq!(way.take_fates(), fates(7, 1));
+}
+
+#[test]
+fn an_event_is_encoded_once_for_all_subscribers() {
+    let event = &events(7..8)[0];
+    let (first, second) = (frame_of(event), frame_of(event));
+    assert_eq!(first.as_ptr(), second.as_ptr());
+    use prost::Message as _;
+    let push = MessagePush::decode_length_delimited(first.clone()).unwrap();
+    assert_eq!(
+        (push.waku_message.unwrap(), &*push.pubsub_topic.unwrap()),
+        (event.body.clone(), "/waku/2/rs/1/0")
+    );
+}
+
+#[test]
+fn addresses_of_tcp_are_read_and_others_are_not() {
+    let of = |text: &str| socket_address(&text.parse().unwrap()).map(|address| address.to_string());
+    assert_eq!(of("/ip4/192.0.2.1/tcp/60000").as_deref(), Some("192.0.2.1:60000"));
+    assert_eq!(of("/ip6/::1/tcp/443/wss").as_deref(), Some("[::1]:443"));
+    for other in
+        ["/dns4/example.org/tcp/443", "/ip4/192.0.2.1/udp/443/quic-v1", "/ip4/192.0.2.1", "/memory/1"]
+    {
+        assert_eq!(of(other), None, "{other}");
+    }
 }

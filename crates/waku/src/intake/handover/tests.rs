@@ -1,6 +1,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
+use futures_util::FutureExt;
 use restante_archive::{Appended, Error, Page, Query};
 use restante_core::{ErrorKind, MessageHash, Timestamp};
 use tokio::sync::Semaphore;
@@ -124,4 +125,38 @@ async fn what_comes_after_closing_is_dropped() {
     handover.offer(message(1));
     handover.close().await;
     assert_eq!((archive.stored(), metrics.handover_dropped.get()), (Vec::new(), 1));
+}
+
+#[tokio::test]
+async fn settled_waits_for_what_came_before_and_for_nothing_else() {
+    let archive = Slow::new(0, 0, ErrorKind::Internal);
+    let (handover, _) = start(&archive, 9);
+    handover.settled().now_or_never().expect("nothing waits");
+    handover.offer(message(1));
+    settle().await;
+    handover.offer(message(2));
+    let mut settled = Box::pin(handover.settled());
+    assert!((&mut settled).now_or_never().is_none());
+    handover.offer(message(3));
+    archive.permits.add_permits(1);
+    settle().await;
+    assert!((&mut settled).now_or_never().is_none(), "the second is on its way");
+    archive.permits.add_permits(1);
+    settle().await;
+    handover.offer(message(4));
+    settled.now_or_never().expect("the second is there, and the fourth came later");
+    assert_eq!(archive.stored(), [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn settled_does_not_wait_for_what_was_refused_or_came_too_late() {
+    let archive = Slow::new(9, 1, ErrorKind::Internal);
+    let (handover, _) = start(&archive, 1);
+    handover.offer(message(1));
+    handover.offer(message(2));
+    settle().await;
+    handover.settled().now_or_never().expect("one was refused for good, one was dropped");
+    handover.close().await;
+    handover.offer(message(3));
+    handover.settled().now_or_never().expect("nobody waits for a queue that has ended");
 }

@@ -17,7 +17,7 @@ async fn the_server_tells_of_itself() {
     assert_eq!(metrics.text(), "restante_up 1\n# EOF\n");
     assert!(metrics.content_type.starts_with("application/openmetrics-text"));
     let index = door.get("/").await;
-    for route in routes(false) {
+    for route in routes(Offer { admin: false, console: true }) {
         assert!(index.text().contains(route.path), "{} is not named", route.path);
     }
 }
@@ -36,7 +36,7 @@ async fn unknown_paths_and_methods_are_refused() {
 async fn health_speaks_nwakus_words() {
     let healthy = json!({"nodeHealth": "Ready", "protocolsHealth": [
         {"Relay": "Not Mounted"}, {"Store": "Ready"}, {"Filter": "Not Mounted"}, {"Lightpush": "Not Mounted"},
-        {"Peer Exchange": "Not Mounted"}, {"Metadata": "Not Mounted"},
+        {"Peer Exchange": "Not Mounted"}, {"Metadata": "Not Mounted"}, {"Sessions": "Ready"},
     ]});
     assert_eq!(door().await.get("/health").await.json(), healthy);
 }
@@ -51,7 +51,7 @@ async fn a_relay_without_peers_is_told_and_the_node_is_ready() {
         told,
         json!({"nodeHealth": "Ready", "protocolsHealth": [
             {"Relay": "Not Ready", "desc": desc}, {"Store": "Ready"}, {"Filter": "Ready"}, {"Lightpush": "Ready"},
-            {"Peer Exchange": "Ready"}, {"Metadata": "Ready"},
+            {"Peer Exchange": "Ready"}, {"Metadata": "Ready"}, {"Sessions": "Ready"},
         ]})
     );
     let other = door_with_node(RestConfig::default(), &[PUBSUB]).await;

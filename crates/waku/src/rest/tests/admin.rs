@@ -29,7 +29,7 @@ async fn without_the_setting_there_is_nothing_below_admin() {
     for route in admin_routes() {
         let path = route.path.replace(['{', '}'], "");
         let answer = door.send(&route.method.to_uppercase(), &path, "").await;
-        let text = "no such path: GET / names all, and those below /admin only with --rest-admin";
+        let text = "no such path: GET / names all, and those below /admin only with --rest-admin or a token";
         assert_eq!(answer.refusal(), (404, text), "{path}");
     }
     assert!(!door.get("/").await.text().contains("/admin/"));

@@ -1,8 +1,9 @@
 use bytes::Bytes;
+use restante_core::{MessageHash, Timestamp};
 
 use super::*;
 use crate::{
-    live::Arrival,
+    live::Event,
     rest::cache::{CACHE_BYTES_MAX, FEEDS_MAX, Feed, TooMany, Topics},
 };
 
@@ -14,8 +15,9 @@ fn cache_of(relay_cache_messages: usize) -> (MessageCache, RestMetrics) {
     (MessageCache::new(&config, &metrics), metrics)
 }
 
-fn arrival(pubsub_topic: &str, content_topic: &str, wire: impl Into<Bytes>) -> Arrival {
-    Arrival { pubsub_topic: pubsub_topic.into(), content_topic: content_topic.into(), wire: wire.into() }
+fn event(pubsub_topic: &str, content_topic: &str, wire: impl Into<Bytes>) -> Arc<Event> {
+    let (hash, time) = (MessageHash([0; 32]), Timestamp(0));
+    Arc::new(Event::new(pubsub_topic.into(), content_topic.into(), hash, time, wire.into()))
 }
 
 fn relay(pubsub_topic: &str) -> Feed {
@@ -26,8 +28,8 @@ fn filter(pubsub_topic: &str, content_topic: &str) -> Feed {
     Feed::Filter(Topics { pubsub_topic: pubsub_topic.into(), content_topic: content_topic.into() })
 }
 
-fn wires(drained: Option<Vec<Arrival>>) -> Vec<Bytes> {
-    drained.unwrap().into_iter().map(|arrival| arrival.wire).collect()
+fn wires(drained: Option<Vec<Arc<Event>>>) -> Vec<Bytes> {
+    drained.unwrap().into_iter().map(|event| event.body.clone()).collect()
 }
 
 fn text_of(metrics: &RestMetrics) -> String {
@@ -46,15 +48,15 @@ fn what_would_make_too_long_an_answer_is_left_for_the_next_time() {
     cache.subscribe(&feeds).unwrap();
     for number in 0..30_u8 {
         let topic = if number % 2 == 0 { PUBSUB } else { OTHER };
-        cache.hear(&arrival(topic, CHAT, vec![number; 300_000]));
+        cache.hear(&event(topic, CHAT, vec![number; 300_000]));
     }
-    let numbers = |arrivals: Vec<Bytes>| arrivals.iter().map(|wire| wire[0]).collect::<Vec<_>>();
+    let numbers = |bodies: Vec<Bytes>| bodies.iter().map(|wire| wire[0]).collect::<Vec<_>>();
     assert_eq!(numbers(wires(cache.fetch_filter(CHAT))), (0..13).collect::<Vec<_>>());
     assert_eq!(numbers(wires(cache.fetch_filter(CHAT))), (13..26).collect::<Vec<_>>());
     assert_eq!(numbers(wires(cache.fetch_filter(CHAT))), (26..30).collect::<Vec<_>>());
-    assert_eq!(cache.fetch_filter(CHAT), Some(Vec::new()));
+    assert!(wires(cache.fetch_filter(CHAT)).is_empty());
     assert_eq!(wires(cache.fetch(&relay(PUBSUB))).len(), 13, "feeds have nothing to do with each other");
-    cache.hear(&arrival(PUBSUB, CHAT, vec![0; 5_000_000]));
+    cache.hear(&event(PUBSUB, CHAT, vec![0; 5_000_000]));
     assert_eq!(wires(cache.fetch(&filter(PUBSUB, CHAT))).len(), 1, "a long message comes alone");
 }
 
@@ -64,7 +66,7 @@ fn kept_topics_are_bounded_like_subscriptions_and_nobodys_wish_until_somebody_as
     let topics: Vec<String> = (0..=FEEDS_MAX).map(|shard| format!("/waku/2/rs/16/{shard}")).collect();
     assert_eq!(cache.keep(&topics), FEEDS_MAX);
     assert_eq!(cache.keep(&topics), 0);
-    let message = arrival(PUBSUB, CHAT, "x");
+    let message = event(PUBSUB, CHAT, "x");
     cache.hear(&message);
     assert!(!cache.is_wanted(&message));
     assert_eq!(wires(cache.fetch(&relay(PUBSUB))), ["x"]);
@@ -78,19 +80,19 @@ fn each_feed_gets_its_own_messages_once() {
     let (cache, _) = cache_of(50);
     let auto = Feed::Auto(Topics { pubsub_topic: PUBSUB.into(), content_topic: CHAT.into() });
     let feeds = [relay(PUBSUB), auto.clone(), filter(PUBSUB, CHAT), relay(OTHER)];
-    cache.hear(&arrival(PUBSUB, CHAT, "too early"));
+    cache.hear(&event(PUBSUB, CHAT, "too early"));
     cache.subscribe(&feeds).unwrap();
-    cache.hear(&arrival(PUBSUB, CHAT, "chat"));
-    cache.hear(&arrival(PUBSUB, "/x", "x"));
-    cache.hear(&arrival(OTHER, CHAT, "elsewhere"));
+    cache.hear(&event(PUBSUB, CHAT, "chat"));
+    cache.hear(&event(PUBSUB, "/x", "x"));
+    cache.hear(&event(OTHER, CHAT, "elsewhere"));
     assert_eq!(wires(cache.fetch(&relay(PUBSUB))), ["chat", "x"]);
     assert_eq!(wires(cache.fetch(&auto)), ["chat"]);
     assert_eq!(wires(cache.fetch(&filter(PUBSUB, CHAT))), ["chat"]);
     assert_eq!(wires(cache.fetch(&relay(OTHER))), ["elsewhere"]);
     for feed in &feeds {
-        assert_eq!(cache.fetch(feed), Some(Vec::new()), "{feed:?} is drained");
+        assert!(wires(cache.fetch(feed)).is_empty(), "{feed:?} is drained");
     }
-    assert_eq!(cache.fetch(&filter(OTHER, CHAT)), None, "nobody has subscribed");
+    assert!(cache.fetch(&filter(OTHER, CHAT)).is_none(), "nobody has subscribed");
 }
 
 #[test]
@@ -100,21 +102,21 @@ fn a_filter_is_drained_by_content_topic_in_the_order_of_arrival() {
         .subscribe(&[filter(PUBSUB, CHAT), filter(OTHER, CHAT), filter(OTHER, "/x"), relay(PUBSUB)])
         .unwrap();
     for (topic, wire) in [(OTHER, "1"), (PUBSUB, "2"), (OTHER, "3")] {
-        cache.hear(&arrival(topic, CHAT, wire));
+        cache.hear(&event(topic, CHAT, wire));
     }
-    cache.hear(&arrival(OTHER, "/x", "x"));
+    cache.hear(&event(OTHER, "/x", "x"));
     assert_eq!(wires(cache.fetch_filter(CHAT)), ["1", "2", "3"]);
     assert_eq!(wires(cache.fetch_filter("/x")), ["x"]);
-    assert_eq!(cache.fetch_filter("/y"), None);
+    assert!(cache.fetch_filter("/y").is_none());
 }
 
 #[test]
 fn the_oldest_message_of_a_full_subscription_is_dropped() {
     let (cache, metrics) = cache_of(2);
     cache.subscribe(&[relay(PUBSUB), relay(OTHER)]).unwrap();
-    cache.hear(&arrival(OTHER, CHAT, "untouched"));
+    cache.hear(&event(OTHER, CHAT, "untouched"));
     for wire in ["1", "2", "3", "4"] {
-        cache.hear(&arrival(PUBSUB, CHAT, wire));
+        cache.hear(&event(PUBSUB, CHAT, wire));
     }
     assert!(text_of(&metrics).contains("restante_rest_cache_dropped_total{reason=\"full\"} 2\n"));
     assert_eq!(wires(cache.fetch(&relay(PUBSUB))), ["3", "4"]);
@@ -125,22 +127,22 @@ fn the_oldest_message_of_a_full_subscription_is_dropped() {
 fn a_cache_without_room_for_messages_keeps_none() {
     let (cache, _) = cache_of(0);
     cache.subscribe(&[relay(PUBSUB)]).unwrap();
-    cache.hear(&arrival(PUBSUB, CHAT, "1"));
-    assert_eq!(cache.fetch(&relay(PUBSUB)), Some(Vec::new()));
+    cache.hear(&event(PUBSUB, CHAT, "1"));
+    assert!(wires(cache.fetch(&relay(PUBSUB))).is_empty());
 }
 
 #[test]
 fn the_oldest_messages_of_all_make_room_when_memory_is_short() {
     let (cache, metrics) = cache_of(50);
-    let cache = cache.with_bytes_max(10_000);
+    let cache = cache.with_bytes_max(10_200);
     cache.subscribe(&[relay(PUBSUB), relay(OTHER)]).unwrap();
-    cache.hear(&arrival(PUBSUB, CHAT, vec![1; 3_000]));
-    cache.hear(&arrival(OTHER, CHAT, vec![2; 3_000]));
-    cache.hear(&arrival(PUBSUB, CHAT, vec![3; 6_000]));
+    cache.hear(&event(PUBSUB, CHAT, vec![1; 3_000]));
+    cache.hear(&event(OTHER, CHAT, vec![2; 3_000]));
+    cache.hear(&event(PUBSUB, CHAT, vec![3; 6_000]));
     assert_eq!(wires(cache.fetch(&relay(PUBSUB))), [vec![3; 6_000]]);
     assert_eq!(wires(cache.fetch(&relay(OTHER))), [vec![2; 3_000]]);
-    cache.hear(&arrival(PUBSUB, CHAT, vec![4; 10_000]));
-    assert_eq!(cache.fetch(&relay(PUBSUB)), Some(Vec::new()), "one message alone is too large");
+    cache.hear(&event(PUBSUB, CHAT, vec![4; 11_000]));
+    assert!(wires(cache.fetch(&relay(PUBSUB))).is_empty(), "one message alone is too large");
     let text = text_of(&metrics);
     for line in [
         "restante_rest_cache_dropped_total{reason=\"memory\"} 2\n",
@@ -161,10 +163,10 @@ fn memory_is_bounded_whatever_arrives() {
     cache.subscribe(&feeds).unwrap();
     let wire = Bytes::from(vec![0; 150 << 10]);
     for _ in 0..50 {
-        topics.iter().for_each(|topic| cache.hear(&arrival(topic, CHAT, wire.clone())));
+        topics.iter().for_each(|topic| cache.hear(&event(topic, CHAT, wire.clone())));
     }
-    let left: Vec<Arrival> = feeds.iter().filter_map(|feed| cache.fetch(feed)).flatten().collect();
-    let bytes: usize = left.iter().map(|arrival| arrival.wire.len()).sum();
+    let left: Vec<Arc<Event>> = feeds.iter().filter_map(|feed| cache.fetch(feed)).flatten().collect();
+    let bytes: usize = left.iter().map(|event| event.body.len()).sum();
     assert!((CACHE_BYTES_MAX - (1 << 20)..=CACHE_BYTES_MAX).contains(&bytes), "{bytes} bytes were kept");
     let text = text_of(&metrics);
     let dropped = format!("restante_rest_cache_dropped_total{{reason=\"memory\"}} {}\n", 1_000 - left.len());
@@ -188,13 +190,13 @@ fn subscriptions_are_bounded_and_too_many_change_nothing() {
 fn ending_a_subscription_forgets_what_waits() {
     let (cache, metrics) = cache_of(50);
     cache.subscribe(&[relay(PUBSUB), filter(PUBSUB, CHAT)]).unwrap();
-    cache.hear(&arrival(PUBSUB, CHAT, "1"));
+    cache.hear(&event(PUBSUB, CHAT, "1"));
     assert_eq!(cache.unsubscribe(&[relay(PUBSUB), relay(OTHER)]), 1);
-    assert_eq!(cache.fetch(&relay(PUBSUB)), None);
+    assert!(cache.fetch(&relay(PUBSUB)).is_none());
     assert!(cache.wants(PUBSUB), "the filter is still there");
     assert_eq!(cache.unsubscribe(&cache.filter_feeds()), 1);
     assert!(!cache.wants(PUBSUB));
     assert!(text_of(&metrics).contains("restante_rest_cached_bytes 0\n"));
     cache.subscribe(&[relay(PUBSUB)]).unwrap();
-    assert_eq!(cache.fetch(&relay(PUBSUB)), Some(Vec::new()));
+    assert!(wires(cache.fetch(&relay(PUBSUB))).is_empty());
 }

@@ -3,6 +3,7 @@
 mod about;
 mod admin;
 mod cache;
+mod console;
 mod export;
 mod filter;
 mod json;
@@ -13,9 +14,13 @@ mod relay;
 mod remote;
 mod room;
 mod serve;
+mod sessions;
 mod store;
 
-use std::sync::atomic::Ordering;
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::atomic::Ordering,
+};
 
 use async_trait::async_trait;
 use axum::{
@@ -29,6 +34,7 @@ use libp2p::{Multiaddr, identity::Keypair};
 use prometheus_client::registry::Registry;
 use restante_archive::{Appended, Config, Error, Message, Opened, Page, open};
 use restante_core::{ErrorKind, ManualClock, Timestamp};
+use restante_sessions::Live;
 use restante_waku_wire::bloom::content_topic_bits;
 use serde_json::Value;
 use tower::ServiceExt;
@@ -37,6 +43,8 @@ use super::*;
 use crate::{WakuConfig, WakuMetrics, live::Listener, node::NodeConfig};
 
 pub(super) const NOW: Timestamp = Timestamp::from_seconds(1_700_000_000);
+/// Where the door listens, as far as it can tell.
+pub(super) const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8645);
 pub(super) const PUBSUB: &str = "/waku/2/rs/16/32";
 pub(super) const PUBLISH: &str = "/relay/v1/messages/%2Fwaku%2F2%2Frs%2F16%2F32";
 pub(super) const CHAT: &str = "/toychat/2/huilong/proto";
@@ -100,12 +108,24 @@ pub(super) async fn start_door(
     config: RestConfig,
     waku: WakuConfig,
 ) -> Door {
+    start_door_with(crate::live::alone().await.unwrap(), archive, upkeep, config, waku).await
+}
+
+/// The same with a table of sessions and a hub.
+pub(super) async fn start_door_with(
+    live: Live,
+    archive: Arc<dyn Archive>,
+    upkeep: Arc<dyn Upkeep>,
+    config: RestConfig,
+    waku: WakuConfig,
+) -> Door {
     let clock = Arc::new(ManualClock::new(NOW));
     let metrics = RestMetrics::default();
     let cache = Arc::new(MessageCache::new(&config, &metrics));
     let listeners: Vec<Arc<dyn Listener>> = vec![cache.clone()];
     let waku_metrics = WakuMetrics::default();
-    let waku = Waku::start(waku, archive.clone(), clock.clone(), listeners, &waku_metrics).await.unwrap();
+    let waku =
+        Waku::start(waku, archive.clone(), clock.clone(), live, listeners, &waku_metrics).await.unwrap();
     let rest = Rest {
         waku: waku.clone(),
         cache: cache.clone(),
@@ -113,6 +133,8 @@ pub(super) async fn start_door(
         upkeep,
         clock: clock.clone(),
         config,
+        access: Access::new(None, LOOPBACK),
+        retention: RetentionState::default(),
         metrics: metrics.clone(),
         metrics_text: Arc::new(|| "restante_up 1\n# EOF\n".to_owned()),
         version: "9.9.9",
@@ -181,6 +203,28 @@ impl Answer {
 }
 
 impl Door {
+    /// The same door, open to others.
+    pub(super) fn with_access(self, access: Access) -> Self {
+        let Rest { waku, cache, archive, upkeep, clock, config, retention, metrics, .. } = &*self.rest;
+        let rest = Rest {
+            waku: waku.clone(),
+            cache: cache.clone(),
+            archive: archive.clone(),
+            upkeep: upkeep.clone(),
+            clock: clock.clone(),
+            config: config.clone(),
+            access,
+            retention: retention.clone(),
+            metrics: metrics.clone(),
+            metrics_text: self.rest.metrics_text.clone(),
+            version: self.rest.version,
+            listen_addresses: self.rest.listen_addresses.clone(),
+            set_log_level: None,
+        };
+        let rest = Arc::new(rest);
+        Self { router: router(rest.clone()), rest, ..self }
+    }
+
     /// The same door with another amount of room for answers.
     pub(super) fn with_room(self, room: &Arc<Room>) -> Self {
         let app = App { room: room.clone(), ..App::new(self.rest.clone()) };

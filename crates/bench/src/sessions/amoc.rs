@@ -1,0 +1,150 @@
+//! The shape of the load under which seed 002's server was profiled: users arrive one after the other, and everybody who is
+//! there writes to a neighbour.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+use serde::Serialize;
+
+use super::subject::{NAME_BYTES, Name, Ours, Subject, info_of, write_name};
+use crate::{
+    measure::{Latencies, rounded},
+    progress,
+    random::Random,
+};
+
+/// Users of the seed, and how far their arrivals lay apart.
+const USERS: u32 = 12_000;
+const USERS_QUICK: u32 = 200;
+pub(super) const SEED_ARRIVAL_US: u64 = 10_000;
+/// Look-ups by arrival: the profile has 25,135 of them beside 1,001 sessions that were opened.
+const LOOKUPS: usize = 25;
+
+/// One figure for programs.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct AmocRow {
+    part: &'static str,
+    pub(super) table: &'static str,
+    pub(super) op: &'static str,
+    /// Sessions at the end.
+    pub(super) sessions: u64,
+    pub(super) arrival_us: u64,
+    /// How many there were.
+    pub(super) count: u64,
+    pub(super) ns_per_op: f64,
+    pub(super) p99_ns: f64,
+}
+
+/// How long each kind of operation took.
+#[derive(Default)]
+struct Times {
+    open: Latencies,
+    presence: Latencies,
+    carbons: Latencies,
+    lookup: Latencies,
+}
+
+/// Lets the users arrive.
+pub(super) async fn measure(arrival_us: u64, is_quick: bool) -> anyhow::Result<Vec<AmocRow>> {
+    let users = if is_quick { USERS_QUICK } else { USERS };
+    let table = Ours::open().await?;
+    let interval = Duration::from_micros(arrival_us);
+    let times = tokio::task::spawn_blocking(move || arrive(&table, users, interval)).await??;
+    let row = |op, times: &Latencies| AmocRow {
+        part: "amoc",
+        table: Ours::NAME,
+        op,
+        sessions: u64::from(users),
+        arrival_us,
+        count: times.len(),
+        ns_per_op: rounded(times.median_ms() * 1e6),
+        p99_ns: rounded(times.p99_ms() * 1e6),
+    };
+    Ok(vec![
+        row("by_user", &times.lookup),
+        row("open", &times.open),
+        row("set_presence", &times.presence),
+        row("merge_info", &times.carbons),
+    ])
+}
+
+fn arrive(table: &Ours, users: u32, interval: Duration) -> anyhow::Result<Times> {
+    let bar = progress::bar("amoc: users arrive, and write to their neighbours", u64::from(users));
+    let mut times = Times::default();
+    let mut random = Random::new(0, 34);
+    let begun = Instant::now();
+    for number in 0..users {
+        let due = begun + interval * number;
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        enter(table, number, &mut times)?;
+        write_to_neighbours(table, number + 1, &mut random, &mut times.lookup)?;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(times)
+}
+
+/// What a client does: it connects, says that it is available, and asks for carbons.
+fn enter(table: &Ours, number: u32, times: &mut Times) -> anyhow::Result<()> {
+    let mut text = String::with_capacity(NAME_BYTES);
+    write_name(number, &mut text);
+    let name = Name::of(&text).context("a name is too short")?;
+    let info = info_of(number);
+    let (id, took) = timed(|| table.open(name, &info));
+    times.open.record(took);
+    let id = id.context("a session was refused")?;
+    let (is_available, took) = timed(|| table.set_presence(name, id, 0));
+    times.presence.record(took);
+    let (has_carbons, took) = timed(|| table.merge_info(name, id, 2));
+    times.carbons.record(took);
+    ensure!(is_available && has_carbons, "a session was lost");
+    Ok(())
+}
+
+/// Some of those who are there write to whoever came after them; the last of them to the first.
+fn write_to_neighbours(
+    table: &Ours,
+    present: u32,
+    random: &mut Random,
+    times: &mut Latencies,
+) -> anyhow::Result<()> {
+    let mut names = String::with_capacity(LOOKUPS * NAME_BYTES);
+    for _ in 0..LOOKUPS {
+        let sender = random.below(u64::from(present)) as u32;
+        write_name((sender + 1) % present, &mut names);
+    }
+    for at in 0..LOOKUPS {
+        let name = names.get(at * NAME_BYTES..(at + 1) * NAME_BYTES).and_then(Name::of);
+        let neighbour = name.context("a name is missing")?;
+        let (found, took) = timed(|| table.by_user(neighbour.user));
+        times.record(took);
+        ensure!(found == 1, "a neighbour has {found} sessions");
+    }
+    Ok(())
+}
+
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let begun = Instant::now();
+    let done = work();
+    (done, begun.elapsed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn everybody_arrives_and_writes() {
+        let rows = measure(1, true).await.unwrap();
+        let counts: Vec<_> = rows.iter().map(|row| (row.op, row.count)).collect();
+        let users = u64::from(USERS_QUICK);
+        let lookups = users * LOOKUPS as u64;
+        assert_eq!(
+            counts,
+            [("by_user", lookups), ("open", users), ("set_presence", users), ("merge_info", users)]
+        );
+    }
+}

@@ -1,0 +1,147 @@
+//! What arrives: the amoc load, Redis, live streams.
+
+use super::super::{Measured, amoc::SEED_ARRIVAL_US, entries::seed, redis::IN_FLIGHT, streams::StreamsRow};
+use crate::{
+    measure::ratio,
+    report::{Curves, Goal, Plot, Report, Table, number, optional},
+};
+
+const REDIS_RATE_GOAL: f64 = 20_000.0;
+const REDIS_BYTES_GOAL: f64 = 520.0;
+const DELIVERY_MS_GOAL: f64 = 50.0;
+const STREAM_BYTES_GOAL: f64 = 20.0 * 1_024.0;
+
+const AMOC_NOTE: &str = "Amoc: each operation has a time of its own, in which two looks at the clock are included (about 50 \
+    ns), and the processor may have slept before it. The seed's figures are microseconds a call under a profiler that makes \
+    everything 10 to 50 times slower, with lists and with maps: only their shape can be compared.";
+const REDIS_NOTE: &str = "Redis: 16 tasks, each of which waits for its answer before it goes on, through the one connection of \
+    the engine. Bytes: what Redis has in use (used_memory) after 100,000 opens more than before.";
+const STREAMS_NOTE: &str = "Live streams: one content topic each, 1,000 messages a second to them in turn, published over REST. \
+    A message's time begins when it is given to its publisher, and ends when a client in this process has read it, so the \
+    archive, and the load of all clients on this machine, are in it. Bytes: private memory of the server after the messages \
+    less that before the streams (and after other messages), by streams; the kernel's own buffers are not in it.";
+
+pub(super) fn present(measured: &Measured, report: &mut Report) {
+    if !measured.amoc.is_empty() {
+        report.tables.extend(amoc_tables(measured));
+        report.notes.push(AMOC_NOTE.to_owned());
+    }
+    if !measured.redis.is_empty() {
+        report.tables.push(redis_table(measured));
+        report.goals.extend(redis_goals(measured));
+        report.notes.push(REDIS_NOTE.to_owned());
+    }
+    if !measured.streams.is_empty() {
+        report.tables.push(streams_table(&measured.streams));
+        report.plots.push(Plot::Curves(delivery_curves(&measured.streams)));
+        report.goals.extend(measured.streams.iter().flat_map(stream_goals));
+        report.notes.push(STREAMS_NOTE.to_owned());
+    }
+}
+
+fn amoc_tables(measured: &Measured) -> [Table; 2] {
+    let (users, arrival) = measured.amoc.first().map_or((0, 0), |row| (row.sessions, row.arrival_us));
+    let title = format!(
+        "Amoc: {} users, one every {} us (the seed: every {} us)",
+        number(users as f64),
+        number(arrival as f64),
+        number(SEED_ARRIVAL_US as f64)
+    );
+    let mut ours = Table::new(title, &["op", "count", "median ns", "p99 ns"]);
+    for row in &measured.amoc {
+        ours.add([row.op.to_owned(), number(row.count as f64), number(row.ns_per_op), number(row.p99_ns)]);
+    }
+    let mut theirs = Table::new(
+        "The seed's profile of MongooseIM (us a call, traced)",
+        &["call", "lists", "maps", "gain"],
+    );
+    for (call, lists, maps) in seed::PROFILE {
+        theirs.add([call.to_owned(), number(lists), number(maps), optional(ratio(lists, maps))]);
+    }
+    [ours, theirs]
+}
+
+fn redis_table(measured: &Measured) -> Table {
+    let title = format!("Redis: one connection, {IN_FLIGHT} in flight");
+    let mut table = Table::new(title, &["op", "sessions", "a second", "p50 ms", "p99 ms", "bytes"]);
+    for row in &measured.redis {
+        table.add([
+            row.op.to_owned(),
+            number(row.sessions as f64),
+            number(row.per_s),
+            number(row.p50_ms),
+            number(row.p99_ms),
+            optional(row.bytes_per_session),
+        ]);
+    }
+    table
+}
+
+fn redis_goals(measured: &Measured) -> [Goal; 3] {
+    let row = |op: &str| measured.redis.iter().find(|row| row.op == op);
+    let rate = |op| row(op).map(|row| row.per_s);
+    let bytes = row("open").and_then(|row| row.bytes_per_session);
+    [
+        Goal::at_least("redis: opens", REDIS_RATE_GOAL, "/s", rate("open")),
+        Goal::at_least("redis: look-ups by user", REDIS_RATE_GOAL, "/s", rate("by_user")),
+        Goal::at_most("redis: a session", REDIS_BYTES_GOAL, "B", bytes),
+    ]
+}
+
+fn streams_table(rows: &[StreamsRow]) -> Table {
+    let columns = [
+        "archive",
+        "streams",
+        "opened in s",
+        "messages/s",
+        "published",
+        "heard",
+        "lost",
+        "repeated",
+        "strays",
+        "p50 ms",
+        "p99 ms",
+        "max ms",
+        "bytes by stream",
+        "cpu us by message",
+    ];
+    let mut table = Table::new("Live streams", &columns);
+    for row in rows {
+        table.add([
+            row.engine.to_owned(),
+            number(row.streams as f64),
+            number(row.opening_s),
+            number(row.messages_per_s),
+            number(row.published as f64),
+            number(row.heard as f64),
+            number(row.lost as f64),
+            number(row.repeated as f64),
+            number(row.strays as f64),
+            number(row.p50_ms),
+            number(row.p99_ms),
+            number(row.max_ms),
+            optional(row.bytes_per_stream),
+            optional(row.cpu_us_per_message),
+        ]);
+    }
+    table
+}
+
+fn delivery_curves(rows: &[StreamsRow]) -> Curves {
+    let line = |row: &StreamsRow| (format!("archive {}", row.engine), row.curve.clone());
+    Curves {
+        title: "Delivery to live streams".to_owned(),
+        unit: "ms",
+        lines: rows.iter().map(line).collect(),
+    }
+}
+
+fn stream_goals(row: &StreamsRow) -> [Goal; 3] {
+    let what = format!("{} live streams, {}", number(row.streams as f64), row.engine);
+    let wrong = row.lost + row.repeated + row.strays;
+    [
+        Goal::at_most(format!("{what}: p99 of delivery"), DELIVERY_MS_GOAL, "ms", Some(row.p99_ms)),
+        Goal::at_most(format!("{what}: memory of one"), STREAM_BYTES_GOAL, "B", row.bytes_per_stream),
+        Goal::at_most(format!("{what}: lost, repeated or strayed"), 0.0, "", Some(wrong as f64)),
+    ]
+}

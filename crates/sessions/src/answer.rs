@@ -1,0 +1,51 @@
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use futures_util::future::BoxFuture;
+
+/// What a call answers: at once where the engine is in this process, which costs no allocation, or later.
+#[must_use = "an answer does nothing unless it is awaited"]
+pub enum Answer<'a, T> {
+    /// It is there.
+    Ready(Option<T>),
+    /// It comes.
+    Later(BoxFuture<'a, T>),
+}
+
+impl<'a, T> Answer<'a, T> {
+    /// An answer that is there.
+    #[inline]
+    pub fn ready(answer: T) -> Self {
+        Self::Ready(Some(answer))
+    }
+
+    /// An answer that comes.
+    pub fn later(answer: impl Future<Output = T> + Send + 'a) -> Self {
+        Self::Later(Box::pin(answer))
+    }
+}
+
+impl<T> fmt::Debug for Answer<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ready(_) => "Ready",
+            Self::Later(_) => "Later",
+        })
+    }
+}
+
+impl<T: Unpin> Future for Answer<'_, T> {
+    type Output = T;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        match self.get_mut() {
+            Self::Ready(answer) => Poll::Ready(answer.take().expect("a future is not polled after its end")),
+            Self::Later(answer) => answer.as_mut().poll(context),
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Sessions of one user, packed as the table keeps them: a look-up copies the bytes and reads them afterwards.
+//!
+//! ```text
+//! record:   length of the user (varint), the user, then the sessions, newest first
+//! session:  length of the rest (varint), opened at in microseconds (u64), place (u32), node (varint),
+//!           1 and the priority (i8) or 0, length of the resource (varint), the resource, the info
+//! ```
+
+use std::{fmt, ops::Range};
+
+use smallvec::SmallVec;
+
+use crate::{
+    Error, Info, NodeId, SessionId,
+    info::InfoBytes,
+    varint::{put, take, take_array, take_byte, take_slice},
+};
+
+/// The most bytes of a user's bare address: a local part and a domain of 1,023 each, and what stands between (RFC 7622 §3.1).
+pub const USER_BYTES_MAX: usize = 2_047;
+/// The most bytes of a resource (RFC 7622 §3.4).
+pub const RESOURCE_BYTES_MAX: usize = 1_023;
+
+/// The bytes of one user's sessions. Most records fit without an allocation.
+/// A record may end in zeros, which are no sessions: none has a length of 0.
+pub(crate) type RecordBytes = SmallVec<[u8; 112]>;
+
+/// The sessions that a look-up has found: of one user, newest first. Every look-up gives this type, also when there can be but
+/// one session.
+#[derive(Clone)]
+pub struct Found {
+    record: RecordBytes,
+    is_complete: bool,
+}
+
+impl Found {
+    /// Nothing.
+    #[inline]
+    pub(crate) fn none() -> Self {
+        Self { record: RecordBytes::new(), is_complete: true }
+    }
+
+    /// What is in a record.
+    #[inline]
+    pub(crate) fn new(record: RecordBytes) -> Self {
+        Self { record, is_complete: true }
+    }
+
+    /// The same, without what other nodes know.
+    pub(crate) fn incomplete(mut self) -> Self {
+        self.is_complete = false;
+        self
+    }
+
+    /// Whether other nodes were asked as well. If not, sessions of theirs may be missing here.
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    /// The sessions, newest first.
+    #[inline]
+    pub fn iter(&self) -> FoundIter<'_> {
+        FoundIter::new(&self.record)
+    }
+
+    /// The newest session.
+    #[inline]
+    pub fn first(&self) -> Option<Session<'_>> {
+        self.iter().next()
+    }
+
+    /// Whether there is no session.
+    pub fn is_empty(&self) -> bool {
+        self.first().is_none()
+    }
+
+    /// How many sessions there are.
+    pub fn len(&self) -> usize {
+        self.iter().count()
+    }
+
+    /// The session with an id.
+    pub fn by_id(&self, id: SessionId) -> Option<Session<'_>> {
+        self.iter().find(|session| session.id == id)
+    }
+
+    /// To be filled.
+    #[inline]
+    pub(crate) fn record_mut(&mut self) -> &mut RecordBytes {
+        &mut self.record
+    }
+
+    pub(crate) fn record(&self) -> &[u8] {
+        &self.record
+    }
+}
+
+impl PartialEq for Found {
+    fn eq(&self, other: &Self) -> bool {
+        self.is_complete == other.is_complete && self.iter().eq(other)
+    }
+}
+
+impl Eq for Found {}
+
+impl<'a> IntoIterator for &'a Found {
+    type Item = Session<'a>;
+    type IntoIter = FoundIter<'a>;
+
+    fn into_iter(self) -> FoundIter<'a> {
+        self.iter()
+    }
+}
+
+impl fmt::Debug for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Found")
+            .field("sessions", &self.iter().collect::<Vec<_>>())
+            .field("is_complete", &self.is_complete)
+            .finish()
+    }
+}
+
+/// A connected client, as the table knows it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Session<'a> {
+    user: &'a [u8],
+    resource: &'a [u8],
+    /// Its name.
+    pub id: SessionId,
+    /// How much it wants messages that are sent to the user (RFC 6121 §4.7.2.3); `None` until it says that it is available.
+    pub priority: Option<i8>,
+    /// What is remembered about it.
+    pub info: Info<'a>,
+}
+
+impl<'a> Session<'a> {
+    /// A session as it is written into a record.
+    pub(crate) fn new(id: SessionId, user: &'a str, resource: &'a str, info: Info<'a>) -> Self {
+        Self { user: user.as_bytes(), resource: resource.as_bytes(), id, priority: None, info }
+    }
+
+    /// The same session with another info.
+    pub(crate) fn with_info<'b>(self, info: Info<'b>) -> Session<'b>
+    where
+        'a: 'b,
+    {
+        Session { info, ..self }
+    }
+
+    /// Whose it is: a bare address.
+    pub fn user(&self) -> &'a str {
+        text(self.user)
+    }
+
+    /// Which of the user's clients it is.
+    pub fn resource(&self) -> &'a str {
+        text(self.resource)
+    }
+
+    /// Whether it has this resource.
+    pub fn has_resource(&self, resource: &str) -> bool {
+        self.resource == resource.as_bytes()
+    }
+}
+
+/// Bytes that were a text when they were written. Checking them costs more than a look-up, so it is done for who asks.
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_default()
+}
+
+impl fmt::Debug for Session<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("id", &self.id)
+            .field("user", &self.user())
+            .field("resource", &self.resource())
+            .field("priority", &self.priority)
+            .field("info", &self.info)
+            .finish()
+    }
+}
+
+/// The sessions in a record.
+#[derive(Clone, Debug)]
+pub struct FoundIter<'a> {
+    user: &'a [u8],
+    sessions: &'a [u8],
+}
+
+impl<'a> FoundIter<'a> {
+    /// Reads a record; what can't be read is not there.
+    #[inline]
+    pub(crate) fn new(record: &'a [u8]) -> Self {
+        let mut rest = record;
+        let user = take_bytes(&mut rest);
+        let sessions = if user.is_some() { rest } else { &[] };
+        Self { user: user.unwrap_or_default(), sessions }
+    }
+
+    /// The next session, and where in the record's sessions its bytes are.
+    #[inline]
+    pub(crate) fn next_with_bytes(&mut self) -> Option<(Session<'a>, &'a [u8])> {
+        let before = self.sessions;
+        let len = take(&mut self.sessions)?;
+        let body = take_slice(&mut self.sessions, len as usize)?;
+        let session = read_session(self.user, body)?;
+        let taken = before.len() - self.sessions.len();
+        Some((session, before.get(..taken)?))
+    }
+}
+
+impl<'a> Iterator for FoundIter<'a> {
+    type Item = Session<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Session<'a>> {
+        self.next_with_bytes().map(|(session, _)| session)
+    }
+}
+
+#[inline]
+fn take_bytes<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let len = take(bytes)?;
+    take_slice(bytes, len as usize)
+}
+
+#[inline]
+fn read_session<'a>(user: &'a [u8], mut body: &'a [u8]) -> Option<Session<'a>> {
+    let opened_us = u64::from_le_bytes(take_array(&mut body)?);
+    let place = u32::from_le_bytes(take_array(&mut body)?);
+    let node = NodeId(take(&mut body)?);
+    let priority = match take_byte(&mut body)? {
+        0 => None,
+        _ => Some(take_byte(&mut body)? as i8),
+    };
+    let resource = take_bytes(&mut body)?;
+    Some(Session {
+        id: SessionId { opened_us, node, place },
+        user,
+        resource,
+        priority,
+        info: Info::new(body),
+    })
+}
+
+/// Where a record keeps its user: behind the length.
+#[inline]
+pub(crate) fn user_in(record: &[u8]) -> Option<Range<usize>> {
+    let mut rest = record;
+    let len = take(&mut rest)? as usize;
+    let start = record.len() - rest.len();
+    (rest.len() >= len).then_some(start..start + len)
+}
+
+/// Begins the record of a user.
+pub(crate) fn put_user(user: &str, record: &mut RecordBytes) {
+    put(user.len() as u32, record); // bounded by USER_BYTES_MAX
+    record.extend_from_slice(user.as_bytes());
+}
+
+/// Appends a session to a record, or to the bytes that stand for it alone.
+pub(crate) fn put_session(session: &Session<'_>, record: &mut RecordBytes) {
+    let mut body = InfoBytes::new();
+    let id = session.id;
+    body.extend_from_slice(&id.opened_us.to_le_bytes());
+    body.extend_from_slice(&id.place.to_le_bytes());
+    put(id.node.0, &mut body);
+    match session.priority {
+        Some(priority) => body.extend_from_slice(&[1, priority as u8]),
+        None => body.push(0),
+    }
+    put(session.resource.len() as u32, &mut body); // bounded by RESOURCE_BYTES_MAX
+    body.extend_from_slice(session.resource);
+    body.extend_from_slice(session.info.as_bytes());
+    put(body.len() as u32, record); // bounded by the info's bound
+    record.extend_from_slice(&body);
+}
+
+/// A record of these sessions, which are put in order.
+pub(crate) fn record_of(user: &str, sessions: &mut [Session<'_>]) -> RecordBytes {
+    sessions.sort_unstable_by_key(|session| std::cmp::Reverse(session.id));
+    let mut record = RecordBytes::new();
+    put_user(user, &mut record);
+    for session in sessions {
+        put_session(session, &mut record);
+    }
+    record
+}
+
+/// Checks that bytes are a session as [`put_session`] writes it, and returns it.
+///
+/// # Errors
+/// `Corrupt` when they are not.
+pub(crate) fn check_session<'a>(user: &'a str, mut bytes: &'a [u8]) -> Result<Session<'a>, Error> {
+    let whole = bytes;
+    let len = take(&mut bytes);
+    let session =
+        len.filter(|len| *len as usize == bytes.len()).and_then(|_| read_session(user.as_bytes(), bytes));
+    let is_text = |session: &Session<'_>| std::str::from_utf8(session.resource).is_ok();
+    let session = session.filter(is_text).ok_or_else(|| Error::corrupt("a session"))?;
+    session.info.check()?;
+    let mut again = RecordBytes::new();
+    put_session(&session, &mut again);
+    if again.as_slice() == whole { Ok(session) } else { Err(Error::corrupt("a session")) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+use proptest::{collection::vec, prelude::*};
+use restante_core::ErrorKind;
+
+use super::*;
+use crate::{InfoBuf, InfoKey, InfoValue};
+
+/// A session that owns what it is made of.
+#[derive(Clone, Debug)]
+struct Owned {
+    id: SessionId,
+    resource: String,
+    priority: Option<i8>,
+    info: InfoBuf,
+}
+
+impl Owned {
+    fn borrow<'a>(&'a self, user: &'a str) -> Session<'a> {
+        let session = Session::new(self.id, user, &self.resource, self.info.as_info());
+        Session { priority: self.priority, ..session }
+    }
+}
+
+fn ids() -> impl Strategy<Value = SessionId> {
+    let node = prop_oneof![0..4_u32, any::<u32>()];
+    (any::<u64>(), node, any::<u32>()).prop_map(|(opened_us, node, place)| SessionId {
+        opened_us,
+        node: NodeId(node),
+        place,
+    })
+}
+
+fn infos() -> impl Strategy<Value = InfoBuf> {
+    let entry = (any::<u16>(), any::<i64>(), "\\PC{0,40}", any::<bool>());
+    vec(entry, 0..20).prop_map(|entries| {
+        let mut info = InfoBuf::new();
+        for (key, number, text, is_text) in &entries {
+            let value = if *is_text { InfoValue::Text(text) } else { InfoValue::Number(*number) };
+            info.merge(&[(InfoKey(*key), Some(value))]).unwrap();
+        }
+        info
+    })
+}
+
+fn sessions() -> impl Strategy<Value = Owned> {
+    (ids(), "\\PC{1,80}", any::<Option<i8>>(), infos()).prop_map(|(id, resource, priority, info)| Owned {
+        id,
+        resource,
+        priority,
+        info,
+    })
+}
+
+/// Sessions of one user, with ids of their own.
+fn users() -> impl Strategy<Value = (String, Vec<Owned>)> {
+    ("\\PC{1,60}", vec(sessions(), 0..12)).prop_map(|(user, mut sessions)| {
+        sessions.sort_by_key(|session| session.id);
+        sessions.dedup_by_key(|session| session.id);
+        (user, sessions)
+    })
+}
+
+fn record(user: &str, sessions: &[Owned]) -> RecordBytes {
+    let mut borrowed: Vec<Session<'_>> = sessions.iter().map(|session| session.borrow(user)).collect();
+    record_of(user, &mut borrowed)
+}
+
+/// The bytes of a session alone.
+fn bytes_of(session: &Session<'_>) -> Vec<u8> {
+    let mut bytes = RecordBytes::new();
+    put_session(session, &mut bytes);
+    bytes.to_vec()
+}
+
+/// What is accepted is what would have been written.
+fn assert_holds(user: &str, bytes: &[u8]) {
+    if let Ok(session) = check_session(user, bytes) {
+        assert_eq!(session.user(), user);
+        assert_eq!(bytes_of(&session), bytes);
+    }
+}
+
+proptest! {
+    #[test]
+    fn records_give_their_sessions_newest_first((user, owned) in users()) {
+        let record = record(&user, &owned);
+        prop_assert_eq!(&record[user_in(&record).unwrap()], user.as_bytes());
+        let newest_first: Vec<_> = owned.iter().rev().map(|session| session.borrow(&user)).collect();
+        let found = Found::new(record.clone());
+        prop_assert_eq!(found.iter().collect::<Vec<_>>(), newest_first.clone());
+        prop_assert_eq!((found.len(), found.is_empty()), (owned.len(), owned.is_empty()));
+        prop_assert_eq!(found.first(), newest_first.first().copied());
+        for session in &newest_first {
+            prop_assert_eq!(found.by_id(session.id), Some(*session));
+            prop_assert_eq!((session.user(), session.info.check()), (&*user, Ok(())));
+            prop_assert!(session.has_resource(session.resource()));
+            let other = SessionId { place: !session.id.place, ..session.id };
+            prop_assert!(found.by_id(other).is_none_or(|found| found.id != session.id));
+        }
+        let backwards: Vec<_> = owned.iter().rev().cloned().collect();
+        prop_assert_eq!(self::record(&user, &backwards), record, "the order in which they come does not show");
+    }
+
+    #[test]
+    fn the_bytes_of_a_record_are_those_of_its_sessions((user, owned) in users()) {
+        let record = record(&user, &owned);
+        let mut iter = FoundIter::new(&record);
+        let mut joined = RecordBytes::new();
+        put_user(&user, &mut joined);
+        while let Some((session, bytes)) = iter.next_with_bytes() {
+            prop_assert_eq!(check_session(&user, bytes), Ok(session));
+            prop_assert_eq!(bytes, bytes_of(&session));
+            joined.extend_from_slice(bytes);
+        }
+        prop_assert_eq!(joined, record);
+    }
+
+    #[test]
+    fn zeros_behind_a_record_are_no_sessions((user, owned) in users(), zeros in 0..40_usize) {
+        let record = record(&user, &owned);
+        let mut longer = record.clone();
+        longer.resize(record.len() + zeros, 0);
+        prop_assert_eq!(Found::new(longer), Found::new(record));
+    }
+
+    #[test]
+    fn damaged_sessions_are_read_without_panic(
+        owned in sessions(),
+        at in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+    ) {
+        let whole = bytes_of(&owned.borrow("ann"));
+        let mut damaged = whole.clone();
+        damaged[at.index(whole.len())] = byte;
+        assert_holds("ann", &damaged);
+        prop_assert!(check_session("ann", &whole[..at.index(whole.len())]).is_err(), "it was cut");
+        let mut longer = whole;
+        longer.push(byte);
+        prop_assert!(check_session("ann", &longer).is_err(), "something follows it");
+    }
+
+    /// Everything may be wrong in a record; what is read of it lies within it.
+    #[test]
+    fn any_bytes_are_read_without_panic(bytes in vec(any::<u8>(), 0..300)) {
+        let found = Found::new(RecordBytes::from_slice(&bytes));
+        prop_assert!(found.len() <= bytes.len());
+        for session in &found {
+            prop_assert!(session.user().len() + session.resource().len() <= bytes.len());
+            prop_assert!(session.info.iter().count() <= bytes.len());
+        }
+        prop_assert!(user_in(&bytes).is_none_or(|user| user.end <= bytes.len()));
+        assert_holds("ann", &bytes);
+        // Bytes that begin with their own length come further.
+        let mut session = RecordBytes::new();
+        put(bytes.len() as u32, &mut session);
+        session.extend_from_slice(&bytes);
+        assert_holds("ann", &session);
+    }
+}
+
+#[test]
+fn nothing_is_found_in_nothing() {
+    let found = Found::none();
+    assert_eq!((found.len(), found.is_empty(), found.is_complete()), (0, true, true));
+    assert_eq!(found.first(), None);
+    assert_eq!(found, Found::new(RecordBytes::from_slice(&[3, b'a', b'n', b'n'])), "a user without sessions");
+    assert_ne!(found, Found::none().incomplete());
+    assert!(!Found::none().incomplete().is_complete());
+    assert_eq!(user_in(&[]), None);
+    assert_eq!(user_in(&[4, b'a', b'n', b'n']), None);
+}
+
+#[test]
+fn the_longest_of_everything_is_kept() {
+    let user = "u".repeat(USER_BYTES_MAX);
+    let mut info = InfoBuf::new();
+    info.merge(&[(InfoKey(1), Some(InfoValue::Text(&"x".repeat(16_000))))]).unwrap();
+    let id = |opened_us| SessionId { opened_us, node: NodeId(u32::MAX), place: u32::MAX };
+    let session = |opened_us, priority| Owned {
+        id: id(opened_us),
+        resource: "r".repeat(RESOURCE_BYTES_MAX),
+        priority: Some(priority),
+        info: info.clone(),
+    };
+    let owned = [session(0, i8::MIN), session(1, -1), session(2, 0), session(u64::MAX, i8::MAX)];
+    let record = record(&user, &owned);
+    let found = Found::new(record);
+    let expected: Vec<_> = owned.iter().rev().map(|session| session.borrow(&user)).collect();
+    assert_eq!(found.iter().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn what_nobody_writes_is_refused() {
+    let owned = Owned {
+        id: SessionId { opened_us: 1, node: NodeId(2), place: 3 },
+        resource: "phone".to_owned(),
+        priority: Some(1),
+        info: InfoBuf::new(),
+    };
+    let whole = bytes_of(&owned.borrow("ann"));
+    assert!(check_session("ann", &whole).is_ok());
+    // Length 1, opened at 8, place 4, node 1, priority 2, length 1, resource 5, info 1.
+    let priority = 1 + 8 + 4 + 1;
+    let resource = priority + 2 + 1;
+    let damage = [
+        ("a length that is too long", 0, whole[0] + 1),
+        ("a length that is too short", 0, whole[0] - 1),
+        ("neither a priority nor none", priority, 2),
+        ("a resource that is longer than the rest", priority + 2, 200),
+        ("a resource that is no text", resource, 0xff),
+        ("an info without its entry", whole.len() - 1, 1),
+    ];
+    for (what, at, byte) in damage {
+        let mut damaged = whole.clone();
+        damaged[at] = byte;
+        assert_holds("ann", &damaged);
+        let refused = check_session("ann", &damaged).map_err(|error| error.kind());
+        assert_eq!(refused, Err(ErrorKind::Corrupt), "{what}");
+    }
+    assert!(check_session("ann", &[]).is_err() && check_session("ann", &[0]).is_err());
+    let without_info = &whole[1..whole.len() - 1];
+    let mut bytes = vec![without_info.len() as u8];
+    bytes.extend_from_slice(without_info);
+    assert!(check_session("ann", &bytes).is_err(), "an info is never left away");
+}
+
+/// Nodes of different builds read each other's sessions: the bytes are what the format says.
+#[test]
+fn a_session_is_written_as_the_format_says() {
+    let mut info = InfoBuf::new();
+    let changes =
+        [(InfoKey::DOOR, Some(InfoValue::Text("x"))), (InfoKey::TOPICS, Some(InfoValue::Number(-3)))];
+    info.merge(&changes).unwrap();
+    let owned = Owned {
+        id: SessionId { opened_us: 0x0102, node: NodeId(300), place: 0x0a0b_0c0d },
+        resource: "é".to_owned(),
+        priority: Some(-1),
+        info,
+    };
+    let session = [
+        &[26][..],                       // the length of the rest
+        &[0x02, 0x01, 0, 0, 0, 0, 0, 0], // opened at
+        &[0x0d, 0x0c, 0x0b, 0x0a],       // place
+        &[0xac, 0x02],                   // node
+        &[1, 0xff],                      // priority
+        &[2, 0xc3, 0xa9],                // resource
+        &[2, 1, 0x21, b'x', 4, 0x01, 5], // info: a text of one byte, a number of one byte
+    ]
+    .concat();
+    assert_eq!(bytes_of(&owned.borrow("ann")), session);
+    assert_eq!(record("ann", &[owned]).to_vec(), [&[3, b'a', b'n', b'n'][..], &session].concat());
+}

@@ -1,0 +1,157 @@
+//! Who wants what, found by channel and topic.
+
+use std::{collections::HashMap, sync::Arc};
+
+use smallvec::SmallVec;
+
+use super::{Interest, TopicMatch, place::Place, prefixes::Prefixes};
+
+/// Those who want the same, each once. Almost always there is one.
+#[derive(Default)]
+pub(super) struct Places(SmallVec<[Arc<Place>; 1]>);
+
+impl Places {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Place>> {
+        self.0.iter()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Who adds a place has made sure that it is not there yet.
+    pub(super) fn add(&mut self, place: &Arc<Place>) {
+        self.0.push(place.clone());
+    }
+
+    pub(super) fn remove(&mut self, place: &Arc<Place>) {
+        let found = self.0.iter().position(|one| Arc::ptr_eq(one, place));
+        if let Some(found) = found {
+            self.0.swap_remove(found);
+        }
+        if self.0.len() < self.0.capacity() / 4 {
+            self.0.shrink_to_fit();
+        }
+    }
+}
+
+/// Those who want an event: groups that may overlap.
+pub(super) type Groups<'a> = SmallVec<[&'a Places; 4]>;
+
+#[derive(Default)]
+pub(super) struct Index {
+    by_channel: HashMap<Arc<str>, Topics>,
+    all_channels: Topics,
+    /// What all interests take.
+    pub(super) bytes: usize,
+}
+
+#[derive(Default)]
+struct Topics {
+    exact: HashMap<Arc<str>, Places>,
+    prefixes: Prefixes,
+    all: Places,
+}
+
+impl Index {
+    /// Those who want events of a channel and topic.
+    pub(super) fn find(&self, channel: &str, topic: &str) -> Groups<'_> {
+        let mut groups = Groups::new();
+        if let Some(topics) = self.by_channel.get(channel) {
+            topics.find(topic, &mut groups);
+        }
+        self.all_channels.find(topic, &mut groups);
+        groups
+    }
+
+    /// The same interest, with the texts that are known already instead of its own.
+    pub(super) fn share(&self, interest: &mut Interest) {
+        let mut topics = Some(&self.all_channels);
+        if let Some(channel) = &mut interest.channel {
+            let known = self.by_channel.get_key_value(channel);
+            topics = known.map(|(_, topics)| topics);
+            if let Some((known, _)) = known {
+                *channel = known.clone();
+            }
+        }
+        if let (Some(topics), TopicMatch::Exact(topic)) = (topics, &mut interest.topics)
+            && let Some((known, _)) = topics.exact.get_key_value(topic)
+        {
+            *topic = known.clone();
+        }
+    }
+
+    /// Adds what a place wants. It did not want it before.
+    pub(super) fn add(&mut self, interest: &Interest, place: &Arc<Place>) {
+        let topics = match &interest.channel {
+            Some(channel) => self.by_channel.entry(channel.clone()).or_default(),
+            None => &mut self.all_channels,
+        };
+        match &interest.topics {
+            TopicMatch::All => topics.all.add(place),
+            TopicMatch::Exact(topic) => topics.exact.entry(topic.clone()).or_default().add(place),
+            TopicMatch::Prefix(prefix) => topics.prefixes.add(prefix, place),
+        }
+    }
+
+    /// Takes away what a place wanted, and leaves nothing empty behind.
+    pub(super) fn remove(&mut self, interest: &Interest, place: &Arc<Place>) {
+        self.bytes -= interest.bytes();
+        let Some(channel) = &interest.channel else {
+            return self.all_channels.remove(&interest.topics, place);
+        };
+        let Some(topics) = self.by_channel.get_mut(channel) else { return };
+        topics.remove(&interest.topics, place);
+        if topics.is_empty() {
+            self.by_channel.remove(channel);
+            shrink(&mut self.by_channel);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_channel.is_empty() && self.all_channels.is_empty() && self.bytes == 0
+    }
+}
+
+impl Topics {
+    fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.prefixes.is_empty() && self.all.is_empty()
+    }
+
+    fn find<'a>(&'a self, topic: &str, groups: &mut Groups<'a>) {
+        if let Some(places) = self.exact.get(topic) {
+            groups.push(places);
+        }
+        self.prefixes.find(topic, |places| groups.push(places));
+        if !self.all.is_empty() {
+            groups.push(&self.all);
+        }
+    }
+
+    fn remove(&mut self, topics: &TopicMatch, place: &Arc<Place>) {
+        match topics {
+            TopicMatch::All => self.all.remove(place),
+            TopicMatch::Prefix(prefix) => self.prefixes.remove(prefix, place),
+            TopicMatch::Exact(topic) => {
+                let Some(places) = self.exact.get_mut(topic) else { return };
+                places.remove(place);
+                if places.is_empty() {
+                    self.exact.remove(topic);
+                    shrink(&mut self.exact);
+                }
+            }
+        }
+    }
+}
+
+/// Gives memory back when most of those who had wanted something have left.
+fn shrink<T>(map: &mut HashMap<Arc<str>, T>) {
+    if map.len() < map.capacity() / 8 {
+        map.shrink_to_fit();
+    }
+}

@@ -1,0 +1,136 @@
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+
+use crate::Ended;
+
+/// What the hub counts.
+#[derive(Clone, Debug, Default)]
+pub struct HubMetrics {
+    pub(super) seats: Gauge,
+    pub(super) interests: Gauge,
+    pub(super) queued_bytes: Gauge,
+    pub(super) handed_out: Counter,
+    events: Family<SourceLabel, Counter>,
+    dropped: Family<DropLabel, Counter>,
+    ended: Family<EndLabel, Counter>,
+}
+
+/// From where an event came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// It was published here.
+    Here,
+    /// Another node told of it.
+    Elsewhere,
+    /// It was there already, and is not handed out again.
+    Again,
+}
+
+/// Why an event was dropped that somebody wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DropReason {
+    /// The session's own queue was full.
+    Full,
+    /// The room for all sessions was used up, or the queue would have taken too much of what was left.
+    Room,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SourceLabel {
+    source: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DropLabel {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EndLabel {
+    reason: &'static str,
+}
+
+impl Source {
+    const ALL: [Self; 3] = [Self::Here, Self::Elsewhere, Self::Again];
+
+    fn label(self) -> SourceLabel {
+        let source = match self {
+            Self::Here => "here",
+            Self::Elsewhere => "elsewhere",
+            Self::Again => "again",
+        };
+        SourceLabel { source }
+    }
+}
+
+impl DropReason {
+    const ALL: [Self; 2] = [Self::Full, Self::Room];
+
+    fn label(self) -> DropLabel {
+        let reason = match self {
+            Self::Full => "full",
+            Self::Room => "room",
+        };
+        DropLabel { reason }
+    }
+}
+
+impl HubMetrics {
+    pub(super) fn came(&self, source: Source) {
+        self.events.get_or_create(&source.label()).inc();
+    }
+
+    pub(super) fn dropped(&self, reason: DropReason) {
+        self.dropped.get_or_create(&reason.label()).inc();
+    }
+
+    pub(super) fn ended(&self, why: Ended) {
+        self.ended.get_or_create(&EndLabel { reason: why.as_str() }).inc();
+    }
+
+    #[cfg(test)]
+    pub(super) fn count_of_dropped(&self, reason: DropReason) -> u64 {
+        self.dropped.get_or_create(&reason.label()).get()
+    }
+
+    #[cfg(test)]
+    pub(super) fn count_of_ended(&self, why: Ended) -> u64 {
+        self.ended.get_or_create(&EndLabel { reason: why.as_str() }).get()
+    }
+
+    #[cfg(test)]
+    pub(super) fn count_of(&self, source: Source) -> u64 {
+        self.events.get_or_create(&source.label()).get()
+    }
+
+    /// Makes the metrics visible in `registry`, the one of sessions.
+    pub fn register(&self, registry: &mut Registry) {
+        // All labels are there from the start, so that the first of each is an increase.
+        for source in Source::ALL {
+            let _ = self.events.get_or_create(&source.label());
+        }
+        for reason in DropReason::ALL {
+            let _ = self.dropped.get_or_create(&reason.label());
+        }
+        for why in Ended::ALL {
+            let _ = self.ended.get_or_create(&EndLabel { reason: why.as_str() });
+        }
+        let what = "Sessions of this node that are handed what arrives";
+        registry.register("hub_seats", what, self.seats.clone());
+        let what = "What these sessions want: topics and prefixes of topics";
+        registry.register("hub_interests", what, self.interests.clone());
+        let what = "Bytes of events that wait for sessions, each event counted once";
+        registry.register("hub_queued_bytes", what, self.queued_bytes.clone());
+        let what = "Events that came to the hub, by where they came from";
+        registry.register("hub_events", what, self.events.clone());
+        let what = "Events that were put into the queues of sessions";
+        registry.register("hub_handed_out", what, self.handed_out.clone());
+        let what = "Events that found no room in the queue of a session, by what was full";
+        registry.register("hub_dropped", what, self.dropped.clone());
+        let what = "Sessions whose place in the hub ended before their door gave it up, by reason";
+        registry.register("hub_ended", what, self.ended.clone());
+    }
+}

@@ -1,0 +1,359 @@
+//! The live hub: who wants which topic now.
+//!
+//! An event that arrives is looked up in an index by channel and topic (exact topics and prefixes of topics), and put into
+//! the bounded queue of each session that wants it. Publishing never waits. A session that reads too slowly is ended with a
+//! reason ([`Overflow::End`]) or loses what its queue has no room for ([`Overflow::Drop`]).
+
+mod event;
+mod index;
+mod metrics;
+mod place;
+mod prefixes;
+mod recent;
+mod room;
+mod seat;
+mod seats;
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock, Weak},
+};
+
+use parking_lot::{Mutex, RwLock};
+use prometheus_client::metrics::counter::Counter;
+use tokio::time::Instant;
+
+pub use event::{Event, Form};
+pub use metrics::HubMetrics;
+pub use seat::Seat;
+
+use crate::{Ended, Nodes, Owner, SessionId};
+use index::{Groups, Index};
+use metrics::Source;
+use place::{Offered, Place};
+use recent::Recent;
+use room::Room;
+use seats::Seats;
+
+/// What an interest takes beside its texts: an entry in its session's list and one in the index.
+pub const INTEREST_BYTES: usize = 320;
+
+/// What a session wants.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Interest {
+    /// Events of this channel; `None` for those of all channels.
+    pub channel: Option<Arc<str>>,
+    /// Of these topics.
+    pub topics: TopicMatch,
+}
+
+impl Interest {
+    /// What it counts as; see [`HubConfig::interest_bytes_max`].
+    pub fn bytes(&self) -> usize {
+        let channel = self.channel.as_ref().map_or(0, |channel| channel.len());
+        let topics = match &self.topics {
+            TopicMatch::All => 0,
+            TopicMatch::Exact(topic) => topic.len(),
+            TopicMatch::Prefix(prefix) => 2 * prefix.len(), // the index keeps bytes of its own
+        };
+        INTEREST_BYTES + channel + topics
+    }
+}
+
+/// Which topics are wanted.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TopicMatch {
+    /// All.
+    All,
+    /// This one.
+    Exact(Arc<str>),
+    /// All that begin so.
+    Prefix(Arc<str>),
+}
+
+/// The bounds of the hub.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HubConfig {
+    /// Sessions at once.
+    pub seats_max: usize,
+    /// Bytes of events that wait for all sessions, each event counted once. Forms that readers make of events count as well,
+    /// and may go beyond it: then nothing new finds room until they are gone.
+    pub queued_bytes_max: usize,
+    /// Bytes that what all sessions want may take; one of them may take a 64th part.
+    pub interest_bytes_max: usize,
+}
+
+impl Default for HubConfig {
+    fn default() -> Self {
+        Self { seats_max: 20_000, queued_bytes_max: 64 << 20, interest_bytes_max: 64 << 20 }
+    }
+}
+
+/// The bounds of one session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeatConfig {
+    /// Events that wait for it.
+    pub events_max: usize,
+    /// Bytes of events that wait for it.
+    pub bytes_max: usize,
+    /// Interests that it may have.
+    pub interests_max: usize,
+    /// What happens when there is no room.
+    pub overflow: Overflow,
+}
+
+/// What happens when a queue has no room for an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overflow {
+    /// The session ends: what it has is without holes.
+    End,
+    /// The event is dropped and counted.
+    Drop,
+}
+
+/// Counts what sessions do not get, for doors that show it.
+#[derive(Clone, Debug, Default)]
+pub struct Losses {
+    /// Events for which there was no room.
+    pub dropped: Counter,
+    /// Events that came while the client was away.
+    pub away: Counter,
+}
+
+/// Why a session can't join, or can't want more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HubFull {
+    /// There are as many sessions as there may be.
+    #[error("no more than {0} sessions are served: try another node")]
+    Seats(usize),
+    /// It wants as much as one may want.
+    #[error("a session may have no more than {0} interests")]
+    Interests(usize),
+    /// What it wants takes as many bytes as one may take.
+    #[error("the topics of a session may take no more than {0} bytes")]
+    SeatBytes(usize),
+    /// What all want takes as many bytes as it may take.
+    #[error("the topics of all sessions take too much memory: try another node")]
+    Bytes,
+}
+
+/// What a seat has for its reader.
+#[derive(Debug)]
+pub enum Next {
+    /// Events in the order of their arrival, at least one. They count as waiting until they are released, or the next are
+    /// asked for.
+    Events(Vec<Arc<Event>>),
+    /// The session has ended.
+    Ended(Ended),
+}
+
+/// The hub. Cloning gives another handle of the same.
+#[derive(Clone)]
+pub struct Hub {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: HubConfig,
+    room: Arc<Room>,
+    index: RwLock<Index>,
+    seats: Mutex<Seats>,
+    recent: Mutex<Recent>,
+    /// Weak, because the table holds the hub as the owner of its sessions.
+    nodes: OnceLock<Weak<dyn Nodes>>,
+    metrics: HubMetrics,
+}
+
+impl Hub {
+    /// An empty hub.
+    pub fn new(config: HubConfig, metrics: HubMetrics) -> Self {
+        let room = Room::new(config.queued_bytes_max, metrics.queued_bytes.clone());
+        let shared = Shared {
+            config,
+            room,
+            index: RwLock::default(),
+            seats: Mutex::default(),
+            recent: Mutex::new(Recent::new(Instant::now())),
+            nodes: OnceLock::new(),
+            metrics,
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Tells by which nodes others hear of what is published here. Called once, if at all. The hub does not keep them alive.
+    pub fn connect(&self, nodes: Arc<dyn Nodes>) {
+        let is_first = self.shared.nodes.set(Arc::downgrade(&nodes)).is_ok();
+        debug_assert!(is_first, "a hub is connected once");
+    }
+
+    /// Gives a session a place. It joins right after it was opened: if it has ended meanwhile, its seat says so at once.
+    ///
+    /// # Errors
+    /// When there are as many as there may be.
+    pub fn join(&self, id: SessionId, config: SeatConfig) -> Result<Seat, HubFull> {
+        self.shared.join(Place::new(id, config, None)).map(|place| Seat::new(place, self.shared.clone()))
+    }
+
+    /// The same, with counters for what the session does not get.
+    ///
+    /// # Errors
+    /// When there are as many as there may be.
+    pub fn join_counting(
+        &self,
+        id: SessionId,
+        config: SeatConfig,
+        losses: Arc<Losses>,
+    ) -> Result<Seat, HubFull> {
+        let place = Place::new(id, config, Some(losses));
+        self.shared.join(place).map(|place| Seat::new(place, self.shared.clone()))
+    }
+
+    /// Hands an event to those who want it, here and on other nodes. What was published or heard within the last minute or
+    /// so, by its hash, channel and topic, is not handed out again. Answers to how many it was handed here. Never waits.
+    pub fn publish(&self, event: &Arc<Event>) -> usize {
+        if !self.shared.is_new(event, Source::Here) {
+            return 0;
+        }
+        let handed = self.shared.hand_out(event);
+        if let Some(nodes) = self.shared.nodes.get().and_then(Weak::upgrade) {
+            nodes.tell_others(event);
+        }
+        handed
+    }
+
+    /// Whether somebody here wants such events, be it one whose client is away.
+    pub fn is_wanted(&self, channel: &str, topic: &str) -> bool {
+        !self.shared.index.read().find(channel, topic).is_empty()
+    }
+
+    /// Bytes of events that wait at this moment, each counted once.
+    pub fn queued_bytes(&self) -> usize {
+        self.shared.room.used()
+    }
+
+    /// Ends all sessions with [`Ended::Stopping`], and those that join from now on at once.
+    pub fn stop(&self) {
+        let places: Vec<Arc<Place>> = {
+            let mut seats = self.shared.seats.lock();
+            seats.is_stopping = true;
+            seats.all().cloned().collect()
+        };
+        for place in places {
+            self.shared.end(&place, Ended::Stopping);
+        }
+    }
+}
+
+impl Owner for Hub {
+    fn ended(&self, id: SessionId, why: Ended) {
+        let place = {
+            let mut seats = self.shared.seats.lock();
+            let place = seats.get(id).cloned();
+            if place.is_none() {
+                seats.note_early(id, why);
+            }
+            place
+        };
+        if let Some(place) = place {
+            self.shared.end(&place, why);
+        }
+    }
+
+    fn heard(&self, event: Event) {
+        if self.shared.is_new(&event, Source::Elsewhere) {
+            self.shared.hand_out(&Arc::new(event));
+        }
+    }
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hub").field("config", &self.shared.config).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn join(&self, place: Place) -> Result<Arc<Place>, HubFull> {
+        let place = Arc::new(place);
+        let mut seats = self.seats.lock();
+        if seats.len() >= self.config.seats_max {
+            return Err(HubFull::Seats(self.config.seats_max));
+        }
+        let stopping = seats.is_stopping.then_some(Ended::Stopping);
+        let ended = seats.take_early(place.id).or(stopping);
+        let former = seats.enter(&place);
+        self.metrics.seats.set(seats.len() as i64);
+        drop(seats);
+        if let Some(former) = former {
+            self.end(&former, Ended::Replaced);
+        }
+        if let Some(why) = ended {
+            self.end(&place, why);
+        }
+        Ok(place)
+    }
+
+    fn forget(&self, place: &Arc<Place>) {
+        let mut seats = self.seats.lock();
+        seats.leave(place);
+        self.metrics.seats.set(seats.len() as i64);
+    }
+
+    fn end(&self, place: &Place, why: Ended) {
+        if place.end(why).is_some() {
+            self.metrics.ended(why);
+        }
+    }
+
+    fn is_new(&self, event: &Event, source: Source) -> bool {
+        let is_new = self.recent.lock().note(event, Instant::now());
+        self.metrics.came(if is_new { source } else { Source::Again });
+        is_new
+    }
+
+    /// Puts an event into the queues of those who want it.
+    fn hand_out(&self, event: &Arc<Event>) -> usize {
+        let index = self.index.read();
+        let groups = index.find(&event.channel, &event.topic);
+        if groups.is_empty() {
+            return 0;
+        }
+        let has_room = event.take_room(&self.room);
+        let mut handed = 0;
+        each_once(&groups, |place| {
+            let offered = if has_room { place.offer(event, &self.room) } else { place.refuse() };
+            handed += usize::from(offered == Offered::Queued);
+            self.count(offered);
+        });
+        self.metrics.handed_out.inc_by(handed as u64);
+        handed
+    }
+
+    fn count(&self, offered: Offered) {
+        match offered {
+            Offered::Queued | Offered::Absent => {}
+            Offered::Dropped(reason) => self.metrics.dropped(reason),
+            Offered::Ended(reason) => {
+                self.metrics.dropped(reason);
+                self.metrics.ended(Ended::Slow);
+            }
+        }
+    }
+}
+
+/// Visits everybody in groups that may overlap. Almost always there is one group, which has everybody once.
+fn each_once(groups: &Groups<'_>, visit: impl FnMut(&Arc<Place>)) {
+    if let [group] = groups.as_slice() {
+        return group.iter().for_each(visit);
+    }
+    let mut places: Vec<&Arc<Place>> = Vec::with_capacity(groups.iter().map(|group| group.len()).sum());
+    for group in groups {
+        places.extend(group.iter());
+    }
+    places.sort_unstable_by_key(|place| Arc::as_ptr(place));
+    places.dedup_by(|one, other| Arc::ptr_eq(one, other));
+    places.into_iter().for_each(visit);
+}
+
+#[cfg(test)]
+mod tests;

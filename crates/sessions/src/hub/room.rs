@@ -1,0 +1,97 @@
+//! The room for all events that wait, each counted once however many want it.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use prometheus_client::metrics::gauge::Gauge;
+
+/// A queue takes at most this part of the room that is left for all, so that the room never ends however many are slow, and
+/// one who keeps up always finds some.
+const QUEUE_SHARE: usize = 8;
+
+#[derive(Debug)]
+pub(super) struct Room {
+    used: AtomicUsize,
+    bytes_max: usize,
+    shown: Gauge,
+}
+
+/// A part of the room, which comes back when this is dropped.
+#[derive(Debug)]
+pub(super) struct Taken {
+    bytes: AtomicUsize,
+    room: Arc<Room>,
+}
+
+impl Room {
+    pub(super) fn new(bytes_max: usize, shown: Gauge) -> Arc<Self> {
+        Arc::new(Self { used: AtomicUsize::new(0), bytes_max, shown })
+    }
+
+    pub(super) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// What one queue may take at this moment.
+    pub(super) fn queue_bytes_max(&self) -> usize {
+        self.bytes_max.saturating_sub(self.used()) / QUEUE_SHARE
+    }
+
+    /// Takes so many bytes, if they are left.
+    pub(super) fn take(self: &Arc<Self>, bytes: usize) -> Option<Taken> {
+        let add = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.bytes_max);
+        let before = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
+        self.shown.set((before + bytes) as i64);
+        Some(Taken { bytes: AtomicUsize::new(bytes), room: self.clone() })
+    }
+}
+
+impl Taken {
+    /// Takes more for what exists already, also beyond the bound: then nothing else finds room until it is gone.
+    pub(super) fn grow(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let before = self.room.used.fetch_add(bytes, Ordering::Relaxed);
+        self.room.shown.set(before.saturating_add(bytes) as i64);
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let bytes = *self.bytes.get_mut();
+        let before = self.room.used.fetch_sub(bytes, Ordering::Relaxed);
+        self.room.shown.set(before.saturating_sub(bytes) as i64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use restante_core::{MessageHash, Timestamp};
+
+    use super::*;
+    use crate::hub::{Event, Form};
+
+    fn event(bytes: usize) -> Event {
+        Event::new("c".into(), "t".into(), MessageHash([0; 32]), Timestamp(0), vec![0; bytes].into())
+    }
+
+    #[test]
+    fn an_event_counts_once_with_its_forms_and_gives_all_back() {
+        let shown = Gauge::default();
+        let room = Room::new(10_000, shown.clone());
+        let event = event(5_000);
+        event.form(Form::Push, |_| Bytes::from_static(&[0; 100]));
+        assert!(event.take_room(&room) && event.take_room(&room));
+        let before = shown.get();
+        assert!((5_100..6_000).contains(&before));
+        event.form(Form::Json, |event| Bytes::from(vec![0; event.body.len()]));
+        event.form(Form::Json, |_| panic!("a form is made once"));
+        assert_eq!(shown.get(), before + 5_000, "a form is made, whatever room is left");
+        assert_eq!(room.queue_bytes_max(), 0);
+        assert!(!event.to_kept().take_room(&room), "there is no room for another");
+        drop(event);
+        assert_eq!((shown.get(), room.queue_bytes_max()), (0, 10_000 / QUEUE_SHARE));
+    }
+}

@@ -1,0 +1,89 @@
+//! The seats by the ids of their sessions.
+
+use std::{
+    collections::{HashMap, VecDeque, hash_map::Entry},
+    sync::Arc,
+};
+
+use super::place::Place;
+use crate::{Ended, SessionId};
+
+/// Ends that are remembered of sessions without a seat: a session may end before it has joined. It joins right after it was
+/// opened, so that no more sessions than this end meanwhile; but a session that never joins, as that of a door without
+/// live events, is told ended too.
+const EARLY_ENDS_MAX: usize = 4_096;
+
+#[derive(Default)]
+pub(super) struct Seats {
+    by_id: HashMap<SessionId, Arc<Place>>,
+    early: HashMap<SessionId, Ended>,
+    /// Ids of `early`, the oldest end first, and of those among them that have joined since.
+    early_order: VecDeque<SessionId>,
+    pub(super) is_stopping: bool,
+}
+
+impl Seats {
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    pub(super) fn get(&self, id: SessionId) -> Option<&Arc<Place>> {
+        self.by_id.get(&id)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Place>> {
+        self.by_id.values()
+    }
+
+    /// Returns the place that the session had before, if it joins again.
+    pub(super) fn enter(&mut self, place: &Arc<Place>) -> Option<Arc<Place>> {
+        self.by_id.insert(place.id, place.clone())
+    }
+
+    /// Takes a place out, unless the session has joined anew.
+    pub(super) fn leave(&mut self, place: &Arc<Place>) {
+        if let Entry::Occupied(entry) = self.by_id.entry(place.id)
+            && Arc::ptr_eq(entry.get(), place)
+        {
+            entry.remove();
+        }
+    }
+
+    /// A session has ended that has no seat.
+    pub(super) fn note_early(&mut self, id: SessionId, why: Ended) {
+        if self.early.insert(id, why).is_none() {
+            self.early_order.push_back(id);
+        }
+        while self.early_order.len() > EARLY_ENDS_MAX {
+            if let Some(oldest) = self.early_order.pop_front() {
+                self.early.remove(&oldest);
+            }
+        }
+    }
+
+    /// Why a session has ended before it joined, if it has.
+    pub(super) fn take_early(&mut self, id: SessionId) -> Option<Ended> {
+        self.early.remove(&id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NodeId;
+
+    #[test]
+    fn early_ends_are_found_once_and_bounded() {
+        let id = |opened_us| SessionId { opened_us, node: NodeId(1), place: 0 };
+        let mut seats = Seats::default();
+        for n in 0..3 * EARLY_ENDS_MAX as u64 {
+            seats.note_early(id(n), Ended::Replaced);
+            if n % 2 == 0 {
+                assert_eq!(seats.take_early(id(n)), Some(Ended::Replaced));
+                assert_eq!(seats.take_early(id(n)), None);
+            }
+        }
+        assert!(seats.early.len() <= EARLY_ENDS_MAX && seats.early_order.len() <= EARLY_ENDS_MAX);
+        assert_eq!(seats.take_early(id(3 * EARLY_ENDS_MAX as u64 - 1)), Some(Ended::Replaced));
+    }
+}

@@ -1,0 +1,332 @@
+use super::*;
+
+#[test]
+fn a_slow_reader_ends_with_a_reason_and_others_go_on() {
+    let (hub, metrics) = hub();
+    let small = SeatConfig { events_max: 3, ..config(Overflow::End) };
+    let slow = hub.join(id(1), small).unwrap();
+    slow.want(&[exact("t")]).unwrap();
+    let quick = seat_wanting(&hub, 2, Overflow::End, &["t"]);
+    for number in 0..3 {
+        assert_eq!(hub.publish(&event(number)), 2);
+    }
+    assert_eq!(hub.publish(&event(3)), 1);
+    assert_eq!((slow.waiting(), slow.ended()), (0, Some(Ended::Slow)), "what waited is gone");
+    assert_eq!((end_of(&slow), end_of(&slow)), (Ended::Slow, Ended::Slow));
+    hub.ended(slow.id(), Ended::Operator);
+    assert_eq!(end_of(&slow), Ended::Slow, "the first reason counts");
+    assert_eq!(hub.publish(&event(4)), 1);
+    assert_eq!(read(&quick), [0, 1, 2, 3, 4]);
+    assert_eq!(metrics.count_of_ended(Ended::Slow), 1);
+    assert_eq!(metrics.count_of_dropped(DropReason::Full), 1);
+}
+
+#[test]
+fn a_queue_that_drops_loses_the_newest_and_counts_them() {
+    let (hub, metrics) = hub();
+    let losses = Arc::new(Losses::default());
+    let small = SeatConfig { events_max: 3, ..config(Overflow::Drop) };
+    let seat = hub.join_counting(id(1), small, losses.clone()).unwrap();
+    seat.want(&[exact("t")]).unwrap();
+    for number in 0..5 {
+        assert_eq!(hub.publish(&event(number)), usize::from(number < 3));
+    }
+    assert_eq!(read(&seat), [0, 1, 2]);
+    assert_eq!(hub.publish(&event(5)), 1, "there is room again");
+    assert_eq!(seat.pause(), 1);
+    assert_eq!(hub.publish(&event(6)), 0);
+    assert_eq!((losses.dropped.get(), losses.away.get()), (2, 1));
+    assert_eq!(metrics.count_of_dropped(DropReason::Full), 2);
+}
+
+#[test]
+fn bytes_count_until_they_are_released_or_more_is_asked_for() {
+    let (hub, _) = hub();
+    let size = event_of("c", "t", 0, 1_000).bytes();
+    let seat = hub.join(id(1), SeatConfig { bytes_max: 2 * size, ..config(Overflow::Drop) }).unwrap();
+    seat.want(&[exact("t")]).unwrap();
+    let mut number = 0;
+    let mut publish = || {
+        number += 1;
+        hub.publish(&event_of("c", "t", number, 1_000))
+    };
+    assert_eq!([publish(), publish(), publish()], [1, 1, 0]);
+    let Some(Next::Events(events)) = seat.next().now_or_never() else { panic!("two wait") };
+    assert_eq!(publish(), 0, "what is being sent counts");
+    seat.release(&events[..1]);
+    assert_eq!([publish(), publish()], [1, 0]);
+    seat.release(&events[1..]);
+    assert_eq!([publish(), publish()], [1, 0]);
+    assert!(seat.next().now_or_never().is_some() && seat.next().now_or_never().is_none());
+    assert_eq!([publish(), publish(), publish()], [1, 1, 0], "who asks for more is done with the last");
+}
+
+#[test]
+fn an_event_larger_than_a_queue_goes_alone() {
+    let (hub, _) = hub();
+    let seat = hub.join(id(1), SeatConfig { bytes_max: 500, ..config(Overflow::Drop) }).unwrap();
+    seat.want(&[exact("t")]).unwrap();
+    assert_eq!(hub.publish(&event_of("c", "t", 1, 10_000)), 1);
+    assert_eq!(hub.publish(&event_of("c", "t", 2, 10_000)), 0);
+    assert_eq!(read(&seat), [1]);
+}
+
+#[test]
+fn batches_are_bounded_and_in_order() {
+    let (hub, _) = hub();
+    let wide = SeatConfig { bytes_max: 64 << 20, ..config(Overflow::End) };
+    let seat = hub.join(id(1), wide).unwrap();
+    seat.want(&[exact("t")]).unwrap();
+    for number in 0..200 {
+        hub.publish(&event(number));
+    }
+    let Some(Next::Events(few)) = seat.next_few(8).now_or_never() else { panic!("many wait") };
+    assert_eq!(few.len(), 8);
+    let Some(Next::Events(more)) = seat.next().now_or_never() else { panic!("many wait") };
+    assert!((2..100).contains(&more.len()));
+    assert_eq!(read(&seat), (8 + more.len() as u64..200).collect::<Vec<_>>());
+    for number in 200..210 {
+        hub.publish(&event_of("c", "t", number, 200 << 10));
+    }
+    let Some(Next::Events(large)) = seat.next().now_or_never() else { panic!("ten wait") };
+    assert_eq!(large.len(), 2, "bytes end a batch");
+}
+
+/// Any number of slow sessions leave room for one who keeps up.
+#[test]
+fn slow_queues_never_take_all_the_room() {
+    let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: 1 << 20, ..HubConfig::default() });
+    let wide = SeatConfig { events_max: 10_000, ..config(Overflow::Drop) };
+    let slow: Vec<Seat> = (0..50).map(|number| hub.join(id(number), wide).unwrap()).collect();
+    for (number, seat) in slow.iter().enumerate() {
+        seat.want(&[exact(&number.to_string())]).unwrap();
+    }
+    for number in 0..50 * 200 {
+        hub.publish(&event_of("c", &(number % 50).to_string(), number, 1_000));
+        assert!(metrics.queued_bytes.get() <= 1 << 20);
+    }
+    let quick = hub.join(id(99), wide).unwrap();
+    quick.want(&[exact("quick")]).unwrap();
+    assert_eq!(hub.publish(&event_of("c", "quick", 99_999, 1_000)), 1);
+    assert!(metrics.count_of_dropped(DropReason::Room) > 0);
+    drop((slow, quick));
+    assert_eq!(metrics.queued_bytes.get(), 0);
+}
+
+#[test]
+fn an_event_takes_its_room_once_however_many_want_it() {
+    let size = event_of("c", "t", 0, 5_000).bytes();
+    let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: size + 100, ..HubConfig::default() });
+    let seats: Vec<Seat> =
+        (0..100).map(|number| seat_wanting(&hub, number, Overflow::Drop, &["t"])).collect();
+    let ending = seat_wanting(&hub, 100, Overflow::End, &["u"]);
+    assert_eq!(hub.publish(&event_of("c", "t", 1, 5_000)), 100);
+    assert_eq!(metrics.queued_bytes.get(), size as i64);
+    assert_eq!(hub.publish(&event_of("c", "u", 2, 5_000)), 0, "there is no room for a second");
+    assert_eq!(end_of(&ending), Ended::Slow, "and who has no holes ends");
+    assert!(seats.iter().all(|seat| read(seat) == [1]));
+    assert_eq!(metrics.queued_bytes.get(), 0);
+}
+
+#[test]
+fn interests_are_bounded_and_a_refused_request_changes_nothing() {
+    let interest_bytes_max = 64 * 1_000;
+    let (hub, metrics) = hub_with(HubConfig { interest_bytes_max, seats_max: 200, ..HubConfig::default() });
+    let few = SeatConfig { interests_max: 2, ..config(Overflow::Drop) };
+    let seat = hub.join(id(0), few).unwrap();
+    seat.want(&[exact("a"), exact("a"), exact("b")]).unwrap();
+    seat.want(&[exact("b"), exact("a")]).expect("what it wants already is no more");
+    assert_eq!(seat.want(&[exact("a"), exact("c")]), Err(HubFull::Interests(2)));
+    assert_eq!(seat.interests(), [exact("a"), exact("b")]);
+    assert_eq!(seat.unwant(&[exact("b"), exact("b"), exact("c")]), 1);
+    assert_eq!(seat.want(&[exact(&"x".repeat(1_000))]), Err(HubFull::SeatBytes(1_000)));
+    let full = (1..199).map(|number| {
+        let seat = hub.join(id(number), config(Overflow::Drop)).unwrap();
+        let wanted = seat.want(&[exact(&format!("{number}{}", "x".repeat(600)))]);
+        (seat, wanted)
+    });
+    let (seats, wanted): (Vec<Seat>, Vec<_>) = full.unzip();
+    let taken = wanted.iter().filter(|wanted| wanted.is_ok()).count();
+    assert!((50..70).contains(&taken), "{taken} of 920 bytes and more fit into 64,000");
+    assert!(wanted.iter().all(|wanted| matches!(wanted, Ok(()) | Err(HubFull::Bytes))));
+    assert_eq!(metrics.interests.get(), 1 + taken as i64);
+    drop(seats);
+    seat.want(&[exact("c")]).expect("there is room again");
+}
+
+#[test]
+fn seats_are_bounded_and_come_back() {
+    let (hub, metrics) = hub_with(HubConfig { seats_max: 2, ..HubConfig::default() });
+    let [one, other] = [1, 2].map(|number| hub.join(id(number), config(Overflow::End)).unwrap());
+    assert_eq!(hub.join(id(3), config(Overflow::End)).unwrap_err(), HubFull::Seats(2));
+    drop(one);
+    hub.join(id(3), config(Overflow::End)).unwrap();
+    drop(other);
+    assert_eq!(metrics.seats.get(), 0);
+}
+
+#[test]
+fn a_session_that_ended_before_it_joined_ends_at_once() {
+    let (hub, metrics) = hub();
+    hub.ended(id(1), Ended::Replaced);
+    let seat = seat_wanting(&hub, 1, Overflow::End, &["t"]);
+    assert_eq!(end_of(&seat), Ended::Replaced);
+    assert_eq!(hub.publish(&event(1)), 0);
+    assert_eq!(metrics.count_of_ended(Ended::Replaced), 1);
+}
+
+#[test]
+fn a_session_that_joins_again_has_one_seat() {
+    let (hub, _) = hub();
+    let first = seat_wanting(&hub, 1, Overflow::End, &["t"]);
+    let second = seat_wanting(&hub, 1, Overflow::End, &["t"]);
+    assert_eq!(end_of(&first), Ended::Replaced);
+    drop(first);
+    assert_eq!(hub.publish(&event(1)), 1);
+    assert_eq!(read(&second), [1]);
+    hub.ended(id(1), Ended::Operator);
+    assert_eq!(end_of(&second), Ended::Operator, "the former took nothing of it along");
+}
+
+#[test]
+fn a_seat_that_was_left_wants_nothing_any_more() {
+    let (hub, metrics) = hub();
+    let seat = seat_wanting(&hub, 1, Overflow::End, &["t", "u"]);
+    hub.publish(&event(1));
+    assert_eq!(seat.leave(), 1);
+    assert_eq!((end_of(&seat), seat.leave(), seat.interests()), (Ended::Left, 0, Vec::new()));
+    assert_eq!((hub.is_wanted("c", "t"), hub.publish(&event(2))), (false, 0));
+    hub.ended(id(1), Ended::Operator);
+    assert_eq!((metrics.interests.get(), metrics.count_of_ended(Ended::Operator)), (0, 0));
+}
+
+#[test]
+fn all_end_when_the_hub_stops() {
+    let (hub, metrics) = hub();
+    let seat = seat_wanting(&hub, 1, Overflow::End, &["t"]);
+    hub.publish(&event(1));
+    hub.stop();
+    assert_eq!((end_of(&seat), seat.waiting()), (Ended::Stopping, 0));
+    let late = seat_wanting(&hub, 2, Overflow::End, &["t"]);
+    assert_eq!((end_of(&late), hub.publish(&event(2))), (Ended::Stopping, 0));
+    assert_eq!(metrics.count_of_ended(Ended::Stopping), 2);
+}
+
+#[tokio::test]
+async fn a_reader_that_waits_is_woken_by_events_and_by_the_end() {
+    let (hub, _) = hub();
+    let seat = Arc::new(seat_wanting(&hub, 1, Overflow::End, &["t"]));
+    let wait = || {
+        let seat = seat.clone();
+        tokio::spawn(async move { seat.next().await })
+    };
+    let waiting = wait();
+    tokio::task::yield_now().await;
+    hub.publish(&event(1));
+    assert!(matches!(waiting.await.unwrap(), Next::Events(events) if events.len() == 1));
+    let waiting = wait();
+    tokio::task::yield_now().await;
+    hub.ended(id(1), Ended::Crowded);
+    assert!(matches!(waiting.await.unwrap(), Next::Ended(Ended::Crowded)));
+}
+
+#[test]
+fn nothing_is_lost_when_a_wait_is_given_up() {
+    let (hub, _) = hub();
+    let seat = seat_wanting(&hub, 1, Overflow::End, &["t"]);
+    assert!(seat.next().now_or_never().is_none());
+    hub.publish(&event(1));
+    drop(seat.next());
+    assert_eq!(read(&seat), [1]);
+}
+
+#[test]
+fn what_is_heard_of_others_is_handed_out_once_and_not_told_on() {
+    let (hub, metrics) = hub();
+    let told = Arc::new(Told::default());
+    hub.connect(told.clone());
+    let seat = seat_wanting(&hub, 1, Overflow::End, &["t"]);
+    hub.publish(&event(1));
+    hub.heard(event(1).to_kept());
+    hub.heard(event(2).to_kept());
+    hub.publish(&event(2));
+    hub.publish(&event_of("d", "nobody wants it here", 3, 10));
+    assert_eq!(read(&seat), [1, 2]);
+    assert_eq!(*told.0.lock(), [1, 3]);
+    let counts = [Source::Here, Source::Elsewhere, Source::Again].map(|source| metrics.count_of(source));
+    assert_eq!(counts, [2, 1, 2]);
+    drop(told);
+    assert_eq!(hub.publish(&event(4)), 1, "the hub keeps no table alive");
+}
+
+#[test]
+fn what_is_counted_is_shown_from_the_start() {
+    let (hub, metrics) = hub();
+    let mut registry = prometheus_client::registry::Registry::default();
+    crate::SessionMetrics { hub: metrics, ..crate::SessionMetrics::default() }.register(&mut registry);
+    let seat = seat_wanting(&hub, 1, Overflow::End, &["t"]);
+    hub.publish(&event(1));
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    for line in [
+        "restante_sessions_hub_seats 1",
+        "restante_sessions_hub_interests 1",
+        "restante_sessions_hub_events_total{source=\"here\"} 1",
+        "restante_sessions_hub_events_total{source=\"elsewhere\"} 0",
+        "restante_sessions_hub_events_total{source=\"again\"} 0",
+        "restante_sessions_hub_handed_out_total 1",
+        "restante_sessions_hub_dropped_total{reason=\"full\"} 0",
+        "restante_sessions_hub_dropped_total{reason=\"room\"} 0",
+        "restante_sessions_hub_ended_total{reason=\"slow\"} 0",
+        "restante_sessions_hub_ended_total{reason=\"operator\"} 0",
+    ] {
+        assert!(text.lines().any(|shown| shown == line), "{line} is not in {text}");
+    }
+    assert!(text.contains(&format!("restante_sessions_hub_queued_bytes {}\n", hub.queued_bytes())));
+    assert_eq!((read(&seat), hub.queued_bytes()), (vec![1], 0));
+}
+
+/// What one idle session with one interest takes, beside its topic: the constants that make up most of it.
+#[test]
+fn an_idle_seat_is_small() {
+    let place = size_of::<Place>() + 16; // reference counts
+    let seat = size_of::<Seat>();
+    let in_maps = size_of::<(SessionId, Arc<Place>)>() + size_of::<(Arc<str>, index::Places)>();
+    let interest = size_of::<Interest>();
+    let total = place + seat + 2 * in_maps + interest; // a map may be half empty
+    assert!(total < 600, "{total} bytes: {place} + {seat} + 2 * {in_maps} + {interest}");
+}
+
+/// Nodes that note what they are told to pass on.
+#[derive(Default)]
+struct Told(Mutex<Vec<i64>>);
+
+impl Nodes for Told {
+    fn here(&self) -> NodeId {
+        NodeId(1)
+    }
+
+    fn heartbeat(&self) -> crate::Answer<'_, Result<(), crate::Error>> {
+        crate::Answer::ready(Ok(()))
+    }
+
+    fn sweep(&self) -> crate::Answer<'_, Result<u64, crate::Error>> {
+        crate::Answer::ready(Ok(0))
+    }
+
+    fn nodes(&self) -> crate::Answer<'_, Result<Vec<crate::NodeState>, crate::Error>> {
+        crate::Answer::ready(Ok(Vec::new()))
+    }
+
+    fn tell_others(&self, event: &Event) {
+        self.0.lock().push(event.timestamp.0);
+    }
+
+    fn health(&self) -> Result<(), crate::Error> {
+        Ok(())
+    }
+
+    fn close(&self) -> crate::Answer<'_, Result<(), crate::Error>> {
+        crate::Answer::ready(Ok(()))
+    }
+}

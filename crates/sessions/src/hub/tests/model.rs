@@ -1,0 +1,176 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Join(u64),
+    Leave(u64),
+    Want(u64, Vec<Interest>),
+    Unwant(u64, Vec<Interest>),
+    Publish(&'static str, String),
+    Pause(u64),
+    Resume(u64),
+    Read(u64),
+    End(u64),
+}
+
+const CHANNELS: [&str; 2] = ["c", "d"];
+const SEATS: u64 = 4;
+
+fn topics() -> impl Strategy<Value = TopicMatch> {
+    prop_oneof![
+        Just(TopicMatch::All),
+        "[ab]{0,3}".prop_map(|topic| TopicMatch::Exact(topic.into())),
+        "[ab]{0,3}".prop_map(|prefix| TopicMatch::Prefix(prefix.into())),
+    ]
+}
+
+fn interests() -> impl Strategy<Value = Vec<Interest>> {
+    let channel = prop::option::of(prop::sample::select(&CHANNELS[..]));
+    prop::collection::vec((channel, topics()).prop_map(|(channel, topics)| interest(channel, topics)), 0..4)
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        2 => (0..SEATS).prop_map(Step::Join),
+        1 => (0..SEATS).prop_map(Step::Leave),
+        4 => (0..SEATS, interests()).prop_map(|(seat, interests)| Step::Want(seat, interests)),
+        2 => (0..SEATS, interests()).prop_map(|(seat, interests)| Step::Unwant(seat, interests)),
+        8 => (prop::sample::select(&CHANNELS[..]), "[ab]{0,4}")
+            .prop_map(|(channel, topic)| Step::Publish(channel, topic)),
+        1 => (0..SEATS).prop_map(Step::Pause),
+        1 => (0..SEATS).prop_map(Step::Resume),
+        3 => (0..SEATS).prop_map(Step::Read),
+        1 => (0..SEATS).prop_map(Step::End),
+    ];
+    prop::collection::vec(step, 0..120)
+}
+
+/// A seat as it should be.
+#[derive(Default)]
+struct Model {
+    wants: BTreeSet<Interest>,
+    waiting: Vec<u64>,
+    is_paused: bool,
+    is_ended: bool,
+}
+
+impl Model {
+    fn wants(&self, channel: &str, topic: &str) -> bool {
+        self.wants.iter().any(|one| {
+            let is_here = one.channel.as_deref().is_none_or(|wanted| wanted == channel);
+            let is_meant = match &one.topics {
+                TopicMatch::All => true,
+                TopicMatch::Exact(wanted) => &**wanted == topic,
+                TopicMatch::Prefix(wanted) => topic.starts_with(&**wanted),
+            };
+            is_here && is_meant
+        })
+    }
+}
+
+/// The hub and its model, seat by seat.
+struct Pair {
+    hub: Hub,
+    metrics: HubMetrics,
+    seats: BTreeMap<u64, (Seat, Model)>,
+    published: u64,
+}
+
+impl Pair {
+    fn apply(&mut self, step: Step) {
+        match step {
+            Step::Join(seat) => {
+                let (hub, number) = (self.hub.clone(), self.published << 8 | seat);
+                let join = || hub.join(id(number), config(Overflow::End)).unwrap();
+                self.seats.entry(seat).or_insert_with(|| (join(), Model::default()));
+                self.published += 1; // so that no id is given twice
+            }
+            Step::Leave(seat) => drop(self.seats.remove(&seat)),
+            Step::Publish(channel, topic) => self.publish(channel, &topic),
+            Step::Want(seat, interests) => self.with(seat, |seat, model| {
+                seat.want(&interests).unwrap();
+                model.wants.extend(interests);
+            }),
+            Step::Unwant(seat, interests) => self.with(seat, |seat, model| {
+                let gone: BTreeSet<_> = interests.iter().filter(|one| model.wants.remove(one)).collect();
+                assert_eq!(seat.unwant(&interests), gone.len());
+            }),
+            Step::Pause(seat) => self.with(seat, |seat, model| {
+                assert_eq!(seat.pause(), model.waiting.len());
+                model.waiting.clear();
+                model.is_paused = true;
+            }),
+            Step::Resume(seat) => self.with(seat, |seat, model| {
+                seat.resume();
+                model.is_paused = false;
+            }),
+            Step::Read(seat) => self.with(seat, |seat, model| match model.is_ended {
+                true => assert_eq!(end_of(seat), Ended::Operator),
+                false => assert_eq!(read(seat), std::mem::take(&mut model.waiting)),
+            }),
+            Step::End(seat) => {
+                let hub = self.hub.clone();
+                self.with(seat, |seat, model| {
+                    hub.ended(seat.id(), Ended::Operator);
+                    model.waiting.clear();
+                    model.is_ended = true;
+                });
+            }
+        }
+    }
+
+    fn with(&mut self, seat: u64, act: impl FnOnce(&Seat, &mut Model)) {
+        if let Some((seat, model)) = self.seats.get_mut(&seat) {
+            act(seat, model);
+        }
+    }
+
+    fn publish(&mut self, channel: &str, topic: &str) {
+        self.published += 1;
+        let (mut handed, mut is_wanted) = (0, false);
+        for (_, model) in self.seats.values_mut() {
+            let wants = model.wants(channel, topic);
+            is_wanted |= wants;
+            if wants && !model.is_paused && !model.is_ended {
+                model.waiting.push(self.published);
+                handed += 1;
+            }
+        }
+        assert_eq!(self.hub.is_wanted(channel, topic), is_wanted);
+        let event = event_of(channel, topic, self.published, 10);
+        assert_eq!(self.hub.publish(&event), handed);
+        assert_eq!(self.hub.publish(&event), 0, "an event is handed out once");
+    }
+
+    fn check(&self) {
+        let interests: usize = self.seats.values().map(|(_, model)| model.wants.len()).sum();
+        assert_eq!(self.metrics.interests.get(), interests as i64);
+        assert_eq!(self.metrics.seats.get(), self.seats.len() as i64);
+        for (seat, model) in self.seats.values() {
+            assert!(seat.interests().iter().eq(&model.wants), "in order, each once");
+            assert_eq!(seat.interest_count(), model.wants.len());
+            assert_eq!(seat.waiting(), model.waiting.len());
+        }
+    }
+}
+
+proptest! {
+    /// Seats get what they want, once and in order, as sets of interests and lists of events say, and nothing is left of them.
+    #[test]
+    fn the_hub_agrees_with_a_naive_model(steps in steps()) {
+        let (hub, metrics) = hub();
+        let mut pair = Pair { hub, metrics, seats: BTreeMap::new(), published: 0 };
+        for step in steps {
+            pair.apply(step);
+            pair.check();
+        }
+        pair.seats.clear();
+        let Pair { hub, metrics, .. } = pair;
+        prop_assert!(hub.shared.index.read().is_empty());
+        prop_assert_eq!((hub.shared.seats.lock().len(), metrics.queued_bytes.get()), (0, 0));
+    }
+}

@@ -1,0 +1,102 @@
+use std::{fmt, str::FromStr};
+
+use restante_core::Timestamp;
+
+/// A node's place in the cluster for as long as it runs: a process that starts again is another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u32);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The name of a session, which is never given again.
+///
+/// Ids are totally ordered: by the time at which they were opened, then by node. A node never opens two sessions at the same
+/// microsecond: its clock is made strictly increasing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId {
+    /// When it was opened, in microseconds since the epoch.
+    pub opened_us: u64,
+    /// Where it was opened.
+    pub node: NodeId,
+    /// Where its node's table keeps it: a part of the hash of its user, so that an id is looked up without an index of ids.
+    pub place: u32,
+}
+
+/// Bytes of an id as [`SessionId::to_bytes`] gives it.
+pub const SESSION_ID_BYTES: usize = 16;
+
+impl SessionId {
+    /// When it was opened.
+    pub fn opened_at(self) -> Timestamp {
+        Timestamp(i64::try_from(self.opened_us).map_or(i64::MAX, |us| us.saturating_mul(1_000)))
+    }
+
+    /// Big-endian, so that bytes are ordered as ids are.
+    pub fn to_bytes(self) -> [u8; SESSION_ID_BYTES] {
+        let id = u128::from(self.opened_us) << 64 | u128::from(self.node.0) << 32 | u128::from(self.place);
+        id.to_be_bytes()
+    }
+
+    /// The id of these bytes.
+    pub fn from_bytes(bytes: [u8; SESSION_ID_BYTES]) -> Self {
+        let id = u128::from_be_bytes(bytes);
+        // Each part keeps its own bits of the whole.
+        Self { opened_us: (id >> 64) as u64, node: NodeId((id >> 32) as u32), place: id as u32 }
+    }
+}
+
+impl fmt::Display for SessionId {
+    /// 32 lower-case hexadecimal digits.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}{:08x}{:08x}", self.opened_us, self.node.0, self.place)
+    }
+}
+
+/// A text is no session id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a session id has 32 hexadecimal digits")]
+pub struct ParseSessionIdError;
+
+impl FromStr for SessionId {
+    type Err = ParseSessionIdError;
+
+    fn from_str(text: &str) -> Result<Self, ParseSessionIdError> {
+        let is_hex = text.len() == 2 * SESSION_ID_BYTES && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if !is_hex {
+            return Err(ParseSessionIdError);
+        }
+        let id = u128::from_str_radix(text, 16).map_err(|_| ParseSessionIdError)?;
+        Ok(Self::from_bytes(id.to_be_bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_survive_bytes_and_text_and_keep_their_order() {
+        let id = |opened_us, node, place| SessionId { opened_us, node: NodeId(node), place };
+        let ids =
+            [id(0, 0, 0), id(1, 0, u32::MAX), id(1, 2, 0), id(2, 0, 7), id(u64::MAX, u32::MAX, u32::MAX)];
+        for pair in ids.windows(2) {
+            assert!(pair[0] < pair[1] && pair[0].to_bytes() < pair[1].to_bytes());
+            assert!(pair[0].to_string() < pair[1].to_string());
+        }
+        for id in ids {
+            assert_eq!(SessionId::from_bytes(id.to_bytes()), id);
+            assert_eq!(id.to_string().parse(), Ok(id));
+        }
+    }
+
+    #[test]
+    fn what_is_no_id_is_refused() {
+        for text in ["", "00", "+0000000000000000000000000000000", "0000000000000000000000000000000g"] {
+            assert_eq!(text.parse::<SessionId>(), Err(ParseSessionIdError), "{text}");
+        }
+    }
+}

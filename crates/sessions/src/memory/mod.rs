@@ -1,0 +1,403 @@
+//! The table in this process.
+//!
+//! Users are spread over shards by their *place*, 32 bits of the hash of the user's name. A shard keeps one record for each
+//! user, with all of the user's sessions, in cells of one cache line: see [`table`] for where they lie and [`cell`] for how they
+//! are read without a lock. A session's id carries its place, so that ids need no index.
+
+mod cell;
+mod map;
+mod metrics;
+mod shard;
+mod sync;
+mod table;
+
+use std::{
+    hash::BuildHasher,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use foldhash::quality::RandomState;
+use futures_util::stream::{self, BoxStream, StreamExt};
+use restante_core::Clock;
+use smallvec::SmallVec;
+use tokio::task::yield_now;
+
+use crate::{
+    Answer, Config, Counts, Ended, Error, Found, FoundIter, Info, InfoChange, NewSession, NodeId, NodeState,
+    Nodes, Opened, Owner, RESOURCE_BYTES_MAX, Session, SessionId, Sessions, USER_BYTES_MAX,
+    found::{RecordBytes, record_of, user_in},
+    hub::Event,
+    info::{self, InfoBytes},
+};
+use map::SharedMap;
+pub(crate) use metrics::TableMetrics;
+use shard::{Change, PlaceOf, Shard};
+use table::{Cells, HOME_BITS, Torn, Wanted};
+
+/// Shards: writers of different ones never wait for each other, and a shard that grows holds up writers for the time that
+/// copying a 64th of the table takes.
+const SHARDS: usize = 1 << (u32::BITS - HOME_BITS);
+/// Homes that [`Sessions::all`] goes through before it lets others have their turn: some ten microseconds.
+const PAGES_BETWEEN_PAUSES: u32 = 256;
+/// The node of a table that is not shared.
+const ALONE: NodeId = NodeId(1);
+
+pub(crate) fn open(config: &Config, owner: Arc<dyn Owner>) -> Opened {
+    let memory = Arc::new(Memory::new(ALONE, config, owner));
+    Opened { sessions: memory.clone(), nodes: memory }
+}
+
+/// The table.
+pub(crate) struct Memory {
+    node: NodeId,
+    node_name: String,
+    shards: Box<[Shard]>,
+    /// The same shards' cells, for those who read.
+    map: Arc<SharedMap>,
+    hasher: RandomState,
+    /// The time of the last id.
+    last_us: AtomicU64,
+    sessions_per_user_max: usize,
+    clock: Arc<dyn Clock>,
+    owner: Arc<dyn Owner>,
+    metrics: TableMetrics,
+}
+
+/// Sessions that have ended, and whose owner is to be told.
+type Told = SmallVec<[(SessionId, Ended); 2]>;
+
+/// The sessions of a record while it is changed.
+type List<'a> = SmallVec<[Session<'a>; 4]>;
+
+impl Memory {
+    /// An empty table of one node's sessions.
+    pub(crate) fn new(node: NodeId, config: &Config, owner: Arc<dyn Owner>) -> Self {
+        let hasher = RandomState::default();
+        let of_record = hasher.clone();
+        let place_of: PlaceOf = Arc::new(move |record| {
+            let user = user_in(record).and_then(|range| record.get(range)).unwrap_or_default();
+            place(&of_record, user)
+        });
+        let map = Arc::new(SharedMap::new(SHARDS));
+        let shard = |number| Shard::new(number, map.clone(), place_of.clone());
+        Self {
+            node,
+            node_name: config.node_name.clone(),
+            shards: (0..SHARDS).map(shard).collect(),
+            map,
+            hasher,
+            last_us: AtomicU64::new(0),
+            sessions_per_user_max: config.sessions_per_user_max.max(1),
+            clock: config.clock.clone(),
+            owner,
+            metrics: config.metrics.table.clone(),
+        }
+    }
+
+    #[inline]
+    fn shard(&self, place: u32) -> &Shard {
+        let shard = self.shards.get((place >> HOME_BITS) as usize);
+        shard.expect("there is a shard for each value of a place's upper bits")
+    }
+
+    #[inline]
+    fn place_of(&self, user: &str) -> u32 {
+        place(&self.hasher, user.as_bytes())
+    }
+
+    /// A new id, greater than all before it: also when the clock stands still or goes back.
+    fn next_id(&self, place: u32) -> SessionId {
+        let now_us = u64::try_from(self.clock.now().nanos() / 1_000).unwrap_or(0);
+        let next = |last: u64| now_us.max(last + 1);
+        let last = self.last_us.update(Ordering::Relaxed, Ordering::Relaxed, next);
+        SessionId { opened_us: next(last), node: self.node, place }
+    }
+
+    fn open_now(&self, new: NewSession<'_>) -> Result<SessionId, Error> {
+        check(new.user, USER_BYTES_MAX, "user")?;
+        check(new.resource, RESOURCE_BYTES_MAX, "resource")?;
+        let mut info = InfoBytes::new();
+        info::merge(Info::EMPTY, new.info, &mut info)?;
+        let place = self.place_of(new.user);
+        let (id, told) = self.shard(place).change(place, Wanted::User(new.user), |record| {
+            let mut sessions = sessions_in(record);
+            let before = sessions.len() as i64;
+            let told = make_room(&mut sessions, new.resource, self.sessions_per_user_max);
+            let id = self.next_id(place); // while nobody else opens one here, so that the newest is the last
+            let (user, resource) = (new.user, new.resource);
+            sessions.push(Session::new(id, user, resource, Info::new(&info)));
+            let more = sessions.len() as i64 - before;
+            Ok((Change::Put(record_of(user, &mut sessions), more), (id, told)))
+        })?;
+        self.metrics.opened();
+        self.tell(&told);
+        Ok(id)
+    }
+
+    fn close_now(&self, id: SessionId, why: Ended) -> Result<bool, Error> {
+        let is_closed = self.change_by_id(id, |user, sessions, at| {
+            sessions.remove(at);
+            match sessions.is_empty() {
+                true => Ok(Change::Remove(1)),
+                false => Ok(Change::Put(record_of(user, sessions), -1)),
+            }
+        })?;
+        if is_closed {
+            self.metrics.ended(why);
+        }
+        if is_closed && why != Ended::Left {
+            self.owner.ended(id, why);
+        }
+        Ok(is_closed)
+    }
+
+    /// Changes the priority and the info of a session.
+    fn update_now(
+        &self,
+        id: SessionId,
+        priority: Option<Option<i8>>,
+        changes: &[InfoChange<'_>],
+    ) -> Result<bool, Error> {
+        self.change_by_id(id, |user, sessions, at| {
+            let Some(session) = sessions.get_mut(at) else { return Ok(Change::Keep) };
+            let mut merged = InfoBytes::new();
+            info::merge(session.info, changes, &mut merged)?;
+            let mut changed = session.with_info(Info::new(&merged));
+            changed.priority = priority.unwrap_or(session.priority);
+            let mut all: List<'_> = sessions.iter().copied().collect();
+            if let Some(place) = all.get_mut(at) {
+                *place = changed;
+            }
+            Ok(Change::Put(record_of(user, &mut all), 0))
+        })
+    }
+
+    /// Changes the sessions of a user, of which one has an id. Answers whether there is such a session.
+    fn change_by_id(
+        &self,
+        id: SessionId,
+        change: impl FnOnce(&str, &mut List<'_>, usize) -> Result<Change, Error>,
+    ) -> Result<bool, Error> {
+        if id.node != self.node {
+            return Ok(false);
+        }
+        let has = |record: &[u8]| FoundIter::new(record).any(|session| session.id == id);
+        self.shard(id.place).change(id.place, Wanted::Where(&has), |record| {
+            let mut sessions = sessions_in(record);
+            let at = sessions.iter().position(|session| session.id == id);
+            let Some((at, user)) = at.and_then(|at| Some((at, sessions.get(at)?.user()))) else {
+                return Ok((Change::Keep, false));
+            };
+            change(user, &mut sessions, at).map(|change| (change, true))
+        })
+    }
+
+    fn tell(&self, told: &Told) {
+        for (id, why) in told {
+            self.metrics.ended(*why);
+            self.owner.ended(*id, *why);
+        }
+    }
+
+    /// Copies the record that is looked for, if there is one. Writers are waited for only when they were at it again and again.
+    #[inline]
+    fn read(&self, place: u32, wanted: Wanted<'_>) -> Found {
+        let mut found = Found::none();
+        let read = self.with_cells(place, |cells| cells.read(place, wanted, found.record_mut()));
+        match read {
+            Ok(true) => found,
+            Ok(false) => Found::none(),
+            Err(Torn) => self.shard(place).find_locked(place, wanted).map_or_else(Found::none, Found::new),
+        }
+    }
+
+    #[inline]
+    fn with_cells<T>(&self, place: u32, mut look: impl FnMut(&Cells) -> T) -> T {
+        self.map.with(|map| {
+            let cells = map.get((place >> HOME_BITS) as usize);
+            look(cells.expect("there is a shard for each value of a place's upper bits"))
+        })
+    }
+
+    #[inline]
+    fn find_user(&self, user: &str) -> Found {
+        let place = self.place_of(user);
+        self.read(place, Wanted::User(user))
+    }
+
+    fn find_id(&self, id: SessionId) -> Found {
+        if id.node != self.node {
+            return Found::none();
+        }
+        let has = |record: &[u8]| FoundIter::new(record).any(|session| session.id == id);
+        only(self.read(id.place, Wanted::Where(&has)).record(), |session| session.id == id)
+    }
+
+    /// How many sessions and users there are.
+    fn count(&self) -> Counts {
+        let sum = |count: fn(&Shard) -> &AtomicU64| {
+            self.shards
+                .iter()
+                .fold(0_u64, |sum, shard| sum.wrapping_add(count(shard).load(Ordering::Relaxed)))
+        };
+        let sessions = sum(|shard| &shard.sessions);
+        let by_node = if sessions == 0 { Vec::new() } else { vec![(self.node, sessions)] };
+        Counts { sessions, users: sum(|shard| &shard.users), by_node, is_complete: true }
+    }
+
+    /// The records of users from a place on, as many as share a home, and the place from which to go on.
+    fn records_from(&self, place: u32) -> (Vec<RecordBytes>, Option<u32>) {
+        let shard = place >> HOME_BITS;
+        let look = |cells: &Cells| {
+            let home = cells.home_of(place);
+            cells.records_of(home).map(|records| (records, cells.place_behind(home)))
+        };
+        let read = self.with_cells(place, look);
+        let (mut records, behind) =
+            read.or_else(|Torn| self.shard(place).with_cells(look)).unwrap_or_default();
+        // The table may have grown since the last time, so that a home reaches back to users that were given already.
+        records.retain(|record| {
+            let user = user_in(record).and_then(|range| record.get(range)).unwrap_or_default();
+            self::place(&self.hasher, user) >= place
+        });
+        let next = match behind {
+            Some(behind) => Some(shard << HOME_BITS | behind),
+            None => (shard + 1 < SHARDS as u32).then(|| (shard + 1) << HOME_BITS),
+        };
+        (records, next)
+    }
+}
+
+fn place(hasher: &RandomState, user: &[u8]) -> u32 {
+    (hasher.hash_one(user) >> 32) as u32
+}
+
+fn check(text: &str, bytes_max: usize, what: &str) -> Result<(), Error> {
+    match text.len() {
+        0 => Err(Error::invalid(format!("the {what} of a session is empty"))),
+        len if len > bytes_max => {
+            Err(Error::invalid(format!("the {what} of a session has {len} bytes: the limit is {bytes_max}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn sessions_in(record: Option<&RecordBytes>) -> List<'_> {
+    record.into_iter().flat_map(|record| FoundIter::new(record)).collect()
+}
+
+/// Ends the session whose resource another wants, or else the oldest when there are too many.
+fn make_room(sessions: &mut List<'_>, resource: &str, sessions_max: usize) -> Told {
+    let mut told = Told::new();
+    if let Some(at) = sessions.iter().position(|session| session.has_resource(resource)) {
+        told.push((sessions.remove(at).id, Ended::Replaced));
+    }
+    while sessions.len() >= sessions_max {
+        let Some(oldest) = sessions.pop() else { break }; // newest first
+        told.push((oldest.id, Ended::Crowded));
+    }
+    told
+}
+
+/// Of a record, the one session that the test takes.
+fn only(record: &[u8], test: impl Fn(&Session<'_>) -> bool) -> Found {
+    match FoundIter::new(record).find(test) {
+        Some(session) => Found::new(record_of(session.user(), &mut [session])),
+        None => Found::none(),
+    }
+}
+
+impl Sessions for Memory {
+    fn open<'a>(&'a self, new: NewSession<'a>) -> Answer<'a, Result<SessionId, Error>> {
+        Answer::ready(self.open_now(new))
+    }
+
+    fn close(&self, id: SessionId, why: Ended) -> Answer<'_, Result<bool, Error>> {
+        Answer::ready(self.close_now(id, why))
+    }
+
+    fn set_presence<'a>(
+        &'a self,
+        id: SessionId,
+        priority: Option<i8>,
+        changes: &'a [InfoChange<'a>],
+    ) -> Answer<'a, Result<bool, Error>> {
+        Answer::ready(self.update_now(id, Some(priority), changes))
+    }
+
+    fn merge_info<'a>(
+        &'a self,
+        id: SessionId,
+        changes: &'a [InfoChange<'a>],
+    ) -> Answer<'a, Result<bool, Error>> {
+        Answer::ready(self.update_now(id, None, changes))
+    }
+
+    #[inline]
+    fn by_user<'a>(&'a self, user: &'a str) -> Answer<'a, Result<Found, Error>> {
+        Answer::ready(Ok(self.find_user(user)))
+    }
+
+    fn by_address<'a>(&'a self, user: &'a str, resource: &'a str) -> Answer<'a, Result<Found, Error>> {
+        let found = self.find_user(user);
+        Answer::ready(Ok(only(found.record(), |session| session.has_resource(resource))))
+    }
+
+    fn by_id(&self, id: SessionId) -> Answer<'_, Result<Found, Error>> {
+        Answer::ready(Ok(self.find_id(id)))
+    }
+
+    fn all(&self) -> BoxStream<'_, Result<Found, Error>> {
+        let pages = stream::unfold((Some(0), 0_u32), move |(place, pages)| async move {
+            if pages % PAGES_BETWEEN_PAUSES == 0 {
+                yield_now().await;
+            }
+            let (records, next) = self.records_from(place?);
+            Some((stream::iter(records), (next, pages.wrapping_add(1))))
+        });
+        pages.flatten().map(|record| Ok(Found::new(record))).boxed()
+    }
+
+    fn counts(&self) -> Answer<'_, Result<Counts, Error>> {
+        Answer::ready(Ok(self.count()))
+    }
+}
+
+impl Nodes for Memory {
+    fn here(&self) -> NodeId {
+        self.node
+    }
+
+    fn heartbeat(&self) -> Answer<'_, Result<(), Error>> {
+        Answer::ready(Ok(()))
+    }
+
+    fn sweep(&self) -> Answer<'_, Result<u64, Error>> {
+        Answer::ready(Ok(0))
+    }
+
+    fn nodes(&self) -> Answer<'_, Result<Vec<NodeState>, Error>> {
+        let sessions = self.count().sessions;
+        let name = self.node_name.clone();
+        Answer::ready(Ok(vec![NodeState { id: self.node, name, lease_ms: u64::MAX, sessions }]))
+    }
+
+    fn tell_others(&self, _event: &Event) {}
+
+    fn health(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn close(&self) -> Answer<'_, Result<(), Error>> {
+        for shard in &self.shards {
+            self.metrics.ended_at_once(shard.clear(), Ended::Stopping);
+        }
+        Answer::ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

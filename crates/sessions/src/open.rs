@@ -1,0 +1,174 @@
+use std::{fmt, str::FromStr, sync::Arc};
+
+use restante_core::{Clock, SystemClock};
+
+use crate::{
+    Error, Nodes, Owner, SessionMetrics, Sessions,
+    hub::{Hub, HubConfig},
+    memory,
+};
+
+/// Which engine, and where: `memory:` or `redis://host:port/database`.
+#[derive(Clone, PartialEq, Eq)]
+pub enum EngineUrl {
+    /// A table in this process: one node.
+    Memory,
+    /// Redis, shared by several nodes. It is never shown with its password.
+    Redis(String),
+}
+
+impl EngineUrl {
+    /// The engine's name.
+    pub fn engine(&self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Redis(_) => "redis",
+        }
+    }
+}
+
+impl FromStr for EngineUrl {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        match text.split_once(':') {
+            Some(("memory", "")) => Ok(Self::Memory),
+            Some(("redis" | "rediss", rest)) if rest.len() > 2 && rest.starts_with("//") => {
+                Ok(Self::Redis(text.to_owned()))
+            }
+            _ => Err(Error::invalid(format!(
+                "sessions URL '{}' is not understood: use memory: or redis://<host>:<port>/<database>",
+                without_password(text)
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for EngineUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("memory:"),
+            Self::Redis(url) => f.write_str(&without_password(url)),
+        }
+    }
+}
+
+impl fmt::Debug for EngineUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A URL without what stands between the user's name and the host.
+fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let Some((secret, host)) = rest.rsplit_once('@') else { return url.to_owned() };
+    let user = secret.split_once(':').map_or(secret, |(user, _)| user);
+    format!("{scheme}://{user}@{host}")
+}
+
+/// How to open the table.
+#[derive(Clone)]
+pub struct Config {
+    /// The engine and its place.
+    pub url: EngineUrl,
+    /// Sessions that one user may have; one more takes the place of the oldest.
+    pub sessions_per_user_max: usize,
+    /// The name of this node, for people: by default none.
+    pub node_name: String,
+    /// Settings of the `redis` engine.
+    pub redis: RedisConfig,
+    /// Where the time comes from.
+    pub clock: Arc<dyn Clock>,
+    /// What is counted.
+    pub metrics: SessionMetrics,
+}
+
+impl Config {
+    /// The defaults for an engine.
+    pub fn new(url: EngineUrl) -> Self {
+        Self {
+            url,
+            sessions_per_user_max: 100,
+            node_name: String::new(),
+            redis: RedisConfig::default(),
+            clock: Arc::new(SystemClock),
+            metrics: SessionMetrics::default(),
+        }
+    }
+}
+
+/// Settings of the `redis` engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisConfig {
+    /// What all keys begin with, so that several tables can share a database.
+    pub prefix: String,
+    /// The password, where the URL names none.
+    pub password: Option<String>,
+    /// How long a node counts as alive after its last heartbeat.
+    pub lease_ms: u64,
+    /// How long a request may take.
+    pub timeout_ms: u64,
+}
+
+impl Default for RedisConfig {
+    fn default() -> Self {
+        Self { prefix: "restante".to_owned(), password: None, lease_ms: 15_000, timeout_ms: 1_000 }
+    }
+}
+
+/// An open table.
+#[derive(Clone)]
+pub struct Opened {
+    /// The table.
+    pub sessions: Arc<dyn Sessions>,
+    /// Its nodes.
+    pub nodes: Arc<dyn Nodes>,
+}
+
+/// Opens the table. `owner` is told what others do to this node's sessions.
+///
+/// # Errors
+/// `Invalid`: a setting can't be used. Redis that is out of reach is no error: the table begins with this node alone, and
+/// [`Nodes::health`] says so.
+pub async fn open(config: Config, owner: Arc<dyn Owner>) -> Result<Opened, Error> {
+    match &config.url {
+        EngineUrl::Memory => Ok(memory::open(&config, owner)),
+        #[cfg(feature = "redis")]
+        EngineUrl::Redis(url) => crate::redis::open(url, &config, owner).await,
+        #[cfg(not(feature = "redis"))]
+        EngineUrl::Redis(_) => {
+            Err(Error::invalid("this build is without the redis engine: build it with --features redis"))
+        }
+    }
+}
+
+/// An open table, and the hub by which its sessions of this node get what arrives.
+#[derive(Clone)]
+pub struct Live {
+    /// The table.
+    pub sessions: Arc<dyn Sessions>,
+    /// Its nodes.
+    pub nodes: Arc<dyn Nodes>,
+    /// Who wants what now.
+    pub hub: Hub,
+}
+
+impl Live {
+    /// Opens the table with a hub as the owner of this node's sessions.
+    ///
+    /// # Errors
+    /// Those of [`open`].
+    pub async fn open(config: Config, hub: HubConfig) -> Result<Self, Error> {
+        let hub = Hub::new(hub, config.metrics.hub.clone());
+        let Opened { sessions, nodes } = open(config, Arc::new(hub.clone())).await?;
+        hub.connect(nodes.clone());
+        Ok(Self { sessions, nodes, hub })
+    }
+}
+
+impl fmt::Debug for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Live").field("hub", &self.hub).finish_non_exhaustive()
+    }
+}

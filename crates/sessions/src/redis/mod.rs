@@ -1,0 +1,257 @@
+//! Redis: one table for several nodes, by Redis 6 or later.
+//!
+//! `docs/design/sessions-redis.md` tells why it is so and what happens when Redis is away.
+//!
+//! - [`schema`]: keys and values. [`scripts`]: what is done with them in one step.
+//! - [`table`]: what all parts share, and how it stands with Redis. [`local`]: the sessions of this node.
+//! - [`read`], [`write`], [`events`]: what the table is asked for.
+//! - [`keeper`]: the task that keeps the lease, with [`register`], [`sweep`] and [`nodes`].
+//! - [`link`] and [`reply`]: connections, and what comes by them.
+
+mod events;
+mod keeper;
+mod link;
+mod local;
+mod nodes;
+mod read;
+mod register;
+mod reply;
+mod schema;
+mod scripts;
+mod sweep;
+mod table;
+mod write;
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::stream::BoxStream;
+use parking_lot::Mutex;
+use restante_core::ErrorKind;
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+};
+
+use self::{
+    keeper::{BEATS_MAX, BeatRequest, CHORES_MAX, Keeper},
+    link::{Address, Fault, Link},
+    local::Local,
+    schema::Keys,
+    table::{Parts, Table},
+};
+use crate::{
+    Answer, Config, Counts, Ended, Error, Found, InfoChange, NewSession, NodeId, NodeState, Nodes, Opened,
+    Owner, SessionId, Sessions, hub::Event, memory::Memory, redis_metrics::Op,
+};
+
+/// The shortest lease: a heartbeat is a third of it, and must get through in time on a busy machine.
+const LEASE_MS_MIN: u64 = 100;
+/// Bytes of a node's name: it is shown in tables.
+const NAME_BYTES_MAX: usize = 255;
+
+/// Opens the table, and waits for the first attempt to reach Redis: whether it succeeds or not.
+///
+/// # Errors
+/// `Invalid`: the URL or the prefix can't be used, or the lease is too short.
+pub(crate) async fn open(url: &str, config: &Config, owner: Arc<dyn Owner>) -> Result<Opened, Error> {
+    let address = Address::new(url, &config.redis)?;
+    let keys = Keys::new(&config.redis.prefix, address.db())?;
+    let lease_ms = config.redis.lease_ms;
+    if lease_ms < LEASE_MS_MIN {
+        return Err(Error::invalid(format!(
+            "a lease of {lease_ms} ms is too short: {LEASE_MS_MIN} at least"
+        )));
+    }
+    let here = NodeId((random() as u32).max(1)); // 0 is no node
+    let (beats, beats_wanted) = mpsc::channel(BEATS_MAX);
+    let (chores, chores_to_do) = mpsc::channel(CHORES_MAX);
+    let (events, outbox) = events::queue();
+    let table = Arc::new(Table::new(Parts {
+        here,
+        token: format!("{:016x}", random()),
+        name: cut(&config.node_name).to_owned(),
+        lease: Duration::from_millis(lease_ms),
+        sessions_per_user_max: config.sessions_per_user_max.max(1),
+        keys,
+        address,
+        local: Local::new(Memory::new(here, config, owner.clone())),
+        owner,
+        events,
+        metrics: config.metrics.redis.clone(),
+        chores,
+    }));
+    let keeper = Keeper::new(table.clone(), beats_wanted, chores_to_do);
+    let tasks = vec![tokio::spawn(keeper.run()), tokio::spawn(events::send(table.clone(), outbox))];
+    let redis = Arc::new(Redis { table, beats, tasks: Mutex::new(tasks) });
+    // Out of reach is no error: then the table begins with this node alone.
+    let _ = redis.heartbeat().await;
+    Ok(Opened { sessions: redis.clone(), nodes: redis })
+}
+
+/// A number that no other process has: the standard library seeds its hashers from the system's source of chance.
+fn random() -> u64 {
+    RandomState::new().hash_one(std::process::id())
+}
+
+/// The beginning of a name that is too long.
+fn cut(name: &str) -> &str {
+    name.get(..name.floor_char_boundary(NAME_BYTES_MAX)).unwrap_or(name)
+}
+
+/// The table, and the tasks that end with it.
+struct Redis {
+    table: Arc<Table>,
+    beats: mpsc::Sender<BeatRequest>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        for task in self.tasks.get_mut() {
+            task.abort();
+        }
+    }
+}
+
+impl Redis {
+    async fn beat(&self) -> Result<(), Error> {
+        let closed = || Error::new(ErrorKind::Unavailable, "the table of sessions is closed");
+        let (answer, answered) = oneshot::channel();
+        self.beats.send(answer).await.map_err(|_| closed())?;
+        answered.await.map_err(|_| closed())?
+    }
+
+    /// Asks what takes a link.
+    async fn ask<T>(&self, ask: impl AsyncFnOnce(&Table, &Link) -> Result<T, Fault>) -> Result<T, Error> {
+        let table = &self.table;
+        let Some(link) = table.link() else { return Err(table.why_away()) };
+        let answer = ask(table, &link).await;
+        answer.map_err(|fault| {
+            table.report(&link, &fault);
+            fault.into()
+        })
+    }
+
+    async fn leave(&self) -> Result<(), Error> {
+        let tasks = std::mem::take(&mut *self.tasks.lock());
+        let is_closed = tasks.is_empty();
+        for task in tasks {
+            task.abort();
+            // It ends, by our word or by its own.
+            let _ = task.await;
+        }
+        let table = &self.table;
+        table.local.clear();
+        let Some(link) = table.leave() else {
+            return if is_closed { Ok(()) } else { Err(table.why_away()) };
+        };
+        let mut end = redis::cmd("DEL");
+        end.arg(table.keys.lease(table.here)).arg(table.keys.mail(table.here));
+        link.ask(Op::Leave, &end).await?;
+        table.sweep_node(&link, table.here).await?;
+        Ok(())
+    }
+}
+
+impl Sessions for Redis {
+    fn open<'a>(&'a self, new: NewSession<'a>) -> Answer<'a, Result<SessionId, Error>> {
+        self.table.open(new)
+    }
+
+    fn close(&self, id: SessionId, why: Ended) -> Answer<'_, Result<bool, Error>> {
+        self.table.close(id, why)
+    }
+
+    fn set_presence<'a>(
+        &'a self,
+        id: SessionId,
+        priority: Option<i8>,
+        changes: &'a [InfoChange<'a>],
+    ) -> Answer<'a, Result<bool, Error>> {
+        self.table.update(id, |local| local.set_presence(id, priority, changes))
+    }
+
+    fn merge_info<'a>(
+        &'a self,
+        id: SessionId,
+        changes: &'a [InfoChange<'a>],
+    ) -> Answer<'a, Result<bool, Error>> {
+        self.table.update(id, |local| local.merge_info(id, changes))
+    }
+
+    fn by_user<'a>(&'a self, user: &'a str) -> Answer<'a, Result<Found, Error>> {
+        self.table.by_user(user)
+    }
+
+    fn by_address<'a>(&'a self, user: &'a str, resource: &'a str) -> Answer<'a, Result<Found, Error>> {
+        self.table.by_address(user, resource)
+    }
+
+    fn by_id(&self, id: SessionId) -> Answer<'_, Result<Found, Error>> {
+        self.table.by_id(id)
+    }
+
+    fn all(&self) -> BoxStream<'_, Result<Found, Error>> {
+        self.table.all()
+    }
+
+    fn counts(&self) -> Answer<'_, Result<Counts, Error>> {
+        self.table.counts()
+    }
+}
+
+impl Nodes for Redis {
+    fn here(&self) -> NodeId {
+        self.table.here
+    }
+
+    fn heartbeat(&self) -> Answer<'_, Result<(), Error>> {
+        Answer::later(self.beat())
+    }
+
+    fn sweep(&self) -> Answer<'_, Result<u64, Error>> {
+        Answer::later(self.ask(async |table, link| {
+            let (_, nodes) = table.states(link).await?;
+            table.sweep_dead(link, &nodes).await
+        }))
+    }
+
+    fn nodes(&self) -> Answer<'_, Result<Vec<NodeState>, Error>> {
+        Answer::later(self.ask(async |table, link| Ok(table.states(link).await?.1)))
+    }
+
+    fn tell_others(&self, event: &Event) {
+        self.table.tell_others(event);
+    }
+
+    fn health(&self) -> Result<(), Error> {
+        if self.table.link().is_none() {
+            return Err(self.table.why_away());
+        }
+        if !self.table.is_in_step() {
+            let text = "redis is back: this node's sessions are being written down";
+            return Err(Error::new(ErrorKind::Unavailable, text));
+        }
+        Ok(())
+    }
+
+    fn close(&self) -> Answer<'_, Result<(), Error>> {
+        Answer::later(self.leave())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_are_cut_between_characters() {
+        assert_eq!(cut("node-1"), "node-1");
+        let long = "é".repeat(200);
+        assert_eq!(cut(&long).len(), 254);
+    }
+}

@@ -1,0 +1,103 @@
+//! Which nodes live: those whose lease runs.
+//!
+//! What is known of leases is kept with the moment at which each runs out, so that a look-up need not ask and still finds
+//! nothing of a node whose lease has run out. A node that is not known, or whose lease should have run out by now, is asked
+//! for.
+
+use std::{collections::HashMap, time::Duration};
+
+use redis::Value;
+use tokio::time::Instant;
+
+use super::{
+    link::{Fault, Link},
+    reply,
+    table::Table,
+};
+use crate::{NodeId, NodeState, redis_metrics::Op};
+
+/// When the lease of each node runs out.
+#[derive(Debug, Default)]
+pub(super) struct Living {
+    until: HashMap<NodeId, Instant>,
+}
+
+impl Living {
+    pub(super) fn has(&self, node: NodeId) -> bool {
+        self.until.get(&node).is_some_and(|until| Instant::now() < *until)
+    }
+
+    /// When the lease of a node runs out, as far as is known.
+    pub(super) fn until(&self, node: NodeId) -> Option<Instant> {
+        self.until.get(&node).copied()
+    }
+
+    /// When the next lease of another node runs out.
+    pub(super) fn next_end(&self, here: NodeId) -> Option<Instant> {
+        self.until.iter().filter(|(node, _)| **node != here).map(|(_, until)| *until).min()
+    }
+}
+
+impl Table {
+    /// Takes down what Redis says of the nodes, which was asked at a moment.
+    pub(super) fn learn(&self, asked: Instant, states: &[NodeState]) {
+        let living = states.iter().filter(|state| state.lease_ms > 0);
+        let until = living.clone().map(|state| (state.id, asked + Duration::from_millis(state.lease_ms)));
+        *self.living.write() = Living { until: until.collect() };
+        let metrics = &self.metrics;
+        metrics.nodes.set(i64::try_from(living.clone().count()).unwrap_or(i64::MAX));
+        let sessions = living.map(|state| state.sessions).sum::<u64>();
+        metrics.sessions.set(i64::try_from(sessions).unwrap_or(i64::MAX));
+    }
+
+    /// Makes sure that it is known of each of these nodes whether it lives.
+    pub(super) async fn meet(&self, link: &Link, nodes: impl Iterator<Item = NodeId>) -> Result<(), Fault> {
+        let unknown = {
+            let living = self.living.read();
+            let mut unknown: Vec<NodeId> =
+                nodes.filter(|node| *node != self.here && !living.has(*node)).collect();
+            unknown.sort_unstable();
+            unknown.dedup();
+            unknown
+        };
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let asked = Instant::now();
+        let mut ask = redis::pipe();
+        for node in &unknown {
+            ask.cmd("PTTL").arg(self.keys.lease(*node));
+        }
+        let leases = link.ask_all(Op::Leases, &ask).await?;
+        let mut living = self.living.write();
+        for (node, lease) in unknown.into_iter().zip(&leases) {
+            // Negative when there is none.
+            let Ok(runs_ms @ 1..) = reply::count(lease) else { continue };
+            living.until.insert(node, asked + Duration::from_millis(runs_ms));
+        }
+        Ok(())
+    }
+
+    /// Whether what a node has is to be found. It has been met.
+    pub(super) fn lives(&self, node: NodeId) -> bool {
+        node == self.here || self.living.read().has(node)
+    }
+}
+
+/// Reads the number of users and the nodes, in the order of ids.
+pub(super) fn read(value: &Value) -> Result<(u64, Vec<NodeState>), Fault> {
+    let [users, nodes] = reply::fields(value)?;
+    let mut states = Vec::new();
+    for node in reply::array(nodes)? {
+        let [id, name, lease_ms, sessions] = reply::fields(node)?;
+        let Ok(id) = u32::try_from(reply::number(id)?) else { continue };
+        states.push(NodeState {
+            id: NodeId(id),
+            name: String::from_utf8_lossy(reply::bytes(name)?).into_owned(),
+            lease_ms: reply::count(lease_ms)?,
+            sessions: reply::count(sessions)?,
+        });
+    }
+    states.sort_unstable_by_key(|state| state.id);
+    Ok((reply::count(users)?, states))
+}

@@ -1,0 +1,57 @@
+//! What Redis answers, taken apart. What has another form than was asked for is no answer.
+
+use redis::Value;
+
+use super::link::Fault;
+
+fn unexpected() -> Fault {
+    Fault::refused(
+        "it gave an answer of another form than was asked for: is the prefix used by another program?",
+    )
+}
+
+pub(super) fn int(value: &Value) -> Result<i64, Fault> {
+    match value {
+        Value::Int(number) => Ok(*number),
+        _ => Err(unexpected()),
+    }
+}
+
+pub(super) fn count(value: &Value) -> Result<u64, Fault> {
+    u64::try_from(int(value)?).map_err(|_| unexpected())
+}
+
+pub(super) fn bytes(value: &Value) -> Result<&[u8], Fault> {
+    match value {
+        Value::BulkString(bytes) => Ok(bytes),
+        Value::SimpleString(text) => Ok(text.as_bytes()),
+        _ => Err(unexpected()),
+    }
+}
+
+pub(super) fn number(value: &Value) -> Result<u64, Fault> {
+    let text = std::str::from_utf8(bytes(value)?).map_err(|_| unexpected())?;
+    text.parse().map_err(|_| unexpected())
+}
+
+pub(super) fn array(value: &Value) -> Result<&[Value], Fault> {
+    match value {
+        Value::Array(values) => Ok(values),
+        Value::Nil => Ok(&[]),
+        _ => Err(unexpected()),
+    }
+}
+
+/// The first `N` of an array, which may have grown in a later version.
+pub(super) fn fields<const N: usize>(value: &Value) -> Result<&[Value; N], Fault> {
+    array(value)?.first_chunk().ok_or_else(unexpected)
+}
+
+/// A field of a hash, and its value.
+pub(super) type Pair<'a> = (&'a [u8], &'a [u8]);
+
+/// A hash: fields and values in turn.
+pub(super) fn pairs(value: &Value) -> Result<Vec<Pair<'_>>, Fault> {
+    let (pairs, _) = array(value)?.as_chunks::<2>();
+    pairs.iter().map(|[field, value]| Ok((bytes(field)?, bytes(value)?))).collect()
+}

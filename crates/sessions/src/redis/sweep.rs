@@ -1,0 +1,50 @@
+//! Removal of what dead nodes have left.
+//!
+//! A script removes about a hundred sessions and looks anew each time whether the node is dead. So others get their turn in
+//! between, any number of nodes may sweep at the same time, and a node that comes back loses no more than it has lost already.
+
+use super::{
+    link::{Fault, Link},
+    reply,
+    scripts::Script,
+    table::Table,
+};
+use crate::{NodeId, NodeState, redis_metrics::Op};
+
+/// Sessions that one script removes, about.
+const SWEEP_SESSIONS: usize = 100;
+
+impl Table {
+    /// Removes the sessions of those nodes that are dead. Answers how many.
+    pub(super) async fn sweep_dead(&self, link: &Link, nodes: &[NodeState]) -> Result<u64, Fault> {
+        let mut removed = 0;
+        for node in nodes {
+            if node.lease_ms == 0 && node.id != self.here {
+                removed += self.sweep_node(link, node.id).await?;
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Removes the sessions of a node that has no lease. Ends: it goes through them once.
+    pub(super) async fn sweep_node(&self, link: &Link, node: NodeId) -> Result<u64, Fault> {
+        let mut cursor = 0;
+        let mut removed = 0;
+        loop {
+            let mut call = self.call(link, Script::Sweep);
+            call.arg(node.0).arg(cursor).arg(SWEEP_SESSIONS);
+            let answer = link.call(Op::Sweep, &call).await?;
+            let [count, next] = reply::fields(&answer)?;
+            let count = reply::count(count)?;
+            self.metrics.swept.inc_by(count);
+            removed += count;
+            cursor = reply::number(next)?;
+            if cursor == 0 {
+                return Ok(removed);
+            }
+            if node != self.here {
+                self.beat_if_due(link).await?;
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Open, close and change: first in the table of this node, then by one script in Redis.
+//!
+//! What Redis could not be told is no error of the session: it is open, closed or changed here, and the keeper catches up.
+
+use std::sync::Arc;
+
+use redis::{Cmd, Value};
+
+use super::{
+    link::{Fault, Link},
+    local::Local,
+    reply,
+    schema::{Row, field_of, place_of},
+    scripts::Script,
+    table::Table,
+};
+use crate::{Answer, Ended, Error, NewSession, Session, SessionId, redis_metrics::Op};
+
+/// What a script answers that was to change or close a session.
+enum Told {
+    Done,
+    /// Redis has forgotten it.
+    Missing,
+    /// Another node has ended it; this one is about to be told.
+    EndedByOther,
+}
+
+impl Told {
+    fn read(value: &Value) -> Result<Self, Fault> {
+        Ok(match reply::int(value)? {
+            1.. => Self::Done,
+            0 => Self::Missing,
+            _ => Self::EndedByOther,
+        })
+    }
+}
+
+impl Table {
+    pub(super) fn open<'a>(&'a self, new: NewSession<'a>) -> Answer<'a, Result<SessionId, Error>> {
+        let id = match self.local.open(new) {
+            Ok(id) => id,
+            Err(error) => return Answer::ready(Err(error)),
+        };
+        let Some(link) = self.link() else {
+            self.miss();
+            return Answer::ready(Ok(id));
+        };
+        let unfinished = Unfinished { table: self, id, is_new: true };
+        Answer::later(async move {
+            self.write_down(&link, id).await;
+            unfinished.finish();
+            Ok(id)
+        })
+    }
+
+    /// Writes down a session that was opened.
+    async fn write_down(&self, link: &Link, id: SessionId) {
+        let (found, revision) = self.now(id);
+        // It may have ended already: another of its resource was opened.
+        let Some(session) = found.first() else { return };
+        let mut call = self.row_call(link, Script::Open, &session, revision);
+        call.arg(place_of(&session)).arg(self.sessions_per_user_max);
+        let opened = link.call(Op::Open, &call).await;
+        if let Err(fault) = opened.and_then(|losers| self.end_losers(&losers)) {
+            self.miss();
+            self.report(link, &fault);
+        } else if !self.local.has(id) {
+            // It has ended while it was written down, and who ended it may have come too early to remove it.
+            self.erase(link, id).await;
+        }
+    }
+
+    fn row_call(&self, link: &Link, script: Script, session: &Session<'_>, revision: u64) -> Cmd {
+        let mut call = self.call(link, script);
+        call.arg(self.here.0).arg(session.user()).arg(session.resource());
+        call.arg(Row::of(session, revision)).arg(&field_of(session.id));
+        call
+    }
+
+    pub(super) fn close(&self, id: SessionId, why: Ended) -> Answer<'_, Result<bool, Error>> {
+        if id.node == self.here { self.close_own(id, why) } else { self.close_others(id, why) }
+    }
+
+    fn close_own(&self, id: SessionId, why: Ended) -> Answer<'_, Result<bool, Error>> {
+        if !self.local.close(id, why) {
+            return Answer::ready(Ok(false));
+        }
+        let Some(link) = self.link() else {
+            self.miss();
+            return Answer::ready(Ok(true));
+        };
+        let unfinished = Unfinished { table: self, id, is_new: false };
+        Answer::later(async move {
+            let was_there = self.erase(&link, id).await;
+            unfinished.finish();
+            Ok(was_there)
+        })
+    }
+
+    fn close_others(&self, id: SessionId, why: Ended) -> Answer<'_, Result<bool, Error>> {
+        let Some(link) = self.link() else { return Answer::ready(Err(self.why_away())) };
+        Answer::later(async move {
+            match self.ask_to_close(&link, id, why).await {
+                Ok(told) => Ok(matches!(told, Told::Done)),
+                Err(fault) => {
+                    self.report(&link, &fault);
+                    Err(fault.into())
+                }
+            }
+        })
+    }
+
+    /// Removes from Redis a session that has ended here. Answers whether it had not ended elsewhere before.
+    pub(super) async fn erase(&self, link: &Link, id: SessionId) -> bool {
+        match self.ask_to_close(link, id, Ended::Left).await {
+            Ok(Told::Done | Told::Missing) => true,
+            Ok(Told::EndedByOther) => false,
+            Err(fault) => {
+                self.miss();
+                self.report(link, &fault);
+                true
+            }
+        }
+    }
+
+    async fn ask_to_close(&self, link: &Link, id: SessionId, why: Ended) -> Result<Told, Fault> {
+        let is_own = u8::from(id.node == self.here);
+        let mut call = self.call(link, Script::Close);
+        call.arg(id.node.0).arg(&id.to_bytes()).arg(&field_of(id)).arg(why.as_str()).arg(is_own);
+        Told::read(&link.call(Op::Close, &call).await?)
+    }
+
+    /// Changes a session of this node by what is done to it in its table.
+    pub(super) fn update<'a>(
+        &'a self,
+        id: SessionId,
+        change: impl FnOnce(&Local) -> Result<bool, Error>,
+    ) -> Answer<'a, Result<bool, Error>> {
+        let (changed, revision) =
+            self.change(|local| change(local).map(|is_there| is_there.then(|| local.by_id(id))));
+        let found = match changed {
+            Ok(Some(found)) => found,
+            Ok(None) => return Answer::ready(Ok(false)),
+            Err(error) => return Answer::ready(Err(error)),
+        };
+        let Some(link) = self.link() else {
+            self.miss();
+            return Answer::ready(Ok(true));
+        };
+        let unfinished = Unfinished { table: self, id, is_new: false };
+        Answer::later(async move {
+            let told = match found.first() {
+                Some(session) => self.write_change(&link, &session, revision).await,
+                None => return Ok(false),
+            };
+            match told {
+                Ok(Told::Done) => unfinished.finish(),
+                // Then it is looked after.
+                Ok(Told::Missing) => drop(unfinished),
+                Ok(Told::EndedByOther) => {
+                    unfinished.finish();
+                    return Ok(false);
+                }
+                Err(fault) => {
+                    unfinished.finish();
+                    self.miss();
+                    self.report(&link, &fault);
+                }
+            }
+            Ok(true)
+        })
+    }
+
+    async fn write_change(
+        &self,
+        link: &Arc<Link>,
+        session: &Session<'_>,
+        revision: u64,
+    ) -> Result<Told, Fault> {
+        let call = self.row_call(link, Script::Update, session, revision);
+        Told::read(&link.call(Op::Update, &call).await?)
+    }
+}
+
+/// What has happened here and is being written down. If nobody waits for that, the keeper sees to it.
+struct Unfinished<'a> {
+    table: &'a Table,
+    id: SessionId,
+    /// Whether nobody knows the session's id, who could close it.
+    is_new: bool,
+}
+
+impl Unfinished<'_> {
+    fn finish(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if self.is_new {
+            self.table.local.close(self.id, Ended::Left);
+        }
+        self.table.look_after(self.id);
+    }
+}

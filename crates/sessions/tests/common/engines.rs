@@ -1,0 +1,147 @@
+//! The engines under test: whether each is to be had, and where its table lies during a test.
+
+use std::{
+    env,
+    future::Future,
+    hash::{BuildHasher, RandomState},
+    panic::{self, AssertUnwindSafe},
+    sync::Arc,
+    time::Duration,
+};
+
+use libtest_mimic::{Completion, Trial};
+use restante_sessions::{Config, EngineUrl, RedisConfig};
+
+use super::node::{MortalNode, Node};
+
+/// Names the Redis server, as `dev/services/with redis` sets it.
+const REDIS_URL: &str = "RESTANTE_REDIS_URL";
+/// Engines, divided by commas, whose tests must not be ignored.
+const REQUIRE: &str = "RESTANTE_TEST_REQUIRE";
+/// How long a node that hangs holds up the end of its failed test.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// The lease of a node that is to die: long enough that it lives under load until then, short enough to be waited for.
+const SHORT_LEASE_MS: u64 = 1_500;
+/// What a request may take on a machine that runs many tests.
+const TIMEOUT_MS: u64 = 20_000;
+/// The lease of the others: none of them is taken for dead because the machine is busy.
+const LONG_LEASE_MS: u64 = 120_000;
+
+/// An engine under test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    Memory,
+    Redis,
+}
+
+impl Engine {
+    pub const ALL: [Self; 2] = [Self::Memory, Self::Redis];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Redis => "redis",
+        }
+    }
+
+    /// Whether several nodes can share a table of it.
+    pub fn is_shared(self) -> bool {
+        self == Self::Redis
+    }
+
+    /// Why it isn't to be had here.
+    fn missing(self) -> Option<String> {
+        match self {
+            Self::Memory => None,
+            Self::Redis if !cfg!(feature = "redis") => Some("this build is without the engine".to_owned()),
+            Self::Redis => redis_url().is_none().then(|| format!("{REDIS_URL} is not set")),
+        }
+    }
+
+    /// Whether RESTANTE_TEST_REQUIRE names it.
+    fn is_required(self) -> bool {
+        let required = env::var(REQUIRE).unwrap_or_default();
+        required.split(',').any(|required| required.trim() == self.name())
+    }
+}
+
+fn redis_url() -> Option<String> {
+    env::var(REDIS_URL).ok().filter(|url| !url.is_empty())
+}
+
+/// A test named for an engine and for what holds on it. Where the engine isn't to be had it is ignored; where it is required
+/// but not to be had, it fails.
+pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
+    Trial::ignorable_test(format!("{}::{name}", engine.name()), move || match engine.missing() {
+        None => {
+            test();
+            Ok(Completion::Completed)
+        }
+        Some(why) if engine.is_required() => {
+            Err(format!("{REQUIRE} names this engine, but it isn't to be had: {why}").into())
+        }
+        Some(why) => Ok(Completion::ignored_with(why)),
+    })
+}
+
+/// Runs an asynchronous test with a new place for a table. A thread that hangs after a failure is left behind, so that the
+/// failure is seen.
+pub fn run<F: Future<Output = ()>>(engine: Engine, test: impl FnOnce(Arc<Place>) -> F) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let place = Arc::new(Place::new(engine));
+    let outcome = panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(test(place))));
+    runtime.shutdown_timeout(FAREWELL);
+    if let Err(panic) = outcome {
+        panic::resume_unwind(panic);
+    }
+}
+
+/// Where the table of one test lies.
+pub struct Place {
+    pub engine: Engine,
+    prefix: String,
+}
+
+impl Place {
+    pub fn new(engine: Engine) -> Self {
+        Self { engine, prefix: format!("t{:016x}", RandomState::new().hash_one("prefix")) }
+    }
+
+    /// How a node of the table is opened.
+    pub fn config(&self) -> Config {
+        let url = match self.engine {
+            Engine::Memory => EngineUrl::Memory,
+            Engine::Redis => redis_url().expect("asked before").parse().unwrap(),
+        };
+        let mut config = Config::new(url);
+        config.redis = RedisConfig {
+            prefix: self.prefix.clone(),
+            lease_ms: LONG_LEASE_MS,
+            timeout_ms: TIMEOUT_MS,
+            ..RedisConfig::default()
+        };
+        config
+    }
+
+    /// A node of the table.
+    pub async fn node(&self) -> Node {
+        Node::new(self.config()).await
+    }
+
+    /// A node of the table with a limit of sessions for each user.
+    pub async fn node_with_limit(&self, sessions_per_user_max: usize) -> Node {
+        Node::new(Config { sessions_per_user_max, ..self.config() }).await
+    }
+
+    /// Two nodes of the table.
+    pub async fn two_nodes(&self) -> (Node, Node) {
+        (self.node().await, self.node().await)
+    }
+
+    /// A node that can die, and is then missed soon.
+    pub async fn mortal_node(&self) -> MortalNode {
+        let mut config = self.config();
+        config.redis.lease_ms = SHORT_LEASE_MS;
+        MortalNode::new(config).await
+    }
+}

@@ -1,0 +1,237 @@
+//! What holds while Redis is out of reach, and afterwards.
+
+use restante_core::ErrorKind;
+use restante_sessions::{Ended, EngineUrl, Opened, open};
+
+use crate::{
+    Subject,
+    common::{eventually, node::Recorder, number, rows, text, until},
+    gate::Gate,
+    gated, gated_url, metric, raw,
+};
+
+pub(crate) async fn a_table_opens_though_redis_is_away(place: Subject) {
+    let gate = Gate::new(&gated_url()).await;
+    gate.shut();
+    let config = gated(&place, &gate);
+    let owner = std::sync::Arc::new(Recorder::default());
+    let Opened { sessions, nodes } = open(config, owner).await.unwrap();
+    let error = nodes.health().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert_eq!(nodes.heartbeat().await.unwrap_err().kind(), ErrorKind::Unavailable);
+
+    let new = restante_sessions::NewSession { user: "u", resource: "r", info: &[] };
+    let id = sessions.open(new).await.unwrap();
+    let found = sessions.by_user("u").await.unwrap();
+    assert!(!found.is_complete() && found.by_id(id).is_some());
+
+    gate.open();
+    until("redis is found", || nodes.health().is_ok()).await;
+    let other = place.node().await;
+    assert_eq!(other.ids("u").await, [id]);
+    assert!(sessions.by_user("u").await.unwrap().is_complete());
+}
+
+pub(crate) async fn local_sessions_go_on_while_redis_is_away(place: Subject) {
+    let gate = Gate::new(&gated_url()).await;
+    let (node, other) = (crate::common::node::Node::new(gated(&place, &gate)).await, place.node().await);
+    let kept = node.open("u", "kept").await;
+    let closed = node.open("u", "closed").await;
+    let others = other.open("u", "others").await;
+    gate.shut();
+    until("the node has noticed", || node.nodes.health().is_err()).await;
+
+    // All that concerns this node's sessions goes on.
+    let new = node.open("u", "new").await;
+    let replaced = node.open("u", "replaced").await;
+    let replacing = node.open("u", "replaced").await;
+    assert!(node.close(closed, Ended::Left).await);
+    assert!(!node.close(closed, Ended::Left).await);
+    assert!(node.merge(kept, &[number(5, 2)]).await);
+    assert!(node.presence(kept, Some(3), &[text(3, "x")]).await);
+    let local = [replacing, new, kept];
+    let found = node.sessions.by_user("u").await.unwrap();
+    assert!(!found.is_complete());
+    assert_eq!(found.iter().map(|session| session.id).collect::<Vec<_>>(), local);
+    let found = node.sessions.by_address("u", "kept").await.unwrap();
+    assert_eq!((found.is_complete(), rows(&found)[0].priority), (false, Some(3)));
+    assert!(node.sessions.by_id(others).await.unwrap().is_empty());
+    assert!(!node.sessions.by_id(others).await.unwrap().is_complete());
+    let counts = node.sessions.counts().await.unwrap();
+    assert_eq!((counts.sessions, counts.users, counts.is_complete), (3, 1, false));
+    assert_eq!(counts.by_node, [(node.here(), 3)]);
+    let all: Vec<_> = futures_util::StreamExt::collect::<Vec<_>>(node.sessions.all()).await;
+    assert!(all.len() == 1 && !all[0].as_ref().unwrap().is_complete());
+
+    // What concerns others does not.
+    let error = node.sessions.close(others, Ended::Operator).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert_eq!(node.nodes.nodes().await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(node.nodes.sweep().await.unwrap_err().kind(), ErrorKind::Unavailable);
+
+    gate.open();
+    until("redis is found again", || node.nodes.health().is_ok()).await;
+    assert_eq!(other.ids("u").await, [replacing, new, others, kept]);
+    assert_eq!(other.id(kept).await.unwrap().priority, Some(3));
+    assert_eq!(other.id(kept).await.unwrap(), node.id(kept).await.unwrap());
+    assert_eq!(other.counts().await.sessions, 4);
+    assert_eq!(node.told().await, [(replaced, Ended::Replaced)]);
+}
+
+pub(crate) async fn what_others_ended_meanwhile_stays_ended(place: Subject) {
+    let gate = Gate::new(&gated_url()).await;
+    let mut config = gated(&place, &gate);
+    config.sessions_per_user_max = 2;
+    let node = crate::common::node::Node::new(config).await;
+    let other = place.node_with_limit(2).await;
+    let replaced = node.open("u", "r").await;
+    let closed = node.open("v", "r").await;
+    let crowded = node.open("w", "r").await;
+    let kept = node.open("x", "r").await;
+    gate.shut();
+    until("the node has noticed", || node.nodes.health().is_err()).await;
+
+    let replacing = other.open("u", "r").await;
+    assert!(other.close(closed, Ended::Operator).await);
+    other.open("w", "1").await;
+    other.open("w", "2").await;
+    assert!(node.owner.told().is_empty(), "nobody can tell it now");
+
+    gate.open();
+    until("redis is found again", || node.nodes.health().is_ok()).await;
+    let told = [(replaced, Ended::Replaced), (closed, Ended::Operator), (crowded, Ended::Crowded)];
+    assert_eq!(node.told().await, told, "each is told once");
+    assert_eq!(other.ids("u").await, [replacing]);
+    assert_eq!(node.ids("u").await, [replacing]);
+    assert!(other.ids("v").await.is_empty());
+    assert_eq!(other.ids("w").await.len(), 2);
+    assert_eq!(other.ids("x").await, [kept]);
+}
+
+pub(crate) async fn requests_to_a_redis_that_hangs_are_given_up(place: Subject) {
+    let gate = Gate::new(&gated_url()).await;
+    let mut config = gated(&place, &gate);
+    config.redis.timeout_ms = 300;
+    let node = crate::common::node::Node::new(config).await;
+    let id = node.open("u", "r").await;
+    gate.stick();
+    let found = node.sessions.by_user("u").await.unwrap();
+    assert!(!found.is_complete() && found.by_id(id).is_some());
+    assert_eq!(node.nodes.health().unwrap_err().kind(), ErrorKind::Unavailable);
+    // Now nobody waits for it.
+    let second = node.open("u", "s").await;
+    assert_eq!(node.sessions.by_user("u").await.unwrap().len(), 2);
+    gate.open();
+    until("redis is found again", || node.nodes.health().is_ok()).await;
+    assert_eq!(place.node().await.ids("u").await, [second, id]);
+}
+
+pub(crate) async fn thousands_of_sessions_are_written_down_again(place: Subject) {
+    let gate = Gate::new(&gated_url()).await;
+    let (node, other) = (crate::common::node::Node::new(gated(&place, &gate)).await, place.node().await);
+    for number in 0..500 {
+        node.open(&format!("early{number}"), "r").await;
+    }
+    gate.shut();
+    until("the node has noticed", || node.nodes.health().is_err()).await;
+    for number in 0..500 {
+        let first = node.sessions.by_user(&format!("early{number}")).await.unwrap().first().unwrap().id;
+        assert!(node.close(first, Ended::Left).await);
+        node.open(&format!("late{number}"), "r").await;
+        node.open(&format!("late{number}"), "s").await;
+    }
+    gate.open();
+    until("redis is found again", || node.nodes.health().is_ok()).await;
+    let counts = other.counts().await;
+    assert_eq!((counts.sessions, counts.users), (1_000, 500));
+    let all = other.all().await;
+    assert_eq!((all.len(), all.values().map(Vec::len).sum::<usize>()), (500, 1_000));
+    assert!(all.keys().all(|user| user.starts_with("late")));
+}
+
+pub(crate) async fn all_goes_on_with_this_node_when_redis_goes_away(place: Subject) {
+    use futures_util::StreamExt;
+    let gate = Gate::new(&gated_url()).await;
+    let node = crate::common::node::Node::new(gated(&place, &gate)).await;
+    for number in 0..350 {
+        node.open(&format!("{number}"), "r").await;
+    }
+    let mut all = node.sessions.all();
+    let mut users = Vec::new();
+    while let Some(found) = all.next().await {
+        users.push(found.unwrap().first().unwrap().user().to_owned());
+        if users.len() == 150 {
+            gate.shut();
+            until("the node has noticed", || node.nodes.health().is_err()).await;
+        }
+    }
+    users.sort();
+    users.dedup();
+    assert_eq!(users.len(), 350, "each is given, and none twice");
+}
+
+pub(crate) async fn what_redis_has_forgotten_is_written_down_again(place: Subject) {
+    let (node, other) = place.two_nodes().await;
+    let id = node.open("u", "r").await;
+    raw(&place).forget_all();
+    node.nodes.heartbeat().await.unwrap();
+    assert_eq!(other.ids("u").await, [id]);
+    let counts = node.counts().await;
+    assert_eq!((counts.sessions, counts.users), (1, 1));
+}
+
+pub(crate) async fn a_change_of_a_forgotten_session_writes_it_down(place: Subject) {
+    let (node, other) = place.two_nodes().await;
+    let id = node.open("u", "r").await;
+    let mut raw = raw(&place);
+    let _: u64 = raw.ask("DEL", raw.key("u:u"));
+    assert!(node.merge(id, &[number(5, 1)]).await);
+    eventually("the session is found", async || other.ids("u").await == [id]).await;
+    assert_eq!(other.id(id).await.unwrap(), node.id(id).await.unwrap());
+}
+
+pub(crate) async fn scripts_that_redis_has_forgotten_are_loaded_again(place: Subject) {
+    let node = place.node().await;
+    let _: String = raw(&place).ask("SCRIPT", "FLUSH");
+    let id = node.open("u", "r").await;
+    let _: String = raw(&place).ask("SCRIPT", "FLUSH");
+    assert!(node.merge(id, &[number(5, 1)]).await);
+    let _: String = raw(&place).ask("SCRIPT", "FLUSH");
+    assert!(node.close(id, Ended::Left).await);
+    assert!(node.ids("u").await.is_empty());
+}
+
+pub(crate) async fn events_are_dropped_and_counted_while_redis_is_away(place: Subject) {
+    let gate = Gate::new(&gated_url()).await;
+    let config = gated(&place, &gate);
+    let metrics = config.metrics.clone();
+    let node = crate::common::node::Node::new(config).await;
+    gate.shut();
+    until("the node has noticed", || node.nodes.health().is_err()).await;
+    for _ in 0..10 {
+        node.nodes.tell_others(&crate::event("t", b"lost"));
+    }
+    let lost = r#"restante_sessions_redis_lost_events_total{reason="away"}"#;
+    assert_eq!(metric(&metrics, lost), 10.0);
+    assert_eq!(metric(&metrics, "restante_sessions_redis_up"), 0.0);
+    gate.open();
+    until("redis is found again", || node.nodes.health().is_ok()).await;
+    assert_eq!(metric(&metrics, "restante_sessions_redis_up"), 1.0);
+    let other = place.node().await;
+    node.nodes.tell_others(&crate::event("t", b"told"));
+    until("the event is heard", || !other.owner.heard().is_empty()).await;
+    assert!(other.owner.heard()[0].contains("told"));
+}
+
+pub(crate) async fn a_url_that_can_not_be_used_is_refused(place: Subject) {
+    for url in ["rediss://localhost/0", "redis://localhost:6379/first"] {
+        let mut config = place.config();
+        config.url = EngineUrl::Redis(url.to_owned());
+        let opened = open(config, std::sync::Arc::new(Recorder::default())).await;
+        assert_eq!(opened.err().unwrap().kind(), ErrorKind::Invalid, "{url}");
+    }
+    let mut config = place.config();
+    config.redis.lease_ms = 10;
+    let opened = open(config, std::sync::Arc::new(Recorder::default())).await;
+    assert_eq!(opened.err().unwrap().kind(), ErrorKind::Invalid);
+}

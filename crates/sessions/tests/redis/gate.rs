@@ -1,0 +1,115 @@
+//! A gate before Redis: through it the way to Redis can be shut, and Redis can be made to hang, for one node alone.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Open,
+    /// Connections end, and new ones as soon as they are made.
+    Shut,
+    /// Connections last, but nothing comes through.
+    Stuck,
+}
+
+pub(crate) struct Gate {
+    /// The URL of Redis behind the gate.
+    pub(crate) url: String,
+    mode: watch::Sender<Mode>,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Gate {
+    /// A gate before the Redis at a URL of the form `redis://host:port/database`.
+    pub(crate) async fn new(url: &str) -> Self {
+        let (scheme, rest) = url.split_once("://").unwrap();
+        let (behind, database) = rest.split_once('/').unwrap_or((rest, "0"));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("{scheme}://{}/{database}", listener.local_addr().unwrap());
+        let (mode, watching) = watch::channel(Mode::Open);
+        let connections = Arc::new(AtomicUsize::new(0));
+        tokio::spawn(accept(listener, behind.to_owned(), watching, connections.clone()));
+        Self { url, mode, connections }
+    }
+
+    pub(crate) fn open(&self) {
+        self.mode.send_replace(Mode::Open);
+    }
+
+    pub(crate) fn shut(&self) {
+        self.mode.send_replace(Mode::Shut);
+    }
+
+    pub(crate) fn stick(&self) {
+        self.mode.send_replace(Mode::Stuck);
+    }
+
+    /// Connections that stand.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+}
+
+/// Until the gate is dropped.
+async fn accept(
+    listener: TcpListener,
+    behind: String,
+    mut mode: watch::Receiver<Mode>,
+    connections: Arc<AtomicUsize>,
+) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = closed(&mut mode) => return,
+        };
+        let (client, _) = accepted.unwrap();
+        if *mode.borrow() == Mode::Shut {
+            continue;
+        }
+        let (behind, mode, connections) = (behind.clone(), mode.clone(), connections.clone());
+        tokio::spawn(async move {
+            connections.fetch_add(1, Ordering::SeqCst);
+            let server = TcpStream::connect(behind).await.unwrap();
+            join(client, server, mode).await;
+            connections.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+}
+
+async fn join(mut client: TcpStream, mut server: TcpStream, mut mode: watch::Receiver<Mode>) {
+    let (mut from_client, mut to_client) = client.split();
+    let (mut from_server, mut to_server) = server.split();
+    let (there, back) = (mode.clone(), mode.clone());
+    tokio::select! {
+        () = pump(&mut from_client, &mut to_server, there) => {}
+        () = pump(&mut from_server, &mut to_client, back) => {}
+        _ = mode.wait_for(|mode| *mode == Mode::Shut) => {}
+    }
+}
+
+/// Hands on what comes, while the gate is open.
+async fn pump(
+    from: &mut (impl AsyncReadExt + Unpin),
+    to: &mut (impl AsyncWriteExt + Unpin),
+    mut mode: watch::Receiver<Mode>,
+) {
+    let mut bytes = vec![0; 64 << 10];
+    while let Ok(count @ 1..) = from.read(&mut bytes).await {
+        let is_open = mode.wait_for(|mode| *mode == Mode::Open).await.is_ok();
+        if !is_open || to.write_all(&bytes[..count]).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn closed(mode: &mut watch::Receiver<Mode>) {
+    while mode.changed().await.is_ok() {}
+}

@@ -1,0 +1,59 @@
+//! Redis itself, for tests that look behind the table or put something there.
+
+use redis::{Commands, FromRedisValue, ToRedisArgs};
+use restante_sessions::NodeId;
+
+pub(crate) struct Raw {
+    connection: redis::Connection,
+    prefix: String,
+}
+
+impl Raw {
+    pub(crate) fn new(url: &str, prefix: &str) -> Self {
+        let connection = redis::Client::open(url).unwrap().get_connection().unwrap();
+        Self { connection, prefix: prefix.to_owned() }
+    }
+
+    pub(crate) fn key(&self, rest: &str) -> String {
+        format!("{}:{rest}", self.prefix)
+    }
+
+    pub(crate) fn lease(&self, node: NodeId) -> String {
+        self.key(&format!("lease:{node}"))
+    }
+
+    pub(crate) fn index(&self, node: NodeId) -> String {
+        self.key(&format!("n:{node}"))
+    }
+
+    pub(crate) fn ask<T: FromRedisValue>(&mut self, command: &str, arguments: impl ToRedisArgs) -> T {
+        redis::cmd(command).arg(arguments).query(&mut self.connection).unwrap()
+    }
+
+    pub(crate) fn has(&mut self, key: &str) -> bool {
+        self.connection.exists(key).unwrap()
+    }
+
+    /// All keys of the table.
+    pub(crate) fn keys(&mut self) -> Vec<String> {
+        let mut keys: Vec<String> = self.connection.keys(self.key("*")).unwrap();
+        keys.sort();
+        keys
+    }
+
+    /// Has Redis forget the table.
+    pub(crate) fn forget_all(&mut self) {
+        let keys = self.keys();
+        let _: u64 = self.connection.del(keys).unwrap();
+    }
+
+    /// Bytes that keys take, with all that is in them.
+    pub(crate) fn bytes(&mut self, keys: &[String]) -> u64 {
+        let mut ask = redis::pipe();
+        for key in keys {
+            ask.cmd("MEMORY").arg("USAGE").arg(key).arg("SAMPLES").arg(0);
+        }
+        let bytes: Vec<u64> = ask.query(&mut self.connection).unwrap();
+        bytes.iter().sum()
+    }
+}

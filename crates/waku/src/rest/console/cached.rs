@@ -1,0 +1,122 @@
+//! A value that is made at most so often, however many ask for it.
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::RwLock;
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
+
+/// A value that is kept for a while. It is made by a task of its own, so that it is finished also when who asked has left.
+#[derive(Debug)]
+pub(crate) struct Cached<T> {
+    shared: Arc<Shared<T>>,
+}
+
+#[derive(Debug)]
+struct Shared<T> {
+    kept_for: Duration,
+    /// How long somebody waits for a value. Then the one of before is given.
+    patience: Duration,
+    kept: RwLock<Option<(Instant, T)>>,
+    /// Held by the one who makes it.
+    turn: Arc<Semaphore>,
+}
+
+impl<T: Clone + Send + Sync + 'static> Cached<T> {
+    pub(crate) fn new(kept_for: Duration, patience: Duration) -> Self {
+        let turn = Arc::new(Semaphore::new(1));
+        Self { shared: Arc::new(Shared { kept_for, patience, kept: RwLock::new(None), turn }) }
+    }
+
+    /// The value, if need be a new one; the one of before when a new one takes long, and `None` when there is none.
+    pub(crate) async fn get<F: Future<Output = T> + Send + 'static>(
+        &self,
+        make: impl FnOnce() -> F,
+    ) -> Option<T> {
+        let shared = &self.shared;
+        if let Some(fresh) = shared.fresh() {
+            return Some(fresh);
+        }
+        let is_first = shared.kept.read().is_none();
+        let patience = if is_first { shared.patience } else { Duration::ZERO }; // somebody else makes it already
+        let Ok(Ok(turn)) = timeout(patience, shared.turn.clone().acquire_owned()).await else {
+            return shared.any();
+        };
+        if let Some(fresh) = shared.fresh() {
+            return Some(fresh);
+        }
+        let (keeper, making) = (shared.clone(), make());
+        let task = tokio::spawn(async move {
+            let made = making.await;
+            *keeper.kept.write() = Some((Instant::now(), made));
+            drop(turn);
+        });
+        let _ = timeout(shared.patience, task).await;
+        shared.any()
+    }
+}
+
+impl<T: Clone> Shared<T> {
+    fn fresh(&self) -> Option<T> {
+        let kept = self.kept.read();
+        kept.as_ref().filter(|(at, _)| at.elapsed() < self.kept_for).map(|(_, value)| value.clone())
+    }
+
+    fn any(&self) -> Option<T> {
+        self.kept.read().as_ref().map(|(_, value)| value.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use tokio::time::{advance, sleep};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Makes 1, then 2, and so on, each in some time.
+    fn counter(takes: Duration) -> impl Fn() -> std::pin::Pin<Box<dyn Future<Output = u32> + Send>> {
+        let made = Arc::new(AtomicU32::new(0));
+        move || {
+            let made = made.clone();
+            Box::pin(async move {
+                sleep(takes).await;
+                made.fetch_add(1, Ordering::SeqCst) + 1
+            })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_value_is_made_once_for_all_who_ask() {
+        let (cached, make) = (Cached::new(SECOND, SECOND), counter(SECOND / 10));
+        let asked = tokio::join!(cached.get(&make), cached.get(&make), cached.get(&make));
+        assert_eq!(asked, (Some(1), Some(1), Some(1)));
+        assert_eq!(cached.get(&make).await, Some(1));
+        advance(SECOND).await;
+        assert_eq!(cached.get(&make).await, Some(2), "it is too old");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_longer_than_patience_allows() {
+        let (cached, make) = (Cached::new(60 * SECOND, SECOND), counter(5 * SECOND));
+        assert_eq!(cached.get(&make).await, None);
+        sleep(5 * SECOND).await;
+        assert_eq!(cached.get(&make).await, Some(1), "it was finished all the same");
+        sleep(60 * SECOND).await;
+        assert_eq!(cached.get(&make).await, Some(1), "the one of before, while the next is made");
+        sleep(5 * SECOND).await;
+        assert_eq!(cached.get(&make).await, Some(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn making_that_fails_is_tried_again() {
+        let cached = Cached::<u32>::new(SECOND, SECOND);
+        assert_eq!(cached.get(|| async { panic!("as the test wanted") }).await, None);
+        assert_eq!(cached.get(|| async { 7 }).await, Some(7));
+    }
+}

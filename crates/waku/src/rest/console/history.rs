@@ -1,0 +1,227 @@
+//! The last minutes of rates and times, so that whoever opens the page sees what was before.
+
+use std::collections::VecDeque;
+
+use parking_lot::RwLock;
+use restante_core::Timestamp;
+use serde_json::{Value, json};
+
+use super::exposition::{Histogram, samples};
+
+/// How often the metrics are looked at: often enough that plots move, and it costs a millisecond each time.
+pub(crate) const INTERVAL_SECONDS: u64 = 2;
+/// Points that are kept: ten minutes. Longer is Prometheus' work.
+pub(crate) const POINTS_MAX: usize = 300;
+
+/// The metrics at one moment, as far as the page shows them over time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Reading {
+    pub(crate) counts: Counts,
+    appends: Histogram,
+    queries: Histogram,
+}
+
+/// Counters: each is what happened since the server was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Counts {
+    /// Messages that the archive took, and which it had not had.
+    pub(crate) stored: f64,
+    /// Messages that came by relay and were taken.
+    pub(crate) relayed: f64,
+    /// Messages in answers to queries.
+    pub(crate) served: f64,
+    /// Messages handed to those who are here: filter subscribers and live streams.
+    pub(crate) pushed: f64,
+    /// Pages that the archive was asked for.
+    pub(crate) queries: f64,
+}
+
+impl Reading {
+    pub(crate) fn of(text: &str) -> Self {
+        let mut reading = Self::default();
+        for sample in samples(text) {
+            let counts = &mut reading.counts;
+            match (sample.name, sample.label("result")) {
+                ("restante_archive_messages_total", Some("stored" | "spooled")) => {
+                    counts.stored += sample.value;
+                }
+                ("restante_waku_relay_messages_total", Some("taken")) => counts.relayed += sample.value,
+                ("restante_archive_query_rows_sum", _) => counts.served += sample.value,
+                ("restante_sessions_hub_handed_out_total", _) => counts.pushed += sample.value,
+                ("restante_archive_query_seconds_count", _) => counts.queries += sample.value,
+                ("restante_archive_append_seconds_bucket", _) => reading.appends.take(&sample),
+                ("restante_archive_query_seconds_bucket", _) => reading.queries.take(&sample),
+                _ => {}
+            }
+        }
+        reading
+    }
+}
+
+/// What happened between two readings: per second, and in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Point {
+    at_ms: i64,
+    rates: Counts,
+    append_ms: Quantiles,
+    query_ms: Quantiles,
+}
+
+/// Half of all took at most the first, 99 of 100 the second; none when there was nothing to measure.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Quantiles {
+    p50: Option<f64>,
+    p99: Option<f64>,
+}
+
+impl Quantiles {
+    fn between(before: &Histogram, after: &Histogram) -> Self {
+        let ms = |share| after.quantile_since(before, share).map(|seconds| seconds * 1e3);
+        Self { p50: ms(0.5), p99: ms(0.99) }
+    }
+}
+
+impl Point {
+    fn between(before: &(Timestamp, Reading), after: &(Timestamp, Reading)) -> Option<Self> {
+        let ((from, before), (to, after)) = (before, after);
+        let seconds = (to.nanos().checked_sub(from.nanos())? as f64) / 1e9;
+        if seconds <= 0.0 {
+            return None; // the clock was set back
+        }
+        let rate = |count: fn(&Counts) -> f64| {
+            let difference = count(&after.counts) - count(&before.counts);
+            difference.max(0.0) / seconds
+        };
+        let rates = Counts {
+            stored: rate(|counts| counts.stored),
+            relayed: rate(|counts| counts.relayed),
+            served: rate(|counts| counts.served),
+            pushed: rate(|counts| counts.pushed),
+            queries: rate(|counts| counts.queries),
+        };
+        Some(Self {
+            at_ms: to.nanos() / 1_000_000,
+            rates,
+            append_ms: Quantiles::between(&before.appends, &after.appends),
+            query_ms: Quantiles::between(&before.queries, &after.queries),
+        })
+    }
+}
+
+/// The points of the last minutes.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    kept: RwLock<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    last: Option<(Timestamp, Reading)>,
+    points: VecDeque<Point>,
+}
+
+impl History {
+    /// Adds what the metrics say now.
+    pub(crate) fn add(&self, now: Timestamp, reading: Reading) {
+        let mut kept = self.kept.write();
+        let current = (now, reading);
+        let point = kept.last.as_ref().and_then(|last| Point::between(last, &current));
+        kept.last = Some(current);
+        let Some(point) = point else { return };
+        if kept.points.len() == POINTS_MAX {
+            kept.points.pop_front();
+        }
+        kept.points.push_back(point);
+    }
+
+    /// The points after a moment, from old to new, as columns: they are half as long as a list of objects.
+    pub(crate) fn since(&self, after_ms: i64) -> Value {
+        let kept = self.kept.read();
+        let points: Vec<&Point> = kept.points.iter().filter(|point| point.at_ms > after_ms).collect();
+        let column = |value: fn(&Point) -> Option<f64>| {
+            points.iter().map(|point| value(point).map(rounded)).collect::<Vec<Option<f64>>>()
+        };
+        json!({
+            "at": points.iter().map(|point| point.at_ms).collect::<Vec<i64>>(),
+            "stored": column(|point| Some(point.rates.stored)),
+            "relayed": column(|point| Some(point.rates.relayed)),
+            "served": column(|point| Some(point.rates.served)),
+            "pushed": column(|point| Some(point.rates.pushed)),
+            "queries": column(|point| Some(point.rates.queries)),
+            "appendP50": column(|point| point.append_ms.p50),
+            "appendP99": column(|point| point.append_ms.p99),
+            "queryP50": column(|point| point.query_ms.p50),
+            "queryP99": column(|point| point.query_ms.p99),
+        })
+    }
+}
+
+/// Three digits behind the point are more than a plot shows.
+fn rounded(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(messages: u32, fast: u32, slow: u32) -> String {
+        let all = fast + slow;
+        format!(
+            "restante_archive_messages_total{{engine=\"log\",result=\"stored\"}} {messages}\n\
+             restante_archive_messages_total{{engine=\"log\",result=\"duplicate\"}} 99\n\
+             restante_waku_relay_messages_total{{result=\"taken\"}} 7\n\
+             restante_waku_relay_messages_total{{result=\"malformed\"}} 5\n\
+             restante_archive_query_seconds_count{{engine=\"log\"}} {all}\n\
+             restante_archive_query_seconds_bucket{{le=\"0.001\",engine=\"log\"}} {fast}\n\
+             restante_archive_query_seconds_bucket{{le=\"0.002\",engine=\"log\"}} {all}\n\
+             restante_archive_query_seconds_bucket{{le=\"+Inf\",engine=\"log\"}} {all}\n"
+        )
+    }
+
+    #[test]
+    fn readings_are_of_the_families_that_are_shown() {
+        let counts = Reading::of(&text(10, 3, 1)).counts;
+        assert_eq!(counts, Counts { stored: 10.0, relayed: 7.0, queries: 4.0, ..Counts::default() });
+        assert_eq!(Reading::of("nothing of ours 1\n"), Reading::default());
+    }
+
+    #[test]
+    fn points_are_differences_per_second() {
+        let history = History::default();
+        let at = Timestamp::from_seconds;
+        history.add(at(100), Reading::of(&text(10, 0, 0)));
+        assert_eq!(history.since(0)["at"], json!([]), "a difference needs two");
+        history.add(at(102), Reading::of(&text(30, 2, 0)));
+        history.add(at(104), Reading::of(&text(30, 2, 2)));
+        let told = history.since(0);
+        assert_eq!(told["at"], json!([102_000, 104_000]));
+        assert_eq!(told["stored"], json!([10.0, 0.0]));
+        assert_eq!(told["queries"], json!([1.0, 1.0]));
+        assert_eq!(told["queryP50"], json!([0.5, 1.5]));
+        assert_eq!(told["appendP99"], json!([null, null]), "nothing was measured");
+        assert_eq!(history.since(102_000)["at"], json!([104_000]), "only what is new");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_makes_no_point() {
+        let history = History::default();
+        history.add(Timestamp::from_seconds(100), Reading::default());
+        history.add(Timestamp::from_seconds(50), Reading::default());
+        assert_eq!(history.since(0)["at"], json!([]));
+        history.add(Timestamp::from_seconds(52), Reading::default());
+        assert_eq!(history.since(0)["at"], json!([52_000]));
+    }
+
+    #[test]
+    fn the_oldest_points_go() {
+        let history = History::default();
+        for second in 0..=(POINTS_MAX as i64 + 10) {
+            history.add(Timestamp::from_seconds(second), Reading::default());
+        }
+        let told = history.since(0);
+        let at = told["at"].as_array().unwrap();
+        assert_eq!(at.len(), POINTS_MAX);
+        assert_eq!(at[0], json!(11_000));
+    }
+}

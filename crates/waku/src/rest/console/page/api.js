@@ -1,0 +1,119 @@
+// Asks the server. All requests go by here: they carry the token, and tell whether the server is there.
+
+import { byId } from "./dom.js";
+
+const TOKEN_KEY = "restante-token";
+/** How long an answer may take. */
+const PATIENCE_MS = 30_000;
+
+/** The server did not answer, or refused. `status` is 0 when it did not answer. */
+export class Failure extends Error {
+  constructor(status, text) {
+    super(text);
+    this.status = status;
+  }
+}
+
+function headers(more) {
+  const token = sessionStorage.getItem(TOKEN_KEY);
+  return token ? { ...more, authorization: `Bearer ${token}` } : { ...more };
+}
+
+/** Sends a request, and again once a token was asked for. Paths are relative to the page's, which may stand below a proxy's. */
+export async function send(path, { method = "GET", accept = "application/json", signal } = {}) {
+  for (;;) {
+    let response;
+    try {
+      response = await fetch(path, { method, headers: headers({ accept }), signal, cache: "no-store", redirect: "error" });
+    } catch (error) {
+      if (signal?.aborted && signal.reason?.name !== "TimeoutError") throw error;
+      throw new Failure(0, "The server does not answer.");
+    }
+    if (response.status === 401) {
+      await askToken(sessionStorage.getItem(TOKEN_KEY) ? "The server does not know this token." : "");
+      continue;
+    }
+    if (!response.ok) throw new Failure(response.status, (await response.text()).slice(0, 500));
+    return response;
+  }
+}
+
+/** The JSON of an answer. Timestamps are nanoseconds, which are more than a number holds: they come as texts. */
+export async function get(path, { signal, patienceMs = PATIENCE_MS } = {}) {
+  const signals = [AbortSignal.timeout(patienceMs), signal].filter(Boolean);
+  const response = await send(path, { signal: AbortSignal.any(signals) });
+  return parse(await readText(response));
+}
+
+export async function remove(path) {
+  await send(path, { method: "DELETE", signal: AbortSignal.timeout(PATIENCE_MS) });
+}
+
+async function readText(response) {
+  try {
+    return await response.text();
+  } catch {
+    throw new Failure(0, "The answer broke off.");
+  }
+}
+
+/** Within a text of JSON each quote has a backslash before it, so that this pattern is met by names alone. */
+export const parse = (text) => JSON.parse(text.replace(/"timestamp":(-?\d+)/g, '"timestamp":"$1"'));
+
+/** A query string; what is empty is left out. */
+export function query(fields) {
+  const shown = Object.entries(fields).filter(([, value]) => value !== "" && value !== undefined && value !== null);
+  return new URLSearchParams(shown.map(([name, value]) => [name, String(value)])).toString();
+}
+
+let asking;
+
+/** Asks for the token, once for all who need it. */
+function askToken(error) {
+  asking ??= new Promise((resolve) => {
+    const dialog = byId("ask-token");
+    const input = byId("token");
+    byId("token-error").textContent = error;
+    input.value = "";
+    const done = () => {
+      sessionStorage.setItem(TOKEN_KEY, input.value.trim());
+      input.value = "";
+      asking = undefined;
+      resolve();
+    };
+    // Without the token there is nothing to see: Escape has nothing to go back to.
+    dialog.addEventListener("cancel", (event) => event.preventDefault());
+    dialog.addEventListener("close", done, { once: true });
+    dialog.showModal();
+    input.focus();
+  });
+  return asking;
+}
+
+/**
+ * Reads Server-Sent Events of a response until it ends, or until nothing has come for so long, and hands each to `take` as
+ * {event, id, data}; those without data, which tell an id alone, as "id". The format is that of the HTML standard, §9.2.
+ */
+export async function readEvents(response, take, silenceMsMax) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  let fields = {};
+  for (;;) {
+    const timer = setTimeout(() => reader.cancel(), silenceMsMax);
+    const { value, done } = await reader.read().finally(() => clearTimeout(timer));
+    if (done) return;
+    const lines = (rest + value).split(/\r\n|\n|\r(?!$)/);
+    rest = lines.pop();
+    for (const line of lines) {
+      if (line === "") {
+        if (fields.data !== undefined) take({ event: "message", ...fields });
+        else if (fields.id !== undefined) take({ event: "id", id: fields.id });
+        fields = {};
+        continue;
+      }
+      const [, name, content] = /^([^:]*):? ?(.*)$/s.exec(line);
+      if (name === "data" && fields.data !== undefined) fields.data += `\n${content}`;
+      else if (name !== "") fields[name] = content;
+    }
+  }
+}

@@ -1,0 +1,295 @@
+//! From the archive to what arrives, without a gap and without a repeat: what is to be given, and what has been.
+//!
+//! A stream begins by joining the hub; after that it waits until the archive has what was told before (*settled*); then it
+//! walks the archive, page by page, from its cursor to the end. Why nothing is missing at the end, and nothing twice:
+//!
+//! - **The position** is a place in the archive's order. The walk has given everything that was archived up to it at the
+//!   moment at which it passed, and will never look there again.
+//! - **What was told before the stream had joined** is in the archive when the walk begins: what clients publish is archived
+//!   before it is told, and what relay brings is put into the archive's queue before it is told. Settling waits for what is in
+//!   that queue, and for the spool of an archive that is away: until it is empty no query sees what is in it.
+//! - **What is told later** comes to the seat's queue, which is read all the time, also while a page is asked for or waits for
+//!   the client. Each event that comes is in one of four cases:
+//!   1. *It stands behind the position*: the walk may meet it, or pass its place before it is archived. It is **held**. When
+//!      the walk meets it, the row is given and the event is forgotten. When the position passes its place without having met
+//!      it, it is given there: nothing else will ever give it. What is still held at the walk's end is given then.
+//!   2. *It stands at or before the position, and the walk has given it*: it was archived first and told afterwards. It is
+//!      forgotten. So the walk remembers what it has given of late, as keyed 64-bit hashes.
+//!   3. *It stands at or before the position, and the walk has not given it*: it is late, and is given at once.
+//!   4. *It is never archived* (ephemeral, or of a time that no archive takes): no walk would meet it, and it is given at once.
+//! - **When there is no room to hold an event** it is dropped, and the walk has to meet it. Until that is certain the walk
+//!   goes no further than to the earliest time of what was dropped; there it settles, so that all of it is archived, and goes
+//!   on. So memory is bounded, and a walk that is slower than what arrives goes on for as long as it takes.
+//! - **The end** is a page behind which the archive has nothing, with nothing dropped since the walk has last settled. What is
+//!   held is given, and from here on events are given as they come.
+//!
+//! What may go wrong is bounded, too:
+//!
+//! - What the archive does not take although it was told (it is full, or it refuses) is given from what is held; it is missed
+//!   only if it was dropped for want of room.
+//! - The walk remembers the rows that it has given whose time is at most [`REMEMBERED_BACK`] and the window of valid
+//!   timestamps before its begin, the last [`REMEMBERED_MAX`] of them, until [`REMEMBERED_FOR`] after its end. Only a message
+//!   whose way from being archived to being told takes longer can be repeated.
+//! - On other nodes that share the archive, nobody knows what is told and not yet archived: the walk ends no sooner than
+//!   [`OTHERS_LAG`] after the stream has joined, and does so settled.
+
+use std::{
+    collections::{BTreeMap, HashSet, VecDeque},
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+    time::Duration,
+};
+
+use restante_core::{Key, MessageHash, NANOS_PER_SECOND, Timestamp};
+use restante_sessions::hub::Event;
+use restante_waku_wire::WakuMessageView;
+
+use crate::validate::{Rules, TIMESTAMP_WINDOW_SECONDS};
+
+/// How far before the walk's begin, beside the window of valid timestamps, a row's time may be so that it is remembered.
+const REMEMBERED_BACK: Duration = Duration::from_secs(60);
+/// Rows that are remembered: some hundred kilobytes, for a minute or so.
+const REMEMBERED_MAX: usize = 16_384;
+/// How long after its end what the walk has given is remembered.
+pub(super) const REMEMBERED_FOR: Duration = Duration::from_secs(60);
+/// How long other nodes may take until what they have told is archived.
+pub(super) const OTHERS_LAG: Duration = Duration::from_secs(1);
+/// How long a message may take from the look at its timestamp until it is told.
+const TOLD_WITHIN: Duration = Duration::from_secs(10);
+
+/// What is known of time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    /// How far a timestamp may be from the clock; a server that takes any is treated as one with the usual window.
+    window_ns: i64,
+    takes_any: bool,
+}
+
+impl Times {
+    pub(super) fn of(rules: &Rules) -> Self {
+        let takes_any = rules.timestamp_window_seconds == 0;
+        let seconds = if takes_any { TIMESTAMP_WINDOW_SECONDS } else { rules.timestamp_window_seconds };
+        let window_ns = i64::try_from(seconds).unwrap_or(i64::MAX).saturating_mul(NANOS_PER_SECOND);
+        Self { window_ns, takes_any }
+    }
+
+    /// The earliest time of a message that is told or archived after `now`.
+    pub(super) fn earliest_after(self, now: Timestamp) -> Timestamp {
+        Timestamp(now.nanos().saturating_sub(self.window_ns).saturating_sub(nanos(TOLD_WITHIN)))
+    }
+
+    /// Rows from here on are remembered by a walk that begins now.
+    fn remembered_from(self, now: Timestamp) -> Timestamp {
+        if self.takes_any {
+            return Timestamp::MIN;
+        }
+        Timestamp(now.nanos().saturating_sub(self.window_ns).saturating_sub(nanos(REMEMBERED_BACK)))
+    }
+
+    /// Whether an event that comes now is surely never archived.
+    fn is_unarchived(self, event: &Event, now: Timestamp) -> bool {
+        if is_ephemeral(event) {
+            return true;
+        }
+        let off = now.nanos().abs_diff(event.timestamp.nanos());
+        let most = self.window_ns.unsigned_abs().saturating_add(nanos(REMEMBERED_BACK).unsigned_abs());
+        !self.takes_any && off > most
+    }
+}
+
+fn nanos(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// Whether no archive takes a message, whatever its time is: it is ephemeral, or has no timestamp (`14/WAKU2-MESSAGE`).
+pub(super) fn is_ephemeral(event: &Event) -> bool {
+    WakuMessageView::parse(&event.body)
+        .is_ok_and(|view| view.ephemeral == Some(true) || view.timestamp.is_none())
+}
+
+/// The place of an event in the archive's order.
+pub(super) fn key_of(event: &Event) -> Key {
+    Key { timestamp: event.timestamp, message_hash: event.message_hash }
+}
+
+/// What an event takes at most while it waits, in both forms.
+fn size_of(event: &Event) -> usize {
+    event.body.len() + event.topic.len() + event.channel.len() + EVENT_BYTES
+}
+
+/// What an event takes beside its bytes and topics.
+const EVENT_BYTES: usize = 256;
+
+/// What may wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    pub(super) events_max: usize,
+    pub(super) bytes_max: usize,
+    /// Events that are held: no more than `events_max`.
+    pub(super) held_max: usize,
+}
+
+/// The reader is too slow: what must be given at once has no room.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TooSlow;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct HandOver {
+    position: Key,
+    held: BTreeMap<Key, Arc<Event>>,
+    held_bytes: usize,
+    /// What is to be given at once, in the order in which it came.
+    late: VecDeque<Arc<Event>>,
+    late_bytes: usize,
+    /// The earliest time of what was dropped since the walk has last settled.
+    dropped_from: Option<Timestamp>,
+    given: Given,
+    bounds: Bounds,
+    times: Times,
+}
+
+impl HandOver {
+    /// The hand-over of a walk that begins behind `position`.
+    pub(super) fn new(position: Key, now: Timestamp, times: Times, bounds: Bounds) -> Self {
+        Self {
+            position,
+            held: BTreeMap::new(),
+            held_bytes: 0,
+            late: VecDeque::new(),
+            late_bytes: 0,
+            dropped_from: None,
+            given: Given::new(times.remembered_from(now)),
+            bounds,
+            times,
+        }
+    }
+
+    /// Behind this the next page begins.
+    pub(super) fn position(&self) -> Key {
+        self.position
+    }
+
+    /// The next page ends before this: what comes there is not certain to be archived yet.
+    pub(super) fn end(&self) -> Option<Timestamp> {
+        self.dropped_from
+    }
+
+    /// The walk waits until everything that was told is archived: what was dropped will be met. What is dropped while it waits
+    /// is not, and counts for the next time.
+    pub(super) fn settle(&mut self) {
+        self.dropped_from = None;
+    }
+
+    /// An event has come.
+    pub(super) fn arrived(&mut self, event: Arc<Event>, now: Timestamp) -> Result<(), TooSlow> {
+        let key = key_of(&event);
+        if self.times.is_unarchived(&event, now) {
+            return self.push_late(event);
+        }
+        if key <= self.position {
+            return if self.given.has(&key.message_hash) { Ok(()) } else { self.push_late(event) };
+        }
+        let size = size_of(&event);
+        let has_room = self.held.len() < self.bounds.events_max.min(self.bounds.held_max)
+            && self.held_bytes.saturating_add(size) <= self.bounds.bytes_max;
+        if !has_room {
+            let earliest = self.dropped_from.unwrap_or(Timestamp::MAX);
+            self.dropped_from = Some(earliest.min(key.timestamp));
+        } else if self.held.insert(key, event).is_none() {
+            self.held_bytes += size;
+        }
+        Ok(())
+    }
+
+    fn push_late(&mut self, event: Arc<Event>) -> Result<(), TooSlow> {
+        let size = size_of(&event);
+        let has_room = self.late.len() < self.bounds.events_max
+            && self.late_bytes.saturating_add(size) <= self.bounds.bytes_max;
+        if !has_room {
+            return Err(TooSlow);
+        }
+        self.late_bytes += size;
+        self.late.push_back(event);
+        Ok(())
+    }
+
+    /// The next event that is to be given at once.
+    pub(super) fn take_late(&mut self) -> Option<Arc<Event>> {
+        let event = self.late.pop_front()?;
+        self.late_bytes = self.late_bytes.saturating_sub(size_of(&event));
+        Some(event)
+    }
+
+    /// The next held event whose place the walk passes on its way to `key`, without having met it.
+    pub(super) fn take_passed(&mut self, key: Key) -> Option<Arc<Event>> {
+        let first = self.held.first_entry().filter(|first| *first.key() < key)?;
+        let event = first.remove();
+        self.held_bytes = self.held_bytes.saturating_sub(size_of(&event));
+        Some(event)
+    }
+
+    /// The walk gives a row. What stands before it was taken by [`HandOver::take_passed`].
+    pub(super) fn give(&mut self, key: Key) {
+        if let Some(event) = self.held.remove(&key) {
+            self.held_bytes = self.held_bytes.saturating_sub(size_of(&event));
+        }
+        self.given.remember(key);
+        self.position = key;
+    }
+
+    /// The walk passes a row that is not wanted.
+    pub(super) fn pass(&mut self, key: Key) {
+        self.position = key;
+    }
+
+    /// Whether nothing waits for the walk.
+    pub(super) fn has_nothing_held(&self) -> bool {
+        self.held.is_empty() && self.dropped_from.is_none()
+    }
+
+    /// The walk is at its end: what is held is to be given, in order, and what was given is still to be remembered.
+    pub(super) fn finish(self) -> (impl Iterator<Item = Arc<Event>>, Given) {
+        (self.late.into_iter().chain(self.held.into_values()), self.given)
+    }
+}
+
+/// What a walk has given of late.
+#[derive(Debug)]
+pub(super) struct Given {
+    from: Timestamp,
+    /// The seed is random, so that nobody can make messages that are taken for others.
+    seed: RandomState,
+    hashes: HashSet<u64>,
+    order: VecDeque<u64>,
+}
+
+impl Given {
+    fn new(from: Timestamp) -> Self {
+        Self { from, seed: RandomState::new(), hashes: HashSet::new(), order: VecDeque::new() }
+    }
+
+    fn remember(&mut self, key: Key) {
+        if key.timestamp < self.from {
+            return;
+        }
+        if self.order.len() >= REMEMBERED_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.hashes.remove(&oldest);
+        }
+        let hash = self.seed.hash_one(key.message_hash);
+        if self.hashes.insert(hash) {
+            self.order.push_back(hash);
+        }
+    }
+
+    /// Whether the walk has given a message.
+    pub(super) fn has(&self, message_hash: &MessageHash) -> bool {
+        !self.hashes.is_empty() && self.hashes.contains(&self.seed.hash_one(message_hash))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+}

@@ -1,0 +1,122 @@
+//! A stream as a session: its entry in the table, its seat in the hub, and its end.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use prometheus_client::metrics::gauge::Gauge;
+use restante_core::ErrorKind;
+use restante_sessions::{
+    Ended, InfoKey, InfoValue, Live, NewSession, SessionId, Sessions,
+    hub::{HubFull, Overflow, Seat, SeatConfig},
+};
+use tokio::{runtime::Handle, sync::OwnedSemaphorePermit};
+use tracing::debug;
+
+use super::{
+    ask::{LIVE_TOPICS_MAX, Wants},
+    feed::End,
+    metrics::{LiveMetrics, Transport},
+};
+use crate::rest::{RestConfig, reply::Refusal};
+
+/// The resource of all live streams: one client's connection has one stream at a time.
+const RESOURCE: &str = "live";
+/// The door's name in the table.
+const DOOR: &str = "rest_live";
+
+/// A stream's place among those who are connected. Dropping it leaves the hub and closes the session.
+pub(super) struct Member {
+    pub(super) seat: Seat,
+    sessions: Arc<dyn Sessions>,
+    end: Option<End>,
+    metrics: LiveMetrics,
+    gauge: Gauge,
+    _turn: OwnedSemaphorePermit,
+}
+
+impl Member {
+    /// Opens a session, takes a seat and says what it wants: everything that is told after this comes to the seat.
+    pub(super) async fn join(
+        live: &Live,
+        client: SocketAddr,
+        wants: &Wants,
+        config: &RestConfig,
+        (metrics, transport): (&LiveMetrics, Transport),
+        turn: OwnedSemaphorePermit,
+    ) -> Result<Self, Refusal> {
+        let id = open(live, client, wants).await?;
+        let seat_config = SeatConfig {
+            events_max: config.live_queue_messages,
+            bytes_max: config.live_queue_bytes,
+            interests_max: LIVE_TOPICS_MAX,
+            overflow: Overflow::End,
+        };
+        let seat = match live.hub.join(id, seat_config) {
+            Ok(seat) => seat,
+            Err(full) => {
+                close(live.sessions.clone(), id, Ended::Left);
+                return Err(refusal_of(full));
+            }
+        };
+        let gauge = metrics.streams(transport);
+        gauge.inc();
+        let (sessions, metrics) = (live.sessions.clone(), metrics.clone());
+        let member = Self { seat, sessions, end: None, metrics, gauge, _turn: turn };
+        member.seat.want(&wants.interests()).map_err(refusal_of)?;
+        Ok(member)
+    }
+
+    /// Notes why the stream ends; by itself it ends because its client has left.
+    pub(super) fn note_end(&mut self, why: End) {
+        self.end.get_or_insert(why);
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let end = self.end.unwrap_or(End::Session(Ended::Left));
+        self.gauge.dec();
+        self.metrics.ended(end);
+        // The hub has found that it reads too slowly, and the table learns it from here. Of all other ends it knows.
+        let why = if end == End::Session(Ended::Slow) { Ended::Slow } else { Ended::Left };
+        close(self.sessions.clone(), self.seat.id(), why);
+    }
+}
+
+async fn open(live: &Live, client: SocketAddr, wants: &Wants) -> Result<SessionId, Refusal> {
+    let (user, reads) = (client.to_string(), wants.describe());
+    let info = [
+        (InfoKey::DOOR, Some(InfoValue::Text(DOOR))),
+        (InfoKey::ADDRESS, Some(InfoValue::Address(client))),
+        (InfoKey::READS, Some(InfoValue::Text(&reads))),
+        (InfoKey::TOPICS, Some(InfoValue::Number(i64::try_from(wants.len()).unwrap_or(i64::MAX)))),
+    ];
+    let opened = live.sessions.open(NewSession { user: &user, resource: RESOURCE, info: &info }).await;
+    opened.map_err(|error| {
+        debug!(%error, "no session was opened for a live stream");
+        match error.kind() {
+            ErrorKind::Full | ErrorKind::Unavailable => NO_SESSION,
+            _ => Refusal::of_kind(ErrorKind::Internal),
+        }
+    })
+}
+
+const NO_SESSION: Refusal = Refusal::unavailable("no session can be opened for this stream: try again later");
+
+/// Closes a session without waiting for it: whoever calls may be in the middle of being dropped.
+fn close(sessions: Arc<dyn Sessions>, id: SessionId, why: Ended) {
+    let Ok(runtime) = Handle::try_current() else { return };
+    runtime.spawn(async move {
+        if let Err(error) = sessions.close(id, why).await {
+            debug!(%error, "the session of a live stream was not closed");
+        }
+    });
+}
+
+fn refusal_of(full: HubFull) -> Refusal {
+    match full {
+        HubFull::Interests(_) | HubFull::SeatBytes(_) => Refusal::field("contentTopics", &full.to_string()),
+        HubFull::Seats(_) | HubFull::Bytes => {
+            Refusal::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, full.to_string())
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Live streams: messages as they arrive, after everything since a cursor, as Server-Sent Events or over a WebSocket.
+//!
+//! A stream is a session: [`member`] opens it and takes a seat in the hub. [`ask`] reads what a client wants, [`catch_up`] walks
+//! the archive from its cursor, [`hand_over`] says why nothing is missing and nothing comes twice where the two meet, [`feed`]
+//! is what comes out, and [`sse`] and [`socket`] write it.
+//!
+//! **Cursors.** A message from the archive carries its own place, so that a stream goes on right behind it. A message as it
+//! arrives carries a place before which nothing can come any more: the validity window of timestamps and some seconds
+//! before the moment at which everything that had arrived was given. Who comes back with it misses nothing, and is given again
+//! what it had of these last thirty seconds or so: clients know a message by its `messageHash`. The same holds for the last
+//! seconds of a walk. What a stream that comes back can miss, because it is in no archive or came to it by another way:
+//!
+//! - messages that are never archived: ephemeral ones, and those of a time that no archive takes;
+//! - messages that the server takes from other stores (store sync) long after their time, which are never told either;
+//! - messages whose archiving took longer than ten seconds, if they were told while the stream was away.
+
+mod ask;
+mod catch_up;
+mod feed;
+mod frames;
+mod hand_over;
+mod member;
+mod metrics;
+mod socket;
+mod sse;
+
+use std::{net::SocketAddr, sync::Arc};
+
+use axum::{body::Body, extract::State, http::Request, response::Response};
+use restante_archive::Query;
+use restante_core::{Key, MessageHash};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout_at},
+};
+
+#[cfg(test)]
+pub(super) use ask::LIVE_NAMES;
+pub(super) use metrics::LiveMetrics;
+
+use super::{App, RestConfig, reply::Refusal, serve::Client};
+use ask::{Asked, From};
+use catch_up::{CatchUp, Pages};
+use feed::{Arriving, Feed, Marks};
+use hand_over::Times;
+use member::Member;
+use metrics::Transport;
+
+/// Pages that are asked for and read at the same time, over all streams. Streams wait for each other here, a page long.
+const WALKS_MAX: usize = 16;
+
+/// What bounds the streams of a door.
+#[derive(Debug)]
+pub(super) struct Bounds {
+    streams: Arc<Semaphore>,
+    walks: Semaphore,
+    pages: Pages,
+}
+
+impl Bounds {
+    pub(super) fn of(config: &RestConfig) -> Self {
+        let streams = config.live_streams_max.clamp(1, Semaphore::MAX_PERMITS);
+        Self {
+            streams: Arc::new(Semaphore::new(streams)),
+            walks: Semaphore::new(WALKS_MAX),
+            pages: Pages::default(),
+        }
+    }
+}
+
+/// `GET /live`
+pub(super) async fn live(State(app): State<Arc<App>>, request: Request<Body>) -> Result<Response, Refusal> {
+    Box::pin(open(app, request, false)).await
+}
+
+/// `GET /relay/v1/messages/{pubsubTopic}/live`
+pub(super) async fn live_of(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, Refusal> {
+    Box::pin(open(app, request, true)).await
+}
+
+async fn open(app: Arc<App>, request: Request<Body>, is_topic_in_path: bool) -> Result<Response, Refusal> {
+    let deadline = app.deadline();
+    let upgrade = socket::Upgrade::read(&request, &app.rest.config.live_origins)?;
+    let asked = Asked::read(request.uri(), request.headers(), app.rules(), is_topic_in_path)?;
+    let client = request.extensions().get::<Client>().map_or(NOBODY, |client| client.0);
+    let transport = if upgrade.is_some() { Transport::WebSocket } else { Transport::Sse };
+    drop(request); // its head need not be kept for as long as the stream lasts
+    let feed = feed(&app, asked, client, transport, deadline).await?;
+    Ok(match upgrade {
+        None => sse::answer(feed),
+        Some(upgrade) => upgrade.answer(feed),
+    })
+}
+
+/// A client whose address nobody knows, which is none that came by a socket.
+const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
+
+/// Joins the hub, and finds where to begin.
+async fn feed(
+    app: &Arc<App>,
+    asked: Asked,
+    client: SocketAddr,
+    transport: Transport,
+    deadline: Instant,
+) -> Result<Feed, Refusal> {
+    let turn = app.live.streams.clone().try_acquire_owned().map_err(|_| TOO_MANY)?;
+    let behind = match asked.from {
+        From::Now => None,
+        From::Behind(key) => Some(key),
+        From::Message(hash) => Some(place_of(app, hash, deadline).await?),
+    };
+    let (rest, times) = (&app.rest, Times::of(app.rules()));
+    let marks = Marks::new(rest.clock.clone(), times);
+    let metrics = &rest.metrics.live;
+    let join = Member::join(&rest.waku.live, client, &asked.wants, &rest.config, (metrics, transport), turn);
+    let member = join.await?;
+    let Some(behind) = behind else {
+        return Ok(Feed::Live(Box::new(Arriving::from_now(member, marks, metrics.clone()))));
+    };
+    let mut walk = CatchUp::new(app.clone(), member, asked.wants, behind, marks, times).await;
+    walk.begin(deadline).await?;
+    Ok(Feed::CatchingUp(walk.start()))
+}
+
+const TOO_MANY: Refusal =
+    Refusal::unavailable("as many live streams are open as there may be: try again later");
+
+/// The place of a message in the archive.
+async fn place_of(app: &App, hash: MessageHash, deadline: Instant) -> Result<Key, Refusal> {
+    let _turn = app.take_turn()?;
+    let query = Query { hashes: vec![hash], limit: 1, bodies: false, ..Query::default() };
+    let page = timeout_at(deadline, app.rest.archive.query(&query)).await;
+    let page =
+        page.map_err(|_| Refusal::unavailable("the archive did not answer in time: try again later"))?;
+    let page = page.map_err(|error| Refusal::of_query(&error))?;
+    let key = page.rows().next().map(|row| row.key());
+    key.ok_or_else(|| Refusal::field("cursor", "no message with this hash is archived"))
+}
+
+#[cfg(test)]
+mod tests;

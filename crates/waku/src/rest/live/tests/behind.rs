@@ -1,0 +1,189 @@
+//! Streams that begin while what was told is not archived yet, or while their clients do not read.
+
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use restante_archive::{Error, Health, Message, Pruned, Report, Retention, Stats, Upkeep};
+use restante_core::ErrorKind;
+use restante_sessions::{Answer, Live, NodeId, NodeState, Nodes, Owner, hub::Event};
+
+use super::*;
+use crate::{
+    WakuConfig,
+    rest::tests::{Failing, archived, door_over, door_with, memory, start_door, start_door_with, until},
+};
+
+/// The upkeep of an archive with messages in its spool.
+struct Spooling {
+    inner: Arc<dyn Upkeep>,
+    messages: Arc<AtomicU64>,
+}
+
+#[async_trait]
+impl Upkeep for Spooling {
+    async fn stats(&self) -> Result<Stats, Error> {
+        self.inner.stats().await
+    }
+
+    fn health(&self) -> Health {
+        Health { spooled_messages: self.messages.load(Ordering::SeqCst), ..self.inner.health() }
+    }
+
+    async fn prune(&self, policy: &Retention, now: Timestamp) -> Result<Pruned, Error> {
+        self.inner.prune(policy, now).await
+    }
+
+    async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
+        self.inner.check(progress).await
+    }
+
+    async fn rebuild(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
+        self.inner.rebuild(progress).await
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        self.inner.close().await
+    }
+}
+
+async fn door_with_spool(messages: &Arc<AtomicU64>) -> Door {
+    let opened = memory().await;
+    let upkeep = Arc::new(Spooling { inner: opened.upkeep, messages: messages.clone() });
+    start_door(opened.archive, upkeep, RestConfig::default(), WakuConfig::default()).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_messages_wait_in_the_spool_only_streams_from_now_on_begin() {
+    let messages = Arc::new(AtomicU64::new(1));
+    let door = door_with_spool(&messages).await;
+    let app = app_of(&door);
+    let refusal = open_feed(&app, "start=0", 7_001).await.err().unwrap();
+    assert_eq!(refusal.text, "messages still wait to be archived: try again later");
+    assert_eq!(refusal.status.as_u16(), 503);
+    assert!(open_feed(&app, "", 7_002).await.is_ok());
+    let emptied = messages.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        emptied.store(0, Ordering::SeqCst);
+    });
+    assert!(open_feed(&app, "start=0", 7_003).await.is_ok(), "the spool is emptied in time");
+}
+
+/// Two nodes on one table, of which only this one is real.
+struct Shared {
+    inner: Arc<dyn Nodes>,
+}
+
+impl Nodes for Shared {
+    fn here(&self) -> NodeId {
+        self.inner.here()
+    }
+
+    fn heartbeat(&self) -> Answer<'_, Result<(), restante_sessions::Error>> {
+        self.inner.heartbeat()
+    }
+
+    fn sweep(&self) -> Answer<'_, Result<u64, restante_sessions::Error>> {
+        self.inner.sweep()
+    }
+
+    fn nodes(&self) -> Answer<'_, Result<Vec<NodeState>, restante_sessions::Error>> {
+        let node = |id| NodeState { id: NodeId(id), name: String::new(), lease_ms: 1, sessions: 0 };
+        Answer::ready(Ok(vec![node(1), node(2)]))
+    }
+
+    fn tell_others(&self, event: &Event) {
+        self.inner.tell_others(event);
+    }
+
+    fn health(&self) -> Result<(), restante_sessions::Error> {
+        self.inner.health()
+    }
+
+    fn close(&self) -> Answer<'_, Result<(), restante_sessions::Error>> {
+        self.inner.close()
+    }
+}
+
+/// The other node has told of a message before the stream joined, and archives it afterwards. What this node then hears of it by
+/// relay is not told again.
+#[tokio::test(start_paused = true)]
+async fn what_other_nodes_archive_a_little_later_is_not_missed() {
+    let live = crate::live::alone().await.unwrap();
+    let live = Live { nodes: Arc::new(Shared { inner: live.nodes.clone() }), ..live };
+    let opened = memory().await;
+    let archive = opened.archive.clone();
+    let door =
+        start_door_with(live, archive.clone(), opened.upkeep, RestConfig::default(), WakuConfig::default())
+            .await;
+    let (body, message_hash) = message(TOPIC, "told elsewhere", NOW);
+    door.waku.live.hub.heard(Event::new(PUBSUB.into(), TOPIC.into(), message_hash, NOW, body.clone()));
+    let mut stream = open_feed(&app_of(&door), "start=0", 7_001).await.ok().unwrap();
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let (channel, topic) = (PUBSUB.into(), TOPIC.into());
+        archive.append(vec![Message { message_hash, channel, topic, timestamp: NOW, body }]).await.unwrap();
+    });
+    let Piece::Messages(items) = next(&mut stream).await else { panic!("it is missed") };
+    assert_eq!(items.iter().map(hash_of).collect::<Vec<_>>(), [message_hash]);
+    assert!(matches!(next(&mut stream).await, Piece::Live(_)));
+}
+
+/// A walk that finds nothing for its client went on to the end of the archive after the client had gone.
+#[tokio::test]
+async fn a_walk_without_a_client_ends() {
+    let opened = memory().await;
+    let messages = (0..1_000).map(|number| archived(number, "body"));
+    opened.archive.append(messages.collect()).await.unwrap();
+    let archive = Arc::new(Failing::new(opened.archive.clone(), 1_000, ErrorKind::Unavailable));
+    let door = door_over(archive.clone(), opened, RestConfig::default());
+    let pages = Pages { rows_first: 1, rows_max: 1, ..Pages::default() };
+    let app =
+        App { live: Bounds { pages, ..Bounds::of(&RestConfig::default()) }, ..App::new(door.rest.clone()) };
+    let stream = open_feed(&Arc::new(app), "start=0&contentTopicPrefix=/none/", 7_001).await.ok().unwrap();
+    drop(stream);
+    until("the session is closed", async || sessions(&door).await == 0).await;
+    let pages_left = archive.queries.load(Ordering::SeqCst);
+    assert!(pages_left > 900, "{pages_left} of 1000 pages were not asked for");
+}
+
+/// Far more arrives than may wait for a stream, while its client has not read the archive's first pages yet.
+#[tokio::test]
+async fn a_walk_whose_client_reads_late_does_not_end_as_too_slow() {
+    let config = RestConfig { live_queue_messages: 50, ..RestConfig::default() };
+    let door = door_with(config).await;
+    let mut expected = BTreeSet::new();
+    let mut send = async |number: usize| {
+        let payload = format!("{number}{}", "x".repeat(1_000));
+        let (wire, hash) = message(TOPIC, &payload, NOW.plus_seconds(number as i64 / 100));
+        door.waku.intake.take_relayed(PUBSUB, wire);
+        expected.insert(hash);
+        if number.is_multiple_of(20) {
+            door.waku.intake.settled().await;
+        }
+    };
+    for number in 0..300 {
+        send(number).await;
+    }
+    let mut stream = open_feed(&app_of(&door), "start=0", 7_001).await.ok().unwrap();
+    for number in 300..1_500 {
+        send(number).await;
+    }
+    let (mut given, mut is_live) = (BTreeSet::new(), false);
+    while !is_live || given.len() < expected.len() {
+        match next(&mut stream).await {
+            Piece::Messages(items) => {
+                for item in &items {
+                    assert!(given.insert(hash_of(item)), "given twice");
+                }
+            }
+            Piece::Live(_) => is_live = true,
+            Piece::End(end) => panic!("ended: {end:?}"),
+        }
+    }
+    assert_eq!(given, expected);
+}

@@ -1,0 +1,436 @@
+//! Who is connected, for operators: lists of sessions by page, their counts, and how to end them.
+//!
+//! The table gives all sessions in no order. A page is made of one walk through it, which keeps the newest that were not
+//! given yet; so paging by cursor gives each session that stays exactly once, and takes no more memory than a page.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use axum::{
+    extract::{RawQuery, State},
+    http::Uri,
+    response::Response,
+};
+use futures_util::StreamExt;
+use restante_core::ErrorKind;
+use restante_sessions::{
+    Counts, Ended, Error, Found, Info, InfoKey, InfoValue, NodeId, NodeState, Session, SessionId, Sessions,
+};
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
+
+use super::{App, path, reply, reply::Refusal, store::decode_form};
+
+/// Sessions on a page when nobody says how many.
+const PAGE_SESSIONS: usize = 100;
+/// Sessions on a page at most.
+const PAGE_SESSIONS_MAX: usize = 10_000;
+/// Bytes of a page at most: one of long addresses has fewer sessions.
+const PAGE_BYTES_MAX: usize = 8 << 20;
+/// Users that are walked through before others have their turn: a walk must not keep a thread to itself.
+const USERS_PER_TURN: usize = 1_000;
+
+/// The names that a list understands.
+pub(crate) const LIST_NAMES: &[&str] = &["user", "resource", "door", "node", "limit", "cursor"];
+/// The names that closing all sessions of a user understands.
+pub(crate) const CLOSE_NAMES: &[&str] = &["user", "resource"];
+
+const OUT_OF_REACH: Refusal = Refusal::unavailable("other nodes are out of reach: try again later");
+const TOO_SLOW: Refusal =
+    Refusal::unavailable("the table was not walked through in time: name a user, or try again later");
+
+/// `GET /admin/v1/sessions`
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Refusal> {
+    let asked = Asked::from_query_string(LIST_NAMES, query.as_deref().unwrap_or_default())?;
+    let deadline = app.deadline();
+    let page = match &asked.user {
+        Some(user) => of_user(&app, &asked, user).await?,
+        None => of_all(&app, &asked, deadline).await?,
+    };
+    let json = page.into_json();
+    let room = app.room.take(json.capacity(), deadline).await?;
+    Ok(reply::json(room.hold(json)))
+}
+
+/// `GET /admin/v1/sessions/counts`
+pub(crate) async fn counts(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
+    let live = &app.rest.waku.live;
+    let deadline = app.deadline();
+    let asked = async {
+        let counts = live.sessions.counts().await.map_err(|error| refuse(&error))?;
+        let nodes = live.nodes.nodes().await.unwrap_or_default(); // out of reach: the counts say so
+        Ok(reply::json(show_counts(&counts, &nodes).to_string()))
+    };
+    timeout_at(deadline, asked).await.map_err(|_| TOO_SLOW)?
+}
+
+/// `GET /admin/v1/sessions/{sessionId}`
+pub(crate) async fn one(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Refusal> {
+    let id = session_id(&uri)?;
+    let found = timeout_at(app.deadline(), app.rest.waku.live.sessions.by_id(id)).await;
+    let found = found.map_err(|_| TOO_SLOW)?.map_err(|error| refuse(&error))?;
+    match found.by_id(id) {
+        Some(session) => Ok(reply::json(show(&session))),
+        None if found.is_complete() => Err(NO_SESSION),
+        None => Err(OUT_OF_REACH),
+    }
+}
+
+/// `DELETE /admin/v1/sessions/{sessionId}`
+pub(crate) async fn close(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Refusal> {
+    let id = session_id(&uri)?;
+    let closed = timeout_at(app.deadline(), app.rest.waku.live.sessions.close(id, Ended::Operator)).await;
+    match closed.map_err(|_| TOO_SLOW)?.map_err(|error| refuse(&error))? {
+        true => Ok(reply::json(json!({"closed": 1, "complete": true}).to_string())),
+        false => Err(NO_SESSION),
+    }
+}
+
+/// `DELETE /admin/v1/sessions`: all of a user. Those that could not be reached are told, and stay.
+pub(crate) async fn close_all(
+    State(app): State<Arc<App>>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Refusal> {
+    let asked = Asked::from_query_string(CLOSE_NAMES, query.as_deref().unwrap_or_default())?;
+    let user = asked.user.as_deref().ok_or(NO_USER)?;
+    let sessions = &*app.rest.waku.live.sessions;
+    let _turn = app.take_turn()?;
+    let closing = async {
+        let found = look_up(sessions, user, asked.resource.as_deref()).await?;
+        let ids: Vec<SessionId> = found.iter().map(|session| session.id).collect();
+        let (mut closed, mut is_complete) = (0, found.is_complete());
+        for id in ids {
+            match sessions.close(id, Ended::Operator).await {
+                Ok(was_there) => closed += u64::from(was_there),
+                Err(error) if error.kind() == ErrorKind::Unavailable => is_complete = false,
+                Err(error) => return Err(refuse(&error)),
+            }
+        }
+        Ok(reply::json(json!({"closed": closed, "complete": is_complete}).to_string()))
+    };
+    timeout_at(app.deadline(), closing).await.map_err(|_| TOO_SLOW)?
+}
+
+const NO_SESSION: Refusal = Refusal::not_found("no session has this id: it may have ended meanwhile");
+const NO_USER: Refusal = Refusal::bad_request("user: name the one whose sessions shall be closed");
+
+fn session_id(uri: &Uri) -> Result<SessionId, Refusal> {
+    let id = path::last(uri, "sessionId")?;
+    id.parse().map_err(|_| Refusal::field("sessionId", "a session id has 32 hexadecimal digits"))
+}
+
+/// What the table's errors are to a client. The texts are fixed: the errors' own ones may name machines.
+fn refuse(error: &Error) -> Refusal {
+    match error.kind() {
+        ErrorKind::Unavailable => OUT_OF_REACH,
+        ErrorKind::Invalid => Refusal::bad_request("the table of sessions can't take this request"),
+        _ => Refusal::of_kind(ErrorKind::Internal),
+    }
+}
+
+async fn look_up(sessions: &dyn Sessions, user: &str, resource: Option<&str>) -> Result<Found, Refusal> {
+    let found = match resource {
+        Some(resource) => sessions.by_address(user, resource).await,
+        None => sessions.by_user(user).await,
+    };
+    found.map_err(|error| refuse(&error))
+}
+
+async fn of_user(app: &App, asked: &Asked, user: &str) -> Result<Page, Refusal> {
+    let _turn = app.take_turn()?;
+    let looked_up = async {
+        let nodes = wanted_nodes(app, asked).await?;
+        let found = look_up(&*app.rest.waku.live.sessions, user, asked.resource.as_deref()).await?;
+        let mut page = Page::new(asked);
+        page.take(&found, asked, nodes.as_deref());
+        Ok(page)
+    };
+    timeout_at(app.deadline(), looked_up).await.map_err(|_| TOO_SLOW)?
+}
+
+/// Walks through the table. Only one walk at a time: what it takes is nowhere else counted.
+async fn of_all(app: &App, asked: &Asked, deadline: Instant) -> Result<Page, Refusal> {
+    let turn = timeout_at(deadline, app.reports.acquire()).await;
+    let _turn = turn.ok().and_then(Result::ok).ok_or(Refusal::busy())?;
+    let walked = async {
+        let nodes = wanted_nodes(app, asked).await?;
+        let live = &app.rest.waku.live;
+        let mut page = Page::new(asked);
+        let mut all = live.sessions.all();
+        let mut users = 0;
+        while let Some(found) = all.next().await {
+            page.take(&found.map_err(|error| refuse(&error))?, asked, nodes.as_deref());
+            users += 1;
+            if users % USERS_PER_TURN == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        // An empty table has nothing by which it could say that others are missing.
+        page.is_complete &= live.nodes.health().is_ok();
+        Ok(page)
+    };
+    timeout_at(deadline, walked).await.map_err(|_| TOO_SLOW)?
+}
+
+/// The nodes that were named, by number or by name; `None` when all are wanted. A machine that was started again has had
+/// several, so that one name may stand for more than one of them.
+async fn wanted_nodes(app: &App, asked: &Asked) -> Result<Option<Vec<NodeId>>, Refusal> {
+    let Some(wanted) = &asked.node else { return Ok(None) };
+    let number = wanted.parse().ok().map(NodeId);
+    let nodes = match (app.rest.waku.live.nodes.nodes().await, number) {
+        (Ok(nodes), _) => nodes,
+        (Err(_), Some(_)) => Vec::new(), // a number needs no list of names
+        (Err(error), None) => return Err(refuse(&error)),
+    };
+    let named = nodes.iter().filter(|node| node.name == *wanted).map(|node| node.id);
+    let ids: Vec<NodeId> = named.chain(number).collect();
+    let unknown = || Refusal::field("node", "no node has this name: see /admin/v1/sessions/counts");
+    if ids.is_empty() { Err(unknown()) } else { Ok(Some(ids)) }
+}
+
+/// What a request asks for.
+#[derive(Debug, Default)]
+struct Asked {
+    user: Option<String>,
+    resource: Option<String>,
+    door: Option<String>,
+    node: Option<String>,
+    limit: Option<usize>,
+    /// Only older sessions than this one.
+    cursor: Option<SessionId>,
+}
+
+impl Asked {
+    /// Reads `application/x-www-form-urlencoded`. A name that is not among `names` is refused: it would have been meant to
+    /// choose among the sessions.
+    fn from_query_string(names: &[&str], text: &str) -> Result<Self, Refusal> {
+        let mut asked = Self::default();
+        for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            if !names.contains(&name) {
+                return Err(Refusal::field(name, &format!("is not known here: use {}", names.join(", "))));
+            }
+            let value = decode_form(value).map_err(|()| Refusal::field(name, "is not UTF-8"))?;
+            asked.set(name, &value).map_err(|problem| Refusal::field(name, problem))?;
+        }
+        Ok(asked)
+    }
+
+    fn set(&mut self, name: &str, text: &str) -> Result<(), &'static str> {
+        if text.is_empty() {
+            return Err("is empty");
+        }
+        match name {
+            "user" => set_once(&mut self.user, text.to_owned()),
+            "resource" => set_once(&mut self.resource, text.to_owned()),
+            "door" => set_once(&mut self.door, text.to_owned()),
+            "node" => set_once(&mut self.node, text.to_owned()),
+            "limit" => set_once(&mut self.limit, parse_limit(text)?),
+            _ => set_once(&mut self.cursor, text.parse().map_err(|_| "is no cursor of an earlier page")?),
+        }
+    }
+
+    fn is_met_by(&self, session: &Session<'_>, nodes: Option<&[NodeId]>) -> bool {
+        let is_resource = self.resource.as_deref().is_none_or(|resource| resource == session.resource());
+        let door = session.info.text(InfoKey::DOOR);
+        let is_door = self.door.is_none() || self.door.as_deref() == door;
+        let is_node = nodes.is_none_or(|nodes| nodes.contains(&session.id.node));
+        let is_older = self.cursor.is_none_or(|cursor| session.id < cursor);
+        is_resource && is_door && is_node && is_older
+    }
+}
+
+fn set_once<T>(place: &mut Option<T>, value: T) -> Result<(), &'static str> {
+    match place.replace(value) {
+        None => Ok(()),
+        Some(_) => Err("is there twice"),
+    }
+}
+
+fn parse_limit(text: &str) -> Result<usize, &'static str> {
+    let limit = text.parse().ok().filter(|limit| (1..=PAGE_SESSIONS_MAX).contains(limit));
+    limit.ok_or("expected a number from 1 to 10000")
+}
+
+/// The newest sessions of those that were offered, as many as a page may have.
+struct Page {
+    /// Sessions as JSON.
+    rows: BTreeMap<SessionId, Vec<u8>>,
+    rows_max: usize,
+    bytes: usize,
+    bytes_max: usize,
+    /// The newest session that found no place here. Older ones find none either, or the page would have a hole.
+    left_out: Option<SessionId>,
+    is_complete: bool,
+}
+
+impl Page {
+    fn new(asked: &Asked) -> Self {
+        Self {
+            rows: BTreeMap::new(),
+            rows_max: asked.limit.unwrap_or(PAGE_SESSIONS),
+            bytes: 0,
+            bytes_max: PAGE_BYTES_MAX,
+            left_out: None,
+            is_complete: true,
+        }
+    }
+
+    fn take(&mut self, found: &Found, asked: &Asked, nodes: Option<&[NodeId]>) {
+        self.is_complete &= found.is_complete();
+        for session in found {
+            if asked.is_met_by(&session, nodes) {
+                self.offer(session.id, || show(&session));
+            }
+        }
+    }
+
+    fn offer(&mut self, id: SessionId, row: impl FnOnce() -> Vec<u8>) {
+        let is_full = self.rows.len() >= self.rows_max;
+        let is_oldest = self.rows.first_key_value().is_none_or(|(oldest, _)| id < *oldest);
+        if self.left_out.is_some_and(|newest| id <= newest) || (is_full && is_oldest) {
+            self.left_out = self.left_out.max(Some(id));
+            return;
+        }
+        let row = row();
+        self.bytes += row.len();
+        if let Some(same) = self.rows.insert(id, row) {
+            self.bytes -= same.len();
+        }
+        while self.rows.len() > self.rows_max || (self.bytes > self.bytes_max && self.rows.len() > 1) {
+            let Some((oldest, row)) = self.rows.pop_first() else { break };
+            self.bytes -= row.len();
+            self.left_out = Some(oldest);
+        }
+    }
+
+    fn into_json(self) -> Vec<u8> {
+        let next = self.left_out.and_then(|_| self.rows.first_key_value());
+        let next = next.map(|(oldest, _)| oldest.to_string());
+        let end = format!("],\"next\":{},\"complete\":{}}}", json!(next), self.is_complete);
+        let mut json = Vec::with_capacity(self.bytes + self.rows.len() + end.len() + 16);
+        json.extend_from_slice(b"{\"sessions\":[");
+        for (index, row) in self.rows.values().rev().enumerate() {
+            if index > 0 {
+                json.push(b',');
+            }
+            json.extend_from_slice(row);
+        }
+        json.extend_from_slice(end.as_bytes());
+        json
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownSession<'s> {
+    id: String,
+    user: &'s str,
+    resource: &'s str,
+    priority: Option<i8>,
+    node: u32,
+    opened_at: String,
+    info: ShownInfo<'s>,
+}
+
+struct ShownInfo<'s>(Info<'s>);
+
+impl Serialize for ShownInfo<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(key, value)| (key.to_string(), show_value(value))))
+    }
+}
+
+fn show_value(value: InfoValue<'_>) -> Value {
+    match value {
+        InfoValue::Number(number) => number.into(),
+        InfoValue::Text(text) => text.into(),
+        InfoValue::Address(address) => address.to_string().into(),
+    }
+}
+
+fn show(session: &Session<'_>) -> Vec<u8> {
+    let shown = ShownSession {
+        id: session.id.to_string(),
+        user: session.user(),
+        resource: session.resource(),
+        priority: session.priority,
+        node: session.id.node.0,
+        opened_at: session.id.opened_at().to_string(),
+        info: ShownInfo(session.info),
+    };
+    serde_json::to_vec(&shown).expect("texts and numbers can be written as JSON")
+}
+
+/// The counts, with the names of the nodes as far as they are known. A node without sessions is named as well.
+fn show_counts(counts: &Counts, nodes: &[NodeState]) -> Value {
+    let mut by_node: BTreeMap<NodeId, Value> = BTreeMap::new();
+    for (id, sessions) in &counts.by_node {
+        by_node.insert(*id, json!({"node": id.0, "name": null, "sessions": sessions, "leaseMs": null}));
+    }
+    for node in nodes {
+        let counted = counts.by_node.iter().find(|(id, _)| *id == node.id);
+        let sessions = counted.map_or(0, |(_, sessions)| *sessions);
+        let shown =
+            json!({"node": node.id.0, "name": node.name, "sessions": sessions, "leaseMs": node.lease_ms});
+        by_node.insert(node.id, shown);
+    }
+    json!({
+        "sessions": counts.sessions, "users": counts.users, "byNode": by_node.into_values().collect::<Vec<Value>>(),
+        "complete": counts.is_complete,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(opened_us: u64) -> SessionId {
+        SessionId { opened_us, node: NodeId(1), place: 0 }
+    }
+
+    fn page(rows_max: usize, bytes_max: usize) -> Page {
+        Page { rows_max, bytes_max, ..Page::new(&Asked::default()) }
+    }
+
+    fn ids(page: &Page) -> Vec<u64> {
+        page.rows.keys().map(|id| id.opened_us).collect()
+    }
+
+    #[test]
+    fn a_page_has_the_newest_whatever_order_they_come_in() {
+        for order in [[1, 2, 3, 4, 5], [5, 4, 3, 2, 1], [3, 1, 5, 2, 4], [4, 5, 1, 3, 2]] {
+            let mut page = page(3, 1_000);
+            for opened_us in order {
+                page.offer(id(opened_us), || b"{}".to_vec());
+            }
+            assert_eq!(ids(&page), [3, 4, 5], "{order:?}");
+            assert_eq!((page.bytes, page.left_out), (6, Some(id(2))));
+        }
+    }
+
+    /// A small row that came after a large one had been left out would have taken its place, and the large one would have been
+    /// on no page.
+    #[test]
+    fn a_page_that_is_full_of_bytes_has_no_holes() {
+        let mut page = page(10, 10);
+        page.offer(id(3), || vec![b' '; 8]);
+        page.offer(id(4), || vec![b' '; 8]);
+        assert_eq!(ids(&page), [4]);
+        page.offer(id(2), || vec![b' '; 1]);
+        assert_eq!(ids(&page), [4]);
+        page.offer(id(5), || vec![b' '; 1]);
+        assert_eq!(ids(&page), [4, 5]);
+        assert_eq!(page.left_out, Some(id(3)));
+    }
+
+    #[test]
+    fn one_session_is_given_however_long_it_is() {
+        let mut page = page(10, 10);
+        page.offer(id(1), || vec![b' '; 100]);
+        assert_eq!((ids(&page), page.left_out), (vec![1], None));
+    }
+}
