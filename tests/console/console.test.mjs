@@ -394,6 +394,17 @@ test("a server that goes is told, and one that comes back is noticed", TIMEOUT, 
   assert.deepEqual(await previews(tail.page), ["after", "heard"], "nothing is lost, and nothing comes twice");
 });
 
+test("an answer that is not understood is told, and asked for again", TIMEOUT, async (t) => {
+  const { page } = await visit(t);
+  await isReady(page);
+  let isBroken = true;
+  await page.route("**/console/v1/state?*", (route) => (isBroken ? route.fulfill({ json: { server: {} } }) : route.continue()));
+  await page.getByText("The server's answer is not understood").waitFor();
+  isBroken = false;
+  await isReady(page);
+  assert.ok(!(await page.locator("#gone").isVisible()));
+});
+
 test("a server that refuses a search says why, and can be asked again", TIMEOUT, async (t) => {
   const { page } = await visit(t, `#/messages?topic=${encodeURIComponent(`0x${"0".repeat(64)}`)}`);
   await page.getByText("No message is like that.").waitFor();

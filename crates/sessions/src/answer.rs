@@ -23,6 +23,18 @@ impl<'a, T> Answer<'a, T> {
         Self::Ready(Some(answer))
     }
 
+    /// The answer, if it is there: without a task, and for less than polling it.
+    ///
+    /// # Errors
+    /// The same answer again, to be awaited.
+    #[inline]
+    pub fn now(self) -> Result<T, Self> {
+        match self {
+            Self::Ready(Some(answer)) => Ok(answer),
+            later => Err(later),
+        }
+    }
+
     /// An answer that comes.
     pub fn later(answer: impl Future<Output = T> + Send + 'a) -> Self {
         Self::Later(Box::pin(answer))

@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! record:   length of the user (varint), the user, then the sessions, newest first
-//! session:  length of the rest (varint), opened at in microseconds (u64), place (u32), node (varint),
-//!           1 and the priority (i8) or 0, length of the resource (varint), the resource, the info
+//! session:  length of the rest (varint), head (varint), id, the priority (i8) if it has one, the resource, the info
+//! head:     1 if it has a priority, 2 if its id is whole, 4 times the length of the resource
+//! id:       whole: 16 bytes as of SessionId; else the time of opening alone (7 bytes, little-endian): what the ids of one table
+//!           have in common, node and place, stands beside the record
 //! ```
 
 use std::{fmt, ops::Range};
@@ -30,6 +32,7 @@ pub(crate) type RecordBytes = SmallVec<[u8; 112]>;
 #[derive(Clone)]
 pub struct Found {
     record: RecordBytes,
+    origin: Origin,
     is_complete: bool,
 }
 
@@ -37,19 +40,30 @@ impl Found {
     /// Nothing.
     #[inline]
     pub(crate) fn none() -> Self {
-        Self { record: RecordBytes::new(), is_complete: true }
+        Self::at(Origin::NONE)
     }
 
-    /// What is in a record.
+    /// Nothing yet: a record of a table is to be filled in.
     #[inline]
-    pub(crate) fn new(record: RecordBytes) -> Self {
-        Self { record, is_complete: true }
+    pub(crate) fn at(origin: Origin) -> Self {
+        Self { record: RecordBytes::new(), origin, is_complete: true }
     }
 
     /// The same, without what other nodes know.
-    pub(crate) fn incomplete(mut self) -> Self {
+    pub fn incomplete(mut self) -> Self {
         self.is_complete = false;
         self
+    }
+
+    /// What is in a record of a table.
+    pub(crate) fn of(record: RecordBytes, origin: Origin) -> Self {
+        Self { record, ..Self::at(origin) }
+    }
+
+    /// One of its sessions alone.
+    pub(crate) fn only(&self, session: Session<'_>) -> Self {
+        let record = record_of(session.user(), &mut [session], self.origin);
+        Self { record, origin: self.origin, is_complete: self.is_complete }
     }
 
     /// Whether other nodes were asked as well. If not, sessions of theirs may be missing here.
@@ -60,7 +74,7 @@ impl Found {
     /// The sessions, newest first.
     #[inline]
     pub fn iter(&self) -> FoundIter<'_> {
-        FoundIter::new(&self.record)
+        FoundIter::new(&self.record, self.origin)
     }
 
     /// The newest session.
@@ -88,10 +102,6 @@ impl Found {
     #[inline]
     pub(crate) fn record_mut(&mut self) -> &mut RecordBytes {
         &mut self.record
-    }
-
-    pub(crate) fn record(&self) -> &[u8] {
-        &self.record
     }
 }
 
@@ -181,9 +191,35 @@ impl fmt::Debug for Session<'_> {
     }
 }
 
+/// What the ids of a record have in common, but for those that are written whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) node: NodeId,
+    pub(crate) place: u32,
+}
+
+impl Origin {
+    /// For records of which every id is whole: no node has the number 0.
+    pub(crate) const NONE: Self = Self { node: NodeId(0), place: 0 };
+
+    fn has(self, id: SessionId) -> bool {
+        self.node == id.node && self.place == id.place && id.opened_us < 1 << (8 * TIME_BYTES)
+    }
+}
+
+/// Bytes of a time of opening that stands alone: enough for two thousand years.
+const TIME_BYTES: usize = 7;
+/// A head's bit: the session has a priority.
+const HAS_PRIORITY: u32 = 1;
+/// A head's bit: the id is whole.
+const IS_WHOLE: u32 = 2;
+/// Bits of a head below the length of the resource.
+const HEAD_BITS: u32 = 2;
+
 /// The sessions in a record.
 #[derive(Clone, Debug)]
 pub struct FoundIter<'a> {
+    origin: Origin,
     user: &'a [u8],
     sessions: &'a [u8],
 }
@@ -191,11 +227,11 @@ pub struct FoundIter<'a> {
 impl<'a> FoundIter<'a> {
     /// Reads a record; what can't be read is not there.
     #[inline]
-    pub(crate) fn new(record: &'a [u8]) -> Self {
+    pub(crate) fn new(record: &'a [u8], origin: Origin) -> Self {
         let mut rest = record;
         let user = take_bytes(&mut rest);
         let sessions = if user.is_some() { rest } else { &[] };
-        Self { user: user.unwrap_or_default(), sessions }
+        Self { origin, user: user.unwrap_or_default(), sessions }
     }
 
     /// The next session, and where in the record's sessions its bytes are.
@@ -204,7 +240,7 @@ impl<'a> FoundIter<'a> {
         let before = self.sessions;
         let len = take(&mut self.sessions)?;
         let body = take_slice(&mut self.sessions, len as usize)?;
-        let session = read_session(self.user, body)?;
+        let session = read_session(self.user, body, self.origin)?;
         let taken = before.len() - self.sessions.len();
         Some((session, before.get(..taken)?))
     }
@@ -226,22 +262,18 @@ fn take_bytes<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
 }
 
 #[inline]
-fn read_session<'a>(user: &'a [u8], mut body: &'a [u8]) -> Option<Session<'a>> {
-    let opened_us = u64::from_le_bytes(take_array(&mut body)?);
-    let place = u32::from_le_bytes(take_array(&mut body)?);
-    let node = NodeId(take(&mut body)?);
-    let priority = match take_byte(&mut body)? {
-        0 => None,
-        _ => Some(take_byte(&mut body)? as i8),
+fn read_session<'a>(user: &'a [u8], mut body: &'a [u8], origin: Origin) -> Option<Session<'a>> {
+    let head = take(&mut body)?;
+    let id = if head & IS_WHOLE == 0 {
+        let mut time = [0; 8];
+        *time.first_chunk_mut()? = take_array::<TIME_BYTES>(&mut body)?;
+        SessionId { opened_us: u64::from_le_bytes(time), node: origin.node, place: origin.place }
+    } else {
+        SessionId::from_bytes(take_array(&mut body)?)
     };
-    let resource = take_bytes(&mut body)?;
-    Some(Session {
-        id: SessionId { opened_us, node, place },
-        user,
-        resource,
-        priority,
-        info: Info::new(body),
-    })
+    let priority = if head & HAS_PRIORITY == 0 { None } else { Some(take_byte(&mut body)? as i8) };
+    let resource = take_slice(&mut body, (head >> HEAD_BITS) as usize)?;
+    Some(Session { user, resource, id, priority, info: Info::new(body) })
 }
 
 /// Where a record keeps its user: behind the length.
@@ -260,17 +292,19 @@ pub(crate) fn put_user(user: &str, record: &mut RecordBytes) {
 }
 
 /// Appends a session to a record, or to the bytes that stand for it alone.
-pub(crate) fn put_session(session: &Session<'_>, record: &mut RecordBytes) {
+pub(crate) fn put_session(session: &Session<'_>, origin: Origin, record: &mut RecordBytes) {
+    let is_whole = !origin.has(session.id);
+    let mut head = (session.resource.len() as u32) << HEAD_BITS; // bounded by RESOURCE_BYTES_MAX
+    head |= if is_whole { IS_WHOLE } else { 0 };
+    head |= if session.priority.is_some() { HAS_PRIORITY } else { 0 };
     let mut body = InfoBytes::new();
-    let id = session.id;
-    body.extend_from_slice(&id.opened_us.to_le_bytes());
-    body.extend_from_slice(&id.place.to_le_bytes());
-    put(id.node.0, &mut body);
-    match session.priority {
-        Some(priority) => body.extend_from_slice(&[1, priority as u8]),
-        None => body.push(0),
+    put(head, &mut body);
+    if is_whole {
+        body.extend_from_slice(&session.id.to_bytes());
+    } else {
+        body.extend(session.id.opened_us.to_le_bytes().into_iter().take(TIME_BYTES));
     }
-    put(session.resource.len() as u32, &mut body); // bounded by RESOURCE_BYTES_MAX
+    body.extend(session.priority.map(|priority| priority as u8));
     body.extend_from_slice(session.resource);
     body.extend_from_slice(session.info.as_bytes());
     put(body.len() as u32, record); // bounded by the info's bound
@@ -278,12 +312,12 @@ pub(crate) fn put_session(session: &Session<'_>, record: &mut RecordBytes) {
 }
 
 /// A record of these sessions, which are put in order.
-pub(crate) fn record_of(user: &str, sessions: &mut [Session<'_>]) -> RecordBytes {
+pub(crate) fn record_of(user: &str, sessions: &mut [Session<'_>], origin: Origin) -> RecordBytes {
     sessions.sort_unstable_by_key(|session| std::cmp::Reverse(session.id));
     let mut record = RecordBytes::new();
     put_user(user, &mut record);
     for session in sessions {
-        put_session(session, &mut record);
+        put_session(session, origin, &mut record);
     }
     record
 }
@@ -295,13 +329,14 @@ pub(crate) fn record_of(user: &str, sessions: &mut [Session<'_>]) -> RecordBytes
 pub(crate) fn check_session<'a>(user: &'a str, mut bytes: &'a [u8]) -> Result<Session<'a>, Error> {
     let whole = bytes;
     let len = take(&mut bytes);
-    let session =
-        len.filter(|len| *len as usize == bytes.len()).and_then(|_| read_session(user.as_bytes(), bytes));
+    let session = len
+        .filter(|len| *len as usize == bytes.len())
+        .and_then(|_| read_session(user.as_bytes(), bytes, Origin::NONE));
     let is_text = |session: &Session<'_>| std::str::from_utf8(session.resource).is_ok();
     let session = session.filter(is_text).ok_or_else(|| Error::corrupt("a session"))?;
     session.info.check()?;
     let mut again = RecordBytes::new();
-    put_session(&session, &mut again);
+    put_session(&session, Origin::NONE, &mut again);
     if again.as_slice() == whole { Ok(session) } else { Err(Error::corrupt("a session")) }
 }
 

@@ -407,6 +407,14 @@ pub(crate) fn merge(info: Info<'_>, changes: &[InfoChange<'_>], out: &mut InfoBy
             format!("what is remembered of a session may take {INFO_BYTES_MAX} bytes"),
         )
     };
+    let start = out.len();
+    if merge_listed(info, changes, out) {
+        if out.len() - start > INFO_BYTES_MAX {
+            out.truncate(start);
+            return Err(full());
+        }
+        return Ok(());
+    }
     let mut changes: SmallVec<[InfoChange<'_>; 8]> = SmallVec::from_slice(changes);
     changes.sort_by_key(|(key, _)| *key); // stable, so that of equal keys the last is the latest
     let mut merged: SmallVec<[(InfoKey, InfoValue<'_>); 16]> = SmallVec::new();
@@ -428,13 +436,59 @@ pub(crate) fn merge(info: Info<'_>, changes: &[InfoChange<'_>], out: &mut InfoBy
     if bytes_min > INFO_BYTES_MAX {
         return Err(full());
     }
-    let start = out.len();
     encode(merged.iter().copied(), merged.len(), out);
     if out.len() - start > INFO_BYTES_MAX {
         out.truncate(start);
         return Err(full());
     }
     Ok(())
+}
+
+/// The usual case, in which what stays is not even looked at: few entries, and changes in the order of their keys. Answers
+/// false when it is another case.
+fn merge_listed(info: Info<'_>, changes: &[InfoChange<'_>], out: &mut InfoBytes) -> bool {
+    let Some(Layout::Listed { count, mut entries }) = info.layout() else { return false };
+    let is_ordered = changes.is_sorted_by(|(one, _), (next, _)| one < next);
+    let bytes_min: usize = changes.iter().filter_map(|(_, value)| value.map(value_len_min)).sum();
+    if !is_ordered || count + changes.len() > LISTED_MAX || bytes_min > INFO_BYTES_MAX {
+        return false;
+    }
+    let start = out.len();
+    out.push(0); // how many, once that is known
+    let mut merged = 0;
+    let mut old = take_entry(&mut entries);
+    for (key, value) in changes {
+        while let Some((_, kept)) = old.filter(|(at, _)| *at < u32::from(key.0)) {
+            out.extend_from_slice(kept);
+            merged += 1;
+            old = take_entry(&mut entries);
+        }
+        if old.is_some_and(|(at, _)| at == u32::from(key.0)) {
+            old = take_entry(&mut entries);
+        }
+        if let Some(value) = value {
+            varint::put(u32::from(key.0), out);
+            put_value(*value, out);
+            merged += 1;
+        }
+    }
+    while let Some((_, kept)) = old {
+        out.extend_from_slice(kept);
+        merged += 1;
+        old = take_entry(&mut entries);
+    }
+    if let Some(count) = out.get_mut(start) {
+        *count = merged;
+    }
+    true
+}
+
+/// The first entry of those that lie one after the other: its key, and its bytes with it.
+fn take_entry<'a>(entries: &mut &'a [u8]) -> Option<(u32, &'a [u8])> {
+    let whole = *entries;
+    let key = varint::take(entries)?;
+    take_value_bytes(entries)?;
+    Some((key, whole.get(..whole.len() - entries.len())?))
 }
 
 /// An info of its own, outside a session.

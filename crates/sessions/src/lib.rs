@@ -184,6 +184,8 @@ pub enum Ended {
     Crowded,
     /// It read too slowly.
     Slow,
+    /// A message came for it, and what waits for all sessions had used up the node's room.
+    Full,
     /// It was not heard of for too long.
     Expired,
     /// An operator has closed it.
@@ -196,11 +198,12 @@ pub enum Ended {
 
 impl Ended {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Left,
         Self::Replaced,
         Self::Crowded,
         Self::Slow,
+        Self::Full,
         Self::Expired,
         Self::Operator,
         Self::Lost,
@@ -214,6 +217,7 @@ impl Ended {
             Self::Replaced => "replaced",
             Self::Crowded => "crowded",
             Self::Slow => "slow",
+            Self::Full => "full",
             Self::Expired => "expired",
             Self::Operator => "operator",
             Self::Lost => "lost",
@@ -228,6 +232,7 @@ impl Ended {
             Self::Replaced => "replaced by a new connection",
             Self::Crowded => "too many sessions of one user: this was the oldest",
             Self::Slow => "messages were read too slowly: go on from your cursor",
+            Self::Full => "the server has no room for more messages: go on from your cursor",
             Self::Expired => "nothing was heard for too long",
             Self::Operator => "an operator has closed the session",
             Self::Lost => "this node was taken for dead",
@@ -275,7 +280,7 @@ pub struct NodeState {
 pub fn fuzz_record(bytes: &[u8]) {
     fuzz_info(bytes);
     fuzz_session("user", bytes);
-    let mut sessions = FoundIter::new(bytes);
+    let mut sessions = FoundIter::new(bytes, found::Origin::NONE);
     while let Some((session, own_bytes)) = sessions.next_with_bytes() {
         assert!(found::user_in(bytes).is_some(), "a session has a user");
         fuzz_session(session.user(), own_bytes);
@@ -288,7 +293,7 @@ fn fuzz_session(user: &str, bytes: &[u8]) {
     let Ok(session) = found::check_session(user, bytes) else { return };
     assert!(session.info.check().is_ok(), "the info of a sound session is sound");
     let mut again = found::RecordBytes::new();
-    found::put_session(&session, &mut again);
+    found::put_session(&session, found::Origin::NONE, &mut again);
     assert_eq!(again.as_slice(), bytes, "a sound session is written again as it was");
 }
 

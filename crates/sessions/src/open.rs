@@ -59,12 +59,15 @@ impl fmt::Debug for EngineUrl {
     }
 }
 
-/// A URL without what stands between the user's name and the host.
+/// A URL without what stands between the user's name and the host. Of a mistyped one no more is left than what is surely no
+/// password.
 fn without_password(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    let Some((secret, host)) = rest.rsplit_once('@') else { return url.to_owned() };
-    let user = secret.split_once(':').map_or(secret, |(user, _)| user);
-    format!("{scheme}://{user}@{host}")
+    let Some((before, host)) = url.rsplit_once('@') else { return url.to_owned() };
+    let Some((scheme, secret)) = before.split_once("://") else { return format!("***@{host}") };
+    match secret.split_once(':') {
+        Some((user, _)) => format!("{scheme}://{user}:***@{host}"),
+        None => format!("{scheme}://{secret}@{host}"),
+    }
 }
 
 /// How to open the table.
@@ -99,7 +102,7 @@ impl Config {
 }
 
 /// Settings of the `redis` engine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct RedisConfig {
     /// What all keys begin with, so that several tables can share a database.
     pub prefix: String,
@@ -109,6 +112,17 @@ pub struct RedisConfig {
     pub lease_ms: u64,
     /// How long a request may take.
     pub timeout_ms: u64,
+}
+
+impl fmt::Debug for RedisConfig {
+    /// Without the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisConfig")
+            .field("prefix", &self.prefix)
+            .field("lease_ms", &self.lease_ms)
+            .field("timeout_ms", &self.timeout_ms)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Default for RedisConfig {

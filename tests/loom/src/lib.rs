@@ -142,6 +142,32 @@ mod tests {
         });
     }
 
+    /// A record that was found is found from then on, also by a reader who came to its cell on the word of the one before.
+    #[test]
+    fn a_record_that_was_found_stays_found() {
+        explore(|| {
+            let (cells, mut taken) = table(16, 0);
+            let (first, gone, new) =
+                (record("f", 1, CELL_BYTES), record("a", 2, CELL_BYTES), record("b", 3, CELL_BYTES));
+            Writer::new(&cells, &mut taken).insert(0, &first).unwrap();
+            Writer::new(&cells, &mut taken).insert(0, &gone).unwrap();
+            let cells = Arc::new(cells);
+            let reader = thread::spawn({
+                let cells = cells.clone();
+                move || {
+                    let was_found = matches!(read(&cells, 0, "b"), Ok(Some(_)));
+                    let is_missed = matches!(read(&cells, 0, "b"), Ok(None));
+                    assert!(!(was_found && is_missed), "it was found, and then it was not");
+                }
+            });
+            let mut writer = Writer::new(&cells, &mut taken);
+            let (at, _) = writer.find(0, Wanted::User("a")).unwrap();
+            writer.remove(0, at);
+            writer.insert(0, &new).unwrap();
+            reader.join().unwrap();
+        });
+    }
+
     /// A record is removed and another takes its cell: a reader finds the first or nothing, and never the second under its name.
     #[test]
     fn a_record_that_goes_is_whole_or_gone() {

@@ -59,15 +59,19 @@ fn users() -> impl Strategy<Value = (String, Vec<Owned>)> {
     })
 }
 
+fn found_in(record: RecordBytes) -> Found {
+    Found::of(record, Origin::NONE)
+}
+
 fn record(user: &str, sessions: &[Owned]) -> RecordBytes {
     let mut borrowed: Vec<Session<'_>> = sessions.iter().map(|session| session.borrow(user)).collect();
-    record_of(user, &mut borrowed)
+    record_of(user, &mut borrowed, Origin::NONE)
 }
 
 /// The bytes of a session alone.
 fn bytes_of(session: &Session<'_>) -> Vec<u8> {
     let mut bytes = RecordBytes::new();
-    put_session(session, &mut bytes);
+    put_session(session, Origin::NONE, &mut bytes);
     bytes.to_vec()
 }
 
@@ -85,7 +89,7 @@ proptest! {
         let record = record(&user, &owned);
         prop_assert_eq!(&record[user_in(&record).unwrap()], user.as_bytes());
         let newest_first: Vec<_> = owned.iter().rev().map(|session| session.borrow(&user)).collect();
-        let found = Found::new(record.clone());
+        let found = found_in(record.clone());
         prop_assert_eq!(found.iter().collect::<Vec<_>>(), newest_first.clone());
         prop_assert_eq!((found.len(), found.is_empty()), (owned.len(), owned.is_empty()));
         prop_assert_eq!(found.first(), newest_first.first().copied());
@@ -103,7 +107,7 @@ proptest! {
     #[test]
     fn the_bytes_of_a_record_are_those_of_its_sessions((user, owned) in users()) {
         let record = record(&user, &owned);
-        let mut iter = FoundIter::new(&record);
+        let mut iter = FoundIter::new(&record, Origin::NONE);
         let mut joined = RecordBytes::new();
         put_user(&user, &mut joined);
         while let Some((session, bytes)) = iter.next_with_bytes() {
@@ -119,7 +123,7 @@ proptest! {
         let record = record(&user, &owned);
         let mut longer = record.clone();
         longer.resize(record.len() + zeros, 0);
-        prop_assert_eq!(Found::new(longer), Found::new(record));
+        prop_assert_eq!(found_in(longer), found_in(record));
     }
 
     #[test]
@@ -141,7 +145,7 @@ proptest! {
     /// Everything may be wrong in a record; what is read of it lies within it.
     #[test]
     fn any_bytes_are_read_without_panic(bytes in vec(any::<u8>(), 0..300)) {
-        let found = Found::new(RecordBytes::from_slice(&bytes));
+        let found = found_in(RecordBytes::from_slice(&bytes));
         prop_assert!(found.len() <= bytes.len());
         for session in &found {
             prop_assert!(session.user().len() + session.resource().len() <= bytes.len());
@@ -162,7 +166,7 @@ fn nothing_is_found_in_nothing() {
     let found = Found::none();
     assert_eq!((found.len(), found.is_empty(), found.is_complete()), (0, true, true));
     assert_eq!(found.first(), None);
-    assert_eq!(found, Found::new(RecordBytes::from_slice(&[3, b'a', b'n', b'n'])), "a user without sessions");
+    assert_eq!(found, found_in(RecordBytes::from_slice(&[3, b'a', b'n', b'n'])), "a user without sessions");
     assert_ne!(found, Found::none().incomplete());
     assert!(!Found::none().incomplete().is_complete());
     assert_eq!(user_in(&[]), None);
@@ -183,7 +187,7 @@ fn the_longest_of_everything_is_kept() {
     };
     let owned = [session(0, i8::MIN), session(1, -1), session(2, 0), session(u64::MAX, i8::MAX)];
     let record = record(&user, &owned);
-    let found = Found::new(record);
+    let found = found_in(record);
     let expected: Vec<_> = owned.iter().rev().map(|session| session.borrow(&user)).collect();
     assert_eq!(found.iter().collect::<Vec<_>>(), expected);
 }
@@ -198,14 +202,12 @@ fn what_nobody_writes_is_refused() {
     };
     let whole = bytes_of(&owned.borrow("ann"));
     assert!(check_session("ann", &whole).is_ok());
-    // Length 1, opened at 8, place 4, node 1, priority 2, length 1, resource 5, info 1.
-    let priority = 1 + 8 + 4 + 1;
-    let resource = priority + 2 + 1;
+    // Length 1, head 1, id 16, priority 1, resource 5, info 1.
+    let resource = 1 + 1 + 16 + 1;
     let damage = [
         ("a length that is too long", 0, whole[0] + 1),
         ("a length that is too short", 0, whole[0] - 1),
-        ("neither a priority nor none", priority, 2),
-        ("a resource that is longer than the rest", priority + 2, 200),
+        ("a resource that is longer than the rest", 1, 0x7f),
         ("a resource that is no text", resource, 0xff),
         ("an info without its entry", whole.len() - 1, 1),
     ];
@@ -223,7 +225,18 @@ fn what_nobody_writes_is_refused() {
     assert!(check_session("ann", &bytes).is_err(), "an info is never left away");
 }
 
-/// Nodes of different builds read each other's sessions: the bytes are what the format says.
+/// A session of the table whose ids have node and place in common has seven bytes of id.
+#[test]
+fn a_session_of_the_table_is_short() {
+    let origin = Origin { node: NodeId(7), place: 9 };
+    let id = SessionId { opened_us: 0x0001_0203_0405_0607, node: NodeId(7), place: 9 };
+    let session = Session::new(id, "ann", "é", Info::EMPTY);
+    let record = record_of("ann", &mut [session], origin);
+    assert_eq!(record.to_vec(), [3, b'a', b'n', b'n', 11, 2 << 2, 7, 6, 5, 4, 3, 2, 1, 0xc3, 0xa9, 0]);
+    assert_eq!(Found::of(record, origin).first(), Some(session));
+}
+
+/// The bytes are what the format says.
 #[test]
 fn a_session_is_written_as_the_format_says() {
     let mut info = InfoBuf::new();
@@ -237,12 +250,13 @@ fn a_session_is_written_as_the_format_says() {
         info,
     };
     let session = [
-        &[26][..],                       // the length of the rest
-        &[0x02, 0x01, 0, 0, 0, 0, 0, 0], // opened at
-        &[0x0d, 0x0c, 0x0b, 0x0a],       // place
-        &[0xac, 0x02],                   // node
-        &[1, 0xff],                      // priority
-        &[2, 0xc3, 0xa9],                // resource
+        &[27][..],                       // the length of the rest
+        &[2 << 2 | 2 | 1],               // two bytes of resource, a whole id, a priority
+        &[0, 0, 0, 0, 0, 0, 0x01, 0x02], // opened at
+        &[0, 0, 0x01, 0x2c],             // node
+        &[0x0a, 0x0b, 0x0c, 0x0d],       // place
+        &[0xff],                         // priority
+        &[0xc3, 0xa9],                   // resource
         &[2, 1, 0x21, b'x', 4, 0x01, 5], // info: a text of one byte, a number of one byte
     ]
     .concat();

@@ -25,7 +25,7 @@ pub(super) enum Source {
     Here,
     /// Another node told of it.
     Elsewhere,
-    /// It was there already, and is not handed out again.
+    /// It was there already. It is handed out only if nobody here was given it then.
     Again,
 }
 
@@ -68,6 +68,15 @@ impl Source {
 
 impl DropReason {
     const ALL: [Self; 2] = [Self::Full, Self::Room];
+
+    /// Why a session ends that must not miss the event. Who is refused because others use up the room is not told that it
+    /// was slow.
+    pub(super) fn ended(self) -> Ended {
+        match self {
+            Self::Full => Ended::Slow,
+            Self::Room => Ended::Full,
+        }
+    }
 
     fn label(self) -> DropLabel {
         let reason = match self {

@@ -31,7 +31,7 @@ use crate::{Ended, Nodes, Owner, SessionId};
 use index::{Groups, Index};
 use metrics::Source;
 use place::{Offered, Place};
-use recent::Recent;
+use recent::{Noted, Recent};
 use room::Room;
 use seats::Seats;
 
@@ -76,8 +76,9 @@ pub enum TopicMatch {
 pub struct HubConfig {
     /// Sessions at once.
     pub seats_max: usize,
-    /// Bytes of events that wait for all sessions, each event counted once. Forms that readers make of events count as well,
-    /// and may go beyond it: then nothing new finds room until they are gone.
+    /// Bytes of events that wait for all sessions, each event counted once; a quarter of it is for sessions that have read all
+    /// they had. Forms that readers make of events count as well, and may go beyond it: then nothing new finds room until they
+    /// are gone.
     pub queued_bytes_max: usize,
     /// Bytes that what all sessions want may take; one of them may take a 64th part.
     pub interest_bytes_max: usize,
@@ -164,6 +165,14 @@ struct Shared {
     metrics: HubMetrics,
 }
 
+/// What became of an event that came.
+struct Taken {
+    /// It had not come before.
+    is_new: bool,
+    /// To how many it was handed.
+    handed: usize,
+}
+
 impl Hub {
     /// An empty hub.
     pub fn new(config: HubConfig, metrics: HubMetrics) -> Self {
@@ -208,14 +217,12 @@ impl Hub {
         self.shared.join(place).map(|place| Seat::new(place, self.shared.clone()))
     }
 
-    /// Hands an event to those who want it, here and on other nodes. What was published or heard within the last minute or
-    /// so, by its hash, channel and topic, is not handed out again. Answers to how many it was handed here. Never waits.
+    /// Hands an event to those who want it, here and on other nodes. What was handed to somebody here within the last minute
+    /// or so, by its hash, channel and topic, is not handed out again; what came and found nobody, or no room, is when it comes
+    /// again. Other nodes are told the first time alone. Answers to how many it was handed here. Never waits.
     pub fn publish(&self, event: &Arc<Event>) -> usize {
-        if !self.shared.is_new(event, Source::Here) {
-            return 0;
-        }
-        let handed = self.shared.hand_out(event);
-        if let Some(nodes) = self.shared.nodes.get().and_then(Weak::upgrade) {
+        let Taken { is_new, handed } = self.shared.take(event, Source::Here);
+        if is_new && let Some(nodes) = self.shared.nodes.get().and_then(Weak::upgrade) {
             nodes.tell_others(event);
         }
         handed
@@ -260,9 +267,7 @@ impl Owner for Hub {
     }
 
     fn heard(&self, event: Event) {
-        if self.shared.is_new(&event, Source::Elsewhere) {
-            self.shared.hand_out(&Arc::new(event));
-        }
+        self.shared.take(&Arc::new(event), Source::Elsewhere);
     }
 }
 
@@ -305,22 +310,29 @@ impl Shared {
         }
     }
 
-    fn is_new(&self, event: &Event, source: Source) -> bool {
-        let is_new = self.recent.lock().note(event, Instant::now());
-        self.metrics.came(if is_new { source } else { Source::Again });
-        is_new
-    }
-
-    /// Puts an event into the queues of those who want it.
-    fn hand_out(&self, event: &Arc<Event>) -> usize {
+    /// Takes an event that has come, and puts it into the queues of those who want it, unless somebody has it already.
+    fn take(&self, event: &Arc<Event>, source: Source) -> Taken {
+        // Until it is known whether somebody was given it, nobody begins to want it: whoever does so afterwards, and then has
+        // it published again, finds that nobody was.
         let index = self.index.read();
         let groups = index.find(&event.channel, &event.topic);
-        if groups.is_empty() {
-            return 0;
+        let noted = self.recent.lock().note(event, !groups.is_empty(), Instant::now());
+        let is_new = noted == Noted::New;
+        self.metrics.came(if is_new { source } else { Source::Again });
+        if noted == Noted::Handed || groups.is_empty() {
+            return Taken { is_new, handed: 0 };
         }
+        let handed = self.hand_out(event, &groups);
+        if handed == 0 {
+            self.recent.lock().note_unhanded(event);
+        }
+        Taken { is_new, handed }
+    }
+
+    fn hand_out(&self, event: &Arc<Event>, groups: &Groups<'_>) -> usize {
         let has_room = event.take_room(&self.room);
         let mut handed = 0;
-        each_once(&groups, |place| {
+        each_once(groups, |place| {
             let offered = if has_room { place.offer(event, &self.room) } else { place.refuse() };
             handed += usize::from(offered == Offered::Queued);
             self.count(offered);
@@ -335,7 +347,7 @@ impl Shared {
             Offered::Dropped(reason) => self.metrics.dropped(reason),
             Offered::Ended(reason) => {
                 self.metrics.dropped(reason);
-                self.metrics.ended(Ended::Slow);
+                self.metrics.ended(reason.ended());
             }
         }
     }

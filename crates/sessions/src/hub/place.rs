@@ -91,7 +91,7 @@ impl Place {
         }
         match self.config.overflow {
             Overflow::Drop => Offered::Dropped(reason),
-            Overflow::End if self.end(Ended::Slow).is_some() => Offered::Ended(reason),
+            Overflow::End if self.end(reason.ended()).is_some() => Offered::Ended(reason),
             Overflow::End => Offered::Absent,
         }
     }

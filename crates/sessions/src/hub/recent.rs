@@ -1,7 +1,7 @@
-//! Remembers what was handed out, so that a message that comes by two ways is handed out once.
+//! Remembers what came, and what was handed out, so that a message that comes by two ways is handed out once.
 
 use std::{
-    collections::{HashSet, hash_map::RandomState},
+    collections::{HashMap, hash_map::RandomState},
     hash::BuildHasher,
     mem,
     time::Duration,
@@ -11,40 +11,82 @@ use tokio::time::Instant;
 
 use super::Event;
 
-/// Events of one generation at most: a minute at a thousand a second. Two generations are kept, in about a MiB each.
+/// Events of one generation at most: a minute at a thousand a second. Two generations are kept, in about two MiB each.
 const GENERATION_EVENTS_MAX: usize = 60_000;
 /// How long a generation is added to: with two of them an event is remembered for one to two minutes, as long as relay and
 /// nwaku remember a message.
 const GENERATION_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// The events of the last minute or two, by a keyed hash that nobody else can compute.
+/// The events of the last minute or two, by a keyed hash that nobody else can compute, and whether each was handed to somebody.
 pub(super) struct Recent {
     hasher: RandomState,
-    present: HashSet<u64>,
-    former: HashSet<u64>,
+    present: HashMap<u64, bool>,
+    former: HashMap<u64, bool>,
     begun: Instant,
+}
+
+/// What is known of an event that comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Noted {
+    /// It is the first time.
+    New,
+    /// It came before, and nobody was given it.
+    Unhanded,
+    /// It came before, and is with somebody, or about to be.
+    Handed,
 }
 
 impl Recent {
     pub(super) fn new(now: Instant) -> Self {
-        Self { hasher: RandomState::new(), present: HashSet::new(), former: HashSet::new(), begun: now }
+        Self { hasher: RandomState::new(), present: HashMap::new(), former: HashMap::new(), begun: now }
     }
 
-    /// Whether the event was not noted before; notes it.
-    ///
-    /// The message hash alone does not tell messages apart: `14/WAKU2-MESSAGE` takes it over the fields without their
-    /// lengths, so that somebody could move bytes from one field to the next, and send first what hides another's message.
-    pub(super) fn note(&mut self, event: &Event, now: Instant) -> bool {
+    /// Notes an event. One that is wanted counts as handed to somebody from here on: who asks so hands it out unless it was
+    /// [`Noted::Handed`], and says so if that came to nothing. An event that comes again is not remembered for longer.
+    pub(super) fn note(&mut self, event: &Event, is_wanted: bool, now: Instant) -> Noted {
+        self.age(now);
+        let key = self.key_of(event);
+        let Some(is_handed) = self.find(key) else {
+            self.present.insert(key, is_wanted);
+            return Noted::New;
+        };
+        if *is_handed {
+            return Noted::Handed;
+        }
+        *is_handed = is_wanted;
+        Noted::Unhanded
+    }
+
+    /// Nobody was given an event that was noted as wanted.
+    pub(super) fn note_unhanded(&mut self, event: &Event) {
+        let key = self.key_of(event);
+        if let Some(is_handed) = self.find(key) {
+            *is_handed = false;
+        }
+    }
+
+    /// The message hash alone does not tell messages apart: `14/WAKU2-MESSAGE` takes it over the fields without their lengths,
+    /// so that somebody could move bytes from one field to the next, and send first what hides another's message. With the
+    /// channel and the topic that is left to those whose payload or meta has the content topic's own text in it: bytes may
+    /// move between these two then. The bytes of the message don't belong to the key, since a message is the same by whatever
+    /// way it comes, and some nodes write it anew or add a proof.
+    fn key_of(&self, event: &Event) -> u64 {
+        self.hasher.hash_one((&event.message_hash.0, &*event.channel, &*event.topic))
+    }
+
+    fn find(&mut self, key: u64) -> Option<&mut bool> {
+        self.present.get_mut(&key).or_else(|| self.former.get_mut(&key))
+    }
+
+    fn age(&mut self, now: Instant) {
         let age = now.saturating_duration_since(self.begun);
         if age >= GENERATION_AGE_MAX || self.present.len() >= GENERATION_EVENTS_MAX {
             self.former = mem::take(&mut self.present);
             self.begun = now;
         }
         if age >= 2 * GENERATION_AGE_MAX {
-            self.former = HashSet::new();
+            self.former = HashMap::new();
         }
-        let key = self.hasher.hash_one((&event.message_hash.0, &*event.channel, &*event.topic));
-        !self.former.contains(&key) && self.present.insert(key)
     }
 }
 
@@ -64,14 +106,35 @@ mod tests {
     #[test]
     fn an_event_is_new_once_within_a_minute() {
         let begun = Instant::now();
-        let after = |seconds| begun + Duration::from_secs(seconds);
         let mut recent = Recent::new(begun);
-        assert!(recent.note(&event(1, "a"), begun));
-        assert!(!recent.note(&event(1, "a"), after(59)));
-        assert!(recent.note(&event(1, "b"), begun), "with another topic it is another message");
-        assert!(!recent.note(&event(1, "a"), after(60)), "the former generation counts");
-        assert!(recent.note(&event(1, "a"), after(121)), "forgotten after two");
-        assert!(recent.note(&event(1, "a"), after(1_000)), "and when nothing came for long");
+        let mut note =
+            |topic, seconds| recent.note(&event(1, topic), true, begun + Duration::from_secs(seconds));
+        assert_eq!(note("a", 0), Noted::New);
+        assert_eq!(note("a", 59), Noted::Handed);
+        assert_eq!(note("b", 0), Noted::New, "with another topic it is another message");
+        assert_eq!(note("a", 60), Noted::Handed, "the former generation counts");
+        assert_eq!(note("a", 121), Noted::New, "forgotten after two");
+        assert_eq!(note("a", 1_000), Noted::New, "and when nothing came for long");
+    }
+
+    #[test]
+    fn an_event_is_handed_when_it_is_wanted_and_somebody_was_given_it() {
+        let begun = Instant::now();
+        let mut recent = Recent::new(begun);
+        let event = event(1, "a");
+        assert_eq!(recent.note(&event, false, begun), Noted::New);
+        assert_eq!(recent.note(&event, false, begun), Noted::Unhanded);
+        let later = begun + GENERATION_AGE_MAX;
+        assert_eq!(recent.note(&event, true, later), Noted::Unhanded);
+        recent.note_unhanded(&event);
+        assert_eq!(recent.note(&event, true, later), Noted::Unhanded, "it came to nothing");
+        assert_eq!(recent.note(&event, true, later), Noted::Handed);
+        assert_eq!(recent.note(&event, false, later), Noted::Handed, "whoever wants it now");
+        assert_eq!(
+            recent.note(&event, true, begun + 2 * GENERATION_AGE_MAX),
+            Noted::New,
+            "it grew no younger"
+        );
     }
 
     #[test]
@@ -79,9 +142,10 @@ mod tests {
         let now = Instant::now();
         let mut recent = Recent::new(now);
         for number in 0..2 * GENERATION_EVENTS_MAX as u32 + 1 {
-            assert!(recent.note(&event(number, "a"), now));
+            assert_eq!(recent.note(&event(number, "a"), true, now), Noted::New);
         }
         assert!(recent.present.len() + recent.former.len() <= 2 * GENERATION_EVENTS_MAX);
-        assert!(!recent.note(&event(2 * GENERATION_EVENTS_MAX as u32, "a"), now));
+        let last = event(2 * GENERATION_EVENTS_MAX as u32, "a");
+        assert_eq!(recent.note(&last, true, now), Noted::Handed);
     }
 }

@@ -7,9 +7,12 @@ use std::sync::{
 
 use prometheus_client::metrics::gauge::Gauge;
 
-/// A queue takes at most this part of the room that is left for all, so that the room never ends however many are slow, and
-/// one who keeps up always finds some.
+/// A queue takes at most this part of what is left for all beside the reserve: the slow leave each other less and less.
 const QUEUE_SHARE: usize = 8;
+/// This part of the room is for queues that are empty: one who keeps up finds room in it, whatever waits in the queues of
+/// those who don't. An empty queue takes one event from it, so that many who stop reading can use it up as well, each with one
+/// event that nobody else wants.
+const RESERVE_SHARE: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct Room {
@@ -34,16 +37,17 @@ impl Room {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// What one queue may take at this moment.
+    /// What one queue may take at this moment, if it is more than one event.
     pub(super) fn queue_bytes_max(&self) -> usize {
-        self.bytes_max.saturating_sub(self.used()) / QUEUE_SHARE
+        let for_all = self.bytes_max - self.bytes_max / RESERVE_SHARE;
+        for_all.saturating_sub(self.used()) / QUEUE_SHARE
     }
 
     /// Takes so many bytes, if they are left.
     pub(super) fn take(self: &Arc<Self>, bytes: usize) -> Option<Taken> {
         let add = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.bytes_max);
-        let before = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
-        self.shown.set((before + bytes) as i64);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
+        self.shown.inc_by(bytes as i64);
         Some(Taken { bytes: AtomicUsize::new(bytes), room: self.clone() })
     }
 }
@@ -52,16 +56,16 @@ impl Taken {
     /// Takes more for what exists already, also beyond the bound: then nothing else finds room until it is gone.
     pub(super) fn grow(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let before = self.room.used.fetch_add(bytes, Ordering::Relaxed);
-        self.room.shown.set(before.saturating_add(bytes) as i64);
+        self.room.used.fetch_add(bytes, Ordering::Relaxed);
+        self.room.shown.inc_by(bytes as i64);
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
         let bytes = *self.bytes.get_mut();
-        let before = self.room.used.fetch_sub(bytes, Ordering::Relaxed);
-        self.room.shown.set(before.saturating_sub(bytes) as i64);
+        self.room.used.fetch_sub(bytes, Ordering::Relaxed);
+        self.room.shown.dec_by(bytes as i64);
     }
 }
 
@@ -92,6 +96,6 @@ mod tests {
         assert_eq!(room.queue_bytes_max(), 0);
         assert!(!event.to_kept().take_room(&room), "there is no room for another");
         drop(event);
-        assert_eq!((shown.get(), room.queue_bytes_max()), (0, 10_000 / QUEUE_SHARE));
+        assert_eq!((shown.get(), room.queue_bytes_max()), (0, 7_500 / QUEUE_SHARE));
     }
 }

@@ -115,8 +115,8 @@ impl Seat {
     /// Waits for events, as many as make a good batch, or for the end. After the end it always answers that, and what waited
     /// is gone. Nothing is lost when the wait is given up. What it gave the time before counts as waiting no longer.
     ///
-    /// After `Ended::Slow` the reader tells the table (`sessions.close(id, Ended::Slow)`), which does not know yet. Of all
-    /// other ends it was the table that told.
+    /// After `Ended::Slow` and `Ended::Full` the reader tells the table (`sessions.close(id, why)`), which does not know yet.
+    /// Of all other ends it was the table that told.
     ///
     /// A seat has one reader: of two who wait at the same time only the later is woken.
     pub async fn next(&self) -> Next {

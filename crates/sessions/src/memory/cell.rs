@@ -83,18 +83,19 @@ impl Cell {
     }
 
     /// The bytes, which may be torn until [`Cell::is_still`] says that they are not.
+    #[inline]
     pub(crate) fn bytes(&self) -> [u8; CELL_BYTES] {
-        let mut bytes = [0; CELL_BYTES];
-        self.copy_to(&mut bytes);
-        bytes
+        self.padded_bytes()
     }
 
-    /// The same, into the front of a buffer.
+    /// The same, and room behind them.
     #[inline]
-    pub(crate) fn copy_to(&self, bytes: &mut [u8]) {
+    pub(crate) fn padded_bytes<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
         for (word, chunk) in self.words.iter().zip(bytes.as_chunks_mut().0) {
             *chunk = word.load(Ordering::Relaxed).to_le_bytes();
         }
+        bytes
     }
 
     /// Whether nothing was written since the head was read, so that all that was read meanwhile belongs together.

@@ -28,7 +28,7 @@ use tokio::task::yield_now;
 use crate::{
     Answer, Config, Counts, Ended, Error, Found, FoundIter, Info, InfoChange, NewSession, NodeId, NodeState,
     Nodes, Opened, Owner, RESOURCE_BYTES_MAX, Session, SessionId, Sessions, USER_BYTES_MAX,
-    found::{RecordBytes, record_of, user_in},
+    found::{Origin, RecordBytes, record_of, user_in},
     hub::Event,
     info::{self, InfoBytes},
 };
@@ -66,8 +66,8 @@ pub(crate) struct Memory {
     metrics: TableMetrics,
 }
 
-/// Sessions that have ended, and whose owner is to be told.
-type Told = SmallVec<[(SessionId, Ended); 2]>;
+/// Sessions that have ended, and whose owner is told.
+pub(crate) type Told = SmallVec<[(SessionId, Ended); 2]>;
 
 /// The sessions of a record while it is changed.
 type List<'a> = SmallVec<[Session<'a>; 4]>;
@@ -103,6 +103,12 @@ impl Memory {
         shard.expect("there is a shard for each value of a place's upper bits")
     }
 
+    /// What the ids of a place have in common.
+    #[inline]
+    fn origin(&self, place: u32) -> Origin {
+        Origin { node: self.node, place }
+    }
+
     #[inline]
     fn place_of(&self, user: &str) -> u32 {
         place(&self.hasher, user.as_bytes())
@@ -116,33 +122,36 @@ impl Memory {
         SessionId { opened_us: next(last), node: self.node, place }
     }
 
-    fn open_now(&self, new: NewSession<'_>) -> Result<SessionId, Error> {
+    /// Opens a session. Answers also which have ended by that; their owner has been told.
+    pub(crate) fn open_now(&self, new: NewSession<'_>) -> Result<(SessionId, Told), Error> {
         check(new.user, USER_BYTES_MAX, "user")?;
         check(new.resource, RESOURCE_BYTES_MAX, "resource")?;
         let mut info = InfoBytes::new();
         info::merge(Info::EMPTY, new.info, &mut info)?;
         let place = self.place_of(new.user);
+        let origin = self.origin(place);
         let (id, told) = self.shard(place).change(place, Wanted::User(new.user), |record| {
-            let mut sessions = sessions_in(record);
+            let mut sessions = sessions_in(record, origin);
             let before = sessions.len() as i64;
             let told = make_room(&mut sessions, new.resource, self.sessions_per_user_max);
             let id = self.next_id(place); // while nobody else opens one here, so that the newest is the last
             let (user, resource) = (new.user, new.resource);
             sessions.push(Session::new(id, user, resource, Info::new(&info)));
             let more = sessions.len() as i64 - before;
-            Ok((Change::Put(record_of(user, &mut sessions), more), (id, told)))
+            Ok((Change::Put(record_of(user, &mut sessions, origin), more), (id, told)))
         })?;
         self.metrics.opened();
         self.tell(&told);
-        Ok(id)
+        Ok((id, told))
     }
 
     fn close_now(&self, id: SessionId, why: Ended) -> Result<bool, Error> {
+        let origin = self.origin(id.place);
         let is_closed = self.change_by_id(id, |user, sessions, at| {
             sessions.remove(at);
             match sessions.is_empty() {
                 true => Ok(Change::Remove(1)),
-                false => Ok(Change::Put(record_of(user, sessions), -1)),
+                false => Ok(Change::Put(record_of(user, sessions, origin), -1)),
             }
         })?;
         if is_closed {
@@ -161,6 +170,7 @@ impl Memory {
         priority: Option<Option<i8>>,
         changes: &[InfoChange<'_>],
     ) -> Result<bool, Error> {
+        let origin = self.origin(id.place);
         self.change_by_id(id, |user, sessions, at| {
             let Some(session) = sessions.get_mut(at) else { return Ok(Change::Keep) };
             let mut merged = InfoBytes::new();
@@ -171,8 +181,19 @@ impl Memory {
             if let Some(place) = all.get_mut(at) {
                 *place = changed;
             }
-            Ok(Change::Put(record_of(user, &mut all), 0))
+            Ok(Change::Put(record_of(user, &mut all, origin), 0))
         })
+    }
+
+    /// Whether a session with an id is in a record. Records near its place are looked at as well, in which no id says where it
+    /// belongs: that is the user's place.
+    fn has(&self, record: &[u8], id: SessionId) -> bool {
+        let has_time = FoundIter::new(record, self.origin(id.place)).any(|session| session.id == id);
+        has_time && self.place_of_record(record) == id.place
+    }
+
+    fn place_of_record(&self, record: &[u8]) -> u32 {
+        place(&self.hasher, user_in(record).and_then(|range| record.get(range)).unwrap_or_default())
     }
 
     /// Changes the sessions of a user, of which one has an id. Answers whether there is such a session.
@@ -184,9 +205,10 @@ impl Memory {
         if id.node != self.node {
             return Ok(false);
         }
-        let has = |record: &[u8]| FoundIter::new(record).any(|session| session.id == id);
+        let origin = self.origin(id.place);
+        let has = |record: &[u8]| self.has(record, id);
         self.shard(id.place).change(id.place, Wanted::Where(&has), |record| {
-            let mut sessions = sessions_in(record);
+            let mut sessions = sessions_in(record, origin);
             let at = sessions.iter().position(|session| session.id == id);
             let Some((at, user)) = at.and_then(|at| Some((at, sessions.get(at)?.user()))) else {
                 return Ok((Change::Keep, false));
@@ -204,14 +226,19 @@ impl Memory {
 
     /// Copies the record that is looked for, if there is one. Writers are waited for only when they were at it again and again.
     #[inline]
-    fn read(&self, place: u32, wanted: Wanted<'_>) -> Found {
-        let mut found = Found::none();
-        let read = self.with_cells(place, |cells| cells.read(place, wanted, found.record_mut()));
-        match read {
-            Ok(true) => found,
-            Ok(false) => Found::none(),
-            Err(Torn) => self.shard(place).find_locked(place, wanted).map_or_else(Found::none, Found::new),
+    fn read(&self, place: u32, wanted: Wanted<'_>, found: &mut Found) {
+        let record = found.record_mut();
+        let read = self.with_cells(place, |cells| cells.read(place, wanted, record));
+        if !matches!(read, Ok(true)) {
+            self.settle(read, place, wanted, found.record_mut());
         }
+    }
+
+    /// There is no such record, or it has to be looked for behind the writers' lock.
+    #[cold]
+    fn settle(&self, read: Result<bool, Torn>, place: u32, wanted: Wanted<'_>, record: &mut RecordBytes) {
+        let locked = read.is_err().then(|| self.shard(place).find_locked(place, wanted));
+        *record = locked.flatten().unwrap_or_default();
     }
 
     #[inline]
@@ -223,17 +250,20 @@ impl Memory {
     }
 
     #[inline]
-    fn find_user(&self, user: &str) -> Found {
+    fn find_user(&self, user: &str, found: &mut Found) {
         let place = self.place_of(user);
-        self.read(place, Wanted::User(user))
+        *found = Found::at(self.origin(place));
+        self.read(place, Wanted::User(user), found);
     }
 
     fn find_id(&self, id: SessionId) -> Found {
         if id.node != self.node {
             return Found::none();
         }
-        let has = |record: &[u8]| FoundIter::new(record).any(|session| session.id == id);
-        only(self.read(id.place, Wanted::Where(&has)).record(), |session| session.id == id)
+        let has = |record: &[u8]| self.has(record, id);
+        let mut found = Found::at(self.origin(id.place));
+        self.read(id.place, Wanted::Where(&has), &mut found);
+        only(&found, |session| session.id == id)
     }
 
     /// How many sessions and users there are.
@@ -248,26 +278,24 @@ impl Memory {
         Counts { sessions, users: sum(|shard| &shard.users), by_node, is_complete: true }
     }
 
-    /// The records of users from a place on, as many as share a home, and the place from which to go on.
-    fn records_from(&self, place: u32) -> (Vec<RecordBytes>, Option<u32>) {
-        let shard = place >> HOME_BITS;
+    /// The sessions of users from a place on, as many as share a home, and the place from which to go on.
+    fn found_from(&self, from: u32) -> (Vec<Found>, Option<u32>) {
+        let shard = from >> HOME_BITS;
         let look = |cells: &Cells| {
-            let home = cells.home_of(place);
+            let home = cells.home_of(from);
             cells.records_of(home).map(|records| (records, cells.place_behind(home)))
         };
-        let read = self.with_cells(place, look);
-        let (mut records, behind) =
-            read.or_else(|Torn| self.shard(place).with_cells(look)).unwrap_or_default();
+        let read = self.with_cells(from, look);
+        let (records, behind) = read.or_else(|Torn| self.shard(from).with_cells(look)).unwrap_or_default();
+        let placed = records.into_iter().map(|record| (self.place_of_record(&record), record));
         // The table may have grown since the last time, so that a home reaches back to users that were given already.
-        records.retain(|record| {
-            let user = user_in(record).and_then(|range| record.get(range)).unwrap_or_default();
-            self::place(&self.hasher, user) >= place
-        });
+        let ahead = placed.filter(|(place, _)| *place >= from);
+        let found = ahead.map(|(place, record)| Found::of(record, self.origin(place))).collect();
         let next = match behind {
             Some(behind) => Some(shard << HOME_BITS | behind),
             None => (shard + 1 < SHARDS as u32).then(|| (shard + 1) << HOME_BITS),
         };
-        (records, next)
+        (found, next)
     }
 }
 
@@ -285,8 +313,8 @@ fn check(text: &str, bytes_max: usize, what: &str) -> Result<(), Error> {
     }
 }
 
-fn sessions_in(record: Option<&RecordBytes>) -> List<'_> {
-    record.into_iter().flat_map(|record| FoundIter::new(record)).collect()
+fn sessions_in(record: Option<&RecordBytes>, origin: Origin) -> List<'_> {
+    record.into_iter().flat_map(|record| FoundIter::new(record, origin)).collect()
 }
 
 /// Ends the session whose resource another wants, or else the oldest when there are too many.
@@ -302,17 +330,14 @@ fn make_room(sessions: &mut List<'_>, resource: &str, sessions_max: usize) -> To
     told
 }
 
-/// Of a record, the one session that the test takes.
-fn only(record: &[u8], test: impl Fn(&Session<'_>) -> bool) -> Found {
-    match FoundIter::new(record).find(test) {
-        Some(session) => Found::new(record_of(session.user(), &mut [session])),
-        None => Found::none(),
-    }
+/// The one session that the test takes.
+fn only(found: &Found, test: impl Fn(&Session<'_>) -> bool) -> Found {
+    found.iter().find(test).map_or_else(Found::none, |session| found.only(session))
 }
 
 impl Sessions for Memory {
     fn open<'a>(&'a self, new: NewSession<'a>) -> Answer<'a, Result<SessionId, Error>> {
-        Answer::ready(self.open_now(new))
+        Answer::ready(self.open_now(new).map(|(id, _)| id))
     }
 
     fn close(&self, id: SessionId, why: Ended) -> Answer<'_, Result<bool, Error>> {
@@ -338,12 +363,18 @@ impl Sessions for Memory {
 
     #[inline]
     fn by_user<'a>(&'a self, user: &'a str) -> Answer<'a, Result<Found, Error>> {
-        Answer::ready(Ok(self.find_user(user)))
+        // The answer is filled where it lies: moving it would cost as much as finding what is in it.
+        let mut answer = Answer::ready(Ok(Found::none()));
+        if let Answer::Ready(Some(Ok(found))) = &mut answer {
+            self.find_user(user, found);
+        }
+        answer
     }
 
     fn by_address<'a>(&'a self, user: &'a str, resource: &'a str) -> Answer<'a, Result<Found, Error>> {
-        let found = self.find_user(user);
-        Answer::ready(Ok(only(found.record(), |session| session.has_resource(resource))))
+        let mut found = Found::none();
+        self.find_user(user, &mut found);
+        Answer::ready(Ok(only(&found, |session| session.has_resource(resource))))
     }
 
     fn by_id(&self, id: SessionId) -> Answer<'_, Result<Found, Error>> {
@@ -355,10 +386,10 @@ impl Sessions for Memory {
             if pages % PAGES_BETWEEN_PAUSES == 0 {
                 yield_now().await;
             }
-            let (records, next) = self.records_from(place?);
-            Some((stream::iter(records), (next, pages.wrapping_add(1))))
+            let (found, next) = self.found_from(place?);
+            Some((stream::iter(found), (next, pages.wrapping_add(1))))
         });
-        pages.flatten().map(|record| Ok(Found::new(record))).boxed()
+        pages.flatten().map(Ok).boxed()
     }
 
     fn counts(&self) -> Answer<'_, Result<Counts, Error>> {

@@ -86,6 +86,9 @@ impl Shard {
             Change::Put(record, sessions) => {
                 locked.put(place, at, &record)?;
                 self.count(sessions, i64::from(at.is_none()));
+                if sessions < 0 {
+                    locked.shrink();
+                }
             }
             Change::Remove(sessions) => {
                 if let Some(at) = at {
@@ -192,6 +195,11 @@ impl Locked<'_> {
 
     fn remove(&mut self, place: u32, at: usize) {
         self.writer().remove(place, at);
+        self.shrink();
+    }
+
+    /// Gives memory back, if much of it is not needed any more.
+    fn shrink(&mut self) {
         if let Some(size) = self.writer().smaller() {
             // Memory that can't be given back now is given back another time.
             let _ = self.rebuild(size, None, None);

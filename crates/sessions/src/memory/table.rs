@@ -14,7 +14,7 @@ use crate::found::{RecordBytes, user_in};
 /// The fewest homes.
 const HOMES_MIN: usize = HOOD;
 /// A table of homes is full at so many hundredths: beyond, records have to be moved for each other too often.
-const FULL_PERCENT: usize = 85;
+const FULL_PERCENT: usize = 75;
 /// The most cells of one record: room for a hundred sessions with as much info and as long a resource as they may have.
 pub(crate) const RECORD_CELLS_MAX: usize = 1 << 15;
 
@@ -159,9 +159,7 @@ impl Cells {
         if head.is_busy() {
             return Err(Torn);
         }
-        let mut bytes = [0; 2 * CELL_BYTES];
-        cell.copy_to(&mut bytes);
-        *record = RecordBytes::from_buf_and_len(bytes, CELL_BYTES);
+        *record = RecordBytes::from_buf_and_len(cell.padded_bytes(), CELL_BYTES);
         if head.next().is_some() {
             self.read_chain(head, record);
         }
@@ -239,10 +237,18 @@ impl<'a> Writer<'a> {
         let home = self.cells.home_of(place);
         let at = self.free_cell_near(home)?;
         self.taken.take(at);
-        self.write(at, record)?;
         let bit = 1 << self.cells.distance(home, at);
-        self.change_hood(home, |hood| hood | bit);
-        Ok(())
+        let with_bit = |head: Head| head.with_hood(head.hood() | bit);
+        if at == home {
+            return self.write_with(at, record, with_bit);
+        }
+        let cells = self.cells;
+        let Some(home) = cells.cell(home) else { return Ok(()) };
+        // The home is busy until both are written: a reader whose home says so from an earlier record must not find this one
+        // before others can.
+        let mut written = Ok(());
+        home.write(with_bit, |_| written = self.write_with(at, record, |head| head));
+        written
     }
 
     /// A free cell in the hood of a home, made by moving others if there is none.
@@ -292,6 +298,16 @@ impl<'a> Writer<'a> {
 
     /// Writes a record in the place of the one that begins in this cell.
     pub(super) fn write(&mut self, at: usize, record: &[u8]) -> Result<(), NoRoom> {
+        self.write_with(at, record, |head| head)
+    }
+
+    /// The same, with a change of the cell's own head.
+    fn write_with(
+        &mut self,
+        at: usize,
+        record: &[u8],
+        change: impl FnOnce(Head) -> Head,
+    ) -> Result<(), NoRoom> {
         let Some(cell) = self.cells.cell(at) else { return Ok(()) };
         let mut chain = self.chain(cell.head());
         let needed = cells_beside(record);
@@ -305,7 +321,7 @@ impl<'a> Writer<'a> {
         let mut parts = record.chunks(CELL_BYTES);
         let first = parts.next().unwrap_or_default();
         cell.write(
-            |head| head.with_next(chain.first().copied()),
+            |head| change(head).with_next(chain.first().copied()),
             |cell| {
                 cell.fill(first);
                 for (place, (at, part)) in chain.iter().zip(parts).enumerate() {
@@ -355,11 +371,11 @@ impl<'a> Writer<'a> {
     /// How large a table should be that has room for a record for which there was none.
     pub(super) fn larger(&self, missing: NoRoom, record: &[u8]) -> Size {
         let size = Size { homes: self.cells.homes, pool: self.taken.pool };
+        let spare = CELLS_MAX.saturating_sub(size.homes + size.pool);
+        let grown = |now: usize, needed: usize| now + (now / 2).min(spare).max(needed);
         match missing {
-            NoRoom::Homes => Size { homes: size.homes + size.homes / 2, ..size },
-            NoRoom::Pool => {
-                Size { pool: size.pool + (size.pool / 2).max(cells_beside(record)).max(4), ..size }
-            }
+            NoRoom::Homes => Size { homes: grown(size.homes, 1), ..size },
+            NoRoom::Pool => Size { pool: grown(size.pool, cells_beside(record).max(4)), ..size },
         }
     }
 

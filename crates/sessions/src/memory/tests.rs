@@ -155,10 +155,11 @@ fn tables_are_told_apart() {
     let tables = [0, 1].map(|_| Memory::new(ALONE, &config, Arc::new(Nobody)));
     let ids = [0, 1].map(|n| {
         let resource = if n == 0 { "first" } else { "second" };
-        tables[n].open_now(NewSession { user: "romeo@example.net", resource, info: &[] }).unwrap()
+        tables[n].open_now(NewSession { user: "romeo@example.net", resource, info: &[] }).unwrap().0
     });
     for n in [0, 1, 0, 1, 1, 0] {
-        assert_eq!(tables[n].find_user("romeo@example.net").first().map(|session| session.id), Some(ids[n]));
+        let found = tables[n].by_user("romeo@example.net").now().unwrap().unwrap();
+        assert_eq!(found.first().map(|session| session.id), Some(ids[n]));
     }
 }
 
@@ -170,7 +171,7 @@ fn memory_is_given_back_when_users_leave() {
     };
     let empty = homes();
     let open = |n| memory.open_now(NewSession { user: &format!("user{n}"), resource: "phone", info: &[] });
-    let ids: Vec<_> = (0..20_000).map(|n| open(n).unwrap()).collect();
+    let ids: Vec<_> = (0..20_000).map(|n| open(n).unwrap().0).collect();
     let full = homes();
     assert!(full > 20_000);
     for id in ids {

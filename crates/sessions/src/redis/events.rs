@@ -8,9 +8,12 @@
 //! Nothing is kept: a node that does not listen at the moment does not hear of it. Clients that must not miss anything ask the
 //! archive, from their cursor on.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    iter::Peekable,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use bytes::Bytes;
@@ -32,6 +35,8 @@ const QUEUE_EVENTS_MAX: usize = 4_096;
 const QUEUE_BYTES_MAX: usize = 16 << 20;
 /// Events that are sent together.
 const BATCH_EVENTS_MAX: usize = 64;
+/// Bytes that are sent together, or one event: they must arrive within the time that a request may take.
+const BATCH_BYTES_MAX: usize = 256 << 10;
 /// Bytes of the longest event: a Waku message has 150 KiB at most by default, a stanza is shorter.
 const EVENT_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a channel or a topic.
@@ -114,13 +119,27 @@ impl Table {
 /// Sends what waits, batch after batch, until the table is closed.
 pub(super) async fn send(table: Arc<Table>, mut outbox: Outbox) {
     let channel = table.keys.live();
-    let mut batch = Vec::with_capacity(BATCH_EVENTS_MAX);
-    while outbox.waiting.recv_many(&mut batch, BATCH_EVENTS_MAX).await > 0 {
-        let messages: Vec<Vec<u8>> = batch.drain(..).map(|waiting| waiting.message).collect();
-        let bytes: usize = messages.iter().map(Vec::len).sum();
-        send_batch(&table, &channel, &messages).await;
-        outbox.bytes.fetch_sub(bytes, Ordering::SeqCst);
+    let mut taken = Vec::with_capacity(BATCH_EVENTS_MAX);
+    while outbox.waiting.recv_many(&mut taken, BATCH_EVENTS_MAX).await > 0 {
+        let mut messages = taken.drain(..).map(|waiting| waiting.message).peekable();
+        while messages.peek().is_some() {
+            let batch = next_batch(&mut messages);
+            let bytes: usize = batch.iter().map(Vec::len).sum();
+            send_batch(&table, &channel, &batch).await;
+            outbox.bytes.fetch_sub(bytes, Ordering::SeqCst);
+        }
     }
+}
+
+/// Takes the next message, and those behind it that fit into a batch with it.
+fn next_batch(messages: &mut Peekable<impl Iterator<Item = Vec<u8>>>) -> Vec<Vec<u8>> {
+    let mut batch = Vec::new();
+    let mut room = BATCH_BYTES_MAX;
+    while let Some(message) = messages.next_if(|message| batch.is_empty() || message.len() <= room) {
+        room = room.saturating_sub(message.len());
+        batch.push(message);
+    }
+    batch
 }
 
 async fn send_batch(table: &Table, channel: &str, messages: &[Vec<u8>]) {
@@ -227,6 +246,23 @@ mod tests {
         let mut other = whole.clone();
         other[0] = 2;
         assert!(decode(&other).is_none());
+    }
+
+    #[test]
+    fn a_batch_is_bounded_in_bytes_but_has_one_message() {
+        let most = BATCH_BYTES_MAX;
+        let lens = [most + 1, 1, most - 1, 1, most / 2, most / 2, most / 2, EVENT_BYTES_MAX, EVENT_BYTES_MAX];
+        let mut messages = lens.into_iter().map(|len| vec![0; len]).peekable();
+        let mut batches = Vec::new();
+        while messages.peek().is_some() {
+            batches.push(next_batch(&mut messages).iter().map(Vec::len).collect::<Vec<_>>());
+        }
+        let half = most / 2;
+        let long = EVENT_BYTES_MAX;
+        assert_eq!(
+            batches,
+            [vec![most + 1], vec![1, most - 1], vec![1, half], vec![half, half], vec![long], vec![long]]
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use tokio::{
     sync::{mpsc, oneshot},
     time::{Instant, sleep_until, timeout_at},
 };
-use tracing::{info, warn};
+use tracing::{debug, info};
 
 use super::{
     link::{Fault, Link, channels},
@@ -109,9 +109,6 @@ impl Keeper {
             // From here on what is opened is written down by who opens it; what was opened before is missed.
             table.take_up(link.clone());
         }
-        if !beat.was_held {
-            table.miss();
-        }
         for _ in 0..MAIL_PAGES_MAX {
             if !beat.had_mail {
                 break;
@@ -168,8 +165,10 @@ impl Keeper {
     /// The lease is more important than a session.
     async fn settle_by(&self, next: Instant, link: &Link, id: SessionId) {
         if timeout_at(next, self.table.settle(link, id)).await.is_err() {
-            warn!(%id, "a session was not written down in time for the heartbeat");
-            self.table.miss();
+            debug!(%id, "a session was not written down in time for the heartbeat: it is afterwards");
+            for id in self.table.with_others_of_its_user(id) {
+                self.table.look_after(id);
+            }
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::{
     redis_metrics::{Op, Outcome, RedisMetrics, RequestLabel},
 };
 
-/// Requests that may be under way; more of them wait. At a tenth of a millisecond each that is ten million a second, which no
+/// Requests that may be under way; more of them wait, for as long as a request may take. At a tenth of a millisecond each that is ten million a second, which no
 /// Redis answers.
 const REQUESTS_MAX: usize = 1_024;
 /// Bytes of requests that are put together into one write.
@@ -223,15 +223,7 @@ impl Link {
 
     async fn timed<T>(&self, op: Op, work: impl Future<Output = Result<T, RedisError>>) -> Result<T, Fault> {
         let start = Instant::now();
-        let answered = timeout(self.timeout, async {
-            // Requests are counted until they are answered. The semaphore is never closed.
-            let _permit = self.permits.acquire().await;
-            work.await
-        });
-        let answer = match answered.await {
-            Ok(answer) => answer.map_err(|error| Fault::of(&error)),
-            Err(_) => Err(Fault::lost("it has not answered in time")),
-        };
+        let answer = in_turn(&self.permits, self.timeout, work).await;
         let outcome = match &answer {
             Ok(_) => Outcome::Ok,
             Err(fault) if fault.is_lost => Outcome::Lost,
@@ -240,6 +232,22 @@ impl Link {
         self.metrics.requests.get_or_create(&RequestLabel::new(op, outcome)).inc();
         self.metrics.seconds.observe(start.elapsed().as_secs_f64());
         answer
+    }
+}
+
+/// Does some work when there is a permit for it. The wait for that and the work may each take so long: a wait that takes longer
+/// is no fault of Redis, and doesn't end the link.
+async fn in_turn<T>(
+    permits: &Semaphore,
+    limit: Duration,
+    work: impl Future<Output = Result<T, RedisError>>,
+) -> Result<T, Fault> {
+    let permit = timeout(limit, permits.acquire()).await;
+    // Requests are counted until they are answered. The semaphore is never closed.
+    let _permit = permit.map_err(|_| Fault::refused("too many other requests are under way"))?;
+    match timeout(limit, work).await {
+        Ok(answer) => answer.map_err(|error| Fault::of(&error)),
+        Err(_) => Err(Fault::lost("it has not answered in time")),
     }
 }
 
@@ -271,6 +279,16 @@ pub(super) fn channels(keys: &Keys, here: crate::NodeId) -> [String; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_redis_itself_can_be_lost() {
+        let limit = Duration::from_secs(1);
+        let waits = in_turn(&Semaphore::new(0), limit, async { Ok(()) }).await;
+        assert!(!waits.unwrap_err().is_lost, "nothing was sent");
+        let hangs = in_turn(&Semaphore::new(1), limit, std::future::pending::<Result<(), _>>()).await;
+        assert!(hangs.unwrap_err().is_lost);
+        assert_eq!(in_turn(&Semaphore::new(1), limit, async { Ok(7) }).await.unwrap(), 7);
+    }
 
     #[test]
     fn urls_are_checked_without_showing_their_password() {

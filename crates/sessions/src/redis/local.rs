@@ -4,7 +4,8 @@ use futures_util::{FutureExt, stream::BoxStream};
 use restante_core::ErrorKind;
 
 use crate::{
-    Answer, Ended, Error, Found, InfoChange, NewSession, Nodes, SessionId, Sessions, memory::Memory,
+    Answer, Ended, Error, Found, InfoChange, NewSession, Nodes, SessionId, Sessions,
+    memory::{Memory, Told},
 };
 
 pub(super) struct Local(Memory);
@@ -14,8 +15,9 @@ impl Local {
         Self(table)
     }
 
-    pub(super) fn open(&self, new: NewSession<'_>) -> Result<SessionId, Error> {
-        at_once(self.0.open(new))
+    /// Opens a session; answers which others have ended by it, whose owner knows.
+    pub(super) fn open(&self, new: NewSession<'_>) -> Result<(SessionId, Told), Error> {
+        self.0.open_now(new)
     }
 
     /// Ends a session, if it is there, and tells its owner if the reason is news to it.

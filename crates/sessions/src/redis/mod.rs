@@ -146,8 +146,9 @@ impl Redis {
         }
         let table = &self.table;
         table.local.clear();
+        let why_away = table.why_away(); // before the reason is that it is closed
         let Some(link) = table.leave() else {
-            return if is_closed { Ok(()) } else { Err(table.why_away()) };
+            return if is_closed { Ok(()) } else { Err(why_away) };
         };
         let mut end = redis::cmd("DEL");
         end.arg(table.keys.lease(table.here)).arg(table.keys.mail(table.here));

@@ -18,7 +18,8 @@ use super::{
 };
 use crate::{
     Answer, Counts, Error, Found, NodeState, RESOURCE_BYTES_MAX, Session, SessionId, USER_BYTES_MAX,
-    found::record_of, redis_metrics::Op,
+    found::{Origin, record_of},
+    redis_metrics::Op,
 };
 
 /// Users that are read at once when all are read.
@@ -201,7 +202,11 @@ fn sessions_in<'a>(lookup: Lookup<'a>, answer: &'a Value) -> Result<Vec<Session<
 }
 
 fn found_of(user: &str, sessions: &mut [Session<'_>]) -> Found {
-    if sessions.is_empty() { Found::none() } else { Found::new(record_of(user, sessions)) }
+    if sessions.is_empty() {
+        Found::none()
+    } else {
+        Found::of(record_of(user, sessions, Origin::NONE), Origin::NONE)
+    }
 }
 
 /// The sessions of other nodes and of this one; where two have one resource, the newer.
@@ -268,7 +273,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Reads the next users; answers whether there were any.
+    /// Reads the next users; answers whether there were any. What can't be read whole is not read: then this node's own of them
+    /// are still to be given.
     async fn read_page(&mut self, link: &Link) -> Result<bool, Fault> {
         let table = self.table;
         let from = self.last.as_ref().map_or_else(|| b"-".to_vec(), |last| [b"(", last.as_slice()].concat());
@@ -277,20 +283,22 @@ impl Walk<'_> {
         let answer = link.ask(Op::Page, &ask).await?;
         let users = reply::array(&answer)?;
         let Some(last) = users.last() else { return Ok(false) };
-        self.last = Some(reply::bytes(last)?.to_vec());
+        let last = reply::bytes(last)?.to_vec();
         let users: Vec<&str> = users.iter().filter_map(|user| user_of(reply::bytes(user).ok()?)).collect();
         let mut ask = redis::pipe();
         for user in &users {
             ask.cmd("HGETALL").arg(table.keys.user(user));
         }
         let answers = link.ask_all(Op::Page, &ask).await?;
+        let mut page = VecDeque::with_capacity(users.len());
         for (user, answer) in users.iter().zip(&answers) {
             let lookup = Lookup { op: Op::Page, user, resource: None };
             let found = table.found(link, lookup, answer, true).await?;
             if !found.is_empty() {
-                self.page.push_back(found);
+                page.push_back(found);
             }
         }
+        (self.last, self.page) = (Some(last), page);
         Ok(true)
     }
 }

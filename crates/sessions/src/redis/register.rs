@@ -21,15 +21,13 @@ const ERASE_AT_ONCE: usize = 32;
 
 /// What a heartbeat has found.
 pub(super) struct Beat {
-    /// Whether this node has had its lease all the time since the last one.
-    pub(super) was_held: bool,
     /// Whether others had ended sessions of this node; there may be more of them.
     pub(super) had_mail: bool,
     pub(super) nodes: Vec<NodeState>,
 }
 
 impl Table {
-    /// Takes or renews the lease, and ends what others have ended.
+    /// Takes or renews the lease, and ends what others have ended. When the lease was not held, all is to be written down again.
     pub(super) async fn beat(&self, link: &Link) -> Result<Beat, Fault> {
         let asked = Instant::now();
         let lease_ms = u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX);
@@ -41,9 +39,14 @@ impl Table {
         }
         let [was_held, mail, nodes] = reply::fields(&answer)?;
         let (_, nodes) = nodes::read(nodes)?;
+        if reply::int(was_held)? != 1 {
+            // While there was no lease the others have swept, also what was written down just before. It is missed before the
+            // lease is known, so that nobody takes this node for one that is in step.
+            self.miss();
+        }
         self.learn(asked, &nodes);
         let had_mail = self.read_mail(link, mail).await?;
-        Ok(Beat { was_held: reply::int(was_held)? == 1, had_mail, nodes })
+        Ok(Beat { had_mail, nodes })
     }
 
     /// Ends the sessions that others have ended. Then this node need be told of them no more. Answers whether there were any.

@@ -1,7 +1,7 @@
 //! The scripts. Each is one step for everybody who looks, and one message there and back.
 //!
-//! A script is made of the parts that it needs and of no others: making functions that nobody calls took as long as all the
-//! rest of `open`.
+//! A script is made of the parts that it needs and of no others: Lua makes the functions of a script anew whenever it is run,
+//! whether they are called or not.
 
 /// A script of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

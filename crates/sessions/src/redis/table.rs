@@ -213,6 +213,16 @@ impl Table {
         }
     }
 
+    /// A session, and the others of its user: a script whose answer nobody has read may have ended any of them.
+    pub(super) fn with_others_of_its_user(&self, id: SessionId) -> Vec<SessionId> {
+        let mut ids = vec![id];
+        if let Some(session) = self.local.by_id(id).first() {
+            let all = self.local.by_user(session.user());
+            ids.extend(all.iter().map(|session| session.id).filter(|other| *other != id));
+        }
+        ids
+    }
+
     /// When the lease of this node runs out, as far as it knows.
     pub(super) fn lease_end(&self) -> Option<Instant> {
         self.living.read().until(self.here)

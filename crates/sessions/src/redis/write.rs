@@ -14,7 +14,7 @@ use super::{
     scripts::Script,
     table::Table,
 };
-use crate::{Answer, Ended, Error, NewSession, Session, SessionId, redis_metrics::Op};
+use crate::{Answer, Ended, Error, NewSession, Session, SessionId, memory, redis_metrics::Op};
 
 /// What a script answers that was to change or close a session.
 enum Told {
@@ -37,27 +37,29 @@ impl Told {
 
 impl Table {
     pub(super) fn open<'a>(&'a self, new: NewSession<'a>) -> Answer<'a, Result<SessionId, Error>> {
-        let id = match self.local.open(new) {
-            Ok(id) => id,
+        let (id, ended) = match self.local.open(new) {
+            Ok(opened) => opened,
             Err(error) => return Answer::ready(Err(error)),
         };
         let Some(link) = self.link() else {
             self.miss();
             return Answer::ready(Ok(id));
         };
-        let unfinished = Unfinished { table: self, id, is_new: true };
+        let unfinished = Unfinished { table: self, id, opened: Some(ended) };
         Answer::later(async move {
-            self.write_down(&link, id).await;
-            unfinished.finish();
+            match self.write_down(&link, id).await {
+                true => unfinished.finish(),
+                false => drop(unfinished), // then it is looked after
+            }
             Ok(id)
         })
     }
 
-    /// Writes down a session that was opened.
-    async fn write_down(&self, link: &Link, id: SessionId) {
+    /// Writes down a session that was opened. Answers false when there is nothing to write.
+    async fn write_down(&self, link: &Link, id: SessionId) -> bool {
         let (found, revision) = self.now(id);
         // It may have ended already: another of its resource was opened.
-        let Some(session) = found.first() else { return };
+        let Some(session) = found.first() else { return false };
         let mut call = self.row_call(link, Script::Open, &session, revision);
         call.arg(place_of(&session)).arg(self.sessions_per_user_max);
         let opened = link.call(Op::Open, &call).await;
@@ -68,6 +70,7 @@ impl Table {
             // It has ended while it was written down, and who ended it may have come too early to remove it.
             self.erase(link, id).await;
         }
+        true
     }
 
     fn row_call(&self, link: &Link, script: Script, session: &Session<'_>, revision: u64) -> Cmd {
@@ -89,7 +92,7 @@ impl Table {
             self.miss();
             return Answer::ready(Ok(true));
         };
-        let unfinished = Unfinished { table: self, id, is_new: false };
+        let unfinished = Unfinished { table: self, id, opened: None };
         Answer::later(async move {
             let was_there = self.erase(&link, id).await;
             unfinished.finish();
@@ -147,7 +150,7 @@ impl Table {
             self.miss();
             return Answer::ready(Ok(true));
         };
-        let unfinished = Unfinished { table: self, id, is_new: false };
+        let unfinished = Unfinished { table: self, id, opened: None };
         Answer::later(async move {
             let told = match found.first() {
                 Some(session) => self.write_change(&link, &session, revision).await,
@@ -186,8 +189,8 @@ impl Table {
 struct Unfinished<'a> {
     table: &'a Table,
     id: SessionId,
-    /// Whether nobody knows the session's id, who could close it.
-    is_new: bool,
+    /// What has ended here by its opening. Then nobody knows the session's id, who could close it.
+    opened: Option<memory::Told>,
 }
 
 impl Unfinished<'_> {
@@ -198,9 +201,12 @@ impl Unfinished<'_> {
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        if self.is_new {
-            self.table.local.close(self.id, Ended::Left);
+        let Some(ended) = &self.opened else { return self.table.look_after(self.id) };
+        let mut ids = self.table.with_others_of_its_user(self.id);
+        ids.extend(ended.iter().map(|(id, _)| *id));
+        self.table.local.close(self.id, Ended::Left); // before anybody looks after it
+        for id in ids {
+            self.table.look_after(id);
         }
-        self.table.look_after(self.id);
     }
 }

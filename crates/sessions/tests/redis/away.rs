@@ -5,7 +5,7 @@ use restante_sessions::{Ended, EngineUrl, Opened, open};
 
 use crate::{
     Subject,
-    common::{eventually, node::Recorder, number, rows, text, until},
+    common::{eventually, node::Recorder, number, rows, soon, text, until},
     gate::Gate,
     gated, gated_url, metric, raw,
 };
@@ -234,4 +234,136 @@ pub(crate) async fn a_url_that_can_not_be_used_is_refused(place: Subject) {
     config.redis.lease_ms = 10;
     let opened = open(config, std::sync::Arc::new(Recorder::default())).await;
     assert_eq!(opened.err().unwrap().kind(), ErrorKind::Invalid);
+}
+
+/// The lease was taken anew in the middle of the work, and nobody looked whether it had been held.
+pub(crate) async fn a_lease_that_is_lost_while_sessions_are_written_down_is_noticed(place: Subject) {
+    const SESSIONS: u64 = 5_000;
+    let gate = Gate::new(&gated_url()).await;
+    let mut config = gated(&place, &gate);
+    config.redis.lease_ms = 1_500;
+    let node = crate::common::node::Node::new(config).await;
+    let (here, other) = (node.here(), place.node().await);
+    gate.shut();
+    until("the node has noticed", || node.nodes.health().is_err()).await;
+    for number in 0..SESSIONS {
+        node.open(&format!("u{number}"), "r").await;
+    }
+    let mut raw = raw(&place);
+    let index = raw.index(here);
+    gate.open();
+    soon("the first are written down", async {
+        while raw.ask::<u64>("HLEN", &index) == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    gate.stick();
+    eventually("the node is taken for dead", async || {
+        other.nodes.sweep().await.unwrap();
+        other.nodes.nodes().await.unwrap().iter().all(|state| state.id != here)
+    })
+    .await;
+    assert!(node.nodes.health().is_err(), "it was still at it");
+    gate.open();
+    until("the node is in step", || node.nodes.health().is_ok()).await;
+    eventually("all are written down", async || other.counts().await.sessions == SESSIONS).await;
+}
+
+/// It was forgotten when it was swept, and what it opened then was nobody's.
+pub(crate) async fn what_a_node_without_a_lease_has_opened_is_swept(place: Subject) {
+    let other = place.node().await;
+    let mut raw = raw(&place);
+    for is_taken in [false, true] {
+        let node = place.node().await;
+        let (lease, index) = (raw.lease(node.here()), raw.index(node.here()));
+        node.open("u", "r").await;
+        let _: u64 = raw.ask("DEL", &lease);
+        assert_eq!(other.nodes.sweep().await, Ok(1));
+        if is_taken {
+            other.open("v", "r").await;
+        }
+        node.open("v", "r").await;
+        drop(node); // before its next heartbeat
+        assert!(raw.has(&index) && !raw.has(&lease));
+        assert_eq!(other.nodes.sweep().await, Ok(1));
+        assert!(!raw.has(&index));
+    }
+    assert_eq!(other.totals().await, (0, 0));
+}
+
+/// Only living nodes were told, so that it came back with its node once the address was free.
+pub(crate) async fn what_others_took_of_a_node_without_a_lease_stays_ended(place: Subject) {
+    let gate = Gate::new(&gated_url()).await;
+    let (node, other) = (crate::common::node::Node::new(gated(&place, &gate)).await, place.node().await);
+    let taken = node.open("u", "r").await;
+    let kept = node.open("v", "r").await;
+    gate.shut();
+    until("the node has noticed", || node.nodes.health().is_err()).await;
+    let mut raw = raw(&place);
+    let _: u64 = raw.ask("DEL", raw.lease(node.here()));
+    let taking = other.open("u", "r").await;
+    assert!(other.close(taking, Ended::Left).await);
+    gate.open();
+    until("redis is found again", || node.nodes.health().is_ok()).await;
+    assert!(other.ids("u").await.is_empty());
+    assert_eq!(other.ids("v").await, [kept]);
+    assert_eq!(node.told().await, [(taken, Ended::Replaced)]);
+}
+
+/// The page counted as given although nobody had seen it.
+pub(crate) async fn users_on_a_page_that_can_not_be_read_are_given_all_the_same(place: Subject) {
+    use futures_util::StreamExt;
+    let node = place.node().await;
+    for number in 0..350 {
+        node.open(&format!("{number}"), "r").await;
+    }
+    // In the order of bytes it is on the second page of a hundred.
+    let mut raw = raw(&place);
+    let user = raw.key("u:250");
+    let _: u64 = raw.ask("DEL", &user);
+    let _: String = raw.ask("SET", (&user, "no hash"));
+    let all: Vec<_> = node.sessions.all().map(Result::unwrap).collect().await;
+    let complete = all.iter().filter(|found| found.is_complete()).count();
+    assert_eq!(complete, 100, "the first page");
+    let mut users: Vec<_> = all.iter().map(|found| found.first().unwrap().user().to_owned()).collect();
+    assert_eq!(users.len(), 350);
+    users.sort();
+    users.dedup();
+    assert_eq!(users.len(), 350, "each is given, and none twice");
+}
+
+pub(crate) async fn a_table_that_is_closed_while_redis_is_away_says_why(place: Subject) {
+    let gate = Gate::new(&gated_url()).await;
+    let node = crate::common::node::Node::new(gated(&place, &gate)).await;
+    gate.shut();
+    until("the node has noticed", || node.nodes.health().is_err()).await;
+    let error = node.nodes.close().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(!error.to_string().contains("closed"), "{error}");
+    assert!(node.nodes.health().unwrap_err().to_string().contains("closed"));
+}
+
+/// The heartbeat was refused, so that all leases ran out and nobody made room any more.
+pub(crate) async fn a_redis_without_room_renews_leases_and_removes_what_has_ended(place: Subject) {
+    let (node, other) = place.two_nodes().await;
+    let id = node.open("u", "r").await;
+    let mut raw = raw(&place);
+    let (lease, user) = (raw.lease(node.here()), raw.key("u:u"));
+    let short_ms = 60_000;
+    let _: u64 = raw.ask("PEXPIRE", (&lease, short_ms));
+    let without_room = crate::raw(&place).without_room();
+    node.nodes.heartbeat().await.unwrap();
+    assert!(raw.ask::<i64>("PTTL", &lease) > short_ms, "a lease that is held is renewed");
+    assert!(node.close(id, Ended::Left).await);
+    assert!(!raw.has(&user));
+    let _: u64 = raw.ask("DEL", &lease);
+    node.nodes.heartbeat().await.unwrap();
+    assert!(raw.ask::<i64>("PTTL", &lease) > short_ms, "one that was lost is taken again");
+
+    let new = node.open("u", "new").await;
+    assert!(!raw.has(&user), "this would take room");
+    drop(without_room);
+    node.nodes.heartbeat().await.unwrap();
+    assert_eq!(other.ids("u").await, [new]);
 }

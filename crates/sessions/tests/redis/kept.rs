@@ -133,6 +133,36 @@ pub(crate) async fn an_open_that_nobody_waits_for_leaves_nothing(place: Subject)
     }
 }
 
+/// What it had replaced, or crowded out, was still found by the others.
+pub(crate) async fn what_an_open_has_ended_that_nobody_waits_for_is_removed(place: Subject) {
+    let (node, other) = (place.node_with_limit(2).await, place.node_with_limit(2).await);
+    let crowded = node.open("u", "a").await;
+    let replaced = node.open("u", "b").await;
+    drop(node.sessions.open(NewSession { user: "u", resource: "b", info: &[] }));
+    eventually("what it replaced is gone", async || other.ids("u").await == [crowded]).await;
+    let kept = node.open("u", "c").await;
+    drop(node.sessions.open(NewSession { user: "u", resource: "d", info: &[] }));
+    eventually("what it crowded out is gone", async || other.ids("u").await == [kept]).await;
+    assert_eq!(node.told().await, [(crowded, Ended::Crowded), (replaced, Ended::Replaced)]);
+}
+
+/// Once the beginning was read there were only free places there, which were taken for the end.
+pub(crate) async fn a_long_mail_is_read_to_its_end(place: Subject) {
+    let node = place.node().await;
+    let id = node.open("u", "r").await;
+    let mut raw = raw(&place);
+    let mail = raw.key(&format!("mail:{}", node.here()));
+    let mut entries = redis::cmd("HSET");
+    entries.arg(&mail);
+    for opened_us in 0..10_000_u64 {
+        entries.arg([&opened_us.to_be_bytes()[..], &[0; 4]].concat()).arg("replaced");
+    }
+    raw.run(&entries);
+    node.nodes.heartbeat().await.unwrap();
+    assert!(!raw.has(&mail));
+    assert_eq!(node.ids("u").await, [id]);
+}
+
 pub(crate) async fn what_nobody_waits_for_is_done_all_the_same(place: Subject) {
     let (node, other) = place.two_nodes().await;
     let changed = node.open("u", "changed").await;

@@ -30,6 +30,10 @@ impl Raw {
         redis::cmd(command).arg(arguments).query(&mut self.connection).unwrap()
     }
 
+    pub(crate) fn run(&mut self, command: &redis::Cmd) {
+        command.exec(&mut self.connection).unwrap();
+    }
+
     pub(crate) fn has(&mut self, key: &str) -> bool {
         self.connection.exists(key).unwrap()
     }
@@ -47,6 +51,13 @@ impl Raw {
         let _: u64 = self.connection.del(keys).unwrap();
     }
 
+    /// Leaves Redis no room, until the answer is dropped.
+    pub(crate) fn without_room(mut self) -> WithoutRoom {
+        let (_, bytes_max): (String, u64) = self.ask("CONFIG", ("GET", "maxmemory"));
+        let _: String = self.ask("CONFIG", ("SET", "maxmemory", 1));
+        WithoutRoom { raw: self, bytes_max }
+    }
+
     /// Bytes that keys take, with all that is in them.
     pub(crate) fn bytes(&mut self, keys: &[String]) -> u64 {
         let mut ask = redis::pipe();
@@ -55,5 +66,17 @@ impl Raw {
         }
         let bytes: Vec<u64> = ask.query(&mut self.connection).unwrap();
         bytes.iter().sum()
+    }
+}
+
+/// While it lasts Redis has no room.
+pub(crate) struct WithoutRoom {
+    raw: Raw,
+    bytes_max: u64,
+}
+
+impl Drop for WithoutRoom {
+    fn drop(&mut self) {
+        let _: String = self.raw.ask("CONFIG", ("SET", "maxmemory", self.bytes_max));
     }
 }

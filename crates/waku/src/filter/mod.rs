@@ -141,6 +141,14 @@ enum Refusal {
     Full(String),
 }
 
+/// What a peer asks for: checked, and each criterion once.
+enum Wish {
+    Ping,
+    Subscribe(Vec<Interest>),
+    Unsubscribe(Vec<Interest>),
+    UnsubscribeAll,
+}
+
 /// Who asks, and when.
 #[derive(Clone, Copy)]
 struct Asker {
@@ -201,9 +209,11 @@ impl FilterService {
 }
 
 impl Drop for FilterService {
-    /// Ends the pushers and their sessions.
+    /// Ends the pushers and their sessions. Subscribers whose sessions are still being opened are refused.
     fn drop(&mut self) {
-        for subscriber in self.shared.subscriptions.read().iter() {
+        let mut subscriptions = self.shared.subscriptions.write();
+        subscriptions.close();
+        for subscriber in subscriptions.iter() {
             subscriber.seat.leave();
             self.shared.table.close(subscriber, Ended::Left);
         }
@@ -225,19 +235,25 @@ impl Service for FilterService {
     }
 
     async fn answer(&self, peer: PeerId, request: Bytes) -> Answer {
-        // Many empty topics take many times their bytes while they are decoded, but nothing waits here, so that no more
-        // than one request per worker is decoded at a time.
-        let Ok(request) = SubscribeRequest::decode(request) else {
+        let Ok(mut request) = SubscribeRequest::decode(request) else {
             return respond(NO_REQUEST_ID.to_owned(), 400, "the request can't be read".to_owned());
         };
-        let served = self.shared.serve(peer, &request).await;
+        let request_id = std::mem::take(&mut request.request_id);
+        let wish = self.shared.wish_of(&request);
+        // Many empty topics take many times their bytes while they are decoded. They are gone before anything waits, so that
+        // no more than one request per worker is decoded at a time.
+        drop(request);
+        let served = match wish {
+            Ok(wish) => self.shared.serve(peer, wish).await,
+            Err(refusal) => Err(refusal),
+        };
         let (status, text) = match served {
             Ok(()) => (200, "OK".to_owned()),
             Err(Refusal::Wrong(text)) => (400, text),
             Err(Refusal::NotFound) => (404, "there is no such subscription".to_owned()),
             Err(Refusal::Full(text)) => (503, text),
         };
-        respond(request.request_id, status, text)
+        respond(request_id, status, text)
     }
 
     fn answer_too_often(&self, request: Bytes) -> Answer {
@@ -253,18 +269,56 @@ fn respond(request_id: String, status: u32, text: String) -> Answer {
 }
 
 impl Shared {
-    async fn serve(self: &Arc<Self>, peer: PeerId, request: &SubscribeRequest) -> Result<(), Refusal> {
+    fn wish_of(&self, request: &SubscribeRequest) -> Result<Wish, Refusal> {
         let kind = SubscribeType::try_from(request.subscribe_type);
         let kind = kind.map_err(|_| Refusal::Wrong("the type of the request is not known".to_owned()))?;
+        Ok(match kind {
+            SubscribeType::Ping => Wish::Ping,
+            SubscribeType::UnsubscribeAll => Wish::UnsubscribeAll,
+            SubscribeType::Unsubscribe => Wish::Unsubscribe(self.criteria_of(request)?),
+            SubscribeType::Subscribe => {
+                let wanted = self.criteria_of(request)?;
+                // Of other topics nothing would ever come, and the client would not learn why.
+                let pubsub_topic = request.pubsub_topic.as_deref().unwrap_or_default();
+                check_pubsub_topic(pubsub_topic, &self.rules)
+                    .map_err(|invalid| Refusal::Wrong(invalid.to_string()))?;
+                Wish::Subscribe(wanted)
+            }
+        })
+    }
+
+    /// Checks what every request with topics must have, and returns its criteria.
+    fn criteria_of(&self, request: &SubscribeRequest) -> Result<Vec<Interest>, Refusal> {
+        let wrong = |text: &str| Err(Refusal::Wrong(text.to_owned()));
+        let Some(pubsub_topic) = request.pubsub_topic.as_deref().filter(|topic| !topic.is_empty()) else {
+            return wrong("a pubsub topic is needed");
+        };
+        let content_topics = &request.content_topics;
+        if content_topics.is_empty() {
+            return wrong("at least one content topic is needed");
+        }
+        let max = self.config.content_topics_per_request_max;
+        if content_topics.len() > max {
+            return wrong(&format!("no more than {max} content topics may be named at once"));
+        }
+        let fits = |topic: &String| (1..=CONTENT_TOPIC_BYTES_MAX).contains(&topic.len());
+        if !content_topics.iter().all(fits) {
+            return wrong(&format!("a content topic has 1 to {CONTENT_TOPIC_BYTES_MAX} bytes"));
+        }
+        Ok(criteria_of(pubsub_topic, content_topics))
+    }
+
+    async fn serve(self: &Arc<Self>, peer: PeerId, wish: Wish) -> Result<(), Refusal> {
         let was_there = self.opener.reaches(peer);
         let turn = self.turns.take(peer).await;
         let now = Instant::now();
         self.drop_expired(peer, now);
-        match kind {
-            SubscribeType::Ping => self.ping(peer, now),
-            SubscribeType::Subscribe => self.subscribe(turn, Asker { peer, was_there, now }, request).await,
-            SubscribeType::Unsubscribe => self.unsubscribe(peer, request, now).await,
-            SubscribeType::UnsubscribeAll => self.unsubscribe_all(peer),
+        self.drop_closed(peer);
+        match wish {
+            Wish::Ping => self.ping(peer, now),
+            Wish::Subscribe(wanted) => self.subscribe(turn, Asker { peer, was_there, now }, wanted).await,
+            Wish::Unsubscribe(unwanted) => self.unsubscribe(peer, &unwanted, now).await,
+            Wish::UnsubscribeAll => self.unsubscribe_all(peer),
         }
     }
 
@@ -279,13 +333,8 @@ impl Shared {
         self: &Arc<Self>,
         turn: Turn,
         asker: Asker,
-        request: &SubscribeRequest,
+        wanted: Vec<Interest>,
     ) -> Result<(), Refusal> {
-        let pubsub_topic = self.check_topics(request)?;
-        // Of other topics nothing would ever come, and the client would not learn why.
-        check_pubsub_topic(pubsub_topic, &self.rules)
-            .map_err(|invalid| Refusal::Wrong(invalid.to_string()))?;
-        let wanted = criteria_of(pubsub_topic, &request.content_topics);
         let known = self.subscriptions.write().add(asker.peer, &wanted, asker.now)?;
         if let Some(subscriber) = known {
             subscriber.peer_came();
@@ -321,6 +370,11 @@ impl Shared {
         if let Some(replaced) = replaced {
             self.dismiss(&replaced, Removed::Replaced);
         }
+        // It may have been ended by others before it had its seat.
+        if let Some(why) = subscriber.seat.ended() {
+            self.give_up(&subscriber, Removed::Closed);
+            return Err(Refusal::Full(why.text().to_owned()));
+        }
         // The news that it went away meanwhile found no subscriber.
         if was_there && !self.opener.reaches(peer) {
             self.metrics.pushed(Pushed::Away, subscriber.peer_left());
@@ -330,15 +384,8 @@ impl Shared {
         Ok(())
     }
 
-    async fn unsubscribe(
-        &self,
-        peer: PeerId,
-        request: &SubscribeRequest,
-        now: Instant,
-    ) -> Result<(), Refusal> {
-        let pubsub_topic = self.check_topics(request)?;
-        let unwanted = criteria_of(pubsub_topic, &request.content_topics);
-        let cut = self.subscriptions.write().cut(peer, &unwanted, now);
+    async fn unsubscribe(&self, peer: PeerId, unwanted: &[Interest], now: Instant) -> Result<(), Refusal> {
+        let cut = self.subscriptions.write().cut(peer, unwanted, now);
         let (subscriber, is_over) = cut.ok_or(Refusal::NotFound)?;
         self.show();
         if is_over {
@@ -355,27 +402,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Checks what every request with topics must have, and returns its pubsub topic.
-    fn check_topics<'a>(&self, request: &'a SubscribeRequest) -> Result<&'a str, Refusal> {
-        let wrong = |text: &str| Err(Refusal::Wrong(text.to_owned()));
-        let Some(pubsub_topic) = request.pubsub_topic.as_deref().filter(|topic| !topic.is_empty()) else {
-            return wrong("a pubsub topic is needed");
-        };
-        let content_topics = &request.content_topics;
-        if content_topics.is_empty() {
-            return wrong("at least one content topic is needed");
-        }
-        let max = self.config.content_topics_per_request_max;
-        if content_topics.len() > max {
-            return wrong(&format!("no more than {max} content topics may be named at once"));
-        }
-        let fits = |topic: &String| (1..=CONTENT_TOPIC_BYTES_MAX).contains(&topic.len());
-        if !content_topics.iter().all(fits) {
-            return wrong(&format!("a content topic has 1 to {CONTENT_TOPIC_BYTES_MAX} bytes"));
-        }
-        Ok(pubsub_topic)
-    }
-
     /// Removes subscriptions that have expired, one by one: to take all topics of many subscribers out of the hub takes long.
     async fn sweep(&self, now: Instant) {
         let expired = self.subscriptions.read().expired(now);
@@ -390,6 +416,16 @@ impl Shared {
         let expired = self.subscriptions.write().expire(peer, now);
         if let Some(subscriber) = expired {
             self.dismiss(&subscriber, Removed::Expired);
+        }
+    }
+
+    /// The pusher may be late, too: a subscriber whose session was ended by others is none any more, and is not told that all
+    /// is well.
+    fn drop_closed(&self, peer: PeerId) {
+        if let Some(subscriber) = self.subscriber(peer)
+            && subscriber.seat.ended().is_some()
+        {
+            self.give_up(&subscriber, Removed::Closed);
         }
     }
 

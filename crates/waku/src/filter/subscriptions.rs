@@ -49,6 +49,8 @@ pub(super) enum Full {
     SubscriberBytes(usize),
     #[error("the topics of all subscribers take too much memory: try another node")]
     Bytes,
+    #[error("the server stops: try another node")]
+    Stopping,
 }
 
 impl From<HubFull> for Full {
@@ -68,6 +70,8 @@ pub(super) struct Subscriptions {
     rows: HashMap<PeerId, Row>,
     criteria: usize,
     bytes: usize,
+    /// Nobody enters any more.
+    is_closed: bool,
     config: FilterConfig,
     hub: Hub,
     losses: Arc<Losses>,
@@ -97,7 +101,7 @@ pub(super) fn criteria_of(pubsub_topic: &str, content_topics: &[String]) -> Vec<
 
 impl Subscriptions {
     pub(super) fn new(config: FilterConfig, hub: Hub, losses: Arc<Losses>) -> Self {
-        Self { rows: HashMap::new(), criteria: 0, bytes: 0, config, hub, losses }
+        Self { rows: HashMap::new(), criteria: 0, bytes: 0, is_closed: false, config, hub, losses }
     }
 
     pub(super) fn subscribers(&self) -> usize {
@@ -114,6 +118,11 @@ impl Subscriptions {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Subscriber>> {
         self.rows.values().map(|row| &row.subscriber)
+    }
+
+    /// Lets nobody in from now on: whoever takes leave of those who are there takes leave of all.
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
     }
 
     fn ttl(&self) -> Duration {
@@ -146,6 +155,9 @@ impl Subscriptions {
 
     /// Whether a peer could subscribe to this that has not subscribed to anything.
     pub(super) fn check_newcomer(&self, wanted: &[Interest]) -> Result<(), Full> {
+        if self.is_closed {
+            return Err(Full::Stopping);
+        }
         self.check_limits(0, 0, wanted)?;
         let is_full = self.rows.len() >= self.config.subscribers_max;
         if is_full && self.longest_away().is_none() {

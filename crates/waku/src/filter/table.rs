@@ -21,7 +21,8 @@ use tracing::debug;
 
 use super::{subscriber::Subscriber, way::Opener};
 
-/// How long the table may take: as much as it gives the database behind it, and a second.
+/// How long the table may take: twice as long as it gives the database behind it unless it was set otherwise, so that the table
+/// itself has given up by then, and knows what became of it.
 const TABLE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Sessions that are being opened at once. When so many don't end, the table hangs, and further ones are not tried.
 const OPENING_MAX: usize = 256;

@@ -1,8 +1,12 @@
 //! Store queries that another node is to answer: those with a `peerAddr`.
 
-use std::time::Duration;
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use axum::{http::StatusCode, response::Response};
+use axum::{
+    extract::FromRequestParts,
+    http::{StatusCode, request::Parts},
+    response::Response,
+};
 use bytes::Bytes;
 use libp2p::{Multiaddr, PeerId};
 use restante_archive::{Direction, Query, Topics};
@@ -40,11 +44,25 @@ impl PeerAddress {
     }
 }
 
+/// Whether the node may dial for a request: for who may have it connect to peers by `/admin/v1/peers` as well.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MayDial(bool);
+
+impl FromRequestParts<Arc<App>> for MayDial {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(head: &mut Parts, app: &Arc<App>) -> Result<Self, Infallible> {
+        let is_let_pass = app.rest.access.lets_pass(&head.method, &head.uri, &head.headers);
+        Ok(Self(app.has_admin() && is_let_pass))
+    }
+}
+
 /// Has another node answer a query.
 pub(crate) async fn answer(
     app: &App,
     to: &PeerAddress,
     asked: &StoreQuery,
+    may_dial: MayDial,
     deadline: Instant,
 ) -> Result<Response, Refusal> {
     let request = request_of(asked)?;
@@ -54,7 +72,7 @@ pub(crate) async fn answer(
     let room = app.room.take(longest, deadline).await?;
     let _turn = app.take_turn()?;
     let deadline = deadline.min(Instant::now() + PEER_TIMEOUT);
-    let answered = timeout_at(deadline, ask(app, to, &request)).await;
+    let answered = timeout_at(deadline, ask(app, to, &request, may_dial)).await;
     let answer = answered.map_err(|_| too_late())??;
     let include_data = asked.include_data;
     let size = json::remote_size(&answer);
@@ -67,12 +85,13 @@ async fn ask(
     app: &App,
     to: &PeerAddress,
     request: &StoreQueryRequest,
+    may_dial: MayDial,
 ) -> Result<StoreQueryResponse, Refusal> {
     let Some(node) = &app.rest.waku.node else {
         let text = "peerAddr: this server has no node that could ask another";
         return Err(Refusal::new(StatusCode::PRECONDITION_FAILED, text));
     };
-    reach(app, node, to).await?;
+    reach(node, to, may_dial).await?;
     let client = StoreClient::new(node.clone()).with_max_message_bytes(app.rules().max_message_bytes);
     client.query(to.peer, request).await.map_err(|error| refusal_of(&error))
 }
@@ -80,14 +99,14 @@ async fn ask(
 /// Sees to it that the peer is connected.
 ///
 /// nwaku dials whatever address it is told. Whoever may query would then have this server knock at any door of its network, so
-/// without [`RestConfig::admin`](super::RestConfig::admin) only peers that are connected are asked, wherever they are.
-async fn reach(app: &App, node: &Node, to: &PeerAddress) -> Result<(), Refusal> {
+/// for others than operators only peers that are connected are asked, wherever they are.
+async fn reach(node: &Node, to: &PeerAddress, may_dial: MayDial) -> Result<(), Refusal> {
     if node.is_connected(to.peer) {
         return Ok(());
     }
-    if !app.rest.config.admin {
-        let text = "peerAddr: this server is not connected to this peer, and dials at the wish of REST clients only \
-                    when rest.admin is on";
+    if !may_dial.0 {
+        let text = "peerAddr: this server is not connected to this peer, and dials for operators alone: with rest.admin \
+                    or, where there is a token, for who shows it";
         return Err(Refusal::new(StatusCode::FORBIDDEN, text));
     }
     let unreached = |_| Refusal::new(StatusCode::GATEWAY_TIMEOUT, "peerAddr: can't connect to this peer");

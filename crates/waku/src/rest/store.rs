@@ -15,7 +15,12 @@ use restante_core::{Bloom, Cursor, ErrorKind, MessageHash, Timestamp};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use tokio::time::{Instant, timeout_at};
 
-use super::{App, body, json, remote, remote::PeerAddress, reply, reply::Refusal};
+use super::{
+    App, body, json, remote,
+    remote::{MayDial, PeerAddress},
+    reply,
+    reply::Refusal,
+};
 use crate::{
     large,
     store::{PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX},
@@ -47,13 +52,21 @@ const SHORT_QUERY_BYTES: usize = 64 << 10;
 pub(crate) const CONTENT_TOPICS_MAX: usize = 100_000;
 
 /// `GET /store/v3/messages`
-pub(crate) async fn get(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response, Refusal> {
+pub(crate) async fn get(
+    State(app): State<Arc<App>>,
+    may_dial: MayDial,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Refusal> {
     let asked = StoreQuery::from_query_string(query.as_deref().unwrap_or_default())?;
-    answer(&app, asked, app.deadline()).await
+    answer(&app, asked, may_dial, app.deadline()).await
 }
 
 /// `POST /store/v3/messages`
-pub(crate) async fn post(State(app): State<Arc<App>>, request: Request<Body>) -> Result<Response, Refusal> {
+pub(crate) async fn post(
+    State(app): State<Arc<App>>,
+    may_dial: MayDial,
+    request: Request<Body>,
+) -> Result<Response, Refusal> {
     let deadline = app.deadline();
     let body = request.into_body();
     // Held until the answer is there, because a parsed query takes several times its body's memory.
@@ -64,7 +77,7 @@ pub(crate) async fn post(State(app): State<Arc<App>>, request: Request<Body>) ->
     };
     let json = body::read(body, QUERY_BYTES_MAX, deadline).await?;
     let asked = read_json(json).await?;
-    answer(&app, asked, deadline).await
+    answer(&app, asked, may_dial, deadline).await
 }
 
 /// Reads a query; a long one on the blocking pool, because reading it would hold up a worker.
@@ -76,10 +89,15 @@ async fn read_json(json: Bytes) -> Result<StoreQuery, Refusal> {
     read.map_err(|_| Refusal::of_kind(ErrorKind::Internal))?
 }
 
-async fn answer(app: &App, asked: StoreQuery, deadline: Instant) -> Result<Response, Refusal> {
+async fn answer(
+    app: &App,
+    asked: StoreQuery,
+    may_dial: MayDial,
+    deadline: Instant,
+) -> Result<Response, Refusal> {
     let own_id = app.rest.waku.peer_id();
     if let Some(peer) = asked.peer.as_ref().filter(|peer| Some(peer.peer) != own_id) {
-        return remote::answer(app, peer, &asked, deadline).await;
+        return remote::answer(app, peer, &asked, may_dial, deadline).await;
     }
     let message_bytes_max = if asked.include_data { app.rules().max_message_bytes } else { 0 };
     let longest = json::longest_page(asked.query.limit, message_bytes_max);

@@ -3,12 +3,15 @@
 //! A browser is on this machine, too, and whatever page it shows can have it send requests here. So a request without a token
 //! must name this machine as its host, which a page whose own name was made to lead here (DNS rebinding) does not; and one
 //! that changes something must not come from a page of somebody else's.
+//!
+//! A proxy on this machine is on this machine, too, whoever asks it. So a request that says it came by one is refused without a
+//! token; but many do not say it, so that behind a proxy there must be a token.
 
 use std::{fmt, hint::black_box, net::SocketAddr, sync::Arc};
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header, uri::Authority},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, uri::Authority},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -99,6 +102,10 @@ impl Access {
     }
 
     /// Whether a request may pass.
+    pub(crate) fn lets_pass(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
+        self.check(method, uri, headers).is_ok()
+    }
+
     fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Denied> {
         if let Some(token) = &self.token {
             return match bearer(headers) {
@@ -109,6 +116,9 @@ impl Access {
         }
         if self.is_loopback && !names_loopback(uri, headers) {
             return Err(Denied::Host);
+        }
+        if self.is_loopback && comes_by_proxy(headers) {
+            return Err(Denied::Proxy);
         }
         if !method.is_safe() && !comes_from_here(headers) {
             return Err(Denied::Origin);
@@ -123,6 +133,7 @@ enum Denied {
     NoToken,
     WrongToken,
     Host,
+    Proxy,
     Origin,
 }
 
@@ -136,6 +147,10 @@ impl IntoResponse for Denied {
             Self::Host => (
                 StatusCode::FORBIDDEN,
                 "without a token this is for this machine alone: ask localhost, 127.0.0.1 or [::1], or set rest.token_file",
+            ),
+            Self::Proxy => (
+                StatusCode::FORBIDDEN,
+                "without a token this is for this machine alone, and a proxy may hand on what comes from others: set rest.token_file",
             ),
             Self::Origin => (StatusCode::FORBIDDEN, "pages of others may not change anything here"),
         };
@@ -167,8 +182,20 @@ fn names_loopback(uri: &Uri, headers: &HeaderMap) -> bool {
         && uri.authority().is_none_or(is_loopback)
 }
 
+/// Headers by which proxies say for whom they ask, beside those that begin with [`FORWARDED_AS`] (RFC 7239, RFC 9110 §7.6.3, and
+/// what proxies had before them).
+const OF_PROXIES: [HeaderName; 3] = [header::FORWARDED, header::VIA, HeaderName::from_static("x-real-ip")];
+const FORWARDED_AS: &str = "x-forwarded-";
+
+/// Whether a request says that a proxy has handed it on. Many proxies do not say so unless they are told to, and ask in the
+/// name of loopback: only a token keeps out who comes by those.
+fn comes_by_proxy(headers: &HeaderMap) -> bool {
+    headers.keys().any(|name| OF_PROXIES.contains(name) || name.as_str().starts_with(FORWARDED_AS))
+}
+
 /// Whether a request comes from a page of this server, or from no page. Browsers name the page with every request that may
-/// change something (Fetch standard, "append a request `Origin` header").
+/// change something (Fetch standard, "append a request `Origin` header"). A page whose own name was made to lead here (DNS
+/// rebinding) is one of this server by that: what must be kept from it looks at the host's name, too.
 pub(crate) fn comes_from_here(headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(header::ORIGIN) else { return true };
     let origin = origin.to_str().unwrap_or_default();
@@ -266,6 +293,26 @@ mod tests {
         assert_eq!(check(&local(), Method::GET, &two), Err(Denied::Host));
         let absolute = Uri::from_static("http://evil.example/admin/v1/peers");
         assert_eq!(local().check(&Method::GET, &absolute, &HeaderMap::new()), Err(Denied::Host));
+    }
+
+    #[test]
+    fn without_a_token_what_a_proxy_hands_on_is_refused() {
+        let of_proxies = [
+            ("forwarded", "for=192.0.2.1"),
+            ("x-forwarded-for", "192.0.2.1"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-host", "localhost"),
+            ("x-real-ip", "192.0.2.1"),
+            ("via", "1.1 proxy"),
+        ];
+        for header in of_proxies {
+            let headers = [("host", "127.0.0.1:8645"), header];
+            assert_eq!(check(&local(), Method::GET, &headers), Err(Denied::Proxy), "{header:?}");
+            let token = format!("Bearer {SECRET}");
+            let headers = [header, ("authorization", &*token)];
+            assert_eq!(check(&with_token(), Method::GET, &headers), Ok(()), "{header:?}");
+            assert_eq!(check(&Access::default(), Method::GET, &[header]), Ok(()), "it is open to all");
+        }
     }
 
     #[test]

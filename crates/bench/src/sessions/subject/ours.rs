@@ -1,11 +1,6 @@
 //! restante's own table, through the public trait and as an object, as every door sees it.
 
-use std::{
-    future::Future,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, Waker},
-};
+use std::sync::Arc;
 
 use restante_sessions::{
     Answer, Config, Ended, EngineUrl, Found, InfoChange, InfoKey, InfoValue, NewSession, Opened, Owner,
@@ -38,11 +33,8 @@ impl Ours {
 }
 
 /// What an answer says at once, without a runtime; nothing when it only comes later.
-pub(in super::super) fn now<T: Unpin>(mut answer: Answer<'_, T>) -> Option<T> {
-    match Pin::new(&mut answer).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => Some(answer),
-        Poll::Pending => None,
-    }
+pub(in super::super) fn now<T>(answer: Answer<'_, T>) -> Option<T> {
+    answer.now().ok()
 }
 
 fn count(found: Answer<'_, Result<Found, restante_sessions::Error>>) -> u64 {

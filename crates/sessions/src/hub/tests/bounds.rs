@@ -92,7 +92,92 @@ fn batches_are_bounded_and_in_order() {
     assert_eq!(large.len(), 2, "bytes end a batch");
 }
 
-/// Any number of slow sessions leave room for one who keeps up.
+/// However many sessions are slow, what waits for them leaves room for one who keeps up. One after the other they took all of it
+/// once: each took its part of what was left, and in the end the one event that an empty queue takes whatever is left.
+#[test]
+fn slow_queues_that_fill_one_after_another_leave_room_for_who_keeps_up() {
+    let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: 1 << 20, ..HubConfig::default() });
+    let wide = SeatConfig { events_max: 10_000, ..config(Overflow::Drop) };
+    let mut slow = Vec::new();
+    for number in 0..120 {
+        let seat = hub.join(id(number), wide).unwrap();
+        let topic = number.to_string();
+        seat.want(&[exact(&topic)]).unwrap();
+        for event in 0..200 {
+            hub.publish(&event_of("c", &topic, number * 200 + event, 1_000));
+        }
+        assert!(seat.waiting() > 0, "an empty queue takes one");
+        slow.push(seat);
+    }
+    assert!(metrics.queued_bytes.get() > (1 << 20) * 3 / 4, "they have taken all they may");
+    let quick = seat_wanting(&hub, 999, Overflow::End, &["quick"]);
+    for number in 100_000..100_100 {
+        assert_eq!(hub.publish(&event_of("c", "quick", number, 10_000)), 1);
+        assert_eq!(read(&quick), [number]);
+    }
+    drop((slow, quick));
+    assert_eq!(metrics.queued_bytes.get(), 0);
+}
+
+/// The room is not without end: those who stop reading with one event of their own each use it up. Then others are refused, and
+/// whoever must not miss an event is not told that it was slow.
+#[test]
+fn who_finds_no_room_is_not_called_slow() {
+    let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: 1 << 20, ..HubConfig::default() });
+    let stopped: Vec<Seat> =
+        (0..200).map(|number| seat_wanting(&hub, number, Overflow::Drop, &[&number.to_string()])).collect();
+    for number in 0..200 {
+        hub.publish(&event_of("c", &number.to_string(), number, 10_000));
+    }
+    let empty = seat_wanting(&hub, 998, Overflow::End, &["t"]);
+    let reading = seat_wanting(&hub, 999, Overflow::End, &["u"]);
+    hub.publish(&event_of("c", "u", 1_000, 10));
+    hub.publish(&event_of("c", "u", 1_001, 10));
+    assert_eq!(end_of(&reading), Ended::Full, "its queue is not what is full");
+    assert_eq!(hub.publish(&event_of("c", "t", 1_002, 10_000)), 0);
+    assert_eq!(end_of(&empty), Ended::Full);
+    assert_eq!((metrics.count_of_ended(Ended::Full), metrics.count_of_ended(Ended::Slow)), (2, 0));
+    drop(stopped);
+    let back = seat_wanting(&hub, 1_000, Overflow::End, &["t"]);
+    assert_eq!((hub.publish(&event_of("c", "t", 1_003, 10_000)), read(&back)), (1, vec![1_003]));
+}
+
+/// What came when nobody was there was taken for handed out, and was lost to those who had it published again.
+#[test]
+fn what_nobody_was_given_is_handed_out_when_it_comes_again() {
+    let (hub, metrics) = hub();
+    let told = Arc::new(Told::default());
+    hub.connect(told.clone());
+    assert_eq!(hub.publish(&event(1)), 0, "nobody is there");
+    let seat = seat_wanting(&hub, 1, Overflow::Drop, &["t"]);
+    assert_eq!([hub.publish(&event(1)), hub.publish(&event(1))], [1, 0]);
+    seat.pause();
+    assert_eq!(hub.publish(&event(2)), 0, "its client is away");
+    seat.resume();
+    hub.heard(event(2).to_kept());
+    hub.heard(event(2).to_kept());
+    assert_eq!(read(&seat), [2], "what waited was dropped with the pause");
+    hub.heard(event(3).to_kept());
+    assert_eq!((hub.publish(&event(3)), read(&seat)), (0, vec![3]));
+    assert_eq!(*told.0.lock(), [1, 2], "others are told once");
+    let counts = [Source::Here, Source::Elsewhere, Source::Again].map(|source| metrics.count_of(source));
+    assert_eq!(counts, [2, 1, 5]);
+}
+
+#[test]
+fn what_found_no_room_is_handed_out_when_it_comes_again() {
+    let (hub, _) = hub();
+    let small = SeatConfig { events_max: 1, ..config(Overflow::Drop) };
+    let seat = hub.join(id(1), small).unwrap();
+    seat.want(&[exact("t")]).unwrap();
+    assert_eq!([hub.publish(&event(1)), hub.publish(&event(2)), hub.publish(&event(2))], [1, 0, 0]);
+    assert_eq!(read(&seat), [1]);
+    assert_eq!((hub.publish(&event(2)), read(&seat)), (1, vec![2]));
+    let other = seat_wanting(&hub, 2, Overflow::Drop, &["t"]);
+    assert_eq!((hub.publish(&event(2)), other.waiting()), (0, 0), "somebody has it");
+}
+
+/// Many sessions that are slow at the same time don't take more than there is.
 #[test]
 fn slow_queues_never_take_all_the_room() {
     let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: 1 << 20, ..HubConfig::default() });
@@ -123,7 +208,7 @@ fn an_event_takes_its_room_once_however_many_want_it() {
     assert_eq!(hub.publish(&event_of("c", "t", 1, 5_000)), 100);
     assert_eq!(metrics.queued_bytes.get(), size as i64);
     assert_eq!(hub.publish(&event_of("c", "u", 2, 5_000)), 0, "there is no room for a second");
-    assert_eq!(end_of(&ending), Ended::Slow, "and who has no holes ends");
+    assert_eq!(end_of(&ending), Ended::Full, "and who has no holes ends");
     assert!(seats.iter().all(|seat| read(seat) == [1]));
     assert_eq!(metrics.queued_bytes.get(), 0);
 }
@@ -278,6 +363,7 @@ fn what_is_counted_is_shown_from_the_start() {
         "restante_sessions_hub_dropped_total{reason=\"full\"} 0",
         "restante_sessions_hub_dropped_total{reason=\"room\"} 0",
         "restante_sessions_hub_ended_total{reason=\"slow\"} 0",
+        "restante_sessions_hub_ended_total{reason=\"full\"} 0",
         "restante_sessions_hub_ended_total{reason=\"operator\"} 0",
     ] {
         assert!(text.lines().any(|shown| shown == line), "{line} is not in {text}");

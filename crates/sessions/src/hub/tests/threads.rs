@@ -1,5 +1,8 @@
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     thread,
 };
 
@@ -99,6 +102,28 @@ fn nothing_is_lost_while_others_publish_join_and_leave() {
     drop(staying);
     assert!(hub.shared.index.read().is_empty());
     assert_eq!((metrics.seats.get(), metrics.interests.get(), metrics.queued_bytes.get()), (0, 0, 0));
+}
+
+/// An event that finds nobody is not in the way of the same event from somebody else who has seen to it that it is wanted.
+#[test]
+fn of_two_who_publish_the_same_one_reaches_who_has_come_meanwhile() {
+    let (hub, _) = hub();
+    let away = seat_wanting(&hub, u64::MAX, Overflow::Drop, &["t"]);
+    away.pause();
+    for number in 0..1_000 {
+        let seat = hub.join(id(number), wide()).unwrap();
+        let start = Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                start.wait();
+                hub.publish(&event(number));
+            });
+            start.wait();
+            seat.want(&[exact("t")]).unwrap();
+            hub.publish(&event(number));
+        });
+        assert_eq!(read(&seat), [number], "once, by whomever");
+    }
 }
 
 /// Readers that sleep are woken for every event, by whomever it comes.

@@ -23,8 +23,12 @@ end
 local function list(user, resource, row)
   local id = id_of(row)
   local packed = string.char(math.floor(#user / 256), #user % 256) .. user .. resource
+  local node = node_of(id)
+  local index = index_key(node)
   redis.call('HSET', user_key(user), resource, row)
-  redis.call('HSET', index_key(node_of(id)), field_of(id), packed)
+  redis.call('HSET', index, field_of(id), packed)
+  -- A node that has lost its lease was swept and forgotten. Should it die now, this must be swept as well.
+  if redis.call('HLEN', index) == 1 then redis.call('HSETNX', prefix .. 'nodes', node, '') end
 end
 
 -- Puts a row where there was none, or in the place of a session that another node has lost by it.
@@ -35,7 +39,8 @@ local function replace(user, resource, row, here, old)
     local id = id_of(old)
     local node = node_of(id)
     unlist(id)
-    if node ~= here and lives(node) then tell(node, id, 'replaced') end
+    -- One without a lease may come back, and write down what it was not told of.
+    if node ~= here then tell(node, id, 'replaced') end
   end
   list(user, resource, row)
 end

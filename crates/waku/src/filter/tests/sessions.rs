@@ -1,6 +1,6 @@
 //! Subscribers as sessions, also when the table of sessions is slow or fails.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures_util::{StreamExt, stream::BoxStream};
 use restante_core::ErrorKind;
@@ -17,10 +17,18 @@ struct Gate {
     /// Calls that go through.
     permits: Semaphore,
     is_broken: bool,
+    /// An operator closes what is opened, before anybody knows its id.
+    ends_at_once: AtomicBool,
     opened: AtomicUsize,
 }
 
 impl Gate {
+    fn before(table: Arc<dyn Sessions>, permits: usize, is_broken: bool) -> Arc<Self> {
+        let permits = Semaphore::new(permits);
+        let (ends_at_once, opened) = (AtomicBool::new(false), AtomicUsize::new(0));
+        Arc::new(Self { table, permits, is_broken, ends_at_once, opened })
+    }
+
     fn opened(&self) -> usize {
         self.opened.load(Ordering::SeqCst)
     }
@@ -37,6 +45,9 @@ impl Sessions for Gate {
         Later::later(async move {
             self.pass().await?;
             let opened = self.table.open(new).await;
+            if let (Ok(id), true) = (&opened, self.ends_at_once.load(Ordering::SeqCst)) {
+                assert!(self.table.close(*id, Ended::Operator).await.unwrap());
+            }
             self.opened.fetch_add(1, Ordering::SeqCst);
             opened
         })
@@ -87,8 +98,7 @@ impl Sessions for Gate {
 /// A stage whose table lets so many opens through.
 fn gated(permits: usize, is_broken: bool) -> (Arc<Stage>, Arc<Gate>) {
     let mut live = live(HubConfig::default());
-    let (table, permits) = (live.sessions.clone(), Semaphore::new(permits));
-    let gate = Arc::new(Gate { table, permits, is_broken, opened: AtomicUsize::new(0) });
+    let gate = Gate::before(live.sessions.clone(), permits, is_broken);
     live.sessions = gate.clone();
     (Arc::new(Stage::over(FilterConfig::default(), Rules::default(), live)), gate)
 }
@@ -155,6 +165,60 @@ async fn a_session_that_an_operator_closes_is_a_subscription_no_more() {
     stage.hear(2);
     stage.settled(1).await;
     assert_eq!((numbers(&client), stage.sessions().await), (vec![2], 1));
+}
+
+/// It was answered that all was well until its pusher came by.
+#[tokio::test(start_paused = true)]
+async fn who_asks_right_after_its_session_was_closed_is_no_subscriber_any_more() {
+    let stage = Stage::new(FilterConfig::default());
+    let (peer, client) = stage.subscribed(Manner::ReadsOn).await;
+    let close = async || {
+        let id = stage.session_of(peer).await.first().unwrap().id;
+        assert!(stage.live.sessions.close(id, Ended::Operator).await.unwrap());
+    };
+    close().await;
+    assert_eq!(stage.ping(peer).await, 404);
+    assert_eq!(stage.subscribe(peer, PUBSUB, &[CHAT]).await, 200);
+    close().await;
+    assert_eq!(stage.ask_of(SubscribeType::Unsubscribe, peer, PUBSUB, &[CHAT]).await, 404);
+    assert_eq!(stage.subscribe(peer, PUBSUB, &[CHAT]).await, 200);
+    close().await;
+    assert_eq!(stage.subscribe(peer, PUBSUB, &["/a/1/x/proto"]).await, 200, "it begins anew");
+    assert_eq!((stage.topics_of(peer).await, stage.metrics.removed_for(Removed::Closed)), (Some(1), 3));
+    stage.hear(1);
+    stage.hear_of("/a/1/x/proto", 2);
+    stage.settled(1).await;
+    assert_eq!((numbers(&client), stage.metrics.subscribers.get()), (vec![2], 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_was_closed_before_it_had_its_seat_is_not_told_that_it_has_subscribed() {
+    let (stage, gate) = gated(9, false);
+    gate.ends_at_once.store(true, Ordering::SeqCst);
+    let (peer, client) = stage.client(Manner::ReadsOn);
+    assert_eq!(stage.subscribe(peer, PUBSUB, &[CHAT]).await, 503);
+    assert_eq!((stage.metrics.subscribers.get(), stage.metrics.removed_for(Removed::Closed)), (0, 1));
+    assert!(!stage.live.hub.is_wanted(PUBSUB, CHAT));
+    gate.ends_at_once.store(false, Ordering::SeqCst);
+    assert_eq!(stage.subscribe(peer, PUBSUB, &[CHAT]).await, 200, "it may come back");
+    stage.hear(1);
+    stage.settled(1).await;
+    assert_eq!((numbers(&client), stage.sessions().await), (vec![1], 1));
+}
+
+/// Its session stayed in the table, with nobody to close it.
+#[tokio::test(start_paused = true)]
+async fn who_subscribes_while_the_filter_ends_leaves_no_session_behind() {
+    let (stage, gate) = gated(0, false);
+    let (peer, _) = stage.client(Manner::ReadsOn);
+    assert!(stage.subscribe(peer, PUBSUB, &[CHAT]).now_or_never().is_none());
+    sleep(Duration::from_millis(10)).await;
+    let Stage { filter, live, metrics, .. } = Arc::into_inner(stage).unwrap();
+    drop(filter);
+    gate.permits.add_permits(1);
+    until(|| gate.opened() == 1).await;
+    until_async(async || live.sessions.counts().await.unwrap().sessions == 0).await;
+    assert_eq!((metrics.subscribers.get(), live.hub.is_wanted(PUBSUB, CHAT)), (0, false));
 }
 
 #[tokio::test(start_paused = true)]
@@ -259,8 +323,7 @@ async fn a_request_that_is_given_up_leaves_no_session_without_a_subscriber() {
 #[tokio::test(start_paused = true)]
 async fn there_may_be_no_room_any_more_when_a_session_is_opened() {
     let mut live = live(HubConfig::default());
-    let (table, permits) = (live.sessions.clone(), Semaphore::new(0));
-    let gate = Arc::new(Gate { table, permits, is_broken: false, opened: AtomicUsize::new(0) });
+    let gate = Gate::before(live.sessions.clone(), 0, false);
     live.sessions = gate.clone();
     let config = FilterConfig { subscribers_max: 1, ..FilterConfig::default() };
     let stage = Stage::over(config, Rules::default(), live);

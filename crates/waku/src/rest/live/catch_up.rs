@@ -12,7 +12,7 @@ use restante_sessions::{
 use tokio::{
     sync::mpsc,
     task::yield_now,
-    time::{Instant, sleep, sleep_until, timeout, timeout_at},
+    time::{Instant, error::Elapsed, sleep, sleep_until, timeout, timeout_at},
 };
 use tracing::warn;
 
@@ -28,6 +28,8 @@ use crate::rest::{App, json, reply::Refusal};
 const STEPS_WAITING: usize = 1;
 /// How often to look whether the spool has been emptied.
 const SPOOL_PAUSE: Duration = Duration::from_millis(50);
+/// How long what must be given at once is kept, while the walk waits for something to be archived.
+const LATE_PAUSE: Duration = Duration::from_millis(50);
 
 /// How large the pieces of a walk are.
 #[derive(Clone, Copy, Debug)]
@@ -57,8 +59,11 @@ pub(super) struct CatchUp {
     hand_over: HandOver,
     marks: Marks,
     page_rows: usize,
-    joined: Instant,
+    /// Whether other nodes may archive what was told.
     has_others: bool,
+    /// When something was told last that others may have to archive yet, and that nothing but the walk gives: before the stream
+    /// had joined, or when there was no room for it.
+    told_until: Instant,
     page_timeout: Duration,
 }
 
@@ -94,7 +99,7 @@ impl CatchUp {
         marks: Marks,
         times: Times,
     ) -> Self {
-        let joined = Instant::now();
+        let told_until = Instant::now();
         let config = &app.rest.config;
         let bounds = Bounds {
             events_max: config.live_queue_messages,
@@ -102,16 +107,15 @@ impl CatchUp {
             held_max: app.live.pages.held_max,
         };
         let page_timeout = Duration::from_millis(config.request_timeout_ms);
-        let nodes = app.rest.waku.live.nodes.nodes().await;
         Self {
             hand_over: HandOver::new(behind, marks.now(), times, bounds),
-            has_others: nodes.is_ok_and(|nodes| nodes.len() > 1),
+            has_others: has_others(&app).await,
             page_rows: app.live.pages.rows_first,
             app,
             member,
             wants,
             marks,
-            joined,
+            told_until,
             page_timeout,
         }
     }
@@ -156,6 +160,7 @@ impl CatchUp {
 
     /// Walks to the end, and until there is room to say so: while that is waited for something may be dropped, too.
     async fn walk<'s>(&mut self, sender: &'s mpsc::Sender<Step>) -> Result<mpsc::Permit<'s, Step>, Stop> {
+        self.wait_for_others(sender).await?;
         loop {
             let Found { items, is_end } = self.look().await?;
             if !items.is_empty() {
@@ -168,11 +173,11 @@ impl CatchUp {
                 continue;
             }
             let room = self.room(sender).await?;
-            if self.hand_over.end().is_none() && !self.has_others {
+            if self.hand_over.end().is_none() {
                 return Ok(room);
             }
             drop(room);
-            self.settle_all().await?;
+            self.settle_all(sender).await?;
         }
     }
 
@@ -186,6 +191,11 @@ impl CatchUp {
     /// client.
     async fn look(&mut self) -> Result<Found, Stop> {
         let app = self.app.clone();
+        let mut chunk = Chunk::new(app.live.pages.chunk_bytes);
+        self.take_late(&mut chunk);
+        if chunk.is_full() {
+            return Ok(Found { items: chunk.items, is_end: false });
+        }
         self.meanwhile(yield_now()).await?; // an engine may answer at once, again and again
         let turn = self.meanwhile(app.live.walks.acquire()).await?;
         let query = self.wants.query(self.hand_over.position(), self.hand_over.end(), self.page_rows);
@@ -201,27 +211,22 @@ impl CatchUp {
                 return Err(Stop::Unavailable);
             }
         };
-        let found = self.read(&page);
+        let found = self.read(&page, chunk);
         drop((page, turn));
         Ok(found)
     }
 
-    fn read(&mut self, page: &Page) -> Found {
-        let mut chunk = Chunk::default();
-        let pages = self.app.live.pages;
-        self.take_late(&mut chunk);
+    fn read(&mut self, page: &Page, mut chunk: Chunk) -> Found {
         let (mut rows, mut is_cut) = (0, false);
         for row in page.rows() {
             let key = row.key();
-            // What was dropped while the page was asked for may be missing in it from there on.
-            let is_uncertain = self.hand_over.end().is_some_and(|end| key.timestamp >= end);
-            if is_uncertain || chunk.bytes >= pages.chunk_bytes {
-                is_cut = true;
+            // Something may have been dropped while the page was asked for.
+            is_cut = self.hand_over.is_uncertain(key) || !self.take_passed(key, &mut chunk);
+            if is_cut {
                 break;
             }
-            self.take_passed(key, &mut chunk);
             if self.wants.has(&row) {
-                self.hand_over.give(key);
+                self.hand_over.give(&row);
                 chunk.push(Some(key.min(self.marks.low())), json::write_row(&row).into());
                 chunk.archived += 1;
             } else {
@@ -232,53 +237,88 @@ impl CatchUp {
         match page.next {
             // A damaged row at the page's end is not among its rows.
             Some(Cursor::At(next)) if !is_cut && next > self.hand_over.position() => {
-                self.take_passed(next, &mut chunk);
-                self.hand_over.pass(next);
+                is_cut = self.hand_over.is_uncertain(next) || !self.take_passed(next, &mut chunk);
+                if !is_cut {
+                    self.hand_over.pass(next);
+                }
             }
             _ => {}
         }
+        let rows_max = self.app.live.pages.rows_max;
         self.app.rest.metrics.live.archived().inc_by(chunk.archived);
-        self.page_rows = if is_cut { rows.max(1) } else { (self.page_rows * 2).min(pages.rows_max) };
+        self.page_rows = if is_cut { rows.max(1) } else { (self.page_rows * 2).min(rows_max) };
         Found { items: chunk.items, is_end: page.next.is_none() && !is_cut }
     }
 
-    /// Events that nothing else will give. Once all of them are, and none is held, the stream has come so far.
+    /// Events that nothing else will give, as many as there is room for. Once all of them are, and none is held, the stream has
+    /// come so far.
     fn take_late(&mut self, chunk: &mut Chunk) {
-        while let Some(event) = self.hand_over.take_late() {
+        while !chunk.is_full() {
+            let Some(event) = self.hand_over.take_late() else { break };
             chunk.push_event(&event);
         }
-        if self.hand_over.has_nothing_held() {
+        if self.hand_over.has_nothing_waiting() {
             self.marks.taken(0, &self.member.seat);
             self.marks.given();
         }
     }
 
-    fn take_passed(&mut self, key: Key, chunk: &mut Chunk) {
-        while let Some(event) = self.hand_over.take_passed(key) {
+    /// Events that the walk passes on its way to a place. Answers whether it may go there: there is room left, and what stands
+    /// before has been taken.
+    fn take_passed(&mut self, key: Key, chunk: &mut Chunk) -> bool {
+        while !chunk.is_full() {
+            let Some(event) = self.hand_over.take_passed(key) else { return true };
             chunk.push_event(&event);
         }
+        false
     }
 
-    /// Waits until all is archived that was told.
+    /// Waits until all is archived that was told here.
     async fn settle(&mut self, deadline: Instant) -> Result<(), Stop> {
-        let app = self.app.clone();
-        let settled = async {
-            app.rest.waku.intake.settled().await;
-            while app.rest.upkeep.health().spooled_messages > 0 {
-                sleep(SPOOL_PAUSE).await;
-            }
-        };
+        let settled = settled(self.app.clone(), deadline);
         self.hand_over.settle();
-        self.meanwhile(timeout_at(deadline, settled)).await?.map_err(|_| Stop::Unavailable)
+        self.meanwhile(settled).await?.map_err(|_| Stop::Unavailable)
     }
 
-    /// The same, and until other nodes must have archived what they told before this stream had joined.
-    async fn settle_all(&mut self) -> Result<(), Stop> {
-        if self.has_others {
-            self.meanwhile(sleep_until(self.joined + OTHERS_LAG)).await?;
-            self.has_others = false;
+    /// Waits until all is archived that was told here and on other nodes. What is dropped meanwhile counts for the next time.
+    async fn settle_all(&mut self, sender: &mpsc::Sender<Step>) -> Result<(), Stop> {
+        let app = self.app.clone();
+        self.has_others = self.has_others || self.meanwhile(has_others(&app)).await?;
+        self.hand_over.settle();
+        self.wait_for_others(sender).await?;
+        let settled = settled(app, Instant::now() + self.page_timeout);
+        self.giving_late(sender, settled).await?.map_err(|_| Stop::Unavailable)
+    }
+
+    /// Waits until other nodes must have archived what was told up to now.
+    async fn wait_for_others(&mut self, sender: &mpsc::Sender<Step>) -> Result<(), Stop> {
+        if !self.has_others {
+            return Ok(());
         }
-        self.settle(Instant::now() + self.page_timeout).await
+        self.giving_late(sender, sleep_until(self.told_until + OTHERS_LAG)).await
+    }
+
+    /// Does something that may take long, and gives meanwhile what must be given at once.
+    async fn giving_late<T>(
+        &mut self,
+        sender: &mpsc::Sender<Step>,
+        work: impl Future<Output = T>,
+    ) -> Result<T, Stop> {
+        let mut work = pin!(work);
+        loop {
+            if let Ok(done) = self.meanwhile(timeout(LATE_PAUSE, &mut work)).await? {
+                return Ok(done);
+            }
+            if sender.is_closed() {
+                return Err(Stop::Gone);
+            }
+            while self.hand_over.has_late() {
+                let room = self.room(sender).await?;
+                let mut chunk = Chunk::new(self.app.live.pages.chunk_bytes);
+                self.take_late(&mut chunk);
+                room.send(Step::Messages(chunk.items));
+            }
+        }
     }
 
     /// Waits until the client has taken what was sent before.
@@ -307,21 +347,49 @@ impl CatchUp {
         let now = self.marks.now();
         for event in events {
             // What may be held for long takes none of the hub's room.
-            self.hand_over.arrived(Arc::new(event.to_kept()), now)?;
+            let is_dropped = self.hand_over.arrived(Arc::new(event.to_kept()), now)?;
+            if is_dropped {
+                self.told_until = Instant::now();
+            }
         }
         Ok(())
     }
 }
 
+/// Whether other nodes share the table, and perhaps the archive. While nobody knows there may be some.
+async fn has_others(app: &App) -> bool {
+    app.rest.waku.live.nodes.nodes().await.map_or(true, |nodes| nodes.len() > 1)
+}
+
+/// Waits until the archive's queue and its spool have been emptied of what was there.
+async fn settled(app: Arc<App>, deadline: Instant) -> Result<(), Elapsed> {
+    let settled = async {
+        app.rest.waku.intake.settled().await;
+        while app.rest.upkeep.health().spooled_messages > 0 {
+            sleep(SPOOL_PAUSE).await;
+        }
+    };
+    timeout_at(deadline, settled).await
+}
+
 /// What is sent together.
-#[derive(Default)]
 struct Chunk {
     items: Vec<Item>,
     bytes: usize,
+    bytes_max: usize,
     archived: u64,
 }
 
 impl Chunk {
+    fn new(bytes_max: usize) -> Self {
+        Self { items: Vec::new(), bytes: 0, bytes_max, archived: 0 }
+    }
+
+    /// Whether nothing more is to be put into it.
+    fn is_full(&self) -> bool {
+        self.bytes >= self.bytes_max
+    }
+
     fn push(&mut self, cursor: Option<Key>, json: Bytes) {
         self.bytes += json.len();
         self.items.push(Item { cursor, json });

@@ -201,7 +201,7 @@ impl Arriving {
         let (mut items, mut bytes) = (Vec::new(), 0);
         while bytes < CHUNK_BYTES {
             let Some(event) = self.taken.pop_front() else { break };
-            if self.given.as_ref().is_some_and(|(given, _)| given.has(&event.message_hash)) {
+            if self.given.as_ref().is_some_and(|(given, _)| given.has(&event)) {
                 continue;
             }
             let json = json_of(&event);
@@ -270,7 +270,11 @@ impl Marks {
             Some((_, left)) => *left = left.saturating_sub(events),
             None => {
                 let now = self.clock.now(); // before the look at the queue: what comes between the two is counted
-                self.ahead = Some((now, seat.waiting()));
+                let waiting = seat.waiting();
+                // What waited at a session's end is gone without having been given.
+                if seat.ended().is_none() {
+                    self.ahead = Some((now, waiting));
+                }
             }
         }
     }

@@ -15,6 +15,8 @@
 //!      it, it is given there: nothing else will ever give it. What is still held at the walk's end is given then.
 //!   2. *It stands at or before the position, and the walk has given it*: it was archived first and told afterwards. It is
 //!      forgotten. So the walk remembers what it has given of late, as keyed 64-bit hashes.
+//!      A message is known by its hash and its topics: the hash of a message is made over the texts one after the other, so that
+//!      another with other topics can have the same. No archive has both: the one that the walk does not meet is given as late.
 //!   3. *It stands at or before the position, and the walk has not given it*: it is late, and is given at once.
 //!   4. *It is never archived* (ephemeral, or of a time that no archive takes): no walk would meet it, and it is given at once.
 //! - **When there is no room to hold an event** it is dropped, and the walk has to meet it. Until that is certain the walk
@@ -30,8 +32,10 @@
 //! - The walk remembers the rows that it has given whose time is at most [`REMEMBERED_BACK`] and the window of valid
 //!   timestamps before its begin, the last [`REMEMBERED_MAX`] of them, until [`REMEMBERED_FOR`] after its end. Only a message
 //!   whose way from being archived to being told takes longer can be repeated.
-//! - On other nodes that share the archive, nobody knows what is told and not yet archived: the walk ends no sooner than
-//!   [`OTHERS_LAG`] after the stream has joined, and does so settled.
+//! - Of other nodes that share the archive nobody knows what they have told and not yet archived: the walk begins no sooner than
+//!   [`OTHERS_LAG`] after the stream has joined and, whenever it settles, waits as long behind what was dropped last. So a stream
+//!   that has no room to hold what arrives in that time does not go over: it goes on behind by about as much.
+//! - What must be given at once is also given while the walk waits for something to be archived.
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -40,6 +44,7 @@ use std::{
     time::Duration,
 };
 
+use restante_archive::Row;
 use restante_core::{Key, MessageHash, NANOS_PER_SECOND, Timestamp};
 use restante_sessions::hub::Event;
 use restante_waku_wire::WakuMessageView;
@@ -112,6 +117,11 @@ pub(super) fn key_of(event: &Event) -> Key {
     Key { timestamp: event.timestamp, message_hash: event.message_hash }
 }
 
+/// Whether an event has these topics.
+fn is_of(event: &Event, channel: &str, topic: &str) -> bool {
+    *event.channel == *channel && *event.topic == *topic
+}
+
 /// What an event takes at most while it waits, in both forms.
 fn size_of(event: &Event) -> usize {
     event.body.len() + event.topic.len() + event.channel.len() + EVENT_BYTES
@@ -175,20 +185,28 @@ impl HandOver {
         self.dropped_from
     }
 
+    /// Whether something may be missing in a page from this place on, because it was dropped.
+    pub(super) fn is_uncertain(&self, key: Key) -> bool {
+        self.dropped_from.is_some_and(|from| key.timestamp >= from)
+    }
+
     /// The walk waits until everything that was told is archived: what was dropped will be met. What is dropped while it waits
     /// is not, and counts for the next time.
     pub(super) fn settle(&mut self) {
         self.dropped_from = None;
     }
 
-    /// An event has come.
-    pub(super) fn arrived(&mut self, event: Arc<Event>, now: Timestamp) -> Result<(), TooSlow> {
+    /// An event has come. Answers whether it was dropped, so that the walk has to meet it.
+    pub(super) fn arrived(&mut self, event: Arc<Event>, now: Timestamp) -> Result<bool, TooSlow> {
         let key = key_of(&event);
         if self.times.is_unarchived(&event, now) {
             return self.push_late(event);
         }
         if key <= self.position {
-            return if self.given.has(&key.message_hash) { Ok(()) } else { self.push_late(event) };
+            return if self.given.has(&event) { Ok(false) } else { self.push_late(event) };
+        }
+        if let Some(held) = self.held.get(&key) {
+            return if is_of(held, &event.channel, &event.topic) { Ok(false) } else { self.push_late(event) };
         }
         let size = size_of(&event);
         let has_room = self.held.len() < self.bounds.events_max.min(self.bounds.held_max)
@@ -196,13 +214,14 @@ impl HandOver {
         if !has_room {
             let earliest = self.dropped_from.unwrap_or(Timestamp::MAX);
             self.dropped_from = Some(earliest.min(key.timestamp));
-        } else if self.held.insert(key, event).is_none() {
-            self.held_bytes += size;
+            return Ok(true);
         }
-        Ok(())
+        self.held_bytes += size;
+        self.held.insert(key, event);
+        Ok(false)
     }
 
-    fn push_late(&mut self, event: Arc<Event>) -> Result<(), TooSlow> {
+    fn push_late(&mut self, event: Arc<Event>) -> Result<bool, TooSlow> {
         let size = size_of(&event);
         let has_room = self.late.len() < self.bounds.events_max
             && self.late_bytes.saturating_add(size) <= self.bounds.bytes_max;
@@ -211,7 +230,12 @@ impl HandOver {
         }
         self.late_bytes += size;
         self.late.push_back(event);
-        Ok(())
+        Ok(false)
+    }
+
+    /// Whether something is to be given at once.
+    pub(super) fn has_late(&self) -> bool {
+        !self.late.is_empty()
     }
 
     /// The next event that is to be given at once.
@@ -221,20 +245,28 @@ impl HandOver {
         Some(event)
     }
 
-    /// The next held event whose place the walk passes on its way to `key`, without having met it.
+    /// The next held event whose place the walk passes on its way to `key`, without having met it. The walk has come to that
+    /// place then, and may rest there: it will not give what is archived there now.
     pub(super) fn take_passed(&mut self, key: Key) -> Option<Arc<Event>> {
         let first = self.held.first_entry().filter(|first| *first.key() < key)?;
-        let event = first.remove();
+        let (place, event) = first.remove_entry();
         self.held_bytes = self.held_bytes.saturating_sub(size_of(&event));
+        self.position = self.position.max(place);
         Some(event)
     }
 
     /// The walk gives a row. What stands before it was taken by [`HandOver::take_passed`].
-    pub(super) fn give(&mut self, key: Key) {
+    pub(super) fn give(&mut self, row: &Row<'_>) {
+        let key = row.key();
         if let Some(event) = self.held.remove(&key) {
-            self.held_bytes = self.held_bytes.saturating_sub(size_of(&event));
+            let size = size_of(&event);
+            self.held_bytes = self.held_bytes.saturating_sub(size);
+            if !is_of(&event, row.channel, row.topic) {
+                self.late_bytes += size; // it has had its room among those that are held
+                self.late.push_back(event);
+            }
         }
-        self.given.remember(key);
+        self.given.remember(key, row.channel, row.topic);
         self.position = key;
     }
 
@@ -243,9 +275,9 @@ impl HandOver {
         self.position = key;
     }
 
-    /// Whether nothing waits for the walk.
-    pub(super) fn has_nothing_held(&self) -> bool {
-        self.held.is_empty() && self.dropped_from.is_none()
+    /// Whether nothing waits, neither for the walk nor for the client.
+    pub(super) fn has_nothing_waiting(&self) -> bool {
+        self.late.is_empty() && self.held.is_empty() && self.dropped_from.is_none()
     }
 
     /// The walk is at its end: what is held is to be given, in order, and what was given is still to be remembered.
@@ -269,7 +301,7 @@ impl Given {
         Self { from, seed: RandomState::new(), hashes: HashSet::new(), order: VecDeque::new() }
     }
 
-    fn remember(&mut self, key: Key) {
+    fn remember(&mut self, key: Key, channel: &str, topic: &str) {
         if key.timestamp < self.from {
             return;
         }
@@ -278,15 +310,20 @@ impl Given {
         {
             self.hashes.remove(&oldest);
         }
-        let hash = self.seed.hash_one(key.message_hash);
+        let hash = self.hash_of(&key.message_hash, channel, topic);
         if self.hashes.insert(hash) {
             self.order.push_back(hash);
         }
     }
 
+    fn hash_of(&self, message_hash: &MessageHash, channel: &str, topic: &str) -> u64 {
+        self.seed.hash_one((message_hash, channel, topic))
+    }
+
     /// Whether the walk has given a message.
-    pub(super) fn has(&self, message_hash: &MessageHash) -> bool {
-        !self.hashes.is_empty() && self.hashes.contains(&self.seed.hash_one(message_hash))
+    pub(super) fn has(&self, event: &Event) -> bool {
+        let hash = || self.hash_of(&event.message_hash, &event.channel, &event.topic);
+        !self.hashes.is_empty() && self.hashes.contains(&hash())
     }
 
     pub(super) fn is_empty(&self) -> bool {

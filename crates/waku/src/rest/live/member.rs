@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc};
 use prometheus_client::metrics::gauge::Gauge;
 use restante_core::ErrorKind;
 use restante_sessions::{
-    Ended, InfoKey, InfoValue, Live, NewSession, SessionId, Sessions,
+    Ended, InfoKey, InfoValue, Live, NewSession, NodeId, SessionId, Sessions,
     hub::{HubFull, Overflow, Seat, SeatConfig},
 };
 use tokio::{runtime::Handle, sync::OwnedSemaphorePermit};
@@ -18,8 +18,12 @@ use super::{
 };
 use crate::rest::{RestConfig, reply::Refusal};
 
-/// The resource of all live streams: one client's connection has one stream at a time.
-const RESOURCE: &str = "live";
+/// The resource of the live streams of a node: a client's connection has one stream at a time. Two nodes that share a table may
+/// see the same address of different clients, behind a proxy, so that each node has a resource of its own.
+fn resource_at(node: NodeId) -> String {
+    format!("live/{node}")
+}
+
 /// The door's name in the table.
 const DOOR: &str = "rest_live";
 
@@ -76,8 +80,12 @@ impl Drop for Member {
         let end = self.end.unwrap_or(End::Session(Ended::Left));
         self.gauge.dec();
         self.metrics.ended(end);
-        // The hub has found that it reads too slowly, and the table learns it from here. Of all other ends it knows.
-        let why = if end == End::Session(Ended::Slow) { Ended::Slow } else { Ended::Left };
+        // The hub has found that it reads too slowly, or has no room, and the table learns it from here. Of all other ends it
+        // knows.
+        let why = match end {
+            End::Session(why @ (Ended::Slow | Ended::Full)) => why,
+            End::Session(_) | End::Unavailable => Ended::Left,
+        };
         close(self.sessions.clone(), self.seat.id(), why);
     }
 }
@@ -90,7 +98,8 @@ async fn open(live: &Live, client: SocketAddr, wants: &Wants) -> Result<SessionI
         (InfoKey::READS, Some(InfoValue::Text(&reads))),
         (InfoKey::TOPICS, Some(InfoValue::Number(i64::try_from(wants.len()).unwrap_or(i64::MAX)))),
     ];
-    let opened = live.sessions.open(NewSession { user: &user, resource: RESOURCE, info: &info }).await;
+    let resource = resource_at(live.nodes.here());
+    let opened = live.sessions.open(NewSession { user: &user, resource: &resource, info: &info }).await;
     opened.map_err(|error| {
         debug!(%error, "no session was opened for a live stream");
         match error.kind() {

@@ -12,7 +12,9 @@
 //!
 //! - messages that are never archived: ephemeral ones, and those of a time that no archive takes;
 //! - messages that the server takes from other stores (store sync) long after their time, which are never told either;
-//! - messages whose archiving took longer than ten seconds, if they were told while the stream was away.
+//! - messages whose archiving took longer than ten seconds, if they were told while the stream was away;
+//! - on a server that takes messages of any time (a window of 0), those whose time is further from its clock than the usual
+//!   window: no place is early enough for them.
 
 mod ask;
 mod catch_up;

@@ -13,7 +13,7 @@ use restante_sessions::Ended;
 use sha1::{Digest, Sha1};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout},
 };
 
 use super::{
@@ -32,6 +32,8 @@ const UPGRADE: HeaderValue = HeaderValue::from_static("upgrade");
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 /// Pings that a client may leave unanswered.
 const PINGS_MAX: u32 = 2;
+/// How long a client that answers no ping may take to be told that it is taken for gone.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// What frames a message, beside its cursor.
 const FRAME_BYTES: usize = 160;
 
@@ -45,7 +47,9 @@ impl Upgrade {
     /// What a request asks for; `None` when that is no WebSocket.
     ///
     /// A browser lets any page open WebSockets to any host, with the visitor's place in the network. So a page must come from this
-    /// very host, or from one of `origins`: browsers always name the page's (§10.2).
+    /// very host, or from one of `origins`: browsers always name the page's (§10.2). That keeps out pages of hosts with names of
+    /// their own. One whose name was made to lead here (DNS rebinding) is of this host for the browser, and may read here
+    /// what anybody may read who reaches the door.
     pub(super) fn read(request: &Request<Body>, origins: &[String]) -> Result<Option<Self>, Refusal> {
         let headers = request.headers();
         // RFC 9110 §7.8: an HTTP/1.0 request can't ask for this.
@@ -137,14 +141,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         }
         loop {
             let step = tokio::select! {
-                piece = feed.next() => self.give(piece).await,
+                piece = feed.next() => {
+                    let step = self.give(piece).await;
+                    next_beat = Instant::now() + beat; // a client that reads slowly has had no time for pings
+                    step
+                }
                 read = self.stream.read_buf(&mut self.read) => match read {
                     Ok(0) | Err(_) => Err(Over),
                     Ok(_) => self.hear().await,
                 },
                 () = sleep_until(next_beat) => {
-                    next_beat += beat;
-                    self.beat().await
+                    let step = self.beat().await;
+                    next_beat = Instant::now() + beat;
+                    step
                 }
             };
             if step.is_err() {
@@ -190,11 +199,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
     }
 
     async fn beat(&mut self) -> Result<(), Over> {
+        let mut out = Vec::new();
         if self.unanswered >= PINGS_MAX {
+            let why = Ended::Expired;
+            frames::write_close(code_of(End::Session(why)), why.as_str(), &mut out);
+            let _ = timeout(FAREWELL, self.send(&out)).await; // it may read although it does not answer
             return Err(Over);
         }
         self.unanswered += 1;
-        let mut out = Vec::new();
         frames::write_ping(&mut out);
         self.send(&out).await
     }
@@ -244,7 +256,7 @@ fn code_of(end: End) -> CloseCode {
     match end {
         End::Session(Ended::Left) => CloseCode::Normal,
         End::Session(Ended::Stopping) => CloseCode::GoingAway,
-        End::Session(Ended::Slow) | End::Unavailable => CloseCode::TryAgainLater,
+        End::Session(Ended::Slow | Ended::Full) | End::Unavailable => CloseCode::TryAgainLater,
         End::Session(Ended::Replaced | Ended::Crowded | Ended::Expired | Ended::Operator | Ended::Lost) => {
             CloseCode::PolicyViolation
         }

@@ -42,8 +42,10 @@ async fn the_document_is_served() {
 
 #[test]
 fn every_route_is_documented_and_every_documented_operation_has_a_route() {
-    let routed: BTreeSet<_> =
-        routes(Offer { admin: true, console: true }).iter().map(|route| (route.method.to_owned(), route.path.to_owned())).collect();
+    let routed: BTreeSet<_> = routes(Offer { admin: true, console: true })
+        .iter()
+        .map(|route| (route.method.to_owned(), route.path.to_owned()))
+        .collect();
     assert_eq!(documented(), routed);
 }
 

@@ -52,6 +52,25 @@ async fn without_admin_only_connected_peers_are_asked() {
     assert_eq!(here.get(&at(&there, "")).await.json()["statusCode"], 200);
 }
 
+/// With a token there are operators, and dialling is for them, whatever else the settings say.
+#[tokio::test]
+async fn with_a_token_only_who_shows_it_has_the_node_dial() {
+    const SECRET: &str = "correct-horse-battery";
+    let there = door_with_node(RestConfig::default(), &[]).await;
+    for config in [RestConfig::default(), admin()] {
+        let access = Access::new(Some(Token::new(SECRET).unwrap()), LOOPBACK);
+        let here = door_with_node(config, &[]).await.with_access(access);
+        assert_eq!(here.get(&at(&there, "")).await.refusal().0, 403);
+        let asked = json!({"peerAddr": there.address().to_string()});
+        assert_eq!(here.post(STORE, asked).await.refusal().0, 403);
+        assert!(here.waku.node.as_ref().unwrap().peers().is_empty(), "nobody was dialled");
+        let request = Request::get(at(&there, "")).header("authorization", format!("Bearer {SECRET}"));
+        let request = request.body(Body::empty()).unwrap();
+        let answer = Answer::of(here.router.clone().oneshot(request).await.unwrap()).await;
+        assert_eq!(answer.json()["statusCode"], 200);
+    }
+}
+
 #[tokio::test]
 async fn the_own_address_means_the_own_archive() {
     let door = door_with_node(RestConfig::default(), &[]).await;

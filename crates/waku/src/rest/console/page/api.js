@@ -14,23 +14,27 @@ export class Failure extends Error {
   }
 }
 
-function headers(more) {
-  const token = sessionStorage.getItem(TOKEN_KEY);
-  return token ? { ...more, authorization: `Bearer ${token}` } : { ...more };
-}
+const storedToken = () => sessionStorage.getItem(TOKEN_KEY);
 
-/** Sends a request, and again once a token was asked for. Paths are relative to the page's, which may stand below a proxy's. */
-export async function send(path, { method = "GET", accept = "application/json", signal } = {}) {
+/**
+ * Sends a request, and again once a token was asked for: each time the server has `patienceMs` to answer in full, if that is
+ * given. Paths are relative to the page's, which may stand below a proxy's.
+ */
+export async function send(path, { method = "GET", accept = "application/json", signal, patienceMs } = {}) {
   for (;;) {
+    const token = storedToken();
+    const headers = token ? { accept, authorization: `Bearer ${token}` } : { accept };
+    const signals = [signal, patienceMs && AbortSignal.timeout(patienceMs)].filter(Boolean);
     let response;
     try {
-      response = await fetch(path, { method, headers: headers({ accept }), signal, cache: "no-store", redirect: "error" });
+      response = await fetch(path, { method, headers, signal: AbortSignal.any(signals), cache: "no-store", redirect: "error" });
     } catch (error) {
-      if (signal?.aborted && signal.reason?.name !== "TimeoutError") throw error;
+      if (signal?.aborted) throw error;
       throw new Failure(0, "The server does not answer.");
     }
     if (response.status === 401) {
-      await askToken(sessionStorage.getItem(TOKEN_KEY) ? "The server does not know this token." : "");
+      // Another request may have asked for the token while this one was on its way.
+      if (storedToken() === token) await askToken(token ? "The server does not know this token." : "");
       continue;
     }
     if (!response.ok) throw new Failure(response.status, (await response.text()).slice(0, 500));
@@ -40,13 +44,12 @@ export async function send(path, { method = "GET", accept = "application/json", 
 
 /** The JSON of an answer. Timestamps are nanoseconds, which are more than a number holds: they come as texts. */
 export async function get(path, { signal, patienceMs = PATIENCE_MS } = {}) {
-  const signals = [AbortSignal.timeout(patienceMs), signal].filter(Boolean);
-  const response = await send(path, { signal: AbortSignal.any(signals) });
+  const response = await send(path, { signal, patienceMs });
   return parse(await readText(response));
 }
 
 export async function remove(path) {
-  await send(path, { method: "DELETE", signal: AbortSignal.timeout(PATIENCE_MS) });
+  await send(path, { method: "DELETE", patienceMs: PATIENCE_MS });
 }
 
 async function readText(response) {

@@ -48,7 +48,8 @@ export async function startOverview() {
   };
   document.addEventListener("visibilitychange", () => wakeUp?.());
   for (;;) {
-    if (!document.hidden) await poll();
+    // An answer that is not as expected is shown as trouble; the next one may be again.
+    if (!document.hidden) await poll().catch((error) => console.error(error));
     await pause();
   }
 }
@@ -83,7 +84,7 @@ async function poll() {
     await showSessionList();
   } catch (error) {
     failures += 1;
-    showTrouble(error instanceof Failure ? error : new Failure(-1, String(error)));
+    showTrouble(error);
     if (!(error instanceof Failure)) throw error;
   }
 }
@@ -97,14 +98,15 @@ function addHistory(more) {
   history.at = all.slice(skip);
 }
 
-function showTrouble({ status, message }) {
+function showTrouble(error) {
   const banner = byId("gone");
-  const isGone = status === 0;
+  const isRefusal = error instanceof Failure;
+  const isGone = isRefusal && error.status === 0;
   document.body.classList.toggle("is-gone", isGone);
   setPulse(isGone ? "gone" : "unwell", isGone ? "No answer" : "Trouble");
   const text = isGone
     ? "The server does not answer. What you see is from before; this page goes on trying and comes back by itself."
-    : `The server refuses its state: ${message}`;
+    : `${isRefusal ? "The server refuses its state" : "The server's answer is not understood"}: ${error.message}`;
   setText(banner, text);
   banner.hidden = false;
 }

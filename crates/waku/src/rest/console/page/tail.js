@@ -77,9 +77,9 @@ export class Tail {
     return true;
   }
 
-  /** Readers that were too slow, and those of a server that stops, come again; who was closed does not. */
+  /** Readers that were too slow, and those of a server that is full, stops or can't go on now, come again; who was closed does not. */
   takeLeave({ reason, text }) {
-    const comesAgain = ["slow", "stopping", "lost", "expired"].includes(reason);
+    const comesAgain = ["slow", "full", "unavailable", "stopping", "lost", "expired"].includes(reason);
     if (!comesAgain) this.ended = text ?? reason;
   }
 }

@@ -109,28 +109,133 @@ impl Nodes for Shared {
     }
 }
 
-/// The other node has told of a message before the stream joined, and archives it afterwards. What this node then hears of it by
-/// relay is not told again.
-#[tokio::test(start_paused = true)]
-async fn what_other_nodes_archive_a_little_later_is_not_missed() {
+async fn shared_door() -> Door {
     let live = crate::live::alone().await.unwrap();
     let live = Live { nodes: Arc::new(Shared { inner: live.nodes.clone() }), ..live };
     let opened = memory().await;
-    let archive = opened.archive.clone();
-    let door =
-        start_door_with(live, archive.clone(), opened.upkeep, RestConfig::default(), WakuConfig::default())
-            .await;
-    let (body, message_hash) = message(TOPIC, "told elsewhere", NOW);
-    door.waku.live.hub.heard(Event::new(PUBSUB.into(), TOPIC.into(), message_hash, NOW, body.clone()));
-    let mut stream = open_feed(&app_of(&door), "start=0", 7_001).await.ok().unwrap();
+    start_door_with(live, opened.archive, opened.upkeep, RestConfig::default(), WakuConfig::default()).await
+}
+
+/// A message that another node tells of, and its place.
+fn told_elsewhere(payload: &str, seconds: i64) -> Message {
+    let timestamp = NOW.plus_seconds(seconds);
+    let (body, message_hash) = message(TOPIC, payload, timestamp);
+    Message { message_hash, channel: PUBSUB.into(), topic: TOPIC.into(), timestamp, body }
+}
+
+fn hear(door: &Door, message: &Message) {
+    let Message { message_hash, timestamp, body, .. } = message.clone();
+    door.waku.live.hub.heard(Event::new(PUBSUB.into(), TOPIC.into(), message_hash, timestamp, body));
+}
+
+/// Archives a message after so many milliseconds, as another node does.
+fn archive_after(door: &Door, ms: u64, message: Message) {
+    let archive = door.archive.clone();
     tokio::spawn(async move {
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        let (channel, topic) = (PUBSUB.into(), TOPIC.into());
-        archive.append(vec![Message { message_hash, channel, topic, timestamp: NOW, body }]).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+        archive.append(vec![message]).await.unwrap();
     });
-    let Piece::Messages(items) = next(&mut stream).await else { panic!("it is missed") };
-    assert_eq!(items.iter().map(hash_of).collect::<Vec<_>>(), [message_hash]);
-    assert!(matches!(next(&mut stream).await, Piece::Live(_)));
+}
+
+/// What a stream gives until it goes over to what arrives, piece by piece.
+async fn until_live(stream: &mut Feed) -> Vec<Vec<feed::Item>> {
+    let mut pieces = Vec::new();
+    loop {
+        match next(stream).await {
+            Piece::Messages(items) => pieces.push(items),
+            Piece::Live(_) => return pieces,
+            Piece::End(end) => panic!("ended: {end:?}"),
+        }
+    }
+}
+
+fn hashes_of(pieces: &[Vec<feed::Item>]) -> Vec<MessageHash> {
+    pieces.iter().flatten().map(hash_of).collect()
+}
+
+fn app_with(door: &Door, pages: Pages) -> Arc<App> {
+    let live = Bounds { pages, ..Bounds::of(&RestConfig::default()) };
+    Arc::new(App { live, ..App::new(door.rest.clone()) })
+}
+
+/// The other node has told of a message before the stream joined, and archives it afterwards, before what is there already. What
+/// this node then hears of it by relay is not told again.
+#[tokio::test(start_paused = true)]
+async fn what_other_nodes_archive_a_little_later_is_not_missed() {
+    let door = shared_door().await;
+    let (told, archived) = (told_elsewhere("told", 0), told_elsewhere("archived", 5));
+    door.archive.append(vec![archived.clone()]).await.unwrap();
+    hear(&door, &told);
+    let mut stream = open_feed(&app_of(&door), "start=0", 7_001).await.ok().unwrap();
+    archive_after(&door, 500, told.clone());
+    let given = until_live(&mut stream).await;
+    assert_eq!(hashes_of(&given), [told.message_hash, archived.message_hash]);
+}
+
+/// There was no room to hold it, the walk had waited for other nodes before, and did so only once.
+#[tokio::test(start_paused = true)]
+async fn what_was_dropped_is_waited_for_whenever_other_nodes_archive_it() {
+    let door = shared_door().await;
+    let history: Vec<Message> =
+        (0..8).map(|number| told_elsewhere(&format!("{number}"), number - 100)).collect();
+    door.archive.append(history.clone()).await.unwrap();
+    let pages = Pages { chunk_bytes: 1, held_max: 1, ..Pages::default() };
+    let mut stream = open_feed(&app_with(&door, pages), "start=0", 7_001).await.ok().unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await; // the walk waits for its client
+    let mut expected = hashes_of(&[]);
+    expected.extend(history.iter().map(|message| message.message_hash));
+    for round in 0..3 {
+        let (held, dropped) = (
+            told_elsewhere(&format!("held {round}"), round),
+            told_elsewhere(&format!("dropped {round}"), round),
+        );
+        for message in [&held, &dropped] {
+            hear(&door, message);
+            archive_after(&door, 100, message.clone());
+            expected.push(message.message_hash);
+        }
+        tokio::task::yield_now().await;
+    }
+    let mut given = hashes_of(&until_live(&mut stream).await);
+    given.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(given, expected);
+}
+
+/// What was late, and what was held until the walk passed it, once came in one piece, of megabytes if there were so many.
+#[tokio::test]
+async fn what_waits_for_the_client_comes_in_pieces() {
+    let door = crate::rest::tests::door().await;
+    let history: Vec<Message> =
+        (0..8).map(|number| told_elsewhere(&format!("{number}"), number - 10_000)).collect();
+    door.archive.append(history.clone()).await.unwrap();
+    let pages = Pages { rows_first: 1, rows_max: 4, chunk_bytes: 2_000, ..Pages::default() };
+    let app = app_with(&door, pages);
+    let mut stream = open_feed(&app, "start=0", 7_001).await.ok().unwrap();
+    let mut expected: BTreeSet<MessageHash> = history.iter().map(|message| message.message_hash).collect();
+    for number in 0..40 {
+        let payload = format!("{number}{}", "x".repeat(500));
+        let held = told_elsewhere(&payload, number % 7);
+        let (body, message_hash) = message_with(TOPIC, &payload, NOW, true);
+        let late = Message { message_hash, timestamp: NOW, body, ..held.clone() };
+        for message in [&held, &late] {
+            hear(&door, message);
+            expected.insert(message.message_hash);
+        }
+        if number % 3 == 0 {
+            door.archive.append(vec![held]).await.unwrap(); // told first, and not held any more when it is met
+        }
+    }
+    let last = told_elsewhere("last", 10);
+    expected.insert(last.message_hash);
+    door.archive.append(vec![last]).await.unwrap();
+    let (mut given, pieces) = (BTreeSet::new(), until_live(&mut stream).await);
+    for piece in &pieces {
+        let bytes: usize = piece.iter().rev().skip(1).map(|item| item.json.len()).sum();
+        assert!(bytes < 2_000, "{bytes} bytes and one message more");
+        assert!(piece.iter().all(|item| given.insert(hash_of(item))), "given twice");
+    }
+    assert_eq!(given, expected);
 }
 
 /// A walk that finds nothing for its client went on to the end of the archive after the client had gone.
@@ -142,9 +247,8 @@ async fn a_walk_without_a_client_ends() {
     let archive = Arc::new(Failing::new(opened.archive.clone(), 1_000, ErrorKind::Unavailable));
     let door = door_over(archive.clone(), opened, RestConfig::default());
     let pages = Pages { rows_first: 1, rows_max: 1, ..Pages::default() };
-    let app =
-        App { live: Bounds { pages, ..Bounds::of(&RestConfig::default()) }, ..App::new(door.rest.clone()) };
-    let stream = open_feed(&Arc::new(app), "start=0&contentTopicPrefix=/none/", 7_001).await.ok().unwrap();
+    let app = app_with(&door, pages);
+    let stream = open_feed(&app, "start=0&contentTopicPrefix=/none/", 7_001).await.ok().unwrap();
     drop(stream);
     until("the session is closed", async || sessions(&door).await == 0).await;
     let pages_left = archive.queries.load(Ordering::SeqCst);

@@ -1,3 +1,4 @@
+use restante_archive::Row;
 use restante_core::{Key, MessageHash, Timestamp};
 use restante_sessions::hub::Event;
 
@@ -31,9 +32,21 @@ fn late(hand_over: &mut HandOver) -> Vec<Key> {
 fn walk_to(hand_over: &mut HandOver, row: Key) -> Vec<Key> {
     let mut given: Vec<Key> =
         std::iter::from_fn(|| hand_over.take_passed(row)).map(|event| key_of(&event)).collect();
-    hand_over.give(row);
+    give(hand_over, row);
     given.push(row);
     given
+}
+
+/// The walk gives a row of the usual topics.
+fn give(hand_over: &mut HandOver, key: Key) {
+    let Key { timestamp, message_hash } = key;
+    hand_over.give(&Row { message_hash, timestamp, channel: PUBSUB, topic: TOPIC, body: b"" });
+}
+
+/// Another's message with the hash and the time of this one.
+fn same_hash(event: &Event) -> Arc<Event> {
+    let (hash, timestamp) = (event.message_hash, event.timestamp);
+    Arc::new(Event::new(PUBSUB.into(), "/other/1/x/proto".into(), hash, timestamp, event.body.clone()))
 }
 
 #[test]
@@ -47,7 +60,7 @@ fn a_held_event_that_the_walk_meets_is_given_once() {
     assert_eq!(late(&mut hand_over), [], "it was given");
     let (left, given) = hand_over.finish();
     assert_eq!(left.map(|event| key_of(&event)).collect::<Vec<_>>(), [key_of(&other)]);
-    assert!(given.has(&one.message_hash) && !given.has(&other.message_hash));
+    assert!(given.has(&one) && !given.has(&other));
 }
 
 #[test]
@@ -63,6 +76,48 @@ fn an_event_at_a_place_that_the_walk_has_passed_is_given_at_once() {
     walk_to(&mut hand_over, key_of(&row));
     hand_over.arrived(too_late.clone(), NOW).unwrap();
     assert_eq!(late(&mut hand_over), [key_of(&too_late)]);
+}
+
+/// Hashes are made over the topics and the payload one after the other, so that whoever sends can make two with the same.
+#[test]
+fn a_message_does_not_hide_another_with_the_same_hash() {
+    let row = event("row", 1);
+    let other = same_hash(&row);
+    let texts = |hand_over: &mut HandOver| -> Vec<String> {
+        std::iter::from_fn(|| hand_over.take_late()).map(|event| event.topic.to_string()).collect()
+    };
+    // The walk has given the one, and the other comes.
+    let mut walked = hand_over(10, 10);
+    give(&mut walked, key_of(&row));
+    walked.arrived(other.clone(), NOW).unwrap();
+    assert_eq!(texts(&mut walked), [&*other.topic]);
+    assert!(walked.finish().1.has(&row));
+    // The one is held, and the other comes.
+    let mut held = hand_over(10, 10);
+    for event in [&row, &other, &row] {
+        held.arrived(event.clone(), NOW).unwrap();
+    }
+    assert_eq!(texts(&mut held), [&*other.topic]);
+    // The other is held, and the walk meets the one.
+    let mut met = hand_over(10, 10);
+    met.arrived(other.clone(), NOW).unwrap();
+    give(&mut met, key_of(&row));
+    assert_eq!(texts(&mut met), [&*other.topic]);
+    assert!(met.has_nothing_waiting());
+}
+
+/// What is passed is more than one piece takes, and the rest of it stays held.
+#[test]
+fn a_walk_rests_at_the_last_event_that_it_has_passed() {
+    let (mut hand_over, first, second, row) =
+        (hand_over(10, 10), event("first", 1), event("second", 2), event("row", 3));
+    for event in [&second, &first] {
+        hand_over.arrived(event.clone(), NOW).unwrap();
+    }
+    let passed = hand_over.take_passed(key_of(&row)).unwrap();
+    assert_eq!((key_of(&passed), hand_over.position()), (key_of(&first), key_of(&first)));
+    assert!(!hand_over.has_nothing_waiting());
+    assert_eq!(walk_to(&mut hand_over, key_of(&row)), [key_of(&second), key_of(&row)]);
 }
 
 #[test]
@@ -84,7 +139,10 @@ fn what_has_no_room_bounds_the_walk_until_it_is_settled() {
         hand_over.arrived(event(payload, seconds), NOW).unwrap();
     }
     assert_eq!(hand_over.end(), Some(NOW.plus_seconds(5)));
-    assert!(!hand_over.has_nothing_held());
+    assert!(
+        hand_over.is_uncertain(key_of(&event("x", 5))) && !hand_over.is_uncertain(key_of(&event("x", 4)))
+    );
+    assert!(!hand_over.has_nothing_waiting());
     hand_over.settle();
     assert_eq!(hand_over.end(), None);
 }
@@ -104,10 +162,10 @@ fn what_was_given_is_remembered_for_as_long_as_it_may_be_told() {
     let (old, fresh) = (event("old", -200), event("fresh", -70));
     // As if the walk had begun long ago.
     for event in [&old, &fresh] {
-        hand_over.give(key_of(event));
+        give(&mut hand_over, key_of(event));
     }
     let (_, given) = hand_over.finish();
-    assert!(given.has(&fresh.message_hash) && !given.has(&old.message_hash));
+    assert!(given.has(&fresh) && !given.has(&old));
 }
 
 #[test]

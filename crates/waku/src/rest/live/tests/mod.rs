@@ -108,7 +108,7 @@ async fn a_stream_is_a_session_and_leaves_with_its_client() {
     let door = crate::rest::tests::door().await;
     let app = app_of(&door);
     let stream = open_feed(&app, "contentTopics=/a/1/b/c,/a/2/b/c&contentTopicPrefix=/x/", 7_001).await;
-    let found = door.waku.live.sessions.by_address("127.0.0.1:7001", "live").await.unwrap();
+    let found = door.waku.live.sessions.by_user("127.0.0.1:7001").await.unwrap();
     let session = found.iter().next().expect("the stream's session");
     use restante_sessions::InfoKey;
     assert_eq!(session.info.text(InfoKey::DOOR), Some("rest_live"));
@@ -159,6 +159,19 @@ async fn a_newer_session_with_the_same_resource_replaces_a_stream() {
     drop(first);
     tokio::task::yield_now().await;
     assert_eq!(sessions(&door).await, 1, "the end of the first does not close the second");
+}
+
+/// What waited for the client went with the session, and the cursor went over it.
+#[tokio::test]
+async fn a_cursor_does_not_pass_what_was_lost_with_the_session() {
+    let door = crate::rest::tests::door().await;
+    let mut stream = open_feed(&app_of(&door), "", 7_001).await.ok().unwrap();
+    let Piece::Live(begin) = next(&mut stream).await else { panic!("it does not begin") };
+    door.publish("never given", 0).await;
+    door.waku.live.hub.stop();
+    door.clock.set(NOW.plus_seconds(1_000));
+    assert_eq!(stream.cursor(), Some(begin));
+    assert!(matches!(next(&mut stream).await, Piece::End(_)));
 }
 
 #[tokio::test]

@@ -56,7 +56,7 @@ struct Sent {
     key: Key,
     is_wanted: bool,
     is_ephemeral: bool,
-    /// It was on its way before the stream was asked for, and had arrived by then.
+    /// It was on its way before the stream was asked for, had arrived by then, and was not sent again.
     is_before: bool,
     /// It was on its way no sooner than when the stream had begun.
     is_after: bool,
@@ -140,10 +140,9 @@ impl Run {
         } else {
             intake.publish(PUBSUB, wire).await.unwrap();
         }
-        if !self.is_asked.load(Ordering::SeqCst)
-            && let Some(sent) = self.sent.lock().get_mut(&hash)
-        {
-            sent.is_before = true;
+        // What comes again is handed out if nobody was there to whom it could be handed before.
+        if let Some(sent) = self.sent.lock().get_mut(&hash) {
+            sent.is_before = !self.is_asked.load(Ordering::SeqCst);
         }
     }
 

@@ -17,6 +17,8 @@ use tokio_tungstenite::{
     },
 };
 
+use restante_sessions::{Owner, hub::Event};
+
 use super::{
     super::socket::Socket,
     sse::{Listener, payload_of},
@@ -101,7 +103,7 @@ async fn an_operator_s_close_is_a_policy_violation() {
     let mut client = connect(&server, "/live", None).await.unwrap();
     assert_eq!(text(&mut client).await["type"], "live");
     let user = client.get_ref().local_addr().unwrap().to_string();
-    let found = door.waku.live.sessions.by_address(&user, "live").await.unwrap();
+    let found = door.waku.live.sessions.by_user(&user).await.unwrap();
     let id = found.iter().next().expect("a session of this client").id;
     door.waku.live.sessions.close(id, restante_sessions::Ended::Operator).await.unwrap();
     assert_eq!(text(&mut client).await["reason"], "operator");
@@ -193,8 +195,39 @@ async fn a_client_that_answers_no_ping_is_gone() {
     task.await.unwrap();
     let mut read = Vec::new();
     silent.read_to_end(&mut read).await.unwrap();
-    assert!(read.ends_with(&[0x89, 0, 0x89, 0]), "two pings and no more: {read:x?}");
+    let end = [&[0x89, 0, 0x89, 0, 0x88, 9][..], &1008_u16.to_be_bytes(), b"expired"].concat();
+    assert!(read.ends_with(&end), "two pings and no more: {read:x?}");
     until("its session is closed", async || sessions(&door).await == 0).await;
+}
+
+/// Beats that were overdue behind a slow client were all sent at once, and the client was cut before it could answer.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_read_for_a_while_is_not_taken_for_gone() {
+    let door = door().await;
+    let (mut client, task) = paired(&door, Duration::from_secs(15)).await;
+    let text = |payload: &str, seconds| {
+        let (wire, hash) = message(TOPIC, payload, NOW.plus_seconds(seconds));
+        Event::new(PUBSUB.into(), TOPIC.into(), hash, NOW, wire)
+    };
+    let live = door.waku.live.clone();
+    live.hub.heard(text(&"x".repeat(20_000), 1)); // more than the pipe takes
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let mut read = Vec::new();
+    // It reads again, and nothing is told for a while: pings come in their time.
+    while !read.ends_with(b"}}") {
+        assert!(client.read_buf(&mut read).await.unwrap() > 0);
+    }
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert!(!task.is_finished());
+    client.write_all(&[0x8a, 0x80, 0, 0, 0, 0]).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    live.hub.heard(text("here", 2));
+    let before = read.len();
+    while !read[before..].windows(4).any(|bytes| bytes == b"aGVy") {
+        assert!(client.read_buf(&mut read).await.unwrap() > 0, "cut");
+    }
+    drop(client);
+    task.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -189,7 +189,7 @@ async fn an_operator_ends_a_stream_and_the_client_is_told() {
     let mut listener = Listener::ask(&server, "/live", "").await;
     listener.expect("live").await;
     let user = listener.stream.local_addr().unwrap().to_string();
-    let found = door.waku.live.sessions.by_address(&user, "live").await.unwrap();
+    let found = door.waku.live.sessions.by_user(&user).await.unwrap();
     let id = found.iter().next().expect("a session of this client").id;
     assert!(door.waku.live.sessions.close(id, Ended::Operator).await.unwrap());
     assert_eq!(listener.end().await, "operator");
