@@ -266,10 +266,17 @@ pub struct NodeState {
     pub id: NodeId,
     /// Its name, for people.
     pub name: String,
-    /// How long its lease still runs; 0 when it has run out.
-    pub lease_ms: u64,
+    /// How long its lease still runs: 0 when it has run out, `None` for a node that shares its table with nobody and needs none.
+    pub lease_ms: Option<u64>,
     /// Its sessions.
     pub sessions: u64,
+}
+
+impl NodeState {
+    /// Whether its sessions are found.
+    pub fn is_living(&self) -> bool {
+        self.lease_ms != Some(0)
+    }
 }
 
 /// Reads any bytes as a record of sessions, as a session and as an info, for the fuzzer and its seeds.

@@ -413,7 +413,7 @@ impl Nodes for Memory {
     fn nodes(&self) -> Answer<'_, Result<Vec<NodeState>, Error>> {
         let sessions = self.count().sessions;
         let name = self.node_name.clone();
-        Answer::ready(Ok(vec![NodeState { id: self.node, name, lease_ms: u64::MAX, sessions }]))
+        Answer::ready(Ok(vec![NodeState { id: self.node, name, lease_ms: None, sessions }]))
     }
 
     fn tell_others(&self, _event: &Event) {}

@@ -41,8 +41,10 @@ impl Living {
 impl Table {
     /// Takes down what Redis says of the nodes, which was asked at a moment.
     pub(super) fn learn(&self, asked: Instant, states: &[NodeState]) {
-        let living = states.iter().filter(|state| state.lease_ms > 0);
-        let until = living.clone().map(|state| (state.id, asked + Duration::from_millis(state.lease_ms)));
+        let living = states.iter().filter(|state| state.is_living());
+        let until = living
+            .clone()
+            .map(|state| (state.id, asked + Duration::from_millis(state.lease_ms.unwrap_or(0))));
         *self.living.write() = Living { until: until.collect() };
         let metrics = &self.metrics;
         metrics.nodes.set(i64::try_from(living.clone().count()).unwrap_or(i64::MAX));
@@ -94,7 +96,7 @@ pub(super) fn read(value: &Value) -> Result<(u64, Vec<NodeState>), Fault> {
         states.push(NodeState {
             id: NodeId(id),
             name: String::from_utf8_lossy(reply::bytes(name)?).into_owned(),
-            lease_ms: reply::count(lease_ms)?,
+            lease_ms: Some(reply::count(lease_ms)?),
             sessions: reply::count(sessions)?,
         });
     }

@@ -225,7 +225,7 @@ fn newest<'a>(others: impl Iterator<Item = Session<'a>>, here: &'a Found) -> Vec
 /// Only the sessions of living nodes count. Users of dead ones are counted until those are swept, but never more of them than
 /// sessions.
 fn counts_of(users: u64, states: &[NodeState]) -> Counts {
-    let living = states.iter().filter(|state| state.lease_ms > 0 && state.sessions > 0);
+    let living = states.iter().filter(|state| state.is_living() && state.sessions > 0);
     let by_node: Vec<_> = living.map(|state| (state.id, state.sessions)).collect();
     let sessions = by_node.iter().map(|(_, sessions)| sessions).sum();
     Counts { sessions, users: users.min(sessions), by_node, is_complete: true }
@@ -325,8 +325,12 @@ mod tests {
 
     #[test]
     fn dead_nodes_are_not_counted() {
-        let state =
-            |id, lease_ms, sessions| NodeState { id: NodeId(id), name: String::new(), lease_ms, sessions };
+        let state = |id, lease_ms, sessions| NodeState {
+            id: NodeId(id),
+            name: String::new(),
+            lease_ms: Some(lease_ms),
+            sessions,
+        };
         let counts = counts_of(9, &[state(1, 5, 2), state(2, 0, 7), state(3, 5, 0)]);
         assert_eq!((counts.sessions, counts.users), (2, 2));
         assert_eq!(counts.by_node, [(NodeId(1), 2)]);

@@ -19,7 +19,7 @@ impl Table {
     pub(super) async fn sweep_dead(&self, link: &Link, nodes: &[NodeState]) -> Result<u64, Fault> {
         let mut removed = 0;
         for node in nodes {
-            if node.lease_ms == 0 && node.id != self.here {
+            if !node.is_living() && node.id != self.here {
                 removed += self.sweep_node(link, node.id).await?;
             }
         }

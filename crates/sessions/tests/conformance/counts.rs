@@ -107,7 +107,7 @@ async fn a_node_is_one_of_the_nodes(subject: Subject) {
     let node = Node::new(Config { node_name: "north: *'\" é".to_owned(), ..subject.config() }).await;
     let state = node.seen_by(&node).await.expect("it is one of the nodes");
     assert_eq!((&*state.name, state.sessions), ("north: *'\" é", 0));
-    assert!(state.lease_ms > 0, "its lease runs");
+    assert!(state.is_living(), "its lease runs");
     assert_eq!(node.nodes.health(), Ok(()));
 }
 

@@ -61,7 +61,7 @@ async fn a_node_that_closes_leaves_the_sessions_of_the_others(subject: Subject) 
     assert_eq!(node.totals().await, (1, 1));
     assert_eq!(node.nodes.sweep().await, Ok(0), "it has left nothing behind");
     let state = leaving.seen_by(&node).await;
-    assert!(state.is_none_or(|state| state.lease_ms == 0), "its lease has ended");
+    assert!(state.is_none_or(|state| !state.is_living()), "its lease has ended");
     assert_eq!((node.told().await, leaving.owner.told()), (vec![], vec![]));
 }
 
@@ -79,7 +79,7 @@ async fn fill(node: &Node, ending: &Node) {
 async fn missed(node: &Node, ended: NodeId) {
     eventually("the lease runs out", async || {
         let states = node.nodes.nodes().await.unwrap();
-        states.iter().all(|state| state.id != ended || state.lease_ms == 0)
+        states.iter().all(|state| state.id != ended || !state.is_living())
     })
     .await;
 }

@@ -97,7 +97,7 @@ async fn nodes_are_given_in_order_with_what_they_have(subject: Subject) {
     expected.sort();
     for node in &nodes {
         let states = node.nodes.nodes().await.unwrap();
-        assert!(states.iter().all(|state| state.lease_ms > 0), "{states:?}");
+        assert!(states.iter().all(|state| state.is_living()), "{states:?}");
         let states: Vec<_> = states.into_iter().map(|state| (state.id, state.name, state.sessions)).collect();
         assert_eq!(states, expected);
     }
