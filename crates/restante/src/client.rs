@@ -56,8 +56,7 @@ impl OperatorFlags {
     /// A client for that server, with the token if there is one.
     pub(crate) fn client(&self) -> anyhow::Result<RestClient> {
         let token = match &self.token_file {
-            // As a server reads it: the first line of the file.
-            Some(file) => secrets::read("token", file)?.lines().next().map(str::to_owned),
+            Some(file) => Some(secrets::read("token", file)?),
             None => std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty()),
         };
         let mut client = RestClient::new(&self.rest)?;

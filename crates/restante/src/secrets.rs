@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 /// No secret is longer; a file that was named by mistake may be.
 const SECRET_BYTES_MAX: u64 = 4 << 10;
 
-/// Reads a file that holds a secret and nothing else, but for the end of the line.
+/// Reads the first line of a file, which is the secret.
 pub(crate) fn read(what: &str, file: &Path) -> anyhow::Result<String> {
     let failed = || format!("can't read the {what} in {}", file.display());
     let mut bytes = Vec::new();
@@ -18,7 +18,7 @@ pub(crate) fn read(what: &str, file: &Path) -> anyhow::Result<String> {
     if bytes.len() as u64 > SECRET_BYTES_MAX {
         bail!("{}: it is longer than {SECRET_BYTES_MAX} bytes", failed());
     }
-    let secret = std::str::from_utf8(&bytes).with_context(failed)?.trim_end_matches(['\r', '\n']);
+    let secret = std::str::from_utf8(&bytes).with_context(failed)?.lines().next().unwrap_or_default();
     if secret.is_empty() {
         bail!("{}: it is empty", failed());
     }

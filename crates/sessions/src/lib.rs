@@ -101,7 +101,7 @@ pub trait Sessions: Send + Sync + 'static {
     fn by_id(&self, id: SessionId) -> Answer<'_, Result<Found, Error>>;
 
     /// All sessions, each user's together, in no order. What was there when the stream began and is still there at its end is
-    /// given exactly once; what came or went meanwhile may be given. It holds up nobody, and takes memory for a few users.
+    /// given exactly once; what came or went meanwhile may be given. It holds up nobody, and takes memory for a hundred users at most.
     ///
     /// # Errors
     /// None when other nodes are out of reach: then everything given is incomplete.

@@ -253,8 +253,7 @@ fn read_token(file: &Path) -> anyhow::Result<Option<Token>> {
         return Ok(None);
     }
     let text = secrets::read("token", file)?;
-    let line = text.lines().next().unwrap_or_default();
-    let token = Token::new(line).with_context(|| format!("can't use the token in {}", file.display()))?;
+    let token = Token::new(&text).with_context(|| format!("can't use the token in {}", file.display()))?;
     Ok(Some(token))
 }
 
