@@ -92,7 +92,7 @@ impl Nodes for Shared {
     }
 
     fn nodes(&self) -> Answer<'_, Result<Vec<NodeState>, restante_sessions::Error>> {
-        let node = |id| NodeState { id: NodeId(id), name: String::new(), lease_ms: 1, sessions: 0 };
+        let node = |id| NodeState { id: NodeId(id), name: String::new(), lease_ms: Some(1), sessions: 0 };
         Answer::ready(Ok(vec![node(1), node(2)]))
     }
 
