@@ -1,7 +1,8 @@
-//! Words that every room of restante shares: timestamps, hashes, cursors, error kinds, clocks and topic filters.
+//! Words that every room of restante shares: timestamps, hashes, blob ids, cursors, error kinds, clocks and topic filters.
 //!
 //! This crate does no I/O, knows no async runtime and imports no other crate of the project.
 
+mod blob;
 mod bloom;
 mod clock;
 mod cursor;
@@ -9,6 +10,7 @@ mod error;
 mod hash;
 mod timestamp;
 
+pub use blob::{BlobId, ParseBlobIdError};
 pub use bloom::{Bloom, ParseBloomError, TopicBits};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use cursor::{Cursor, Key};

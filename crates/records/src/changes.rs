@@ -1,0 +1,39 @@
+use crate::{Id, Kind, Revision};
+
+/// The largest limit of a page of changes.
+pub const CHANGES_MAX: usize = 4_096;
+
+/// Which changes to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChangesSince {
+    /// Of one kind, or with `None` of all.
+    pub kind: Option<Kind>,
+    /// What the caller has seen.
+    pub since: Revision,
+    /// The most entries of a page, from 1 to [`CHANGES_MAX`].
+    pub limit: usize,
+}
+
+/// A record that changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Changed {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its identity.
+    pub id: Id,
+}
+
+/// A page of changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// New records.
+    pub created: Vec<Changed>,
+    /// Records that changed.
+    pub updated: Vec<Changed>,
+    /// Records that are gone.
+    pub destroyed: Vec<Changed>,
+    /// What the caller has seen with this page.
+    pub revision: Revision,
+    /// Whether there is more after it.
+    pub has_more: bool,
+}

@@ -1,0 +1,188 @@
+//! Records: objects of an account, each change with a revision, found by declared indexes.
+//!
+//! [`Records`] is the contract that every engine keeps, [`Feed`] is what followers read, [`Upkeep`] what operators need.
+//! [`open`] chooses an engine by URL. Each sentence of the contracts is a named test that runs on every engine: see
+//! `tests/conformance`.
+//!
+//! A record is what a mail server calls an email, a mailbox or a thread: it has a [`Body`], which is written once and
+//! seldom changes, and [`Properties`], small values that change often and that indexes are made of. What kinds of records
+//! there are, and their indexes, is a [`Schema`] that is given on opening.
+//!
+//! ```
+//! # async fn example() -> Result<(), restante_records::Error> {
+//! use restante_records::{
+//!     AccountId, Body, Change, Commit, Config, Get, Index, IndexSchema, Kind, KindSchema, Properties, Property, Query,
+//!     Schema, open,
+//! };
+//!
+//! const EMAIL: Kind = Kind(1);
+//! const MAILBOX: Property = Property(1);
+//! const RECEIVED: Property = Property(2);
+//! const BY_MAILBOX: Index = Index(1);
+//!
+//! let email = KindSchema::new(EMAIL, "email")
+//!     .property(MAILBOX, "mailbox")
+//!     .property(RECEIVED, "received")
+//!     .index(IndexSchema::ordered(BY_MAILBOX, "mailbox", &[MAILBOX, RECEIVED]));
+//! let records = open(Config::new("memory:".parse()?, Schema::new(vec![email])?)).await?.records;
+//!
+//! let account = AccountId(7);
+//! let properties = Properties::default().with(MAILBOX, 3).with(RECEIVED, 1_700_000_000);
+//! let create = Change::Create { kind: EMAIL, body: Body::new("Hello"), properties };
+//! let committed = records.commit(account, Commit::of([create])).await?;
+//!
+//! let newest = Query::new(EMAIL, BY_MAILBOX).equals(3).descending().limit(20);
+//! let page = records.query(account, &newest).await?;
+//! assert_eq!(page.ids, committed.created);
+//! let found = records.get(account, &Get::whole(EMAIL, page.ids)).await?;
+//! assert_eq!(found[0].as_ref().map(|email| email.body.bytes.as_ref()), Some(&b"Hello"[..]));
+//! # Ok(())
+//! # }
+//! ```
+
+mod changes;
+mod commit;
+mod error;
+mod feed;
+mod lmdb;
+mod memory;
+mod metrics;
+mod open;
+mod query;
+mod record;
+mod schema;
+mod upkeep;
+mod watch;
+
+use async_trait::async_trait;
+
+pub use changes::{CHANGES_MAX, Changed, Changes, ChangesSince};
+pub use commit::{Body, Change, Commit, Committed};
+pub use error::Error;
+pub use feed::{Checkpoint, FOLLOWER_NAME_BYTES_MAX, Feed, Position, TOUCHED_MAX, Touched};
+pub use metrics::Metrics;
+pub use open::{Config, EngineUrl, LmdbConfig, Opened, open};
+pub use query::{Cursor, Direction, Page, QUERY_ROWS_MAX, Query};
+pub use record::{
+    AccountId, GET_RECORDS_MAX, Get, Id, Kind, Properties, Property, Record, Revision, TEXT_BYTES_MAX, Value,
+};
+pub use schema::{Index, IndexOrder, IndexSchema, KindSchema, Schema};
+pub use upkeep::{Cleaned, DUMP_RECORDS_MAX, Dumped, Finding, KindStats, Place, Referenced, Report, Stats, Upkeep};
+pub use watch::{Announcement, Lagged, Watch};
+
+/// The most changes that one [`Records::commit`] takes.
+pub const COMMIT_CHANGES_MAX: usize = 4_096;
+
+/// The longest body of a record. What is longer belongs into a blob.
+pub const BODY_BYTES_MAX: usize = 256 << 10;
+
+/// The most bytes of bodies and properties that one [`Records::commit`] takes.
+pub const COMMIT_BYTES_MAX: usize = 2 << 20;
+
+/// The most blobs that one body refers to.
+pub const BODY_BLOBS_MAX: usize = 256;
+
+/// The most index entries that one record has in one index: the product of the numbers of values of its parts.
+pub const INDEX_ENTRIES_MAX: usize = 256;
+
+/// Keeps the records of accounts, and tells what changed.
+///
+/// **Revisions.** Each commit takes the account's next revision; there is one sequence for all kinds of an account, and it
+/// begins with 1. The *state* of a kind is the revision that last touched it. Revision order is commit order as readers see
+/// it: no smaller revision appears after a larger one was seen.
+///
+/// **Ids.** The id of a record is given by the store: the next of its account, over all kinds. It is never used again.
+#[async_trait]
+pub trait Records: Send + Sync + 'static {
+    /// Makes all changes of `commit`, or none, as one revision; returns when they are durable.
+    ///
+    /// - *Durable*: what was answered with success survives the process and a power cut.
+    /// - *Atomic*: readers see all of a commit or nothing of it, also after a crash.
+    /// - *Visible*: a call that starts after the answer sees the commit.
+    /// - *Preconditions*: for each (kind, revision) of `expect` the kind's state must be that revision.
+    /// - [`Committed::created`] has the ids of the creates in their order. A property of a change may be
+    ///   [`Value::Created`]`(n)`, the id that the n-th create of the commit gets.
+    /// - An update with `None` leaves the body, or the properties, as they are.
+    /// - A commit without changes checks the preconditions, changes nothing and answers the account's revision.
+    ///
+    /// # Errors
+    /// - `Conflict`: a kind is not in the expected state.
+    /// - `NotFound`: a record that is to be updated or destroyed is not there.
+    /// - `Invalid`: a kind or property that the schema lacks, a record that stands in two changes, a bound that is exceeded
+    ///   ([`COMMIT_CHANGES_MAX`], [`COMMIT_BYTES_MAX`], [`BODY_BYTES_MAX`], [`BODY_BLOBS_MAX`], [`TEXT_BYTES_MAX`],
+    ///   [`INDEX_ENTRIES_MAX`]), a `Created` that names no create.
+    /// - `Full`: no room now. `Unavailable`: the engine can't write now; after a failed sync until it is opened again.
+    ///
+    /// After `Full` and `Unavailable` of a commit that was under way nobody knows whether it is kept; after all others it is
+    /// not.
+    async fn commit(&self, account: AccountId, commit: Commit) -> Result<Committed, Error>;
+
+    /// The records with these ids, in the order of the ids, each `None` when there is no such record of this kind. All are
+    /// read at one moment. The body is empty when [`Get::with_body`] is false.
+    ///
+    /// # Errors
+    /// `Invalid` for more than [`GET_RECORDS_MAX`] ids or an unknown kind; `Corrupt`; `Unavailable`.
+    async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error>;
+
+    /// One page of an index: the ids of the records whose leading parts equal the query's values, and whose next part is
+    /// in its range.
+    ///
+    /// - The order is that of the index' values, part by part, then of the ids; *descending* is the reverse. Numbers stand
+    ///   before texts; texts are compared bytewise.
+    /// - A record with several values of a part stands in the index once for each combination, and is told as often.
+    /// - A *scattered* index answers only when all its parts are given, in the order of the ids.
+    /// - [`Page::next`] is set when, and only when, more entries remain. Walking by it gives every entry that was there
+    ///   when the walk began and is not removed or changed since exactly once, also while others commit. A cursor survives
+    ///   the destruction of the record it names, restarts, and moving to another engine.
+    /// - [`Page::state`] is the state of the kind at the moment when the page was read.
+    ///
+    /// # Errors
+    /// `Invalid`: an unknown kind or index, too many values, a range on a scattered index, a limit of 0 or above
+    /// [`QUERY_ROWS_MAX`], a cursor that is not of this query's kind and index. `Unavailable`.
+    async fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error>;
+
+    /// What was created, updated and destroyed since a revision, of one kind or of all.
+    ///
+    /// - *Created*: records that exist, and that were created after `since`, whatever happened to them later. *Updated*:
+    ///   records that exist, were created at or before `since` and changed after it. *Destroyed*: records that were created
+    ///   at or before `since` and destroyed after it. Each list is in the order of revisions, then of kinds, then of ids.
+    /// - A page covers the revisions from `since` up to [`Changes::revision`]: it never cuts one in two. It has at most
+    ///   `limit` entries, more only when a single revision has more.
+    /// - Who applies page after page, each from the last one's revision, has after the last what the store has. An update
+    ///   of what was told as created may follow, and the destruction of something that was never told.
+    /// - [`Changes::has_more`] tells whether there is more. When not, `revision` is the account's revision.
+    ///
+    /// # Errors
+    /// `NotFound`: `since` is below the floor of the kind's history (see [`Upkeep::clean`]): changes can't be calculated, as
+    /// JMAP's `cannotCalculateChanges` (RFC 8620 §5.2) says. `Invalid`: `since` is above the account's revision, an unknown
+    /// kind, a limit of 0 or above [`CHANGES_MAX`]. `Unavailable`.
+    async fn changes(&self, account: AccountId, since: &ChangesSince) -> Result<Changes, Error>;
+
+    /// The state of each kind that an account has or had records of, and under no kind the account's own revision, 0 when
+    /// nothing was ever committed.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    async fn states(&self, account: AccountId) -> Result<States, Error>;
+
+    /// Announces commits from now on, each after it is visible. Who is slow is told that announcements were left out, and
+    /// reads [`Records::changes`] instead.
+    fn watch(&self) -> Watch;
+}
+
+/// The revisions of an account.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct States {
+    /// The revision of the last commit.
+    pub revision: Revision,
+    /// The state of each kind, ascending by kind.
+    pub kinds: Vec<(Kind, Revision)>,
+}
+
+impl States {
+    /// The state of a kind; 0 when nothing of it was ever committed.
+    pub fn of(&self, kind: Kind) -> Revision {
+        let found = self.kinds.iter().find(|(known, _)| *known == kind);
+        found.map_or(Revision(0), |(_, revision)| *revision)
+    }
+}

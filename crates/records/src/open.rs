@@ -1,0 +1,111 @@
+use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
+
+use restante_core::{Clock, SystemClock};
+
+use crate::{Error, Feed, Metrics, Records, Schema, Upkeep, memory};
+
+/// Which engine, and where: `memory:` or `lmdb:<folder>`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EngineUrl {
+    /// The reference model, in memory: it keeps nothing.
+    Memory,
+    /// LMDB in a folder.
+    Lmdb(PathBuf),
+}
+
+impl EngineUrl {
+    /// The engine's name.
+    pub fn engine(&self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Lmdb(_) => "lmdb",
+        }
+    }
+}
+
+impl FromStr for EngineUrl {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        match text.split_once(':') {
+            Some(("memory", "")) => Ok(Self::Memory),
+            Some(("lmdb", folder)) if !folder.is_empty() => Ok(Self::Lmdb(folder.into())),
+            _ => Err(Error::invalid(format!("records URL '{text}' is not understood: use memory: or lmdb:<folder>"))),
+        }
+    }
+}
+
+impl fmt::Display for EngineUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("memory:"),
+            Self::Lmdb(folder) => write!(f, "lmdb:{}", folder.display()),
+        }
+    }
+}
+
+/// How to open a record store.
+#[derive(Clone)]
+pub struct Config {
+    /// The engine and its place.
+    pub url: EngineUrl,
+    /// The kinds of records and their indexes. Indexes that are new since the store was opened last are made on opening.
+    pub schema: Schema,
+    /// Settings of the `lmdb` engine.
+    pub lmdb: LmdbConfig,
+    /// Where the time comes from.
+    pub clock: Arc<dyn Clock>,
+    /// What is counted.
+    pub metrics: Metrics,
+}
+
+impl Config {
+    /// The defaults for an engine.
+    pub fn new(url: EngineUrl, schema: Schema) -> Self {
+        Self {
+            url,
+            schema,
+            lmdb: LmdbConfig::default(),
+            clock: Arc::new(SystemClock),
+            metrics: Metrics::default(),
+        }
+    }
+}
+
+/// Settings of the `lmdb` engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LmdbConfig {
+    /// The size of each of the two files of the commit log; 0 is no commit log: each group of commits is an LMDB transaction.
+    pub log_bytes: u64,
+    /// Whether bodies are compressed, with a dictionary that is made of the first of them.
+    pub is_compressed: bool,
+}
+
+impl Default for LmdbConfig {
+    fn default() -> Self {
+        Self { log_bytes: 8 << 20, is_compressed: true }
+    }
+}
+
+/// An opened record store: the faces of one engine.
+#[derive(Clone)]
+pub struct Opened {
+    /// For doors.
+    pub records: Arc<dyn Records>,
+    /// For followers.
+    pub feed: Arc<dyn Feed>,
+    /// For operators.
+    pub upkeep: Arc<dyn Upkeep>,
+}
+
+/// Opens the record store that `config` names, and creates it when it is not there.
+///
+/// # Errors
+/// `Conflict` when another process has it open, `Corrupt` when its format is not understood or it is damaged, `Invalid`
+/// when its schema can't become the one that is asked for, those of a disk that fails.
+pub async fn open(config: Config) -> Result<Opened, Error> {
+    match config.url.clone() {
+        EngineUrl::Memory => Ok(memory::open(&config)),
+        EngineUrl::Lmdb(folder) => crate::lmdb::open(&folder, config).await,
+    }
+}

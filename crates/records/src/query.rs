@@ -1,0 +1,102 @@
+use std::ops::Bound;
+
+use bytes::Bytes;
+
+use crate::{Id, Index, Kind, Revision, Value};
+
+/// The most ids that one page has.
+pub const QUERY_ROWS_MAX: usize = 4_096;
+
+/// Which way an index is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Direction {
+    /// From the smallest value on.
+    #[default]
+    Ascending,
+    /// From the largest value on.
+    Descending,
+}
+
+/// A place in an index: behind the last entry of a page. It means nothing to who carries it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cursor(pub Bytes);
+
+/// A question to an index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Query {
+    /// The kind.
+    pub kind: Kind,
+    /// One of its indexes.
+    pub index: Index,
+    /// What the leading parts of the index must be.
+    pub equals: Vec<Value>,
+    /// Where the part after those must lie.
+    pub range: (Bound<Value>, Bound<Value>),
+    /// Which way to read.
+    pub direction: Direction,
+    /// The most ids to answer, from 1 to [`QUERY_ROWS_MAX`].
+    pub limit: usize,
+    /// Where the page before ended.
+    pub after: Option<Cursor>,
+}
+
+impl Query {
+    /// Everything in an index, ascending, a hundred a page.
+    pub fn new(kind: Kind, index: Index) -> Self {
+        Self {
+            kind,
+            index,
+            equals: Vec::new(),
+            range: (Bound::Unbounded, Bound::Unbounded),
+            direction: Direction::Ascending,
+            limit: 100,
+            after: None,
+        }
+    }
+
+    /// The next leading part equals `value`.
+    #[must_use]
+    pub fn equals(mut self, value: impl Into<Value>) -> Self {
+        self.equals.push(value.into());
+        self
+    }
+
+    /// The part after the equal ones lies between these.
+    #[must_use]
+    pub fn between(mut self, from: Bound<Value>, to: Bound<Value>) -> Self {
+        self.range = (from, to);
+        self
+    }
+
+    /// From the largest value on.
+    #[must_use]
+    pub fn descending(mut self) -> Self {
+        self.direction = Direction::Descending;
+        self
+    }
+
+    /// So many ids a page.
+    #[must_use]
+    pub fn limit(mut self, limit: usize) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// What comes after a page.
+    #[must_use]
+    pub fn after(mut self, cursor: Cursor) -> Self {
+        self.after = Some(cursor);
+        self
+    }
+}
+
+/// A page of an index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// The records, in the order of the query.
+    pub ids: Vec<Id>,
+    /// Where the next page begins; `None` after the last.
+    pub next: Option<Cursor>,
+    /// The state of the kind when this was read.
+    pub state: Revision,
+}

@@ -1,0 +1,162 @@
+use bytes::Bytes;
+
+use crate::Body;
+
+/// Whose records these are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AccountId(pub u32);
+
+/// What a record is: email, mailbox, thread. The schema names them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Kind(pub u8);
+
+/// The identity of a record in its account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id(pub u64);
+
+/// The number of a commit in its account, from 1. 0 is before the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Revision(pub u64);
+
+/// A property of a kind of records. The schema names them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Property(pub u8);
+
+/// The longest text that a property has. Longer ones want to be hashed or cut by who sets them.
+pub const TEXT_BYTES_MAX: usize = 128;
+
+/// The most ids that one [`Get`] takes.
+pub const GET_RECORDS_MAX: usize = 4_096;
+
+/// A value of a property. Numbers stand before texts.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Value {
+    /// A number: an id, a time, a set of bits.
+    Number(u64),
+    /// Bytes, [`TEXT_BYTES_MAX`] at most, compared bytewise.
+    Text(Bytes),
+    /// In a commit alone: the id that the n-th create of that commit gets, counted from 0. It is stored as a number.
+    Created(u16),
+}
+
+impl From<u64> for Value {
+    fn from(number: u64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<Id> for Value {
+    fn from(id: Id) -> Self {
+        Self::Number(id.0)
+    }
+}
+
+impl From<&'static str> for Value {
+    fn from(text: &'static str) -> Self {
+        Self::Text(Bytes::from_static(text.as_bytes()))
+    }
+}
+
+impl From<Bytes> for Value {
+    fn from(text: Bytes) -> Self {
+        Self::Text(text)
+    }
+}
+
+/// The properties of a record: a set of (property, value), so that one property may have several values or none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Properties(Vec<(Property, Value)>);
+
+impl Properties {
+    /// The same with one more value; adding a value that is there changes nothing.
+    #[must_use]
+    pub fn with(mut self, property: Property, value: impl Into<Value>) -> Self {
+        self.add(property, value.into());
+        self
+    }
+
+    /// Adds a value, if it is not there.
+    pub fn add(&mut self, property: Property, value: Value) {
+        let pair = (property, value);
+        if let Err(place) = self.0.binary_search(&pair) {
+            self.0.insert(place, pair);
+        }
+    }
+
+    /// Removes a value, if it is there.
+    pub fn remove(&mut self, property: Property, value: &Value) {
+        self.0.retain(|(known, there)| *known != property || there != value);
+    }
+
+    /// The values of a property, ascending.
+    pub fn values(&self, property: Property) -> impl Iterator<Item = &Value> {
+        self.0.iter().filter(move |(known, _)| *known == property).map(|(_, value)| value)
+    }
+
+    /// All pairs, ascending.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &(Property, Value)> {
+        self.0.iter()
+    }
+
+    /// Replaces what stands for the ids of a commit by the ids themselves.
+    pub(crate) fn resolved(&self, id: impl Fn(u16) -> Option<Id>) -> Option<Self> {
+        let mut resolved = Self::default();
+        for (property, value) in &self.0 {
+            let value = match value {
+                Value::Created(n) => Value::Number(id(*n)?.0),
+                other => other.clone(),
+            };
+            resolved.add(*property, value);
+        }
+        Some(resolved)
+    }
+}
+
+impl FromIterator<(Property, Value)> for Properties {
+    fn from_iter<T: IntoIterator<Item = (Property, Value)>>(pairs: T) -> Self {
+        let mut properties = Self(pairs.into_iter().collect());
+        properties.0.sort_unstable();
+        properties.0.dedup();
+        properties
+    }
+}
+
+/// A record as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its identity.
+    pub id: Id,
+    /// The commit that last changed it.
+    pub revision: Revision,
+    /// The commit that created it.
+    pub created: Revision,
+    /// What it says; empty when it was not asked for.
+    pub body: Body,
+    /// What changes often, and what it is found by.
+    pub properties: Properties,
+}
+
+/// Which records to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Get {
+    /// Their kind.
+    pub kind: Kind,
+    /// Their ids, [`GET_RECORDS_MAX`] at most.
+    pub ids: Vec<Id>,
+    /// Whether their bodies are wanted.
+    pub with_body: bool,
+}
+
+impl Get {
+    /// Whole records.
+    pub fn whole(kind: Kind, ids: Vec<Id>) -> Self {
+        Self { kind, ids, with_body: true }
+    }
+
+    /// Records without their bodies.
+    pub fn small(kind: Kind, ids: Vec<Id>) -> Self {
+        Self { kind, ids, with_body: false }
+    }
+}

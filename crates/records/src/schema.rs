@@ -1,0 +1,141 @@
+use restante_core::ErrorKind;
+
+use crate::{Error, Kind, Property};
+
+/// An index of a kind of records. The schema names them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Index(pub u8);
+
+/// In which order an index keeps its entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IndexOrder {
+    /// By the values of its parts: it answers ranges.
+    Ordered,
+    /// By the age of the records first: for values that are random, such as hashes. It answers only when all values are
+    /// given, and costs the same to write however many records there are, where an ordered one would touch a page anywhere
+    /// for each.
+    Scattered,
+}
+
+/// An index: the properties whose values records are found by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexSchema {
+    /// Its number, which stands in the engines' keys.
+    pub index: Index,
+    /// Its name, for people.
+    pub name: &'static str,
+    /// The properties, from the first compared to the last. A record without a value for one of them is not in the index.
+    pub parts: Vec<Property>,
+    /// Its order.
+    pub order: IndexOrder,
+}
+
+impl IndexSchema {
+    /// An index that answers ranges.
+    pub fn ordered(index: Index, name: &'static str, parts: &[Property]) -> Self {
+        Self { index, name, parts: parts.to_vec(), order: IndexOrder::Ordered }
+    }
+
+    /// An index for random values.
+    pub fn scattered(index: Index, name: &'static str, parts: &[Property]) -> Self {
+        Self { index, name, parts: parts.to_vec(), order: IndexOrder::Scattered }
+    }
+}
+
+/// A kind of records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KindSchema {
+    /// Its number, which stands in the engines' keys.
+    pub kind: Kind,
+    /// Its name, for people.
+    pub name: &'static str,
+    /// Its properties and their names.
+    pub properties: Vec<(Property, &'static str)>,
+    /// Its indexes.
+    pub indexes: Vec<IndexSchema>,
+}
+
+impl KindSchema {
+    /// A kind without properties.
+    pub fn new(kind: Kind, name: &'static str) -> Self {
+        Self { kind, name, properties: Vec::new(), indexes: Vec::new() }
+    }
+
+    /// The same with one more property.
+    #[must_use]
+    pub fn property(mut self, property: Property, name: &'static str) -> Self {
+        self.properties.push((property, name));
+        self
+    }
+
+    /// The same with one more index.
+    #[must_use]
+    pub fn index(mut self, index: IndexSchema) -> Self {
+        self.indexes.push(index);
+        self
+    }
+
+    /// The index with this number.
+    pub fn find_index(&self, index: Index) -> Option<&IndexSchema> {
+        self.indexes.iter().find(|known| known.index == index)
+    }
+}
+
+/// The kinds of records that a store has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Schema {
+    kinds: Vec<KindSchema>,
+}
+
+impl Schema {
+    /// A schema of these kinds.
+    ///
+    /// # Errors
+    /// `Invalid` when a number is used twice, or an index has no parts or one that its kind lacks.
+    pub fn new(kinds: Vec<KindSchema>) -> Result<Self, Error> {
+        for (place, kind) in kinds.iter().enumerate() {
+            let is_twice = kinds.iter().skip(place + 1).any(|other| other.kind == kind.kind);
+            if is_twice {
+                return Err(wrong(kind, "its number belongs to two kinds"));
+            }
+            check_kind(kind)?;
+        }
+        Ok(Self { kinds })
+    }
+
+    /// The kinds.
+    pub fn kinds(&self) -> &[KindSchema] {
+        &self.kinds
+    }
+
+    /// The kind with this number.
+    ///
+    /// # Errors
+    /// `Invalid` when there is none.
+    pub fn kind(&self, kind: Kind) -> Result<&KindSchema, Error> {
+        let found = self.kinds.iter().find(|known| known.kind == kind);
+        found.ok_or_else(|| Error::invalid(format!("there is no kind of records with the number {}", kind.0)))
+    }
+}
+
+fn check_kind(kind: &KindSchema) -> Result<(), Error> {
+    for (place, (property, name)) in kind.properties.iter().enumerate() {
+        if kind.properties.iter().skip(place + 1).any(|(other, _)| other == property) {
+            return Err(wrong(kind, &format!("the number of its property {name} belongs to two")));
+        }
+    }
+    for (place, index) in kind.indexes.iter().enumerate() {
+        if kind.indexes.iter().skip(place + 1).any(|other| other.index == index.index) {
+            return Err(wrong(kind, &format!("the number of its index {} belongs to two", index.name)));
+        }
+        let is_known = |part: &Property| kind.properties.iter().any(|(property, _)| property == part);
+        if index.parts.is_empty() || !index.parts.iter().all(is_known) {
+            return Err(wrong(kind, &format!("its index {} has no parts, or one that is no property", index.name)));
+        }
+    }
+    Ok(())
+}
+
+fn wrong(kind: &KindSchema, why: &str) -> Error {
+    Error::new(ErrorKind::Invalid, format!("the schema of kind {} is wrong: {why}", kind.name))
+}

@@ -1,0 +1,170 @@
+use std::path::Path;
+
+use async_trait::async_trait;
+use restante_core::{BlobId, Timestamp};
+
+use crate::{AccountId, Error, Id, Kind, Record};
+
+/// The most records that one page of a dump has.
+pub const DUMP_RECORDS_MAX: usize = 4_096;
+
+/// What operators do with a record store.
+#[async_trait]
+pub trait Upkeep: Send + Sync + 'static {
+    /// What the store holds and what it costs. It counts by walking: it is for people, not for every second.
+    ///
+    /// # Errors
+    /// `Unavailable` when the engine can't tell now.
+    async fn stats(&self) -> Result<Stats, Error>;
+
+    /// Whether the store takes commits, from memory.
+    ///
+    /// # Errors
+    /// The error that commits are answered with.
+    fn health(&self) -> Result<(), Error>;
+
+    /// Verifies that every record can be read, that the indexes, the history and the counters say what the records say, and
+    /// that nothing is left over; changes nothing. It keeps the thread of its caller busy until it is done.
+    ///
+    /// `progress` is called now and then with the rows done and the rows in all.
+    ///
+    /// # Errors
+    /// Only when the check could not be made; damage is reported in the [`Report`].
+    async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error>;
+
+    /// Forgets what was destroyed before a time. The floor of an account's history rises to the last revision that was
+    /// forgotten: [`crate::Records::changes`] answers from there on. Works in small commits, so that others go on meanwhile,
+    /// and stops after `limit` tombstones; [`Cleaned::has_more`] tells whether there are more.
+    ///
+    /// # Errors
+    /// Those of a commit; what was forgotten until then stays forgotten.
+    async fn clean(&self, before: Timestamp, limit: usize) -> Result<Cleaned, Error>;
+
+    /// A page of all records, by account, kind and id, from behind a place. Each record is read as it is at that moment.
+    ///
+    /// # Errors
+    /// `Invalid` for a limit of 0 or above [`DUMP_RECORDS_MAX`]; `Unavailable`; `Corrupt`.
+    async fn dump(&self, after: Option<Place>, limit: usize) -> Result<Vec<Dumped>, Error>;
+
+    /// A page of the blobs that records refer to, with repeats, in an order of the engine's own. `after` is the
+    /// [`Referenced::next`] of the page before. Every reference that was committed before the first page was asked for,
+    /// and is still there when the last one is answered, is told.
+    ///
+    /// # Errors
+    /// `Unavailable`; `Corrupt`.
+    async fn referenced(&self, after: Option<u64>) -> Result<Referenced, Error>;
+
+    /// Writes a copy of everything that was acknowledged before the call into `folder`, which must exist and be empty: the
+    /// engine's files as they would be after a close. Commits go on meanwhile; what is acknowledged later may be in it or
+    /// not, each commit whole.
+    ///
+    /// # Errors
+    /// `Invalid` when the engine keeps nothing on disk; `Conflict` when the folder is not empty; those of the disk.
+    async fn backup(&self, folder: &Path) -> Result<(), Error>;
+
+    /// Takes no more commits, finishes those that were taken, and lets the engine's resources go. Further commits are
+    /// answered `Unavailable`. Closing twice is no error.
+    ///
+    /// # Errors
+    /// When what was taken could not be finished; nothing that was acknowledged is lost.
+    async fn close(&self) -> Result<(), Error>;
+}
+
+/// What a record store holds and costs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Accounts that ever had a commit.
+    pub accounts: u64,
+    /// Each kind's share, ascending.
+    pub kinds: Vec<KindStats>,
+    /// Commits in all.
+    pub commits: u64,
+    /// Bytes on disk, all files together; 0 when the engine keeps nothing on disk.
+    pub disk_bytes: u64,
+    /// What else the engine has to tell, each a name and a figure.
+    pub engine: Vec<(String, u64)>,
+}
+
+/// A kind's share.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KindStats {
+    /// The kind.
+    pub kind: Kind,
+    /// Records that exist.
+    pub records: u64,
+    /// Destroyed records that history still tells of.
+    pub tombstones: u64,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Records that were read.
+    pub records: u64,
+    /// What is wrong, the first [`Report::FINDINGS_MAX`].
+    pub findings: Vec<Finding>,
+    /// How much is wrong in all.
+    pub wrong: u64,
+}
+
+impl Report {
+    /// The most findings that are kept.
+    pub const FINDINGS_MAX: usize = 1_000;
+
+    /// Notes something that is wrong.
+    pub fn note(&mut self, place: impl Into<String>, what: impl Into<String>) {
+        self.wrong += 1;
+        if self.findings.len() < Self::FINDINGS_MAX {
+            self.findings.push(Finding { place: place.into(), what: what.into() });
+        }
+    }
+}
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Where: an account, a kind and an id, or a table and a key.
+    pub place: String,
+    /// What: lowercase, no full stop.
+    pub what: String,
+}
+
+/// What a clean-up did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cleaned {
+    /// Tombstones that are gone.
+    pub tombstones: u64,
+    /// Accounts whose floor rose.
+    pub accounts: u64,
+    /// Whether there is more to forget.
+    pub has_more: bool,
+}
+
+/// A place among all records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Compared first.
+    pub account: AccountId,
+    /// Compared second.
+    pub kind: Kind,
+    /// Compared last.
+    pub id: Id,
+}
+
+/// A record and whose it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dumped {
+    /// Whose.
+    pub account: AccountId,
+    /// The record.
+    pub record: Record,
+}
+
+/// A page of references.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Referenced {
+    /// Blobs that are referred to.
+    pub blobs: Vec<BlobId>,
+    /// Where the next page begins; `None` after the last.
+    pub next: Option<u64>,
+}
