@@ -1,63 +1,307 @@
-//! LMDB itself.
+//! LMDB itself: one environment, its map, its tables, and the transactions that rows come into it by.
 
-use std::path::Path;
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+};
 
-use heed::{Database, Env, EnvOpenOptions, RoTxn, WithTls, types::Bytes};
+use heed::{
+    CompactionOption, Database, Env, EnvOpenOptions, MdbError, PutFlags, RoTxn, RwTxn, WithTls, types::Bytes,
+};
+use parking_lot::{RwLock, RwLockReadGuard};
+use restante_core::ErrorKind;
+use tracing::info;
 
-use crate::{Error, Table};
+use crate::{
+    Error, Table,
+    layer::{Layer, Sequence},
+    store::{Stats, TableStats},
+};
 
-/// An open environment and its tables.
+type Rows = Database<Bytes, Bytes>;
+
+/// Threads that may read at the same time: those of an async runtime and of its blocking pool.
+const READERS_MAX: u32 = 1_024;
+
+/// The store's own table, beside those it was opened with.
+const STORE: &str = "store";
+const APPLIED: &[u8] = b"applied";
+const EPOCH: &[u8] = b"epoch";
+const FORMAT: &[u8] = b"format";
+const FORMAT_NOW: u64 = 1;
+
+/// An open environment.
 pub(crate) struct Environment {
     env: Env<WithTls>,
-    tables: Vec<(Table, Database<Bytes, Bytes>)>,
+    /// Shared by transactions; taken alone while the map grows, when none may live. Who waits to take it alone goes before
+    /// those who come to share it later, so a thread that has a transaction must not begin another, nor wait for who grows.
+    gate: RwLock<()>,
+    tables: Vec<(Table, Rows)>,
+    store: Rows,
+    path: PathBuf,
 }
 
-/// Threads that may read at the same time.
-const READERS_MAX: u32 = 1_024;
+/// How far LMDB is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// The last batch whose rows are in LMDB.
+    pub(crate) applied: Sequence,
+    /// How often the store was opened.
+    pub(crate) epoch: u32,
+}
+
+/// A read transaction. While it lives the map does not grow.
+pub(crate) struct Reading<'e> {
+    // Dropped in this order: the transaction first.
+    transaction: RoTxn<'e, WithTls>,
+    _stays: RwLockReadGuard<'e, ()>,
+}
+
+impl<'e> Reading<'e> {
+    pub(crate) fn transaction(&self) -> &RoTxn<'e, WithTls> {
+        &self.transaction
+    }
+
+    /// The number of the last transaction that wrote what this one sees.
+    pub(crate) fn id(&self) -> usize {
+        self.transaction.id()
+    }
+}
 
 impl Environment {
     pub(crate) fn open(folder: &Path, tables: &[Table], map_bytes: u64) -> Result<Self, Error> {
-        std::fs::create_dir_all(folder).map_err(|error| Error::io("create", &folder.display().to_string(), error))?;
+        let path = folder.join("data.mdb");
+        let there = std::fs::metadata(&path).map_or(0, |file| file.len());
+        let map = map_size(map_bytes.max(there.saturating_mul(2)));
         let mut options = EnvOpenOptions::new();
-        options.map_size(map_bytes as usize).max_dbs(tables.len() as u32).max_readers(READERS_MAX);
+        options.map_size(map).max_dbs(tables.len() as u32 + 1).max_readers(READERS_MAX);
         let env = open_env(&options, folder).map_err(|error| Error::lmdb("open", error))?;
-        let mut transaction = env.write_txn().map_err(|error| Error::lmdb("write", error))?;
+        env.clear_stale_readers().map_err(|error| Error::lmdb("open", error))?;
+        let mut transaction = env.write_txn().map_err(|error| Error::lmdb("open", error))?;
+        let mut create = |name: &str| {
+            let created = env.create_database(&mut transaction, Some(name));
+            created.map_err(|error| Error::lmdb("create a table of", error))
+        };
+        let store = create(STORE)?;
         let mut opened = Vec::new();
         for table in tables {
-            let database = env.create_database(&mut transaction, Some(table.name()));
-            opened.push((*table, database.map_err(|error| Error::lmdb("create a table of", error))?));
+            opened.push((*table, create(table.name())?));
         }
+        check_format(store, &mut transaction)?;
         transaction.commit().map_err(|error| Error::lmdb("write", error))?;
-        Ok(Self { env, tables: opened })
+        Ok(Self { env, gate: RwLock::new(()), tables: opened, store, path })
     }
 
-    pub(crate) fn read(&self) -> Result<RoTxn<'_, WithTls>, Error> {
-        self.env.read_txn().map_err(|error| Error::lmdb("read", error))
+    pub(crate) fn read(&self) -> Result<Reading<'_>, Error> {
+        let stays = self.gate.read();
+        let transaction = self.env.read_txn().map_err(|error| Error::lmdb("read", error))?;
+        Ok(Reading { transaction, _stays: stays })
     }
 
-    pub(crate) fn table(&self, table: Table) -> Result<Database<Bytes, Bytes>, Error> {
-        let found = self.tables.iter().find(|(known, _)| *known == table);
-        found.map(|(_, database)| *database).ok_or_else(|| Error::no_table(table))
+    pub(crate) fn table(&self, table: Table) -> Result<Rows, Error> {
+        let found = self.tables.iter().find(|(known, _)| known.number == table.number);
+        found.map(|(_, rows)| *rows).ok_or_else(|| Error::no_table(table.name()))
     }
 
-    pub(crate) fn apply<'r>(
-        &self,
-        rows: impl Iterator<Item = (Table, &'r [u8], Option<&'r [u8]>)>,
-    ) -> Result<(), Error> {
-        let mut transaction = self.env.write_txn().map_err(|error| Error::lmdb("write", error))?;
-        for (table, key, value) in rows {
-            let database = self.table(table)?;
-            let done = match value {
-                Some(value) => database.put(&mut transaction, key, value),
-                None => database.delete(&mut transaction, key).map(|_| ()),
-            };
-            done.map_err(|error| Error::lmdb("write", error))?;
+    pub(crate) fn progress(&self) -> Result<Progress, Error> {
+        let reading = self.read()?;
+        let applied = read_number(self.store, reading.transaction(), APPLIED)?;
+        let epoch = read_number(self.store, reading.transaction(), EPOCH)?;
+        Ok(Progress { applied, epoch: epoch as u32 })
+    }
+
+    /// Puts the newest version of all rows of a layer into LMDB, in one transaction, and how far it is then. Answers the
+    /// number of the transaction.
+    pub(crate) fn apply(&self, layer: &Layer, progress: Progress) -> Result<usize, Error> {
+        loop {
+            match self.try_apply(layer, progress) {
+                Err(heed::Error::Mdb(MdbError::MapFull)) => self.grow()?,
+                Err(error) => return Err(Error::lmdb("write", error)),
+                Ok(id) => return Ok(id),
+            }
         }
-        transaction.commit().map_err(|error| Error::lmdb("write", error))
+    }
+
+    fn try_apply(&self, layer: &Layer, progress: Progress) -> heed::Result<usize> {
+        let _stays = self.gate.read();
+        let mut transaction = self.env.write_txn()?;
+        let mut table: Option<Filling> = None;
+        for row in layer.newest() {
+            let number = row.key().table;
+            if table.as_ref().is_none_or(|table| table.number != number) {
+                table = self.filling(number, &transaction)?;
+            }
+            if let Some(table) = &mut table {
+                table.put(&mut transaction, &row.key().key, row.value().as_deref())?;
+            }
+        }
+        self.store.put(&mut transaction, APPLIED, &progress.applied.to_be_bytes())?;
+        self.store.put(&mut transaction, EPOCH, &u64::from(progress.epoch).to_be_bytes())?;
+        let id = transaction.id();
+        transaction.commit()?;
+        Ok(id)
+    }
+
+    /// `None` for a table that the store was opened without: the commit log of a store that had it before.
+    fn filling(&self, number: u8, transaction: &RwTxn<'_>) -> heed::Result<Option<Filling>> {
+        let Some((_, rows)) = self.tables.iter().find(|(table, _)| table.number == number) else {
+            return Ok(None);
+        };
+        let last = rows.last(transaction)?.map(|(key, _)| Box::from(key));
+        Ok(Some(Filling { number, rows: *rows, last }))
+    }
+
+    fn grow(&self) -> Result<(), Error> {
+        let _alone = self.gate.write();
+        let before = self.env.info().map_size;
+        let after = map_size(before as u64 * 2);
+        if after <= before {
+            return Err(Error::new(
+                ErrorKind::Full,
+                format!("the LMDB store can't grow beyond {before} bytes"),
+            ));
+        }
+        resize(&self.env, after).map_err(|error| Error::lmdb("grow", error))?;
+        info!(before_bytes = before, after_bytes = after, "the map of the LMDB store has grown");
+        Ok(())
+    }
+
+    /// Sees to it that the map has room for twice what it holds, as long as nothing else is under way.
+    pub(crate) fn make_room(&self) -> Result<(), Error> {
+        let info = self.env.info();
+        let used = info.last_page_number as u64 * PAGE_BYTES;
+        if used > info.map_size as u64 / 2 { self.grow() } else { Ok(()) }
+    }
+
+    /// Writes a compact copy into a folder, durably.
+    pub(crate) fn copy(&self, folder: &Path) -> Result<(), Error> {
+        let failed = |error| Error::io("copy the LMDB store into", &folder.display().to_string(), error);
+        let path = folder.join("data.mdb");
+        if path.exists() {
+            let what = format!("there is an LMDB store already: {}", path.display());
+            return Err(Error::new(ErrorKind::Conflict, what));
+        }
+        let _stays = self.gate.read();
+        let copy = self.env.copy_to_path(&path, CompactionOption::Enabled);
+        copy.map_err(|error| Error::lmdb("copy", error))?.sync_all().map_err(failed)?;
+        File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
+    }
+
+    pub(crate) fn check(&self) -> Result<Vec<String>, Error> {
+        let reading = self.read()?;
+        let mut wrong = Vec::new();
+        for (table, rows) in &self.tables {
+            let failed = |error| Error::lmdb("check", error);
+            let expected = rows.stat(reading.transaction()).map_err(failed)?.entries;
+            let mut found = 0;
+            let mut last: Option<&[u8]> = None;
+            for row in rows.iter(reading.transaction()).map_err(failed)? {
+                let (key, _) = row.map_err(failed)?;
+                if last.is_some_and(|last| key <= last) {
+                    wrong.push(format!("table {}: row {found} is out of order", table.name()));
+                }
+                last = Some(key);
+                found += 1;
+            }
+            if found != expected {
+                wrong.push(format!("table {}: {found} rows can be read of {expected}", table.name()));
+            }
+        }
+        Ok(wrong)
+    }
+
+    pub(crate) fn stats(&self) -> Result<Stats, Error> {
+        let failed = |error| Error::lmdb("count", error);
+        let reading = self.read()?;
+        let mut stats = Stats { page_bytes: PAGE_BYTES, ..Stats::default() };
+        let mut used = 0;
+        let named = self.tables.iter().map(|(table, rows)| (table.name(), rows));
+        for (name, rows) in named.chain([(STORE, &self.store)]) {
+            let stat = rows.stat(reading.transaction()).map_err(failed)?;
+            let pages = (stat.branch_pages + stat.leaf_pages + stat.overflow_pages) as u64;
+            used += pages;
+            stats.tables.push(TableStats { name, rows: stat.entries as u64, pages });
+        }
+        stats.pages = self.env.info().last_page_number as u64 + 1;
+        stats.free_pages = stats.pages.saturating_sub(used + META_PAGES);
+        stats.file_bytes = std::fs::metadata(&self.path)
+            .map_err(|error| Error::io("look at", &self.path.display().to_string(), error))?
+            .len();
+        Ok(stats)
     }
 }
 
-#[expect(unsafe_code, reason = "the file is mapped: what else has it open must not cut it; the lock of the folder sees to that")]
+/// The size of LMDB's pages is the system's.
+const PAGE_BYTES: u64 = 4_096;
+
+/// The two pages that LMDB begins with, and the table of tables.
+const META_PAGES: u64 = 3;
+
+/// A table that rows come into in the order of their keys.
+struct Filling {
+    number: u8,
+    rows: Rows,
+    /// The last key of the table. What comes after it is appended: pages are then filled whole instead of split in halves.
+    last: Option<Box<[u8]>>,
+}
+
+impl Filling {
+    fn put(&mut self, transaction: &mut RwTxn<'_>, key: &[u8], value: Option<&[u8]>) -> heed::Result<()> {
+        let Some(value) = value else {
+            let was_last = self.last.as_deref() == Some(key);
+            self.rows.delete(transaction, key)?;
+            if was_last {
+                self.last = self.rows.last(transaction)?.map(|(key, _)| Box::from(key));
+            }
+            return Ok(());
+        };
+        if self.last.as_deref().is_some_and(|last| key <= last) {
+            return self.rows.put(transaction, key, value);
+        }
+        self.rows.put_with_flags(transaction, PutFlags::APPEND, key, value)?;
+        self.last = Some(Box::from(key));
+        Ok(())
+    }
+}
+
+fn check_format(store: Rows, transaction: &mut RwTxn<'_>) -> Result<(), Error> {
+    let failed = |error| Error::lmdb("read", error);
+    match store.get(transaction, FORMAT).map_err(failed)? {
+        None => store.put(transaction, FORMAT, &FORMAT_NOW.to_be_bytes()).map_err(failed),
+        Some(format) if format == FORMAT_NOW.to_be_bytes() => Ok(()),
+        Some(_) => Err(Error::new(
+            ErrorKind::Corrupt,
+            "the LMDB store has a format that this version does not know: open it with the version that wrote it",
+        )),
+    }
+}
+
+fn read_number(rows: Rows, transaction: &RoTxn<'_, WithTls>, name: &[u8]) -> Result<u64, Error> {
+    let found = rows.get(transaction, name).map_err(|error| Error::lmdb("read", error))?;
+    let bytes = found.unwrap_or(&[0; 8]).try_into();
+    bytes.map(u64::from_be_bytes).map_err(|_| {
+        Error::new(ErrorKind::Corrupt, "the LMDB store does not tell how far it is: restore a backup")
+    })
+}
+
+/// A whole number of pages, of any size that pages have.
+fn map_size(bytes: u64) -> usize {
+    const GRAIN: u64 = 64 << 10;
+    usize::try_from(bytes.max(GRAIN).next_multiple_of(GRAIN)).unwrap_or(usize::MAX - GRAIN as usize + 1)
+}
+
+#[expect(
+    unsafe_code,
+    reason = "the file is mapped, so nobody else may cut it: the lock of the folder keeps other stores out of it"
+)]
 fn open_env(options: &EnvOpenOptions, folder: &Path) -> heed::Result<Env<WithTls>> {
     unsafe { options.open(folder) }
+}
+
+#[expect(
+    unsafe_code,
+    reason = "no transaction may live in this process: who calls holds the lock that each of them shares"
+)]
+fn resize(env: &Env<WithTls>, bytes: usize) -> heed::Result<()> {
+    unsafe { env.resize(bytes) }
 }

@@ -33,8 +33,9 @@ impl Error {
         self.kind.is_transient()
     }
 
-    pub(crate) fn invalid(message: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Invalid, message)
+    /// The same error for one more who waits.
+    pub(crate) fn again(&self) -> Self {
+        Self::new(self.kind, self.message.clone())
     }
 
     /// An I/O error while doing `what` to `name`.
@@ -55,16 +56,16 @@ impl Error {
         let kind = match &source {
             Heed::Io(error) => return Self::io(what, "the LMDB store", std::io::Error::from(error.kind())),
             Heed::Mdb(MdbError::MapFull | MdbError::TxnFull) => ErrorKind::Full,
-            Heed::Mdb(MdbError::Corrupted | MdbError::PageNotFound | MdbError::Invalid | MdbError::VersionMismatch) => {
-                ErrorKind::Corrupt
-            }
+            Heed::Mdb(
+                MdbError::Corrupted | MdbError::PageNotFound | MdbError::Invalid | MdbError::VersionMismatch,
+            ) => ErrorKind::Corrupt,
             Heed::Mdb(MdbError::ReadersFull) => ErrorKind::Unavailable,
             _ => ErrorKind::Internal,
         };
         Self::new(kind, format!("can't {what} the LMDB store: {source}")).with_source(source)
     }
 
-    pub(crate) fn no_table(table: crate::Table) -> Self {
-        Self::new(ErrorKind::Internal, format!("the store was opened without the table {}", table.name()))
+    pub(crate) fn no_table(name: &str) -> Self {
+        Self::new(ErrorKind::Internal, format!("the store was opened without the table {name}"))
     }
 }

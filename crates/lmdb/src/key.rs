@@ -145,7 +145,7 @@ mod tests {
             let inside: Vec<u8> = prefix.iter().chain(&rest).copied().collect();
             match after_prefix(&prefix) {
                 Some(after) => {
-                    prop_assert!(&inside[..] < &after[..]);
+                    prop_assert!(inside[..] < after[..]);
                     prop_assert!(!after.starts_with(&prefix));
                 }
                 None => prop_assert!(prefix.iter().all(|byte| *byte == 255)),

@@ -24,15 +24,27 @@
 //! # }
 //! ```
 
+mod disk;
 mod env;
 mod error;
+mod frame;
 pub mod key;
+mod layer;
+mod lock;
+mod log;
+mod metrics;
+mod shared;
 mod store;
 mod view;
+mod writer;
+
+#[cfg(test)]
+mod tests;
 
 pub use error::Error;
+pub use metrics::Metrics;
 pub use store::{Batch, Options, Stats, Store, TableStats};
-pub use view::{Direction, Range, Value, View};
+pub use view::{Direction, KeyValue, Range, Value, View};
 
 /// A table of a store: rows of a key and a value, in the bytewise order of their keys.
 ///

@@ -1,28 +1,47 @@
-//! The store: who reads, and the thread that writes.
+//! The store: what its users call.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::Arc,
+    thread::{self, JoinHandle, ThreadId},
+};
 
 use parking_lot::Mutex;
 use restante_core::ErrorKind;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::{
-    Error, Table, View,
-    env::Environment,
-    key::{KEY_BYTES_MAX, KeyBuf},
+    Error, Metrics, Table, View,
+    disk::{Disk, Folder},
+    env::{Environment, Progress},
+    frame,
+    key::KEY_BYTES_MAX,
+    layer::{Layer, RowKey},
+    lock,
+    log::{self, CommitLog},
+    shared::Shared,
+    writer::{Answer, Keep, Request, Write, Writer},
 };
+
+/// Writes that wait for the writer at most; further ones wait for room.
+const QUEUE_WRITES_MAX: usize = 1_024;
 
 /// How to open a store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The size of each of the two files of the commit log; 0 is no commit log, every group is an LMDB transaction.
+    /// The size of each of the two files of the commit log; 0 is no commit log, every group is an LMDB transaction. Rows of
+    /// both files are in memory too, where they take about three times as much.
     pub log_bytes: u64,
-    /// The size of the memory map to begin with. It grows by itself.
+    /// The size of the memory map to begin with: address space, not memory. It grows by itself, and while it does, readers
+    /// wait.
     pub map_bytes: u64,
+    /// What is counted.
+    pub metrics: Metrics,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { log_bytes: 8 << 20, map_bytes: 1 << 30 }
+        Self { log_bytes: 8 << 20, map_bytes: 16 << 30, metrics: Metrics::default() }
     }
 }
 
@@ -37,7 +56,7 @@ pub struct Stats {
     pub log_bytes: u64,
     /// Pages of LMDB's file that are in use or free.
     pub pages: u64,
-    /// Pages of it that are free.
+    /// Pages of it that no table uses: free ones, and LMDB's list of them.
     pub free_pages: u64,
     /// The size of a page.
     pub page_bytes: u64,
@@ -56,11 +75,15 @@ pub struct TableStats {
     pub pages: u64,
 }
 
-/// A store. Clones share it.
+/// A store. Clones share it. When the last one goes, what was acknowledged stays in the commit log; [`Store::close`] brings
+/// it into LMDB.
 #[derive(Clone)]
-pub struct Store {
-    environment: Arc<Environment>,
-    writer: Arc<Mutex<()>>,
+pub struct Store(Arc<Inner>);
+
+struct Inner {
+    shared: Arc<Shared>,
+    requests: Mutex<Option<mpsc::Sender<Request>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Store {
@@ -70,20 +93,45 @@ impl Store {
     /// `Conflict` when it is open already, here or in another process; `Corrupt` when what was acknowledged can't be read;
     /// those of a disk that fails.
     pub fn open(folder: &Path, tables: &[Table], options: Options) -> Result<Self, Error> {
+        let lock = lock::hold(folder)?;
         let environment = Environment::open(folder, tables, options.map_bytes)?;
-        Ok(Self { environment: Arc::new(environment), writer: Arc::default() })
+        Self::start(environment, &Folder::new(folder), options, lock)
+    }
+
+    pub(crate) fn start(
+        environment: Environment,
+        disk: &dyn Disk,
+        options: Options,
+        lock: std::fs::File,
+    ) -> Result<Self, Error> {
+        let (progress, base) = bring_in(&environment, disk)?;
+        let mut log = CommitLog::open(disk, options.log_bytes)?;
+        if options.log_bytes == 0 {
+            log.clear().map_err(|error| Error::io("empty", "the commit log", error))?;
+        }
+        let at_first = log.bytes();
+        let log = (options.log_bytes > 0).then_some(log);
+        let place = (base, progress.applied);
+        let shared = Arc::new(Shared::new(environment, options.metrics, options.log_bytes, place, lock));
+        let (requests, waiting) = mpsc::channel(QUEUE_WRITES_MAX);
+        shared.note_log_bytes(at_first);
+        let writer = Writer::new(shared.clone(), log, progress);
+        let applying = shared.clone();
+        let inner = Inner { shared, requests: Mutex::new(Some(requests)), threads: Mutex::default() };
+        inner.spawn("lmdb-write", move || writer.run(waiting))?;
+        inner.spawn("lmdb-apply", move || applying.apply_frozen())?;
+        Ok(Self(Arc::new(inner)))
     }
 
     /// Runs `read` on everything that was acknowledged until now.
     ///
     /// The view ends with the closure, so it can't be held while something is awaited; while it lives, pages that were freed
-    /// after it began can't be used again. Keep it short, and don't read within a read.
+    /// after it began can't be used again. Keep it short, and don't read within a read: LMDB refuses that.
     ///
     /// # Errors
     /// Those of `read`, and `Corrupt` or `Unavailable` from LMDB.
     pub fn read<T, E: From<Error>>(&self, read: impl FnOnce(&View<'_>) -> Result<T, E>) -> Result<T, E> {
-        let transaction = self.environment.read()?;
-        read(&View::new(&self.environment, transaction))
+        read(&self.0.shared.view()?)
     }
 
     /// Runs `work` on the writer thread; the answer comes when its rows are durable, and views see all of them or none.
@@ -100,10 +148,12 @@ impl Store {
         T: Send + 'static,
         E: From<Error> + Send + 'static,
     {
-        self.write_blocking(work)
+        let (write, told) = job(work);
+        self.0.ask(Request::Write(write)).await?;
+        told.await.unwrap_or_else(|_| Err(gone().into()))
     }
 
-    /// [`Store::write`] for threads that may wait.
+    /// [`Store::write`] for threads that may wait; it must not be called within an async runtime.
     ///
     /// # Errors
     /// Those of [`Store::write`].
@@ -115,11 +165,11 @@ impl Store {
         T: Send + 'static,
         E: From<Error> + Send + 'static,
     {
-        let _turn = self.writer.lock();
-        let mut rows = Vec::new();
-        let done = self.read(|view| work(&mut Batch { view, rows: &mut rows }))?;
-        self.environment.apply(rows.iter().map(|row| (row.table, &row.key[..], row.value.as_deref())))?;
-        Ok(done)
+        let (write, told) = job(work);
+        let requests = self.0.requests()?;
+        requests.blocking_send(Request::Write(write)).map_err(|_| self.0.refusal())?;
+        drop(requests);
+        told.blocking_recv().unwrap_or_else(|_| Err(gone().into()))
     }
 
     /// Brings everything that was acknowledged into LMDB.
@@ -127,7 +177,9 @@ impl Store {
     /// # Errors
     /// `Full` or `Unavailable` when LMDB can't take it now; it stays in the commit log.
     pub async fn settle(&self) -> Result<(), Error> {
-        Ok(())
+        let (tell, told) = oneshot::channel();
+        self.0.ask(Request::Settle(tell)).await?;
+        told.await.unwrap_or_else(|_| Err(gone()))
     }
 
     /// Writes a compact copy of everything that was acknowledged before the call into `folder`, which must exist: a store
@@ -136,7 +188,22 @@ impl Store {
     /// # Errors
     /// Those of [`Store::settle`], of the disk, and `Conflict` when `folder` holds a store.
     pub async fn backup(&self, folder: &Path) -> Result<(), Error> {
-        Err(Error::new(ErrorKind::Internal, format!("no backup into {} yet", folder.display())))
+        self.settle().await?;
+        let (shared, folder) = (self.0.shared.clone(), folder.to_owned());
+        let copied = tokio::task::spawn_blocking(move || {
+            shared.environment.make_room()?; // the map can't grow while the copy is under way
+            shared.environment.copy(&folder)
+        });
+        copied.await.unwrap_or_else(|error| Err(Error::new(ErrorKind::Internal, error.to_string())))
+    }
+
+    /// Reads every row of every table of LMDB, and answers what is wrong with their order or number. It takes as long as
+    /// reading the file does, and runs on its caller's thread.
+    ///
+    /// # Errors
+    /// `Corrupt` when a page can't be read at all; `Unavailable`.
+    pub fn check(&self) -> Result<Vec<String>, Error> {
+        self.0.shared.environment.check()
     }
 
     /// What the store holds and costs.
@@ -144,7 +211,10 @@ impl Store {
     /// # Errors
     /// `Unavailable` when LMDB can't tell.
     pub fn stats(&self) -> Result<Stats, Error> {
-        Ok(Stats::default())
+        let mut stats = self.0.shared.environment.stats()?;
+        stats.waiting_rows = self.0.shared.waiting_rows() as u64;
+        stats.log_bytes = self.0.shared.log_bytes();
+        Ok(stats)
     }
 
     /// Whether the store takes writes.
@@ -152,7 +222,7 @@ impl Store {
     /// # Errors
     /// The error that writes are answered with.
     pub fn health(&self) -> Result<(), Error> {
-        Ok(())
+        self.0.shared.health()
     }
 
     /// Takes no more writes, finishes those that were taken, and leaves everything in LMDB and an empty commit log. Closing
@@ -161,14 +231,112 @@ impl Store {
     /// # Errors
     /// Those of [`Store::settle`]; nothing that was acknowledged is lost.
     pub async fn close(&self) -> Result<(), Error> {
+        let Some(requests) = self.0.requests.lock().take() else { return Ok(()) };
+        let (tell, told) = oneshot::channel();
+        let asked = requests.send(Request::Close(tell)).await;
+        asked.map_err(|_| self.0.refusal())?;
+        drop(requests);
+        told.await.unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+/// What is asked of the writer thread, and where it will answer.
+fn job<T, E>(
+    work: impl FnOnce(&mut Batch<'_>) -> Result<T, E> + Send + 'static,
+) -> (Write, oneshot::Receiver<Result<T, E>>)
+where
+    T: Send + 'static,
+    E: From<Error> + Send + 'static,
+{
+    let (tell, told) = oneshot::channel();
+    let write = move |batch: &mut Batch<'_>| {
+        let done = work(batch);
+        let keep = if done.is_ok() { Keep::Rows } else { Keep::Nothing };
+        let answer: Answer = Box::new(move |written: Result<(), Error>| {
+            let result = match written {
+                Ok(()) => done,
+                Err(error) => done.and(Err(error.into())),
+            };
+            let _ = tell.send(result); // who asked may have gone away
+        });
+        (keep, answer)
+    };
+    (Box::new(write), told)
+}
+
+/// Brings into LMDB what only the commit log has, and notes that the store was opened once more. Answers how far LMDB is,
+/// and the transaction that says so.
+fn bring_in(environment: &Environment, disk: &dyn Disk) -> Result<(Progress, usize), Error> {
+    let before = environment.progress()?;
+    let recovered = log::recover(disk, before.applied, before.epoch)?;
+    let layer = Layer::new(0);
+    for frame in recovered.frames() {
+        let mut rows = frame.rows;
+        while let Some(row) = frame::take_row(&mut rows) {
+            let row = row.ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Corrupt,
+                    format!("batch {} of the commit log is damaged", frame.head.sequence),
+                )
+            })?;
+            let key = RowKey { table: row.table, key: row.key.into(), sequence: frame.head.sequence };
+            layer.insert(key, row.value.map(Box::from));
+        }
+    }
+    let progress = Progress { applied: recovered.last, epoch: before.epoch.wrapping_add(1) };
+    let base = environment.apply(&layer, progress)?;
+    Ok((progress, base))
+}
+
+fn gone() -> Error {
+    Error::new(ErrorKind::Unavailable, "the writer thread of the store has ended")
+}
+
+impl Inner {
+    fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+        let handle = thread::Builder::new().name(name.to_owned()).spawn(run);
+        let handle = handle.map_err(|error| Error::io("start", "a thread of the store", error))?;
+        self.threads.lock().push(handle);
         Ok(())
+    }
+
+    fn requests(&self) -> Result<mpsc::Sender<Request>, Error> {
+        let requests = self.requests.lock().clone();
+        requests.ok_or_else(|| self.refusal())
+    }
+
+    async fn ask(&self, request: Request) -> Result<(), Error> {
+        let requests = self.requests()?;
+        requests.send(request).await.map_err(|_| self.refusal())
+    }
+
+    /// Why nobody takes requests.
+    fn refusal(&self) -> Error {
+        let told = self.shared.health().err();
+        told.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "the store is being closed"))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.requests.lock().take();
+        let here: ThreadId = thread::current().id();
+        let mut threads = self.threads.lock();
+        // The writer first: it may wait for the applying thread.
+        for thread in threads.drain(..) {
+            let is_here = thread.thread().id() == here; // a write held the last handle
+            if !is_here {
+                let _ = thread.join(); // what a thread had to say it has logged
+            }
+            self.shared.stop_applying();
+        }
     }
 }
 
 /// A row that is put, or with `None` deleted.
 pub(crate) struct Row {
     pub(crate) table: Table,
-    pub(crate) key: KeyBuf,
+    pub(crate) key: Box<[u8]>,
     pub(crate) value: Option<Box<[u8]>>,
 }
 
@@ -179,6 +347,10 @@ pub struct Batch<'s> {
 }
 
 impl<'s> Batch<'s> {
+    pub(crate) fn new(view: &'s View<'s>, rows: &'s mut Vec<Row>) -> Self {
+        Self { view, rows }
+    }
+
     /// What was written before this batch.
     pub fn view(&self) -> &View<'s> {
         self.view

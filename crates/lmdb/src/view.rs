@@ -1,25 +1,59 @@
-//! What readers see.
+//! What readers see: LMDB, and over it the rows that are only in the commit log.
 
-use std::ops::{Bound, Deref};
+use std::{
+    ops::{Bound, Deref},
+    sync::Arc,
+};
 
-use heed::{RoTxn, WithTls};
+use crate::{
+    Error, Table,
+    env::{Environment, Reading},
+    layer::{Layer, LayerRow, Sequence},
+};
 
-use crate::{Error, Table, env::Environment};
+/// The layers over LMDB at one moment.
+#[derive(Clone)]
+pub(crate) struct Layers {
+    /// What is written now.
+    pub(crate) active: Arc<Layer>,
+    /// What is on its way into LMDB.
+    pub(crate) frozen: Option<Arc<Layer>>,
+    /// The number of the LMDB transaction that the layers lie over.
+    pub(crate) base: usize,
+}
+
+impl Layers {
+    /// Whether a transaction of LMDB goes with these layers: that which they lie over, or the one that the frozen layer came
+    /// into LMDB by. Later ones may hold rows that came after the layers were looked at.
+    fn go_with(&self, transaction: usize) -> bool {
+        transaction == self.base || (self.frozen.is_some() && transaction == self.base + 1)
+    }
+}
 
 /// Everything that had been acknowledged at one moment.
 pub struct View<'s> {
     environment: &'s Environment,
-    transaction: RoTxn<'s, WithTls>,
+    reading: Reading<'s>,
+    layers: Arc<Layers>,
+    until: Sequence,
 }
 
 /// The value of a row, as long as the view lives.
-pub struct Value<'v>(&'v [u8]);
+pub struct Value<'v>(Place<'v>);
+
+enum Place<'v> {
+    Layer(LayerRow<'v>),
+    Mapped(&'v [u8]),
+}
 
 impl Deref for Value<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.0
+        match &self.0 {
+            Place::Layer(row) => row.value().as_deref().unwrap_or_default(),
+            Place::Mapped(bytes) => bytes,
+        }
     }
 }
 
@@ -33,8 +67,20 @@ pub enum Direction {
 }
 
 impl<'s> View<'s> {
-    pub(crate) fn new(environment: &'s Environment, transaction: RoTxn<'s, WithTls>) -> Self {
-        Self { environment, transaction }
+    /// A view of all batches up to what `visible` answers, which is asked after the layers were looked at.
+    pub(crate) fn new(
+        environment: &'s Environment,
+        layers: impl Fn() -> Arc<Layers>,
+        visible: impl Fn() -> Sequence,
+    ) -> Result<Self, Error> {
+        loop {
+            let layers = layers();
+            let until = visible();
+            let reading = environment.read()?;
+            if layers.go_with(reading.id()) {
+                return Ok(Self { environment, reading, layers, until });
+            }
+        }
     }
 
     /// The value of a key.
@@ -42,8 +88,14 @@ impl<'s> View<'s> {
     /// # Errors
     /// `Corrupt` or `Unavailable` from LMDB.
     pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Value<'_>>, Error> {
-        let found = self.environment.table(table)?.get(&self.transaction, key);
-        Ok(found.map_err(|error| Error::lmdb("read", error))?.map(Value))
+        for layer in self.over() {
+            if let Some(row) = layer.get(table.number, key, self.until) {
+                let is_there = row.value().is_some();
+                return Ok(is_there.then_some(Value(Place::Layer(row))));
+            }
+        }
+        let found = self.environment.table(table)?.get(self.reading.transaction(), key);
+        Ok(found.map_err(|error| Error::lmdb("read", error))?.map(|bytes| Value(Place::Mapped(bytes))))
     }
 
     /// The rows between two keys, one after the other.
@@ -57,23 +109,92 @@ impl<'s> View<'s> {
         to: Bound<&[u8]>,
         direction: Direction,
     ) -> Result<Range<'_>, Error> {
-        let table = self.environment.table(table)?;
+        let rows = self.environment.table(table)?;
         let bounds = (from, to);
-        let rows: Box<dyn Iterator<Item = _>> = match direction {
-            Direction::Ascending => {
-                Box::new(table.range(&self.transaction, &bounds).map_err(|error| Error::lmdb("read", error))?)
-            }
-            Direction::Descending => {
-                Box::new(table.rev_range(&self.transaction, &bounds).map_err(|error| Error::lmdb("read", error))?)
-            }
+        let transaction = self.reading.transaction();
+        let failed = |error| Error::lmdb("read", error);
+        let is_empty = is_empty_range(&bounds);
+        let mapped: MappedRows<'_> = match direction {
+            _ if is_empty => Box::new(std::iter::empty()),
+            Direction::Ascending => Box::new(rows.range(transaction, &bounds).map_err(failed)?),
+            Direction::Descending => Box::new(rows.rev_range(transaction, &bounds).map_err(failed)?),
         };
-        Ok(Range { rows })
+        let mut range = Range {
+            table: table.number,
+            until: self.until,
+            direction,
+            end: match direction {
+                Direction::Ascending => to.map(Box::from),
+                Direction::Descending => from.map(Box::from),
+            },
+            layers: [None, None],
+            mapped,
+            mapped_head: None,
+            told: Source::None,
+        };
+        if !is_empty {
+            let begin = match direction {
+                Direction::Ascending => from,
+                Direction::Descending => to,
+            };
+            for (place, layer) in range.layers.iter_mut().zip(self.over()) {
+                let head = step(layer, range.table, begin, range.until, direction);
+                *place = Some(LayerRange {
+                    layer,
+                    head: head.filter(|row| is_before(row, &range.end, direction)),
+                });
+            }
+        }
+        range.advance_mapped()?;
+        Ok(range)
+    }
+
+    /// The layers over LMDB, the newer first.
+    fn over(&self) -> impl Iterator<Item = &Layer> {
+        std::iter::once(&*self.layers.active).chain(self.layers.frozen.as_deref())
     }
 }
 
+fn is_empty_range((from, to): &(Bound<&[u8]>, Bound<&[u8]>)) -> bool {
+    match (from, to) {
+        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+        (Bound::Included(from), Bound::Included(to)) => from > to,
+        (Bound::Included(from) | Bound::Excluded(from), Bound::Included(to) | Bound::Excluded(to)) => {
+            from >= to
+        }
+    }
+}
+
+type MappedRows<'v> = Box<dyn Iterator<Item = Result<KeyValue<'v>, heed::Error>> + 'v>;
+
+/// A row's key and its value.
+pub type KeyValue<'r> = (&'r [u8], &'r [u8]);
+
 /// Rows in order. They are borrowed one at a time.
 pub struct Range<'v> {
-    rows: Box<dyn Iterator<Item = Result<(&'v [u8], &'v [u8]), heed::Error>> + 'v>,
+    table: u8,
+    until: Sequence,
+    direction: Direction,
+    /// Where layers are to stop; LMDB's iterator knows by itself.
+    end: Bound<Box<[u8]>>,
+    layers: [Option<LayerRange<'v>>; 2],
+    mapped: MappedRows<'v>,
+    mapped_head: Option<(&'v [u8], &'v [u8])>,
+    /// What the row was taken from that was told last, and is stepped over next.
+    told: Source,
+}
+
+/// A layer's part of a range.
+struct LayerRange<'v> {
+    layer: &'v Layer,
+    head: Option<LayerRow<'v>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    None,
+    Layer(usize),
+    Mapped,
 }
 
 impl Range<'_> {
@@ -82,7 +203,106 @@ impl Range<'_> {
     /// # Errors
     /// `Corrupt` or `Unavailable` from LMDB.
     #[expect(clippy::should_implement_trait, reason = "an iterator's items can't be borrowed from it")]
-    pub fn next(&mut self) -> Result<Option<(&[u8], &[u8])>, Error> {
-        self.rows.next().transpose().map_err(|error| Error::lmdb("read", error))
+    pub fn next(&mut self) -> Result<Option<KeyValue<'_>>, Error> {
+        loop {
+            self.step_over_told()?;
+            self.told = self.nearest();
+            match self.told {
+                Source::None => return Ok(None),
+                Source::Mapped => return Ok(self.mapped_head),
+                Source::Layer(number) => {
+                    let is_deleted = self.layer_head(number).is_none_or(|row| row.value().is_none());
+                    if !is_deleted {
+                        break;
+                    }
+                }
+            }
+        }
+        let Source::Layer(number) = self.told else { return Ok(None) };
+        let row = self.layer_head(number);
+        Ok(row.map(|row| (&*row.key().key, row.value().as_deref().unwrap_or_default())))
+    }
+
+    fn layer_head(&self, number: usize) -> Option<&LayerRow<'_>> {
+        self.layers.get(number)?.as_ref()?.head.as_ref()
+    }
+
+    /// Where the next row comes from: of several with the same key, from the newest.
+    fn nearest(&self) -> Source {
+        let mut nearest = (Source::None, None);
+        for number in 0..self.layers.len() {
+            let key = self.layer_head(number).map(|row| &*row.key().key);
+            nearest = self.nearer(nearest, (Source::Layer(number), key));
+        }
+        self.nearer(nearest, (Source::Mapped, self.mapped_head.map(|(key, _)| key))).0
+    }
+
+    fn nearer<'k>(
+        &self,
+        first: (Source, Option<&'k [u8]>),
+        second: (Source, Option<&'k [u8]>),
+    ) -> (Source, Option<&'k [u8]>) {
+        let (Some(first_key), Some(second_key)) = (first.1, second.1) else {
+            return if first.1.is_some() { first } else { second };
+        };
+        let is_second = match self.direction {
+            Direction::Ascending => second_key < first_key,
+            Direction::Descending => second_key > first_key,
+        };
+        if is_second { second } else { first }
+    }
+
+    /// Steps over the row that was told, in every source that has its key: they are older versions of it.
+    fn step_over_told(&mut self) -> Result<(), Error> {
+        let told = match self.told {
+            Source::None => return Ok(()),
+            Source::Mapped => return self.advance_mapped(),
+            Source::Layer(number) => number,
+        };
+        let Some(row) = self.layers.get(told).and_then(|layer| layer.as_ref()?.head.clone()) else {
+            return Ok(());
+        };
+        let key = &*row.key().key;
+        for layer in self.layers.iter_mut().flatten() {
+            if layer.head.as_ref().is_some_and(|head| *head.key().key == *key) {
+                let begin = Bound::Excluded(key);
+                let head = step(layer.layer, self.table, begin, self.until, self.direction);
+                layer.head = head.filter(|row| is_before(row, &self.end, self.direction));
+            }
+        }
+        if self.mapped_head.is_some_and(|(mapped, _)| mapped == key) {
+            self.advance_mapped()?;
+        }
+        Ok(())
+    }
+
+    fn advance_mapped(&mut self) -> Result<(), Error> {
+        self.mapped_head = self.mapped.next().transpose().map_err(|error| Error::lmdb("read", error))?;
+        Ok(())
+    }
+}
+
+/// The first row of a layer from `begin` on, in a direction.
+fn step<'l>(
+    layer: &'l Layer,
+    table: u8,
+    begin: Bound<&[u8]>,
+    until: Sequence,
+    direction: Direction,
+) -> Option<LayerRow<'l>> {
+    match direction {
+        Direction::Ascending => layer.at_or_after(table, begin, until),
+        Direction::Descending => layer.at_or_before(table, begin, until),
+    }
+}
+
+fn is_before(row: &LayerRow<'_>, end: &Bound<Box<[u8]>>, direction: Direction) -> bool {
+    let key = &*row.key().key;
+    match (end, direction) {
+        (Bound::Unbounded, _) => true,
+        (Bound::Included(end), Direction::Ascending) => key <= &**end,
+        (Bound::Excluded(end), Direction::Ascending) => key < &**end,
+        (Bound::Included(end), Direction::Descending) => key >= &**end,
+        (Bound::Excluded(end), Direction::Descending) => key > &**end,
     }
 }

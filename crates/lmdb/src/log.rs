@@ -1,0 +1,203 @@
+//! The commit log: two files that are written in turn, each used again when all that it holds is in LMDB.
+//!
+//! A write over bytes that the file has already costs the disk one block; a write that makes the file longer costs a commit
+//! of the file system's journal too. So a file is made longer ahead of small writes, with zeros, and after one round it has
+//! its full length for good.
+
+use std::{io, sync::Arc};
+
+use restante_core::ErrorKind;
+
+use crate::{
+    Error,
+    disk::{Disk, DiskFile},
+    frame::{self, Frame},
+    layer::Sequence,
+};
+
+const FILES: [&str; 2] = ["commit-0.log", "commit-1.log"];
+
+/// What a file is made longer by, ahead of frames that are smaller than [`LARGE_BYTES`].
+const AHEAD_BYTES: usize = 256 << 10;
+
+/// Frames from this length on are written at once where the file ends: they pay for a journal commit without noticing, and
+/// zeros ahead of them would only double what is written.
+pub(crate) const LARGE_BYTES: usize = 16 << 10;
+
+/// The files of the commit log, open for writing.
+pub(crate) struct CommitLog {
+    files: [LogFile; 2],
+    active: usize,
+    /// A file is full when the next frame would make it longer than this.
+    bytes_max: u64,
+}
+
+struct LogFile {
+    file: Arc<dyn DiskFile>,
+    /// How long it is.
+    len: u64,
+    /// How far it was written since it is active.
+    end: u64,
+}
+
+/// What a commit log holds that LMDB lacks, in order.
+pub(crate) struct Recovered {
+    /// The bytes of both files.
+    files: [Vec<u8>; 2],
+    /// Where the frames lie: their sequence, file and offset.
+    frames: Vec<(Sequence, usize, usize)>,
+    /// The sequence of the last frame, or what was applied before.
+    pub(crate) last: Sequence,
+}
+
+impl Recovered {
+    /// The frames in the order of their sequences.
+    pub(crate) fn frames(&self) -> impl Iterator<Item = Frame<'_>> {
+        self.frames.iter().filter_map(|(_, file, offset)| frame::read(self.files.get(*file)?.get(*offset..)?))
+    }
+}
+
+/// Reads what was written after `applied` while the store had been opened for the `epoch`th time.
+///
+/// What follows a frame that is missing was never acknowledged, unless a frame is there that was written after the missing
+/// one had been synced: then the log is damaged, and that is told.
+pub(crate) fn recover(disk: &dyn Disk, applied: Sequence, epoch: u32) -> Result<Recovered, Error> {
+    let mut files = [Vec::new(), Vec::new()];
+    for (name, bytes) in FILES.iter().zip(&mut files) {
+        let read = disk.open(name).and_then(|file| file.read());
+        *bytes = read.map_err(|error| Error::io("read", name, error))?;
+    }
+    let mut found = Vec::new();
+    let mut synced = 0;
+    for (number, bytes) in files.iter().enumerate() {
+        each_frame(bytes, |offset, frame| {
+            if frame.head.epoch == epoch && frame.head.sequence > applied {
+                found.push((frame.head.sequence, number, offset));
+                synced = synced.max(frame.head.group.saturating_sub(1));
+            }
+        });
+    }
+    found.sort_unstable();
+    let in_order =
+        found.iter().zip(applied + 1..).take_while(|((sequence, ..), expected)| sequence == expected);
+    let whole = in_order.count();
+    found.truncate(whole);
+    let last = found.last().map_or(applied, |(sequence, ..)| *sequence);
+    if synced > last {
+        let what = format!(
+            "the commit log is damaged: batch {} was acknowledged and can't be read; restore a backup, or move {} and {} \
+             away to go on without what came after it",
+            last + 1,
+            FILES[0],
+            FILES[1]
+        );
+        return Err(Error::new(ErrorKind::Corrupt, what));
+    }
+    Ok(Recovered { files, frames: found, last })
+}
+
+/// Finds every whole frame. Between those of this round and those of the round before lies what is left of older ones.
+fn each_frame(bytes: &[u8], mut found: impl FnMut(usize, &Frame<'_>)) {
+    let mut offset = 0;
+    while let Some(rest) = bytes.get(offset..).filter(|rest| !rest.is_empty()) {
+        let frame = frame::has_magic(rest).then(|| frame::read(rest)).flatten();
+        if let Some(frame) = &frame {
+            found(offset, frame);
+        }
+        offset += frame.map_or(frame::ALIGNMENT, |frame| frame.len);
+    }
+}
+
+impl CommitLog {
+    /// Opens both files to be written from their beginnings: what they hold must be in LMDB.
+    pub(crate) fn open(disk: &dyn Disk, bytes_max: u64) -> Result<Self, Error> {
+        let open = |name: &str| {
+            let file = disk.open(name)?;
+            let len = file.len()?;
+            Ok(LogFile { file, len, end: 0 })
+        };
+        let opened = |name: &str| open(name).map_err(|error| Error::io("open", name, error));
+        let files = [opened(FILES[0])?, opened(FILES[1])?];
+        disk.sync_folder().map_err(|error| Error::io("sync", "the folder of the store", error))?;
+        Ok(Self { files, active: 0, bytes_max })
+    }
+
+    /// Whether so many bytes more fit into the active file. The first frame of a file always does.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        let end = self.active().end;
+        end == 0 || end + bytes as u64 <= self.bytes_max
+    }
+
+    /// Sees to it that so many bytes more can be written without running out of space, with some more ahead.
+    pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(), Error> {
+        let bytes_max = self.bytes_max;
+        let file = self.active_mut();
+        let end = file.end + bytes as u64;
+        if end <= file.len {
+            return Ok(());
+        }
+        let len = (end + AHEAD_BYTES as u64).min(bytes_max).max(end);
+        fill(&*file.file, file.len, len)
+            .map_err(|error| Error::io("make longer", "the commit log", error))?;
+        file.len = len;
+        Ok(())
+    }
+
+    /// Writes frames behind the last ones.
+    pub(crate) fn write(&mut self, frames: &[u8]) -> io::Result<()> {
+        let file = self.active_mut();
+        file.file.write_at(frames, file.end)?;
+        file.end += frames.len() as u64;
+        file.len = file.len.max(file.end);
+        Ok(())
+    }
+
+    /// Makes what was written durable.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.active().file.sync()
+    }
+
+    /// Goes on in the other file, whose frames must be in LMDB.
+    pub(crate) fn switch(&mut self) {
+        self.active = 1 - self.active;
+        self.active_mut().end = 0;
+    }
+
+    /// Gives the space of both files back. What they hold must be in LMDB.
+    pub(crate) fn clear(&mut self) -> io::Result<()> {
+        for file in &mut self.files {
+            file.file.set_len(0)?;
+            file.file.sync()?;
+            (file.len, file.end) = (0, 0);
+        }
+        Ok(())
+    }
+
+    /// How long both files are.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.len).sum()
+    }
+
+    fn active(&self) -> &LogFile {
+        let [first, second] = &self.files;
+        if self.active == 0 { first } else { second }
+    }
+
+    fn active_mut(&mut self) -> &mut LogFile {
+        let [first, second] = &mut self.files;
+        if self.active == 0 { first } else { second }
+    }
+}
+
+/// Makes a file longer with zeros that are written, so that the disk has given them room.
+fn fill(file: &dyn DiskFile, from: u64, to: u64) -> io::Result<()> {
+    static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+    let mut offset = from;
+    while offset < to {
+        let len = (to - offset).min(ZEROS.len() as u64);
+        let zeros = ZEROS.get(..len as usize).unwrap_or(&ZEROS);
+        file.write_at(zeros, offset)?;
+        offset += len;
+    }
+    Ok(())
+}

@@ -1,0 +1,227 @@
+//! What readers, the writer thread and the applying thread share.
+
+use std::{
+    fs::File,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use arc_swap::ArcSwap;
+use parking_lot::{Condvar, Mutex};
+use restante_core::ErrorKind;
+use tracing::{info, warn};
+
+use crate::{
+    Error, Metrics, View,
+    env::{Environment, Progress},
+    layer::{Layer, Sequence},
+    view::Layers,
+};
+
+/// How long the applying thread waits before it tries again what has failed.
+const RETRY: Duration = Duration::from_secs(1);
+
+pub(crate) struct Shared {
+    pub(crate) environment: Environment,
+    pub(crate) metrics: Metrics,
+    layers: ArcSwap<Layers>,
+    /// The last batch that readers may see.
+    visible: AtomicU64,
+    applying: Mutex<Applying>,
+    changed: Condvar,
+    /// Why nothing more is taken.
+    refusal: Mutex<Option<(ErrorKind, String)>>,
+    is_refusing: AtomicBool,
+    layer_bytes: u64,
+    /// How long the files of the commit log are.
+    log_bytes: AtomicU64,
+    _lock: File,
+}
+
+#[derive(Default)]
+struct Applying {
+    /// What the frozen layer brings LMDB to.
+    progress: Option<Progress>,
+    /// Why it could not be brought into LMDB at the last try.
+    error: Option<(ErrorKind, String)>,
+    is_stopping: bool,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        environment: Environment,
+        metrics: Metrics,
+        layer_bytes: u64,
+        (base, applied): (usize, Sequence),
+        lock: File,
+    ) -> Self {
+        let active = Arc::new(Layer::new(layer_bytes));
+        Self {
+            environment,
+            metrics,
+            layers: ArcSwap::from_pointee(Layers { active, frozen: None, base }),
+            visible: AtomicU64::new(applied),
+            applying: Mutex::default(),
+            changed: Condvar::new(),
+            refusal: Mutex::default(),
+            is_refusing: AtomicBool::new(false),
+            layer_bytes,
+            log_bytes: AtomicU64::new(0),
+            _lock: lock,
+        }
+    }
+
+    /// What readers see.
+    pub(crate) fn view(&self) -> Result<View<'_>, Error> {
+        View::new(&self.environment, || self.layers.load_full(), || self.visible.load(Ordering::Acquire))
+    }
+
+    /// What the writer sees: also what is not durable yet.
+    pub(crate) fn newest_view(&self) -> Result<View<'_>, Error> {
+        View::new(&self.environment, || self.layers.load_full(), || Sequence::MAX)
+    }
+
+    /// The layer that is written to.
+    pub(crate) fn active(&self) -> Arc<Layer> {
+        self.layers.load().active.clone()
+    }
+
+    /// Lets readers see all batches up to this one.
+    pub(crate) fn publish(&self, sequence: Sequence) {
+        self.visible.store(sequence, Ordering::Release);
+    }
+
+    pub(crate) fn waiting_rows(&self) -> usize {
+        let layers = self.layers.load();
+        layers.active.rows() + layers.frozen.as_ref().map_or(0, |layer| layer.rows())
+    }
+
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.log_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_log_bytes(&self, bytes: u64) {
+        self.log_bytes.store(bytes, Ordering::Relaxed);
+        self.metrics.log_bytes.set(bytes as i64);
+    }
+
+    /// Refuses all further writes.
+    pub(crate) fn refuse(&self, kind: ErrorKind, why: String) {
+        self.refusal.lock().get_or_insert((kind, why));
+        self.is_refusing.store(true, Ordering::Release);
+    }
+
+    /// The error that writes are answered with.
+    pub(crate) fn health(&self) -> Result<(), Error> {
+        if !self.is_refusing.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        match &*self.refusal.lock() {
+            Some((kind, why)) => Err(Error::new(*kind, why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    // What the writer does with the layers.
+
+    /// Lays a new layer over what was written until now, once LMDB has what lay under that.
+    pub(crate) fn freeze(&self, progress: Progress) -> Result<(), Error> {
+        let mut applying = self.wait_for_applied()?;
+        self.push_layer();
+        applying.progress = Some(progress);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Waits until LMDB has all frozen rows.
+    pub(crate) fn wait_until_applied(&self) -> Result<(), Error> {
+        self.wait_for_applied().map(drop)
+    }
+
+    fn wait_for_applied(&self) -> Result<parking_lot::MutexGuard<'_, Applying>, Error> {
+        let mut applying = self.applying.lock();
+        while applying.progress.is_some() {
+            if let Some((kind, why)) = &applying.error {
+                return Err(Error::new(*kind, why.clone()));
+            }
+            self.changed.wait(&mut applying);
+        }
+        Ok(applying)
+    }
+
+    fn push_layer(&self) -> Arc<Layer> {
+        let layers = self.layers.load_full();
+        let active = Arc::new(Layer::new(self.layer_bytes));
+        let frozen = Some(layers.active.clone());
+        self.layers.store(Arc::new(Layers { active, frozen, base: layers.base }));
+        layers.active.clone()
+    }
+
+    fn drop_frozen(&self, base: usize) {
+        let layers = self.layers.load_full();
+        self.layers.store(Arc::new(Layers { active: layers.active.clone(), frozen: None, base }));
+        self.metrics.waiting_rows.set(layers.active.rows() as i64);
+    }
+
+    /// Brings what was written until now into LMDB at once, on the writer's thread: a store without a commit log. After an
+    /// error it is as if it had not been written.
+    pub(crate) fn apply_now(&self, progress: Progress) -> Result<(), Error> {
+        let base = self.layers.load().base;
+        let layer = self.push_layer();
+        let applied = self.environment.apply(&layer, progress);
+        self.drop_frozen(*applied.as_ref().unwrap_or(&base));
+        applied.map(drop)
+    }
+
+    // What the applying thread does.
+
+    /// Brings frozen layers into LMDB until it is told to stop.
+    pub(crate) fn apply_frozen(&self) {
+        let mut applying = self.applying.lock();
+        while !applying.is_stopping {
+            let frozen = self.layers.load().frozen.clone();
+            let (Some(progress), Some(frozen)) = (applying.progress, frozen) else {
+                self.changed.wait(&mut applying);
+                continue;
+            };
+            drop(applying);
+            let applied = self.apply(&frozen, progress);
+            applying = self.applying.lock();
+            match applied {
+                Ok(base) => {
+                    if applying.error.take().is_some() {
+                        info!("the LMDB store takes rows again");
+                    }
+                    applying.progress = None;
+                    self.drop_frozen(base);
+                    self.changed.notify_all();
+                }
+                Err(error) => {
+                    self.metrics.apply_failures.inc();
+                    if applying.error.is_none() {
+                        warn!(%error, "the LMDB store can't take rows; they stay in the commit log");
+                    }
+                    applying.error = Some((error.kind(), error.to_string()));
+                    self.changed.notify_all();
+                    self.changed.wait_for(&mut applying, RETRY);
+                }
+            }
+        }
+    }
+
+    fn apply(&self, layer: &Layer, progress: Progress) -> Result<usize, Error> {
+        let begun = Instant::now();
+        let base = self.environment.apply(layer, progress)?;
+        self.metrics.applies.inc();
+        self.metrics.apply_seconds.observe(begun.elapsed().as_secs_f64());
+        Ok(base)
+    }
+
+    pub(crate) fn stop_applying(&self) {
+        self.applying.lock().is_stopping = true;
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,257 @@
+use std::{
+    ops::Bound,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use restante_core::ErrorKind;
+
+use super::{FIRST, SECOND, get, open, put, try_open, wait};
+use crate::{Direction, Error, Options, Store};
+
+#[test]
+fn what_was_answered_is_there_after_opening_again() {
+    for log_bytes in [0, 4 << 10, 8 << 20] {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path(), log_bytes);
+        for number in 0..200_u8 {
+            put(&store, FIRST, &[number], &[number; 100]).unwrap();
+        }
+        drop(store);
+        let store = open(folder.path(), log_bytes);
+        for number in 0..200_u8 {
+            assert_eq!(get(&store, FIRST, &[number]), Some(vec![number; 100]), "{log_bytes}");
+        }
+    }
+}
+
+#[test]
+fn the_size_of_the_commit_log_may_change_from_one_opening_to_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    for (round, log_bytes) in [8 << 20, 0, 4 << 10, 0, 1 << 20].into_iter().enumerate() {
+        let store = open(folder.path(), log_bytes);
+        put(&store, FIRST, &[round as u8 + 1], b"here").unwrap();
+        for earlier in 0..=round {
+            assert_eq!(get(&store, FIRST, &[earlier as u8 + 1]).as_deref(), Some(&b"here"[..]));
+        }
+    }
+}
+
+#[test]
+fn a_folder_has_one_store_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), 0);
+    let second = try_open(folder.path(), 0).err().unwrap();
+    assert_eq!(second.kind(), ErrorKind::Conflict);
+    assert!(second.to_string().contains(&format!("process {}", std::process::id())), "{second}");
+    drop(store);
+    assert!(try_open(folder.path(), 0).is_ok());
+}
+
+#[test]
+fn a_batch_that_is_larger_than_a_file_of_the_commit_log_is_written_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), 4 << 10);
+    put(&store, FIRST, b"small", b"1").unwrap();
+    put(&store, FIRST, b"large", &[7; 100_000]).unwrap();
+    put(&store, FIRST, b"small again", b"2").unwrap();
+    drop(store);
+    let store = open(folder.path(), 4 << 10);
+    assert_eq!(get(&store, FIRST, b"large"), Some(vec![7; 100_000]));
+    assert_eq!(get(&store, FIRST, b"small again").as_deref(), Some(&b"2"[..]));
+}
+
+#[test]
+fn a_view_sees_all_of_a_batch_or_nothing_while_layers_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), 4 << 10);
+    let is_done = Arc::new(AtomicBool::new(false));
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let (store, is_done) = (store.clone(), is_done.clone());
+            std::thread::spawn(move || {
+                let mut last = 0;
+                let mut reads = 0;
+                while !is_done.load(Ordering::Relaxed) {
+                    last = read_both(&store, last);
+                    reads += 1;
+                }
+                (last, reads)
+            })
+        })
+        .collect();
+    for number in 1..=3_000_u64 {
+        let written = store.write_blocking(move |batch| {
+            batch.put(FIRST, b"first", &number.to_be_bytes());
+            batch.put(SECOND, b"second", &number.to_be_bytes());
+            batch.put(SECOND, &number.to_be_bytes(), &[0; 30]);
+            Ok::<_, Error>(())
+        });
+        written.unwrap();
+    }
+    is_done.store(true, Ordering::Relaxed);
+    for reader in readers {
+        let (last, reads) = reader.join().unwrap();
+        assert!(last <= 3_000 && reads > 0);
+    }
+    assert_eq!(read_both(&store, 2_999), 3_000);
+}
+
+/// Reads the two rows that every batch writes; they never differ and never go back.
+fn read_both(store: &Store, last: u64) -> u64 {
+    let number = |value: Option<crate::Value<'_>>| {
+        value.map_or(0, |value| u64::from_be_bytes((*value).try_into().unwrap()))
+    };
+    let read = store.read(|view| {
+        let first = number(view.get(FIRST, b"first")?);
+        let mut rows = 0;
+        let mut range = view.range(SECOND, Bound::Unbounded, Bound::Excluded(b"a"), Direction::Ascending)?;
+        while range.next()?.is_some() {
+            rows += 1;
+        }
+        let second = number(view.get(SECOND, b"second")?);
+        Ok::<_, Error>((first, second, rows))
+    });
+    let (first, second, rows) = read.unwrap();
+    assert_eq!((first, first), (second, rows), "a part of a batch");
+    assert!(first >= last, "time went back from {last} to {first}");
+    first
+}
+
+#[test]
+fn a_batch_reads_what_others_wrote_before_it_in_the_same_group() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), 8 << 10);
+    wait(async {
+        let mut counting = tokio::task::JoinSet::new();
+        for _ in 0..500 {
+            let store = store.clone();
+            counting.spawn(async move {
+                let counted = store.write(|batch| {
+                    let before = batch.view().get(FIRST, b"count")?;
+                    let count =
+                        before.map_or(0, |value| u64::from_be_bytes((*value).try_into().unwrap())) + 1;
+                    batch.put(FIRST, b"count", &count.to_be_bytes());
+                    Ok::<_, Error>(count)
+                });
+                counted.await.unwrap()
+            });
+        }
+        let mut counts = counting.join_all().await;
+        counts.sort_unstable();
+        assert_eq!(counts, (1..=500).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn closing_leaves_everything_in_lmdb_and_refuses_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), 1 << 20);
+    put(&store, FIRST, b"key", b"value").unwrap();
+    assert!(store.stats().unwrap().log_bytes > 0);
+    wait(store.close()).unwrap();
+    wait(store.close()).unwrap();
+    let stats = store.stats().unwrap();
+    assert_eq!((stats.log_bytes, stats.waiting_rows), (0, 0));
+    assert_eq!(stats.tables.iter().map(|table| table.rows).collect::<Vec<_>>()[..2], [1, 0]);
+    assert_eq!(put(&store, FIRST, b"more", b"").unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(get(&store, FIRST, b"key").as_deref(), Some(&b"value"[..]), "reads go on");
+    for file in ["commit-0.log", "commit-1.log"] {
+        assert_eq!(std::fs::metadata(folder.path().join(file)).unwrap().len(), 0);
+    }
+}
+
+#[test]
+fn a_backup_is_a_store_with_everything_that_was_acknowledged() {
+    let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = open(folder.path(), 64 << 10);
+    for number in 0..2_000_u16 {
+        put(&store, FIRST, &number.to_be_bytes(), &[1; 50]).unwrap();
+    }
+    let writing = {
+        let store = store.clone();
+        std::thread::spawn(move || {
+            for number in 2_000..4_000_u16 {
+                put(&store, FIRST, &number.to_be_bytes(), &[1; 50]).unwrap();
+            }
+        })
+    };
+    wait(store.backup(copy.path())).unwrap();
+    writing.join().unwrap();
+    assert_eq!(wait(store.backup(copy.path())).unwrap_err().kind(), ErrorKind::Conflict);
+    let copied = open(copy.path(), 64 << 10);
+    let rows = count(&copied);
+    assert!((2_000..=4_000).contains(&rows), "{rows}");
+    for number in 0..rows {
+        assert!(get(&copied, FIRST, &(number as u16).to_be_bytes()).is_some(), "a gap at {number} of {rows}");
+    }
+    assert_eq!(copied.check().unwrap(), Vec::<String>::new());
+    put(&copied, FIRST, b"more", b"goes on").unwrap();
+}
+
+fn count(store: &Store) -> usize {
+    let rows = store.read(|view| {
+        let mut rows = 0;
+        let mut range = view.range(FIRST, Bound::Unbounded, Bound::Unbounded, Direction::Ascending)?;
+        while range.next()?.is_some() {
+            rows += 1;
+        }
+        Ok::<_, Error>(rows)
+    });
+    rows.unwrap()
+}
+
+#[test]
+fn keys_in_order_fill_pages_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path(), &[FIRST], Options::default()).unwrap();
+    for thousand in 0..20_u64 {
+        let written = store.write_blocking(move |batch| {
+            for number in thousand * 1_000..(thousand + 1) * 1_000 {
+                batch.put(FIRST, &number.to_be_bytes(), &[1; 84]);
+            }
+            Ok::<_, Error>(())
+        });
+        written.unwrap();
+    }
+    wait(store.settle()).unwrap();
+    let stats = store.stats().unwrap();
+    let table = &stats.tables[0];
+    // 8 bytes of key, 84 of value, 10 of LMDB: 40 rows to a page.
+    let leaves = 20_000 / 40;
+    assert!((leaves..=leaves * 102 / 100).contains(&table.pages), "{} pages", table.pages);
+}
+
+#[test]
+fn a_damaged_frame_is_told_when_it_was_acknowledged_and_cut_when_it_was_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), 1 << 20);
+    for number in 0..10_u8 {
+        put(&store, FIRST, &[number + 1], &[number; 64]).unwrap();
+    }
+    drop(store);
+    let path = folder.path().join("commit-0.log");
+    let whole = std::fs::read(&path).unwrap();
+    let frame = whole.len() - whole.iter().rev().take_while(|byte| **byte == 0).count();
+    // The last frame, torn: nobody can tell that it was answered.
+    let mut torn = whole.clone();
+    torn[frame - 3] ^= 1;
+    std::fs::write(&path, &torn).unwrap();
+    let mut early = whole.clone();
+    early[40] ^= 1;
+    let copy = tempfile::tempdir().unwrap();
+    for file in ["data.mdb", "commit-1.log"] {
+        std::fs::copy(folder.path().join(file), copy.path().join(file)).unwrap();
+    }
+    std::fs::write(copy.path().join("commit-0.log"), &early).unwrap();
+
+    let error = try_open(copy.path(), 1 << 20).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(error.to_string().contains("batch 1 "), "{error}");
+
+    let store = open(folder.path(), 1 << 20);
+    assert_eq!(get(&store, FIRST, &[9]), Some(vec![8; 64]));
+    assert_eq!(get(&store, FIRST, &[10]), None);
+}
