@@ -6,7 +6,7 @@ CARGO_FUZZ_VERSION := 0.13.2
 FUZZ := tests/fuzz
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-embedded loom interop console check bench compare fuzz man install toolchain lints scripts deny fuzzer
+.PHONY: help run test test-embedded power-cuts loom interop console check bench compare fuzz man install toolchain lints scripts deny fuzzer
 
 help: ## List the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,10 @@ test: toolchain ## Run all tests, on the embedded engines, on a PostgreSQL and a
 
 test-embedded: toolchain ## Run the tests that need no server; those of other engines are reported as ignored
 	cargo test --workspace --locked
+
+power-cuts: toolchain ## Replay 1,000 power cuts in each test of them (CUTS=100 for less)
+	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante-lmdb --package restante-records --package restante-blobs \
+	--locked --test power_cut
 
 loom: toolchain ## Try every order in which readers and writers of the session table may meet
 	cargo test --manifest-path tests/loom/Cargo.toml --target-dir $${CARGO_TARGET_DIR:-target}/loom --locked

@@ -23,6 +23,7 @@
 //! # }
 //! ```
 
+pub mod backup;
 mod compare;
 mod copy;
 mod error;

@@ -25,9 +25,10 @@ use tracing::{debug, error, warn};
 
 use crate::{
     Appended, Archive, Config, Error, Following, Health, Message, Opened, Page, Pruned, Query, Report,
-    Retention, Stats, TandemConfig, Upkeep,
+    Retention, Stats, TandemConfig, Upkeep, backup,
     metrics::TandemMetrics,
     spool::{APPENDS_MAX, Circuit, Draining, Store, to_its_end},
+    waiting::closed,
 };
 
 /// How long messages are gathered before they are stored in the second. It bounds how many generations the spool makes, and
@@ -223,6 +224,30 @@ impl Upkeep for Tandem {
 
     async fn rebuild(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
         self.first.upkeep.rebuild(progress).await
+    }
+
+    /// The first is copied first, the second last, so that each message of the first's copy is in one of the others: it is
+    /// followed before it is answered, and drained into the second before it leaves the spool. A second that can't be copied
+    /// is still there when the first is restored.
+    async fn backup(&self, folder: &Path) -> Result<(), Error> {
+        let first = self.first.upkeep.backup(folder).await;
+        if let Err(error) = &first
+            && error.kind() != ErrorKind::Invalid
+        {
+            return first;
+        }
+        // Appends that are in the first's copy already may still be on their way to the spool.
+        let all = u32::try_from(APPENDS_MAX).unwrap_or(u32::MAX);
+        drop(self.turns.acquire_many(all).await.map_err(|_| closed())?);
+        self.follower.store.backup(&folder.join(backup::SECOND_SPOOL)).await?;
+        let second = folder.join(backup::SECOND);
+        backup::create(&second)?;
+        match self.second.upkeep.backup(&second).await {
+            Err(error) if error.kind() == ErrorKind::Invalid => backup::remove_empty(&second)?,
+            copied => copied?,
+        }
+        backup::sync(folder)?;
+        first
     }
 
     /// The first ends before the spool, so that whatever it still takes is spooled too.

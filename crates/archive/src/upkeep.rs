@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use async_trait::async_trait;
 use restante_core::Timestamp;
 
@@ -41,6 +43,23 @@ pub trait Upkeep: Send + Sync + 'static {
     /// # Errors
     /// When an index could not be written. The old indexes stay in use then.
     async fn rebuild(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error>;
+
+    /// Writes a copy of everything that was acknowledged before the call into `folder`, which must exist and be empty: an
+    /// archive that can be opened. It is what the archive had at one moment, each batch whole; what is appended later may be
+    /// missing, and nothing is removed by a prune while the copy is made. Appends and queries go on meanwhile. What the copy
+    /// has is durable when this returns.
+    ///
+    /// Files that never change may be links to those of the archive: who wants to write into the copy copies it first.
+    ///
+    /// Beside the engine's own files the folder has what waits in a spool, in [`crate::backup::SPOOL`], the second archive of
+    /// a tandem when it lies on this machine, in [`crate::backup::SECOND`], and what waits for that, in
+    /// [`crate::backup::SECOND_SPOOL`]. Each message is in the engine's copy or in that of its spool.
+    ///
+    /// # Errors
+    /// `Invalid` when the engine itself keeps nothing on this machine, with what to do instead; what waits for it in a spool is
+    /// in the folder all the same. `Conflict` when the folder is not empty, `NotFound` when it is not there, `Unavailable` when
+    /// the archive is closed or read-only, and those of the disk; what was written until then stays.
+    async fn backup(&self, folder: &Path) -> Result<(), Error>;
 
     /// Stops taking appends, finishes those that were taken, and lets the engine's resources go. Further appends are
     /// answered `Unavailable`. Closing twice is no error.

@@ -7,6 +7,8 @@
 
 #[path = "conformance/append.rs"]
 mod append;
+#[path = "conformance/backup.rs"]
+mod backup;
 #[path = "common/mod.rs"]
 mod common;
 #[path = "conformance/query.rs"]
@@ -46,7 +48,8 @@ pub(crate) use promises;
 fn main() {
     let mut trials = Vec::new();
     for engine in Engine::ALL {
-        for promise in append::promises().into_iter().chain(query::promises()).chain(upkeep::promises()) {
+        let promises = [append::promises(), backup::promises(), query::promises(), upkeep::promises()];
+        for promise in promises.into_iter().flatten() {
             let trial = trial(engine, promise.name, move || run(engine, promise.run));
             trials.push(trial.with_ignored_flag(engine.is_volatile() && promise.needs_disk));
         }

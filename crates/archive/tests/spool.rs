@@ -5,6 +5,8 @@
     reason = "a test ends where something is not as it should be"
 )]
 
+#[path = "spool/backup.rs"]
+mod backup;
 mod common;
 #[path = "spool/switch.rs"]
 mod switch;

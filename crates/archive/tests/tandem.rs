@@ -9,14 +9,22 @@ mod common;
 #[path = "spool/switch.rs"]
 mod switch;
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use common::{message, sorted, walk};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use restante_archive::{
-    Appended, Config, Following, Message, Opened, Query, Retention, SpoolConfig, TandemConfig, open,
-    open_over,
+    Appended, Config, Following, Message, Opened, Query, Retention, SpoolConfig, TandemConfig,
+    backup::{SECOND, SECOND_SPOOL},
+    open, open_over,
 };
 use restante_core::{ErrorKind, ManualClock, Timestamp};
 use switch::{Mode, Switch, wait_until};
@@ -303,4 +311,70 @@ async fn both_are_equal_in_the_end() {
         subject.wait_until_equal().await;
         assert_eq!(subject.second.count().await, 3 * 400, "seed {seed}");
     }
+}
+
+/// The copy's second, with what waits for it, has all that the copy's first has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_of_both_loses_nothing_in_either() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |place: &Path, name: &str| -> Config {
+        let url = |name: &str| format!("log:{}", place.join(name).display()).parse().unwrap();
+        let spool = SpoolConfig::new(place.join(SECOND_SPOOL));
+        Config { tandem: Some(TandemConfig { url: url(SECOND), spool }), ..Config::new(url(name)) }
+    };
+    let opened = open(at(folder.path(), "first")).await.unwrap();
+    let (archive, is_over) = (opened.archive.clone(), Arc::new(AtomicBool::new(false)));
+    let over = is_over.clone();
+    let appender = tokio::spawn(async move {
+        let mut number = 0;
+        while !over.load(Ordering::Relaxed) {
+            archive.append(numbered(number..number + 3)).await.unwrap();
+            number += 3;
+        }
+        number
+    });
+    for round in 0..4 {
+        let copy = folder.path().join(format!("copy {round}"));
+        std::fs::create_dir(&copy).unwrap();
+        opened.upkeep.backup(&copy).await.unwrap();
+        let copied = open(at(&copy, ".")).await.unwrap();
+        let rows = walk(&*copied.archive, Query::default()).await.concat();
+        assert_eq!(rows, sorted(&numbered(0..rows.len() as i64)), "round {round}");
+        wait_until("what waits is drained", async || {
+            copied.upkeep.health().following.is_some_and(|following| following.messages == 0)
+        })
+        .await;
+        copied.upkeep.close().await.unwrap();
+        let url = format!("log:{}", copy.join(SECOND).display()).parse().unwrap();
+        let second = open(Config { read_only: true, ..Config::new(url) }).await.unwrap();
+        // What came later than the first's copy may be there.
+        let followed = walk(&*second.archive, Query::default()).await.concat();
+        assert_eq!(followed[..rows.len()], rows, "round {round}");
+    }
+    is_over.store(true, Ordering::Relaxed);
+    let appended = appender.await.unwrap();
+    let rows = walk(&*opened.archive, Query::default()).await.concat();
+    assert_eq!(rows, sorted(&numbered(0..appended)));
+}
+
+#[tokio::test]
+async fn what_waits_for_the_second_is_copied_though_neither_archive_is() {
+    let copy = tempfile::tempdir().unwrap();
+    let subject = Subject::new(64 << 20).await;
+    subject.second.set(Mode::Off);
+    subject.append(&numbered(0..10)).await;
+    let error = subject.opened.upkeep.backup(copy.path()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    let entries = std::fs::read_dir(copy.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(entries.collect::<Vec<_>>(), [SECOND_SPOOL]);
+    subject.append(&numbered(10..12)).await;
+    subject.second.set(Mode::On);
+    subject.wait_until_equal().await;
+
+    let restored = Subject::new(64 << 20).await;
+    let mut config = restored.config.clone();
+    config.tandem.as_mut().unwrap().spool.folder = copy.path().join(SECOND_SPOOL);
+    let second = Switch::new(Mode::On).await;
+    let _opened = open_over(restored.first.opened(), Some(second.opened()), &config).await.unwrap();
+    wait_until("the second has it", async || second.count().await == 10).await;
 }

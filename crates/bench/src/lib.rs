@@ -19,6 +19,7 @@ mod peers;
 mod place;
 mod progress;
 mod random;
+mod records;
 mod relay;
 mod report;
 mod rest;
@@ -39,6 +40,7 @@ pub use ingest::IngestArgs;
 pub use machine::Machine;
 pub use measure::{median, ms, rounded, touch_all};
 pub use pages::PagesArgs;
+pub use records::{Part as RecordsPart, RecordsArgs, RecordsEngine};
 pub use relay::RelayArgs;
 pub use report::{Bars, Curves, Goal, Plot, Report, Series, Table, number, optional};
 pub use rest::RestArgs;
@@ -116,6 +118,15 @@ pub enum BenchCommand {
     /// 1,000 messages a second. Where a Redis is named, the redis engine; where Erlang is installed, the same on Mnesia.
     /// Takes about three minutes, 2 GB of memory and 100 MB of disk; --parts chooses.
     Sessions(SessionsArgs),
+    /// Keep records: seed 003's tables beside Sink's figures, bytes on disk and written, commits, reads
+    ///
+    /// Repeats seed 003's two tables (5,000 and 1,000 mails of 184 bytes) with the figures of KDE Sink before and after its
+    /// patches beside ours; puts 10 thousand, 100 thousand and a million mail-like records of 602 bytes into fresh stores, 1 to
+    /// 1,000 in a commit, with and without the commit log, and counts bytes on disk and bytes written by bytes of records;
+    /// changes flags; reads single records, the newest of a mailbox and changes since; commits one at a time and by 64
+    /// committers beside what the disk itself does. Name a folder on the disk you mean with --data. Takes several minutes
+    /// and 2.6 GB of disk; --parts and --records choose.
+    Records(RecordsArgs),
 }
 
 /// Runs a bench, prints its report and writes the files that were asked for. Interrupted from the keyboard, it removes
@@ -141,6 +152,7 @@ async fn run_to_its_end(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Relay(args) => relay::run(&args).await,
         BenchCommand::Soak(args) => soak::run(&args).await,
         BenchCommand::Sessions(args) => sessions::run(&args).await,
+        BenchCommand::Records(args) => records::run(&args).await,
     }
 }
 

@@ -92,8 +92,17 @@ fn filesystem(folder: &Path) -> Option<String> {
 
 /// Private memory of a process in bytes: what the system could not take back by writing files out.
 pub(crate) fn private_memory(process: &str) -> Option<u64> {
+    memory(process, "RssAnon")
+}
+
+/// All memory of a process that is resident, in bytes, mapped files included.
+pub(crate) fn resident_memory(process: &str) -> Option<u64> {
+    memory(process, "VmRSS")
+}
+
+fn memory(process: &str, kind: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let kib = field(&status, "RssAnon").and_then(first_number)?;
+    let kib = field(&status, kind).and_then(first_number)?;
     Some(kib * 1_024)
 }
 

@@ -175,7 +175,8 @@ pub(crate) fn program(named: Option<&Path>) -> anyhow::Result<PathBuf> {
 
 /// A server with no settings but ours: neither a file nor the environment of the caller has any say. The archive's URL is in
 /// the environment, because everybody can read a command line, and a URL may hold a password. Messages may be of any
-/// time: a load that runs behind must not be refused for it.
+/// time: a load that runs behind must not be refused for it. Servers of one bench share a folder, where one alone could have
+/// records and blobs; no bench of a server needs them.
 fn command(program: &Path, archive: &EngineUrl, folder: &Path, settings: &Settings) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -186,6 +187,8 @@ fn command(program: &Path, archive: &EngineUrl, folder: &Path, settings: &Settin
     command
         .args(["serve", "--rest-address", "127.0.0.1", "--rest-port", "0"])
         .env("RESTANTE_ARCHIVE__URL", secret_url(archive))
+        .env("RESTANTE_RECORDS__URL", "memory:")
+        .env("RESTANTE_BLOBS__URL", "memory:")
         .env("RESTANTE_WAKU__TIMESTAMP_WINDOW_SECONDS", "0")
         .args(&settings.flags)
         .envs(settings.variables.iter().map(|(name, value)| (name, value)))

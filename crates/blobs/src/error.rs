@@ -1,6 +1,6 @@
 use std::error::Error as StdError;
 
-use restante_core::ErrorKind;
+use restante_core::{BlobId, ErrorKind};
 
 /// What went wrong in a blob store: a kind for machines, a text for operators.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +37,19 @@ impl Error {
         Self::new(ErrorKind::Invalid, message)
     }
 
+    pub(crate) fn no_blob(id: BlobId) -> Self {
+        Self::new(ErrorKind::NotFound, format!("there is no blob {id}"))
+    }
+
+    pub(crate) fn closed() -> Self {
+        Self::new(ErrorKind::Unavailable, "the blob store is closed")
+    }
+
+    /// The same for somebody else who waits for it.
+    pub(crate) fn again(&self) -> Self {
+        Self::new(self.kind, self.message.clone())
+    }
+
     /// An I/O error while doing `what` to `name`.
     pub(crate) fn io(what: &str, name: &str, source: std::io::Error) -> Self {
         let kind = match source.kind() {
@@ -47,5 +60,11 @@ impl Error {
             _ => ErrorKind::Unavailable,
         };
         Self::new(kind, format!("can't {what} {name}: {source}")).with_source(source)
+    }
+}
+
+impl From<restante_lmdb::Error> for Error {
+    fn from(error: restante_lmdb::Error) -> Self {
+        Self::new(error.kind(), format!("the index of the blobs: {error}")).with_source(error)
     }
 }

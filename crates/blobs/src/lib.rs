@@ -8,8 +8,11 @@
 
 mod error;
 mod files;
+mod hash;
+mod limits;
 mod memory;
 mod metrics;
+mod observe;
 mod open;
 mod source;
 mod sweep;

@@ -2,7 +2,7 @@ use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
 
 use restante_core::{Clock, SystemClock};
 
-use crate::{Blobs, Error, Metrics, Upkeep, files, memory};
+use crate::{Blobs, Error, Metrics, Upkeep, files, memory, observe::Observed};
 
 /// Which engine, and where: `memory:` or `files:<folder>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,9 @@ impl FromStr for EngineUrl {
         match text.split_once(':') {
             Some(("memory", "")) => Ok(Self::Memory),
             Some(("files", folder)) if !folder.is_empty() => Ok(Self::Files(folder.into())),
-            _ => Err(Error::invalid(format!("blobs URL '{text}' is not understood: use memory: or files:<folder>"))),
+            _ => Err(Error::invalid(format!(
+                "blobs URL '{text}' is not understood: use memory: or files:<folder>"
+            ))),
         }
     }
 }
@@ -101,8 +103,10 @@ pub struct Opened {
 /// # Errors
 /// `Conflict` when another process has it open, `Corrupt` when its format is not understood, those of a disk that fails.
 pub async fn open(config: Config) -> Result<Opened, Error> {
-    match config.url.clone() {
-        EngineUrl::Memory => Ok(memory::open(&config)),
-        EngineUrl::Files(folder) => files::open(&folder, config).await,
-    }
+    let metrics = config.metrics.clone();
+    let opened = match config.url.clone() {
+        EngineUrl::Memory => memory::open(&config),
+        EngineUrl::Files(folder) => files::open(&folder, config).await?,
+    };
+    Ok(Opened { blobs: Arc::new(Observed::new(opened.blobs, metrics)), upkeep: opened.upkeep })
 }

@@ -1,9 +1,11 @@
 //! Removing what nobody refers to.
 
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
 use restante_core::{BlobId, Timestamp};
 
-use crate::{Error, Upkeep};
+use crate::{Error, LIST_BLOBS_MAX, Listed, Upkeep};
 
 /// Who refers to blobs: the records of a server.
 #[async_trait]
@@ -31,14 +33,165 @@ pub struct Swept {
 /// Removes the blobs that were last put before a time and that nobody refers to.
 ///
 /// A blob is put before the record that refers to it is committed: `put_before` must lie so far back that no commit is still
-/// under way for a blob that was put then.
+/// under way for a blob that was put then. A record that takes a blob over from another one without putting it again may lose it
+/// if the other one goes while the references are told.
+///
+/// References are kept as bits, 10 for each blob of the store, so that one in a hundred of the blobs that nobody refers to
+/// may be taken for another one and stays until the next sweep; which ones depends on `put_before`, and is different then.
 ///
 /// # Errors
 /// Those of the references and of the blobs; what was removed until then stays removed.
 pub async fn sweep(
-    _blobs: &dyn Upkeep,
-    _references: &dyn References,
-    _put_before: Timestamp,
+    blobs: &dyn Upkeep,
+    references: &dyn References,
+    put_before: Timestamp,
 ) -> Result<Swept, Error> {
-    Ok(Swept::default())
+    let room_for = blobs.stats().await?.blobs;
+    let mut referred = Referred::new(room_for, put_before);
+    let mut after = None;
+    loop {
+        let (page, next) = references.page(after).await?;
+        page.iter().for_each(|id| referred.insert(id));
+        after = match next {
+            Some(next) => Some(next),
+            None => break,
+        };
+    }
+    remove_all_but(blobs, &referred, put_before).await
+}
+
+async fn remove_all_but(
+    blobs: &dyn Upkeep,
+    referred: &Referred,
+    put_before: Timestamp,
+) -> Result<Swept, Error> {
+    let mut swept = Swept::default();
+    let mut after = None;
+    loop {
+        let page = blobs.list(after, LIST_BLOBS_MAX).await?;
+        let Some(last) = page.last() else { return Ok(swept) };
+        swept.blobs += page.len() as u64;
+        let is_left = |blob: &Listed| blob.put_at < put_before && !referred.contains(&blob.id);
+        let left: Vec<Listed> = page.iter().copied().filter(is_left).collect();
+        if !left.is_empty() {
+            let ids: Vec<BlobId> = left.iter().map(|blob| blob.id).collect();
+            let removed = blobs.remove(&ids, put_before).await?;
+            let is_all = removed == ids.len() as u64;
+            let kept = if is_all { BTreeSet::new() } else { still_there(blobs, after, last.id).await? };
+            swept.removed += removed;
+            swept.removed_bytes +=
+                left.iter().filter(|blob| !kept.contains(&blob.id)).map(|blob| blob.bytes).sum::<u64>();
+        }
+        after = Some(last.id);
+    }
+}
+
+/// The blobs behind one up to another: some were put again while others were removed.
+async fn still_there(
+    blobs: &dyn Upkeep,
+    mut after: Option<BlobId>,
+    last: BlobId,
+) -> Result<BTreeSet<BlobId>, Error> {
+    let mut found = BTreeSet::new();
+    loop {
+        let page = blobs.list(after, LIST_BLOBS_MAX).await?;
+        found.extend(page.iter().map(|blob| blob.id).filter(|id| *id <= last));
+        match page.last() {
+            Some(end) if end.id < last => after = Some(end.id),
+            _ => return Ok(found),
+        }
+    }
+}
+
+/// Bits for each reference. With seven of them set, 0.8 % of what was never inserted is taken for something that was.
+const BITS_PER_REFERENCE: u64 = 10;
+/// Bits that each reference sets: the best number for ten bits of room is 10 ln 2.
+const BITS_SET: u64 = 7;
+/// The most bytes that the bits of a sweep take: enough for two hundred million blobs. Beyond that more of what could go stays.
+const FILTER_BYTES_MAX: u64 = 256 << 20;
+
+/// A Bloom filter of the blobs that are referred to.
+struct Referred {
+    words: Vec<u64>,
+    seed: u64,
+}
+
+impl Referred {
+    /// A filter for so many blobs. References to blobs that the store does not have count for nothing.
+    fn new(blobs: u64, put_before: Timestamp) -> Self {
+        let bits = blobs.saturating_mul(BITS_PER_REFERENCE).clamp(64, FILTER_BYTES_MAX * 8);
+        Self { words: vec![0; bits.div_ceil(64) as usize], seed: mix(put_before.nanos() as u64) }
+    }
+
+    fn insert(&mut self, id: &BlobId) {
+        for bit in self.bits(id) {
+            if let Some(word) = self.words.get_mut((bit / 64) as usize) {
+                *word |= 1 << (bit % 64);
+            }
+        }
+    }
+
+    fn contains(&self, id: &BlobId) -> bool {
+        self.bits(id)
+            .all(|bit| self.words.get((bit / 64) as usize).is_some_and(|word| word >> (bit % 64) & 1 == 1))
+    }
+
+    /// The bits of a blob: two numbers that depend on all of its id and on the seed, combined (Kirsch and Mitzenmacher, "Less
+    /// hashing, same performance", 2006).
+    fn bits(&self, id: &BlobId) -> impl Iterator<Item = u64> + use<> {
+        let (mut first, mut second) = (self.seed, !self.seed);
+        for part in id.0.chunks(8) {
+            let word = part.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            first = mix(first ^ word);
+            second = mix(second.wrapping_add(word));
+        }
+        let bits = self.words.len() as u64 * 64;
+        (0..BITS_SET).map(move |n| first.wrapping_add(n.wrapping_mul(second | 1)) % bits)
+    }
+}
+
+/// Spreads every bit over all others (the finalizer of splitmix64).
+fn mix(number: u64) -> u64 {
+    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ number >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::id_of;
+
+    fn id(n: u32) -> BlobId {
+        id_of(&n.to_le_bytes())
+    }
+
+    #[test]
+    fn what_was_inserted_is_found_and_one_in_a_hundred_of_others_at_most() {
+        let mut referred = Referred::new(10_000, Timestamp(7));
+        (0..10_000).for_each(|n| referred.insert(&id(n)));
+        assert!((0..10_000).all(|n| referred.contains(&id(n))));
+        let mistaken = (10_000..110_000).filter(|n| referred.contains(&id(*n))).count();
+        assert!((100..1_200).contains(&mistaken), "{mistaken} of 100,000: 0.8 % is expected");
+    }
+
+    #[test]
+    fn another_sweep_is_mistaken_about_others() {
+        let mistaken = |at| {
+            let mut referred = Referred::new(1_000, Timestamp(at));
+            (0..1_000).for_each(|n| referred.insert(&id(n)));
+            (1_000..101_000).filter(|n| referred.contains(&id(*n))).collect::<BTreeSet<u32>>()
+        };
+        let (one, other) = (mistaken(1_000), mistaken(2_000));
+        let both = one.intersection(&other).count();
+        assert!(one.len() > 100 && both * 10 < one.len(), "{both} of {} again", one.len());
+    }
+
+    #[test]
+    fn a_filter_for_nothing_and_one_for_too_much_have_bounds() {
+        assert!(!Referred::new(0, Timestamp(0)).contains(&id(1)));
+        let bits = u64::MAX.saturating_mul(BITS_PER_REFERENCE).clamp(64, FILTER_BYTES_MAX * 8);
+        assert_eq!(bits, FILTER_BYTES_MAX * 8);
+    }
 }

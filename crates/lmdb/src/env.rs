@@ -23,6 +23,9 @@ type Rows = Database<Bytes, Bytes>;
 /// Threads that may read at the same time: those of an async runtime and of its blocking pool.
 const READERS_MAX: u32 = 1_024;
 
+/// LMDB's file in its folder.
+const FILE: &str = "data.mdb";
+
 /// The store's own table, beside those it was opened with.
 const STORE: &str = "store";
 const APPLIED: &[u8] = b"applied";
@@ -70,26 +73,16 @@ impl<'e> Reading<'e> {
 
 impl Environment {
     pub(crate) fn open(folder: &Path, tables: &[Table], map_bytes: u64) -> Result<Self, Error> {
-        let path = folder.join("data.mdb");
+        let path = folder.join(FILE);
+        if !path.exists() {
+            make(folder, tables)?;
+        }
         let there = std::fs::metadata(&path).map_or(0, |file| file.len());
         let map = map_size(map_bytes.max(there.saturating_mul(2)));
-        let mut options = EnvOpenOptions::new();
-        options.map_size(map).max_dbs(tables.len() as u32 + 1).max_readers(READERS_MAX);
-        let env = open_env(&options, folder).map_err(|error| Error::lmdb("open", error))?;
+        let env = open_env(folder, tables, map)?;
         env.clear_stale_readers().map_err(|error| Error::lmdb("open", error))?;
-        let mut transaction = env.write_txn().map_err(|error| Error::lmdb("open", error))?;
-        let mut create = |name: &str| {
-            let created = env.create_database(&mut transaction, Some(name));
-            created.map_err(|error| Error::lmdb("create a table of", error))
-        };
-        let store = create(STORE)?;
-        let mut opened = Vec::new();
-        for table in tables {
-            opened.push((*table, create(table.name())?));
-        }
-        check_format(store, &mut transaction)?;
-        transaction.commit().map_err(|error| Error::lmdb("write", error))?;
-        Ok(Self { env, gate: RwLock::new(()), tables: opened, store, path })
+        let (store, tables) = open_tables(&env, tables)?;
+        Ok(Self { env, gate: RwLock::new(()), tables, store, path })
     }
 
     pub(crate) fn read(&self) -> Result<Reading<'_>, Error> {
@@ -176,7 +169,7 @@ impl Environment {
     /// Writes a compact copy into a folder, durably.
     pub(crate) fn copy(&self, folder: &Path) -> Result<(), Error> {
         let failed = |error| Error::io("copy the LMDB store into", &folder.display().to_string(), error);
-        let path = folder.join("data.mdb");
+        let path = folder.join(FILE);
         if path.exists() {
             let what = format!("there is an LMDB store already: {}", path.display());
             return Err(Error::new(ErrorKind::Conflict, what));
@@ -229,6 +222,45 @@ impl Environment {
             .len();
         Ok(stats)
     }
+}
+
+/// Makes an environment beside its place and moves it there: LMDB can't open a file that a power cut left half made.
+fn make(folder: &Path, tables: &[Table]) -> Result<(), Error> {
+    let failed = |error| Error::io("make an LMDB store in", &folder.display().to_string(), error);
+    let making = folder.join("making");
+    if making.exists() {
+        std::fs::remove_dir_all(&making).map_err(failed)?;
+    }
+    std::fs::create_dir(&making).map_err(failed)?;
+    let env = open_env(&making, tables, map_size(1 << 20))?;
+    open_tables(&env, tables)?;
+    env.prepare_for_closing().wait();
+    move_in(&making, folder).map_err(failed)
+}
+
+#[expect(clippy::disallowed_methods, reason = "file and folder are synced around it")]
+fn move_in(making: &Path, folder: &Path) -> std::io::Result<()> {
+    let made = making.join(FILE);
+    File::open(&made)?.sync_all()?;
+    std::fs::rename(made, folder.join(FILE))?;
+    File::open(folder)?.sync_all()?;
+    std::fs::remove_dir_all(making)
+}
+
+fn open_tables(env: &Env<WithTls>, tables: &[Table]) -> Result<(Rows, Vec<(Table, Rows)>), Error> {
+    let mut transaction = env.write_txn().map_err(|error| Error::lmdb("open", error))?;
+    let mut create = |name: &str| {
+        let created = env.create_database(&mut transaction, Some(name));
+        created.map_err(|error| Error::lmdb("create a table of", error))
+    };
+    let store = create(STORE)?;
+    let mut opened = Vec::new();
+    for table in tables {
+        opened.push((*table, create(table.name())?));
+    }
+    check_format(store, &mut transaction)?;
+    transaction.commit().map_err(|error| Error::lmdb("write", error))?;
+    Ok((store, opened))
 }
 
 /// The size of LMDB's pages is the system's.
@@ -294,8 +326,10 @@ fn map_size(bytes: u64) -> usize {
     unsafe_code,
     reason = "the file is mapped, so nobody else may cut it: the lock of the folder keeps other stores out of it"
 )]
-fn open_env(options: &EnvOpenOptions, folder: &Path) -> heed::Result<Env<WithTls>> {
-    unsafe { options.open(folder) }
+fn open_env(folder: &Path, tables: &[Table], map: usize) -> Result<Env<WithTls>, Error> {
+    let mut options = EnvOpenOptions::new();
+    options.map_size(map).max_dbs(tables.len() as u32 + 1).max_readers(READERS_MAX);
+    unsafe { options.open(folder) }.map_err(|error| Error::lmdb("open", error))
 }
 
 #[expect(

@@ -1,6 +1,6 @@
 use async_trait::async_trait;
 
-use crate::{AccountId, Error, Revision};
+use crate::{AccountId, Changes, Error, Revision};
 
 /// The most accounts that one page of [`Feed::touched`] has.
 pub const TOUCHED_MAX: usize = 4_096;
@@ -32,6 +32,18 @@ pub struct Checkpoint {
     pub accounts: Vec<(AccountId, Revision)>,
 }
 
+/// From where a follower goes on in an account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Onward {
+    /// What it has seen for certain.
+    pub since: Revision,
+    /// The account's revision at a moment when the follower had nothing of the account: it was never told of what was
+    /// destroyed until then. 0 when it does not know.
+    pub began: Revision,
+    /// The most entries of a page, from 1 to [`crate::CHANGES_MAX`].
+    pub limit: usize,
+}
+
 /// What followers of all accounts read, and where they note how far they are.
 #[async_trait]
 pub trait Feed: Send + Sync + 'static {
@@ -41,6 +53,20 @@ pub trait Feed: Send + Sync + 'static {
     /// # Errors
     /// `Invalid` for a limit of 0 or above [`TOUCHED_MAX`]; `Unavailable`.
     async fn touched(&self, after: Position, limit: usize) -> Result<Vec<Touched>, Error>;
+
+    /// [`crate::Records::changes`] of all kinds as a follower needs it; pages, orders and `has_more` are the same.
+    ///
+    /// - *Destroyed* has everything that was destroyed after [`Onward::since`], also what was created after it. A follower
+    ///   that was told of a creation and stopped before it could save that asks with the old revision again, and would
+    ///   otherwise keep a record that is gone meanwhile.
+    /// - History that was forgotten is no obstacle as long as no floor of the account is above the larger of
+    ///   [`Onward::since`] and [`Onward::began`]. So who begins at 0 walks through all that exists page by page, all of it
+    ///   told as created first, however high the floors are.
+    ///
+    /// # Errors
+    /// `NotFound`: a floor is above both; the follower drops what it has of the account and begins at 0. `Invalid`: `since`
+    /// is above the account's revision, a limit of 0 or above [`crate::CHANGES_MAX`]. `Unavailable`.
+    async fn follow(&self, account: AccountId, onward: &Onward) -> Result<Changes, Error>;
 
     /// The position of the last commit.
     ///

@@ -42,16 +42,19 @@
 
 mod changes;
 mod commit;
+mod entries;
 mod error;
 mod feed;
 mod lmdb;
 mod memory;
 mod metrics;
+mod observe;
 mod open;
 mod query;
 mod record;
 mod schema;
 mod upkeep;
+mod validate;
 mod watch;
 
 use async_trait::async_trait;
@@ -59,7 +62,7 @@ use async_trait::async_trait;
 pub use changes::{CHANGES_MAX, Changed, Changes, ChangesSince};
 pub use commit::{Body, Change, Commit, Committed};
 pub use error::Error;
-pub use feed::{Checkpoint, FOLLOWER_NAME_BYTES_MAX, Feed, Position, TOUCHED_MAX, Touched};
+pub use feed::{Checkpoint, FOLLOWER_NAME_BYTES_MAX, Feed, Onward, Position, TOUCHED_MAX, Touched};
 pub use metrics::Metrics;
 pub use open::{Config, EngineUrl, LmdbConfig, Opened, open};
 pub use query::{Cursor, Direction, Page, QUERY_ROWS_MAX, Query};
@@ -67,7 +70,9 @@ pub use record::{
     AccountId, GET_RECORDS_MAX, Get, Id, Kind, Properties, Property, Record, Revision, TEXT_BYTES_MAX, Value,
 };
 pub use schema::{Index, IndexOrder, IndexSchema, KindSchema, Schema};
-pub use upkeep::{Cleaned, DUMP_RECORDS_MAX, Dumped, Finding, KindStats, Place, Referenced, Report, Stats, Upkeep};
+pub use upkeep::{
+    Cleaned, DUMP_RECORDS_MAX, Dumped, Finding, KindStats, Place, Referenced, Report, Stats, Upkeep,
+};
 pub use watch::{Announcement, Lagged, Watch};
 
 /// The most changes that one [`Records::commit`] takes.
@@ -84,6 +89,10 @@ pub const BODY_BLOBS_MAX: usize = 256;
 
 /// The most index entries that one record has in one index: the product of the numbers of values of its parts.
 pub const INDEX_ENTRIES_MAX: usize = 256;
+
+/// The longest values of one index entry together: a number takes up to 9 bytes, a text 3 more than it has, and one more for
+/// each zero byte in it. With what stands around them they fit into a key of LMDB.
+pub const INDEX_VALUES_BYTES_MAX: usize = 480;
 
 /// Keeps the records of accounts, and tells what changed.
 ///
@@ -110,7 +119,7 @@ pub trait Records: Send + Sync + 'static {
     /// - `NotFound`: a record that is to be updated or destroyed is not there.
     /// - `Invalid`: a kind or property that the schema lacks, a record that stands in two changes, a bound that is exceeded
     ///   ([`COMMIT_CHANGES_MAX`], [`COMMIT_BYTES_MAX`], [`BODY_BYTES_MAX`], [`BODY_BLOBS_MAX`], [`TEXT_BYTES_MAX`],
-    ///   [`INDEX_ENTRIES_MAX`]), a `Created` that names no create.
+    ///   [`INDEX_ENTRIES_MAX`], [`INDEX_VALUES_BYTES_MAX`]), a `Created` that names no create.
     /// - `Full`: no room now. `Unavailable`: the engine can't write now; after a failed sync until it is opened again.
     ///
     /// After `Full` and `Unavailable` of a commit that was under way nobody knows whether it is kept; after all others it is
@@ -185,4 +194,23 @@ impl States {
         let found = self.kinds.iter().find(|(known, _)| *known == kind);
         found.map_or(Revision(0), |(_, revision)| *revision)
     }
+}
+
+/// Reads any bytes as packed properties and as cursors, as they may lie on a damaged disk or come from a client; for a fuzz
+/// target.
+///
+/// # Panics
+/// When reading panics, or when something is accepted that would be written otherwise.
+#[doc(hidden)]
+pub fn fuzz_packed(bytes: &[u8]) {
+    entries::fuzz(bytes);
+}
+
+/// Reads any bytes as rows and keys of the `lmdb` engine, as they may lie on a damaged disk; for a fuzz target.
+///
+/// # Panics
+/// As [`fuzz_packed`].
+#[doc(hidden)]
+pub fn fuzz_row(bytes: &[u8]) {
+    lmdb::fuzz::rows(bytes);
 }

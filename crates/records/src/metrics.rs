@@ -1,12 +1,155 @@
-use prometheus_client::registry::Registry;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{
+        counter::Counter,
+        family::Family,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+use restante_core::ErrorKind;
 
 /// What is counted of a record store. Cloning shares the counts; unregistered metrics count for nobody.
-#[derive(Clone, Debug, Default)]
-pub struct Metrics {}
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    pub(crate) commit_seconds: Histogram,
+    pub(crate) query_seconds: Histogram,
+    pub(crate) changes: Family<ChangeLabel, Counter>,
+    pub(crate) gets: Counter,
+    pub(crate) errors: Family<ErrorLabel, Counter>,
+    pub(crate) cleaned_tombstones: Counter,
+    /// What the store of the `lmdb` engine counts; with another engine it stays at 0.
+    pub(crate) lmdb: restante_lmdb::Metrics,
+}
+
+/// What a change does to a record.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct ChangeLabel {
+    pub(crate) change: &'static str,
+}
+
+impl ChangeLabel {
+    pub(crate) const CREATE: Self = Self { change: "create" };
+    pub(crate) const UPDATE: Self = Self { change: "update" };
+    pub(crate) const DESTROY: Self = Self { change: "destroy" };
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct ErrorLabel {
+    pub(crate) operation: &'static str,
+    pub(crate) kind: &'static str,
+}
+
+/// What is asked of a record store, as errors are counted: what followers and operators ask is told together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Commit,
+    Get,
+    Query,
+    Changes,
+    States,
+    Feed,
+    Upkeep,
+}
+
+impl Operation {
+    const ALL: [Self; 7] =
+        [Self::Commit, Self::Get, Self::Query, Self::Changes, Self::States, Self::Feed, Self::Upkeep];
+
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Commit => "commit",
+            Self::Get => "get",
+            Self::Query => "query",
+            Self::Changes => "changes",
+            Self::States => "states",
+            Self::Feed => "feed",
+            Self::Upkeep => "upkeep",
+        }
+    }
+}
+
+const ERROR_KINDS: [ErrorKind; 7] = [
+    ErrorKind::NotFound,
+    ErrorKind::Invalid,
+    ErrorKind::Conflict,
+    ErrorKind::Full,
+    ErrorKind::Unavailable,
+    ErrorKind::Corrupt,
+    ErrorKind::Internal,
+];
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let metrics = Self {
+            commit_seconds: Histogram::new(exponential_buckets(20e-6, 2.0, 18)), // 20 us to 2.6 s
+            query_seconds: Histogram::new(exponential_buckets(5e-6, 2.0, 18)),   // 5 us to 0.7 s
+            changes: Family::default(),
+            gets: Counter::default(),
+            errors: Family::default(),
+            cleaned_tombstones: Counter::default(),
+            lmdb: restante_lmdb::Metrics::default(),
+        };
+        // A label that was never counted would not be told at all, and nobody could see it rise from 0.
+        for change in [ChangeLabel::CREATE, ChangeLabel::UPDATE, ChangeLabel::DESTROY] {
+            drop(metrics.changes.get_or_create(&change));
+        }
+        for operation in Operation::ALL {
+            for kind in ERROR_KINDS {
+                drop(metrics.errors_of(operation, kind));
+            }
+        }
+        metrics
+    }
+}
 
 impl Metrics {
     /// Makes the metrics visible in `registry` as `restante_records_...`.
     pub fn register(&self, registry: &mut Registry) {
-        let _registry = registry.sub_registry_with_prefix("restante_records");
+        let registry = registry.sub_registry_with_prefix("restante_records");
+        registry.register(
+            "commit_seconds",
+            "Time from a commit to its durable answer",
+            self.commit_seconds.clone(),
+        );
+        registry.register("query_seconds", "Time to answer one page of an index", self.query_seconds.clone());
+        registry.register("changes", "Changes that were committed", self.changes.clone());
+        registry.register("gets", "Reads of records by their ids", self.gets.clone());
+        registry.register("errors", "Failed operations by kind of error", self.errors.clone());
+        registry.register(
+            "cleaned_tombstones",
+            "Destroyed records that history was made to forget",
+            self.cleaned_tombstones.clone(),
+        );
+        self.lmdb.register(registry);
+    }
+
+    pub(crate) fn errors_of(&self, operation: Operation, kind: ErrorKind) -> Counter {
+        let label = ErrorLabel { operation: operation.as_str(), kind: kind.as_str() };
+        self.errors.get_or_create_owned(&label)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_told_before_anything_is_counted() {
+        let mut registry = Registry::default();
+        Metrics::default().register(&mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for line in [
+            "restante_records_commit_seconds_count 0",
+            "restante_records_query_seconds_count 0",
+            "restante_records_changes_total{change=\"destroy\"} 0",
+            "restante_records_gets_total 0",
+            "restante_records_errors_total{operation=\"upkeep\",kind=\"not_found\"} 0",
+            "restante_records_cleaned_tombstones_total 0",
+            "restante_records_lmdb_writes_total 0",
+        ] {
+            assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
+        }
     }
 }

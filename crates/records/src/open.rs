@@ -2,7 +2,7 @@ use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
 
 use restante_core::{Clock, SystemClock};
 
-use crate::{Error, Feed, Metrics, Records, Schema, Upkeep, memory};
+use crate::{Error, Feed, Metrics, Records, Schema, Upkeep, lmdb, memory, observe::observe};
 
 /// Which engine, and where: `memory:` or `lmdb:<folder>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,9 @@ impl FromStr for EngineUrl {
         match text.split_once(':') {
             Some(("memory", "")) => Ok(Self::Memory),
             Some(("lmdb", folder)) if !folder.is_empty() => Ok(Self::Lmdb(folder.into())),
-            _ => Err(Error::invalid(format!("records URL '{text}' is not understood: use memory: or lmdb:<folder>"))),
+            _ => Err(Error::invalid(format!(
+                "records URL '{text}' is not understood: use memory: or lmdb:<folder>"
+            ))),
         }
     }
 }
@@ -104,8 +106,10 @@ pub struct Opened {
 /// `Conflict` when another process has it open, `Corrupt` when its format is not understood or it is damaged, `Invalid`
 /// when its schema can't become the one that is asked for, those of a disk that fails.
 pub async fn open(config: Config) -> Result<Opened, Error> {
-    match config.url.clone() {
-        EngineUrl::Memory => Ok(memory::open(&config)),
-        EngineUrl::Lmdb(folder) => crate::lmdb::open(&folder, config).await,
-    }
+    let metrics = config.metrics.clone();
+    let engine = match config.url.clone() {
+        EngineUrl::Memory => memory::open(&config),
+        EngineUrl::Lmdb(folder) => lmdb::open(&folder, config).await?,
+    };
+    Ok(observe(engine, metrics))
 }

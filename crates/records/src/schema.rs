@@ -130,7 +130,10 @@ fn check_kind(kind: &KindSchema) -> Result<(), Error> {
         }
         let is_known = |part: &Property| kind.properties.iter().any(|(property, _)| property == part);
         if index.parts.is_empty() || !index.parts.iter().all(is_known) {
-            return Err(wrong(kind, &format!("its index {} has no parts, or one that is no property", index.name)));
+            return Err(wrong(
+                kind,
+                &format!("its index {} has no parts, or one that is no property", index.name),
+            ));
         }
     }
     Ok(())

@@ -4,8 +4,9 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     commands::{
-        archive::ArchiveCommand, completions::CompletionsFlags, config::ConfigCommand, man::ManFlags,
-        publish::PublishFlags, query::QueryFlags, sessions::SessionsCommand,
+        archive::ArchiveCommand, backup::BackupFlags, blobs::BlobsCommand, completions::CompletionsFlags,
+        config::ConfigCommand, man::ManFlags, publish::PublishFlags, query::QueryFlags,
+        records::RecordsCommand, restore::RestoreFlags, sessions::SessionsCommand,
     },
     config::ServeFlags,
 };
@@ -27,9 +28,9 @@ Examples:
 
 Exit codes:
   0  done
-  1  it failed, something wrong was found (archive check, import, copy), or archives differ (compare)
+  1  it failed, something wrong was found (check, import, copy), or archives differ (compare)
   2  the command line or the configuration can't be used
-  3  somebody else holds what is needed: a locked archive, a port in use
+  3  somebody else holds what is needed: a locked archive or other store, a port in use
   130  it was stopped by Ctrl-C or SIGTERM; the same command goes on (archive copy, archive import)";
 
 #[derive(Subcommand, Debug)]
@@ -49,6 +50,18 @@ pub(crate) enum Command {
     /// Look after an archive: statistics, check, rebuild, export, import, copy, compare, prune
     #[command(subcommand, after_help = "Example:\n  restante archive stats --data /var/lib/restante")]
     Archive(ArchiveCommand),
+    /// Look after records: statistics, check, dump
+    #[command(subcommand, after_help = "Example:\n  restante records stats --data /var/lib/restante")]
+    Records(RecordsCommand),
+    /// Look after blobs: statistics, check, sweep
+    #[command(subcommand, after_help = "Example:\n  restante blobs stats --data /var/lib/restante")]
+    Blobs(BlobsCommand),
+    /// Copy everything that a server keeps into a folder, while it runs
+    #[command(after_help = BACKUP_HELP)]
+    Backup(BackupFlags),
+    /// Put a backup back
+    #[command(after_help = RESTORE_HELP)]
+    Restore(RestoreFlags),
     /// Measure on this machine: history queries, durable appends, pages
     #[command(subcommand, after_help = "Example:\n  restante bench history --messages 100000")]
     Bench(restante_bench::BenchCommand),
@@ -89,6 +102,34 @@ Examples:
 
 A table is printed to a terminal and NDJSON to a pipe or file. --archive reads beside a running
 server.";
+
+const BACKUP_HELP: &str = "\
+Examples:
+  restante backup /var/backups/restante/$(date -I)
+  restante backup /mnt/usb/restante --data /var/lib/restante
+  restante backup check /var/backups/restante/2026-01-31
+
+A running server writes the folder itself, as its own user, for whoever may do what operators do: it
+needs --rest-admin or a token, as for restante sessions. Without a server the command reads what the
+settings name. The folder has everything that was acknowledged before: records, blobs, the archive,
+what waits in its spool, the node's key, and the settings without secrets; an archive in PostgreSQL
+is not in it, which is said. It is named when it is whole and on disk; until then its name ends with
+.partial. Whoever can read it can read everything.
+
+On the disk of the archive its sealed segments take no more room, because they are the same files
+under another name: copy the folder to another machine for what happens to this one. A folder named
+check is written as ./check.";
+
+const RESTORE_HELP: &str = "\
+Examples:
+  restante restore /var/backups/restante/2026-01-31 --data /var/lib/restante
+  sudo -u restante restante restore /mnt/usb/restante --config /etc/restante/restante.toml --force
+
+Everything goes where the settings want it: the data folder must be empty or missing, and no server
+may be running on it. With --force what is there is moved into a folder before-restore-<time> in it.
+Every file is copied and compared with its SHA-256 before anything is put in its place; a damaged one
+is named, and nothing is restored. The settings are not restored: settings.toml in the backup has
+them.";
 
 const COMPLETIONS_HELP: &str = "\
 Example:

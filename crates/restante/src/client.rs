@@ -19,6 +19,8 @@ use crate::{exit::UsageError, secrets};
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest answer: far above a page of 100 messages of the network's 150 KiB in base64.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
+/// The longest line of an answer that comes line by line.
+const LINE_BYTES_MAX: usize = 1 << 20;
 /// A request that a server refused.
 #[derive(Debug, thiserror::Error)]
 #[error("{base} answered {status}: {text}")]
@@ -53,6 +55,11 @@ pub(crate) struct OperatorFlags {
 }
 
 impl OperatorFlags {
+    /// Those of a command that has found out by itself which server it wants.
+    pub(crate) fn of(rest: String, token_file: Option<PathBuf>) -> Self {
+        Self { rest, token_file }
+    }
+
     /// A client for that server, with the token if there is one.
     pub(crate) fn client(&self) -> anyhow::Result<RestClient> {
         let token = match &self.token_file {
@@ -107,33 +114,76 @@ impl RestClient {
         self.send(Method::POST, path, json.into()).await
     }
 
+    /// Gives `each` the lines of the answer to a POST of JSON as they come, however long that takes as a whole.
+    pub(crate) async fn post_lines(
+        &self,
+        path: &str,
+        json: Vec<u8>,
+        each: &mut dyn FnMut(&[u8]) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let request = self.request(Method::POST, path, json.into())?;
+        let answer = self.client.request(request).await.map_err(|error| self.unreachable(&error))?;
+        let (status, mut body) = (answer.status(), answer.into_body());
+        let mut waiting = Vec::new();
+        while let Some(frame) = self.in_time(body.frame()).await? {
+            let frame = frame.map_err(|error| anyhow!("the answer of {} broke off: {error}", self.base))?;
+            waiting.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+            if waiting.len() > LINE_BYTES_MAX {
+                return Err(anyhow!("the answer of {} has a line that is too long", self.base));
+            }
+            while let Some(end) =
+                waiting.iter().position(|byte| *byte == b'\n').filter(|_| status.is_success())
+            {
+                let line: Vec<u8> = waiting.drain(..=end).collect();
+                each(line.trim_ascii())?;
+            }
+        }
+        if status.is_success() { Ok(()) } else { Err(self.refused(status, &waiting).into()) }
+    }
+
     /// The answer to a DELETE, which needs no body.
     pub(crate) async fn delete(&self, path_and_query: &str) -> anyhow::Result<Bytes> {
         self.send(Method::DELETE, path_and_query, Bytes::new()).await
     }
 
     async fn send(&self, method: Method, path_and_query: &str, body: Bytes) -> anyhow::Result<Bytes> {
+        let request = self.request(method, path_and_query, body)?;
+        let (status, body) = self.in_time(self.exchange(request)).await??;
+        if !status.is_success() {
+            return Err(self.refused(status, &body).into());
+        }
+        Ok(body)
+    }
+
+    fn refused(&self, status: StatusCode, body: &[u8]) -> Refused {
+        let text = String::from_utf8_lossy(body).trim().chars().take(REFUSAL_CHARS_MAX).collect();
+        Refused { base: self.base.clone(), status, text }
+    }
+
+    /// What comes of it, if it comes in time.
+    async fn in_time<T>(&self, answer: impl Future<Output = T>) -> anyhow::Result<T> {
+        let seconds = REQUEST_TIMEOUT.as_secs();
+        let answer = tokio::time::timeout(REQUEST_TIMEOUT, answer).await;
+        answer.with_context(|| format!("{} did not answer within {seconds} s", self.base))
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path_and_query: &str,
+        body: Bytes,
+    ) -> anyhow::Result<Request<Full<Bytes>>> {
         let mut request = Request::builder();
         if let Some(authorization) = &self.authorization {
             request = request.header(header::AUTHORIZATION, authorization);
         }
-        let request = request
+        request
             .method(method)
             .uri(format!("{}{path_and_query}", self.base))
             .header(header::CONTENT_TYPE, "application/json")
             .header(header::ACCEPT, "application/json")
             .body(Full::new(body))
-            .context("the request can't be written as HTTP")?;
-        let answer = tokio::time::timeout(REQUEST_TIMEOUT, self.exchange(request)).await;
-        let seconds = REQUEST_TIMEOUT.as_secs();
-        let (status, body) =
-            answer.with_context(|| format!("{} did not answer within {seconds} s", self.base))??;
-        if !status.is_success() {
-            let text: String =
-                String::from_utf8_lossy(&body).trim().chars().take(REFUSAL_CHARS_MAX).collect();
-            return Err(Refused { base: self.base.clone(), status, text }.into());
-        }
-        Ok(body)
+            .context("the request can't be written as HTTP")
     }
 
     async fn exchange(&self, request: Request<Full<Bytes>>) -> anyhow::Result<(StatusCode, Bytes)> {

@@ -1,6 +1,6 @@
 //! How the binary ends: the exit codes, and errors as one line on stderr.
 
-use std::{io, process::ExitCode};
+use std::{error::Error, io, process::ExitCode};
 
 use restante_core::ErrorKind;
 
@@ -44,13 +44,24 @@ fn code(error: &anyhow::Error) -> u8 {
         if cause.is::<ConfigError>() || cause.is::<UsageError>() {
             return USAGE;
         }
-        let is_conflict = |error: &restante_archive::Error| error.kind() == ErrorKind::Conflict;
         let is_taken = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
-        if cause.downcast_ref().is_some_and(is_conflict) || cause.downcast_ref().is_some_and(is_taken) {
+        if kind_of(cause) == Some(ErrorKind::Conflict) || cause.downcast_ref().is_some_and(is_taken) {
             return HELD;
         }
     }
     FAILED
+}
+
+/// The kind of an error, when it came from those who keep something.
+pub(crate) fn kind(error: &anyhow::Error) -> Option<ErrorKind> {
+    error.chain().find_map(kind_of)
+}
+
+fn kind_of(cause: &(dyn Error + 'static)) -> Option<ErrorKind> {
+    let archive = cause.downcast_ref().map(restante_archive::Error::kind);
+    let records = cause.downcast_ref().map(restante_records::Error::kind);
+    let blobs = cause.downcast_ref().map(restante_blobs::Error::kind);
+    archive.or(records).or(blobs)
 }
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
@@ -84,6 +95,10 @@ mod tests {
     fn the_code_tells_what_kind_of_trouble_it_was() {
         let locked = restante_archive::Error::new(ErrorKind::Conflict, "locked");
         assert_eq!(code(&anyhow::Error::new(locked).context("can't open")), HELD);
+        let locked = restante_records::Error::new(ErrorKind::Conflict, "locked");
+        assert_eq!(code(&anyhow::Error::new(locked).context("can't open")), HELD);
+        let locked = restante_blobs::Error::new(ErrorKind::Conflict, "locked");
+        assert_eq!(code(&locked.into()), HELD);
         assert_eq!(code(&busy()), HELD);
         assert_eq!(code(&UsageError("both".into()).into()), USAGE);
         assert_eq!(code(&anyhow::anyhow!("disk")), FAILED);

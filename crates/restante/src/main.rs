@@ -1,6 +1,8 @@
 //! The `restante` binary: command line, configuration, the server that opens the archive and starts the doors.
 
 mod archives;
+mod backup;
+mod blobs;
 mod cli;
 mod client;
 mod commands;
@@ -13,6 +15,8 @@ mod nwaku;
 mod open_files;
 mod output;
 mod progress;
+mod records;
+mod schema;
 mod secrets;
 mod signals;
 mod telemetry;

@@ -21,12 +21,22 @@ impl Progress {
 
     /// Counts messages.
     pub(crate) fn messages(what: &'static str, total: Option<u64>) -> Self {
-        Self::new(
-            what,
-            total,
-            "{human_pos} of {human_len} messages, {per_sec}",
-            "{human_pos} messages, {per_sec}",
-        )
+        Self::counting("messages", what, total)
+    }
+
+    /// Counts records.
+    pub(crate) fn records(what: &'static str, total: Option<u64>) -> Self {
+        Self::counting("records", what, total)
+    }
+
+    /// Counts rows of tables.
+    pub(crate) fn rows(what: &'static str, total: Option<u64>) -> Self {
+        Self::counting("rows", what, total)
+    }
+
+    fn counting(things: &str, what: &'static str, total: Option<u64>) -> Self {
+        let with_end = format!("{{human_pos}} of {{human_len}} {things}, {{per_sec}}");
+        Self::new(what, total, &with_end, &format!("{{human_pos}} {things}, {{per_sec}}"))
     }
 
     fn new(what: &'static str, total: Option<u64>, with_end: &str, without_end: &str) -> Self {

@@ -23,6 +23,12 @@ impl Stop {
         Ok(Self(stop))
     }
 
+    /// One that is told by something else than a signal.
+    #[cfg(test)]
+    pub(crate) fn of(told: watch::Receiver<bool>) -> Self {
+        Self(told)
+    }
+
     /// Whether the process was told to stop until now.
     pub(crate) fn is_told(&self) -> bool {
         *self.0.borrow()

@@ -12,26 +12,36 @@ use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 /// What a crate is. A new crate takes its place here before anything else.
 const ROOMS: &[(&str, Room)] = &[
     ("restante-core", Room::Core),
+    ("restante-lmdb", Room::Ground),
     ("restante-archive", Room::Role),
     ("restante-sessions", Room::Role),
+    ("restante-records", Room::Role),
+    ("restante-blobs", Room::Role),
+    ("restante-follow", Room::Follower),
     ("restante-waku-wire", Room::Wire),
     ("restante-waku", Room::Door),
     ("restante-import", Room::Reader),
+    ("restante-power-cut", Room::Testing),
+    ("restante-power-cut", Room::Recorder),
     ("futures-timer", Room::StandIn),
     ("restante-bench", Room::Whole),
     ("restante", Room::Whole),
 ];
 
 /// What the crates of a room may import. A role never imports a role, nor a door a door; nobody imports the whole. A reader
-/// is imported by the whole alone.
+/// is imported by the whole alone, and so is what reads change feeds.
 const MAY_IMPORT: &[(Room, &[Room])] = &[
     (Room::Core, &[]),
     (Room::Wire, &[Room::Core]),
-    (Room::Role, &[Room::Core]),
+    (Room::Ground, &[Room::Core]),
+    (Room::Role, &[Room::Core, Room::Ground]),
+    (Room::Follower, &[Room::Core, Room::Role]),
     (Room::Door, &[Room::Core, Room::Role, Room::Wire]),
     (Room::Reader, &[Room::Core, Room::Role, Room::Wire]),
+    (Room::Recorder, &[]),
     (Room::StandIn, &[]),
-    (Room::Whole, &[Room::Core, Room::Role, Room::Wire, Room::Door, Room::Reader]),
+    (Room::Testing, &[]),
+    (Room::Whole, &[Room::Core, Room::Role, Room::Follower, Room::Wire, Room::Door, Room::Reader]),
 ];
 
 /// The one exception: the binary hands `restante bench` on to the crate that measures.
@@ -46,14 +56,22 @@ enum Room {
     Core,
     /// A format: parse and encode, no I/O.
     Wire,
+    /// What engines of several roles stand on.
+    Ground,
     /// What is kept, and its engines.
     Role,
+    /// Reads what has changed in a role, from a checkpoint of its own.
+    Follower,
     /// A protocol towards the outside.
     Door,
     /// Reads what other programs have kept, for a role: it names the role's types and asks nothing of it.
     Reader,
+    /// Records what a process writes, and takes its power away, in the tests of others.
+    Recorder,
     /// Takes the place of a library's dependency: imports nothing of ours, and nobody of ours names it.
     StandIn,
+    /// What only tests use: it imports nothing of ours.
+    Testing,
     /// What puts everything together.
     Whole,
 }

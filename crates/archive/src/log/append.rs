@@ -19,6 +19,7 @@ use tracing::{error, warn};
 use super::{
     Shared,
     active::{Active, Addition},
+    backup::{self, Snapshot},
     commit::{self, Commit, Finisher, Work, Written},
     disk::DiskFile,
     retention,
@@ -58,6 +59,10 @@ pub(super) enum Command {
         policy: Retention,
         now: Timestamp,
         chosen: oneshot::Sender<Vec<u64>>,
+    },
+    /// Tell what the archive is made of between two commits.
+    Look {
+        seen: oneshot::Sender<Snapshot>,
     },
     /// Finish what was taken, and end.
     Close {
@@ -138,6 +143,10 @@ impl Writer {
                 let sequences = retention::choose(&self.shared.segments(), &policy, now);
                 drop(self.freeze(&sequences));
                 let _ = chosen.send(sequences); // who asked may be gone; then a later prune finds the segments
+            }
+            Command::Look { seen } => {
+                self.finisher.drain();
+                let _ = seen.send(backup::snapshot(&self.shared)); // who asked may be gone
             }
             Command::Close { done } => {
                 self.finisher.drain();

@@ -11,7 +11,10 @@ use std::{
 use bytes::Bytes;
 use rustix::fs::FallocateFlags;
 
-use crate::mapped::{self, Pages};
+use crate::{
+    backup::{self, Extent},
+    mapped::{self, Pages},
+};
 
 /// One folder of files.
 pub(super) trait Disk: Send + Sync + 'static {
@@ -30,6 +33,8 @@ pub(super) trait Disk: Send + Sync + 'static {
     fn map_written(&self, name: &str, len: usize) -> io::Result<Bytes> {
         self.map(name, len)
     }
+    /// Copies a file to a place outside the folder, or links it there when it never changes.
+    fn copy_out(&self, name: &str, extent: Extent, to: &Path) -> io::Result<()>;
     /// Renames a file over another. Durable after `sync_folder`.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file. Durable after `sync_folder`.
@@ -96,6 +101,10 @@ impl Disk for Folder {
 
     fn map_written(&self, name: &str, len: usize) -> io::Result<Bytes> {
         mapped::map(&File::open(self.path.join(name))?, len, Pages::AtOnce)
+    }
+
+    fn copy_out(&self, name: &str, extent: Extent, to: &Path) -> io::Result<()> {
+        backup::copy(&self.path.join(name), to, extent)
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the Disk that syncs the folder after renames")]

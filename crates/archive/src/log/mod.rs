@@ -8,9 +8,11 @@
 //! - [`query`]: topics, segments, merge, page.
 //! - [`recover`], [`check`]: what a log says, at start-up and when asked.
 //! - [`retention`]: deletes whole segments.
+//! - [`mod@backup`]: copies what is there between two commits.
 
 mod active;
 mod append;
+mod backup;
 mod check;
 mod commit;
 mod disk;
@@ -29,6 +31,7 @@ mod tests;
 
 use std::{
     fs::File,
+    path::Path,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -104,6 +107,8 @@ struct Shared {
     metrics: Metrics,
     /// Why nothing more is written: after a failed sync nobody knows what the disk has kept.
     refusal: OnceLock<String>,
+    /// Held by whoever removes segments, and by a backup that must find them.
+    removing: Arc<tokio::sync::Mutex<()>>,
     /// Held until the archive is closed, when it is open for writing.
     lock: Mutex<Option<File>>,
 }
@@ -274,11 +279,18 @@ impl Upkeep for Log {
         if lets_nothing_go {
             return Ok(Pruned::default());
         }
+        let turn = self.shared.removing.clone().lock_owned().await;
         let (chosen, sequences) = oneshot::channel();
         writer.send(Command::Retire { policy: *policy, now, chosen }).await.map_err(|_| closed())?;
         let sequences = sequences.await.map_err(|_| closed())?;
         let shared = self.shared.clone();
-        blocking(move || retention::remove(&shared, &sequences)).await
+        // The turn goes with the work, which goes on when who asked has gone away.
+        blocking(move || {
+            let pruned = retention::remove(&shared, &sequences);
+            drop(turn);
+            pruned
+        })
+        .await
     }
 
     async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
@@ -289,6 +301,21 @@ impl Upkeep for Log {
     async fn rebuild(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
         self.writer()?;
         check::rebuild(&self.shared, progress)
+    }
+
+    async fn backup(&self, folder: &Path) -> Result<(), Error> {
+        let writer = self.writer()?;
+        let turn = self.shared.removing.clone().lock_owned().await;
+        let (seen, snapshot) = oneshot::channel();
+        writer.send(Command::Look { seen }).await.map_err(|_| closed())?;
+        let snapshot = snapshot.await.map_err(|_| closed())?;
+        let (shared, folder) = (self.shared.clone(), folder.to_owned());
+        blocking(move || {
+            let written = backup::write(&shared, &snapshot, &folder);
+            drop(turn);
+            written
+        })
+        .await
     }
 
     async fn close(&self) -> Result<(), Error> {

@@ -73,6 +73,7 @@ pub(super) fn share(disk: Arc<dyn Disk>, config: &Config, lock: Option<File>) ->
         clock: config.clock.clone(),
         metrics: config.metrics.clone(),
         refusal: OnceLock::new(),
+        removing: Arc::default(),
         lock: Mutex::new(lock),
     })
 }

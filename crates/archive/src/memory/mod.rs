@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::Path,
     sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
@@ -181,6 +182,10 @@ impl Upkeep for Memory {
 
     async fn rebuild(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
         self.check(progress).await
+    }
+
+    async fn backup(&self, _folder: &Path) -> Result<(), Error> {
+        Err(Error::invalid("the memory engine keeps nothing on disk: there is nothing to back up"))
     }
 
     async fn close(&self) -> Result<(), Error> {

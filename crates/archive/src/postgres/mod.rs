@@ -17,6 +17,7 @@ mod schema;
 mod units;
 
 use std::{
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -326,6 +327,15 @@ impl Upkeep for Postgres {
         self.queue()?;
         self.shared.prepared().await?;
         check::rebuild(&self.shared, progress).await
+    }
+
+    async fn backup(&self, _folder: &Path) -> Result<(), Error> {
+        let what = format!(
+            "the archive lies in PostgreSQL, which keeps it: back it up by pg_dump --schema={}, or the whole server by \
+             pg_basebackup",
+            self.shared.schema
+        );
+        Err(Error::invalid(what))
     }
 
     async fn close(&self) -> Result<(), Error> {

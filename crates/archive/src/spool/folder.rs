@@ -7,12 +7,14 @@ use std::{
 };
 
 use crate::{
-    Error,
+    Error, backup,
     lock::{self, create_folder},
     log::LOG_HEADER_BYTES,
 };
 
 const LOCK_NAME: &str = "LOCK";
+/// Where messages go that the engine refuses as invalid.
+pub(super) const REFUSED_NAME: &str = "refused";
 /// Digits of a generation's name.
 const NAME_DIGITS: usize = 8;
 /// What the name of a generation ends with of which not everything could be read.
@@ -73,6 +75,47 @@ pub(super) fn remove(spool: &Path, number: u64) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
+}
+
+/// The folders of a spool that are no generations any more, and whose messages are kept for somebody to look at.
+fn kept(spool: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut kept = Vec::new();
+    for entry in std::fs::read_dir(spool)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_str().unwrap_or_default();
+        if entry.file_type()?.is_dir() && (name == REFUSED_NAME || name.ends_with(DAMAGED_SUFFIX)) {
+            kept.push(entry.path());
+        }
+    }
+    Ok(kept)
+}
+
+/// Copies a generation to which nobody writes. One that is removed meanwhile was stored by the engine, and is left out.
+pub(super) fn copy_generation(spool: &Path, number: u64, to: &Path) -> io::Result<()> {
+    let to = generation(to, number);
+    std::fs::create_dir(&to)?;
+    match backup::copy_files(&generation(spool, number), &to, is_content) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => std::fs::remove_dir_all(&to),
+        copied => copied,
+    }
+}
+
+/// Copies what lies in the folder of a spool beside its generations. A message may be added to it meanwhile; half a message at
+/// the end is cut when the copy is opened.
+pub(super) fn copy_rest(spool: &Path, to: &Path) -> io::Result<()> {
+    for folder in kept(spool)? {
+        let Some(name) = folder.file_name() else { continue };
+        let to = to.join(name);
+        std::fs::create_dir(&to)?;
+        backup::copy_files_as_they_are(&folder, &to, is_content)?;
+    }
+    backup::copy_files_as_they_are(spool, to, is_content)
+}
+
+/// Whether a file is more than the mark of the process that uses it.
+fn is_content(name: &str) -> bool {
+    name != LOCK_NAME
 }
 
 /// Takes a generation out of the spool and leaves its files for somebody to look at; gives its new place.

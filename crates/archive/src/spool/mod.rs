@@ -15,6 +15,7 @@ mod reader;
 mod store;
 
 use std::{
+    path::Path,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
@@ -29,7 +30,7 @@ use tokio::sync::Semaphore;
 pub(crate) use self::{circuit::Circuit, drain::Draining, folder::has_content, store::Store};
 use crate::{
     Appended, Archive, Config, Error, Health, Message, Opened, Page, Pruned, Query, Report, Retention,
-    SpoolConfig, Stats, Upkeep, message::check_batch, waiting::closed,
+    SpoolConfig, Stats, Upkeep, backup, message::check_batch, waiting::closed,
 };
 
 /// Puts a spool before an engine.
@@ -185,6 +186,14 @@ impl Upkeep for Spooled {
 
     async fn rebuild(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
         self.engine.upkeep.rebuild(progress).await
+    }
+
+    /// The spool is copied first: what is drained from there meanwhile is in the engine before the engine's copy is made.
+    async fn backup(&self, folder: &Path) -> Result<(), Error> {
+        backup::require_empty(folder)?;
+        self.store.backup(&folder.join(backup::SPOOL)).await?;
+        backup::sync(folder)?;
+        self.engine.upkeep.backup(folder).await
     }
 
     /// The spool is closed first: it is on this machine, and what was acknowledged is in it whatever the engine says.

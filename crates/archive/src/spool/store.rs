@@ -22,7 +22,7 @@ use tracing::{error, info, warn};
 
 use super::{folder, reader::Reader};
 use crate::{
-    Appended, Archive, Config, EngineUrl, Error, LogConfig, Message, Metrics, Opened, Upkeep, log,
+    Appended, Archive, Config, EngineUrl, Error, LogConfig, Message, Metrics, Opened, Upkeep, backup, log,
     message::check_batch, metrics::SpoolMetrics, record,
 };
 
@@ -36,8 +36,6 @@ const SEGMENT_BYTES: u64 = 256 << 20;
 const QUEUE_BYTES: usize = 16 << 20;
 /// An append that finds its generation frozen goes to the next one, so often at most.
 const PUT_TRIES: usize = 8;
-/// Where messages go that the engine refuses as invalid.
-const REFUSED_NAME: &str = "refused";
 
 /// See the module.
 pub(crate) struct Store {
@@ -329,11 +327,14 @@ impl Store {
             if !rest.is_zero() {
                 return Ok(Oldest::In(rest));
             }
-            // Where messages come all the time, the next one shall not wait for a new generation.
-            let next = if self.linger.is_zero() { Next::IsNotWanted } else { Next::IsMade };
-            self.turn(next).await?;
+            self.turn(self.next_wanted()).await?;
         }
         Ok(self.front().map_or(Oldest::Nothing, Oldest::Generation))
+    }
+
+    /// Where messages come all the time, the next one shall not wait for a new generation.
+    fn next_wanted(&self) -> Next {
+        if self.linger.is_zero() { Next::IsNotWanted } else { Next::IsMade }
     }
 
     fn front(&self) -> Option<u64> {
@@ -436,7 +437,7 @@ impl Store {
 
     /// Keeps a message that the engine will never take: it was acknowledged, so it is not dropped.
     pub(super) async fn refuse(&self, message: Message, why: &Error) -> Result<(), Error> {
-        let place = self.folder.join(REFUSED_NAME);
+        let place = self.folder.join(folder::REFUSED_NAME);
         error!(message_hash = %message.message_hash, error = %why, place = %place.display(),
             "the engine refuses a message of the spool: it was set aside");
         let refused = log::open(place, generation_config(false)).await?;
@@ -444,6 +445,29 @@ impl Store {
         refused.upkeep.close().await?;
         self.metrics.refused.inc();
         appended.map(drop)
+    }
+
+    /// Writes a copy of what waits into a folder that it makes. What is drained meanwhile may be missing: the target has it.
+    pub(crate) async fn backup(&self, to: &Path) -> Result<(), Error> {
+        let numbers = {
+            let _turn = self.turning.lock().await;
+            self.freeze().await?; // a turn that was given up
+            let current = self.state.lock().current.clone();
+            if current.is_some_and(|current| current.messages.load(Ordering::Relaxed) > 0) {
+                self.turn(self.next_wanted()).await?;
+            }
+            self.state.lock().frozen.iter().map(|frozen| frozen.number).collect::<Vec<u64>>()
+        };
+        let (folder, to) = (self.folder.clone(), to.to_owned());
+        blocking(move || {
+            let failed = |error| Error::io("back up", &folder.display().to_string(), error);
+            backup::create(&to)?;
+            for number in numbers {
+                folder::copy_generation(&folder, number, &to).map_err(failed)?;
+            }
+            folder::copy_rest(&folder, &to).map_err(failed)
+        })
+        .await
     }
 
     /// Takes no more messages; what is there stays there.

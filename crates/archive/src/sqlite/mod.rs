@@ -8,9 +8,11 @@
 //! - [`known`]: topics in memory, with the numbers of their rows.
 //! - [`query`], [`readers`]: a page from one snapshot, by the cheaper of two indexes.
 //! - [`retention`], [`check`]: upkeep in steps.
+//! - [`mod@backup`]: a copy of one snapshot.
 //! - [`schema`]: every table and every statement.
 
 mod append;
+mod backup;
 mod check;
 mod checkpoint;
 mod generation;
@@ -316,6 +318,12 @@ impl Upkeep for Sqlite {
         self.queue()?;
         let shared = self.shared.clone();
         blocking_with_progress(progress, move |progress| check::rebuild(&shared, progress)).await
+    }
+
+    async fn backup(&self, folder: &Path) -> Result<(), Error> {
+        self.queue()?;
+        let (shared, folder) = (self.shared.clone(), folder.to_owned());
+        blocking(move || backup::write(&shared, &folder)).await
     }
 
     async fn close(&self) -> Result<(), Error> {

@@ -4,6 +4,7 @@ use std::{
     env,
     future::Future,
     hash::{BuildHasher, RandomState},
+    path::Path,
     sync::Arc,
     thread,
     time::Duration,
@@ -54,6 +55,14 @@ impl Engine {
     /// Whether it forgets what it has when it is closed.
     pub fn is_volatile(self) -> bool {
         self == Self::Memory
+    }
+
+    /// Whether what it keeps lies in files of its own on this machine.
+    pub fn has_files(self) -> bool {
+        match self {
+            Self::Log | Self::LogSmall | Self::Sqlite => true,
+            Self::Memory | Self::Postgres | Self::PostgresSmall => false,
+        }
     }
 
     /// Why it isn't to be had here.
@@ -146,6 +155,15 @@ impl Place {
         opened.upkeep.close().await.unwrap();
         drop(opened);
         self.open().await
+    }
+
+    /// Opens the copy that a backup has made in a folder.
+    pub async fn open_copy(&self, folder: &Path) -> Opened {
+        let url = match self.engine {
+            Engine::Sqlite => EngineUrl::Sqlite(folder.join("archive.db")),
+            _ => EngineUrl::Log(folder.to_owned()),
+        };
+        open(Config { url, ..self.config.clone() }).await.unwrap()
     }
 
     pub async fn open_read_only(&self) -> Opened {

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test target uses a part of it")]
 
 use std::{
+    path::Path,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -143,6 +144,10 @@ impl Upkeep for Switch {
 
     async fn rebuild(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
         self.model.upkeep.rebuild(progress).await
+    }
+
+    async fn backup(&self, folder: &Path) -> Result<(), Error> {
+        self.model.upkeep.backup(folder).await
     }
 
     /// The model lives on, so that a test can look at it.

@@ -1,9 +1,192 @@
-//! Files.
+//! Files: short blobs one behind the other in packs, longer ones each in a file of its own, and an index of where they lie.
+//!
+//! `docs/design/blobs.md` says why, `docs/formats/blobs.md` how the files look.
 
-use std::path::Path;
+mod append;
+mod backup;
+mod check;
+mod disk;
+mod index;
+mod lock;
+mod queue;
+mod read;
+mod receive;
+mod recover;
+mod remove;
+mod rewrite;
+mod scan;
+mod schema;
+mod shared;
+mod sums;
+#[cfg(test)]
+mod tests;
+mod write;
 
-use crate::{Config, Error, Opened, memory};
+use std::{collections::BTreeSet, ops::Range, path::Path, sync::Arc};
 
-pub(crate) async fn open(_folder: &Path, config: Config) -> Result<Opened, Error> {
-    Ok(memory::open(&config))
+use async_trait::async_trait;
+use restante_core::{BlobId, ErrorKind, Timestamp};
+
+use self::{
+    disk::{Disk, Folder},
+    index::Index,
+    queue::Queue,
+    rewrite::Rewrites,
+    schema::{BLOB_BYTES_LIMIT, FILES, INCOMING, INDEX, LOCK, PACKED_BYTES_LIMIT, PACKS},
+    shared::Shared,
+    write::Writer,
+};
+use crate::{Blobs, Config, Error, Listed, Opened, Put, Report, Source, Stats, Upkeep, limits::check_limit};
+
+pub(crate) async fn open(folder: &Path, config: Config) -> Result<Opened, Error> {
+    let folder = folder.to_owned();
+    blocking(move || {
+        lock::create_folder(&folder)?;
+        open_on(Arc::new(Folder::new(&folder)), &config)
+    })
+    .await
+}
+
+/// Opens the store of a folder that is there.
+fn open_on(disk: Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
+    check_settings(config)?;
+    let lock = lock::hold(&disk.path(LOCK))?;
+    make_folders(&*disk)?;
+    let index = Index::open(&disk.path(INDEX), config.metrics.index.clone())?;
+    disk.sync_folder("").map_err(|error| Error::io("sync", "the folder of the blobs", error))?;
+    let shared = Arc::new(Shared::new(disk, index, lock, config));
+    let appender = recover::recover(&shared)?;
+    let (queue, jobs) = Queue::new();
+    let writer =
+        Writer { shared: shared.clone(), appender, rewrites: Rewrites::default(), changed: BTreeSet::new() };
+    let started = std::thread::Builder::new().name("blobs".into()).spawn(move || writer.run(jobs));
+    started.map_err(|error| Error::io("start", "the writer of the blobs", error))?;
+    let files = Arc::new(FilesEngine { shared, queue });
+    Ok(Opened { blobs: files.clone(), upkeep: files })
+}
+
+fn check_settings(config: &Config) -> Result<(), Error> {
+    let bounds = [
+        ("the longest blob of a pack", config.files.packed_bytes_max, PACKED_BYTES_LIMIT),
+        ("the longest blob", config.blob_bytes_max, BLOB_BYTES_LIMIT),
+    ];
+    for (what, bytes, bytes_max) in bounds {
+        if bytes > bytes_max {
+            return Err(Error::invalid(format!(
+                "{what} is set to {bytes} bytes: set it to {bytes_max} at most"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The folders of the store. What was being received when it was left goes.
+fn make_folders(disk: &dyn Disk) -> Result<(), Error> {
+    for folder in [PACKS, FILES, INCOMING] {
+        disk.create_folder(folder).map_err(|error| Error::io("create", folder, error))?;
+    }
+    let left = recover::names(&disk.path(INCOMING)).map_err(|error| Error::io("list", INCOMING, error))?;
+    for name in left {
+        let name = format!("{INCOMING}/{name}");
+        disk.remove(&name).map_err(|error| Error::io("remove", &name, error))?;
+    }
+    Ok(())
+}
+
+/// Runs what reads or writes files where it holds up nobody.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Error::new(ErrorKind::Internal, "work on blobs ended early").with_source(error))?
+}
+
+/// The engine.
+struct FilesEngine {
+    shared: Arc<Shared>,
+    queue: Queue,
+}
+
+#[async_trait]
+impl Blobs for FilesEngine {
+    async fn put(&self, source: &mut dyn Source) -> Result<Put, Error> {
+        self.shared.goes_on()?;
+        let received = receive::receive(&self.shared, &self.queue, source).await?;
+        self.queue.put(received).await
+    }
+
+    async fn read(&self, id: BlobId, range: Range<u64>) -> Result<Box<dyn Source>, Error> {
+        let shared = self.shared.clone();
+        blocking(move || read::open(&shared, id, range)).await
+    }
+
+    async fn size(&self, id: BlobId) -> Result<Option<u64>, Error> {
+        Ok(self.shared.find(id)?.map(|entry| entry.bytes))
+    }
+}
+
+#[async_trait]
+impl Upkeep for FilesEngine {
+    async fn list(&self, after: Option<BlobId>, limit: usize) -> Result<Vec<Listed>, Error> {
+        check_limit(limit)?;
+        self.queue.settle().await?;
+        let index = self.shared.index()?;
+        let page = blocking(move || index.page(after, limit)).await?;
+        Ok(page.iter().map(|(id, entry)| entry.listed(*id)).collect())
+    }
+
+    async fn remove(&self, ids: &[BlobId], put_before: Timestamp) -> Result<u64, Error> {
+        self.queue.remove(ids.to_vec(), put_before).await
+    }
+
+    async fn stats(&self) -> Result<Stats, Error> {
+        let index_bytes = self.shared.index()?.disk_bytes()?;
+        let ledger = self.shared.ledger.lock();
+        let (blobs, bytes) = ledger.totals();
+        let pack_bytes = ledger.pack_bytes();
+        let live_bytes = ledger.packs.values().map(|pack| pack.live_bytes).sum();
+        let engine = [
+            ("packs", ledger.packs.len() as u64),
+            ("pack_bytes", pack_bytes),
+            ("pack_live_bytes", live_bytes),
+            ("files", ledger.files.blobs),
+            ("file_bytes", ledger.files.bytes),
+            ("index_bytes", index_bytes),
+        ];
+        let engine = engine.map(|(name, figure)| (name.to_owned(), figure)).into();
+        Ok(Stats { blobs, bytes, disk_bytes: pack_bytes + ledger.files.bytes + index_bytes, engine })
+    }
+
+    fn health(&self) -> Result<(), Error> {
+        self.shared.health()
+    }
+
+    async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
+        self.queue.settle().await?;
+        check::check(&self.shared, progress)
+    }
+
+    async fn backup(&self, folder: &Path) -> Result<(), Error> {
+        let turn = self.queue.turn().await?;
+        self.queue.settle().await?;
+        let (shared, folder) = (self.shared.clone(), folder.to_owned());
+        let copied = blocking(move || {
+            let _turn = turn; // held until nothing is copied any more, also when nobody waits for it
+            backup::check_folder(&folder)?;
+            backup::copy(&shared, &folder)
+        });
+        copied.await?.close().await
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        if self.shared.begin_to_close() {
+            return Ok(());
+        }
+        let settled = self.queue.close().await;
+        if let Some(index) = self.shared.let_go() {
+            index.close().await?;
+        }
+        drop(self.shared.lock.lock().take());
+        settled
+    }
 }

@@ -1,65 +1,144 @@
-//! In memory.
+//! The reference model, in memory: written to be obviously right.
 
-use std::{ops::Range, path::Path, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    ops::{Bound, Range},
+    path::Path,
+    sync::Arc,
+};
 
 use async_trait::async_trait;
-use restante_core::{BlobId, ErrorKind, Timestamp};
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use restante_core::{BlobId, Clock, Timestamp};
 
-use crate::{Blobs, Config, Error, Listed, Opened, Put, Report, Source, Stats, Upkeep};
+use crate::{
+    Blobs, Config, Error, Listed, Metrics, Opened, Put, Report, Source, Stats, Upkeep,
+    hash::id_of,
+    limits::{check_length, check_limit, check_range, clip},
+};
 
-pub(crate) fn open(_config: &Config) -> Opened {
-    let memory = Arc::new(Memory);
+pub(crate) fn open(config: &Config) -> Opened {
+    let memory = Arc::new(Memory {
+        kept: Mutex::new(Some(BTreeMap::new())),
+        blob_bytes_max: config.blob_bytes_max,
+        clock: config.clock.clone(),
+        metrics: config.metrics.clone(),
+    });
     Opened { blobs: memory.clone(), upkeep: memory }
 }
 
-struct Memory;
+struct Kept {
+    bytes: Bytes,
+    put_at: Timestamp,
+}
 
-fn later<T>() -> Result<T, Error> {
-    Err(Error::new(ErrorKind::Internal, "the engine is in the making"))
+struct Memory {
+    /// `None` once it is closed.
+    kept: Mutex<Option<BTreeMap<BlobId, Kept>>>,
+    blob_bytes_max: u64,
+    clock: Arc<dyn Clock>,
+    metrics: Metrics,
+}
+
+impl Memory {
+    fn with<T>(&self, work: impl FnOnce(&mut BTreeMap<BlobId, Kept>) -> T) -> Result<T, Error> {
+        self.kept.lock().as_mut().map(work).ok_or_else(Error::closed)
+    }
 }
 
 #[async_trait]
 impl Blobs for Memory {
-    async fn put(&self, _: &mut dyn Source) -> Result<Put, Error> {
-        later()
+    async fn put(&self, source: &mut dyn Source) -> Result<Put, Error> {
+        self.health()?;
+        let mut collected = BytesMut::new();
+        while let Some(chunk) = source.next().await? {
+            check_length(collected.len() as u64 + chunk.len() as u64, self.blob_bytes_max)?;
+            collected.extend_from_slice(&chunk);
+        }
+        let bytes = collected.freeze();
+        let id = id_of(&bytes);
+        let len = bytes.len() as u64;
+        let kept = Kept { bytes, put_at: self.clock.now() };
+        let before = self.with(|blobs| blobs.insert(id, kept))?;
+        Ok(Put { id, bytes: len, is_new: before.is_none() })
     }
 
-    async fn read(&self, _: BlobId, _: Range<u64>) -> Result<Box<dyn Source>, Error> {
-        later()
+    async fn read(&self, id: BlobId, range: Range<u64>) -> Result<Box<dyn Source>, Error> {
+        check_range(&range)?;
+        let bytes = self.with(|blobs| blobs.get(&id).map(|kept| kept.bytes.clone()))?;
+        let bytes = bytes.ok_or_else(|| Error::no_blob(id))?;
+        let range = clip(&range, bytes.len() as u64);
+        Ok(Box::new(bytes.slice(range.start as usize..range.end as usize)))
     }
 
-    async fn size(&self, _: BlobId) -> Result<Option<u64>, Error> {
-        later()
+    async fn size(&self, id: BlobId) -> Result<Option<u64>, Error> {
+        self.with(|blobs| blobs.get(&id).map(|kept| kept.bytes.len() as u64))
     }
 }
 
 #[async_trait]
 impl Upkeep for Memory {
-    async fn list(&self, _: Option<BlobId>, _: usize) -> Result<Vec<Listed>, Error> {
-        later()
+    async fn list(&self, after: Option<BlobId>, limit: usize) -> Result<Vec<Listed>, Error> {
+        check_limit(limit)?;
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.with(|blobs| {
+            let mut page = Vec::new();
+            for (id, kept) in blobs.range((from, Bound::Unbounded)).take(limit) {
+                page.push(Listed { id: *id, bytes: kept.bytes.len() as u64, put_at: kept.put_at });
+            }
+            page
+        })
     }
 
-    async fn remove(&self, _: &[BlobId], _: Timestamp) -> Result<u64, Error> {
-        later()
+    async fn remove(&self, ids: &[BlobId], put_before: Timestamp) -> Result<u64, Error> {
+        let removed = self.with(|blobs| {
+            let mut removed = 0;
+            for id in ids {
+                let is_old = blobs.get(id).is_some_and(|kept| kept.put_at < put_before);
+                if is_old {
+                    blobs.remove(id);
+                    removed += 1;
+                }
+            }
+            removed
+        })?;
+        self.metrics.removed_blobs.inc_by(removed);
+        Ok(removed)
     }
 
     async fn stats(&self) -> Result<Stats, Error> {
-        later()
+        self.with(|blobs| Stats {
+            blobs: blobs.len() as u64,
+            bytes: blobs.values().map(|kept| kept.bytes.len() as u64).sum(),
+            ..Stats::default()
+        })
     }
 
     fn health(&self) -> Result<(), Error> {
-        Ok(())
+        self.with(|_| ())
     }
 
-    async fn check(&self, _: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
-        later()
+    async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
+        self.with(|blobs| {
+            let bytes = blobs.values().map(|kept| kept.bytes.len() as u64).sum();
+            let mut report = Report { blobs: blobs.len() as u64, bytes, ..Report::default() };
+            for (id, kept) in blobs {
+                if id_of(&kept.bytes) != *id {
+                    report.note(id.to_string(), "the bytes are not those that were put");
+                }
+            }
+            progress(bytes, bytes);
+            report
+        })
     }
 
-    async fn backup(&self, _: &Path) -> Result<(), Error> {
-        later()
+    async fn backup(&self, _folder: &Path) -> Result<(), Error> {
+        Err(Error::invalid("blobs in memory have no files to back up"))
     }
 
     async fn close(&self) -> Result<(), Error> {
+        *self.kept.lock() = None;
         Ok(())
     }
 }

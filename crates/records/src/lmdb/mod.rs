@@ -1,9 +1,366 @@
-//! The LMDB engine.
+//! The LMDB engine. What it keeps is told in `schema`, why so in `docs/design/records.md`.
+//!
+//! Reads are closures on a view and run where they are called; those that may take longer than about half a millisecond go
+//! to the blocking pool. A commit is checked and packed where it is called, and what depends on what is there already runs
+//! on the thread of the store that writes.
 
-use std::path::Path;
+mod bodies;
+mod changes;
+mod check;
+mod clean;
+mod commit;
+mod dictionary;
+mod dump;
+mod feed;
+pub(crate) mod fuzz;
+mod get;
+mod query;
+mod reindex;
+mod schema;
+mod stats;
+#[cfg(test)]
+mod testing;
+mod training;
+mod walk;
 
-use crate::{Config, Error, Opened, memory};
+use std::{
+    ops::Bound,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
-pub(crate) async fn open(_folder: &Path, config: Config) -> Result<Opened, Error> {
-    Ok(memory::open(&config))
+use async_trait::async_trait;
+use restante_core::{Clock, ErrorKind, Timestamp};
+use restante_lmdb::{Direction, Options, Store};
+use tokio::{sync::Semaphore, task::spawn_blocking};
+
+use crate::{
+    AccountId, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Config, Dumped, Error, Feed,
+    Get, Onward, Opened, Page, Place, Position, Query, Record, Records, Referenced, Report, Revision, Schema,
+    States, Stats, Touched, Upkeep, Watch, validate, watch::Announcer,
+};
+
+use self::{
+    bodies::Bodies,
+    schema::{ACCOUNT, BodyNumber, FORMAT, META, META_FORMAT, decode_number, encode_number},
+};
+
+/// The most records that are read with their bodies where they are asked for: each takes a microsecond or two.
+const RECORDS_INLINE_MAX: usize = 256;
+/// The most rows of an index or of the history that are read where they are asked for: each takes a quarter of a microsecond.
+const ROWS_INLINE_MAX: usize = 1_024;
+/// The most changes that are read where they are asked for: that many may need a walk over some times as many rows.
+const CHANGES_INLINE_MAX: usize = 256;
+/// How far behind a reader of changes may be for that.
+const REVISIONS_INLINE_MAX: u64 = 4_096;
+
+/// Opens the store of a folder.
+pub(crate) async fn open(folder: &Path, config: Config) -> Result<Opened, Error> {
+    let folder = folder.to_owned();
+    let engine = blocking(move || Engine::open(&folder, &config)).await?;
+    let faces = Faces(Arc::new(engine));
+    Ok(Opened { records: Arc::new(faces.clone()), feed: Arc::new(faces.clone()), upkeep: Arc::new(faces) })
+}
+
+/// Runs `work` where threads may be kept busy.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let done = spawn_blocking(work).await;
+    done.unwrap_or_else(|error| {
+        Err(Error::new(ErrorKind::Internal, format!("work on records broke off: {error}")))
+    })
+}
+
+/// An open store.
+pub(super) struct Engine {
+    store: Store,
+    bodies: Bodies,
+    ledger: Arc<Ledger>,
+    announcer: Announcer,
+    /// How many more commits may be finished after their callers gave up.
+    abandoned: Arc<Semaphore>,
+}
+
+/// What the thread that writes needs to know besides the tables.
+struct Ledger {
+    schema: Schema,
+    clock: Arc<dyn Clock>,
+    /// The number of the last body. Only the thread that writes gives numbers, so they rise in the order of the commits.
+    last_body: AtomicU64,
+    /// The position of the last commit, likewise.
+    last_position: AtomicU64,
+}
+
+impl Ledger {
+    /// The next body's number. Those of commits that fail are left out.
+    fn next_body(&self) -> BodyNumber {
+        BodyNumber(self.last_body.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// The number of the last body.
+    fn last_body(&self) -> BodyNumber {
+        BodyNumber(self.last_body.load(Ordering::Relaxed))
+    }
+
+    /// The next commit's position.
+    fn next_position(&self) -> Position {
+        Position(self.last_position.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+}
+
+impl Engine {
+    fn open(folder: &Path, config: &Config) -> Result<Self, Error> {
+        let metrics = config.metrics.lmdb.clone();
+        let options = Options { log_bytes: config.lmdb.log_bytes, metrics, ..Options::default() };
+        let store = Store::open(folder, &schema::TABLES, options)?;
+        check_format(&store)?;
+        reindex::adapt(&store, &config.schema)?;
+        let bodies = Bodies::open(&store, config.lmdb.is_compressed)?;
+        let (last_body, last_position) =
+            store.read(|view| Ok::<_, Error>((commit::last_body(view)?, feed::position(view)?)))?;
+        let ledger = Ledger {
+            schema: config.schema.clone(),
+            clock: config.clock.clone(),
+            last_body: AtomicU64::new(last_body.0),
+            last_position: AtomicU64::new(last_position.0),
+        };
+        let abandoned = Arc::new(Semaphore::new(commit::ABANDONED_MAX));
+        Ok(Self { store, bodies, ledger: Arc::new(ledger), announcer: Announcer::new(), abandoned })
+    }
+}
+
+/// Refuses a store of another layout, and writes down the layout of a new one.
+fn check_format(store: &Store) -> Result<(), Error> {
+    let found = store.read(|view| {
+        let format = view.get(META, META_FORMAT)?.map(|value| decode_number(&value));
+        let is_new =
+            view.range(ACCOUNT, Bound::Unbounded, Bound::Unbounded, Direction::Ascending)?.next()?.is_none();
+        Ok::<_, Error>((format, is_new))
+    })?;
+    match found {
+        (Some(Some(FORMAT)), _) => Ok(()),
+        (None, true) => store.write_blocking(|batch| {
+            batch.put(META, META_FORMAT, &encode_number(FORMAT));
+            Ok(())
+        }),
+        (Some(Some(other)), _) => Err(Error::new(
+            ErrorKind::Corrupt,
+            format!(
+                "the records have the format {other}, this version understands {FORMAT}: use the version that wrote them"
+            ),
+        )),
+        (Some(None), _) | (None, false) => Err(Error::new(
+            ErrorKind::Corrupt,
+            "the records don't say which format they have: restore a backup",
+        )),
+    }
+}
+
+impl From<restante_lmdb::Error> for Error {
+    fn from(error: restante_lmdb::Error) -> Self {
+        Self::new(error.kind(), error.to_string()).with_source(error)
+    }
+}
+
+/// The engine as the contracts know it.
+#[derive(Clone)]
+struct Faces(Arc<Engine>);
+
+impl Faces {
+    /// Runs a read on the blocking pool when it is long, and here when it isn't.
+    async fn read<T: Send + 'static>(
+        &self,
+        is_long: bool,
+        read: impl FnOnce(&Engine) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        if !is_long {
+            return read(&self.0);
+        }
+        let engine = self.0.clone();
+        blocking(move || read(&engine)).await
+    }
+
+    /// Whether a page of changes may take long: it is large, or the reader is far behind and many records changed several
+    /// times since, whose rows are stepped over as long as they are in the commit log.
+    fn has_many_changes(&self, account: AccountId, since: Revision, limit: usize) -> Result<bool, Error> {
+        if limit > CHANGES_INLINE_MAX {
+            return Ok(true);
+        }
+        let revision = self.0.states(account)?.revision;
+        Ok(revision.0.saturating_sub(since.0) > REVISIONS_INLINE_MAX)
+    }
+}
+
+#[async_trait]
+impl Records for Faces {
+    async fn commit(&self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
+        commit::commit(&self.0, account, commit).await
+    }
+
+    async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
+        validate::check_get(&self.0.ledger.schema, get)?;
+        if get.ids.len() <= RECORDS_INLINE_MAX {
+            return self.0.get(account, get);
+        }
+        let (engine, get) = (self.0.clone(), get.clone());
+        blocking(move || engine.get(account, &get)).await
+    }
+
+    async fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error> {
+        if query.limit <= ROWS_INLINE_MAX {
+            return self.0.query(account, query);
+        }
+        let (engine, query) = (self.0.clone(), query.clone());
+        blocking(move || engine.query(account, &query)).await
+    }
+
+    async fn changes(&self, account: AccountId, since: &ChangesSince) -> Result<Changes, Error> {
+        let since = *since;
+        let is_long = self.has_many_changes(account, since.since, since.limit)?;
+        self.read(is_long, move |engine| engine.changes(account, &since)).await
+    }
+
+    async fn states(&self, account: AccountId) -> Result<States, Error> {
+        self.0.states(account)
+    }
+
+    fn watch(&self) -> Watch {
+        self.0.announcer.watch()
+    }
+}
+
+#[async_trait]
+impl Feed for Faces {
+    async fn touched(&self, after: Position, limit: usize) -> Result<Vec<Touched>, Error> {
+        // Not here: a row that went when its account changed again is stepped over as long as it is in the commit log.
+        self.read(true, move |engine| engine.touched(after, limit)).await
+    }
+
+    async fn follow(&self, account: AccountId, onward: &Onward) -> Result<Changes, Error> {
+        let onward = *onward;
+        let is_long = self.has_many_changes(account, onward.since, onward.limit)?;
+        self.read(is_long, move |engine| engine.follow(account, &onward)).await
+    }
+
+    async fn position(&self) -> Result<Position, Error> {
+        self.0.store.read(feed::position)
+    }
+
+    async fn checkpoint(&self, follower: &str, accounts: &[AccountId]) -> Result<Checkpoint, Error> {
+        validate::check_checkpoint(follower, accounts.len())?;
+        if accounts.len() <= ROWS_INLINE_MAX {
+            return self.0.checkpoint(follower, accounts);
+        }
+        let (engine, follower, accounts) = (self.0.clone(), follower.to_owned(), accounts.to_vec());
+        blocking(move || engine.checkpoint(&follower, &accounts)).await
+    }
+
+    async fn save(&self, follower: &str, checkpoint: &Checkpoint) -> Result<(), Error> {
+        self.0.save(follower, checkpoint).await
+    }
+
+    async fn forget(&self, follower: &str) -> Result<(), Error> {
+        self.0.forget(follower).await
+    }
+
+    async fn followers(&self) -> Result<Vec<(String, Position)>, Error> {
+        self.read(true, Engine::followers).await
+    }
+}
+
+#[async_trait]
+impl Upkeep for Faces {
+    async fn stats(&self) -> Result<Stats, Error> {
+        self.read(true, Engine::stats).await
+    }
+
+    fn health(&self) -> Result<(), Error> {
+        Ok(self.0.store.health()?)
+    }
+
+    async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
+        self.0.check(progress)
+    }
+
+    async fn clean(&self, before: Timestamp, limit: usize) -> Result<Cleaned, Error> {
+        let engine = self.0.clone();
+        blocking(move || engine.clean(before, limit)).await
+    }
+
+    async fn dump(&self, after: Option<Place>, limit: usize) -> Result<Vec<Dumped>, Error> {
+        self.read(true, move |engine| engine.dump(after, limit)).await
+    }
+
+    async fn referenced(&self, after: Option<u64>) -> Result<Referenced, Error> {
+        self.read(true, move |engine| engine.referenced(after)).await
+    }
+
+    async fn backup(&self, folder: &Path) -> Result<(), Error> {
+        refuse_full(folder)?;
+        Ok(self.0.store.backup(folder).await?)
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        let engine = self.0.clone();
+        let close_bodies = move || {
+            engine.bodies.close(); // it waits for a training
+            Ok(())
+        };
+        blocking(close_bodies).await?;
+        Ok(self.0.store.close().await?)
+    }
+}
+
+/// Refuses a folder that has something in it: a copy must not be mixed with anything else.
+fn refuse_full(folder: &Path) -> Result<(), Error> {
+    let name = folder.display().to_string();
+    let mut entries = std::fs::read_dir(folder).map_err(|error| Error::io("read", &name, error))?;
+    match entries.next() {
+        None => Ok(()),
+        Some(_) => Err(Error::new(
+            ErrorKind::Conflict,
+            format!("the folder {name} is not empty: back up into a new one"),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes a row of the meta table, or removes it.
+    async fn set_format(engine: &Engine, format: Option<u64>) {
+        let write = move |batch: &mut restante_lmdb::Batch<'_>| {
+            match format {
+                Some(format) => batch.put(META, META_FORMAT, &encode_number(format)),
+                None => batch.delete(META, META_FORMAT),
+            }
+            Ok::<_, Error>(())
+        };
+        engine.store.write(write).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_store_of_another_format_is_refused_and_left_alone() {
+        let (folder, engine) = testing::engine();
+        testing::make(&engine, [testing::create(testing::email(1, 100))]).await;
+        for format in [Some(FORMAT + 1), None] {
+            set_format(&engine, format).await;
+            let before = testing::rows(&engine);
+            let error = check_format_of(&engine).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{format:?}");
+            assert_eq!(testing::rows(&engine), before);
+        }
+        set_format(&engine, Some(FORMAT)).await;
+        drop(engine);
+        testing::open(folder.path()).unwrap();
+    }
+
+    fn check_format_of(engine: &Engine) -> Result<(), Error> {
+        std::thread::scope(|scope| scope.spawn(|| check_format(&engine.store)).join().unwrap())
+    }
 }

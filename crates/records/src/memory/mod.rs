@@ -1,114 +1,116 @@
-//! The reference model.
+//! The reference model: plain maps, every answer computed from all records. It is written to be obviously right, and the
+//! other engines are compared with it.
 
-use std::{path::Path, sync::Arc};
+mod account;
+mod feed;
+mod upkeep;
+
+use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
-use restante_core::{ErrorKind, Timestamp};
+use parking_lot::Mutex;
+use restante_core::{Clock, ErrorKind};
 
 use crate::{
-    AccountId, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Config, Dumped, Error, Feed, Get, Opened,
-    Page, Place, Position, Query, Record, Records, Referenced, Report, States, Stats, Touched, Upkeep, Watch,
+    AccountId, Announcement, Changes, ChangesSince, Commit, Committed, Config, Error, Get, Opened, Page,
+    Position, Query, Record, Records, Revision, Schema, States, Watch,
+    memory::account::{Account, Moment},
+    validate,
     watch::Announcer,
 };
 
-pub(crate) fn open(_config: &Config) -> Opened {
-    let model = Arc::new(Model { announcer: Announcer::new() });
+pub(crate) fn open(config: &Config) -> Opened {
+    let model = Arc::new(Model {
+        schema: config.schema.clone(),
+        clock: config.clock.clone(),
+        announcer: Announcer::new(),
+        state: Mutex::default(),
+    });
     Opened { records: model.clone(), feed: model.clone(), upkeep: model }
 }
 
 struct Model {
+    schema: Schema,
+    clock: Arc<dyn Clock>,
     announcer: Announcer,
+    state: Mutex<State>,
 }
 
-fn later<T>() -> Result<T, Error> {
-    Err(Error::new(ErrorKind::Internal, "the engine is in the making"))
+/// Everything that the store holds.
+#[derive(Default)]
+struct State {
+    is_closed: bool,
+    accounts: BTreeMap<AccountId, Account>,
+    /// The position of the last commit of all accounts, which is their number.
+    position: Position,
+    /// The bodies that were ever stored.
+    bodies: u64,
+    followers: BTreeMap<String, Follower>,
+}
+
+/// How far a follower has come.
+#[derive(Default)]
+struct Follower {
+    position: Position,
+    accounts: BTreeMap<AccountId, Revision>,
+}
+
+impl State {
+    fn check_open(&self) -> Result<(), Error> {
+        if self.is_closed {
+            return Err(Error::new(ErrorKind::Unavailable, "the record store is closed"));
+        }
+        Ok(())
+    }
+
+    /// An account, without anything when nothing was ever committed in it.
+    fn account(&self, account: AccountId) -> &Account {
+        self.accounts.get(&account).unwrap_or(&account::NEW)
+    }
 }
 
 #[async_trait]
 impl Records for Model {
-    async fn commit(&self, _: AccountId, _: Commit) -> Result<Committed, Error> {
-        later()
+    async fn commit(&self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
+        validate::check_commit(&self.schema, &commit)?;
+        let mut state = self.state.lock();
+        state.check_open()?;
+        state.account(account).check(&commit)?;
+        if commit.changes.is_empty() {
+            return Ok(Committed { revision: state.account(account).revision, created: Vec::new() });
+        }
+        state.position.0 += 1;
+        let moment = Moment { position: state.position, first_body: state.bodies + 1, now: self.clock.now() };
+        state.bodies += commit.changes.len() as u64; // more numbers than are needed do no harm
+        let committed = state.accounts.entry(account).or_insert_with(Account::new).apply(commit, &moment)?;
+        self.announcer.announce(Announcement { account, revision: committed.revision });
+        Ok(committed)
     }
 
-    async fn get(&self, _: AccountId, _: &Get) -> Result<Vec<Option<Record>>, Error> {
-        later()
+    async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
+        validate::check_get(&self.schema, get)?;
+        let state = self.state.lock();
+        Ok(state.account(account).get(get))
     }
 
-    async fn query(&self, _: AccountId, _: &Query) -> Result<Page, Error> {
-        later()
+    async fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error> {
+        let checked = validate::check_query(&self.schema, query)?;
+        let state = self.state.lock();
+        state.account(account).query(query, &checked)
     }
 
-    async fn changes(&self, _: AccountId, _: &ChangesSince) -> Result<Changes, Error> {
-        later()
+    async fn changes(&self, account: AccountId, since: &ChangesSince) -> Result<Changes, Error> {
+        validate::check_changes(&self.schema, since)?;
+        let state = self.state.lock();
+        state.account(account).changes(account, since)
     }
 
-    async fn states(&self, _: AccountId) -> Result<States, Error> {
-        later()
+    async fn states(&self, account: AccountId) -> Result<States, Error> {
+        let state = self.state.lock();
+        Ok(state.account(account).states())
     }
 
     fn watch(&self) -> Watch {
         self.announcer.watch()
-    }
-}
-
-#[async_trait]
-impl Feed for Model {
-    async fn touched(&self, _: Position, _: usize) -> Result<Vec<Touched>, Error> {
-        later()
-    }
-
-    async fn position(&self) -> Result<Position, Error> {
-        later()
-    }
-
-    async fn checkpoint(&self, _: &str, _: &[AccountId]) -> Result<Checkpoint, Error> {
-        later()
-    }
-
-    async fn save(&self, _: &str, _: &Checkpoint) -> Result<(), Error> {
-        later()
-    }
-
-    async fn forget(&self, _: &str) -> Result<(), Error> {
-        later()
-    }
-
-    async fn followers(&self) -> Result<Vec<(String, Position)>, Error> {
-        later()
-    }
-}
-
-#[async_trait]
-impl Upkeep for Model {
-    async fn stats(&self) -> Result<Stats, Error> {
-        later()
-    }
-
-    fn health(&self) -> Result<(), Error> {
-        Ok(())
-    }
-
-    async fn check(&self, _: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
-        later()
-    }
-
-    async fn clean(&self, _: Timestamp, _: usize) -> Result<Cleaned, Error> {
-        later()
-    }
-
-    async fn dump(&self, _: Option<Place>, _: usize) -> Result<Vec<Dumped>, Error> {
-        later()
-    }
-
-    async fn referenced(&self, _: Option<u64>) -> Result<Referenced, Error> {
-        later()
-    }
-
-    async fn backup(&self, _: &Path) -> Result<(), Error> {
-        later()
-    }
-
-    async fn close(&self) -> Result<(), Error> {
-        Ok(())
     }
 }

@@ -1,16 +1,23 @@
 //! One module for each command.
 
 pub(crate) mod archive;
+pub(crate) mod backup;
+pub(crate) mod blobs;
 pub(crate) mod completions;
 pub(crate) mod config;
 mod connected;
+mod findings;
+mod kept;
 pub(crate) mod man;
 pub(crate) mod publish;
 pub(crate) mod query;
+pub(crate) mod records;
+pub(crate) mod restore;
 mod retention;
 mod serve;
 pub(crate) mod sessions;
 mod size;
+mod tidying;
 
 use std::process::ExitCode;
 
@@ -27,6 +34,10 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Query(flags) => query::run(&flags).await,
         Command::Sessions(command) => sessions::run(command).await,
         Command::Archive(command) => archive::run(command).await,
+        Command::Records(command) => records::run(command).await,
+        Command::Blobs(command) => blobs::run(command).await,
+        Command::Backup(flags) => backup::run(&flags).await,
+        Command::Restore(flags) => restore::run(&flags),
         Command::Bench(command) => restante_bench::run(command).await.map(|()| ExitCode::SUCCESS),
         Command::Config(command) => config::run(&command),
         Command::Completions(flags) => completions::run(&flags),

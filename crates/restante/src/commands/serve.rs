@@ -1,4 +1,4 @@
-//! `restante serve`: opens the archive, starts the doors, and ends in order.
+//! `restante serve`: opens what is kept, starts the doors, and ends in order.
 
 use std::{
     future::Future,
@@ -19,29 +19,40 @@ use restante_waku::{
     Waku, WakuConfig, WakuMetrics,
     live::Listener,
     node::NodeConfig,
-    rest::{self, MessageCache, Rest, RestConfig, RestMetrics, RetentionState, SetLogLevel, Token},
+    rest::{
+        self, MessageCache, OperatorRoute, Rest, RestConfig, RestMetrics, RetentionState, SetLogLevel, Token,
+    },
 };
-use tokio::net::TcpListener;
+use tokio::{
+    net::TcpListener,
+    task::JoinHandle,
+    time::{Instant, timeout_at},
+};
 use tracing::{info, warn};
 
 use crate::{
     archives::{self, Access},
+    backup::{self, Removing, Sources},
+    blobs,
     commands::{
+        self,
         connected::{self, ConnectedMetrics},
+        kept::{self, Kept, KeptMetrics},
         retention,
         size::{self, SizeMetrics},
+        tidying::{TidyMetrics, Tidying},
     },
-    config::{Config, ServeFlags},
-    live, logging, open_files, secrets,
+    config::{Config, Effective, ServeFlags},
+    live, logging, open_files, records, secrets,
     signals::Stop,
     telemetry::{self, VERSION},
 };
 
 /// The parts of the grace time: for the requests that were begun, for the messages that relay has brought, and the rest for
-/// the archive and the table of sessions, side by side.
+/// all that is kept and the table of sessions, side by side.
 const REQUESTS_SHARE: f64 = 0.5;
 const RELAYED_SHARE: f64 = 0.3;
-const ARCHIVE_SHARE: f64 = 0.2;
+const KEPT_SHARE: f64 = 0.2;
 
 pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     let effective = flags.load()?;
@@ -50,27 +61,49 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     if effective.has_secret_flag() {
         warn!("everybody on this machine can read the node's key on the command line: put it into a file");
     }
+    backup::check_not_halfway(config)?;
     open_files::raise(config);
     let stop = Stop::on_signals()?;
 
-    let session_metrics = SessionMetrics::default();
-    let live = live::open(config, session_metrics.clone()).await?;
-    let metrics = Metrics::default();
-    let opened = archives::open(config, Access::Serve, metrics.clone()).await?;
-    let doors = Doors::new(config, &opened, &live, (metrics, session_metrics), set_log_level);
+    let metrics = RoleMetrics::default();
+    let live = live::open(config, metrics.sessions.clone()).await?;
+    let opened = archives::open(config, Access::Serve, metrics.archive.clone()).await?;
+    let kept = open_kept(config, &metrics).await?;
+    let doors = Doors::new(&effective, &opened, &kept, &live, metrics, set_log_level);
     let (schedule, noted) = ((&config.archive).into(), doors.retention.clone());
     let retention = tokio::spawn(retention::run(opened.upkeep.clone(), schedule, noted, stop.clone()));
     let size = tokio::spawn(size::run(opened.upkeep.clone(), doors.size_metrics.clone(), stop.clone()));
     let connected = tokio::spawn(connected::run(live.clone(), doors.connected_metrics.clone(), stop.clone()));
+    let asking = tokio::spawn(kept::run(kept.clone(), doors.kept_metrics.clone(), stop.clone()));
+    let tidying = Tidying::new(config, &kept, doors.tidy_metrics.clone());
+    let tidying = tokio::spawn(tidying.run(stop.clone()));
     let served = serve(&doors, stop).await;
-    for task in [retention, size, connected] {
-        task.abort();
-    }
-    let limit = grace(config).mul_f64(ARCHIVE_SHARE);
-    let (closed, ()) = tokio::join!(close(&opened, limit), live::close(&live, limit));
-    served.and(closed)?;
+    let limit = grace(config).mul_f64(KEPT_SHARE);
+    end([retention, size, connected, asking, tidying], limit).await;
+    let (closed, kept_closed, ()) =
+        tokio::join!(close(&opened, limit), kept.close(limit), live::close(&live, limit));
+    served.and(closed).and(kept_closed)?;
     info!("stopped");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Ends tasks where they wait, so that none works on what is closed next. One that is busy is waited for, within limits.
+async fn end<const COUNT: usize>(tasks: [JoinHandle<()>; COUNT], limit: Duration) {
+    let deadline = Instant::now() + limit;
+    for task in &tasks {
+        task.abort();
+    }
+    for task in tasks {
+        let _ = timeout_at(deadline, task).await; // an error says that it was aborted, or is still busy
+    }
+}
+
+/// Opens the records and the blobs.
+async fn open_kept(config: &Config, metrics: &RoleMetrics) -> anyhow::Result<Kept> {
+    let records = records::open(config, metrics.records.clone()).await?;
+    let blobs = blobs::open(config, metrics.blobs.clone()).await?;
+    info!(records = %config.records_url(), blobs = %config.blobs_url(), "records and blobs");
+    Ok(Kept { records, blobs, removing: Removing::default() })
 }
 
 /// Serves the archive until the server is told to stop, the doors have finished, and the archive has what relay brought.
@@ -125,10 +158,21 @@ fn port_taken(address: SocketAddr, flag: &str) -> String {
     format!("can't listen on {address}: stop the program that holds the port, or choose another with {flag}")
 }
 
+/// What those count that keep something.
+#[derive(Default)]
+struct RoleMetrics {
+    archive: Metrics,
+    records: restante_records::Metrics,
+    blobs: restante_blobs::Metrics,
+    sessions: SessionMetrics,
+}
+
 /// What the doors are made of.
 struct Doors<'a> {
+    effective: &'a Effective,
     config: &'a Config,
     opened: &'a Opened,
+    kept: &'a Kept,
     live: &'a Live,
     clock: Arc<dyn Clock>,
     rest: RestConfig,
@@ -136,37 +180,43 @@ struct Doors<'a> {
     cache: Arc<MessageCache>,
     retention: RetentionState,
     set_log_level: SetLogLevel,
-    archive_metrics: Metrics,
-    session_metrics: SessionMetrics,
+    role_metrics: RoleMetrics,
     connected_metrics: ConnectedMetrics,
+    kept_metrics: KeptMetrics,
     size_metrics: SizeMetrics,
+    tidy_metrics: TidyMetrics,
     waku_metrics: WakuMetrics,
     rest_metrics: RestMetrics,
 }
 
 impl<'a> Doors<'a> {
     fn new(
-        config: &'a Config,
+        effective: &'a Effective,
         opened: &'a Opened,
+        kept: &'a Kept,
         live: &'a Live,
-        (archive_metrics, session_metrics): (Metrics, SessionMetrics),
+        role_metrics: RoleMetrics,
         set_log_level: SetLogLevel,
     ) -> Self {
+        let config = &effective.config;
         let (rest, rest_metrics) = (RestConfig::from(&config.rest), RestMetrics::default());
         let cache = Arc::new(MessageCache::new(&rest, &rest_metrics));
         Self {
+            effective,
             config,
             opened,
+            kept,
             live,
             clock: archives::clock(),
             rest,
             cache,
             retention: retention::state(&config.archive),
             set_log_level,
-            archive_metrics,
-            session_metrics,
+            role_metrics,
             connected_metrics: ConnectedMetrics::default(),
+            kept_metrics: KeptMetrics::default(),
             size_metrics: SizeMetrics::default(),
+            tidy_metrics: TidyMetrics::default(),
             waku_metrics: WakuMetrics::default(),
             rest_metrics,
         }
@@ -203,7 +253,7 @@ impl<'a> Doors<'a> {
     /// Serves REST until the server is told to stop and the requests that were begun are finished.
     async fn serve_rest(&self, listener: TcpListener, waku: &Waku, stop: Stop) -> anyhow::Result<()> {
         let address = listener.local_addr()?;
-        let rest = Arc::new(self.open_rest(address, waku)?);
+        let rest = Arc::new(self.open_rest(address, waku, &stop)?);
         announce(self.config, Some(address), waku);
         // Live streams would never end by themselves.
         let told = stop.clone().told();
@@ -216,7 +266,7 @@ impl<'a> Doors<'a> {
         finish_in_time(door, stop, limit).await.context("the REST door failed")
     }
 
-    fn open_rest(&self, address: SocketAddr, waku: &Waku) -> anyhow::Result<Rest> {
+    fn open_rest(&self, address: SocketAddr, waku: &Waku, stop: &Stop) -> anyhow::Result<Rest> {
         Ok(Rest {
             waku: waku.clone(),
             cache: self.cache.clone(),
@@ -225,6 +275,8 @@ impl<'a> Doors<'a> {
             clock: self.clock.clone(),
             config: self.rest.clone(),
             access: rest::Access::new(read_token(&self.config.rest.token_file)?, address),
+            operator_routes: self.operator_routes(stop),
+            kept: self.kept.health(),
             retention: self.retention.clone(),
             metrics: self.rest_metrics.clone(),
             metrics_text: telemetry::shown(self.registry()),
@@ -234,12 +286,34 @@ impl<'a> Doors<'a> {
         })
     }
 
+    /// What operators do over REST beside what the door has them do.
+    fn operator_routes(&self, stop: &Stop) -> Vec<OperatorRoute> {
+        let (records, blobs) = (self.kept.records.upkeep.clone(), self.kept.blobs.upkeep.clone());
+        let sources = Sources::new(
+            self.effective,
+            Some(records.clone()),
+            Some(blobs),
+            Some(self.opened.upkeep.clone()),
+            self.kept.removing.clone(),
+        );
+        vec![
+            backup::route(sources, stop.clone()),
+            commands::records::route(self.config.records_url().to_string(), records),
+        ]
+    }
+
     fn registry(&self) -> Registry {
         let mut registry = telemetry::registry(self.clock.now());
-        let engine = self.config.archive_url().engine();
-        self.archive_metrics.register(&mut registry, engine);
+        let (config, roles) = (self.config, &self.role_metrics);
+        let engine = config.archive_url().engine();
+        roles.archive.register(&mut registry, engine);
         self.size_metrics.register(&mut registry, engine);
-        self.session_metrics.register(&mut registry);
+        roles.records.register(&mut registry);
+        roles.blobs.register(&mut registry);
+        let engines = (config.records_url().engine(), config.blobs_url().engine());
+        self.kept_metrics.register(&mut registry, engines);
+        self.tidy_metrics.register(&mut registry);
+        roles.sessions.register(&mut registry);
         self.connected_metrics.register(&mut registry, self.config.sessions.url.engine());
         self.waku_metrics.register(&mut registry);
         self.rest_metrics.register(&mut registry);

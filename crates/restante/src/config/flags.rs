@@ -26,11 +26,46 @@ pub(crate) struct ArchiveFlags {
     archive: Option<String>,
 }
 
+/// Which records and blobs, and which configuration file.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct RecordsFlags {
+    /// Read settings from this file instead of ./restante.toml
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    config: Option<PathBuf>,
+    /// Keep everything below this folder [default: ./data]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    data: Option<String>,
+    #[command(flatten)]
+    places: PlaceFlags,
+}
+
+/// Where records and blobs are.
+#[derive(Args, Clone, Debug, Default)]
+struct PlaceFlags {
+    /// Keep records here: lmdb:<folder> or memory: [default: lmdb:<data>/records]
+    #[arg(long, value_name = "URL")]
+    records: Option<String>,
+    /// Keep blobs here: files:<folder> or memory: [default: files:<data>/blobs]
+    #[arg(long, value_name = "URL")]
+    blobs: Option<String>,
+}
+
+/// Everything that a server keeps, and which configuration file.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct DataFlags {
+    #[command(flatten)]
+    archive: ArchiveFlags,
+    #[command(flatten)]
+    places: PlaceFlags,
+}
+
 /// What a server may be told at the prompt.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ServeFlags {
     #[command(flatten)]
     archive: ArchiveFlags,
+    #[command(flatten)]
+    places: PlaceFlags,
     /// Open the REST door, unless it is --rest=false [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
     rest: Option<bool>,
@@ -100,6 +135,34 @@ impl ArchiveFlags {
     }
 }
 
+impl RecordsFlags {
+    /// The settings in force for a command with these flags.
+    pub(crate) fn load(&self) -> Result<Effective, ConfigError> {
+        let mut settings = self.places.settings();
+        settings.extend(text("server.data_dir", "--data", self.data.clone()));
+        load(self.config.as_deref(), environment(), settings)
+    }
+}
+
+impl DataFlags {
+    /// The settings in force for a command with these flags.
+    pub(crate) fn load(&self) -> Result<Effective, ConfigError> {
+        let mut settings = self.archive.settings();
+        settings.extend(self.places.settings());
+        load(self.archive.config.as_deref(), environment(), settings)
+    }
+}
+
+impl PlaceFlags {
+    fn settings(&self) -> Vec<Setting> {
+        let settings = [
+            text("records.url", "--records", self.records.clone()),
+            text("blobs.url", "--blobs", self.blobs.clone()),
+        ];
+        settings.into_iter().flatten().collect()
+    }
+}
+
 impl ServeFlags {
     /// The settings in force for a server with these flags.
     pub(crate) fn load(&self) -> Result<Effective, ConfigError> {
@@ -113,6 +176,7 @@ impl ServeFlags {
         // A size above i64 can't be meant; it is refused with all the others that are too large for their key.
         let size = self.max_msg_size.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
         let mut settings = self.archive.settings();
+        settings.extend(self.places.settings());
         let own = [
             text("rest.address", "--rest-address", self.rest_address.map(|address| address.to_string())),
             number("rest.port", "--rest-port", self.rest_port.map(i64::from)),

@@ -4,12 +4,14 @@
 //! defaults one after the other, and each is checked as it is laid, so that an error names the place that is wrong.
 
 mod address;
+mod blobs;
 mod env;
 mod file;
 mod flags;
 mod nearest;
 mod node_key;
 mod origin;
+mod records;
 mod schema;
 mod sessions;
 mod waku;
@@ -25,7 +27,7 @@ use std::{
 use serde::Deserialize;
 use toml::Value;
 
-pub(crate) use flags::{ArchiveFlags, ServeFlags};
+pub(crate) use flags::{ArchiveFlags, DataFlags, RecordsFlags, ServeFlags};
 pub(crate) use schema::{Archive as ArchiveSection, Config, LogFormat};
 pub(crate) use words::LogFilter;
 

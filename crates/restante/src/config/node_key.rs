@@ -38,6 +38,15 @@ impl NodeKey {
         matches!(self, Self::Secret(_))
     }
 
+    /// The file of the key, when it is in one.
+    pub(crate) fn file(&self, data_dir: &Path) -> Option<PathBuf> {
+        match self {
+            Self::Default => Some(data_dir.join(DEFAULT_FILE)),
+            Self::File(path) => Some(data_dir.join(path)),
+            Self::Secret(_) => None,
+        }
+    }
+
     /// Reads the key; a file that is not there is made, with a new key.
     pub(crate) fn load(&self, data_dir: &Path) -> Result<Keypair, KeyError> {
         match self {

@@ -15,7 +15,9 @@ use restante_waku::rest::RestConfig;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    blobs::Blobs,
     origin::PageOrigin,
+    records::Records,
     sessions::Sessions,
     waku::Waku,
     words::{self, LogFilter},
@@ -27,6 +29,8 @@ use super::{
 pub(crate) struct Config {
     pub(crate) server: Server,
     pub(crate) archive: Archive,
+    pub(crate) records: Records,
+    pub(crate) blobs: Blobs,
     pub(crate) sessions: Sessions,
     pub(crate) rest: Rest,
     pub(crate) waku: Waku,
@@ -159,6 +163,16 @@ impl Config {
         }
     }
 
+    /// The place of the records, with the default filled in.
+    pub(crate) fn records_url(&self) -> restante_records::EngineUrl {
+        self.records.url(&self.server.data_dir)
+    }
+
+    /// The place of the blobs, with the default filled in.
+    pub(crate) fn blobs_url(&self) -> restante_blobs::EngineUrl {
+        self.blobs.url(&self.server.data_dir)
+    }
+
     /// The spool for the archive of a server, if it is to have one: an engine on a network has, one on this machine when a
     /// folder is named for it. What an earlier engine has left in the spool is drained into the present one.
     pub(crate) fn spool(&self) -> Option<SpoolConfig> {
@@ -181,7 +195,8 @@ impl Config {
         Some(TandemConfig { url, spool: self.spool_in("tandem") })
     }
 
-    fn spool_in(&self, name: &str) -> SpoolConfig {
+    /// A spool below the folder of spools.
+    pub(crate) fn spool_in(&self, name: &str) -> SpoolConfig {
         let ArchiveSpool { dir, bytes_max, timeout_ms } = &self.archive.spool;
         let dir = if dir.as_os_str().is_empty() { self.server.data_dir.join("spool") } else { dir.clone() };
         SpoolConfig { folder: dir.join(name), bytes_max: *bytes_max, timeout_ms: timeout_ms.get() }
@@ -200,7 +215,8 @@ impl Config {
         if !self.rest.enabled && !self.waku.node.enabled {
             return Some(("rest.enabled", "a server has a door: enable the REST door or waku.node".into()));
         }
-        self.sessions.contradiction().or_else(|| self.waku.contradiction())
+        let rooms = self.blobs.contradiction().or_else(|| self.sessions.contradiction());
+        rooms.or_else(|| self.waku.contradiction())
     }
 }
 

@@ -46,6 +46,14 @@ fn the_engines_and_the_doors_defaults_are_ours() {
     let rest = restante_waku::rest::RestConfig::from(&Config::default().rest);
     assert_eq!(rest, restante_waku::rest::RestConfig::default());
 
+    let records = restante_records::LmdbConfig::from(&Config::default().records.lmdb);
+    assert_eq!(records, restante_records::LmdbConfig::default());
+    let blobs = Config::default().blobs;
+    let files = restante_blobs::FilesConfig::from(&blobs.files);
+    assert_eq!(files, restante_blobs::FilesConfig::default());
+    let theirs = restante_blobs::Config::new(restante_blobs::EngineUrl::Memory);
+    assert_eq!(blobs.blob_bytes_max.get(), theirs.blob_bytes_max);
+
     let sessions = Config::default().sessions;
     let hub = restante_sessions::hub::HubConfig::from(&sessions.hub);
     assert_eq!(hub, restante_sessions::hub::HubConfig::default());
@@ -197,6 +205,23 @@ fn wrong_values_name_the_key_and_the_place() {
             "rest.live_origins = [\"chat.example\"]",
             "some.toml:1: rest.live_origins: 'chat.example' is no origin: write it as https://<host>",
         ),
+        (
+            "records.url = \"log:data\"",
+            "some.toml:1: records.url: records URL 'log:data' is not understood: use memory: or lmdb:<folder>",
+        ),
+        (
+            "blobs.url = \"lmdb:data\"",
+            "some.toml:1: blobs.url: blobs URL 'lmdb:data' is not understood: use memory: or files:<folder>",
+        ),
+        ("records.keep_destroyed_seconds = 0", "some.toml:1: records.keep_destroyed_seconds: invalid value"),
+        (
+            "blobs.sweep_grace_seconds = 3599",
+            "some.toml:1: blobs.sweep_grace_seconds: who has uploaded a blob may refer to it for an hour",
+        ),
+        (
+            "blobs.files.pack_bytes = 1000",
+            "some.toml:1: blobs.files.pack_bytes: a blob that lies in a pack file must fit into one",
+        ),
         ("[sessions]\nper_user_max = 0", "some.toml:2: sessions.per_user_max: "),
         (
             "[sessions.redis]\nlease_ms = 2999\ntimeout_ms = 1000",
@@ -243,6 +268,16 @@ fn an_archive_on_a_network_has_a_spool_and_others_when_it_is_asked_for() {
     assert_eq!(spool("").map(|spool| spool.folder), below("spool/archive"));
     let off = format!("server.data_dir = \"{data}\"\narchive.spool.bytes_max = 0");
     assert_eq!(set(&off, &[]).unwrap().config.spool_left_behind(), below("spool/archive"));
+}
+
+#[test]
+fn records_and_blobs_are_below_the_data_folder_unless_they_are_elsewhere() {
+    let config = set("server.data_dir = \"there\"", &[]).unwrap().config;
+    assert_eq!(config.records_url().to_string(), "lmdb:there/records");
+    assert_eq!(config.blobs_url().to_string(), "files:there/blobs");
+    let variables = [("RESTANTE_RECORDS__URL", "memory:"), ("RESTANTE_BLOBS__URL", "files:x")];
+    let config = set("", &variables).unwrap().config;
+    assert_eq!((config.records_url().engine(), config.blobs_url().engine()), ("memory", "files"));
 }
 
 #[test]

@@ -415,8 +415,13 @@ impl Sync {
             resume_range_seconds: self.resume_range_seconds.get(),
             lag_seconds: self.lag_seconds,
             retention,
-            online_file: Some(data_dir.join(SYNC_FILE)),
+            online_file: Some(self.file(data_dir)),
         }
+    }
+
+    /// The file that says how far sync has come.
+    pub(crate) fn file(&self, data_dir: &Path) -> PathBuf {
+        data_dir.join(SYNC_FILE)
     }
 }
 

@@ -40,7 +40,13 @@ fn show_prints_each_value_with_its_origin() {
 fn wrong_settings_stop_every_command_that_reads_them_with_one_line() {
     let (_guard, folder) = folder();
     fs::write(folder.join("restante.toml"), "[rest]\nprot = 1\n").unwrap();
-    for args in [&["serve"][..], &["config", "check"], &["config", "show"], &["archive", "stats"]] {
+    for args in [
+        &["serve"][..],
+        &["config", "check"],
+        &["config", "show"],
+        &["archive", "stats"],
+        &["records", "stats"],
+    ] {
         let said = say(&folder, args);
         assert_eq!(said.code, 2, "{args:?}");
         assert_eq!(

@@ -1,8 +1,12 @@
 //! End to end: the built binary, driven as people and scripts drive it.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that can't go on has failed")]
 
+#[path = "../../src/schema.rs"]
+#[allow(dead_code, reason = "the binary uses the rest")]
+mod schema;
 mod support;
 
+mod backup;
 mod command_line;
 mod configuration;
 mod crash;
@@ -14,6 +18,7 @@ mod metrics;
 mod moving;
 mod node;
 mod ops;
+mod records;
 mod serving;
 mod sessions;
 mod transfer;

@@ -116,7 +116,7 @@ fn a_taken_port_of_the_node_is_named() {
     let address = server.peer_address();
     let port = address.split('/').nth(4).unwrap();
     let second =
-        |flags: &[&str]| say(&folder, &[&["serve", "--rest-port=0", "--archive=memory:"], flags].concat());
+        |flags: &[&str]| say(&folder, &[&["serve", "--rest-port=0", "--data=other"], flags].concat());
     for (flags, advice) in [
         (vec!["--tcp-port", port], "--tcp-port"),
         (vec!["--tcp-port=0", "--websocket-support", "--websocket-port", port], "--websocket-port"),

@@ -129,7 +129,7 @@ fn a_taken_port_is_named() {
     let (_guard, folder) = folder();
     let server = Server::start(&folder);
     let port = server.address().port().to_string();
-    let second = say(&folder, &["serve", "--rest-port", &port, "--archive", "memory:"]);
+    let second = say(&folder, &["serve", "--rest-port", &port, "--data", "other"]);
     assert_eq!(second.code, 3, "{}", second.err);
     let line = second.err.lines().find(|line| line.starts_with("restante: ")).unwrap();
     assert!(line.contains(&format!("can't listen on 127.0.0.1:{port}")), "{line}");

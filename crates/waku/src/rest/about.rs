@@ -29,7 +29,7 @@ pub(crate) async fn index(State(app): State<Arc<App>>, headers: HeaderMap) -> Re
     if app.has_console() && console::is_wanted(&headers) {
         return console::page(&headers);
     }
-    let routes = super::describe_routes(app.offer());
+    let routes = super::describe_routes(&app);
     let mut response = reply::text(format!("restante {}\n\n{routes}", app.rest.version));
     response.headers_mut().insert(header::VARY, console::VARY);
     response
@@ -41,7 +41,8 @@ pub(crate) async fn index(State(app): State<Arc<App>>, headers: HeaderMap) -> Re
 /// While the archive's engine is away this says 503 although messages are taken, because nobody can be answered what they
 /// are: a proxy shall send queries elsewhere. Whoever asks only whether the process lives asks `GET /version`. A relay
 /// without peers is told, but it is no reason for 503: history is served without them, and a network's first node has none. Nor
-/// is a table of sessions whose other nodes are out of reach: this node's sessions go on.
+/// is a table of sessions whose other nodes are out of reach: this node's sessions go on. Nor are records and blobs: no
+/// query of history needs them.
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
     let health = app.rest.upkeep.health();
     let problem = match &health.problem {
@@ -57,6 +58,7 @@ pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
     let protocols = std::iter::once(relay_health(&app))
         .chain([store])
         .chain(services_health(&app))
+        .chain(kept_health(&app))
         .chain([sessions_health(&app)]);
     let told = json!({"nodeHealth": status, "protocolsHealth": protocols.collect::<Vec<Value>>()});
     let mut response = reply::json(told.to_string());
@@ -95,6 +97,20 @@ fn services_health(app: &App) -> impl Iterator<Item = Value> {
         let status = if has_node && is_offered { READY } else { NOT_MOUNTED };
         let mut told = serde_json::Map::new();
         told.insert(name.to_owned(), status.into());
+        Value::Object(told)
+    })
+}
+
+/// What is kept beside the archive.
+fn kept_health(app: &App) -> impl Iterator<Item = Value> {
+    app.rest.kept.iter().map(|kept| {
+        let problem = (kept.problem)();
+        let status = if problem.is_none() { READY } else { NOT_READY };
+        let mut told = serde_json::Map::new();
+        told.insert(kept.name.to_owned(), status.into());
+        if let Some(problem) = problem {
+            told.insert("desc".to_owned(), cut(problem).into());
+        }
         Value::Object(told)
     })
 }

@@ -127,6 +127,29 @@ impl Default for RestConfig {
 /// Sets the log level, by a name as `debug` or `WARN`; says what is wrong with one that it does not know.
 pub type SetLogLevel = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
+/// Something that the server keeps beside the archive: a line of `GET /health`.
+#[derive(Clone)]
+pub struct KeptHealth {
+    /// Its name there.
+    pub name: &'static str,
+    /// What is wrong with it, if something is; answered from memory.
+    pub problem: Arc<dyn Fn() -> Option<String> + Send + Sync>,
+}
+
+/// A route for operators that the server adds to those of the door. It is there with those below `/admin`, and whoever asks is
+/// looked at by the same guard before it is.
+#[derive(Clone, Debug)]
+pub struct OperatorRoute {
+    /// Its method, in lower case.
+    pub method: &'static str,
+    /// Its path.
+    pub path: &'static str,
+    /// What it is for, in a few words.
+    pub what: &'static str,
+    /// What answers that method.
+    pub handler: MethodRouter,
+}
+
 /// What the REST door works with.
 pub struct Rest {
     /// The way in, the node, and which services it offers.
@@ -143,6 +166,10 @@ pub struct Rest {
     pub config: RestConfig,
     /// Who may come where operators come.
     pub access: Access,
+    /// What the server has operators do beside what the door has them do.
+    pub operator_routes: Vec<OperatorRoute>,
+    /// What the server keeps beside the archive.
+    pub kept: Vec<KeptHealth>,
     /// What retention keeps and did, for the console.
     pub retention: RetentionState,
     /// What is counted.
@@ -416,9 +443,21 @@ fn admin_routes() -> Vec<Route> {
     ]
 }
 
+/// The routes of the door, and those of the server that are for operators.
+fn all_routes(app: &App) -> Vec<Route> {
+    let mut all = routes(app.offer());
+    if app.has_admin() {
+        all.extend(app.rest.operator_routes.iter().map(|route| {
+            let OperatorRoute { method, path, what, handler } = route.clone();
+            Route { method, path, what, handler: handler.with_state(()) }
+        }));
+    }
+    all
+}
+
 /// The routes as a text, one per line.
-fn describe_routes(offer: Offer) -> String {
-    routes(offer)
+fn describe_routes(app: &App) -> String {
+    all_routes(app)
         .iter()
         .map(|route| format!("{:6} {:48} {}\n", route.method.to_uppercase(), route.path, route.what))
         .collect()
@@ -441,14 +480,15 @@ fn router_of(app: App) -> Router {
         from_fn_with_state(Arc::new(observer), metrics::observe)
     };
     let mut by_path: BTreeMap<&'static str, MethodRouter<Arc<App>>> = BTreeMap::new();
-    for route in routes(app.offer()) {
+    for route in all_routes(&app) {
         let methods = by_path.remove(route.path).unwrap_or_default();
         by_path.insert(route.path, methods.merge(route.handler));
     }
     let mut router = Router::new();
     for (path, methods) in by_path {
         let mut methods = methods.fallback(wrong_method);
-        if token::is_guarded(path) {
+        let is_operators = app.rest.operator_routes.iter().any(|route| route.path == path);
+        if is_operators || token::is_guarded(path) {
             methods = methods.layer(from_fn_with_state(access.clone(), token::guard));
         }
         router = router.route(path, methods.layer(observed(path)));

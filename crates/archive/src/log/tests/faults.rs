@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering},
@@ -15,6 +16,7 @@ use restante_core::{ErrorKind, Timestamp};
 use super::{SECOND, config, everything, message, open, runtime};
 use crate::{
     Message,
+    backup::Extent,
     log::disk::{Disk, DiskFile, Folder},
 };
 
@@ -98,6 +100,11 @@ impl Disk for Failing {
         self.folder.map(name, len)
     }
 
+    fn copy_out(&self, name: &str, extent: Extent, to: &Path) -> io::Result<()> {
+        self.state.step("copy out")?;
+        self.folder.copy_out(name, extent, to)
+    }
+
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.state.step("rename")?;
         self.folder.rename(from, to)
@@ -140,7 +147,7 @@ impl DiskFile for FailingFile {
     }
 }
 
-/// Appends sixty batches and prunes once; every error is taken as an operator's clients would take it. Returns what was
+/// Appends sixty batches, is copied once and prunes once; every error is taken as an operator's clients would take it. Returns what was
 /// acknowledged and whether an append was refused, or nothing when the archive could not be opened.
 async fn run_workload(disk: Arc<dyn Disk>) -> Option<(Vec<Message>, bool)> {
     let opened = open(disk).ok()?;
@@ -152,6 +159,16 @@ async fn run_workload(disk: Arc<dyn Disk>) -> Option<(Vec<Message>, bool)> {
             Err(error) => {
                 assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Full), "{error}");
                 was_refused = true;
+            }
+        }
+        if n == 30 {
+            let copy = tempfile::tempdir().unwrap();
+            if opened.upkeep.backup(copy.path()).await.is_ok() {
+                let copied = everything(&open(Arc::new(Folder::new(copy.path()))).unwrap()).await;
+                assert!(
+                    acked.iter().all(|message| copied.contains(message)),
+                    "a copy that was made is whole"
+                );
             }
         }
         if n == 40 {
@@ -202,7 +219,9 @@ fn every_step_may_fail_once(fault: Fault) {
         };
         seen.insert(failed);
     }
-    for step in ["create", "reserve", "write", "sync", "cut", "rename", "remove", "sync folder", "map"] {
+    let steps =
+        ["create", "reserve", "write", "sync", "cut", "rename", "remove", "sync folder", "map", "copy out"];
+    for step in steps {
         assert!(seen.contains(step), "the workload has no '{step}': {seen:?}");
     }
 }
@@ -282,6 +301,10 @@ impl Disk for Small {
 
     fn map(&self, name: &str, len: usize) -> io::Result<Bytes> {
         self.folder.map(name, len)
+    }
+
+    fn copy_out(&self, name: &str, extent: Extent, to: &Path) -> io::Result<()> {
+        self.folder.copy_out(name, extent, to)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

@@ -24,6 +24,7 @@ use restante_core::{Key, Timestamp};
 use super::{SECOND, everything, message, open, runtime};
 use crate::{
     Message,
+    backup::Extent,
     log::disk::{Disk, DiskFile, Folder},
 };
 
@@ -121,6 +122,10 @@ impl Disk for Recorder {
 
     fn map(&self, name: &str, len: usize) -> io::Result<Bytes> {
         self.folder.map(name, len)
+    }
+
+    fn copy_out(&self, name: &str, extent: Extent, to: &Path) -> io::Result<()> {
+        self.folder.copy_out(name, extent, to)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

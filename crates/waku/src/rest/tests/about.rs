@@ -62,6 +62,26 @@ async fn a_relay_without_peers_is_told_and_the_node_is_ready() {
     .await;
 }
 
+/// What else the server keeps has no say in whether history is served.
+#[tokio::test]
+async fn what_is_kept_beside_the_archive_is_told() {
+    let kept = |name, problem: Option<&'static str>| KeptHealth {
+        name,
+        problem: Arc::new(move || problem.map(str::to_owned)),
+    };
+    let broken = "a sync has failed: start the server anew";
+    let door = door().await.with_kept(vec![kept("Records", Some(broken)), kept("Blobs", None)]);
+    let told = door.get("/health").await.json();
+    assert_eq!(told["nodeHealth"], "Ready");
+    let lines = told["protocolsHealth"].as_array().unwrap();
+    let expected = [
+        json!({"Records": "Not Ready", "desc": broken}),
+        json!({"Blobs": "Ready"}),
+        json!({"Sessions": "Ready"}),
+    ];
+    assert_eq!(lines[lines.len() - 3..], expected);
+}
+
 #[tokio::test]
 async fn info_lists_the_nodes_addresses_before_the_doors() {
     let door = door_with_node(RestConfig::default(), &[]).await;
@@ -166,6 +186,10 @@ impl Upkeep for Unwell {
 
     async fn rebuild(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
         self.inner.rebuild(progress).await
+    }
+
+    async fn backup(&self, folder: &std::path::Path) -> Result<(), Error> {
+        self.inner.backup(folder).await
     }
 
     async fn close(&self) -> Result<(), Error> {

@@ -162,3 +162,43 @@ async fn the_log_level_is_set_where_that_can_be_done() {
     let long = door.post(&format!("/admin/v1/log-level/{}", "x".repeat(300)), "").await;
     assert_eq!(long.refusal(), (400, "logLevel: is too long"));
 }
+
+/// A route of the server that says who it is.
+pub(super) fn operator_route(method: &'static str, path: &'static str) -> OperatorRoute {
+    let handler = match method {
+        "post" => post(async || "the server"),
+        _ => get(async || "the server"),
+    };
+    OperatorRoute { method, path, what: "something else", handler }
+}
+
+#[tokio::test]
+async fn what_the_server_adds_is_guarded_as_the_doors_own() {
+    let path = "/admin/v1/other";
+    let with_route = |door: Door| door.with_operator_routes(vec![operator_route("post", path)]);
+    assert_eq!(
+        with_route(door().await).post(path, "").await.status,
+        404,
+        "the door has nothing for operators"
+    );
+
+    let door = with_route(door_with(admin()).await);
+    assert_eq!(door.post(path, "").await.text(), "the server");
+    assert_eq!(door.get(path).await.status, 405);
+    let listed = door.get("/").await;
+    assert!(listed.text().contains("POST   /admin/v1/other"), "{}", listed.text());
+
+    let token = Token::new("correct-horse-battery").unwrap();
+    let door = door.with_access(Access::new(Some(token), LOOPBACK));
+    assert_eq!(door.post(path, "").await.status, 401);
+}
+
+/// Its path need not look like one of an operator.
+#[tokio::test]
+async fn what_the_server_adds_is_guarded_whatever_its_path_is() {
+    let token = Token::new("correct-horse-battery").unwrap();
+    let door = door_with(admin()).await.with_operator_routes(vec![operator_route("get", "/elsewhere")]);
+    assert_eq!(door.get("/elsewhere").await.text(), "the server");
+    let door = door.with_access(Access::new(Some(token), LOOPBACK));
+    assert_eq!(door.get("/elsewhere").await.status, 401);
+}

@@ -134,6 +134,8 @@ pub(super) async fn start_door_with(
         clock: clock.clone(),
         config,
         access: Access::new(None, LOOPBACK),
+        operator_routes: Vec::new(),
+        kept: Vec::new(),
         retention: RetentionState::default(),
         metrics: metrics.clone(),
         metrics_text: Arc::new(|| "restante_up 1\n# EOF\n".to_owned()),
@@ -205,6 +207,23 @@ impl Answer {
 impl Door {
     /// The same door, open to others.
     pub(super) fn with_access(self, access: Access) -> Self {
+        let (routes, kept) = (self.rest.operator_routes.clone(), self.rest.kept.clone());
+        self.rebuilt(access, routes, kept)
+    }
+
+    /// The same door of a server that keeps more.
+    pub(super) fn with_kept(self, kept: Vec<KeptHealth>) -> Self {
+        let (access, routes) = (self.rest.access.clone(), self.rest.operator_routes.clone());
+        self.rebuilt(access, routes, kept)
+    }
+
+    /// The same door of a server that has operators do more.
+    pub(super) fn with_operator_routes(self, routes: Vec<OperatorRoute>) -> Self {
+        let (access, kept) = (self.rest.access.clone(), self.rest.kept.clone());
+        self.rebuilt(access, routes, kept)
+    }
+
+    fn rebuilt(self, access: Access, operator_routes: Vec<OperatorRoute>, kept: Vec<KeptHealth>) -> Self {
         let Rest { waku, cache, archive, upkeep, clock, config, retention, metrics, .. } = &*self.rest;
         let rest = Rest {
             waku: waku.clone(),
@@ -214,6 +233,8 @@ impl Door {
             clock: clock.clone(),
             config: config.clone(),
             access,
+            operator_routes,
+            kept,
             retention: retention.clone(),
             metrics: metrics.clone(),
             metrics_text: self.rest.metrics_text.clone(),

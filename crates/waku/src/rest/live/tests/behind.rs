@@ -45,6 +45,10 @@ impl Upkeep for Spooling {
         self.inner.rebuild(progress).await
     }
 
+    async fn backup(&self, folder: &std::path::Path) -> Result<(), Error> {
+        self.inner.backup(folder).await
+    }
+
     async fn close(&self) -> Result<(), Error> {
         self.inner.close().await
     }

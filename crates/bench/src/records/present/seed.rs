@@ -1,0 +1,193 @@
+//! Seed 003's tables with our columns beside them.
+
+use super::{
+    super::{
+        Measured,
+        cost::Row,
+        seed::SeedFigures,
+        sink::{MAIL_BYTES, SINK, Sink},
+    },
+    engines, kib, usual,
+};
+use crate::{
+    measure::ratio,
+    report::{Bars, Goal, Plot, Report, Table, number, optional},
+};
+
+/// The mails that the goals are set for.
+const MAILS1: u64 = 5_000;
+const MAILS2: u64 = 1_000;
+const ON_DISK_KIB_GOAL: f64 = 2_000.0;
+const AMPLIFICATION_GOAL: f64 = 2.2;
+const TOTAL_BYTES_GOAL: f64 = 700_000.0;
+const RATIO_GOAL: f64 = 2.0;
+
+const NOTES: [&str; 4] = [
+    "Seed: mails of 184 bytes as Sink's dummyresourcewritebenchmark stores them, a hundred in a commit; here uid, message \
+     id and date are each mail's own. Mails of one subject compress as real ones don't: lmdb uncompressed is the same store \
+     without it. The mails stand in six indexes that answer what Sink's eight do: date; folder and date (also for folder \
+     alone); message id (also for its thread, which is a property of what it finds); parent; thread; draft.",
+    "Seed's columns: its text, which has graphs only of the patch that keeps ids apart from revisions. Sink run: Sink \
+     itself at the three revisions, its programs unchanged, medians of four runs on a machine of the same kind.",
+    "Computed as in Sink: write amplification (table 1): main file by 184 bytes a mail. Table 2: used size: page size x \
+     (pages - free pages); total on disk: everything of a resource, ours the store's folder; write amplification: main file \
+     by bytes of all keys and values, the dictionary that bodies are compressed with among them. Both are ratios of space. \
+     Bytes written are in the table of batches.",
+    "At rest: after closing, when everything is in the main file. Open: after the last commit, with a commit log that was \
+     written in advance. RSS: resident memory of a process that has the store open and nothing else, the mapped file \
+     included; private: without mapped files.",
+];
+
+pub(super) fn present(measured: &Measured, report: &mut Report) {
+    if !measured.seed1.is_empty() {
+        report.tables.push(table1(&measured.seed1));
+        report.plots.push(Plot::Bars(bars1(&measured.seed1)));
+        report.goals.extend(goals1(&measured.seed1));
+    }
+    if !measured.seed2.is_empty() {
+        report.tables.push(table2(&measured.seed2));
+        report.goals.extend(goals2(&measured.seed2));
+    }
+    if !measured.seed1.is_empty() || !measured.seed2.is_empty() {
+        report.notes.extend(NOTES.map(str::to_owned));
+    }
+}
+
+/// A line of a table: ours of each engine, and theirs.
+type Line<'a> = (&'a str, &'a dyn Fn(&SeedFigures) -> Option<f64>, &'a dyn Fn(&Sink) -> Option<f64>);
+
+fn table(title: String, rows: &[Row<SeedFigures>], lines: &[Line<'_>]) -> Table {
+    let mut columns = vec!["what"];
+    columns.extend(engines(rows));
+    columns.extend(SINK.iter().map(|sink| sink.name));
+    let mut table = Table::new(title, &columns);
+    for (name, ours, theirs) in lines {
+        let mut cells = vec![(*name).to_owned()];
+        cells.extend(rows.iter().map(|row| optional(ours(&row.figures))));
+        cells.extend(SINK.iter().map(|sink| optional(theirs(sink))));
+        table.add(cells);
+    }
+    table
+}
+
+fn mails(rows: &[Row<SeedFigures>]) -> String {
+    let mails = rows.first().map(|row| row.figures.head.entities).unwrap_or_default();
+    number(mails as f64)
+}
+
+/// Main file at rest by bytes of mails.
+fn amplification(figures: &SeedFigures) -> Option<f64> {
+    ratio(figures.closed?.main_bytes as f64, figures.head.payload_bytes? as f64)
+}
+
+/// Main file at rest by bytes of all keys and values.
+fn key_value_ratio(figures: &SeedFigures) -> Option<f64> {
+    ratio(figures.closed?.main_bytes as f64, figures.pages?.key_value_bytes? as f64)
+}
+
+fn table1(rows: &[Row<SeedFigures>]) -> Table {
+    let rss = |figures: &SeedFigures| figures.memory.rss_bytes.map(kib);
+    let rss_without = |figures: &SeedFigures| {
+        let rss = figures.memory.rss_bytes?;
+        Some(kib(rss.saturating_sub(figures.open?.main_bytes)))
+    };
+    table(
+        format!("Seed 003, table 1: {} mails of 184 bytes", mails(rows)),
+        rows,
+        &[
+            ("current RSS, KiB", &rss, &|sink| Some(sink.rss_kib)),
+            ("RSS without db, KiB", &rss_without, &|sink| Some(sink.rss_kib - sink.on_disk_kib)),
+            ("private memory, KiB", &|figures| figures.memory.private_bytes.map(kib), &|_| None),
+            ("on disk, KiB: main file at rest", &|figures| Some(kib(figures.closed?.main_bytes)), &|sink| {
+                Some(sink.on_disk_kib)
+            }),
+            ("main file open, KiB", &|figures| Some(kib(figures.open?.main_bytes)), &|_| None),
+            ("whole folder at rest, KiB", &|figures| Some(kib(figures.closed?.folder_bytes)), &|_| None),
+            ("whole folder open, KiB", &|figures| Some(kib(figures.open?.folder_bytes)), &|_| None),
+            ("buffer size total, KiB", &|figures| figures.head.payload_bytes.map(kib), &|_| {
+                Some(kib(MAILS1 * MAIL_BYTES))
+            }),
+            ("write amplification (space)", &amplification, &|sink| Some(sink.amplification)),
+            ("bytes written by payload", &written_ratio, &|_| None),
+        ],
+    )
+}
+
+/// Bytes given to write calls by bytes of mails.
+fn written_ratio(figures: &SeedFigures) -> Option<f64> {
+    ratio(figures.head.written_bytes? as f64, figures.head.payload_bytes? as f64)
+}
+
+fn table2(rows: &[Row<SeedFigures>]) -> Table {
+    let used_ratio = |figures: &SeedFigures| {
+        let pages = figures.pages?;
+        ratio(pages.used_bytes() as f64, pages.key_value_bytes? as f64)
+    };
+    table(
+        format!("Seed 003, table 2: {} of them", mails(rows)),
+        rows,
+        &[
+            ("total pages", &|figures| figures.pages.map(|pages| pages.total as f64), &|sink| {
+                Some(sink.pages)
+            }),
+            ("used size, B", &|figures| figures.pages.map(|pages| pages.used_bytes() as f64), &|sink| {
+                Some(sink.used_bytes)
+            }),
+            (
+                "total on disk, B: folder at rest",
+                &|figures| Some(figures.closed?.folder_bytes as f64),
+                &|sink| Some(sink.total_bytes),
+            ),
+            ("whole folder open, B", &|figures| Some(figures.open?.folder_bytes as f64), &|_| None),
+            ("main file at rest, B", &|figures| Some(figures.closed?.main_bytes as f64), &|_| None),
+            (
+                "keys and values, B",
+                &|figures| figures.pages?.key_value_bytes.map(|bytes| bytes as f64),
+                &|_| None,
+            ),
+            ("write amplification (space)", &key_value_ratio, &|sink| Some(sink.ratio)),
+            ("used size amplification", &used_ratio, &|_| None),
+        ],
+    )
+}
+
+fn bars1(rows: &[Row<SeedFigures>]) -> Bars {
+    let mut groups: Vec<String> = rows.iter().map(|row| row.engine.to_owned()).collect();
+    let mut on_disk: Vec<Option<f64>> =
+        rows.iter().map(|row| row.figures.closed.map(|disk| kib(disk.main_bytes))).collect();
+    for sink in &SINK {
+        groups.push(sink.name.to_owned());
+        on_disk.push(Some(sink.on_disk_kib));
+    }
+    Bars {
+        title: format!("{} mails of 184 bytes on disk", mails(rows)),
+        unit: "KiB",
+        groups,
+        series: vec![("main file".to_owned(), on_disk)],
+    }
+}
+
+/// What the usual engine shows with so many mails.
+fn of_usual(rows: &[Row<SeedFigures>], mails: u64) -> Option<&SeedFigures> {
+    usual(rows).find(|figures| figures.head.entities == mails)
+}
+
+fn goals1(rows: &[Row<SeedFigures>]) -> [Goal; 2] {
+    let figures = of_usual(rows, MAILS1);
+    let on_disk = figures.and_then(|figures| Some(kib(figures.closed?.main_bytes)));
+    let ratio = figures.and_then(amplification);
+    [
+        Goal::at_most("seed 003, table 1: on disk (main file at rest)", ON_DISK_KIB_GOAL, "KiB", on_disk),
+        Goal::at_most("seed 003, table 1: its write amplification", AMPLIFICATION_GOAL, "", ratio),
+    ]
+}
+
+fn goals2(rows: &[Row<SeedFigures>]) -> [Goal; 2] {
+    let figures = of_usual(rows, MAILS2);
+    let total = figures.and_then(|figures| Some(figures.closed?.folder_bytes as f64));
+    let ratio = figures.and_then(key_value_ratio);
+    [
+        Goal::at_most("seed 003, table 2: total on disk (folder at rest)", TOTAL_BYTES_GOAL, "B", total),
+        Goal::at_most("seed 003, table 2: its write amplification", RATIO_GOAL, "", ratio),
+    ]
+}

@@ -1,0 +1,169 @@
+//! A copy of the store that can be opened, made while it works.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{File, OpenOptions},
+    io::{self, Read as _},
+    path::Path,
+};
+
+use restante_core::{BlobId, ErrorKind};
+use tracing::warn;
+
+use super::{
+    index::{Entry, Files, Index, Pack, Place, Row},
+    schema::{FILES, INDEX, PACKS, file_name, pack_name},
+    shared::Shared,
+};
+use crate::Error;
+
+/// Rows that are copied at once.
+const PAGE_BLOBS: usize = 4_096;
+
+/// Refuses a folder that is not there, or not empty.
+pub(super) fn check_folder(folder: &Path) -> Result<(), Error> {
+    let name = folder.display().to_string();
+    let mut entries = std::fs::read_dir(folder).map_err(|error| Error::io("read", &name, error))?;
+    match entries.next() {
+        None => Ok(()),
+        Some(_) => {
+            Err(Error::new(ErrorKind::Conflict, format!("the folder {name} is not empty: name another one")))
+        }
+    }
+}
+
+/// Copies the store into a folder; answers the index of the copy, which is to be closed. Nothing may be removed meanwhile.
+///
+/// The index is copied before the packs, so that all that it names lies in them; what a pack has beyond it is read when the copy
+/// is opened. Files never change, and are linked where the file system can.
+pub(super) fn copy(shared: &Shared, folder: &Path) -> Result<Index, Error> {
+    let target = Target { folder };
+    for name in [PACKS, FILES] {
+        target.create_folder(name)?;
+    }
+    let known: BTreeMap<u64, u64> = {
+        let ledger = shared.ledger.lock();
+        ledger.packs.iter().map(|(number, pack)| (*number, pack.len)).collect()
+    };
+    let index = Index::open_copy(&folder.join(INDEX))?;
+    let mut copied = Copied { packs: BTreeMap::new(), files: Files::default(), folders: BTreeSet::new() };
+    for (number, len) in known {
+        copied.packs.insert(number, Pack { len, ..Pack::default() });
+    }
+    copy_blobs(shared, &index, &target, &mut copied)?;
+    let mut rows: Vec<Row> = copied.packs.iter().map(|(number, pack)| Row::Pack(*number, *pack)).collect();
+    rows.push(Row::Files(copied.files));
+    index.write(rows)?;
+    let packs = shared.ledger.lock().packs.clone();
+    for (number, pack) in packs {
+        target.copy(shared, &pack_name(number), pack.len)?;
+    }
+    copied.folders.extend([PACKS, FILES, ""].map(str::to_owned));
+    // The deepest first, so that no folder names another one that is not durable.
+    copied.folders.iter().rev().try_for_each(|folder| target.sync_folder(folder))?;
+    Ok(index)
+}
+
+/// What the copy has so far.
+struct Copied {
+    packs: BTreeMap<u64, Pack>,
+    files: Files,
+    /// Folders of files, which are to be synced.
+    folders: BTreeSet<String>,
+}
+
+impl Copied {
+    fn count(&mut self, entry: &Entry) {
+        match entry.place {
+            Place::File => {
+                self.files.blobs += 1;
+                self.files.bytes += entry.bytes;
+            }
+            Place::Pack { number, offset } => {
+                // Records that came since are counted when the copy is opened.
+                if let Some(pack) = self.packs.get_mut(&number).filter(|pack| offset < pack.len) {
+                    pack.live += 1;
+                    pack.live_bytes += entry.record_bytes();
+                }
+            }
+        }
+    }
+}
+
+fn copy_blobs(shared: &Shared, copy: &Index, target: &Target<'_>, copied: &mut Copied) -> Result<(), Error> {
+    let index = shared.index()?;
+    let mut after = None;
+    loop {
+        let page = index.page(after, PAGE_BLOBS)?;
+        let Some((last, _)) = page.last() else { return Ok(()) };
+        after = Some(*last);
+        let mut rows = Vec::new();
+        for (id, entry) in page {
+            if entry.place == Place::File {
+                let sums = index.sums(id)?.unwrap_or_default();
+                rows.push(Row::Sums(id, sums));
+                target.link(shared, id, entry.bytes, &mut copied.folders)?;
+            }
+            copied.count(&entry);
+            rows.push(Row::Blob(id, entry));
+        }
+        copy.write(rows)?;
+    }
+}
+
+/// Where the copy goes.
+struct Target<'a> {
+    folder: &'a Path,
+}
+
+impl Target<'_> {
+    fn create_folder(&self, name: &str) -> Result<(), Error> {
+        match std::fs::create_dir(self.folder.join(name)) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            done => done.map_err(|error| Error::io("create", name, error)),
+        }
+    }
+
+    fn sync_folder(&self, name: &str) -> Result<(), Error> {
+        let synced = File::open(self.folder.join(name)).and_then(|folder| folder.sync_all());
+        synced.map_err(|error| Error::io("sync", name, error))
+    }
+
+    fn link(
+        &self,
+        shared: &Shared,
+        id: BlobId,
+        bytes: u64,
+        folders: &mut BTreeSet<String>,
+    ) -> Result<(), Error> {
+        let (name, [folder, above]) = file_name(id);
+        if !folders.contains(&folder) {
+            self.create_folder(&above)?;
+            self.create_folder(&folder)?;
+            folders.extend([folder, above]);
+        }
+        match std::fs::hard_link(shared.disk.path(&name), self.folder.join(&name)) {
+            Ok(()) => Ok(()),
+            Err(_) => self.copy(shared, &name, bytes), // another file system, or one that has no links
+        }
+    }
+
+    /// Copies the first bytes of a file, and syncs them. What is lost here is lost in the copy too, and no reason to have none
+    /// of the rest.
+    fn copy(&self, shared: &Shared, name: &str, bytes: u64) -> Result<(), Error> {
+        match copy_file(&shared.disk.path(name), &self.folder.join(name), bytes) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                warn!(file = name, "a file is not there and was not copied");
+                Ok(())
+            }
+            copied => copied.map_err(|error| Error::io("copy", name, error)),
+        }
+    }
+}
+
+fn copy_file(from: &Path, to: &Path, bytes: u64) -> io::Result<()> {
+    let mut source = File::open(from)?.take(bytes);
+    let mut target = OpenOptions::new().write(true).create_new(true).open(to)?;
+    io::copy(&mut source, &mut target)?;
+    target.sync_all()
+}

@@ -1,0 +1,79 @@
+//! Reading everything, and telling what is wrong.
+
+use restante_core::{BlobId, ErrorKind};
+
+use super::{read, recover::file_ids, schema::file_name, shared::Shared};
+use crate::{Error, Report};
+
+/// Blobs that are looked up at once.
+const PAGE_BLOBS: usize = 1_024;
+
+pub(super) fn check(shared: &Shared, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
+    let mut report = Report::default();
+    let mut after = None;
+    loop {
+        let page = shared.index()?.page(after, PAGE_BLOBS)?;
+        let Some((last, _)) = page.last() else { break };
+        after = Some(*last);
+        for (id, _) in page {
+            check_blob(shared, id, &mut report, progress)?;
+        }
+    }
+    check_files(shared, &mut report)?;
+    Ok(report)
+}
+
+fn check_blob(
+    shared: &Shared,
+    id: BlobId,
+    report: &mut Report,
+    progress: &(dyn Fn(u64, u64) + Send + Sync),
+) -> Result<(), Error> {
+    let before = report.bytes;
+    let mut seen = |bytes| {
+        report.bytes += bytes;
+        progress(report.bytes, shared.ledger.lock().totals().1.max(report.bytes));
+    };
+    let found = read::verify(shared, id, &mut seen);
+    let is_there = || Ok::<_, Error>(shared.find(id)?.is_some());
+    match found {
+        Ok(Some(_)) => report.blobs += 1,
+        // Removed since the page was read, or between two looks of the reader.
+        Ok(None) => {}
+        Err(error) if error.kind() == ErrorKind::NotFound && !is_there()? => report.bytes = before,
+        Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) && is_there()? => {
+            report.blobs += 1;
+            report.note(format!("blob {id}"), error.to_string());
+        }
+        Err(error) if error.kind() == ErrorKind::Corrupt => {} // it went while it was read
+        Err(error) if shared.index().is_ok() => {
+            report.blobs += 1;
+            report.note(format!("blob {id}"), error.to_string());
+        }
+        Err(error) => return Err(error), // closed meanwhile
+    }
+    Ok(())
+}
+
+/// Files that belong to no blob take room for nothing.
+fn check_files(shared: &Shared, report: &mut Report) -> Result<(), Error> {
+    for id in file_ids(shared).map_err(|error| Error::io("list", "the files of blobs", error))? {
+        let id = id.map_err(|error| Error::io("list", "the files of blobs", error))?;
+        let index = shared.index()?;
+        // In this order: a file is noted as loose before it is there, and until after it belongs to a blob.
+        let is_expected = index.is_loose(id)? || has_file(shared, id)?;
+        if !is_expected {
+            report.note(
+                file_name(id).0,
+                "a file that belongs to no blob: it can be removed while the store is closed",
+            );
+        }
+    }
+    Ok(())
+}
+
+fn has_file(shared: &Shared, id: BlobId) -> Result<bool, Error> {
+    // What was removed after the folder was listed is no finding.
+    let is_gone = || !shared.disk.path(&file_name(id).0).exists();
+    Ok(shared.find(id)?.is_some_and(|entry| entry.place == super::index::Place::File) || is_gone())
+}

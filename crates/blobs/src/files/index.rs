@@ -1,0 +1,333 @@
+//! Where each blob lies: the rows that are derived from packs and files.
+
+use std::{ops::Bound, path::Path};
+
+use restante_core::{BlobId, ErrorKind, Timestamp};
+use restante_lmdb::{
+    Batch, Direction, Options, Store, Table, View,
+    key::{Pack as _, take_bytes, take_number},
+};
+
+use super::schema::{BLOB_BYTES_LIMIT, VERSION, record_bytes};
+use crate::{Error, Listed};
+
+/// id -> where it lies, its length, when it was last put.
+const BLOBS: Table = Table::new(1, "blobs");
+/// packed number of a pack -> what is known of it; nothing: its blobs were moved away.
+const PACKS: Table = Table::new(2, "packs");
+/// id -> the checksums of the parts of its own file, 4 bytes each.
+const SUMS: Table = Table::new(3, "sums");
+/// id -> empty: a file of this name may be there, and belongs to no blob.
+const LOOSE: Table = Table::new(4, "loose");
+/// name -> bytes.
+const META: Table = Table::new(5, "meta");
+const TABLES: [Table; 5] = [BLOBS, PACKS, SUMS, LOOSE, META];
+
+const FORMAT: &[u8] = b"format";
+const FILES: &[u8] = b"files";
+
+/// The commit log of the index: rows of some 70 bytes go into LMDB fifty thousand at a time, and are in memory until then.
+const LOG_BYTES: u64 = 4 << 20;
+
+/// Where a blob lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In a file of its own.
+    File,
+    /// In a pack, its record beginning at an offset.
+    Pack { number: u64, offset: u64 },
+}
+
+/// What is known of a blob.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) place: Place,
+    pub(super) bytes: u64,
+    pub(super) put_at: Timestamp,
+}
+
+/// What is known of a pack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Pack {
+    /// Its length, as far as it was synced; all records up to there have had their rows.
+    pub(super) len: u64,
+    /// Blobs that lie in it.
+    pub(super) live: u64,
+    /// What their records take.
+    pub(super) live_bytes: u64,
+}
+
+/// Blobs with files of their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Files {
+    pub(super) blobs: u64,
+    pub(super) bytes: u64,
+}
+
+/// A change of the index.
+#[derive(Clone, Debug)]
+pub(super) enum Row {
+    Blob(BlobId, Entry),
+    BlobGone(BlobId),
+    Sums(BlobId, Vec<u8>),
+    SumsGone(BlobId),
+    Loose(BlobId),
+    LooseGone(BlobId),
+    Pack(u64, Pack),
+    /// Its blobs were moved away; the file may go.
+    PackMoved(u64),
+    PackGone(u64),
+    Files(Files),
+}
+
+/// The index of a store.
+#[derive(Clone)]
+pub(super) struct Index {
+    store: Store,
+}
+
+impl Index {
+    pub(super) fn open(folder: &Path, metrics: restante_lmdb::Metrics) -> Result<Self, Error> {
+        Self::open_with(folder, Options { log_bytes: LOG_BYTES, metrics, ..Options::default() })
+    }
+
+    /// An index that is written once, in large pieces.
+    pub(super) fn open_copy(folder: &Path) -> Result<Self, Error> {
+        Self::open_with(folder, Options { log_bytes: 0, ..Options::default() })
+    }
+
+    fn open_with(folder: &Path, options: Options) -> Result<Self, Error> {
+        let index = Self { store: Store::open(folder, &TABLES, options)? };
+        index.check_format()?;
+        Ok(index)
+    }
+
+    fn check_format(&self) -> Result<(), Error> {
+        let found =
+            self.store.read(|view| Ok::<_, Error>(view.get(META, FORMAT)?.map(|value| value.to_vec())))?;
+        let Some(found) = found else {
+            return self.store.write_blocking(|batch| {
+                batch.put(META, FORMAT, &VERSION.to_le_bytes());
+                Ok(())
+            });
+        };
+        if found == VERSION.to_le_bytes() {
+            return Ok(());
+        }
+        let what =
+            "the index of the blobs has a format that this version does not understand: use a newer one";
+        Err(Error::new(ErrorKind::Corrupt, what))
+    }
+
+    pub(super) fn find(&self, id: BlobId) -> Result<Option<Entry>, Error> {
+        self.store.read(|view| match view.get(BLOBS, &id.0)? {
+            Some(value) => read_entry(&value).map(Some),
+            None => Ok(None),
+        })
+    }
+
+    /// The blobs behind one, in the order of their ids.
+    pub(super) fn page(&self, after: Option<BlobId>, limit: usize) -> Result<Vec<(BlobId, Entry)>, Error> {
+        let mut page = Vec::new();
+        self.store.read(|view| {
+            let from = after.as_ref().map_or(Bound::Unbounded, |id| Bound::Excluded(&id.0[..]));
+            let mut rows = view.range(BLOBS, from, Bound::Unbounded, Direction::Ascending)?;
+            while let Some((key, value)) = rows.next()? {
+                page.push((read_id(key)?, read_entry(value)?));
+                if page.len() == limit {
+                    break;
+                }
+            }
+            Ok::<_, Error>(())
+        })?;
+        Ok(page)
+    }
+
+    /// The checksums of the parts of a file.
+    pub(super) fn sums(&self, id: BlobId) -> Result<Option<Vec<u8>>, Error> {
+        self.store.read(|view| Ok(view.get(SUMS, &id.0)?.map(|value| value.to_vec())))
+    }
+
+    pub(super) fn is_loose(&self, id: BlobId) -> Result<bool, Error> {
+        self.store.read(|view| Ok(view.get(LOOSE, &id.0)?.is_some()))
+    }
+
+    /// So many files at most that belong to no blob.
+    pub(super) fn loose(&self, limit: usize) -> Result<Vec<BlobId>, Error> {
+        let mut loose = Vec::new();
+        self.store.read(|view| {
+            each(view, LOOSE, &mut |key, _| {
+                loose.push(read_id(key)?);
+                Ok(loose.len() < limit)
+            })
+        })?;
+        Ok(loose)
+    }
+
+    /// All packs; `None` for one whose blobs were moved away.
+    pub(super) fn packs(&self) -> Result<Vec<(u64, Option<Pack>)>, Error> {
+        let mut packs = Vec::new();
+        self.store.read(|view| {
+            each(view, PACKS, &mut |mut key, value| {
+                let number = take_number(&mut key).ok_or_else(damaged)?;
+                packs.push((number, read_pack(value)?));
+                Ok(true)
+            })
+        })?;
+        Ok(packs)
+    }
+
+    /// The blobs with files of their own; `None` while nobody has counted them.
+    pub(super) fn files(&self) -> Result<Option<Files>, Error> {
+        self.store.read(|view| {
+            let Some(value) = view.get(META, FILES)? else { return Ok(None) };
+            let mut value = &value[..];
+            let numbers = take_number(&mut value).zip(take_number(&mut value));
+            numbers.map(|(blobs, bytes)| Some(Files { blobs, bytes })).ok_or_else(damaged)
+        })
+    }
+
+    /// Makes changes durable, all or none; of several of one row the last holds.
+    pub(super) fn write(&self, rows: Vec<Row>) -> Result<(), Error> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        self.store.write_blocking(move |batch| {
+            rows.iter().for_each(|row| put_row(batch, row));
+            Ok(())
+        })
+    }
+
+    /// What it takes on disk.
+    pub(super) fn disk_bytes(&self) -> Result<u64, Error> {
+        let stats = self.store.stats()?;
+        Ok(stats.file_bytes + stats.log_bytes)
+    }
+
+    pub(super) fn health(&self) -> Result<(), Error> {
+        Ok(self.store.health()?)
+    }
+
+    pub(super) async fn close(&self) -> Result<(), Error> {
+        Ok(self.store.close().await?)
+    }
+}
+
+/// Walks a table until `visit` says that it is enough.
+fn each(
+    view: &View<'_>,
+    table: Table,
+    visit: &mut impl FnMut(&[u8], &[u8]) -> Result<bool, Error>,
+) -> Result<(), Error> {
+    let mut rows = view.range(table, Bound::Unbounded, Bound::Unbounded, Direction::Ascending)?;
+    while let Some((key, value)) = rows.next()? {
+        if !visit(key, value)? {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn put_row(batch: &mut Batch<'_>, row: &Row) {
+    match row {
+        Row::Blob(id, entry) => batch.put(BLOBS, &id.0, &entry_value(entry)),
+        Row::BlobGone(id) => batch.delete(BLOBS, &id.0),
+        Row::Sums(id, sums) => batch.put(SUMS, &id.0, sums),
+        Row::SumsGone(id) => batch.delete(SUMS, &id.0),
+        Row::Loose(id) => batch.put(LOOSE, &id.0, &[]),
+        Row::LooseGone(id) => batch.delete(LOOSE, &id.0),
+        Row::Pack(number, pack) => {
+            batch.put(PACKS, &numbers(&[*number]), &numbers(&[pack.len, pack.live, pack.live_bytes]))
+        }
+        Row::PackMoved(number) => batch.put(PACKS, &numbers(&[*number]), &[]),
+        Row::PackGone(number) => batch.delete(PACKS, &numbers(&[*number])),
+        Row::Files(files) => batch.put(META, FILES, &numbers(&[files.blobs, files.bytes])),
+    }
+}
+
+fn numbers(numbers: &[u64]) -> Vec<u8> {
+    let mut packed = Vec::new();
+    numbers.iter().for_each(|number| packed.put_number(*number));
+    packed
+}
+
+/// The length, 8 bytes of time, then nothing or the number of a pack and an offset.
+fn entry_value(entry: &Entry) -> Vec<u8> {
+    let mut value = Vec::with_capacity(32);
+    value.put_number(entry.bytes);
+    value.put_bytes(&entry.put_at.nanos().to_be_bytes());
+    if let Place::Pack { number, offset } = entry.place {
+        value.put_number(number);
+        value.put_number(offset);
+    }
+    value
+}
+
+fn read_entry(value: &[u8]) -> Result<Entry, Error> {
+    parse_entry(value).ok_or_else(damaged)
+}
+
+fn parse_entry(mut value: &[u8]) -> Option<Entry> {
+    let bytes = take_number(&mut value)?;
+    let put_at = i64::from_be_bytes(take_bytes(&mut value, 8)?.try_into().ok()?);
+    let place = match value.is_empty() {
+        true => Place::File,
+        false => Place::Pack { number: take_number(&mut value)?, offset: take_number(&mut value)? },
+    };
+    let is_possible = value.is_empty() && bytes <= BLOB_BYTES_LIMIT;
+    is_possible.then_some(Entry { place, bytes, put_at: Timestamp(put_at) })
+}
+
+/// The whole value of a pack's row; nothing stands for one that was moved away.
+fn read_pack(mut value: &[u8]) -> Result<Option<Pack>, Error> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    let mut next = || take_number(&mut value).ok_or_else(damaged);
+    Ok(Some(Pack { len: next()?, live: next()?, live_bytes: next()? }))
+}
+
+fn read_id(key: &[u8]) -> Result<BlobId, Error> {
+    key.try_into().map(BlobId).map_err(|_| damaged())
+}
+
+fn damaged() -> Error {
+    let what = "a row of the index of the blobs is damaged: close the store, move its folder index away, and open it again";
+    Error::new(ErrorKind::Corrupt, what)
+}
+
+impl Pack {
+    /// What lies in it and belongs to no blob.
+    pub(super) fn dead_bytes(&self) -> u64 {
+        self.len.saturating_sub(super::schema::PACK_HEADER_BYTES + self.live_bytes)
+    }
+}
+
+impl Entry {
+    pub(super) fn listed(&self, id: BlobId) -> Listed {
+        Listed { id, bytes: self.bytes, put_at: self.put_at }
+    }
+
+    /// What it takes in its pack.
+    pub(super) fn record_bytes(&self) -> u64 {
+        record_bytes(self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_read_back_and_others_are_damaged() {
+        for place in [Place::File, Place::Pack { number: 3, offset: 70_000 }] {
+            let entry = Entry { place, bytes: 1 << 30, put_at: Timestamp(-1) };
+            let value = entry_value(&entry);
+            assert_eq!(parse_entry(&value), Some(entry));
+            assert_eq!(parse_entry(&[&value[..], &[0]].concat()), None, "one byte more");
+            assert_eq!(parse_entry(&value[..value.len() - 1]), None, "one byte less");
+        }
+        let long = Entry { place: Place::File, bytes: u64::MAX, put_at: Timestamp(0) };
+        assert_eq!(parse_entry(&entry_value(&long)), None, "longer than any blob");
+    }
+}

@@ -1,0 +1,111 @@
+//! Where the writer's work comes in, in bounded room.
+
+use std::sync::Arc;
+
+use restante_core::{BlobId, Timestamp};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+
+use super::receive::{Content, Received};
+use crate::{Error, Put};
+
+/// Requests that wait at most. More of them wait in front of the queue.
+const JOBS_WAITING_MAX: usize = 1_024;
+/// Bytes of blobs that wait in memory at most.
+const BYTES_WAITING_MAX: usize = 64 << 20;
+/// Blobs that may be received into files of their own at the same time: each has its file open. More of them wait.
+const FILES_RECEIVED_MAX: usize = 256;
+
+/// A put, and who waits for it.
+pub(super) struct Putting {
+    pub(super) received: Received,
+    pub(super) waiter: Waiter,
+}
+
+pub(super) struct Waiter {
+    answer: oneshot::Sender<Result<Put, Error>>,
+    /// Given back when it is answered.
+    _room: OwnedSemaphorePermit,
+}
+
+impl Waiter {
+    pub(super) fn answer(self, answer: Result<Put, Error>) {
+        let _ = self.answer.send(answer); // who asked may have gone away
+    }
+}
+
+/// The only one who removes or copies; the others wait. Given back when all of it is done.
+pub(super) type Turn = OwnedSemaphorePermit;
+
+/// What the writer does.
+pub(super) enum Job {
+    Put(Putting),
+    Remove {
+        ids: Vec<BlobId>,
+        put_before: Timestamp,
+        turn: Turn,
+        answer: oneshot::Sender<Result<u64, Error>>,
+    },
+    /// Bring everything that was answered into the index.
+    Settle(oneshot::Sender<Result<(), Error>>),
+    /// The same, and end.
+    Close(oneshot::Sender<Result<(), Error>>),
+}
+
+/// Where work comes in.
+pub(super) struct Queue {
+    jobs: mpsc::Sender<Job>,
+    bytes: Arc<Semaphore>,
+    files: Arc<Semaphore>,
+    turn: Arc<Semaphore>,
+}
+
+impl Queue {
+    pub(super) fn new() -> (Self, mpsc::Receiver<Job>) {
+        let (jobs, waiting) = mpsc::channel(JOBS_WAITING_MAX);
+        let semaphore = |permits| Arc::new(Semaphore::new(permits));
+        let (bytes, files, turn) =
+            (semaphore(BYTES_WAITING_MAX), semaphore(FILES_RECEIVED_MAX), semaphore(1));
+        (Self { jobs, bytes, files, turn }, waiting)
+    }
+
+    /// Waits until there is room for one more file.
+    pub(super) async fn room_for_file(&self) -> Result<OwnedSemaphorePermit, Error> {
+        take(&self.files, 1).await
+    }
+
+    pub(super) async fn turn(&self) -> Result<Turn, Error> {
+        take(&self.turn, 1).await
+    }
+
+    pub(super) async fn put(&self, received: Received) -> Result<Put, Error> {
+        let bytes = match &received.content {
+            Content::Packed { bytes, .. } => bytes.len().min(BYTES_WAITING_MAX),
+            Content::File { .. } => 0,
+        };
+        let room = take(&self.bytes, bytes as u32).await?;
+        self.ask(|answer| Job::Put(Putting { received, waiter: Waiter { answer, _room: room } })).await
+    }
+
+    pub(super) async fn remove(&self, ids: Vec<BlobId>, put_before: Timestamp) -> Result<u64, Error> {
+        let turn = self.turn().await?;
+        self.ask(|answer| Job::Remove { ids, put_before, turn, answer }).await
+    }
+
+    pub(super) async fn settle(&self) -> Result<(), Error> {
+        self.ask(Job::Settle).await
+    }
+
+    pub(super) async fn close(&self) -> Result<(), Error> {
+        self.ask(Job::Close).await
+    }
+
+    async fn ask<T>(&self, job: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Job) -> Result<T, Error> {
+        let (answer, answered) = oneshot::channel();
+        self.jobs.send(job(answer)).await.map_err(|_| Error::closed())?;
+        answered.await.map_err(|_| Error::closed())?
+    }
+}
+
+async fn take(semaphore: &Arc<Semaphore>, permits: u32) -> Result<OwnedSemaphorePermit, Error> {
+    semaphore.clone().acquire_many_owned(permits).await.map_err(|_| Error::closed())
+}

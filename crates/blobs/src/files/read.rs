@@ -1,0 +1,206 @@
+//! Reading a blob: nothing is handed out that does not agree with its checksum.
+
+use std::{fs::File, io, ops::Range, sync::Arc};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use restante_core::{BlobId, ErrorKind};
+use sha2::{Digest, Sha256};
+
+use super::{
+    blocking,
+    index::{Entry, Place},
+    scan::read_at_most,
+    schema::{PART_BYTES, RECORD_HEADER_BYTES, RecordHeader, file_name},
+    shared::Shared,
+    sums,
+};
+use crate::{
+    Error, Source,
+    hash::id_of,
+    limits::{check_range, clip},
+};
+
+/// How often a blob is looked up again because it was moved to another pack in between.
+const MOVES_MAX: usize = 16;
+
+/// A range of a blob.
+pub(super) fn open(shared: &Arc<Shared>, id: BlobId, range: Range<u64>) -> Result<Box<dyn Source>, Error> {
+    check_range(&range)?;
+    let Some((entry, packed)) = locate(shared, id)? else { return Err(Error::no_blob(id)) };
+    let range = clip(&range, entry.bytes);
+    let is_whole = range == (0..entry.bytes);
+    match packed {
+        Some(bytes) if is_whole && id_of(&bytes) != id => Err(not_what_was_put(id)),
+        Some(bytes) => Ok(Box::new(bytes.slice(range.start as usize..range.end as usize))),
+        None => {
+            let parts = Parts::open(shared, id, entry.bytes)?;
+            let hash = is_whole.then(Sha256::new);
+            Ok(Box::new(FileSource { shared: shared.clone(), reading: Some(Reading { parts, range, hash }) }))
+        }
+    }
+}
+
+/// What is known of a blob that is there, but does not read back as it was put. All of it is read, so that it should be short.
+pub(super) fn damaged(shared: &Shared, id: BlobId) -> Result<Option<Entry>, Error> {
+    let Some(entry) = shared.find(id)? else { return Ok(None) };
+    match verify(shared, id, &mut |_| ()) {
+        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Some(entry)),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(None),
+    }
+}
+
+/// Reads all of a blob and compares it with its id; `None` when it is not there. `seen` is told how many bytes were read.
+pub(super) fn verify(shared: &Shared, id: BlobId, seen: &mut dyn FnMut(u64)) -> Result<Option<Entry>, Error> {
+    let Some((entry, packed)) = locate(shared, id)? else { return Ok(None) };
+    let mut hash = Sha256::new();
+    if let Some(bytes) = packed {
+        seen(bytes.len() as u64);
+        hash.update(&bytes);
+    } else {
+        let parts = Parts::open(shared, id, entry.bytes)?;
+        for number in 0..entry.bytes.div_ceil(PART_BYTES) {
+            let part = parts.read(shared, number)?;
+            seen(part.len() as u64);
+            hash.update(&part);
+        }
+    }
+    let is_sound = <[u8; 32]>::from(hash.finalize()) == id.0;
+    if is_sound { Ok(Some(entry)) } else { Err(not_what_was_put(id)) }
+}
+
+/// Where a blob lies, and its bytes if it lies in a pack.
+fn locate(shared: &Shared, id: BlobId) -> Result<Option<(Entry, Option<Bytes>)>, Error> {
+    let mut seen = None;
+    for _ in 0..MOVES_MAX {
+        let Some(entry) = shared.find(id)? else { return Ok(None) };
+        let Place::Pack { number, offset } = entry.place else { return Ok(Some((entry, None))) };
+        match shared.pack(number) {
+            Ok(file) => {
+                return read_packed(&file, offset, id, &entry).map(|bytes| Some((entry, Some(bytes))));
+            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(unavailable("open a pack for", id, error));
+            }
+            // Moved after it was looked up, and the pack was removed. If it is said to be there still, it isn't.
+            Err(_) if seen == Some(entry.place) => {
+                let what = format!("blob {id} is lost: pack {number} is not there");
+                return Err(Error::new(ErrorKind::Corrupt, what));
+            }
+            Err(_) => seen = Some(entry.place),
+        }
+    }
+    Err(Error::new(ErrorKind::Unavailable, format!("blob {id} is moved again and again: read it once more")))
+}
+
+/// A whole record, header and blob.
+fn read_packed(file: &File, offset: u64, id: BlobId, entry: &Entry) -> Result<Bytes, Error> {
+    let mut record = vec![0; entry.record_bytes() as usize];
+    let read = read_at_most(file, &mut record, offset).map_err(|error| unavailable("read", id, error))?;
+    let header = RecordHeader::read(&record).filter(|header| header.id == id);
+    let bytes = Bytes::from(record).slice(RECORD_HEADER_BYTES..);
+    let is_sound = read as u64 == entry.record_bytes() && header.is_some_and(|header| header.fits(&bytes));
+    if is_sound { Ok(bytes) } else { Err(not_what_was_put(id)) }
+}
+
+/// A blob's own file.
+struct Parts {
+    id: BlobId,
+    bytes: u64,
+    sums: Vec<u8>,
+}
+
+impl Parts {
+    fn open(shared: &Shared, id: BlobId, bytes: u64) -> Result<Self, Error> {
+        let sums = shared.index()?.sums(id)?.ok_or_else(|| Error::no_blob(id))?; // it was removed meanwhile
+        Ok(Self { id, bytes, sums })
+    }
+
+    /// A part of the file, verified. The file is open no longer than that, so that however many read slowly, few are.
+    fn read(&self, shared: &Shared, number: u64) -> Result<Vec<u8>, Error> {
+        let file = File::open(shared.disk.path(&file_name(self.id).0))
+            .map_err(|error| self.missing(shared, error))?;
+        let offset = number * PART_BYTES;
+        let mut part = vec![0; PART_BYTES.min(self.bytes - offset) as usize];
+        let read =
+            read_at_most(&file, &mut part, offset).map_err(|error| unavailable("read", self.id, error))?;
+        let is_sound = read == part.len() && sums::fits(&self.sums, number, &part);
+        if is_sound { Ok(part) } else { Err(not_what_was_put(self.id)) }
+    }
+
+    fn missing(&self, shared: &Shared, error: io::Error) -> Error {
+        let is_lost = error.kind() == io::ErrorKind::NotFound;
+        match shared.find(self.id) {
+            Ok(None) => Error::no_blob(self.id),
+            Ok(Some(_)) if is_lost => {
+                Error::new(ErrorKind::Corrupt, format!("blob {} is lost: its file is not there", self.id))
+            }
+            Ok(Some(_)) => unavailable("open", self.id, error),
+            Err(error) => error,
+        }
+    }
+}
+
+/// What is left to read of a file.
+struct Reading {
+    parts: Parts,
+    range: Range<u64>,
+    /// Of what was read so far, when all of it is asked for.
+    hash: Option<Sha256>,
+}
+
+impl Reading {
+    /// The next chunk, which ends where a part does. The last chunk of all comes only when the hash is right.
+    fn next(&mut self, shared: &Shared) -> Result<Bytes, Error> {
+        let number = self.range.start / PART_BYTES;
+        let part = self.parts.read(shared, number)?;
+        let begin = self.range.start - number * PART_BYTES;
+        let end = (self.range.end - number * PART_BYTES).min(part.len() as u64);
+        self.range.start = number * PART_BYTES + end;
+        if let Some(hash) = &mut self.hash {
+            hash.update(&part);
+            let is_wrong =
+                self.range.is_empty() && <[u8; 32]>::from(hash.clone().finalize()) != self.parts.id.0;
+            if is_wrong {
+                return Err(not_what_was_put(self.parts.id));
+            }
+        }
+        Ok(Bytes::from(part).slice(begin as usize..end as usize))
+    }
+}
+
+/// A range of a blob's own file, chunk by chunk.
+struct FileSource {
+    shared: Arc<Shared>,
+    /// `None` after an error, and when somebody gave up waiting for a chunk.
+    reading: Option<Reading>,
+}
+
+#[async_trait]
+impl Source for FileSource {
+    async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        if self.reading.as_ref().is_some_and(|reading| reading.range.is_empty()) {
+            return Ok(None);
+        }
+        let Some(mut reading) = self.reading.take() else {
+            return Err(Error::new(ErrorKind::Unavailable, "the reading of the blob broke off before"));
+        };
+        let shared = self.shared.clone();
+        let (reading, chunk) = blocking(move || {
+            let chunk = reading.next(&shared)?;
+            Ok((reading, chunk))
+        })
+        .await?;
+        self.reading = Some(reading);
+        Ok(Some(chunk))
+    }
+}
+
+fn not_what_was_put(id: BlobId) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("blob {id} is damaged: its bytes are not those that were put"))
+}
+
+fn unavailable(what: &str, id: BlobId, error: io::Error) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("can't {what} blob {id}: {error}")).with_source(error)
+}

@@ -1,0 +1,162 @@
+//! Taking a blob in: its bytes are hashed as they come, and what is too long for a pack goes to a file at once.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use bytes::{Bytes, BytesMut};
+use restante_core::{BlobId, ErrorKind};
+use sha2::{Digest, Sha256};
+
+use super::{
+    blocking,
+    disk::{Disk, DiskFile},
+    index::Entry,
+    queue::Queue,
+    read,
+    schema::INCOMING,
+    shared::Shared,
+    sums::Sums,
+};
+use crate::{Error, Source, hash::id_of, limits::check_length};
+
+/// A blob with all its bytes, before it has its place.
+pub(super) struct Received {
+    pub(super) id: BlobId,
+    pub(super) bytes: u64,
+    pub(super) content: Content,
+}
+
+impl Received {
+    /// What it takes in memory.
+    pub(super) fn held_bytes(&self) -> usize {
+        match &self.content {
+            Content::Packed { bytes, .. } => bytes.len(),
+            Content::File { sums, .. } => sums.len(),
+        }
+    }
+}
+
+/// Where the bytes of a received blob are.
+pub(super) enum Content {
+    /// In memory, to go into a pack.
+    Packed {
+        bytes: Bytes,
+        /// The copy that is there already, when it does not read back.
+        damaged: Option<Entry>,
+    },
+    /// In a synced file that waits for its name; and the checksums of its parts.
+    File { file: Incoming, sums: Vec<u8> },
+}
+
+/// Takes what a source gives. Not more is held in memory than a blob that goes into a pack, and a chunk.
+pub(super) async fn receive(
+    shared: &Arc<Shared>,
+    queue: &Queue,
+    source: &mut dyn Source,
+) -> Result<Received, Error> {
+    let mut gathered = BytesMut::new();
+    let mut total = 0;
+    while let Some(chunk) = source.next().await? {
+        total += chunk.len() as u64;
+        check_length(total, shared.blob_bytes_max)?;
+        if total > shared.settings.packed_bytes_max {
+            let _room = queue.room_for_file().await?;
+            return receive_file(shared, source, gathered.freeze(), chunk).await;
+        }
+        gathered.extend_from_slice(&chunk);
+    }
+    receive_packed(shared.clone(), gathered.freeze()).await
+}
+
+/// Hashes a short blob, and looks whether it is there already. A copy that is damaged counts as none: what a put answers is
+/// there.
+async fn receive_packed(shared: Arc<Shared>, bytes: Bytes) -> Result<Received, Error> {
+    blocking(move || {
+        let id = id_of(&bytes);
+        let damaged = read::damaged(&shared, id)?;
+        Ok(Received { id, bytes: bytes.len() as u64, content: Content::Packed { bytes, damaged } })
+    })
+    .await
+}
+
+async fn receive_file(
+    shared: &Arc<Shared>,
+    source: &mut dyn Source,
+    gathered: Bytes,
+    chunk: Bytes,
+) -> Result<Received, Error> {
+    let number = shared.incoming.fetch_add(1, Ordering::Relaxed);
+    let name = format!("{INCOMING}/{number:08}");
+    let disk = shared.disk.clone();
+    let mut growing = blocking(move || Growing::create(disk, name)?.add(&gathered)?.add(&chunk)).await?;
+    while let Some(chunk) = source.next().await? {
+        check_length(growing.len + chunk.len() as u64, shared.blob_bytes_max)?;
+        growing = blocking(move || growing.add(&chunk)).await?;
+    }
+    let shared = shared.clone();
+    blocking(move || growing.finish(&shared)).await
+}
+
+/// A file that is being received. It goes when it is dropped, unless it was given a name.
+pub(super) struct Incoming {
+    disk: Arc<dyn Disk>,
+    pub(super) name: String,
+    is_placed: bool,
+}
+
+impl Incoming {
+    /// It was renamed: nothing is left of it here.
+    pub(super) fn placed(&mut self) {
+        self.is_placed = true;
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        if !self.is_placed {
+            let _ = self.disk.remove(&self.name); // otherwise it goes when the store is opened
+        }
+    }
+}
+
+struct Growing {
+    incoming: Incoming,
+    file: Box<dyn DiskFile>,
+    len: u64,
+    hash: Sha256,
+    sums: Sums,
+}
+
+impl Growing {
+    fn create(disk: Arc<dyn Disk>, name: String) -> Result<Self, Error> {
+        let file = disk.create(&name).map_err(|error| unavailable("create", &name, error))?;
+        let incoming = Incoming { disk, name, is_placed: false };
+        Ok(Self { incoming, file, len: 0, hash: Sha256::new(), sums: Sums::default() })
+    }
+
+    fn add(mut self, chunk: &[u8]) -> Result<Self, Error> {
+        if chunk.is_empty() {
+            return Ok(self);
+        }
+        let written = self.file.write_at(chunk, self.len);
+        written.map_err(|error| unavailable("write", &self.incoming.name, error))?;
+        self.len += chunk.len() as u64;
+        self.hash.update(chunk);
+        self.sums.add(chunk);
+        Ok(self)
+    }
+
+    fn finish(self, shared: &Shared) -> Result<Received, Error> {
+        self.file.sync().map_err(|error| shared.sync_failed("sync", &self.incoming.name, error))?;
+        let content = Content::File { file: self.incoming, sums: self.sums.finish() };
+        Ok(Received { id: BlobId(self.hash.finalize().into()), bytes: self.len, content })
+    }
+}
+
+/// Nothing that a put meets on the disk means that a blob is not there.
+fn unavailable(what: &str, name: &str, error: std::io::Error) -> Error {
+    let error = Error::io(what, name, error);
+    match error.kind() {
+        ErrorKind::NotFound => Error::new(ErrorKind::Unavailable, error.to_string()).with_source(error),
+        _ => error,
+    }
+}

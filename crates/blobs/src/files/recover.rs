@@ -1,0 +1,288 @@
+//! Opening a store: what a crash has left is put in order, and what the index does not know is read from packs and files.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fs::File,
+    io,
+    path::Path,
+    sync::Arc,
+};
+
+use restante_core::{BlobId, ErrorKind, Timestamp};
+use sha2::{Digest, Sha256};
+use tracing::{info, warn};
+
+use super::{
+    append::Appender,
+    index::{Entry, Index, Pack, Place, Row},
+    scan::{Found, Scan, read_at_most},
+    schema::{
+        BLOB_BYTES_LIMIT, FILES, PACK_HEADER_BYTES, PACKS, PART_BYTES, VERSION, file_name, pack_name,
+        pack_number, pack_version,
+    },
+    shared::Shared,
+    sums::Sums,
+};
+use crate::Error;
+
+/// Rows that are written at once.
+const ROWS_AT_ONCE: usize = 1_024;
+
+/// Brings index and ledger up to what packs and files hold, and answers who appends.
+pub(super) fn recover(shared: &Arc<Shared>) -> Result<Appender, Error> {
+    let index = shared.index()?;
+    let counted = index.files()?;
+    remove_loose(shared, &index)?;
+    let known = remove_moved(shared, &index)?;
+    // Times at which blobs were put again stand in the index alone. Without it all count as put now, so that none is swept
+    // too early.
+    let now = counted.is_none().then(|| shared.clock.now());
+    let mut recovery = Recovery { shared, index: &index, now, rows: HashMap::new() };
+    let last = recovery.read_packs(&known)?;
+    match counted {
+        Some(files) => shared.ledger.lock().files = files,
+        None => recovery.read_files()?,
+    }
+    let packs = shared.ledger.lock().packs.keys().copied().collect();
+    let rows = shared.ledger.lock().rows(&packs);
+    if counted.is_none() || shared.ledger.lock().packs != known {
+        index.write(rows)?;
+    }
+    let next = shared.ledger.lock().packs.keys().chain(known.keys()).max().map_or(1, |last| last + 1);
+    Appender::open(shared.clone(), next, last)
+}
+
+/// Removes files that were being placed or removed.
+fn remove_loose(shared: &Shared, index: &Index) -> Result<(), Error> {
+    loop {
+        let loose = index.loose(ROWS_AT_ONCE)?;
+        if loose.is_empty() {
+            return Ok(());
+        }
+        for id in &loose {
+            let (name, [folder, _]) = file_name(*id);
+            shared.disk.remove(&name).map_err(|error| Error::io("remove", &name, error))?;
+            match shared.disk.sync_folder(&folder) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(Error::io("sync", &folder, error));
+                }
+                _ => {} // done, or it was never there
+            }
+        }
+        index.write(loose.into_iter().map(Row::LooseGone).collect())?;
+    }
+}
+
+/// Removes packs whose blobs were moved away, and answers all others.
+fn remove_moved(shared: &Shared, index: &Index) -> Result<BTreeMap<u64, Pack>, Error> {
+    let mut known = BTreeMap::new();
+    for (number, pack) in index.packs()? {
+        let Some(pack) = pack else {
+            let name = pack_name(number);
+            let removed = shared.disk.remove(&name).and_then(|()| shared.disk.sync_folder(PACKS));
+            removed.map_err(|error| Error::io("remove", &name, error))?;
+            index.write(vec![Row::PackGone(number)])?;
+            continue;
+        };
+        known.insert(number, pack);
+    }
+    Ok(known)
+}
+
+struct Recovery<'a> {
+    shared: &'a Shared,
+    index: &'a Index,
+    /// When all blobs count as put, if the index is made anew.
+    now: Option<Timestamp>,
+    /// Rows that wait to be written.
+    rows: HashMap<BlobId, Entry>,
+}
+
+impl Recovery<'_> {
+    /// Reads what the index does not know of each pack; answers the pack that may be appended to, and its length.
+    fn read_packs(&mut self, known: &BTreeMap<u64, Pack>) -> Result<Option<(u64, u64)>, Error> {
+        self.shared.ledger.lock().packs = known.clone();
+        let mut last = None;
+        for number in self.pack_files()? {
+            last = self.read_pack(number, known.get(&number))?.map(|len| (number, len));
+        }
+        let newest = self.shared.ledger.lock().packs.keys().max().copied();
+        let has_room = |(_, len): &(u64, u64)| *len < self.shared.settings.pack_bytes;
+        Ok(last.filter(has_room).filter(|(number, _)| Some(*number) == newest))
+    }
+
+    fn pack_files(&self) -> Result<Vec<u64>, Error> {
+        let names = names(&self.shared.disk.path(PACKS)).map_err(|error| Error::io("list", PACKS, error))?;
+        let mut numbers: Vec<u64> = names.iter().filter_map(|name| pack_number(name)).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    /// Reads a pack behind what is known of it. Answers its length when it may be appended to.
+    fn read_pack(&mut self, number: u64, known: Option<&Pack>) -> Result<Option<u64>, Error> {
+        let name = pack_name(number);
+        let (file, len, header) =
+            open_pack(self.shared, &name).map_err(|error| Error::io("read", &name, error))?;
+        let version = pack_version(&header);
+        if version.is_some_and(|version| version > VERSION) {
+            let what = format!(
+                "the pack {name} has a format that this version does not understand: use a newer one"
+            );
+            return Err(Error::new(ErrorKind::Corrupt, what));
+        }
+        let from = known.map_or(PACK_HEADER_BYTES, |pack| pack.len);
+        let mut is_sound = version.is_some() && len >= from;
+        let mut records = 0_u64;
+        let mut scan = Scan::new(file, from, len);
+        while let Some(found) = scan.next().map_err(|error| Error::io("read", &name, error))? {
+            match found {
+                Found::Record { offset, header, bytes } => {
+                    records += 1;
+                    let put_at = self.now.unwrap_or(header.put_at);
+                    let place = Place::Pack { number, offset };
+                    self.take(header.id, Entry { place, bytes: bytes.len() as u64, put_at })?;
+                }
+                Found::Damage { from, to } => {
+                    warn!(pack = number, from, to, "bytes of a pack are no records: a torn end, or damage");
+                    is_sound = false;
+                }
+            }
+        }
+        if known.is_none() && version.is_none() && records == 0 {
+            // It was being created: nothing was answered that lies in it.
+            let removed = self.shared.disk.remove(&name).and_then(|()| self.shared.disk.sync_folder(PACKS));
+            removed.map_err(|error| Error::io("remove", &name, error))?;
+            return Ok(None);
+        }
+        if len < from {
+            warn!(pack = number, len, known = from, "a pack is shorter than it was");
+        }
+        let end = len.max(from);
+        self.shared.ledger.lock().packs.entry(number).or_default().len = end;
+        self.write_rows([number].into())?;
+        Ok(is_sound.then_some(end))
+    }
+
+    /// Takes what lies at a place for a blob, unless it has another place already.
+    fn take(&mut self, id: BlobId, entry: Entry) -> Result<(), Error> {
+        let known = match self.rows.get(&id) {
+            Some(known) => Some(*known),
+            None => self.index.find(id)?,
+        };
+        let put_at = known.map_or(entry.put_at, |known| known.put_at.max(entry.put_at));
+        match known {
+            Some(known) if known.place != entry.place => return Ok(()),
+            _ => self.rows.insert(id, Entry { put_at, ..entry }),
+        };
+        self.shared.ledger.lock().join(&entry);
+        if self.rows.len() >= ROWS_AT_ONCE { self.write_rows([].into()) } else { Ok(()) }
+    }
+
+    /// Writes the rows that wait, and what is known of packs whose end was reached: after a crash in between a pack is read
+    /// again from where it was begun.
+    fn write_rows(&mut self, packs: BTreeSet<u64>) -> Result<(), Error> {
+        let mut rows: Vec<Row> = self.rows.drain().map(|(id, entry)| Row::Blob(id, entry)).collect();
+        let ledger = self.shared.ledger.lock();
+        rows.extend(packs.iter().filter_map(|number| Some(Row::Pack(*number, *ledger.packs.get(number)?))));
+        drop(ledger);
+        self.index.write(rows)
+    }
+
+    /// Reads all files, which the index knows nothing of.
+    fn read_files(&mut self) -> Result<(), Error> {
+        let mut read = 0_u64;
+        for id in file_ids(self.shared).map_err(|error| Error::io("list", FILES, error))? {
+            let id = id.map_err(|error| Error::io("list", FILES, error))?;
+            let name = file_name(id).0;
+            let found = sum_up(self.shared, &name).map_err(|error| Error::io("read", &name, error))?;
+            let Some((_, bytes, sums)) = found.filter(|(hash, ..)| *hash == id) else {
+                warn!(file = name, "a file has another hash than its name says, and is left alone");
+                continue;
+            };
+            let is_elsewhere = self.index.find(id)?.is_some_and(|known| known.place != Place::File);
+            if is_elsewhere {
+                self.index.write(vec![Row::Loose(id)])?; // a second copy: it goes when the store is opened next
+                continue;
+            }
+            let put_at = self.now.unwrap_or_default();
+            self.index.write(vec![Row::Sums(id, sums)])?;
+            self.take(id, Entry { place: Place::File, bytes, put_at })?;
+            read += 1;
+        }
+        let packs = self.shared.ledger.lock().totals().0 - read;
+        if read + packs > 0 {
+            info!(packed = packs, files = read, "the index of the blobs was made anew");
+        }
+        self.write_rows([].into())
+    }
+}
+
+/// A pack, its length and its header.
+fn open_pack(shared: &Shared, name: &str) -> io::Result<(File, u64, Vec<u8>)> {
+    let file = File::open(shared.disk.path(name))?;
+    let len = file.metadata()?.len();
+    let mut header = vec![0; PACK_HEADER_BYTES as usize];
+    let read = read_at_most(&file, &mut header, 0)?;
+    header.truncate(read);
+    Ok((file, len, header))
+}
+
+/// The hash of a file, its length and the checksums of its parts; `None` when it is longer than any blob.
+fn sum_up(shared: &Shared, name: &str) -> io::Result<Option<(BlobId, u64, Vec<u8>)>> {
+    let file = File::open(shared.disk.path(name))?;
+    let (mut hash, mut sums, mut len) = (Sha256::new(), Sums::default(), 0);
+    let mut part = vec![0; PART_BYTES as usize];
+    loop {
+        let read = read_at_most(&file, &mut part, len)?;
+        let read_bytes = part.get(..read).unwrap_or_default();
+        hash.update(read_bytes);
+        sums.add(read_bytes);
+        len += read as u64;
+        if len > BLOB_BYTES_LIMIT {
+            return Ok(None);
+        }
+        if read < part.len() {
+            return Ok(Some((BlobId(hash.finalize().into()), len, sums.finish())));
+        }
+    }
+}
+
+/// The blobs that have files, by the files' names.
+pub(super) fn file_ids(shared: &Shared) -> io::Result<impl Iterator<Item = io::Result<BlobId>> + '_> {
+    let root = shared.disk.path(FILES);
+    let first = names(&root)?.into_iter().map(move |name| root.join(name));
+    let second = first.flat_map(|folder| match names(&folder) {
+        Ok(found) => found.into_iter().map(|name| Ok(folder.join(name))).collect(),
+        Err(error) => vec![Err(error)],
+    });
+    let is_ours = |id: &BlobId, file: &Path| shared.disk.path(&file_name(*id).0) == file;
+    let third = second.map(move |folder| {
+        let folder = folder?;
+        let mut ids = Vec::new();
+        for name in names(&folder)? {
+            ids.extend(name.parse().ok().filter(|id| is_ours(id, &folder.join(&name))));
+        }
+        Ok(ids)
+    });
+    Ok(third.flat_map(|ids: io::Result<Vec<BlobId>>| match ids {
+        Ok(ids) => ids.into_iter().map(Ok).collect(),
+        Err(error) => vec![Err(error)],
+    }))
+}
+
+/// The names in a folder; none when it is a file.
+pub(super) fn names(folder: &Path) -> io::Result<Vec<String>> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(vec![]),
+        Err(error) => return Err(error),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        if let Ok(name) = entry?.file_name().into_string() {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}

@@ -1,0 +1,113 @@
+//! Reading a pack from one end to the other, across what is damaged.
+
+use std::{fs::File, io, os::unix::fs::FileExt};
+
+use bytes::Bytes;
+
+use super::schema::{RECORD_HEADER_BYTES, RecordHeader};
+use crate::hash::id_of;
+
+/// So much is read at once.
+const WINDOW_BYTES: u64 = 1 << 20;
+
+/// What stands in a pack.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// A sound record that begins at an offset.
+    Record { offset: u64, header: RecordHeader, bytes: Bytes },
+    /// Bytes that are no sound record.
+    Damage { from: u64, to: u64 },
+}
+
+/// A walk over the records of a pack.
+pub(super) struct Scan {
+    window: Window,
+    offset: u64,
+    end: u64,
+}
+
+impl Scan {
+    /// A walk from the beginning of a record to an offset.
+    pub(super) fn new(file: File, offset: u64, end: u64) -> Self {
+        Self { window: Window { file, start: 0, bytes: Vec::new() }, offset, end }
+    }
+
+    /// What comes next; `None` at the end.
+    pub(super) fn next(&mut self) -> io::Result<Option<Found>> {
+        let from = self.offset;
+        if from >= self.end {
+            return Ok(None);
+        }
+        if let Some((header, bytes)) = self.record_at(from)? {
+            self.offset = from + header.record_bytes();
+            return Ok(Some(Found::Record { offset: from, header, bytes }));
+        }
+        self.offset = self.next_record()?;
+        Ok(Some(Found::Damage { from, to: self.offset }))
+    }
+
+    /// The sound record that begins at an offset.
+    fn record_at(&mut self, offset: u64) -> io::Result<Option<(RecordHeader, Bytes)>> {
+        let room = self.end - offset;
+        if room < RECORD_HEADER_BYTES as u64 {
+            return Ok(None);
+        }
+        let header = RecordHeader::read(self.window.at(offset, RECORD_HEADER_BYTES, self.end)?);
+        let Some(header) = header.filter(|header| header.record_bytes() <= room) else { return Ok(None) };
+        let bytes = self.window.at(offset + RECORD_HEADER_BYTES as u64, header.len as usize, self.end)?;
+        Ok(header.fits(bytes).then(|| (header, Bytes::copy_from_slice(bytes))))
+    }
+
+    /// Where the next sound record begins behind damage, or the end.
+    ///
+    /// A blob may contain what looks like a record, and be met here when its own record is damaged. That does no harm: bytes
+    /// are taken only for a blob whose id is their hash.
+    fn next_record(&mut self) -> io::Result<u64> {
+        for offset in self.offset + 1..self.end {
+            if let Some((header, bytes)) = self.record_at(offset)?
+                && id_of(&bytes) == header.id
+            {
+                return Ok(offset);
+            }
+        }
+        Ok(self.end)
+    }
+}
+
+/// A part of a file that is read often.
+struct Window {
+    file: File,
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Window {
+    /// So many bytes at an offset, all before `end`; fewer where the file ends.
+    fn at(&mut self, offset: u64, len: usize, end: u64) -> io::Result<&[u8]> {
+        let is_inside = offset >= self.start && offset + len as u64 <= self.start + self.bytes.len() as u64;
+        if !is_inside {
+            let wanted = WINDOW_BYTES.max(len as u64).min(end - offset);
+            self.bytes.resize(wanted as usize, 0);
+            let read = read_at_most(&self.file, &mut self.bytes, offset)?;
+            self.bytes.truncate(read);
+            self.start = offset;
+        }
+        let begin = (offset - self.start) as usize;
+        let end = (begin + len).min(self.bytes.len());
+        Ok(self.bytes.get(begin..end).unwrap_or_default())
+    }
+}
+
+/// Fills a buffer from an offset on, as far as the file goes.
+pub(super) fn read_at_most(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, offset + filled as u64) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}

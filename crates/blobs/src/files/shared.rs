@@ -1,0 +1,221 @@
+//! What everybody shares who works on a store: where blobs lie, which files are open, whether it goes on.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fs::File,
+    io,
+    sync::{Arc, atomic::AtomicU64},
+};
+
+use parking_lot::{Mutex, RwLock};
+use restante_core::{BlobId, Clock, ErrorKind};
+
+use super::{
+    disk::Disk,
+    index::{Entry, Files, Index, Pack, Place, Row},
+    schema::{RECORD_HEADER_BYTES, pack_name},
+    write::Move,
+};
+use crate::{Config, Error, FilesConfig, Metrics};
+
+/// Packs that are kept open for reading.
+const PACKS_OPEN_MAX: usize = 128;
+
+pub(super) struct Shared {
+    pub(super) disk: Arc<dyn Disk>,
+    /// `None` once the store is closed.
+    pub(super) index: RwLock<Option<Index>>,
+    /// Blobs whose records are durable, and whose rows will be: the writer adds and takes away, everybody looks here first.
+    pub(super) pending: RwLock<HashMap<BlobId, Entry>>,
+    pub(super) ledger: Mutex<Ledger>,
+    pub(super) settings: FilesConfig,
+    pub(super) blob_bytes_max: u64,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) metrics: Metrics,
+    /// Names the next file that is being received.
+    pub(super) incoming: AtomicU64,
+    packs: Mutex<BTreeMap<u64, Arc<File>>>,
+    trouble: Mutex<Trouble>,
+    /// Keeps other processes out.
+    pub(super) lock: Mutex<Option<File>>,
+}
+
+/// Why puts are refused.
+#[derive(Default)]
+struct Trouble {
+    is_closed: bool,
+    /// A sync failed: nobody knows what the disk has kept.
+    broken: Option<String>,
+    /// What the last put failed by, until one succeeds.
+    last: Option<(ErrorKind, String)>,
+}
+
+/// What the files hold.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ledger {
+    pub(super) packs: BTreeMap<u64, Pack>,
+    pub(super) files: Files,
+}
+
+impl Ledger {
+    /// A blob begins to lie where `entry` says.
+    pub(super) fn join(&mut self, entry: &Entry) {
+        match entry.place {
+            Place::File => {
+                self.files.blobs += 1;
+                self.files.bytes += entry.bytes;
+            }
+            Place::Pack { number, .. } => {
+                let pack = self.packs.entry(number).or_default();
+                pack.live += 1;
+                pack.live_bytes += entry.record_bytes();
+            }
+        }
+    }
+
+    /// A blob no longer lies where `entry` says.
+    pub(super) fn leave(&mut self, entry: &Entry) {
+        match entry.place {
+            Place::File => {
+                self.files.blobs = self.files.blobs.saturating_sub(1);
+                self.files.bytes = self.files.bytes.saturating_sub(entry.bytes);
+            }
+            Place::Pack { number, .. } => {
+                let pack = self.packs.entry(number).or_default();
+                pack.live = pack.live.saturating_sub(1);
+                pack.live_bytes = pack.live_bytes.saturating_sub(entry.record_bytes());
+            }
+        }
+    }
+
+    pub(super) fn apply(&mut self, moves: &[Move]) {
+        for change in moves {
+            change.old.iter().for_each(|entry| self.leave(entry));
+            change.new.iter().for_each(|entry| self.join(entry));
+        }
+    }
+
+    pub(super) fn revert(&mut self, moves: &[Move]) {
+        for change in moves {
+            change.new.iter().for_each(|entry| self.leave(entry));
+            change.old.iter().for_each(|entry| self.join(entry));
+        }
+    }
+
+    /// What the index is told of packs, and of files.
+    pub(super) fn rows(&self, packs: &BTreeSet<u64>) -> Vec<Row> {
+        let known = packs.iter().filter_map(|number| Some(Row::Pack(*number, *self.packs.get(number)?)));
+        known.chain([Row::Files(self.files)]).collect()
+    }
+
+    /// How many blobs there are, and their lengths together.
+    pub(super) fn totals(&self) -> (u64, u64) {
+        let mut totals = (self.files.blobs, self.files.bytes);
+        for pack in self.packs.values() {
+            totals.0 += pack.live;
+            totals.1 += pack.live_bytes.saturating_sub(pack.live * RECORD_HEADER_BYTES as u64);
+        }
+        totals
+    }
+
+    /// What the packs take on disk.
+    pub(super) fn pack_bytes(&self) -> u64 {
+        self.packs.values().map(|pack| pack.len).sum()
+    }
+}
+
+impl Shared {
+    pub(super) fn new(disk: Arc<dyn Disk>, index: Index, lock: File, config: &Config) -> Self {
+        Self {
+            disk,
+            index: RwLock::new(Some(index)),
+            pending: RwLock::default(),
+            ledger: Mutex::default(),
+            settings: config.files,
+            blob_bytes_max: config.blob_bytes_max,
+            clock: config.clock.clone(),
+            metrics: config.metrics.clone(),
+            incoming: AtomicU64::new(1),
+            packs: Mutex::default(),
+            trouble: Mutex::default(),
+            lock: Mutex::new(Some(lock)),
+        }
+    }
+
+    pub(super) fn index(&self) -> Result<Index, Error> {
+        self.index.read().clone().ok_or_else(Error::closed)
+    }
+
+    /// Where a blob lies.
+    pub(super) fn find(&self, id: BlobId) -> Result<Option<Entry>, Error> {
+        // In this order: a row is in the index before it goes from here.
+        let pending = self.pending.read().get(&id).copied();
+        match pending {
+            Some(entry) => Ok(Some(entry)),
+            None => self.index()?.find(id),
+        }
+    }
+
+    /// A pack, to read from. It fails with `NotFound` when its blobs were moved away.
+    pub(super) fn pack(&self, number: u64) -> io::Result<Arc<File>> {
+        // Opened under the lock: a pack that is removed is forgotten afterwards, and so none that is gone stays open.
+        let mut packs = self.packs.lock();
+        if let Some(file) = packs.get(&number) {
+            return Ok(file.clone());
+        }
+        let file = Arc::new(File::open(self.disk.path(&pack_name(number)))?);
+        while packs.len() >= PACKS_OPEN_MAX {
+            packs.pop_first(); // the oldest blobs are those that are asked for least
+        }
+        packs.insert(number, file.clone());
+        Ok(file)
+    }
+
+    /// Lets the handle of a pack go that was removed.
+    pub(super) fn forget_pack(&self, number: u64) {
+        self.packs.lock().remove(&number);
+    }
+
+    /// A step on the disk that makes something durable failed: nothing more is taken.
+    pub(super) fn sync_failed(&self, what: &str, name: &str, error: io::Error) -> Error {
+        let error = Error::io(what, name, error);
+        let message =
+            format!("no blobs are taken until the store is opened again, because a sync failed: {error}");
+        self.trouble.lock().broken.get_or_insert(message);
+        Error::new(ErrorKind::Unavailable, error.to_string())
+    }
+
+    /// How the last put went.
+    pub(super) fn note(&self, error: Option<&Error>) {
+        self.trouble.lock().last = error.map(|error| (error.kind(), error.to_string()));
+    }
+
+    /// Whether the store was neither closed nor broken.
+    pub(super) fn goes_on(&self) -> Result<(), Error> {
+        let trouble = self.trouble.lock();
+        match &trouble.broken {
+            _ if trouble.is_closed => Err(Error::closed()),
+            Some(message) => Err(Error::new(ErrorKind::Unavailable, message.clone())),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn health(&self) -> Result<(), Error> {
+        self.goes_on()?;
+        if let Some((kind, message)) = &self.trouble.lock().last {
+            return Err(Error::new(*kind, message.clone()));
+        }
+        self.index()?.health()
+    }
+
+    /// Takes no more; tells whether it was closed before.
+    pub(super) fn begin_to_close(&self) -> bool {
+        std::mem::replace(&mut self.trouble.lock().is_closed, true)
+    }
+
+    /// Lets go what is open; answers the index, which is to be closed.
+    pub(super) fn let_go(&self) -> Option<Index> {
+        self.packs.lock().clear();
+        self.index.write().take()
+    }
+}

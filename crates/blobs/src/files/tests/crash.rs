@@ -1,0 +1,206 @@
+//! What a process leaves that ends at once.
+
+use std::{fs::OpenOptions, io::Write, path::Path};
+
+use restante_core::{BlobId, Timestamp};
+
+use super::{assert_sound, blob, copy_folder, open_folder, put, read_all, runtime};
+use crate::{
+    Opened,
+    files::{
+        index::{Index, Row},
+        schema::{INDEX, file_name, pack_name},
+    },
+};
+
+/// Opens what the files hold at this moment.
+fn crash(place: &Path) -> (Opened, tempfile::TempDir) {
+    let copy = tempfile::tempdir().unwrap();
+    copy_folder(place, copy.path(), &|_| true);
+    (open_folder(copy.path()), copy)
+}
+
+async fn count(opened: &Opened) -> u64 {
+    opened.upkeep.stats().await.unwrap().blobs
+}
+
+/// Changes the index of a store that is closed.
+fn change_index(place: &Path, rows: Vec<Row>) {
+    let index = Index::open(&place.join(INDEX), restante_lmdb::Metrics::default()).unwrap();
+    index.write(rows).unwrap();
+    runtime().block_on(index.close()).unwrap();
+}
+
+#[test]
+fn what_the_index_does_not_know_yet_is_read_from_the_packs() {
+    runtime().block_on(async {
+        let place = tempfile::tempdir().unwrap();
+        let opened = open_folder(place.path());
+        let mut ids = Vec::new();
+        for n in 0..20 {
+            ids.push(put(&opened, &blob(n, 300)).await);
+            let (after, _copy) = crash(place.path());
+            assert_eq!(count(&after).await, u64::from(n) + 1);
+            for (n, id) in ids.iter().enumerate() {
+                assert_eq!(read_all(&*after.blobs, *id).await.unwrap(), blob(n as u32, 300));
+            }
+            assert_sound(&after).await;
+        }
+    });
+}
+
+#[test]
+fn a_torn_end_is_passed_over_wherever_it_is_torn() {
+    runtime().block_on(async {
+        let place = tempfile::tempdir().unwrap();
+        let opened = open_folder(place.path());
+        let ids: [BlobId; 2] = [put(&opened, &blob(0, 100)).await, put(&opened, &blob(1, 100)).await];
+        // Within the bytes, at their beginning, within the header and at its beginning.
+        for cut in [1, 2, 50, 99, 100, 101, 103, 104, 130, 155, 156] {
+            let copy = tempfile::tempdir().unwrap();
+            copy_folder(place.path(), copy.path(), &|_| true);
+            let pack = OpenOptions::new().write(true).open(copy.path().join(pack_name(1))).unwrap();
+            pack.set_len(pack.metadata().unwrap().len() - cut).unwrap();
+            let after = open_folder(copy.path());
+            assert_eq!(count(&after).await, 1, "cut by {cut}");
+            assert_eq!(read_all(&*after.blobs, ids[0]).await.unwrap(), blob(0, 100));
+            put(&after, &blob(1, 100)).await;
+            after.upkeep.close().await.unwrap();
+            drop(after);
+            let again = open_folder(copy.path());
+            assert_eq!(count(&again).await, 2, "cut by {cut}");
+            assert_sound(&again).await;
+        }
+    });
+}
+
+#[test]
+fn a_pack_that_was_being_created_goes() {
+    for len in [0, 7, 32] {
+        let place = tempfile::tempdir().unwrap();
+        runtime().block_on(async {
+            let opened = open_folder(place.path());
+            put(&opened, &blob(0, 100)).await;
+            opened.upkeep.close().await.unwrap();
+        });
+        std::fs::write(place.path().join(pack_name(2)), vec![0; len]).unwrap();
+        runtime().block_on(async {
+            let opened = open_folder(place.path());
+            assert!(!place.path().join(pack_name(2)).exists());
+            put(&opened, &blob(1, 100)).await;
+            assert_eq!(count(&opened).await, 2);
+            assert_sound(&opened).await;
+        });
+    }
+}
+
+#[test]
+fn what_was_being_received_goes() {
+    runtime().block_on(async {
+        let place = tempfile::tempdir().unwrap();
+        open_folder(place.path()).upkeep.close().await.unwrap();
+        std::fs::write(place.path().join("incoming/00000001"), "half of a blob").unwrap();
+        let opened = open_folder(place.path());
+        assert_eq!(std::fs::read_dir(place.path().join("incoming")).unwrap().count(), 0);
+        put(&opened, &blob(1, 5_000)).await;
+        assert_eq!(std::fs::read_dir(place.path().join("incoming")).unwrap().count(), 0);
+    });
+}
+
+/// The power goes after a file got its name and before the index knows it, or before it is removed.
+#[test]
+fn a_file_that_belongs_to_no_blob_goes() {
+    let place = tempfile::tempdir().unwrap();
+    let id = runtime().block_on(async {
+        let opened = open_folder(place.path());
+        let id = put(&opened, &blob(1, 5_000)).await;
+        opened.upkeep.remove(&[id], Timestamp::MAX).await.unwrap();
+        opened.upkeep.close().await.unwrap();
+        id
+    });
+    let file = place.path().join(file_name(id).0);
+    std::fs::write(&file, blob(1, 5_000)).unwrap();
+    change_index(place.path(), vec![Row::Loose(id), Row::Loose(BlobId([3; 32]))]);
+    runtime().block_on(async {
+        let opened = open_folder(place.path());
+        assert!(!file.exists());
+        assert_eq!(opened.blobs.size(id).await.unwrap(), None);
+        assert_sound(&opened).await;
+        put(&opened, &blob(1, 5_000)).await;
+        assert!(file.exists());
+        let (after, _copy) = crash(place.path());
+        assert_eq!(read_all(&*after.blobs, id).await.unwrap(), blob(1, 5_000), "it is loose no more");
+    });
+}
+
+/// The power goes after the blobs of a pack were moved, and before the pack is removed.
+#[test]
+fn a_pack_whose_blobs_were_moved_goes_and_brings_none_back() {
+    let place = tempfile::tempdir().unwrap();
+    let saved = tempfile::tempdir().unwrap();
+    let mut ids = Vec::new();
+    runtime().block_on(async {
+        let opened = open_folder(place.path());
+        for n in 0..10 {
+            ids.push(put(&opened, &blob(n, 100)).await);
+        }
+        std::fs::copy(place.path().join(pack_name(1)), saved.path().join("pack")).unwrap();
+        assert_eq!(opened.upkeep.remove(&ids[..8], Timestamp::MAX).await.unwrap(), 8);
+        assert!(!place.path().join(pack_name(1)).exists());
+        opened.upkeep.close().await.unwrap();
+    });
+    std::fs::copy(saved.path().join("pack"), place.path().join(pack_name(1))).unwrap();
+    change_index(place.path(), vec![Row::PackMoved(1)]);
+    runtime().block_on(async {
+        let opened = open_folder(place.path());
+        assert!(!place.path().join(pack_name(1)).exists());
+        assert_eq!(count(&opened).await, 2);
+        for n in [8, 9] {
+            assert_eq!(read_all(&*opened.blobs, ids[n]).await.unwrap(), blob(n as u32, 100));
+        }
+        assert_sound(&opened).await;
+    });
+}
+
+/// What was put again counts as put then, also when the process ends at once.
+#[test]
+fn the_time_of_a_second_put_survives() {
+    runtime().block_on(async {
+        let place = tempfile::tempdir().unwrap();
+        let mut config = super::config();
+        let clock = std::sync::Arc::new(restante_core::ManualClock::new(Timestamp(1)));
+        config.clock = clock.clone();
+        let opened = super::open_with(super::folder(place.path()), config).unwrap();
+        let ids = [put(&opened, &blob(1, 100)).await, put(&opened, &blob(1, 5_000)).await];
+        clock.set(Timestamp(2));
+        put(&opened, &blob(1, 100)).await;
+        put(&opened, &blob(1, 5_000)).await;
+        let (after, _copy) = crash(place.path());
+        assert_eq!(after.upkeep.remove(&ids, Timestamp(2)).await.unwrap(), 0);
+        assert_eq!(after.upkeep.remove(&ids, Timestamp(3)).await.unwrap(), 2);
+    });
+}
+
+#[test]
+fn names_that_are_not_ours_are_left_alone() {
+    runtime().block_on(async {
+        let place = tempfile::tempdir().unwrap();
+        let opened = open_folder(place.path());
+        put(&opened, &blob(1, 100)).await;
+        for name in ["packs/notes.txt", "packs/1.pack", "blobs/notes.txt"] {
+            let mut file = std::fs::File::create(place.path().join(name)).unwrap();
+            file.write_all(b"mine").unwrap();
+        }
+        let id = crate::hash::id_of(b"elsewhere");
+        std::fs::create_dir_all(place.path().join("blobs/zz/zz")).unwrap();
+        std::fs::write(place.path().join(format!("blobs/zz/zz/{id}")), "elsewhere").unwrap();
+        let (after, copy) = crash(place.path());
+        assert_eq!(count(&after).await, 1);
+        assert_sound(&after).await;
+        assert!(copy.path().join("packs/1.pack").exists());
+        let rebuilt = tempfile::tempdir().unwrap();
+        copy_folder(place.path(), rebuilt.path(), &|name| name != INDEX);
+        let rebuilt = open_folder(rebuilt.path());
+        assert_eq!(count(&rebuilt).await, 1);
+    });
+}

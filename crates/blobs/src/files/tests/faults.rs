@@ -1,0 +1,292 @@
+//! The n-th step on the disk fails, for n = 1, 2, 3, ... until none does.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use restante_core::{BlobId, ErrorKind, Timestamp};
+
+use super::{assert_sound, blob, folder, open, open_folder, put, read_all, runtime};
+use crate::{
+    Opened,
+    files::disk::{Disk, DiskFile, Folder},
+};
+
+/// What a disk does when its time has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// One step fails: nothing is done.
+    Fails,
+    /// One step fails: half of a write is done.
+    FailsHalfway,
+    /// One step finds no room.
+    Full,
+    /// This step and all that follow fail; half of a write is done.
+    Gone,
+}
+
+struct State {
+    steps_until_fault: AtomicI64,
+    fault: Fault,
+    /// What failed.
+    failed: Mutex<BTreeSet<&'static str>>,
+}
+
+impl State {
+    fn new(step: i64, fault: Fault) -> Arc<Self> {
+        Arc::new(Self { steps_until_fault: AtomicI64::new(step), fault, failed: Mutex::default() })
+    }
+
+    fn step(&self, what: &'static str) -> io::Result<()> {
+        let left = self.steps_until_fault.fetch_sub(1, Ordering::SeqCst);
+        let fails = left == 1 || left < 1 && self.fault == Fault::Gone;
+        if !fails {
+            return Ok(());
+        }
+        self.failed.lock().insert(what);
+        Err(match self.fault {
+            Fault::Full => io::ErrorKind::StorageFull.into(),
+            _ => io::Error::other("the disk failed, as the test wanted"),
+        })
+    }
+}
+
+/// A disk of which a step fails.
+struct Failing {
+    folder: Arc<Folder>,
+    state: Arc<State>,
+}
+
+struct FailingFile {
+    file: Box<dyn DiskFile>,
+    state: Arc<State>,
+}
+
+impl Failing {
+    fn file(&self, file: Box<dyn DiskFile>) -> Box<dyn DiskFile> {
+        Box::new(FailingFile { file, state: self.state.clone() })
+    }
+}
+
+impl Disk for Failing {
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path(name)
+    }
+
+    fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        self.state.step("create")?;
+        Ok(self.file(self.folder.create(name)?))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        self.state.step("open")?;
+        Ok(self.file(self.folder.open(name)?))
+    }
+
+    fn create_folder(&self, name: &str) -> io::Result<()> {
+        self.state.step("create folder")?;
+        self.folder.create_folder(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.state.step("rename")?;
+        self.folder.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.state.step("remove")?;
+        self.folder.remove(name)
+    }
+
+    fn sync_folder(&self, name: &str) -> io::Result<()> {
+        self.state.step("sync folder")?;
+        self.folder.sync_folder(name)
+    }
+}
+
+impl DiskFile for FailingFile {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let step = self.state.step("write");
+        if step.is_err() && matches!(self.state.fault, Fault::FailsHalfway | Fault::Gone) {
+            self.file.write_at(&bytes[..bytes.len() / 2], offset)?;
+        }
+        step?;
+        self.file.write_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.state.step("sync")?;
+        self.file.sync()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.state.step("cut")?;
+        self.file.set_len(len)
+    }
+}
+
+/// What was answered with success.
+#[derive(Default)]
+struct Acked {
+    there: Vec<Bytes>,
+    gone: Vec<BlobId>,
+    was_refused: bool,
+}
+
+/// Puts short and long blobs, some of them twice, removes most of them, and puts more. Every error is taken as clients would
+/// take it.
+async fn run_workload(disk: Arc<dyn Disk>) -> Acked {
+    let mut acked = Acked::default();
+    let Ok(opened) = open(disk) else { return acked };
+    for n in 0..10 {
+        put_noted(&opened, blob(n, if n % 5 == 0 { 1_500 } else { 700 }), &mut acked).await;
+    }
+    put_noted(&opened, blob(3, 700), &mut acked).await;
+    put_noted(&opened, blob(5, 1_500), &mut acked).await;
+    let going: Vec<Bytes> =
+        (0..10).filter(|n| n % 4 != 3).map(|n| blob(n, if n % 5 == 0 { 1_500 } else { 700 })).collect();
+    let ids: Vec<BlobId> = going.iter().map(|bytes| crate::hash::id_of(bytes)).collect();
+    // What was asked to go may be gone in any case; it is gone for sure when that was answered.
+    acked.there.retain(|bytes| !going.contains(bytes));
+    match opened.upkeep.remove(&ids, Timestamp::MAX).await {
+        Ok(_) => acked.gone = ids,
+        Err(_) => acked.was_refused = true,
+    }
+    for n in 20..24 {
+        put_noted(&opened, blob(n, if n == 22 { 1_500 } else { 700 }), &mut acked).await;
+    }
+    let _ = opened.upkeep.close().await;
+    acked
+}
+
+async fn put_noted(opened: &Opened, bytes: Bytes, acked: &mut Acked) {
+    match opened.blobs.put(&mut bytes.clone()).await {
+        Ok(_) => acked.there.push(bytes),
+        Err(error) => {
+            assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Full), "{error}");
+            acked.was_refused = true;
+        }
+    }
+}
+
+fn every_step_may_fail(fault: Fault, expected: &[&str]) {
+    let runtime = runtime();
+    let mut seen = BTreeSet::new();
+    for step in 1.. {
+        let place = tempfile::tempdir().unwrap();
+        let state = State::new(step, fault);
+        let disk = Failing { folder: folder(place.path()), state: state.clone() };
+        let acked = runtime.block_on(run_workload(Arc::new(disk)));
+        let failed = state.failed.lock().clone();
+        runtime.block_on(async {
+            let opened = open_folder(place.path());
+            for bytes in &acked.there {
+                let found = read_all(&*opened.blobs, crate::hash::id_of(bytes)).await;
+                assert_eq!(&found.unwrap(), bytes, "step {step} ({failed:?}): what was acknowledged");
+            }
+            for id in &acked.gone {
+                assert_eq!(
+                    opened.blobs.size(*id).await.unwrap(),
+                    None,
+                    "step {step} ({failed:?}): what was removed"
+                );
+            }
+            assert_sound(&opened).await;
+            put(&opened, &blob(999, 700)).await;
+            put(&opened, &blob(999, 1_500)).await;
+            opened.upkeep.close().await.unwrap();
+        });
+        if failed.is_empty() {
+            assert!(
+                !acked.was_refused && acked.there.len() == 7 && acked.gone.len() == 8,
+                "{}",
+                acked.there.len()
+            );
+            break;
+        }
+        seen.extend(failed);
+    }
+    for step in expected {
+        assert!(seen.contains(step), "the workload has no '{step}': {seen:?}");
+    }
+}
+
+const STEPS: [&str; 7] = ["create", "create folder", "write", "sync", "rename", "remove", "sync folder"];
+
+#[test]
+fn any_step_may_fail() {
+    every_step_may_fail(Fault::Fails, &STEPS);
+}
+
+#[test]
+fn any_write_may_fail_halfway() {
+    every_step_may_fail(Fault::FailsHalfway, &STEPS);
+}
+
+#[test]
+fn any_step_may_find_the_disk_full() {
+    every_step_may_fail(Fault::Full, &STEPS);
+}
+
+#[test]
+fn the_disk_may_go_away_at_any_step() {
+    every_step_may_fail(Fault::Gone, &["write", "cut", "sync", "remove"]);
+}
+
+/// After a failed sync nobody knows what the disk has kept: a second sync may succeed without having written anything.
+#[test]
+fn after_a_failed_sync_nothing_more_is_taken() {
+    // A write that succeeds and its sync; the same of a file of its own, behind its creation.
+    for (steps, len) in [(2, 700), (3, 1_500)] {
+        runtime().block_on(async {
+            let place = tempfile::tempdir().unwrap();
+            let state = State::new(0, Fault::Fails);
+            let opened =
+                open(Arc::new(Failing { folder: folder(place.path()), state: state.clone() })).unwrap();
+            let id = put(&opened, &blob(0, 700)).await;
+            state.steps_until_fault.store(steps, Ordering::SeqCst);
+            for n in 1..4 {
+                let error = opened.blobs.put(&mut blob(n, len)).await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Unavailable);
+            }
+            assert!(state.failed.lock().contains("sync"));
+            let error = opened.upkeep.health().unwrap_err();
+            assert!(error.to_string().contains("until the store is opened again"), "{error}");
+            assert_eq!(
+                opened.upkeep.remove(&[id], Timestamp::MAX).await.unwrap_err().kind(),
+                ErrorKind::Unavailable
+            );
+            assert_eq!(read_all(&*opened.blobs, id).await.unwrap(), blob(0, 700), "it goes on answering");
+            opened.upkeep.close().await.unwrap();
+            let opened = open_folder(place.path());
+            assert_eq!(read_all(&*opened.blobs, id).await.unwrap(), blob(0, 700));
+            put(&opened, &blob(1, len)).await;
+        });
+    }
+}
+
+/// A disk that is full for a while costs what was put meanwhile, and nothing else.
+#[test]
+fn a_store_goes_on_when_there_is_room_again() {
+    runtime().block_on(async {
+        let place = tempfile::tempdir().unwrap();
+        let state = State::new(0, Fault::Full);
+        let opened = open(Arc::new(Failing { folder: folder(place.path()), state: state.clone() })).unwrap();
+        put(&opened, &blob(0, 700)).await;
+        state.steps_until_fault.store(1, Ordering::SeqCst);
+        let error = opened.blobs.put(&mut blob(1, 700)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Full);
+        assert_eq!(opened.upkeep.health().unwrap_err().kind(), ErrorKind::Full);
+        put(&opened, &blob(1, 700)).await;
+        opened.upkeep.health().unwrap();
+        assert_sound(&opened).await;
+    });
+}

@@ -1,0 +1,93 @@
+//! What can't be seen from outside: failing disks, damage, and what a crash leaves.
+
+mod crash;
+mod damage;
+mod faults;
+
+use std::{path::Path, sync::Arc};
+
+use bytes::Bytes;
+use restante_core::{BlobId, ManualClock, Timestamp};
+
+use super::{
+    disk::{Disk, Folder},
+    open_on,
+};
+use crate::{Blobs, Config, Error, FilesConfig, Opened, hash::id_of};
+
+/// Packs of a few records, so that a small workload crosses many.
+fn config() -> Config {
+    let mut config = Config::new("memory:".parse().unwrap());
+    config.clock = Arc::new(ManualClock::new(Timestamp::from_seconds(1_000)));
+    config.files = FilesConfig { packed_bytes_max: 1_000, pack_bytes: 4_000 };
+    config
+}
+
+fn folder(path: &Path) -> Arc<Folder> {
+    Arc::new(Folder::new(path))
+}
+
+fn open(disk: Arc<dyn Disk>) -> Result<Opened, Error> {
+    open_with(disk, config())
+}
+
+/// Opens a store where a thread may wait, as [`crate::open`] does.
+fn open_with(disk: Arc<dyn Disk>, config: Config) -> Result<Opened, Error> {
+    std::thread::spawn(move || open_on(disk, &config)).join().unwrap()
+}
+
+/// Opens the store of a folder on a disk that does what it should.
+fn open_folder(path: &Path) -> Opened {
+    open(folder(path)).unwrap()
+}
+
+/// Blob number `n`, which repeats its number.
+fn blob(n: u32, len: usize) -> Bytes {
+    n.to_le_bytes().iter().copied().cycle().take(len).collect::<Vec<u8>>().into()
+}
+
+async fn put(opened: &Opened, bytes: &Bytes) -> BlobId {
+    let answer = opened.blobs.put(&mut bytes.clone()).await.unwrap();
+    assert_eq!(answer.id, id_of(bytes));
+    answer.id
+}
+
+async fn read_all(blobs: &dyn Blobs, id: BlobId) -> Result<Vec<u8>, Error> {
+    read(blobs, id, 0..u64::MAX).await
+}
+
+async fn read(blobs: &dyn Blobs, id: BlobId, range: std::ops::Range<u64>) -> Result<Vec<u8>, Error> {
+    let mut source = blobs.read(id, range).await?;
+    let mut all = Vec::new();
+    while let Some(chunk) = source.next().await? {
+        all.extend_from_slice(&chunk);
+    }
+    Ok(all)
+}
+
+/// Everything is there and sound.
+async fn assert_sound(opened: &Opened) {
+    let report = opened.upkeep.check(&|_, _| ()).await.unwrap();
+    assert_eq!(report.findings, []);
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// What the folder holds now, as if the process had ended; `keeps` chooses what is copied.
+fn copy_folder(from: &Path, to: &Path, keeps: &dyn Fn(&str) -> bool) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        if !keeps(&name) {
+            continue;
+        }
+        if entry.file_type().unwrap().is_dir() {
+            copy_folder(&entry.path(), &to.join(name), keeps);
+        } else {
+            std::fs::copy(entry.path(), to.join(name)).unwrap();
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! The writer: one thread changes the store, so that whatever is decided of a blob stays true until it is done.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use restante_core::{BlobId, ErrorKind, Timestamp};
+use tokio::sync::mpsc::{self, error::TryRecvError};
+use tracing::warn;
+
+use super::{
+    append::{Appender, Record},
+    index::{Entry, Place, Row},
+    queue::{Job, Putting, Waiter},
+    receive::{Content, Incoming, Received},
+    rewrite::Rewrites,
+    schema::{FILES, file_name},
+    shared::Shared,
+};
+use crate::{Error, Put};
+
+/// The most blobs of one group commit.
+const GROUP_BLOBS_MAX: usize = 1_024;
+/// No more blobs join a group when it has so many bytes.
+const GROUP_BYTES_MAX: usize = 8 << 20;
+/// Blobs whose rows may wait. They are written together, because each write of the index is a sync; what is not written
+/// by then is read again from the ends of the packs when the store is opened.
+const PENDING_MAX: usize = 1_024;
+
+pub(super) struct Writer {
+    pub(super) shared: Arc<Shared>,
+    pub(super) appender: Appender,
+    pub(super) rewrites: Rewrites,
+    /// Packs of which the index does not know the latest.
+    pub(super) changed: BTreeSet<u64>,
+}
+
+/// A blob lies elsewhere than before, or was put again, or begins or ceases to be there.
+#[derive(Clone, Copy)]
+pub(super) struct Move {
+    pub(super) id: BlobId,
+    pub(super) old: Option<Entry>,
+    pub(super) new: Option<Entry>,
+}
+
+impl Move {
+    /// Whether it leaves a file behind.
+    pub(super) fn frees_file(&self) -> bool {
+        let is_file = |entry: Option<Entry>| entry.is_some_and(|entry| entry.place == Place::File);
+        is_file(self.old) && !is_file(self.new)
+    }
+}
+
+/// A blob of a group, and all who put it.
+struct Work {
+    id: BlobId,
+    bytes: u64,
+    content: Content,
+    /// What was known of it before.
+    known: Option<Entry>,
+    waiters: Vec<Waiter>,
+    /// Where it lies now.
+    entry: Option<Entry>,
+    error: Option<Error>,
+}
+
+impl Work {
+    fn is_appended(&self) -> bool {
+        match (&self.content, &self.known) {
+            (Content::Packed { .. }, None) => true,
+            (Content::Packed { damaged, .. }, Some(known)) => {
+                damaged.is_some_and(|damaged| damaged.place == known.place)
+            }
+            (Content::File { .. }, _) => false,
+        }
+    }
+
+    /// The change that the index must know before the put is answered. A blob that is new in a pack needs none: its record is
+    /// enough.
+    fn awaited(&self) -> Option<Move> {
+        let is_pending = self.known.is_none() && self.is_appended();
+        let is_done = self.error.is_none() && self.entry.is_some() && !is_pending;
+        is_done.then_some(Move { id: self.id, old: self.known, new: self.entry })
+    }
+
+    fn answer(self) {
+        let mut is_new = self.known.is_none();
+        for waiter in self.waiters {
+            match &self.error {
+                Some(error) => waiter.answer(Err(error.again())),
+                None => waiter.answer(Ok(Put { id: self.id, bytes: self.bytes, is_new })),
+            }
+            is_new = false; // for the second of two who put it at the same time it was there
+        }
+    }
+}
+
+impl Writer {
+    pub(super) fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
+        loop {
+            let next = if self.rewrites.is_idle() {
+                jobs.blocking_recv().ok_or(TryRecvError::Disconnected)
+            } else {
+                jobs.try_recv()
+            };
+            match next {
+                Ok(job) => {
+                    if let Some(answer) = self.work(job, &mut jobs) {
+                        return answer();
+                    }
+                }
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => return drop(self.settle(&[], vec![])),
+            }
+            self.rewrite_some();
+        }
+    }
+
+    /// Does a job, and puts that wait behind it together; answers what is left to do when it was the last.
+    fn work(&mut self, job: Job, jobs: &mut mpsc::Receiver<Job>) -> Option<Box<dyn FnOnce()>> {
+        let mut puts = Vec::new();
+        let mut bytes = 0;
+        let mut next = Some(job);
+        while let Some(Job::Put(_)) = next {
+            let Some(Job::Put(putting)) = next.take() else { break };
+            bytes += putting.received.held_bytes();
+            puts.push(putting);
+            if puts.len() < GROUP_BLOBS_MAX && bytes < GROUP_BYTES_MAX {
+                next = jobs.try_recv().ok();
+            }
+        }
+        if !puts.is_empty() {
+            self.commit(puts);
+        }
+        match next? {
+            Job::Put(_) => None,
+            Job::Remove { ids, put_before, turn, answer } => {
+                let removed = self.remove(ids, put_before);
+                self.rewrites.begin(&self.shared, &mut self.appender, removed, turn, answer);
+                None
+            }
+            Job::Settle(answer) => {
+                let _ = answer.send(self.settle(&[], vec![]));
+                None
+            }
+            Job::Close(answer) => {
+                let settled = self.settle(&[], vec![]);
+                self.rewrites.stop();
+                Some(Box::new(move || drop(answer.send(settled))))
+            }
+        }
+    }
+
+    fn commit(&mut self, puts: Vec<Putting>) {
+        if let Err(error) = self.is_ready() {
+            self.shared.note(Some(&error));
+            return puts.into_iter().for_each(|put| put.waiter.answer(Err(error.again())));
+        }
+        self.shared.metrics.commit_blobs.observe(puts.len() as f64);
+        let now = self.shared.clock.now();
+        let mut works = self.gather(puts);
+        self.append_new(&mut works, now);
+        self.place_files(&mut works, now);
+        touch_known(&mut works, now);
+        self.settle_works(&mut works);
+        // Before the answers: who is told that a blob was put finds a store that is healthy.
+        self.shared.note(works.iter().find_map(|work| work.error.as_ref()));
+        works.into_iter().for_each(Work::answer);
+    }
+
+    /// Whether puts can be taken: what is not in the index yet must not grow without end.
+    fn is_ready(&mut self) -> Result<(), Error> {
+        self.shared.goes_on()?;
+        let is_full = self.shared.pending.read().len() >= 2 * PENDING_MAX;
+        if is_full { self.settle(&[], vec![]) } else { Ok(()) }
+    }
+
+    /// Joins puts of the same blob, and looks up what is known of each.
+    fn gather(&self, puts: Vec<Putting>) -> Vec<Work> {
+        let mut works: Vec<Work> = Vec::with_capacity(puts.len());
+        let mut by_id: HashMap<BlobId, usize> = HashMap::new();
+        for Putting { received: Received { id, bytes, content }, waiter } in puts {
+            if let Some(work) = by_id.get(&id).and_then(|n| works.get_mut(*n)) {
+                work.waiters.push(waiter);
+                continue;
+            }
+            let (known, error) = match self.shared.find(id) {
+                Ok(known) => (known, None),
+                Err(error) => (None, Some(error)),
+            };
+            by_id.insert(id, works.len());
+            works.push(Work { id, bytes, content, known, waiters: vec![waiter], entry: None, error });
+        }
+        works
+    }
+
+    /// Appends the short blobs that are new. From then on they are there.
+    fn append_new(&mut self, works: &mut [Work], now: Timestamp) {
+        let mut appended: Vec<&mut Work> =
+            works.iter_mut().filter(|work| work.error.is_none() && work.is_appended()).collect();
+        let records = appended.iter().filter_map(|work| match &work.content {
+            Content::Packed { bytes, .. } => Some(Record { id: work.id, bytes, put_at: now }),
+            Content::File { .. } => None,
+        });
+        let entries = match self.appender.append(records) {
+            Ok(entries) => entries,
+            Err(error) => return appended.iter_mut().for_each(|work| work.error = Some(error.again())),
+        };
+        for (work, entry) in appended.into_iter().zip(entries) {
+            self.note_pack(&entry);
+            work.entry = Some(entry);
+            if work.known.is_none() {
+                self.shared.ledger.lock().join(&entry);
+                self.shared.pending.write().insert(work.id, entry);
+            }
+        }
+    }
+
+    /// Gives files that were received their names.
+    fn place_files(&mut self, works: &mut [Work], now: Timestamp) {
+        let mut placed: Vec<&mut Work> = works
+            .iter_mut()
+            .filter(|work| work.error.is_none() && matches!(work.content, Content::File { .. }))
+            .collect();
+        if placed.is_empty() {
+            return;
+        }
+        let done = self.note_loose(&placed).and_then(|()| {
+            let mut folders = BTreeSet::from([FILES.to_owned()]);
+            for work in &mut placed {
+                let Content::File { file, .. } = &mut work.content else { continue };
+                match self.place(work.id, file, &mut folders) {
+                    Ok(()) => work.entry = Some(Entry { place: Place::File, bytes: work.bytes, put_at: now }),
+                    Err(error) => work.error = Some(error),
+                }
+            }
+            self.sync_folders(&folders)
+        });
+        if let Err(error) = done {
+            placed.iter_mut().for_each(|work| work.error = Some(error.again()));
+        }
+    }
+
+    /// Before a file gets its name: if there is a power cut before the index knows the blob, the file is found and goes.
+    fn note_loose(&self, placed: &[&mut Work]) -> Result<(), Error> {
+        let has_file = |work: &Work| work.known.is_some_and(|known| known.place == Place::File);
+        let rows = placed.iter().filter(|work| !has_file(work)).map(|work| Row::Loose(work.id));
+        self.shared.index()?.write(rows.collect())
+    }
+
+    /// Over a file of the same name: it has the same bytes, or is damaged.
+    fn place(&self, id: BlobId, file: &mut Incoming, folders: &mut BTreeSet<String>) -> Result<(), Error> {
+        let (name, [folder, above]) = file_name(id);
+        let disk = &self.shared.disk;
+        let made = disk.create_folder(&above).and_then(|()| disk.create_folder(&folder));
+        let placed = made.and_then(|()| disk.rename(&file.name, &name));
+        placed.map_err(|error| Error::new(kind_of(&error), format!("can't place {name}: {error}")))?;
+        file.placed();
+        folders.extend([folder, above]);
+        Ok(())
+    }
+
+    pub(super) fn sync_folders(&self, folders: &BTreeSet<String>) -> Result<(), Error> {
+        for folder in folders {
+            let synced = self.shared.disk.sync_folder(folder);
+            synced.map_err(|error| self.shared.sync_failed("sync", folder, error))?;
+        }
+        Ok(())
+    }
+
+    /// Makes durable what the index must know before the group is answered.
+    fn settle_works(&mut self, works: &mut [Work]) {
+        let awaited: Vec<Move> = works.iter().filter_map(Work::awaited).collect();
+        if awaited.is_empty() {
+            if self.shared.pending.read().len() >= PENDING_MAX
+                && let Err(error) = self.settle(&[], vec![])
+            {
+                warn!(%error, "the index of the blobs can't be written; it is tried again");
+            }
+            return;
+        }
+        let mut rows = Vec::new();
+        for work in works.iter().filter(|work| work.awaited().is_some()) {
+            if let Content::File { sums, .. } = &work.content {
+                rows.extend([Row::Sums(work.id, sums.clone()), Row::LooseGone(work.id)]);
+            }
+        }
+        match self.settle(&awaited, rows) {
+            Ok(()) => self.remove_freed(&awaited),
+            Err(error) => {
+                for work in works.iter_mut().filter(|work| work.awaited().is_some()) {
+                    work.error = Some(error.again());
+                }
+            }
+        }
+    }
+
+    /// Writes to the index what it does not know yet, and with it some changes: all or nothing.
+    pub(super) fn settle(&mut self, moves: &[Move], rows: Vec<Row>) -> Result<(), Error> {
+        let index = self.shared.index()?;
+        let mut all: Vec<Row> = Vec::new();
+        all.extend(self.shared.pending.read().iter().map(|(id, entry)| Row::Blob(*id, *entry)));
+        for change in moves {
+            change.old.iter().chain(&change.new).for_each(|entry| self.note_pack(entry));
+            all.push(match change.new {
+                Some(entry) => Row::Blob(change.id, entry),
+                None => Row::BlobGone(change.id),
+            });
+            if change.frees_file() {
+                all.extend([Row::SumsGone(change.id), Row::Loose(change.id)]);
+            }
+        }
+        all.extend(rows);
+        self.shared.ledger.lock().apply(moves);
+        all.extend(self.shared.ledger.lock().rows(&self.changed));
+        if let Err(error) = index.write(all) {
+            self.shared.ledger.lock().revert(moves);
+            return Err(error);
+        }
+        self.changed.clear();
+        self.shared.pending.write().clear();
+        Ok(())
+    }
+
+    fn note_pack(&mut self, entry: &Entry) {
+        if let Place::Pack { number, .. } = entry.place {
+            self.changed.insert(number);
+        }
+    }
+}
+
+/// A blob that is there and was put again counts as put now.
+fn touch_known(works: &mut [Work], now: Timestamp) {
+    for work in works {
+        if work.error.is_none() && work.entry.is_none() {
+            work.entry = work.known.map(|known| Entry { put_at: now, ..known });
+        }
+    }
+}
+
+/// A folder or a file that is not there does not mean that a blob is not.
+fn kind_of(error: &std::io::Error) -> ErrorKind {
+    match Error::io("", "", std::io::Error::from(error.kind())).kind() {
+        ErrorKind::NotFound => ErrorKind::Unavailable,
+        kind => kind,
+    }
+}

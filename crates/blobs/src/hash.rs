@@ -1,0 +1,9 @@
+//! What a blob is called.
+
+use restante_core::BlobId;
+use sha2::{Digest, Sha256};
+
+/// The identity of bytes.
+pub(crate) fn id_of(bytes: &[u8]) -> BlobId {
+    BlobId(Sha256::digest(bytes).into())
+}

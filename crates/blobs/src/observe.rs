@@ -1,0 +1,117 @@
+//! Metrics and tracing for any engine, written once.
+
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use restante_core::{BlobId, ErrorKind};
+use tracing::{Instrument, debug, debug_span, info, warn};
+
+use crate::{
+    Blobs, Error, Metrics, Put, Source,
+    metrics::{ErrorLabel, ResultLabel},
+};
+
+/// A blob store that counts and times what is asked of another.
+pub(crate) struct Observed {
+    inner: Arc<dyn Blobs>,
+    told: Arc<Told>,
+}
+
+/// What operators are told.
+struct Told {
+    metrics: Metrics,
+    /// Whether the last put failed. An outage is told once, however many ask meanwhile.
+    is_out: AtomicBool,
+}
+
+impl Told {
+    fn put(&self, put: &Put) {
+        let result = if put.is_new { "new" } else { "known" };
+        self.metrics.put_blobs.get_or_create(&ResultLabel { result }).inc();
+        self.metrics.put_bytes.inc_by(put.bytes);
+        // Looked at first: every put comes here, and most end no outage.
+        if self.is_out.load(Ordering::Relaxed) && self.is_out.swap(false, Ordering::Relaxed) {
+            info!("blobs can be put again");
+        }
+    }
+
+    fn failed(&self, operation: &'static str, error: &Error) {
+        let kind = error.kind().as_str();
+        self.metrics.errors.get_or_create(&ErrorLabel { operation, kind }).inc();
+        let is_callers_fault = matches!(error.kind(), ErrorKind::Invalid | ErrorKind::NotFound);
+        if is_callers_fault {
+            return;
+        }
+        let is_known =
+            operation == "put" && error.is_transient() && self.is_out.swap(true, Ordering::Relaxed);
+        if is_known {
+            debug!(operation, kind, %error, "blob operation failed again");
+        } else {
+            warn!(operation, kind, %error, "blob operation failed");
+        }
+    }
+}
+
+impl Observed {
+    pub(crate) fn new(inner: Arc<dyn Blobs>, metrics: Metrics) -> Self {
+        Self { inner, told: Arc::new(Told { metrics, is_out: AtomicBool::new(false) }) }
+    }
+}
+
+#[async_trait]
+impl Blobs for Observed {
+    async fn put(&self, source: &mut dyn Source) -> Result<Put, Error> {
+        let begun = Instant::now();
+        let result = self.inner.put(source).instrument(debug_span!("blob_put")).await;
+        self.told.metrics.put_seconds.observe(begun.elapsed().as_secs_f64());
+        match &result {
+            Ok(put) => self.told.put(put),
+            Err(error) => self.told.failed("put", error),
+        }
+        result
+    }
+
+    async fn read(&self, id: BlobId, range: Range<u64>) -> Result<Box<dyn Source>, Error> {
+        match self.inner.read(id, range).instrument(debug_span!("blob_read")).await {
+            Ok(source) => {
+                self.told.metrics.read_blobs.inc();
+                Ok(Box::new(Counted { inner: source, told: self.told.clone() }))
+            }
+            Err(error) => {
+                self.told.failed("read", &error);
+                Err(error)
+            }
+        }
+    }
+
+    async fn size(&self, id: BlobId) -> Result<Option<u64>, Error> {
+        self.inner.size(id).await.inspect_err(|error| self.told.failed("size", error))
+    }
+}
+
+/// What is read, counted.
+struct Counted {
+    inner: Box<dyn Source>,
+    told: Arc<Told>,
+}
+
+#[async_trait]
+impl Source for Counted {
+    async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        let next = self.inner.next().await;
+        match &next {
+            Ok(Some(chunk)) => drop(self.told.metrics.read_bytes.inc_by(chunk.len() as u64)),
+            Ok(None) => {}
+            Err(error) => self.told.failed("read", error),
+        }
+        next
+    }
+}

@@ -1,0 +1,180 @@
+//! What the tests of all engines share.
+#![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
+
+use std::{future::Future, ops::Range, sync::Arc};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use libtest_mimic::{Completion, Trial};
+use restante_blobs::{
+    BlobId, Blobs, Config, EngineUrl, Error, FilesConfig, Listed, Opened, Put, Source, Upkeep, open,
+};
+use restante_core::{ErrorKind, ManualClock, Timestamp};
+
+/// An engine under test, in one of its shapes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    Memory,
+    Files,
+    /// Packs of a few blobs, so that every test crosses many.
+    FilesSmall,
+}
+
+impl Engine {
+    pub const ALL: [Self; 3] = [Self::Memory, Self::Files, Self::FilesSmall];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Files => "files",
+            Self::FilesSmall => "files-small",
+        }
+    }
+
+    /// Whether it forgets what it has when it is closed.
+    pub fn is_volatile(self) -> bool {
+        self == Self::Memory
+    }
+}
+
+/// A test named for an engine and for what holds on it.
+pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
+    Trial::ignorable_test(format!("{}::{name}", engine.name()), move || {
+        test();
+        Ok(Completion::Completed)
+    })
+}
+
+/// Runs an asynchronous test with a new place for blobs.
+pub fn run<F: Future<Output = ()>>(engine: Engine, test: impl FnOnce(Arc<Place>) -> F) {
+    let place = Arc::new(Place::new(engine));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(test(place.clone()));
+}
+
+/// Where the blobs of one test lie. They go with it.
+pub struct Place {
+    pub engine: Engine,
+    pub config: Config,
+    pub clock: Arc<ManualClock>,
+    folder: tempfile::TempDir,
+}
+
+/// The time at which each test begins.
+pub const BEGIN: Timestamp = Timestamp::from_seconds(1_000);
+
+/// So many seconds after the beginning.
+pub fn at(seconds: i64) -> Timestamp {
+    BEGIN.plus_seconds(seconds)
+}
+
+impl Place {
+    pub fn new(engine: Engine) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Arc::new(ManualClock::new(BEGIN));
+        let url = match engine {
+            Engine::Memory => EngineUrl::Memory,
+            Engine::Files | Engine::FilesSmall => EngineUrl::Files(folder.path().join("blobs")),
+        };
+        let mut config = Config::new(url);
+        config.clock = clock.clone();
+        if engine == Engine::FilesSmall {
+            config.files = FilesConfig { packed_bytes_max: 1_000, pack_bytes: 4_000 };
+        }
+        Self { engine, config, clock, folder }
+    }
+
+    pub async fn open(&self) -> Opened {
+        open(self.config.clone()).await.unwrap()
+    }
+
+    pub async fn reopen(&self, opened: Opened) -> Opened {
+        opened.upkeep.close().await.unwrap();
+        drop(opened);
+        self.open().await
+    }
+
+    /// A store opened from another folder below this place.
+    pub async fn open_at(&self, name: &str) -> Opened {
+        let url = EngineUrl::Files(self.folder_named(name));
+        open(Config { url, ..self.config.clone() }).await.unwrap()
+    }
+
+    pub fn folder_named(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn tick(&self, seconds: i64) {
+        self.clock.set(at(seconds));
+    }
+}
+
+/// The bytes of blob number `n`: all blobs differ, whatever their lengths.
+pub fn bytes(n: u32, len: usize) -> Bytes {
+    let mut state = u64::from(n) << 32 | len as u64;
+    let mut bytes = Vec::with_capacity(len);
+    while bytes.len() < len {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        bytes.extend_from_slice(&(state >> 32).to_le_bytes()[..4]);
+    }
+    bytes.truncate(len);
+    bytes.into()
+}
+
+pub async fn put(blobs: &dyn Blobs, bytes: &Bytes) -> Put {
+    blobs.put(&mut bytes.clone()).await.unwrap()
+}
+
+/// All bytes of a range, and that each chunk has as many as it may.
+pub async fn read(blobs: &dyn Blobs, id: BlobId, range: Range<u64>) -> Result<Vec<u8>, Error> {
+    let mut source = blobs.read(id, range).await?;
+    let mut all = Vec::new();
+    while let Some(chunk) = source.next().await? {
+        assert!(!chunk.is_empty() && chunk.len() <= restante_blobs::CHUNK_BYTES_MAX, "{} bytes", chunk.len());
+        all.extend_from_slice(&chunk);
+    }
+    Ok(all)
+}
+
+pub async fn read_all(blobs: &dyn Blobs, id: BlobId) -> Result<Vec<u8>, Error> {
+    read(blobs, id, 0..u64::MAX).await
+}
+
+/// All blobs, by pages of three.
+pub async fn list(upkeep: &dyn Upkeep) -> Vec<Listed> {
+    let mut all: Vec<Listed> = Vec::new();
+    loop {
+        let page = upkeep.list(all.last().map(|blob| blob.id), 3).await.unwrap();
+        if page.is_empty() {
+            return all;
+        }
+        all.extend(page);
+    }
+}
+
+/// Chunks that are given one after the other, then an error or the end.
+pub struct Chunks {
+    pub chunks: std::collections::VecDeque<Bytes>,
+    pub error: Option<Error>,
+}
+
+impl Chunks {
+    pub fn new(chunks: impl IntoIterator<Item = Bytes>) -> Self {
+        Self { chunks: chunks.into_iter().collect(), error: None }
+    }
+
+    pub fn then_fails(mut self) -> Self {
+        self.error = Some(Error::new(ErrorKind::Conflict, "the source broke"));
+        self
+    }
+}
+
+#[async_trait]
+impl Source for Chunks {
+    async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        match self.chunks.pop_front() {
+            Some(chunk) => Ok(Some(chunk)),
+            None => self.error.take().map_or(Ok(None), Err),
+        }
+    }
+}

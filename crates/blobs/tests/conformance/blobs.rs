@@ -1,0 +1,335 @@
+//! What `Blobs` and `Source` promise.
+
+use bytes::Bytes;
+use restante_blobs::{BlobId, CHUNK_BYTES_MAX, Config, EngineUrl, Source, open};
+use restante_core::ErrorKind;
+
+use crate::{
+    Subject,
+    common::{Chunks, at, bytes, list, put, read, read_all},
+};
+
+crate::promises! {
+    any: [
+        the_id_is_the_sha256_of_the_bytes,
+        what_was_put_reads_back_whatever_its_length,
+        the_same_bytes_again_take_no_more_room_and_count_as_put_now,
+        of_many_puts_of_one_blob_at_the_same_time_one_is_new,
+        puts_at_the_same_time_keep_apart,
+        a_source_that_fails_leaves_nothing,
+        a_put_that_is_given_up_leaves_nothing,
+        a_long_blob_goes_through_chunk_by_chunk,
+        chunks_may_come_in_any_lengths,
+        a_blob_longer_than_is_taken_is_refused_and_leaves_nothing,
+        any_range_can_be_read,
+        reading_what_is_not_there_is_not_found,
+        a_range_that_ends_before_it_begins_is_invalid,
+        the_size_is_told_without_reading,
+        bytes_give_chunks_of_the_allowed_length,
+        a_closed_store_refuses,
+    ],
+    disk: [
+        what_was_put_is_there_after_reopening,
+        only_one_process_may_have_the_store_open,
+        settings_beyond_what_the_engine_can_are_refused,
+    ],
+}
+
+/// Lengths around the bounds of both shapes: what goes into a pack, what a part of a file is.
+const LENGTHS: [usize; 12] = [
+    0,
+    1,
+    999,
+    1_000,
+    1_001,
+    4_096,
+    262_143,
+    262_144,
+    262_145,
+    CHUNK_BYTES_MAX - 1,
+    CHUNK_BYTES_MAX,
+    2 * CHUNK_BYTES_MAX + 7,
+];
+
+async fn the_id_is_the_sha256_of_the_bytes(subject: Subject) {
+    let opened = subject.open().await;
+    // FIPS 180-2, appendix B.1.
+    let id = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad".parse::<BlobId>().unwrap();
+    let answer = put(&*opened.blobs, &Bytes::from_static(b"abc")).await;
+    assert_eq!((answer.id, answer.bytes, answer.is_new), (id, 3, true));
+}
+
+async fn what_was_put_reads_back_whatever_its_length(subject: Subject) {
+    let opened = subject.open().await;
+    for len in LENGTHS {
+        let blob = bytes(1, len);
+        let answer = put(&*opened.blobs, &blob).await;
+        assert_eq!(answer.bytes, len as u64);
+        assert_eq!(read_all(&*opened.blobs, answer.id).await.unwrap(), blob, "{len} bytes");
+    }
+}
+
+async fn what_was_put_is_there_after_reopening(subject: Subject) {
+    let mut opened = subject.open().await;
+    for round in 0..3 {
+        for len in LENGTHS {
+            put(&*opened.blobs, &bytes(round, len)).await;
+        }
+        opened = subject.reopen(opened).await;
+    }
+    for round in 0..3 {
+        for len in LENGTHS {
+            let answer = put(&*opened.blobs, &bytes(round, len)).await;
+            assert!(!answer.is_new, "blob {round} of {len} bytes is there");
+            assert_eq!(read_all(&*opened.blobs, answer.id).await.unwrap(), bytes(round, len));
+        }
+    }
+}
+
+async fn the_same_bytes_again_take_no_more_room_and_count_as_put_now(subject: Subject) {
+    let opened = subject.open().await;
+    let (short, long) = (bytes(1, 500), bytes(2, 300_000));
+    let first = [put(&*opened.blobs, &short).await, put(&*opened.blobs, &long).await];
+    list(&*opened.upkeep).await; // brings everything to rest
+    let before = opened.upkeep.stats().await.unwrap();
+    for second in 1..4 {
+        subject.tick(second);
+        let again = [put(&*opened.blobs, &short).await, put(&*opened.blobs, &long).await];
+        for (first, again) in first.iter().zip(again) {
+            assert_eq!((first.id, first.bytes, false), (again.id, again.bytes, again.is_new));
+        }
+        for blob in list(&*opened.upkeep).await {
+            assert_eq!(blob.put_at, at(second));
+        }
+        let stats = opened.upkeep.stats().await.unwrap();
+        assert_eq!((stats.blobs, stats.bytes), (2, 300_500));
+        let of_blobs = |stats: &restante_blobs::Stats| {
+            let figures =
+                stats.engine.iter().filter(|(name, _)| name == "pack_bytes" || name == "file_bytes");
+            figures.cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(of_blobs(&stats), of_blobs(&before));
+    }
+}
+
+async fn of_many_puts_of_one_blob_at_the_same_time_one_is_new(subject: Subject) {
+    let opened = subject.open().await;
+    for len in [10, 2_000, 400_000] {
+        let mut puts = tokio::task::JoinSet::new();
+        for _ in 0..20 {
+            let blobs = opened.blobs.clone();
+            puts.spawn(async move { put(&*blobs, &bytes(7, len)).await });
+        }
+        let answers = puts.join_all().await;
+        assert!(answers.iter().all(|answer| answer.id == answers[0].id && answer.bytes == len as u64));
+        assert_eq!(answers.iter().filter(|answer| answer.is_new).count(), 1, "{len} bytes");
+        assert_eq!(read_all(&*opened.blobs, answers[0].id).await.unwrap(), bytes(7, len));
+    }
+    assert_eq!(opened.upkeep.stats().await.unwrap().blobs, 3);
+}
+
+async fn puts_at_the_same_time_keep_apart(subject: Subject) {
+    let opened = subject.open().await;
+    let mut puts = tokio::task::JoinSet::new();
+    for n in 0..200 {
+        let blobs = opened.blobs.clone();
+        puts.spawn(async move {
+            let blob = bytes(n, 20 * n as usize);
+            let answer = put(&*blobs, &blob).await;
+            assert!(answer.is_new, "blob {n}");
+            assert_eq!(read_all(&*blobs, answer.id).await.unwrap(), blob, "blob {n} right after its put");
+        });
+    }
+    puts.join_all().await;
+    assert_eq!(list(&*opened.upkeep).await.len(), 200);
+}
+
+async fn a_source_that_fails_leaves_nothing(subject: Subject) {
+    let opened = subject.open().await;
+    for len in [0, 10, 2_000, 400_000] {
+        let mut source =
+            Chunks::new([bytes(1, len)].into_iter().filter(|chunk| !chunk.is_empty())).then_fails();
+        let error = opened.blobs.put(&mut source).await.unwrap_err();
+        assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Conflict, "the source broke"));
+    }
+    assert_eq!(list(&*opened.upkeep).await, []);
+    let stats = opened.upkeep.stats().await.unwrap();
+    assert_eq!((stats.blobs, stats.bytes), (0, 0));
+    assert!(opened.upkeep.check(&|_, _| ()).await.unwrap().findings.is_empty());
+}
+
+/// Gives a chunk and then never answers.
+struct Stuck(Option<Bytes>);
+
+#[async_trait::async_trait]
+impl Source for Stuck {
+    async fn next(&mut self) -> Result<Option<Bytes>, restante_blobs::Error> {
+        match self.0.take() {
+            Some(chunk) => Ok(Some(chunk)),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+async fn a_put_that_is_given_up_leaves_nothing(subject: Subject) {
+    let opened = subject.open().await;
+    for len in [10, 2_000, 400_000] {
+        let blobs = opened.blobs.clone();
+        let put = tokio::spawn(async move { blobs.put(&mut Stuck(Some(bytes(1, len)))).await.map(|_| ()) });
+        tokio::task::yield_now().await;
+        put.abort();
+        assert!(put.await.unwrap_err().is_cancelled());
+    }
+    let opened = if subject.engine.is_volatile() { opened } else { subject.reopen(opened).await };
+    assert_eq!(list(&*opened.upkeep).await, []);
+    assert!(opened.upkeep.check(&|_, _| ()).await.unwrap().findings.is_empty());
+}
+
+async fn a_long_blob_goes_through_chunk_by_chunk(subject: Subject) {
+    let opened = subject.open().await;
+    let chunks: Vec<Bytes> = (0..12).map(|n| bytes(n, 700_001)).collect();
+    let answer = opened.blobs.put(&mut Chunks::new(chunks.clone())).await.unwrap();
+    assert_eq!(answer.bytes, 12 * 700_001);
+    let whole: Vec<u8> = chunks.concat();
+    assert_eq!(read_all(&*opened.blobs, answer.id).await.unwrap(), whole);
+    assert!(
+        !put(&*opened.blobs, &whole.into()).await.is_new,
+        "the same bytes in other chunks are the same blob"
+    );
+}
+
+async fn chunks_may_come_in_any_lengths(subject: Subject) {
+    let opened = subject.open().await;
+    let blob = bytes(3, 5_000);
+    let mut ids = Vec::new();
+    for len in [1, 7, 999, 1_000, 1_001, 5_000] {
+        let chunks = blob.chunks(len).map(Bytes::copy_from_slice);
+        ids.push(opened.blobs.put(&mut Chunks::new(chunks)).await.unwrap().id);
+    }
+    assert!(ids.iter().all(|id| *id == ids[0]));
+    assert_eq!(read_all(&*opened.blobs, ids[0]).await.unwrap(), blob);
+}
+
+async fn a_blob_longer_than_is_taken_is_refused_and_leaves_nothing(subject: Subject) {
+    for max in [100, 5_000, 300_000] {
+        let url = match &subject.config.url {
+            EngineUrl::Memory => EngineUrl::Memory,
+            EngineUrl::Files(_) => EngineUrl::Files(subject.folder_named(&max.to_string())),
+        };
+        let opened = open(Config { url, blob_bytes_max: max, ..subject.config.clone() }).await.unwrap();
+        let longer = bytes(1, max as usize + 1);
+        let error = opened.blobs.put(&mut longer.clone()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains(&max.to_string()), "{error}");
+        let mut endless = Chunks::new(std::iter::repeat_n(bytes(1, 50), max as usize));
+        assert_eq!(opened.blobs.put(&mut endless).await.unwrap_err().kind(), ErrorKind::Invalid);
+        assert!(endless.chunks.len() as u64 >= max - max / 50 - 1, "it is not read to its end");
+        assert_eq!(list(&*opened.upkeep).await, []);
+        assert!(put(&*opened.blobs, &bytes(1, max as usize)).await.is_new, "the longest is taken");
+    }
+}
+
+async fn any_range_can_be_read(subject: Subject) {
+    let opened = subject.open().await;
+    for len in [0, 10, 900, 5_000, 300_000, 2 * CHUNK_BYTES_MAX + 100] {
+        let blob = bytes(4, len);
+        let id = put(&*opened.blobs, &blob).await.id;
+        let len = len as u64;
+        let part = CHUNK_BYTES_MAX as u64;
+        let places = [
+            0,
+            1,
+            len / 2,
+            part - 1,
+            part,
+            part + 1,
+            2 * part,
+            len.saturating_sub(1),
+            len,
+            len + 1,
+            u64::MAX,
+        ];
+        for start in places {
+            for end in places.into_iter().filter(|end| *end >= start) {
+                let expected = &blob[start.min(len) as usize..end.min(len) as usize];
+                let found = read(&*opened.blobs, id, start..end).await.unwrap();
+                assert!(found == expected, "{start}..{end} of {len}");
+            }
+        }
+    }
+}
+
+async fn reading_what_is_not_there_is_not_found(subject: Subject) {
+    let opened = subject.open().await;
+    put(&*opened.blobs, &bytes(1, 10)).await;
+    let error = read_all(&*opened.blobs, BlobId([7; 32])).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+}
+
+#[expect(clippy::reversed_empty_ranges, reason = "that is what is tested")]
+async fn a_range_that_ends_before_it_begins_is_invalid(subject: Subject) {
+    let opened = subject.open().await;
+    for len in [10, 2_000, 400_000] {
+        let id = put(&*opened.blobs, &bytes(1, len)).await.id;
+        for range in [1..0, u64::MAX..1] {
+            let error = read(&*opened.blobs, id, range).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+        }
+    }
+}
+
+async fn the_size_is_told_without_reading(subject: Subject) {
+    let opened = subject.open().await;
+    for len in LENGTHS {
+        let id = put(&*opened.blobs, &bytes(1, len)).await.id;
+        assert_eq!(opened.blobs.size(id).await.unwrap(), Some(len as u64));
+    }
+    assert_eq!(opened.blobs.size(BlobId([7; 32])).await.unwrap(), None);
+}
+
+async fn bytes_give_chunks_of_the_allowed_length(_: Subject) {
+    let blob = bytes(1, 2 * CHUNK_BYTES_MAX + 1);
+    let mut source = blob.clone();
+    let mut lengths = Vec::new();
+    while let Some(chunk) = source.next().await.unwrap() {
+        lengths.push(chunk.len());
+    }
+    assert_eq!(lengths, [CHUNK_BYTES_MAX, CHUNK_BYTES_MAX, 1]);
+    assert!(source.next().await.unwrap().is_none(), "the end stays the end");
+    assert!(Bytes::new().next().await.unwrap().is_none());
+}
+
+async fn a_closed_store_refuses(subject: Subject) {
+    let opened = subject.open().await;
+    let id = put(&*opened.blobs, &bytes(1, 10)).await.id;
+    opened.upkeep.close().await.unwrap();
+    opened.upkeep.close().await.unwrap(); // closing twice is no error
+    let blobs = &*opened.blobs;
+    assert_eq!(blobs.put(&mut bytes(2, 10)).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(blobs.put(&mut bytes(2, 400_000)).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(read_all(blobs, id).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(blobs.size(id).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    let upkeep = &*opened.upkeep;
+    assert_eq!(upkeep.health().unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(upkeep.list(None, 1).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(upkeep.remove(&[id], at(1)).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(upkeep.stats().await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(upkeep.check(&|_, _| ()).await.unwrap_err().kind(), ErrorKind::Unavailable);
+}
+
+async fn only_one_process_may_have_the_store_open(subject: Subject) {
+    let opened = subject.open().await;
+    let error = open(subject.config.clone()).await.map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+    put(&*opened.blobs, &bytes(1, 10)).await;
+    subject.reopen(opened).await;
+}
+
+async fn settings_beyond_what_the_engine_can_are_refused(subject: Subject) {
+    let mut config = subject.config.clone();
+    config.files.packed_bytes_max = (1 << 20) + 1;
+    assert_eq!(open(config).await.map(|_| ()).unwrap_err().kind(), ErrorKind::Invalid);
+    let config = Config { blob_bytes_max: (64 << 30) + 1, ..subject.config.clone() };
+    assert_eq!(open(config).await.map(|_| ()).unwrap_err().kind(), ErrorKind::Invalid);
+}

@@ -1,0 +1,116 @@
+//! What `sweep` promises.
+
+use std::collections::BTreeSet;
+
+use async_trait::async_trait;
+use restante_blobs::{BlobId, Error, References, Swept, sweep};
+use restante_core::ErrorKind;
+
+use crate::{
+    Subject,
+    common::{at, bytes, list, put},
+};
+
+crate::promises! {
+    any: [
+        what_nobody_refers_to_goes,
+        what_was_put_later_stays,
+        what_is_referred_to_stays_whatever_the_page,
+        when_references_fail_nothing_goes,
+        a_sweep_of_nothing_does_nothing,
+    ],
+    disk: [],
+}
+
+/// References in pages of a few; `fails` is the page that can't be told.
+struct Pages {
+    pages: Vec<Vec<BlobId>>,
+    fails: Option<u64>,
+}
+
+impl Pages {
+    fn of(ids: &[BlobId]) -> Self {
+        Self { pages: ids.chunks(7).map(<[BlobId]>::to_vec).collect(), fails: None }
+    }
+}
+
+#[async_trait]
+impl References for Pages {
+    async fn page(&self, after: Option<u64>) -> Result<(Vec<BlobId>, Option<u64>), Error> {
+        let number = after.map_or(0, |after| after + 1);
+        if self.fails == Some(number) {
+            return Err(Error::new(ErrorKind::Unavailable, "the records are away"));
+        }
+        let page = self.pages.get(number as usize).cloned().unwrap_or_default();
+        Ok((page, (number + 1 < self.pages.len() as u64).then_some(number)))
+    }
+}
+
+async fn what_nobody_refers_to_goes(subject: Subject) {
+    let opened = subject.open().await;
+    let mut ids = Vec::new();
+    for n in 0..300 {
+        ids.push(put(&*opened.blobs, &bytes(n, 10 * n as usize)).await.id);
+    }
+    let (referred, loose) = ids.split_at(100);
+    let swept = sweep(&*opened.upkeep, &Pages::of(referred), at(1)).await.unwrap();
+    assert_eq!(swept.blobs, 300);
+    // Up to one in a hundred may be taken for one that is referred to.
+    assert!((190..=200).contains(&swept.removed), "{swept:?}");
+    let left: BTreeSet<BlobId> = list(&*opened.upkeep).await.iter().map(|blob| blob.id).collect();
+    assert_eq!(left.len() as u64, 300 - swept.removed);
+    assert!(referred.iter().all(|id| left.contains(id)));
+    let gone = (0..300).filter(|n| !left.contains(&ids[*n]));
+    assert_eq!(swept.removed_bytes, gone.map(|n| 10 * n as u64).sum());
+    // What was mistaken is mistaken no more when the time is another one.
+    for second in 2..10 {
+        sweep(&*opened.upkeep, &Pages::of(referred), at(second)).await.unwrap();
+    }
+    let left = list(&*opened.upkeep).await;
+    assert_eq!(left.len(), 100, "{} of {} are loose", left.len() - 100, loose.len());
+}
+
+async fn what_was_put_later_stays(subject: Subject) {
+    let opened = subject.open().await;
+    let old = put(&*opened.blobs, &bytes(1, 10)).await.id;
+    let again = put(&*opened.blobs, &bytes(2, 300_000)).await.id;
+    subject.tick(5);
+    let young = put(&*opened.blobs, &bytes(3, 10)).await.id;
+    put(&*opened.blobs, &bytes(2, 300_000)).await;
+    let swept = sweep(&*opened.upkeep, &Pages::of(&[]), at(5)).await.unwrap();
+    assert_eq!(swept, Swept { blobs: 3, removed: 1, removed_bytes: 10 });
+    assert_eq!(opened.blobs.size(old).await.unwrap(), None);
+    assert!(opened.blobs.size(again).await.unwrap().is_some());
+    assert!(opened.blobs.size(young).await.unwrap().is_some());
+}
+
+async fn what_is_referred_to_stays_whatever_the_page(subject: Subject) {
+    let opened = subject.open().await;
+    let mut ids = Vec::new();
+    for n in 0..50 {
+        ids.push(put(&*opened.blobs, &bytes(n, 100)).await.id);
+    }
+    let mut pages = Pages::of(&[&ids[..], &ids[..], &[BlobId([9; 32])]].concat());
+    pages.pages.insert(3, vec![]); // a page may be empty before the end
+    let swept = sweep(&*opened.upkeep, &pages, at(1)).await.unwrap();
+    assert_eq!(swept, Swept { blobs: 50, removed: 0, removed_bytes: 0 });
+}
+
+async fn when_references_fail_nothing_goes(subject: Subject) {
+    let opened = subject.open().await;
+    let mut ids = Vec::new();
+    for n in 0..30 {
+        ids.push(put(&*opened.blobs, &bytes(n, 100)).await.id);
+    }
+    for fails in 0..3 {
+        let pages = Pages { fails: Some(fails), ..Pages::of(&ids[..20]) };
+        let error = sweep(&*opened.upkeep, &pages, at(1)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert_eq!(list(&*opened.upkeep).await.len(), 30);
+    }
+}
+
+async fn a_sweep_of_nothing_does_nothing(subject: Subject) {
+    let opened = subject.open().await;
+    assert_eq!(sweep(&*opened.upkeep, &Pages::of(&[]), at(1)).await.unwrap(), Swept::default());
+}

@@ -1,0 +1,247 @@
+//! Random operations on the `files` engine, compared with the `memory` model after each.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test ends where something is not as it should be"
+)]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use common::{Chunks, Engine, Place, at, bytes, list, put, read, trial};
+use libtest_mimic::Arguments;
+use proptest::{
+    prelude::*,
+    test_runner::{FileFailurePersistence, TestRunner},
+};
+use restante_blobs::{BlobId, Config, EngineUrl, Opened, open};
+
+/// Lengths of the blobs, by their number.
+const LENGTHS: [usize; 12] = [0, 1, 50, 300, 700, 999, 1_000, 1_001, 1_500, 4_000, 5_000, 1_100_000];
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Put(usize),
+    PutTogether(Vec<usize>),
+    PutAndFail(usize),
+    Read {
+        blob: usize,
+        start: u64,
+        end: u64,
+    },
+    Remove {
+        blobs: Vec<usize>,
+        seconds: i64,
+    },
+    Tick,
+    Reopen,
+    /// The process ends at once: what the files hold at that moment is opened somewhere else.
+    Crash,
+    /// The same without its index; times are not kept then.
+    Rebuild,
+    Check,
+    Backup,
+}
+
+fn operations() -> impl Strategy<Value = Operation> {
+    let blob = || 0..LENGTHS.len();
+    let place = || prop_oneof![0..1_200_u64, Just(1 << 20), Just(u64::MAX)];
+    let remove = (prop::sample::subsequence(Vec::from_iter(blob()), 0..=LENGTHS.len()), 0..4_i64);
+    prop_oneof![
+        12 => blob().prop_map(Operation::Put),
+        4 => prop::collection::vec(blob(), 2..8).prop_map(Operation::PutTogether),
+        2 => blob().prop_map(Operation::PutAndFail),
+        8 => (blob(), place(), place()).prop_map(|(blob, start, end)| Operation::Read { blob, start, end }),
+        4 => remove.prop_map(|(blobs, seconds)| Operation::Remove { blobs, seconds }),
+        4 => Just(Operation::Tick),
+        1 => Just(Operation::Reopen),
+        1 => Just(Operation::Crash),
+        1 => Just(Operation::Rebuild),
+        1 => Just(Operation::Check),
+        1 => Just(Operation::Backup),
+    ]
+}
+
+fn blob(n: usize) -> Bytes {
+    bytes(n as u32, LENGTHS[n])
+}
+
+struct Pair {
+    place: Place,
+    engine: Opened,
+    model: Opened,
+    ids: Vec<BlobId>,
+    seconds: i64,
+    folders: usize,
+    config: Config,
+}
+
+impl Pair {
+    async fn new(engine: Engine) -> Self {
+        let place = Place::new(engine);
+        let model_config = Config { url: EngineUrl::Memory, ..place.config.clone() };
+        let model = open(model_config.clone()).await.unwrap();
+        // Ids are told by a store of their own.
+        let other = open(model_config).await.unwrap();
+        let mut ids = Vec::new();
+        for n in 0..LENGTHS.len() {
+            ids.push(put(&*other.blobs, &blob(n)).await.id);
+        }
+        let config = place.config.clone();
+        Self { engine: place.open().await, place, model, ids, seconds: 0, folders: 0, config }
+    }
+
+    async fn run(&mut self, operation: Operation) {
+        match operation {
+            Operation::Put(n) => {
+                let answer = put(&*self.engine.blobs, &blob(n)).await;
+                assert_eq!(answer, put(&*self.model.blobs, &blob(n)).await);
+            }
+            Operation::PutTogether(blobs) => self.put_together(blobs).await,
+            Operation::PutAndFail(n) => {
+                let mut source =
+                    Chunks::new([blob(n)].into_iter().filter(|chunk| !chunk.is_empty())).then_fails();
+                self.engine.blobs.put(&mut source).await.unwrap_err();
+            }
+            Operation::Read { blob, start, end } => self.read(blob, start, end).await,
+            Operation::Remove { blobs, seconds } => {
+                let ids: Vec<BlobId> = blobs.into_iter().map(|n| self.ids[n]).collect();
+                let before = at(self.seconds - seconds);
+                let removed = self.engine.upkeep.remove(&ids, before).await.unwrap();
+                assert_eq!(removed, self.model.upkeep.remove(&ids, before).await.unwrap());
+            }
+            Operation::Tick => {
+                self.seconds += 1;
+                self.place.tick(self.seconds);
+            }
+            Operation::Reopen => {
+                self.engine.upkeep.close().await.unwrap();
+                self.engine = open(self.config.clone()).await.unwrap();
+            }
+            Operation::Crash => self.crash(|_| true).await,
+            Operation::Rebuild => self.rebuild().await,
+            Operation::Check => {
+                assert_eq!(self.engine.upkeep.check(&|_, _| ()).await.unwrap().findings, []);
+            }
+            Operation::Backup => self.backup().await,
+        }
+        self.compare(&self.engine).await;
+    }
+
+    async fn compare(&self, engine: &Opened) {
+        assert_eq!(list(&*engine.upkeep).await, list(&*self.model.upkeep).await);
+        let (engine, model) =
+            (engine.upkeep.stats().await.unwrap(), self.model.upkeep.stats().await.unwrap());
+        assert_eq!((engine.blobs, engine.bytes), (model.blobs, model.bytes));
+    }
+
+    async fn put_together(&self, blobs: Vec<usize>) {
+        let mut puts = tokio::task::JoinSet::new();
+        for n in blobs.clone() {
+            let engine = self.engine.blobs.clone();
+            puts.spawn(async move { put(&*engine, &blob(n)).await });
+        }
+        let mut answers = puts.join_all().await;
+        let mut expected = Vec::new();
+        for n in blobs {
+            expected.push(put(&*self.model.blobs, &blob(n)).await);
+        }
+        let key = |put: &restante_blobs::Put| (put.id, put.is_new);
+        answers.sort_by_key(key);
+        expected.sort_by_key(key);
+        assert_eq!(answers, expected);
+    }
+
+    async fn read(&self, n: usize, start: u64, end: u64) {
+        let id = self.ids[n];
+        match (
+            read(&*self.engine.blobs, id, start..end).await,
+            read(&*self.model.blobs, id, start..end).await,
+        ) {
+            (Ok(engine), Ok(model)) => assert!(engine == model, "{start}..{end} of blob {n}"),
+            (Err(engine), Err(model)) => assert_eq!(engine.kind(), model.kind(), "{engine}"),
+            (engine, model) => panic!("{start}..{end} of blob {n}: engine {engine:?}, model {model:?}"),
+        }
+    }
+
+    async fn crash(&mut self, keeps: fn(&str) -> bool) {
+        let EngineUrl::Files(from) = self.config.url.clone() else { panic!("only files can crash") };
+        self.folders += 1;
+        let to = self.place.folder_named(&format!("crash {}", self.folders));
+        copy_folder(&from, &to, keeps);
+        self.config.url = EngineUrl::Files(to);
+        self.engine = open(self.config.clone()).await.unwrap();
+    }
+
+    /// Removed blobs may be there again, and times are those of the opening: both go back to what the model has.
+    async fn rebuild(&mut self) {
+        self.crash(|name| name != "index").await;
+        let model = list(&*self.model.upkeep).await;
+        for found in list(&*self.engine.upkeep).await {
+            assert_eq!(found.put_at, at(self.seconds));
+            if !model.iter().any(|blob| blob.id == found.id) {
+                assert_eq!(self.engine.upkeep.remove(&[found.id], at(self.seconds + 1)).await.unwrap(), 1);
+            }
+        }
+        for n in 0..LENGTHS.len() {
+            if model.iter().any(|blob| blob.id == self.ids[n]) {
+                assert!(!put(&*self.engine.blobs, &blob(n)).await.is_new, "blob {n} is lost");
+                put(&*self.model.blobs, &blob(n)).await;
+            }
+        }
+    }
+
+    async fn backup(&mut self) {
+        self.folders += 1;
+        let folder = self.place.folder_named(&format!("copy {}", self.folders));
+        std::fs::create_dir(&folder).unwrap();
+        self.engine.upkeep.backup(&folder).await.unwrap();
+        let config = Config { url: EngineUrl::Files(folder), ..self.config.clone() };
+        let copy = open(config).await.unwrap();
+        self.compare(&copy).await;
+        assert_eq!(copy.upkeep.check(&|_, _| ()).await.unwrap().findings, []);
+        copy.upkeep.close().await.unwrap();
+    }
+}
+
+fn copy_folder(from: &Path, to: &PathBuf, keeps: fn(&str) -> bool) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        match entry.file_type().unwrap().is_dir() {
+            _ if !keeps(&name) => {}
+            true => copy_folder(&entry.path(), &to.join(name), keeps),
+            false => drop(std::fs::copy(entry.path(), to.join(name)).unwrap()),
+        }
+    }
+}
+
+fn agrees_with_the_model(engine: Engine) {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(24);
+    let config = ProptestConfig {
+        cases,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Off)),
+        ..ProptestConfig::default()
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let outcome = TestRunner::new(config).run(&prop::collection::vec(operations(), 1..40), |operations| {
+        runtime.block_on(async {
+            let mut pair = Pair::new(engine).await;
+            for operation in operations {
+                pair.run(operation).await;
+            }
+        });
+        Ok(())
+    });
+    outcome.unwrap();
+}
+
+fn main() {
+    let engines = [Engine::Files, Engine::FilesSmall];
+    let trials =
+        engines.map(|engine| trial(engine, "agrees_with_the_model", move || agrees_with_the_model(engine)));
+    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit();
+}

@@ -1,0 +1,171 @@
+//! Power cuts while blobs are put, put again, removed, moved and copied: what was acknowledged is there.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test ends where something is not as it should be"
+)]
+
+mod common;
+
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use bytes::Bytes;
+use common::{at, bytes, list, put, read_all};
+use restante_blobs::{BlobId, Config, EngineUrl, FilesConfig, Opened, open};
+use restante_core::{ManualClock, Timestamp};
+use restante_power_cut::{Child, child, cuts, record};
+
+/// The longest go to files of their own, the others to packs of a few blobs.
+fn blob(n: u32) -> Bytes {
+    bytes(n, if n.is_multiple_of(6) { 1_200 + n as usize } else { 30 * (n as usize % 30) })
+}
+
+/// The blobs that go in a round of removing.
+fn goes(n: u32, round: u32) -> bool {
+    n % 4 != round % 4
+}
+
+async fn open_at(folder: &Path) -> Opened {
+    let mut config = Config::new(EngineUrl::Files(folder.to_owned()));
+    config.files = FilesConfig { packed_bytes_max: 1_000, pack_bytes: 4_000 };
+    config.clock = Arc::new(ManualClock::new(at(0)));
+    open(config).await.unwrap()
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+const BLOBS_PER_ROUND: u32 = 40;
+const ROUNDS: u32 = 3;
+
+/// Puts blobs, many at a time; removes most of them, by which packs are rewritten; copies the store.
+async fn run(child: Arc<Child>) {
+    let opened = open_at(&child.folder().join("store")).await;
+    let mut ids: BTreeMap<u32, BlobId> = BTreeMap::new();
+    for round in 0..ROUNDS {
+        let mut puts = tokio::task::JoinSet::new();
+        let first = (round * BLOBS_PER_ROUND).saturating_sub(BLOBS_PER_ROUND / 2);
+        for n in first..(round + 1) * BLOBS_PER_ROUND {
+            let (blobs, child) = (opened.blobs.clone(), child.clone());
+            puts.spawn(async move {
+                child.acknowledge(&format!("putting {n}")).unwrap();
+                let id = put(&*blobs, &blob(n)).await.id;
+                child.acknowledge(&format!("put {n}")).unwrap();
+                (n, id)
+            });
+        }
+        ids.extend(puts.join_all().await);
+        let going: Vec<(u32, BlobId)> =
+            ids.iter().filter(|(n, _)| goes(**n, round)).map(|(n, id)| (*n, *id)).collect();
+        for some in going.chunks(25) {
+            for (n, _) in some {
+                child.acknowledge(&format!("going {n}")).unwrap();
+            }
+            let ids: Vec<BlobId> = some.iter().map(|(_, id)| *id).collect();
+            opened.upkeep.remove(&ids, Timestamp::MAX).await.unwrap();
+            for (n, _) in some {
+                child.acknowledge(&format!("gone {n}")).unwrap();
+            }
+        }
+        ids.retain(|n, _| !goes(*n, round));
+        let copy = child.folder().join(format!("copy-{round}"));
+        std::fs::create_dir(&copy).unwrap();
+        std::fs::File::open(child.folder()).unwrap().sync_all().unwrap();
+        opened.upkeep.backup(&copy).await.unwrap();
+        child.acknowledge(&format!("copied {round}")).unwrap();
+    }
+    opened.upkeep.close().await.unwrap();
+}
+
+/// Whether a blob must be there, or must not; those that may are not mentioned.
+fn expected(acknowledged: &[&str]) -> BTreeMap<u32, bool> {
+    let mut expected = BTreeMap::new();
+    for line in acknowledged {
+        let (what, n) = line.split_once(' ').unwrap();
+        let n = n.parse().unwrap();
+        match what {
+            "put" => drop(expected.insert(n, true)),
+            "putting" if expected.get(&n) == Some(&true) => {} // once more
+            "putting" | "going" => drop(expected.remove(&n)),
+            "gone" => drop(expected.insert(n, false)),
+            "copied" => {}
+            other => panic!("'{other}' was not acknowledged by the test"),
+        }
+    }
+    expected
+}
+
+async fn verify(folder: &Path, ids: &[BlobId], expected: &BTreeMap<u32, bool>, is_rebuilt: bool) {
+    let opened = open_at(folder).await;
+    for (n, must_be) in expected {
+        match (read_all(&*opened.blobs, ids[*n as usize]).await, must_be) {
+            (Ok(found), true) => assert_eq!(found, blob(*n)),
+            (Err(error), true) => panic!("blob {n} was acknowledged: {error}"),
+            (Ok(_), false) => assert!(is_rebuilt, "blob {n} was removed"),
+            (Err(_), false) => {}
+        }
+    }
+    let report = opened.upkeep.check(&|_, _| ()).await.unwrap();
+    assert_eq!(report.findings, []);
+    let (stats, listed) = (opened.upkeep.stats().await.unwrap(), list(&*opened.upkeep).await);
+    assert_eq!((stats.blobs, stats.bytes), (listed.len() as u64, listed.iter().map(|blob| blob.bytes).sum()));
+    // It goes on: all that is there can go, and its room comes back.
+    put(&*opened.blobs, &blob(10_000)).await;
+    let all: Vec<BlobId> = list(&*opened.upkeep).await.iter().map(|blob| blob.id).collect();
+    assert_eq!(opened.upkeep.remove(&all, Timestamp::MAX).await.unwrap(), all.len() as u64);
+    let stats = opened.upkeep.stats().await.unwrap();
+    let packs = stats.engine.iter().find(|(name, _)| name == "pack_bytes").unwrap().1;
+    assert!(packs < 100, "{packs} bytes of packs are left");
+    opened.upkeep.close().await.unwrap();
+}
+
+#[test]
+fn acknowledged_blobs_survive_power_cuts() {
+    let runtime = runtime();
+    if let Some(child) = child().unwrap() {
+        return runtime.block_on(run(Arc::new(child)));
+    }
+    let log = record("acknowledged_blobs_survive_power_cuts").unwrap();
+    let ids: Vec<BlobId> = runtime.block_on(async {
+        let memory = open(Config::new(EngineUrl::Memory)).await.unwrap();
+        let mut ids = Vec::new();
+        for n in 0..ROUNDS * BLOBS_PER_ROUND {
+            ids.push(put(&*memory.blobs, &blob(n)).await.id);
+        }
+        ids
+    });
+    log.replay(cuts(60), 5, |cut| {
+        runtime.block_on(async {
+            let acknowledged = cut.acknowledged();
+            for round in 0..ROUNDS {
+                let copied = format!("copied {round}");
+                if let Some(end) = acknowledged.iter().position(|line| *line == copied) {
+                    let expected = expected(&acknowledged[..end]);
+                    verify(&cut.folder().join(format!("copy-{round}")), &ids, &expected, false).await;
+                }
+            }
+            let store = cut.folder().join("store");
+            let expected = expected(acknowledged);
+            let rebuilt = cut.folder().join("rebuilt");
+            copy_without_index(&store, &rebuilt);
+            verify(&store, &ids, &expected, false).await;
+            verify(&rebuilt, &ids, &expected, true).await;
+        });
+    })
+    .unwrap();
+}
+
+fn copy_without_index(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    let Ok(entries) = std::fs::read_dir(from) else { return };
+    for entry in entries {
+        let entry = entry.unwrap();
+        let name = entry.file_name();
+        match entry.file_type().unwrap().is_dir() {
+            _ if name == "index" => {}
+            true => copy_without_index(&entry.path(), &to.join(name)),
+            false => drop(std::fs::copy(entry.path(), to.join(name)).unwrap()),
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! What followers count.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+
+/// What followers count. Cloning shares the counts; unregistered metrics count for nobody.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    lag: Family<FollowerLabel, Gauge>,
+    changes: Family<FollowerLabel, Counter>,
+    resets: Family<FollowerLabel, Counter>,
+    errors: Family<ErrorLabel, Counter>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FollowerLabel {
+    follower: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ErrorLabel {
+    follower: &'static str,
+    source: &'static str,
+}
+
+impl Metrics {
+    /// Makes the metrics visible in `registry` as `restante_follow_...{follower}`. Each follower has its labels as soon as it
+    /// is made.
+    pub fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("restante_follow");
+        let help = "Commits of all accounts since the follower's position";
+        registry.register("lag_revisions", help, self.lag.clone());
+        registry.register("changes", "Changes that were handed on", self.changes.clone());
+        registry.register("resets", "Accounts that were begun from zero", self.resets.clone());
+        registry.register("errors", "Attempts that failed, by who failed", self.errors.clone());
+    }
+}
+
+/// The counts of one follower.
+#[derive(Debug)]
+pub(crate) struct Counts {
+    pub(crate) lag: Gauge,
+    pub(crate) changes: Counter,
+    pub(crate) resets: Counter,
+    pub(crate) records_errors: Counter,
+    pub(crate) handler_errors: Counter,
+}
+
+impl Counts {
+    pub(crate) fn new(metrics: &Metrics, follower: &'static str) -> Self {
+        let label = FollowerLabel { follower };
+        let errors = |source| metrics.errors.get_or_create_owned(&ErrorLabel { follower, source });
+        Self {
+            lag: metrics.lag.get_or_create_owned(&label),
+            changes: metrics.changes.get_or_create_owned(&label),
+            resets: metrics.resets.get_or_create_owned(&label),
+            records_errors: errors("records"),
+            handler_errors: errors("handler"),
+        }
+    }
+}

@@ -1,0 +1,64 @@
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use crate::{
+    Error, Log,
+    child::{ACKS, FOLDER, LOG},
+};
+
+/// What is preloaded into the recorded process.
+const SHIM: &str = include_str!("shim.c");
+/// How much of what a failed process has said is told.
+const TOLD_BYTES_MAX: usize = 4_096;
+
+/// Runs a test of this test binary again, as a process that is recorded: there [`crate::child`] answers `Some`.
+///
+/// `test` is the test's whole name, as the test binary lists it. A C compiler, `cc`, must be there.
+///
+/// # Errors
+/// When the recorder can't be compiled, or the process fails.
+pub fn record(test: &str) -> Result<Log, Error> {
+    let work = tempfile::tempdir().map_err(Error::io("create", env::temp_dir()))?;
+    // Without symbolic links, so that the recorder finds paths below it by comparing them.
+    let work_path = work.path().canonicalize().map_err(Error::io("find", work.path()))?;
+    let shim = compile(&work_path)?;
+    let (folder, log) = (work_path.join("recorded"), work_path.join("log"));
+    fs::create_dir(&folder).map_err(Error::io("create", &folder))?;
+    let binary = env::current_exe().map_err(Error::io("find", "the test binary"))?;
+    let mut command = Command::new(&binary);
+    command.args(["--exact", test, "--nocapture", "--test-threads", "1"]);
+    command.env("LD_PRELOAD", &shim).env(FOLDER, &folder).env(LOG, &log).env(ACKS, work_path.join("acks"));
+    let output = command.output().map_err(Error::io("run", &binary))?;
+    check_ran(test, &output)?;
+    let bytes = fs::read(&log).map_err(Error::io("read", &log))?;
+    Log::parse(bytes)
+}
+
+fn compile(work: &Path) -> Result<PathBuf, Error> {
+    let (source, shim) = (work.join("shim.c"), work.join("shim.so"));
+    fs::write(&source, SHIM).map_err(Error::io("write", &source))?;
+    let mut command = Command::new("cc");
+    command.args(["-shared", "-fPIC", "-O1", "-pthread", "-o"]).arg(&shim).arg(&source);
+    let output = command.output().map_err(Error::io("run", "cc"))?;
+    if !output.status.success() {
+        return Err(Error::Compile(String::from_utf8_lossy(&output.stderr).into_owned()));
+    }
+    Ok(shim)
+}
+
+fn check_ran(test: &str, output: &Output) -> Result<(), Error> {
+    let out = String::from_utf8_lossy(&output.stdout);
+    if output.status.success() && !out.contains("1 passed") {
+        return Err(Error::Child(format!("there is no test {test}")));
+    }
+    if !output.status.success() {
+        let told = format!("{out}{}", String::from_utf8_lossy(&output.stderr));
+        let from = told.len().saturating_sub(TOLD_BYTES_MAX);
+        let end: String = told.char_indices().filter(|(place, _)| *place >= from).map(|(_, c)| c).collect();
+        return Err(Error::Child(format!("{}\n{end}", output.status)));
+    }
+    Ok(())
+}

@@ -1,0 +1,330 @@
+//! Bodies as rows: compressed on the thread of who commits them, and read on the thread of who wants them.
+//!
+//! A row is the packed number of the dictionary (see [`dictionary`](super::dictionary); 0 is a body that is stored as it
+//! is), the packed count of the blobs that the body refers to, their ids of 32 bytes each, and the bytes.
+
+use std::{
+    ops::Bound,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64},
+    },
+};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use restante_core::{BlobId, ErrorKind};
+use restante_lmdb::{
+    Direction, Store, View,
+    key::{Pack, after_prefix, take_bytes, take_number},
+};
+
+use super::{
+    dictionary::{self, DICTIONARIES_MAX, Dictionary, EMPTY, NOT_COMPRESSED},
+    schema::{BodyNumber, META, META_DICTIONARY},
+    training,
+};
+use crate::{BODY_BLOBS_MAX, BODY_BYTES_MAX, Body, Error};
+
+/// A blob id in a row.
+const BLOB_BYTES: usize = 32;
+
+/// The dictionaries of a store, and who makes new ones.
+pub(super) struct Bodies {
+    shared: Arc<Shared>,
+}
+
+/// What the training of a dictionary shares with who reads and writes bodies.
+pub(super) struct Shared {
+    /// All dictionaries, ascending by number. Encoders use the last one; the others are there for what was written before.
+    pub(super) dictionaries: ArcSwap<Vec<Arc<Dictionary>>>,
+    is_compressed: bool,
+    /// The number of the body from which on a dictionary is to be trained.
+    pub(super) due: AtomicU64,
+    /// Whether a training is under way.
+    pub(super) is_training: AtomicBool,
+    /// Where a training reads and writes; `None` after the close.
+    pub(super) store: Mutex<Option<Store>>,
+}
+
+impl Bodies {
+    /// Reads the dictionaries of a store.
+    ///
+    /// # Errors
+    /// `Corrupt` when one is damaged, those of the store.
+    pub(super) fn open(store: &Store, is_compressed: bool) -> Result<Self, Error> {
+        let (dictionaries, due) =
+            store.read(|view| Ok::<_, Error>((read_dictionaries(view)?, training::due(view)?)))?;
+        let due = if is_compressed { due } else { training::NEVER };
+        let shared = Shared {
+            dictionaries: ArcSwap::from_pointee(dictionaries),
+            is_compressed,
+            due: AtomicU64::new(due),
+            is_training: AtomicBool::new(false),
+            store: Mutex::new(Some(store.clone())),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// The row of a body, on any thread.
+    pub(super) fn encode(&self, body: &Body) -> Vec<u8> {
+        if self.shared.is_compressed {
+            let dictionaries = self.shared.dictionaries.load();
+            if let Some(dictionary) = dictionaries.last() {
+                let mut row = begin_row(dictionary.number(), &body.blobs);
+                if dictionary.compress(&body.bytes, &mut row) {
+                    return row;
+                }
+            }
+        }
+        let mut row = begin_row(NOT_COMPRESSED, &body.blobs);
+        row.extend_from_slice(&body.bytes);
+        row
+    }
+
+    /// The body of a row.
+    ///
+    /// # Errors
+    /// `Corrupt` when the row is damaged or its dictionary is not there.
+    pub(super) fn decode(&self, row: &[u8]) -> Result<Body, Error> {
+        self.shared.decode(row)
+    }
+
+    /// Notes that bodies were written up to this one. Starts the training of a dictionary when it is time for that.
+    pub(super) fn wrote(&self, last: BodyNumber) {
+        training::start_if_due(&self.shared, last);
+    }
+
+    /// The dictionaries that there are beside the empty one.
+    pub(super) fn dictionaries(&self) -> u64 {
+        self.shared.dictionaries.load().len().saturating_sub(1) as u64
+    }
+
+    /// The numbers of those dictionaries.
+    pub(super) fn dictionary_numbers(&self) -> impl Iterator<Item = u64> {
+        let dictionaries = Vec::clone(&self.shared.dictionaries.load());
+        dictionaries.into_iter().map(|dictionary| dictionary.number()).filter(|number| *number != EMPTY)
+    }
+
+    /// The bytes of those dictionaries.
+    pub(super) fn dictionary_bytes(&self) -> u64 {
+        self.shared.dictionaries.load().iter().map(|dictionary| dictionary.len() as u64).sum()
+    }
+
+    /// Lets the store go. A training that is under way ends by itself; this waits for a view or a write of it.
+    pub(super) fn close(&self) {
+        training::close(&self.shared);
+    }
+
+    #[cfg(test)]
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl Drop for Bodies {
+    fn drop(&mut self) {
+        self.close(); // a training must not keep the store open
+    }
+}
+
+impl Shared {
+    pub(super) fn decode(&self, row: &[u8]) -> Result<Body, Error> {
+        let row = split(row)?;
+        let blobs = row.blobs().collect();
+        if row.dictionary == NOT_COMPRESSED {
+            return Ok(Body { bytes: Bytes::copy_from_slice(row.bytes), blobs });
+        }
+        let dictionaries = self.dictionaries.load();
+        let dictionary = dictionaries.iter().find(|known| known.number() == row.dictionary);
+        let dictionary = dictionary.ok_or_else(|| damaged("its dictionary is not there"))?;
+        let bytes = dictionary.decompress(row.bytes).map_err(damaged)?;
+        Ok(Body { bytes: bytes.into(), blobs })
+    }
+}
+
+/// The blobs that the body of a row refers to.
+///
+/// # Errors
+/// `Corrupt` when the row is damaged.
+pub(super) fn blobs_of(row: &[u8]) -> Result<impl Iterator<Item = BlobId> + '_, Error> {
+    Ok(split(row)?.blobs())
+}
+
+/// The parts of a row.
+struct Row<'r> {
+    dictionary: u64,
+    blobs: &'r [u8],
+    bytes: &'r [u8],
+}
+
+impl<'r> Row<'r> {
+    fn blobs(&self) -> impl Iterator<Item = BlobId> + use<'r> {
+        self.blobs.chunks_exact(BLOB_BYTES).filter_map(blob_id)
+    }
+}
+
+fn blob_id(bytes: &[u8]) -> Option<BlobId> {
+    bytes.try_into().ok().map(BlobId)
+}
+
+fn begin_row(dictionary: u64, blobs: &[BlobId]) -> Vec<u8> {
+    let mut row = Vec::new();
+    row.put_number(dictionary);
+    row.put_number(blobs.len() as u64);
+    for blob in blobs {
+        row.put_bytes(&blob.0);
+    }
+    row
+}
+
+fn split(row: &[u8]) -> Result<Row<'_>, Error> {
+    let mut rest = row;
+    let head = take_number(&mut rest).zip(take_number(&mut rest));
+    let (dictionary, count) = head.ok_or_else(|| damaged("it has no sound header"))?;
+    if count > BODY_BLOBS_MAX as u64 {
+        return Err(damaged("it refers to more blobs than a body may"));
+    }
+    let blobs = take_bytes(&mut rest, count as usize * BLOB_BYTES);
+    let blobs = blobs.ok_or_else(|| damaged("it ends within the blobs that it refers to"))?;
+    if rest.len() > BODY_BYTES_MAX {
+        return Err(damaged("it is longer than bodies may be"));
+    }
+    Ok(Row { dictionary, blobs, bytes: rest })
+}
+
+fn damaged(what: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("the row of a body is damaged: {what}"))
+}
+
+fn read_dictionaries(view: &View<'_>) -> Result<Vec<Arc<Dictionary>>, Error> {
+    let empty = Dictionary::new(EMPTY, &[]);
+    let empty =
+        empty.ok_or_else(|| Error::new(ErrorKind::Unavailable, "there is no memory for compression"))?;
+    let mut dictionaries = vec![Arc::new(empty)];
+    let end = after_prefix(META_DICTIONARY);
+    let to = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+    let mut rows = view.range(META, Bound::Included(META_DICTIONARY), to, Direction::Ascending)?;
+    while let Some((key, row)) = rows.next()? {
+        if dictionaries.len() >= DICTIONARIES_MAX {
+            let what = format!("there are more than {DICTIONARIES_MAX} dictionaries of compressed bodies");
+            return Err(Error::new(ErrorKind::Corrupt, what));
+        }
+        dictionaries.push(Arc::new(dictionary::decode(key, row)?));
+    }
+    Ok(dictionaries)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use proptest::prelude::*;
+    use restante_lmdb::Options;
+    use tempfile::{TempDir, tempdir};
+
+    use super::*;
+    use crate::lmdb::schema::{TABLES, dictionary_key};
+
+    fn open(is_compressed: bool) -> (TempDir, Store, Bodies) {
+        let folder = tempdir().unwrap();
+        let store = Store::open(folder.path(), &TABLES, Options::default()).unwrap();
+        let bodies = Bodies::open(&store, is_compressed).unwrap();
+        (folder, store, bodies)
+    }
+
+    fn text(words: usize) -> Bytes {
+        "a body of words that come again ".repeat(words).into()
+    }
+
+    fn blob(n: u8) -> BlobId {
+        BlobId([n; 32])
+    }
+
+    #[test]
+    fn bodies_and_their_blobs_read_back_whether_they_are_compressed_or_not() {
+        let (_folder, _store, compressing) = open(true);
+        let (_folder, _store, plain) = open(false);
+        for blobs in [vec![], vec![blob(1)], (0..=255).map(blob).collect::<Vec<_>>()] {
+            for bytes in [Bytes::new(), Bytes::from_static(b"x"), text(9), text(BODY_BYTES_MAX / 32)] {
+                let body = Body { bytes, blobs: blobs.clone() };
+                for row in [compressing.encode(&body), plain.encode(&body)] {
+                    for reader in [&compressing, &plain] {
+                        assert_eq!(reader.decode(&row).unwrap(), body);
+                    }
+                    assert_eq!(blobs_of(&row).unwrap().collect::<Vec<_>>(), blobs);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_body_is_compressed_only_when_that_is_asked_for() {
+        let (_folder, _store, compressing) = open(true);
+        let (_folder, _store, plain) = open(false);
+        let body = Body::new(text(20));
+        assert!(compressing.encode(&body).len() < 100);
+        assert_eq!(plain.encode(&body).len(), 2 + body.bytes.len());
+        plain.wrote(BodyNumber(1_000_000));
+        assert!(!plain.shared().is_training.load(std::sync::atomic::Ordering::SeqCst));
+    }
+
+    #[test]
+    fn a_row_of_a_dictionary_that_is_not_there_is_corrupt() {
+        let (_folder, _store, bodies) = open(true);
+        let mut row = bodies.encode(&Body::new(text(20)));
+        row[1] = 7;
+        let error = bodies.decode(&row).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains("dictionary"), "{error}");
+    }
+
+    #[test]
+    fn a_store_with_a_damaged_dictionary_is_not_opened() {
+        let (_folder, store, bodies) = open(true);
+        drop(bodies);
+        let put = |row: Vec<u8>| {
+            store.write_blocking(move |batch| {
+                batch.put(META, &dictionary_key(2), &row);
+                Ok::<_, Error>(())
+            })
+        };
+        put(dictionary::encode(b"bytes that bodies begin with")).unwrap();
+        assert_eq!(Bodies::open(&store, true).unwrap().dictionaries(), 1);
+        put(b"1234bytes that bodies begin with".to_vec()).unwrap();
+        assert_eq!(Bodies::open(&store, true).err().unwrap().kind(), ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn a_store_with_too_many_dictionaries_is_not_opened() {
+        let (_folder, store, bodies) = open(true);
+        drop(bodies);
+        let row = dictionary::encode(b"bytes that bodies begin with");
+        let put = move |batch: &mut restante_lmdb::Batch<'_>| {
+            (2..=20).for_each(|number| batch.put(META, &dictionary_key(number), &row));
+            Ok::<_, Error>(())
+        };
+        store.write_blocking(put).unwrap();
+        assert_eq!(Bodies::open(&store, true).err().unwrap().kind(), ErrorKind::Corrupt);
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_rows_never_panic_and_never_grow(
+            noise in prop::collection::vec(any::<u8>(), 0..80), words in 1_usize..20, at in 0_usize..80, byte: u8,
+        ) {
+            static OPENED: LazyLock<(TempDir, Store, Bodies)> = LazyLock::new(|| open(true));
+            let bodies = &OPENED.2;
+            let mut row = bodies.encode(&Body { bytes: text(words), blobs: vec![blob(3)] });
+            let at = at % row.len();
+            row[at] = byte;
+            for row in [&noise[..], &row, &row[..at]] {
+                if let Ok(body) = bodies.decode(row) {
+                    prop_assert!(body.bytes.len() <= BODY_BYTES_MAX);
+                }
+                let _ = blobs_of(row).map(Iterator::count);
+            }
+        }
+    }
+}

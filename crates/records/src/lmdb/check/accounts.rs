@@ -1,0 +1,260 @@
+//! The rows of accounts against what is counted.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::{Bound, ControlFlow},
+};
+
+use restante_lmdb::{
+    Direction, Table, View,
+    key::{KeyBuf, after_prefix},
+};
+use tracing::warn;
+
+use super::{Check, row_name, take_history_key};
+use crate::{
+    AccountId, Error, Id, Kind, Revision,
+    lmdb::{
+        schema::{
+            ACCOUNT, AccountRow, FEED, HISTORY, KindRow, STATE, StateRow, account_key, decode_account_key,
+            decode_feed, decode_state_key, feed_key, tombstone_prefix,
+        },
+        walk::walk,
+    },
+};
+
+/// Rows of an account that are counted in one view: some milliseconds. An account with more is counted in several, and
+/// again when it changed meanwhile.
+const COUNT_ROWS_MAX: usize = 50_000;
+/// How often a large account is counted that changes all the time, before it is passed over.
+const COUNT_TRIES: u32 = 3;
+/// Accounts whose names are held at a time.
+const ACCOUNTS: usize = 4_096;
+
+/// What is counted of a kind.
+#[derive(Default)]
+struct Counted {
+    records: u64,
+    tombstones: u64,
+    /// The last revision that anything tells of.
+    revision: Revision,
+    /// The highest id.
+    id: Id,
+}
+
+type Counts = BTreeMap<Kind, Counted>;
+
+impl Check<'_> {
+    /// Sees that the rows of all accounts are right.
+    pub(super) fn accounts(&mut self) -> Result<(), Error> {
+        let mut after: Option<KeyBuf> = None;
+        loop {
+            let accounts = self.next_accounts(after.as_deref())?;
+            for account in &accounts {
+                self.account(*account)?;
+            }
+            let Some(last) = accounts.last() else { return Ok(()) };
+            after = Some(account_key(*last));
+        }
+    }
+
+    /// The next accounts whose rows can be read.
+    fn next_accounts(&mut self, after: Option<&[u8]>) -> Result<Vec<AccountId>, Error> {
+        let mut accounts = Vec::new();
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        walk(&self.engine.store, ACCOUNT, from, &mut |_, key, value| {
+            self.step();
+            match decode_account_key(key).zip(AccountRow::decode(value)) {
+                Some((account, _)) => accounts.push(account),
+                None => self.note(row_name(ACCOUNT, key), "it is no row of an account"),
+            }
+            Ok(if accounts.len() < ACCOUNTS { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+        })?;
+        Ok(accounts)
+    }
+
+    fn account(&mut self, account: AccountId) -> Result<(), Error> {
+        let store = &self.engine.store;
+        for _ in 0..COUNT_TRIES {
+            let (before, told) = store.read(|view| read(view, account))?;
+            let mut count = Count::of(account, &before);
+            loop {
+                let (is_done, after) = store
+                    .read(|view| Ok::<_, Error>((count.go_on(view)?, AccountRow::read(view, account)?)))?;
+                if after != before {
+                    break; // it was changed: what was counted are two things
+                }
+                if is_done {
+                    self.compare(account, &before, told, &count.counts);
+                    return Ok(());
+                }
+            }
+        }
+        warn!(account = account.0, "the account changes all the time: its counters are not verified");
+        Ok(())
+    }
+
+    fn compare(&mut self, account: AccountId, row: &AccountRow, told: Told, counts: &Counts) {
+        let mut last = Revision(0);
+        let mut highest = Id(0);
+        let none = Counted::default();
+        let known = row.kinds.iter().map(|share| share.kind);
+        for kind in known.chain(counts.keys().copied()).collect::<BTreeSet<Kind>>() {
+            let counted = counts.get(&kind).unwrap_or(&none);
+            let share = row.kind(kind);
+            self.compare_kind(account, &share, counted);
+            last = last.max(counted.revision).max(share.floor.min(share.state));
+            highest = highest.max(counted.id);
+        }
+        if row.revision != last {
+            self.note(
+                name(account),
+                format!("its revision is {}, the last commit made {}", row.revision.0, last.0),
+            );
+        } else if let Some(what) = told.is_wrong(account, row.revision) {
+            self.note(name(account), what);
+        }
+        if row.next_id <= highest {
+            self.note(name(account), format!("its next id is {}, and {} is taken", row.next_id.0, highest.0));
+        }
+    }
+
+    fn compare_kind(&mut self, account: AccountId, share: &KindRow, counted: &Counted) {
+        let place = format!("account {} kind {}", account.0, share.kind.0);
+        if share.records != counted.records {
+            self.note(&place, format!("it counts {} records, and has {}", share.records, counted.records));
+        }
+        if share.tombstones != counted.tombstones {
+            self.note(
+                &place,
+                format!("it counts {} tombstones, and has {}", share.tombstones, counted.tombstones),
+            );
+        }
+        // The last commit that touched a kind left its revision on a record or a tombstone, or its tombstones are
+        // forgotten, which has raised the floor to it.
+        let last = counted.revision.max(share.floor);
+        if share.state != last {
+            self.note(
+                &place,
+                format!("its state is {}, the last commit that touched it made {}", share.state.0, last.0),
+            );
+        }
+    }
+}
+
+fn name(account: AccountId) -> String {
+    format!("account {}", account.0)
+}
+
+/// The row of an account, and what the feed tells at its place.
+fn read(view: &View<'_>, account: AccountId) -> Result<(AccountRow, Told), Error> {
+    let row = AccountRow::read(view, account)?;
+    let told = match view.get(FEED, &feed_key(row.position))? {
+        Some(value) => Told::Row(decode_feed(&value)),
+        None => Told::Nothing,
+    };
+    Ok((row, told))
+}
+
+/// What the feed tells at the place of an account's last commit.
+enum Told {
+    Nothing,
+    Row(Option<(AccountId, Revision)>),
+}
+
+impl Told {
+    /// What is wrong with it. A damaged row is found when the feed is walked through.
+    fn is_wrong(&self, account: AccountId, revision: Revision) -> Option<String> {
+        match self {
+            Self::Nothing => Some("its last commit is not in the feed".into()),
+            Self::Row(Some((told, _))) if *told != account => {
+                Some(format!("the feed tells of account {} at its place", told.0))
+            }
+            Self::Row(Some((_, told))) if *told != revision => {
+                Some(format!("the feed tells of its revision {}, it is at {}", told.0, revision.0))
+            }
+            Self::Row(_) => None,
+        }
+    }
+}
+
+/// A count of an account while it goes on.
+struct Count {
+    counts: Counts,
+    /// What is left to walk through, the next last.
+    ranges: Vec<CountRange>,
+}
+
+/// The rows of a table whose keys begin with a prefix, from a key on.
+struct CountRange {
+    table: Table,
+    prefix: KeyBuf,
+    from: Bound<KeyBuf>,
+}
+
+impl CountRange {
+    fn new(table: Table, prefix: KeyBuf) -> Self {
+        Self { table, from: Bound::Included(prefix.clone()), prefix }
+    }
+}
+
+impl Count {
+    /// The count of an account: its records, and the tombstones of the kinds that its row knows.
+    fn of(account: AccountId, row: &AccountRow) -> Self {
+        let tombstones = row.kinds.iter().map(|share| tombstone_prefix(account, share.kind));
+        let mut ranges: Vec<_> = tombstones.map(|prefix| CountRange::new(HISTORY, prefix)).collect();
+        ranges.push(CountRange::new(STATE, account_key(account)));
+        Self { counts: Counts::new(), ranges }
+    }
+
+    /// Counts as far as one view goes; answers whether everything is counted.
+    fn go_on(&mut self, view: &View<'_>) -> Result<bool, Error> {
+        let mut left = COUNT_ROWS_MAX;
+        while let Some(mut range) = self.ranges.pop() {
+            if !self.count_range(view, &mut range, &mut left)? {
+                self.ranges.push(range);
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn count_range(
+        &mut self,
+        view: &View<'_>,
+        range: &mut CountRange,
+        left: &mut usize,
+    ) -> Result<bool, Error> {
+        let end = after_prefix(&range.prefix);
+        let to = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let mut rows =
+            view.range(range.table, range.from.as_ref().map(|key| &key[..]), to, Direction::Ascending)?;
+        while let Some((key, value)) = rows.next()? {
+            self.count_row(range.table, key, value);
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                range.from = Bound::Excluded(KeyBuf::from_slice(key));
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Counts a row. A damaged one counts as what it is, and tells no revision.
+    fn count_row(&mut self, table: Table, key: &[u8], value: &[u8]) {
+        if table == STATE {
+            let Some((_, kind, id)) = decode_state_key(key) else { return };
+            let counted = self.counts.entry(kind).or_default();
+            counted.records += 1;
+            counted.id = counted.id.max(id);
+            let revision = StateRow::decode(value).map_or(Revision(0), |row| row.revision);
+            counted.revision = counted.revision.max(revision);
+        } else {
+            let Some((_, kind, revision, id, _)) = take_history_key(key) else { return };
+            let counted = self.counts.entry(kind).or_default();
+            counted.tombstones += 1;
+            counted.id = counted.id.max(id);
+            counted.revision = counted.revision.max(revision);
+        }
+    }
+}

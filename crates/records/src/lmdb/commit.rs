@@ -1,0 +1,679 @@
+//! Commits.
+//!
+//! The thread that writes runs the commits of all accounts one after the other, so it does only what depends on the rows that
+//! are there: bodies are compressed and properties packed before, by who commits.
+
+use std::{
+    future::Future,
+    ops::Bound,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use restante_lmdb::{
+    Batch, Direction, View,
+    key::{KeyBuf, take_byte},
+};
+use tokio::{runtime::Handle, sync::Semaphore};
+
+use crate::{
+    AccountId, Announcement, Body, Change, Commit, Committed, Error, Id, IndexSchema, Kind, KindSchema,
+    Properties, Property, Revision, Value, entries,
+    validate::{check_commit, check_state, no_such_record},
+};
+
+use super::{
+    Engine, Ledger, blocking,
+    schema::{
+        ACCOUNT, AccountRow, BODY, BodyNumber, FEED, HISTORY, INDEX, LiveRow, STATE, StateRow, TombstoneRow,
+        account_key, body_key, corrupt, decode_body_key, encode_feed, feed_key, index_key, live_key, second,
+        skip_value, state_key, tombstone_key,
+    },
+};
+
+/// The most bytes of bodies that are compressed where they are committed: it takes some microseconds for each kilobyte.
+const BODIES_INLINE_BYTES_MAX: usize = 64 << 10;
+
+/// The most changes that are checked and packed where they are committed: each takes less than half a microsecond.
+const CHANGES_INLINE_MAX: usize = 1_024;
+
+/// The number of the last body that there is.
+pub(super) fn last_body(view: &View<'_>) -> Result<BodyNumber, Error> {
+    let mut bodies = view.range(BODY, Bound::Unbounded, Bound::Unbounded, Direction::Descending)?;
+    match bodies.next()? {
+        Some((key, _)) => decode_body_key(key).ok_or_else(|| corrupt(BODY, key)),
+        None => Ok(BodyNumber::EMPTY),
+    }
+}
+
+/// Makes a commit, and announces it.
+pub(super) async fn commit(
+    engine: &Arc<Engine>,
+    account: AccountId,
+    commit: Commit,
+) -> Result<Committed, Error> {
+    let bodies_bytes: usize = commit.changes.iter().filter_map(body_of).map(|body| body.bytes.len()).sum();
+    let is_long = bodies_bytes > BODIES_INLINE_BYTES_MAX || commit.changes.len() > CHANGES_INLINE_MAX;
+    let plan = if is_long {
+        let engine = engine.clone();
+        blocking(move || Plan::make(&engine, account, commit)).await?
+    } else {
+        Plan::make(engine, account, commit)?
+    };
+    let writing: Writing = Box::pin(write(engine.clone(), plan));
+    Finishing { writing: Some(writing), abandoned: engine.abandoned.clone() }.await
+}
+
+fn body_of(change: &Change) -> Option<&Body> {
+    match change {
+        Change::Create { body, .. } => Some(body),
+        Change::Update { body, .. } => body.as_ref(),
+        Change::Destroy { .. } => None,
+    }
+}
+
+async fn write(engine: Arc<Engine>, plan: Plan) -> Result<Committed, Error> {
+    let (account, creates, is_empty) = (plan.account, plan.creates, plan.changes.is_empty());
+    let ledger = engine.ledger.clone();
+    let (revision, first) = engine.store.write(move |batch| plan.carry_out(batch, &ledger)).await?;
+    if !is_empty {
+        engine.bodies.wrote(engine.ledger.last_body());
+        engine.announcer.announce(Announcement { account, revision });
+    }
+    Ok(Committed { revision, created: (first.0..).take(creates).map(Id).collect() })
+}
+
+type Writing = Pin<Box<dyn Future<Output = Result<Committed, Error>> + Send>>;
+
+/// The most commits that are finished after their callers gave up. There are never more in the hands of the store; those that
+/// still wait for it may be dropped.
+pub(super) const ABANDONED_MAX: usize = 2_048;
+
+/// A commit under way. Who waits for it may give up, but the store makes it nevertheless, and what is made is announced: so
+/// it is finished in the background.
+struct Finishing {
+    /// `None` after the answer.
+    writing: Option<Writing>,
+    /// A permit for each commit in the background.
+    abandoned: Arc<Semaphore>,
+}
+
+impl Future for Finishing {
+    type Output = Result<Committed, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(writing) = &mut self.writing else { return Poll::Pending };
+        let polled = writing.as_mut().poll(context);
+        if polled.is_ready() {
+            self.writing = None;
+        }
+        polled
+    }
+}
+
+impl Drop for Finishing {
+    fn drop(&mut self) {
+        let Some(writing) = self.writing.take() else { return };
+        let Ok(runtime) = Handle::try_current() else { return }; // it is going down, and with it those who watch
+        if let Ok(permit) = self.abandoned.clone().try_acquire_owned() {
+            runtime.spawn(async move {
+                let _ = writing.await; // nobody waits for the answer
+                drop(permit);
+            });
+        }
+    }
+}
+
+/// A commit that is ready for the thread that writes.
+struct Plan {
+    account: AccountId,
+    expect: Vec<(Kind, Revision)>,
+    changes: Vec<Planned>,
+    creates: usize,
+}
+
+/// A change with everything done that doesn't depend on the rows that are there.
+enum Planned {
+    Create { kind: Kind, body: Vec<u8>, properties: PlannedProperties, entries: Vec<PackedEntry> },
+    Update { kind: Kind, id: Id, body: Option<Vec<u8>>, properties: Option<PlannedProperties> },
+    Destroy { kind: Kind, id: Id },
+}
+
+enum PlannedProperties {
+    /// As they stand in the record's row.
+    Packed(KeyBuf),
+    /// With ids of the commit, which nobody knows yet.
+    Unresolved(Properties),
+}
+
+/// An entry of the n-th index of a kind: its packed values.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct PackedEntry {
+    index: usize,
+    values: KeyBuf,
+}
+
+impl Plan {
+    fn make(engine: &Engine, account: AccountId, commit: Commit) -> Result<Self, Error> {
+        check_commit(&engine.ledger.schema, &commit)?;
+        let creates = commit.changes.iter().filter(|change| matches!(change, Change::Create { .. })).count();
+        let mut changes = Vec::with_capacity(commit.changes.len());
+        for change in commit.changes {
+            changes.push(plan(engine, change)?);
+        }
+        Ok(Self { account, expect: commit.expect, changes, creates })
+    }
+
+    /// Writes the rows of the commit; answers its revision and the id of the first of its creates.
+    fn carry_out(self, batch: &mut Batch<'_>, ledger: &Ledger) -> Result<(Revision, Id), Error> {
+        let row = AccountRow::read(batch.view(), self.account)?;
+        for (kind, expected) in &self.expect {
+            check_state(*kind, *expected, row.kind(*kind).state)?;
+        }
+        let (first, revision) = (row.next_id, row.revision);
+        if self.changes.is_empty() {
+            return Ok((revision, first));
+        }
+        let revision = Revision(revision.0 + 1);
+        let mut writer = Writer { batch, ledger, account: self.account, row, first, revision };
+        for change in self.changes {
+            writer.change(change)?;
+        }
+        writer.finish();
+        Ok((revision, first))
+    }
+}
+
+fn plan(engine: &Engine, change: Change) -> Result<Planned, Error> {
+    Ok(match change {
+        Change::Create { kind, body, properties } => {
+            let kind_schema = engine.ledger.schema.kind(kind)?;
+            let is_resolved = is_resolved(&properties);
+            let entries =
+                if is_resolved { pack_entries(kind_schema, &properties, |_| true)? } else { Vec::new() };
+            let properties = PlannedProperties::of(properties);
+            Planned::Create { kind, body: pack_body(engine, &body), properties, entries }
+        }
+        Change::Update { kind, id, body, properties } => Planned::Update {
+            kind,
+            id,
+            body: body.map(|body| pack_body(engine, &body)),
+            properties: properties.map(PlannedProperties::of),
+        },
+        Change::Destroy { kind, id } => Planned::Destroy { kind, id },
+    })
+}
+
+/// The row of a body; without any bytes for the empty one, which has no row.
+fn pack_body(engine: &Engine, body: &Body) -> Vec<u8> {
+    let is_empty = body.bytes.is_empty() && body.blobs.is_empty();
+    if is_empty { Vec::new() } else { engine.bodies.encode(body) }
+}
+
+fn is_resolved(properties: &Properties) -> bool {
+    !properties.iter().any(|(_, value)| matches!(value, Value::Created(_)))
+}
+
+impl PlannedProperties {
+    fn of(properties: Properties) -> Self {
+        if is_resolved(&properties) { Self::Packed(pack(&properties)) } else { Self::Unresolved(properties) }
+    }
+
+    /// The properties as they stand in the row, with the ids of the commit, which begin with `first`.
+    fn resolve(self, first: Id) -> KeyBuf {
+        match self {
+            Self::Packed(row) => row,
+            Self::Unresolved(properties) => {
+                let resolved = properties.resolved(|n| Some(Id(first.0 + u64::from(n))));
+                pack(&resolved.expect("every place of a create was given an id"))
+            }
+        }
+    }
+}
+
+fn pack(properties: &Properties) -> KeyBuf {
+    let mut row = KeyBuf::new();
+    entries::pack_properties(&mut row, properties);
+    row
+}
+
+/// The entries of a record in those indexes of its kind that are wanted, ascending.
+fn pack_entries(
+    kind: &KindSchema,
+    properties: &Properties,
+    is_wanted: impl Fn(&IndexSchema) -> bool,
+) -> Result<Vec<PackedEntry>, Error> {
+    let mut packed = Vec::new();
+    for (place, index) in kind.indexes.iter().enumerate() {
+        if !is_wanted(index) {
+            continue;
+        }
+        for values in entries::entries(index, properties)? {
+            let mut entry = PackedEntry { index: place, values: KeyBuf::new() };
+            entries::pack_values(&mut entry.values, &values);
+            packed.push(entry);
+        }
+    }
+    Ok(packed)
+}
+
+/// A commit while its rows are written.
+struct Writer<'w, 's> {
+    batch: &'w mut Batch<'s>,
+    ledger: &'w Ledger,
+    account: AccountId,
+    row: AccountRow,
+    /// The id of the first create.
+    first: Id,
+    revision: Revision,
+}
+
+impl Writer<'_, '_> {
+    fn change(&mut self, change: Planned) -> Result<(), Error> {
+        match change {
+            Planned::Create { kind, body, properties, entries } => {
+                self.create(kind, &body, properties, entries)
+            }
+            Planned::Update { kind, id, body, properties } => {
+                self.update(kind, id, body.as_deref(), properties)
+            }
+            Planned::Destroy { kind, id } => self.destroy(kind, id),
+        }
+    }
+
+    fn create(
+        &mut self,
+        kind: Kind,
+        body: &[u8],
+        properties: PlannedProperties,
+        mut entries: Vec<PackedEntry>,
+    ) -> Result<(), Error> {
+        let id = self.row.next_id;
+        self.row.next_id = Id(id.0 + 1);
+        let is_packed = matches!(properties, PlannedProperties::Packed(_));
+        let properties = properties.resolve(self.first);
+        if !is_packed {
+            entries = self.entries_of_row(kind, id, &properties, |_| true)?;
+        }
+        for entry in &entries {
+            let key = self.entry_key(kind, id, entry)?;
+            self.batch.put(INDEX, &key, &[]);
+        }
+        let (revision, created) = (self.revision, self.revision);
+        let state = StateRow { revision, created, body: self.put_body(body), properties: &properties };
+        self.batch.put(STATE, &state_key(self.account, kind, id), &state.encode());
+        self.put_live(kind, id, LiveRow::Creation);
+        let share = self.row.kind_mut(kind);
+        share.state = revision;
+        share.records += 1;
+        Ok(())
+    }
+
+    /// Touches the body's row, the properties and the index' entries only where they change.
+    fn update(
+        &mut self,
+        kind: Kind,
+        id: Id,
+        body: Option<&[u8]>,
+        properties: Option<PlannedProperties>,
+    ) -> Result<(), Error> {
+        let key = state_key(self.account, kind, id);
+        let value = self.read_state(&key, kind, id)?;
+        let old = StateRow::decode(&value).ok_or_else(|| corrupt(STATE, &key))?;
+        let properties = properties.map(|properties| properties.resolve(self.first));
+        if let Some(new) = &properties {
+            self.move_entries(kind, id, old.properties, new)?;
+        }
+        let body = match body {
+            Some(body) => {
+                self.delete_body(old.body);
+                self.put_body(body)
+            }
+            None => old.body,
+        };
+        let properties = properties.as_deref().unwrap_or(old.properties);
+        let state = StateRow { revision: self.revision, created: old.created, body, properties };
+        self.batch.put(STATE, &key, &state.encode());
+        if old.revision != old.created {
+            self.delete_live(kind, id, old.revision);
+        }
+        self.put_live(kind, id, LiveRow::Change { created: old.created });
+        self.row.kind_mut(kind).state = self.revision;
+        Ok(())
+    }
+
+    fn destroy(&mut self, kind: Kind, id: Id) -> Result<(), Error> {
+        let key = state_key(self.account, kind, id);
+        let value = self.read_state(&key, kind, id)?;
+        let old = StateRow::decode(&value).ok_or_else(|| corrupt(STATE, &key))?;
+        for entry in self.entries_of_row(kind, id, old.properties, |_| true)? {
+            let key = self.entry_key(kind, id, &entry)?;
+            self.batch.delete(INDEX, &key);
+        }
+        self.delete_body(old.body);
+        self.batch.delete(STATE, &key);
+        self.delete_live(kind, id, old.created);
+        if old.revision != old.created {
+            self.delete_live(kind, id, old.revision);
+        }
+        let tombstone = TombstoneRow { created: old.created, second: second(self.ledger.clock.now()) };
+        self.batch.put(HISTORY, &tombstone_key(self.account, kind, self.revision, id), &tombstone.encode());
+        let share = self.row.kind_mut(kind);
+        share.state = self.revision;
+        share.records = share.records.saturating_sub(1);
+        share.tombstones += 1;
+        Ok(())
+    }
+
+    /// Writes what is true of the account after the commit.
+    fn finish(mut self) {
+        let position = self.ledger.next_position();
+        if self.row.position.0 > 0 {
+            self.batch.delete(FEED, &feed_key(self.row.position));
+        }
+        self.batch.put(FEED, &feed_key(position), &encode_feed(self.account, self.revision));
+        self.row.position = position;
+        self.row.revision = self.revision;
+        self.batch.put(ACCOUNT, &account_key(self.account), &self.row.encode());
+    }
+
+    /// A copy of a record's row, which is some dozens of bytes: the batch can't be written while a row of it is borrowed.
+    fn read_state(&self, key: &[u8], kind: Kind, id: Id) -> Result<KeyBuf, Error> {
+        let value = self.batch.view().get(STATE, key)?;
+        value.map(|value| KeyBuf::from_slice(&value)).ok_or_else(|| no_such_record(kind, id))
+    }
+
+    fn put_body(&mut self, row: &[u8]) -> BodyNumber {
+        if row.is_empty() {
+            return BodyNumber::EMPTY;
+        }
+        let number = self.ledger.next_body();
+        self.batch.put(BODY, &body_key(number), row);
+        number
+    }
+
+    fn delete_body(&mut self, number: BodyNumber) {
+        if number != BodyNumber::EMPTY {
+            self.batch.delete(BODY, &body_key(number));
+        }
+    }
+
+    fn put_live(&mut self, kind: Kind, id: Id, row: LiveRow) {
+        self.batch.put(HISTORY, &live_key(self.account, kind, self.revision, id), &row.encode());
+    }
+
+    fn delete_live(&mut self, kind: Kind, id: Id, revision: Revision) {
+        self.batch.delete(HISTORY, &live_key(self.account, kind, revision, id));
+    }
+
+    fn move_entries(&mut self, kind: Kind, id: Id, old: &[u8], new: &[u8]) -> Result<(), Error> {
+        let changed =
+            ChangedProperties::between(old, new).ok_or_else(|| self.damaged_properties(kind, id))?;
+        let is_changed = |index: &IndexSchema| index.parts.iter().any(|part| changed.has(*part));
+        let old = self.entries_of_row(kind, id, old, is_changed)?;
+        let new = self.entries_of_row(kind, id, new, is_changed)?;
+        for gone in old.iter().filter(|entry| new.binary_search(entry).is_err()) {
+            let key = self.entry_key(kind, id, gone)?;
+            self.batch.delete(INDEX, &key);
+        }
+        for added in new.iter().filter(|entry| old.binary_search(entry).is_err()) {
+            let key = self.entry_key(kind, id, added)?;
+            self.batch.put(INDEX, &key, &[]);
+        }
+        Ok(())
+    }
+
+    /// The entries that the properties of a row have in the indexes that are wanted, ascending.
+    fn entries_of_row(
+        &self,
+        kind: Kind,
+        id: Id,
+        mut row: &[u8],
+        is_wanted: impl Fn(&IndexSchema) -> bool,
+    ) -> Result<Vec<PackedEntry>, Error> {
+        let kind_schema = self.ledger.schema.kind(kind)?;
+        if !kind_schema.indexes.iter().any(&is_wanted) {
+            return Ok(Vec::new());
+        }
+        let properties =
+            entries::take_properties(&mut row).ok_or_else(|| self.damaged_properties(kind, id))?;
+        pack_entries(kind_schema, &properties, is_wanted)
+    }
+
+    fn entry_key(&self, kind: Kind, id: Id, entry: &PackedEntry) -> Result<KeyBuf, Error> {
+        let indexes = &self.ledger.schema.kind(kind)?.indexes;
+        let index = indexes.get(entry.index).expect("entries are made by walking over these indexes");
+        Ok(index_key(self.account, kind, index, &entry.values, id))
+    }
+
+    fn damaged_properties(&self, kind: Kind, id: Id) -> Error {
+        corrupt(STATE, &state_key(self.account, kind, id))
+    }
+}
+
+/// The properties that have other values than before.
+struct ChangedProperties([bool; 256]);
+
+impl ChangedProperties {
+    /// Compares packed properties; `None` when they are not that.
+    fn between(mut old: &[u8], mut new: &[u8]) -> Option<Self> {
+        let mut changed = Self([false; 256]);
+        let (mut left, mut right) = (take_pair(&mut old)?, take_pair(&mut new)?);
+        loop {
+            // Pairs are ascending on both sides, and so are their bytes: the smaller of two has no partner.
+            let order = match (left, right) {
+                (None, None) => return Some(changed),
+                (Some(_), None) => std::cmp::Ordering::Less,
+                (None, Some(_)) => std::cmp::Ordering::Greater,
+                (Some(left), Some(right)) => left.cmp(right),
+            };
+            if order.is_lt() {
+                changed.add(left);
+            }
+            if order.is_gt() {
+                changed.add(right);
+            }
+            if order.is_le() {
+                left = take_pair(&mut old)?;
+            }
+            if order.is_ge() {
+                right = take_pair(&mut new)?;
+            }
+        }
+    }
+
+    fn add(&mut self, pair: Option<&[u8]>) {
+        let property = pair.and_then(|pair| pair.first());
+        if let Some(place) = property.and_then(|property| self.0.get_mut(usize::from(*property))) {
+            *place = true;
+        }
+    }
+
+    fn has(&self, property: Property) -> bool {
+        self.0.get(usize::from(property.0)).is_some_and(|is_changed| *is_changed)
+    }
+}
+
+/// Takes a property and one value of it from the front: `Some(None)` at the end, `None` when it is not that.
+fn take_pair<'a>(row: &mut &'a [u8]) -> Option<Option<&'a [u8]>> {
+    let begin = *row;
+    if begin.is_empty() {
+        return Some(None);
+    }
+    take_byte(row)?;
+    skip_value(row)?;
+    let (pair, _) = begin.split_at_checked(begin.len() - row.len())?;
+    Some(Some(pair))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+    use restante_core::ErrorKind;
+
+    use super::super::testing::{
+        ACCOUNT as OURS, BY_MESSAGE_ID, EMAIL, KEYWORD, MAILBOX, MAILBOX_KIND, MESSAGE_ID, RECEIVED, create,
+        destroy, difference, email, engine, make, open, rows, update, written,
+    };
+    use super::*;
+    use crate::{ChangesSince, Get};
+
+    #[tokio::test]
+    async fn a_create_writes_its_body_its_state_its_history_and_its_entries() {
+        let (_folder, engine) = engine();
+        make(&engine, [create(email(1, 100))]).await;
+        // The feed's row moves: one goes and one comes.
+        let expected = ["account", "body", "feed", "feed", "history", "index", "index", "state"];
+        assert_eq!(written(&engine, [create(email(1, 101))]).await, expected);
+    }
+
+    #[tokio::test]
+    async fn an_empty_body_has_no_row() {
+        let (_folder, engine) = engine();
+        let change =
+            Change::Create { kind: MAILBOX_KIND, body: Body::default(), properties: Properties::default() };
+        assert_eq!(written(&engine, [change]).await, ["account", "feed", "history", "state"]);
+        let found = engine.get(OURS, &Get::whole(MAILBOX_KIND, vec![Id(1)])).unwrap();
+        assert_eq!(found[0].as_ref().unwrap().body, Body::default());
+    }
+
+    #[tokio::test]
+    async fn a_changed_keyword_touches_neither_body_nor_index() {
+        let (_folder, engine) = engine();
+        let ids = make(&engine, [create(email(1, 100))]).await;
+        let seen = update(ids[0], email(1, 100).with(KEYWORD, "$seen"));
+        assert_eq!(written(&engine, [seen]).await, ["account", "feed", "feed", "history", "state"]);
+        // The row of the change moves; that of the creation stays where it is.
+        let unseen = update(ids[0], email(1, 100));
+        assert_eq!(
+            written(&engine, [unseen]).await,
+            ["account", "feed", "feed", "history", "history", "state"]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_changed_value_moves_the_entries_of_its_index_alone() {
+        let (_folder, engine) = engine();
+        let ids = make(&engine, [create(email(1, 100).with(MAILBOX, 2))]).await;
+        let moved = update(ids[0], email(2, 100).with(MAILBOX, 3));
+        // It was in mailboxes 1 and 2, and is in 2 and 3.
+        assert_eq!(
+            written(&engine, [moved]).await,
+            ["account", "feed", "feed", "history", "index", "index", "state"]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_changed_body_touches_no_index() {
+        let (_folder, engine) = engine();
+        let ids = make(&engine, [create(email(1, 100))]).await;
+        let body = Some(Body::new("another"));
+        let changed = Change::Update { kind: EMAIL, id: ids[0], body, properties: None };
+        let expected = ["account", "body", "body", "feed", "feed", "history", "state"];
+        assert_eq!(written(&engine, [changed]).await, expected);
+    }
+
+    #[tokio::test]
+    async fn what_is_destroyed_leaves_a_tombstone_and_nothing_else() {
+        let (_folder, engine) = engine();
+        make(&engine, [create(email(1, 99))]).await;
+        let before = rows(&engine);
+        let ids = make(&engine, [create(email(1, 100))]).await;
+        make(&engine, [update(ids[0], email(2, 100))]).await;
+        make(&engine, [destroy(ids[0])]).await;
+        assert_eq!(difference(&before, &rows(&engine)), ["account", "feed", "feed", "history"]);
+    }
+
+    #[tokio::test]
+    async fn a_commit_that_fails_uses_up_neither_a_revision_nor_an_id() {
+        let (_folder, engine) = engine();
+        let first = make(&engine, [create(email(1, 100))]).await[0];
+        let before = rows(&engine);
+        let failing = Commit::of([create(email(1, 101)), destroy(Id(99))]);
+        let error = commit(&engine, OURS, failing).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert_eq!(rows(&engine), before);
+        let committed = commit(&engine, OURS, Commit::of([create(email(1, 102))])).await.unwrap();
+        assert_eq!((committed.revision, committed.created), (Revision(2), vec![Id(first.0 + 1)]));
+    }
+
+    #[tokio::test]
+    async fn ids_of_the_commit_stand_in_properties_and_indexes() {
+        let (_folder, engine) = engine();
+        let changes = [
+            create(
+                Properties::default().with(MESSAGE_ID, Value::Created(1)).with(RECEIVED, Value::Created(0)),
+            ),
+            create(Properties::default()),
+        ];
+        let ids = make(&engine, changes).await;
+        let found = engine.get(OURS, &Get::small(EMAIL, ids.clone())).unwrap();
+        let expected = Properties::default().with(MESSAGE_ID, ids[1]).with(RECEIVED, ids[0]);
+        assert_eq!(found[0].as_ref().unwrap().properties, expected);
+        let query = crate::Query::new(EMAIL, BY_MESSAGE_ID).equals(ids[1]);
+        assert_eq!(engine.query(OURS, &query).unwrap().ids, [ids[0]]);
+    }
+
+    #[tokio::test]
+    async fn numbers_of_bodies_and_commits_go_on_after_a_restart() {
+        let (folder, engine) = engine();
+        make(&engine, [create(email(1, 100)), create(email(1, 101))]).await;
+        engine.bodies.close();
+        engine.store.close().await.unwrap();
+        drop(engine);
+        let engine = Arc::new(open(folder.path()).unwrap());
+        assert_eq!(engine.ledger.last_body(), BodyNumber(2));
+        make(&engine, [create(email(1, 102))]).await;
+        assert_eq!(engine.ledger.last_body(), BodyNumber(3));
+        let since = ChangesSince { kind: None, since: Revision(0), limit: 10 };
+        assert_eq!(engine.changes(OURS, &since).unwrap().created.len(), 3);
+        assert_eq!(engine.store.read(super::super::feed::position).unwrap().0, 2);
+    }
+
+    #[tokio::test]
+    async fn who_gives_up_waiting_does_not_keep_others_from_hearing_of_the_commit() {
+        let (_folder, engine) = engine();
+        let mut watch = engine.announcer.watch();
+        // One that waits for a moment that the test chooses stands for a write that takes its time.
+        let (go, wait) = tokio::sync::oneshot::channel();
+        let (announcing, announced) = (engine.clone(), Announcement { account: OURS, revision: Revision(1) });
+        let writing: Writing = Box::pin(async move {
+            wait.await.unwrap();
+            announcing.announcer.announce(announced);
+            Ok(Committed { revision: Revision(1), created: Vec::new() })
+        });
+        drop(Finishing { writing: Some(writing), abandoned: engine.abandoned.clone() });
+        go.send(()).unwrap();
+        assert_eq!(watch.next().await.unwrap().unwrap(), announced);
+    }
+
+    fn properties() -> impl Strategy<Value = Properties> {
+        let value = prop_oneof![
+            (0_u64..4).prop_map(Value::Number),
+            prop::collection::vec(prop_oneof![Just(0_u8), Just(255), Just(7)], 0..3)
+                .prop_map(|text| Value::Text(text.into())),
+        ];
+        prop::collection::vec(((0_u8..4).prop_map(Property), value), 0..8).prop_map(Properties::from_iter)
+    }
+
+    proptest! {
+        #[test]
+        fn changed_properties_are_those_with_other_values(old in properties(), new in properties()) {
+            let changed = ChangedProperties::between(&pack(&old), &pack(&new)).unwrap();
+            for property in (0..=255).map(Property) {
+                let values = |of: &Properties| of.values(property).cloned().collect::<BTreeSet<_>>();
+                prop_assert_eq!(changed.has(property), values(&old) != values(&new), "{:?}", property);
+            }
+        }
+
+        #[test]
+        fn damaged_properties_are_never_compared(
+            old in prop::collection::vec(0_u8..12, 0..12), new in prop::collection::vec(any::<u8>(), 0..12),
+        ) {
+            let _ = ChangedProperties::between(&old, &new); // it ends, and doesn't panic
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Pages of everything: of all records, and of the blobs that they refer to.
+
+use std::ops::{Bound, ControlFlow};
+
+use super::{
+    Engine,
+    bodies::blobs_of,
+    schema::{BODY, BodyNumber, STATE, body_key, corrupt, decode_body_key, decode_state_key, state_key},
+    walk::walk,
+};
+use crate::{Dumped, Error, Place, Referenced, validate};
+
+/// Blobs after which a page of references ends; the last body's are told whole.
+const REFERENCED_BLOBS: usize = 4_096;
+/// Bodies after which a page of references ends, however few blobs they refer to: it stays a matter of milliseconds.
+const REFERENCED_BODIES: usize = 16_384;
+
+impl Engine {
+    /// A page of all records, from behind a place.
+    pub(super) fn dump(&self, after: Option<Place>, limit: usize) -> Result<Vec<Dumped>, Error> {
+        validate::check_dump(limit)?;
+        let after = after.map(|place| state_key(place.account, place.kind, place.id));
+        let from = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let mut page = Vec::new();
+        walk(&self.store, STATE, from, &mut |view, key, _| {
+            let (account, kind, id) = decode_state_key(key).ok_or_else(|| corrupt(STATE, key))?;
+            let record = self.read_record(view, account, kind, id, true)?;
+            page.extend(record.map(|record| Dumped { account, record }));
+            Ok(if page.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+        })?;
+        Ok(page)
+    }
+
+    /// A page of the blobs that bodies refer to, from behind a body. A body that is written meanwhile has a higher number
+    /// than all before, so that no walk passes it by.
+    pub(super) fn referenced(&self, after: Option<u64>) -> Result<Referenced, Error> {
+        let after = after.map(|number| body_key(BodyNumber(number)));
+        let from = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let mut page = Referenced::default();
+        let mut bodies = 0;
+        walk(&self.store, BODY, from, &mut |_, key, row| {
+            let number = decode_body_key(key).ok_or_else(|| corrupt(BODY, key))?;
+            page.blobs.extend(blobs_of(row)?);
+            bodies += 1;
+            if bodies < REFERENCED_BODIES && page.blobs.len() < REFERENCED_BLOBS {
+                return Ok(ControlFlow::Continue(()));
+            }
+            page.next = Some(number.0);
+            Ok(ControlFlow::Break(()))
+        })?;
+        Ok(page)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, sync::Arc};
+
+    use restante_core::{BlobId, ErrorKind};
+
+    use super::*;
+    use crate::{
+        AccountId, BODY_BLOBS_MAX, Body, Change, Commit, DUMP_RECORDS_MAX, Id, Properties,
+        lmdb::{
+            commit::commit,
+            testing::{ACCOUNT as OURS, EMAIL, MAILBOX_KIND, create, destroy, email, engine, make},
+        },
+    };
+
+    fn blob(n: usize) -> BlobId {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&n.to_be_bytes());
+        BlobId(bytes)
+    }
+
+    fn all_blobs(engine: &Engine) -> (BTreeSet<BlobId>, usize) {
+        let (mut blobs, mut pages, mut after) = (BTreeSet::new(), 0, None);
+        loop {
+            let page = engine.referenced(after).unwrap();
+            assert!(page.blobs.len() < REFERENCED_BLOBS + BODY_BLOBS_MAX);
+            blobs.extend(page.blobs);
+            pages += 1;
+            after = page.next;
+            if after.is_none() {
+                return (blobs, pages);
+            }
+        }
+    }
+
+    async fn refer_to(engine: &Arc<Engine>, blobs: impl Iterator<Item = usize>) -> Id {
+        let body = Body { bytes: "some text".into(), blobs: blobs.map(blob).collect() };
+        make(engine, [Change::Create { kind: EMAIL, body, properties: Properties::default() }]).await[0]
+    }
+
+    #[tokio::test]
+    async fn pages_of_a_dump_have_all_records_of_all_accounts_in_order() {
+        let (_folder, engine) = engine();
+        let mailbox = Change::Create {
+            kind: MAILBOX_KIND,
+            body: Body::new("inbox"),
+            properties: Properties::default(),
+        };
+        commit(&engine, AccountId(300), Commit::of([mailbox])).await.unwrap();
+        let ids = make(&engine, (0..300).map(|n| create(email(1, n)))).await;
+        make(&engine, [destroy(ids[7])]).await;
+        for limit in [1, 100, 300, DUMP_RECORDS_MAX] {
+            let (mut places, mut after) = (Vec::new(), None);
+            loop {
+                let page = engine.dump(after, limit).unwrap();
+                assert!(page.len() <= limit);
+                let Some(last) = page.last() else { break };
+                after = Some(Place { account: last.account, kind: last.record.kind, id: last.record.id });
+                for dumped in page {
+                    assert!(!dumped.record.body.bytes.is_empty());
+                    places.push((dumped.account, dumped.record.kind, dumped.record.id));
+                }
+            }
+            assert_eq!(places.len(), 300, "{limit}");
+            assert!(places.is_sorted());
+            assert!(places[..299].iter().all(|(account, ..)| *account == OURS));
+        }
+        for limit in [0, DUMP_RECORDS_MAX + 1] {
+            assert_eq!(engine.dump(None, limit).unwrap_err().kind(), ErrorKind::Invalid);
+        }
+    }
+
+    #[tokio::test]
+    async fn pages_of_references_have_the_blobs_of_all_bodies_that_are_there() {
+        let (_folder, engine) = engine();
+        assert_eq!(engine.referenced(None).unwrap(), Referenced::default());
+        let many = 20 * BODY_BLOBS_MAX;
+        for n in 0..20 {
+            refer_to(&engine, n * BODY_BLOBS_MAX..(n + 1) * BODY_BLOBS_MAX).await;
+        }
+        let gone = refer_to(&engine, 1_000_000..1_000_001).await;
+        refer_to(&engine, 5..6).await;
+        make(&engine, [destroy(gone)]).await;
+        let (blobs, pages) = all_blobs(&engine);
+        assert_eq!(blobs, (0..many).map(blob).collect());
+        assert_eq!(pages, 2);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_moves_behind_the_page_is_told_with_a_later_one() {
+        let (_folder, engine) = engine();
+        for n in 0..17 {
+            refer_to(&engine, n * BODY_BLOBS_MAX..(n + 1) * BODY_BLOBS_MAX).await;
+        }
+        let first = engine.referenced(None).unwrap();
+        let body = Some(Body { bytes: "new".into(), blobs: vec![blob(77_777)] });
+        make(&engine, [Change::Update { kind: EMAIL, id: Id(1), body, properties: None }]).await;
+        let second = engine.referenced(first.next).unwrap();
+        assert!(second.blobs.contains(&blob(77_777)));
+        assert_eq!(second.next, None);
+    }
+}

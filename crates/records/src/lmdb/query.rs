@@ -1,0 +1,318 @@
+//! Queries.
+
+use std::ops::Bound;
+
+use restante_lmdb::{
+    View,
+    key::{KeyBuf, Pack, after_prefix, take_number},
+};
+
+use crate::{
+    AccountId, Cursor, Direction, Error, Id, IndexOrder, IndexSchema, Page, Query, Value,
+    entries::{self, Entry, EntryPlace},
+    validate::{CheckedQuery, check_query},
+};
+
+use super::{
+    Engine,
+    schema::{AccountRow, INDEX, corrupt, generation, index_key, index_prefix, skip_value},
+};
+
+impl Engine {
+    /// [`crate::Records::query`].
+    pub(super) fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error> {
+        let CheckedQuery { index, after } = check_query(&self.ledger.schema, query)?;
+        let mut walk =
+            Walk { account, query, index, after, found: Vec::new(), last: KeyBuf::new(), has_more: false };
+        self.store.read(|view| {
+            let row = AccountRow::read(view, account)?;
+            match index.order {
+                IndexOrder::Ordered => walk.ordered(view)?,
+                IndexOrder::Scattered => walk.scattered(view, row.next_id)?,
+            }
+            let next = if walk.has_more { Some(walk.cursor()?) } else { None };
+            Ok(Page { ids: walk.found, next, state: row.kind(query.kind).state })
+        })
+    }
+}
+
+/// A page in the making.
+struct Walk<'q> {
+    account: AccountId,
+    query: &'q Query,
+    index: &'q IndexSchema,
+    /// Where the page before ended.
+    after: Option<EntryPlace>,
+    found: Vec<Id>,
+    /// The key of the last entry of a full page.
+    last: KeyBuf,
+    /// Whether there was an entry more than the page has room for.
+    has_more: bool,
+}
+
+/// The keys from one on, up to another one.
+struct Keys {
+    from: Bound<KeyBuf>,
+    to: Bound<KeyBuf>,
+}
+
+impl Walk<'_> {
+    /// Reads the entries of an ordered index, which stand side by side.
+    fn ordered(&mut self, view: &View<'_>) -> Result<(), Error> {
+        let mut prefix = index_prefix(self.account, self.query.kind, self.index.index);
+        entries::pack_values(&mut prefix, &self.query.equals);
+        let mut keys = keys_of(&prefix, &self.query.range);
+        if let Some(after) = &self.after {
+            let mut values = KeyBuf::new();
+            entries::pack_values(&mut values, &after.values);
+            keys.go_on_behind(
+                index_key(self.account, self.query.kind, self.index, &values, after.id),
+                self.query.direction,
+            );
+        }
+        let left_parts = self.index.parts.len().saturating_sub(self.query.equals.len());
+        self.read(view, &keys, prefix.len(), left_parts)
+    }
+
+    /// Looks into each generation of a scattered index. They are in the order of ids, and so are equal values in each.
+    fn scattered(&mut self, view: &View<'_>, next_id: Id) -> Result<(), Error> {
+        let mut values = KeyBuf::new();
+        entries::pack_values(&mut values, &self.query.equals);
+        let (mut oldest, mut newest) = (0, generation(next_id));
+        let after = self.after.as_ref().map(|place| place.id);
+        match (after, self.query.direction) {
+            (Some(id), Direction::Ascending) => oldest = generation(id),
+            (Some(id), Direction::Descending) => newest = newest.min(generation(id)),
+            (None, _) => {}
+        }
+        for step in 0..=newest.saturating_sub(oldest) {
+            let generation = match self.query.direction {
+                Direction::Ascending => oldest + step,
+                Direction::Descending => newest - step,
+            };
+            let mut prefix = index_prefix(self.account, self.query.kind, self.index.index);
+            prefix.put_number(generation);
+            prefix.put_bytes(&values);
+            let mut keys = keys_of(&prefix, &(Bound::Unbounded, Bound::Unbounded));
+            if let Some(id) = after {
+                let place = index_key(self.account, self.query.kind, self.index, &values, id);
+                keys.go_on_behind(place, self.query.direction);
+            }
+            self.read(view, &keys, prefix.len(), 0)?;
+            if self.has_more {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads entries until the page is full and one more is seen. Each key has so many bytes that are known, then the values
+    /// of so many parts, then the id.
+    fn read(
+        &mut self,
+        view: &View<'_>,
+        keys: &Keys,
+        known_bytes: usize,
+        left_parts: usize,
+    ) -> Result<(), Error> {
+        if keys.are_none() {
+            return Ok(());
+        }
+        let direction = match self.query.direction {
+            Direction::Ascending => restante_lmdb::Direction::Ascending,
+            Direction::Descending => restante_lmdb::Direction::Descending,
+        };
+        let mut rows = view.range(INDEX, as_slice(&keys.from), as_slice(&keys.to), direction)?;
+        while let Some((key, _)) = rows.next()? {
+            if self.found.len() == self.query.limit {
+                self.has_more = true;
+                return Ok(());
+            }
+            self.found.push(id_of(key, known_bytes, left_parts).ok_or_else(|| corrupt(INDEX, key))?);
+            if self.found.len() == self.query.limit {
+                self.last = KeyBuf::from_slice(key);
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the page ends.
+    fn cursor(&self) -> Result<Cursor, Error> {
+        let damaged = || corrupt(INDEX, &self.last);
+        let id = self.found.last().copied().ok_or_else(damaged)?;
+        let known_bytes = index_prefix(self.account, self.query.kind, self.index.index).len();
+        let mut rest = self.last.get(known_bytes..).ok_or_else(damaged)?;
+        if self.index.order == IndexOrder::Scattered {
+            take_number(&mut rest).ok_or_else(damaged)?;
+        }
+        let mut values = Entry::new();
+        for _ in &self.index.parts {
+            values.push(entries::take_value(&mut rest).ok_or_else(damaged)?);
+        }
+        Ok(entries::cursor(self.query.kind, self.index, &values, id))
+    }
+}
+
+/// The keys that begin with `prefix` and then have a value in a range.
+fn keys_of(prefix: &KeyBuf, range: &(Bound<Value>, Bound<Value>)) -> Keys {
+    let at = |value: &Value| {
+        let mut key = prefix.clone();
+        entries::pack_value(&mut key, value);
+        key
+    };
+    let (from, to) = range;
+    Keys {
+        from: match from {
+            Bound::Unbounded => Bound::Included(prefix.clone()),
+            Bound::Included(value) => Bound::Included(at(value)),
+            Bound::Excluded(value) => after_prefix(&at(value)).map_or(Bound::Unbounded, Bound::Included),
+        },
+        to: match to {
+            Bound::Unbounded => after_prefix(prefix).map_or(Bound::Unbounded, Bound::Excluded),
+            Bound::Included(value) => after_prefix(&at(value)).map_or(Bound::Unbounded, Bound::Excluded),
+            Bound::Excluded(value) => Bound::Excluded(at(value)),
+        },
+    }
+}
+
+impl Keys {
+    /// Leaves out what a walk in this direction meets before it is behind `place`.
+    fn go_on_behind(&mut self, place: KeyBuf, direction: Direction) {
+        match (direction, &self.from, &self.to) {
+            (Direction::Ascending, Bound::Included(from), _) if *from > place => {}
+            (Direction::Descending, _, Bound::Excluded(to)) if *to < place => {}
+            (Direction::Ascending, ..) => self.from = Bound::Excluded(place),
+            (Direction::Descending, ..) => self.to = Bound::Excluded(place),
+        }
+    }
+
+    /// Whether the one end is not before the other.
+    fn are_none(&self) -> bool {
+        match (&self.from, &self.to) {
+            (Bound::Included(from) | Bound::Excluded(from), Bound::Included(to) | Bound::Excluded(to)) => {
+                from >= to
+            }
+            (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+        }
+    }
+}
+
+fn as_slice(bound: &Bound<KeyBuf>) -> Bound<&[u8]> {
+    match bound {
+        Bound::Included(key) => Bound::Included(key),
+        Bound::Excluded(key) => Bound::Excluded(key),
+        Bound::Unbounded => Bound::Unbounded,
+    }
+}
+
+fn id_of(key: &[u8], known_bytes: usize, left_parts: usize) -> Option<Id> {
+    let mut rest = key.get(known_bytes..)?;
+    for _ in 0..left_parts {
+        skip_value(&mut rest)?;
+    }
+    let id = take_number(&mut rest)?;
+    rest.is_empty().then_some(Id(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{
+        schema::{ACCOUNT as ACCOUNT_TABLE, GENERATION_BITS, account_key},
+        testing::{ACCOUNT, BY_MAILBOX, BY_MESSAGE_ID, EMAIL, MESSAGE_ID, create, email, engine, make},
+    };
+    use super::*;
+    use crate::Properties;
+
+    /// Walks by pages of so many ids.
+    fn walk(engine: &Engine, query: &Query, limit: usize) -> Vec<Id> {
+        let mut query = query.clone().limit(limit);
+        let mut ids = Vec::new();
+        loop {
+            let page = engine.query(ACCOUNT, &query).unwrap();
+            assert!(page.ids.len() == limit || page.next.is_none());
+            ids.extend(page.ids);
+            match page.next {
+                Some(next) => query = query.after(next),
+                None => return ids,
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_scattered_index_is_read_through_all_generations_both_ways() {
+        let (_folder, engine) = engine();
+        let same = || create(Properties::default().with(MESSAGE_ID, "same"));
+        let other = || create(Properties::default().with(MESSAGE_ID, "other"));
+        let mut expected = Vec::new();
+        for generation in [0, 1, 3] {
+            // The account skips ids, as if it had used them.
+            let skip = move |batch: &mut restante_lmdb::Batch<'_>| {
+                let mut row = AccountRow::read(batch.view(), ACCOUNT)?;
+                row.next_id = Id(((generation + 1) << GENERATION_BITS) - 2);
+                batch.put(ACCOUNT_TABLE, &account_key(ACCOUNT), &row.encode());
+                Ok::<_, Error>(())
+            };
+            engine.store.write(skip).await.unwrap();
+            let ids = make(&engine, [same(), same(), other(), same()]).await;
+            expected.extend([ids[0], ids[1], ids[3]]);
+        }
+        let query = Query::new(EMAIL, BY_MESSAGE_ID).equals("same");
+        let backwards: Vec<Id> = expected.iter().rev().copied().collect();
+        for limit in 1..=10 {
+            assert_eq!(walk(&engine, &query, limit), expected, "{limit} a page");
+            assert_eq!(walk(&engine, &query.clone().descending(), limit), backwards, "{limit} a page");
+        }
+    }
+
+    #[tokio::test]
+    async fn ranges_begin_and_end_where_they_say() {
+        let (_folder, engine) = engine();
+        let received = [5, 255, 256, 257, 70_000];
+        let ids = make(&engine, received.map(|received| create(email(1, received)))).await;
+        make(&engine, [create(email(0, 256)), create(email(2, 256)), create(email(256, 256))]).await;
+        use std::ops::Bound::{Excluded, Included, Unbounded};
+        let cases = [
+            (Unbounded, Unbounded, &ids[..]),
+            (Included(255), Included(257), &ids[1..4]),
+            (Excluded(255), Excluded(257), &ids[2..3]),
+            (Excluded(255), Unbounded, &ids[2..]),
+            (Unbounded, Included(5), &ids[..1]),
+            (Included(258), Excluded(70_000), &[]),
+            (Included(257), Included(255), &[]),
+            (Excluded(256), Excluded(256), &[]),
+        ];
+        for (from, to, expected) in cases {
+            let query = Query::new(EMAIL, BY_MAILBOX)
+                .equals(1)
+                .between(from.map(Value::Number), to.map(Value::Number));
+            let mut backwards = expected.to_vec();
+            backwards.reverse();
+            for limit in 1..=6 {
+                assert_eq!(walk(&engine, &query, limit), expected, "{from:?} {to:?}, {limit} a page");
+                assert_eq!(
+                    walk(&engine, &query.clone().descending(), limit),
+                    backwards,
+                    "{from:?} {to:?}, {limit} a page"
+                );
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_cursor_of_elsewhere_in_the_index_leaves_out_what_is_before_it() {
+        let (_folder, engine) = engine();
+        let ids = make(
+            &engine,
+            [create(email(1, 10)), create(email(2, 5)), create(email(2, 6)), create(email(3, 1))],
+        )
+        .await;
+        let page = engine.query(ACCOUNT, &Query::new(EMAIL, BY_MAILBOX).limit(2)).unwrap();
+        let cursor = page.next.unwrap(); // behind (2, 5)
+        let of = |mailbox: u64| Query::new(EMAIL, BY_MAILBOX).equals(mailbox).after(cursor.clone());
+        assert_eq!(engine.query(ACCOUNT, &of(1)).unwrap().ids, []);
+        assert_eq!(engine.query(ACCOUNT, &of(2)).unwrap().ids, ids[2..3]);
+        assert_eq!(engine.query(ACCOUNT, &of(3)).unwrap().ids, ids[3..]);
+        assert_eq!(engine.query(ACCOUNT, &of(3).descending()).unwrap().ids, []);
+        assert_eq!(engine.query(ACCOUNT, &of(1).descending()).unwrap().ids, ids[..1]);
+    }
+}

@@ -1,0 +1,654 @@
+//! The tables, the keys and the rows. `docs/formats/records.md` describes them byte by byte.
+
+use restante_core::{ErrorKind, NANOS_PER_SECOND, Timestamp};
+use restante_lmdb::{
+    Table, View,
+    key::{KeyBuf, Pack, take_byte, take_bytes, take_number, take_text},
+};
+use smallvec::SmallVec;
+
+use crate::{AccountId, Error, Id, Index, IndexOrder, IndexSchema, Kind, Position, Revision};
+
+/// Bodies by their numbers, which rise over all accounts: what is new stands side by side.
+pub(super) const BODY: Table = Table::new(1, "body");
+/// What is true of each record now.
+pub(super) const STATE: Table = Table::new(2, "state");
+/// Which records each revision created, changed or destroyed.
+pub(super) const HISTORY: Table = Table::new(3, "history");
+/// The entries of all indexes.
+pub(super) const INDEX: Table = Table::new(4, "index");
+/// What is true of each account now.
+pub(super) const ACCOUNT: Table = Table::new(5, "account");
+/// The last commit of each account, in the order of commits.
+pub(super) const FEED: Table = Table::new(6, "feed");
+/// How far followers are.
+pub(super) const FOLLOWER: Table = Table::new(7, "follower");
+/// What is true of the whole store.
+pub(super) const META: Table = Table::new(8, "meta");
+
+/// All tables.
+pub(super) const TABLES: [Table; 8] = [BODY, STATE, HISTORY, INDEX, ACCOUNT, FEED, FOLLOWER, META];
+
+/// The version of the layout, in [`META_FORMAT`].
+pub(super) const FORMAT: u64 = 1;
+
+/// The key in [`META`] of the version of the layout: a packed number.
+pub(super) const META_FORMAT: &[u8] = b"format";
+/// The key in [`META`] of the schema that the store was opened with last.
+pub(super) const META_SCHEMA: &[u8] = b"schema";
+
+/// What the keys in [`META`] of dictionaries begin with; a packed number follows.
+pub(super) const META_DICTIONARY: &[u8] = b"dictionary/";
+
+/// A generation of a scattered index is 2 to the power of this many ids. A look-up costs a probe for each generation; a
+/// write touches pages of the newest one only, some hundred of them.
+pub(super) const GENERATION_BITS: u32 = 15;
+
+/// The byte of [`HISTORY`] before the rows of records that exist.
+const LIVE: u8 = 0;
+/// The byte of [`HISTORY`] before the rows of records that are gone.
+const TOMBSTONE: u8 = 1;
+
+/// Numbers that count something stay below this: a larger one is damage. So whoever reads one can add to it.
+const COUNT_MAX: u64 = 1 << 62;
+
+/// The number of a body. 0 stands for the body that is empty and refers to no blob: it has no row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct BodyNumber(pub(super) u64);
+
+impl BodyNumber {
+    /// The empty body, which has no row.
+    pub(super) const EMPTY: Self = Self(0);
+}
+
+/// The generation that an id belongs to.
+pub(super) fn generation(id: Id) -> u64 {
+    id.0 >> GENERATION_BITS
+}
+
+/// The second in which a record is destroyed; times before 1970 are taken for 1970.
+pub(super) fn second(now: Timestamp) -> u64 {
+    u64::try_from(now.0 / NANOS_PER_SECOND).unwrap_or(0)
+}
+
+/// The key of a body.
+pub(super) fn body_key(body: BodyNumber) -> KeyBuf {
+    let mut key = KeyBuf::new();
+    key.put_number(body.0);
+    key
+}
+
+/// What the keys of an account's records of one kind begin with, in [`STATE`].
+pub(super) fn kind_prefix(account: AccountId, kind: Kind) -> KeyBuf {
+    let mut key = account_key(account);
+    key.push(kind.0);
+    key
+}
+
+/// The key of a record in [`STATE`].
+pub(super) fn state_key(account: AccountId, kind: Kind, id: Id) -> KeyBuf {
+    let mut key = kind_prefix(account, kind);
+    key.put_number(id.0);
+    key
+}
+
+/// What the keys of the history of an account's existing records of one kind begin with.
+pub(super) fn live_prefix(account: AccountId, kind: Kind) -> KeyBuf {
+    let mut key = kind_prefix(account, kind);
+    key.push(LIVE);
+    key
+}
+
+/// The key in [`HISTORY`] of a commit that created or changed a record.
+pub(super) fn live_key(account: AccountId, kind: Kind, revision: Revision, id: Id) -> KeyBuf {
+    let mut key = live_prefix(account, kind);
+    key.put_number(revision.0);
+    key.put_number(id.0);
+    key
+}
+
+/// What the keys of an account's tombstones of one kind begin with, in [`HISTORY`].
+pub(super) fn tombstone_prefix(account: AccountId, kind: Kind) -> KeyBuf {
+    let mut key = kind_prefix(account, kind);
+    key.push(TOMBSTONE);
+    key
+}
+
+/// The key in [`HISTORY`] of a commit that destroyed a record.
+pub(super) fn tombstone_key(account: AccountId, kind: Kind, revision: Revision, id: Id) -> KeyBuf {
+    let mut key = tombstone_prefix(account, kind);
+    key.put_number(revision.0);
+    key.put_number(id.0);
+    key
+}
+
+/// What the keys of an index of an account begin with.
+pub(super) fn index_prefix(account: AccountId, kind: Kind, index: Index) -> KeyBuf {
+    let mut key = kind_prefix(account, kind);
+    key.push(index.0);
+    key
+}
+
+/// The key of an entry of an index. `values` are the packed values of its parts, one behind the other.
+pub(super) fn index_key(
+    account: AccountId,
+    kind: Kind,
+    index: &IndexSchema,
+    values: &[u8],
+    id: Id,
+) -> KeyBuf {
+    let mut key = index_prefix(account, kind, index.index);
+    if index.order == IndexOrder::Scattered {
+        key.put_number(generation(id));
+    }
+    key.put_bytes(values);
+    key.put_number(id.0);
+    key
+}
+
+/// The key of an account in [`ACCOUNT`], which is also what its keys in other tables begin with.
+pub(super) fn account_key(account: AccountId) -> KeyBuf {
+    let mut key = KeyBuf::new();
+    key.put_number(u64::from(account.0));
+    key
+}
+
+/// The key of a commit in [`FEED`].
+pub(super) fn feed_key(position: Position) -> KeyBuf {
+    let mut key = KeyBuf::new();
+    key.put_number(position.0);
+    key
+}
+
+/// The key of a follower's position, which is also what the keys of its accounts begin with.
+pub(super) fn follower_key(follower: &str) -> KeyBuf {
+    let mut key = KeyBuf::new();
+    key.put_text(follower.as_bytes());
+    key
+}
+
+/// The key of how far a follower is in one account.
+pub(super) fn follower_account_key(follower: &str, account: AccountId) -> KeyBuf {
+    let mut key = follower_key(follower);
+    key.put_number(u64::from(account.0));
+    key
+}
+
+/// The key of a dictionary in [`META`].
+pub(super) fn dictionary_key(number: u64) -> KeyBuf {
+    let mut key = KeyBuf::from_slice(META_DICTIONARY);
+    key.put_number(number);
+    key
+}
+
+/// A row of [`STATE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StateRow<'v> {
+    /// The commit that last changed the record.
+    pub(super) revision: Revision,
+    /// The commit that created it.
+    pub(super) created: Revision,
+    /// Its body.
+    pub(super) body: BodyNumber,
+    /// Its packed properties.
+    pub(super) properties: &'v [u8],
+}
+
+impl<'v> StateRow<'v> {
+    /// The row as bytes.
+    pub(super) fn encode(&self) -> KeyBuf {
+        let mut value = KeyBuf::new();
+        value.put_number(self.revision.0);
+        value.put_number(self.created.0);
+        value.put_number(self.body.0);
+        value.put_bytes(self.properties);
+        value
+    }
+
+    /// The row of bytes; `None` when they are none. The properties are not looked at.
+    pub(super) fn decode(mut value: &'v [u8]) -> Option<Self> {
+        let revision = Revision(take_count(&mut value)?);
+        let created = Revision(take_count(&mut value)?);
+        let body = BodyNumber(take_count(&mut value)?);
+        Some(Self { revision, created, body, properties: value })
+    }
+}
+
+/// A row of [`HISTORY`] of a record that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LiveRow {
+    /// The commit created the record.
+    Creation,
+    /// The commit is the last that changed the record, and this one created it.
+    Change {
+        /// The commit that created the record.
+        created: Revision,
+    },
+}
+
+impl LiveRow {
+    /// The row as bytes.
+    pub(super) fn encode(self) -> KeyBuf {
+        let mut value = KeyBuf::new();
+        if let Self::Change { created } = self {
+            value.put_number(created.0);
+        }
+        value
+    }
+
+    /// The row of bytes; `None` when they are none.
+    pub(super) fn decode(mut value: &[u8]) -> Option<Self> {
+        if value.is_empty() {
+            return Some(Self::Creation);
+        }
+        let created = Revision(take_count(&mut value)?);
+        value.is_empty().then_some(Self::Change { created })
+    }
+}
+
+/// A row of [`HISTORY`] of a record that is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TombstoneRow {
+    /// The commit that created the record.
+    pub(super) created: Revision,
+    /// When it was destroyed, in seconds since 1970.
+    pub(super) second: u64,
+}
+
+impl TombstoneRow {
+    /// The row as bytes.
+    pub(super) fn encode(self) -> KeyBuf {
+        let mut value = KeyBuf::new();
+        value.put_number(self.created.0);
+        value.put_number(self.second);
+        value
+    }
+
+    /// The row of bytes; `None` when they are none.
+    pub(super) fn decode(mut value: &[u8]) -> Option<Self> {
+        let created = Revision(take_count(&mut value)?);
+        let second = take_count(&mut value)?;
+        value.is_empty().then_some(Self { created, second })
+    }
+}
+
+/// The revision and the id that the key of a row of [`HISTORY`] ends with, behind a prefix of so many bytes.
+pub(super) fn decode_history_key(key: &[u8], prefix_len: usize) -> Option<(Revision, Id)> {
+    let mut rest = key.get(prefix_len..)?;
+    let revision = Revision(take_count(&mut rest)?);
+    let id = Id(take_count(&mut rest)?);
+    rest.is_empty().then_some((revision, id))
+}
+
+/// A kind's share of a row of [`ACCOUNT`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct KindRow {
+    /// The kind.
+    pub(super) kind: Kind,
+    /// The commit that last touched it.
+    pub(super) state: Revision,
+    /// What was destroyed up to this commit is forgotten.
+    pub(super) floor: Revision,
+    /// Records that exist.
+    pub(super) records: u64,
+    /// Destroyed records that history still tells of.
+    pub(super) tombstones: u64,
+}
+
+/// A row of [`ACCOUNT`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct AccountRow {
+    /// The last commit.
+    pub(super) revision: Revision,
+    /// The id that the next record gets.
+    pub(super) next_id: Id,
+    /// The row of the last commit in [`FEED`]; 0 before the first.
+    pub(super) position: Position,
+    /// Each kind that was ever touched, ascending.
+    pub(super) kinds: SmallVec<[KindRow; 4]>,
+}
+
+impl Default for AccountRow {
+    /// An account that nothing was ever committed in.
+    fn default() -> Self {
+        Self { revision: Revision(0), next_id: Id(1), position: Position(0), kinds: SmallVec::new() }
+    }
+}
+
+impl AccountRow {
+    /// The row of an account, as `view` sees it.
+    pub(super) fn read(view: &View<'_>, account: AccountId) -> Result<Self, Error> {
+        let key = account_key(account);
+        match view.get(ACCOUNT, &key)? {
+            Some(value) => Self::decode(&value).ok_or_else(|| corrupt(ACCOUNT, &key)),
+            None => Ok(Self::default()),
+        }
+    }
+
+    /// What is known of a kind; zeros when it was never touched.
+    pub(super) fn kind(&self, kind: Kind) -> KindRow {
+        let found = self.kinds.iter().find(|known| known.kind == kind);
+        found.copied().unwrap_or(KindRow { kind, ..KindRow::default() })
+    }
+
+    /// A kind's share, to be changed; it is made when the kind was never touched.
+    pub(super) fn kind_mut(&mut self, kind: Kind) -> &mut KindRow {
+        let place = self.kinds.partition_point(|known| known.kind < kind);
+        let is_known = self.kinds.get(place).is_some_and(|known| known.kind == kind);
+        if !is_known {
+            self.kinds.insert(place, KindRow { kind, ..KindRow::default() });
+        }
+        self.kinds.get_mut(place).expect("it was there, or has just been inserted")
+    }
+
+    /// The row as bytes.
+    pub(super) fn encode(&self) -> KeyBuf {
+        let mut value = KeyBuf::new();
+        value.put_number(self.revision.0);
+        value.put_number(self.next_id.0);
+        value.put_number(self.position.0);
+        for share in &self.kinds {
+            value.push(share.kind.0);
+            value.put_number(share.state.0);
+            value.put_number(share.floor.0);
+            value.put_number(share.records);
+            value.put_number(share.tombstones);
+        }
+        value
+    }
+
+    /// The row of bytes; `None` when they are none.
+    pub(super) fn decode(mut value: &[u8]) -> Option<Self> {
+        let revision = Revision(take_count(&mut value)?);
+        let next_id = Id(take_count(&mut value)?);
+        let position = Position(take_count(&mut value)?);
+        let mut kinds: SmallVec<[KindRow; 4]> = SmallVec::new();
+        while !value.is_empty() {
+            let share = decode_kind(&mut value)?;
+            if kinds.last().is_some_and(|last| last.kind >= share.kind) {
+                return None;
+            }
+            kinds.push(share);
+        }
+        Some(Self { revision, next_id, position, kinds })
+    }
+}
+
+fn decode_kind(value: &mut &[u8]) -> Option<KindRow> {
+    Some(KindRow {
+        kind: Kind(take_byte(value)?),
+        state: Revision(take_count(value)?),
+        floor: Revision(take_count(value)?),
+        records: take_count(value)?,
+        tombstones: take_count(value)?,
+    })
+}
+
+/// The account of a key of [`ACCOUNT`].
+pub(super) fn decode_account_key(mut key: &[u8]) -> Option<AccountId> {
+    let account = take_account(&mut key)?;
+    key.is_empty().then_some(account)
+}
+
+/// Takes an account from the front.
+pub(super) fn take_account(bytes: &mut &[u8]) -> Option<AccountId> {
+    u32::try_from(take_number(bytes)?).ok().map(AccountId)
+}
+
+/// The account, kind and id of a key of [`STATE`].
+pub(super) fn decode_state_key(mut key: &[u8]) -> Option<(AccountId, Kind, Id)> {
+    let account = take_account(&mut key)?;
+    let kind = Kind(take_byte(&mut key)?);
+    let id = Id(take_count(&mut key)?);
+    key.is_empty().then_some((account, kind, id))
+}
+
+/// The number of a key of [`BODY`].
+pub(super) fn decode_body_key(mut key: &[u8]) -> Option<BodyNumber> {
+    let number = take_count(&mut key)?;
+    key.is_empty().then_some(BodyNumber(number))
+}
+
+/// The position of a key of [`FEED`].
+pub(super) fn decode_feed_key(mut key: &[u8]) -> Option<Position> {
+    let position = take_count(&mut key)?;
+    key.is_empty().then_some(Position(position))
+}
+
+/// A row of [`FEED`] as bytes.
+pub(super) fn encode_feed(account: AccountId, revision: Revision) -> KeyBuf {
+    let mut value = account_key(account);
+    value.put_number(revision.0);
+    value
+}
+
+/// The account and the revision of a row of [`FEED`].
+pub(super) fn decode_feed(mut value: &[u8]) -> Option<(AccountId, Revision)> {
+    let account = take_account(&mut value)?;
+    let revision = Revision(take_count(&mut value)?);
+    value.is_empty().then_some((account, revision))
+}
+
+/// The name of a key of [`FOLLOWER`], and the account if it is a row of one.
+pub(super) fn decode_follower_key(mut key: &[u8]) -> Option<(String, Option<AccountId>)> {
+    let name = String::from_utf8(take_text(&mut key)?).ok()?;
+    if key.is_empty() {
+        return Some((name, None));
+    }
+    let account = take_account(&mut key)?;
+    key.is_empty().then_some((name, Some(account)))
+}
+
+/// Takes a value that [`crate::entries::pack_value`] appended from the front, without looking at it; `None` when the bytes
+/// end within it.
+pub(super) fn skip_value(bytes: &mut &[u8]) -> Option<()> {
+    let first = take_byte(bytes)?;
+    if first <= 8 {
+        return take_bytes(bytes, usize::from(first)).map(|_| ()); // a number of so many bytes
+    }
+    loop {
+        let is_end = take_byte(bytes)? == 0 && take_byte(bytes)? == 0;
+        if is_end {
+            return Some(());
+        }
+    }
+}
+
+/// Takes a number that counts something from the front.
+fn take_count(bytes: &mut &[u8]) -> Option<u64> {
+    take_number(bytes).filter(|count| *count < COUNT_MAX)
+}
+
+/// A packed number that is a whole value.
+pub(super) fn encode_number(number: u64) -> KeyBuf {
+    let mut value = KeyBuf::new();
+    value.put_number(number);
+    value
+}
+
+/// The number of a value that is one.
+pub(super) fn decode_number(mut value: &[u8]) -> Option<u64> {
+    let number = take_number(&mut value)?;
+    value.is_empty().then_some(number)
+}
+
+/// A row that nobody can have written.
+pub(super) fn corrupt(table: Table, key: &[u8]) -> Error {
+    let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    Error::new(
+        ErrorKind::Corrupt,
+        format!(
+            "the row {key} of table {} is damaged: run `restante records check`, restore a backup",
+            table.name()
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use proptest::prelude::*;
+    use restante_lmdb::key::after_prefix;
+
+    use super::*;
+    use crate::{Properties, Property, Value, entries};
+
+    fn count() -> impl Strategy<Value = u64> {
+        (any::<u64>(), 2_u32..64).prop_map(|(number, shift)| number >> shift)
+    }
+
+    fn value() -> impl Strategy<Value = Value> {
+        prop_oneof![
+            count().prop_map(Value::Number),
+            prop::collection::vec(prop_oneof![Just(0_u8), Just(255), any::<u8>()], 0..6)
+                .prop_map(|text| Value::Text(Bytes::from(text))),
+        ]
+    }
+
+    fn kind_row() -> impl Strategy<Value = KindRow> {
+        (any::<u8>(), count(), count(), count(), count()).prop_map(
+            |(kind, state, floor, records, tombstones)| KindRow {
+                kind: Kind(kind),
+                state: Revision(state),
+                floor: Revision(floor),
+                records,
+                tombstones,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn rows_read_back(a in count(), b in count(), c in count(), rest in prop::collection::vec(any::<u8>(), 0..9)) {
+            let state = StateRow { revision: Revision(a), created: Revision(b), body: BodyNumber(c), properties: &rest };
+            let bytes = state.encode();
+            prop_assert_eq!(StateRow::decode(&bytes), Some(state));
+            for live in [LiveRow::Creation, LiveRow::Change { created: Revision(a) }] {
+                prop_assert_eq!(LiveRow::decode(&live.encode()), Some(live));
+            }
+            let tombstone = TombstoneRow { created: Revision(a), second: b };
+            prop_assert_eq!(TombstoneRow::decode(&tombstone.encode()), Some(tombstone));
+            let account = AccountId(a as u32);
+            prop_assert_eq!(decode_feed(&encode_feed(account, Revision(b))), Some((account, Revision(b))));
+        }
+
+        #[test]
+        fn the_row_of_an_account_reads_back(a in count(), b in count(), c in count(), shares in prop::collection::vec(kind_row(), 0..5)) {
+            let mut row = AccountRow { revision: Revision(a), next_id: Id(b), position: Position(c), kinds: SmallVec::new() };
+            for share in shares {
+                *row.kind_mut(share.kind) = share;
+                prop_assert_eq!(row.kind(share.kind), share);
+            }
+            prop_assert_eq!(AccountRow::decode(&row.encode()), Some(row));
+        }
+
+        #[test]
+        fn keys_read_back(account: u32, kind: u8, a in count(), b in count(), name in "[a-z\0]{1,5}") {
+            let (account, kind) = (AccountId(account), Kind(kind));
+            prop_assert_eq!(decode_account_key(&account_key(account)), Some(account));
+            prop_assert_eq!(decode_state_key(&state_key(account, kind, Id(a))), Some((account, kind, Id(a))));
+            prop_assert_eq!(decode_body_key(&body_key(BodyNumber(a))), Some(BodyNumber(a)));
+            prop_assert_eq!(decode_feed_key(&feed_key(Position(a))), Some(Position(a)));
+            let (live, prefix) = (live_key(account, kind, Revision(a), Id(b)), live_prefix(account, kind));
+            prop_assert_eq!(decode_history_key(&live, prefix.len()), Some((Revision(a), Id(b))));
+            prop_assert_eq!(decode_follower_key(&follower_key(&name)), Some((name.clone(), None)));
+            let followed = follower_account_key(&name, account);
+            prop_assert_eq!(decode_follower_key(&followed), Some((name, Some(account))));
+        }
+
+        #[test]
+        fn the_history_of_a_kind_is_in_the_order_of_revisions_and_apart_from_others(
+            account: u32, kind in 0_u8..255, a in (count(), count()), b in (count(), count()),
+        ) {
+            let (account, kind) = (AccountId(account), Kind(kind));
+            let key = |(revision, id)| live_key(account, kind, Revision(revision), Id(id));
+            prop_assert_eq!(key(a).cmp(&key(b)), a.cmp(&b));
+            let end = after_prefix(&live_prefix(account, kind)).unwrap();
+            let tombstone = tombstone_key(account, kind, Revision(b.0), Id(b.1));
+            prop_assert!(key(a) < end && end <= tombstone);
+            prop_assert!(tombstone < live_key(account, Kind(kind.0 + 1), Revision(0), Id(0)));
+        }
+
+        #[test]
+        fn a_value_is_skipped_as_it_is_taken(value in value(), rest in prop::collection::vec(any::<u8>(), 0..4)) {
+            let mut bytes = Vec::new();
+            entries::pack_value(&mut bytes, &value);
+            bytes.extend_from_slice(&rest);
+            let (mut skipped, mut taken) = (&bytes[..], &bytes[..]);
+            prop_assert_eq!(skip_value(&mut skipped), Some(()));
+            prop_assert_eq!(entries::take_value(&mut taken), Some(value));
+            prop_assert_eq!(skipped, taken);
+        }
+
+        #[test]
+        fn bytes_that_nobody_wrote_never_panic(bytes in prop::collection::vec(0_u8..12, 0..24)) {
+            let _ = StateRow::decode(&bytes);
+            let _ = AccountRow::decode(&bytes);
+            let _ = LiveRow::decode(&bytes);
+            let _ = TombstoneRow::decode(&bytes);
+            let _ = decode_history_key(&bytes, 3);
+            let _ = decode_state_key(&bytes);
+            let _ = decode_follower_key(&bytes);
+            let _ = skip_value(&mut &bytes[..]);
+        }
+    }
+
+    #[test]
+    fn a_scattered_entry_stands_in_the_generation_of_its_record() {
+        let (account, kind) = (AccountId(1), Kind(2));
+        let index = IndexSchema::scattered(Index(3), "hash", &[]);
+        let old = index_key(account, kind, &index, &[1, 200], Id((1 << GENERATION_BITS) - 1));
+        let new = index_key(account, kind, &index, &[1, 100], Id(1 << GENERATION_BITS));
+        assert_eq!(&old[..], [1, 1, 2, 3, 0, 1, 200, 2, 0x7f, 0xff]);
+        assert_eq!(&new[..], [1, 1, 2, 3, 1, 1, 1, 100, 2, 0x80, 0x00]);
+    }
+
+    /// The example of docs/formats/records.md: these bytes never change.
+    #[test]
+    fn rows_are_what_the_format_says() {
+        let (account, kind, id, revision) = (AccountId(7), Kind(1), Id(300), Revision(290));
+        let properties = b"\x01\x01\x03\x01\x01\x05\x02\x04\x65\x53\xf1\x00";
+        let said: Properties = [(1, 3), (1, 5), (2, 1_700_000_000)]
+            .map(|(property, value)| (Property(property), Value::Number(value)))
+            .into_iter()
+            .collect();
+        let mut packed = KeyBuf::new();
+        entries::pack_properties(&mut packed, &said);
+        assert_eq!(&packed[..], properties);
+        assert_eq!(&body_key(BodyNumber(0x1234))[..], b"\x02\x12\x34");
+        let state = StateRow { revision, created: revision, body: BodyNumber(0x1234), properties };
+        assert_eq!(&state_key(account, kind, id)[..], b"\x01\x07\x01\x02\x01\x2c");
+        let head = b"\x02\x01\x22\x02\x01\x22\x02\x12\x34";
+        assert_eq!(&state.encode()[..], [&head[..], properties].concat());
+        assert_eq!(&live_key(account, kind, revision, id)[..], b"\x01\x07\x01\x00\x02\x01\x22\x02\x01\x2c");
+        assert_eq!(
+            &tombstone_key(account, kind, revision, id)[..],
+            b"\x01\x07\x01\x01\x02\x01\x22\x02\x01\x2c"
+        );
+        let index = IndexSchema::ordered(Index(1), "mailbox", &[]);
+        let entry = index_key(account, kind, &index, b"\x01\x03\x04\x65\x53\xf1\x00", id);
+        assert_eq!(&entry[..], b"\x01\x07\x01\x01\x01\x03\x04\x65\x53\xf1\x00\x02\x01\x2c");
+        assert_eq!(&feed_key(Position(0xf00))[..], b"\x02\x0f\x00");
+        assert_eq!(&encode_feed(account, revision)[..], b"\x01\x07\x02\x01\x22");
+        let share = KindRow { kind, state: revision, floor: Revision(0), records: 300, tombstones: 0 };
+        let kinds = SmallVec::from_elem(share, 1);
+        let row = AccountRow { revision, next_id: Id(301), position: Position(0xf00), kinds };
+        let expected = b"\x02\x01\x22\x02\x01\x2d\x02\x0f\x00\x01\x02\x01\x22\x00\x02\x01\x2c\x00";
+        assert_eq!(&row.encode()[..], expected);
+        assert_eq!(&follower_account_key("ab", account)[..], b"ab\x00\x00\x01\x07");
+    }
+
+    #[test]
+    fn counters_that_no_store_reaches_are_damage() {
+        let row = AccountRow { revision: Revision(u64::MAX), ..AccountRow::default() };
+        assert_eq!(AccountRow::decode(&row.encode()), None);
+        assert_eq!(decode_feed_key(&feed_key(Position(COUNT_MAX))), None);
+    }
+
+    #[test]
+    fn the_second_of_a_time_before_1970_is_0() {
+        assert_eq!(second(Timestamp(-5)), 0);
+        assert_eq!(second(Timestamp(i64::MIN)), 0);
+        assert_eq!(second(Timestamp(7 * NANOS_PER_SECOND + 1)), 7);
+    }
+}

@@ -1,0 +1,328 @@
+//! One account of the reference model.
+
+use std::{collections::BTreeMap, ops::Bound};
+
+use restante_core::Timestamp;
+
+use crate::{
+    AccountId, Body, Change, Changed, Changes, ChangesSince, Commit, Committed, Direction, Error, Get, Id,
+    IndexOrder, IndexSchema, Kind, Onward, Page, Position, Properties, Query, Record, Revision, States,
+    Value,
+    entries::{self, EntryPlace},
+    validate::{self, CheckedQuery},
+};
+
+/// What is known of an account.
+pub(super) struct Account {
+    /// The revision of its last commit.
+    pub(super) revision: Revision,
+    /// The place of its last commit among those of all accounts.
+    pub(super) position: Position,
+    next_id: Id,
+    pub(super) kinds: BTreeMap<Kind, KindState>,
+    pub(super) records: BTreeMap<(Kind, Id), Stored>,
+    /// What was destroyed, by the revision that destroyed it.
+    pub(super) tombstones: BTreeMap<(Kind, Revision, Id), Tombstone>,
+}
+
+/// How far a kind is.
+#[derive(Default)]
+pub(super) struct KindState {
+    /// The revision that last touched it.
+    pub(super) state: Revision,
+    /// The last revision that is forgotten.
+    pub(super) floor: Revision,
+}
+
+/// A record, and the number of its body in the order of all bodies.
+pub(super) struct Stored {
+    pub(super) record: Record,
+    pub(super) body: u64,
+}
+
+/// What is kept of a record that is gone.
+pub(super) struct Tombstone {
+    created: Revision,
+    pub(super) destroyed_at: Timestamp,
+}
+
+/// When a commit is made.
+pub(super) struct Moment {
+    /// Its place among the commits of all accounts.
+    pub(super) position: Position,
+    /// The number of the body of its first change; those of the others follow.
+    pub(super) first_body: u64,
+    pub(super) now: Timestamp,
+}
+
+/// What a page of changes tells of a record.
+enum Told {
+    Created,
+    Updated,
+    Destroyed,
+}
+
+/// An account in which nothing was ever committed.
+pub(super) static NEW: Account = Account::new();
+
+/// Whether the destruction is told of what was created since, too.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unseen {
+    LeftOut,
+    Told,
+}
+
+impl Account {
+    pub(super) const fn new() -> Self {
+        Self {
+            revision: Revision(0),
+            position: Position(0),
+            next_id: validate::FIRST_ID,
+            kinds: BTreeMap::new(),
+            records: BTreeMap::new(),
+            tombstones: BTreeMap::new(),
+        }
+    }
+
+    /// Whether all that the commit needs is there.
+    pub(super) fn check(&self, commit: &Commit) -> Result<(), Error> {
+        for (kind, expected) in &commit.expect {
+            validate::check_state(*kind, *expected, self.states().of(*kind))?;
+        }
+        for change in &commit.changes {
+            if let Change::Update { kind, id, .. } | Change::Destroy { kind, id } = change
+                && !self.records.contains_key(&(*kind, *id))
+            {
+                return Err(validate::no_such_record(*kind, *id));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the changes of a commit that was checked.
+    pub(super) fn apply(&mut self, commit: Commit, moment: &Moment) -> Result<Committed, Error> {
+        let creates =
+            commit.changes.iter().filter(|change| matches!(change, Change::Create { .. })).count() as u64;
+        let created: Vec<Id> = (self.next_id.0..self.next_id.0 + creates).map(Id).collect();
+        self.next_id.0 += creates;
+        self.revision.0 += 1;
+        self.position = moment.position;
+        let mut ids_of_creates = created.iter();
+        for (change, body_number) in commit.changes.into_iter().zip(moment.first_body..) {
+            self.kinds.entry(change.kind()).or_default().state = self.revision;
+            match change {
+                Change::Create { kind, body, properties } => {
+                    let Some(id) = ids_of_creates.next() else { break }; // there are as many as creates
+                    let properties = resolved(&properties, &created)?;
+                    self.create(kind, *id, body, properties, body_number);
+                }
+                Change::Update { kind, id, body, properties } => {
+                    let properties =
+                        properties.map(|properties| resolved(&properties, &created)).transpose()?;
+                    self.update(kind, id, body, properties, body_number);
+                }
+                Change::Destroy { kind, id } => self.destroy(kind, id, moment.now),
+            }
+        }
+        Ok(Committed { revision: self.revision, created })
+    }
+
+    fn create(&mut self, kind: Kind, id: Id, body: Body, properties: Properties, body_number: u64) {
+        let record = Record { kind, id, revision: self.revision, created: self.revision, body, properties };
+        self.records.insert((kind, id), Stored { record, body: body_number });
+    }
+
+    fn update(
+        &mut self,
+        kind: Kind,
+        id: Id,
+        body: Option<Body>,
+        properties: Option<Properties>,
+        body_number: u64,
+    ) {
+        let Some(stored) = self.records.get_mut(&(kind, id)) else { return }; // it was checked
+        stored.record.revision = self.revision;
+        if let Some(body) = body {
+            stored.record.body = body;
+            stored.body = body_number;
+        }
+        if let Some(properties) = properties {
+            stored.record.properties = properties;
+        }
+    }
+
+    fn destroy(&mut self, kind: Kind, id: Id, now: Timestamp) {
+        let Some(stored) = self.records.remove(&(kind, id)) else { return }; // it was checked
+        let tombstone = Tombstone { created: stored.record.created, destroyed_at: now };
+        self.tombstones.insert((kind, self.revision, id), tombstone);
+    }
+
+    pub(super) fn get(&self, get: &Get) -> Vec<Option<Record>> {
+        let mut records = Vec::with_capacity(get.ids.len());
+        for id in &get.ids {
+            let mut record = self.records.get(&(get.kind, *id)).map(|stored| stored.record.clone());
+            if let Some(record) = &mut record
+                && !get.with_body
+            {
+                record.body = Body::default();
+            }
+            records.push(record);
+        }
+        records
+    }
+
+    pub(super) fn query(&self, query: &Query, checked: &CheckedQuery<'_>) -> Result<Page, Error> {
+        let mut places = Vec::new();
+        for ((kind, id), stored) in &self.records {
+            if *kind != query.kind {
+                continue;
+            }
+            for values in entries::entries(checked.index, &stored.record.properties)? {
+                places.push(EntryPlace { values, id: *id });
+            }
+        }
+        places.retain(|place| is_match(&place.values, query));
+        sort(&mut places, checked.index, query.direction);
+        if let Some(after) = &checked.after {
+            places.retain(|place| is_behind(place, after, checked.index, query.direction));
+        }
+        let has_more = places.len() > query.limit;
+        places.truncate(query.limit);
+        let next = match places.last() {
+            Some(last) if has_more => Some(entries::cursor(query.kind, checked.index, &last.values, last.id)),
+            _ => None,
+        };
+        let ids = places.into_iter().map(|place| place.id).collect();
+        Ok(Page { ids, next, state: self.states().of(query.kind) })
+    }
+
+    pub(super) fn changes(&self, account: AccountId, asked: &ChangesSince) -> Result<Changes, Error> {
+        let is_asked = |kind: Kind| asked.kind.is_none_or(|wanted| wanted == kind);
+        validate::check_since(account, asked.since, self.revision, self.floor(is_asked))?;
+        let mut all = self.changes_since(asked.since, Unseen::LeftOut);
+        all.retain(|(_, changed), _| is_asked(changed.kind));
+        Ok(page(all, asked.since, asked.limit, self.revision))
+    }
+
+    pub(super) fn follow(&self, account: AccountId, onward: &Onward) -> Result<Changes, Error> {
+        validate::check_onward(account, onward, self.revision, self.floor(|_| true))?;
+        let all = self.changes_since(onward.since, Unseen::Told);
+        Ok(page(all, onward.since, onward.limit, self.revision))
+    }
+
+    /// The highest floor of some kinds.
+    fn floor(&self, is_asked: impl Fn(Kind) -> bool) -> Revision {
+        let floors = self.kinds.iter().filter(|(kind, _)| is_asked(**kind)).map(|(_, kind)| kind.floor);
+        floors.max().unwrap_or_default()
+    }
+
+    /// What there is to tell of each record, at the revision where it is told: a new record at that of its creation.
+    fn changes_since(&self, since: Revision, unseen: Unseen) -> BTreeMap<(Revision, Changed), Told> {
+        let mut all = BTreeMap::new();
+        for ((kind, id), stored) in &self.records {
+            let changed = Changed { kind: *kind, id: *id };
+            if stored.record.created > since {
+                all.insert((stored.record.created, changed), Told::Created);
+            } else if stored.record.revision > since {
+                all.insert((stored.record.revision, changed), Told::Updated);
+            }
+        }
+        for ((kind, revision, id), tombstone) in &self.tombstones {
+            let is_told = tombstone.created <= since || unseen == Unseen::Told;
+            if is_told && *revision > since {
+                all.insert((*revision, Changed { kind: *kind, id: *id }), Told::Destroyed);
+            }
+        }
+        all
+    }
+
+    pub(super) fn states(&self) -> States {
+        let kinds = self.kinds.iter().map(|(kind, known)| (*kind, known.state)).collect();
+        States { revision: self.revision, kinds }
+    }
+}
+
+fn resolved(properties: &Properties, created: &[Id]) -> Result<Properties, Error> {
+    let resolved = properties.resolved(|n| created.get(usize::from(n)).copied());
+    resolved.ok_or_else(|| Error::invalid("a property is the id of a create that there is not"))
+}
+
+/// Whether the leading values are the query's, and the next one lies in its range.
+fn is_match(values: &[Value], query: &Query) -> bool {
+    if !values.starts_with(&query.equals) {
+        return false;
+    }
+    let Some(next) = values.get(query.equals.len()) else { return true };
+    let is_above = match &query.range.0 {
+        Bound::Included(from) => next >= from,
+        Bound::Excluded(from) => next > from,
+        Bound::Unbounded => true,
+    };
+    let is_below = match &query.range.1 {
+        Bound::Included(to) => next <= to,
+        Bound::Excluded(to) => next < to,
+        Bound::Unbounded => true,
+    };
+    is_above && is_below
+}
+
+/// An ordered index is in the order of the values, then of the ids; a scattered one in that of the ids alone.
+fn sort(places: &mut [EntryPlace], index: &IndexSchema, direction: Direction) {
+    match index.order {
+        IndexOrder::Ordered => places.sort(),
+        IndexOrder::Scattered => places.sort_by_key(|place| place.id),
+    }
+    if direction == Direction::Descending {
+        places.reverse();
+    }
+}
+
+/// Whether a place comes later in the walk than another.
+fn is_behind(place: &EntryPlace, after: &EntryPlace, index: &IndexSchema, direction: Direction) -> bool {
+    let order = match index.order {
+        IndexOrder::Ordered => place.cmp(after),
+        IndexOrder::Scattered => place.id.cmp(&after.id),
+    };
+    match direction {
+        Direction::Ascending => order.is_gt(),
+        Direction::Descending => order.is_lt(),
+    }
+}
+
+/// The first of the changes: whole revisions, and no more than `limit` unless the first alone has more.
+fn page(
+    all: BTreeMap<(Revision, Changed), Told>,
+    since: Revision,
+    limit: usize,
+    revision: Revision,
+) -> Changes {
+    let mut page = Changes { revision, ..Changes::default() };
+    let mut last = since;
+    let mut count = 0;
+    for (revision, of_revision) in by_revision(all) {
+        if count > 0 && count + of_revision.len() > limit {
+            page.revision = last;
+            page.has_more = true;
+            break;
+        }
+        count += of_revision.len();
+        last = revision;
+        for (changed, told) in of_revision {
+            match told {
+                Told::Created => page.created.push(changed),
+                Told::Updated => page.updated.push(changed),
+                Told::Destroyed => page.destroyed.push(changed),
+            }
+        }
+    }
+    page
+}
+
+/// Changes in groups of one revision, ascending.
+fn by_revision(all: BTreeMap<(Revision, Changed), Told>) -> BTreeMap<Revision, Vec<(Changed, Told)>> {
+    let mut groups: BTreeMap<Revision, Vec<(Changed, Told)>> = BTreeMap::new();
+    for ((revision, changed), told) in all {
+        groups.entry(revision).or_default().push((changed, told));
+    }
+    groups
+}

@@ -1,0 +1,245 @@
+//! Metrics and tracing for any engine, written once.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use async_trait::async_trait;
+use restante_core::{ErrorKind, Timestamp};
+use tracing::{Instrument, debug, debug_span, info, warn};
+
+use crate::{
+    AccountId, Change, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Dumped, Error, Feed,
+    Get, Metrics, Onward, Opened, Page, Place, Position, Query, Record, Records, Referenced, Report, States,
+    Stats, Touched, Upkeep, Watch,
+    metrics::{ChangeLabel, Operation},
+};
+
+/// A record store that counts and times what is asked of another.
+struct Observed {
+    inner: Opened,
+    metrics: Metrics,
+    /// Of what changes something.
+    writes: Outage,
+    /// Of what does not.
+    reads: Outage,
+}
+
+/// The same store, with everything that is asked of it counted.
+pub(crate) fn observe(inner: Opened, metrics: Metrics) -> Opened {
+    let observed = Arc::new(Observed { inner, metrics, writes: Outage::default(), reads: Outage::default() });
+    Opened { records: observed.clone(), feed: observed.clone(), upkeep: observed }
+}
+
+/// Whether an operation has failed since it last succeeded. An outage is told once, however many ask meanwhile.
+#[derive(Default)]
+struct Outage(AtomicBool);
+
+impl Outage {
+    fn begins(&self) -> bool {
+        !self.0.swap(true, Ordering::Relaxed)
+    }
+
+    fn ends(&self) -> bool {
+        // Looked at first: every operation comes here, and most end no outage.
+        self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// How many records a commit creates, updates and destroys.
+#[derive(Default)]
+struct Counts {
+    created: u64,
+    updated: u64,
+    destroyed: u64,
+}
+
+impl Counts {
+    fn of(commit: &Commit) -> Self {
+        let mut counts = Self::default();
+        for change in &commit.changes {
+            match change {
+                Change::Create { .. } => counts.created += 1,
+                Change::Update { .. } => counts.updated += 1,
+                Change::Destroy { .. } => counts.destroyed += 1,
+            }
+        }
+        counts
+    }
+}
+
+impl Observed {
+    fn noted<T>(&self, operation: Operation, outage: &Outage, result: Result<T, Error>) -> Result<T, Error> {
+        match &result {
+            Ok(_) if outage.ends() => {
+                info!(operation = operation.as_str(), "record operations succeed again")
+            }
+            Ok(_) => {}
+            Err(error) => self.failed(operation, outage, error),
+        }
+        result
+    }
+
+    fn noted_write<T>(&self, operation: Operation, result: Result<T, Error>) -> Result<T, Error> {
+        self.noted(operation, &self.writes, result)
+    }
+
+    fn noted_read<T>(&self, operation: Operation, result: Result<T, Error>) -> Result<T, Error> {
+        self.noted(operation, &self.reads, result)
+    }
+
+    fn failed(&self, operation: Operation, outage: &Outage, error: &Error) {
+        self.metrics.errors_of(operation, error.kind()).inc();
+        let is_callers_fault =
+            matches!(error.kind(), ErrorKind::Invalid | ErrorKind::NotFound | ErrorKind::Conflict);
+        if is_callers_fault {
+            return;
+        }
+        let (operation, kind) = (operation.as_str(), error.kind().as_str());
+        if error.is_transient() && !outage.begins() {
+            debug!(operation, kind, %error, "record operation failed again");
+        } else {
+            warn!(operation, kind, %error, "record operation failed");
+        }
+    }
+
+    fn committed(&self, counts: &Counts) {
+        let counted = [
+            (ChangeLabel::CREATE, counts.created),
+            (ChangeLabel::UPDATE, counts.updated),
+            (ChangeLabel::DESTROY, counts.destroyed),
+        ];
+        for (label, count) in counted {
+            self.metrics.changes.get_or_create(&label).inc_by(count);
+        }
+    }
+}
+
+#[async_trait]
+impl Records for Observed {
+    async fn commit(&self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
+        let counts = Counts::of(&commit);
+        let span = debug_span!("records_commit", account = account.0, changes = commit.changes.len());
+        let begun = Instant::now();
+        let result = self.inner.records.commit(account, commit).instrument(span).await;
+        self.metrics.commit_seconds.observe(begun.elapsed().as_secs_f64());
+        if result.is_ok() {
+            self.committed(&counts);
+        }
+        self.noted_write(Operation::Commit, result)
+    }
+
+    /// A read by id takes about a microsecond: it is counted, and neither timed nor traced.
+    async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
+        self.metrics.gets.inc();
+        let result = self.inner.records.get(account, get).await;
+        if let Err(error) = &result {
+            self.failed(Operation::Get, &self.reads, error);
+        }
+        result
+    }
+
+    async fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error> {
+        let span = debug_span!("records_query", account = account.0, limit = query.limit);
+        let begun = Instant::now();
+        let result = self.inner.records.query(account, query).instrument(span).await;
+        self.metrics.query_seconds.observe(begun.elapsed().as_secs_f64());
+        self.noted_read(Operation::Query, result)
+    }
+
+    async fn changes(&self, account: AccountId, since: &ChangesSince) -> Result<Changes, Error> {
+        self.noted_read(Operation::Changes, self.inner.records.changes(account, since).await)
+    }
+
+    async fn states(&self, account: AccountId) -> Result<States, Error> {
+        self.noted_read(Operation::States, self.inner.records.states(account).await)
+    }
+
+    fn watch(&self) -> Watch {
+        self.inner.records.watch()
+    }
+}
+
+#[async_trait]
+impl Feed for Observed {
+    async fn touched(&self, after: Position, limit: usize) -> Result<Vec<Touched>, Error> {
+        self.noted_read(Operation::Feed, self.inner.feed.touched(after, limit).await)
+    }
+
+    async fn follow(&self, account: AccountId, onward: &Onward) -> Result<Changes, Error> {
+        self.noted_read(Operation::Feed, self.inner.feed.follow(account, onward).await)
+    }
+
+    async fn position(&self) -> Result<Position, Error> {
+        self.noted_read(Operation::Feed, self.inner.feed.position().await)
+    }
+
+    async fn checkpoint(&self, follower: &str, accounts: &[AccountId]) -> Result<Checkpoint, Error> {
+        self.noted_read(Operation::Feed, self.inner.feed.checkpoint(follower, accounts).await)
+    }
+
+    async fn save(&self, follower: &str, checkpoint: &Checkpoint) -> Result<(), Error> {
+        self.noted_write(Operation::Feed, self.inner.feed.save(follower, checkpoint).await)
+    }
+
+    async fn forget(&self, follower: &str) -> Result<(), Error> {
+        self.noted_write(Operation::Feed, self.inner.feed.forget(follower).await)
+    }
+
+    async fn followers(&self) -> Result<Vec<(String, Position)>, Error> {
+        self.noted_read(Operation::Feed, self.inner.feed.followers().await)
+    }
+}
+
+#[async_trait]
+impl Upkeep for Observed {
+    async fn stats(&self) -> Result<Stats, Error> {
+        self.noted_read(Operation::Upkeep, self.inner.upkeep.stats().await)
+    }
+
+    fn health(&self) -> Result<(), Error> {
+        self.inner.upkeep.health()
+    }
+
+    async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
+        self.noted_read(Operation::Upkeep, self.inner.upkeep.check(progress).await)
+    }
+
+    async fn clean(&self, before: Timestamp, limit: usize) -> Result<Cleaned, Error> {
+        let result = self.inner.upkeep.clean(before, limit).await;
+        if let Ok(cleaned) = &result {
+            self.metrics.cleaned_tombstones.inc_by(cleaned.tombstones);
+        }
+        self.noted_write(Operation::Upkeep, result)
+    }
+
+    async fn dump(&self, after: Option<Place>, limit: usize) -> Result<Vec<Dumped>, Error> {
+        self.noted_read(Operation::Upkeep, self.inner.upkeep.dump(after, limit).await)
+    }
+
+    async fn referenced(&self, after: Option<u64>) -> Result<Referenced, Error> {
+        self.noted_read(Operation::Upkeep, self.inner.upkeep.referenced(after).await)
+    }
+
+    async fn backup(&self, folder: &Path) -> Result<(), Error> {
+        // It reads what is there and writes elsewhere: when it fails, reads and commits may go on well.
+        let result = self.inner.upkeep.backup(folder).await;
+        if let Err(error) = &result {
+            self.failed(Operation::Upkeep, &Outage::default(), error);
+        }
+        result
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        let result = self.inner.upkeep.close().await;
+        if let Err(error) = &result {
+            self.failed(Operation::Upkeep, &self.writes, error);
+        }
+        result
+    }
+}

@@ -1,0 +1,244 @@
+//! What every engine refuses before it looks at what it has: one place for the bounds and the schema.
+//!
+//! A commit is checked in this order, so that all engines give the same error for a commit with several faults:
+//! [`check_commit`], then each precondition by [`check_state`], then whether the records of the changes are there
+//! ([`no_such_record`]).
+
+use std::{collections::HashSet, ops::Bound};
+
+use restante_core::ErrorKind;
+
+use crate::{
+    AccountId, BODY_BLOBS_MAX, BODY_BYTES_MAX, Body, CHANGES_MAX, COMMIT_BYTES_MAX, COMMIT_CHANGES_MAX,
+    Change, ChangesSince, Commit, DUMP_RECORDS_MAX, Error, FOLLOWER_NAME_BYTES_MAX, GET_RECORDS_MAX, Get, Id,
+    IndexOrder, IndexSchema, Kind, KindSchema, Onward, Properties, QUERY_ROWS_MAX, Query, Revision, Schema,
+    TEXT_BYTES_MAX, TOUCHED_MAX, Value,
+    entries::{self, EntryPlace},
+};
+
+/// The id of the first record of an account.
+pub(crate) const FIRST_ID: Id = Id(1);
+/// The most preconditions of a commit: one for each kind that there can be.
+const EXPECT_MAX: usize = 256;
+/// What a blob id counts towards the bytes of a commit.
+const BLOB_ID_BYTES: usize = 32;
+/// What a number, or the place of a create, counts towards the bytes of a commit.
+const NUMBER_BYTES: usize = 8;
+
+/// Refuses a commit that no store could take.
+pub(crate) fn check_commit(schema: &Schema, commit: &Commit) -> Result<(), Error> {
+    check_at_most("preconditions", commit.expect.len(), EXPECT_MAX)?;
+    check_at_most("changes", commit.changes.len(), COMMIT_CHANGES_MAX)?;
+    for (kind, _) in &commit.expect {
+        schema.kind(*kind)?;
+    }
+    let creates = commit.changes.iter().filter(|change| matches!(change, Change::Create { .. })).count();
+    let mut changed = HashSet::new();
+    let mut bytes = 0;
+    for change in &commit.changes {
+        bytes += check_change(schema.kind(change.kind())?, change, creates)?;
+        if let Change::Update { kind, id, .. } | Change::Destroy { kind, id } = change
+            && !changed.insert((*kind, *id))
+        {
+            return Err(Error::invalid(format!("the record {} stands in two changes of the commit", id.0)));
+        }
+    }
+    check_at_most("bytes of bodies and properties", bytes, COMMIT_BYTES_MAX)
+}
+
+/// Checks a change of a commit with so many creates, and answers what it counts towards the bytes of the commit.
+fn check_change(kind: &KindSchema, change: &Change, creates: usize) -> Result<usize, Error> {
+    let (body, properties) = match change {
+        Change::Create { body, properties, .. } => (Some(body), Some(properties)),
+        Change::Update { body, properties, .. } => (body.as_ref(), properties.as_ref()),
+        Change::Destroy { .. } => (None, None),
+    };
+    let mut bytes = 0;
+    if let Some(body) = body {
+        bytes += check_body(body)?;
+    }
+    if let Some(properties) = properties {
+        bytes += check_properties(kind, properties, creates)?;
+    }
+    Ok(bytes)
+}
+
+fn check_body(body: &Body) -> Result<usize, Error> {
+    check_at_most("bytes in a body", body.bytes.len(), BODY_BYTES_MAX)?;
+    check_at_most("blobs in a body", body.blobs.len(), BODY_BLOBS_MAX)?;
+    Ok(body.bytes.len() + BLOB_ID_BYTES * body.blobs.len())
+}
+
+fn check_properties(kind: &KindSchema, properties: &Properties, creates: usize) -> Result<usize, Error> {
+    let mut bytes = 0;
+    for (property, value) in properties.iter() {
+        if !kind.properties.iter().any(|(known, _)| known == property) {
+            return Err(Error::invalid(format!("the kind {} has no property {}", kind.name, property.0)));
+        }
+        bytes += 1 + check_value(value, creates)?;
+    }
+    for index in &kind.indexes {
+        entries::check_entries(index, properties)?;
+    }
+    Ok(bytes)
+}
+
+/// Checks a value in a commit with so many creates, and answers its bytes.
+fn check_value(value: &Value, creates: usize) -> Result<usize, Error> {
+    match value {
+        Value::Number(_) => Ok(NUMBER_BYTES),
+        Value::Text(text) => {
+            check_at_most("bytes in a text", text.len(), TEXT_BYTES_MAX)?;
+            Ok(text.len())
+        }
+        Value::Created(n) if usize::from(*n) < creates => Ok(NUMBER_BYTES),
+        Value::Created(n) => {
+            Err(Error::invalid(format!("a property is the id of create {n}: there are {creates}")))
+        }
+    }
+}
+
+/// Refuses a commit that expects a kind to be in another state.
+pub(crate) fn check_state(kind: Kind, expected: Revision, state: Revision) -> Result<(), Error> {
+    if state == expected {
+        return Ok(());
+    }
+    let what = format!("kind {} is in state {}, and was expected in {}", kind.0, state.0, expected.0);
+    Err(Error::new(ErrorKind::Conflict, what))
+}
+
+/// The error for a record that is to be changed and is not there.
+pub(crate) fn no_such_record(kind: Kind, id: Id) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no record {} of kind {}", id.0, kind.0))
+}
+
+/// Refuses a read of an unknown kind or of too many records.
+pub(crate) fn check_get(schema: &Schema, get: &Get) -> Result<(), Error> {
+    schema.kind(get.kind)?;
+    check_at_most("ids", get.ids.len(), GET_RECORDS_MAX)
+}
+
+/// A query that can be answered: what it names.
+pub(crate) struct CheckedQuery<'s> {
+    /// The index.
+    pub(crate) index: &'s IndexSchema,
+    /// The place of its cursor. In an ordered index what follows is behind the place as a whole, whatever the query's own
+    /// values are; in a scattered one behind its id.
+    pub(crate) after: Option<EntryPlace>,
+}
+
+/// Refuses a query that its index can't answer, and reads its cursor.
+pub(crate) fn check_query<'s>(schema: &'s Schema, query: &Query) -> Result<CheckedQuery<'s>, Error> {
+    let kind = schema.kind(query.kind)?;
+    let Some(index) = kind.find_index(query.index) else {
+        return Err(Error::invalid(format!("the kind {} has no index {}", kind.name, query.index.0)));
+    };
+    check_limit(query.limit, QUERY_ROWS_MAX)?;
+    let has_range = query.range != (Bound::Unbounded, Bound::Unbounded);
+    let values = query.equals.len() + usize::from(has_range);
+    check_at_most("values", values, index.parts.len())?;
+    let is_scattered = index.order == IndexOrder::Scattered;
+    if is_scattered && query.equals.len() != index.parts.len() {
+        return Err(Error::invalid(format!(
+            "the index {} answers only when all its parts are given",
+            index.name
+        )));
+    }
+    for value in &query.equals {
+        check_value(value, 0)?;
+    }
+    entries::check_values(index, &query.equals)?;
+    for end in [&query.range.0, &query.range.1] {
+        if let Bound::Included(value) | Bound::Excluded(value) = end {
+            check_value(value, 0)?;
+            entries::check_values(index, query.equals.iter().chain([value]))?;
+        }
+    }
+    let after =
+        query.after.as_ref().map(|cursor| entries::place_of(cursor, query.kind, index)).transpose()?;
+    Ok(CheckedQuery { index, after })
+}
+
+/// Refuses a question for changes of an unknown kind, or with a limit that is out of bounds.
+pub(crate) fn check_changes(schema: &Schema, since: &ChangesSince) -> Result<(), Error> {
+    if let Some(kind) = since.kind {
+        schema.kind(kind)?;
+    }
+    check_limit(since.limit, CHANGES_MAX)
+}
+
+/// Refuses a revision that an account has not reached, or below the floor of its history. Of all kinds the floor is the
+/// highest of theirs.
+pub(crate) fn check_since(
+    account: AccountId,
+    since: Revision,
+    revision: Revision,
+    floor: Revision,
+) -> Result<(), Error> {
+    if since > revision {
+        let what = format!("account {} is at revision {}, before {}", account.0, revision.0, since.0);
+        return Err(Error::invalid(what));
+    }
+    if since < floor {
+        let what = format!(
+            "changes of account {} since {} can't be told: its history begins with {}",
+            account.0, since.0, floor.0
+        );
+        return Err(Error::new(ErrorKind::NotFound, what));
+    }
+    Ok(())
+}
+
+/// [`check_since`] of all kinds for a follower: what was forgotten before it began is no obstacle.
+pub(crate) fn check_onward(
+    account: AccountId,
+    onward: &Onward,
+    revision: Revision,
+    floor: Revision,
+) -> Result<(), Error> {
+    let is_obstacle = floor > onward.since.max(onward.began);
+    check_since(account, onward.since, revision, if is_obstacle { floor } else { Revision(0) })
+}
+
+/// Refuses a page of changes for a follower that is empty or too long.
+pub(crate) fn check_follow(onward: &Onward) -> Result<(), Error> {
+    check_limit(onward.limit, CHANGES_MAX)
+}
+
+/// Refuses a page of accounts that is empty or too long.
+pub(crate) fn check_touched(limit: usize) -> Result<(), Error> {
+    check_limit(limit, TOUCHED_MAX)
+}
+
+/// Refuses a page of a dump that is empty or too long.
+pub(crate) fn check_dump(limit: usize) -> Result<(), Error> {
+    check_limit(limit, DUMP_RECORDS_MAX)
+}
+
+/// Refuses a follower's name that is empty or too long.
+pub(crate) fn check_follower_name(name: &str) -> Result<(), Error> {
+    if name.is_empty() {
+        return Err(Error::invalid("a follower has no name"));
+    }
+    check_at_most("bytes in the name of a follower", name.len(), FOLLOWER_NAME_BYTES_MAX)
+}
+
+/// Refuses a checkpoint of a follower without a proper name or of too many accounts.
+pub(crate) fn check_checkpoint(follower: &str, accounts: usize) -> Result<(), Error> {
+    check_follower_name(follower)?;
+    check_at_most("accounts", accounts, TOUCHED_MAX)
+}
+
+fn check_limit(limit: usize, max: usize) -> Result<(), Error> {
+    if limit == 0 {
+        return Err(Error::invalid("the limit is 0: ask for something"));
+    }
+    check_at_most("rows to a page", limit, max)
+}
+
+fn check_at_most(what: &str, count: usize, max: usize) -> Result<(), Error> {
+    if count > max {
+        return Err(Error::invalid(format!("{count} {what} are too many: at most {max} are possible")));
+    }
+    Ok(())
+}

@@ -1,0 +1,169 @@
+//! What the tests of records share: a schema, changes that are easy to tell apart, and a client that keeps up with a store.
+#![allow(dead_code, unreachable_pub, reason = "each test target uses a part of it")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test ends where something is not as it should be"
+)]
+
+pub mod engines;
+pub mod mirror;
+
+use restante_core::BlobId;
+use restante_records::{
+    AccountId, Body, Change, Commit, Committed, Get, Id, Index, IndexSchema, Kind, KindSchema, Properties,
+    Property, Query, Record, Records, Revision, Schema, Value,
+};
+
+pub const EMAIL: Kind = Kind(1);
+pub const MAILBOX: Kind = Kind(2);
+/// A kind at the end of the numbers, without properties.
+pub const THREAD: Kind = Kind(255);
+pub const NO_KIND: Kind = Kind(77);
+
+pub const IN: Property = Property(1);
+pub const RECEIVED: Property = Property(2);
+pub const KEYWORD: Property = Property(3);
+pub const HASH: Property = Property(4);
+/// A property that no index has.
+pub const SIZE: Property = Property(255);
+pub const NAME: Property = Property(1);
+pub const NO_PROPERTY: Property = Property(77);
+
+pub const BY_MAILBOX: Index = Index(1);
+pub const BY_KEYWORD: Index = Index(2);
+pub const BY_HASH: Index = Index(3);
+pub const BY_HASH_AND_MAILBOX: Index = Index(4);
+pub const BY_ALL: Index = Index(255);
+pub const BY_NAME: Index = Index(1);
+pub const NO_INDEX: Index = Index(77);
+
+pub const A: AccountId = AccountId(1);
+pub const B: AccountId = AccountId(2);
+/// The last account that there can be.
+pub const LAST: AccountId = AccountId(u32::MAX);
+
+pub fn email_schema() -> KindSchema {
+    KindSchema::new(EMAIL, "email")
+        .property(IN, "mailbox")
+        .property(RECEIVED, "received")
+        .property(KEYWORD, "keyword")
+        .property(HASH, "hash")
+        .property(SIZE, "size")
+        .index(IndexSchema::ordered(BY_MAILBOX, "mailbox", &[IN, RECEIVED]))
+        .index(IndexSchema::ordered(BY_KEYWORD, "keyword", &[KEYWORD]))
+        .index(IndexSchema::scattered(BY_HASH, "hash", &[HASH]))
+        .index(IndexSchema::scattered(BY_HASH_AND_MAILBOX, "hash and mailbox", &[HASH, IN]))
+        .index(IndexSchema::ordered(BY_ALL, "all", &[KEYWORD, IN, RECEIVED]))
+}
+
+pub fn mailbox_schema() -> KindSchema {
+    KindSchema::new(MAILBOX, "mailbox").property(NAME, "name").index(IndexSchema::ordered(
+        BY_NAME,
+        "name",
+        &[NAME],
+    ))
+}
+
+pub fn schema() -> Schema {
+    let thread = KindSchema::new(THREAD, "thread");
+    Schema::new(vec![email_schema(), mailbox_schema(), thread]).unwrap()
+}
+
+pub fn none() -> Properties {
+    Properties::default()
+}
+
+pub fn number(n: u64) -> Value {
+    Value::Number(n)
+}
+
+pub fn text(text: &'static str) -> Value {
+    text.into()
+}
+
+pub fn blob(n: u64) -> BlobId {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&n.to_be_bytes());
+    BlobId(bytes)
+}
+
+/// An email in a mailbox, received at a time.
+pub fn in_mailbox(mailbox: u64, received: u64) -> Properties {
+    none().with(IN, mailbox).with(RECEIVED, received)
+}
+
+pub fn create(kind: Kind, body: &str, properties: Properties) -> Change {
+    Change::Create { kind, body: Body::new(body.to_owned()), properties }
+}
+
+/// An email whose body tells which it is.
+pub fn email(n: u64) -> Change {
+    create(EMAIL, &format!("email {n}"), in_mailbox(n % 3, n))
+}
+
+pub fn mailbox(name: &'static str) -> Change {
+    create(MAILBOX, name, none().with(NAME, name))
+}
+
+pub fn thread() -> Change {
+    create(THREAD, "", none())
+}
+
+pub fn move_to(id: Id, mailbox: u64, received: u64) -> Change {
+    Change::Update { kind: EMAIL, id, body: None, properties: Some(in_mailbox(mailbox, received)) }
+}
+
+pub fn rewrite(kind: Kind, id: Id, body: &str) -> Change {
+    Change::Update { kind, id, body: Some(Body::new(body.to_owned())), properties: None }
+}
+
+pub fn destroy(kind: Kind, id: Id) -> Change {
+    Change::Destroy { kind, id }
+}
+
+pub async fn commit(
+    records: &dyn Records,
+    account: AccountId,
+    changes: impl IntoIterator<Item = Change>,
+) -> Committed {
+    records.commit(account, Commit::of(changes)).await.unwrap()
+}
+
+/// Commits one change, and answers the id that it created, if it did.
+pub async fn commit_one(records: &dyn Records, account: AccountId, change: Change) -> Option<Id> {
+    commit(records, account, [change]).await.created.first().copied()
+}
+
+/// Creates one record.
+pub async fn create_one(records: &dyn Records, account: AccountId, change: Change) -> Id {
+    commit_one(records, account, change).await.unwrap()
+}
+
+pub async fn get_one(records: &dyn Records, account: AccountId, kind: Kind, id: Id) -> Option<Record> {
+    records.get(account, &Get::whole(kind, vec![id])).await.unwrap().remove(0)
+}
+
+/// The ids of one page.
+pub async fn ids(records: &dyn Records, account: AccountId, query: &Query) -> Vec<Id> {
+    records.query(account, query).await.unwrap().ids
+}
+
+/// The ids of all pages.
+pub async fn walk(records: &dyn Records, account: AccountId, query: &Query) -> Vec<Id> {
+    let mut all = Vec::new();
+    let mut query = query.clone();
+    loop {
+        let page = records.query(account, &query).await.unwrap();
+        assert!(page.ids.len() <= query.limit, "a page is not longer than its limit");
+        all.extend(page.ids);
+        match page.next {
+            Some(cursor) => query.after = Some(cursor),
+            None => return all,
+        }
+    }
+}
+
+pub async fn revision(records: &dyn Records, account: AccountId) -> Revision {
+    records.states(account).await.unwrap().revision
+}

@@ -1,0 +1,118 @@
+//! Every promise of the contracts of records, on every engine: one named test for each (engine, promise).
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test ends where something is not as it should be"
+)]
+
+#[path = "conformance/changes.rs"]
+mod changes;
+#[path = "conformance/commit.rs"]
+mod commit;
+#[path = "common/mod.rs"]
+mod common;
+#[path = "conformance/concurrent.rs"]
+mod concurrent;
+#[path = "conformance/feed.rs"]
+mod feed;
+#[path = "conformance/get.rs"]
+mod get;
+#[path = "conformance/query.rs"]
+mod query;
+#[path = "conformance/refused.rs"]
+mod refused;
+#[path = "conformance/schema.rs"]
+mod schema;
+#[path = "conformance/upkeep.rs"]
+mod upkeep;
+#[path = "conformance/watch.rs"]
+mod watch;
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use common::engines::{Engine, Place, arguments, run, trial};
+
+/// What a promise is tried on: the place of a store on some engine.
+pub(crate) type Subject = Arc<Place>;
+
+type Run = fn(Subject) -> Pin<Box<dyn Future<Output = ()>>>;
+
+/// A promise: its name, the engines that it is tried on, and the test.
+pub(crate) struct Promise {
+    /// The module of the test.
+    room: &'static str,
+    name: &'static str,
+    of: Of,
+    run: Run,
+}
+
+/// Whose promise it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// Every engine's.
+    Any,
+    /// That of engines that keep what they have when they are closed.
+    Disk,
+    /// That of engines that don't.
+    Memory,
+}
+
+impl Of {
+    fn is_of(self, engine: Engine) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Disk => !engine.is_volatile(),
+            Self::Memory => engine.is_volatile(),
+        }
+    }
+}
+
+macro_rules! promise {
+    ($of:expr, $name:ident) => {
+        crate::Promise { room: module_path!(), name: stringify!($name), of: $of, run: |s| Box::pin($name(s)) }
+    };
+}
+pub(crate) use promise;
+
+/// Lists test functions of a module as promises.
+macro_rules! promises {
+    (any: [$($any:ident),* $(,)?], disk: [$($disk:ident),* $(,)?] $(, memory: [$($memory:ident),*])?) => {
+        pub(crate) fn promises() -> Vec<crate::Promise> {
+            use crate::{Of, promise};
+            vec![
+                $(promise!(Of::Any, $any),)*
+                $(promise!(Of::Disk, $disk),)*
+                $($(promise!(Of::Memory, $memory),)*)?
+            ]
+        }
+    };
+}
+pub(crate) use promises;
+
+fn all_promises() -> Vec<Promise> {
+    let rooms = [
+        commit::promises(),
+        refused::promises(),
+        get::promises(),
+        query::promises(),
+        changes::promises(),
+        watch::promises(),
+        concurrent::promises(),
+        feed::promises(),
+        upkeep::promises(),
+        schema::promises(),
+    ];
+    rooms.into_iter().flatten().collect()
+}
+
+fn main() {
+    let mut trials = Vec::new();
+    for engine in Engine::ALL {
+        for promise in all_promises().into_iter().filter(|promise| promise.of.is_of(engine)) {
+            let (_, room) = promise.room.rsplit_once("::").unwrap();
+            let name = format!("{room}::{}", promise.name);
+            trials.push(trial(engine, &name, move || run(engine, promise.run)));
+        }
+    }
+    libtest_mimic::run(&arguments(), trials).exit();
+}

@@ -1,0 +1,120 @@
+//! What `get` promises.
+
+use restante_core::ErrorKind;
+use restante_records::{Body, Change, GET_RECORDS_MAX, Get, Id, Record, Revision};
+
+use crate::{
+    Subject,
+    common::{
+        A, EMAIL, IN, KEYWORD, MAILBOX, NO_KIND, SIZE, THREAD, blob, commit, create, create_one, destroy,
+        email, get_one, mailbox, none, thread,
+    },
+};
+
+crate::promises! {
+    any: [
+        records_stand_in_the_order_of_the_ids,
+        a_record_that_is_not_there_is_none,
+        a_record_of_another_kind_is_none,
+        an_id_asked_for_twice_is_answered_twice,
+        a_record_is_whole,
+        a_body_that_is_not_asked_for_is_empty,
+        no_ids_are_answered_with_no_records,
+        as_many_ids_as_are_allowed_are_answered,
+        too_many_ids_are_refused,
+        a_get_of_an_unknown_kind_is_refused,
+        what_a_get_gave_stays_as_it_was,
+    ],
+    disk: []
+}
+
+async fn records_stand_in_the_order_of_the_ids(subject: Subject) {
+    let records = subject.open().await.records;
+    let mut ids = commit(&*records, A, (0..5).map(email)).await.created;
+    ids.reverse();
+    ids.swap(1, 3);
+    let got = records.get(A, &Get::whole(EMAIL, ids.clone())).await.unwrap();
+    assert_eq!(got.into_iter().map(|record| record.unwrap().id).collect::<Vec<_>>(), ids);
+}
+
+async fn a_record_that_is_not_there_is_none(subject: Subject) {
+    let records = subject.open().await.records;
+    let id = create_one(&*records, A, email(1)).await;
+    let asked = vec![Id(id.0 + 1), id, Id(0), Id(u64::MAX)];
+    let got = records.get(A, &Get::whole(EMAIL, asked)).await.unwrap();
+    assert_eq!(got.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, false, false]);
+}
+
+async fn a_record_of_another_kind_is_none(subject: Subject) {
+    let records = subject.open().await.records;
+    let created = commit(&*records, A, [email(1), mailbox("Inbox")]).await.created;
+    let got = records.get(A, &Get::small(MAILBOX, created.clone())).await.unwrap();
+    assert_eq!(got[0], None);
+    assert_eq!(got[1].as_ref().map(|record| (record.kind, record.id)), Some((MAILBOX, created[1])));
+}
+
+async fn an_id_asked_for_twice_is_answered_twice(subject: Subject) {
+    let records = subject.open().await.records;
+    let id = create_one(&*records, A, email(1)).await;
+    let got = records.get(A, &Get::whole(EMAIL, vec![id, id])).await.unwrap();
+    assert_eq!(got.len(), 2);
+    assert!(got[0].is_some() && got[0] == got[1]);
+}
+
+async fn a_record_is_whole(subject: Subject) {
+    let records = subject.open().await.records;
+    commit(&*records, A, [thread()]).await;
+    let properties = none().with(IN, 3).with(IN, "three").with(KEYWORD, "$seen").with(SIZE, 0).with(SIZE, "");
+    let body = Body { bytes: "hello".into(), blobs: vec![blob(2), blob(1)] };
+    let change = Change::Create { kind: EMAIL, body: body.clone(), properties: properties.clone() };
+    let id = create_one(&*records, A, change).await;
+    let (revision, created) = (Revision(2), Revision(2));
+    let whole = Record { kind: EMAIL, id, revision, created, body, properties };
+    assert_eq!(get_one(&*records, A, EMAIL, id).await, Some(whole));
+}
+
+async fn a_body_that_is_not_asked_for_is_empty(subject: Subject) {
+    let records = subject.open().await.records;
+    let body = Body { bytes: "hello".into(), blobs: vec![blob(1)] };
+    let properties = none().with(IN, 3);
+    let change = Change::Create { kind: EMAIL, body, properties: properties.clone() };
+    let id = create_one(&*records, A, change).await;
+    let small = records.get(A, &Get::small(EMAIL, vec![id])).await.unwrap().remove(0).unwrap();
+    assert_eq!((small.body, small.properties), (Body::default(), properties));
+}
+
+async fn no_ids_are_answered_with_no_records(subject: Subject) {
+    let records = subject.open().await.records;
+    assert_eq!(records.get(A, &Get::whole(EMAIL, vec![])).await.unwrap(), []);
+}
+
+async fn as_many_ids_as_are_allowed_are_answered(subject: Subject) {
+    let records = subject.open().await.records;
+    let created = commit(&*records, A, (0..GET_RECORDS_MAX).map(|n| create(THREAD, &n.to_string(), none())))
+        .await
+        .created;
+    let got = records.get(A, &Get::whole(THREAD, created)).await.unwrap();
+    for (n, record) in got.into_iter().enumerate() {
+        assert_eq!(record.unwrap().body, Body::new(n.to_string()));
+    }
+}
+
+async fn too_many_ids_are_refused(subject: Subject) {
+    let records = subject.open().await.records;
+    let many = (0..=GET_RECORDS_MAX as u64).map(Id).collect();
+    assert_eq!(records.get(A, &Get::small(EMAIL, many)).await.unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+async fn a_get_of_an_unknown_kind_is_refused(subject: Subject) {
+    let records = subject.open().await.records;
+    assert_eq!(records.get(A, &Get::small(NO_KIND, vec![])).await.unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+async fn what_a_get_gave_stays_as_it_was(subject: Subject) {
+    let records = subject.open().await.records;
+    let id = create_one(&*records, A, email(1)).await;
+    let before = get_one(&*records, A, EMAIL, id).await.unwrap();
+    commit(&*records, A, [destroy(EMAIL, id)]).await;
+    commit(&*records, A, (0..500).map(email)).await;
+    assert_eq!(before.body, Body::new("email 1"));
+}

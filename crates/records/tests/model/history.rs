@@ -1,0 +1,104 @@
+//! What became of each record, noted beside the engine and the model, and what pages of changes must say of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use restante_records::{AccountId, Changed, Changes, Id, Kind, Record, Revision};
+
+/// A record that is gone.
+#[derive(Clone, Copy, Debug)]
+struct Gone {
+    created: Revision,
+    seconds: i64,
+}
+
+/// The records that are gone and not forgotten, in the order in which they are forgotten.
+#[derive(Default)]
+pub(crate) struct History {
+    gone: BTreeMap<(AccountId, Kind, Revision, Id), Gone>,
+}
+
+/// Of which changes a page tells.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) account: AccountId,
+    pub(crate) kind: Option<Kind>,
+    pub(crate) since: Revision,
+    pub(crate) limit: usize,
+    /// Whether what was created after `since` is told when it is gone.
+    pub(crate) with_unknown: bool,
+}
+
+/// What is to be told of one record, at a revision.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Created,
+    Updated,
+    Destroyed,
+}
+
+impl History {
+    pub(crate) fn destroyed(&mut self, account: AccountId, record: &Record, at: Revision, seconds: i64) {
+        let gone = Gone { created: record.created, seconds };
+        self.gone.insert((account, record.kind, at, record.id), gone);
+    }
+
+    /// Forgets the first of what was destroyed before a second.
+    pub(crate) fn forget(&mut self, before_seconds: i64, count: usize) {
+        let old = self.gone.iter().filter(|(_, gone)| gone.seconds < before_seconds);
+        let old: Vec<_> = old.map(|(place, _)| *place).take(count).collect();
+        assert_eq!(old.len(), count, "no more is forgotten than was there");
+        for place in old {
+            self.gone.remove(&place);
+        }
+    }
+
+    /// What there is to tell, by revisions.
+    fn told(
+        &self,
+        asked: &Asked,
+        records: &BTreeMap<(Kind, Id), Record>,
+    ) -> BTreeMap<(Revision, Changed), What> {
+        let mut told = BTreeMap::new();
+        for ((kind, id), record) in records {
+            let changed = Changed { kind: *kind, id: *id };
+            if record.created > asked.since {
+                told.insert((record.created, changed), What::Created);
+            } else if record.revision > asked.since {
+                told.insert((record.revision, changed), What::Updated);
+            }
+        }
+        for ((account, kind, revision, id), gone) in &self.gone {
+            let is_known = gone.created <= asked.since || asked.with_unknown;
+            if *account == asked.account && is_known && *revision > asked.since {
+                told.insert((*revision, Changed { kind: *kind, id: *id }), What::Destroyed);
+            }
+        }
+        told.retain(|(_, changed), _| asked.kind.is_none_or(|kind| kind == changed.kind));
+        told
+    }
+
+    /// A page covers whole revisions and tells all of them: how many, is the engine's choice within the limit.
+    pub(crate) fn assert_right(
+        &self,
+        page: &Changes,
+        asked: &Asked,
+        records: &BTreeMap<(Kind, Id), Record>,
+        revision: Revision,
+    ) {
+        let told = self.told(asked, records);
+        let covered = || told.iter().filter(|((at, _), _)| *at <= page.revision);
+        let of = |what: What| -> Vec<Changed> {
+            covered().filter(|(_, told)| **told == what).map(|((_, changed), _)| *changed).collect()
+        };
+        assert_eq!(page.created, of(What::Created), "{asked:?}: {page:?}");
+        assert_eq!(page.updated, of(What::Updated), "{asked:?}: {page:?}");
+        assert_eq!(page.destroyed, of(What::Destroyed), "{asked:?}: {page:?}");
+        let revisions = covered().map(|((at, _), _)| *at).collect::<BTreeSet<_>>();
+        assert!(covered().count() <= asked.limit || revisions.len() == 1, "{asked:?}: too long: {page:?}");
+        if page.has_more {
+            assert!(page.revision > asked.since && page.revision < revision, "{asked:?}: {page:?}");
+        } else {
+            assert_eq!(page.revision, revision, "{asked:?}: {page:?}");
+        }
+    }
+}

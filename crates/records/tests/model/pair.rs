@@ -1,0 +1,400 @@
+//! An engine and the model beside it.
+
+use std::{collections::BTreeSet, fmt::Debug, sync::Arc};
+
+use restante_core::{BlobId, Timestamp};
+use restante_records::{
+    AccountId, Change, Changes, ChangesSince, Checkpoint, Commit, Config, Cursor, Direction, Error, Get, Id,
+    Kind, Onward, Opened, Position, Query, Revision, Schema, Stats, Upkeep, open,
+};
+
+use crate::{
+    common::{
+        BY_ALL, BY_HASH, EMAIL, email_schema,
+        engines::Place,
+        mailbox_schema,
+        mirror::{Mirror, all_of, dump},
+        schema,
+    },
+    history::{self, History},
+    operations::{ACCOUNTS, Asked, Expected, Operation, Pick, Wanted},
+};
+
+const FOLLOWERS: [&str; 4] = ["search", "sea", "push", "search\0"];
+
+pub(crate) struct Pair {
+    place: Arc<Place>,
+    engine: Opened,
+    model: Opened,
+    /// Whether the engine has all indexes that the model has.
+    has_all_indexes: bool,
+    /// Cursors that were given.
+    cursors: Vec<Cursor>,
+    /// What a client has of each account of the engine.
+    clients: Vec<Mirror>,
+    history: History,
+    now_seconds: i64,
+    backups: usize,
+}
+
+/// Both must answer the same, or refuse for the same reason.
+fn agreed<T: PartialEq + Debug>(
+    what: &impl Debug,
+    engine: Result<T, Error>,
+    model: Result<T, Error>,
+) -> Option<T> {
+    match (engine, model) {
+        (Ok(engine), Ok(model)) => {
+            assert_eq!(engine, model, "{what:?}");
+            Some(engine)
+        }
+        (Err(engine), Err(model)) => {
+            assert_eq!(engine.kind(), model.kind(), "{what:?}: engine {engine}, model {model}");
+            None
+        }
+        (engine, model) => panic!("{what:?}: engine {engine:?}, model {model:?}"),
+    }
+}
+
+/// One of these, or none when there are none.
+fn picked<T: Copy>(of: &[T], pick: Pick) -> Option<T> {
+    (!of.is_empty()).then(|| of[usize::from(pick) % of.len()])
+}
+
+impl Pair {
+    pub(crate) async fn open(place: Arc<Place>) -> Self {
+        let config = Config { url: "memory:".parse().unwrap(), ..place.config.clone() };
+        Self {
+            engine: place.open().await,
+            model: open(config).await.unwrap(),
+            place,
+            has_all_indexes: true,
+            cursors: Vec::new(),
+            clients: vec![Mirror::default(); ACCOUNTS as usize],
+            history: History::default(),
+            now_seconds: 0,
+            backups: 0,
+        }
+    }
+
+    pub(crate) async fn run(&mut self, operation: Operation) {
+        match operation {
+            Operation::Commit { account, expect, changes } => {
+                self.commit(AccountId(account), expect, changes).await
+            }
+            Operation::Get { account, kind, picks, with_body } => {
+                self.get(AccountId(account), kind, &picks, with_body).await;
+            }
+            Operation::Query(asked) => self.query(*asked).await,
+            Operation::Changes { account, kind, since, limit } => {
+                self.changes(AccountId(account), kind, since, limit).await;
+            }
+            Operation::Follow { account, since, began, limit } => {
+                self.follow(AccountId(account), since, began, limit).await;
+            }
+            Operation::KeepUp { account, limit } => self.keep_up(AccountId(account), limit).await,
+            Operation::Touched { after, limit } => self.touched(after, limit).await,
+            Operation::Save { follower, position, accounts } => {
+                self.save(follower, position, &accounts).await
+            }
+            Operation::Forget { follower } => {
+                let name = FOLLOWERS[follower];
+                agreed(&name, self.engine.feed.forget(name).await, self.model.feed.forget(name).await);
+            }
+            Operation::Clean { seconds_ago, limit } => self.clean(seconds_ago, limit).await,
+            Operation::Wait { seconds } => {
+                self.now_seconds += seconds;
+                self.place.set_seconds(self.now_seconds);
+            }
+            Operation::Dump { after, limit } => self.dump(after, limit).await,
+            Operation::Reopen { is_closed_before, has_all_indexes } => {
+                self.reopen(is_closed_before, has_all_indexes).await;
+            }
+            Operation::Backup => self.backup().await,
+            Operation::Check => assert_sound(&self.engine).await,
+        }
+    }
+
+    /// The records that there are, as far as a commit needs to know.
+    async fn known(&self, account: AccountId) -> Vec<(Kind, Id)> {
+        let all = dump(&*self.model.upkeep, 1_000).await.into_iter();
+        all.filter(|(place, _)| place.account == account).map(|(place, _)| (place.kind, place.id)).collect()
+    }
+
+    async fn revision(&self, account: AccountId) -> Revision {
+        self.model.records.states(account).await.unwrap().revision
+    }
+
+    /// A revision of an account, the one after its last among them.
+    async fn pick_revision(&self, account: AccountId, pick: Pick) -> Revision {
+        Revision(u64::from(pick) % (self.revision(account).await.0 + 2))
+    }
+
+    async fn commit(&mut self, account: AccountId, expect: Vec<(Kind, Expected)>, changes: Vec<Wanted>) {
+        let known = self.known(account).await;
+        let states = self.model.records.states(account).await.unwrap();
+        let mut commit = Commit::of(changes.into_iter().filter_map(|wanted| change(wanted, &known)));
+        for (kind, expected) in expect {
+            let state = match expected {
+                Expected::AsItIs => states.of(kind),
+                Expected::Other(state) => Revision(state),
+            };
+            commit = commit.if_in_state(kind, state);
+        }
+        let before = all_of(&*self.model.upkeep, account).await;
+        let engine = self.engine.records.commit(account, commit.clone()).await;
+        let committed = agreed(&commit, engine, self.model.records.commit(account, commit.clone()).await);
+        if let Some(committed) = committed {
+            for change in &commit.changes {
+                if let Change::Destroy { kind, id } = change {
+                    let record = &before[&(*kind, *id)];
+                    self.history.destroyed(account, record, committed.revision, self.now_seconds);
+                }
+            }
+        }
+        let engine = self.engine.records.states(account).await;
+        agreed(&commit, engine, self.model.records.states(account).await);
+    }
+
+    async fn get(&self, account: AccountId, kind: Kind, picks: &[Pick], with_body: bool) {
+        let mut ids: Vec<Id> = self.known(account).await.into_iter().map(|(_, id)| id).collect();
+        ids.extend([Id(0), Id(u64::MAX)]);
+        let ids = picks.iter().filter_map(|pick| picked(&ids, *pick)).collect();
+        let get = Get { kind, ids, with_body };
+        agreed(
+            &get,
+            self.engine.records.get(account, &get).await,
+            self.model.records.get(account, &get).await,
+        );
+    }
+
+    async fn query(&mut self, asked: Asked) {
+        let after = asked.after.filter(|_| !self.cursors.is_empty());
+        let after = after.map(|pick| self.cursors[usize::from(pick) % self.cursors.len()].clone());
+        let query = Query {
+            kind: asked.kind,
+            index: asked.index,
+            equals: asked.equals,
+            range: asked.range,
+            direction: if asked.is_descending { Direction::Descending } else { Direction::Ascending },
+            limit: asked.limit,
+            after,
+        };
+        let account = AccountId(asked.account);
+        let engine = self.engine.records.query(account, &query).await;
+        if !self.has_all_indexes && asked.kind == EMAIL && [BY_ALL, BY_HASH].contains(&asked.index) {
+            assert!(engine.is_err(), "the engine doesn't have this index now");
+            return;
+        }
+        let page = agreed(&query, engine, self.model.records.query(account, &query).await);
+        self.cursors.extend(page.and_then(|page| page.next));
+    }
+
+    async fn changes(&self, account: AccountId, kind: Option<Kind>, since: Pick, limit: usize) {
+        let since = ChangesSince { kind, since: self.pick_revision(account, since).await, limit };
+        self.compare_changes(account, &since).await;
+    }
+
+    async fn compare_changes(&self, account: AccountId, since: &ChangesSince) {
+        let engine = self.engine.records.changes(account, since).await;
+        let model = self.model.records.changes(account, since).await;
+        let ChangesSince { kind, since, limit } = *since;
+        let asked = history::Asked { account, kind, since, limit, with_unknown: false };
+        self.compare_pages(&asked, engine, model).await;
+    }
+
+    async fn follow(&self, account: AccountId, since: Pick, began: Pick, limit: usize) {
+        let (since, began) =
+            (self.pick_revision(account, since).await, self.pick_revision(account, began).await);
+        let onward = Onward { since, began, limit };
+        let engine = self.engine.feed.follow(account, &onward).await;
+        let model = self.model.feed.follow(account, &onward).await;
+        let asked = history::Asked { account, kind: None, since, limit, with_unknown: true };
+        self.compare_pages(&asked, engine, model).await;
+    }
+
+    /// Engines may choose where a page ends: each must be right by itself.
+    async fn compare_pages(
+        &self,
+        asked: &history::Asked,
+        engine: Result<Changes, Error>,
+        model: Result<Changes, Error>,
+    ) {
+        let pages = match (engine, model) {
+            (Ok(engine), Ok(model)) => [engine, model],
+            (engine, model) => {
+                agreed(asked, engine, model);
+                return;
+            }
+        };
+        let records = all_of(&*self.model.upkeep, asked.account).await;
+        let revision = self.revision(asked.account).await;
+        for page in &pages {
+            self.history.assert_right(page, asked, &records, revision);
+        }
+    }
+
+    /// A client that can't go on from where it is begins anew, as a follower.
+    async fn keep_up(&mut self, account: AccountId, limit: usize) {
+        let client = &mut self.clients[account.0 as usize];
+        let since = ChangesSince { kind: None, since: client.revision, limit };
+        if self.engine.records.changes(account, &since).await.is_ok() {
+            client.keep_up(&*self.engine.records, account, limit).await;
+        } else {
+            *client = Mirror::default();
+            client.follow(&*self.engine.records, &*self.engine.feed, account, limit).await;
+        }
+        client.assert_equals(&*self.engine.upkeep, account).await;
+    }
+
+    async fn touched(&self, after: Pick, limit: usize) {
+        let position = self.model.feed.position().await.unwrap();
+        assert_eq!(self.engine.feed.position().await.unwrap(), position);
+        let after = Position(u64::from(after) % (position.0 + 1));
+        let engine = self.engine.feed.touched(after, limit).await;
+        agreed(&after, engine, self.model.feed.touched(after, limit).await);
+    }
+
+    /// A follower is never ahead of the store: the check would find that.
+    async fn save(&self, follower: usize, position: Pick, accounts: &[(u32, Pick)]) {
+        let last = self.model.feed.position().await.unwrap().0;
+        let position = Position(u64::from(position) % (last + 1));
+        let mut checkpoint = Checkpoint { position, accounts: Vec::new() };
+        for (account, pick) in accounts {
+            let account = AccountId(*account);
+            let last = self.revision(account).await.0;
+            checkpoint.accounts.push((account, Revision(u64::from(*pick) % (last + 1))));
+        }
+        let name = FOLLOWERS[follower];
+        let engine = self.engine.feed.save(name, &checkpoint).await;
+        agreed(&checkpoint, engine, self.model.feed.save(name, &checkpoint).await);
+        self.compare_followers().await;
+    }
+
+    async fn compare_followers(&self) {
+        let all: Vec<AccountId> = (0..ACCOUNTS).map(AccountId).collect();
+        for name in FOLLOWERS {
+            let engine = self.engine.feed.checkpoint(name, &all).await;
+            agreed(&name, engine, self.model.feed.checkpoint(name, &all).await);
+        }
+        agreed(&"followers", self.engine.feed.followers().await, self.model.feed.followers().await);
+    }
+
+    async fn clean(&mut self, seconds_ago: i64, limit: usize) {
+        let before = Timestamp::from_seconds(self.now_seconds - seconds_ago);
+        let engine = self.engine.upkeep.clean(before, limit).await;
+        let cleaned = agreed(&(before, limit), engine, self.model.upkeep.clean(before, limit).await).unwrap();
+        self.history.forget(self.now_seconds - seconds_ago, cleaned.tombstones as usize);
+    }
+
+    async fn dump(&self, after: Pick, limit: usize) {
+        let places: Vec<_> =
+            dump(&*self.model.upkeep, 1_000).await.into_iter().map(|(place, _)| place).collect();
+        let after = picked(&places, after);
+        let engine = self.engine.upkeep.dump(after, limit).await;
+        agreed(&(after, limit), engine, self.model.upkeep.dump(after, limit).await);
+    }
+
+    async fn reopen(&mut self, is_closed_before: bool, has_all_indexes: bool) {
+        if is_closed_before {
+            self.engine.upkeep.close().await.unwrap();
+        }
+        // What is not closed is let go of, as by a process that ends.
+        self.engine = self.model.clone();
+        self.has_all_indexes = has_all_indexes;
+        self.engine = self.place.open_with(if has_all_indexes { schema() } else { fewer_indexes() }).await;
+    }
+
+    /// What a backup has is what the store has.
+    async fn backup(&mut self) {
+        let folder = self.place.beside(&format!("backup {}", self.backups));
+        self.backups += 1;
+        std::fs::create_dir(&folder).unwrap();
+        self.engine.upkeep.backup(&folder).await.unwrap();
+        let url = format!("lmdb:{}", folder.display()).parse().unwrap();
+        let schema = if self.has_all_indexes { schema() } else { fewer_indexes() };
+        let copy = open(Config { url, schema, ..self.place.config.clone() }).await.unwrap();
+        assert_same(&copy, &self.model).await;
+        copy.upkeep.close().await.unwrap();
+        drop(copy);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// Everything that can be read is the same in the end.
+    pub(crate) async fn finish(mut self) {
+        for account in 0..ACCOUNTS {
+            let account = AccountId(account);
+            self.keep_up(account, 3).await;
+            for since in 0..=self.revision(account).await.0 {
+                let since = ChangesSince { kind: None, since: Revision(since), limit: 5 };
+                self.compare_changes(account, &since).await;
+            }
+        }
+        self.compare_followers().await;
+        assert_same(&self.engine, &self.model).await;
+        self.engine.upkeep.close().await.unwrap();
+    }
+}
+
+/// A change of a commit; none when there is no record for it.
+fn change(wanted: Wanted, known: &[(Kind, Id)]) -> Option<Change> {
+    match wanted {
+        Wanted::Create { kind, body, properties } => Some(Change::Create { kind, body, properties }),
+        Wanted::Update { pick, body, properties } => {
+            let (kind, id) = picked(known, pick)?;
+            let properties = properties.filter(|_| kind == EMAIL);
+            Some(Change::Update { kind, id, body, properties })
+        }
+        Wanted::Destroy { pick } => picked(known, pick).map(|(kind, id)| Change::Destroy { kind, id }),
+        Wanted::DestroyMissing { kind, id } => Some(Change::Destroy { kind, id: Id(id) }),
+    }
+}
+
+/// The schema without two of the indexes of emails.
+fn fewer_indexes() -> Schema {
+    let mut emails = email_schema();
+    emails.indexes.retain(|index| ![BY_ALL, BY_HASH].contains(&index.index));
+    let threads = schema().kinds().last().unwrap().clone();
+    Schema::new(vec![emails, mailbox_schema(), threads]).unwrap()
+}
+
+async fn assert_sound(opened: &Opened) {
+    let report = opened.upkeep.check(&|_, _| ()).await.unwrap();
+    assert_eq!((report.findings, report.wrong), (vec![], 0));
+}
+
+async fn references(upkeep: &dyn Upkeep) -> Vec<BlobId> {
+    let (mut all, mut after) = (Vec::new(), None);
+    loop {
+        let page = upkeep.referenced(after).await.unwrap();
+        all.extend(page.blobs);
+        after = page.next;
+        if after.is_none() {
+            all.sort();
+            return all;
+        }
+    }
+}
+
+/// What all engines count alike: what is there, and what history tells of.
+fn counts(stats: &Stats) -> impl PartialEq + Debug + use<> {
+    let kinds = stats.kinds.iter().map(|kind| (kind.kind, kind.records, kind.tombstones));
+    let kinds: BTreeSet<_> = kinds.filter(|(_, records, tombstones)| records + tombstones > 0).collect();
+    (stats.accounts, kinds, stats.commits)
+}
+
+async fn assert_same(engine: &Opened, model: &Opened) {
+    assert_sound(engine).await;
+    assert_eq!(dump(&*engine.upkeep, 7).await, dump(&*model.upkeep, 1_000).await);
+    assert_eq!(references(&*engine.upkeep).await, references(&*model.upkeep).await);
+    let (own, theirs) = (engine.upkeep.stats().await.unwrap(), model.upkeep.stats().await.unwrap());
+    assert_eq!(counts(&own), counts(&theirs));
+    for account in 0..ACCOUNTS {
+        let account = AccountId(account);
+        let states = model.records.states(account).await.unwrap();
+        agreed(&account, engine.records.states(account).await, Ok(states));
+    }
+    let (own, theirs) =
+        (engine.feed.touched(Position(0), 10).await, model.feed.touched(Position(0), 10).await);
+    agreed(&"touched", own, theirs);
+}

@@ -1,0 +1,241 @@
+//! Folders of files as a backup needs them: walked, summed up, copied and put in place so that a power cut changes nothing.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{AtFlags, CWD, StatxFlags, statvfs, statx};
+use sha2::{Digest, Sha256};
+
+use super::Trouble;
+
+/// What is read at once.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// Creates a folder that is nobody else's to look into: whatever the server keeps is in it.
+pub(super) fn create_private(folder: &Path) -> Result<(), Trouble> {
+    let created = DirBuilder::new().mode(0o700).create(folder);
+    created.map_err(|error| Trouble::io("create", folder, error))
+}
+
+/// Makes what was created, renamed or removed in a folder durable.
+pub(super) fn sync(folder: &Path) -> Result<(), Trouble> {
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(|error| Trouble::io("sync", folder, error))
+}
+
+/// The folder in which a path lies.
+pub(super) fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Renames within a disk, and returns when that is durable.
+#[expect(clippy::disallowed_methods, reason = "both folders are synced behind it")]
+pub(super) fn rename(from: &Path, to: &Path) -> Result<(), Trouble> {
+    let failed = |error| Trouble::io("rename", from, error);
+    fs::rename(from, to).map_err(failed)?;
+    sync(parent(to))?;
+    sync(parent(from))
+}
+
+/// Removes a file, or a folder with all that is in it, if it is there.
+pub(super) fn remove_all(path: &Path) -> Result<(), Trouble> {
+    let is_file = fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_dir());
+    let removed = if is_file { fs::remove_file(path) } else { fs::remove_dir_all(path) };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Trouble::io("remove", path, error)),
+        _ => Ok(()),
+    }
+}
+
+/// The names in a folder; none when it is not there.
+pub(super) fn names(folder: &Path) -> Result<Vec<String>, Trouble> {
+    let failed = |error| Trouble::io("read", folder, error);
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.push(entry.map_err(failed)?.file_name().to_string_lossy().into_owned());
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// A folder and all that is in it.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    /// Each file below it, by its path with slashes, and its length.
+    pub(super) files: Vec<(String, u64)>,
+    /// Each folder below it, the inner ones behind the outer ones.
+    pub(super) folders: Vec<PathBuf>,
+}
+
+impl Tree {
+    pub(super) fn bytes(&self) -> u64 {
+        self.files.iter().map(|(_, bytes)| bytes).sum()
+    }
+}
+
+/// Walks through a folder. Whatever is neither a file nor a folder is refused.
+pub(super) fn walk(folder: &Path) -> Result<Tree, Trouble> {
+    let mut tree = Tree::default();
+    let mut waiting = vec![(folder.to_owned(), String::new())];
+    while let Some((inner, prefix)) = waiting.pop() {
+        let failed = |error| Trouble::io("read", &inner, error);
+        for entry in fs::read_dir(&inner).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let metadata = entry.metadata().map_err(failed)?;
+            let Ok(name) = entry.file_name().into_string() else {
+                return Err(Trouble::invalid(format!("{} has a name that is no UTF-8", inner.display())));
+            };
+            if metadata.is_dir() {
+                waiting.push((entry.path(), format!("{prefix}{name}/")));
+            } else if metadata.is_file() {
+                tree.files.push((format!("{prefix}{name}"), metadata.len()));
+            } else {
+                let what = format!("{} is neither a file nor a folder", entry.path().display());
+                return Err(Trouble::invalid(what));
+            }
+        }
+        if inner != folder {
+            tree.folders.push(inner);
+        }
+    }
+    tree.files.sort();
+    Ok(tree)
+}
+
+/// About how many bytes lie below a path, whoever changes it meanwhile.
+pub(super) fn size_of(path: &Path) -> u64 {
+    let Ok(metadata) = fs::symlink_metadata(path) else { return 0 };
+    if !metadata.is_dir() {
+        return metadata.len();
+    }
+    let Ok(entries) = fs::read_dir(path) else { return 0 };
+    entries.flatten().map(|entry| size_of(&entry.path())).sum()
+}
+
+/// Room that is left on the disk of a path, for those who are no administrators.
+pub(super) fn free_bytes(path: &Path) -> Result<u64, Trouble> {
+    let disk =
+        statvfs(path).map_err(|error| Trouble::io("ask for the room on the disk of", path, error.into()))?;
+    Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
+/// The mount that a path is in. A file can get another name only within one, and a folder be renamed.
+pub(super) fn mount_of(path: &Path) -> Option<Mount> {
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
+    let found = statx(CWD, path, AtFlags::empty(), wanted).ok()?;
+    // Before Linux 5.8 the number is missing, and the disk must do.
+    let has_number = found.stx_mask & StatxFlags::MNT_ID.bits() != 0;
+    let number = if has_number { found.stx_mnt_id } else { 0 };
+    Some(Mount { number, disk: (found.stx_dev_major, found.stx_dev_minor) })
+}
+
+/// A disk where it is mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mount {
+    number: u64,
+    disk: (u32, u32),
+}
+
+/// Opens a file for reading that is no link to another place.
+fn open_file(path: &Path) -> io::Result<File> {
+    if !fs::symlink_metadata(path)?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    File::open(path)
+}
+
+/// Reads a file from beginning to end, and gives its length and its SHA-256.
+pub(super) fn digest(path: &Path, each: impl FnMut(u64)) -> Result<(u64, String), Trouble> {
+    let failed = |error| Trouble::io("read", path, error);
+    let file = open_file(path).map_err(failed)?;
+    pump(file, &mut io::sink(), each).map_err(failed)
+}
+
+/// Makes a file durable that somebody else has written.
+pub(super) fn sync_file(path: &Path) -> Result<(), Trouble> {
+    let synced = open_file(path).and_then(|file| file.sync_all());
+    synced.map_err(|error| Trouble::io("sync", path, error))
+}
+
+/// Copies a file to a place where none is, synced, and gives its length and its SHA-256.
+pub(super) fn copy(from: &Path, to: &Path, each: impl FnMut(u64)) -> Result<(u64, String), Trouble> {
+    let read_failed = |error| Trouble::io("read", from, error);
+    let write_failed = |error| Trouble::io("write", to, error);
+    let source = open_file(from).map_err(read_failed)?;
+    let source_metadata = source.metadata().map_err(read_failed)?;
+    // A key that only its owner may read stays so.
+    let mode = source_metadata.mode() & 0o777;
+    let target = OpenOptions::new().write(true).create_new(true).mode(mode).open(to);
+    let mut target = target.map_err(write_failed)?;
+    let copied = pump(source, &mut target, each).map_err(write_failed)?;
+    let modified = source_metadata.modified().map_err(read_failed)?;
+    target.set_modified(modified).and_then(|()| target.sync_all()).map_err(write_failed)?;
+    Ok(copied)
+}
+
+/// Hands all bytes on, and calls `each` with how many they were.
+fn pump(mut from: impl Read, to: &mut impl Write, mut each: impl FnMut(u64)) -> io::Result<(u64, String)> {
+    let (mut hash, mut len) = (Sha256::new(), 0);
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let read = match from.read(&mut buffer) {
+            Ok(0) => return Ok((len, hex::encode(hash.finalize()))),
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        let bytes = buffer.get(..read).unwrap_or_default();
+        hash.update(bytes);
+        to.write_all(bytes)?;
+        len += read as u64;
+        each(read as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_copied_with_its_digest_and_its_mode() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&from).unwrap();
+        file.write_all(b"abc").unwrap();
+        let mut seen = 0;
+        let copied = copy(&from, &to, |bytes| seen += bytes).unwrap();
+        // FIPS 180-2, appendix B.1
+        let sum = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(copied, (3, sum.to_owned()));
+        assert_eq!((digest(&to, |_| {}).unwrap(), seen), (copied, 3));
+        assert_eq!(fs::metadata(&to).unwrap().mode() & 0o777, 0o600);
+        assert!(copy(&from, &to, |_| {}).is_err(), "nothing is written over");
+    }
+
+    #[test]
+    fn a_folder_is_walked_and_links_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("a/b")).unwrap();
+        fs::write(folder.path().join("a/b/x"), "12345").unwrap();
+        fs::write(folder.path().join("y"), "1").unwrap();
+        let tree = walk(folder.path()).unwrap();
+        assert_eq!(tree.files, [("a/b/x".to_owned(), 5), ("y".to_owned(), 1)]);
+        assert_eq!((tree.folders.len(), tree.bytes(), size_of(folder.path())), (2, 6, 6));
+        std::os::unix::fs::symlink("y", folder.path().join("link")).unwrap();
+        assert!(
+            walk(folder.path()).unwrap_err().to_string().ends_with("link is neither a file nor a folder")
+        );
+        assert!(digest(&folder.path().join("link"), |_| {}).is_err());
+    }
+}

@@ -1,0 +1,213 @@
+//! What a backup says of itself, in the file that is written last.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{BufReader, BufWriter, Read, Write},
+    path::{Component, Path},
+};
+
+use restante_core::ErrorKind;
+use serde::{Deserialize, Serialize};
+
+use super::Trouble;
+
+/// The file's name. A folder without it is no backup.
+pub(crate) const FILE_NAME: &str = "backup.json";
+/// The version of the layout.
+const FORMAT: u32 = 1;
+/// A longer one is no manifest: it has room for millions of files.
+const BYTES_MAX: u64 = 1 << 30;
+
+/// What is backed up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Role {
+    /// The settings, the node's key, how far store sync has come.
+    Files,
+    Records,
+    Blobs,
+    /// The archive with its spools and its second.
+    Archive,
+}
+
+impl Role {
+    /// Its name, and that of its folder in a backup.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Files => "files",
+            Self::Records => "records",
+            Self::Blobs => "blobs",
+            Self::Archive => "archive",
+        }
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Manifest {
+    pub(crate) format: u32,
+    /// When the copies were begun.
+    pub(crate) taken_at: String,
+    /// The server's version.
+    pub(crate) version: String,
+    pub(crate) roles: Vec<RoleEntry>,
+    /// Every file but this one, by path.
+    pub(crate) files: Vec<FileEntry>,
+}
+
+/// A role's share.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RoleEntry {
+    pub(crate) role: Role,
+    pub(crate) engine: String,
+    /// Where it was, without a password.
+    pub(crate) url: String,
+    /// What it held when its copy was begun.
+    pub(crate) counts: BTreeMap<String, u64>,
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+    /// Why the engine's own content is not in the backup.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) omitted: Option<String>,
+}
+
+/// A file of a backup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileEntry {
+    /// Below the backup's folder, with slashes.
+    pub(crate) path: String,
+    pub(crate) bytes: u64,
+    /// As `sha256sum` prints it.
+    pub(crate) sha256: String,
+}
+
+impl Manifest {
+    pub(crate) fn new(taken_at: String, roles: Vec<RoleEntry>, files: Vec<FileEntry>) -> Self {
+        let version = crate::telemetry::VERSION.to_owned();
+        Self { format: FORMAT, taken_at, version, roles, files }
+    }
+
+    pub(crate) fn role(&self, role: Role) -> Option<&RoleEntry> {
+        self.roles.iter().find(|entry| entry.role == role)
+    }
+
+    /// Bytes of all files.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+
+    /// What all roles held.
+    pub(crate) fn counts(&self) -> BTreeMap<String, u64> {
+        self.roles.iter().flat_map(|role| role.counts.clone()).collect()
+    }
+
+    /// Reads that of a backup, and makes sure that it names nothing outside of it.
+    pub(crate) fn read(folder: &Path) -> Result<Self, Trouble> {
+        let file = folder.join(FILE_NAME);
+        let opened = File::open(&file).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Trouble::new(
+                ErrorKind::NotFound,
+                format!(
+                    "{} is no finished backup: it has no {FILE_NAME}, which is written last",
+                    folder.display()
+                ),
+            ),
+            _ => Trouble::io("read", &file, error),
+        })?;
+        let manifest: Self =
+            serde_json::from_reader(BufReader::new(opened.take(BYTES_MAX))).map_err(|error| {
+                let what = format!("{} can't be read: {error}: take another backup", file.display());
+                Trouble::new(ErrorKind::Corrupt, what)
+            })?;
+        manifest.check(folder)?;
+        Ok(manifest)
+    }
+
+    fn check(&self, folder: &Path) -> Result<(), Trouble> {
+        let corrupt =
+            |what: String| Err(Trouble::new(ErrorKind::Corrupt, format!("{}: {what}", folder.display())));
+        if self.format != FORMAT {
+            return corrupt(format!(
+                "the backup has format {}, and this program knows {FORMAT}: restore it with version {}",
+                self.format, self.version
+            ));
+        }
+        match self.files.iter().find(|file| !is_below(&file.path)) {
+            Some(file) => corrupt(format!("the backup names a file outside of itself: {:?}", file.path)),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes it, synced. The caller syncs the folder.
+    pub(crate) fn write(&self, folder: &Path) -> Result<(), Trouble> {
+        let file = folder.join(FILE_NAME);
+        let failed = |error| Trouble::io("write", &file, error);
+        let mut out = BufWriter::new(File::create(&file).map_err(failed)?);
+        let written = serde_json::to_writer_pretty(&mut out, self).map_err(std::io::Error::from);
+        written.and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()).map_err(failed)?;
+        out.get_ref().sync_all().map_err(failed)
+    }
+}
+
+/// Whether a path leads to something below, whatever lies there.
+fn is_below(path: &str) -> bool {
+    !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// Whether a folder is a backup, or what is left of one that was not finished.
+pub(crate) fn is_of_backup(folder: &Path, mark: &str) -> bool {
+    [FILE_NAME, mark].iter().any(|name| fs::symlink_metadata(folder.join(name)).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn manifest() -> Manifest {
+        let file = |path: &str| FileEntry { path: path.into(), bytes: 5, sha256: "00".repeat(32) };
+        let archive = RoleEntry {
+            role: Role::Archive,
+            engine: "log".into(),
+            url: "log:data/archive".into(),
+            counts: [("messages".to_owned(), 7)].into(),
+            files: 2,
+            bytes: 10,
+            omitted: None,
+        };
+        let files = vec![file("archive/00000001.log"), file("archive/spool/00000001/00000001.log")];
+        Manifest::new("2026-01-31T12:00:00Z".into(), vec![archive], files)
+    }
+
+    #[test]
+    fn a_manifest_reads_back() {
+        let folder = tempfile::tempdir().unwrap();
+        manifest().write(folder.path()).unwrap();
+        assert_eq!(Manifest::read(folder.path()).unwrap(), manifest());
+        assert_eq!((manifest().bytes(), manifest().counts()["messages"]), (10, 7));
+    }
+
+    #[test]
+    fn what_is_no_manifest_of_ours_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = || Manifest::read(folder.path()).unwrap_err();
+        assert!(refused().to_string().contains("is no finished backup"), "{}", refused());
+        manifest().write(folder.path()).unwrap();
+        let file = folder.path().join(FILE_NAME);
+        let text = fs::read_to_string(&file).unwrap();
+        for cut in [0, 1, text.len() / 2, text.len() - 3] {
+            fs::write(&file, &text[..cut]).unwrap();
+            assert_eq!(refused().kind(), ErrorKind::Corrupt, "cut at {cut}");
+        }
+        fs::write(&file, text.replace("\"format\": 1", "\"format\": 2")).unwrap();
+        assert!(refused().to_string().contains("format 2"), "{}", refused());
+        for path in ["", "/etc/passwd", "../x", "archive/../../x", "./x/../y"] {
+            let mut outside = manifest();
+            outside.files[1].path = path.into();
+            outside.write(folder.path()).unwrap();
+            assert!(refused().to_string().contains("outside of itself"), "{path}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Backups: a copy of all that a server keeps, taken while it runs, and put back into an empty place.
+//!
+//! `docs/design/backup.md` tells what a backup promises, and why its parts are copied in this order.
+//!
+//! - [`source`]: what is copied, each role by its own upkeep.
+//! - [`take`]: the copy, from the first look at the disk to the last rename. [`events`]: what is told meanwhile.
+//! - [`manifest`]: what a backup says of itself. [`verify`]: whether that is so.
+//! - [`place`], [`restore`]: which part of a backup goes where, and putting it there.
+//! - [`route`]: how a running server is asked.
+//! - [`disk`]: files and folders.
+
+mod disk;
+mod events;
+mod manifest;
+mod place;
+mod restore;
+mod route;
+mod settings;
+mod source;
+mod take;
+mod verify;
+
+use std::{error::Error, io, path::Path, sync::Arc};
+
+use restante_core::ErrorKind;
+
+pub(crate) use events::{Event, Summary, Teller};
+pub(crate) use manifest::{Manifest, Role};
+pub(crate) use restore::{Restored, check_not_halfway, restore};
+pub(crate) use route::{Asked, PATH, route};
+pub(crate) use source::{Sources, real_path};
+pub(crate) use take::take;
+pub(crate) use verify::verify;
+
+/// Tells how many bytes are done, and how many there are.
+pub(crate) type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
+
+/// Held by whoever removes blobs, and by a backup between its copies of records and of blobs.
+pub(crate) type Removing = Arc<tokio::sync::Mutex<()>>;
+
+/// Why a backup could not be taken, read or restored.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub(crate) struct Trouble {
+    kind: ErrorKind,
+    text: String,
+}
+
+impl Trouble {
+    pub(crate) fn new(kind: ErrorKind, text: impl Into<String>) -> Self {
+        Self { kind, text: text.into() }
+    }
+
+    pub(crate) fn invalid(text: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, text)
+    }
+
+    pub(crate) fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Whoever asked for a backup has gone away.
+    fn stopped() -> Self {
+        Self::new(ErrorKind::Unavailable, "the backup was stopped by whoever had asked for it")
+    }
+
+    /// An I/O error while doing `what` to a path.
+    fn io(what: &str, path: &Path, error: io::Error) -> Self {
+        let kind = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                ErrorKind::Full
+            }
+            io::ErrorKind::NotFound => ErrorKind::NotFound,
+            io::ErrorKind::AlreadyExists => ErrorKind::Conflict,
+            _ => ErrorKind::Unavailable,
+        };
+        Self::new(kind, format!("can't {what} {}: {error}", path.display()))
+    }
+
+    /// The error of a role that could not be copied.
+    fn of_role(role: Role, kind: ErrorKind, error: &dyn Error) -> Self {
+        Self::new(kind, format!("can't back up the {}: {error}", role.name()))
+    }
+}
+
+/// Runs what reads and writes files on a thread made for that.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Trouble> + Send + 'static,
+) -> Result<T, Trouble> {
+    let joined = tokio::task::spawn_blocking(work).await;
+    joined.unwrap_or_else(|_| Err(Trouble::new(ErrorKind::Internal, "a task of the backup ended early")))
+}

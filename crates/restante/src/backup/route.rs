@@ -1,0 +1,183 @@
+//! `POST /admin/v1/backup`: how a running server is asked for a backup.
+
+use std::{convert::Infallible, path::PathBuf, sync::Arc};
+
+use axum::{
+    body::Body,
+    extract::State,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::post,
+};
+use bytes::Bytes;
+use futures_util::{Stream, stream};
+use restante_core::ErrorKind;
+use restante_waku::rest::OperatorRoute;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Semaphore, mpsc};
+
+use super::{Event, Sources, Teller, Trouble, take::Taking};
+use crate::signals::Stop;
+
+/// Where a server is asked.
+pub(crate) const PATH: &str = "/admin/v1/backup";
+const NDJSON: HeaderValue = HeaderValue::from_static("application/x-ndjson");
+
+/// What is asked.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Asked {
+    /// Where to write.
+    pub(crate) folder: PathBuf,
+    /// The data folder that is meant, from whoever has only guessed that this is its server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) data: Option<PathBuf>,
+}
+
+struct Desk {
+    sources: Arc<Sources>,
+    stop: Stop,
+    /// One backup at a time: two would fight for the disk, and copy the same.
+    turn: Arc<Semaphore>,
+}
+
+/// The route of a server that keeps these.
+pub(crate) fn route(sources: Sources, stop: Stop) -> OperatorRoute {
+    let desk = Desk { sources: Arc::new(sources), stop, turn: Arc::new(Semaphore::new(1)) };
+    let handler = post(answer).with_state(Arc::new(desk));
+    OperatorRoute { method: "post", path: PATH, what: "back everything up", handler }
+}
+
+async fn answer(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
+    match begin(&desk, &body).await {
+        Ok(events) => {
+            let lines = lines(events, desk.stop.clone());
+            ([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(lines)).into_response()
+        }
+        Err(error) => (status(error.kind()), error.to_string()).into_response(),
+    }
+}
+
+/// Begins a backup, which goes on by itself for as long as somebody hears of it.
+async fn begin(desk: &Desk, body: &[u8]) -> Result<mpsc::Receiver<Event>, Trouble> {
+    let asked: Asked = serde_json::from_slice(body).map_err(|error| {
+        Trouble::invalid(format!("expected {{\"folder\": \"/an/absolute/path\"}}: {error}"))
+    })?;
+    desk.sources.check_meant(asked.data.as_deref())?;
+    let turn = desk.turn.clone().try_acquire_owned();
+    let turn =
+        turn.map_err(|_| Trouble::new(ErrorKind::Conflict, "another backup is under way: try again later"))?;
+    let taking = Taking::begin(desk.sources.clone(), asked.folder).await?;
+    let (teller, events) = Teller::new();
+    tokio::spawn(async move {
+        let end = match taking.finish(&teller).await {
+            Ok(summary) => Event::Done(summary),
+            Err(error) => Event::failed(&error),
+        };
+        // Whoever hears of the end may ask for the next one.
+        drop(turn);
+        teller.say(end).await;
+    });
+    Ok(events)
+}
+
+/// An event a line, up to the end of the backup or of the server.
+fn lines(
+    events: mpsc::Receiver<Event>,
+    stop: Stop,
+) -> impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static {
+    stream::unfold(Some((events, stop)), |state| async move {
+        let (mut events, stop) = state?;
+        let event = tokio::select! {
+            event = events.recv() => event?,
+            () = stop.clone().told() => {
+                let error = Trouble::new(ErrorKind::Unavailable, "the server is stopping: take the backup later");
+                return Some((Ok(line(&Event::failed(&error))), None));
+            }
+        };
+        Some((Ok(line(&event)), Some((events, stop))))
+    })
+}
+
+fn line(event: &Event) -> Bytes {
+    let mut line =
+        serde_json::to_vec(event).expect("an event can be written as JSON: its paths were read from JSON");
+    line.push(b'\n');
+    line.into()
+}
+
+fn status(kind: ErrorKind) -> StatusCode {
+    match kind {
+        ErrorKind::Invalid | ErrorKind::NotFound => StatusCode::BAD_REQUEST,
+        ErrorKind::Conflict => StatusCode::CONFLICT,
+        ErrorKind::Full => StatusCode::INSUFFICIENT_STORAGE,
+        ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorKind::Corrupt | ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt;
+    use restante_core::{ManualClock, Timestamp};
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::backup::Removing;
+
+    /// A server that keeps nothing.
+    fn desk() -> (watch::Sender<bool>, Desk) {
+        let sources = Sources {
+            roles: Vec::new(),
+            files: Vec::new(),
+            settings: String::new(),
+            data: "/nowhere".into(),
+            places: Vec::new(),
+            clock: Arc::new(ManualClock::new(Timestamp(0))),
+            removing: Removing::default(),
+        };
+        let (tell, told) = watch::channel(false);
+        (tell, Desk { sources: Arc::new(sources), stop: Stop::of(told), turn: Arc::new(Semaphore::new(1)) })
+    }
+
+    async fn told(lines: impl Stream<Item = Result<Bytes, Infallible>>) -> Vec<Event> {
+        let lines: Vec<_> = lines.collect().await;
+        lines.into_iter().map(|line| serde_json::from_slice(&line.unwrap()).unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn there_is_one_backup_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let asked = Asked { folder: folder.path().join("copy"), data: None };
+        let asked = serde_json::to_vec(&asked).unwrap();
+        let (_tell, desk) = desk();
+        let other = desk.turn.clone().try_acquire_owned().unwrap();
+        let error = begin(&desk, &asked).await.unwrap_err();
+        assert_eq!((error.kind(), status(error.kind())), (ErrorKind::Conflict, StatusCode::CONFLICT));
+        drop(other);
+        let events = told(lines(begin(&desk, &asked).await.unwrap(), desk.stop.clone())).await;
+        assert!(matches!(events.last(), Some(Event::Done(summary)) if summary.files == 1), "{events:?}");
+        let again = begin(&desk, &asked).await.unwrap_err();
+        assert!(again.to_string().contains("is not empty"), "it is the next one's turn: {again}");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_stops_says_so() {
+        let (tell, desk) = desk();
+        let (teller, events) = Teller::new();
+        tell.send(true).unwrap();
+        let events = told(lines(events, desk.stop)).await;
+        let [Event::Failed { kind, error }] = &events[..] else { panic!("{events:?}") };
+        assert_eq!((kind.as_str(), error.starts_with("the server is stopping")), ("unavailable", true));
+        assert!(teller.check_heard().is_err(), "and the backup ends");
+    }
+
+    #[tokio::test]
+    async fn what_is_not_understood_is_refused() {
+        let (_tell, desk) = desk();
+        for body in ["", "{}", "[]", "{\"folder\": 1}", "{\"folder\": \"/x\", \"more\": 1}"] {
+            let error = begin(&desk, body.as_bytes()).await.unwrap_err();
+            assert!(error.to_string().starts_with("expected {\"folder\""), "{body}: {error}");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The settings as a backup has them: those that somebody has set, without secrets.
+
+use crate::config::{Effective, Origin};
+
+const HEAD: &str = "\
+# The settings that were not at their defaults when this backup was taken, wherever they were set. Passwords and keys are
+# shown as ***: they are not in the backup. Relative paths are seen from the folder in which the server was started.
+";
+
+/// The text of the file. What else a server needs, and a backup does not have, is named in it.
+pub(super) fn text(effective: &Effective) -> String {
+    let (mut text, mut needed) = (HEAD.to_owned(), Vec::new());
+    for (key, value, origin) in effective.shown() {
+        if *origin == Origin::Default {
+            continue;
+        }
+        let is_file = key.ends_with("_file") && value.as_str().is_some_and(|path| !path.is_empty());
+        if is_file {
+            needed.push(format!("#   {key}: {}\n", value.as_str().unwrap_or_default()));
+        }
+        // A path may have a line break in it, which must not end the comment; a value is escaped by its own rules.
+        let origin = origin.to_string().replace(['\n', '\r'], " ");
+        text.push_str(&format!("{key} = {value} # {origin}\n"));
+    }
+    if !needed.is_empty() {
+        text.push_str("# Files that these settings name, and that are not in the backup:\n");
+        text.extend(needed.iter().map(|line| line.replace('\r', " ")));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    fn shown(environment: &[(&str, &str)]) -> String {
+        let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        text(&config::load(None, environment, Vec::new()).unwrap())
+    }
+
+    #[test]
+    fn what_was_set_is_named_and_secrets_are_not() {
+        let key = "5a".repeat(32);
+        let text = shown(&[
+            ("RESTANTE_ARCHIVE__URL", "postgres://me:secret@db/x"),
+            ("RESTANTE_WAKU__NODE__KEY", &key),
+            ("RESTANTE_REST__TOKEN_FILE", "/etc/restante/token"),
+            ("RESTANTE_REST__PORT", "80"),
+        ]);
+        assert!(!text.contains("secret") && !text.contains(&key), "{text}");
+        assert!(
+            text.contains("archive.url = \"postgres://me:***@db/x\" # environment RESTANTE_ARCHIVE__URL\n")
+        );
+        assert!(
+            text.contains("rest.port = 80 #") && text.contains("#   rest.token_file: /etc/restante/token\n")
+        );
+        let table: toml::Table = text.parse().unwrap();
+        assert_eq!(table["rest"]["port"].as_integer(), Some(80));
+        assert_eq!(table.len(), 3, "what is at its default is not there: {text}");
+    }
+
+    #[test]
+    fn without_settings_there_is_nothing_but_the_head() {
+        assert_eq!(shown(&[]), HEAD);
+    }
+}

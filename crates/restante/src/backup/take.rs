@@ -1,0 +1,287 @@
+//! Taking a backup: look, copy, sync and sum up, say what it is, rename.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use restante_core::ErrorKind;
+use tokio::time::{MissedTickBehavior, interval};
+use tracing::{info, warn};
+
+use super::{
+    Event, Manifest, Sources, Summary, Teller, Trouble, blocking, disk,
+    manifest::{self, FileEntry, Role, RoleEntry},
+    source::{Copied, Source},
+};
+
+/// What the name of a folder ends with until its backup is finished.
+const PARTIAL_SUFFIX: &str = ".partial";
+/// A file that says so within.
+const MARK: &str = "UNFINISHED";
+const MARK_TEXT: &str =
+    "This backup is being taken, or was not finished. The next one to the same place removes it.\n";
+/// The settings' file.
+pub(super) const SETTINGS: &str = "settings.toml";
+/// How often it is told how far a copy is. Looking costs a walk through what is there.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// What is left free beside what the copies are likely to take: what comes while they are made, and the list of files.
+const SPARE_BYTES: u64 = 16 << 20;
+
+/// Takes a backup into a folder, which must be empty or not there. Who asks hears how it goes, and ends it by going away.
+pub(crate) async fn take(sources: Arc<Sources>, folder: PathBuf, teller: Teller) -> Result<Summary, Trouble> {
+    let taking = Taking::begin(sources, folder).await?;
+    taking.finish(&teller).await
+}
+
+/// A backup that can be taken: its place was looked at, and there is room.
+pub(crate) struct Taking {
+    sources: Arc<Sources>,
+    folder: PathBuf,
+    partial: PathBuf,
+    copy_bytes: u64,
+    free_bytes: u64,
+    counts: BTreeMap<Role, BTreeMap<String, u64>>,
+}
+
+impl Taking {
+    /// Looks whether the backup can be taken.
+    pub(crate) async fn begin(sources: Arc<Sources>, folder: PathBuf) -> Result<Self, Trouble> {
+        let (place, places) = (folder.clone(), sources.places.clone());
+        let partial = blocking(move || check_place(&place, &places)).await?;
+        let mount = disk::mount_of(disk::parent(&folder));
+        let (mut counts, mut copy_bytes) = (BTreeMap::new(), 0);
+        for source in &sources.roles {
+            let holding = source.holding(mount).await?;
+            counts.insert(source.role(), holding.counts);
+            copy_bytes += holding.copy_bytes;
+        }
+        let free_bytes = disk::free_bytes(disk::parent(&folder))?;
+        if copy_bytes.saturating_add(SPARE_BYTES) > free_bytes {
+            let what = format!(
+                "the backup takes about {copy_bytes} bytes, and {free_bytes} are free on the disk of {}: name a folder on \
+                 another one",
+                folder.display()
+            );
+            return Err(Trouble::new(ErrorKind::Full, what));
+        }
+        Ok(Self { sources, folder, partial, copy_bytes, free_bytes, counts })
+    }
+
+    /// Takes it. What could not be finished is removed.
+    pub(crate) async fn finish(self, teller: &Teller) -> Result<Summary, Trouble> {
+        let (bytes, free_bytes) = (self.copy_bytes, self.free_bytes);
+        teller.say(Event::Begun { folder: self.folder.clone(), bytes, free_bytes }).await;
+        let finished = self.copy_and_name(teller).await;
+        match &finished {
+            Ok(summary) => {
+                info!(folder = %self.folder.display(), files = summary.files, bytes = summary.bytes, "backup taken");
+            }
+            Err(error) => {
+                warn!(%error, folder = %self.folder.display(), "no backup was taken");
+                let partial = self.partial.clone();
+                if let Err(error) = blocking(move || disk::remove_all(&partial)).await {
+                    warn!(%error, "what was copied is left: the next backup to the same place removes it");
+                }
+            }
+        }
+        finished
+    }
+
+    async fn copy_and_name(&self, teller: &Teller) -> Result<Summary, Trouble> {
+        let taken_at = self.sources.clock.now().to_string();
+        let (sources, partial) = (self.sources.clone(), self.partial.clone());
+        blocking(move || begin_folder(&sources, &partial)).await?;
+        let mut omitted = BTreeMap::new();
+        // No blob goes away after a record that refers to it was copied.
+        let removing = self.sources.removing.lock().await;
+        for source in &self.sources.roles {
+            teller.check_heard()?;
+            let copied = self.copy(&**source, teller).await?;
+            if let Some(why) = copied.omitted {
+                teller.say(Event::Omitted { role: source.role(), why: why.clone() }).await;
+                omitted.insert(source.role(), why);
+            }
+            if let Some(text) = copied.note {
+                teller.say(Event::Note { text }).await;
+            }
+        }
+        drop(removing);
+        teller.check_heard()?;
+        let files = self.sum_up(teller.clone()).await?;
+        let roles = self.roles(&files, &omitted);
+        let manifest = Manifest::new(taken_at, roles, files);
+        let summary = Summary {
+            folder: self.folder.clone(),
+            files: manifest.files.len() as u64,
+            bytes: manifest.bytes(),
+            counts: manifest.counts(),
+        };
+        let (partial, folder) = (self.partial.clone(), self.folder.clone());
+        blocking(move || put_in_place(&manifest, &partial, &folder)).await?;
+        Ok(summary)
+    }
+
+    /// Copies a role, and tells how far it is.
+    async fn copy(&self, source: &dyn Source, teller: &Teller) -> Result<Copied, Trouble> {
+        let (role, folder) = (source.role(), self.partial.join(source.role().name()));
+        disk::create_private(&folder)?;
+        let mut ticks = interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut copying = std::pin::pin!(source.copy(&folder));
+        let copied = loop {
+            tokio::select! {
+                copied = &mut copying => break copied?,
+                _ = ticks.tick() => self.look(role, teller).await,
+            }
+        };
+        let is_empty = disk::names(&folder)?.is_empty();
+        if copied.omitted.is_some() && is_empty {
+            fs::remove_dir(&folder).map_err(|error| Trouble::io("remove", &folder, error))?;
+        }
+        Ok(copied)
+    }
+
+    /// Tells how much is there.
+    async fn look(&self, role: Role, teller: &Teller) {
+        let partial = self.partial.clone();
+        if let Ok(bytes) = blocking(move || Ok(disk::size_of(&partial))).await {
+            teller.progress(Event::Copying { role, bytes, of_bytes: self.copy_bytes.max(bytes) });
+        }
+    }
+
+    /// Syncs every file and reads it for its sum: what the manifest says is what the disk was given.
+    async fn sum_up(&self, teller: Teller) -> Result<Vec<FileEntry>, Trouble> {
+        let partial = self.partial.clone();
+        blocking(move || {
+            let tree = disk::walk(&partial)?;
+            let (of_bytes, done) = (tree.bytes(), AtomicU64::new(0));
+            let mut files = Vec::with_capacity(tree.files.len());
+            for (path, _) in tree.files {
+                if path == MARK {
+                    continue;
+                }
+                teller.check_heard()?;
+                let file = partial.join(&path);
+                disk::sync_file(&file)?;
+                let (bytes, sha256) = disk::digest(&file, |read| {
+                    let bytes = done.fetch_add(read, Ordering::Relaxed) + read;
+                    teller.progress(Event::Summing { bytes, of_bytes });
+                })?;
+                files.push(FileEntry { path, bytes, sha256 });
+            }
+            // The inner ones first: a folder is there once the one above it says so.
+            for folder in tree.folders.iter().rev() {
+                disk::sync(folder)?;
+            }
+            Ok(files)
+        })
+        .await
+    }
+
+    fn roles(&self, files: &[FileEntry], omitted: &BTreeMap<Role, String>) -> Vec<RoleEntry> {
+        let entry = |source: &dyn Source| {
+            let (role, prefix) = (source.role(), format!("{}/", source.role().name()));
+            let own = files.iter().filter(|file| file.path.starts_with(&prefix));
+            let (count, bytes) = own.fold((0, 0), |(count, bytes), file| (count + 1, bytes + file.bytes));
+            RoleEntry {
+                role,
+                engine: source.engine().to_owned(),
+                url: source.url(),
+                counts: self.counts.get(&role).cloned().unwrap_or_default(),
+                files: count,
+                bytes,
+                omitted: omitted.get(&role).cloned(),
+            }
+        };
+        self.sources.roles.iter().map(|source| entry(&**source)).collect()
+    }
+}
+
+/// Makes the unfinished folder, with what is no role's: these files are copied first. So what they say of how far the server
+/// has come is never ahead of what the archive's copy has.
+fn begin_folder(sources: &Sources, partial: &Path) -> Result<(), Trouble> {
+    disk::create_private(partial)?;
+    let write = |name: &str, text: &str| {
+        let file = partial.join(name);
+        fs::write(&file, text).map_err(|error| Trouble::io("write", &file, error))
+    };
+    write(MARK, MARK_TEXT)?;
+    write(SETTINGS, &sources.settings)?;
+    let folder = partial.join(Role::Files.name());
+    for (from, path) in &sources.files {
+        if !from.is_file() {
+            continue; // not made yet
+        }
+        let to = folder.join(path);
+        let above = disk::parent(&to);
+        fs::create_dir_all(above).map_err(|error| Trouble::io("create", above, error))?;
+        disk::copy(from, &to, |_| {})?;
+    }
+    Ok(())
+}
+
+/// Looks whether a backup may be made there, and gives the folder in which it is made. What an unfinished one has left there
+/// is removed.
+fn check_place(folder: &Path, places: &[PathBuf]) -> Result<PathBuf, Trouble> {
+    let shown = folder.display();
+    let Some(name) = folder.file_name().filter(|_| folder.is_absolute()) else {
+        return Err(Trouble::invalid(format!("'{shown}' is no absolute path of a folder")));
+    };
+    if let Some(place) = places.iter().find(|place| folder.starts_with(place)) {
+        let what = format!("{shown} lies in {}, which is to be copied: name another folder", place.display());
+        return Err(Trouble::invalid(what));
+    }
+    let parent = disk::parent(folder);
+    if !parent.is_dir() {
+        let what = format!("there is no folder {}: make it, or name another one", parent.display());
+        return Err(Trouble::new(ErrorKind::NotFound, what));
+    }
+    check_free(folder, parent)?;
+    let mut partial_name = name.to_owned();
+    partial_name.push(PARTIAL_SUFFIX);
+    let partial = folder.with_file_name(partial_name);
+    if fs::symlink_metadata(&partial).is_err() {
+        return Ok(partial);
+    }
+    let is_ours = manifest::is_of_backup(&partial, MARK) || disk::names(&partial)?.is_empty();
+    if !is_ours {
+        let what = format!("{} is in the way: remove it, or name another folder", partial.display());
+        return Err(Trouble::new(ErrorKind::Conflict, what));
+    }
+    disk::remove_all(&partial)?;
+    Ok(partial)
+}
+
+/// A folder with something in it is not written to, and one that is a disk of its own could not be named at the end.
+fn check_free(folder: &Path, parent: &Path) -> Result<(), Trouble> {
+    let shown = folder.display();
+    if !disk::names(folder)?.is_empty() {
+        let what = format!("{shown} is not empty: a backup needs a folder of its own");
+        return Err(Trouble::new(ErrorKind::Conflict, what));
+    }
+    let is_disk = folder.is_dir() && disk::mount_of(folder) != disk::mount_of(parent);
+    if is_disk {
+        return Err(Trouble::invalid(format!("{shown} is a disk of its own: name a folder in it")));
+    }
+    Ok(())
+}
+
+/// The manifest is written when everything else is durable, and the folder is named when the manifest is.
+fn put_in_place(manifest: &Manifest, partial: &Path, folder: &Path) -> Result<(), Trouble> {
+    disk::sync(partial)?;
+    manifest.write(partial)?;
+    let mark = partial.join(MARK);
+    fs::remove_file(&mark).map_err(|error| Trouble::io("remove", &mark, error))?;
+    disk::sync(partial)?;
+    disk::rename(partial, folder)
+}
+
+#[cfg(test)]
+mod tests;

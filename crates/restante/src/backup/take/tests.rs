@@ -1,0 +1,211 @@
+use async_trait::async_trait;
+use restante_core::{ManualClock, Timestamp};
+use tokio::sync::Notify;
+
+use super::*;
+use crate::backup::{Removing, disk::Mount, source::Holding, verify};
+
+/// What a role of a test does when it is copied.
+#[derive(Clone)]
+enum Does {
+    Writes(&'static str),
+    Waits(Arc<Notify>),
+    Fails(ErrorKind),
+    IsElsewhere,
+}
+
+struct Made {
+    role: Role,
+    does: Does,
+    copy_bytes: u64,
+}
+
+#[async_trait]
+impl Source for Made {
+    fn role(&self) -> Role {
+        self.role
+    }
+
+    fn engine(&self) -> &'static str {
+        "made"
+    }
+
+    fn url(&self) -> String {
+        "made:".into()
+    }
+
+    async fn holding(&self, _mount: Option<Mount>) -> Result<Holding, Trouble> {
+        let counts = [(self.role.name().to_owned(), 7)].into();
+        Ok(Holding { counts, copy_bytes: self.copy_bytes })
+    }
+
+    async fn copy(&self, folder: &Path) -> Result<Copied, Trouble> {
+        match &self.does {
+            Does::Writes(content) => {
+                fs::create_dir(folder.join("inner")).unwrap();
+                fs::write(folder.join("inner/file"), content).unwrap();
+            }
+            Does::Waits(wait) => wait.notified().await,
+            Does::Fails(kind) => return Err(Trouble::new(*kind, "as the test wanted")),
+            Does::IsElsewhere => return Ok(Copied { omitted: Some("elsewhere".into()), note: None }),
+        }
+        Ok(Copied::default())
+    }
+}
+
+fn role(role: Role, does: Does) -> Box<dyn Source> {
+    Box::new(Made { role, does, copy_bytes: 100 })
+}
+
+fn sources(roles: Vec<Box<dyn Source>>) -> Arc<Sources> {
+    Arc::new(Sources {
+        roles,
+        files: Vec::new(),
+        settings: "# none\n".into(),
+        data: "/nowhere".into(),
+        places: vec!["/nowhere".into()],
+        clock: Arc::new(ManualClock::new(Timestamp::from_seconds(1_554_076_800))),
+        removing: Removing::default(),
+    })
+}
+
+/// A folder to back up into, whose guard removes it.
+fn target() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("copy");
+    (folder, target)
+}
+
+async fn taken(sources: Arc<Sources>, target: &Path) -> (Result<Summary, Trouble>, Vec<Event>) {
+    let (teller, mut told) = Teller::new();
+    let listener = tokio::spawn(async move {
+        let mut events = Vec::new();
+        while let Some(event) = told.recv().await {
+            events.push(event);
+        }
+        events
+    });
+    let summary = take(sources, target.to_owned(), teller).await;
+    (summary, listener.await.unwrap())
+}
+
+fn entries(folder: &Path) -> Vec<String> {
+    disk::names(folder).unwrap()
+}
+
+#[tokio::test]
+async fn a_backup_says_what_it_is() {
+    let (guard, target) = target();
+    let roles = vec![role(Role::Records, Does::Writes("abc")), role(Role::Archive, Does::IsElsewhere)];
+    let (summary, events) = taken(sources(roles), &target).await;
+    assert_eq!(entries(guard.path()), ["copy"]);
+    assert_eq!(entries(&target), ["backup.json", "records", "settings.toml"]);
+    let manifest = Manifest::read(&target).unwrap();
+    assert_eq!(manifest.taken_at, "2019-04-01T00:00:00.000000000Z");
+    let paths: Vec<&str> = manifest.files.iter().map(|file| file.path.as_str()).collect();
+    assert_eq!(paths, ["records/inner/file", "settings.toml"]);
+    let (records, archive) = (&manifest.roles[0], &manifest.roles[1]);
+    assert_eq!((records.role, records.files, records.bytes, &records.omitted), (Role::Records, 1, 3, &None));
+    assert_eq!(
+        (archive.role, archive.files, archive.omitted.as_deref()),
+        (Role::Archive, 0, Some("elsewhere"))
+    );
+    assert_eq!(verify(&target, &manifest, &mut |_, _| {}), []);
+    let summary = summary.unwrap();
+    assert_eq!((summary.files, summary.bytes, summary.counts["records"]), (2, 3 + 7, 7));
+    assert!(matches!(events.first(), Some(Event::Begun { bytes: 200, .. })), "{events:?}");
+    assert!(events.contains(&Event::Omitted { role: Role::Archive, why: "elsewhere".into() }));
+}
+
+#[tokio::test]
+async fn what_could_not_be_finished_is_removed() {
+    let (guard, target) = target();
+    let roles =
+        vec![role(Role::Records, Does::Writes("abc")), role(Role::Blobs, Does::Fails(ErrorKind::Full))];
+    let (summary, _) = taken(sources(roles), &target).await;
+    assert_eq!(summary.unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(entries(guard.path()), Vec::<String>::new());
+}
+
+#[test]
+fn a_server_of_another_data_folder_takes_no_backup() {
+    let sources = sources(Vec::new());
+    sources.check_meant(None).unwrap();
+    sources.check_meant(Some(Path::new("/nowhere"))).unwrap();
+    let error = sources.check_meant(Some(Path::new("/elsewhere"))).unwrap_err();
+    assert_eq!(error.to_string(), "this server keeps what is in /nowhere, and not /elsewhere");
+}
+
+#[tokio::test]
+async fn without_room_nothing_is_begun() {
+    let (guard, target) = target();
+    let large = Made { role: Role::Blobs, does: Does::Writes("abc"), copy_bytes: u64::MAX / 2 };
+    let (summary, events) = taken(sources(vec![Box::new(large)]), &target).await;
+    let error = summary.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full);
+    assert!(error.to_string().contains(&format!("takes about {} bytes", u64::MAX / 2)), "{error}");
+    assert_eq!((events.len(), entries(guard.path()).len()), (0, 0));
+}
+
+#[tokio::test]
+async fn what_an_unfinished_backup_has_left_is_removed_and_what_others_have_is_not() {
+    let (guard, target) = target();
+    let partial = guard.path().join("copy.partial");
+    for (file, is_ours) in [(MARK, true), (manifest::FILE_NAME, true), ("mine", false)] {
+        fs::create_dir(&partial).unwrap();
+        fs::write(partial.join(file), "left").unwrap();
+        let (summary, _) = taken(sources(vec![role(Role::Records, Does::Writes("abc"))]), &target).await;
+        assert_eq!(summary.is_ok(), is_ours, "{file}");
+        if is_ours {
+            fs::remove_dir_all(&target).unwrap();
+        } else {
+            assert_eq!(summary.unwrap_err().kind(), ErrorKind::Conflict);
+            assert_eq!(entries(&partial), ["mine"]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_goes_away_ends_it_and_no_blob_goes_meanwhile() {
+    let (guard, target) = target();
+    let wait = Arc::new(Notify::new());
+    let roles =
+        vec![role(Role::Records, Does::Waits(wait.clone())), role(Role::Archive, Does::Writes("abc"))];
+    let sources = sources(roles);
+    let (teller, mut told) = Teller::new();
+    let taking = tokio::spawn(take(sources.clone(), target.clone(), teller));
+    assert!(matches!(told.recv().await, Some(Event::Begun { .. })));
+    while !guard.path().join("copy.partial/records").exists() {
+        tokio::task::yield_now().await;
+    }
+    assert!(sources.removing.try_lock().is_err(), "the records' copy may need any blob");
+    drop(told);
+    wait.notify_one();
+    let error = taking.await.unwrap().unwrap_err();
+    assert!(error.to_string().starts_with("the backup was stopped"), "{error}");
+    assert!(sources.removing.try_lock().is_ok());
+    assert_eq!(entries(guard.path()), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn places_that_can_not_be_used_are_named() {
+    let (guard, target) = target();
+    let try_at = async |path: PathBuf| {
+        let taken = Taking::begin(sources(vec![role(Role::Records, Does::Writes("abc"))]), path).await;
+        taken.err().map(|error| (error.kind(), error.to_string()))
+    };
+    assert_eq!(try_at(target.clone()).await, None);
+    fs::create_dir(&target).unwrap();
+    assert_eq!(try_at(target.clone()).await, None, "an empty folder will do");
+    for (path, kind, why) in [
+        ("copy".into(), ErrorKind::Invalid, "no absolute path"),
+        ("/".into(), ErrorKind::Invalid, "no absolute path"),
+        (guard.path().join("missing/copy"), ErrorKind::NotFound, "there is no folder"),
+        (guard.path().to_owned(), ErrorKind::Conflict, "is not empty"),
+        ("/nowhere/inside".into(), ErrorKind::Invalid, "is to be copied"),
+        ("/proc".into(), ErrorKind::Conflict, "is not empty"),
+    ] {
+        let (found, text) = try_at(path.clone()).await.unwrap();
+        assert!(found == kind && text.contains(why), "{}: {text}", path.display());
+    }
+}

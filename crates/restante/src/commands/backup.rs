@@ -1,0 +1,366 @@
+//! `restante backup` and `restante backup check`
+
+use std::{
+    io::{self, Write},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::PathBuf,
+    process::ExitCode,
+    sync::Arc,
+};
+
+use anyhow::{Context, anyhow, bail};
+use clap::{Args, Subcommand, ValueHint};
+use http::StatusCode;
+use indicatif::{HumanBytes, HumanCount};
+use restante_archive::EngineUrl;
+use restante_core::ErrorKind;
+
+use crate::{
+    archives::{self, Access},
+    backup::{self, Asked, Event, Manifest, Removing, Role, Sources, Summary, Teller},
+    blobs,
+    client::{OperatorFlags, Refused},
+    config::{Config, DataFlags, Effective},
+    exit::{self, UsageError},
+    progress::Progress,
+    records,
+    signals::Stop,
+};
+
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct BackupFlags {
+    #[command(subcommand)]
+    command: Option<BackupCommand>,
+    /// The folder to make; there may be an empty one
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath, required = true)]
+    folder: Option<PathBuf>,
+    #[command(flatten)]
+    data: DataFlags,
+    /// Ask this server, whatever the settings say [default: the one of the settings, when one is running]
+    #[arg(long, value_name = "URL")]
+    rest: Option<String>,
+    /// A file with the server's token, the one of its rest.token_file; without it RESTANTE_TOKEN counts
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    token_file: Option<PathBuf>,
+}
+
+#[derive(Subcommand, Debug)]
+enum BackupCommand {
+    /// Read a backup from beginning to end; exits with 1 and a list when a file is not what it was
+    #[command(after_help = "Example:\n  restante backup check /var/backups/restante/2026-01-31")]
+    Check(CheckFlags),
+}
+
+#[derive(Args, Debug)]
+struct CheckFlags {
+    /// The backup
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    folder: PathBuf,
+}
+
+pub(crate) async fn run(flags: &BackupFlags) -> anyhow::Result<ExitCode> {
+    if let Some(BackupCommand::Check(flags)) = &flags.command {
+        return check(flags);
+    }
+    let folder = flags.folder.as_deref().context("no folder was named")?;
+    // The server has a current folder of its own.
+    let folder = std::path::absolute(folder).with_context(|| format!("can't find {}", folder.display()))?;
+    if let Some(url) = &flags.rest {
+        return ask(flags, url.clone(), Asked { folder, data: None }).await;
+    }
+    let effective = flags.data.load()?;
+    match Held::open(&effective).await? {
+        Some(held) => held.back_up(&effective, folder).await,
+        None => {
+            let data = backup::real_path(&effective.config.server.data_dir);
+            ask(flags, server_of(&effective.config)?, Asked { folder, data: Some(data) }).await
+        }
+    }
+}
+
+/// The REST door of the server that the settings describe, as this machine reaches it.
+fn server_of(config: &Config) -> anyhow::Result<String> {
+    let held = format!("a server holds what is in {}", config.server.data_dir.display());
+    if !config.rest.enabled || config.rest.port == 0 {
+        bail!("{held}, and the settings don't tell where its REST door is: name it with --rest");
+    }
+    let address = match config.rest.address {
+        IpAddr::V4(any) if any.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(any) if any.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        address => address,
+    };
+    Ok(format!("http://{}", std::net::SocketAddr::new(address, config.rest.port)))
+}
+
+/// Has a running server take the backup, which writes it as its own user.
+async fn ask(flags: &BackupFlags, url: String, asked: Asked) -> anyhow::Result<ExitCode> {
+    let client = OperatorFlags::of(url, flags.token_file.clone()).client()?;
+    let mut shown = Shown::default();
+    let asked = serde_json::to_vec(&asked).context("the folder's name is no UTF-8")?;
+    let mut show = |line: &[u8]| {
+        let event = serde_json::from_slice(line).context("the server's answer is no event of a backup")?;
+        shown.show(event)
+    };
+    let told = client.post_lines(backup::PATH, asked, &mut show).await;
+    told.map_err(explain)?;
+    shown.end()
+}
+
+/// Says what a server that lets no operators in would have to be told.
+fn explain(error: anyhow::Error) -> anyhow::Error {
+    let is_closed = |refused: &Refused| {
+        refused.status == StatusCode::NOT_FOUND && refused.text.starts_with("no such path")
+    };
+    if error.downcast_ref().is_some_and(is_closed) {
+        return anyhow!(
+            "a server is running that lets no operators in: start it with --rest-admin or --rest-token-file, or stop it for \
+             the backup"
+        );
+    }
+    error
+}
+
+/// Everything that the settings name, when no server has it open.
+struct Held {
+    archive: Option<restante_archive::Opened>,
+    records: Option<restante_records::Opened>,
+    blobs: Option<restante_blobs::Opened>,
+}
+
+impl Held {
+    /// Opens what is there, and makes nothing. `None` when somebody else has it open.
+    async fn open(effective: &Effective) -> anyhow::Result<Option<Self>> {
+        let config = &effective.config;
+        let mut held = Self { archive: None, records: None, blobs: None };
+        match held.open_all(config).await {
+            Ok(()) if held.is_empty() => bail!(
+                "there is nothing to back up in {}: name another place with --data or --config",
+                config.server.data_dir.display()
+            ),
+            Ok(()) => Ok(Some(held)),
+            Err(error) => {
+                held.close().await?;
+                if exit::kind(&error) == Some(ErrorKind::Conflict) { Ok(None) } else { Err(error) }
+            }
+        }
+    }
+
+    async fn open_all(&mut self, config: &Config) -> anyhow::Result<()> {
+        if has_archive(config) {
+            self.archive = Some(archives::open(config, Access::Serve, Default::default()).await?);
+        }
+        let is_there = match config.records_url() {
+            restante_records::EngineUrl::Lmdb(folder) => folder.exists(),
+            restante_records::EngineUrl::Memory => false,
+        };
+        if is_there {
+            self.records = Some(records::open(config, Default::default()).await?);
+        }
+        let is_there = match config.blobs_url() {
+            restante_blobs::EngineUrl::Files(folder) => folder.exists(),
+            restante_blobs::EngineUrl::Memory => false,
+        };
+        if is_there {
+            self.blobs = Some(blobs::open(config, Default::default()).await?);
+        }
+        Ok(())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.archive.is_none() && self.records.is_none() && self.blobs.is_none()
+    }
+
+    async fn back_up(self, effective: &Effective, folder: PathBuf) -> anyhow::Result<ExitCode> {
+        let sources = Sources::new(
+            effective,
+            self.records.as_ref().map(|opened| opened.upkeep.clone()),
+            self.blobs.as_ref().map(|opened| opened.upkeep.clone()),
+            self.archive.as_ref().map(|opened| opened.upkeep.clone()),
+            Removing::default(),
+        );
+        let taken = take_and_show(sources, folder).await;
+        self.close().await?;
+        taken
+    }
+
+    async fn close(&self) -> anyhow::Result<()> {
+        if let Some(archive) = &self.archive {
+            archive.upkeep.close().await.context("can't close the archive")?;
+        }
+        if let Some(records) = &self.records {
+            records.upkeep.close().await.context("can't close the records")?;
+        }
+        if let Some(blobs) = &self.blobs {
+            blobs.upkeep.close().await.context("can't close the blobs")?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether there is an archive to open. One that is elsewhere says by itself that it is not in the backup.
+fn has_archive(config: &Config) -> bool {
+    match config.archive_url() {
+        EngineUrl::Log(place) | EngineUrl::Sqlite(place) => place.exists(),
+        EngineUrl::Postgres(_) | EngineUrl::Memory => true,
+    }
+}
+
+/// Takes the backup in this process; Ctrl-C ends it.
+async fn take_and_show(sources: Sources, folder: PathBuf) -> anyhow::Result<ExitCode> {
+    let stop = Stop::on_signals()?;
+    let (teller, mut events) = Teller::new();
+    let taking = tokio::spawn(backup::take(Arc::new(sources), folder, teller));
+    let mut shown = Shown::default();
+    let mut told = std::pin::pin!(stop.told());
+    loop {
+        let event = tokio::select! {
+            event = events.recv() => event,
+            () = &mut told => {
+                events.close();
+                None
+            }
+        };
+        match event {
+            Some(event) => shown.show(event)?,
+            None => break,
+        }
+    }
+    let summary = taking.await.context("the backup ended early")??;
+    shown.show(Event::Done(summary))?;
+    shown.end()
+}
+
+/// Shows what happens: a bar on a terminal, and lines that a script can read.
+#[derive(Default)]
+struct Shown {
+    bar: Option<(Step, Progress)>,
+    end: Option<Summary>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Copying(Role),
+    Summing,
+}
+
+impl Shown {
+    fn show(&mut self, event: Event) -> anyhow::Result<()> {
+        match event {
+            Event::Begun { folder, bytes, free_bytes } => {
+                let (bytes, free) = (HumanBytes(bytes), HumanBytes(free_bytes));
+                eprintln!("backing up into {}: about {bytes}, {free} are free", folder.display());
+            }
+            Event::Copying { role, bytes, of_bytes } => {
+                let what = match role {
+                    Role::Files => "copying files",
+                    Role::Records => "copying records",
+                    Role::Blobs => "copying blobs",
+                    Role::Archive => "copying archive",
+                };
+                self.bar(Step::Copying(role), what).set_of(bytes, of_bytes.max(bytes));
+            }
+            Event::Summing { bytes, of_bytes } => {
+                self.bar(Step::Summing, "reading back").set_of(bytes, of_bytes)
+            }
+            Event::Omitted { role, why } => {
+                self.bar = None;
+                eprintln!("restante: the {} are not in the backup: {why}", role.name());
+            }
+            Event::Note { text } => eprintln!("restante: {text}"),
+            Event::Done(summary) => {
+                self.bar = None;
+                self.end = Some(summary);
+            }
+            Event::Failed { error, .. } => {
+                self.bar = None;
+                bail!("{error}");
+            }
+        }
+        Ok(())
+    }
+
+    fn bar(&mut self, step: Step, what: &'static str) -> &Progress {
+        let is_new = self.bar.as_ref().is_none_or(|(shown, _)| *shown != step);
+        if is_new {
+            self.bar = None; // the old one is cleared before the new one is drawn
+        }
+        &self.bar.get_or_insert_with(|| (step, Progress::bytes(what, Some(0)))).1
+    }
+
+    fn end(self) -> anyhow::Result<ExitCode> {
+        let summary = self.end.context("the answer broke off before the backup was finished")?;
+        let (files, bytes) = (HumanCount(summary.files), HumanBytes(summary.bytes));
+        let counts = counts(&summary.counts);
+        writeln!(
+            io::stdout(),
+            "backed up {counts} into {}: {files} files, {bytes}",
+            summary.folder.display()
+        )?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// What was counted, for people: `3 blobs, 1,000 messages, 20 records`.
+pub(super) fn counts(counts: &std::collections::BTreeMap<String, u64>) -> String {
+    let shown: Vec<String> =
+        counts.iter().map(|(name, count)| format!("{} {name}", HumanCount(*count))).collect();
+    if shown.is_empty() { "what there is".to_owned() } else { shown.join(", ") }
+}
+
+fn check(flags: &CheckFlags) -> anyhow::Result<ExitCode> {
+    if !flags.folder.is_dir() {
+        return Err(UsageError(format!("there is no folder {}", flags.folder.display())).into());
+    }
+    let manifest = Manifest::read(&flags.folder)?;
+    let bar = Progress::bytes("checking", Some(0));
+    let wrong = backup::verify(&flags.folder, &manifest, &mut |done, total| bar.set_of(done, total));
+    drop(bar);
+    let mut out = io::stdout().lock();
+    for wrong in &wrong {
+        writeln!(out, "{}: {}", wrong.path, wrong.what)?;
+    }
+    for role in &manifest.roles {
+        if let Some(why) = &role.omitted {
+            writeln!(out, "the {} of {} are not in it: {why}", role.role.name(), role.url)?;
+        }
+    }
+    let (files, bytes) = (HumanCount(manifest.files.len() as u64), HumanBytes(manifest.bytes()));
+    let verdict = match wrong.len() as u64 {
+        0 => "all sound".to_owned(),
+        wrong => format!("{} wrong", HumanCount(wrong)),
+    };
+    let counts = counts(&manifest.counts());
+    writeln!(
+        out,
+        "backup of {} with {counts}: checked {files} files, {bytes}: {verdict}",
+        manifest.taken_at
+    )?;
+    Ok(if wrong.is_empty() { ExitCode::SUCCESS } else { exit::found_wrong() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_of_the_settings_is_reached_on_this_machine() {
+        let mut config = Config::default();
+        assert_eq!(server_of(&config).unwrap(), "http://127.0.0.1:8645");
+        config.rest.address = "::".parse().unwrap();
+        assert_eq!(server_of(&config).unwrap(), "http://[::1]:8645");
+        config.rest.address = "192.0.2.7".parse().unwrap();
+        assert_eq!(server_of(&config).unwrap(), "http://192.0.2.7:8645");
+        config.rest.port = 0;
+        assert!(server_of(&config).unwrap_err().to_string().ends_with("name it with --rest"));
+    }
+
+    #[test]
+    fn an_answer_that_broke_off_is_no_backup() {
+        let shown = Shown::default();
+        assert!(shown.end().unwrap_err().to_string().contains("broke off"));
+        let mut shown = Shown::default();
+        let failed = Event::Failed { kind: "full".into(), error: "no room".into() };
+        assert_eq!(shown.show(failed).unwrap_err().to_string(), "no room");
+    }
+}

@@ -1,0 +1,41 @@
+//! `restante blobs sweep`
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use clap::Args;
+use indicatif::{HumanBytes, HumanCount};
+
+use crate::{
+    archives, blobs,
+    commands::tidying::{self, before},
+    config::RecordsFlags,
+    records,
+};
+
+#[derive(Args, Debug)]
+pub(crate) struct SweepFlags {
+    #[command(flatten)]
+    places: RecordsFlags,
+    /// Keep what was put within so many seconds, 0 for nothing of it [default: blobs.sweep_grace_seconds]
+    #[arg(long, value_name = "SECONDS")]
+    grace: Option<u64>,
+}
+
+/// Both stores are open here and nowhere else, so that no commit is under way that refers to a blob which goes.
+pub(super) async fn run(flags: &SweepFlags) -> anyhow::Result<ExitCode> {
+    let config = flags.places.load()?.config;
+    let records = records::open_existing(&config).await?;
+    let blobs = blobs::open_existing(&config).await?;
+    let grace = flags.grace.unwrap_or(config.blobs.sweep_grace_seconds.get());
+    let swept =
+        tidying::sweep(&records.upkeep, &*blobs.upkeep, before(archives::clock().now(), grace)).await?;
+    blobs.upkeep.close().await?;
+    records.upkeep.close().await?;
+    let (looked_at, removed) = (HumanCount(swept.blobs), HumanCount(swept.removed));
+    let bytes = HumanBytes(swept.removed_bytes);
+    writeln!(io::stdout().lock(), "looked at {looked_at} blobs, removed {removed} of {bytes}")?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,212 @@
+//! Shows in the metrics whether records and blobs are well, and how much they hold.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context;
+use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
+use restante_waku::rest::KeptHealth;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tracing::debug;
+
+use crate::{backup::Removing, signals::Stop};
+
+/// How often they are asked whether they are well, which they answer from memory.
+const HEALTH_INTERVAL: Duration = Duration::from_secs(15);
+/// How often they are asked what they hold: they walk through their counts for it.
+const STATS_INTERVAL: Duration = Duration::from_secs(600);
+
+/// The records and the blobs of a server.
+#[derive(Clone)]
+pub(crate) struct Kept {
+    pub(crate) records: restante_records::Opened,
+    pub(crate) blobs: restante_blobs::Opened,
+    /// Held while blobs are removed, and while none may be.
+    pub(crate) removing: Removing,
+}
+
+/// What records and blobs hold. Cloning shares the values.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KeptMetrics {
+    records: RecordsMetrics,
+    blobs: BlobsMetrics,
+}
+
+#[derive(Clone, Debug, Default)]
+struct RecordsMetrics {
+    up: Gauge,
+    records: Gauge,
+    tombstones: Gauge,
+    accounts: Gauge,
+    disk_bytes: Gauge,
+}
+
+#[derive(Clone, Debug, Default)]
+struct BlobsMetrics {
+    up: Gauge,
+    blobs: Gauge,
+    bytes: Gauge,
+    disk_bytes: Gauge,
+}
+
+impl KeptMetrics {
+    /// Makes the metrics visible in `registry` as `restante_records_...{engine}` and `restante_blobs_...{engine}`.
+    pub(crate) fn register(
+        &self,
+        registry: &mut Registry,
+        (records_engine, blobs_engine): (&'static str, &'static str),
+    ) {
+        self.records.register(of_engine(registry, "restante_records", records_engine));
+        self.blobs.register(of_engine(registry, "restante_blobs", blobs_engine));
+    }
+}
+
+fn of_engine<'r>(registry: &'r mut Registry, room: &'static str, engine: &'static str) -> &'r mut Registry {
+    registry.sub_registry_with_prefix(room).sub_registry_with_label(("engine".into(), engine.into()))
+}
+
+impl RecordsMetrics {
+    fn register(&self, registry: &mut Registry) {
+        registry.register("engine_up", "Whether records take commits", self.up.clone());
+        registry.register("stored_records", "Records that exist", self.records.clone());
+        let help = "Destroyed records that history still tells of";
+        registry.register("tombstones", help, self.tombstones.clone());
+        registry.register("accounts", "Accounts that ever had a commit", self.accounts.clone());
+        registry.register("disk_bytes", "Bytes that records take on disk", self.disk_bytes.clone());
+    }
+
+    fn show(&self, stats: &restante_records::Stats) {
+        let sum = |of: fn(&restante_records::KindStats) -> u64| stats.kinds.iter().map(of).sum();
+        self.records.set(gauge(sum(|kind| kind.records)));
+        self.tombstones.set(gauge(sum(|kind| kind.tombstones)));
+        self.accounts.set(gauge(stats.accounts));
+        self.disk_bytes.set(gauge(stats.disk_bytes));
+    }
+}
+
+impl BlobsMetrics {
+    fn register(&self, registry: &mut Registry) {
+        registry.register("engine_up", "Whether blobs are taken", self.up.clone());
+        registry.register("stored_blobs", "Blobs that are there", self.blobs.clone());
+        registry.register("stored_bytes", "Bytes of the blobs that are there", self.bytes.clone());
+        registry.register("disk_bytes", "Bytes that blobs take on disk", self.disk_bytes.clone());
+    }
+
+    fn show(&self, stats: &restante_blobs::Stats) {
+        self.blobs.set(gauge(stats.blobs));
+        self.bytes.set(gauge(stats.bytes));
+        self.disk_bytes.set(gauge(stats.disk_bytes));
+    }
+}
+
+fn gauge(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+impl Kept {
+    /// Their lines of `GET /health`.
+    pub(crate) fn health(&self) -> Vec<KeptHealth> {
+        let (records, blobs) = (self.records.upkeep.clone(), self.blobs.upkeep.clone());
+        let records = move || records.health().err().map(|error| error.to_string());
+        let blobs = move || blobs.health().err().map(|error| error.to_string());
+        vec![
+            KeptHealth { name: "Records", problem: Arc::new(records) },
+            KeptHealth { name: "Blobs", problem: Arc::new(blobs) },
+        ]
+    }
+
+    /// Lets both finish what they have taken.
+    pub(crate) async fn close(&self, limit: Duration) -> anyhow::Result<()> {
+        let (records, blobs) = tokio::join!(
+            timeout(limit, self.records.upkeep.close()),
+            timeout(limit, self.blobs.upkeep.close())
+        );
+        let late = |what: &str| format!("the {what} were not closed within {} s", limit.as_secs_f64());
+        let records = records.with_context(|| late("records"))?;
+        records.context("can't close the records")?;
+        let blobs = blobs.with_context(|| late("blobs"))?;
+        blobs.context("can't close the blobs")
+    }
+
+    fn ask_whether_well(&self, metrics: &KeptMetrics) {
+        metrics.records.up.set(i64::from(self.records.upkeep.health().is_ok()));
+        metrics.blobs.up.set(i64::from(self.blobs.upkeep.health().is_ok()));
+    }
+
+    /// While one of them does not answer, its last values stand.
+    async fn ask_what_they_hold(&self, metrics: &KeptMetrics) {
+        match self.records.upkeep.stats().await {
+            Ok(stats) => metrics.records.show(&stats),
+            Err(error) => debug!(%error, "the records do not tell what they hold"),
+        }
+        match self.blobs.upkeep.stats().await {
+            Ok(stats) => metrics.blobs.show(&stats),
+            Err(error) => debug!(%error, "the blobs do not tell what they hold"),
+        }
+    }
+}
+
+/// Asks at once and then after each interval, until the server is told to stop.
+pub(crate) async fn run(kept: Kept, metrics: KeptMetrics, stop: Stop) {
+    let (mut health, mut stats) = (interval(HEALTH_INTERVAL), interval(STATS_INTERVAL));
+    health.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    stats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut told = std::pin::pin!(stop.told());
+    loop {
+        tokio::select! {
+            _ = health.tick() => kept.ask_whether_well(&metrics),
+            _ = stats.tick() => kept.ask_what_they_hold(&metrics).await,
+            () = &mut told => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use restante_core::ErrorKind;
+    use restante_records::{AccountId, Body, Change, Commit, Id, Kind, Properties};
+
+    use super::*;
+    use crate::schema;
+
+    async fn in_memory() -> Kept {
+        let records = restante_records::Config::new(restante_records::EngineUrl::Memory, schema::mail());
+        let blobs = restante_blobs::Config::new(restante_blobs::EngineUrl::Memory);
+        Kept {
+            records: restante_records::open(records).await.unwrap(),
+            blobs: restante_blobs::open(blobs).await.unwrap(),
+            removing: Removing::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_there_is_counted() {
+        let kept = in_memory().await;
+        let (account, thread) = (AccountId(1), Kind(3));
+        let create =
+            || Change::Create { kind: thread, body: Body::default(), properties: Properties::default() };
+        kept.records.records.commit(account, Commit::of([create(), create()])).await.unwrap();
+        let destroy = Change::Destroy { kind: thread, id: Id(1) };
+        kept.records.records.commit(account, Commit::of([destroy])).await.unwrap();
+        kept.blobs.blobs.put(&mut Bytes::from_static(b"hello")).await.unwrap();
+
+        let metrics = KeptMetrics::default();
+        kept.ask_whether_well(&metrics);
+        kept.ask_what_they_hold(&metrics).await;
+        let RecordsMetrics { up, records, tombstones, accounts, .. } = &metrics.records;
+        assert_eq!([up, records, tombstones, accounts].map(Gauge::get), [1, 1, 1, 1]);
+        let BlobsMetrics { up, blobs, bytes, .. } = &metrics.blobs;
+        assert_eq!([up, blobs, bytes].map(Gauge::get), [1, 1, 5]);
+    }
+
+    #[tokio::test]
+    async fn health_tells_who_takes_no_more() {
+        let kept = in_memory().await;
+        let problems = |kept: &Kept| kept.health().iter().map(|kept| (kept.problem)()).collect::<Vec<_>>();
+        assert_eq!(problems(&kept), [None, None]);
+        kept.records.upkeep.close().await.unwrap();
+        let problem = kept.records.upkeep.health().unwrap_err();
+        assert_eq!(problem.kind(), ErrorKind::Unavailable);
+        assert_eq!(problems(&kept), [Some(problem.to_string()), None]);
+    }
+}

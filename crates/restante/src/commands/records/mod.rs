@@ -1,0 +1,56 @@
+//! `restante records`: what operators do with records.
+
+mod check;
+mod dump;
+mod route;
+mod stats;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use crate::config::RecordsFlags;
+
+pub(crate) use route::route;
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum RecordsCommand {
+    /// Print what there is of each kind, and what it takes on disk; with --rest of a running server
+    #[command(after_help = STATS_HELP)]
+    Stats(stats::StatsFlags),
+    /// Read every record and verify indexes, history and counters; exits with 1 and a list when something is damaged; no
+    /// server may be running on them
+    #[command(after_help = "Example:\n  restante records check --data /var/lib/restante")]
+    Check(RecordsFlags),
+    /// Write all records as lines of JSON to a file or to stdout; no server may be running on them
+    #[command(after_help = DUMP_HELP)]
+    Dump(dump::DumpFlags),
+}
+
+const STATS_HELP: &str = "\
+Examples:
+  restante records stats --data /var/lib/restante
+  restante records stats --rest http://127.0.0.1:8645 --format json
+
+Who has the records open has them alone. A running server is asked with --rest; it tells operators
+only: with --rest-admin, or by a token.";
+
+const DUMP_HELP: &str = "\
+Examples:
+  restante records dump --out records.ndjson
+  restante records dump | jq -r 'select(.kind == \"email\") | .id'
+
+One line a record, by account, kind and id: account, kind, id, revision, created, properties by name
+(each a list of numbers and texts), the body and the ids of its blobs. Bytes that are no text stand
+in base64: a body as bodyBase64, a property as {\"base64\": ...}.
+
+To look into it is what a dump is for; a copy to come back to is made by restante backup.";
+
+/// Runs a command to its end.
+pub(crate) async fn run(command: RecordsCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        RecordsCommand::Stats(flags) => stats::run(&flags).await,
+        RecordsCommand::Check(flags) => check::run(&flags).await,
+        RecordsCommand::Dump(flags) => dump::run(&flags).await,
+    }
+}

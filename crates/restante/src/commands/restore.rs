@@ -1,0 +1,70 @@
+//! `restante restore`
+
+use std::{
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::Context;
+use clap::{Args, ValueHint};
+use indicatif::{HumanBytes, HumanCount};
+
+use crate::{
+    archives,
+    backup::{self, Restored},
+    commands::backup::counts,
+    config::DataFlags,
+    exit::UsageError,
+    progress::Progress,
+};
+
+#[derive(Args, Debug)]
+pub(crate) struct RestoreFlags {
+    /// The backup
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    folder: PathBuf,
+    #[command(flatten)]
+    data: DataFlags,
+    /// Move aside what is there already; nothing is removed
+    #[arg(long)]
+    force: bool,
+}
+
+pub(crate) fn run(flags: &RestoreFlags) -> anyhow::Result<ExitCode> {
+    if !flags.folder.is_dir() {
+        return Err(UsageError(format!("there is no folder {}", flags.folder.display())).into());
+    }
+    let config = flags.data.load()?.config;
+    let now = archives::clock().now();
+    let bar = Progress::bytes("restoring", Some(0));
+    let restored =
+        backup::restore(&config, &flags.folder, flags.force, now, &mut |done, total| bar.set_of(done, total));
+    drop(bar);
+    let restored = restored?;
+    for note in &restored.notes {
+        eprintln!("restante: {note}");
+    }
+    let data = std::path::absolute(&config.server.data_dir).context("can't find the data folder")?;
+    tell(&restored, &flags.folder, &data, &mut io::stdout().lock())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says what was done and what comes next.
+fn tell(restored: &Restored, folder: &Path, data: &Path, out: &mut dyn Write) -> io::Result<()> {
+    let (files, bytes) = (HumanCount(restored.files), HumanBytes(restored.bytes));
+    let (counts, data, folder) = (counts(&restored.counts), data.display(), folder.display());
+    writeln!(out, "restored {counts} of {} into {data}: {files} files, {bytes}", restored.taken_at)?;
+    for aside in &restored.aside {
+        writeln!(
+            out,
+            "what was there before is in {}: remove it when it is no longer needed",
+            aside.display()
+        )?;
+    }
+    writeln!(
+        out,
+        "next: compare the server's settings with {folder}/settings.toml, put back passwords and keys that lie outside of the \
+         data folder, see to it that {data} belongs to the server's user, and start the server"
+    )
+}

@@ -1,0 +1,85 @@
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+use restante_blobs::Swept;
+use restante_core::Timestamp;
+use restante_records::Cleaned;
+
+use super::SweepError;
+
+/// How tidying went, beside what records and blobs themselves count of it. Cloning shares the values.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TidyMetrics {
+    clean: TurnMetrics,
+    sweep: TurnMetrics,
+    swept_bytes: Counter,
+}
+
+/// How the turns went.
+#[derive(Clone, Debug, Default)]
+struct TurnMetrics {
+    turns: Family<ResultLabel, Counter>,
+    last_success: Gauge<f64, AtomicU64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
+const DONE: ResultLabel = ResultLabel { result: "done" };
+const FAILED: ResultLabel = ResultLabel { result: "failed" };
+
+impl TurnMetrics {
+    fn note(&self, now: Timestamp, is_done: bool) {
+        let label = if is_done { &DONE } else { &FAILED };
+        self.turns.get_or_create(label).inc();
+        if is_done {
+            self.last_success.set(now.nanos() as f64 / 1e9);
+        }
+    }
+
+    fn register(&self, registry: &mut Registry, name: &str, what: &str) {
+        for label in [DONE, FAILED] {
+            drop(self.turns.get_or_create(&label)); // a family is shown when it has a label, and a rate needs its zero
+        }
+        registry.register(format!("{name}_turns"), format!("Turns of {what}"), self.turns.clone());
+        let help = format!("When {what} succeeded last, Unix time, or 0");
+        registry.register(format!("{name}_last_success_timestamp_seconds"), help, self.last_success.clone());
+    }
+}
+
+impl TidyMetrics {
+    pub(super) fn note_clean(&self, now: Timestamp, cleaned: &Result<Cleaned, restante_records::Error>) {
+        self.clean.note(now, cleaned.is_ok());
+    }
+
+    pub(super) fn note_sweep(&self, now: Timestamp, swept: &Result<Swept, SweepError>) {
+        self.sweep.note(now, swept.is_ok());
+        if let Ok(swept) = swept {
+            self.swept_bytes.inc_by(swept.removed_bytes);
+        }
+    }
+
+    /// Makes the metrics visible in `registry` as `restante_records_clean...` and `restante_blobs_sw...`.
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        let records = registry.sub_registry_with_prefix("restante_records");
+        self.clean.register(records, "clean", "forgetting what was destroyed");
+
+        let blobs = registry.sub_registry_with_prefix("restante_blobs");
+        self.sweep.register(blobs, "sweep", "removing blobs that no record refers to");
+        blobs.register("swept_bytes", "Bytes of the blobs that were removed", self.swept_bytes.clone());
+    }
+
+    #[cfg(test)]
+    pub(super) fn turns(&self) -> [u64; 4] {
+        let counts =
+            |turns: &TurnMetrics| [&DONE, &FAILED].map(|label| turns.turns.get_or_create(label).get());
+        let ([cleaned, not_cleaned], [swept, not_swept]) = (counts(&self.clean), counts(&self.sweep));
+        [cleaned, not_cleaned, swept, not_swept]
+    }
+}

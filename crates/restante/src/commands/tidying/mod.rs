@@ -1,0 +1,175 @@
+//! Keeps records and blobs small while the server runs: what was destroyed long ago is forgotten, and blobs that no record
+//! refers to are removed.
+
+mod metrics;
+#[cfg(test)]
+mod tests;
+
+use std::{future::Future, pin::pin, sync::Arc, time::Duration};
+
+use restante_blobs::{References, Swept};
+use restante_core::{BlobId, Clock, Timestamp};
+use restante_records::Cleaned;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tracing::{info, warn};
+
+pub(crate) use metrics::TidyMetrics;
+
+use crate::{archives, backup::Removing, commands::kept::Kept, config::Config, signals::Stop};
+
+/// The first turn waits so long, or as long as the others when they come sooner: a server that was just started has more to
+/// do, and one that is started every day has its turn all the same.
+const FIRST_TURN: Duration = Duration::from_secs(600);
+
+/// Tombstones that are forgotten in one step. Between two steps others get their turn, and the server can end.
+const CLEAN_STEP: usize = 4_096;
+
+/// What is tidied, and what of it is kept how long.
+pub(crate) struct Tidying {
+    records: Arc<dyn restante_records::Upkeep>,
+    blobs: Arc<dyn restante_blobs::Upkeep>,
+    removing: Removing,
+    clock: Arc<dyn Clock>,
+    keep_destroyed_seconds: u64,
+    clean_interval: Duration,
+    sweep_grace_seconds: u64,
+    sweep_interval: Duration,
+    metrics: TidyMetrics,
+}
+
+impl Tidying {
+    pub(crate) fn new(config: &Config, kept: &Kept, metrics: TidyMetrics) -> Self {
+        Self {
+            records: kept.records.upkeep.clone(),
+            blobs: kept.blobs.upkeep.clone(),
+            removing: kept.removing.clone(),
+            clock: archives::clock(),
+            keep_destroyed_seconds: config.records.keep_destroyed_seconds.get(),
+            clean_interval: Duration::from_secs(config.records.clean_interval_seconds.get()),
+            sweep_grace_seconds: config.blobs.sweep_grace_seconds.get(),
+            sweep_interval: Duration::from_secs(config.blobs.sweep_interval_seconds.get()),
+            metrics,
+        }
+    }
+
+    /// Tidies at its turns until the server is told to stop. What fails is tried again at the next turn.
+    pub(crate) async fn run(self, stop: Stop) {
+        let cleaning = repeat(self.clean_interval, stop.clone(), || self.clean_and_tell());
+        let sweeping = repeat(self.sweep_interval, stop, || self.sweep_and_tell());
+        tokio::join!(cleaning, sweeping);
+    }
+
+    async fn clean_and_tell(&self) {
+        let now = self.clock.now();
+        let cleaned = clean(&*self.records, before(now, self.keep_destroyed_seconds)).await;
+        self.metrics.note_clean(now, &cleaned);
+        match cleaned {
+            Ok(Cleaned { tombstones: 0, .. }) => {}
+            Ok(Cleaned { tombstones, accounts, .. }) => {
+                info!(tombstones, accounts, "destroyed records are forgotten")
+            }
+            Err(error) => {
+                warn!(%error, "destroyed records are not forgotten yet: it is tried again at the next turn")
+            }
+        }
+    }
+
+    async fn sweep_and_tell(&self) {
+        // A backup that has copied the records still needs every blob that they refer to.
+        let _turn = self.removing.lock().await;
+        let now = self.clock.now();
+        let put_before = before(now, self.sweep_grace_seconds);
+        let swept = sweep(&self.records, &*self.blobs, put_before).await;
+        self.metrics.note_sweep(now, &swept);
+        match swept {
+            Ok(Swept { removed: 0, .. }) => {}
+            Ok(Swept { blobs, removed, removed_bytes }) => {
+                info!(blobs, removed, removed_bytes, "blobs that no record refers to are removed");
+            }
+            Err(error) => warn!(%error, "blobs are not swept: it is tried again at the next turn"),
+        }
+    }
+}
+
+/// The moment that lies so long back.
+pub(crate) fn before(now: Timestamp, seconds: u64) -> Timestamp {
+    now.plus_seconds(i64::try_from(seconds).unwrap_or(i64::MAX).saturating_neg())
+}
+
+/// Does something at its turns, until the server is told to stop: then it is dropped where it waits.
+async fn repeat<T: Future<Output = ()>>(interval: Duration, stop: Stop, turn: impl Fn() -> T) {
+    let first = Instant::now() + interval.min(FIRST_TURN);
+    let mut ticks = interval_at(first, interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut told = pin!(stop.told());
+    loop {
+        tokio::select! {
+            () = async { ticks.tick().await; turn().await } => {}
+            () = &mut told => return,
+        }
+    }
+}
+
+/// Forgets everything that was destroyed before a time, step by step.
+pub(crate) async fn clean(
+    records: &dyn restante_records::Upkeep,
+    before: Timestamp,
+) -> Result<Cleaned, restante_records::Error> {
+    let mut all = Cleaned::default();
+    loop {
+        let step = records.clean(before, CLEAN_STEP).await?;
+        all.tombstones += step.tombstones;
+        all.accounts += step.accounts;
+        // A step that forgets nothing would be followed by others of its kind.
+        if !step.has_more || step.tombstones == 0 {
+            return Ok(all);
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Why no blob was removed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SweepError {
+    /// Nothing was ever kept in the records: then it is more likely that they are at another place than that all is refuse.
+    #[error(
+        "there are blobs, and the records were never written to: nothing is removed, since these may be the wrong records"
+    )]
+    WrongRecords,
+    /// The records can't tell whether they were ever written to.
+    #[error(transparent)]
+    Records(#[from] restante_records::Error),
+    /// The sweep has failed.
+    #[error(transparent)]
+    Blobs(#[from] restante_blobs::Error),
+}
+
+/// Removes the blobs that were last put before a time and that no record refers to.
+pub(crate) async fn sweep(
+    records: &Arc<dyn restante_records::Upkeep>,
+    blobs: &dyn restante_blobs::Upkeep,
+    put_before: Timestamp,
+) -> Result<Swept, SweepError> {
+    if blobs.list(None, 1).await?.is_empty() {
+        return Ok(Swept::default());
+    }
+    let were_written_to = !records.dump(None, 1).await?.is_empty() || records.stats().await?.accounts > 0;
+    if !were_written_to {
+        return Err(SweepError::WrongRecords);
+    }
+    Ok(restante_blobs::sweep(blobs, &OfRecords(records.clone()), put_before).await?)
+}
+
+/// What records refer to.
+struct OfRecords(Arc<dyn restante_records::Upkeep>);
+
+#[async_trait::async_trait]
+impl References for OfRecords {
+    async fn page(&self, after: Option<u64>) -> Result<(Vec<BlobId>, Option<u64>), restante_blobs::Error> {
+        let page = self.0.referenced(after).await.map_err(|error| {
+            let what = "the records don't tell which blobs they refer to";
+            restante_blobs::Error::new(error.kind(), format!("{what}: {error}")).with_source(error)
+        })?;
+        Ok((page.blobs, page.next))
+    }
+}

@@ -1,0 +1,163 @@
+use bytes::Bytes;
+use restante_blobs::Source;
+use restante_core::{ErrorKind, ManualClock};
+use restante_records::{AccountId, Body, Change, ChangesSince, Commit, Kind, Properties, Revision};
+use tokio::sync::watch;
+
+use super::*;
+use crate::schema;
+
+const THREAD: Kind = Kind(3);
+const ACCOUNT: AccountId = AccountId(1);
+const START: Timestamp = Timestamp::from_seconds(1_700_000_000);
+const HOUR: u64 = 3_600;
+
+/// Records and blobs in memory, on a clock that stands still.
+struct Place {
+    clock: Arc<ManualClock>,
+    kept: Kept,
+    metrics: TidyMetrics,
+}
+
+impl Place {
+    async fn new() -> Self {
+        let clock = Arc::new(ManualClock::new(START));
+        let url = restante_records::EngineUrl::Memory;
+        let records = restante_records::Config {
+            clock: clock.clone(),
+            ..restante_records::Config::new(url, schema::mail())
+        };
+        let url = restante_blobs::EngineUrl::Memory;
+        let blobs = restante_blobs::Config { clock: clock.clone(), ..restante_blobs::Config::new(url) };
+        let kept = Kept {
+            records: restante_records::open(records).await.unwrap(),
+            blobs: restante_blobs::open(blobs).await.unwrap(),
+            removing: Removing::default(),
+        };
+        Self { clock, kept, metrics: TidyMetrics::default() }
+    }
+
+    fn tidying(&self) -> Tidying {
+        let mut config = Config::default();
+        config.records.keep_destroyed_seconds = HOUR.try_into().unwrap();
+        config.records.clean_interval_seconds = 60.try_into().unwrap();
+        config.blobs.sweep_grace_seconds = HOUR.try_into().unwrap();
+        config.blobs.sweep_interval_seconds = 120.try_into().unwrap();
+        let tidying = Tidying::new(&config, &self.kept, self.metrics.clone());
+        Tidying { clock: self.clock.clone(), ..tidying }
+    }
+
+    fn pass(&self, seconds: i64) {
+        self.clock.set(self.clock.now().plus_seconds(seconds));
+    }
+
+    async fn commit(&self, changes: Vec<Change>) -> Vec<restante_records::Id> {
+        self.kept.records.records.commit(ACCOUNT, Commit::of(changes)).await.unwrap().created
+    }
+
+    async fn put(&self, text: &'static str) -> BlobId {
+        let mut bytes = Bytes::from_static(text.as_bytes());
+        self.kept.blobs.blobs.put(&mut bytes as &mut dyn Source).await.unwrap().id
+    }
+
+    async fn has(&self, id: BlobId) -> bool {
+        self.kept.blobs.blobs.size(id).await.unwrap().is_some()
+    }
+
+    async fn tombstones(&self) -> u64 {
+        self.kept.records.upkeep.stats().await.unwrap().kinds.iter().map(|kind| kind.tombstones).sum()
+    }
+}
+
+fn create(blobs: Vec<BlobId>) -> Change {
+    let body = Body { bytes: Bytes::new(), blobs };
+    Change::Create { kind: THREAD, body, properties: Properties::default() }
+}
+
+#[tokio::test]
+async fn what_was_destroyed_long_ago_is_forgotten() {
+    let place = Place::new().await;
+    // More than one step takes.
+    let count = CLEAN_STEP + 10;
+    let mut ids = Vec::new();
+    for _ in 0..count.div_ceil(1_000) {
+        ids.extend(place.commit(vec![create(Vec::new()); 1_000]).await);
+    }
+    let (old, young) = ids.split_at(count);
+    for ids in [old, young] {
+        for ids in ids.chunks(1_000) {
+            place.commit(ids.iter().map(|id| Change::Destroy { kind: THREAD, id: *id }).collect()).await;
+        }
+        place.pass(HOUR as i64 / 2 + 60);
+    }
+    place.tidying().clean_and_tell().await;
+    assert_eq!(place.tombstones().await, young.len() as u64);
+    assert_eq!(place.metrics.turns(), [1, 0, 0, 0]);
+    let since = ChangesSince { kind: None, since: Revision(1), limit: 100 };
+    let error = place.kept.records.records.changes(ACCOUNT, &since).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn blobs_that_nobody_refers_to_are_removed_after_the_grace_time() {
+    let place = Place::new().await;
+    let (kept, refuse) = (place.put("kept").await, place.put("refuse").await);
+    place.commit(vec![create(vec![kept])]).await;
+    place.pass(HOUR as i64 - 1);
+    place.tidying().sweep_and_tell().await;
+    assert!(place.has(refuse).await, "its hour is not over");
+
+    place.pass(2);
+    let young = place.put("young").await;
+    place.tidying().sweep_and_tell().await;
+    assert_eq!([place.has(kept).await, place.has(refuse).await, place.has(young).await], [true, false, true]);
+    assert_eq!(place.metrics.turns(), [0, 0, 2, 0]);
+}
+
+/// Records at another place than the blobs', or lost ones: everything would look like refuse.
+#[tokio::test]
+async fn nothing_is_swept_while_records_were_never_written_to() {
+    let place = Place::new().await;
+    place.tidying().sweep_and_tell().await;
+    assert_eq!(place.metrics.turns(), [0, 0, 1, 0], "without blobs nothing is wrong");
+    let blob = place.put("somebody's").await;
+    place.pass(HOUR as i64 * 2);
+    let error =
+        sweep(&place.kept.records.upkeep, &*place.kept.blobs.upkeep, place.clock.now()).await.unwrap_err();
+    assert!(matches!(error, SweepError::WrongRecords), "{error}");
+    place.tidying().sweep_and_tell().await;
+    assert!(place.has(blob).await);
+    assert_eq!(place.metrics.turns(), [0, 0, 1, 1]);
+
+    let created = place.commit(vec![create(Vec::new())]).await;
+    place.commit(vec![Change::Destroy { kind: THREAD, id: created[0] }]).await;
+    place.tidying().sweep_and_tell().await;
+    assert!(!place.has(blob).await, "the last record that referred to it may have gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn turns_come_at_their_time_and_end_with_the_server() {
+    let place = Place::new().await;
+    let (tell, told) = watch::channel(false);
+    let running = tokio::spawn(place.tidying().run(Stop::of(told)));
+    for (seconds, turns) in [(59, [0, 0, 0, 0]), (2, [1, 0, 0, 0]), (60, [2, 0, 1, 0])] {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        assert_eq!(place.metrics.turns(), turns, "{seconds} s later");
+    }
+    tell.send(true).unwrap();
+    running.await.unwrap();
+    assert_eq!(place.metrics.turns(), [2, 0, 1, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_turn_waits_for_ten_minutes_at_most() {
+    let (_tell, told) = watch::channel(false);
+    let turns = std::sync::atomic::AtomicU64::new(0);
+    let turn = || async {
+        turns.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    };
+    let day = Duration::from_secs(86_400);
+    let limit = Duration::from_secs(601);
+    let _ = tokio::time::timeout(limit, repeat(day, Stop::of(told), turn)).await;
+    assert_eq!(turns.into_inner(), 1);
+}

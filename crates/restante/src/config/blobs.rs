@@ -1,0 +1,83 @@
+//! The settings of blobs: where they are, how long they may be, and when those that nobody refers to are removed.
+
+use std::{num::NonZero, path::Path};
+
+use restante_blobs::{EngineUrl, FilesConfig};
+use serde::{Deserialize, Serialize};
+
+use super::{schema::nonzero, words};
+
+const SWEEP_INTERVAL_SECONDS: u64 = 86_400;
+/// A day: a draft whose attachments were uploaded in the morning is sent in the evening.
+const SWEEP_GRACE_SECONDS: u64 = 86_400;
+/// RFC 8620 §6: a blob that nobody refers to must not be deleted for at least an hour from the time of its upload. No commit
+/// of a record takes as long as that, so that none refers to a blob that is being removed.
+const SWEEP_GRACE_SECONDS_MIN: u64 = 3_600;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Blobs {
+    /// `None`, written as an empty text, is the embedded engine below the data folder.
+    #[serde(with = "words::text_or_empty")]
+    pub(crate) url: Option<EngineUrl>,
+    pub(crate) blob_bytes_max: NonZero<u64>,
+    pub(crate) sweep_interval_seconds: NonZero<u64>,
+    pub(crate) sweep_grace_seconds: NonZero<u64>,
+    pub(crate) files: BlobsFiles,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BlobsFiles {
+    /// 0 for a file of its own for each blob.
+    pub(crate) packed_bytes_max: u64,
+    pub(crate) pack_bytes: NonZero<u64>,
+}
+
+impl Blobs {
+    /// The place of the blobs, with the default filled in.
+    pub(super) fn url(&self, data_dir: &Path) -> EngineUrl {
+        self.url.clone().unwrap_or_else(|| EngineUrl::Files(data_dir.join("blobs")))
+    }
+
+    /// The first pair of settings that contradict each other: the key to blame and what is wrong.
+    pub(super) fn contradiction(&self) -> Option<(&'static str, String)> {
+        if self.sweep_grace_seconds.get() < SWEEP_GRACE_SECONDS_MIN {
+            let what = format!(
+                "who has uploaded a blob may refer to it for an hour (RFC 8620): set at least {SWEEP_GRACE_SECONDS_MIN}"
+            );
+            return Some(("blobs.sweep_grace_seconds", what));
+        }
+        if self.files.packed_bytes_max > self.files.pack_bytes.get() {
+            let what = "a blob that lies in a pack file must fit into one: set at least blobs.files.packed_bytes_max";
+            return Some(("blobs.files.pack_bytes", what.into()));
+        }
+        None
+    }
+}
+
+impl Default for Blobs {
+    fn default() -> Self {
+        let config = restante_blobs::Config::new(EngineUrl::Memory);
+        Self {
+            url: None,
+            blob_bytes_max: nonzero(config.blob_bytes_max),
+            sweep_interval_seconds: nonzero(SWEEP_INTERVAL_SECONDS),
+            sweep_grace_seconds: nonzero(SWEEP_GRACE_SECONDS),
+            files: BlobsFiles::default(),
+        }
+    }
+}
+
+impl Default for BlobsFiles {
+    fn default() -> Self {
+        let FilesConfig { packed_bytes_max, pack_bytes } = FilesConfig::default();
+        Self { packed_bytes_max, pack_bytes: nonzero(pack_bytes) }
+    }
+}
+
+impl From<&BlobsFiles> for FilesConfig {
+    fn from(files: &BlobsFiles) -> Self {
+        Self { packed_bytes_max: files.packed_bytes_max, pack_bytes: files.pack_bytes.get() }
+    }
+}
