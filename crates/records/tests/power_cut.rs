@@ -32,7 +32,9 @@ const HASH: Property = Property(3);
 
 const ACCOUNTS: u32 = 3;
 /// Commits of each account. Together they have more than 512 bodies, so that a dictionary is made on the way.
-const COMMITS: u64 = 60;
+const COMMITS: u64 = 72;
+/// How often the store is opened while they are made.
+const ROUNDS: u64 = 3;
 /// What was destroyed longer ago than so many commits of all accounts is forgotten.
 const KEPT_COMMITS: i64 = 40;
 const FOLLOWER: &str = "follower";
@@ -70,8 +72,8 @@ impl Author {
         let mut changes = Vec::new();
         let mut created = Vec::new();
         let mut changed = BTreeSet::new();
-        for _ in 0..self.rng.random_range(1..10) {
-            let chosen = self.rng.random_range(0..self.live.len() + 4);
+        for _ in 0..self.rng.random_range(1..20) {
+            let chosen = self.rng.random_range(0..self.live.len() + 12);
             match self.live.get(chosen).copied() {
                 Some((_, id)) if !changed.insert(id) => {}
                 Some((kind, id)) if self.rng.random_bool(0.3) => {
@@ -136,13 +138,13 @@ async fn write(child: Arc<Child>, log_bytes: u64) {
     fs::create_dir(&backups).unwrap();
     sync_folder(child.folder());
     let mut authors: Vec<Author> = (1..=ACCOUNTS).map(Author::new).collect();
-    for round in 0..2 {
+    for round in 0..ROUNDS {
         let store = open_store(&child.folder().join("records"), log_bytes, clock.clone()).await;
         let mut tasks = Vec::new();
         for mut author in authors.drain(..) {
             let (store, child, clock) = (store.clone(), child.clone(), clock.clone());
             tasks.push(tokio::spawn(async move {
-                for _ in 0..COMMITS / 2 {
+                for _ in 0..COMMITS / ROUNDS {
                     let revision = author.commit(&store).await;
                     child.acknowledge(&format!("commit {} {}", author.account.0, revision.0)).unwrap();
                     clock.set(Timestamp(clock.now().0 + restante_core::NANOS_PER_SECOND));
@@ -156,14 +158,14 @@ async fn write(child: Arc<Child>, log_bytes: u64) {
         }
         upkeep.await.unwrap();
         if round == 1 {
-            store.upkeep.close().await.unwrap();
+            store.upkeep.close().await.unwrap(); // which waits for the dictionary; the others are given up
         }
     }
 }
 
 /// Forgets, follows and copies while others commit.
-async fn keep_up(store: Opened, child: Arc<Child>, clock: Arc<ManualClock>, round: u32) {
-    for turn in 0..4 {
+async fn keep_up(store: Opened, child: Arc<Child>, clock: Arc<ManualClock>, round: u64) {
+    for turn in 0..3 {
         let number = round * 10 + turn;
         let before = Timestamp(clock.now().0 - KEPT_COMMITS * restante_core::NANOS_PER_SECOND);
         store.upkeep.clean(before, 10_000).await.unwrap();
@@ -224,6 +226,8 @@ struct Seen {
     changes: u64,
     forgotten: u64,
     copies: u64,
+    /// Stores that had made a dictionary of their own.
+    dictionaries: u64,
 }
 
 /// The reference model with the first commits of each account.
@@ -260,6 +264,9 @@ async fn check_store(
         open_store(folder, log_bytes, Arc::new(ManualClock::new(Timestamp::from_seconds(5_000)))).await;
     let report = store.upkeep.check(&|_, _| {}).await.unwrap();
     assert_eq!(report.findings, []);
+    let figures = store.upkeep.stats().await.unwrap().engine;
+    let has_dictionary = figures.iter().any(|(name, figure)| name == "dictionary_bytes" && *figure > 0);
+    seen.dictionaries += u64::from(has_dictionary);
 
     let mut revisions = BTreeMap::new();
     for account in (1..=ACCOUNTS).map(AccountId) {
@@ -357,9 +364,15 @@ fn run(test: &str, log_bytes: u64) {
     }
     let (cuts, mut seen) = (cuts(60), Seen::default());
     log.replay(cuts, 6, |cut| runtime.block_on(check(cut, log_bytes, &mut seen))).unwrap();
+    if cuts < 30 {
+        return; // too few to say what they have to show
+    }
     let cuts = cuts as u64;
     assert!(seen.commits > 20 * cuts && seen.changes > 5 * cuts, "too little was looked at: {seen:?}");
-    assert!(seen.copies > cuts / 4 && seen.forgotten > 0, "too little was looked at: {seen:?}");
+    assert!(
+        seen.copies > cuts / 4 && seen.forgotten > 0 && seen.dictionaries > 0,
+        "too little was looked at: {seen:?}"
+    );
 }
 
 #[test]

@@ -22,7 +22,6 @@ const ROOMS: &[(&str, Room)] = &[
     ("restante-waku", Room::Door),
     ("restante-import", Room::Reader),
     ("restante-power-cut", Room::Testing),
-    ("restante-power-cut", Room::Recorder),
     ("futures-timer", Room::StandIn),
     ("restante-bench", Room::Whole),
     ("restante", Room::Whole),
@@ -38,7 +37,6 @@ const MAY_IMPORT: &[(Room, &[Room])] = &[
     (Room::Follower, &[Room::Core, Room::Role]),
     (Room::Door, &[Room::Core, Room::Role, Room::Wire]),
     (Room::Reader, &[Room::Core, Room::Role, Room::Wire]),
-    (Room::Recorder, &[]),
     (Room::StandIn, &[]),
     (Room::Testing, &[]),
     (Room::Whole, &[Room::Core, Room::Role, Room::Follower, Room::Wire, Room::Door, Room::Reader]),
@@ -66,8 +64,6 @@ enum Room {
     Door,
     /// Reads what other programs have kept, for a role: it names the role's types and asks nothing of it.
     Reader,
-    /// Records what a process writes, and takes its power away, in the tests of others.
-    Recorder,
     /// Takes the place of a library's dependency: imports nothing of ours, and nobody of ours names it.
     StandIn,
     /// What only tests use: it imports nothing of ours.

@@ -1,6 +1,6 @@
 //! Where each blob lies: the rows that are derived from packs and files.
 
-use std::{ops::Bound, path::Path};
+use std::{collections::BTreeMap, ops::Bound, path::Path};
 
 use restante_core::{BlobId, ErrorKind, Timestamp};
 use restante_lmdb::{
@@ -13,7 +13,7 @@ use crate::{Error, Listed};
 
 /// id -> where it lies, its length, when it was last put.
 const BLOBS: Table = Table::new(1, "blobs");
-/// packed number of a pack -> what is known of it; nothing: its blobs were moved away.
+/// packed number of a pack -> what is known of it.
 const PACKS: Table = Table::new(2, "packs");
 /// id -> the checksums of the parts of its own file, 4 bytes each.
 const SUMS: Table = Table::new(3, "sums");
@@ -74,8 +74,6 @@ pub(super) enum Row {
     Loose(BlobId),
     LooseGone(BlobId),
     Pack(u64, Pack),
-    /// Its blobs were moved away; the file may go.
-    PackMoved(u64),
     PackGone(u64),
     Files(Files),
 }
@@ -164,13 +162,12 @@ impl Index {
         Ok(loose)
     }
 
-    /// All packs; `None` for one whose blobs were moved away.
-    pub(super) fn packs(&self) -> Result<Vec<(u64, Option<Pack>)>, Error> {
-        let mut packs = Vec::new();
+    pub(super) fn packs(&self) -> Result<BTreeMap<u64, Pack>, Error> {
+        let mut packs = BTreeMap::new();
         self.store.read(|view| {
             each(view, PACKS, &mut |mut key, value| {
                 let number = take_number(&mut key).ok_or_else(damaged)?;
-                packs.push((number, read_pack(value)?));
+                packs.insert(number, read_pack(value)?);
                 Ok(true)
             })
         })?;
@@ -239,7 +236,6 @@ fn put_row(batch: &mut Batch<'_>, row: &Row) {
         Row::Pack(number, pack) => {
             batch.put(PACKS, &numbers(&[*number]), &numbers(&[pack.len, pack.live, pack.live_bytes]))
         }
-        Row::PackMoved(number) => batch.put(PACKS, &numbers(&[*number]), &[]),
         Row::PackGone(number) => batch.delete(PACKS, &numbers(&[*number])),
         Row::Files(files) => batch.put(META, FILES, &numbers(&[files.blobs, files.bytes])),
     }
@@ -278,13 +274,9 @@ fn parse_entry(mut value: &[u8]) -> Option<Entry> {
     is_possible.then_some(Entry { place, bytes, put_at: Timestamp(put_at) })
 }
 
-/// The whole value of a pack's row; nothing stands for one that was moved away.
-fn read_pack(mut value: &[u8]) -> Result<Option<Pack>, Error> {
-    if value.is_empty() {
-        return Ok(None);
-    }
+fn read_pack(mut value: &[u8]) -> Result<Pack, Error> {
     let mut next = || take_number(&mut value).ok_or_else(damaged);
-    Ok(Some(Pack { len: next()?, live: next()?, live_bytes: next()? }))
+    Ok(Pack { len: next()?, live: next()?, live_bytes: next()? })
 }
 
 fn read_id(key: &[u8]) -> Result<BlobId, Error> {

@@ -33,7 +33,7 @@ pub(super) fn recover(shared: &Arc<Shared>) -> Result<Appender, Error> {
     let index = shared.index()?;
     let counted = index.files()?;
     remove_loose(shared, &index)?;
-    let known = remove_moved(shared, &index)?;
+    let known = packs_left(shared, &index)?;
     // Times at which blobs were put again stand in the index alone. Without it all count as put now, so that none is swept
     // too early.
     let now = counted.is_none().then(|| shared.clock.now());
@@ -73,19 +73,17 @@ fn remove_loose(shared: &Shared, index: &Index) -> Result<(), Error> {
     }
 }
 
-/// Removes packs whose blobs were moved away, and answers all others.
-fn remove_moved(shared: &Shared, index: &Index) -> Result<BTreeMap<u64, Pack>, Error> {
-    let mut known = BTreeMap::new();
-    for (number, pack) in index.packs()? {
-        let Some(pack) = pack else {
-            let name = pack_name(number);
-            let removed = shared.disk.remove(&name).and_then(|()| shared.disk.sync_folder(PACKS));
-            removed.map_err(|error| Error::io("remove", &name, error))?;
-            index.write(vec![Row::PackGone(number)])?;
-            continue;
-        };
-        known.insert(number, pack);
+/// The packs that the index knows, without those that were removed.
+fn packs_left(shared: &Shared, index: &Index) -> Result<BTreeMap<u64, Pack>, Error> {
+    let mut known = index.packs()?;
+    let is_removed =
+        |number: u64, pack: &Pack| pack.live == 0 && !shared.disk.path(&pack_name(number)).exists();
+    let removed: Vec<u64> =
+        known.iter().filter(|(number, pack)| is_removed(**number, pack)).map(|(number, _)| *number).collect();
+    for number in &removed {
+        known.remove(number);
     }
+    index.write(removed.into_iter().map(Row::PackGone).collect())?;
     Ok(known)
 }
 

@@ -199,17 +199,15 @@ impl Writer {
             self.rewrites.damaged.insert(number);
             return Ok(());
         }
-        let index = self.shared.index()?;
-        // First the index must know: a pack that it does not know is read from its beginning, and all its blobs are there again.
-        index.write(vec![Row::PackMoved(number)])?;
-        self.shared.ledger.lock().packs.remove(&number);
-        self.changed.remove(&number);
         let name = pack_name(number);
         self.shared.disk.remove(&name).map_err(|error| Error::io("remove", &name, error))?;
         self.shared.forget_pack(number);
         let synced = self.shared.disk.sync_folder(PACKS);
         synced.map_err(|error| self.shared.sync_failed("sync", PACKS, error))?;
-        index.write(vec![Row::PackGone(number)])?;
+        // Last: a pack that is there and that the index does not know is read from its beginning, and all its blobs are there again.
+        self.shared.index()?.write(vec![Row::PackGone(number)])?;
+        self.shared.ledger.lock().packs.remove(&number);
+        self.changed.remove(&number);
         info!(pack = number, "a pack was removed");
         Ok(())
     }

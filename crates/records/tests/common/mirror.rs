@@ -7,6 +7,8 @@ use restante_records::{
     Records, Revision, Upkeep,
 };
 
+use super::PAGES_MAX;
+
 /// What a client has of an account.
 #[derive(Clone, Default)]
 pub struct Mirror {
@@ -17,7 +19,7 @@ pub struct Mirror {
 impl Mirror {
     /// Applies page after page of changes until there are no more.
     pub async fn keep_up(&mut self, records: &dyn Records, account: AccountId, limit: usize) {
-        loop {
+        for _ in 0..PAGES_MAX {
             let since = ChangesSince { kind: None, since: self.revision, limit };
             let page = records.changes(account, &since).await.unwrap();
             check_page(&page, self.revision, limit);
@@ -26,6 +28,7 @@ impl Mirror {
                 return;
             }
         }
+        panic!("the changes of {account:?} don't end");
     }
 
     /// The same as a follower.
@@ -35,7 +38,7 @@ impl Mirror {
         } else {
             Revision(0)
         };
-        loop {
+        for _ in 0..PAGES_MAX {
             let onward = Onward { since: self.revision, began, limit };
             let page = feed.follow(account, &onward).await.unwrap();
             check_page(&page, self.revision, limit);
@@ -44,6 +47,7 @@ impl Mirror {
                 return;
             }
         }
+        panic!("the changes of {account:?} don't end");
     }
 
     async fn apply(&mut self, records: &dyn Records, account: AccountId, page: &Changes) {
@@ -90,7 +94,7 @@ pub async fn all_of(upkeep: &dyn Upkeep, account: AccountId) -> BTreeMap<(Kind, 
 /// All records, by pages of so many.
 pub async fn dump(upkeep: &dyn Upkeep, limit: usize) -> Vec<(Place, Record)> {
     let mut all: Vec<(Place, Record)> = Vec::new();
-    loop {
+    for _ in 0..PAGES_MAX {
         let after = all.last().map(|(place, _)| *place);
         let page = upkeep.dump(after, limit).await.unwrap();
         assert!(page.len() <= limit, "a page is not longer than its limit");
@@ -102,4 +106,5 @@ pub async fn dump(upkeep: &dyn Upkeep, limit: usize) -> Vec<(Place, Record)> {
             all.push((Place { account, kind, id }, dumped.record));
         }
     }
+    panic!("the dump doesn't end");
 }

@@ -43,6 +43,9 @@ pub const B: AccountId = AccountId(2);
 /// The last account that there can be.
 pub const LAST: AccountId = AccountId(u32::MAX);
 
+/// The most pages of a walk that ends.
+pub const PAGES_MAX: usize = 10_000;
+
 pub fn email_schema() -> KindSchema {
     KindSchema::new(EMAIL, "email")
         .property(IN, "mailbox")
@@ -153,7 +156,7 @@ pub async fn ids(records: &dyn Records, account: AccountId, query: &Query) -> Ve
 pub async fn walk(records: &dyn Records, account: AccountId, query: &Query) -> Vec<Id> {
     let mut all = Vec::new();
     let mut query = query.clone();
-    loop {
+    for _ in 0..PAGES_MAX {
         let page = records.query(account, &query).await.unwrap();
         assert!(page.ids.len() <= query.limit, "a page is not longer than its limit");
         all.extend(page.ids);
@@ -162,6 +165,7 @@ pub async fn walk(records: &dyn Records, account: AccountId, query: &Query) -> V
             None => return all,
         }
     }
+    panic!("the walk of {query:?} doesn't end");
 }
 
 pub async fn revision(records: &dyn Records, account: AccountId) -> Revision {

@@ -69,6 +69,12 @@ pub(super) fn names(folder: &Path) -> Result<Vec<String>, Trouble> {
     Ok(names)
 }
 
+/// Whether a file, by its path, is one by which an engine keeps others out: it says nothing to whoever finds it later.
+pub(super) fn is_lock(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
+    name == "lock" || name == "lock.mdb" || name.ends_with(".lock")
+}
+
 /// A folder and all that is in it.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
@@ -221,6 +227,16 @@ mod tests {
         assert_eq!((digest(&to, |_| {}).unwrap(), seen), (copied, 3));
         assert_eq!(fs::metadata(&to).unwrap().mode() & 0o777, 0o600);
         assert!(copy(&from, &to, |_| {}).is_err(), "nothing is written over");
+    }
+
+    #[test]
+    fn locks_are_known_by_their_names() {
+        for name in ["LOCK", "lock", "index/lock.mdb", "archive.db.lock"] {
+            assert!(is_lock(name), "{name}");
+        }
+        for name in ["lock/data.mdb", "clock", "block.log"] {
+            assert!(!is_lock(name), "{name}");
+        }
     }
 
     #[test]

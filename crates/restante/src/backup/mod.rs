@@ -13,6 +13,8 @@ mod disk;
 mod events;
 mod manifest;
 mod place;
+#[cfg(test)]
+mod power_cut;
 mod restore;
 mod route;
 mod settings;

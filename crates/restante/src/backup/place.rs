@@ -118,7 +118,7 @@ pub(super) fn plan<'m>(
     // Roles without a file, an empty archive for example, are made by the server when it starts.
     for role in &manifest.roles {
         if let Some(why) = &role.omitted {
-            notes.push(format!("the {} of {} are not in the backup: {why}", role.role.name(), role.url));
+            notes.push(format!("not in the backup: {} ({}): {why}", role.role.name(), role.url));
         }
     }
     Ok((moves, notes))
@@ -306,6 +306,6 @@ mod tests {
         manifest.roles[2].omitted = Some("it is elsewhere".into());
         let (moves, notes) = plan(&manifest, &config("postgres://me@db/x", "")).unwrap();
         assert_eq!(moves.iter().map(|each| each.part).collect::<Vec<_>>(), [Part::Spool]);
-        assert_eq!(notes, ["the archive of postgres:there are not in the backup: it is elsewhere"]);
+        assert_eq!(notes, ["not in the backup: archive (postgres:there): it is elsewhere"]);
     }
 }

@@ -114,7 +114,8 @@ impl Restoring<'_> {
             let locks = match &each.place {
                 Place::Folder(folder) => {
                     let names = disk::names(folder).unwrap_or_default();
-                    let locks = names.into_iter().filter(|name| is_lock(name)).map(|name| folder.join(name));
+                    let locks =
+                        names.into_iter().filter(|name| disk::is_lock(name)).map(|name| folder.join(name));
                     locks.collect()
                 }
                 Place::File(file) => vec![with_suffix(file, ".lock")],
@@ -299,12 +300,6 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     path.into()
 }
 
-/// The names that engines give to the files by which they keep others out.
-fn is_lock(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    name == "lock" || name.ends_with(".lock")
-}
-
 /// A moment as a part of a name: `20260131T120000Z`.
 fn stamp(now: Timestamp) -> String {
     let mut stamp: String = now.to_string().chars().take(19).filter(|c| !matches!(c, '-' | ':')).collect();
@@ -319,15 +314,5 @@ mod tests {
     #[test]
     fn a_moment_can_stand_in_a_name() {
         assert_eq!(stamp(Timestamp::from_seconds(1_554_076_800)), "20190401T000000Z");
-    }
-
-    #[test]
-    fn locks_are_known_by_their_names() {
-        for name in ["LOCK", "lock", "archive.db.lock"] {
-            assert!(is_lock(name), "{name}");
-        }
-        for name in ["lock.mdb", "clock", "block.log"] {
-            assert!(!is_lock(name), "{name}");
-        }
     }
 }

@@ -169,6 +169,10 @@ impl Taking {
                 }
                 teller.check_heard()?;
                 let file = partial.join(&path);
+                if disk::is_lock(&path) {
+                    disk::remove_all(&file)?; // who has made the copy has closed it
+                    continue;
+                }
                 disk::sync_file(&file)?;
                 let (bytes, sha256) = disk::digest(&file, |read| {
                     let bytes = done.fetch_add(read, Ordering::Relaxed) + read;

@@ -265,7 +265,7 @@ impl Shown {
             }
             Event::Omitted { role, why } => {
                 self.bar = None;
-                eprintln!("restante: the {} are not in the backup: {why}", role.name());
+                eprintln!("restante: not in the backup: {}: {why}", role.name());
             }
             Event::Note { text } => eprintln!("restante: {text}"),
             Event::Done(summary) => {
@@ -322,7 +322,7 @@ fn check(flags: &CheckFlags) -> anyhow::Result<ExitCode> {
     }
     for role in &manifest.roles {
         if let Some(why) = &role.omitted {
-            writeln!(out, "the {} of {} are not in it: {why}", role.role.name(), role.url)?;
+            writeln!(out, "not in the backup: {} ({}): {why}", role.role.name(), role.url)?;
         }
     }
     let (files, bytes) = (HumanCount(manifest.files.len() as u64), HumanBytes(manifest.bytes()));

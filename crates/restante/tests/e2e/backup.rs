@@ -323,7 +323,7 @@ fn what_waits_for_a_database_is_restored() {
     }
     let said = back_up(&folder, &server, "copy");
     assert!(
-        said.err.contains("the archive are not in the backup") && said.err.contains("pg_dump"),
+        said.err.contains("not in the backup: archive: ") && said.err.contains("pg_dump"),
         "{}",
         said.err
     );

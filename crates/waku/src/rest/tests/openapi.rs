@@ -156,8 +156,11 @@ async fn the_examples_of_health_are_what_is_answered() {
     let document = document();
     let responses = &document["paths"]["/health"]["get"]["responses"];
     let example = |status: &str| responses[status]["content"]["application/json"]["example"].clone();
-    assert_eq!(door().await.get("/health").await.json(), example("200"));
-    let answer = super::about::door_with_health(super::about::away()).await.get("/health").await;
+    let well = |name| KeptHealth { name, problem: Arc::new(|| None) };
+    let kept = || vec![well("Records"), well("Blobs")];
+    assert_eq!(door().await.with_kept(kept()).get("/health").await.json(), example("200"));
+    let away = super::about::door_with_health(super::about::away()).await.with_kept(kept());
+    let answer = away.get("/health").await;
     assert_eq!(answer.status, 503);
     assert_eq!(serde_json::from_slice::<Value>(&answer.body).unwrap(), example("503"));
 }
