@@ -10,7 +10,7 @@ use restante_records::{
     AccountId, CHANGES_MAX, Changes, Checkpoint, Error, FOLLOWER_NAME_BYTES_MAX, Feed, Onward, Opened,
     Position, Records, Revision, Touched, Watch,
 };
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{debug, info, warn};
 
 use crate::{Handler, HandlerError, Metrics, metrics::Counts, stop::Stop};
@@ -36,12 +36,15 @@ pub struct Settings {
     pub batch: usize,
     /// How often the feed is read without an announcement, as a safety net.
     pub poll: Duration,
+    /// How long a call of the handler may take. One that takes longer is given up and counts as failed, so that a handler
+    /// that hangs holds up neither the other accounts nor the end for good.
+    pub handler_timeout: Duration,
 }
 
 impl Settings {
     /// The defaults for a name.
     pub fn new(name: &'static str) -> Self {
-        Self { name, batch: 256, poll: Duration::from_secs(10) }
+        Self { name, batch: 256, poll: Duration::from_secs(10), handler_timeout: Duration::from_secs(300) }
     }
 }
 
@@ -171,6 +174,9 @@ impl<H: Handler> Follower<H> {
                     failures += 1;
                     self.counts.records_errors.inc();
                     warn!(follower, failures, %error, "the follower can't go on and tries again");
+                    if self.progress.is_loaded {
+                        let _ = self.tell_lag().await; // as good as the store lets it: its trouble is told already
+                    }
                     tokio::select! {
                         () = stop.told() => {}
                         () = sleep(retry_delay(failures)) => {}
@@ -185,8 +191,12 @@ impl<H: Handler> Follower<H> {
     async fn catch_up(&mut self, stop: &mut Stop<impl Future<Output = ()>>) -> Result<(), Error> {
         self.load().await?;
         self.save().await?; // what an attempt before could not save
-        self.follow_aside(stop).await?;
-        while self.progress.aside.len() < ASIDE_MAX && !stop.is_told().await {
+        loop {
+            // Each time: with steady commits there is always a next window.
+            self.follow_aside(stop).await?;
+            if self.progress.aside.len() >= ASIDE_MAX || stop.is_told().await {
+                break;
+            }
             let window = self.feed.touched(self.progress.reached, WINDOW_ACCOUNTS).await?;
             if window.is_empty() {
                 break;
@@ -302,6 +312,9 @@ impl<H: Handler> Follower<H> {
         mut since: Revision,
         stop: &mut Stop<impl Future<Output = ()>>,
     ) -> Result<Walked, Trouble> {
+        if stop.is_told().await {
+            return Ok(Walked::Stopped);
+        }
         let mut began = self.progress.began.get(&account).copied().unwrap_or_default();
         if since == Revision(0) {
             began = self.reset(account).await?;
@@ -334,7 +347,7 @@ impl<H: Handler> Follower<H> {
 
     /// Lets the handler drop an account, and answers the revision at which it had nothing.
     async fn reset(&mut self, account: AccountId) -> Result<Revision, Trouble> {
-        self.handler.reset(account).await.map_err(Trouble::Handle)?;
+        in_time(self.settings.handler_timeout, self.handler.reset(account)).await?;
         let states = self.records.states(account).await.map_err(Trouble::Read)?;
         self.counts.resets.inc();
         debug!(
@@ -357,7 +370,7 @@ impl<H: Handler> Follower<H> {
             self.save().await.map_err(Trouble::Save)?;
         }
         if changes > 0 {
-            self.handler.handle(account, page).await.map_err(Trouble::Handle)?;
+            in_time(self.settings.handler_timeout, self.handler.handle(account, page)).await?;
         }
         self.counts.changes.inc_by(changes as u64);
         self.progress.unsaved.insert(account, page.revision);
@@ -413,6 +426,16 @@ impl<H: Handler> Follower<H> {
             () = sleep_until(next_look) => {}
         }
     }
+}
+
+/// What a handler answers, or that it took too long.
+async fn in_time(
+    limit: Duration,
+    call: impl Future<Output = Result<(), HandlerError>>,
+) -> Result<(), Trouble> {
+    let answer = timeout(limit, call).await;
+    let answer = answer.unwrap_or_else(|_| Err(HandlerError::new(format!("no answer within {limit:?}"))));
+    answer.map_err(Trouble::Handle)
 }
 
 /// Returns after a commit was announced, or announcements were left out.

@@ -12,6 +12,8 @@ pub trait Handler: Send + Sync {
     /// the effect of doing them once. A record that is told may be gone by the time it is read: then its destruction follows.
     /// Also an update, or the destruction, of a record may come that was never told as created.
     ///
+    /// It may be given up at any await, when it takes longer than [`Settings::handler_timeout`](crate::Settings).
+    ///
     /// # Errors
     /// When the page can't be taken now. The account is tried again later; others go on meanwhile.
     async fn handle(&mut self, account: AccountId, changes: &Changes) -> Result<(), HandlerError>;

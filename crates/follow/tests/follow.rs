@@ -311,6 +311,68 @@ async fn an_account_that_fails_waits_while_others_go_on() {
     scene.assert_mirrored().await;
 }
 
+/// Takes its time.
+struct Slow(Picky);
+
+#[async_trait]
+impl Handler for Slow {
+    async fn handle(&mut self, account: AccountId, changes: &Changes) -> Result<(), HandlerError> {
+        sleep(Duration::from_millis(10)).await;
+        self.0.handle(account, changes).await
+    }
+
+    async fn reset(&mut self, account: AccountId) -> Result<(), HandlerError> {
+        self.0.reset(account).await
+    }
+}
+
+/// With commits that come while others are followed there is always something else to do.
+#[tokio::test(start_paused = true)]
+async fn an_account_that_fails_is_tried_again_under_steady_commits() {
+    let scene = Scene::new(0, 0.0, 4).await;
+    let inner = Mirroring {
+        records: scene.store.opened.records.clone(),
+        mirror: scene.mirror.clone(),
+        fates: scene.fates.clone(),
+        batch: 4,
+    };
+    let (refused, attempts) = (Arc::new(Mutex::new(Some(AccountId(1)))), Arc::new(Mutex::new(0)));
+    let picky = Picky { refused: refused.clone(), attempts: attempts.clone(), inner };
+    scene.store.commit(1, vec![create(NOTE, "waits".into())]).await;
+    let follower = Follower::new(scene.settings, &scene.opened(), Slow(picky), &scene.metrics).unwrap();
+    let running = Running::start(follower);
+    let commits = async {
+        loop {
+            scene.store.commit(2, vec![create(NOTE, "one more".into())]).await;
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let tried = wait_until("it is tried again", async || *attempts.lock() >= 3);
+    tokio::select! {
+        () = commits => {}
+        () = tried => {}
+    }
+    *refused.lock() = None;
+    scene.caught_up().await;
+    running.stop().await.unwrap();
+    scene.assert_mirrored().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_hangs_is_given_up_and_counted() {
+    let scene = Scene::new(0, 0.0, 4).await;
+    scene.store.commit(1, vec![create(NOTE, "one".into())]).await;
+    let release = Arc::new(Notify::new());
+    let handler = Stalling { pages: 0, stalled: Arc::default(), release: release.clone() };
+    let running =
+        Running::start(Follower::new(scene.settings, &scene.opened(), handler, &scene.metrics).unwrap());
+    let errors = r#"restante_follow_errors_total{follower="mirror",source="handler"}"#;
+    wait_until("it is given up", async || value(&scene.metrics, errors) == 1).await;
+    release.notify_one();
+    scene.caught_up().await;
+    running.stop().await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn all_waits_when_everything_fails() {
     let mut scene = Scene::new(0, 0.0, 4).await;

@@ -1,20 +1,26 @@
 //! LMDB itself: one environment, its map, its tables, and the transactions that rows come into it by.
 
 use std::{
+    collections::hash_map::RandomState,
     fs::File,
+    hash::BuildHasher,
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 use heed::{
     CompactionOption, Database, Env, EnvOpenOptions, MdbError, PutFlags, RoTxn, RwTxn, WithTls, types::Bytes,
 };
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use restante_core::ErrorKind;
 use tracing::info;
 
 use crate::{
     Error, Table,
+    frame::Salt,
     layer::{Layer, Sequence},
+    log,
     store::{Stats, TableStats},
 };
 
@@ -23,6 +29,10 @@ type Rows = Database<Bytes, Bytes>;
 /// Threads that may read at the same time: those of an async runtime and of its blocking pool.
 const READERS_MAX: u32 = 1_024;
 
+/// How long readers wait behind the wish to let the map grow, and how long that wish then waits for them.
+const ALONE_AT_ONCE: Duration = Duration::from_millis(2);
+const ALONE_LATER: Duration = Duration::from_millis(20);
+
 /// LMDB's file in its folder.
 const FILE: &str = "data.mdb";
 
@@ -30,6 +40,7 @@ const FILE: &str = "data.mdb";
 const STORE: &str = "store";
 const APPLIED: &[u8] = b"applied";
 const EPOCH: &[u8] = b"epoch";
+const SALT: &[u8] = b"salt";
 const FORMAT: &[u8] = b"format";
 const FORMAT_NOW: u64 = 1;
 
@@ -51,6 +62,8 @@ pub(crate) struct Progress {
     pub(crate) applied: Sequence,
     /// How often the store was opened.
     pub(crate) epoch: u32,
+    /// What the frames of its commit log are known by.
+    pub(crate) salt: Salt,
 }
 
 /// A read transaction. While it lives the map does not grow.
@@ -100,7 +113,8 @@ impl Environment {
         let reading = self.read()?;
         let applied = read_number(self.store, reading.transaction(), APPLIED)?;
         let epoch = read_number(self.store, reading.transaction(), EPOCH)?;
-        Ok(Progress { applied, epoch: epoch as u32 })
+        let salt = read_number(self.store, reading.transaction(), SALT)?;
+        Ok(Progress { applied, epoch: epoch as u32, salt: salt as Salt })
     }
 
     /// Puts the newest version of all rows of a layer into LMDB, in one transaction, and how far it is then. Answers the
@@ -135,7 +149,11 @@ impl Environment {
         Ok(id)
     }
 
-    /// `None` for a table that the store was opened without: the commit log of a store that had it before.
+    /// Whether the store was opened with a table.
+    pub(crate) fn has_table(&self, number: u8) -> bool {
+        self.tables.iter().any(|(table, _)| table.number == number)
+    }
+
     fn filling(&self, number: u8, transaction: &RwTxn<'_>) -> heed::Result<Option<Filling>> {
         let Some((_, rows)) = self.tables.iter().find(|(table, _)| table.number == number) else {
             return Ok(None);
@@ -145,7 +163,7 @@ impl Environment {
     }
 
     fn grow(&self) -> Result<(), Error> {
-        let _alone = self.gate.write();
+        let _alone = self.wait_for_readers();
         let before = self.env.info().map_size;
         let after = map_size(before as u64 * 2);
         if after <= before {
@@ -159,9 +177,23 @@ impl Environment {
         Ok(())
     }
 
+    /// Takes the gate alone when it happens to be free. Readers that come meanwhile don't wait behind this: one of them may be
+    /// a backup that takes its time.
+    fn wait_for_readers(&self) -> RwLockWriteGuard<'_, ()> {
+        loop {
+            if let Some(alone) = self.gate.try_write_for(ALONE_AT_ONCE) {
+                return alone;
+            }
+            thread::sleep(ALONE_LATER);
+        }
+    }
+
     /// Sees to it that the map has room for twice what it holds, as long as nothing else is under way.
     pub(crate) fn make_room(&self) -> Result<(), Error> {
-        let info = self.env.info();
+        let info = {
+            let _stays = self.gate.read();
+            self.env.info()
+        };
         let used = info.last_page_number as u64 * PAGE_BYTES;
         if used > info.map_size as u64 / 2 { self.grow() } else { Ok(()) }
     }
@@ -227,6 +259,15 @@ impl Environment {
 /// Makes an environment beside its place and moves it there: LMDB can't open a file that a power cut left half made.
 fn make(folder: &Path, tables: &[Table]) -> Result<(), Error> {
     let failed = |error| Error::io("make an LMDB store in", &folder.display().to_string(), error);
+    for name in log::FILES {
+        if std::fs::metadata(folder.join(name)).is_ok_and(|file| file.len() > 0) {
+            let what = format!(
+                "{} has a commit log and no {FILE} that goes with it: put that back, or restore a backup, or move {name} away",
+                folder.display()
+            );
+            return Err(Error::new(ErrorKind::Corrupt, what));
+        }
+    }
     let making = folder.join("making");
     if making.exists() {
         std::fs::remove_dir_all(&making).map_err(failed)?;
@@ -299,7 +340,12 @@ impl Filling {
 fn check_format(store: Rows, transaction: &mut RwTxn<'_>) -> Result<(), Error> {
     let failed = |error| Error::lmdb("read", error);
     match store.get(transaction, FORMAT).map_err(failed)? {
-        None => store.put(transaction, FORMAT, &FORMAT_NOW.to_be_bytes()).map_err(failed),
+        None => {
+            store.put(transaction, FORMAT, &FORMAT_NOW.to_be_bytes()).map_err(failed)?;
+            // The standard library's hash maps are seeded with chance, which is all that is wanted here.
+            let salt = RandomState::new().hash_one(FORMAT) & u64::from(Salt::MAX);
+            store.put(transaction, SALT, &salt.to_be_bytes()).map_err(failed)
+        }
         Some(format) if format == FORMAT_NOW.to_be_bytes() => Ok(()),
         Some(_) => Err(Error::new(
             ErrorKind::Corrupt,

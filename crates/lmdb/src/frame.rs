@@ -2,7 +2,7 @@
 //!
 //! | offset | bytes | what |
 //! |---|---|---|
-//! | 0 | 4 | magic, with the version of the format |
+//! | 0 | 4 | magic, with the version of the format, xor the salt of the store |
 //! | 4 | 4 | CRC-32C of all that follows |
 //! | 8 | 4 | length of the rows in bytes |
 //! | 12 | 4 | epoch: how often the store had been opened |
@@ -19,6 +19,11 @@ use crate::{
 };
 
 const MAGIC: u32 = u32::from_le_bytes(*b"RCL1");
+
+/// A number that each store draws when it is made. Bytes that somebody puts into a value can't pass for a frame without it,
+/// nor can the frames of another store.
+pub(crate) type Salt = u32;
+
 pub(crate) const HEADER_BYTES: usize = 32;
 pub(crate) const ALIGNMENT: usize = 8;
 
@@ -69,11 +74,11 @@ pub(crate) fn begin(out: &mut Vec<u8>) -> usize {
 }
 
 /// Writes the header of the frame that begins at `start` and ends with `out`.
-pub(crate) fn finish(out: &mut Vec<u8>, start: usize, head: Head) {
+pub(crate) fn finish(out: &mut Vec<u8>, start: usize, head: Head, salt: Salt) {
     let rows_len = out.len() - start - HEADER_BYTES;
     let mut header = [0; HEADER_BYTES];
     let mut rest = &mut header[..];
-    put(&mut rest, &MAGIC.to_le_bytes());
+    put(&mut rest, &(MAGIC ^ salt).to_le_bytes());
     put(&mut rest, &[0; 4]);
     put(&mut rest, &(rows_len as u32).to_le_bytes());
     put(&mut rest, &head.epoch.to_le_bytes());
@@ -96,10 +101,10 @@ fn put(rest: &mut &mut [u8], bytes: &[u8]) {
 }
 
 /// The frame at the front of `bytes`; `None` when there is none that is whole.
-pub(crate) fn read(bytes: &[u8]) -> Option<Frame<'_>> {
+pub(crate) fn read(bytes: &[u8], salt: Salt) -> Option<Frame<'_>> {
     let (header, behind) = bytes.split_first_chunk::<HEADER_BYTES>()?;
     let mut rest = &header[..];
-    if take_u32(&mut rest)? != MAGIC {
+    if take_u32(&mut rest)? != MAGIC ^ salt {
         return None;
     }
     let sum = take_u32(&mut rest)?;
@@ -111,11 +116,6 @@ pub(crate) fn read(bytes: &[u8]) -> Option<Frame<'_>> {
     let summed = crc32c::crc32c(bytes.get(8..HEADER_BYTES + rows_len)?);
     let len = (HEADER_BYTES + rows_len).next_multiple_of(ALIGNMENT);
     (summed == sum).then_some(Frame { head: Head { epoch, sequence, group }, rows, len })
-}
-
-/// Whether a frame may begin here: what can be told without reading all of it.
-pub(crate) fn has_magic(bytes: &[u8]) -> bool {
-    bytes.starts_with(&MAGIC.to_le_bytes())
 }
 
 /// The next row of a frame's rows; `None` at the end, `Some(None)` when what follows is no row.
@@ -155,6 +155,8 @@ mod tests {
 
     use super::*;
 
+    const SALT: Salt = 0x1234_5678;
+
     /// A row's table, key and value.
     type Owned = (u8, Vec<u8>, Option<Vec<u8>>);
 
@@ -164,7 +166,7 @@ mod tests {
         for (table, key, value) in rows {
             put_row(&mut out, *table, key, value.as_deref());
         }
-        finish(&mut out, start, head);
+        finish(&mut out, start, head, SALT);
         out.split_off(8)
     }
 
@@ -177,7 +179,7 @@ mod tests {
         ) {
             let head = Head { epoch, sequence, group };
             let mut bytes = frame(head, &rows);
-            let found = read(&bytes).unwrap();
+            let found = read(&bytes, SALT).unwrap();
             prop_assert_eq!((found.head, found.len), (head, bytes.len()));
             let mut rest = found.rows;
             for (table, key, value) in &rows {
@@ -186,16 +188,17 @@ mod tests {
             }
             prop_assert_eq!(take_row(&mut rest), None);
             let whole = HEADER_BYTES + found.rows.len();
-            prop_assert!(read(&bytes[..whole - 1]).is_none(), "cut short");
+            prop_assert!(read(&bytes[..whole - 1], SALT).is_none(), "cut short");
+            prop_assert!(read(&bytes, SALT + 1).is_none(), "another store's");
             bytes[damage.index(whole)] ^= 1_u8 << bit;
-            prop_assert!(read(&bytes).is_none());
+            prop_assert!(read(&bytes, SALT).is_none());
         }
 
         #[test]
         fn no_bytes_make_rows_panic(bytes: Vec<u8>) {
             let mut rest = &bytes[..];
             while let Some(Some(_)) = take_row(&mut rest) {}
-            prop_assert!(read(&bytes).is_none_or(|frame| frame.len >= HEADER_BYTES));
+            prop_assert!(read(&bytes, SALT).is_none_or(|frame| frame.len >= HEADER_BYTES));
         }
     }
 }

@@ -29,8 +29,8 @@ pub(crate) fn hold(folder: &Path) -> Result<File, Error> {
         }
     }
     let note = format!("process {}\n", std::process::id());
-    let written = lock.set_len(0).and_then(|()| lock.write_all(note.as_bytes()));
-    written.map_err(|error| Error::io("write the lock of", &name, error))?;
+    // It only helps who reads it; a full disk is no reason not to open.
+    let _ = lock.set_len(0).and_then(|()| lock.write_all(note.as_bytes()));
     Ok(lock)
 }
 
@@ -38,10 +38,15 @@ fn create(folder: &Path) -> std::io::Result<()> {
     if folder.is_dir() {
         return Ok(());
     }
+    let was_there = folder.ancestors().find(|above| above.is_dir()).map(Path::to_owned);
     std::fs::create_dir_all(folder)?;
+    // Each new folder is an entry of the one above it.
     for above in folder.ancestors().skip(1) {
         let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
         File::open(above)?.sync_all()?;
+        if was_there.as_deref().is_some_and(|there| there.ancestors().any(|there| there == above)) {
+            break;
+        }
     }
     Ok(())
 }

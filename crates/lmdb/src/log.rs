@@ -11,11 +11,12 @@ use restante_core::ErrorKind;
 use crate::{
     Error,
     disk::{Disk, DiskFile},
-    frame::{self, Frame},
+    env::Progress,
+    frame::{self, Frame, Salt},
     layer::Sequence,
 };
 
-const FILES: [&str; 2] = ["commit-0.log", "commit-1.log"];
+pub(crate) const FILES: [&str; 2] = ["commit-0.log", "commit-1.log"];
 
 /// What a file is made longer by, ahead of frames that are smaller than [`LARGE_BYTES`].
 const AHEAD_BYTES: usize = 256 << 10;
@@ -48,20 +49,24 @@ pub(crate) struct Recovered {
     frames: Vec<(Sequence, usize, usize)>,
     /// The sequence of the last frame, or what was applied before.
     pub(crate) last: Sequence,
+    salt: Salt,
 }
 
 impl Recovered {
     /// The frames in the order of their sequences.
     pub(crate) fn frames(&self) -> impl Iterator<Item = Frame<'_>> {
-        self.frames.iter().filter_map(|(_, file, offset)| frame::read(self.files.get(*file)?.get(*offset..)?))
+        self.frames
+            .iter()
+            .filter_map(|(_, file, offset)| frame::read(self.files.get(*file)?.get(*offset..)?, self.salt))
     }
 }
 
-/// Reads what was written after `applied` while the store had been opened for the `epoch`th time.
+/// Reads what was written since LMDB was brought to where it is, while the store had been opened as often as it says.
 ///
 /// What follows a frame that is missing was never acknowledged, unless a frame is there that was written after the missing
 /// one had been synced: then the log is damaged, and that is told.
-pub(crate) fn recover(disk: &dyn Disk, applied: Sequence, epoch: u32) -> Result<Recovered, Error> {
+pub(crate) fn recover(disk: &dyn Disk, progress: Progress) -> Result<Recovered, Error> {
+    let Progress { applied, epoch, salt } = progress;
     let mut files = [Vec::new(), Vec::new()];
     for (name, bytes) in FILES.iter().zip(&mut files) {
         let read = disk.open(name).and_then(|file| file.read());
@@ -70,7 +75,7 @@ pub(crate) fn recover(disk: &dyn Disk, applied: Sequence, epoch: u32) -> Result<
     let mut found = Vec::new();
     let mut synced = 0;
     for (number, bytes) in files.iter().enumerate() {
-        each_frame(bytes, |offset, frame| {
+        each_frame(bytes, salt, |offset, frame| {
             if frame.head.epoch == epoch && frame.head.sequence > applied {
                 found.push((frame.head.sequence, number, offset));
                 synced = synced.max(frame.head.group.saturating_sub(1));
@@ -93,14 +98,14 @@ pub(crate) fn recover(disk: &dyn Disk, applied: Sequence, epoch: u32) -> Result<
         );
         return Err(Error::new(ErrorKind::Corrupt, what));
     }
-    Ok(Recovered { files, frames: found, last })
+    Ok(Recovered { files, frames: found, last, salt })
 }
 
 /// Finds every whole frame. Between those of this round and those of the round before lies what is left of older ones.
-fn each_frame(bytes: &[u8], mut found: impl FnMut(usize, &Frame<'_>)) {
+fn each_frame(bytes: &[u8], salt: Salt, mut found: impl FnMut(usize, &Frame<'_>)) {
     let mut offset = 0;
     while let Some(rest) = bytes.get(offset..).filter(|rest| !rest.is_empty()) {
-        let frame = frame::has_magic(rest).then(|| frame::read(rest)).flatten();
+        let frame = frame::read(rest, salt);
         if let Some(frame) = &frame {
             found(offset, frame);
         }

@@ -15,7 +15,6 @@ use crate::{
     disk::{Disk, Folder},
     env::{Environment, Progress},
     frame,
-    key::KEY_BYTES_MAX,
     layer::{Layer, RowKey},
     lock,
     log::{self, CommitLog},
@@ -84,6 +83,8 @@ struct Inner {
     shared: Arc<Shared>,
     requests: Mutex<Option<mpsc::Sender<Request>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Whether the store was closed; held by who closes it.
+    closing: tokio::sync::Mutex<bool>,
 }
 
 impl Store {
@@ -117,7 +118,12 @@ impl Store {
         shared.note_log_bytes(at_first);
         let writer = Writer::new(shared.clone(), log, progress);
         let applying = shared.clone();
-        let inner = Inner { shared, requests: Mutex::new(Some(requests)), threads: Mutex::default() };
+        let inner = Inner {
+            shared,
+            requests: Mutex::new(Some(requests)),
+            threads: Mutex::default(),
+            closing: tokio::sync::Mutex::default(),
+        };
         inner.spawn("lmdb-write", move || writer.run(waiting))?;
         inner.spawn("lmdb-apply", move || applying.apply_frozen())?;
         Ok(Self(Arc::new(inner)))
@@ -231,12 +237,16 @@ impl Store {
     /// # Errors
     /// Those of [`Store::settle`]; nothing that was acknowledged is lost.
     pub async fn close(&self) -> Result<(), Error> {
-        let Some(requests) = self.0.requests.lock().take() else { return Ok(()) };
+        let mut closing = self.0.closing.lock().await;
+        if *closing {
+            return Ok(());
+        }
         let (tell, told) = oneshot::channel();
-        let asked = requests.send(Request::Close(tell)).await;
-        asked.map_err(|_| self.0.refusal())?;
-        drop(requests);
-        told.await.unwrap_or_else(|_| Err(gone()))
+        self.0.ask(Request::Close(tell)).await?;
+        told.await.unwrap_or_else(|_| Err(gone()))?;
+        *closing = true;
+        self.0.requests.lock().take();
+        Ok(())
     }
 }
 
@@ -268,22 +278,24 @@ where
 /// and the transaction that says so.
 fn bring_in(environment: &Environment, disk: &dyn Disk) -> Result<(Progress, usize), Error> {
     let before = environment.progress()?;
-    let recovered = log::recover(disk, before.applied, before.epoch)?;
+    let recovered = log::recover(disk, before)?;
     let layer = Layer::new(0);
     for frame in recovered.frames() {
         let mut rows = frame.rows;
         while let Some(row) = frame::take_row(&mut rows) {
-            let row = row.ok_or_else(|| {
-                Error::new(
-                    ErrorKind::Corrupt,
-                    format!("batch {} of the commit log is damaged", frame.head.sequence),
-                )
+            let row = row.filter(|row| environment.has_table(row.table)).ok_or_else(|| {
+                let batch = frame.head.sequence;
+                let what = format!(
+                    "batch {batch} of the commit log has a row that this version does not understand: open the store with \
+                     the version that wrote it"
+                );
+                Error::new(ErrorKind::Corrupt, what)
             })?;
             let key = RowKey { table: row.table, key: row.key.into(), sequence: frame.head.sequence };
             layer.insert(key, row.value.map(Box::from));
         }
     }
-    let progress = Progress { applied: recovered.last, epoch: before.epoch.wrapping_add(1) };
+    let progress = Progress { applied: recovered.last, epoch: before.epoch.wrapping_add(1), ..before };
     let base = environment.apply(&layer, progress)?;
     Ok((progress, base))
 }
@@ -358,10 +370,8 @@ impl<'s> Batch<'s> {
 
     /// Puts a row, over one with the same key if there is one. Of several rows with one key in a batch the last holds.
     ///
-    /// # Panics
-    /// In builds with debug assertions, when the key is empty or longer than [`KEY_BYTES_MAX`].
+    /// A batch with a key that is empty or longer than [`crate::key::KEY_BYTES_MAX`] is answered `Invalid`, whatever else it does.
     pub fn put(&mut self, table: Table, key: &[u8], value: &[u8]) {
-        debug_assert!(!key.is_empty() && key.len() <= KEY_BYTES_MAX, "a key of {} bytes", key.len());
         self.rows.push(Row { table, key: key.into(), value: Some(value.into()) });
     }
 

@@ -10,7 +10,8 @@ use tracing::error;
 use crate::{
     Error, View,
     env::Progress,
-    frame::{self, Head},
+    frame::{self, Head, Salt},
+    key::KEY_BYTES_MAX,
     layer::{RowKey, Sequence},
     log::{CommitLog, LARGE_BYTES},
     shared::Shared,
@@ -50,6 +51,7 @@ pub(crate) struct Writer {
     shared: Arc<Shared>,
     log: Option<CommitLog>,
     epoch: u32,
+    salt: Salt,
     /// Of the last batch.
     sequence: Sequence,
     /// Of the last batch that is durable.
@@ -62,12 +64,22 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) fn new(shared: Arc<Shared>, log: Option<CommitLog>, progress: Progress) -> Self {
-        let (epoch, sequence) = (progress.epoch, progress.applied);
-        Self { shared, log, epoch, sequence, durable: sequence, pending: Vec::new(), answers: Vec::new() }
+        let Progress { applied: sequence, epoch, salt } = progress;
+        Self {
+            shared,
+            log,
+            epoch,
+            salt,
+            sequence,
+            durable: sequence,
+            pending: Vec::new(),
+            answers: Vec::new(),
+        }
     }
 
     /// Serves requests until nobody is left to make any, or the store is closed.
     pub(crate) fn run(mut self, mut requests: mpsc::Receiver<Request>) {
+        let _ends = Ends(self.shared.clone());
         while let Some(request) = requests.blocking_recv() {
             let next = match request {
                 Request::Write(write) => self.group(write, &mut requests),
@@ -91,14 +103,17 @@ impl Writer {
         let mut other = None;
         let mut next = Some(first);
         let mut view = None;
+        let mut taken = 0;
         while let Some(write) = next {
             if view.is_none() {
                 view = shared.newest_view().map_err(|error| error!(%error, "the writer can't read")).ok();
             }
             self.write(write, &mut view);
-            let is_full = self.answers.len() >= GROUP_WRITES_MAX || self.pending.len() >= GROUP_BYTES_MAX;
+            taken += 1;
+            if taken >= GROUP_WRITES_MAX || self.pending.len() >= GROUP_BYTES_MAX {
+                break;
+            }
             next = match requests.try_recv() {
-                _ if is_full => None,
                 Ok(Request::Write(write)) => Some(write),
                 Ok(request) => {
                     other = Some(request);
@@ -138,6 +153,10 @@ impl Writer {
 
     /// Gives rows a sequence, a place in the commit log and in the active layer.
     fn stage(&mut self, rows: Vec<Row>, view: &mut Option<View<'_>>) -> Result<(), Error> {
+        if let Some(row) = rows.iter().find(|row| row.key.is_empty() || row.key.len() > KEY_BYTES_MAX) {
+            let what = format!("a key of {} bytes for the table {}", row.key.len(), row.table.name());
+            return Err(Error::new(ErrorKind::Invalid, what));
+        }
         if self.log.is_some() {
             let start = frame::begin(&mut self.pending);
             for row in &rows {
@@ -168,7 +187,7 @@ impl Writer {
         let head = Head { epoch: self.epoch, sequence: self.sequence + 1, group: self.durable + 1 };
         let start = self.pending.len();
         self.pending.extend_from_slice(frame);
-        frame::finish(&mut self.pending, start, head);
+        frame::finish(&mut self.pending, start, head, self.salt);
         let Some(log) = &mut self.log else { return Ok(()) };
         if len < LARGE_BYTES {
             return log.reserve(self.pending.len()).inspect_err(|_| self.pending.truncate(start));
@@ -227,13 +246,12 @@ impl Writer {
     }
 
     fn progress(&self) -> Progress {
-        Progress { applied: self.sequence, epoch: self.epoch }
+        Progress { applied: self.sequence, epoch: self.epoch, salt: self.salt }
     }
 
     /// Goes on in the other file of the commit log, over a new layer.
     fn switch(&mut self) -> Result<(), Error> {
-        let progress = Progress { applied: self.durable, epoch: self.epoch };
-        self.shared.freeze(progress)?;
+        self.shared.freeze(Progress { applied: self.durable, ..self.progress() })?;
         if let Some(log) = &mut self.log {
             log.switch();
         }
@@ -255,6 +273,15 @@ impl Writer {
         let cleared = self.log.as_mut().map_or(Ok(()), CommitLog::clear);
         self.shared.note_log_bytes(0);
         cleared.map_err(|error| Error::io("empty", "the commit log", error))
+    }
+}
+
+/// Says that nothing more is taken when the writer thread ends, however that comes about.
+struct Ends(Arc<Shared>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.refuse(ErrorKind::Unavailable, "the writer thread of the store has ended".to_owned());
     }
 }
 

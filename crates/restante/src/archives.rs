@@ -8,7 +8,7 @@ use restante_archive::{EngineUrl, Metrics, Opened};
 use restante_core::{Clock, SystemClock};
 use restante_waku_wire::bloom::content_topic_bits;
 
-use crate::{config::Config, secrets};
+use crate::{backup, config::Config, secrets};
 
 /// What a URL shows in the place of a password, and only there: it is no valid part of a name.
 const HIDDEN_PASSWORD: &str = "***";
@@ -32,6 +32,9 @@ pub(crate) fn clock() -> Arc<dyn Clock> {
 
 /// Opens the archive of the settings.
 pub(crate) async fn open(config: &Config, access: Access, metrics: Metrics) -> anyhow::Result<Opened> {
+    if access != Access::Read {
+        backup::check_not_halfway(config)?;
+    }
     let archive = &config.archive;
     let password_file = &archive.postgres.password_file;
     let url = with_password(config.archive_url(), password_file)?;

@@ -4,7 +4,7 @@ use std::{error::Error, io, process::ExitCode};
 
 use restante_core::ErrorKind;
 
-use crate::config::ConfigError;
+use crate::{backup::Trouble, config::ConfigError};
 
 /// It failed, or something wrong was found.
 const FAILED: u8 = 1;
@@ -61,7 +61,8 @@ fn kind_of(cause: &(dyn Error + 'static)) -> Option<ErrorKind> {
     let archive = cause.downcast_ref().map(restante_archive::Error::kind);
     let records = cause.downcast_ref().map(restante_records::Error::kind);
     let blobs = cause.downcast_ref().map(restante_blobs::Error::kind);
-    archive.or(records).or(blobs)
+    let backup = cause.downcast_ref().map(Trouble::kind);
+    archive.or(records).or(blobs).or(backup)
 }
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
@@ -99,6 +100,7 @@ mod tests {
         assert_eq!(code(&anyhow::Error::new(locked).context("can't open")), HELD);
         let locked = restante_blobs::Error::new(ErrorKind::Conflict, "locked");
         assert_eq!(code(&locked.into()), HELD);
+        assert_eq!(code(&Trouble::new(ErrorKind::Conflict, "half a restore").into()), HELD);
         assert_eq!(code(&busy()), HELD);
         assert_eq!(code(&UsageError("both".into()).into()), USAGE);
         assert_eq!(code(&anyhow::anyhow!("disk")), FAILED);

@@ -4,7 +4,7 @@
 use std::{
     fs::{File, OpenOptions},
     io,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -13,6 +13,7 @@ use rustix::fs::FallocateFlags;
 
 use crate::{
     backup::{self, Extent},
+    log::schema::TEMPORARY_SUFFIX,
     mapped::{self, Pages},
 };
 
@@ -35,6 +36,9 @@ pub(super) trait Disk: Send + Sync + 'static {
     }
     /// Copies a file to a place outside the folder, or links it there when it never changes.
     fn copy_out(&self, name: &str, extent: Extent, to: &Path) -> io::Result<()>;
+    /// Makes a file the folder's alone before it is written to: one that a backup has under another name is exchanged for a
+    /// copy, durably.
+    fn own(&self, name: &str) -> io::Result<()>;
     /// Renames a file over another. Durable after `sync_folder`.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file. Durable after `sync_folder`.
@@ -105,6 +109,20 @@ impl Disk for Folder {
 
     fn copy_out(&self, name: &str, extent: Extent, to: &Path) -> io::Result<()> {
         backup::copy(&self.path.join(name), to, extent)
+    }
+
+    fn own(&self, name: &str) -> io::Result<()> {
+        let metadata = std::fs::metadata(self.path.join(name))?;
+        if metadata.nlink() <= 1 {
+            return Ok(());
+        }
+        let temporary = name.to_owned() + TEMPORARY_SUFFIX;
+        match self.remove(&temporary) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => self.copy_out(name, Extent::Bytes(metadata.len()), &self.path.join(&temporary))?,
+        }
+        self.rename(&temporary, name)?;
+        self.sync_folder()
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the Disk that syncs the folder after renames")]

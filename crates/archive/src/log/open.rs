@@ -217,6 +217,10 @@ fn salt_of_index(shared: &Shared, name: &str) -> Option<u64> {
 /// Replays a log that has no index, cuts its torn end and puts it into the list.
 fn recover(shared: &Shared, id: SegmentId, len: u64, read_only: bool) -> Result<Recovered, Error> {
     let name = id.log_name();
+    if !read_only {
+        // A segment that was sealed, and has lost its index since, may be linked to a backup. It is mapped from here on.
+        shared.disk.own(&name).map_err(|error| Error::io("copy", &name, error))?;
+    }
     let log = if read_only {
         shared.disk.read(&name)
     } else {

@@ -331,8 +331,8 @@ impl Upkeep for Postgres {
 
     async fn backup(&self, _folder: &Path) -> Result<(), Error> {
         let what = format!(
-            "the archive lies in PostgreSQL, which keeps it: back it up by pg_dump --schema={}, or the whole server by \
-             pg_basebackup",
+            "the archive lies in PostgreSQL, which keeps it: back it up when this is done, by pg_dump --schema={}, or the whole \
+             server by pg_basebackup. Not before: what leaves the spool in between would be in neither",
             self.shared.schema
         );
         Err(Error::invalid(what))

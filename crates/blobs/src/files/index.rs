@@ -8,7 +8,7 @@ use restante_lmdb::{
     key::{Pack as _, take_bytes, take_number},
 };
 
-use super::schema::{BLOB_BYTES_LIMIT, VERSION, record_bytes};
+use super::schema::{BLOB_BYTES_LIMIT, PACKED_BYTES_LIMIT, VERSION, record_bytes};
 use crate::{Error, Listed};
 
 /// id -> where it lies, its length, when it was last put.
@@ -270,7 +270,11 @@ fn parse_entry(mut value: &[u8]) -> Option<Entry> {
         true => Place::File,
         false => Place::Pack { number: take_number(&mut value)?, offset: take_number(&mut value)? },
     };
-    let is_possible = value.is_empty() && bytes <= BLOB_BYTES_LIMIT;
+    let bytes_limit = match place {
+        Place::File => BLOB_BYTES_LIMIT,
+        Place::Pack { .. } => PACKED_BYTES_LIMIT, // it is read as a whole
+    };
+    let is_possible = value.is_empty() && bytes <= bytes_limit;
     is_possible.then_some(Entry { place, bytes, put_at: Timestamp(put_at) })
 }
 
@@ -313,13 +317,16 @@ mod tests {
     #[test]
     fn entries_read_back_and_others_are_damaged() {
         for place in [Place::File, Place::Pack { number: 3, offset: 70_000 }] {
-            let entry = Entry { place, bytes: 1 << 30, put_at: Timestamp(-1) };
+            let entry = Entry { place, bytes: 1 << 20, put_at: Timestamp(-1) };
             let value = entry_value(&entry);
             assert_eq!(parse_entry(&value), Some(entry));
             assert_eq!(parse_entry(&[&value[..], &[0]].concat()), None, "one byte more");
             assert_eq!(parse_entry(&value[..value.len() - 1]), None, "one byte less");
         }
-        let long = Entry { place: Place::File, bytes: u64::MAX, put_at: Timestamp(0) };
-        assert_eq!(parse_entry(&entry_value(&long)), None, "longer than any blob");
+        let pack = Place::Pack { number: 3, offset: 70_000 };
+        for (place, bytes) in [(Place::File, BLOB_BYTES_LIMIT + 1), (pack, PACKED_BYTES_LIMIT + 1)] {
+            let long = Entry { place, bytes, put_at: Timestamp(0) };
+            assert_eq!(parse_entry(&entry_value(&long)), None, "longer than any blob there");
+        }
     }
 }

@@ -10,19 +10,29 @@ use restante_core::ErrorKind;
 
 use crate::Error;
 
-/// Creates a folder and makes it durable in the folders above it.
+/// Creates a folder and makes it durable in the folders above it, as far up as one was missing.
 pub(super) fn create_folder(folder: &Path) -> Result<(), Error> {
     create_synced(folder).map_err(|error| Error::io("create", &folder.display().to_string(), error))
 }
 
 fn create_synced(folder: &Path) -> std::io::Result<()> {
-    if folder.is_dir() {
-        return Ok(());
-    }
-    std::fs::create_dir_all(folder)?;
+    let was_there = folder.is_dir();
+    let mut unsynced = Vec::new();
     for above in folder.ancestors().skip(1) {
         let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
-        File::open(above)?.sync_all()?;
+        unsynced.push(above);
+        if above.is_dir() {
+            break;
+        }
+    }
+    std::fs::create_dir_all(folder)?;
+    for above in unsynced {
+        // The parent of a folder that is there too: a crash may have come before it was synced.
+        match File::open(above).and_then(|above| above.sync_all()) {
+            // Who may not look into it did not create the folder.
+            Err(error) if was_there && error.kind() == std::io::ErrorKind::PermissionDenied => {}
+            synced => synced?,
+        }
     }
     Ok(())
 }

@@ -57,8 +57,13 @@ fn open_on(disk: Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
     let shared = Arc::new(Shared::new(disk, index, lock, config));
     let appender = recover::recover(&shared)?;
     let (queue, jobs) = Queue::new();
-    let writer =
-        Writer { shared: shared.clone(), appender, rewrites: Rewrites::default(), changed: BTreeSet::new() };
+    let writer = Writer {
+        shared: shared.clone(),
+        appender,
+        rewrites: Rewrites::default(),
+        changed: BTreeSet::new(),
+        latest: Timestamp::default(),
+    };
     let started = std::thread::Builder::new().name("blobs".into()).spawn(move || writer.run(jobs));
     started.map_err(|error| Error::io("start", "the writer of the blobs", error))?;
     let files = Arc::new(FilesEngine { shared, queue });

@@ -21,6 +21,8 @@ use crate::{
     limits::{check_range, clip},
 };
 
+/// What a disk answers that can't read a sector, on Linux and everywhere else.
+const EIO: i32 = 5;
 /// How often a blob is looked up again because it was moved to another pack in between.
 const MOVES_MAX: usize = 16;
 
@@ -97,7 +99,7 @@ fn locate(shared: &Shared, id: BlobId) -> Result<Option<(Entry, Option<Bytes>)>,
 /// A whole record, header and blob.
 fn read_packed(file: &File, offset: u64, id: BlobId, entry: &Entry) -> Result<Bytes, Error> {
     let mut record = vec![0; entry.record_bytes() as usize];
-    let read = read_at_most(file, &mut record, offset).map_err(|error| unavailable("read", id, error))?;
+    let read = read_at_most(file, &mut record, offset).map_err(|error| unreadable(id, error))?;
     let header = RecordHeader::read(&record).filter(|header| header.id == id);
     let bytes = Bytes::from(record).slice(RECORD_HEADER_BYTES..);
     let is_sound = read as u64 == entry.record_bytes() && header.is_some_and(|header| header.fits(&bytes));
@@ -201,6 +203,27 @@ fn not_what_was_put(id: BlobId) -> Error {
     Error::new(ErrorKind::Corrupt, format!("blob {id} is damaged: its bytes are not those that were put"))
 }
 
+/// What the disk has lost counts as damaged, so that the next put stores it anew; other troubles may pass.
+fn unreadable(id: BlobId, error: io::Error) -> Error {
+    if error.raw_os_error() == Some(EIO) {
+        return Error::new(ErrorKind::Corrupt, format!("blob {id} is damaged: {error}")).with_source(error);
+    }
+    unavailable("read", id, error)
+}
+
 fn unavailable(what: &str, id: BlobId, error: io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, format!("can't {what} blob {id}: {error}")).with_source(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sector_that_is_lost_is_damage_and_other_troubles_may_pass() {
+        let kind = |code| unreadable(BlobId([1; 32]), io::Error::from_raw_os_error(code)).kind();
+        assert_eq!(kind(EIO), ErrorKind::Corrupt);
+        let out_of_memory = 12;
+        assert_eq!(kind(out_of_memory), ErrorKind::Unavailable);
+    }
 }

@@ -92,8 +92,7 @@ async fn receive_file(
         check_length(growing.len + chunk.len() as u64, shared.blob_bytes_max)?;
         growing = blocking(move || growing.add(&chunk)).await?;
     }
-    let shared = shared.clone();
-    blocking(move || growing.finish(&shared)).await
+    blocking(move || growing.finish()).await
 }
 
 /// A file that is being received. It goes when it is dropped, unless it was given a name.
@@ -145,8 +144,9 @@ impl Growing {
         Ok(self)
     }
 
-    fn finish(self, shared: &Shared) -> Result<Received, Error> {
-        self.file.sync().map_err(|error| shared.sync_failed("sync", &self.incoming.name, error))?;
+    /// A sync that fails here fails this put alone: nothing else relies on the file, and it goes.
+    fn finish(self) -> Result<Received, Error> {
+        self.file.sync().map_err(|error| unavailable("sync", &self.incoming.name, error))?;
         let content = Content::File { file: self.incoming, sums: self.sums.finish() };
         Ok(Received { id: BlobId(self.hash.finalize().into()), bytes: self.len, content })
     }

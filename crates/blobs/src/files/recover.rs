@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fs::File,
     io,
+    ops::Range,
     path::Path,
     sync::Arc,
 };
@@ -33,6 +34,8 @@ pub(super) fn recover(shared: &Arc<Shared>) -> Result<Appender, Error> {
     let index = shared.index()?;
     let counted = index.files()?;
     remove_loose(shared, &index)?;
+    // Before any row tells of a pack that is there, or no longer of one that is gone: its folder may never have been synced.
+    shared.disk.sync_folder(PACKS).map_err(|error| Error::io("sync", PACKS, error))?;
     let known = packs_left(shared, &index)?;
     // Times at which blobs were put again stand in the index alone. Without it all count as put now, so that none is swept
     // too early.
@@ -130,6 +133,8 @@ impl Recovery<'_> {
         }
         let from = known.map_or(PACK_HEADER_BYTES, |pack| pack.len);
         let mut is_sound = version.is_some() && len >= from;
+        let unsynced = known.map_or(0, |pack| pack.len)..len;
+        self.make_durable(&name, &file, unsynced).map_err(|error| Error::io("sync", &name, error))?;
         let mut records = 0_u64;
         let mut scan = Scan::new(file, from, len);
         while let Some(found) = scan.next().map_err(|error| Error::io("read", &name, error))? {
@@ -161,7 +166,31 @@ impl Recovery<'_> {
         Ok(is_sound.then_some(end))
     }
 
-    /// Takes what lies at a place for a blob, unless it has another place already.
+    /// Makes durable what the index is about to be told of a pack. Behind what the index knows there may be bytes that were
+    /// never synced: after a failed sync, or when the process was killed before it, they are read from memory alone, where they
+    /// may even count as written. So they are written once more. An index that is made anew has no such place: packs that were
+    /// copied or restored by others are synced as they are.
+    fn make_durable(&self, name: &str, file: &File, unsynced: Range<u64>) -> io::Result<()> {
+        let is_made_anew = self.now.is_some();
+        if unsynced.is_empty() && !is_made_anew {
+            return Ok(());
+        }
+        let written = self.shared.disk.open(name)?;
+        let mut offset = if is_made_anew { unsynced.end } else { unsynced.start };
+        let mut part = vec![0; PART_BYTES as usize];
+        while offset < unsynced.end {
+            part.truncate(usize::try_from(unsynced.end - offset).unwrap_or(usize::MAX));
+            let read = read_at_most(file, &mut part, offset)?;
+            if read == 0 {
+                break;
+            }
+            written.write_at(part.get(..read).unwrap_or_default(), offset)?;
+            offset += read as u64;
+        }
+        written.sync()
+    }
+
+    /// Takes what lies at a place for a blob, unless it has another place already: then only its time counts, if it is later.
     fn take(&mut self, id: BlobId, entry: Entry) -> Result<(), Error> {
         let known = match self.rows.get(&id) {
             Some(known) => Some(*known),
@@ -169,10 +198,16 @@ impl Recovery<'_> {
         };
         let put_at = known.map_or(entry.put_at, |known| known.put_at.max(entry.put_at));
         match known {
-            Some(known) if known.place != entry.place => return Ok(()),
-            _ => self.rows.insert(id, Entry { put_at, ..entry }),
-        };
-        self.shared.ledger.lock().join(&entry);
+            Some(known) if known.place != entry.place => {
+                if put_at > known.put_at {
+                    self.rows.insert(id, Entry { put_at, ..known });
+                }
+            }
+            _ => {
+                self.rows.insert(id, Entry { put_at, ..entry });
+                self.shared.ledger.lock().join(&entry);
+            }
+        }
         if self.rows.len() >= ROWS_AT_ONCE { self.write_rows([].into()) } else { Ok(()) }
     }
 

@@ -63,8 +63,13 @@ impl Rewrites {
         for (number, pack) in &shared.ledger.lock().packs {
             let can_go = pack.live == 0 || !self.damaged.contains(number);
             let is_worth_it = pack.live_bytes < pack.dead_bytes() && can_go;
-            if is_worth_it {
-                appender.leave(*number);
+            if !is_worth_it {
+                continue;
+            }
+            appender.leave(*number);
+            if pack.live == 0 {
+                self.waiting.push_front(*number); // it gives room at once, which moving needs when the disk is full
+            } else {
                 self.waiting.push_back(*number);
             }
         }
@@ -130,16 +135,19 @@ impl Writer {
         Ok(())
     }
 
-    /// A walk over a pack; `None` when it can't be opened: then nothing of it can be moved.
+    /// A walk over a pack; `None` when nothing of it is to be moved, or can be, because it can't be opened.
     fn scan(&self, number: u64) -> Option<Scan> {
+        let pack = self.shared.ledger.lock().packs.get(&number).copied().unwrap_or_default();
+        if pack.live == 0 {
+            return None;
+        }
         let name = pack_name(number);
         let opened = File::open(self.shared.disk.path(&name)).and_then(|file| {
             let len = file.metadata()?.len();
             Ok((file, len))
         });
-        let known = self.shared.ledger.lock().packs.get(&number).map_or(0, |pack| pack.len);
         match opened {
-            Ok((file, len)) => Some(Scan::new(file, PACK_HEADER_BYTES, len.min(known))),
+            Ok((file, len)) => Some(Scan::new(file, PACK_HEADER_BYTES, len.min(pack.len))),
             Err(error) => {
                 warn!(pack = number, %error, "a pack can't be opened");
                 None

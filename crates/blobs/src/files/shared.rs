@@ -192,9 +192,15 @@ impl Shared {
 
     /// Whether the store was neither closed nor broken.
     pub(super) fn goes_on(&self) -> Result<(), Error> {
-        let trouble = self.trouble.lock();
-        match &trouble.broken {
-            _ if trouble.is_closed => Err(Error::closed()),
+        if self.trouble.lock().is_closed {
+            return Err(Error::closed());
+        }
+        self.is_unbroken()
+    }
+
+    /// Whether no sync has failed.
+    pub(super) fn is_unbroken(&self) -> Result<(), Error> {
+        match &self.trouble.lock().broken {
             Some(message) => Err(Error::new(ErrorKind::Unavailable, message.clone())),
             None => Ok(()),
         }

@@ -34,6 +34,9 @@ pub(super) struct Writer {
     pub(super) rewrites: Rewrites,
     /// Packs of which the index does not know the latest.
     pub(super) changed: BTreeSet<u64>,
+    /// The highest time that was seen. A clock that is set back must not make a put look older than a sweep that had begun
+    /// before it.
+    pub(super) latest: Timestamp,
 }
 
 /// A blob lies elsewhere than before, or was put again, or begins or ceases to be there.
@@ -66,6 +69,11 @@ struct Work {
 }
 
 impl Work {
+    /// When it counts as put: no put makes a blob older.
+    fn put_at(&self, now: Timestamp) -> Timestamp {
+        self.known.map_or(now, |known| known.put_at.max(now))
+    }
+
     fn is_appended(&self) -> bool {
         match (&self.content, &self.known) {
             (Content::Packed { .. }, None) => true,
@@ -107,7 +115,11 @@ impl Writer {
             match next {
                 Ok(job) => {
                     if let Some(answer) = self.work(job, &mut jobs) {
-                        return answer();
+                        answer();
+                        // Who has come behind it is told that the store is closed, and waits for nothing.
+                        jobs.close();
+                        while jobs.blocking_recv().is_some() {}
+                        return;
                     }
                 }
                 Err(TryRecvError::Empty) => {}
@@ -141,6 +153,7 @@ impl Writer {
                 None
             }
             Job::Settle(answer) => {
+                self.now(); // a sweep lists before it removes, and so its time is noted
                 let _ = answer.send(self.settle(&[], vec![]));
                 None
             }
@@ -158,7 +171,7 @@ impl Writer {
             return puts.into_iter().for_each(|put| put.waiter.answer(Err(error.again())));
         }
         self.shared.metrics.commit_blobs.observe(puts.len() as f64);
-        let now = self.shared.clock.now();
+        let now = self.now();
         let mut works = self.gather(puts);
         self.append_new(&mut works, now);
         self.place_files(&mut works, now);
@@ -169,9 +182,14 @@ impl Writer {
         works.into_iter().for_each(Work::answer);
     }
 
-    /// Whether puts can be taken: what is not in the index yet must not grow without end.
+    fn now(&mut self) -> Timestamp {
+        self.latest = self.latest.max(self.shared.clock.now());
+        self.latest
+    }
+
+    /// Whether puts can be taken, also those that were waiting when the store began to close: what is not in the index yet must not grow without end.
     fn is_ready(&mut self) -> Result<(), Error> {
-        self.shared.goes_on()?;
+        self.shared.is_unbroken()?;
         let is_full = self.shared.pending.read().len() >= 2 * PENDING_MAX;
         if is_full { self.settle(&[], vec![]) } else { Ok(()) }
     }
@@ -200,7 +218,7 @@ impl Writer {
         let mut appended: Vec<&mut Work> =
             works.iter_mut().filter(|work| work.error.is_none() && work.is_appended()).collect();
         let records = appended.iter().filter_map(|work| match &work.content {
-            Content::Packed { bytes, .. } => Some(Record { id: work.id, bytes, put_at: now }),
+            Content::Packed { bytes, .. } => Some(Record { id: work.id, bytes, put_at: work.put_at(now) }),
             Content::File { .. } => None,
         });
         let entries = match self.appender.append(records) {
@@ -231,7 +249,10 @@ impl Writer {
             for work in &mut placed {
                 let Content::File { file, .. } = &mut work.content else { continue };
                 match self.place(work.id, file, &mut folders) {
-                    Ok(()) => work.entry = Some(Entry { place: Place::File, bytes: work.bytes, put_at: now }),
+                    Ok(()) => {
+                        let (bytes, put_at) = (work.bytes, work.put_at(now));
+                        work.entry = Some(Entry { place: Place::File, bytes, put_at });
+                    }
                     Err(error) => work.error = Some(error),
                 }
             }
@@ -334,7 +355,8 @@ impl Writer {
 fn touch_known(works: &mut [Work], now: Timestamp) {
     for work in works {
         if work.error.is_none() && work.entry.is_none() {
-            work.entry = work.known.map(|known| Entry { put_at: now, ..known });
+            let put_at = work.put_at(now);
+            work.entry = work.known.map(|known| Entry { put_at, ..known });
         }
     }
 }

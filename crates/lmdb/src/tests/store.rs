@@ -255,3 +255,70 @@ fn a_damaged_frame_is_told_when_it_was_acknowledged_and_cut_when_it_was_not() {
     assert_eq!(get(&store, FIRST, &[9]), Some(vec![8; 64]));
     assert_eq!(get(&store, FIRST, &[10]), None);
 }
+
+#[test]
+fn more_writes_than_a_group_takes_are_all_answered() {
+    // A request that was taken from the queue when the group was full had been dropped, and its caller told nothing.
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), 1 << 20);
+    wait(async {
+        let (release, held) = std::sync::mpsc::sync_channel::<()>(1);
+        let holding = tokio::spawn({
+            let store = store.clone();
+            async move {
+                store
+                    .write(move |_| {
+                        held.recv().unwrap();
+                        Ok::<_, Error>(())
+                    })
+                    .await
+            }
+        });
+        tokio::task::yield_now().await;
+        let mut writing = tokio::task::JoinSet::new();
+        for number in 0..3_000_u16 {
+            let store = store.clone();
+            writing.spawn(async move {
+                let put = move |batch: &mut crate::Batch<'_>| {
+                    batch.put(FIRST, &number.to_be_bytes(), b"here");
+                    Ok::<_, Error>(())
+                };
+                store.write(put).await
+            });
+        }
+        for _ in 0..3_000 {
+            tokio::task::yield_now().await; // the queue fills up
+        }
+        release.send(()).unwrap();
+        holding.await.unwrap().unwrap();
+        for written in writing.join_all().await {
+            written.unwrap();
+        }
+    });
+    assert_eq!(count(&store), 3_000);
+}
+
+#[test]
+fn a_key_that_lmdb_would_not_take_is_refused_and_costs_nobody_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), 1 << 20);
+    for key in [&[][..], &[1; 512]] {
+        assert_eq!(put(&store, FIRST, key, b"").unwrap_err().kind(), ErrorKind::Invalid);
+    }
+    put(&store, FIRST, &[1; 511], b"fits").unwrap();
+    wait(store.settle()).unwrap();
+    assert_eq!(get(&store, FIRST, &[1; 511]).as_deref(), Some(&b"fits"[..]));
+}
+
+#[test]
+fn a_commit_log_without_its_environment_is_not_taken_for_a_new_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), 1 << 20);
+    put(&store, FIRST, b"key", b"acknowledged").unwrap();
+    drop(store);
+    let environment = std::fs::read(folder.path().join("data.mdb")).unwrap();
+    std::fs::remove_file(folder.path().join("data.mdb")).unwrap();
+    assert_eq!(try_open(folder.path(), 1 << 20).err().unwrap().kind(), ErrorKind::Corrupt);
+    std::fs::write(folder.path().join("data.mdb"), environment).unwrap();
+    assert_eq!(get(&open(folder.path(), 1 << 20), FIRST, b"key").as_deref(), Some(&b"acknowledged"[..]));
+}

@@ -8,18 +8,18 @@ use std::ops::{Bound, ControlFlow};
 use restante_core::Timestamp;
 use restante_lmdb::{
     Batch, Direction, View,
-    key::{KeyBuf, after_prefix},
+    key::{KeyBuf, Pack, after_prefix},
 };
 
 use super::{
     Engine,
     schema::{
-        ACCOUNT, AccountRow, HISTORY, TombstoneRow, account_key, corrupt, decode_account_key,
+        ACCOUNT, AccountRow, HISTORY, KindRow, TombstoneRow, account_key, corrupt, decode_account_key,
         decode_history_key, tombstone_prefix,
     },
     walk::walk,
 };
-use crate::{AccountId, Cleaned, Error, Kind, Revision};
+use crate::{AccountId, Cleaned, Error, Revision};
 
 /// Tombstones that one commit forgets at most: it keeps others waiting for less than a millisecond.
 const STEP_TOMBSTONES: usize = 512;
@@ -104,7 +104,7 @@ impl Second {
 /// Whether an account has tombstones that are old.
 fn has_old(view: &View<'_>, account: AccountId, row: &AccountRow, before: Second) -> Result<bool, Error> {
     for share in row.kinds.iter().filter(|share| share.tombstones > 0) {
-        if !old_tombstones(view, account, share.kind, before, 1)?.is_empty() {
+        if !old_tombstones(view, account, share, before, 1)?.is_empty() {
             return Ok(true);
         }
     }
@@ -125,7 +125,7 @@ fn clean_step(batch: &mut Batch<'_>, account: AccountId, before: Second, room: u
     let mut step = Step::default();
     for share in row.kinds.iter_mut().filter(|share| share.tombstones > 0) {
         let left = room - step.tombstones;
-        let mut old = old_tombstones(batch.view(), account, share.kind, before, left + 1)?;
+        let mut old = old_tombstones(batch.view(), account, share, before, left + 1)?;
         step.has_more |= old.len() > left;
         old.truncate(left);
         for tombstone in &old {
@@ -147,18 +147,22 @@ struct Tombstone {
     revision: Revision,
 }
 
-/// The first tombstones of an account and kind, as long as they are old; `limit` of them at most.
+/// The first tombstones of an account and kind, as long as they are old; `limit` of them at most. They went in the order of
+/// their revisions, so those below the floor are gone already: stepping over what is left of them in the commit log, once more
+/// for each step, would cost more with each.
 fn old_tombstones(
     view: &View<'_>,
     account: AccountId,
-    kind: Kind,
+    share: &KindRow,
     before: Second,
     limit: usize,
 ) -> Result<Vec<Tombstone>, Error> {
-    let prefix = tombstone_prefix(account, kind);
+    let prefix = tombstone_prefix(account, share.kind);
+    let mut from = prefix.clone();
+    from.put_number(share.floor.0);
     let end = after_prefix(&prefix);
     let to = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-    let mut rows = view.range(HISTORY, Bound::Included(&prefix), to, Direction::Ascending)?;
+    let mut rows = view.range(HISTORY, Bound::Included(&from), to, Direction::Ascending)?;
     let mut old = Vec::new();
     while old.len() < limit {
         let Some((key, value)) = rows.next()? else { break };

@@ -84,10 +84,11 @@ impl Engine {
     pub(super) async fn forget(&self, follower: &str) -> Result<(), Error> {
         check_follower_name(follower)?;
         let prefix = follower_key(follower);
+        let mut last = None;
         loop {
             let prefix = prefix.clone();
-            let forgotten = self.store.write(move |batch| forget_rows(batch, &prefix)).await?;
-            if forgotten < FORGOTTEN_ROWS_MAX {
+            last = self.store.write(move |batch| forget_rows(batch, &prefix, last)).await?;
+            if last.is_none() {
                 return Ok(());
             }
         }
@@ -125,12 +126,14 @@ fn read_number(view: &View<'_>, key: &[u8]) -> Result<u64, Error> {
     }
 }
 
-/// Deletes the first rows of a follower, of which the very first is its position; answers how many.
-fn forget_rows(batch: &mut Batch<'_>, prefix: &[u8]) -> Result<usize, Error> {
+/// Deletes rows of a follower from behind one on; the very first is its position. Answers the last that it deleted, when there
+/// may be more: what was deleted is stepped over as long as it is in the commit log, so each step begins behind it.
+fn forget_rows(batch: &mut Batch<'_>, prefix: &[u8], last: Option<KeyBuf>) -> Result<Option<KeyBuf>, Error> {
+    let from = last.as_deref().map_or(Bound::Included(prefix), Bound::Excluded);
     let end = after_prefix(prefix);
     let to = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
     let mut keys = Vec::new();
-    let mut rows = batch.view().range(FOLLOWER, Bound::Included(prefix), to, Direction::Ascending)?;
+    let mut rows = batch.view().range(FOLLOWER, from, to, Direction::Ascending)?;
     while keys.len() < FORGOTTEN_ROWS_MAX
         && let Some((key, _)) = rows.next()?
     {
@@ -140,7 +143,7 @@ fn forget_rows(batch: &mut Batch<'_>, prefix: &[u8]) -> Result<usize, Error> {
     for key in &keys {
         batch.delete(FOLLOWER, key);
     }
-    Ok(keys.len())
+    Ok(if keys.len() < FORGOTTEN_ROWS_MAX { None } else { keys.pop() })
 }
 
 /// The first row of a follower.

@@ -48,14 +48,14 @@ use self::{
     schema::{ACCOUNT, BodyNumber, FORMAT, META, META_FORMAT, decode_number, encode_number},
 };
 
-/// The most records that are read with their bodies where they are asked for: each takes a microsecond or two.
-const RECORDS_INLINE_MAX: usize = 256;
+/// The most records that are read where they are asked for: each takes some microseconds, more with a long body.
+const RECORDS_INLINE_MAX: usize = 32;
 /// The most rows of an index or of the history that are read where they are asked for: each takes a quarter of a microsecond.
 const ROWS_INLINE_MAX: usize = 1_024;
 /// The most changes that are read where they are asked for: that many may need a walk over some times as many rows.
 const CHANGES_INLINE_MAX: usize = 256;
-/// How far behind a reader of changes may be for that.
-const REVISIONS_INLINE_MAX: u64 = 4_096;
+/// How far behind a reader of changes may be for that: each revision may have many rows to step over.
+const REVISIONS_INLINE_MAX: u64 = 128;
 
 /// Opens the store of a folder.
 pub(crate) async fn open(folder: &Path, config: Config) -> Result<Opened, Error> {

@@ -44,7 +44,7 @@ pub const B: AccountId = AccountId(2);
 pub const LAST: AccountId = AccountId(u32::MAX);
 
 /// The most pages of a walk that ends.
-pub const PAGES_MAX: usize = 10_000;
+pub const PAGES_MAX: usize = 1_000;
 
 pub fn email_schema() -> KindSchema {
     KindSchema::new(EMAIL, "email")

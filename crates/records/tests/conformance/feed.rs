@@ -121,17 +121,15 @@ async fn accounts_that_are_touched_while_a_follower_walks_come_again(subject: Su
     for account in 0..6 {
         commit(&*opened.records, AccountId(account), [thread()]).await;
     }
-    let (mut after, mut seen, mut n) = (Position(0), BTreeMap::new(), 0);
-    loop {
+    let (mut after, mut seen) = (Position(0), BTreeMap::new());
+    for n in 0..20 {
         let page = opened.feed.touched(after, 2).await.unwrap();
-        let Some(last) = page.last() else { break };
-        after = last.position;
+        after = page.last().map_or(after, |last| last.position);
         for touched in page {
             seen.insert(touched.account, touched.revision);
         }
         if n < 4 {
             commit(&*opened.records, AccountId(n), [thread()]).await;
-            n += 1;
         }
     }
     for account in 0..6 {

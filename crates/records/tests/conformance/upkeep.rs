@@ -18,8 +18,8 @@ use restante_records::{
 use crate::{
     Subject,
     common::{
-        A, B, BY_MAILBOX, EMAIL, LAST, MAILBOX, THREAD, blob, commit, create_one, destroy, email, get_one,
-        ids, mailbox,
+        A, B, BY_MAILBOX, EMAIL, LAST, MAILBOX, PAGES_MAX, THREAD, blob, commit, create_one, destroy, email,
+        get_one, ids, mailbox,
         mirror::{Mirror, all_of, dump},
         move_to, none, revision, rewrite, thread,
     },
@@ -288,7 +288,8 @@ async fn others_go_on_while_much_is_forgotten(subject: Subject) {
         })
     };
     let mut cleaned = 0;
-    loop {
+    for n in 0.. {
+        assert!(n < 50, "the clean-up doesn't end");
         let step = opened.upkeep.clean(seconds(50), 700).await.unwrap();
         assert!(step.tombstones <= 700);
         cleaned += step.tombstones;
@@ -364,7 +365,7 @@ fn with_blobs(blobs: &[u64]) -> Change {
 /// All blobs that are told, page after page; `between` runs between two pages.
 async fn references(upkeep: &dyn Upkeep, mut between: impl AsyncFnMut()) -> Vec<BlobId> {
     let (mut all, mut after) = (Vec::new(), None);
-    loop {
+    for _ in 0..PAGES_MAX {
         let page = upkeep.referenced(after).await.unwrap();
         all.extend(page.blobs);
         match page.next {
@@ -376,6 +377,7 @@ async fn references(upkeep: &dyn Upkeep, mut between: impl AsyncFnMut()) -> Vec<
         }
         between().await;
     }
+    panic!("the references don't end");
 }
 
 async fn sorted_references(upkeep: &dyn Upkeep) -> Vec<BlobId> {

@@ -10,7 +10,7 @@ use restante_records::{
 
 use crate::{
     common::{
-        BY_ALL, BY_HASH, EMAIL, email_schema,
+        BY_ALL, BY_HASH, EMAIL, PAGES_MAX, email_schema,
         engines::Place,
         mailbox_schema,
         mirror::{Mirror, all_of, dump},
@@ -365,7 +365,7 @@ async fn assert_sound(opened: &Opened) {
 
 async fn references(upkeep: &dyn Upkeep) -> Vec<BlobId> {
     let (mut all, mut after) = (Vec::new(), None);
-    loop {
+    for _ in 0..PAGES_MAX {
         let page = upkeep.referenced(after).await.unwrap();
         all.extend(page.blobs);
         after = page.next;
@@ -374,6 +374,7 @@ async fn references(upkeep: &dyn Upkeep) -> Vec<BlobId> {
             return all;
         }
     }
+    panic!("the references don't end");
 }
 
 /// What all engines count alike: what is there, and what history tells of.

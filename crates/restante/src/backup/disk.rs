@@ -129,11 +129,31 @@ pub(super) fn size_of(path: &Path) -> u64 {
     entries.flatten().map(|entry| size_of(&entry.path())).sum()
 }
 
-/// Room that is left on the disk of a path, for those who are no administrators.
-pub(super) fn free_bytes(path: &Path) -> Result<u64, Trouble> {
+/// The room on a disk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// What is left for those who are no administrators.
+    pub(super) free_bytes: u64,
+    pub(super) all_bytes: u64,
+}
+
+/// The room on the disk of a path.
+pub(super) fn room(path: &Path) -> Result<Room, Trouble> {
     let disk =
         statvfs(path).map_err(|error| Trouble::io("ask for the room on the disk of", path, error.into()))?;
-    Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
+    let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
+    Ok(Room { free_bytes: bytes(disk.f_bavail), all_bytes: bytes(disk.f_blocks) })
+}
+
+/// Room that is left on the disk of a path, for those who are no administrators.
+pub(super) fn free_bytes(path: &Path) -> Result<u64, Trouble> {
+    room(path).map(|room| room.free_bytes)
+}
+
+/// Whether two paths lie on one disk, wherever it is mounted. What is not there lies on none.
+pub(super) fn is_same_disk(one: &Path, other: &Path) -> bool {
+    let disk_of = |path| mount_of(path).map(|mount| mount.disk);
+    disk_of(one).is_some_and(|disk| disk_of(other) == Some(disk))
 }
 
 /// The mount that a path is in. A file can get another name only within one, and a folder be renamed.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::{Trouble, manifest::Role};
+use crate::signals::Stop;
 
 /// Events that wait for whoever asked. When more come, those about progress are left out.
 const WAITING_MAX: usize = 64;
@@ -49,27 +50,51 @@ impl Event {
 
 /// Tells somebody who may go away.
 #[derive(Clone, Debug)]
-pub(crate) struct Teller(mpsc::Sender<Event>);
+pub(crate) struct Teller {
+    events: mpsc::Sender<Event>,
+    /// The end of the server that takes the backup.
+    stop: Option<Stop>,
+}
 
 impl Teller {
     pub(crate) fn new() -> (Self, mpsc::Receiver<Event>) {
         let (events, told) = mpsc::channel(WAITING_MAX);
-        (Self(events), told)
+        (Self { events, stop: None }, told)
+    }
+
+    /// One by which a backup ends when the server does, whether or not somebody still listens.
+    pub(super) fn until(stop: Stop) -> (Self, mpsc::Receiver<Event>) {
+        let (teller, told) = Self::new();
+        (Self { stop: Some(stop), ..teller }, told)
     }
 
     /// Tells how far it is, unless enough waits to be heard.
     pub(crate) fn progress(&self, event: Event) {
-        let _ = self.0.try_send(event); // the next one says more
+        let _ = self.events.try_send(event); // the next one says more
     }
 
     /// Tells something that matters.
     pub(crate) async fn say(&self, event: Event) {
-        let _ = self.0.send(event).await; // nobody listens any more, which is looked at where the work can end
+        let stopped = async {
+            match self.stop.clone() {
+                Some(stop) => stop.told().await,
+                None => std::future::pending().await,
+            }
+        };
+        // That nobody listens any more, or that the server stops, is looked at where the work can end.
+        tokio::select! {
+            biased;
+            _ = self.events.send(event) => {}
+            () = stopped => {}
+        }
     }
 
-    /// Fails when nobody listens any more: whoever asked wants it no more.
+    /// Fails when nobody listens any more, for whoever asked wants it no more, and when the server stops.
     pub(crate) fn check_heard(&self) -> Result<(), Trouble> {
-        if self.0.is_closed() {
+        if self.stop.as_ref().is_some_and(Stop::is_told) {
+            return Err(Trouble::server_stops());
+        }
+        if self.events.is_closed() {
             return Err(Trouble::stopped());
         }
         Ok(())

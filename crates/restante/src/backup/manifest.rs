@@ -8,7 +8,7 @@ use std::{
 };
 
 use restante_core::ErrorKind;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::Trouble;
 
@@ -40,6 +40,25 @@ impl Role {
             Self::Blobs => "blobs",
             Self::Archive => "archive",
         }
+    }
+}
+
+/// What every manifest has, whatever its format.
+#[derive(Deserialize)]
+struct Head {
+    format: u32,
+    version: String,
+}
+
+impl Head {
+    fn check(&self) -> Result<(), String> {
+        if self.format == FORMAT {
+            return Ok(());
+        }
+        Err(format!(
+            "the backup has format {}, and this program knows {FORMAT}: restore it with version {}",
+            self.format, self.version
+        ))
     }
 }
 
@@ -106,6 +125,18 @@ impl Manifest {
 
     /// Reads that of a backup, and makes sure that it names nothing outside of it.
     pub(crate) fn read(folder: &Path) -> Result<Self, Trouble> {
+        let corrupt =
+            |what: String| Trouble::new(ErrorKind::Corrupt, format!("{}: {what}", folder.display()));
+        // The rest of one of another format may look otherwise.
+        Self::parse::<Head>(folder)?.check().map_err(corrupt)?;
+        let manifest: Self = Self::parse(folder)?;
+        match manifest.files.iter().find(|file| !is_below(&file.path)) {
+            Some(file) => Err(corrupt(format!("the backup names a file outside of itself: {:?}", file.path))),
+            None => Ok(manifest),
+        }
+    }
+
+    fn parse<T: DeserializeOwned>(folder: &Path) -> Result<T, Trouble> {
         let file = folder.join(FILE_NAME);
         let opened = File::open(&file).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => Trouble::new(
@@ -117,28 +148,10 @@ impl Manifest {
             ),
             _ => Trouble::io("read", &file, error),
         })?;
-        let manifest: Self =
-            serde_json::from_reader(BufReader::new(opened.take(BYTES_MAX))).map_err(|error| {
-                let what = format!("{} can't be read: {error}: take another backup", file.display());
-                Trouble::new(ErrorKind::Corrupt, what)
-            })?;
-        manifest.check(folder)?;
-        Ok(manifest)
-    }
-
-    fn check(&self, folder: &Path) -> Result<(), Trouble> {
-        let corrupt =
-            |what: String| Err(Trouble::new(ErrorKind::Corrupt, format!("{}: {what}", folder.display())));
-        if self.format != FORMAT {
-            return corrupt(format!(
-                "the backup has format {}, and this program knows {FORMAT}: restore it with version {}",
-                self.format, self.version
-            ));
-        }
-        match self.files.iter().find(|file| !is_below(&file.path)) {
-            Some(file) => corrupt(format!("the backup names a file outside of itself: {:?}", file.path)),
-            None => Ok(()),
-        }
+        serde_json::from_reader(BufReader::new(opened.take(BYTES_MAX))).map_err(|error| {
+            let what = format!("{} can't be read: {error}: take another backup", file.display());
+            Trouble::new(ErrorKind::Corrupt, what)
+        })
     }
 
     /// Writes it, synced. The caller syncs the folder.
@@ -203,6 +216,8 @@ mod tests {
         }
         fs::write(&file, text.replace("\"format\": 1", "\"format\": 2")).unwrap();
         assert!(refused().to_string().contains("format 2"), "{}", refused());
+        fs::write(&file, r#"{"format": 9, "version": "7.0", "trees": {}}"#).unwrap();
+        assert!(refused().to_string().ends_with("restore it with version 7.0"), "{}", refused());
         for path in ["", "/etc/passwd", "../x", "archive/../../x", "./x/../y"] {
             let mut outside = manifest();
             outside.files[1].path = path.into();

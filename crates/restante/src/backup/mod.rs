@@ -29,7 +29,7 @@ use restante_core::ErrorKind;
 pub(crate) use events::{Event, Summary, Teller};
 pub(crate) use manifest::{Manifest, Role};
 pub(crate) use restore::{Restored, check_not_halfway, restore};
-pub(crate) use route::{Asked, PATH, route};
+pub(crate) use route::{Asked, PATH, Turn, route};
 pub(crate) use source::{Sources, real_path};
 pub(crate) use take::take;
 pub(crate) use verify::verify;
@@ -64,6 +64,11 @@ impl Trouble {
     /// Whoever asked for a backup has gone away.
     fn stopped() -> Self {
         Self::new(ErrorKind::Unavailable, "the backup was stopped by whoever had asked for it")
+    }
+
+    /// The server that takes a backup is ending.
+    fn server_stops() -> Self {
+        Self::new(ErrorKind::Unavailable, "the server is stopping: take the backup later")
     }
 
     /// An I/O error while doing `what` to a path.

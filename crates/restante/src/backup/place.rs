@@ -1,6 +1,6 @@
 //! Which part of a backup goes where: the settings say it, as they do for a server.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use restante_archive::{
     EngineUrl,
@@ -125,8 +125,12 @@ pub(super) fn plan<'m>(
 }
 
 impl Config {
-    /// Where the settings want a part; else why it is not restored.
+    /// Where the settings want a part, as an absolute path; else why it is not restored.
     fn place_of(&self, part: Part) -> Result<Place, String> {
+        self.named_place_of(part).map(Place::absolute)
+    }
+
+    fn named_place_of(&self, part: Part) -> Result<Place, String> {
         let nothing = |what: &str| {
             Err(format!("{what} is in the backup, and the settings name none: it is not restored"))
         };
@@ -172,25 +176,36 @@ impl Config {
 
     /// Files of the data folder that are no role's, with their paths below it.
     pub(super) fn small_files(&self) -> Vec<(PathBuf, PathBuf)> {
-        let data = &self.server.data_dir;
-        let files = [self.waku.node.key.file(data), Some(self.waku.sync.file(data))];
+        let data = absolute(&self.server.data_dir);
+        let files = [self.waku.node.key.file(&data), Some(self.waku.sync.file(&data))];
         let below = |file: PathBuf| {
-            let path = file.strip_prefix(data).ok()?.to_owned();
-            Some((file, path))
+            let path = file.strip_prefix(&data).ok()?.to_owned();
+            // A key that `..` leads to is as little in the data folder as one with an absolute path elsewhere.
+            let is_below = path.components().all(|part| matches!(part, Component::Normal(_)));
+            is_below.then_some((file, path))
         };
         files.into_iter().flatten().filter_map(below).collect()
     }
 
     /// The data folder and all places of roles on this machine, as absolute paths.
     pub(super) fn places(&self) -> Vec<PathBuf> {
-        let of_parts = Part::ALL.into_iter().filter_map(|part| self.place_of(part).ok());
-        of_parts.filter_map(|place| std::path::absolute(place.path()).ok()).collect()
+        self.places_of_parts().iter().map(|place| place.path().to_owned()).collect()
+    }
+
+    /// The same, with how each is used.
+    pub(super) fn places_of_parts(&self) -> Vec<Place> {
+        Part::ALL.into_iter().filter_map(|part| self.place_of(part).ok()).collect()
     }
 
     /// Where messages wait for an archive that is away.
     pub(super) fn spool_folder(&self) -> PathBuf {
         self.spool_in("archive").folder
     }
+}
+
+/// A path that can be compared with others, whether it was named from here or from the root.
+pub(super) fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 fn archive_place(url: &EngineUrl) -> Option<Place> {
@@ -208,6 +223,14 @@ impl Place {
         match self {
             Self::Folder(_) | Self::Among(_) => !is_database,
             Self::File(_) => is_database,
+        }
+    }
+
+    fn absolute(self) -> Self {
+        match self {
+            Self::Folder(path) => Self::Folder(absolute(&path)),
+            Self::File(path) => Self::File(absolute(&path)),
+            Self::Among(path) => Self::Among(absolute(&path)),
         }
     }
 
@@ -285,6 +308,25 @@ mod tests {
         let (moves, notes) = plan(&manifest, &config("", "")).unwrap();
         assert_eq!((moves.len(), notes.len()), (6, 1));
         assert!(notes[0].starts_with("the second archive of a tandem is in the backup"), "{notes:?}");
+    }
+
+    #[test]
+    fn a_small_file_is_one_below_the_data_folder() {
+        let mut config = Config::default();
+        let here = std::env::current_dir().unwrap();
+        let keys = |config: &Config| {
+            let files = config.small_files().into_iter().map(|(_, path)| path);
+            files.filter(|path| path.ends_with("my.key")).collect::<Vec<_>>()
+        };
+        for (key, expected) in [
+            (PathBuf::from("keys/my.key"), vec![PathBuf::from("keys/my.key")]),
+            (here.join("data/my.key"), vec![PathBuf::from("my.key")]),
+            (PathBuf::from("../my.key"), vec![]),
+            (here.join("my.key"), vec![]),
+        ] {
+            config.waku.node.key = key.to_str().unwrap().parse().unwrap();
+            assert_eq!(keys(&config), expected, "{}", key.display());
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use restante_core::{ErrorKind, Timestamp};
 
 use super::{
     Manifest, Progress, Trouble, disk,
-    place::{Move, Part, Place, plan},
+    place::{Move, Part, Place, absolute, plan},
     real_path,
     verify::compare,
 };
@@ -20,6 +20,12 @@ use crate::config::Config;
 const STAGE: &str = "restore.partial";
 /// What the name of a place outside the data folder has behind it until its restore is done.
 const STAGE_SUFFIX: &str = ".partial";
+/// What a folder with such a name has in it when a restore has made it.
+const MARK: &str = "RESTORE";
+const MARK_TEXT: &str =
+    "A restore copies here, and was not finished. The next one to the same place removes it.\n";
+/// The copy in it.
+const COPY: &str = "copy";
 /// What the name of whatever was there before begins with, or has behind it.
 const ASIDE: &str = "before-restore-";
 /// What a disk has in its uppermost folder.
@@ -53,15 +59,18 @@ pub(crate) fn restore(
         let what = format!("{} lies in {}: move it elsewhere first", from.display(), data.display());
         return Err(Trouble::invalid(what));
     }
-    let restoring = Restoring { data: &config.server.data_dir, backup, moves };
+    let data = absolute(&config.server.data_dir);
+    let restoring = Restoring { data: &data, backup, moves, places: config.places_of_parts() };
     restoring.check_unused()?;
+    restoring.check_mounts()?;
+    restoring.check_stages()?;
     let in_the_way = restoring.in_the_way()?;
     if !is_forced && let Some(first) = in_the_way.first() {
         let what = format!(
             "{} is there already: restore into an empty place, or have it moved aside with --force",
             first.display()
         );
-        return Err(Trouble::new(ErrorKind::Conflict, what));
+        return Err(Trouble::invalid(what));
     }
     let was_halfway = restoring.stage().is_dir();
     restoring.prepare()?;
@@ -69,6 +78,7 @@ pub(crate) fn restore(
     // From here on the stage says that not everything is in its place, until everything is.
     let aside = restoring.move_aside(&in_the_way, now)?;
     restoring.put_in_place()?;
+    restoring.forget_copies()?;
     disk::remove_all(&restoring.stage())?;
     disk::sync(restoring.data)?;
     let counts = manifest.counts();
@@ -81,18 +91,42 @@ pub(crate) fn check_not_halfway(config: &Config) -> Result<(), Trouble> {
     if fs::symlink_metadata(&stage).is_err() {
         return Ok(());
     }
-    let what = format!(
-        "a restore into {} was not finished: run it again with --force, or remove {} to begin without it",
+    let mut what = format!(
+        "a restore into {} was not finished: run it again with --force, or remove {} to begin with what is in its place",
         config.server.data_dir.display(),
         stage.display()
     );
+    let aside: Vec<String> = moved_aside(config).iter().map(|path| path.display().to_string()).collect();
+    if !aside.is_empty() {
+        what.push_str(&format!("; what was there before is in {}", aside.join(", ")));
+    }
     Err(Trouble::new(ErrorKind::Conflict, what))
 }
 
+/// What restores have moved aside, and nobody has removed since.
+fn moved_aside(config: &Config) -> Vec<PathBuf> {
+    let begin_with = |folder: &Path, begin: &str| -> Vec<PathBuf> {
+        let names = disk::names(folder).unwrap_or_default().into_iter();
+        names.filter(|name| name.starts_with(begin)).map(|name| folder.join(name)).collect()
+    };
+    let data = &config.server.data_dir;
+    let mut found = begin_with(data, ASIDE);
+    let outside = config.places().into_iter().filter(|place| !place.starts_with(absolute(data)));
+    for place in outside {
+        let name = place.file_name().unwrap_or_default().to_string_lossy();
+        found.extend(begin_with(disk::parent(&place), &format!("{name}.{ASIDE}")));
+    }
+    found
+}
+
+/// Its paths are absolute: so it can be told which places lie in the data folder.
 struct Restoring<'a> {
     data: &'a Path,
     backup: &'a Path,
     moves: Vec<Move<'a>>,
+    /// Where the settings have anything, whether it is in the backup or not: old data beside what is restored would be
+    /// served with it.
+    places: Vec<Place>,
 }
 
 impl Restoring<'_> {
@@ -102,16 +136,64 @@ impl Restoring<'_> {
 
     /// Where a part is copied: on the disk of its place.
     fn stage_of(&self, part: Part, place: &Place) -> PathBuf {
-        if place.path().starts_with(self.data) {
+        if self.is_inside(place) {
             return self.stage().join(format!("{part:?}").to_ascii_lowercase());
         }
-        with_suffix(place.path(), STAGE_SUFFIX)
+        outside_stage(place).join(COPY)
+    }
+
+    fn is_inside(&self, place: &Place) -> bool {
+        place.path().starts_with(self.data)
+    }
+
+    /// The folders beside places outside the data folder in which a restore copies.
+    fn outside_stages(&self) -> impl Iterator<Item = PathBuf> {
+        let outside = self.moves.iter().filter(|each| !self.is_inside(&each.place));
+        outside.map(|each| outside_stage(&each.place))
+    }
+
+    /// Fails when something has the name of such a folder that no restore has made.
+    fn check_stages(&self) -> Result<(), Trouble> {
+        for stage in self.outside_stages() {
+            let Ok(metadata) = fs::symlink_metadata(&stage) else { continue };
+            // A restore that is cut off before it has written its mark has written nothing else.
+            let is_ours =
+                metadata.is_dir() && (stage.join(MARK).is_file() || disk::names(&stage)?.is_empty());
+            if !is_ours {
+                let what = format!("{} is in the way: remove it, or move it elsewhere", stage.display());
+                return Err(Trouble::invalid(what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails when a place is a disk of its own, or another one than that on which its copy is made: neither can it be moved
+    /// aside, nor can a copy get its name. The data folder itself may be one.
+    fn check_mounts(&self) -> Result<(), Trouble> {
+        let inside = disk::names(self.data)?.into_iter().filter(|name| !is_of_others(name));
+        let mut looked_at: Vec<PathBuf> = inside.map(|name| self.data.join(name)).collect();
+        looked_at.extend(self.places.iter().map(|place| place.path().to_owned()));
+        for path in looked_at.iter().filter(|path| *path != self.data) {
+            let beside = if path.starts_with(self.data) { self.data } else { disk::parent(path) };
+            // A link gets another name wherever it leads to.
+            let is_link = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
+            if !is_link && disk::mount_of(nearest(path)) != disk::mount_of(nearest(beside)) {
+                let what = format!(
+                    "{} is on another disk than {}, and can't be named at once: restore into a folder of that disk, and set \
+                     its place to that",
+                    path.display(),
+                    beside.display()
+                );
+                return Err(Trouble::invalid(what));
+            }
+        }
+        Ok(())
     }
 
     /// Fails when a process has something open where something is to be put.
     fn check_unused(&self) -> Result<(), Trouble> {
-        for each in &self.moves {
-            let locks = match &each.place {
+        for place in &self.places {
+            let locks = match place {
                 Place::Folder(folder) => {
                     let names = disk::names(folder).unwrap_or_default();
                     let locks =
@@ -124,7 +206,7 @@ impl Restoring<'_> {
             for lock in locks {
                 let Ok(file) = File::open(&lock) else { continue };
                 if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
-                    let what = format!("{} is in use: stop the server first", each.place.path().display());
+                    let what = format!("{} is in use: stop the server first", place.path().display());
                     return Err(Trouble::new(ErrorKind::Conflict, what));
                 }
             }
@@ -134,21 +216,18 @@ impl Restoring<'_> {
 
     /// What is there where something is to be put: all of the data folder, and of the places outside.
     fn in_the_way(&self) -> Result<Vec<PathBuf>, Trouble> {
-        let of_others = |name: &String| name == STAGE || name == OF_DISK || name.starts_with(ASIDE);
-        let names = disk::names(self.data)?.into_iter().filter(|name| !of_others(name));
+        let names = disk::names(self.data)?.into_iter().filter(|name| !is_of_others(name));
         let mut found: Vec<PathBuf> = names.map(|name| self.data.join(name)).collect();
-        for each in &self.moves {
-            let path = each.place.path();
-            if path.starts_with(self.data) {
-                continue;
-            }
-            match &each.place {
+        for place in self.places.iter().filter(|place| !self.is_inside(place)) {
+            match place {
                 Place::File(file) => {
                     let beside = ["", "-wal", "-shm", "-journal"].map(|suffix| with_suffix(file, suffix));
                     found.extend(beside.into_iter().filter(|path| fs::symlink_metadata(path).is_ok()));
                 }
                 Place::Folder(folder) | Place::Among(folder) => {
-                    let is_used = folder.is_file() || !disk::names(folder)?.is_empty();
+                    let Ok(metadata) = fs::symlink_metadata(folder) else { continue };
+                    // Neither a file nor a link can be written over with a folder.
+                    let is_used = !metadata.is_dir() || !disk::names(folder)?.is_empty();
                     found.extend(is_used.then(|| folder.clone()));
                 }
             }
@@ -169,6 +248,10 @@ impl Restoring<'_> {
                 self.data.display()
             );
             return Err(Trouble::new(ErrorKind::Full, what));
+        }
+        for stage in self.outside_stages() {
+            make_folder(&stage)?;
+            write_mark(&stage.join(MARK))?;
         }
         make_folder(&self.stage())
     }
@@ -249,12 +332,11 @@ impl Restoring<'_> {
         for name in disk::names(&self.stage())? {
             disk::remove_all(&self.stage().join(name))?;
         }
-        for each in &self.moves {
-            let (stage, place) = (self.stage_of(each.part, &each.place), &each.place);
-            let is_outside = !place.path().starts_with(self.data) && fs::symlink_metadata(&stage).is_ok();
-            if is_outside {
-                disk::remove_all(&stage)?;
-            }
+        for stage in self.outside_stages().filter(|stage| stage.is_dir()) {
+            // The mark goes last.
+            disk::remove_all(&stage.join(COPY))?;
+            disk::remove_all(&stage)?;
+            disk::sync(disk::parent(&stage))?;
         }
         Ok(())
     }
@@ -266,6 +348,26 @@ impl Restoring<'_> {
             let _ = fs::remove_dir(self.stage());
         }
     }
+}
+
+/// Whether something in a data folder is left where it is.
+fn is_of_others(name: &str) -> bool {
+    name == STAGE || name == OF_DISK || name.starts_with(ASIDE)
+}
+
+fn outside_stage(place: &Place) -> PathBuf {
+    with_suffix(place.path(), STAGE_SUFFIX)
+}
+
+fn write_mark(file: &Path) -> Result<(), Trouble> {
+    let written = fs::write(file, MARK_TEXT).and_then(|()| File::open(file)?.sync_all());
+    written.map_err(|error| Trouble::io("write", file, error))?;
+    disk::sync(disk::parent(file))
+}
+
+/// The path itself, or what is there of those above it.
+fn nearest(path: &Path) -> &Path {
+    path.ancestors().find(|path| path.exists()).unwrap_or(path)
 }
 
 /// Creates a folder and those above it, durably.

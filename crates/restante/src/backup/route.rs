@@ -1,6 +1,6 @@
 //! `POST /admin/v1/backup`: how a running server is asked for a backup.
 
-use std::{convert::Infallible, path::PathBuf, sync::Arc};
+use std::{convert::Infallible, path::PathBuf, sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
@@ -14,7 +14,11 @@ use futures_util::{Stream, stream};
 use restante_core::ErrorKind;
 use restante_waku::rest::OperatorRoute;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc},
+    time::timeout,
+};
+use tracing::warn;
 
 use super::{Event, Sources, Teller, Trouble, take::Taking};
 use crate::signals::Stop;
@@ -34,16 +38,45 @@ pub(crate) struct Asked {
     pub(crate) data: Option<PathBuf>,
 }
 
+/// One backup at a time: two would fight for the disk, and copy the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Turn(Arc<Semaphore>);
+
+impl Default for Turn {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(1)))
+    }
+}
+
+impl Turn {
+    fn take(&self) -> Result<OwnedSemaphorePermit, Trouble> {
+        self.0.clone().try_acquire_owned().map_err(|error| match error {
+            TryAcquireError::NoPermits => {
+                Trouble::new(ErrorKind::Conflict, "another backup is under way: try again later")
+            }
+            TryAcquireError::Closed => Trouble::server_stops(),
+        })
+    }
+
+    /// Waits until a backup that was under way when the server was told to stop has removed what it has copied. No other
+    /// begins behind it.
+    pub(crate) async fn end(&self, limit: Duration) {
+        if timeout(limit, self.0.acquire()).await.is_err() {
+            warn!("a backup did not end in time: the next one to the same place removes what it leaves");
+        }
+        self.0.close();
+    }
+}
+
 struct Desk {
     sources: Arc<Sources>,
     stop: Stop,
-    /// One backup at a time: two would fight for the disk, and copy the same.
-    turn: Arc<Semaphore>,
+    turn: Turn,
 }
 
 /// The route of a server that keeps these.
-pub(crate) fn route(sources: Sources, stop: Stop) -> OperatorRoute {
-    let desk = Desk { sources: Arc::new(sources), stop, turn: Arc::new(Semaphore::new(1)) };
+pub(crate) fn route(sources: Sources, stop: Stop, turn: Turn) -> OperatorRoute {
+    let desk = Desk { sources: Arc::new(sources), stop, turn };
     let handler = post(answer).with_state(Arc::new(desk));
     OperatorRoute { method: "post", path: PATH, what: "back everything up", handler }
 }
@@ -64,11 +97,15 @@ async fn begin(desk: &Desk, body: &[u8]) -> Result<mpsc::Receiver<Event>, Troubl
         Trouble::invalid(format!("expected {{\"folder\": \"/an/absolute/path\"}}: {error}"))
     })?;
     desk.sources.check_meant(asked.data.as_deref())?;
-    let turn = desk.turn.clone().try_acquire_owned();
-    let turn =
-        turn.map_err(|_| Trouble::new(ErrorKind::Conflict, "another backup is under way: try again later"))?;
-    let taking = Taking::begin(desk.sources.clone(), asked.folder).await?;
-    let (teller, events) = Teller::new();
+    let turn = desk.turn.take()?;
+    let sources = desk.sources.clone();
+    // A task of its own, which keeps the turn while it looks and removes, also when who asked goes away meanwhile.
+    let looking = tokio::spawn(async move { (Taking::begin(sources, asked.folder).await, turn) });
+    let looked = looking.await;
+    let (taking, turn) =
+        looked.map_err(|_| Trouble::new(ErrorKind::Internal, "a task of the backup ended early"))?;
+    let taking = taking?;
+    let (teller, events) = Teller::until(desk.stop.clone());
     tokio::spawn(async move {
         let end = match taking.finish(&teller).await {
             Ok(summary) => Event::Done(summary),
@@ -91,8 +128,7 @@ fn lines(
         let event = tokio::select! {
             event = events.recv() => event?,
             () = stop.clone().told() => {
-                let error = Trouble::new(ErrorKind::Unavailable, "the server is stopping: take the backup later");
-                return Some((Ok(line(&Event::failed(&error))), None));
+                return Some((Ok(line(&Event::failed(&Trouble::server_stops()))), None));
             }
         };
         Some((Ok(line(&event)), Some((events, stop))))
@@ -123,7 +159,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::backup::Removing;
+    use crate::backup::{Removing, Role};
 
     /// A server that keeps nothing.
     fn desk() -> (watch::Sender<bool>, Desk) {
@@ -137,7 +173,7 @@ mod tests {
             removing: Removing::default(),
         };
         let (tell, told) = watch::channel(false);
-        (tell, Desk { sources: Arc::new(sources), stop: Stop::of(told), turn: Arc::new(Semaphore::new(1)) })
+        (tell, Desk { sources: Arc::new(sources), stop: Stop::of(told), turn: Turn::default() })
     }
 
     async fn told(lines: impl Stream<Item = Result<Bytes, Infallible>>) -> Vec<Event> {
@@ -151,7 +187,7 @@ mod tests {
         let asked = Asked { folder: folder.path().join("copy"), data: None };
         let asked = serde_json::to_vec(&asked).unwrap();
         let (_tell, desk) = desk();
-        let other = desk.turn.clone().try_acquire_owned().unwrap();
+        let other = desk.turn.take().unwrap();
         let error = begin(&desk, &asked).await.unwrap_err();
         assert_eq!((error.kind(), status(error.kind())), (ErrorKind::Conflict, StatusCode::CONFLICT));
         drop(other);
@@ -170,6 +206,25 @@ mod tests {
         let [Event::Failed { kind, error }] = &events[..] else { panic!("{events:?}") };
         assert_eq!((kind.as_str(), error.starts_with("the server is stopping")), ("unavailable", true));
         assert!(teller.check_heard().is_err(), "and the backup ends");
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_server_is_the_end_of_its_backup() {
+        let folder = tempfile::tempdir().unwrap();
+        let (tell, desk) = desk();
+        let removing = desk.sources.removing.clone();
+        let sweeping = removing.lock().await;
+        let asked = Asked { folder: folder.path().join("copy"), data: None };
+        let mut events = begin(&desk, &serde_json::to_vec(&asked).unwrap()).await.unwrap();
+        // It tells that it waits for the sweeper. Then it is heard no more, and nobody goes away.
+        while !matches!(events.recv().await, Some(Event::Copying { role: Role::Files, .. })) {}
+        desk.turn.take().unwrap_err();
+        tell.send(true).unwrap();
+        desk.turn.end(Duration::from_secs(60)).await;
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing of it is left");
+        let error = desk.turn.take().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "none begins any more: {error}");
+        drop(sweeping);
     }
 
     #[tokio::test]

@@ -40,7 +40,8 @@ pub(crate) struct Sources {
 
 impl Sources {
     /// Records come before the blobs that they refer to: a blob is put first, and none is removed meanwhile. The archive is
-    /// last, because most arrives there, and messages that came after the backup had begun do no harm in it.
+    /// last, because most arrives there, and messages that came after the backup had begun do no harm in it. A role without
+    /// upkeep is one of which nothing is there; the backup says so.
     pub(crate) fn new(
         effective: &Effective,
         records: Option<Arc<dyn restante_records::Upkeep>>,
@@ -50,14 +51,23 @@ impl Sources {
     ) -> Self {
         let config = &effective.config;
         let mut roles: Vec<Box<dyn Source>> = Vec::new();
-        if let Some(upkeep) = records {
-            roles.push(Box::new(Records { upkeep, url: config.records_url() }));
+        let url = config.records_url();
+        let missing = Missing { role: Role::Records, engine: url.engine(), url: url.to_string() };
+        match records {
+            Some(upkeep) => roles.push(Box::new(Records { upkeep, url })),
+            None => roles.push(Box::new(missing)),
         }
-        if let Some(upkeep) = blobs {
-            roles.push(Box::new(Blobs { upkeep, url: config.blobs_url() }));
+        let url = config.blobs_url();
+        let missing = Missing { role: Role::Blobs, engine: url.engine(), url: url.to_string() };
+        match blobs {
+            Some(upkeep) => roles.push(Box::new(Blobs { upkeep, url })),
+            None => roles.push(Box::new(missing)),
         }
-        if let Some(upkeep) = archive {
-            roles.push(Box::new(Archive { upkeep, config: config.clone() }));
+        let url = config.archive_url();
+        let missing = Missing { role: Role::Archive, engine: url.engine(), url: url.to_string() };
+        match archive {
+            Some(upkeep) => roles.push(Box::new(Archive { upkeep, config: config.clone() })),
+            None => roles.push(Box::new(missing)),
         }
         Self {
             roles,
@@ -258,6 +268,37 @@ impl Source for Archive {
             format!("the second archive, {}, is not in the backup; what waits for it is", tandem.url)
         });
         Ok(Copied { note, ..copied })
+    }
+}
+
+/// A role that the settings name, and of which nothing is at its place.
+struct Missing {
+    role: Role,
+    engine: &'static str,
+    url: String,
+}
+
+#[async_trait]
+impl Source for Missing {
+    fn role(&self) -> Role {
+        self.role
+    }
+
+    fn engine(&self) -> &'static str {
+        self.engine
+    }
+
+    fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    async fn holding(&self, _mount: Option<Mount>) -> Result<Holding, Trouble> {
+        Ok(Holding::default())
+    }
+
+    async fn copy(&self, _folder: &Path) -> Result<Copied, Trouble> {
+        let why = format!("there is nothing in {}", self.url);
+        Ok(Copied { omitted: Some(why), note: None })
     }
 }
 

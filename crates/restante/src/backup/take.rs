@@ -2,7 +2,8 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs::{self, File},
+    io::Write,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -12,13 +13,16 @@ use std::{
 };
 
 use restante_core::ErrorKind;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::{
+    sync::MutexGuard,
+    time::{Interval, MissedTickBehavior, interval},
+};
 use tracing::{info, warn};
 
 use super::{
     Event, Manifest, Sources, Summary, Teller, Trouble, blocking, disk,
     manifest::{self, FileEntry, Role, RoleEntry},
-    source::{Copied, Source},
+    source::{Copied, Source, real_path},
 };
 
 /// What the name of a folder ends with until its backup is finished.
@@ -31,8 +35,12 @@ const MARK_TEXT: &str =
 pub(super) const SETTINGS: &str = "settings.toml";
 /// How often it is told how far a copy is. Looking costs a walk through what is there.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// What is left free beside what the copies are likely to take: what comes while they are made, and the list of files.
+/// What is left free at least: for the list of files, and for what the copies take beyond what was reckoned.
 const SPARE_BYTES: u64 = 16 << 20;
+/// What the server is left on a disk that it writes to itself, as far as the copies don't take less: this, or a twentieth of
+/// the disk, whichever is more. A backup that fills the disk would stop the server.
+const RESERVE_BYTES: u64 = 1 << 30;
+const RESERVE_SHARE: u64 = 20;
 
 /// Takes a backup into a folder, which must be empty or not there. Who asks hears how it goes, and ends it by going away.
 pub(crate) async fn take(sources: Arc<Sources>, folder: PathBuf, teller: Teller) -> Result<Summary, Trouble> {
@@ -46,7 +54,10 @@ pub(crate) struct Taking {
     folder: PathBuf,
     partial: PathBuf,
     copy_bytes: u64,
+    /// What each role's copy takes, in their order.
+    role_bytes: Vec<u64>,
     free_bytes: u64,
+    reserve_bytes: u64,
     counts: BTreeMap<Role, BTreeMap<String, u64>>,
 }
 
@@ -56,22 +67,19 @@ impl Taking {
         let (place, places) = (folder.clone(), sources.places.clone());
         let partial = blocking(move || check_place(&place, &places)).await?;
         let mount = disk::mount_of(disk::parent(&folder));
-        let (mut counts, mut copy_bytes) = (BTreeMap::new(), 0);
+        let (mut counts, mut role_bytes) = (BTreeMap::new(), Vec::new());
         for source in &sources.roles {
             let holding = source.holding(mount).await?;
             counts.insert(source.role(), holding.counts);
-            copy_bytes += holding.copy_bytes;
+            role_bytes.push(holding.copy_bytes);
         }
-        let free_bytes = disk::free_bytes(disk::parent(&folder))?;
-        if copy_bytes.saturating_add(SPARE_BYTES) > free_bytes {
-            let what = format!(
-                "the backup takes about {copy_bytes} bytes, and {free_bytes} are free on the disk of {}: name a folder on \
-                 another one",
-                folder.display()
-            );
-            return Err(Trouble::new(ErrorKind::Full, what));
-        }
-        Ok(Self { sources, folder, partial, copy_bytes, free_bytes, counts })
+        let copy_bytes = sum(&role_bytes);
+        let room = disk::room(disk::parent(&folder))?;
+        let is_shared = sources.places.iter().any(|place| disk::is_same_disk(place, disk::parent(&folder)));
+        let reserve_bytes = reserve(is_shared.then_some(room.all_bytes), copy_bytes);
+        check_room(&folder, copy_bytes, reserve_bytes, room.free_bytes)?;
+        let free_bytes = room.free_bytes;
+        Ok(Self { sources, folder, partial, copy_bytes, role_bytes, free_bytes, reserve_bytes, counts })
     }
 
     /// Takes it. What could not be finished is removed.
@@ -100,9 +108,10 @@ impl Taking {
         blocking(move || begin_folder(&sources, &partial)).await?;
         let mut omitted = BTreeMap::new();
         // No blob goes away after a record that refers to it was copied.
-        let removing = self.sources.removing.lock().await;
-        for source in &self.sources.roles {
+        let removing = self.hold_removing(teller).await?;
+        for (done, source) in self.sources.roles.iter().enumerate() {
             teller.check_heard()?;
+            self.look_for_room(done)?;
             let copied = self.copy(&**source, teller).await?;
             if let Some(why) = copied.omitted {
                 teller.say(Event::Omitted { role: source.role(), why: why.clone() }).await;
@@ -128,12 +137,34 @@ impl Taking {
         Ok(summary)
     }
 
+    /// Waits for whoever removes blobs at the moment, which takes as long as it takes.
+    async fn hold_removing(&self, teller: &Teller) -> Result<MutexGuard<'_, ()>, Trouble> {
+        let mut ticks = ticks();
+        let mut holding = std::pin::pin!(self.sources.removing.lock());
+        loop {
+            tokio::select! {
+                held = &mut holding => return Ok(held),
+                _ = ticks.tick() => {
+                    teller.check_heard()?;
+                    self.look(Role::Files, teller).await;
+                }
+            }
+        }
+    }
+
+    /// Whether what is not copied yet still fits: others write meanwhile. Half of the reserve may be gone by then, so that what
+    /// was reckoned a little too low ends nothing.
+    fn look_for_room(&self, roles_done: usize) -> Result<(), Trouble> {
+        let bytes_left = sum(self.role_bytes.get(roles_done..).unwrap_or_default());
+        let free_bytes = disk::free_bytes(&self.partial)?;
+        check_room(&self.folder, bytes_left, self.reserve_bytes / 2, free_bytes)
+    }
+
     /// Copies a role, and tells how far it is.
     async fn copy(&self, source: &dyn Source, teller: &Teller) -> Result<Copied, Trouble> {
         let (role, folder) = (source.role(), self.partial.join(source.role().name()));
         disk::create_private(&folder)?;
-        let mut ticks = interval(LOOK_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = ticks();
         let mut copying = std::pin::pin!(source.copy(&folder));
         let copied = loop {
             tokio::select! {
@@ -208,6 +239,36 @@ impl Taking {
     }
 }
 
+fn ticks() -> Interval {
+    let mut ticks = interval(LOOK_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+fn sum(bytes: &[u64]) -> u64 {
+    bytes.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+}
+
+/// What must stay free behind copies that take so many bytes, on a disk of that size if the server writes to it, too. As much
+/// again as they take is enough: so a small store on a small disk can be backed up, and one of which most is linked on a disk
+/// that is nearly full.
+fn reserve(shared_disk_bytes: Option<u64>, copy_bytes: u64) -> u64 {
+    let wanted = shared_disk_bytes.map_or(0, |bytes| RESERVE_BYTES.max(bytes / RESERVE_SHARE));
+    wanted.min(copy_bytes).max(SPARE_BYTES)
+}
+
+fn check_room(folder: &Path, copy_bytes: u64, reserve_bytes: u64, free_bytes: u64) -> Result<(), Trouble> {
+    if copy_bytes.saturating_add(reserve_bytes) <= free_bytes {
+        return Ok(());
+    }
+    let what = format!(
+        "the backup takes about {copy_bytes} bytes, {reserve_bytes} have to stay free, and {free_bytes} are free on the disk of {}: \
+         name a folder on another one",
+        folder.display()
+    );
+    Err(Trouble::new(ErrorKind::Full, what))
+}
+
 /// Makes the unfinished folder, with what is no role's: these files are copied first. So what they say of how far the server
 /// has come is never ahead of what the archive's copy has.
 fn begin_folder(sources: &Sources, partial: &Path) -> Result<(), Trouble> {
@@ -216,7 +277,15 @@ fn begin_folder(sources: &Sources, partial: &Path) -> Result<(), Trouble> {
         let file = partial.join(name);
         fs::write(&file, text).map_err(|error| Trouble::io("write", &file, error))
     };
-    write(MARK, MARK_TEXT)?;
+    // By its mark it is known whose it is, so that must be there before anything else is.
+    let mark = partial.join(MARK);
+    let marked = File::create(&mark).and_then(|mut file| {
+        file.write_all(MARK_TEXT.as_bytes())?;
+        file.sync_all()
+    });
+    marked.map_err(|error| Trouble::io("write", &mark, error))?;
+    disk::sync(partial)?;
+    disk::sync(disk::parent(partial))?;
     write(SETTINGS, &sources.settings)?;
     let folder = partial.join(Role::Files.name());
     for (from, path) in &sources.files {
@@ -232,13 +301,15 @@ fn begin_folder(sources: &Sources, partial: &Path) -> Result<(), Trouble> {
 }
 
 /// Looks whether a backup may be made there, and gives the folder in which it is made. What an unfinished one has left there
-/// is removed.
+/// is removed; one that is finished and only has such a name is not.
 fn check_place(folder: &Path, places: &[PathBuf]) -> Result<PathBuf, Trouble> {
     let shown = folder.display();
     let Some(name) = folder.file_name().filter(|_| folder.is_absolute()) else {
         return Err(Trouble::invalid(format!("'{shown}' is no absolute path of a folder")));
     };
-    if let Some(place) = places.iter().find(|place| folder.starts_with(place)) {
+    let real = real_path(disk::parent(folder)).join(name);
+    let holds = |place: &&PathBuf| real.starts_with(real_path(place)) || folder.starts_with(place);
+    if let Some(place) = places.iter().find(holds) {
         let what = format!("{shown} lies in {}, which is to be copied: name another folder", place.display());
         return Err(Trouble::invalid(what));
     }
@@ -254,18 +325,23 @@ fn check_place(folder: &Path, places: &[PathBuf]) -> Result<PathBuf, Trouble> {
     if fs::symlink_metadata(&partial).is_err() {
         return Ok(partial);
     }
-    let is_ours = manifest::is_of_backup(&partial, MARK) || disk::names(&partial)?.is_empty();
-    if !is_ours {
-        let what = format!("{} is in the way: remove it, or name another folder", partial.display());
+    let is_marked = fs::symlink_metadata(partial.join(MARK)).is_ok();
+    if !is_marked && !disk::names(&partial)?.is_empty() {
+        let is_whole = manifest::is_of_backup(&partial, MARK);
+        let what = if is_whole { "is a finished backup: rename it" } else { "is in the way: remove it" };
+        let what = format!("{} {what}, or name another folder", partial.display());
         return Err(Trouble::new(ErrorKind::Conflict, what));
     }
     disk::remove_all(&partial)?;
     Ok(partial)
 }
 
-/// A folder with something in it is not written to, and one that is a disk of its own could not be named at the end.
+/// A folder with something in it is not written to, and a link, or one that is a disk of its own, could not be named at the end.
 fn check_free(folder: &Path, parent: &Path) -> Result<(), Trouble> {
     let shown = folder.display();
+    if folder.is_symlink() {
+        return Err(Trouble::invalid(format!("{shown} is a link: name the folder itself")));
+    }
     if !disk::names(folder)?.is_empty() {
         let what = format!("{shown} is not empty: a backup needs a folder of its own");
         return Err(Trouble::new(ErrorKind::Conflict, what));

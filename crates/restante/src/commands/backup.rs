@@ -3,7 +3,7 @@
 use std::{
     io::{self, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
 };
@@ -132,6 +132,7 @@ impl Held {
     /// Opens what is there, and makes nothing. `None` when somebody else has it open.
     async fn open(effective: &Effective) -> anyhow::Result<Option<Self>> {
         let config = &effective.config;
+        backup::check_not_halfway(config)?;
         let mut held = Self { archive: None, records: None, blobs: None };
         match held.open_all(config).await {
             Ok(()) if held.is_empty() => bail!(
@@ -147,18 +148,19 @@ impl Held {
     }
 
     async fn open_all(&mut self, config: &Config) -> anyhow::Result<()> {
-        if has_archive(config) {
+        if has_archive(config)? {
+            check_second(config)?;
             self.archive = Some(archives::open(config, Access::Serve, Default::default()).await?);
         }
         let is_there = match config.records_url() {
-            restante_records::EngineUrl::Lmdb(folder) => folder.exists(),
+            restante_records::EngineUrl::Lmdb(folder) => is_used(&folder)?,
             restante_records::EngineUrl::Memory => false,
         };
         if is_there {
             self.records = Some(records::open(config, Default::default()).await?);
         }
         let is_there = match config.blobs_url() {
-            restante_blobs::EngineUrl::Files(folder) => folder.exists(),
+            restante_blobs::EngineUrl::Files(folder) => is_used(&folder)?,
             restante_blobs::EngineUrl::Memory => false,
         };
         if is_there {
@@ -199,10 +201,44 @@ impl Held {
 }
 
 /// Whether there is an archive to open. One that is elsewhere says by itself that it is not in the backup.
-fn has_archive(config: &Config) -> bool {
-    match config.archive_url() {
-        EngineUrl::Log(place) | EngineUrl::Sqlite(place) => place.exists(),
-        EngineUrl::Postgres(_) | EngineUrl::Memory => true,
+fn has_archive(config: &Config) -> anyhow::Result<bool> {
+    let spool = config.spool_in("archive").folder;
+    let has_own = has_files(&config.archive_url())?;
+    if !has_own && is_used(&spool)? {
+        bail!(
+            "messages may wait in {} for the archive {}, which is not there: name its place, or start the server once",
+            spool.display(),
+            config.archive_url()
+        );
+    }
+    Ok(has_own)
+}
+
+/// Fails when the second archive of a tandem is gone: to open it would make an empty one.
+fn check_second(config: &Config) -> anyhow::Result<()> {
+    match &config.archive.tandem {
+        Some(url) if !has_files(url)? => {
+            bail!("the second archive {url} is not there: name its place, or back up without archive.tandem")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether something was ever kept in an archive of this machine; one that is elsewhere looks itself.
+fn has_files(url: &EngineUrl) -> anyhow::Result<bool> {
+    match url {
+        EngineUrl::Log(folder) => is_used(folder),
+        EngineUrl::Sqlite(file) => Ok(file.exists()),
+        EngineUrl::Postgres(_) | EngineUrl::Memory => Ok(true),
+    }
+}
+
+/// Whether something was ever kept in a folder.
+fn is_used(folder: &Path) -> anyhow::Result<bool> {
+    match folder.read_dir() {
+        Ok(mut entries) => Ok(entries.next().is_some()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error).with_context(|| format!("can't read {}", folder.display())),
     }
 }
 
@@ -226,7 +262,9 @@ async fn take_and_show(sources: Sources, folder: PathBuf) -> anyhow::Result<Exit
             None => break,
         }
     }
-    let summary = taking.await.context("the backup ended early")??;
+    let summary = taking.await.context("the backup ended early")?;
+    // The code is the same as when a server is asked, which tells the text alone.
+    let summary = summary.map_err(|error| anyhow!("{error}"))?;
     shown.show(Event::Done(summary))?;
     shown.end()
 }

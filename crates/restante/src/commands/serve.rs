@@ -32,7 +32,7 @@ use tracing::{info, warn};
 
 use crate::{
     archives::{self, Access},
-    backup::{self, Removing, Sources},
+    backup::{self, Removing, Sources, Turn},
     blobs,
     commands::{
         self,
@@ -48,8 +48,8 @@ use crate::{
     telemetry::{self, VERSION},
 };
 
-/// The parts of the grace time: for the requests that were begun, for the messages that relay has brought, and the rest for
-/// all that is kept and the table of sessions, side by side.
+/// The parts of the grace time: for the requests that were begun, for the messages that relay has brought (and for a backup to
+/// remove what it has copied), and the rest for all that is kept and the table of sessions, side by side.
 const REQUESTS_SHARE: f64 = 0.5;
 const RELAYED_SHARE: f64 = 0.3;
 const KEPT_SHARE: f64 = 0.2;
@@ -120,7 +120,8 @@ async fn serve(doors: &Doors<'_>, stop: Stop) -> anyhow::Result<()> {
             Ok(())
         }
     };
-    let closed = tokio::time::timeout(grace(config).mul_f64(RELAYED_SHARE), waku.close()).await;
+    let limit = grace(config).mul_f64(RELAYED_SHARE);
+    let (closed, ()) = tokio::join!(tokio::time::timeout(limit, waku.close()), doors.backups.end(limit));
     served.and(closed.context("the archive did not take in time what relay had brought"))
 }
 
@@ -180,6 +181,7 @@ struct Doors<'a> {
     cache: Arc<MessageCache>,
     retention: RetentionState,
     set_log_level: SetLogLevel,
+    backups: Turn,
     role_metrics: RoleMetrics,
     connected_metrics: ConnectedMetrics,
     kept_metrics: KeptMetrics,
@@ -212,6 +214,7 @@ impl<'a> Doors<'a> {
             cache,
             retention: retention::state(&config.archive),
             set_log_level,
+            backups: Turn::default(),
             role_metrics,
             connected_metrics: ConnectedMetrics::default(),
             kept_metrics: KeptMetrics::default(),
@@ -297,7 +300,7 @@ impl<'a> Doors<'a> {
             self.kept.removing.clone(),
         );
         vec![
-            backup::route(sources, stop.clone()),
+            backup::route(sources, stop.clone(), self.backups.clone()),
             commands::records::route(self.config.records_url().to_string(), records),
         ]
     }

@@ -446,7 +446,7 @@ fn what_is_there_is_never_written_over() {
 
     let server = Server::start(&folder);
     let in_use = say(&folder, &["restore", "copy", "--force"]);
-    assert_eq!(in_use.code, 1);
+    assert_eq!(in_use.code, 3);
     assert!(in_use.err.contains("stop the server first"), "{}", in_use.err);
     assert_eq!(server.stop().code(), Some(0));
 
@@ -475,12 +475,82 @@ fn a_restore_that_was_cut_off_is_not_served() {
     said(&folder, &["backup", "copy"]);
     fs::create_dir_all(folder.join("restored/restore.partial/archive")).unwrap();
     let refused = say(&folder, &["serve", "--data", "restored", "--rest-port", "0"]);
-    assert_eq!(refused.code, 1);
+    assert_eq!(refused.code, 3);
     assert!(refused.err.contains("a restore into restored was not finished"), "{}", refused.err);
+    fs::create_dir(folder.join("restored/before-restore-x")).unwrap();
+    for writing in [
+        &["backup", "other", "--data", "restored"][..],
+        &["blobs", "sweep", "--data", "restored"],
+        &["archive", "prune", "--policy", "time:1", "--data", "restored"],
+    ] {
+        let refused = say(&folder, writing);
+        assert_eq!(refused.code, 3, "{writing:?}: {}", refused.err);
+        assert!(refused.err.contains("before is in restored/before-restore-x"), "{}", refused.err);
+    }
     assert_eq!(restore(&folder, "copy", "restored").code, 0, "the next one does it all");
     assert!(!folder.join("restored/restore.partial").exists());
     let server = Server::start_with(&folder, &["--data", "restored"]);
     assert_eq!(server.payloads(100).len(), 10);
+}
+
+#[test]
+fn a_role_that_is_not_there_is_told() {
+    let (_guard, folder) = folder();
+    fill_stores(&folder.join("data"), 0..3);
+    fill_archive(&folder, 10);
+    fs::remove_dir_all(folder.join("data/blobs")).unwrap();
+    fs::remove_dir_all(folder.join("data/archive")).unwrap();
+    fs::create_dir(folder.join("data/archive")).unwrap();
+    let told = say(&folder, &["backup", "copy"]);
+    assert_eq!(told.code, 0, "{}", told.err);
+    for role in ["blobs", "archive"] {
+        let line = format!("not in the backup: {role}: there is nothing in ");
+        assert!(told.err.contains(&line), "{}", told.err);
+    }
+    assert!(!folder.join("data/blobs").exists(), "nothing was made");
+    assert_eq!(fs::read_dir(folder.join("data/archive")).unwrap().count(), 0, "nothing was made");
+    assert!(said(&folder, &["backup", "check", "copy"]).contains("not in the backup: blobs ("));
+
+    // What lies where the missing role would be is old.
+    fs::create_dir(folder.join("old")).unwrap();
+    fs::write(folder.join("old/00000001.log"), "old").unwrap();
+    let restoring = ["restore", "copy", "--data", "restored", "--archive", "log:old"];
+    let refused = say(&folder, &restoring);
+    assert!(refused.err.contains("old is there already"), "{}", refused.err);
+    assert!(!folder.join("restored").exists());
+    said(&folder, &[&restoring[..], &["--force"]].concat());
+    assert!(!folder.join("old").exists(), "it was moved aside");
+}
+
+#[test]
+fn a_place_outside_of_the_data_folder_is_restored() {
+    let (_guard, folder) = folder();
+    fill_archive(&folder, 10);
+    said(&folder, &["backup", "copy"]);
+    let restoring = ["restore", "copy", "--data", "restored", "--archive", "log:big/archive"];
+    let mine = folder.join("big/archive.partial/mine");
+    fs::create_dir_all(mine.parent().unwrap()).unwrap();
+    fs::write(&mine, "mine").unwrap();
+    let refused = say(&folder, &restoring);
+    assert!(refused.err.contains("archive.partial is in the way"), "{}", refused.err);
+    assert_eq!(fs::read(&mine).unwrap(), b"mine");
+    fs::remove_file(&mine).unwrap();
+    // This is what a restore leaves that was cut off.
+    fs::write(mine.with_file_name("RESTORE"), "").unwrap();
+    fs::write(mine.with_file_name("copy"), "half").unwrap();
+    said(&folder, &restoring);
+    assert!(!mine.parent().unwrap().exists());
+    let compare = ["archive", "compare", "log:data/archive", "log:big/archive", "--bodies"];
+    assert_eq!(said(&folder, &compare), "equal: 10 messages in each\n");
+
+    let disk = say(&folder, &["restore", "copy", "--data", "other", "--archive", "log:/proc"]);
+    assert!(disk.code == 1 && disk.err.contains("/proc is on another disk than /"), "{}", disk.err);
+    assert!(!folder.join("other").exists());
+    // A place within is one, whatever its path begins with.
+    let inside = format!("log:{}", folder.join("restored/archive").display());
+    let restoring = ["restore", "copy", "--data", "restored", "--archive", &inside, "--force"];
+    said(&folder, &restoring);
+    said(&folder, &restoring);
 }
 
 #[test]

@@ -105,6 +105,11 @@ impl Disk for Failing {
         self.folder.copy_out(name, extent, to)
     }
 
+    fn own(&self, name: &str) -> io::Result<()> {
+        self.state.step("own")?;
+        self.folder.own(name)
+    }
+
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.state.step("rename")?;
         self.folder.rename(from, to)
@@ -305,6 +310,10 @@ impl Disk for Small {
 
     fn copy_out(&self, name: &str, extent: Extent, to: &Path) -> io::Result<()> {
         self.folder.copy_out(name, extent, to)
+    }
+
+    fn own(&self, name: &str) -> io::Result<()> {
+        self.folder.own(name)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

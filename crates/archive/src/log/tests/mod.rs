@@ -3,11 +3,14 @@
 pub(super) mod faults;
 mod power_cut;
 
-use std::sync::Arc;
+use std::{ffi::OsString, io::Write, os::unix::fs::MetadataExt, path::Path, sync::Arc, time::Duration};
 
 use restante_core::{ManualClock, MessageHash, Timestamp};
 
-use super::{disk::Disk, open::open_on};
+use super::{
+    disk::{Disk, Folder},
+    open::open_on,
+};
 use crate::{Config, LogConfig, Message, Opened, Query, Walk};
 
 const SECOND: i64 = 1_000_000_000;
@@ -57,4 +60,57 @@ async fn everything(opened: &Opened) -> Vec<Message> {
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// The files of a folder with their bytes.
+fn content(folder: &Path) -> Vec<(OsString, Vec<u8>)> {
+    let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
+    let mut content: Vec<_> =
+        entries.map(|entry| (entry.file_name(), std::fs::read(entry.path()).unwrap())).collect();
+    content.sort();
+    content
+}
+
+#[test]
+fn a_segment_that_has_lost_its_index_does_not_change_its_backup() {
+    let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let opened = || open(Arc::new(Folder::new(folder.path()))).unwrap();
+    let is_index = |path: &Path| path.extension().is_some_and(|extension| extension == "idx");
+    runtime().block_on(async {
+        let first = opened();
+        first.archive.append((0..100).map(|n| message(n, 40)).collect()).await.unwrap();
+        first.upkeep.close().await.unwrap();
+    });
+    // What was full is sealed at the latest when it is opened again.
+    runtime().block_on(async {
+        let second = opened();
+        while !content(folder.path()).iter().any(|(name, _)| is_index(Path::new(name))) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        second.upkeep.backup(copy.path()).await.unwrap();
+        second.upkeep.close().await.unwrap();
+    });
+    let backed_up = content(copy.path());
+    let linked = |path: &Path| std::fs::metadata(path).unwrap().nlink() > 1;
+    let mut torn = 0;
+    for (name, _) in content(folder.path()) {
+        let path = folder.path().join(&name);
+        if is_index(&path) && linked(&path) {
+            std::fs::remove_file(&path).unwrap();
+            // A torn end of the backup's file would be cut, too.
+            let mut log = std::fs::OpenOptions::new().append(true).open(path.with_extension("log")).unwrap();
+            log.write_all(b"torn").unwrap();
+            torn += 1;
+        }
+    }
+    assert!(torn > 0, "segments were sealed");
+    let backed_up_torn = content(copy.path());
+    assert_ne!(backed_up_torn, backed_up, "the backup's files are the archive's");
+    runtime().block_on(async {
+        let third = opened();
+        third.archive.append((100..200).map(|n| message(n % 100, 50 + n as usize)).collect()).await.unwrap();
+        assert!(everything(&third).await.len() >= 100);
+        third.upkeep.close().await.unwrap();
+    });
+    assert_eq!(content(copy.path()), backed_up_torn);
 }

@@ -128,6 +128,10 @@ impl Disk for Recorder {
         self.folder.copy_out(name, extent, to)
     }
 
+    fn own(&self, name: &str) -> io::Result<()> {
+        self.folder.own(name)
+    }
+
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.recording.note(Event::Rename { from: from.to_owned(), to: to.to_owned() });
         let mut files = self.recording.files.lock();

@@ -8,8 +8,8 @@ use super::{assert_sound, blob, copy_folder, open_folder, put, read_all, runtime
 use crate::{
     Opened,
     files::{
-        index::{Index, Pack, Row},
-        schema::{INDEX, file_name, pack_name},
+        index::{Entry, Index, Pack, Place, Row},
+        schema::{INDEX, PACK_HEADER_BYTES, file_name, pack_name},
     },
 };
 
@@ -187,6 +187,51 @@ fn the_time_of_a_second_put_survives() {
         let (after, _copy) = crash(place.path());
         assert_eq!(after.upkeep.remove(&ids, Timestamp(2)).await.unwrap(), 0);
         assert_eq!(after.upkeep.remove(&ids, Timestamp(3)).await.unwrap(), 2);
+    });
+}
+
+/// A sweep that had begun before the clock was set back must find that they were put since.
+#[test]
+fn a_clock_that_is_set_back_makes_no_put_look_older() {
+    runtime().block_on(async {
+        let place = tempfile::tempdir().unwrap();
+        let mut config = super::config();
+        let clock = std::sync::Arc::new(restante_core::ManualClock::new(Timestamp(5)));
+        config.clock = clock.clone();
+        let opened = super::open_with(super::folder(place.path()), config.clone()).unwrap();
+        let first = [put(&opened, &blob(1, 100)).await, put(&opened, &blob(1, 5_000)).await];
+        clock.set(Timestamp(2));
+        let second = [put(&opened, &blob(2, 100)).await, put(&opened, &blob(2, 5_000)).await];
+        put(&opened, &blob(1, 100)).await;
+        put(&opened, &blob(1, 5_000)).await;
+        opened.upkeep.close().await.unwrap();
+        let opened = super::open_with(super::folder(place.path()), config).unwrap();
+        put(&opened, &blob(1, 100)).await;
+        put(&opened, &blob(1, 5_000)).await;
+        let all = [first, second].concat();
+        assert_eq!(opened.upkeep.remove(&all, Timestamp(5)).await.unwrap(), 0);
+        assert_eq!(opened.upkeep.remove(&all, Timestamp(6)).await.unwrap(), 4);
+    });
+}
+
+#[test]
+fn the_later_time_of_two_records_of_a_blob_counts() {
+    let place = tempfile::tempdir().unwrap();
+    let opened = open_folder(place.path());
+    let id = runtime().block_on(put(&opened, &blob(1, 100)));
+    runtime().block_on(opened.upkeep.close()).unwrap();
+    std::fs::copy(place.path().join(pack_name(1)), place.path().join(pack_name(2))).unwrap();
+    let old = Entry {
+        place: Place::Pack { number: 1, offset: PACK_HEADER_BYTES },
+        bytes: 100,
+        put_at: Timestamp(1),
+    };
+    change_index(place.path(), vec![Row::Blob(id, old)]);
+    runtime().block_on(async {
+        let opened = open_folder(place.path());
+        assert_eq!(opened.upkeep.remove(&[id], Timestamp(2)).await.unwrap(), 0);
+        assert_eq!(count(&opened).await, 1);
+        assert_sound(&opened).await;
     });
 }
 

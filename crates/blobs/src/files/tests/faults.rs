@@ -14,10 +14,14 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use restante_core::{BlobId, ErrorKind, Timestamp};
 
-use super::{assert_sound, blob, folder, open, open_folder, put, read_all, runtime};
+use super::{assert_sound, blob, copy_folder, folder, open, open_folder, put, read_all, runtime};
 use crate::{
     Opened,
-    files::disk::{Disk, DiskFile, Folder},
+    files::{
+        disk::{Disk, DiskFile, Folder},
+        index::Index,
+        schema::{INDEX, pack_name},
+    },
 };
 
 /// What a disk does when its time has come.
@@ -244,8 +248,8 @@ fn the_disk_may_go_away_at_any_step() {
 /// After a failed sync nobody knows what the disk has kept: a second sync may succeed without having written anything.
 #[test]
 fn after_a_failed_sync_nothing_more_is_taken() {
-    // A write that succeeds and its sync; the same of a file of its own, behind its creation.
-    for (steps, len) in [(2, 700), (3, 1_500)] {
+    // A write that succeeds and its sync; the folders of a file of its own, behind its creation, write, sync and naming.
+    for (steps, len) in [(2, 700), (7, 1_500)] {
         runtime().block_on(async {
             let place = tempfile::tempdir().unwrap();
             let state = State::new(0, Fault::Fails);
@@ -257,7 +261,7 @@ fn after_a_failed_sync_nothing_more_is_taken() {
                 let error = opened.blobs.put(&mut blob(n, len)).await.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Unavailable);
             }
-            assert!(state.failed.lock().contains("sync"));
+            assert!(state.failed.lock().iter().any(|step| step.starts_with("sync")));
             let error = opened.upkeep.health().unwrap_err();
             assert!(error.to_string().contains("until the store is opened again"), "{error}");
             assert_eq!(
@@ -271,6 +275,70 @@ fn after_a_failed_sync_nothing_more_is_taken() {
             put(&opened, &blob(1, len)).await;
         });
     }
+}
+
+/// Nothing but the put relies on a file that is being received.
+#[test]
+fn a_failed_sync_of_a_file_that_is_received_fails_that_put_alone() {
+    runtime().block_on(async {
+        let place = tempfile::tempdir().unwrap();
+        let state = State::new(0, Fault::Fails);
+        let opened = open(Arc::new(Failing { folder: folder(place.path()), state: state.clone() })).unwrap();
+        state.steps_until_fault.store(3, Ordering::SeqCst); // it is created, written, synced
+        let error = opened.blobs.put(&mut blob(1, 1_500)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(state.failed.lock().contains("sync"));
+        let id = put(&opened, &blob(1, 1_500)).await;
+        assert_eq!(read_all(&*opened.blobs, id).await.unwrap(), blob(1, 1_500));
+        opened.upkeep.health().unwrap();
+    });
+}
+
+/// What lies behind the known end of a pack may be in memory alone: once it has a row it would be promised.
+#[test]
+fn what_was_perhaps_never_synced_is_written_again_before_it_gets_a_row() {
+    let place = tempfile::tempdir().unwrap();
+    let opened = open_folder(place.path());
+    let id = runtime().block_on(put(&opened, &blob(1, 300)));
+    let mut seen = BTreeSet::new();
+    for step in 1.. {
+        let copy = tempfile::tempdir().unwrap();
+        copy_folder(place.path(), copy.path(), &|_| true);
+        let state = State::new(step, Fault::Fails);
+        let is_open = open(Arc::new(Failing { folder: folder(copy.path()), state: state.clone() })).is_ok();
+        if is_open {
+            assert_eq!(state.failed.lock().len(), 0, "a failure was passed over");
+            break;
+        }
+        let failed = state.failed.lock().clone();
+        if failed.contains("open") {
+            continue; // the last of them is opened to be appended to, when the rows are there
+        }
+        seen.extend(failed);
+        let index = Index::open(&copy.path().join(INDEX), restante_lmdb::Metrics::default()).unwrap();
+        assert_eq!(index.find(id).unwrap(), None, "step {step}");
+    }
+    assert!(seen.contains("write") && seen.contains("sync") && seen.contains("sync folder"), "{seen:?}");
+}
+
+/// Moving blobs takes room before it gives any.
+#[test]
+fn on_a_full_disk_packs_without_blobs_still_go() {
+    runtime().block_on(async {
+        let place = tempfile::tempdir().unwrap();
+        let state = State::new(0, Fault::Full);
+        let opened = open(Arc::new(Failing { folder: folder(place.path()), state: state.clone() })).unwrap();
+        let mut ids = Vec::new();
+        for n in 0..11 {
+            ids.push(put(&opened, &blob(n, 700)).await); // five in a pack
+        }
+        state.steps_until_fault.store(3, Ordering::SeqCst); // behind the removal and the sync of the folder
+        assert_eq!(opened.upkeep.remove(&ids[1..10], Timestamp::MAX).await.unwrap(), 9);
+        assert!(state.failed.lock().contains("write"), "the blob that is left was not moved");
+        assert!(place.path().join(pack_name(1)).exists());
+        assert!(!place.path().join(pack_name(2)).exists());
+        assert_eq!(read_all(&*opened.blobs, ids[0]).await.unwrap(), blob(0, 700));
+    });
 }
 
 /// A disk that is full for a while costs what was put meanwhile, and nothing else.

@@ -147,11 +147,44 @@ async fn without_room_nothing_is_begun() {
     assert_eq!((events.len(), entries(guard.path()).len()), (0, 0));
 }
 
+#[test]
+fn the_server_keeps_a_reserve_on_its_own_disk() {
+    let (mib, gib) = (1 << 20, 1 << 30);
+    for (disk, copy, reserve_wanted) in [
+        (None, 500 * gib, SPARE_BYTES),
+        (Some(10 * gib), 4 * gib, gib),
+        (Some(1_000 * gib), 100 * gib, 50 * gib),
+        (Some(512 * mib), 100 * mib, 100 * mib),
+        (Some(1_000 * gib), 0, SPARE_BYTES),
+    ] {
+        assert_eq!(reserve(disk, copy), reserve_wanted, "{disk:?} {copy}");
+    }
+    check_room(Path::new("/x"), 1, 2, 3).unwrap();
+    assert_eq!(check_room(Path::new("/x"), 1, 3, 3).unwrap_err().kind(), ErrorKind::Full);
+}
+
+#[tokio::test]
+async fn links_and_what_they_lead_to_are_seen_through() {
+    let (guard, target) = target();
+    let place = guard.path().join("place");
+    fs::create_dir_all(place.join("inside")).unwrap();
+    std::os::unix::fs::symlink(&place, guard.path().join("way")).unwrap();
+    std::os::unix::fs::symlink(place.join("inside"), &target).unwrap();
+    for (path, places, why) in [
+        (target, vec![], "is a link"),
+        (guard.path().join("way/copy"), vec![place.clone()], "is to be copied"),
+        (place.join("copy"), vec![guard.path().join("way")], "is to be copied"),
+    ] {
+        let error = check_place(&path, &places).unwrap_err();
+        assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(why), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn what_an_unfinished_backup_has_left_is_removed_and_what_others_have_is_not() {
     let (guard, target) = target();
     let partial = guard.path().join("copy.partial");
-    for (file, is_ours) in [(MARK, true), (manifest::FILE_NAME, true), ("mine", false)] {
+    for (file, is_ours) in [(MARK, true), (manifest::FILE_NAME, false), ("mine", false)] {
         fs::create_dir(&partial).unwrap();
         fs::write(partial.join(file), "left").unwrap();
         let (summary, _) = taken(sources(vec![role(Role::Records, Does::Writes("abc"))]), &target).await;
@@ -160,7 +193,8 @@ async fn what_an_unfinished_backup_has_left_is_removed_and_what_others_have_is_n
             fs::remove_dir_all(&target).unwrap();
         } else {
             assert_eq!(summary.unwrap_err().kind(), ErrorKind::Conflict);
-            assert_eq!(entries(&partial), ["mine"]);
+            assert_eq!(entries(&partial), [file]);
+            fs::remove_dir_all(&partial).unwrap();
         }
     }
 }

@@ -9,7 +9,7 @@ use clap::Args;
 use indicatif::{HumanBytes, HumanCount};
 
 use crate::{
-    archives, blobs,
+    archives, backup, blobs,
     commands::tidying::{self, before},
     config::RecordsFlags,
     records,
@@ -27,6 +27,8 @@ pub(crate) struct SweepFlags {
 /// Both stores are open here and nowhere else, so that no commit is under way that refers to a blob which goes.
 pub(super) async fn run(flags: &SweepFlags) -> anyhow::Result<ExitCode> {
     let config = flags.places.load()?.config;
+    // Records that are half of those of a backup would not name all blobs.
+    backup::check_not_halfway(&config)?;
     let records = records::open_existing(&config).await?;
     let blobs = blobs::open_existing(&config).await?;
     let grace = flags.grace.unwrap_or(config.blobs.sweep_grace_seconds.get());
