@@ -133,6 +133,7 @@ fn rewriter(records: &Arc<dyn Records>, ids: &[Id], stop: &Arc<AtomicBool>) -> T
                 properties: Some(properties.clone()),
             };
             commit(&*records, A, ids.iter().map(update)).await;
+            tokio::task::yield_now().await; // here it ends when the test fails
         }
         n
     })
@@ -214,6 +215,7 @@ async fn a_walk_gives_every_entry_once_while_others_commit(subject: Subject) {
                 let moved = moving[n as usize % moving.len()];
                 let gone = create_one(&*records, A, create(EMAIL, "", in_mailbox(n % 5, n % 60))).await;
                 commit(&*records, A, [move_to(moved, n * 3 % 5, n * 7 % 60), destroy(EMAIL, gone)]).await;
+                tokio::task::yield_now().await; // here it ends when the test fails
             }
         })
     };

@@ -64,6 +64,8 @@ pub(crate) struct Asked {
     pub(crate) is_descending: bool,
     pub(crate) limit: usize,
     pub(crate) after: Option<Pick>,
+    /// Whether all pages are read.
+    pub(crate) is_walked: bool,
 }
 
 fn kinds() -> impl Strategy<Value = Kind> {
@@ -166,8 +168,8 @@ fn queries() -> impl Strategy<Value = Operation> {
         };
         let after = prop::option::weighted(0.4, any::<Pick>());
         let limit = prop_oneof![1..6_usize, Just(1_000)];
-        (0..ACCOUNTS, equals, range, any::<bool>(), limit, after).prop_map(
-            move |(account, equals, range, is_descending, limit, after)| Asked {
+        (0..ACCOUNTS, equals, range, any::<bool>(), limit, after, any::<bool>()).prop_map(
+            move |(account, equals, range, is_descending, limit, after, is_walked)| Asked {
                 account,
                 kind,
                 index,
@@ -176,6 +178,7 @@ fn queries() -> impl Strategy<Value = Operation> {
                 is_descending,
                 limit,
                 after,
+                is_walked,
             },
         )
     });

@@ -4,8 +4,7 @@ use std::{collections::BTreeSet, fmt::Debug, sync::Arc};
 
 use restante_core::{BlobId, Timestamp};
 use restante_records::{
-    AccountId, Change, Changes, ChangesSince, Checkpoint, Commit, Config, Cursor, Direction, Error, Get, Id,
-    Kind, Onward, Opened, Position, Query, Revision, Schema, Stats, Upkeep, open,
+    AccountId, Change, Changes, ChangesSince, Checkpoint, Commit, Config, Cursor, Direction, Error, Get, Id, Index, Kind, Onward, Opened, Position, Query, Revision, Schema, Stats, Upkeep, open,
 };
 
 use crate::{
@@ -28,8 +27,8 @@ pub(crate) struct Pair {
     model: Opened,
     /// Whether the engine has all indexes that the model has.
     has_all_indexes: bool,
-    /// Cursors that were given.
-    cursors: Vec<Cursor>,
+    /// Cursors that were given, and the indexes that they are of.
+    cursors: Vec<((Kind, Index), Cursor)>,
     /// What a client has of each account of the engine.
     clients: Vec<Mirror>,
     history: History,
@@ -169,25 +168,40 @@ impl Pair {
     }
 
     async fn query(&mut self, asked: Asked) {
-        let after = asked.after.filter(|_| !self.cursors.is_empty());
-        let after = after.map(|pick| self.cursors[usize::from(pick) % self.cursors.len()].clone());
-        let query = Query {
+        let of = (asked.kind, asked.index);
+        let account = AccountId(asked.account);
+        let mut query = Query {
             kind: asked.kind,
             index: asked.index,
+            after: asked.after.and_then(|pick| self.pick_cursor(of, pick)),
             equals: asked.equals,
             range: asked.range,
             direction: if asked.is_descending { Direction::Descending } else { Direction::Ascending },
             limit: asked.limit,
-            after,
         };
-        let account = AccountId(asked.account);
-        let engine = self.engine.records.query(account, &query).await;
-        if !self.has_all_indexes && asked.kind == EMAIL && [BY_ALL, BY_HASH].contains(&asked.index) {
-            assert!(engine.is_err(), "the engine doesn't have this index now");
-            return;
+        for _ in 0..PAGES_MAX {
+            let engine = self.engine.records.query(account, &query).await;
+            if !self.has_all_indexes && [(EMAIL, BY_ALL), (EMAIL, BY_HASH)].contains(&of) {
+                assert!(engine.is_err(), "the engine doesn't have this index now");
+                return;
+            }
+            let page = agreed(&query, engine, self.model.records.query(account, &query).await);
+            let Some(next) = page.and_then(|page| page.next) else { return };
+            self.cursors.push((of, next.clone()));
+            if !asked.is_walked {
+                return;
+            }
+            query.after = Some(next);
         }
-        let page = agreed(&query, engine, self.model.records.query(account, &query).await);
-        self.cursors.extend(page.and_then(|page| page.next));
+        panic!("the walk of {query:?} doesn't end");
+    }
+
+    /// A cursor of an index; now and then that of another one.
+    fn pick_cursor(&self, of: (Kind, Index), pick: Pick) -> Option<Cursor> {
+        let is_any = pick.is_multiple_of(16);
+        let own = self.cursors.iter().filter(|(cursor_of, _)| is_any || *cursor_of == of);
+        let own: Vec<&Cursor> = own.map(|(_, cursor)| cursor).collect();
+        picked(&own, pick).cloned()
     }
 
     async fn changes(&self, account: AccountId, kind: Option<Kind>, since: Pick, limit: usize) {
