@@ -65,6 +65,6 @@ impl Error {
 
 impl From<restante_lmdb::Error> for Error {
     fn from(error: restante_lmdb::Error) -> Self {
-        Self::new(error.kind(), format!("the index of the blobs: {error}")).with_source(error)
+        Self::new(error.kind(), format!("the index of the blobs: {error}"))
     }
 }

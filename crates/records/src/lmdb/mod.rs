@@ -162,7 +162,8 @@ fn check_format(store: &Store) -> Result<(), Error> {
 
 impl From<restante_lmdb::Error> for Error {
     fn from(error: restante_lmdb::Error) -> Self {
-        Self::new(error.kind(), error.to_string()).with_source(error)
+        // Its whole text is said already: as the source it would be said twice.
+        Self::new(error.kind(), error.to_string())
     }
 }
 
