@@ -4,7 +4,8 @@ use std::{collections::BTreeSet, fmt::Debug, sync::Arc};
 
 use restante_core::{BlobId, Timestamp};
 use restante_records::{
-    AccountId, Change, Changes, ChangesSince, Checkpoint, Commit, Config, Cursor, Direction, Error, Get, Id, Index, Kind, Onward, Opened, Position, Query, Revision, Schema, Stats, Upkeep, open,
+    AccountId, Change, Changes, ChangesSince, Checkpoint, Commit, Config, Cursor, Direction, Error, Get, Id,
+    Index, Kind, Onward, Opened, Position, Query, Revision, Schema, Stats, Upkeep, open,
 };
 
 use crate::{
