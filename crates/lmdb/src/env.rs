@@ -5,14 +5,12 @@ use std::{
     fs::File,
     hash::BuildHasher,
     path::{Path, PathBuf},
-    thread,
-    time::Duration,
 };
 
 use heed::{
-    CompactionOption, Database, Env, EnvOpenOptions, MdbError, PutFlags, RoTxn, RwTxn, WithTls, types::Bytes,
+    CompactionOption, Database, Env, EnvOpenOptions, MdbError, PutFlags, RoTxn, RwTxn, WithoutTls,
+    types::Bytes,
 };
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use restante_core::ErrorKind;
 use tracing::info;
 
@@ -21,6 +19,7 @@ use crate::{
     frame::Salt,
     layer::{Layer, Sequence},
     log,
+    readers::{Readers, Reading},
     store::{Stats, TableStats},
 };
 
@@ -28,10 +27,6 @@ type Rows = Database<Bytes, Bytes>;
 
 /// Threads that may read at the same time: those of an async runtime and of its blocking pool.
 const READERS_MAX: u32 = 1_024;
-
-/// How long readers wait behind the wish to let the map grow, and how long that wish then waits for them.
-const ALONE_AT_ONCE: Duration = Duration::from_millis(2);
-const ALONE_LATER: Duration = Duration::from_millis(20);
 
 /// LMDB's file in its folder.
 const FILE: &str = "data.mdb";
@@ -46,10 +41,8 @@ const FORMAT_NOW: u64 = 1;
 
 /// An open environment.
 pub(crate) struct Environment {
-    env: Env<WithTls>,
-    /// Shared by transactions; taken alone while the map grows, when none may live. Who waits to take it alone goes before
-    /// those who come to share it later, so a thread that has a transaction must not begin another, nor wait for who grows.
-    gate: RwLock<()>,
+    env: Env<WithoutTls>,
+    readers: Readers,
     tables: Vec<(Table, Rows)>,
     store: Rows,
     path: PathBuf,
@@ -66,24 +59,6 @@ pub(crate) struct Progress {
     pub(crate) salt: Salt,
 }
 
-/// A read transaction. While it lives the map does not grow.
-pub(crate) struct Reading<'e> {
-    // Dropped in this order: the transaction first.
-    transaction: RoTxn<'e, WithTls>,
-    _stays: RwLockReadGuard<'e, ()>,
-}
-
-impl<'e> Reading<'e> {
-    pub(crate) fn transaction(&self) -> &RoTxn<'e, WithTls> {
-        &self.transaction
-    }
-
-    /// The number of the last transaction that wrote what this one sees.
-    pub(crate) fn id(&self) -> usize {
-        self.transaction.id()
-    }
-}
-
 impl Environment {
     pub(crate) fn open(folder: &Path, tables: &[Table], map_bytes: u64) -> Result<Self, Error> {
         let path = folder.join(FILE);
@@ -95,13 +70,23 @@ impl Environment {
         let env = open_env(folder, tables, map)?;
         env.clear_stale_readers().map_err(|error| Error::lmdb("open", error))?;
         let (store, tables) = open_tables(&env, tables)?;
-        Ok(Self { env, gate: RwLock::new(()), tables, store, path })
+        let readers = Readers::new(env.clone());
+        Ok(Self { env, readers, tables, store, path })
     }
 
     pub(crate) fn read(&self) -> Result<Reading<'_>, Error> {
-        let stays = self.gate.read();
-        let transaction = self.env.read_txn().map_err(|error| Error::lmdb("read", error))?;
-        Ok(Reading { transaction, _stays: stays })
+        self.readers.begin().map_err(|error| Error::lmdb("read", error))
+    }
+
+    /// How many transactions are kept for the next reader, or used by one.
+    #[cfg(test)]
+    pub(crate) fn kept_transactions(&self) -> usize {
+        self.readers.kept_transactions()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn alone(&self) -> crate::readers::Alone<'_> {
+        self.readers.wait_until_alone()
     }
 
     pub(crate) fn table(&self, table: Table) -> Result<Rows, Error> {
@@ -130,22 +115,23 @@ impl Environment {
     }
 
     fn try_apply(&self, layer: &Layer, progress: Progress) -> heed::Result<usize> {
-        let _stays = self.gate.read();
+        let _stays = self.readers.stay();
         let mut transaction = self.env.write_txn()?;
         let mut table: Option<Filling> = None;
         for row in layer.newest() {
-            let number = row.key().table;
+            let number = row.table;
             if table.as_ref().is_none_or(|table| table.number != number) {
                 table = self.filling(number, &transaction)?;
             }
             if let Some(table) = &mut table {
-                table.put(&mut transaction, &row.key().key, row.value().as_deref())?;
+                table.put(&mut transaction, row.key, row.value)?;
             }
         }
         self.store.put(&mut transaction, APPLIED, &progress.applied.to_be_bytes())?;
         self.store.put(&mut transaction, EPOCH, &u64::from(progress.epoch).to_be_bytes())?;
         let id = transaction.id();
         transaction.commit()?;
+        self.readers.committed(id);
         Ok(id)
     }
 
@@ -163,7 +149,7 @@ impl Environment {
     }
 
     fn grow(&self) -> Result<(), Error> {
-        let _alone = self.wait_for_readers();
+        let _alone = self.readers.wait_until_alone();
         let before = self.env.info().map_size;
         let after = map_size(before as u64 * 2);
         if after <= before {
@@ -177,24 +163,13 @@ impl Environment {
         Ok(())
     }
 
-    /// Takes the gate alone when it happens to be free. Readers that come meanwhile don't wait behind this: one of them may be
-    /// a backup that takes its time.
-    fn wait_for_readers(&self) -> RwLockWriteGuard<'_, ()> {
-        loop {
-            if let Some(alone) = self.gate.try_write_for(ALONE_AT_ONCE) {
-                return alone;
-            }
-            thread::sleep(ALONE_LATER);
-        }
-    }
-
     /// Sees to it that the map has room for twice what it holds, as long as nothing else is under way.
     pub(crate) fn make_room(&self) -> Result<(), Error> {
-        let info = {
-            let _stays = self.gate.read();
-            self.env.info()
+        let (info, page_bytes) = {
+            let _stays = self.readers.stay();
+            (self.env.info(), self.page_bytes())
         };
-        let used = info.last_page_number as u64 * PAGE_BYTES;
+        let used = info.last_page_number as u64 * page_bytes;
         if used > info.map_size as u64 / 2 { self.grow() } else { Ok(()) }
     }
 
@@ -206,10 +181,15 @@ impl Environment {
             let what = format!("there is an LMDB store already: {}", path.display());
             return Err(Error::new(ErrorKind::Conflict, what));
         }
-        let _stays = self.gate.read();
+        let _stays = self.readers.stay();
         let copy = self.env.copy_to_path(&path, CompactionOption::Enabled);
         copy.map_err(|error| Error::lmdb("copy", error))?.sync_all().map_err(failed)?;
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
+    }
+
+    /// The size of LMDB's pages: that of the system on which the file was made.
+    fn page_bytes(&self) -> u64 {
+        u64::from(self.env.stat().page_size)
     }
 
     pub(crate) fn check(&self) -> Result<Vec<String>, Error> {
@@ -238,7 +218,7 @@ impl Environment {
     pub(crate) fn stats(&self) -> Result<Stats, Error> {
         let failed = |error| Error::lmdb("count", error);
         let reading = self.read()?;
-        let mut stats = Stats { page_bytes: PAGE_BYTES, ..Stats::default() };
+        let mut stats = Stats { page_bytes: self.page_bytes(), ..Stats::default() };
         let mut used = 0;
         let named = self.tables.iter().map(|(table, rows)| (table.name(), rows));
         for (name, rows) in named.chain([(STORE, &self.store)]) {
@@ -288,7 +268,7 @@ fn move_in(making: &Path, folder: &Path) -> std::io::Result<()> {
     std::fs::remove_dir_all(making)
 }
 
-fn open_tables(env: &Env<WithTls>, tables: &[Table]) -> Result<(Rows, Vec<(Table, Rows)>), Error> {
+fn open_tables(env: &Env<WithoutTls>, tables: &[Table]) -> Result<(Rows, Vec<(Table, Rows)>), Error> {
     let mut transaction = env.write_txn().map_err(|error| Error::lmdb("open", error))?;
     let mut create = |name: &str| {
         let created = env.create_database(&mut transaction, Some(name));
@@ -303,9 +283,6 @@ fn open_tables(env: &Env<WithTls>, tables: &[Table]) -> Result<(Rows, Vec<(Table
     transaction.commit().map_err(|error| Error::lmdb("write", error))?;
     Ok((store, opened))
 }
-
-/// The size of LMDB's pages is the system's.
-const PAGE_BYTES: u64 = 4_096;
 
 /// The two pages that LMDB begins with, and the table of tables.
 const META_PAGES: u64 = 3;
@@ -354,7 +331,7 @@ fn check_format(store: Rows, transaction: &mut RwTxn<'_>) -> Result<(), Error> {
     }
 }
 
-fn read_number(rows: Rows, transaction: &RoTxn<'_, WithTls>, name: &[u8]) -> Result<u64, Error> {
+fn read_number(rows: Rows, transaction: &RoTxn<'_, WithoutTls>, name: &[u8]) -> Result<u64, Error> {
     let found = rows.get(transaction, name).map_err(|error| Error::lmdb("read", error))?;
     let bytes = found.unwrap_or(&[0; 8]).try_into();
     bytes.map(u64::from_be_bytes).map_err(|_| {
@@ -372,8 +349,8 @@ fn map_size(bytes: u64) -> usize {
     unsafe_code,
     reason = "the file is mapped, so nobody else may cut it: the lock of the folder keeps other stores out of it"
 )]
-fn open_env(folder: &Path, tables: &[Table], map: usize) -> Result<Env<WithTls>, Error> {
-    let mut options = EnvOpenOptions::new();
+fn open_env(folder: &Path, tables: &[Table], map: usize) -> Result<Env<WithoutTls>, Error> {
+    let mut options = EnvOpenOptions::new().read_txn_without_tls();
     options.map_size(map).max_dbs(tables.len() as u32 + 1).max_readers(READERS_MAX);
     unsafe { options.open(folder) }.map_err(|error| Error::lmdb("open", error))
 }
@@ -382,6 +359,6 @@ fn open_env(folder: &Path, tables: &[Table], map: usize) -> Result<Env<WithTls>,
     unsafe_code,
     reason = "no transaction may live in this process: who calls holds the lock that each of them shares"
 )]
-fn resize(env: &Env<WithTls>, bytes: usize) -> heed::Result<()> {
+fn resize(env: &Env<WithoutTls>, bytes: usize) -> heed::Result<()> {
     unsafe { env.resize(bytes) }
 }

@@ -19,11 +19,11 @@ pub trait Pack {
 
     /// Appends a number: 1 to 9 bytes that sort as the numbers do.
     fn put_number(&mut self, number: u64) {
-        let bytes = number.to_be_bytes();
         let skipped = (number.leading_zeros() / 8) as usize;
-        let (_, kept) = bytes.split_at(skipped.min(8));
-        self.put_bytes(&[kept.len() as u8]);
-        self.put_bytes(kept);
+        let len = 8 - skipped as u64;
+        // The length stands right before the highest byte that counts.
+        let packed = u128::from(number) | u128::from(len) << (8 * len);
+        self.put_bytes(packed.to_be_bytes().get(7 + skipped..).unwrap_or_default());
     }
 
     /// Appends bytes of any length so that they sort as they do alone, whatever follows: 0 becomes 0 255, the end is 0 0.

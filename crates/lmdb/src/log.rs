@@ -157,9 +157,13 @@ impl CommitLog {
         Ok(())
     }
 
-    /// Makes what was written durable.
-    pub(crate) fn sync(&self) -> io::Result<()> {
-        self.active().file.sync()
+    /// Gives away the room behind the last frames.
+    pub(crate) fn take_room(&mut self, bytes: usize) -> Room {
+        let file = self.active_mut();
+        let room = Room { file: file.file.clone(), offset: file.end };
+        file.end += bytes as u64;
+        file.len = file.len.max(file.end);
+        room
     }
 
     /// Goes on in the other file, whose frames must be in LMDB.
@@ -191,6 +195,20 @@ impl CommitLog {
     fn active_mut(&mut self) -> &mut LogFile {
         let [first, second] = &mut self.files;
         if self.active == 0 { first } else { second }
+    }
+}
+
+/// Room for frames in the commit log.
+pub(crate) struct Room {
+    file: Arc<dyn DiskFile>,
+    offset: u64,
+}
+
+impl Room {
+    /// Writes frames there, and makes them and all that was written before durable.
+    pub(crate) fn write(&self, frames: &[u8]) -> io::Result<()> {
+        self.file.write_at(frames, self.offset)?;
+        self.file.sync()
     }
 }
 

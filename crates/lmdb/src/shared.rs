@@ -76,12 +76,12 @@ impl Shared {
 
     /// What readers see.
     pub(crate) fn view(&self) -> Result<View<'_>, Error> {
-        View::new(&self.environment, || self.layers.load_full(), || self.visible.load(Ordering::Acquire))
+        View::new(&self.environment, || self.layers.load(), || self.visible.load(Ordering::Acquire))
     }
 
     /// What the writer sees: also what is not durable yet.
     pub(crate) fn newest_view(&self) -> Result<View<'_>, Error> {
-        View::new(&self.environment, || self.layers.load_full(), || Sequence::MAX)
+        View::new(&self.environment, || self.layers.load(), || Sequence::MAX)
     }
 
     /// The layer that is written to.

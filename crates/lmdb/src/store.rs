@@ -15,11 +15,13 @@ use crate::{
     disk::{Disk, Folder},
     env::{Environment, Progress},
     frame,
-    layer::{Layer, RowKey},
+    group::{Answer, Syncer},
+    key::KEY_BYTES_MAX,
+    layer::Layer,
     lock,
     log::{self, CommitLog},
     shared::Shared,
-    writer::{Answer, Keep, Request, Write, Writer},
+    writer::{Keep, Request, Write, Writer},
 };
 
 /// Writes that wait for the writer at most; further ones wait for room.
@@ -29,7 +31,7 @@ const QUEUE_WRITES_MAX: usize = 1_024;
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The size of each of the two files of the commit log; 0 is no commit log, every group is an LMDB transaction. Rows of
-    /// both files are in memory too, where they take about three times as much.
+    /// both files are in memory too, where they take two to three times as much.
     pub log_bytes: u64,
     /// The size of the memory map to begin with: address space, not memory. It grows by itself, and while it does, readers
     /// wait.
@@ -75,7 +77,8 @@ pub struct TableStats {
 }
 
 /// A store. Clones share it. When the last one goes, what was acknowledged stays in the commit log; [`Store::close`] brings
-/// it into LMDB.
+/// it into LMDB. The last one waits for the store's threads as it goes, which may be at work on the disk: close the store
+/// first where nobody may wait.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
@@ -116,7 +119,8 @@ impl Store {
         let shared = Arc::new(Shared::new(environment, options.metrics, options.log_bytes, place, lock));
         let (requests, waiting) = mpsc::channel(QUEUE_WRITES_MAX);
         shared.note_log_bytes(at_first);
-        let writer = Writer::new(shared.clone(), log, progress);
+        let (syncer, sync) = Syncer::new(shared.clone());
+        let writer = Writer::new(shared.clone(), log, progress, syncer);
         let applying = shared.clone();
         let inner = Inner {
             shared,
@@ -125,6 +129,7 @@ impl Store {
             closing: tokio::sync::Mutex::default(),
         };
         inner.spawn("lmdb-write", move || writer.run(waiting))?;
+        inner.spawn("lmdb-sync", sync)?;
         inner.spawn("lmdb-apply", move || applying.apply_frozen())?;
         Ok(Self(Arc::new(inner)))
     }
@@ -132,7 +137,7 @@ impl Store {
     /// Runs `read` on everything that was acknowledged until now.
     ///
     /// The view ends with the closure, so it can't be held while something is awaited; while it lives, pages that were freed
-    /// after it began can't be used again. Keep it short, and don't read within a read: LMDB refuses that.
+    /// after it began can't be used again. Keep it short. A read within a read may have to wait while the map grows.
     ///
     /// # Errors
     /// Those of `read`, and `Corrupt` or `Unavailable` from LMDB.
@@ -283,17 +288,16 @@ fn bring_in(environment: &Environment, disk: &dyn Disk) -> Result<(Progress, usi
     for frame in recovered.frames() {
         let mut rows = frame.rows;
         while let Some(row) = frame::take_row(&mut rows) {
-            let row = row.filter(|row| environment.has_table(row.table)).ok_or_else(|| {
+            if !row.is_some_and(|row| environment.has_table(row.table)) {
                 let batch = frame.head.sequence;
                 let what = format!(
                     "batch {batch} of the commit log has a row that this version does not understand: open the store with \
                      the version that wrote it"
                 );
-                Error::new(ErrorKind::Corrupt, what)
-            })?;
-            let key = RowKey { table: row.table, key: row.key.into(), sequence: frame.head.sequence };
-            layer.insert(key, row.value.map(Box::from));
+                return Err(Error::new(ErrorKind::Corrupt, what));
+            }
         }
+        layer.add(frame.head.sequence, frame.rows.into());
     }
     let progress = Progress { applied: recovered.last, epoch: before.epoch.wrapping_add(1), ..before };
     let base = environment.apply(&layer, progress)?;
@@ -345,21 +349,37 @@ impl Drop for Inner {
     }
 }
 
-/// A row that is put, or with `None` deleted.
-pub(crate) struct Row {
-    pub(crate) table: Table,
-    pub(crate) key: Box<[u8]>,
-    pub(crate) value: Option<Box<[u8]>>,
-}
-
 /// What a write does. It reads everything that was written before it, by others; its own rows it does not see.
 pub struct Batch<'s> {
     view: &'s View<'s>,
-    rows: &'s mut Vec<Row>,
+    rows: &'s mut Rows,
+}
+
+/// Where a batch puts its rows.
+#[derive(Default)]
+pub(crate) struct Rows {
+    /// The frames that are not written yet, and behind them the one that begins.
+    pub(crate) frames: Vec<u8>,
+    /// Rows of the frame that begins.
+    pub(crate) count: usize,
+    /// What is wrong with one of them.
+    pub(crate) wrong: Option<Error>,
+}
+
+impl Rows {
+    fn put(&mut self, table: Table, key: &[u8], value: Option<&[u8]>) {
+        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+            let what = format!("a key of {} bytes for the table {}", key.len(), table.name());
+            self.wrong.get_or_insert_with(|| Error::new(ErrorKind::Invalid, what));
+            return;
+        }
+        frame::put_row(&mut self.frames, table.number, key, value);
+        self.count += 1;
+    }
 }
 
 impl<'s> Batch<'s> {
-    pub(crate) fn new(view: &'s View<'s>, rows: &'s mut Vec<Row>) -> Self {
+    pub(crate) fn new(view: &'s View<'s>, rows: &'s mut Rows) -> Self {
         Self { view, rows }
     }
 
@@ -370,13 +390,13 @@ impl<'s> Batch<'s> {
 
     /// Puts a row, over one with the same key if there is one. Of several rows with one key in a batch the last holds.
     ///
-    /// A batch with a key that is empty or longer than [`crate::key::KEY_BYTES_MAX`] is answered `Invalid`, whatever else it does.
+    /// A batch with a key that is empty or longer than [`KEY_BYTES_MAX`] is answered `Invalid`, whatever else it does.
     pub fn put(&mut self, table: Table, key: &[u8], value: &[u8]) {
-        self.rows.push(Row { table, key: key.into(), value: Some(value.into()) });
+        self.rows.put(table, key, Some(value));
     }
 
     /// Removes a row, if it is there.
     pub fn delete(&mut self, table: Table, key: &[u8]) {
-        self.rows.push(Row { table, key: key.into(), value: None });
+        self.rows.put(table, key, None);
     }
 }

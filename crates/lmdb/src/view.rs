@@ -5,10 +5,13 @@ use std::{
     sync::Arc,
 };
 
+use arc_swap::Guard;
+
 use crate::{
     Error, Table,
-    env::{Environment, Reading},
+    env::Environment,
     layer::{Layer, LayerRow, Sequence},
+    readers::Reading,
 };
 
 /// The layers over LMDB at one moment.
@@ -34,7 +37,7 @@ impl Layers {
 pub struct View<'s> {
     environment: &'s Environment,
     reading: Reading<'s>,
-    layers: Arc<Layers>,
+    layers: Guard<Arc<Layers>>,
     until: Sequence,
 }
 
@@ -51,7 +54,7 @@ impl Deref for Value<'_> {
 
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Place::Layer(row) => row.value().as_deref().unwrap_or_default(),
+            Place::Layer(row) => row.value.unwrap_or_default(),
             Place::Mapped(bytes) => bytes,
         }
     }
@@ -70,7 +73,7 @@ impl<'s> View<'s> {
     /// A view of all batches up to what `visible` answers, which is asked after the layers were looked at.
     pub(crate) fn new(
         environment: &'s Environment,
-        layers: impl Fn() -> Arc<Layers>,
+        layers: impl Fn() -> Guard<Arc<Layers>>,
         visible: impl Fn() -> Sequence,
     ) -> Result<Self, Error> {
         loop {
@@ -88,9 +91,9 @@ impl<'s> View<'s> {
     /// # Errors
     /// `Corrupt` or `Unavailable` from LMDB.
     pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Value<'_>>, Error> {
-        for layer in self.over() {
+        for layer in self.over().filter(|layer| layer.rows() > 0) {
             if let Some(row) = layer.get(table.number, key, self.until) {
-                let is_there = row.value().is_some();
+                let is_there = row.value.is_some();
                 return Ok(is_there.then_some(Value(Place::Layer(row))));
             }
         }
@@ -211,7 +214,7 @@ impl Range<'_> {
                 Source::None => return Ok(None),
                 Source::Mapped => return Ok(self.mapped_head),
                 Source::Layer(number) => {
-                    let is_deleted = self.layer_head(number).is_none_or(|row| row.value().is_none());
+                    let is_deleted = self.layer_head(number).is_none_or(|row| row.value.is_none());
                     if !is_deleted {
                         break;
                     }
@@ -220,7 +223,7 @@ impl Range<'_> {
         }
         let Source::Layer(number) = self.told else { return Ok(None) };
         let row = self.layer_head(number);
-        Ok(row.map(|row| (&*row.key().key, row.value().as_deref().unwrap_or_default())))
+        Ok(row.map(|row| (row.key, row.value.unwrap_or_default())))
     }
 
     fn layer_head(&self, number: usize) -> Option<&LayerRow<'_>> {
@@ -231,7 +234,7 @@ impl Range<'_> {
     fn nearest(&self) -> Source {
         let mut nearest = (Source::None, None);
         for number in 0..self.layers.len() {
-            let key = self.layer_head(number).map(|row| &*row.key().key);
+            let key = self.layer_head(number).map(|row| row.key);
             nearest = self.nearer(nearest, (Source::Layer(number), key));
         }
         self.nearer(nearest, (Source::Mapped, self.mapped_head.map(|(key, _)| key))).0
@@ -262,9 +265,9 @@ impl Range<'_> {
         let Some(row) = self.layers.get(told).and_then(|layer| layer.as_ref()?.head.clone()) else {
             return Ok(());
         };
-        let key = &*row.key().key;
+        let key = row.key;
         for layer in self.layers.iter_mut().flatten() {
-            if layer.head.as_ref().is_some_and(|head| *head.key().key == *key) {
+            if layer.head.as_ref().is_some_and(|head| head.key == key) {
                 let begin = Bound::Excluded(key);
                 let head = step(layer.layer, self.table, begin, self.until, self.direction);
                 layer.head = head.filter(|row| is_before(row, &self.end, self.direction));
@@ -297,7 +300,7 @@ fn step<'l>(
 }
 
 fn is_before(row: &LayerRow<'_>, end: &Bound<Box<[u8]>>, direction: Direction) -> bool {
-    let key = &*row.key().key;
+    let key = row.key;
     match (end, direction) {
         (Bound::Unbounded, _) => true,
         (Bound::Included(end), Direction::Ascending) => key <= &**end,

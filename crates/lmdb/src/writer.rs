@@ -1,7 +1,11 @@
 //! The thread that writes: it takes all writes that wait, runs them one after the other, makes their rows durable with one
 //! sync and answers each.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use restante_core::ErrorKind;
 use tokio::sync::{mpsc, oneshot};
@@ -11,21 +15,26 @@ use crate::{
     Error, View,
     env::Progress,
     frame::{self, Head, Salt},
-    key::KEY_BYTES_MAX,
-    layer::{RowKey, Sequence},
+    group::{self, Answer, Ends, Group, Syncer},
+    layer::{ROWS_MAX, Sequence},
     log::{CommitLog, LARGE_BYTES},
     shared::Shared,
-    store::{Batch, Row},
+    store::{Batch, Rows},
 };
 
 /// The most writes of a group. More would wait long for the first's answer.
 const GROUP_WRITES_MAX: usize = 1_024;
 
+/// From so many writes on a group goes on its way while others wait, unless the one before is still under way. A sync costs as
+/// much time of the processor as some five commits.
+const GROUP_WRITES_AHEAD: usize = 32;
+
 /// The most bytes of small frames of a group.
 const GROUP_BYTES_MAX: usize = 1 << 20;
 
-/// Tells who waits how a write went.
-pub(crate) type Answer = Box<dyn FnOnce(Result<(), Error>) + Send>;
+/// How long the writer looks out for the next write before it goes to sleep: waking a thread takes some 25 microseconds, a
+/// fifth of what the disk takes for a sync, and who commits one after the other would pay that each time.
+const AWAKE: Duration = Duration::from_micros(100);
 
 /// A write: it puts rows into a batch, and answers whether they are to be kept, and who waits for that.
 pub(crate) type Write = Box<dyn FnOnce(&mut Batch<'_>) -> (Keep, Answer) + Send>;
@@ -54,16 +63,26 @@ pub(crate) struct Writer {
     salt: Salt,
     /// Of the last batch.
     sequence: Sequence,
-    /// Of the last batch that is durable.
-    durable: Sequence,
+    /// Of the last batch of the group before.
+    grouped: Sequence,
     /// Frames that are not written yet; there is room for them.
-    pending: Vec<u8>,
+    pending: Rows,
     /// Who waits for them.
     answers: Vec<Answer>,
+    /// When the first write of the group began.
+    begun: Instant,
+    syncer: Syncer,
+    /// The bytes' place of a group that has landed.
+    spare: Vec<u8>,
 }
 
 impl Writer {
-    pub(crate) fn new(shared: Arc<Shared>, log: Option<CommitLog>, progress: Progress) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        log: Option<CommitLog>,
+        progress: Progress,
+        syncer: Syncer,
+    ) -> Self {
         let Progress { applied: sequence, epoch, salt } = progress;
         Self {
             shared,
@@ -71,16 +90,21 @@ impl Writer {
             epoch,
             salt,
             sequence,
-            durable: sequence,
-            pending: Vec::new(),
+            grouped: sequence,
+            pending: Rows::default(),
             answers: Vec::new(),
+            begun: Instant::now(),
+            syncer,
+            spare: Vec::new(),
         }
     }
 
     /// Serves requests until nobody is left to make any, or the store is closed.
     pub(crate) fn run(mut self, mut requests: mpsc::Receiver<Request>) {
         let _ends = Ends(self.shared.clone());
-        while let Some(request) = requests.blocking_recv() {
+        let mut is_awake = false;
+        while let Some(request) = next(&mut requests, is_awake) {
+            is_awake = matches!(request, Request::Write(_));
             let next = match request {
                 Request::Write(write) => self.group(write, &mut requests),
                 other => Some(other),
@@ -96,53 +120,73 @@ impl Writer {
         }
     }
 
-    /// Runs a write and those that wait behind it. What is no write ends the group, and is answered to the caller.
+    /// Runs a write and those that wait behind it. What is no write ends this, and is answered to the caller.
     fn group(&mut self, first: Write, requests: &mut mpsc::Receiver<Request>) -> Option<Request> {
-        let begun = Instant::now();
         let shared = self.shared.clone();
-        let mut other = None;
-        let mut next = Some(first);
-        let mut view = None;
-        let mut taken = 0;
-        while let Some(write) = next {
+        let (mut next, mut view) = (first, None);
+        let other = loop {
+            if self.answers.is_empty() {
+                self.begun = Instant::now();
+            }
             if view.is_none() {
                 view = shared.newest_view().map_err(|error| error!(%error, "the writer can't read")).ok();
             }
-            self.write(write, &mut view);
-            taken += 1;
-            if taken >= GROUP_WRITES_MAX || self.pending.len() >= GROUP_BYTES_MAX {
-                break;
+            self.write(next, &mut view);
+            if self.is_full() || self.may_go_ahead() {
+                view = None;
+                self.send_off();
             }
-            next = match requests.try_recv() {
-                Ok(Request::Write(write)) => Some(write),
-                Ok(request) => {
-                    other = Some(request);
-                    None
-                }
-                Err(_) => None,
+            next = match self.take(requests, &mut view) {
+                Some(Request::Write(write)) => write,
+                other => break other,
             };
-        }
+        };
         drop(view);
         self.finish();
-        self.shared.metrics.group_seconds.observe(begun.elapsed().as_secs_f64());
         other
+    }
+
+    fn is_full(&self) -> bool {
+        self.answers.len() >= GROUP_WRITES_MAX || self.pending.frames.len() >= GROUP_BYTES_MAX
+    }
+
+    fn may_go_ahead(&mut self) -> bool {
+        self.answers.len() >= GROUP_WRITES_AHEAD && !self.syncer.is_under_way(&mut self.spare)
+    }
+
+    /// A request that waits. When there is none, those are waited for whom the group before is being made durable: they may
+    /// come with the next.
+    fn take(
+        &mut self,
+        requests: &mut mpsc::Receiver<Request>,
+        view: &mut Option<View<'_>>,
+    ) -> Option<Request> {
+        if let Ok(request) = requests.try_recv() {
+            return Some(request);
+        }
+        *view = None;
+        self.syncer.wait(&mut self.spare);
+        requests.try_recv().ok()
     }
 
     /// Runs one write. It takes the view away when what comes next must be read by another.
     fn write(&mut self, write: Write, view: &mut Option<View<'_>>) {
-        let mut rows = Vec::new();
         let Some(seen) = view else { return }; // who waits is told that the answer never came
-        let (keep, answer) = write(&mut Batch::new(seen, &mut rows));
-        if let Err(error) = self.shared.health() {
+        let start = self.pending.begin();
+        let (keep, answer) = write(&mut Batch::new(seen, &mut self.pending));
+        let refused = self.shared.health().err().or(self.pending.wrong.take());
+        if let Some(error) = refused {
+            self.pending.frames.truncate(start);
             answer(Err(error));
             return;
         }
-        if keep == Keep::Nothing || rows.is_empty() {
+        if keep == Keep::Nothing || self.pending.count == 0 {
+            self.pending.frames.truncate(start);
             // It has read what is not durable yet, and may tell of it.
             self.answers.push(answer);
             return;
         }
-        match self.stage(rows, view) {
+        match self.stage(start, view) {
             Ok(()) => {
                 self.answers.push(answer);
                 self.shared.metrics.writes.inc();
@@ -151,98 +195,117 @@ impl Writer {
         }
     }
 
-    /// Gives rows a sequence, a place in the commit log and in the active layer.
-    fn stage(&mut self, rows: Vec<Row>, view: &mut Option<View<'_>>) -> Result<(), Error> {
-        if let Some(row) = rows.iter().find(|row| row.key.is_empty() || row.key.len() > KEY_BYTES_MAX) {
-            let what = format!("a key of {} bytes for the table {}", row.key.len(), row.table.name());
-            return Err(Error::new(ErrorKind::Invalid, what));
+    /// Gives the rows of the frame that begins at `start` a sequence, a place in the commit log and in the active layer.
+    fn stage(&mut self, start: usize, view: &mut Option<View<'_>>) -> Result<(), Error> {
+        if self.pending.count > ROWS_MAX {
+            self.pending.frames.truncate(start);
+            return Err(Error::new(ErrorKind::Invalid, format!("a batch of more than {ROWS_MAX} rows")));
         }
+        let rows: Box<[u8]> = self.pending.rows_from(start).into();
         if self.log.is_some() {
-            let start = frame::begin(&mut self.pending);
-            for row in &rows {
-                frame::put_row(&mut self.pending, row.table.number, &row.key, row.value.as_deref());
-            }
-            let frame = self.pending.split_off(start);
-            self.place_frame(&frame, view)?;
+            self.place_frame(start, view)?;
         }
         self.sequence += 1;
-        let active = self.shared.active();
-        for row in rows {
-            let key = RowKey { table: row.table.number, key: row.key, sequence: self.sequence };
-            active.insert(key, row.value);
-        }
+        self.shared.active().add(self.sequence, rows);
         Ok(())
     }
 
     /// Finds room for a frame in the commit log, in the other file if need be.
-    fn place_frame(&mut self, frame: &[u8], view: &mut Option<View<'_>>) -> Result<(), Error> {
-        let len = frame.len().next_multiple_of(frame::ALIGNMENT);
-        if self.log.as_ref().is_some_and(|log| !log.has_room(self.pending.len() + len)) {
-            // Dropped before anything is waited for: LMDB's map can't grow while a view lives.
-            *view = None;
-            self.finish();
-            self.shared.health()?;
-            self.switch()?;
-        }
-        let head = Head { epoch: self.epoch, sequence: self.sequence + 1, group: self.durable + 1 };
-        let start = self.pending.len();
-        self.pending.extend_from_slice(frame);
-        frame::finish(&mut self.pending, start, head, self.salt);
+    fn place_frame(&mut self, start: usize, view: &mut Option<View<'_>>) -> Result<(), Error> {
+        let len = (self.pending.frames.len() - start).next_multiple_of(frame::ALIGNMENT);
+        let start = if self.has_room(start + len) { start } else { self.turn_over(start, view)? };
+        let head = Head { epoch: self.epoch, sequence: self.sequence + 1, group: self.grouped + 1 };
+        frame::finish(&mut self.pending.frames, start, head, self.salt);
         let Some(log) = &mut self.log else { return Ok(()) };
         if len < LARGE_BYTES {
-            return log.reserve(self.pending.len()).inspect_err(|_| self.pending.truncate(start));
+            return log.reserve(start + len).inspect_err(|_| self.pending.frames.truncate(start));
         }
-        // A large frame is written at once: should the disk be full, it alone fails.
-        let large = self.pending.split_off(start);
-        if let Err(error) = log.write(&std::mem::take(&mut self.pending)) {
-            self.fail("write", &error);
+        // A large frame is written at once, behind all before it: should the disk be full, it alone fails.
+        self.syncer.wait(&mut self.spare);
+        let large = self.pending.frames.split_off(start);
+        if let Err(error) = log.write(&std::mem::take(&mut self.pending.frames)) {
+            group::fail(&self.shared, "write", &error);
             return Err(Error::io("write", "the commit log", error));
         }
         log.write(&large).map_err(|error| Error::io("write", "the commit log", error))
     }
 
+    /// Whether so many bytes of frames fit into the active file, and the rows that begin into the active layer.
+    fn has_room(&self, bytes: usize) -> bool {
+        let has_room = self.log.as_ref().is_none_or(|log| log.has_room(bytes));
+        has_room && self.shared.active().rows() + self.pending.count <= ROWS_MAX
+    }
+
+    /// Ends the group before the frame that begins at `start`, and goes on in the other file. Answers where the frame is then.
+    fn turn_over(&mut self, start: usize, view: &mut Option<View<'_>>) -> Result<usize, Error> {
+        // Dropped before anything is waited for: LMDB's map can't grow while a view lives.
+        *view = None;
+        let frame = self.pending.frames.split_off(start);
+        self.finish();
+        self.shared.health()?;
+        self.switch()?;
+        self.pending.frames = frame;
+        Ok(0)
+    }
+
     /// Makes what was staged durable, lets readers see it, and answers.
     fn finish(&mut self) {
-        let result = self.shared.health().and_then(|()| self.make_durable());
-        if result.is_ok() {
-            self.durable = self.sequence;
-            self.shared.publish(self.sequence);
-        }
-        self.shared.metrics.groups.inc();
-        self.shared.metrics.waiting_rows.set(self.shared.waiting_rows() as i64);
-        for answer in self.answers.drain(..) {
-            answer(result.as_ref().copied().map_err(Error::again));
+        self.syncer.wait(&mut self.spare);
+        if self.log.is_none() {
+            self.apply();
+        } else if !self.answers.is_empty() {
+            self.spare = self.begin_group().land(&self.shared.clone());
         }
     }
 
-    fn make_durable(&mut self) -> Result<(), Error> {
-        if self.sequence == self.durable {
-            return Ok(());
+    /// Has what was staged made durable by another thread, behind the group before it.
+    fn send_off(&mut self) {
+        if self.log.is_none() {
+            return self.apply();
         }
+        self.syncer.wait(&mut self.spare);
+        let group = self.begin_group();
+        if let Err(group) = self.syncer.send(group) {
+            self.spare = group.land(&self.shared);
+        }
+    }
+
+    /// The group of all that was staged; the next one begins.
+    fn begin_group(&mut self) -> Group {
+        let frames = std::mem::replace(&mut self.pending.frames, std::mem::take(&mut self.spare));
+        let is_durable = self.sequence == self.grouped;
+        let room = self.log.as_mut().filter(|_| !is_durable).map(|log| log.take_room(frames.len()));
+        if let Some(log) = &self.log {
+            self.shared.note_log_bytes(log.bytes());
+        }
+        self.grouped = self.sequence;
+        Group {
+            frames: room.map(|room| (frames, room)),
+            last: self.sequence,
+            answers: std::mem::take(&mut self.answers),
+            begun: std::mem::replace(&mut self.begun, Instant::now()),
+        }
+    }
+
+    /// Brings what was staged into LMDB at once: a store without a commit log.
+    fn apply(&mut self) {
+        self.pending.frames.clear();
         let progress = self.progress();
-        let Some(log) = &mut self.log else {
-            let applied = self.shared.apply_now(progress);
-            if let Err(error) = &applied {
-                self.sequence = self.durable;
+        let mut result = self.shared.health();
+        if result.is_ok() && self.sequence != self.grouped {
+            result = self.shared.apply_now(progress);
+            if let Err(error) = &result {
+                self.sequence = self.grouped;
                 if error.kind() != ErrorKind::Full {
-                    self.shared.refuse(ErrorKind::Unavailable, refusal(error));
+                    self.shared.refuse(ErrorKind::Unavailable, group::refusal(error));
                 }
             }
-            return applied;
-        };
-        let written = log.write(&self.pending).and_then(|()| log.sync());
-        self.pending.clear();
-        self.shared.note_log_bytes(log.bytes());
-        written.map_err(|error| {
-            self.fail("sync", &error);
-            Error::io("sync", "the commit log", error)
-        })
-    }
-
-    /// Nobody knows what the disk has kept: nothing more is taken until the store is opened again.
-    fn fail(&self, what: &str, error: &std::io::Error) {
-        error!(%error, what, "the commit log failed; nothing more is taken until the store is opened again");
-        self.shared.refuse(ErrorKind::Unavailable, refusal(error));
+        }
+        if result.is_ok() {
+            self.grouped = self.sequence;
+            self.shared.publish(self.sequence);
+        }
+        group::tell(std::mem::take(&mut self.answers), &result, self.begun, &self.shared);
     }
 
     fn progress(&self) -> Progress {
@@ -251,7 +314,7 @@ impl Writer {
 
     /// Goes on in the other file of the commit log, over a new layer.
     fn switch(&mut self) -> Result<(), Error> {
-        self.shared.freeze(Progress { applied: self.durable, ..self.progress() })?;
+        self.shared.freeze(Progress { applied: self.grouped, ..self.progress() })?;
         if let Some(log) = &mut self.log {
             log.switch();
         }
@@ -276,15 +339,30 @@ impl Writer {
     }
 }
 
-/// Says that nothing more is taken when the writer thread ends, however that comes about.
-struct Ends(Arc<Shared>);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        self.0.refuse(ErrorKind::Unavailable, "the writer thread of the store has ended".to_owned());
+/// The next request; `None` when nobody is left to make any.
+fn next(requests: &mut mpsc::Receiver<Request>, is_awake: bool) -> Option<Request> {
+    if is_awake {
+        let begun = Instant::now();
+        while begun.elapsed() < AWAKE {
+            match requests.try_recv() {
+                Ok(request) => return Some(request),
+                Err(mpsc::error::TryRecvError::Disconnected) => return None,
+                Err(mpsc::error::TryRecvError::Empty) => thread::yield_now(),
+            }
+        }
     }
+    requests.blocking_recv()
 }
 
-fn refusal(error: &impl std::fmt::Display) -> String {
-    format!("an earlier write failed ({error}): nothing more is taken until the store is opened again")
+impl Rows {
+    /// Begins a frame; answers where.
+    fn begin(&mut self) -> usize {
+        self.count = 0;
+        frame::begin(&mut self.frames)
+    }
+
+    /// The rows of the frame that begins at `start`.
+    fn rows_from(&self, start: usize) -> &[u8] {
+        self.frames.get(start + frame::HEADER_BYTES..).unwrap_or_default()
+    }
 }

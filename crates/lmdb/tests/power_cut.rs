@@ -18,10 +18,11 @@ const ROWS: Table = Table::new(1, "rows");
 /// How many batches each thread has written.
 const COUNTS: Table = Table::new(2, "counts");
 
-const THREADS: u64 = 4;
+/// So many that a group is on its way while the next one is staged.
+const THREADS: u64 = 48;
 /// How often the store is opened, and how many batches each thread writes each time.
 const ROUNDS: u64 = 4;
-const BATCHES: u64 = 40;
+const BATCHES: u64 = 6;
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 

@@ -10,10 +10,11 @@ use std::{
 };
 
 use restante_core::ErrorKind;
+use tokio::task::JoinSet;
 
-use super::{FIRST, SECOND, get, open, put};
+use super::{FIRST, SECOND, get, open, put, wait};
 use crate::{
-    Error, Options, Store,
+    Batch, Error, Options, Store,
     disk::{Disk, DiskFile, Folder},
     env::Environment,
     lock,
@@ -126,6 +127,41 @@ fn what_was_acknowledged_survives_any_failed_write_or_sync() {
             check(&open(folder.path(), 2 << 10), &written, first);
         }
     }
+}
+
+/// The same all at once: groups are on their way while others are staged.
+fn write_at_once(store: &Store) -> Vec<(u8, Result<(), Error>)> {
+    wait(async {
+        let mut writing = JoinSet::new();
+        for number in 1..=200_u8 {
+            let store = store.clone();
+            writing.spawn(async move {
+                let put = move |batch: &mut Batch<'_>| {
+                    batch.put(FIRST, &[number], &vec![number; size(number)]);
+                    Ok::<_, Error>(())
+                };
+                (number, store.write(put).await)
+            });
+        }
+        writing.join_all().await
+    })
+}
+
+#[test]
+fn what_was_acknowledged_to_many_at_once_survives_any_failed_write_or_sync() {
+    let mut failed = 0;
+    for first in 0..60 {
+        let folder = tempfile::tempdir().unwrap();
+        let once = Plan { step: AtomicU64::new(0), first, last: first + 1, kind: io::ErrorKind::Other };
+        let (store, _) = open_failing(folder.path(), once);
+        let written = write_at_once(&store);
+        assert_eq!(written.len(), 200);
+        failed += u64::from(written.iter().any(|(_, written)| written.is_err()));
+        check(&store, &written, first);
+        drop(store);
+        check(&open(folder.path(), 2 << 10), &written, first);
+    }
+    assert!(failed > 20, "{failed} of 60 disks failed in time");
 }
 
 fn check(store: &Store, written: &[(u8, Result<(), Error>)], first: u64) {

@@ -1,5 +1,7 @@
 mod faults;
+mod layer;
 mod model;
+mod readers;
 mod store;
 
 use std::path::Path;
