@@ -37,13 +37,14 @@ pub trait Blobs: Send + Sync + 'static {
     ///
     /// - *Durable*: what was answered with success survives the process and a power cut, until it is removed.
     /// - *Idempotent*: the same bytes again give the same id and take no more room; the blob counts as put now (see
-    ///   [`Upkeep::remove`]).
+    ///   [`Upkeep::remove`] and [`Blobs::touch`]).
     /// - *Whole*: a blob is there with all its bytes or not at all; a source that fails leaves nothing.
     /// - *Streaming*: no more than a few chunks are held in memory, however long the blob is.
     ///
     /// # Errors
     /// `Invalid` when the blob is longer than the store takes ([`Config::blob_bytes_max`]); `Full`; `Unavailable`, after a
-    /// failed sync until the store is opened again; the error of the source.
+    /// failed sync until the store is opened again, and when the source is slow and others wait for their turn; the error of
+    /// the source.
     async fn put(&self, source: &mut dyn Source) -> Result<Put, Error>;
 
     /// The bytes of a blob in a range, chunk by chunk; what lies beyond its end is left out. Each chunk is verified as far as
@@ -59,7 +60,24 @@ pub trait Blobs: Send + Sync + 'static {
     /// # Errors
     /// `Unavailable`.
     async fn size(&self, id: BlobId) -> Result<Option<u64>, Error>;
+
+    /// Lets blobs count as put now, without their bytes, and tells of each whether it is there.
+    ///
+    /// Who commits a record that refers to a blob has put it before, or, when others have (a record that was copied, an upload
+    /// that is used at last), has touched it: a sweep may be about to remove what nobody refers to yet.
+    ///
+    /// - *Held*: what was answered with true is there until a [`Upkeep::remove`] of what was last put before a time that is
+    ///   after the touch.
+    /// - *In order*: the answers are in the order of `ids`; a blob may be named twice.
+    /// - *Not durable*: a touch may be forgotten when the process ends, as the commit is for which it was made.
+    ///
+    /// # Errors
+    /// `Invalid` for more than [`TOUCH_BLOBS_MAX`] blobs; `Unavailable`, as of a put.
+    async fn touch(&self, ids: &[BlobId]) -> Result<Vec<bool>, Error>;
 }
+
+/// The most blobs that one [`Blobs::touch`] takes.
+pub const TOUCH_BLOBS_MAX: usize = 1_024;
 
 /// A blob that was put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{Error, LIST_BLOBS_MAX};
+use crate::{Error, LIST_BLOBS_MAX, TOUCH_BLOBS_MAX};
 
 pub(crate) fn check_length(bytes: u64, bytes_max: u64) -> Result<(), Error> {
     match bytes > bytes_max {
@@ -15,6 +15,15 @@ pub(crate) fn check_limit(limit: usize) -> Result<(), Error> {
     match (1..=LIST_BLOBS_MAX).contains(&limit) {
         true => Ok(()),
         false => Err(Error::invalid(format!("the limit must be 1 to {LIST_BLOBS_MAX}, not {limit}"))),
+    }
+}
+
+pub(crate) fn check_touch(blobs: usize) -> Result<(), Error> {
+    match blobs > TOUCH_BLOBS_MAX {
+        true => Err(Error::invalid(format!(
+            "{blobs} blobs are too many: at most {TOUCH_BLOBS_MAX} are touched at once"
+        ))),
+        false => Ok(()),
     }
 }
 

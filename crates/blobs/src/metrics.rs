@@ -15,10 +15,12 @@ pub struct Metrics {
     pub(crate) put_seconds: Histogram,
     pub(crate) put_blobs: Family<ResultLabel, Counter>,
     pub(crate) put_bytes: Counter,
+    pub(crate) touched_blobs: Counter,
     pub(crate) read_blobs: Counter,
     pub(crate) read_bytes: Counter,
     pub(crate) errors: Family<ErrorLabel, Counter>,
     pub(crate) removed_blobs: Counter,
+    pub(crate) slow_uploads: Counter,
     pub(crate) commit_blobs: Histogram,
     pub(crate) sync_seconds: Histogram,
     pub(crate) rewritten_bytes: Counter,
@@ -40,7 +42,7 @@ pub(crate) struct ErrorLabel {
 /// Whether a blob that was put was there before.
 const RESULTS: [&str; 2] = ["new", "known"];
 /// What can be asked of [`Blobs`](crate::Blobs).
-const OPERATIONS: [&str; 3] = ["put", "read", "size"];
+const OPERATIONS: [&str; 4] = ["put", "read", "size", "touch"];
 /// How it can fail.
 const KINDS: [ErrorKind; 7] = [
     ErrorKind::NotFound,
@@ -59,10 +61,12 @@ impl Default for Metrics {
             put_seconds: seconds(),
             put_blobs: Family::default(),
             put_bytes: Counter::default(),
+            touched_blobs: Counter::default(),
             read_blobs: Counter::default(),
             read_bytes: Counter::default(),
             errors: Family::default(),
             removed_blobs: Counter::default(),
+            slow_uploads: Counter::default(),
             commit_blobs: Histogram::new(exponential_buckets(1.0, 4.0, 6)), // 1 to 1,024
             sync_seconds: seconds(),
             rewritten_bytes: Counter::default(),
@@ -76,12 +80,17 @@ impl Metrics {
     pub fn register(&self, registry: &mut Registry) {
         self.begin_at_zero();
         let registry = registry.sub_registry_with_prefix("restante_blobs");
-        let Self { put_seconds, put_blobs, put_bytes, read_blobs, read_bytes, .. } = self;
+        let Self { put_seconds, put_blobs, put_bytes, touched_blobs, read_blobs, read_bytes, .. } = self;
         registry.register("put_seconds", "Time from a put to its durable answer", put_seconds.clone());
         registry.register("put_blobs", "Blobs that were put by result: new, known", put_blobs.clone());
         registry.register("put_bytes", "Bytes of the blobs that were put", put_bytes.clone());
+        let help = "Blobs that were there and counted as put again without their bytes";
+        registry.register("touched_blobs", help, touched_blobs.clone());
         registry.register("read_blobs", "Blobs of which something was asked for", read_blobs.clone());
         registry.register("read_bytes", "Bytes of blobs that were handed out", read_bytes.clone());
+        let help =
+            "Uploads that were given up because they made no progress while others waited for their turn";
+        registry.register("slow_uploads", help, self.slow_uploads.clone());
         let Self { errors, removed_blobs, commit_blobs, sync_seconds, rewritten_bytes, .. } = self;
         registry.register("errors", "Failed operations by kind of error", errors.clone());
         registry.register("removed_blobs", "Blobs that were removed", removed_blobs.clone());
@@ -118,7 +127,10 @@ mod tests {
         for line in [
             "restante_blobs_put_blobs_total{result=\"known\"} 0",
             "restante_blobs_errors_total{operation=\"read\",kind=\"corrupt\"} 0",
+            "restante_blobs_errors_total{operation=\"touch\",kind=\"unavailable\"} 0",
+            "restante_blobs_touched_blobs_total 0",
             "restante_blobs_removed_blobs_total 0",
+            "restante_blobs_slow_uploads_total 0",
             "restante_blobs_put_seconds_count 0",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");

@@ -95,6 +95,12 @@ impl Blobs for Observed {
     async fn size(&self, id: BlobId) -> Result<Option<u64>, Error> {
         self.inner.size(id).await.inspect_err(|error| self.told.failed("size", error))
     }
+
+    async fn touch(&self, ids: &[BlobId]) -> Result<Vec<bool>, Error> {
+        let found = self.inner.touch(ids).await.inspect_err(|error| self.told.failed("touch", error))?;
+        self.told.metrics.touched_blobs.inc_by(found.iter().filter(|is_there| **is_there).count() as u64);
+        Ok(found)
+    }
 }
 
 /// What is read, counted.

@@ -90,6 +90,9 @@ impl Default for FilesConfig {
 }
 
 /// An opened blob store: the two faces of one engine.
+///
+/// Close it by [`Upkeep::close`] when it is no longer needed. If it is dropped instead, nothing is lost that was answered; the
+/// engine's threads finish what they were doing, and until then the store can't be opened again (`Conflict`).
 #[derive(Clone)]
 pub struct Opened {
     /// For doors.

@@ -3,16 +3,19 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
-use restante_core::{BlobId, Timestamp};
+use restante_core::{BlobId, ErrorKind, Identity, Timestamp};
 
 use crate::{Error, LIST_BLOBS_MAX, Listed, Upkeep};
 
 /// Who refers to blobs: the records of a server.
 #[async_trait]
 pub trait References: Send + Sync {
+    /// Which records they are.
+    fn identity(&self) -> Identity;
+
     /// A page of the blobs that are referred to, with repeats, in any order; `after` is the second part of the answer
-    /// before, which is `None` after the last page. Every reference that was there before the first page was asked for, and
-    /// still is when the last one is answered, is told.
+    /// before, which is `None` after the last page. Every blob is told that was referred to from before the first page was
+    /// asked for until the last one is answered, also when one record has taken it over from another meanwhile.
     ///
     /// # Errors
     /// When the references can't be told: nothing is removed then.
@@ -32,20 +35,23 @@ pub struct Swept {
 
 /// Removes the blobs that were last put before a time and that nobody refers to.
 ///
-/// A blob is put before the record that refers to it is committed: `put_before` must lie so far back that no commit is still
-/// under way for a blob that was put then. A record that takes a blob over from another one without putting it again may lose it
-/// if the other one goes while the references are told.
+/// A blob is put, or touched ([`crate::Blobs::touch`]), before the record that refers to it is committed: `put_before` must lie
+/// so far back that no commit is still under way for a blob that was put or touched then. What is touched while the sweep is
+/// under way stays, whatever the references say.
 ///
 /// References are kept as bits, 10 for each blob of the store, so that one in a hundred of the blobs that nobody refers to
 /// may be taken for another one and stays until the next sweep; which ones depends on `put_before`, and is different then.
 ///
 /// # Errors
-/// Those of the references and of the blobs; what was removed until then stays removed.
+/// `Conflict`, and nothing is removed, when the blobs' owner ([`Upkeep::owner`]) is not the one who tells the references: with
+/// other records everything would look as if nobody referred to it. Those of the references and of the blobs; what was removed
+/// until then stays removed.
 pub async fn sweep(
     blobs: &dyn Upkeep,
     references: &dyn References,
     put_before: Timestamp,
 ) -> Result<Swept, Error> {
+    check_owner(blobs.owner().await?, references.identity())?;
     let room_for = blobs.stats().await?.blobs;
     let mut referred = Referred::new(room_for, put_before);
     let mut after = None;
@@ -58,6 +64,16 @@ pub async fn sweep(
         };
     }
     remove_all_but(blobs, &referred, put_before).await
+}
+
+fn check_owner(owner: Option<Identity>, records: Identity) -> Result<(), Error> {
+    let what = match owner {
+        Some(owner) if owner == records => return Ok(()),
+        Some(owner) => format!("the blobs belong to the records {owner}"),
+        None => "nobody has said which records the blobs belong to".to_owned(),
+    };
+    let what = format!("{what}, and these are the records {records}: nothing is removed");
+    Err(Error::new(ErrorKind::Conflict, what))
 }
 
 async fn remove_all_but(

@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use async_trait::async_trait;
-use restante_core::{BlobId, Timestamp};
+use restante_core::{BlobId, Identity, Timestamp};
 
 use crate::Error;
 
@@ -24,6 +24,18 @@ pub trait Upkeep: Send + Sync + 'static {
     /// # Errors
     /// `Unavailable`; what was removed until then stays removed.
     async fn remove(&self, ids: &[BlobId], put_before: Timestamp) -> Result<u64, Error>;
+
+    /// Whose the blobs are: which records [`crate::sweep`] asks for references to them. `None` as long as nobody has said it.
+    ///
+    /// # Errors
+    /// `Corrupt` when it can't be read: it is to be said anew. `Unavailable`.
+    async fn owner(&self) -> Result<Option<Identity>, Error>;
+
+    /// Says whose the blobs are, whoever's they were. Durable when it returns, and in every backup that is begun later.
+    ///
+    /// # Errors
+    /// `Full`; `Unavailable`. Whose they are afterwards is what was said now or before.
+    async fn set_owner(&self, owner: Identity) -> Result<(), Error>;
 
     /// What the store holds and what it costs.
     ///

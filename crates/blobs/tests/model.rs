@@ -35,6 +35,7 @@ enum Operation {
         blobs: Vec<usize>,
         seconds: i64,
     },
+    Touch(Vec<usize>),
     Tick,
     Reopen,
     /// The process ends at once: what the files hold at that moment is opened somewhere else.
@@ -55,6 +56,7 @@ fn operations() -> impl Strategy<Value = Operation> {
         2 => blob().prop_map(Operation::PutAndFail),
         8 => (blob(), place(), place()).prop_map(|(blob, start, end)| Operation::Read { blob, start, end }),
         4 => remove.prop_map(|(blobs, seconds)| Operation::Remove { blobs, seconds }),
+        3 => prop::collection::vec(blob(), 0..6).prop_map(Operation::Touch),
         4 => Just(Operation::Tick),
         1 => Just(Operation::Reopen),
         1 => Just(Operation::Crash),
@@ -111,6 +113,11 @@ impl Pair {
                 let before = at(self.seconds - seconds);
                 let removed = self.engine.upkeep.remove(&ids, before).await.unwrap();
                 assert_eq!(removed, self.model.upkeep.remove(&ids, before).await.unwrap());
+            }
+            Operation::Touch(blobs) => {
+                let ids: Vec<BlobId> = blobs.into_iter().map(|n| self.ids[n]).collect();
+                let found = self.engine.blobs.touch(&ids).await.unwrap();
+                assert_eq!(found, self.model.blobs.touch(&ids).await.unwrap());
             }
             Operation::Tick => {
                 self.seconds += 1;

@@ -1,4 +1,5 @@
-//! Words that every room of restante shares: timestamps, hashes, blob ids, cursors, error kinds, clocks and topic filters.
+//! Words that every room of restante shares: timestamps, hashes, blob ids, identities of stores, cursors, error kinds, clocks
+//! and topic filters.
 //!
 //! This crate does no I/O, knows no async runtime and imports no other crate of the project.
 
@@ -8,6 +9,7 @@ mod clock;
 mod cursor;
 mod error;
 mod hash;
+mod identity;
 mod timestamp;
 
 pub use blob::{BlobId, ParseBlobIdError};
@@ -16,4 +18,5 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use cursor::{Cursor, Key};
 pub use error::ErrorKind;
 pub use hash::{MessageHash, ParseHashError};
+pub use identity::{Identity, ParseIdentityError};
 pub use timestamp::{NANOS_PER_SECOND, Timestamp};

@@ -19,6 +19,14 @@ use crate::{Handler, HandlerError, Metrics, metrics::Counts, stop::Stop};
 const WINDOW_ACCOUNTS: usize = 256;
 /// Accounts that wait for another attempt while others go on. When so many fail it is not the accounts: the rest waits too.
 const ASIDE_MAX: usize = 16;
+/// Pages of an account that are handed on before it is others' turn: mostly as many batches. An account that has more, because much
+/// was committed or because more is committed than the handler takes, goes on in its next turn.
+const TURN_PAGES: usize = 16;
+/// Accounts that wait for their next turn. When there are so many, accounts that are met first go on only as far as one turn
+/// leads; the first of them that leads further waits with all behind it until one of these is done.
+const BEHIND_MAX: usize = 64;
+/// Accounts for which it is noted where they were begun from zero: all that are not at their end, and some that went away since.
+const BEGAN_MAX: usize = 2 * (ASIDE_MAX + BEHIND_MAX);
 /// How long to wait after a first failure. It doubles with each further one.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(100);
 /// The longest wait after failures. Attempts don't end: a follower that gives up would have to be noticed by somebody.
@@ -65,7 +73,7 @@ struct Progress {
     is_loaded: bool,
     /// The position that was saved.
     saved: Position,
-    /// Every account whose last commit is at or before this is followed to its end, or waits in `aside`.
+    /// Every account whose last commit is at or before this is followed to its end, or waits in `aside` or `behind`.
     reached: Position,
     /// What was handed on and is not saved yet.
     unsaved: BTreeMap<AccountId, Revision>,
@@ -73,15 +81,26 @@ struct Progress {
     unsaved_changes: usize,
     /// Accounts that could not be followed.
     aside: BTreeMap<AccountId, Aside>,
+    /// Accounts that have more than one turn hands on.
+    behind: BTreeMap<AccountId, Behind>,
     /// For accounts that were begun from zero and are not at their end, [`Onward::began`].
     began: BTreeMap<AccountId, Revision>,
+}
+
+/// An account that has more than one turn hands on.
+#[derive(Debug)]
+struct Behind {
+    /// Where it stood when it was met last. The position that is saved stays before it.
+    touched: Touched,
+    /// Up to where it is handed on.
+    handed_on: Revision,
 }
 
 /// An account that could not be followed, and waits.
 #[derive(Debug)]
 struct Aside {
     /// Where it stood then. The position that is saved stays before it.
-    position: Position,
+    touched: Touched,
     attempts: u32,
     due: Instant,
 }
@@ -89,9 +108,17 @@ struct Aside {
 impl Progress {
     /// The position that may be saved: a follower that starts from it misses nothing.
     fn position(&self) -> Position {
-        let before_aside =
-            self.aside.values().map(|aside| Position(aside.position.0.saturating_sub(1))).min();
-        before_aside.map_or(self.reached, |before| before.min(self.reached))
+        let aside = self.aside.values().map(|aside| aside.touched);
+        let waiting = aside.chain(self.behind.values().map(|behind| behind.touched));
+        let before = waiting.map(|touched| Position(touched.position.0.saturating_sub(1))).min();
+        before.map_or(self.reached, |before| before.min(self.reached))
+    }
+
+    /// What is known to be left of accounts that have more: the position may be far ahead of it, since each account stands in
+    /// the feed with its last commit alone.
+    fn left_behind(&self) -> u64 {
+        let left = |behind: &Behind| behind.touched.revision.0.saturating_sub(behind.handed_on.0);
+        self.behind.values().map(left).sum()
     }
 }
 
@@ -111,6 +138,8 @@ enum Trouble {
 enum Walked {
     /// All of it is handed on, or it waits for another attempt.
     On,
+    /// Its turn is over: it is handed on up to a revision, and there is more.
+    Further(Revision),
     /// The follower was told to stop.
     Stopped,
 }
@@ -187,18 +216,19 @@ impl<H: Handler> Follower<H> {
         self.save().await
     }
 
-    /// Follows all that there is now.
+    /// Follows all that there is now, or, when more is committed than the handler takes, on and on.
     async fn catch_up(&mut self, stop: &mut Stop<impl Future<Output = ()>>) -> Result<(), Error> {
         self.load().await?;
         self.save().await?; // what an attempt before could not save
         loop {
             // Each time: with steady commits there is always a next window.
             self.follow_aside(stop).await?;
+            self.follow_behind(stop).await?;
             if self.progress.aside.len() >= ASIDE_MAX || stop.is_told().await {
                 break;
             }
             let window = self.feed.touched(self.progress.reached, WINDOW_ACCOUNTS).await?;
-            if window.is_empty() {
+            if window.is_empty() && self.progress.behind.is_empty() {
                 break;
             }
             self.follow_window(&window, stop).await?;
@@ -222,43 +252,71 @@ impl<H: Handler> Follower<H> {
     /// Tries those accounts again whose time has come.
     async fn follow_aside(&mut self, stop: &mut Stop<impl Future<Output = ()>>) -> Result<(), Error> {
         let now = Instant::now();
-        let mut due = Vec::new();
-        for (account, aside) in &self.progress.aside {
-            if aside.due <= now {
-                due.push((*account, aside.position));
-            }
-        }
-        let seen = self.seen(due.iter().map(|(account, _)| *account)).await?;
-        for (account, position) in due {
-            let since = seen.get(&account).copied().unwrap_or_default();
-            if self.follow_account(account, position, since, stop).await? == Walked::Stopped {
-                break;
+        let due = self.progress.aside.values().filter(|aside| aside.due <= now);
+        let due: Vec<Touched> = due.map(|aside| aside.touched).collect();
+        let seen = self.seen(due.iter().map(|touched| touched.account)).await?;
+        for touched in due {
+            let since = seen.get(&touched.account).copied().unwrap_or_default();
+            match self.follow_account(touched, since, stop).await? {
+                Walked::On => {}
+                Walked::Further(handed_on) => {
+                    self.progress.aside.remove(&touched.account); // what kept it is over
+                    self.progress.behind.insert(touched.account, Behind { touched, handed_on });
+                }
+                Walked::Stopped => break,
             }
         }
         Ok(())
     }
 
-    /// Follows accounts in the order of their last commits, as far as there is room for those that fail.
+    /// Gives a turn to each account that has more.
+    async fn follow_behind(&mut self, stop: &mut Stop<impl Future<Output = ()>>) -> Result<(), Error> {
+        let waiting: Vec<Touched> = self.progress.behind.values().map(|behind| behind.touched).collect();
+        let seen = self.seen(waiting.iter().map(|touched| touched.account)).await?;
+        for touched in waiting {
+            let since = seen.get(&touched.account).copied().unwrap_or_default();
+            match self.follow_account(touched, since, stop).await? {
+                Walked::On => drop(self.progress.behind.remove(&touched.account)),
+                Walked::Further(handed_on) => {
+                    self.progress.behind.insert(touched.account, Behind { touched, handed_on });
+                }
+                Walked::Stopped => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows accounts in the order of their last commits, as far as there is room for those that fail or have more.
     async fn follow_window(
         &mut self,
         window: &[Touched],
         stop: &mut Stop<impl Future<Output = ()>>,
     ) -> Result<(), Error> {
         let seen = self.seen(window.iter().map(|touched| touched.account)).await?;
-        for Touched { position, account, revision } in window.iter().copied() {
+        for touched in window.iter().copied() {
+            let account = touched.account;
             if self.progress.aside.len() >= ASIDE_MAX {
                 break;
             }
-            let since = seen.get(&account).copied().unwrap_or_default();
-            let is_at_its_end = since >= revision;
-            let waits = self.progress.aside.contains_key(&account);
-            if !is_at_its_end && !waits {
-                let walked = self.follow_account(account, position, since, stop).await?;
-                if walked == Walked::Stopped {
-                    break;
+            if let Some(behind) = self.progress.behind.get_mut(&account) {
+                behind.touched = touched; // it was committed to again, and has its turns without this
+            } else if !self.progress.aside.contains_key(&account) {
+                let since = seen.get(&account).copied().unwrap_or_default();
+                let is_at_its_end = since >= touched.revision;
+                let walked = match is_at_its_end {
+                    true => Walked::On,
+                    false => self.follow_account(touched, since, stop).await?,
+                };
+                let has_room = self.progress.behind.len() < BEHIND_MAX;
+                match walked {
+                    Walked::On => {}
+                    Walked::Further(handed_on) if has_room => {
+                        self.progress.behind.insert(account, Behind { touched, handed_on });
+                    }
+                    Walked::Further(_) | Walked::Stopped => break,
                 }
             }
-            self.progress.reached = position;
+            self.progress.reached = touched.position;
         }
         Ok(())
     }
@@ -282,16 +340,16 @@ impl<H: Handler> Follower<H> {
         Ok(seen)
     }
 
-    /// Follows an account to its end, or sets it aside. What is wrong with the store as a whole is an error.
+    /// Follows an account for a turn, or sets it aside. What is wrong with the store as a whole is an error.
     async fn follow_account(
         &mut self,
-        account: AccountId,
-        position: Position,
+        touched: Touched,
         since: Revision,
         stop: &mut Stop<impl Future<Output = ()>>,
     ) -> Result<Walked, Error> {
+        let account = touched.account;
         let trouble = match self.walk(account, since, stop).await {
-            Ok(Walked::Stopped) => return Ok(Walked::Stopped),
+            Ok(walked @ (Walked::Stopped | Walked::Further(_))) => return Ok(walked),
             Ok(Walked::On) => {
                 self.progress.aside.remove(&account);
                 self.progress.began.remove(&account);
@@ -301,11 +359,12 @@ impl<H: Handler> Follower<H> {
             Err(Trouble::Read(error)) if error.is_transient() => return Err(error),
             Err(trouble) => trouble,
         };
-        self.set_aside(account, position, &trouble);
+        self.progress.behind.remove(&account);
+        self.set_aside(touched, &trouble);
         Ok(Walked::On)
     }
 
-    /// Hands on page by page what happened in an account since a revision.
+    /// Hands on page by page what happened in an account since a revision, as many pages as are a turn.
     async fn walk(
         &mut self,
         account: AccountId,
@@ -319,7 +378,7 @@ impl<H: Handler> Follower<H> {
         if since == Revision(0) {
             began = self.reset(account).await?;
         }
-        loop {
+        for _ in 0..TURN_PAGES {
             if stop.is_told().await {
                 return Ok(Walked::Stopped);
             }
@@ -343,6 +402,7 @@ impl<H: Handler> Follower<H> {
                 return Ok(Walked::On);
             }
         }
+        Ok(Walked::Further(since))
     }
 
     /// Lets the handler drop an account, and answers the revision at which it had nothing.
@@ -356,7 +416,7 @@ impl<H: Handler> Follower<H> {
             "the follower begins an account from zero"
         );
         self.progress.unsaved.insert(account, Revision(0));
-        if self.progress.began.len() >= 2 * ASIDE_MAX {
+        if self.progress.began.len() >= BEGAN_MAX {
             self.progress.began.clear(); // at the worst those accounts are begun once more
         }
         self.progress.began.insert(account, states.revision);
@@ -381,16 +441,17 @@ impl<H: Handler> Follower<H> {
         Ok(())
     }
 
-    fn set_aside(&mut self, account: AccountId, position: Position, trouble: &Trouble) {
+    fn set_aside(&mut self, touched: Touched, trouble: &Trouble) {
         let is_handlers = matches!(trouble, Trouble::Handle(_));
         let errors = if is_handlers { &self.counts.handler_errors } else { &self.counts.records_errors };
         errors.inc();
         let now = Instant::now();
-        let aside = self.progress.aside.entry(account).or_insert(Aside { position, attempts: 0, due: now });
+        let aside = Aside { touched, attempts: 0, due: now };
+        let aside = self.progress.aside.entry(touched.account).or_insert(aside);
         aside.attempts += 1;
         aside.due = now + retry_delay(aside.attempts);
         let (follower, attempts) = (self.settings.name, aside.attempts);
-        warn!(follower, account = account.0, attempts, %trouble, "an account can't be followed and waits");
+        warn!(follower, account = touched.account.0, attempts, %trouble, "an account can't be followed and waits");
     }
 
     /// Saves what was handed on.
@@ -408,8 +469,12 @@ impl<H: Handler> Follower<H> {
         self.tell_lag().await
     }
 
+    /// Shows how far it is, and how many accounts wait.
     async fn tell_lag(&self) -> Result<(), Error> {
+        self.counts.aside.set(self.progress.aside.len() as i64);
+        self.counts.behind.set(self.progress.behind.len() as i64);
         let lag = self.feed.position().await?.0.saturating_sub(self.progress.saved.0);
+        let lag = lag.max(self.progress.left_behind());
         self.counts.lag.set(i64::try_from(lag).unwrap_or(i64::MAX));
         Ok(())
     }

@@ -10,6 +10,8 @@
 //! - *From zero*: an account that was never followed, whose history was forgotten below the checkpoint, or that is rebuilt, is
 //!   reset first, and then told as created.
 //! - *Apart*: an account that can't be followed waits and is tried again; others go on.
+//! - *In turns*: an account that has much to tell, or more all the time, is followed some pages at a time; others have their
+//!   turns in between.
 
 mod follower;
 mod handler;

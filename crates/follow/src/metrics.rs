@@ -10,6 +10,8 @@ use prometheus_client::{
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     lag: Family<FollowerLabel, Gauge>,
+    aside: Family<FollowerLabel, Gauge>,
+    behind: Family<FollowerLabel, Gauge>,
     changes: Family<FollowerLabel, Counter>,
     resets: Family<FollowerLabel, Counter>,
     errors: Family<ErrorLabel, Counter>,
@@ -33,6 +35,10 @@ impl Metrics {
         let registry = registry.sub_registry_with_prefix("restante_follow");
         let help = "Commits of all accounts since the follower's position";
         registry.register("lag_revisions", help, self.lag.clone());
+        let help = "Accounts that could not be followed, and wait for another attempt";
+        registry.register("aside_accounts", help, self.aside.clone());
+        let help = "Accounts that have more changes than are handed on in one turn, and wait for their next";
+        registry.register("behind_accounts", help, self.behind.clone());
         registry.register("changes", "Changes that were handed on", self.changes.clone());
         registry.register("resets", "Accounts that were begun from zero", self.resets.clone());
         registry.register("errors", "Attempts that failed, by who failed", self.errors.clone());
@@ -43,6 +49,8 @@ impl Metrics {
 #[derive(Debug)]
 pub(crate) struct Counts {
     pub(crate) lag: Gauge,
+    pub(crate) aside: Gauge,
+    pub(crate) behind: Gauge,
     pub(crate) changes: Counter,
     pub(crate) resets: Counter,
     pub(crate) records_errors: Counter,
@@ -55,6 +63,8 @@ impl Counts {
         let errors = |source| metrics.errors.get_or_create_owned(&ErrorLabel { follower, source });
         Self {
             lag: metrics.lag.get_or_create_owned(&label),
+            aside: metrics.aside.get_or_create_owned(&label),
+            behind: metrics.behind.get_or_create_owned(&label),
             changes: metrics.changes.get_or_create_owned(&label),
             resets: metrics.resets.get_or_create_owned(&label),
             records_errors: errors("records"),

@@ -358,6 +358,98 @@ async fn an_account_that_fails_is_tried_again_under_steady_commits() {
     scene.assert_mirrored().await;
 }
 
+/// While it handles a page of an account, more than the page has is committed there.
+struct Feeding {
+    account: AccountId,
+    is_on: Arc<Mutex<bool>>,
+    records: Arc<dyn Records>,
+    inner: Picky,
+}
+
+#[async_trait]
+impl Handler for Feeding {
+    async fn handle(&mut self, account: AccountId, changes: &Changes) -> Result<(), HandlerError> {
+        for n in 0..6 {
+            if account == self.account && *self.is_on.lock() {
+                self.records.commit(account, Commit::of([create(NOTE, format!("more {n}"))])).await.unwrap();
+            }
+        }
+        sleep(Duration::from_millis(10)).await;
+        self.inner.handle(account, changes).await
+    }
+
+    async fn reset(&mut self, account: AccountId) -> Result<(), HandlerError> {
+        self.inner.reset(account).await
+    }
+}
+
+/// Its end is never reached, and all others had waited for that: those that were committed to, and those set aside.
+#[tokio::test(start_paused = true)]
+async fn an_account_that_is_committed_to_faster_than_it_is_handled_keeps_nobody_waiting() {
+    let scene = Scene::new(0, 0.0, 4).await;
+    let inner = Mirroring {
+        records: scene.store.opened.records.clone(),
+        mirror: scene.mirror.clone(),
+        fates: scene.fates.clone(),
+        batch: 4,
+    };
+    let (refused, attempts) = (Arc::new(Mutex::new(Some(AccountId(3)))), Arc::new(Mutex::new(0)));
+    let inner = Picky { refused: refused.clone(), attempts: attempts.clone(), inner };
+    let is_on = Arc::new(Mutex::new(true));
+    let records = scene.store.opened.records.clone();
+    let feeding = Feeding { account: AccountId(1), is_on: is_on.clone(), records, inner };
+    for account in [3, 1] {
+        scene.store.commit(account, vec![create(NOTE, "first".into())]).await;
+    }
+    let opened = scene.opened();
+    let running = Running::start(Follower::new(scene.settings, &opened, feeding, &scene.metrics).unwrap());
+    let notes_of = |account| {
+        let mirror = scene.mirror.lock();
+        mirror.copied.keys().filter(|(of, ..)| *of == AccountId(account)).count()
+    };
+    wait_until("the one is under way", async || notes_of(1) > 100).await;
+    for n in 0..3 {
+        scene.store.commit(2, vec![create(NOTE, format!("{n}"))]).await;
+        wait_until("another is followed", async || notes_of(2) == n + 1).await;
+    }
+    wait_until("the one that fails is tried again", async || *attempts.lock() >= 3).await;
+    let told = scene.mirror.lock().told[&AccountId(1)].0 as i64;
+    let revision = opened.records.states(AccountId(1)).await.unwrap().revision.0 as i64;
+    assert!(revision - told > 100, "it was not too fast");
+    let lag = value(&scene.metrics, "restante_follow_lag_revisions{follower=\"mirror\"}");
+    for waiting in ["aside", "behind"] {
+        let name = format!("restante_follow_{waiting}_accounts{{follower=\"mirror\"}}");
+        assert_eq!(value(&scene.metrics, &name), 1, "{waiting}");
+    }
+    assert!(lag > (revision - told) / 2, "a lag of {lag}, when {} are not told", revision - told);
+    *refused.lock() = None;
+    *is_on.lock() = false;
+    scene.caught_up().await;
+    running.stop().await.unwrap();
+    scene.assert_mirrored().await;
+    for waiting in ["aside", "behind"] {
+        let name = format!("restante_follow_{waiting}_accounts{{follower=\"mirror\"}}");
+        assert_eq!(value(&scene.metrics, &name), 0, "{waiting}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_accounts_that_take_several_turns_than_wait_at_once_are_followed() {
+    let scene = Scene::new(0, 0.0, 1).await;
+    for account in 1..=150 {
+        for n in 0..40 {
+            scene.store.commit(account, vec![create(NOTE, format!("{n}"))]).await;
+        }
+    }
+    let running = scene.start();
+    wait_until("some are done", async || scene.mirror.lock().copied.len() > 1_000).await;
+    running.crash().await; // those that are in between go on where they were, or once more
+    let running = scene.start();
+    scene.caught_up().await;
+    running.stop().await.unwrap();
+    scene.assert_mirrored().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_handler_that_hangs_is_given_up_and_counted() {
     let scene = Scene::new(0, 0.0, 4).await;

@@ -17,6 +17,9 @@ const CREATED: u8 = 10;
 const NUMBER_BYTES_MAX: usize = 9;
 /// The longest cursor: kind, index, values, id.
 const CURSOR_BYTES_MAX: usize = 2 + INDEX_VALUES_BYTES_MAX + NUMBER_BYTES_MAX;
+/// About what a property and its value take, and for how many of them there is room at once.
+const PAIR_BYTES: usize = 4;
+const PAIRS_EXPECTED: usize = 16;
 /// What engines put before and after the values in the key of an entry: account, kind, index, generation, id.
 const AROUND_VALUES_BYTES_MAX: usize = 5 + 1 + 1 + NUMBER_BYTES_MAX + NUMBER_BYTES_MAX;
 const _: () = assert!(
@@ -80,7 +83,8 @@ pub(crate) fn pack_properties(out: &mut impl Pack, properties: &Properties) {
 
 /// Takes what [`pack_properties`] appended, which goes to the end; `None` when it is not that.
 pub(crate) fn take_properties(bytes: &mut &[u8]) -> Option<Properties> {
-    let mut pairs: Vec<(Property, Value)> = Vec::new();
+    let mut pairs: Vec<(Property, Value)> =
+        Vec::with_capacity((bytes.len() / PAIR_BYTES).min(PAIRS_EXPECTED));
     while !bytes.is_empty() {
         let property = Property(take_byte(bytes)?);
         let pair = (property, take_value(bytes)?);
@@ -89,7 +93,7 @@ pub(crate) fn take_properties(bytes: &mut &[u8]) -> Option<Properties> {
         }
         pairs.push(pair);
     }
-    Some(pairs.into_iter().collect())
+    Some(Properties::of_ascending(pairs))
 }
 
 /// How many entries a record with these properties has in an index.

@@ -174,8 +174,16 @@ pub trait Records: Send + Sync + 'static {
     /// `Unavailable`.
     async fn states(&self, account: AccountId) -> Result<States, Error>;
 
-    /// Announces commits from now on, each after it is visible. Who is slow is told that announcements were left out, and
-    /// reads [`Records::changes`] instead.
+    /// Announces how far accounts are, from now on.
+    ///
+    /// - *Visible*: what is announced can be read.
+    /// - *Rising*: the revisions of one account rise, from announcement to announcement: the last one that was told is the
+    ///   newest.
+    /// - *To the end*: each commit that is not visible before this call is announced, by its own revision or, when others of
+    ///   its account came at the same time, by the last of theirs; also when who committed has given up waiting.
+    /// - *In time*: a commit is announced before it is answered.
+    ///
+    /// Who is slow is told that announcements were left out, and reads [`Records::changes`] instead.
     fn watch(&self) -> Watch;
 }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use restante_core::{ErrorKind, Timestamp};
+use restante_core::{ErrorKind, Identity, Timestamp};
 use tracing::{Instrument, debug, debug_span, info, warn};
 
 use crate::{
@@ -224,6 +224,10 @@ impl Upkeep for Observed {
 
     async fn referenced(&self, after: Option<u64>) -> Result<Referenced, Error> {
         self.noted_read(Operation::Upkeep, self.inner.upkeep.referenced(after).await)
+    }
+
+    fn identity(&self) -> Identity {
+        self.inner.upkeep.identity()
     }
 
     async fn backup(&self, folder: &Path) -> Result<(), Error> {

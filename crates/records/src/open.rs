@@ -1,6 +1,6 @@
 use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
 
-use restante_core::{Clock, SystemClock};
+use restante_core::{Clock, Identity, SystemClock};
 
 use crate::{Error, Feed, Metrics, Records, Schema, Upkeep, lmdb, memory, observe::observe};
 
@@ -55,6 +55,8 @@ pub struct Config {
     pub schema: Schema,
     /// Settings of the `lmdb` engine.
     pub lmdb: LmdbConfig,
+    /// What a store that is made gets for its [`Upkeep::identity`].
+    pub identity: Identity,
     /// Where the time comes from.
     pub clock: Arc<dyn Clock>,
     /// What is counted.
@@ -68,6 +70,7 @@ impl Config {
             url,
             schema,
             lmdb: LmdbConfig::default(),
+            identity: Identity::draw(),
             clock: Arc::new(SystemClock),
             metrics: Metrics::default(),
         }
@@ -90,6 +93,10 @@ impl Default for LmdbConfig {
 }
 
 /// An opened record store: the faces of one engine.
+///
+/// Close it by [`Upkeep::close`] when it is no longer needed, which waits without keeping a thread busy. If it is dropped
+/// instead, nothing is lost that was answered, but the thread that drops the last of the faces waits for the engine's threads,
+/// which may have to write and sync some megabytes: not a thread of an async runtime. Then the store can be opened again.
 #[derive(Clone)]
 pub struct Opened {
     /// For doors.

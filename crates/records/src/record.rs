@@ -88,6 +88,12 @@ impl Properties {
         self.0.retain(|(known, there)| *known != property || there != value);
     }
 
+    /// Of pairs that ascend, each there once.
+    pub(crate) fn of_ascending(pairs: Vec<(Property, Value)>) -> Self {
+        debug_assert!(pairs.is_sorted_by(|a, b| a < b), "each pair is above the one before it");
+        Self(pairs)
+    }
+
     /// The values of a property, ascending.
     pub fn values(&self, property: Property) -> impl Iterator<Item = &Value> {
         self.0.iter().filter(move |(known, _)| *known == property).map(|(_, value)| value)

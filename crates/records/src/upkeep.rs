@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use async_trait::async_trait;
-use restante_core::{BlobId, Timestamp};
+use restante_core::{BlobId, Identity, Timestamp};
 
 use crate::{AccountId, Error, Id, Kind, Record};
 
@@ -47,12 +47,17 @@ pub trait Upkeep: Send + Sync + 'static {
     async fn dump(&self, after: Option<Place>, limit: usize) -> Result<Vec<Dumped>, Error>;
 
     /// A page of the blobs that records refer to, with repeats, in an order of the engine's own. `after` is the
-    /// [`Referenced::next`] of the page before. Every reference that was committed before the first page was asked for,
-    /// and is still there when the last one is answered, is told.
+    /// [`Referenced::next`] of the page before. Every blob is told that some record referred to from before the first page
+    /// was asked for until the last one was answered, also when one record has taken it over from another meanwhile: in the
+    /// same commit, or in one before that in which the other let go of it.
     ///
     /// # Errors
     /// `Unavailable`; `Corrupt`.
     async fn referenced(&self, after: Option<u64>) -> Result<Referenced, Error>;
+
+    /// Which store this is: drawn when it was made, the same as long as it lives and in every copy of it. Who keeps something
+    /// elsewhere for the records, as blobs are, notes it, to see that later records are the same.
+    fn identity(&self) -> Identity;
 
     /// Writes a copy of everything that was acknowledged before the call into `folder`, which must exist and be empty: the
     /// engine's files as they would be after a close. Commits go on meanwhile; what is acknowledged later may be in it or
@@ -77,7 +82,7 @@ pub struct Stats {
     pub accounts: u64,
     /// Each kind's share, ascending.
     pub kinds: Vec<KindStats>,
-    /// Commits in all.
+    /// Commits that were made, of all accounts: the sum of their revisions.
     pub commits: u64,
     /// Bytes on disk, all files together; 0 when the engine keeps nothing on disk.
     pub disk_bytes: u64,

@@ -5,12 +5,12 @@ use crate::{AccountId, Revision};
 /// Announcements that wait for a slow watcher at most.
 const WAITING_MAX: usize = 1_024;
 
-/// A commit was made.
+/// Something was committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Announcement {
     /// In this account.
     pub account: AccountId,
-    /// With this revision.
+    /// This revision of it can be seen, and all before it.
     pub revision: Revision,
 }
 
@@ -19,11 +19,11 @@ pub struct Announcement {
 #[error("{0} announcements of commits were left out: the watcher was slow")]
 pub struct Lagged(pub u64);
 
-/// Tells commits as they are made.
+/// Tells which accounts have been committed to.
 pub struct Watch(broadcast::Receiver<Announcement>);
 
 impl Watch {
-    /// The next commit; `None` when the store is gone.
+    /// The next announcement; `None` when the store is gone.
     ///
     /// # Errors
     /// [`Lagged`] when announcements were left out; those after them follow.
@@ -46,6 +46,10 @@ impl Announcer {
 
     pub(crate) fn announce(&self, announcement: Announcement) {
         let _ = self.0.send(announcement); // fails when nobody watches
+    }
+
+    pub(crate) fn is_watched(&self) -> bool {
+        self.0.receiver_count() > 0
     }
 
     pub(crate) fn watch(&self) -> Watch {

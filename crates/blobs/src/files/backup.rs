@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{File, OpenOptions},
-    io::{self, Read as _},
+    io::{self, Read as _, Write as _},
     path::Path,
 };
 
@@ -12,7 +12,8 @@ use tracing::warn;
 
 use super::{
     index::{Entry, Files, Index, Pack, Place, Row},
-    schema::{FILES, INDEX, PACKS, file_name, pack_name},
+    owner,
+    schema::{FILES, OWNER, PACKS, file_name, pack_name},
     shared::Shared,
 };
 use crate::Error;
@@ -45,7 +46,8 @@ pub(super) fn copy(shared: &Shared, folder: &Path) -> Result<Index, Error> {
         let ledger = shared.ledger.lock();
         ledger.packs.iter().map(|(number, pack)| (*number, pack.len)).collect()
     };
-    let index = Index::open_copy(&folder.join(INDEX))?;
+    target.write_owner(shared)?;
+    let index = Index::open_copy(folder)?;
     let mut copied = Copied { packs: BTreeMap::new(), files: Files::default(), folders: BTreeSet::new() };
     for (number, len) in known {
         copied.packs.insert(number, Pack { len, ..Pack::default() });
@@ -127,6 +129,25 @@ impl Target<'_> {
     fn sync_folder(&self, name: &str) -> Result<(), Error> {
         let synced = File::open(self.folder.join(name)).and_then(|folder| folder.sync_all());
         synced.map_err(|error| Error::io("sync", name, error))
+    }
+
+    /// The copy's owner is that of the store. A damaged one is left out: it is said anew for both.
+    fn write_owner(&self, shared: &Shared) -> Result<(), Error> {
+        let owner = match owner::read(&*shared.disk) {
+            Ok(Some(owner)) => owner,
+            Ok(None) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                warn!(%error, "the copy does not say whose the blobs are");
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let path = self.folder.join(OWNER);
+        let written = File::create_new(path).and_then(|mut file| {
+            file.write_all(owner::text(owner).as_bytes())?;
+            file.sync_all()
+        });
+        written.map_err(|error| Error::io("write", OWNER, error))
     }
 
     fn link(

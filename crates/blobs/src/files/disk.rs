@@ -24,6 +24,8 @@ pub(super) trait Disk: Send + Sync + 'static {
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Makes creations, renames and removals in a folder durable.
     fn sync_folder(&self, name: &str) -> io::Result<()>;
+    /// Comes before each write of the index, which LMDB makes by itself. With an error it is not made.
+    fn before_index(&self) -> io::Result<()>;
 }
 
 /// A file that is open for writing.
@@ -81,6 +83,10 @@ impl Disk for Folder {
 
     fn sync_folder(&self, name: &str) -> io::Result<()> {
         File::open(self.path(name))?.sync_all()
+    }
+
+    fn before_index(&self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Where each blob lies: the rows that are derived from packs and files.
 
-use std::{collections::BTreeMap, ops::Bound, path::Path};
+use std::{collections::BTreeMap, ops::Bound, path::Path, sync::Arc};
 
 use restante_core::{BlobId, ErrorKind, Timestamp};
 use restante_lmdb::{
@@ -8,7 +8,10 @@ use restante_lmdb::{
     key::{Pack as _, take_bytes, take_number},
 };
 
-use super::schema::{BLOB_BYTES_LIMIT, PACKED_BYTES_LIMIT, VERSION, record_bytes};
+use super::{
+    disk::{Disk, Folder},
+    schema::{BLOB_BYTES_LIMIT, INDEX, PACKED_BYTES_LIMIT, VERSION, record_bytes},
+};
 use crate::{Error, Listed};
 
 /// id -> where it lies, its length, when it was last put.
@@ -82,20 +85,22 @@ pub(super) enum Row {
 #[derive(Clone)]
 pub(super) struct Index {
     store: Store,
+    disk: Arc<dyn Disk>,
 }
 
 impl Index {
-    pub(super) fn open(folder: &Path, metrics: restante_lmdb::Metrics) -> Result<Self, Error> {
-        Self::open_with(folder, Options { log_bytes: LOG_BYTES, metrics, ..Options::default() })
+    pub(super) fn open(disk: Arc<dyn Disk>, metrics: restante_lmdb::Metrics) -> Result<Self, Error> {
+        Self::open_with(disk, Options { log_bytes: LOG_BYTES, metrics, ..Options::default() })
     }
 
     /// An index that is written once, in large pieces.
     pub(super) fn open_copy(folder: &Path) -> Result<Self, Error> {
-        Self::open_with(folder, Options { log_bytes: 0, ..Options::default() })
+        let disk = Arc::new(Folder::new(folder));
+        Self::open_with(disk, Options { log_bytes: 0, ..Options::default() })
     }
 
-    fn open_with(folder: &Path, options: Options) -> Result<Self, Error> {
-        let index = Self { store: Store::open(folder, &TABLES, options)? };
+    fn open_with(disk: Arc<dyn Disk>, options: Options) -> Result<Self, Error> {
+        let index = Self { store: Store::open(&disk.path(INDEX), &TABLES, options)?, disk };
         index.check_format()?;
         Ok(index)
     }
@@ -189,6 +194,8 @@ impl Index {
         if rows.is_empty() {
             return Ok(());
         }
+        let failed = |error| Error::io("write", "the index of the blobs", error);
+        self.disk.before_index().map_err(failed)?;
         self.store.write_blocking(move |batch| {
             rows.iter().for_each(|row| put_row(batch, row));
             Ok(())

@@ -8,6 +8,8 @@ mod check;
 mod disk;
 mod index;
 mod lock;
+mod owner;
+mod places;
 mod queue;
 mod read;
 mod receive;
@@ -25,18 +27,21 @@ mod write;
 use std::{collections::BTreeSet, ops::Range, path::Path, sync::Arc};
 
 use async_trait::async_trait;
-use restante_core::{BlobId, ErrorKind, Timestamp};
+use restante_core::{BlobId, ErrorKind, Identity, Timestamp};
 
 use self::{
     disk::{Disk, Folder},
     index::Index,
     queue::Queue,
     rewrite::Rewrites,
-    schema::{BLOB_BYTES_LIMIT, FILES, INCOMING, INDEX, LOCK, PACKED_BYTES_LIMIT, PACKS},
+    schema::{BLOB_BYTES_LIMIT, FILES, INCOMING, LOCK, PACKED_BYTES_LIMIT, PACKS},
     shared::Shared,
     write::Writer,
 };
-use crate::{Blobs, Config, Error, Listed, Opened, Put, Report, Source, Stats, Upkeep, limits::check_limit};
+use crate::{
+    Blobs, Config, Error, Listed, Opened, Put, Report, Source, Stats, Upkeep,
+    limits::{check_limit, check_touch},
+};
 
 pub(crate) async fn open(folder: &Path, config: Config) -> Result<Opened, Error> {
     let folder = folder.to_owned();
@@ -52,11 +57,11 @@ fn open_on(disk: Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
     check_settings(config)?;
     let lock = lock::hold(&disk.path(LOCK))?;
     make_folders(&*disk)?;
-    let index = Index::open(&disk.path(INDEX), config.metrics.index.clone())?;
+    let index = Index::open(disk.clone(), config.metrics.index.clone())?;
     disk.sync_folder("").map_err(|error| Error::io("sync", "the folder of the blobs", error))?;
     let shared = Arc::new(Shared::new(disk, index, lock, config));
     let appender = recover::recover(&shared)?;
-    let (queue, jobs) = Queue::new();
+    let (queue, jobs) = Queue::new(&config.metrics);
     let writer = Writer {
         shared: shared.clone(),
         appender,
@@ -128,6 +133,12 @@ impl Blobs for FilesEngine {
     async fn size(&self, id: BlobId) -> Result<Option<u64>, Error> {
         Ok(self.shared.find(id)?.map(|entry| entry.bytes))
     }
+
+    async fn touch(&self, ids: &[BlobId]) -> Result<Vec<bool>, Error> {
+        check_touch(ids.len())?;
+        self.shared.goes_on()?;
+        self.queue.touch(ids.to_vec()).await
+    }
 }
 
 #[async_trait]
@@ -142,6 +153,23 @@ impl Upkeep for FilesEngine {
 
     async fn remove(&self, ids: &[BlobId], put_before: Timestamp) -> Result<u64, Error> {
         self.queue.remove(ids.to_vec(), put_before).await
+    }
+
+    async fn owner(&self) -> Result<Option<Identity>, Error> {
+        self.shared.is_open()?;
+        let shared = self.shared.clone();
+        blocking(move || owner::read(&*shared.disk)).await
+    }
+
+    async fn set_owner(&self, owner: Identity) -> Result<(), Error> {
+        self.shared.is_open()?;
+        let turn = self.queue.turn().await?;
+        let shared = self.shared.clone();
+        blocking(move || {
+            let _turn = turn; // held until it is written: one at a time, and not while a backup is made
+            owner::write(&*shared.disk, owner)
+        })
+        .await
     }
 
     async fn stats(&self) -> Result<Stats, Error> {

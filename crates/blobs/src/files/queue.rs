@@ -5,15 +5,16 @@ use std::sync::Arc;
 use restante_core::{BlobId, Timestamp};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use super::receive::{Content, Received};
-use crate::{Error, Put};
+use super::{
+    places::Places,
+    receive::{Content, Received},
+};
+use crate::{Error, Metrics, Put};
 
 /// Requests that wait at most. More of them wait in front of the queue.
 const JOBS_WAITING_MAX: usize = 1_024;
 /// Bytes of blobs that wait in memory at most.
 const BYTES_WAITING_MAX: usize = 64 << 20;
-/// Blobs that may be received into files of their own at the same time: each has its file open. More of them wait.
-const FILES_RECEIVED_MAX: usize = 256;
 
 /// A put, and who waits for it.
 pub(super) struct Putting {
@@ -45,6 +46,13 @@ pub(super) enum Job {
         turn: Turn,
         answer: oneshot::Sender<Result<u64, Error>>,
     },
+    /// Let blobs count as put now.
+    Touch {
+        ids: Vec<BlobId>,
+        answer: oneshot::Sender<Result<Vec<bool>, Error>>,
+        /// Given back when it is done.
+        _room: OwnedSemaphorePermit,
+    },
     /// Bring everything that was answered into the index.
     Settle(oneshot::Sender<Result<(), Error>>),
     /// The same, and end.
@@ -55,22 +63,17 @@ pub(super) enum Job {
 pub(super) struct Queue {
     jobs: mpsc::Sender<Job>,
     bytes: Arc<Semaphore>,
-    files: Arc<Semaphore>,
+    /// For blobs that are received into files of their own.
+    pub(super) places: Places,
     turn: Arc<Semaphore>,
 }
 
 impl Queue {
-    pub(super) fn new() -> (Self, mpsc::Receiver<Job>) {
+    pub(super) fn new(metrics: &Metrics) -> (Self, mpsc::Receiver<Job>) {
         let (jobs, waiting) = mpsc::channel(JOBS_WAITING_MAX);
         let semaphore = |permits| Arc::new(Semaphore::new(permits));
-        let (bytes, files, turn) =
-            (semaphore(BYTES_WAITING_MAX), semaphore(FILES_RECEIVED_MAX), semaphore(1));
-        (Self { jobs, bytes, files, turn }, waiting)
-    }
-
-    /// Waits until there is room for one more file.
-    pub(super) async fn room_for_file(&self) -> Result<OwnedSemaphorePermit, Error> {
-        take(&self.files, 1).await
+        let (bytes, turn) = (semaphore(BYTES_WAITING_MAX), semaphore(1));
+        (Self { jobs, bytes, places: Places::new(metrics.slow_uploads.clone()), turn }, waiting)
     }
 
     pub(super) async fn turn(&self) -> Result<Turn, Error> {
@@ -84,6 +87,11 @@ impl Queue {
         };
         let room = take(&self.bytes, bytes as u32).await?;
         self.ask(|answer| Job::Put(Putting { received, waiter: Waiter { answer, _room: room } })).await
+    }
+
+    pub(super) async fn touch(&self, ids: Vec<BlobId>) -> Result<Vec<bool>, Error> {
+        let room = take(&self.bytes, size_of_val(&*ids) as u32).await?;
+        self.ask(|answer| Job::Touch { ids, answer, _room: room }).await
     }
 
     pub(super) async fn remove(&self, ids: Vec<BlobId>, put_before: Timestamp) -> Result<u64, Error> {

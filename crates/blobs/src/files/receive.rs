@@ -10,6 +10,7 @@ use super::{
     blocking,
     disk::{Disk, DiskFile},
     index::Entry,
+    places::Place,
     queue::Queue,
     read,
     schema::INCOMING,
@@ -59,8 +60,8 @@ pub(super) async fn receive(
         total += chunk.len() as u64;
         check_length(total, shared.blob_bytes_max)?;
         if total > shared.settings.packed_bytes_max {
-            let _room = queue.room_for_file().await?;
-            return receive_file(shared, source, gathered.freeze(), chunk).await;
+            let place = queue.places.take().await?;
+            return receive_file(shared, source, place, gathered.freeze(), chunk).await;
         }
         gathered.extend_from_slice(&chunk);
     }
@@ -81,6 +82,7 @@ async fn receive_packed(shared: Arc<Shared>, bytes: Bytes) -> Result<Received, E
 async fn receive_file(
     shared: &Arc<Shared>,
     source: &mut dyn Source,
+    mut place: Place,
     gathered: Bytes,
     chunk: Bytes,
 ) -> Result<Received, Error> {
@@ -88,7 +90,7 @@ async fn receive_file(
     let name = format!("{INCOMING}/{number:08}");
     let disk = shared.disk.clone();
     let mut growing = blocking(move || Growing::create(disk, name)?.add(&gathered)?.add(&chunk)).await?;
-    while let Some(chunk) = source.next().await? {
+    while let Some(chunk) = place.next(source).await? {
         check_length(growing.len + chunk.len() as u64, shared.blob_bytes_max)?;
         growing = blocking(move || growing.add(&chunk)).await?;
     }

@@ -7,6 +7,10 @@ pub(super) const PACKS: &str = "packs";
 pub(super) const FILES: &str = "blobs";
 pub(super) const INCOMING: &str = "incoming";
 pub(super) const INDEX: &str = "index";
+/// Says whose the blobs are.
+pub(super) const OWNER: &str = "OWNER";
+/// The same while it is written.
+pub(super) const OWNER_NEW: &str = "OWNER.new";
 /// Held by the process that has the store open.
 pub(super) const LOCK: &str = "LOCK";
 

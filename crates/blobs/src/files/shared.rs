@@ -25,7 +25,8 @@ pub(super) struct Shared {
     pub(super) disk: Arc<dyn Disk>,
     /// `None` once the store is closed.
     pub(super) index: RwLock<Option<Index>>,
-    /// Blobs whose records are durable, and whose rows will be: the writer adds and takes away, everybody looks here first.
+    /// Blobs whose records are durable, and whose rows will be, and blobs that were touched: the writer adds and takes away,
+    /// everybody looks here first.
     pub(super) pending: RwLock<HashMap<BlobId, Entry>>,
     pub(super) ledger: Mutex<Ledger>,
     pub(super) settings: FilesConfig,
@@ -190,11 +191,13 @@ impl Shared {
         self.trouble.lock().last = error.map(|error| (error.kind(), error.to_string()));
     }
 
+    pub(super) fn is_open(&self) -> Result<(), Error> {
+        if self.trouble.lock().is_closed { Err(Error::closed()) } else { Ok(()) }
+    }
+
     /// Whether the store was neither closed nor broken.
     pub(super) fn goes_on(&self) -> Result<(), Error> {
-        if self.trouble.lock().is_closed {
-            return Err(Error::closed());
-        }
+        self.is_open()?;
         self.is_unbroken()
     }
 

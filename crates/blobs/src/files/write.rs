@@ -152,6 +152,10 @@ impl Writer {
                 self.rewrites.begin(&self.shared, &mut self.appender, removed, turn, answer);
                 None
             }
+            Job::Touch { ids, answer, .. } => {
+                let _ = answer.send(self.touch(&ids));
+                None
+            }
             Job::Settle(answer) => {
                 self.now(); // a sweep lists before it removes, and so its time is noted
                 let _ = answer.send(self.settle(&[], vec![]));
@@ -180,6 +184,22 @@ impl Writer {
         // Before the answers: who is told that a blob was put finds a store that is healthy.
         self.shared.note(works.iter().find_map(|work| work.error.as_ref()));
         works.into_iter().for_each(Work::answer);
+    }
+
+    /// Lets blobs count as put now: in memory at once, which is where a removal looks, and in the index with the next rows.
+    fn touch(&mut self, ids: &[BlobId]) -> Result<Vec<bool>, Error> {
+        self.is_ready()?;
+        let now = self.now();
+        let mut found = Vec::with_capacity(ids.len());
+        for id in ids {
+            let known = self.shared.find(*id)?;
+            found.push(known.is_some());
+            if let Some(entry) = known.filter(|known| known.put_at < now) {
+                self.shared.pending.write().insert(*id, Entry { put_at: now, ..entry });
+            }
+        }
+        self.settle_when_full();
+        Ok(found)
     }
 
     fn now(&mut self) -> Timestamp {
@@ -294,12 +314,7 @@ impl Writer {
     fn settle_works(&mut self, works: &mut [Work]) {
         let awaited: Vec<Move> = works.iter().filter_map(Work::awaited).collect();
         if awaited.is_empty() {
-            if self.shared.pending.read().len() >= PENDING_MAX
-                && let Err(error) = self.settle(&[], vec![])
-            {
-                warn!(%error, "the index of the blobs can't be written; it is tried again");
-            }
-            return;
+            return self.settle_when_full();
         }
         let mut rows = Vec::new();
         for work in works.iter().filter(|work| work.awaited().is_some()) {
@@ -314,6 +329,15 @@ impl Writer {
                     work.error = Some(error.again());
                 }
             }
+        }
+    }
+
+    /// Writes rows that wait when there are many. What can't be written waits on.
+    fn settle_when_full(&mut self) {
+        if self.shared.pending.read().len() >= PENDING_MAX
+            && let Err(error) = self.settle(&[], vec![])
+        {
+            warn!(%error, "the index of the blobs can't be written; it is tried again");
         }
     }
 

@@ -10,17 +10,18 @@ use std::{
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
-use restante_core::{BlobId, Clock, Timestamp};
+use restante_core::{BlobId, Clock, Identity, Timestamp};
 
 use crate::{
     Blobs, Config, Error, Listed, Metrics, Opened, Put, Report, Source, Stats, Upkeep,
     hash::id_of,
-    limits::{check_length, check_limit, check_range, clip},
+    limits::{check_length, check_limit, check_range, check_touch, clip},
 };
 
 pub(crate) fn open(config: &Config) -> Opened {
     let memory = Arc::new(Memory {
         kept: Mutex::new(Some(BTreeMap::new())),
+        owner: Mutex::new(None),
         blob_bytes_max: config.blob_bytes_max,
         clock: config.clock.clone(),
         metrics: config.metrics.clone(),
@@ -36,6 +37,7 @@ struct Kept {
 struct Memory {
     /// `None` once it is closed.
     kept: Mutex<Option<BTreeMap<BlobId, Kept>>>,
+    owner: Mutex<Option<Identity>>,
     blob_bytes_max: u64,
     clock: Arc<dyn Clock>,
     metrics: Metrics,
@@ -75,6 +77,22 @@ impl Blobs for Memory {
     async fn size(&self, id: BlobId) -> Result<Option<u64>, Error> {
         self.with(|blobs| blobs.get(&id).map(|kept| kept.bytes.len() as u64))
     }
+
+    async fn touch(&self, ids: &[BlobId]) -> Result<Vec<bool>, Error> {
+        check_touch(ids.len())?;
+        let now = self.clock.now();
+        self.with(|blobs| {
+            let mut found = Vec::new();
+            for id in ids {
+                let kept = blobs.get_mut(id);
+                found.push(kept.is_some());
+                if let Some(kept) = kept {
+                    kept.put_at = kept.put_at.max(now);
+                }
+            }
+            found
+        })
+    }
 }
 
 #[async_trait]
@@ -105,6 +123,14 @@ impl Upkeep for Memory {
         })?;
         self.metrics.removed_blobs.inc_by(removed);
         Ok(removed)
+    }
+
+    async fn owner(&self) -> Result<Option<Identity>, Error> {
+        self.with(|_| *self.owner.lock())
+    }
+
+    async fn set_owner(&self, owner: Identity) -> Result<(), Error> {
+        self.with(|_| *self.owner.lock() = Some(owner))
     }
 
     async fn stats(&self) -> Result<Stats, Error> {

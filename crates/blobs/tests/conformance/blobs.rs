@@ -1,7 +1,7 @@
 //! What `Blobs` and `Source` promise.
 
 use bytes::Bytes;
-use restante_blobs::{BlobId, CHUNK_BYTES_MAX, Config, EngineUrl, Source, open};
+use restante_blobs::{BlobId, CHUNK_BYTES_MAX, Config, EngineUrl, Source, TOUCH_BLOBS_MAX, open};
 use restante_core::ErrorKind;
 
 use crate::{
@@ -25,11 +25,16 @@ crate::promises! {
         reading_what_is_not_there_is_not_found,
         a_range_that_ends_before_it_begins_is_invalid,
         the_size_is_told_without_reading,
+        what_is_touched_counts_as_put_now,
+        a_touch_tells_of_each_blob_whether_it_is_there,
+        a_touch_at_the_same_time_as_a_removal_tells_the_truth,
+        more_touches_than_are_taken_are_refused,
         bytes_give_chunks_of_the_allowed_length,
         a_closed_store_refuses,
     ],
     disk: [
         what_was_put_is_there_after_reopening,
+        what_was_put_is_there_after_a_store_that_was_not_closed,
         only_one_process_may_have_the_store_open,
         settings_beyond_what_the_engine_can_are_refused,
     ],
@@ -67,6 +72,64 @@ async fn what_was_put_reads_back_whatever_its_length(subject: Subject) {
         assert_eq!(answer.bytes, len as u64);
         assert_eq!(read_all(&*opened.blobs, answer.id).await.unwrap(), blob, "{len} bytes");
     }
+}
+
+async fn what_is_touched_counts_as_put_now(subject: Subject) {
+    let mut opened = subject.open().await;
+    let mut ids = Vec::new();
+    for (n, len) in [10, 700, 5_000, 300_000].into_iter().enumerate() {
+        ids.push(put(&*opened.blobs, &bytes(n as u32, len)).await.id);
+    }
+    subject.tick(5);
+    assert_eq!(opened.blobs.touch(&ids[1..]).await.unwrap(), [true; 3]);
+    subject.tick(3);
+    assert_eq!(opened.blobs.touch(&ids[1..]).await.unwrap(), [true; 3], "no touch makes a blob older");
+    assert_eq!(opened.upkeep.remove(&ids, at(5)).await.unwrap(), 1);
+    for listed in list(&*opened.upkeep).await {
+        assert_eq!(listed.put_at, at(5));
+    }
+    if !subject.engine.is_volatile() {
+        opened = subject.reopen(opened).await;
+    }
+    for (n, len) in [700, 5_000, 300_000].into_iter().enumerate() {
+        assert_eq!(read_all(&*opened.blobs, ids[n + 1]).await.unwrap(), bytes(n as u32 + 1, len));
+    }
+    assert_eq!(opened.upkeep.check(&|_, _| ()).await.unwrap().findings, []);
+    assert_eq!(opened.upkeep.stats().await.unwrap().blobs, 3);
+    assert_eq!(opened.upkeep.remove(&ids, at(6)).await.unwrap(), 3);
+}
+
+async fn a_touch_tells_of_each_blob_whether_it_is_there(subject: Subject) {
+    let opened = subject.open().await;
+    let (one, other) = (put(&*opened.blobs, &bytes(1, 10)).await.id, BlobId([7; 32]));
+    let found = opened.blobs.touch(&[one, other, one, other, other]).await.unwrap();
+    assert_eq!(found, [true, false, true, false, false]);
+    assert_eq!(opened.blobs.touch(&[]).await.unwrap(), []);
+    assert_eq!(list(&*opened.upkeep).await.len(), 1);
+}
+
+async fn a_touch_at_the_same_time_as_a_removal_tells_the_truth(subject: Subject) {
+    let opened = subject.open().await;
+    for round in 0..50 {
+        subject.tick(2 * round);
+        let id = put(&*opened.blobs, &bytes(1, 500)).await.id;
+        subject.tick(2 * round + 1);
+        let upkeep = opened.upkeep.clone();
+        let removing = tokio::spawn(async move { upkeep.remove(&[id], at(2 * round + 1)).await.unwrap() });
+        let blobs = opened.blobs.clone();
+        let touching = tokio::spawn(async move { blobs.touch(&[id]).await.unwrap() });
+        let (removed, found) = (removing.await.unwrap(), touching.await.unwrap());
+        assert_eq!(found, [removed == 0]);
+        assert_eq!(opened.blobs.size(id).await.unwrap().is_some(), removed == 0);
+    }
+}
+
+async fn more_touches_than_are_taken_are_refused(subject: Subject) {
+    let opened = subject.open().await;
+    let mut ids = vec![BlobId([7; 32]); TOUCH_BLOBS_MAX];
+    assert_eq!(opened.blobs.touch(&ids).await.unwrap().len(), TOUCH_BLOBS_MAX);
+    ids.push(BlobId([7; 32]));
+    assert_eq!(opened.blobs.touch(&ids).await.unwrap_err().kind(), ErrorKind::Invalid);
 }
 
 async fn what_was_put_is_there_after_reopening(subject: Subject) {
@@ -315,6 +378,27 @@ async fn a_closed_store_refuses(subject: Subject) {
     assert_eq!(upkeep.remove(&[id], at(1)).await.unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(upkeep.stats().await.unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(upkeep.check(&|_, _| ()).await.unwrap_err().kind(), ErrorKind::Unavailable);
+}
+
+async fn what_was_put_is_there_after_a_store_that_was_not_closed(subject: Subject) {
+    let opened = subject.open().await;
+    for len in LENGTHS {
+        put(&*opened.blobs, &bytes(1, len)).await;
+    }
+    drop(opened);
+    let opened = loop {
+        match open(subject.config.clone()).await {
+            Ok(opened) => break opened,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Conflict, "{error}"), // its threads are not done yet
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    };
+    for len in LENGTHS {
+        let blob = bytes(1, len);
+        let again = put(&*opened.blobs, &blob).await;
+        assert!(!again.is_new);
+        assert_eq!(read_all(&*opened.blobs, again.id).await.unwrap(), blob);
+    }
 }
 
 async fn only_one_process_may_have_the_store_open(subject: Subject) {

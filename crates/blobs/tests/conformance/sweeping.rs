@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
-use restante_blobs::{BlobId, Error, References, Swept, sweep};
-use restante_core::ErrorKind;
+use restante_blobs::{BlobId, Error, Opened, References, Swept, sweep};
+use restante_core::{ErrorKind, Identity};
 
 use crate::{
     Subject,
@@ -18,8 +18,21 @@ crate::promises! {
         what_is_referred_to_stays_whatever_the_page,
         when_references_fail_nothing_goes,
         a_sweep_of_nothing_does_nothing,
+        what_is_touched_while_a_sweep_is_under_way_stays,
+        the_blobs_of_other_records_are_not_swept,
+        blobs_that_are_nobodys_are_not_swept,
     ],
     disk: [],
+}
+
+/// The records of these tests.
+const OURS: Identity = Identity([1; 16]);
+
+/// A new store whose blobs are those of the records of these tests.
+async fn open(subject: &Subject) -> Opened {
+    let opened = subject.open().await;
+    opened.upkeep.set_owner(OURS).await.unwrap();
+    opened
 }
 
 /// References in pages of a few; `fails` is the page that can't be told.
@@ -36,6 +49,10 @@ impl Pages {
 
 #[async_trait]
 impl References for Pages {
+    fn identity(&self) -> Identity {
+        OURS
+    }
+
     async fn page(&self, after: Option<u64>) -> Result<(Vec<BlobId>, Option<u64>), Error> {
         let number = after.map_or(0, |after| after + 1);
         if self.fails == Some(number) {
@@ -47,7 +64,7 @@ impl References for Pages {
 }
 
 async fn what_nobody_refers_to_goes(subject: Subject) {
-    let opened = subject.open().await;
+    let opened = open(&subject).await;
     let mut ids = Vec::new();
     for n in 0..300 {
         ids.push(put(&*opened.blobs, &bytes(n, 10 * n as usize)).await.id);
@@ -71,7 +88,7 @@ async fn what_nobody_refers_to_goes(subject: Subject) {
 }
 
 async fn what_was_put_later_stays(subject: Subject) {
-    let opened = subject.open().await;
+    let opened = open(&subject).await;
     let old = put(&*opened.blobs, &bytes(1, 10)).await.id;
     let again = put(&*opened.blobs, &bytes(2, 300_000)).await.id;
     subject.tick(5);
@@ -85,7 +102,7 @@ async fn what_was_put_later_stays(subject: Subject) {
 }
 
 async fn what_is_referred_to_stays_whatever_the_page(subject: Subject) {
-    let opened = subject.open().await;
+    let opened = open(&subject).await;
     let mut ids = Vec::new();
     for n in 0..50 {
         ids.push(put(&*opened.blobs, &bytes(n, 100)).await.id);
@@ -97,7 +114,7 @@ async fn what_is_referred_to_stays_whatever_the_page(subject: Subject) {
 }
 
 async fn when_references_fail_nothing_goes(subject: Subject) {
-    let opened = subject.open().await;
+    let opened = open(&subject).await;
     let mut ids = Vec::new();
     for n in 0..30 {
         ids.push(put(&*opened.blobs, &bytes(n, 100)).await.id);
@@ -111,6 +128,68 @@ async fn when_references_fail_nothing_goes(subject: Subject) {
 }
 
 async fn a_sweep_of_nothing_does_nothing(subject: Subject) {
-    let opened = subject.open().await;
+    let opened = open(&subject).await;
     assert_eq!(sweep(&*opened.upkeep, &Pages::of(&[]), at(1)).await.unwrap(), Swept::default());
+}
+
+/// Records that refer to nothing. While the last page is told, a record is about to be committed that refers to blobs which
+/// were put long ago, and its committer touches them: no page tells of them.
+struct Taken {
+    opened: Opened,
+    ids: Vec<BlobId>,
+}
+
+#[async_trait]
+impl References for Taken {
+    fn identity(&self) -> Identity {
+        OURS
+    }
+
+    async fn page(&self, after: Option<u64>) -> Result<(Vec<BlobId>, Option<u64>), Error> {
+        if after.is_none() {
+            return Ok((Vec::new(), Some(0)));
+        }
+        let found = self.opened.blobs.touch(&self.ids).await?;
+        assert!(found.into_iter().all(|is_there| is_there));
+        Ok((Vec::new(), None))
+    }
+}
+
+async fn what_is_touched_while_a_sweep_is_under_way_stays(subject: Subject) {
+    let opened = open(&subject).await;
+    let mut ids = Vec::new();
+    for (n, len) in [10, 999, 5_000, 300_000, 11, 998, 5_001, 300_001].into_iter().enumerate() {
+        ids.push(put(&*opened.blobs, &bytes(n as u32, len)).await.id);
+    }
+    subject.tick(10);
+    let (taken, left) = ids.split_at(4);
+    let references = Taken { opened: opened.clone(), ids: taken.to_vec() };
+    let swept = sweep(&*opened.upkeep, &references, at(10)).await.unwrap();
+    assert_eq!((swept.blobs, swept.removed), (8, 4));
+    let there: BTreeSet<BlobId> = list(&*opened.upkeep).await.iter().map(|blob| blob.id).collect();
+    assert_eq!(there, taken.iter().copied().collect());
+    assert_eq!(opened.blobs.touch(left).await.unwrap(), [false; 4]);
+}
+
+async fn the_blobs_of_other_records_are_not_swept(subject: Subject) {
+    let opened = open(&subject).await;
+    put(&*opened.blobs, &bytes(1, 10)).await;
+    let others = Identity([2; 16]);
+    opened.upkeep.set_owner(others).await.unwrap();
+    let error = sweep(&*opened.upkeep, &Pages::of(&[]), at(1)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    for identity in [OURS, others] {
+        assert!(error.to_string().contains(&identity.to_string()), "{error}");
+    }
+    assert_eq!(list(&*opened.upkeep).await.len(), 1);
+    opened.upkeep.set_owner(OURS).await.unwrap();
+    assert_eq!(sweep(&*opened.upkeep, &Pages::of(&[]), at(1)).await.unwrap().removed, 1);
+}
+
+async fn blobs_that_are_nobodys_are_not_swept(subject: Subject) {
+    let opened = subject.open().await;
+    put(&*opened.blobs, &bytes(1, 10)).await;
+    let error = sweep(&*opened.upkeep, &Pages::of(&[]), at(1)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert_eq!(list(&*opened.upkeep).await.len(), 1);
 }

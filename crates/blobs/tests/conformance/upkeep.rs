@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use restante_blobs::{BlobId, LIST_BLOBS_MAX, Listed};
-use restante_core::ErrorKind;
+use restante_core::{ErrorKind, Identity};
 
 use crate::{
     Subject,
@@ -24,12 +24,15 @@ crate::promises! {
         a_store_that_is_open_is_healthy,
         the_rest_survives_removals_and_is_found_again,
         an_engine_without_files_has_no_backup,
+        blobs_are_whose_they_were_said_to_be_last,
     ],
     disk: [
         removals_survive_reopening,
         room_comes_back_when_blobs_are_removed,
         a_backup_has_every_blob_that_was_put_before,
         a_backup_needs_an_empty_folder,
+        whose_the_blobs_are_survives_reopening_backups_and_the_loss_of_the_index,
+        a_damaged_owner_is_told_and_said_anew,
         a_backup_while_blobs_come_and_go_can_be_opened,
     ],
 }
@@ -358,4 +361,49 @@ async fn an_engine_without_files_has_no_backup(subject: Subject) {
     let folder = tempfile::tempdir().unwrap();
     let done = opened.upkeep.backup(folder.path()).await.map_err(|error| error.kind());
     assert_eq!(done, if subject.engine.is_volatile() { Err(ErrorKind::Invalid) } else { Ok(()) });
+}
+
+async fn blobs_are_whose_they_were_said_to_be_last(subject: Subject) {
+    let opened = subject.open().await;
+    assert_eq!(opened.upkeep.owner().await.unwrap(), None);
+    for owner in [Identity([1; 16]), Identity([2; 16]), Identity([2; 16])] {
+        opened.upkeep.set_owner(owner).await.unwrap();
+        assert_eq!(opened.upkeep.owner().await.unwrap(), Some(owner));
+    }
+    opened.upkeep.close().await.unwrap();
+    assert_eq!(opened.upkeep.owner().await.unwrap_err().kind(), ErrorKind::Unavailable);
+    let said = opened.upkeep.set_owner(Identity([3; 16])).await;
+    assert_eq!(said.unwrap_err().kind(), ErrorKind::Unavailable);
+}
+
+async fn whose_the_blobs_are_survives_reopening_backups_and_the_loss_of_the_index(subject: Subject) {
+    let opened = subject.open().await;
+    let owner = Identity([5; 16]);
+    opened.upkeep.set_owner(owner).await.unwrap();
+    put(&*opened.blobs, &bytes(1, 10)).await;
+    let backup = subject.folder_named("backup");
+    std::fs::create_dir(&backup).unwrap();
+    opened.upkeep.backup(&backup).await.unwrap();
+    assert_eq!(subject.open_at("backup").await.upkeep.owner().await.unwrap(), Some(owner));
+    let opened = subject.reopen(opened).await;
+    assert_eq!(opened.upkeep.owner().await.unwrap(), Some(owner));
+    opened.upkeep.close().await.unwrap();
+    drop(opened);
+    std::fs::remove_dir_all(subject.folder_named("blobs").join("index")).unwrap();
+    assert_eq!(subject.open().await.upkeep.owner().await.unwrap(), Some(owner));
+}
+
+async fn a_damaged_owner_is_told_and_said_anew(subject: Subject) {
+    let opened = subject.open().await;
+    put(&*opened.blobs, &bytes(1, 10)).await;
+    for damage in [&b""[..], b"somebody\n", b"\xff\xfe", &[b'0'; 40]] {
+        std::fs::write(subject.folder_named("blobs").join("OWNER"), damage).unwrap();
+        assert_eq!(opened.upkeep.owner().await.unwrap_err().kind(), ErrorKind::Corrupt);
+        let backup = subject.folder_named(&format!("backup {}", damage.len()));
+        std::fs::create_dir(&backup).unwrap();
+        opened.upkeep.backup(&backup).await.unwrap();
+    }
+    let owner = Identity([6; 16]);
+    opened.upkeep.set_owner(owner).await.unwrap();
+    assert_eq!(opened.upkeep.owner().await.unwrap(), Some(owner));
 }

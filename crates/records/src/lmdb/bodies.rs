@@ -1,7 +1,7 @@
 //! Bodies as rows: compressed on the thread of who commits them, and read on the thread of who wants them.
 //!
-//! A row is the packed number of the dictionary (see [`dictionary`](super::dictionary); 0 is a body that is stored as it
-//! is), the packed count of the blobs that the body refers to, their ids of 32 bytes each, and the bytes.
+//! A row is the packed number of the coding (see [`Coding`]), the packed count of the blobs that the body refers to, their
+//! ids of 32 bytes each, and the bytes.
 
 use std::{
     ops::Bound,
@@ -21,7 +21,7 @@ use restante_lmdb::{
 };
 
 use super::{
-    dictionary::{self, DICTIONARIES_MAX, Dictionary, EMPTY, NOT_COMPRESSED},
+    dictionary::{self, DICTIONARIES_MAX, Dictionary, EMPTY, Form},
     schema::{BodyNumber, META, META_DICTIONARY},
     training,
 };
@@ -72,13 +72,14 @@ impl Bodies {
         if self.shared.is_compressed {
             let dictionaries = self.shared.dictionaries.load();
             if let Some(dictionary) = dictionaries.last() {
-                let mut row = begin_row(dictionary.number(), &body.blobs);
+                let form = dictionary.form_of(body.bytes.len());
+                let mut row = begin_row(Coding::Compressed(form, dictionary.number()), &body.blobs);
                 if dictionary.compress(&body.bytes, &mut row) {
                     return row;
                 }
             }
         }
-        let mut row = begin_row(NOT_COMPRESSED, &body.blobs);
+        let mut row = begin_row(Coding::Plain, &body.blobs);
         row.extend_from_slice(&body.bytes);
         row
     }
@@ -133,14 +134,14 @@ impl Shared {
     pub(super) fn decode(&self, row: &[u8]) -> Result<Body, Error> {
         let row = split(row)?;
         let blobs = row.blobs().collect();
-        if row.dictionary == NOT_COMPRESSED {
+        let Coding::Compressed(form, number) = row.coding else {
             return Ok(Body { bytes: Bytes::copy_from_slice(row.bytes), blobs });
-        }
+        };
         let dictionaries = self.dictionaries.load();
-        let dictionary = dictionaries.iter().find(|known| known.number() == row.dictionary);
+        let dictionary = dictionaries.iter().find(|known| known.number() == number);
         let dictionary = dictionary.ok_or_else(|| damaged("its dictionary is not there"))?;
-        let bytes = dictionary.decompress(row.bytes).map_err(damaged)?;
-        Ok(Body { bytes: bytes.into(), blobs })
+        let bytes = dictionary.decompress(form, row.bytes).map_err(damaged)?;
+        Ok(Body { bytes, blobs })
     }
 }
 
@@ -152,9 +153,37 @@ pub(super) fn blobs_of(row: &[u8]) -> Result<impl Iterator<Item = BlobId> + '_, 
     Ok(split(row)?.blobs())
 }
 
+/// How the body of a row is stored. As a number: 0 for a plain one; twice the number of the dictionary for a block of LZ4,
+/// and one more for a frame of zstd.
+#[derive(Clone, Copy)]
+enum Coding {
+    /// As it is.
+    Plain,
+    /// In a form, with the dictionary of this number.
+    Compressed(Form, u64),
+}
+
+impl Coding {
+    fn number(self) -> u64 {
+        match self {
+            Self::Plain => 0,
+            Self::Compressed(Form::Block, dictionary) => 2 * dictionary,
+            Self::Compressed(Form::Frame, dictionary) => 2 * dictionary + 1,
+        }
+    }
+
+    fn of(number: u64) -> Self {
+        match (number, number % 2) {
+            (0, _) => Self::Plain,
+            (_, 0) => Self::Compressed(Form::Block, number / 2),
+            _ => Self::Compressed(Form::Frame, number / 2),
+        }
+    }
+}
+
 /// The parts of a row.
 struct Row<'r> {
-    dictionary: u64,
+    coding: Coding,
     blobs: &'r [u8],
     bytes: &'r [u8],
 }
@@ -169,9 +198,9 @@ fn blob_id(bytes: &[u8]) -> Option<BlobId> {
     bytes.try_into().ok().map(BlobId)
 }
 
-fn begin_row(dictionary: u64, blobs: &[BlobId]) -> Vec<u8> {
+fn begin_row(coding: Coding, blobs: &[BlobId]) -> Vec<u8> {
     let mut row = Vec::new();
-    row.put_number(dictionary);
+    row.put_number(coding.number());
     row.put_number(blobs.len() as u64);
     for blob in blobs {
         row.put_bytes(&blob.0);
@@ -182,7 +211,7 @@ fn begin_row(dictionary: u64, blobs: &[BlobId]) -> Vec<u8> {
 fn split(row: &[u8]) -> Result<Row<'_>, Error> {
     let mut rest = row;
     let head = take_number(&mut rest).zip(take_number(&mut rest));
-    let (dictionary, count) = head.ok_or_else(|| damaged("it has no sound header"))?;
+    let (coding, count) = head.ok_or_else(|| damaged("it has no sound header"))?;
     if count > BODY_BLOBS_MAX as u64 {
         return Err(damaged("it refers to more blobs than a body may"));
     }
@@ -191,7 +220,7 @@ fn split(row: &[u8]) -> Result<Row<'_>, Error> {
     if rest.len() > BODY_BYTES_MAX {
         return Err(damaged("it is longer than bodies may be"));
     }
-    Ok(Row { dictionary, blobs, bytes: rest })
+    Ok(Row { coding: Coding::of(coding), blobs, bytes: rest })
 }
 
 fn damaged(what: &str) -> Error {
@@ -274,7 +303,7 @@ mod tests {
     fn a_row_of_a_dictionary_that_is_not_there_is_corrupt() {
         let (_folder, _store, bodies) = open(true);
         let mut row = bodies.encode(&Body::new(text(20)));
-        row[1] = 7;
+        row[1] = 14;
         let error = bodies.decode(&row).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert!(error.to_string().contains("dictionary"), "{error}");

@@ -23,8 +23,8 @@ use super::{
     Engine, dictionary, feed, reindex,
     schema::{
         ACCOUNT, AccountRow, BODY, BodyNumber, FEED, FOLLOWER, FORMAT, HISTORY, INDEX, LiveRow, META,
-        META_DICTIONARY, META_FORMAT, META_SCHEMA, STATE, StateRow, TombstoneRow, account_key, body_key,
-        decode_body_key, decode_feed, decode_feed_key, decode_follower_key, decode_history_key,
+        META_DICTIONARY, META_FORMAT, META_IDENTITY, META_SCHEMA, STATE, StateRow, TombstoneRow, account_key,
+        body_key, decode_body_key, decode_feed, decode_feed_key, decode_follower_key, decode_history_key,
         decode_number, decode_state_key, dictionary_key, feed_key, generation, live_key, live_prefix,
         state_key, take_account, tombstone_prefix,
     },
@@ -435,6 +435,7 @@ impl<'c> Check<'c> {
     fn meta_row(&mut self, _: &View<'_>, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let is_sound = match key {
             META_FORMAT => decode_number(value) == Some(FORMAT),
+            META_IDENTITY => value == self.engine.identity.0,
             META_SCHEMA => reindex::is_whole(value, &self.engine.ledger.schema),
             META_EPOCHS => decode_number(value).is_some(),
             _ => key.starts_with(META_DICTIONARY) && dictionary::decode(key, value).is_ok(),
@@ -447,7 +448,7 @@ impl<'c> Check<'c> {
 
     /// Sees that no row of the whole store is missing.
     fn what_must_be_there(&mut self) -> Result<(), Error> {
-        let mut keys = vec![META_FORMAT.to_vec(), META_SCHEMA.to_vec()];
+        let mut keys = [META_FORMAT, META_IDENTITY, META_SCHEMA].map(<[u8]>::to_vec).to_vec();
         keys.extend(self.engine.bodies.dictionary_numbers().map(|number| dictionary_key(number).to_vec()));
         for key in keys {
             let is_there = self.engine.store.read(|view| Ok::<_, Error>(view.get(META, &key)?.is_some()))?;

@@ -3,28 +3,23 @@
 //! The thread that writes runs the commits of all accounts one after the other, so it does only what depends on the rows that
 //! are there: bodies are compressed and properties packed before, by who commits.
 
-use std::{
-    future::Future,
-    ops::Bound,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{ops::Bound, sync::Arc};
 
 use restante_lmdb::{
     Batch, Direction, View,
     key::{KeyBuf, take_byte},
 };
-use tokio::{runtime::Handle, sync::Semaphore};
 
 use crate::{
-    AccountId, Announcement, Body, Change, Commit, Committed, Error, Id, IndexSchema, Kind, KindSchema,
+    AccountId, Body, Change, Commit, Committed, Error, Id, IndexSchema, Kind, KindSchema, Position,
     Properties, Property, Revision, Value, entries,
     validate::{check_commit, check_state, no_such_record},
 };
 
 use super::{
-    Engine, Ledger, blocking,
+    Engine, Ledger,
+    announce::Announcing,
+    blocking,
     schema::{
         ACCOUNT, AccountRow, BODY, BodyNumber, FEED, HISTORY, INDEX, LiveRow, STATE, StateRow, TombstoneRow,
         account_key, body_key, corrupt, decode_body_key, encode_feed, feed_key, index_key, live_key, second,
@@ -61,8 +56,7 @@ pub(super) async fn commit(
     } else {
         Plan::make(engine, account, commit)?
     };
-    let writing: Writing = Box::pin(write(engine.clone(), plan));
-    Finishing { writing: Some(writing), abandoned: engine.abandoned.clone() }.await
+    write(engine, plan).await
 }
 
 fn body_of(change: &Change) -> Option<&Body> {
@@ -73,56 +67,29 @@ fn body_of(change: &Change) -> Option<&Body> {
     }
 }
 
-async fn write(engine: Arc<Engine>, plan: Plan) -> Result<Committed, Error> {
-    let (account, creates, is_empty) = (plan.account, plan.creates, plan.changes.is_empty());
-    let ledger = engine.ledger.clone();
-    let (revision, first) = engine.store.write(move |batch| plan.carry_out(batch, &ledger)).await?;
-    if !is_empty {
+async fn write(engine: &Arc<Engine>, plan: Plan) -> Result<Committed, Error> {
+    let creates = plan.creates;
+    let (ledger, announcements) = (engine.ledger.clone(), engine.announcements.clone());
+    let work = move |batch: &mut Batch<'_>| {
+        let made = plan.carry_out(batch, &ledger)?;
+        let announcing = made.position.map(|position| Announcing { announcements, position });
+        Ok::<_, Error>((made, announcing))
+    };
+    let (made, announcing) = engine.store.write(work).await?;
+    if announcing.is_some() {
         engine.bodies.wrote(engine.ledger.last_body());
-        engine.announcer.announce(Announcement { account, revision });
     }
-    Ok(Committed { revision, created: (first.0..).take(creates).map(Id).collect() })
+    Ok(Committed { revision: made.revision, created: (made.first.0..).take(creates).map(Id).collect() })
 }
 
-type Writing = Pin<Box<dyn Future<Output = Result<Committed, Error>> + Send>>;
-
-/// The most commits that are finished after their callers gave up. There are never more in the hands of the store; those that
-/// still wait for it may be dropped.
-pub(super) const ABANDONED_MAX: usize = 2_048;
-
-/// A commit under way. Who waits for it may give up, but the store makes it nevertheless, and what is made is announced: so
-/// it is finished in the background.
-struct Finishing {
-    /// `None` after the answer.
-    writing: Option<Writing>,
-    /// A permit for each commit in the background.
-    abandoned: Arc<Semaphore>,
-}
-
-impl Future for Finishing {
-    type Output = Result<Committed, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(writing) = &mut self.writing else { return Poll::Pending };
-        let polled = writing.as_mut().poll(context);
-        if polled.is_ready() {
-            self.writing = None;
-        }
-        polled
-    }
-}
-
-impl Drop for Finishing {
-    fn drop(&mut self) {
-        let Some(writing) = self.writing.take() else { return };
-        let Ok(runtime) = Handle::try_current() else { return }; // it is going down, and with it those who watch
-        if let Ok(permit) = self.abandoned.clone().try_acquire_owned() {
-            runtime.spawn(async move {
-                let _ = writing.await; // nobody waits for the answer
-                drop(permit);
-            });
-        }
-    }
+/// What a commit has made.
+struct Made {
+    /// The account's revision after it.
+    revision: Revision,
+    /// The id of the first of its creates.
+    first: Id,
+    /// Its place in the feed; `None` when it had no changes.
+    position: Option<Position>,
 }
 
 /// A commit that is ready for the thread that writes.
@@ -165,23 +132,23 @@ impl Plan {
         Ok(Self { account, expect: commit.expect, changes, creates })
     }
 
-    /// Writes the rows of the commit; answers its revision and the id of the first of its creates.
-    fn carry_out(self, batch: &mut Batch<'_>, ledger: &Ledger) -> Result<(Revision, Id), Error> {
+    /// Writes the rows of the commit.
+    fn carry_out(self, batch: &mut Batch<'_>, ledger: &Ledger) -> Result<Made, Error> {
         let row = AccountRow::read(batch.view(), self.account)?;
         for (kind, expected) in &self.expect {
             check_state(*kind, *expected, row.kind(*kind).state)?;
         }
         let (first, revision) = (row.next_id, row.revision);
         if self.changes.is_empty() {
-            return Ok((revision, first));
+            return Ok(Made { revision, first, position: None });
         }
         let revision = Revision(revision.0 + 1);
         let mut writer = Writer { batch, ledger, account: self.account, row, first, revision };
         for change in self.changes {
             writer.change(change)?;
         }
-        writer.finish();
-        Ok((revision, first))
+        let position = writer.finish();
+        Ok(Made { revision, first, position: Some(position) })
     }
 }
 
@@ -366,8 +333,8 @@ impl Writer<'_, '_> {
         Ok(())
     }
 
-    /// Writes what is true of the account after the commit.
-    fn finish(mut self) {
+    /// Writes what is true of the account after the commit; answers its place in the feed.
+    fn finish(mut self) -> Position {
         let position = self.ledger.next_position();
         if self.row.position.0 > 0 {
             self.batch.delete(FEED, &feed_key(self.row.position));
@@ -376,6 +343,7 @@ impl Writer<'_, '_> {
         self.row.position = position;
         self.row.revision = self.revision;
         self.batch.put(ACCOUNT, &account_key(self.account), &self.row.encode());
+        position
     }
 
     /// A copy of a record's row, which is some dozens of bytes: the batch can't be written while a row of it is borrowed.
@@ -631,23 +599,6 @@ mod tests {
         let since = ChangesSince { kind: None, since: Revision(0), limit: 10 };
         assert_eq!(engine.changes(OURS, &since).unwrap().created.len(), 3);
         assert_eq!(engine.store.read(super::super::feed::position).unwrap().0, 2);
-    }
-
-    #[tokio::test]
-    async fn who_gives_up_waiting_does_not_keep_others_from_hearing_of_the_commit() {
-        let (_folder, engine) = engine();
-        let mut watch = engine.announcer.watch();
-        // One that waits for a moment that the test chooses stands for a write that takes its time.
-        let (go, wait) = tokio::sync::oneshot::channel();
-        let (announcing, announced) = (engine.clone(), Announcement { account: OURS, revision: Revision(1) });
-        let writing: Writing = Box::pin(async move {
-            wait.await.unwrap();
-            announcing.announcer.announce(announced);
-            Ok(Committed { revision: Revision(1), created: Vec::new() })
-        });
-        drop(Finishing { writing: Some(writing), abandoned: engine.abandoned.clone() });
-        go.send(()).unwrap();
-        assert_eq!(watch.next().await.unwrap().unwrap(), announced);
     }
 
     fn properties() -> impl Strategy<Value = Properties> {

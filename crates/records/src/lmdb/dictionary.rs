@@ -1,18 +1,25 @@
 //! A dictionary: what bodies have in common, so that each is stored as what is its own.
 //!
-//! A body is a frame of zstd (RFC 8878) without what its row says already or nobody needs: no magic number, no number of the
-//! dictionary, no checksum. The length of the body stands in the frame, so that reading it allocates once.
+//! A short body is a block of LZ4 (see [`lz4`]), which is read fast. A long one is a frame of zstd (RFC 8878),
+//! which is shorter, without what its row says already or nobody needs: no magic number, no number of the dictionary, no
+//! checksum. The length of the body stands in the frame, so that reading it allocates once.
 
-use std::{cell::RefCell, sync::LazyLock, thread::available_parallelism};
+use std::{
+    cell::RefCell,
+    sync::{LazyLock, OnceLock},
+    thread::available_parallelism,
+};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use zstd::zstd_safe::{CCtx, CParameter, DCtx, DDict, DParameter, FrameFormat, compress_bound};
 
-use super::schema::{META, META_DICTIONARY, corrupt, decode_number};
+use super::{
+    lz4,
+    schema::{META, META_DICTIONARY, corrupt, decode_number},
+};
 use crate::{BODY_BYTES_MAX, Error};
 
-/// The number that says that a body is stored as it is.
-pub(super) const NOT_COMPRESSED: u64 = 0;
 /// The number of the dictionary that every store has from its first body on: the empty one.
 pub(super) const EMPTY: u64 = 1;
 /// The longest dictionary. Above about 64 KiB they grow faster than what they save, and each encoder keeps tables of it.
@@ -26,12 +33,23 @@ const LEVEL: i32 = 3;
 /// A row begins with the CRC-32C of the dictionary: a damaged one would turn every body into another, without an error.
 const CHECKSUM_BYTES: usize = 4;
 
+/// What a compressed body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// A block of LZ4.
+    Block,
+    /// A frame of zstd.
+    Frame,
+}
+
 /// A dictionary, ready for both ways.
 pub(super) struct Dictionary {
     number: u64,
     bytes: Box<[u8]>,
     decoder: DDict<'static>,
-    /// Encoders that nobody uses now. Each has prepared the dictionary for itself, which takes longer than a body does.
+    /// What short bodies are compressed with. Only dictionaries that something is written with have it.
+    index: OnceLock<lz4::Index>,
+    /// Encoders of long bodies that nobody uses now. Each has prepared the dictionary for itself, which takes longer than a body does.
     encoders: Mutex<Vec<CCtx<'static>>>,
 }
 
@@ -39,7 +57,13 @@ impl Dictionary {
     /// The dictionary of these bytes; `None` when they are no dictionary.
     pub(super) fn new(number: u64, bytes: &[u8]) -> Option<Self> {
         let decoder = DDict::try_create(bytes)?;
-        Some(Self { number, bytes: bytes.into(), decoder, encoders: Mutex::default() })
+        Some(Self {
+            number,
+            bytes: bytes.into(),
+            decoder,
+            index: OnceLock::new(),
+            encoders: Mutex::default(),
+        })
     }
 
     /// Its number among those of the store.
@@ -47,19 +71,37 @@ impl Dictionary {
         self.number
     }
 
+    /// The form that a body of so many bytes gets. A short one of which nothing is known is a frame as well: LZ4 makes it hardly
+    /// shorter, and there are few of them.
+    pub(super) fn form_of(&self, len: usize) -> Form {
+        let is_block = self.number != EMPTY && len <= lz4::BYTES_MAX;
+        if is_block { Form::Block } else { Form::Frame }
+    }
+
     /// Its length.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Appends `bytes` in compressed form to `row`. When that is not shorter it appends nothing and says so.
+    /// Appends `bytes` in the [`Form`] that goes with them to `row`. When that is not shorter it appends nothing and says so.
     pub(super) fn compress(&self, bytes: &[u8], row: &mut Vec<u8>) -> bool {
         let begin = row.len();
-        row.resize(begin + compress_bound(bytes.len()), 0);
-        let space = row.get_mut(begin..).unwrap_or_default();
-        let written = self.compress_into(bytes, space).filter(|written| *written < bytes.len());
-        row.truncate(begin + written.unwrap_or(0));
-        written.is_some()
+        match self.form_of(bytes.len()) {
+            Form::Block => {
+                let index = self.index.get_or_init(|| lz4::Index::new(&self.bytes));
+                lz4::compress(index, &self.bytes, bytes, row);
+            }
+            Form::Frame => {
+                row.resize(begin + compress_bound(bytes.len()), 0);
+                let written = self.compress_into(bytes, row.get_mut(begin..).unwrap_or_default());
+                row.truncate(begin + written.unwrap_or(bytes.len()));
+            }
+        }
+        let is_shorter = row.len() - begin < bytes.len();
+        if !is_shorter {
+            row.truncate(begin);
+        }
+        is_shorter
     }
 
     fn compress_into(&self, bytes: &[u8], space: &mut [u8]) -> Option<usize> {
@@ -81,11 +123,18 @@ impl Dictionary {
         self.encoders.lock().clear();
     }
 
-    /// The body of a frame.
+    /// The body that was compressed into `packed`.
     ///
     /// # Errors
-    /// What is wrong with the frame.
-    pub(super) fn decompress(&self, frame: &[u8]) -> Result<Vec<u8>, &'static str> {
+    /// What is wrong with it.
+    pub(super) fn decompress(&self, form: Form, packed: &[u8]) -> Result<Bytes, &'static str> {
+        match form {
+            Form::Block => lz4::decompress(&self.bytes, packed).ok_or("its compressed body is damaged"),
+            Form::Frame => self.read_frame(packed).map(Bytes::from),
+        }
+    }
+
+    fn read_frame(&self, frame: &[u8]) -> Result<Vec<u8>, &'static str> {
         let len = content_bytes(frame).ok_or("its compressed body has no sound header")?;
         if len > BODY_BYTES_MAX as u64 {
             return Err("its compressed body says that it is longer than bodies may be");
@@ -250,7 +299,8 @@ mod tests {
         for dictionary in [&empty, trained] {
             let mut row = b"head".to_vec();
             if dictionary.compress(&body, &mut row) {
-                assert_eq!(dictionary.decompress(&row[4..]).unwrap(), body);
+                let form = dictionary.form_of(body.len());
+                assert_eq!(dictionary.decompress(form, &row[4..]).unwrap(), body);
             }
             lens.push(row.len());
         }
@@ -270,12 +320,16 @@ mod tests {
     #[test]
     fn bodies_of_every_length_read_back() {
         let dictionary = trained();
-        for len in [30, 255, 256, 257, 65_535, 65_791, 65_792, 131_073, BODY_BYTES_MAX] {
+        let lens = [30, 255, 256, 257, 2_048, 2_049, 65_535, 65_791, 65_792, 131_073, BODY_BYTES_MAX];
+        for len in lens {
             let body = mail(3).into_iter().cycle().take(len).collect::<Vec<u8>>();
-            let mut frame = Vec::new();
-            assert!(dictionary.compress(&body, &mut frame), "{len}");
-            assert_eq!(content_bytes(&frame), Some(len as u64));
-            assert_eq!(dictionary.decompress(&frame).unwrap(), body, "{len}");
+            let mut packed = Vec::new();
+            assert!(dictionary.compress(&body, &mut packed), "{len}");
+            let form = dictionary.form_of(len);
+            if form == Form::Frame {
+                assert_eq!(content_bytes(&packed), Some(len as u64));
+            }
+            assert_eq!(dictionary.decompress(form, &packed).unwrap(), body, "{len}");
         }
     }
 
@@ -284,23 +338,32 @@ mod tests {
         let descriptor = 0b1110_0000; // eight bytes of length, a single segment
         let mut frame = vec![descriptor];
         frame.extend_from_slice(&u64::MAX.to_le_bytes());
-        let error = trained().decompress(&frame).unwrap_err();
+        let error = trained().decompress(Form::Frame, &frame).unwrap_err();
         assert!(error.contains("longer"), "{error}");
     }
 
     proptest! {
         #[test]
-        fn damaged_frames_never_panic(
-            n: u64, at in 0_usize..120, byte: u8, noise in prop::collection::vec(any::<u8>(), 0..40),
+        fn damaged_bodies_never_panic(
+            n: u64,
+            is_long: bool,
+            at: prop::sample::Index,
+            byte: u8,
+            noise in prop::collection::vec(any::<u8>(), 0..40),
         ) {
             let dictionary = trained();
-            let mut frame = Vec::new();
-            prop_assert!(dictionary.compress(&mail(n % 1_000_000), &mut frame));
-            let at = at % frame.len();
-            frame[at] = byte;
-            let _ = dictionary.decompress(&frame);
-            let _ = dictionary.decompress(&frame[..at]);
-            let _ = dictionary.decompress(&noise);
+            let mails = if is_long { 40 } else { 1 };
+            let body = mail(n % 1_000_000).repeat(mails);
+            let mut packed = Vec::new();
+            prop_assert!(dictionary.compress(&body, &mut packed));
+            let at = at.index(packed.len());
+            packed[at] = byte;
+            for form in [Form::Block, Form::Frame] {
+                for damaged in [&packed[..], &packed[..at], &noise] {
+                    let len = dictionary.decompress(form, damaged).map_or(0, |body| body.len());
+                    prop_assert!(len <= BODY_BYTES_MAX);
+                }
+            }
         }
     }
 

@@ -32,22 +32,24 @@ pub(super) fn position(view: &View<'_>) -> Result<Position, Error> {
     }
 }
 
+/// The accounts whose last commit is behind a position, in the order of those commits.
+pub(super) fn touched(view: &View<'_>, after: Position, limit: usize) -> Result<Vec<Touched>, Error> {
+    let from = feed_key(after);
+    let mut commits = view.range(FEED, Bound::Excluded(&from), Bound::Unbounded, Direction::Ascending)?;
+    let mut touched = Vec::new();
+    while touched.len() < limit
+        && let Some((key, value)) = commits.next()?
+    {
+        touched.push(decode_touched(key, value).ok_or_else(|| corrupt(FEED, key))?);
+    }
+    Ok(touched)
+}
+
 impl Engine {
     /// [`crate::Feed::touched`].
     pub(super) fn touched(&self, after: Position, limit: usize) -> Result<Vec<Touched>, Error> {
         check_touched(limit)?;
-        let from = feed_key(after);
-        self.store.read(|view| {
-            let mut commits =
-                view.range(FEED, Bound::Excluded(&from), Bound::Unbounded, Direction::Ascending)?;
-            let mut touched = Vec::new();
-            while touched.len() < limit
-                && let Some((key, value)) = commits.next()?
-            {
-                touched.push(decode_touched(key, value).ok_or_else(|| corrupt(FEED, key))?);
-            }
-            Ok(touched)
-        })
+        self.store.read(|view| touched(view, after, limit))
     }
 
     /// [`crate::Feed::checkpoint`].

@@ -2,6 +2,7 @@
 
 use super::{
     bodies::blobs_of,
+    lz4,
     schema::{
         AccountRow, LiveRow, StateRow, TombstoneRow, account_key, body_key, decode_account_key,
         decode_body_key, decode_feed, decode_feed_key, decode_follower_key, decode_number, decode_state_key,
@@ -18,11 +19,25 @@ pub(crate) fn rows(bytes: &[u8]) {
     if let Ok(blobs) = blobs_of(bytes) {
         assert!(blobs.count() <= BODY_BLOBS_MAX, "a body refers to no more blobs than it may");
     }
+    block(bytes);
     let mut skipped = bytes;
     let mut taken = bytes;
     if entries::take_value(&mut taken).is_some() {
         assert!(skip_value(&mut skipped).is_some(), "what can be taken can be skipped");
         assert_eq!(skipped, taken, "both leave the same");
+    }
+}
+
+/// The second half as a block and as a body, with the first half as the dictionary.
+fn block(bytes: &[u8]) {
+    let (dictionary, half) = bytes.split_at(bytes.len() / 2);
+    if let Some(body) = lz4::decompress(dictionary, half) {
+        assert!(body.len() <= lz4::BYTES_MAX, "a block is of no more than it may");
+    }
+    if half.len() <= lz4::BYTES_MAX {
+        let mut block = Vec::new();
+        lz4::compress(&lz4::Index::new(dictionary), dictionary, half, &mut block);
+        assert_eq!(lz4::decompress(dictionary, &block).as_deref(), Some(half), "a body");
     }
 }
 

@@ -4,6 +4,7 @@
 //! to the blocking pool. A commit is checked and packed where it is called, and what depends on what is there already runs
 //! on the thread of the store that writes.
 
+mod announce;
 mod bodies;
 mod changes;
 mod check;
@@ -14,6 +15,7 @@ mod dump;
 mod feed;
 pub(crate) mod fuzz;
 mod get;
+mod lz4;
 mod query;
 mod reindex;
 mod schema;
@@ -33,19 +35,20 @@ use std::{
 };
 
 use async_trait::async_trait;
-use restante_core::{Clock, ErrorKind, Timestamp};
+use restante_core::{Clock, ErrorKind, Identity, Timestamp};
 use restante_lmdb::{Direction, Options, Store};
-use tokio::{sync::Semaphore, task::spawn_blocking};
+use tokio::task::spawn_blocking;
 
 use crate::{
     AccountId, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Config, Dumped, Error, Feed,
     Get, Onward, Opened, Page, Place, Position, Query, Record, Records, Referenced, Report, Revision, Schema,
-    States, Stats, Touched, Upkeep, Watch, validate, watch::Announcer,
+    States, Stats, Touched, Upkeep, Watch, validate,
 };
 
 use self::{
+    announce::Announcements,
     bodies::Bodies,
-    schema::{ACCOUNT, BodyNumber, FORMAT, META, META_FORMAT, decode_number, encode_number},
+    schema::{ACCOUNT, BodyNumber, FORMAT, META, META_FORMAT, META_IDENTITY, decode_number, encode_number},
 };
 
 /// The most records that are read where they are asked for: each takes some microseconds, more with a long body.
@@ -80,9 +83,8 @@ pub(super) struct Engine {
     store: Store,
     bodies: Bodies,
     ledger: Arc<Ledger>,
-    announcer: Announcer,
-    /// How many more commits may be finished after their callers gave up.
-    abandoned: Arc<Semaphore>,
+    announcements: Arc<Announcements>,
+    identity: Identity,
 }
 
 /// What the thread that writes needs to know besides the tables.
@@ -118,6 +120,7 @@ impl Engine {
         let options = Options { log_bytes: config.lmdb.log_bytes, metrics, ..Options::default() };
         let store = Store::open(folder, &schema::TABLES, options)?;
         check_format(&store)?;
+        let identity = identify(&store, config.identity)?;
         reindex::adapt(&store, &config.schema)?;
         let bodies = Bodies::open(&store, config.lmdb.is_compressed)?;
         let (last_body, last_position) =
@@ -128,8 +131,14 @@ impl Engine {
             last_body: AtomicU64::new(last_body.0),
             last_position: AtomicU64::new(last_position.0),
         };
-        let abandoned = Arc::new(Semaphore::new(commit::ABANDONED_MAX));
-        Ok(Self { store, bodies, ledger: Arc::new(ledger), announcer: Announcer::new(), abandoned })
+        let announcements = Arc::new(Announcements::new(store.clone(), last_position));
+        Ok(Self { store, bodies, ledger: Arc::new(ledger), announcements, identity })
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.announcements.close();
     }
 }
 
@@ -158,6 +167,26 @@ fn check_format(store: &Store) -> Result<(), Error> {
             "the records don't say which format they have: restore a backup",
         )),
     }
+}
+
+/// Reads which store it is; one that does not know it gets a new identity: it was just made, or by a version before there
+/// were any.
+fn identify(store: &Store, new: Identity) -> Result<Identity, Error> {
+    let found = store.read(|view| Ok::<_, Error>(view.get(META, META_IDENTITY)?.map(|row| row.to_vec())))?;
+    let Some(row) = found else {
+        store.write_blocking(move |batch| {
+            batch.put(META, META_IDENTITY, &new.0);
+            Ok::<_, Error>(())
+        })?;
+        return Ok(new);
+    };
+    let known = row.try_into().map(Identity);
+    known.map_err(|_| {
+        Error::new(
+            ErrorKind::Corrupt,
+            "the records don't say which they are: their identity is damaged: restore a backup",
+        )
+    })
 }
 
 impl From<restante_lmdb::Error> for Error {
@@ -230,7 +259,7 @@ impl Records for Faces {
     }
 
     fn watch(&self) -> Watch {
-        self.0.announcer.watch()
+        self.0.announcements.watch()
     }
 }
 
@@ -300,6 +329,10 @@ impl Upkeep for Faces {
         self.read(true, move |engine| engine.referenced(after)).await
     }
 
+    fn identity(&self) -> Identity {
+        self.0.identity
+    }
+
     async fn backup(&self, folder: &Path) -> Result<(), Error> {
         refuse_full(folder)?;
         Ok(self.0.store.backup(folder).await?)
@@ -359,6 +392,43 @@ mod tests {
         set_format(&engine, Some(FORMAT)).await;
         drop(engine);
         testing::open(folder.path()).unwrap();
+    }
+
+    async fn set_identity(engine: &Engine, row: Option<&'static [u8]>) {
+        let write = move |batch: &mut restante_lmdb::Batch<'_>| {
+            match row {
+                Some(row) => batch.put(META, META_IDENTITY, row),
+                None => batch.delete(META, META_IDENTITY),
+            }
+            Ok::<_, Error>(())
+        };
+        engine.store.write(write).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_store_of_before_there_were_identities_gets_one_and_keeps_it() {
+        let (folder, engine) = testing::engine();
+        set_identity(&engine, None).await;
+        drop(engine);
+        let open_as = |new: [u8; 16]| {
+            let mut config = Config::new(crate::EngineUrl::Memory, testing::schema());
+            config.identity = Identity(new);
+            let folder = folder.path().to_owned();
+            std::thread::spawn(move || Engine::open(&folder, &config).map(|engine| engine.identity))
+                .join()
+                .unwrap()
+        };
+        assert_eq!(open_as([1; 16]).unwrap(), Identity([1; 16]));
+        assert_eq!(open_as([2; 16]).unwrap(), Identity([1; 16]));
+    }
+
+    #[tokio::test]
+    async fn a_store_whose_identity_is_damaged_is_refused_and_told_by_the_check() {
+        let (folder, engine) = testing::engine();
+        set_identity(&engine, Some(b"short")).await;
+        assert_eq!(engine.check(&|_, _| ()).unwrap().wrong, 1);
+        drop(engine);
+        assert_eq!(testing::open(folder.path()).err().unwrap().kind(), ErrorKind::Corrupt);
     }
 
     fn check_format_of(engine: &Engine) -> Result<(), Error> {

@@ -335,8 +335,8 @@ mod tests {
             commit::commit,
             schema::TABLES,
             testing::{
-                BY_MAILBOX, BY_MESSAGE_ID, EMAIL, KEYWORD, MAILBOX, MAILBOX_KIND, MESSAGE_ID, RECEIVED, Rows,
-                create, destroy, difference, email, rows, update,
+                BY_MAILBOX, BY_MESSAGE_ID, EMAIL, IDENTITY, KEYWORD, MAILBOX, MAILBOX_KIND, MESSAGE_ID,
+                RECEIVED, Rows, create, destroy, difference, email, rows, update,
             },
         },
     };
@@ -365,6 +365,7 @@ mod tests {
 
     fn try_open(folder: &Path, schema: Schema) -> Result<Arc<Engine>, Error> {
         let mut config = Config::new(EngineUrl::Lmdb(folder.to_owned()), schema);
+        config.identity = IDENTITY;
         config.clock = Arc::new(ManualClock::default());
         config.lmdb.log_bytes = LOG_BYTES;
         config.lmdb.is_compressed = false; // dictionaries come when they are ready: rows could not be compared

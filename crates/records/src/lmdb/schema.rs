@@ -30,12 +30,15 @@ pub(super) const META: Table = Table::new(8, "meta");
 pub(super) const TABLES: [Table; 8] = [BODY, STATE, HISTORY, INDEX, ACCOUNT, FEED, FOLLOWER, META];
 
 /// The version of the layout, in [`META_FORMAT`].
-pub(super) const FORMAT: u64 = 1;
+pub(super) const FORMAT: u64 = 2;
 
 /// The key in [`META`] of the version of the layout: a packed number.
 pub(super) const META_FORMAT: &[u8] = b"format";
 /// The key in [`META`] of the schema that the store was opened with last.
 pub(super) const META_SCHEMA: &[u8] = b"schema";
+
+/// The key in [`META`] of the store's identity: 16 bytes.
+pub(super) const META_IDENTITY: &[u8] = b"identity";
 
 /// What the keys in [`META`] of dictionaries begin with; a packed number follows.
 pub(super) const META_DICTIONARY: &[u8] = b"dictionary/";

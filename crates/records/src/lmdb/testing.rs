@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use restante_core::{Clock, ManualClock, NANOS_PER_SECOND, Timestamp};
+use restante_core::{Clock, Identity, ManualClock, NANOS_PER_SECOND, Timestamp};
 use restante_lmdb::Direction;
 use tempfile::TempDir;
 
@@ -28,6 +28,9 @@ pub(super) const KEYWORD: Property = Property(3);
 pub(super) const MESSAGE_ID: Property = Property(4);
 pub(super) const BY_MAILBOX: Index = Index(1);
 pub(super) const BY_MESSAGE_ID: Index = Index(2);
+
+/// Of every store of these tests, so that what is written in the same way is the same.
+pub(super) const IDENTITY: Identity = Identity([7; 16]);
 
 /// When everything in these tests happens.
 pub(super) const SECOND: u64 = 1_700_000_000;
@@ -55,6 +58,7 @@ pub(super) fn engine() -> (TempDir, Arc<Engine>) {
 /// Opens the engine of a folder, on a thread that may wait for writes.
 pub(super) fn open(folder: &Path) -> Result<Engine, Error> {
     let mut config = Config::new(EngineUrl::Lmdb(folder.to_owned()), schema());
+    config.identity = IDENTITY;
     config.clock = Arc::new(ManualClock::new(Timestamp(SECOND as i64 * NANOS_PER_SECOND))) as Arc<dyn Clock>;
     thread::scope(|scope| scope.spawn(|| Engine::open(folder, &config)).join().unwrap())
 }

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use restante_core::{Clock, ErrorKind};
+use restante_core::{Clock, ErrorKind, Identity};
 
 use crate::{
     AccountId, Announcement, Changes, ChangesSince, Commit, Committed, Config, Error, Get, Opened, Page,
@@ -23,6 +23,7 @@ pub(crate) fn open(config: &Config) -> Opened {
     let model = Arc::new(Model {
         schema: config.schema.clone(),
         clock: config.clock.clone(),
+        identity: config.identity,
         announcer: Announcer::new(),
         state: Mutex::default(),
     });
@@ -32,6 +33,7 @@ pub(crate) fn open(config: &Config) -> Opened {
 struct Model {
     schema: Schema,
     clock: Arc<dyn Clock>,
+    identity: Identity,
     announcer: Announcer,
     state: Mutex<State>,
 }

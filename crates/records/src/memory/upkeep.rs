@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use async_trait::async_trait;
-use restante_core::{BlobId, Timestamp};
+use restante_core::{BlobId, Identity, Timestamp};
 
 use crate::{
     Cleaned, Dumped, Error, Kind, KindStats, Place, Referenced, Report, Stats, Upkeep,
@@ -25,7 +25,7 @@ impl Upkeep for Model {
         Ok(Stats {
             accounts: state.accounts.len() as u64,
             kinds: kinds.into_values().collect(),
-            commits: state.position.0,
+            commits: state.accounts.values().map(|account| account.revision.0).sum(),
             disk_bytes: 0,
             engine: Vec::new(),
         })
@@ -82,6 +82,10 @@ impl Upkeep for Model {
             page.next = Some(body);
         }
         Ok(Referenced { next: None, ..page })
+    }
+
+    fn identity(&self) -> Identity {
+        self.identity
     }
 
     async fn backup(&self, _folder: &Path) -> Result<(), Error> {

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use restante_core::{BlobId, ErrorKind, Timestamp};
+use restante_core::{BlobId, ErrorKind, Identity, Timestamp};
 use restante_records::{
     AccountId, Body, Change, ChangesSince, Checkpoint, Cleaned, Commit, Config, DUMP_RECORDS_MAX, EngineUrl,
     Id, KindStats, Opened, Place, Query, Revision, Stats, Upkeep, open,
@@ -48,6 +48,8 @@ crate::promises! {
         references_are_told_with_repeats,
         references_that_are_gone_are_not_told,
         references_that_stay_while_others_come_and_go_are_told,
+        a_blob_that_is_taken_over_from_record_to_record_is_told,
+        a_store_keeps_its_identity_and_another_has_another,
         many_references_are_told_by_pages,
         a_closed_store_takes_no_commits,
         closing_twice_is_no_error,
@@ -425,6 +427,54 @@ async fn references_that_stay_while_others_come_and_go_are_told(subject: Subject
     .await;
     let told: BTreeSet<BlobId> = told.into_iter().collect();
     assert!(staying.is_subset(&told));
+}
+
+/// However the record that refers to it runs before the pages: in one commit, and in two.
+async fn a_blob_that_is_taken_over_from_record_to_record_is_told(subject: Subject) {
+    let opened = subject.open().await;
+    let records = &*opened.records;
+    for is_one_commit in [true, false] {
+        let mut carrier = create_one(records, A, with_blobs(&[77_777])).await;
+        commit(records, A, (0..3_000).map(|n| with_blobs(&[2 * n, 2 * n + 1]))).await;
+        commit(records, B, (0..3_000).map(|n| with_blobs(&[2 * n, 2 * n + 1]))).await;
+        let mut pages = 1;
+        let told = references(&*opened.upkeep, async || {
+            pages += 1;
+            let (new, old) = (with_blobs(&[77_777]), destroy(THREAD, carrier));
+            carrier = if is_one_commit {
+                commit(records, A, [new, old]).await.created[0]
+            } else {
+                let new = create_one(records, A, new).await;
+                commit(records, A, [old]).await;
+                new
+            };
+        })
+        .await;
+        assert!(pages > 2, "{pages} pages");
+        assert!(told.contains(&blob(77_777)));
+        commit(records, A, [destroy(THREAD, carrier)]).await;
+    }
+}
+
+async fn a_store_keeps_its_identity_and_another_has_another(subject: Subject) {
+    let opened = subject.open().await;
+    let identity = opened.upkeep.identity();
+    assert_eq!(identity, subject.config.identity, "it is given to what is made");
+    let other = EngineUrl::Lmdb(subject.beside("other"));
+    let other = open(Config::new(other, crate::common::schema())).await.unwrap();
+    assert_ne!(other.upkeep.identity(), identity);
+    if subject.engine.is_volatile() {
+        return;
+    }
+    let backup = subject.beside("backup");
+    std::fs::create_dir(&backup).unwrap();
+    opened.upkeep.backup(&backup).await.unwrap();
+    opened.upkeep.close().await.unwrap();
+    drop(opened);
+    for url in [subject.config.url.clone(), EngineUrl::Lmdb(backup)] {
+        let config = Config { identity: Identity::draw(), url, ..subject.config.clone() };
+        assert_eq!(open(config).await.unwrap().upkeep.identity(), identity);
+    }
 }
 
 async fn many_references_are_told_by_pages(subject: Subject) {

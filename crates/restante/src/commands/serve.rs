@@ -32,7 +32,7 @@ use tracing::{info, warn};
 
 use crate::{
     archives::{self, Access},
-    backup::{self, Removing, Sources, Turn},
+    backup::{self, BackupMetrics, Removing, Sources, Turn},
     blobs,
     commands::{
         self,
@@ -40,7 +40,7 @@ use crate::{
         kept::{self, Kept, KeptMetrics},
         retention,
         size::{self, SizeMetrics},
-        tidying::{TidyMetrics, Tidying},
+        tidying::{self, TidyMetrics, Tidying},
     },
     config::{Config, Effective, ServeFlags},
     live, logging, open_files, records, secrets,
@@ -103,6 +103,9 @@ async fn open_kept(config: &Config, metrics: &RoleMetrics) -> anyhow::Result<Kep
     let records = records::open(config, metrics.records.clone()).await?;
     let blobs = blobs::open(config, metrics.blobs.clone()).await?;
     info!(records = %config.records_url(), blobs = %config.blobs_url(), "records and blobs");
+    if let Err(error) = tidying::settle_owner(&*records.upkeep, &*blobs.upkeep).await {
+        warn!(%error, "blobs are not swept");
+    }
     Ok(Kept { records, blobs, removing: Removing::default() })
 }
 
@@ -182,6 +185,7 @@ struct Doors<'a> {
     retention: RetentionState,
     set_log_level: SetLogLevel,
     backups: Turn,
+    backup_metrics: BackupMetrics,
     role_metrics: RoleMetrics,
     connected_metrics: ConnectedMetrics,
     kept_metrics: KeptMetrics,
@@ -215,6 +219,7 @@ impl<'a> Doors<'a> {
             retention: retention::state(&config.archive),
             set_log_level,
             backups: Turn::default(),
+            backup_metrics: BackupMetrics::of(&config.server.data_dir),
             role_metrics,
             connected_metrics: ConnectedMetrics::default(),
             kept_metrics: KeptMetrics::default(),
@@ -298,7 +303,8 @@ impl<'a> Doors<'a> {
             Some(blobs),
             Some(self.opened.upkeep.clone()),
             self.kept.removing.clone(),
-        );
+        )
+        .counted_by(self.backup_metrics.clone());
         vec![
             backup::route(sources, stop.clone(), self.backups.clone()),
             commands::records::route(self.config.records_url().to_string(), records),
@@ -316,6 +322,7 @@ impl<'a> Doors<'a> {
         let engines = (config.records_url().engine(), config.blobs_url().engine());
         self.kept_metrics.register(&mut registry, engines);
         self.tidy_metrics.register(&mut registry);
+        self.backup_metrics.register(&mut registry);
         roles.sessions.register(&mut registry);
         self.connected_metrics.register(&mut registry, self.config.sessions.url.engine());
         self.waku_metrics.register(&mut registry);

@@ -123,8 +123,11 @@ fn blobs_that_nobody_refers_to_are_swept_by_hand() {
     assert_eq!(server.stop().code(), Some(0));
     let refused = say(&folder, &["blobs", "sweep", "--grace", "0", "--records", "lmdb:other/records"]);
     assert_eq!(refused.code, 1);
-    assert!(refused.err.contains("these may be the wrong records"), "{}", refused.err);
+    assert!(refused.err.contains("the blobs belong to the records"), "{}", refused.err);
     assert_eq!(blobs(), (1, 8));
+    let adopt = ["blobs", "sweep", "--grace", "0", "--records", "lmdb:other/records", "--adopt"];
+    assert_eq!(said(&folder, &adopt), "looked at 1 blobs, removed 1 of 8 B\n");
+    assert_eq!(blobs(), (0, 0));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::{fs::OpenOptions, io::Write, path::Path};
 
 use restante_core::{BlobId, Timestamp};
 
-use super::{assert_sound, blob, copy_folder, open_folder, put, read_all, runtime};
+use super::{assert_sound, blob, copy_folder, folder, open_folder, put, read_all, runtime};
 use crate::{
     Opened,
     files::{
@@ -26,7 +26,7 @@ async fn count(opened: &Opened) -> u64 {
 
 /// Changes the index of a store that is closed.
 fn change_index(place: &Path, rows: Vec<Row>) {
-    let index = Index::open(&place.join(INDEX), restante_lmdb::Metrics::default()).unwrap();
+    let index = Index::open(folder(place), restante_lmdb::Metrics::default()).unwrap();
     index.write(rows).unwrap();
     runtime().block_on(index.close()).unwrap();
 }

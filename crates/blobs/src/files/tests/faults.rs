@@ -12,15 +12,17 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use restante_core::{BlobId, ErrorKind, Timestamp};
+use restante_core::{BlobId, ErrorKind, Identity, Timestamp};
 
-use super::{assert_sound, blob, copy_folder, folder, open, open_folder, put, read_all, runtime};
+use super::{
+    assert_sound, blob, config, copy_folder, folder, open, open_folder, open_with, put, read_all, runtime,
+};
 use crate::{
     Opened,
     files::{
         disk::{Disk, DiskFile, Folder},
         index::Index,
-        schema::{INDEX, pack_name},
+        schema::pack_name,
     },
 };
 
@@ -35,6 +37,8 @@ enum Fault {
     Full,
     /// This step and all that follow fail; half of a write is done.
     Gone,
+    /// This write of the index and all that follow fail; everything else is done.
+    IndexGone,
 }
 
 struct State {
@@ -51,7 +55,11 @@ impl State {
 
     fn step(&self, what: &'static str) -> io::Result<()> {
         let left = self.steps_until_fault.fetch_sub(1, Ordering::SeqCst);
-        let fails = left == 1 || left < 1 && self.fault == Fault::Gone;
+        let fails = match self.fault {
+            Fault::Gone => left <= 1,
+            Fault::IndexGone => left <= 1 && what == "index",
+            Fault::Fails | Fault::FailsHalfway | Fault::Full => left == 1,
+        };
         if !fails {
             return Ok(());
         }
@@ -114,6 +122,10 @@ impl Disk for Failing {
         self.state.step("sync folder")?;
         self.folder.sync_folder(name)
     }
+
+    fn before_index(&self) -> io::Result<()> {
+        self.state.step("index")
+    }
 }
 
 impl DiskFile for FailingFile {
@@ -142,6 +154,8 @@ impl DiskFile for FailingFile {
 struct Acked {
     there: Vec<Bytes>,
     gone: Vec<BlobId>,
+    /// Whose the blobs were said to be, and, if it was refused, may be.
+    owners: Vec<Option<Identity>>,
     was_refused: bool,
 }
 
@@ -163,6 +177,16 @@ async fn run_workload(disk: Arc<dyn Disk>) -> Acked {
     match opened.upkeep.remove(&ids, Timestamp::MAX).await {
         Ok(_) => acked.gone = ids,
         Err(_) => acked.was_refused = true,
+    }
+    acked.owners.push(None);
+    for owner in [Identity([1; 16]), Identity([2; 16])] {
+        match opened.upkeep.set_owner(owner).await {
+            Ok(()) => acked.owners = vec![Some(owner)],
+            Err(_) => {
+                acked.owners.push(Some(owner));
+                acked.was_refused = true;
+            }
+        }
     }
     for n in 20..24 {
         put_noted(&opened, blob(n, if n == 22 { 1_500 } else { 700 }), &mut acked).await;
@@ -203,6 +227,11 @@ fn every_step_may_fail(fault: Fault, expected: &[&str]) {
                     "step {step} ({failed:?}): what was removed"
                 );
             }
+            let owner = opened.upkeep.owner().await.unwrap();
+            let is_one_of_them = acked.owners.is_empty() || acked.owners.contains(&owner);
+            assert!(is_one_of_them, "step {step} ({failed:?}): {owner:?} is none of {:?}", acked.owners);
+            opened.upkeep.set_owner(Identity([3; 16])).await.unwrap();
+            assert_eq!(opened.upkeep.owner().await.unwrap(), Some(Identity([3; 16])));
             assert_sound(&opened).await;
             put(&opened, &blob(999, 700)).await;
             put(&opened, &blob(999, 1_500)).await;
@@ -223,7 +252,8 @@ fn every_step_may_fail(fault: Fault, expected: &[&str]) {
     }
 }
 
-const STEPS: [&str; 7] = ["create", "create folder", "write", "sync", "rename", "remove", "sync folder"];
+const STEPS: [&str; 8] =
+    ["create", "create folder", "write", "sync", "rename", "remove", "sync folder", "index"];
 
 #[test]
 fn any_step_may_fail() {
@@ -248,8 +278,8 @@ fn the_disk_may_go_away_at_any_step() {
 /// After a failed sync nobody knows what the disk has kept: a second sync may succeed without having written anything.
 #[test]
 fn after_a_failed_sync_nothing_more_is_taken() {
-    // A write that succeeds and its sync; the folders of a file of its own, behind its creation, write, sync and naming.
-    for (steps, len) in [(2, 700), (7, 1_500)] {
+    // A write that succeeds and its sync; the folders of a file of its own, behind its creation, write, sync, note and naming.
+    for (steps, len) in [(2, 700), (8, 1_500)] {
         runtime().block_on(async {
             let place = tempfile::tempdir().unwrap();
             let state = State::new(0, Fault::Fails);
@@ -294,6 +324,50 @@ fn a_failed_sync_of_a_file_that_is_received_fails_that_put_alone() {
     });
 }
 
+/// Short blobs that are new need no row, for a while; what needs one is refused, and nothing of it is done.
+#[test]
+fn while_the_index_cannot_be_written_new_blobs_are_taken_up_to_a_bound() {
+    runtime().block_on(async {
+        let place = tempfile::tempdir().unwrap();
+        let never = i64::MAX / 2;
+        let state = State::new(never, Fault::IndexGone);
+        let disk = Failing { folder: folder(place.path()), state: state.clone() };
+        let mut config = config();
+        config.files.pack_bytes = 1 << 20;
+        let opened = open_with(Arc::new(disk), config).unwrap();
+        let (short, long) = (put(&opened, &blob(0, 700)).await, put(&opened, &blob(1, 1_500)).await);
+        state.steps_until_fault.store(0, Ordering::SeqCst);
+
+        assert_eq!(opened.blobs.touch(&[short, long]).await.unwrap(), [true, true]);
+        assert!(opened.upkeep.remove(&[short, long], Timestamp::MAX).await.is_err());
+        assert!(opened.blobs.put(&mut blob(0, 700)).await.is_err(), "its new time would be lost");
+        assert!(opened.blobs.put(&mut blob(2, 1_500)).await.is_err());
+        let mut puts = tokio::task::JoinSet::new();
+        for n in 0..4_000 {
+            let blobs = opened.blobs.clone();
+            puts.spawn(async move { (n, blobs.put(&mut blob(10 + n, 50)).await.is_ok()) });
+        }
+        let taken: BTreeSet<u32> =
+            puts.join_all().await.into_iter().filter(|(_, ok)| *ok).map(|(n, _)| n).collect();
+        assert!((1_000..=3_072).contains(&taken.len()), "{} of 4,000 were taken", taken.len());
+        assert!(opened.upkeep.health().is_err());
+
+        state.steps_until_fault.store(never, Ordering::SeqCst);
+        assert_eq!(opened.upkeep.stats().await.unwrap().blobs, 2 + taken.len() as u64);
+        put(&opened, &blob(2, 1_500)).await;
+        opened.upkeep.health().unwrap();
+        assert_eq!(opened.upkeep.remove(&[short, long], Timestamp::MAX).await.unwrap(), 2);
+        opened.upkeep.close().await.unwrap();
+        drop(opened);
+        let opened = open_folder(place.path());
+        assert_sound(&opened).await;
+        for n in taken {
+            let found = opened.blobs.size(crate::hash::id_of(&blob(10 + n, 50))).await.unwrap();
+            assert_eq!(found, Some(50), "blob {n}");
+        }
+    });
+}
+
 /// What lies behind the known end of a pack may be in memory alone: once it has a row it would be promised.
 #[test]
 fn what_was_perhaps_never_synced_is_written_again_before_it_gets_a_row() {
@@ -311,11 +385,11 @@ fn what_was_perhaps_never_synced_is_written_again_before_it_gets_a_row() {
             break;
         }
         let failed = state.failed.lock().clone();
-        if failed.contains("open") {
-            continue; // the last of them is opened to be appended to, when the rows are there
+        if failed.contains("open") || failed.contains("index") {
+            continue; // the last of them is opened to be appended to, when the rows are there; and one write makes the row
         }
         seen.extend(failed);
-        let index = Index::open(&copy.path().join(INDEX), restante_lmdb::Metrics::default()).unwrap();
+        let index = Index::open(folder(copy.path()), restante_lmdb::Metrics::default()).unwrap();
         assert_eq!(index.find(id).unwrap(), None, "step {step}");
     }
     assert!(seen.contains("write") && seen.contains("sync") && seen.contains("sync folder"), "{seen:?}");
@@ -332,7 +406,8 @@ fn on_a_full_disk_packs_without_blobs_still_go() {
         for n in 0..11 {
             ids.push(put(&opened, &blob(n, 700)).await); // five in a pack
         }
-        state.steps_until_fault.store(3, Ordering::SeqCst); // behind the removal and the sync of the folder
+        // Behind the rows of what is removed, the removal of a pack, the sync of the folder, and the row of the pack.
+        state.steps_until_fault.store(5, Ordering::SeqCst);
         assert_eq!(opened.upkeep.remove(&ids[1..10], Timestamp::MAX).await.unwrap(), 9);
         assert!(state.failed.lock().contains("write"), "the blob that is left was not moved");
         assert!(place.path().join(pack_name(1)).exists());

@@ -1,8 +1,9 @@
-//! What can't be seen from outside: failing disks, damage, and what a crash leaves.
+//! What can't be seen from outside: failing disks, damage, what a crash leaves, and who keeps others waiting.
 
 mod crash;
 mod damage;
 mod faults;
+mod slow;
 
 use std::{path::Path, sync::Arc};
 

@@ -29,9 +29,9 @@ Examples:
   restante blobs sweep --data /var/lib/restante
   restante blobs sweep --grace 0
 
-A running server sweeps by itself (blobs.sweep_interval_seconds). The records and the blobs must
-belong together: blobs that other records refer to would be removed. Nothing is removed when the
-records were never written to.";
+A running server sweeps by itself (blobs.sweep_interval_seconds). Blobs know which records they
+belong to, and are swept with no others: --adopt says that they are those of the present records from
+now on. Blobs that are nobody's become those of the records, unless these were never written to.";
 
 /// Runs a command to its end.
 pub(crate) async fn run(command: BlobsCommand) -> anyhow::Result<ExitCode> {

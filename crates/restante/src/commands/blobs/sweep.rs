@@ -22,6 +22,10 @@ pub(crate) struct SweepFlags {
     /// Keep what was put within so many seconds, 0 for nothing of it [default: blobs.sweep_grace_seconds]
     #[arg(long, value_name = "SECONDS")]
     grace: Option<u64>,
+    /// From now on the blobs are those of these records, whatever records they were put for: say so after records were made
+    /// anew on purpose. What they do not refer to goes
+    #[arg(long)]
+    adopt: bool,
 }
 
 /// Both stores are open here and nowhere else, so that no commit is under way that refers to a blob which goes.
@@ -31,6 +35,9 @@ pub(super) async fn run(flags: &SweepFlags) -> anyhow::Result<ExitCode> {
     backup::check_not_halfway(&config)?;
     let records = records::open_existing(&config).await?;
     let blobs = blobs::open_existing(&config).await?;
+    if flags.adopt {
+        blobs.upkeep.set_owner(records.upkeep.identity()).await?;
+    }
     let grace = flags.grace.unwrap_or(config.blobs.sweep_grace_seconds.get());
     let swept =
         tidying::sweep(&records.upkeep, &*blobs.upkeep, before(archives::clock().now(), grace)).await?;

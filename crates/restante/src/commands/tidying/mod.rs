@@ -8,7 +8,7 @@ mod tests;
 use std::{future::Future, pin::pin, sync::Arc, time::Duration};
 
 use restante_blobs::{References, Swept};
-use restante_core::{BlobId, Clock, Timestamp};
+use restante_core::{BlobId, Clock, Identity, Timestamp};
 use restante_records::Cleaned;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tracing::{info, warn};
@@ -136,6 +136,12 @@ pub(crate) enum SweepError {
         "there are blobs, and the records were never written to: nothing is removed, since these may be the wrong records"
     )]
     WrongRecords,
+    /// The blobs were put for other records: of another server, or of before these were made anew.
+    #[error(
+        "the blobs belong to the records {owner}, and these are the records {records}: nothing is removed; `restante blobs \
+         sweep --adopt` makes them the blobs of these records"
+    )]
+    OtherRecords { owner: Identity, records: Identity },
     /// The records can't tell whether they were ever written to.
     #[error(transparent)]
     Records(#[from] restante_records::Error),
@@ -150,14 +156,27 @@ pub(crate) async fn sweep(
     blobs: &dyn restante_blobs::Upkeep,
     put_before: Timestamp,
 ) -> Result<Swept, SweepError> {
-    if blobs.list(None, 1).await?.is_empty() {
-        return Ok(Swept::default());
+    settle_owner(&**records, blobs).await?;
+    Ok(restante_blobs::sweep(blobs, &OfRecords(records.clone()), put_before).await?)
+}
+
+/// Sees whether blobs are those of these records. As long as nobody has said whose they are, they become theirs, if there are
+/// none yet, or if the records were written to.
+pub(crate) async fn settle_owner(
+    records: &dyn restante_records::Upkeep,
+    blobs: &dyn restante_blobs::Upkeep,
+) -> Result<(), SweepError> {
+    let identity = records.identity();
+    match blobs.owner().await? {
+        Some(owner) if owner == identity => return Ok(()),
+        Some(owner) => return Err(SweepError::OtherRecords { owner, records: identity }),
+        None => {}
     }
-    let were_written_to = !records.dump(None, 1).await?.is_empty() || records.stats().await?.accounts > 0;
-    if !were_written_to {
+    let are_new = blobs.list(None, 1).await?.is_empty();
+    if !are_new && records.stats().await?.accounts == 0 {
         return Err(SweepError::WrongRecords);
     }
-    Ok(restante_blobs::sweep(blobs, &OfRecords(records.clone()), put_before).await?)
+    Ok(blobs.set_owner(identity).await?)
 }
 
 /// What records refer to.
@@ -165,6 +184,10 @@ struct OfRecords(Arc<dyn restante_records::Upkeep>);
 
 #[async_trait::async_trait]
 impl References for OfRecords {
+    fn identity(&self) -> Identity {
+        self.0.identity()
+    }
+
     async fn page(&self, after: Option<u64>) -> Result<(Vec<BlobId>, Option<u64>), restante_blobs::Error> {
         let page = self.0.referenced(after).await.map_err(|error| {
             let what = "the records don't tell which blobs they refer to";

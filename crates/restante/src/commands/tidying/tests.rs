@@ -117,9 +117,11 @@ async fn blobs_that_nobody_refers_to_are_removed_after_the_grace_time() {
 /// Records at another place than the blobs', or lost ones: everything would look like refuse.
 #[tokio::test]
 async fn nothing_is_swept_while_records_were_never_written_to() {
+    let empty = Place::new().await;
+    empty.tidying().sweep_and_tell().await;
+    assert_eq!(empty.metrics.turns(), [0, 0, 1, 0], "without blobs nothing is wrong");
+
     let place = Place::new().await;
-    place.tidying().sweep_and_tell().await;
-    assert_eq!(place.metrics.turns(), [0, 0, 1, 0], "without blobs nothing is wrong");
     let blob = place.put("somebody's").await;
     place.pass(HOUR as i64 * 2);
     let error =
@@ -127,12 +129,31 @@ async fn nothing_is_swept_while_records_were_never_written_to() {
     assert!(matches!(error, SweepError::WrongRecords), "{error}");
     place.tidying().sweep_and_tell().await;
     assert!(place.has(blob).await);
-    assert_eq!(place.metrics.turns(), [0, 0, 1, 1]);
+    assert_eq!(place.metrics.turns(), [0, 0, 0, 1]);
 
     let created = place.commit(vec![create(Vec::new())]).await;
     place.commit(vec![Change::Destroy { kind: THREAD, id: created[0] }]).await;
     place.tidying().sweep_and_tell().await;
     assert!(!place.has(blob).await, "the last record that referred to it may have gone");
+}
+
+/// That others write into such records does not make them the right ones.
+#[tokio::test]
+async fn blobs_are_swept_with_their_own_records_alone() {
+    let (ours, theirs) = (Place::new().await, Place::new().await);
+    settle_owner(&*ours.kept.records.upkeep, &*ours.kept.blobs.upkeep).await.unwrap();
+    let blob = ours.put("ours").await;
+    theirs.commit(vec![create(Vec::new())]).await;
+    ours.pass(HOUR as i64 * 2);
+    let now = ours.clock.now();
+    let error = sweep(&theirs.kept.records.upkeep, &*ours.kept.blobs.upkeep, now).await.unwrap_err();
+    assert!(matches!(error, SweepError::OtherRecords { .. }), "{error}");
+    assert!(error.to_string().contains("--adopt"), "{error}");
+    assert!(ours.has(blob).await);
+
+    // Nothing was ever committed here, and that is known to be so.
+    let swept = sweep(&ours.kept.records.upkeep, &*ours.kept.blobs.upkeep, now).await.unwrap();
+    assert_eq!(swept.removed, 1);
 }
 
 #[tokio::test(start_paused = true)]

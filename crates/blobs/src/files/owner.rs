@@ -1,0 +1,44 @@
+//! Whose the blobs are: a file of its own, since the index is thrown away when it is damaged.
+
+use std::io;
+
+use restante_core::{ErrorKind, Identity};
+
+use super::{
+    disk::Disk,
+    schema::{OWNER, OWNER_NEW},
+};
+use crate::Error;
+
+/// What the file says; `None` when it is not there.
+pub(super) fn read(disk: &dyn Disk) -> Result<Option<Identity>, Error> {
+    let text = match std::fs::read(disk.path(OWNER)) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::io("read", OWNER, error)),
+    };
+    let owner = str::from_utf8(&text).ok().and_then(|text| text.trim_end().parse().ok());
+    owner.map(Some).ok_or_else(|| {
+        let what = "the file OWNER of the blobs is damaged: say anew which records they belong to";
+        Error::new(ErrorKind::Corrupt, what)
+    })
+}
+
+/// Writes the file beside the old one, and puts it in its place.
+pub(super) fn write(disk: &dyn Disk, owner: Identity) -> Result<(), Error> {
+    replace(disk, &text(owner)).map_err(|error| Error::io("write", OWNER, error))
+}
+
+/// The file's content.
+pub(super) fn text(owner: Identity) -> String {
+    format!("{owner}\n")
+}
+
+fn replace(disk: &dyn Disk, text: &str) -> io::Result<()> {
+    disk.remove(OWNER_NEW)?; // what another attempt has left
+    let file = disk.create(OWNER_NEW)?;
+    file.write_at(text.as_bytes(), 0)?;
+    file.sync()?;
+    disk.rename(OWNER_NEW, OWNER)?;
+    disk.sync_folder("")
+}
