@@ -23,9 +23,10 @@ test: toolchain ## Run all tests, on the embedded engines, on a PostgreSQL and a
 test-embedded: toolchain ## Run the tests that need no server; those of other engines are reported as ignored
 	cargo test --workspace --locked
 
-power-cuts: toolchain ## Replay 1,000 power cuts in each test of them (CUTS=100 for less)
+power-cuts: toolchain ## Replay 1,000 power cuts in each test of them, some minutes (CUTS=100 for less)
 	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante-lmdb --package restante-records --package restante-blobs \
 	--locked --test power_cut
+	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante --locked --bin restante power_cut -- --nocapture
 
 loom: toolchain ## Try every order in which readers and writers of the session table may meet
 	cargo test --manifest-path tests/loom/Cargo.toml --target-dir $${CARGO_TARGET_DIR:-target}/loom --locked

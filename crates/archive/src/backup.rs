@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read},
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -54,6 +54,12 @@ pub(crate) fn create(folder: &Path) -> Result<(), Error> {
 fn taken(folder: &Path) -> Error {
     let what = format!("{} has something in it: a backup needs a folder of its own", folder.display());
     Error::new(ErrorKind::Conflict, what)
+}
+
+/// The end of a copy that somebody has removed while it was made.
+pub(crate) fn removed(file: &Path) -> Error {
+    let what = format!("the copy was removed while it was made: {}", file.display());
+    Error::new(ErrorKind::Unavailable, what)
 }
 
 /// Removes a folder in which nothing was written.
@@ -122,8 +128,13 @@ fn files(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
 
 /// Copies the first `len` bytes of a file, which has them, or all that it has.
 fn copy_bytes(from: &Path, to: &Path, len: Option<u64>) -> io::Result<()> {
-    let mut from = File::open(from)?.take(len.unwrap_or(u64::MAX));
+    let from = File::open(from)?;
     let to = OpenOptions::new().write(true).create_new(true).open(to)?;
+    pump(from, &to, len)
+}
+
+fn pump(from: impl Read, to: &File, len: Option<u64>) -> io::Result<()> {
+    let mut from = from.take(len.unwrap_or(u64::MAX));
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut at = 0;
     loop {
@@ -135,6 +146,10 @@ fn copy_bytes(from: &Path, to: &Path, len: Option<u64>) -> io::Result<()> {
         };
         to.write_all_at(buffer.get(..read).unwrap_or_default(), at)?;
         at += read as u64;
+        // Who removes the copy wants it no more.
+        if to.metadata()?.nlink() == 0 {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "the copy was removed while it was made"));
+        }
     }
     if len.is_some_and(|len| at < len) {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file is shorter than it was"));
@@ -144,8 +159,6 @@ fn copy_bytes(from: &Path, to: &Path, len: Option<u64>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt;
-
     use super::*;
 
     #[test]
@@ -164,6 +177,32 @@ mod tests {
         }
         let short = copy(&at("file"), &at("longer"), Extent::Bytes(bytes.len() as u64 + 1)).unwrap_err();
         assert_eq!(short.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    /// Removes the copy when the second piece is read.
+    struct Remover<'a> {
+        copy: &'a Path,
+        reads: u32,
+    }
+
+    impl Read for Remover<'_> {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            self.reads += 1;
+            if self.reads == 2 {
+                fs::remove_file(self.copy).unwrap();
+            }
+            into.fill(1);
+            Ok(into.len())
+        }
+    }
+
+    #[test]
+    fn a_copy_that_is_removed_ends_at_its_next_piece() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("copy");
+        let mut from = Remover { copy: &path, reads: 0 };
+        let error = pump(&mut from, &File::create(&path).unwrap(), None).unwrap_err();
+        assert_eq!((error.kind(), from.reads), (io::ErrorKind::NotFound, 2));
     }
 
     #[test]

@@ -314,6 +314,41 @@ fn what_is_synced_is_there_to_the_byte_whatever_it_was_made_by() {
     assert_eq!(log.mapped().count(), 0);
 }
 
+/// A renaming is one record among thousands, and what goes wrong goes wrong around it.
+#[test]
+fn every_renaming_is_cut_around() {
+    if let Some(child) = child().unwrap() {
+        let file = File::create(child.folder().join("file")).unwrap();
+        for byte in 0..5_000 {
+            file.write_all_at(&[1], byte).unwrap();
+        }
+        for number in 0..3 {
+            let named = child.folder().join(format!("named {number}"));
+            fs::write(child.folder().join("new"), "content").unwrap();
+            #[expect(clippy::disallowed_methods, reason = "the folder is synced behind it")]
+            fs::rename(child.folder().join("new"), named).unwrap();
+            sync_folder(child.folder());
+            file.write_all_at(&[2; 5], 0).unwrap();
+        }
+        for byte in 0..5_000 {
+            file.write_all_at(&[3], byte).unwrap();
+        }
+        return;
+    }
+    let log = record("every_renaming_is_cut_around").unwrap();
+    let mut seen = BTreeMap::new();
+    log.replay(200, 2, |cut| {
+        let names: Vec<String> = all(cut.folder()).into_keys().collect();
+        *seen.entry(names.join(" ")).or_insert(0) += 1;
+    })
+    .unwrap();
+    for (number, names) in
+        ["file named 0 new", "file named 0 named 1 new", "file named 0 named 1"].into_iter().enumerate()
+    {
+        assert!(seen.contains_key(names), "{number}: {seen:?}");
+    }
+}
+
 #[test]
 fn what_cannot_be_recorded_is_an_error() {
     if let Some(child) = child().unwrap() {

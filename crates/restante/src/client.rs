@@ -21,6 +21,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 /// The longest line of an answer that comes line by line.
 const LINE_BYTES_MAX: usize = 1 << 20;
+
 /// A request that a server refused.
 #[derive(Debug, thiserror::Error)]
 #[error("{base} answered {status}: {text}")]
@@ -28,6 +29,14 @@ pub(crate) struct Refused {
     base: String,
     pub(crate) status: StatusCode,
     pub(crate) text: String,
+}
+
+/// Nobody answers, or the way to there is broken.
+#[derive(Debug, thiserror::Error)]
+#[error("can't reach {base}: {cause}: is a server running there?")]
+pub(crate) struct Unreachable {
+    base: String,
+    cause: String,
 }
 
 /// How much of a refusal's text is shown.
@@ -200,7 +209,7 @@ impl RestClient {
         while let Some(inner) = cause.source() {
             cause = inner;
         }
-        anyhow!("can't reach {}: {cause}: is a server running there?", self.base)
+        Unreachable { base: self.base.clone(), cause: cause.to_string() }.into()
     }
 }
 

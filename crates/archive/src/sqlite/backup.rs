@@ -1,8 +1,11 @@
 //! Backup: the pages of the database as one snapshot shows them, by SQLite's online backup.
 
-use std::{fs::File, path::Path, time::Duration};
+use std::{fs::File, ops::ControlFlow, path::Path, time::Duration};
 
-use rusqlite::{Connection, OpenFlags, backup::Backup};
+use rusqlite::{
+    Connection, OpenFlags,
+    backup::{Backup, StepResult},
+};
 
 use super::{Shared, schema};
 use crate::{Error, backup};
@@ -20,7 +23,11 @@ const CACHE_BYTES: usize = 1 << 20;
 pub(super) fn write(shared: &Shared, folder: &Path) -> Result<(), Error> {
     backup::require_empty(folder)?;
     let file = folder.join(FILE_NAME);
-    copy(&shared.file, &file).map_err(|error| shared.failed("back up", error))?;
+    let removed =
+        copy(&shared.file, &file, || file.exists()).map_err(|error| shared.failed("back up", error))?;
+    if removed.is_break() {
+        return Err(backup::removed(&file));
+    }
     // Only now: nobody has the copy open, and so no lock on it is lost by closing it.
     let synced = File::open(&file).and_then(|file| file.sync_all());
     synced.map_err(|error| Error::io("sync", &file.display().to_string(), error))?;
@@ -28,8 +35,8 @@ pub(super) fn write(shared: &Shared, folder: &Path) -> Result<(), Error> {
 }
 
 /// One transaction reads it all, so that writers don't make the copy begin anew. The write-ahead log can't be emptied meanwhile
-/// and grows by what is written.
-fn copy(from: &Path, to: &Path) -> rusqlite::Result<()> {
+/// and grows by what is written. It breaks off when the copy is no longer wanted.
+fn copy(from: &Path, to: &Path, is_wanted: impl Fn() -> bool) -> rusqlite::Result<ControlFlow<()>> {
     let mut source = schema::connect_to_read(from, CACHE_BYTES)?;
     let snapshot = source.transaction()?;
     schema::totals(&snapshot)?; // a transaction sees what is there at its first look
@@ -38,6 +45,39 @@ fn copy(from: &Path, to: &Path) -> rusqlite::Result<()> {
     // Nobody reads the copy before it is whole and synced as a file.
     target.pragma_update(None, "journal_mode", "OFF")?;
     target.pragma_update(None, "synchronous", "OFF")?;
-    Backup::new(&snapshot, &mut target)?.run_to_completion(STEP_PAGES, PAUSE, None)?;
-    target.close().map_err(|(_, error)| error)
+    let backup = Backup::new(&snapshot, &mut target)?;
+    while backup.step(STEP_PAGES)? != StepResult::Done {
+        if !is_wanted() {
+            return Ok(ControlFlow::Break(()));
+        }
+        std::thread::sleep(PAUSE);
+    }
+    drop(backup);
+    target.close().map_err(|(_, error)| error)?;
+    Ok(ControlFlow::Continue(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_that_is_no_longer_wanted_ends_at_its_next_step() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from.db"), folder.path().join("to.db"));
+        schema::create(&from).unwrap();
+        let source = Connection::open(&from).unwrap();
+        let many = format!("CREATE TABLE many (bytes); INSERT INTO many VALUES (zeroblob({}))", 20 << 20);
+        source.execute_batch(&many).unwrap();
+        let asked = Cell::new(0);
+        let ended = copy(&from, &to, || {
+            asked.set(asked.get() + 1);
+            asked.get() < 2
+        });
+        assert_eq!((ended.unwrap(), asked.get()), (ControlFlow::Break(()), 2));
+        std::fs::remove_file(&to).unwrap();
+        assert_eq!(copy(&from, &to, || true).unwrap(), ControlFlow::Continue(()));
+    }
 }

@@ -26,6 +26,7 @@ crate::promises! {
         a_copy_taken_during_prunes_has_all_that_is_kept,
         a_copy_of_an_empty_archive_is_empty,
         a_copy_needs_a_folder_with_nothing_in_it,
+        a_copy_whose_folder_is_removed_ends_and_takes_nothing_with_it,
         a_closed_archive_is_not_copied,
     ],
     disk: []
@@ -201,6 +202,31 @@ async fn a_copy_needs_a_folder_with_nothing_in_it(subject: Subject) {
     let error = opened.upkeep.backup(&folder.path().join("missing")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     opened.archive.append(every_second(3..6)).await.unwrap();
+}
+
+/// This is how a copy is ended that nobody wants any more.
+async fn a_copy_whose_folder_is_removed_ends_and_takes_nothing_with_it(subject: Subject) {
+    let opened = subject.open().await;
+    opened.archive.append(every_second(0..20)).await.unwrap();
+    let opened = subject.reopen(opened).await;
+    opened.archive.append(every_second(20..40)).await.unwrap();
+    let before = walk(&*opened.archive, Query::default()).await;
+    for waits in 0..8 {
+        let folder = tempfile::tempdir().unwrap();
+        let (upkeep, copy) = (opened.upkeep.clone(), folder.path().to_owned());
+        let copying = tokio::spawn(async move { upkeep.backup(&copy).await });
+        for _ in 0..waits {
+            tokio::task::yield_now().await;
+        }
+        // What is made meanwhile may be in the way of the first tries.
+        while fs::remove_dir_all(folder.path()).is_err() && folder.path().exists() {}
+        let _ = copying.await.unwrap(); // it may have been quicker
+    }
+    assert_eq!(walk(&*opened.archive, Query::default()).await, before);
+    assert!(opened.upkeep.check(&|_, _| {}).await.unwrap().is_sound());
+    let folder = tempfile::tempdir().unwrap();
+    let Some(copy) = backed_up(&subject, &opened, folder.path()).await else { return };
+    assert_equal(&*opened.archive, &*copy.archive).await;
 }
 
 async fn a_closed_archive_is_not_copied(subject: Subject) {

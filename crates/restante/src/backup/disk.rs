@@ -173,6 +173,18 @@ pub(crate) struct Mount {
     disk: (u32, u32),
 }
 
+impl Mount {
+    #[cfg(test)]
+    pub(super) fn of_test(number: u64, disk: u32) -> Self {
+        Self { number, disk: (disk, 0) }
+    }
+
+    /// Whether they are one disk, mounted here and there.
+    pub(super) fn is_same_disk(&self, other: &Self) -> bool {
+        self.disk == other.disk
+    }
+}
+
 /// Opens a file for reading that is no link to another place.
 fn open_file(path: &Path) -> io::Result<File> {
     if !fs::symlink_metadata(path)?.is_file() {
@@ -182,10 +194,13 @@ fn open_file(path: &Path) -> io::Result<File> {
 }
 
 /// Reads a file from beginning to end, and gives its length and its SHA-256.
-pub(super) fn digest(path: &Path, each: impl FnMut(u64)) -> Result<(u64, String), Trouble> {
+pub(super) fn digest(
+    path: &Path,
+    each: impl FnMut(u64) -> Result<(), Trouble>,
+) -> Result<(u64, String), Trouble> {
     let failed = |error| Trouble::io("read", path, error);
     let file = open_file(path).map_err(failed)?;
-    pump(file, &mut io::sink(), each).map_err(failed)
+    pump(file, &mut io::sink(), each, failed)
 }
 
 /// Makes a file durable that somebody else has written.
@@ -195,7 +210,11 @@ pub(super) fn sync_file(path: &Path) -> Result<(), Trouble> {
 }
 
 /// Copies a file to a place where none is, synced, and gives its length and its SHA-256.
-pub(super) fn copy(from: &Path, to: &Path, each: impl FnMut(u64)) -> Result<(u64, String), Trouble> {
+pub(super) fn copy(
+    from: &Path,
+    to: &Path,
+    each: impl FnMut(u64) -> Result<(), Trouble>,
+) -> Result<(u64, String), Trouble> {
     let read_failed = |error| Trouble::io("read", from, error);
     let write_failed = |error| Trouble::io("write", to, error);
     let source = open_file(from).map_err(read_failed)?;
@@ -204,14 +223,19 @@ pub(super) fn copy(from: &Path, to: &Path, each: impl FnMut(u64)) -> Result<(u64
     let mode = source_metadata.mode() & 0o777;
     let target = OpenOptions::new().write(true).create_new(true).mode(mode).open(to);
     let mut target = target.map_err(write_failed)?;
-    let copied = pump(source, &mut target, each).map_err(write_failed)?;
+    let copied = pump(source, &mut target, each, write_failed)?;
     let modified = source_metadata.modified().map_err(read_failed)?;
     target.set_modified(modified).and_then(|()| target.sync_all()).map_err(write_failed)?;
     Ok(copied)
 }
 
-/// Hands all bytes on, and calls `each` with how many they were.
-fn pump(mut from: impl Read, to: &mut impl Write, mut each: impl FnMut(u64)) -> io::Result<(u64, String)> {
+/// Hands all bytes on, and calls `each` with how many they were, which may end it.
+fn pump(
+    mut from: impl Read,
+    to: &mut impl Write,
+    mut each: impl FnMut(u64) -> Result<(), Trouble>,
+    failed: impl Fn(io::Error) -> Trouble,
+) -> Result<(u64, String), Trouble> {
     let (mut hash, mut len) = (Sha256::new(), 0);
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
@@ -219,13 +243,13 @@ fn pump(mut from: impl Read, to: &mut impl Write, mut each: impl FnMut(u64)) -> 
             Ok(0) => return Ok((len, hex::encode(hash.finalize()))),
             Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
+            Err(error) => return Err(failed(error)),
         };
         let bytes = buffer.get(..read).unwrap_or_default();
         hash.update(bytes);
-        to.write_all(bytes)?;
+        to.write_all(bytes).map_err(&failed)?;
         len += read as u64;
-        each(read as u64);
+        each(read as u64)?;
     }
 }
 
@@ -240,13 +264,19 @@ mod tests {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&from).unwrap();
         file.write_all(b"abc").unwrap();
         let mut seen = 0;
-        let copied = copy(&from, &to, |bytes| seen += bytes).unwrap();
+        let each = |bytes| {
+            seen += bytes;
+            Ok(())
+        };
+        let copied = copy(&from, &to, each).unwrap();
         // FIPS 180-2, appendix B.1
         let sum = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(copied, (3, sum.to_owned()));
-        assert_eq!((digest(&to, |_| {}).unwrap(), seen), (copied, 3));
+        assert_eq!((digest(&to, |_| Ok(())).unwrap(), seen), (copied, 3));
         assert_eq!(fs::metadata(&to).unwrap().mode() & 0o777, 0o600);
-        assert!(copy(&from, &to, |_| {}).is_err(), "nothing is written over");
+        assert!(copy(&from, &to, |_| Ok(())).is_err(), "nothing is written over");
+        let ended = digest(&to, |_| Err(Trouble::stopped())).unwrap_err();
+        assert_eq!(ended.to_string(), Trouble::stopped().to_string(), "it ends where it is told to");
     }
 
     #[test]
@@ -272,6 +302,6 @@ mod tests {
         assert!(
             walk(folder.path()).unwrap_err().to_string().ends_with("link is neither a file nor a folder")
         );
-        assert!(digest(&folder.path().join("link"), |_| {}).is_err());
+        assert!(digest(&folder.path().join("link"), |_| Ok(())).is_err());
     }
 }

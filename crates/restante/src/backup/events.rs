@@ -52,8 +52,8 @@ impl Event {
 #[derive(Clone, Debug)]
 pub(crate) struct Teller {
     events: mpsc::Sender<Event>,
-    /// The end of the server that takes the backup.
-    stop: Option<Stop>,
+    /// The end of the process that takes the backup, and what is said then.
+    stop: Option<(Stop, fn() -> Trouble)>,
 }
 
 impl Teller {
@@ -62,10 +62,10 @@ impl Teller {
         (Self { events, stop: None }, told)
     }
 
-    /// One by which a backup ends when the server does, whether or not somebody still listens.
-    pub(super) fn until(stop: Stop) -> (Self, mpsc::Receiver<Event>) {
+    /// One by which a backup ends when the process is told to, for the reason `why`, whether or not somebody still listens.
+    pub(crate) fn until(stop: Stop, why: fn() -> Trouble) -> (Self, mpsc::Receiver<Event>) {
         let (teller, told) = Self::new();
-        (Self { stop: Some(stop), ..teller }, told)
+        (Self { stop: Some((stop, why)), ..teller }, told)
     }
 
     /// Tells how far it is, unless enough waits to be heard.
@@ -75,24 +75,45 @@ impl Teller {
 
     /// Tells something that matters.
     pub(crate) async fn say(&self, event: Event) {
-        let stopped = async {
-            match self.stop.clone() {
-                Some(stop) => stop.told().await,
-                None => std::future::pending().await,
-            }
-        };
-        // That nobody listens any more, or that the server stops, is looked at where the work can end.
+        // That nobody listens any more, or that the process ends, is looked at where the work can end.
         tokio::select! {
             biased;
             _ = self.events.send(event) => {}
-            () = stopped => {}
+            _ = self.stopped() => {}
         }
     }
 
-    /// Fails when nobody listens any more, for whoever asked wants it no more, and when the server stops.
+    /// Returns when the process that takes the backup is told to end.
+    async fn stopped(&self) -> Trouble {
+        match self.stop.clone() {
+            Some((stop, why)) => {
+                stop.told().await;
+                why()
+            }
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whether it was told to.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.as_ref().is_some_and(|(stop, _)| stop.is_told())
+    }
+
+    /// Returns when the backup is to end before it is finished, with the reason.
+    pub(super) async fn unheard(&self) -> Trouble {
+        tokio::select! {
+            biased;
+            why = self.stopped() => why,
+            () = self.events.closed() => Trouble::stopped(),
+        }
+    }
+
+    /// Fails when nobody listens any more, for whoever asked wants it no more, and when the process ends.
     pub(crate) fn check_heard(&self) -> Result<(), Trouble> {
-        if self.stop.as_ref().is_some_and(Stop::is_told) {
-            return Err(Trouble::server_stops());
+        if let Some((stop, why)) = &self.stop
+            && stop.is_told()
+        {
+            return Err(why());
         }
         if self.events.is_closed() {
             return Err(Trouble::stopped());

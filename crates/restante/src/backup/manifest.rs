@@ -142,7 +142,7 @@ impl Manifest {
             std::io::ErrorKind::NotFound => Trouble::new(
                 ErrorKind::NotFound,
                 format!(
-                    "{} is no finished backup: it has no {FILE_NAME}, which is written last",
+                    "{} is no finished backup: it has no {FILE_NAME}, which is written last: name another one, or take one anew",
                     folder.display()
                 ),
             ),

@@ -5,13 +5,15 @@
 //! - [`source`]: what is copied, each role by its own upkeep.
 //! - [`take`]: the copy, from the first look at the disk to the last rename. [`events`]: what is told meanwhile.
 //! - [`manifest`]: what a backup says of itself. [`verify`]: whether that is so.
-//! - [`place`], [`restore`]: which part of a backup goes where, and putting it there.
-//! - [`route`]: how a running server is asked.
+//! - [`place`], [`home`], [`restore`]: which part of a backup goes where, how it comes there, and putting it there.
+//! - [`route`]: how a running server is asked. [`metrics`]: how backups went.
 //! - [`disk`]: files and folders.
 
 mod disk;
 mod events;
+mod home;
 mod manifest;
+mod metrics;
 mod place;
 #[cfg(test)]
 mod power_cut;
@@ -27,7 +29,9 @@ use std::{error::Error, io, path::Path, sync::Arc};
 use restante_core::ErrorKind;
 
 pub(crate) use events::{Event, Summary, Teller};
+pub(crate) use home::OF_DISK;
 pub(crate) use manifest::{Manifest, Role};
+pub(crate) use metrics::BackupMetrics;
 pub(crate) use restore::{Restored, check_not_halfway, restore};
 pub(crate) use route::{Asked, PATH, Turn, route};
 pub(crate) use source::{Sources, real_path};
@@ -62,13 +66,16 @@ impl Trouble {
     }
 
     /// Whoever asked for a backup has gone away.
-    fn stopped() -> Self {
-        Self::new(ErrorKind::Unavailable, "the backup was stopped by whoever had asked for it")
+    pub(crate) fn stopped() -> Self {
+        Self::new(ErrorKind::Unavailable, "the backup was stopped by whoever had asked for it: there is none")
     }
 
     /// The server that takes a backup is ending.
     fn server_stops() -> Self {
-        Self::new(ErrorKind::Unavailable, "the server is stopping: take the backup later")
+        Self::new(
+            ErrorKind::Unavailable,
+            "the server is stopping, and no backup was taken: take it when the server runs again",
+        )
     }
 
     /// An I/O error while doing `what` to a path.

@@ -189,12 +189,12 @@ impl Config {
 
     /// The data folder and all places of roles on this machine, as absolute paths.
     pub(super) fn places(&self) -> Vec<PathBuf> {
-        self.places_of_parts().iter().map(|place| place.path().to_owned()).collect()
+        self.places_of_parts().iter().map(|(_, place)| place.path().to_owned()).collect()
     }
 
-    /// The same, with how each is used.
-    pub(super) fn places_of_parts(&self) -> Vec<Place> {
-        Part::ALL.into_iter().filter_map(|part| self.place_of(part).ok()).collect()
+    /// The same, with what each is for and how it is used.
+    pub(super) fn places_of_parts(&self) -> Vec<(Part, Place)> {
+        Part::ALL.into_iter().filter_map(|part| Some((part, self.place_of(part).ok()?))).collect()
     }
 
     /// Where messages wait for an archive that is away.

@@ -1,8 +1,11 @@
-//! Power cuts while backups are taken and restored: what looks finished is whole, and has what was acknowledged before.
+//! Power cuts while a backup of all roles is taken and while it is restored, with commits, puts, sweeps and appends going on: what
+//! looks finished is whole and has what was acknowledged before, what is not says so and can be done again, and what was backed up
+//! has lost nothing.
 
 use std::{
-    collections::BTreeSet,
-    path::Path,
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -12,19 +15,27 @@ use std::{
 use bytes::Bytes;
 use restante_archive::{LogConfig, Message, Query, Walk};
 use restante_core::{MessageHash, Timestamp};
-use restante_power_cut::{Child, child, cuts, record};
+use restante_power_cut::{Child, Cut, child, cuts, record};
 use restante_records::{AccountId, Body, Change, Commit, Id, Kind, Properties};
 
-use super::{Manifest, Removing, Sources, Teller, restore, take, verify};
+use super::{
+    Manifest, Removing, Sources, Teller, check_not_halfway, disk, home::ASIDE, manifest::Role, restore, take,
+    verify,
+};
 use crate::{
+    commands::tidying,
     config::{Effective, Origin, Setting, load},
     schema,
 };
 
 const THREAD: Kind = Kind(3);
 const ACCOUNT: AccountId = AccountId(1);
-/// Backups that are taken in one run, each with more in it.
+/// Backups that are taken in one run, each with more in it and restored in another way.
 const BACKUPS: u32 = 3;
+/// The one that is restored into a folder that has another one's content, which is moved aside.
+const FORCED: u32 = 1;
+/// The one of which archive and blobs are restored to places outside of the data folder.
+const OUTSIDE: u32 = 2;
 /// What is kept before each backup, and not meanwhile.
 const AT_REST: u32 = 12;
 
@@ -52,22 +63,36 @@ struct Kept {
     archive: restante_archive::Opened,
     records: restante_records::Opened,
     blobs: restante_blobs::Opened,
+    removing: Removing,
     next: AtomicU32,
 }
 
-fn settings(data: &Path) -> Effective {
-    let value = data.to_str().unwrap().into();
-    load(
-        None,
-        [].into_iter(),
-        vec![Setting { key: "server.data_dir".into(), value, origin: Origin::Flag("--data") }],
-    )
-    .unwrap()
+fn settings(data: &Path, outside: Option<&Path>) -> Effective {
+    let setting = |key: &str, value: String| Setting {
+        key: key.into(),
+        value: value.into(),
+        origin: Origin::Flag("--data"),
+    };
+    let mut settings = vec![setting("server.data_dir", data.display().to_string())];
+    if let Some(outside) = outside {
+        settings.push(setting("archive.url", format!("log:{}", outside.join("archive").display())));
+        settings.push(setting("blobs.url", format!("files:{}", outside.join("blobs").display())));
+    }
+    load(None, [].into_iter(), settings).unwrap()
+}
+
+/// Where the child, or a check, restores a backup.
+fn settings_of(folder: &Path, backup: u32) -> Effective {
+    let outside = folder.join(format!("outside-{backup}"));
+    settings(&folder.join(format!("restored-{backup}")), (backup == OUTSIDE).then_some(&outside))
+}
+
+fn copy_of(folder: &Path, backup: u32) -> PathBuf {
+    folder.join(format!("copy-{backup}"))
 }
 
 impl Kept {
-    async fn open(data: &Path) -> Self {
-        let effective = settings(data);
+    async fn open(effective: Effective, next: u32) -> Self {
         let config = &effective.config;
         let mut archive = restante_archive::Config::new(config.archive_url());
         archive.log = LogConfig { window_seconds: 4, segment_messages: 4, open_segments: 2, ..archive.log };
@@ -79,7 +104,8 @@ impl Kept {
             archive: restante_archive::open(archive).await.unwrap(),
             records: restante_records::open(records).await.unwrap(),
             blobs: restante_blobs::open(blobs).await.unwrap(),
-            next: AtomicU32::new(1),
+            removing: Removing::default(),
+            next: AtomicU32::new(next),
             effective,
         }
     }
@@ -107,8 +133,24 @@ impl Kept {
             Some(self.records.upkeep.clone()),
             Some(self.blobs.upkeep.clone()),
             Some(self.archive.upkeep.clone()),
-            Removing::default(),
+            self.removing.clone(),
         )
+    }
+
+    /// Puts a blob that nobody refers to, and sweeps when no backup holds that back: packs are rewritten.
+    async fn sweep(&self, number: u32) {
+        let mut refuse = Bytes::from(vec![number as u8; 900]);
+        self.blobs.blobs.put(&mut refuse).await.unwrap();
+        if let Ok(_turn) = self.removing.try_lock() {
+            tidying::sweep(&self.records.upkeep, &*self.blobs.upkeep, Timestamp::MAX).await.unwrap();
+        }
+    }
+
+    async fn back_up(&self, copy: &Path) {
+        let (teller, mut told) = Teller::new();
+        let listening = tokio::spawn(async move { while told.recv().await.is_some() {} });
+        take(Arc::new(self.sources()), copy.to_owned(), teller).await.unwrap();
+        listening.await.unwrap();
     }
 
     /// The messages that are there.
@@ -144,9 +186,10 @@ impl Kept {
     }
 }
 
-/// Keeps things all the time, takes backups, and restores each.
+/// Keeps things all the time, takes backups, and restores each. Each step is acknowledged before it begins and when it is done.
 async fn run(child: Arc<Child>) {
-    let kept = Arc::new(Kept::open(&child.folder().join("data")).await);
+    let folder = child.folder();
+    let kept = Arc::new(Kept::open(settings(&folder.join("data"), None), 1).await);
     for backup in 0..BACKUPS {
         for _ in 0..AT_REST {
             let number = kept.keep_next().await;
@@ -158,33 +201,102 @@ async fn run(child: Arc<Child>) {
             while !over.load(Ordering::Relaxed) {
                 let number = busy.keep_next().await;
                 acknowledging.acknowledge(&format!("kept {number}")).unwrap();
+                if number.is_multiple_of(8) {
+                    busy.sweep(number).await;
+                }
             }
         });
         child.acknowledge(&format!("begin {backup}")).unwrap();
-        let copy = child.folder().join(format!("copy-{backup}"));
-        let (teller, mut told) = Teller::new();
-        let listening = tokio::spawn(async move { while told.recv().await.is_some() {} });
-        take(Arc::new(kept.sources()), copy.clone(), teller).await.unwrap();
+        kept.back_up(&copy_of(folder, backup)).await;
         child.acknowledge(&format!("taken {backup}")).unwrap();
         is_over.store(true, Ordering::Relaxed);
         traffic.await.unwrap();
-        listening.await.unwrap();
-        let config = settings(&child.folder().join(format!("restored-{backup}"))).config;
-        restore(&config, &copy, false, Timestamp(0), &mut |_, _| {}).unwrap();
-        child.acknowledge(&format!("restored {backup}")).unwrap();
+        restore_in_child(&child, backup);
     }
     kept.close().await;
 }
 
-/// What was kept before a backup was begun.
-fn kept_before(acknowledged: &[&str], backup: u32) -> BTreeSet<u32> {
-    let begin = format!("begin {backup}");
-    let before = acknowledged.iter().take_while(|line| **line != begin);
-    before.filter_map(|line| line.strip_prefix("kept ")?.parse().ok()).collect()
+fn restore_in_child(child: &Child, backup: u32) {
+    let config = settings_of(child.folder(), backup).config;
+    let restore_now = |backup: u32, is_forced: bool| {
+        let copy = copy_of(child.folder(), backup);
+        restore(&config, &copy, is_forced, Timestamp(0), &mut |_, _| {}).unwrap();
+    };
+    if backup == FORCED {
+        restore_now(0, false);
+    }
+    child.acknowledge(&format!("restoring {backup}")).unwrap();
+    restore_now(backup, backup == FORCED);
+    child.acknowledge(&format!("restored {backup}")).unwrap();
 }
 
-async fn check_has_all(data: &Path, expected: &BTreeSet<u32>) {
-    let kept = Kept::open(data).await;
+/// What a check knows of a cut.
+struct Found<'c> {
+    cut: &'c Cut<'c>,
+    /// The last backup that was begun, and the last that was begun to be restored.
+    begun: Option<u32>,
+    restoring: Option<u32>,
+}
+
+impl<'c> Found<'c> {
+    fn new(cut: &'c Cut<'c>) -> Self {
+        let last = |what: &str| {
+            let lines = cut.acknowledged().iter().rev();
+            lines
+                .filter_map(|line| line.strip_prefix(what)?.strip_prefix(' '))
+                .find_map(|number| number.parse().ok())
+        };
+        Self { cut, begun: last("begin"), restoring: last("restoring") }
+    }
+
+    fn was(&self, what: &str, backup: u32) -> bool {
+        self.cut.acknowledged().contains(&format!("{what} {backup}").as_str())
+    }
+
+    /// What was kept before a backup was begun, or until the cut.
+    fn kept_before(&self, backup: Option<u32>) -> BTreeSet<u32> {
+        let end = backup.map(|backup| format!("begin {backup}"));
+        let before = self.cut.acknowledged().iter().take_while(|line| Some(**line) != end.as_deref());
+        before.filter_map(|line| line.strip_prefix("kept ")?.parse().ok()).collect()
+    }
+
+    /// In the midst of what the cut came, so that a test that never looks at some of it fails.
+    fn moment(&self) -> &'static str {
+        let steps = self.cut.acknowledged().iter().rev();
+        let step = steps.copied().find(|line| !line.starts_with("kept ")).unwrap_or_default();
+        match step.split_once(' ') {
+            None => "before the first backup",
+            Some(("begin", number)) => {
+                let copy = copy_of(self.cut.folder(), number.parse().unwrap());
+                let partial = copy.with_extension("partial");
+                let has = |role: Role| partial.join(role.name()).exists();
+                match () {
+                    () if copy.exists() => "a backup that has its name",
+                    () if partial.join("backup.json").exists() => "a backup with its manifest",
+                    () if has(Role::Archive) => "a backup at the archive and the sums",
+                    () if has(Role::Blobs) => "a backup at the blobs",
+                    () if has(Role::Records) => "a backup at the records",
+                    () => "a backup that is just begun",
+                }
+            }
+            Some(("restoring", number)) => {
+                let data = self.cut.folder().join(format!("restored-{number}"));
+                let stage = data.join("restore.partial");
+                let is_naming = fs::read_dir(&stage).is_ok_and(|entries| entries.count() < 4)
+                    && ["node.key", "records", "blobs"].iter().any(|name| data.join(name).exists());
+                match () {
+                    () if !stage.exists() => "a restore at its beginning or its end",
+                    () if is_naming => "a restore that gives names",
+                    () => "a restore that copies",
+                }
+            }
+            Some(_) => "between backup and restore",
+        }
+    }
+}
+
+async fn check_has_all(effective: Effective, expected: &BTreeSet<u32>) -> Kept {
+    let kept = Box::pin(Kept::open(effective, 1_000_000)).await; // what opens three stores is large
     let (messages, records) = (kept.messages().await, kept.records().await);
     for (what, found) in [("messages", messages), ("records", records)] {
         let lost: Vec<&u32> = expected.difference(&found).collect();
@@ -193,8 +305,139 @@ async fn check_has_all(data: &Path, expected: &BTreeSet<u32>) {
     assert!(kept.archive.upkeep.check(&|_, _| {}).await.unwrap().is_sound());
     assert_eq!(kept.records.upkeep.check(&|_, _| {}).await.unwrap().findings, []);
     assert_eq!(kept.blobs.upkeep.check(&|_, _| {}).await.unwrap().findings, []);
-    kept.close().await;
+    // Records and blobs belong together: what one refers to is not swept from the other. Records to which nothing was ever
+    // committed might be the wrong ones.
+    if !expected.is_empty() {
+        kept.sweep(7).await;
+    }
+    assert!(kept.records().await.is_superset(expected));
+    kept
 }
+
+/// A backup is what its manifest says.
+fn check_is_whole(copy: &Path) -> Manifest {
+    let manifest = Manifest::read(copy).unwrap();
+    assert_eq!(verify(copy, &manifest, &mut |_, _| {}), []);
+    for role in [Role::Records, Role::Blobs, Role::Archive] {
+        assert!(manifest.role(role).unwrap().omitted.is_none(), "{role:?}");
+    }
+    manifest
+}
+
+/// A backup is whole, and restored it has all that is expected.
+async fn check_backup(copy: &Path, expected: &BTreeSet<u32>) {
+    check_is_whole(copy);
+    let elsewhere = copy.with_file_name(format!("checked-{}", copy.file_name().unwrap().display()));
+    restore(&settings(&elsewhere, None).config, copy, false, Timestamp(0), &mut |_, _| {}).unwrap();
+    check_has_all(settings(&elsewhere, None), expected).await.close().await;
+}
+
+/// What was backed up has all that was acknowledged, and goes on; the next backup takes the place of one that was cut off.
+async fn check_source(found: &Found<'_>) {
+    let folder = found.cut.folder();
+    let mut expected = found.kept_before(None);
+    let kept = check_has_all(settings(&folder.join("data"), None), &expected).await;
+    expected.insert(kept.keep_next().await);
+    let Some(backup) = found.begun.filter(|backup| !copy_of(folder, *backup).exists()) else {
+        return kept.close().await;
+    };
+    let copy = copy_of(folder, backup);
+    let partial = copy.with_extension("partial");
+    if partial.join("backup.json").exists() && !partial.join("UNFINISHED").exists() {
+        // It is whole and only lacks its name, and is not removed: a person is told to give it one.
+        check_backup(&partial, &found.kept_before(Some(backup))).await;
+        fs::remove_dir_all(&partial).unwrap();
+    }
+    kept.back_up(&copy).await;
+    kept.close().await;
+    assert!(!partial.exists());
+    check_backup(&copy, &expected).await;
+}
+
+/// The backups that have their names. The last is restored; the earlier ones have not changed since they were the last.
+async fn check_backups(found: &Found<'_>) {
+    let named = |backup: &u32| copy_of(found.cut.folder(), *backup).exists();
+    for backup in (0..BACKUPS).filter(|backup| found.was("taken", *backup)) {
+        assert!(named(&backup), "a backup that was taken is there");
+    }
+    let last = (0..BACKUPS).filter(named).max();
+    for backup in (0..BACKUPS).filter(named) {
+        let copy = copy_of(found.cut.folder(), backup);
+        if Some(backup) == last {
+            check_backup(&copy, &found.kept_before(Some(backup))).await;
+        } else {
+            check_is_whole(&copy);
+        }
+    }
+}
+
+/// A restore that was cut off says so, or has not begun; then it is run again. What a server would start on is whole.
+async fn check_restore(found: &Found<'_>, backup: u32) {
+    let (folder, was_restored) = (found.cut.folder(), found.was("restored", backup));
+    let effective = settings_of(folder, backup);
+    let (config, copy) = (&effective.config, copy_of(folder, backup));
+    let restore_again = |is_forced: bool| {
+        let now = Timestamp::from_seconds(1);
+        restore(config, &copy, is_forced, now, &mut |_, _| {}).unwrap()
+    };
+    match check_not_halfway(config) {
+        Err(why) => {
+            assert!(!was_restored, "{why}");
+            assert!(why.to_string().contains("was not finished: run it again with --force"), "{why}");
+            restore_again(true);
+        }
+        Ok(()) if !config.server.data_dir.join(Role::Records.name()).exists() => {
+            assert!(!was_restored && backup != FORCED, "what was restored is there");
+            restore_again(false); // nothing of it is in the way
+        }
+        // The old content, as it was, is as good until the restore was acknowledged.
+        Ok(()) if backup == FORCED && !was_restored && asides(&config.server.data_dir).is_empty() => {
+            check_is_in_one_of(std::slice::from_ref(&config.server.data_dir), &copy_of(folder, 0));
+            restore_again(true);
+        }
+        Ok(()) => {}
+    }
+    if backup == FORCED {
+        check_is_in_one_of(&asides(&config.server.data_dir), &copy_of(folder, 0));
+    }
+    check_has_all(effective, &found.kept_before(Some(backup))).await.close().await;
+}
+
+/// The folders into which restores have moved what was there.
+fn asides(data: &Path) -> Vec<PathBuf> {
+    let names = disk::names(data).unwrap().into_iter();
+    names.filter(|name| name.starts_with(ASIDE)).map(|name| data.join(name)).collect()
+}
+
+/// Every file of the content that was there before is in one of these folders.
+fn check_is_in_one_of(folders: &[PathBuf], before: &Path) {
+    for file in check_is_whole(before).files.iter().filter(|file| file.path.contains('/')) {
+        let path = file.path.strip_prefix("files/").unwrap_or(&file.path);
+        let is_there = |folder: &PathBuf| {
+            disk::digest(&folder.join(path), |_| Ok(())).is_ok_and(|(_, sha256)| sha256 == file.sha256)
+        };
+        assert!(folders.iter().any(is_there), "{path} was there before, and is in none of {folders:?}");
+    }
+}
+
+/// All that a cut may come in the midst of.
+const MOMENTS: [&str; 11] = [
+    "before the first backup",
+    "a backup that is just begun",
+    "a backup at the records",
+    "a backup at the blobs",
+    "a backup at the archive and the sums",
+    "a backup with its manifest",
+    "a backup that has its name",
+    "between backup and restore",
+    "a restore at its beginning or its end",
+    "a restore that copies",
+    "a restore that gives names",
+];
+/// So many cuts come in the midst of everything.
+const CUTS_FOR_ALL: usize = 1_000;
+/// Enough to come into a backup and into a restore each time, and few enough for every day.
+const CUTS: usize = 40;
 
 #[test]
 fn what_looks_finished_is_whole_after_any_power_cut() {
@@ -203,32 +446,24 @@ fn what_looks_finished_is_whole_after_any_power_cut() {
         return runtime.block_on(run(Arc::new(child)));
     }
     let log = record("backup::power_cut::what_looks_finished_is_whole_after_any_power_cut").unwrap();
-    let replayed = log.replay(cuts(24), 3, |cut| {
+    let (count, mut moments) = (cuts(CUTS), BTreeMap::new());
+    let replayed = log.replay(count, 3, |cut| {
+        let found = Found::new(cut);
+        *moments.entry(found.moment()).or_insert(0) += 1;
         runtime.block_on(async {
-            for backup in 0..BACKUPS {
-                let (copy, data) = (format!("copy-{backup}"), format!("restored-{backup}"));
-                let (copy, data) = (cut.folder().join(copy), cut.folder().join(data));
-                let expected = kept_before(cut.acknowledged(), backup);
-                let was = |what: &str| cut.acknowledged().contains(&format!("{what} {backup}").as_str());
-                assert!(copy.exists() || !was("taken"), "a backup that was taken is there");
-                if copy.exists() {
-                    let manifest = Manifest::read(&copy).unwrap();
-                    assert_eq!(verify(&copy, &manifest, &mut |_, _| {}), []);
-                    let elsewhere = cut.folder().join(format!("checked-{backup}"));
-                    let config = settings(&elsewhere).config;
-                    restore(&config, &copy, false, Timestamp(0), &mut |_, _| {}).unwrap();
-                    check_has_all(&elsewhere, &expected).await;
-                }
-                let config = settings(&data).config;
-                let is_halfway = super::check_not_halfway(&config).is_err();
-                assert!(!(is_halfway && was("restored")));
-                let is_whole = data.join("records").exists() && !is_halfway;
-                assert!(is_whole || !was("restored"), "what was restored is there");
-                if is_whole {
-                    check_has_all(&data, &expected).await;
-                }
+            check_backups(&found).await;
+            check_source(&found).await;
+            if let Some(backup) = found.restoring {
+                check_restore(&found, backup).await;
             }
         });
     });
     replayed.unwrap();
+    println!("{count} cuts came in the midst of {moments:#?}");
+    for begin in ["a backup", "a restore"] {
+        let is_seen = moments.keys().any(|moment| moment.starts_with(begin));
+        assert!(is_seen || count < CUTS, "no cut came in the midst of {begin}");
+    }
+    let missed: Vec<&&str> = MOMENTS.iter().filter(|moment| !moments.contains_key(**moment)).collect();
+    assert!(count < CUTS_FOR_ALL || missed.is_empty(), "no cut came in the midst of {missed:?}");
 }

@@ -10,26 +10,22 @@ use restante_core::{ErrorKind, Timestamp};
 
 use super::{
     Manifest, Progress, Trouble, disk,
-    place::{Move, Part, Place, absolute, plan},
-    real_path,
+    home::{
+        ASIDE, Disks, Home, Kind, STAGE, check_movable, check_outside, check_room, homes, is_of_others,
+        with_suffix,
+    },
+    manifest::FileEntry,
+    place::{Place, absolute, plan},
     verify::compare,
 };
 use crate::config::Config;
 
-/// The folder in a data folder in which a restore copies, until it is done.
-const STAGE: &str = "restore.partial";
-/// What the name of a place outside the data folder has behind it until its restore is done.
-const STAGE_SUFFIX: &str = ".partial";
-/// What a folder with such a name has in it when a restore has made it.
+/// What a folder has in it that a restore has made for a place outside of the data folder.
 const MARK: &str = "RESTORE";
 const MARK_TEXT: &str =
     "A restore copies here, and was not finished. The next one to the same place removes it.\n";
 /// The copy in it.
 const COPY: &str = "copy";
-/// What the name of whatever was there before begins with, or has behind it.
-const ASIDE: &str = "before-restore-";
-/// What a disk has in its uppermost folder.
-const OF_DISK: &str = "lost+found";
 
 /// What was restored.
 #[derive(Debug)]
@@ -52,23 +48,34 @@ pub(crate) fn restore(
     now: Timestamp,
     progress: Progress<'_>,
 ) -> Result<Restored, Trouble> {
+    restore_on(&Disks::real(), config, backup, is_forced, now, progress)
+}
+
+/// The same, with other disks for tests.
+fn restore_on(
+    disks: &Disks<'_>,
+    config: &Config,
+    backup: &Path,
+    is_forced: bool,
+    now: Timestamp,
+    progress: Progress<'_>,
+) -> Result<Restored, Trouble> {
     let manifest = Manifest::read(backup)?;
     let (moves, notes) = plan(&manifest, config)?;
-    let (from, data) = (real_path(backup), real_path(&config.server.data_dir));
-    if from.starts_with(&data) {
-        let what = format!("{} lies in {}: move it elsewhere first", from.display(), data.display());
-        return Err(Trouble::invalid(what));
-    }
     let data = absolute(&config.server.data_dir);
-    let restoring = Restoring { data: &data, backup, moves, places: config.places_of_parts() };
+    let homes = homes(config, &data, disks)?;
+    check_outside(backup, &homes)?;
+    let home_of = |part| homes.iter().find(|home| home.part == part);
+    let fills =
+        moves.into_iter().filter_map(|each| Some(Fill { home: home_of(each.part)?, files: each.files }));
+    let restoring = Restoring { disks, data: &data, backup, fills: fills.collect(), homes: &homes };
     restoring.check_unused()?;
-    restoring.check_mounts()?;
     restoring.check_stages()?;
     let in_the_way = restoring.in_the_way()?;
     if !is_forced && let Some(first) = in_the_way.first() {
         let what = format!(
             "{} is there already: restore into an empty place, or have it moved aside with --force",
-            first.display()
+            first.path.display()
         );
         return Err(Trouble::invalid(what));
     }
@@ -111,22 +118,38 @@ fn moved_aside(config: &Config) -> Vec<PathBuf> {
     };
     let data = &config.server.data_dir;
     let mut found = begin_with(data, ASIDE);
-    let outside = config.places().into_iter().filter(|place| !place.starts_with(absolute(data)));
-    for place in outside {
+    let data = absolute(data);
+    for place in config.places().into_iter().filter(|place| *place != data) {
         let name = place.file_name().unwrap_or_default().to_string_lossy();
         found.extend(begin_with(disk::parent(&place), &format!("{name}.{ASIDE}")));
+        found.extend(begin_with(&place, ASIDE)); // a place that is a disk
     }
     found
 }
 
+/// A part of the backup, and where it goes.
+struct Fill<'a> {
+    home: &'a Home,
+    /// Each file, and its path in the part.
+    files: Vec<(&'a FileEntry, &'a str)>,
+}
+
+/// Something that is where something is to be put.
+struct Obstacle {
+    path: PathBuf,
+    /// The folder in which it gets a place aside; without one it stays where it is, under another name.
+    aside_in: Option<PathBuf>,
+}
+
 /// Its paths are absolute: so it can be told which places lie in the data folder.
 struct Restoring<'a> {
+    disks: &'a Disks<'a>,
     data: &'a Path,
     backup: &'a Path,
-    moves: Vec<Move<'a>>,
+    fills: Vec<Fill<'a>>,
     /// Where the settings have anything, whether it is in the backup or not: old data beside what is restored would be
     /// served with it.
-    places: Vec<Place>,
+    homes: &'a [Home],
 }
 
 impl Restoring<'_> {
@@ -135,26 +158,21 @@ impl Restoring<'_> {
     }
 
     /// Where a part is copied: on the disk of its place.
-    fn stage_of(&self, part: Part, place: &Place) -> PathBuf {
-        if self.is_inside(place) {
-            return self.stage().join(format!("{part:?}").to_ascii_lowercase());
+    fn stage_of(&self, home: &Home) -> PathBuf {
+        match home.own_stage() {
+            Some(stage) => stage.join(COPY),
+            None => self.stage().join(format!("{:?}", home.part).to_ascii_lowercase()),
         }
-        outside_stage(place).join(COPY)
     }
 
-    fn is_inside(&self, place: &Place) -> bool {
-        place.path().starts_with(self.data)
-    }
-
-    /// The folders beside places outside the data folder in which a restore copies.
-    fn outside_stages(&self) -> impl Iterator<Item = PathBuf> {
-        let outside = self.moves.iter().filter(|each| !self.is_inside(&each.place));
-        outside.map(|each| outside_stage(&each.place))
+    /// The folders outside of the data folder, or on another disk in it, in which a restore copies.
+    fn own_stages(&self) -> impl Iterator<Item = PathBuf> {
+        self.fills.iter().filter_map(|fill| fill.home.own_stage())
     }
 
     /// Fails when something has the name of such a folder that no restore has made.
     fn check_stages(&self) -> Result<(), Trouble> {
-        for stage in self.outside_stages() {
+        for stage in self.own_stages() {
             let Ok(metadata) = fs::symlink_metadata(&stage) else { continue };
             // A restore that is cut off before it has written its mark has written nothing else.
             let is_ours =
@@ -167,32 +185,9 @@ impl Restoring<'_> {
         Ok(())
     }
 
-    /// Fails when a place is a disk of its own, or another one than that on which its copy is made: neither can it be moved
-    /// aside, nor can a copy get its name. The data folder itself may be one.
-    fn check_mounts(&self) -> Result<(), Trouble> {
-        let inside = disk::names(self.data)?.into_iter().filter(|name| !is_of_others(name));
-        let mut looked_at: Vec<PathBuf> = inside.map(|name| self.data.join(name)).collect();
-        looked_at.extend(self.places.iter().map(|place| place.path().to_owned()));
-        for path in looked_at.iter().filter(|path| *path != self.data) {
-            let beside = if path.starts_with(self.data) { self.data } else { disk::parent(path) };
-            // A link gets another name wherever it leads to.
-            let is_link = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
-            if !is_link && disk::mount_of(nearest(path)) != disk::mount_of(nearest(beside)) {
-                let what = format!(
-                    "{} is on another disk than {}, and can't be named at once: restore into a folder of that disk, and set \
-                     its place to that",
-                    path.display(),
-                    beside.display()
-                );
-                return Err(Trouble::invalid(what));
-            }
-        }
-        Ok(())
-    }
-
     /// Fails when a process has something open where something is to be put.
     fn check_unused(&self) -> Result<(), Trouble> {
-        for place in &self.places {
+        for Home { place, .. } in self.homes {
             let locks = match place {
                 Place::Folder(folder) => {
                     let names = disk::names(folder).unwrap_or_default();
@@ -215,20 +210,24 @@ impl Restoring<'_> {
     }
 
     /// What is there where something is to be put: all of the data folder, and of the places outside.
-    fn in_the_way(&self) -> Result<Vec<PathBuf>, Trouble> {
-        let names = disk::names(self.data)?.into_iter().filter(|name| !is_of_others(name));
-        let mut found: Vec<PathBuf> = names.map(|name| self.data.join(name)).collect();
-        for place in self.places.iter().filter(|place| !self.is_inside(place)) {
-            match place {
-                Place::File(file) => {
-                    let beside = ["", "-wal", "-shm", "-journal"].map(|suffix| with_suffix(file, suffix));
-                    found.extend(beside.into_iter().filter(|path| fs::symlink_metadata(path).is_ok()));
+    fn in_the_way(&self) -> Result<Vec<Obstacle>, Trouble> {
+        let mut found = Vec::new();
+        for path in entries(self.data)? {
+            if check_movable(&path, self.data, self.homes, self.disks)? {
+                found.push(Obstacle { path, aside_in: Some(self.data.to_owned()) });
+            }
+        }
+        for home in self.homes {
+            match home.kind {
+                Kind::Within => {}
+                Kind::Beside => {
+                    let beside = beside_itself(&home.place)?.into_iter();
+                    found.extend(beside.map(|path| Obstacle { path, aside_in: None }));
                 }
-                Place::Folder(folder) | Place::Among(folder) => {
-                    let Ok(metadata) = fs::symlink_metadata(folder) else { continue };
-                    // Neither a file nor a link can be written over with a folder.
-                    let is_used = !metadata.is_dir() || !disk::names(folder)?.is_empty();
-                    found.extend(is_used.then(|| folder.clone()));
+                Kind::Disk => {
+                    let aside_in = Some(home.path().to_owned());
+                    let entries = entries(home.path())?.into_iter();
+                    found.extend(entries.map(|path| Obstacle { path, aside_in: aside_in.clone() }));
                 }
             }
         }
@@ -237,34 +236,30 @@ impl Restoring<'_> {
 
     /// Makes room for the copies, and removes what a restore has left that was not finished.
     fn prepare(&self) -> Result<(), Trouble> {
-        make_folder(self.data)?;
         self.forget_copies()?;
-        let bytes: u64 = self.moves.iter().flat_map(|each| &each.files).map(|(file, _)| file.bytes).sum();
-        let free = disk::free_bytes(self.data)?;
-        let is_all_below = self.moves.iter().all(|each| each.place.path().starts_with(self.data));
-        if is_all_below && bytes > free {
-            let what = format!(
-                "the backup takes {bytes} bytes, and {free} are free on the disk of {}",
-                self.data.display()
-            );
-            return Err(Trouble::new(ErrorKind::Full, what));
-        }
-        for stage in self.outside_stages() {
+        let bytes_of = |fill: &Fill<'_>| fill.files.iter().map(|(file, _)| file.bytes).sum();
+        let wanted: Vec<(&Path, u64)> =
+            self.fills.iter().map(|fill| (fill.home.copied_in(self.data), bytes_of(fill))).collect();
+        check_room(&wanted, self.disks)?;
+        make_folder(self.data)?;
+        // It is there before anything else is: until it is gone, no server starts.
+        make_folder(&self.stage())?;
+        for stage in self.own_stages() {
             make_folder(&stage)?;
             write_mark(&stage.join(MARK))?;
         }
-        make_folder(&self.stage())
+        Ok(())
     }
 
     /// Copies every file and compares it with the manifest. Gives how many they were, and their bytes.
     fn copy_all(&self, progress: Progress<'_>) -> Result<(u64, u64), Trouble> {
-        let all = self.moves.iter().flat_map(|each| &each.files);
+        let all = self.fills.iter().flat_map(|fill| &fill.files);
         let (mut files, mut done) = (0, 0);
         let of_bytes = all.map(|(file, _)| file.bytes).sum();
-        for each in &self.moves {
-            let stage = self.stage_of(each.part, &each.place);
-            for (file, path) in &each.files {
-                let to = match each.place {
+        for Fill { home, files: of_part } in &self.fills {
+            let stage = self.stage_of(home);
+            for (file, path) in of_part {
+                let to = match home.place {
                     Place::File(_) => stage.clone(),
                     Place::Folder(_) | Place::Among(_) => stage.join(path),
                 };
@@ -272,11 +267,16 @@ impl Restoring<'_> {
                 let copied = disk::copy(&self.backup.join(&file.path), &to, |bytes| {
                     done += bytes;
                     progress(done, of_bytes);
+                    Ok(())
                 });
                 // An error of the disk that is written to says nothing about the backup.
                 let copied = compare(file, Ok(copied?));
                 copied.map_err(|wrong| {
-                    let what = format!("{} is damaged: {}: nothing was restored", wrong.path, wrong.what);
+                    let what = format!(
+                        "{} is damaged: {}: nothing was restored: `restante backup check` names all that is damaged, another backup \
+                         may be whole",
+                        wrong.path, wrong.what
+                    );
                     Trouble::new(ErrorKind::Corrupt, what)
                 })?;
                 files += 1;
@@ -287,41 +287,44 @@ impl Restoring<'_> {
     }
 
     /// Moves what is in the way, and gives where to.
-    fn move_aside(&self, in_the_way: &[PathBuf], now: Timestamp) -> Result<Vec<PathBuf>, Trouble> {
-        if in_the_way.is_empty() {
-            return Ok(Vec::new());
-        }
+    fn move_aside(&self, in_the_way: &[Obstacle], now: Timestamp) -> Result<Vec<PathBuf>, Trouble> {
         let name = format!("{ASIDE}{}", stamp(now));
-        let (folder, mut aside) = (self.data.join(&name), Vec::new());
-        for path in in_the_way {
-            if path.starts_with(self.data) {
-                make_folder(&folder)?;
-                disk::rename(path, &folder.join(path.file_name().unwrap_or_default()))?;
-            } else {
+        let mut aside: Vec<PathBuf> = Vec::new();
+        for Obstacle { path, aside_in } in in_the_way {
+            let Some(folder) = aside_in else {
                 let to = with_suffix(path, &format!(".{name}"));
                 disk::rename(path, &to)?;
                 aside.push(to);
+                continue;
+            };
+            let folder = folder.join(&name);
+            make_folder(&folder)?;
+            disk::rename(path, &folder.join(path.file_name().unwrap_or_default()))?;
+            if !aside.contains(&folder) {
+                aside.push(folder);
             }
-        }
-        if folder.is_dir() {
-            aside.insert(0, folder);
         }
         Ok(aside)
     }
 
     fn put_in_place(&self) -> Result<(), Trouble> {
-        for each in &self.moves {
-            let stage = self.stage_of(each.part, &each.place);
-            make_folder(disk::parent(each.place.path()))?;
-            match &each.place {
-                Place::Folder(place) | Place::File(place) => disk::rename(&stage, place)?,
+        for Fill { home, files } in &self.fills {
+            let (stage, place) = (self.stage_of(home), home.path());
+            make_folder(disk::parent(place))?;
+            match &home.place {
                 Place::Among(folder) => {
-                    for (_, path) in &each.files {
+                    for (_, path) in files {
                         let to = folder.join(path);
                         make_folder(disk::parent(&to))?;
                         disk::rename(&stage.join(path), &to)?;
                     }
                 }
+                Place::Folder(_) if home.kind == Kind::Disk => {
+                    for name in disk::names(&stage)? {
+                        disk::rename(&stage.join(&name), &place.join(&name))?;
+                    }
+                }
+                Place::Folder(_) | Place::File(_) => disk::rename(&stage, place)?,
             }
         }
         Ok(())
@@ -332,7 +335,7 @@ impl Restoring<'_> {
         for name in disk::names(&self.stage())? {
             disk::remove_all(&self.stage().join(name))?;
         }
-        for stage in self.outside_stages().filter(|stage| stage.is_dir()) {
+        for stage in self.own_stages().filter(|stage| stage.is_dir()) {
             // The mark goes last.
             disk::remove_all(&stage.join(COPY))?;
             disk::remove_all(&stage)?;
@@ -350,24 +353,33 @@ impl Restoring<'_> {
     }
 }
 
-/// Whether something in a data folder is left where it is.
-fn is_of_others(name: &str) -> bool {
-    name == STAGE || name == OF_DISK || name.starts_with(ASIDE)
+/// What lies in a folder that a restore may fill.
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, Trouble> {
+    let names = disk::names(folder)?.into_iter().filter(|name| !is_of_others(name));
+    Ok(names.map(|name| folder.join(name)).collect())
 }
 
-fn outside_stage(place: &Place) -> PathBuf {
-    with_suffix(place.path(), STAGE_SUFFIX)
+/// What is at a place, with what belongs to it.
+fn beside_itself(place: &Place) -> Result<Vec<PathBuf>, Trouble> {
+    let is_there = |path: &PathBuf| fs::symlink_metadata(path).is_ok();
+    match place {
+        Place::File(file) => {
+            let all = ["", "-wal", "-shm", "-journal"].map(|suffix| with_suffix(file, suffix));
+            Ok(all.into_iter().filter(is_there).collect())
+        }
+        Place::Folder(folder) | Place::Among(folder) => {
+            let Ok(metadata) = fs::symlink_metadata(folder) else { return Ok(Vec::new()) };
+            // Neither a file nor a link can be written over with a folder.
+            let is_used = !metadata.is_dir() || !disk::names(folder)?.is_empty();
+            Ok(if is_used { vec![folder.clone()] } else { Vec::new() })
+        }
+    }
 }
 
 fn write_mark(file: &Path) -> Result<(), Trouble> {
     let written = fs::write(file, MARK_TEXT).and_then(|()| File::open(file)?.sync_all());
     written.map_err(|error| Trouble::io("write", file, error))?;
     disk::sync(disk::parent(file))
-}
-
-/// The path itself, or what is there of those above it.
-fn nearest(path: &Path) -> &Path {
-    path.ancestors().find(|path| path.exists()).unwrap_or(path)
 }
 
 /// Creates a folder and those above it, durably.
@@ -396,12 +408,6 @@ fn sync_all(stage: &Path) -> Result<(), Trouble> {
     disk::sync(stage)
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut path = path.as_os_str().to_owned();
-    path.push(suffix);
-    path.into()
-}
-
 /// A moment as a part of a name: `20260131T120000Z`.
 fn stamp(now: Timestamp) -> String {
     let mut stamp: String = now.to_string().chars().take(19).filter(|c| !matches!(c, '-' | ':')).collect();
@@ -410,11 +416,4 @@ fn stamp(now: Timestamp) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_moment_can_stand_in_a_name() {
-        assert_eq!(stamp(Timestamp::from_seconds(1_554_076_800)), "20190401T000000Z");
-    }
-}
+mod tests;

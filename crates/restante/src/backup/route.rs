@@ -104,8 +104,8 @@ async fn begin(desk: &Desk, body: &[u8]) -> Result<mpsc::Receiver<Event>, Troubl
     let looked = looking.await;
     let (taking, turn) =
         looked.map_err(|_| Trouble::new(ErrorKind::Internal, "a task of the backup ended early"))?;
-    let taking = taking?;
-    let (teller, events) = Teller::until(desk.stop.clone());
+    let taking = taking.inspect_err(|_| desk.sources.metrics.failed())?;
+    let (teller, events) = Teller::until(desk.stop.clone(), Trouble::server_stops);
     tokio::spawn(async move {
         let end = match taking.finish(&teller).await {
             Ok(summary) => Event::Done(summary),
@@ -159,7 +159,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::backup::{Removing, Role};
+    use crate::backup::{BackupMetrics, Removing, Role};
 
     /// A server that keeps nothing.
     fn desk() -> (watch::Sender<bool>, Desk) {
@@ -171,6 +171,7 @@ mod tests {
             places: Vec::new(),
             clock: Arc::new(ManualClock::new(Timestamp(0))),
             removing: Removing::default(),
+            metrics: BackupMetrics::default(),
         };
         let (tell, told) = watch::channel(false);
         (tell, Desk { sources: Arc::new(sources), stop: Stop::of(told), turn: Turn::default() })
@@ -195,6 +196,7 @@ mod tests {
         assert!(matches!(events.last(), Some(Event::Done(summary)) if summary.files == 1), "{events:?}");
         let again = begin(&desk, &asked).await.unwrap_err();
         assert!(again.to_string().contains("is not empty"), "it is the next one's turn: {again}");
+        assert_eq!(desk.sources.metrics.counts(), [1, 1], "one was taken, and one could not be");
     }
 
     #[tokio::test]

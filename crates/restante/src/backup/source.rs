@@ -12,7 +12,7 @@ use restante_archive::{EngineUrl, backup::SECOND};
 use restante_core::{Clock, ErrorKind};
 
 use super::{
-    Removing, Trouble, blocking,
+    BackupMetrics, Removing, Trouble, blocking,
     disk::{self, Mount},
     manifest::Role,
     settings,
@@ -36,6 +36,7 @@ pub(crate) struct Sources {
     pub(super) clock: Arc<dyn Clock>,
     /// Held while blobs must not go away.
     pub(super) removing: Removing,
+    pub(super) metrics: BackupMetrics,
 }
 
 impl Sources {
@@ -77,7 +78,13 @@ impl Sources {
             places: config.places(),
             clock: archives::clock(),
             removing,
+            metrics: BackupMetrics::default(),
         }
+    }
+
+    /// Has the backups counted by a server.
+    pub(crate) fn counted_by(self, metrics: BackupMetrics) -> Self {
+        Self { metrics, ..self }
     }
 }
 

@@ -3,8 +3,10 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File},
+    future::Future,
     io::Write,
     path::{Path, PathBuf},
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -12,16 +14,17 @@ use std::{
     time::Duration,
 };
 
-use restante_core::ErrorKind;
+use restante_core::{ErrorKind, Timestamp};
 use tokio::{
     sync::MutexGuard,
-    time::{Interval, MissedTickBehavior, interval},
+    time::{Instant, Interval, MissedTickBehavior, interval, timeout},
 };
 use tracing::{info, warn};
 
 use super::{
     Event, Manifest, Sources, Summary, Teller, Trouble, blocking, disk,
     manifest::{self, FileEntry, Role, RoleEntry},
+    metrics::Last,
     source::{Copied, Source, real_path},
 };
 
@@ -35,6 +38,10 @@ const MARK_TEXT: &str =
 pub(super) const SETTINGS: &str = "settings.toml";
 /// How often it is told how far a copy is. Looking costs a walk through what is there.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long it is waited for the end of a copy that is given up, before its folder is removed once more.
+const GIVEN_UP_WAIT: Duration = Duration::from_secs(1);
+/// How often a folder is removed in which somebody is still making files.
+const REMOVALS_MAX: u32 = 100;
 /// What is left free at least: for the list of files, and for what the copies take beyond what was reckoned.
 const SPARE_BYTES: u64 = 16 << 20;
 /// What the server is left on a disk that it writes to itself, as far as the copies don't take less: this, or a twentieth of
@@ -84,17 +91,25 @@ impl Taking {
 
     /// Takes it. What could not be finished is removed.
     pub(crate) async fn finish(self, teller: &Teller) -> Result<Summary, Trouble> {
+        let (taken_at, begun) = (self.sources.clock.now(), Instant::now());
         let (bytes, free_bytes) = (self.copy_bytes, self.free_bytes);
         teller.say(Event::Begun { folder: self.folder.clone(), bytes, free_bytes }).await;
-        let finished = self.copy_and_name(teller).await;
+        let finished = self.copy_and_name(taken_at, teller).await;
         match &finished {
             Ok(summary) => {
                 info!(folder = %self.folder.display(), files = summary.files, bytes = summary.bytes, "backup taken");
+                let last = Last::new(taken_at, begun.elapsed(), summary.bytes);
+                let (metrics, data) = (self.sources.metrics.clone(), self.sources.data.clone());
+                let noted = move || {
+                    metrics.done(&last, &data); // which says itself what went wrong
+                    Ok(())
+                };
+                let _ = blocking(noted).await;
             }
             Err(error) => {
                 warn!(%error, folder = %self.folder.display(), "no backup was taken");
-                let partial = self.partial.clone();
-                if let Err(error) = blocking(move || disk::remove_all(&partial)).await {
+                self.sources.metrics.failed();
+                if let Err(error) = self.remove().await {
                     warn!(%error, "what was copied is left: the next backup to the same place removes it");
                 }
             }
@@ -102,8 +117,23 @@ impl Taking {
         finished
     }
 
-    async fn copy_and_name(&self, teller: &Teller) -> Result<Summary, Trouble> {
-        let taken_at = self.sources.clock.now().to_string();
+    /// Removes what was copied, though a copy that was given up may still be making files in it.
+    async fn remove(&self) -> Result<(), Trouble> {
+        let partial = self.partial.clone();
+        blocking(move || {
+            let mut removed = disk::remove_all(&partial);
+            for _ in 1..REMOVALS_MAX {
+                if removed.is_ok() {
+                    break;
+                }
+                removed = disk::remove_all(&partial);
+            }
+            removed
+        })
+        .await
+    }
+
+    async fn copy_and_name(&self, taken_at: Timestamp, teller: &Teller) -> Result<Summary, Trouble> {
         let (sources, partial) = (self.sources.clone(), self.partial.clone());
         blocking(move || begin_folder(&sources, &partial)).await?;
         let mut omitted = BTreeMap::new();
@@ -125,7 +155,7 @@ impl Taking {
         teller.check_heard()?;
         let files = self.sum_up(teller.clone()).await?;
         let roles = self.roles(&files, &omitted);
-        let manifest = Manifest::new(taken_at, roles, files);
+        let manifest = Manifest::new(taken_at.to_string(), roles, files);
         let summary = Summary {
             folder: self.folder.clone(),
             files: manifest.files.len() as u64,
@@ -144,10 +174,8 @@ impl Taking {
         loop {
             tokio::select! {
                 held = &mut holding => return Ok(held),
-                _ = ticks.tick() => {
-                    teller.check_heard()?;
-                    self.look(Role::Files, teller).await;
-                }
+                why = teller.unheard() => return Err(why),
+                _ = ticks.tick() => self.look(Role::Files, teller).await,
             }
         }
     }
@@ -160,7 +188,7 @@ impl Taking {
         check_room(&self.folder, bytes_left, self.reserve_bytes / 2, free_bytes)
     }
 
-    /// Copies a role, and tells how far it is.
+    /// Copies a role, and tells how far it is. When nobody wants the backup any more, the copy is given up.
     async fn copy(&self, source: &dyn Source, teller: &Teller) -> Result<Copied, Trouble> {
         let (role, folder) = (source.role(), self.partial.join(source.role().name()));
         disk::create_private(&folder)?;
@@ -169,6 +197,10 @@ impl Taking {
         let copied = loop {
             tokio::select! {
                 copied = &mut copying => break copied?,
+                why = teller.unheard() => {
+                    self.give_up(copying, teller).await;
+                    return Err(why);
+                }
                 _ = ticks.tick() => self.look(role, teller).await,
             }
         };
@@ -177,6 +209,18 @@ impl Taking {
             fs::remove_dir(&folder).map_err(|error| Trouble::io("remove", &folder, error))?;
         }
         Ok(copied)
+    }
+
+    /// Ends a copy by taking its folder away: it fails at its next file. What an engine writes in one call (LMDB its file) goes on
+    /// to its end, in a file without a name. A process that ends does not wait for that; a server that goes on does, so that
+    /// nothing of this copy comes into the next one to the same place.
+    async fn give_up(&self, mut copying: Pin<&mut impl Future>, teller: &Teller) {
+        loop {
+            let _ = self.remove().await; // it is removed once more, and told then, when nothing is made in it any more
+            if timeout(GIVEN_UP_WAIT, &mut copying).await.is_ok() || teller.is_stopped() {
+                return;
+            }
+        }
     }
 
     /// Tells how much is there.
@@ -208,6 +252,7 @@ impl Taking {
                 let (bytes, sha256) = disk::digest(&file, |read| {
                     let bytes = done.fetch_add(read, Ordering::Relaxed) + read;
                     teller.progress(Event::Summing { bytes, of_bytes });
+                    teller.check_heard()
                 })?;
                 files.push(FileEntry { path, bytes, sha256 });
             }
@@ -295,7 +340,7 @@ fn begin_folder(sources: &Sources, partial: &Path) -> Result<(), Trouble> {
         let to = folder.join(path);
         let above = disk::parent(&to);
         fs::create_dir_all(above).map_err(|error| Trouble::io("create", above, error))?;
-        disk::copy(from, &to, |_| {})?;
+        disk::copy(from, &to, |_| Ok(()))?;
     }
     Ok(())
 }
@@ -343,7 +388,7 @@ fn check_free(folder: &Path, parent: &Path) -> Result<(), Trouble> {
         return Err(Trouble::invalid(format!("{shown} is a link: name the folder itself")));
     }
     if !disk::names(folder)?.is_empty() {
-        let what = format!("{shown} is not empty: a backup needs a folder of its own");
+        let what = format!("{shown} is not empty: a backup needs a folder of its own: name another one");
         return Err(Trouble::new(ErrorKind::Conflict, what));
     }
     let is_disk = folder.is_dir() && disk::mount_of(folder) != disk::mount_of(parent);
@@ -357,6 +402,8 @@ fn check_free(folder: &Path, parent: &Path) -> Result<(), Trouble> {
 fn put_in_place(manifest: &Manifest, partial: &Path, folder: &Path) -> Result<(), Trouble> {
     disk::sync(partial)?;
     manifest.write(partial)?;
+    // Whatever a power cut leaves has the mark or the manifest, so that it can be told what it is.
+    disk::sync(partial)?;
     let mark = partial.join(MARK);
     fs::remove_file(&mark).map_err(|error| Trouble::io("remove", &mark, error))?;
     disk::sync(partial)?;

@@ -25,6 +25,7 @@ pub(crate) fn verify(folder: &Path, manifest: &Manifest, progress: Progress<'_>)
         let read = disk::digest(&folder.join(&file.path), |bytes| {
             done += bytes;
             progress(done, of_bytes);
+            Ok(())
         });
         wrong.extend(compare(file, read).err());
     }
@@ -55,7 +56,7 @@ mod tests {
         for name in ["cut", "changed", "gone", "sound"] {
             let path = folder.path().join(name);
             fs::write(&path, "content").unwrap();
-            let (bytes, sha256) = disk::digest(&path, |_| {}).unwrap();
+            let (bytes, sha256) = disk::digest(&path, |_| Ok(())).unwrap();
             files.push(FileEntry { path: name.into(), bytes, sha256 });
         }
         let manifest = Manifest::new(String::new(), Vec::new(), files);

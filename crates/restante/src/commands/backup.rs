@@ -17,9 +17,9 @@ use restante_core::ErrorKind;
 
 use crate::{
     archives::{self, Access},
-    backup::{self, Asked, Event, Manifest, Removing, Role, Sources, Summary, Teller},
+    backup::{self, Asked, Event, Manifest, Removing, Role, Sources, Summary, Teller, Trouble},
     blobs,
-    client::{OperatorFlags, Refused},
+    client::{OperatorFlags, Refused, Unreachable},
     config::{Config, DataFlags, Effective},
     exit::{self, UsageError},
     progress::Progress,
@@ -73,8 +73,11 @@ pub(crate) async fn run(flags: &BackupFlags) -> anyhow::Result<ExitCode> {
     match Held::open(&effective).await? {
         Some(held) => held.back_up(&effective, folder).await,
         None => {
-            let data = backup::real_path(&effective.config.server.data_dir);
-            ask(flags, server_of(&effective.config)?, Asked { folder, data: Some(data) }).await
+            let config = &effective.config;
+            let url = server_of(config)?;
+            let data = backup::real_path(&config.server.data_dir);
+            let asked = ask(flags, url.clone(), Asked { folder, data: Some(data) }).await;
+            asked.map_err(|error| explain_guess(error, config, &url))
         }
     }
 }
@@ -118,7 +121,22 @@ fn explain(error: anyhow::Error) -> anyhow::Error {
              the backup"
         );
     }
+    let needs_token = |refused: &Refused| refused.status == StatusCode::UNAUTHORIZED;
+    if error.downcast_ref().is_some_and(needs_token) {
+        return error.context("name the file of the server's token with --token-file, or set RESTANTE_TOKEN");
+    }
     error
+}
+
+/// Says that the server was only looked for where the settings have it, when it is not there.
+fn explain_guess(error: anyhow::Error, config: &Config, url: &str) -> anyhow::Error {
+    if error.downcast_ref::<Unreachable>().is_none() {
+        return error;
+    }
+    error.context(format!(
+        "a server holds what is in {}, and is not at {url}, where the settings have its REST door: name it with --rest",
+        config.server.data_dir.display()
+    ))
 }
 
 /// Everything that the settings name, when no server has it open.
@@ -236,7 +254,7 @@ fn has_files(url: &EngineUrl) -> anyhow::Result<bool> {
 /// Whether something was ever kept in a folder.
 fn is_used(folder: &Path) -> anyhow::Result<bool> {
     match folder.read_dir() {
-        Ok(mut entries) => Ok(entries.next().is_some()),
+        Ok(entries) => Ok(entries.flatten().any(|entry| entry.file_name() != backup::OF_DISK)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error).with_context(|| format!("can't read {}", folder.display())),
     }
@@ -245,22 +263,11 @@ fn is_used(folder: &Path) -> anyhow::Result<bool> {
 /// Takes the backup in this process; Ctrl-C ends it.
 async fn take_and_show(sources: Sources, folder: PathBuf) -> anyhow::Result<ExitCode> {
     let stop = Stop::on_signals()?;
-    let (teller, mut events) = Teller::new();
+    let (teller, mut events) = Teller::until(stop, Trouble::stopped);
     let taking = tokio::spawn(backup::take(Arc::new(sources), folder, teller));
     let mut shown = Shown::default();
-    let mut told = std::pin::pin!(stop.told());
-    loop {
-        let event = tokio::select! {
-            event = events.recv() => event,
-            () = &mut told => {
-                events.close();
-                None
-            }
-        };
-        match event {
-            Some(event) => shown.show(event)?,
-            None => break,
-        }
+    while let Some(event) = events.recv().await {
+        shown.show(event)?;
     }
     let summary = taking.await.context("the backup ended early")?;
     // The code is the same as when a server is asked, which tells the text alone.
@@ -346,9 +353,14 @@ pub(super) fn counts(counts: &std::collections::BTreeMap<String, u64>) -> String
     if shown.is_empty() { "what there is".to_owned() } else { shown.join(", ") }
 }
 
+/// Nothing is where a backup was looked for.
+pub(super) fn no_backup(folder: &Path) -> UsageError {
+    UsageError(format!("there is no folder {}: name one that `restante backup` has made", folder.display()))
+}
+
 fn check(flags: &CheckFlags) -> anyhow::Result<ExitCode> {
     if !flags.folder.is_dir() {
-        return Err(UsageError(format!("there is no folder {}", flags.folder.display())).into());
+        return Err(no_backup(&flags.folder).into());
     }
     let manifest = Manifest::read(&flags.folder)?;
     let bar = Progress::bytes("checking", Some(0));
@@ -380,6 +392,16 @@ fn check(flags: &CheckFlags) -> anyhow::Result<ExitCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_disk_with_nothing_of_ours_was_never_used() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(!is_used(&folder.path().join("missing")).unwrap());
+        std::fs::create_dir(folder.path().join("lost+found")).unwrap();
+        assert!(!is_used(folder.path()).unwrap());
+        std::fs::write(folder.path().join("00000001.log"), "").unwrap();
+        assert!(is_used(folder.path()).unwrap());
+    }
 
     #[test]
     fn the_server_of_the_settings_is_reached_on_this_machine() {

@@ -17,7 +17,7 @@ mod retention;
 mod serve;
 pub(crate) mod sessions;
 mod size;
-mod tidying;
+pub(crate) mod tidying;
 
 use std::process::ExitCode;
 

@@ -13,9 +13,8 @@ use indicatif::{HumanBytes, HumanCount};
 use crate::{
     archives,
     backup::{self, Restored},
-    commands::backup::counts,
+    commands::backup::{counts, no_backup},
     config::DataFlags,
-    exit::UsageError,
     progress::Progress,
 };
 
@@ -33,7 +32,7 @@ pub(crate) struct RestoreFlags {
 
 pub(crate) fn run(flags: &RestoreFlags) -> anyhow::Result<ExitCode> {
     if !flags.folder.is_dir() {
-        return Err(UsageError(format!("there is no folder {}", flags.folder.display())).into());
+        return Err(no_backup(&flags.folder).into());
     }
     let config = flags.data.load()?.config;
     let now = archives::clock().now();

@@ -381,6 +381,70 @@ fn a_backup_that_was_cut_off_is_none() {
     assert!(said(&folder, &["backup", "check", "copy"]).contains("20,000 messages"));
 }
 
+/// A server that is told to stop ends its backup, and whoever asked hears why.
+#[test]
+fn a_backup_ends_with_its_server() {
+    let (_guard, folder) = folder();
+    fill_stores(&folder.join("data"), 0..60);
+    fill_archive(&folder, 20_000);
+    let (copy, partial) = (folder.join("copy"), folder.join("copy.partial"));
+    let mut ended = 0;
+    for _ in 0..20 {
+        let server = Server::start_with(&folder, ADMIN);
+        let mut command = restante(&folder);
+        command.args(["backup", "copy", "--rest", &server.url()]);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_until("it has begun", || partial.exists() || copy.exists());
+        assert_eq!(server.stop().code(), Some(0));
+        let said = Said::from(child.wait_with_output().unwrap());
+        assert!(!partial.exists(), "what was copied is removed");
+        if copy.exists() {
+            // It was quicker, and is whole.
+            assert!(self::said(&folder, &["backup", "check", "copy"]).contains("all sound"));
+            fs::remove_dir_all(&copy).unwrap();
+            continue;
+        }
+        assert_eq!(said.code, 1);
+        assert!(said.err.contains("the server is stopping, and no backup was taken"), "{}", said.err);
+        ended += 1;
+        if ended == 3 {
+            break;
+        }
+    }
+    assert!(ended > 0, "every backup was done before the server was told to stop");
+}
+
+/// Prometheus is to see how old the last backup is, also when the server was started again meanwhile.
+#[test]
+fn the_last_backup_is_told_by_the_metrics() {
+    let (_guard, folder) = folder();
+    let taken_at = "restante_backup_last_success_timestamp_seconds";
+    let runs = |server: &Server, result: &str| {
+        server.metric(&format!("restante_backup_runs_total{{result=\"{result}\"}}")).unwrap()
+    };
+    let server = Server::start_with(&folder, ADMIN);
+    assert_eq!(
+        (server.metric(taken_at), runs(&server, "done"), runs(&server, "failed")),
+        (Some(0.0), 0.0, 0.0)
+    );
+    back_up(&folder, &server, "first");
+    assert_eq!(say(&folder, &["backup", "first", "--rest", &server.url()]).code, 1);
+    let first = server.metric(taken_at).unwrap();
+    assert!(first > 1_700_000_000.0, "{first} is in seconds");
+    assert!(server.metric("restante_backup_last_bytes") > Some(0.0));
+    assert!(server.metric("restante_backup_last_duration_seconds") > Some(0.0));
+    assert_eq!((runs(&server, "done"), runs(&server, "failed")), (1.0, 1.0));
+    assert_eq!(server.stop().code(), Some(0));
+
+    let server = Server::start_with(&folder, ADMIN);
+    assert_eq!(server.metric(taken_at), Some(first));
+    assert_eq!(server.stop().code(), Some(0));
+    // The command by itself tells the next server.
+    self::said(&folder, &["backup", "second"]);
+    let server = Server::start_with(&folder, ADMIN);
+    assert!(server.metric(taken_at) > Some(first));
+}
+
 #[test]
 fn a_damaged_backup_is_refused_by_the_name_of_the_file() {
     let (_guard, folder) = folder();
@@ -543,8 +607,13 @@ fn a_place_outside_of_the_data_folder_is_restored() {
     let compare = ["archive", "compare", "log:data/archive", "log:big/archive", "--bodies"];
     assert_eq!(said(&folder, &compare), "equal: 10 messages in each\n");
 
+    // A place that is a disk is looked into.
     let disk = say(&folder, &["restore", "copy", "--data", "other", "--archive", "log:/proc"]);
-    assert!(disk.code == 1 && disk.err.contains("/proc is on another disk than /"), "{}", disk.err);
+    assert!(disk.code == 1 && disk.err.contains("/proc/1 is there already"), "{}", disk.err);
+    let nested =
+        say(&folder, &["restore", "copy", "--data", "other", "--archive", "log:other/blobs/archive"]);
+    assert!(nested.code == 1 && nested.err.contains("lies in that of the blobs"), "{}", nested.err);
+    assert!(nested.err.contains("archive.url"), "it says what to set: {}", nested.err);
     assert!(!folder.join("other").exists());
     // A place within is one, whatever its path begins with.
     let inside = format!("log:{}", folder.join("restored/archive").display());
@@ -567,6 +636,21 @@ fn operators_alone_have_backups_taken() {
     let held = Said::from(held);
     assert_eq!(held.code, 1);
     assert!(held.err.contains("name it with --rest"), "{}", held.err);
+    // Its door is elsewhere.
+    let away = restante(&folder).args(["backup", "copy"]).env("RESTANTE_REST__PORT", "1").output().unwrap();
+    let away = Said::from(away);
+    assert_eq!(away.code, 1);
+    assert!(
+        away.err.contains("is not at http://127.0.0.1:1, where") && away.err.contains("name it with --rest"),
+        "{}",
+        away.err
+    );
+    drop(server);
+
+    fs::write(folder.join("token"), "correct-horse-battery-staple").unwrap();
+    let server = Server::start_with(&folder, &["--rest-token-file", "token"]);
+    let without = say(&folder, &["backup", "copy", "--rest", &server.url()]);
+    assert!(without.code == 1 && without.err.contains("--token-file"), "{}", without.err);
     drop(server);
 
     let server = Server::start_with(&folder, ADMIN);

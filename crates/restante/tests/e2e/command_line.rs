@@ -1,6 +1,6 @@
 //! Help, completions, man pages, and mistakes at the prompt.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use crate::support::{folder, said, say};
 
@@ -45,6 +45,48 @@ const COMMANDS: &[&str] = &[
     "completions",
     "man",
 ];
+
+/// What a user can type or set has its line in the changelog and its place in the pages.
+#[test]
+fn every_command_and_every_table_of_settings_is_told_of() {
+    let (_guard, folder) = folder();
+    said(&folder, &["man", "--out", "man"]);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |path: &str| fs::read_to_string(root.join(path)).unwrap();
+    let pages = [
+        "README.md",
+        "docs/operators.md",
+        "docs/operators-databases.md",
+        "docs/moving.md",
+        "docs/development.md",
+    ];
+    let (changelog, pages) = (read("CHANGELOG.md"), pages.map(read).concat());
+    let mut missing = Vec::new();
+    for entry in fs::read_dir(folder.join("man")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let command = name.strip_suffix(".1").unwrap().replace('-', " ");
+        let last = command.rsplit(' ').next().unwrap();
+        // Commands of one kind share a line: `restante records stats`, `check` and `dump`.
+        let is_told = |text: &str| text.contains(&command) || text.contains(&format!("`{last}`"));
+        // Benches that are named by what `make bench` calls them.
+        let is_bench =
+            |text: &str| text.contains(&format!("BENCH={last}")) || text.contains(&format!("bench {last}"));
+        for (place, text) in [("CHANGELOG.md", &changelog), ("the pages", &pages)] {
+            if !is_told(text) && !is_bench(text) {
+                missing.push(format!("{command} in {place}"));
+            }
+        }
+    }
+    let settings = read("restante.toml");
+    for table in settings.lines().filter(|line| line.starts_with('[')) {
+        for (place, text) in [("CHANGELOG.md", &changelog), ("the pages", &pages)] {
+            if !text.contains(&format!("`{table}`")) {
+                missing.push(format!("{table} in {place}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "nothing is told of {missing:#?}");
+}
 
 #[test]
 fn every_commands_help_has_an_example() {

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use crate::support::{Server, folder};
 
 /// The rooms that count something. `build` and `server` are the process itself.
-const ROOMS: &[&str] = &["archive", "records", "blobs", "sessions", "waku", "rest", "build", "server"];
+const ROOMS: &[&str] =
+    &["archive", "records", "blobs", "backup", "sessions", "waku", "rest", "build", "server"];
 
 #[test]
 fn metrics_are_named_alike() {

@@ -1,15 +1,25 @@
 use async_trait::async_trait;
 use restante_core::{ManualClock, Timestamp};
-use tokio::sync::Notify;
+use tokio::{
+    sync::{Notify, mpsc, watch},
+    task::JoinHandle,
+};
 
 use super::*;
-use crate::backup::{Removing, disk::Mount, source::Holding, verify};
+use crate::{
+    backup::{BackupMetrics, Removing, disk::Mount, source::Holding, verify},
+    signals::Stop,
+};
 
 /// What a role of a test does when it is copied.
 #[derive(Clone)]
 enum Does {
     Writes(&'static str),
     Waits(Arc<Notify>),
+    /// Makes files until it can't, as engines of many files do.
+    WritesOn,
+    /// Writes into one file that it has open, and ends when the test says so, as LMDB does.
+    WritesOneFile(Arc<Notify>),
     Fails(ErrorKind),
     IsElsewhere,
 }
@@ -46,11 +56,28 @@ impl Source for Made {
                 fs::write(folder.join("inner/file"), content).unwrap();
             }
             Does::Waits(wait) => wait.notified().await,
+            Does::WritesOn => write_on(folder).await?,
+            Does::WritesOneFile(wait) => {
+                File::create(folder.join("one")).unwrap();
+                wait.notified().await;
+            }
             Does::Fails(kind) => return Err(Trouble::new(*kind, "as the test wanted")),
             Does::IsElsewhere => return Ok(Copied { omitted: Some("elsewhere".into()), note: None }),
         }
         Ok(Copied::default())
     }
+}
+
+/// On a thread of its own, as engines do: it goes on when nobody waits for it.
+async fn write_on(folder: &Path) -> Result<(), Trouble> {
+    let folder = folder.to_owned();
+    blocking(move || {
+        (0..u64::MAX).try_for_each(|number| {
+            let file = folder.join(number.to_string());
+            File::create_new(&file).map(drop).map_err(|error| Trouble::io("create", &file, error))
+        })
+    })
+    .await
 }
 
 fn role(role: Role, does: Does) -> Box<dyn Source> {
@@ -66,6 +93,7 @@ fn sources(roles: Vec<Box<dyn Source>>) -> Arc<Sources> {
         places: vec!["/nowhere".into()],
         clock: Arc::new(ManualClock::new(Timestamp::from_seconds(1_554_076_800))),
         removing: Removing::default(),
+        metrics: BackupMetrics::default(),
     })
 }
 
@@ -97,7 +125,9 @@ fn entries(folder: &Path) -> Vec<String> {
 async fn a_backup_says_what_it_is() {
     let (guard, target) = target();
     let roles = vec![role(Role::Records, Does::Writes("abc")), role(Role::Archive, Does::IsElsewhere)];
-    let (summary, events) = taken(sources(roles), &target).await;
+    let sources = sources(roles);
+    let metrics = sources.metrics.clone();
+    let (summary, events) = taken(sources, &target).await;
     assert_eq!(entries(guard.path()), ["copy"]);
     assert_eq!(entries(&target), ["backup.json", "records", "settings.toml"]);
     let manifest = Manifest::read(&target).unwrap();
@@ -113,6 +143,7 @@ async fn a_backup_says_what_it_is() {
     assert_eq!(verify(&target, &manifest, &mut |_, _| {}), []);
     let summary = summary.unwrap();
     assert_eq!((summary.files, summary.bytes, summary.counts["records"]), (2, 3 + 7, 7));
+    assert_eq!((metrics.counts(), metrics.last()), ([1, 0], (1_554_076_800.0, 10)), "and so do the metrics");
     assert!(matches!(events.first(), Some(Event::Begun { bytes: 200, .. })), "{events:?}");
     assert!(events.contains(&Event::Omitted { role: Role::Archive, why: "elsewhere".into() }));
 }
@@ -122,9 +153,12 @@ async fn what_could_not_be_finished_is_removed() {
     let (guard, target) = target();
     let roles =
         vec![role(Role::Records, Does::Writes("abc")), role(Role::Blobs, Does::Fails(ErrorKind::Full))];
-    let (summary, _) = taken(sources(roles), &target).await;
+    let sources = sources(roles);
+    let metrics = sources.metrics.clone();
+    let (summary, _) = taken(sources, &target).await;
     assert_eq!(summary.unwrap_err().kind(), ErrorKind::Full);
     assert_eq!(entries(guard.path()), Vec::<String>::new());
+    assert_eq!((metrics.counts(), metrics.last()), ([0, 1], (0.0, 0)));
 }
 
 #[test]
@@ -218,6 +252,58 @@ async fn who_goes_away_ends_it_and_no_blob_goes_meanwhile() {
     let error = taking.await.unwrap().unwrap_err();
     assert!(error.to_string().starts_with("the backup was stopped"), "{error}");
     assert!(sources.removing.try_lock().is_ok());
+    assert_eq!(entries(guard.path()), Vec::<String>::new());
+}
+
+/// Takes a backup whose only copy is under way, and gives it to a test that ends it.
+async fn under_way(
+    does: Does,
+    file: &str,
+) -> (tempfile::TempDir, watch::Sender<bool>, JoinHandle<Result<Summary, Trouble>>, mpsc::Receiver<Event>) {
+    let (guard, target) = target();
+    let (tell, stop) = watch::channel(false);
+    let (teller, told) = Teller::until(Stop::of(stop), Trouble::server_stops);
+    let taking = tokio::spawn(take(sources(vec![role(Role::Records, does)]), target, teller));
+    let file = guard.path().join("copy.partial/records").join(file);
+    while !file.exists() {
+        tokio::task::yield_now().await;
+    }
+    (guard, tell, taking, told)
+}
+
+#[tokio::test]
+async fn the_end_of_the_process_ends_a_copy_that_is_under_way() {
+    let never = Arc::new(Notify::new());
+    for (does, file) in [(Does::WritesOn, "5"), (Does::WritesOneFile(never), "one")] {
+        let (guard, tell, taking, _told) = under_way(does, file).await;
+        tell.send(true).unwrap();
+        let error = taking.await.unwrap().unwrap_err();
+        assert!(error.to_string().starts_with("the server is stopping"), "{error}");
+        assert_eq!(entries(guard.path()), Vec::<String>::new());
+    }
+}
+
+/// A server that goes on takes the next backup to the same place only when nothing of this one can come into it.
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_nobody_wants_is_waited_for() {
+    let (guard, _tell, taking, told) = under_way(Does::WritesOn, "5").await;
+    drop(told);
+    assert!(taking.await.unwrap().is_err());
+    assert_eq!(entries(guard.path()), Vec::<String>::new());
+
+    let wait = Arc::new(Notify::new());
+    let (guard, _tell, taking, told) = under_way(Does::WritesOneFile(wait.clone()), "one").await;
+    drop(told);
+    let partial = guard.path().join("copy.partial");
+    while partial.exists() {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::sleep(GIVEN_UP_WAIT * 5).await;
+    assert!(!taking.is_finished(), "the copy is not over");
+    fs::create_dir(&partial).unwrap(); // whatever it still makes
+    wait.notify_one();
+    let error = taking.await.unwrap().unwrap_err();
+    assert_eq!(error.to_string(), Trouble::stopped().to_string());
     assert_eq!(entries(guard.path()), Vec::<String>::new());
 }
 

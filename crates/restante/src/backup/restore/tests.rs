@@ -1,0 +1,112 @@
+#![expect(clippy::disallowed_methods, reason = "no test is there after a power cut")]
+
+use std::os::unix::fs::MetadataExt;
+
+use super::*;
+use crate::backup::{
+    disk::Mount,
+    manifest::{Role, RoleEntry},
+};
+
+#[test]
+fn a_moment_can_stand_in_a_name() {
+    assert_eq!(stamp(Timestamp::from_seconds(1_554_076_800)), "20190401T000000Z");
+}
+
+/// A backup of some files.
+fn backup(folder: &Path, paths: &[&str]) -> PathBuf {
+    let backup = folder.join("backup");
+    let mut files = Vec::new();
+    for path in paths {
+        let file = backup.join(path);
+        fs::create_dir_all(disk::parent(&file)).unwrap();
+        fs::write(&file, format!("content of {path}")).unwrap();
+        let (bytes, sha256) = disk::digest(&file, |_| Ok(())).unwrap();
+        files.push(FileEntry { path: (*path).to_owned(), bytes, sha256 });
+    }
+    let role = |role, engine: &str| RoleEntry {
+        role,
+        engine: engine.to_owned(),
+        url: String::new(),
+        counts: BTreeMap::new(),
+        files: 1,
+        bytes: 1,
+        omitted: None,
+    };
+    let roles = vec![role(Role::Records, "lmdb"), role(Role::Blobs, "files"), role(Role::Archive, "log")];
+    Manifest::new("2026-01-31T12:00:00Z".into(), roles, files).write(&backup).unwrap();
+    backup
+}
+
+/// Every file below a folder, by its path.
+fn files(folder: &Path) -> Vec<String> {
+    disk::walk(folder).unwrap().files.into_iter().map(|(path, _)| path).collect()
+}
+
+/// An archive on a disk of its own: the folder can neither be moved aside nor be replaced.
+#[test]
+fn a_place_that_is_a_disk_is_filled_from_within() {
+    let guard = tempfile::tempdir().unwrap();
+    let (data, disk) = (guard.path().join("data"), guard.path().join("disk"));
+    let backup =
+        backup(guard.path(), &["archive/1.log", "archive/1.idx", "records/data.mdb", "files/node.key"]);
+    fs::create_dir_all(disk.join("lost+found")).unwrap();
+    let number = fs::metadata(&disk).unwrap().ino();
+    let mut config = Config::default();
+    config.server.data_dir = data.clone();
+    config.archive.url = Some(format!("log:{}", disk.display()).parse().unwrap());
+    let mount_of = |path: &Path| Some(Mount::of_test(u64::from(path.starts_with(&disk)), 1));
+    let disks = Disks { mount_of: &mount_of, room: &disk::room };
+    let restore_now = |is_forced| {
+        let now = Timestamp::from_seconds(1_554_076_800);
+        restore_on(&disks, &config, &backup, is_forced, now, &mut |_, _| {})
+            .map_err(|error| error.to_string())
+    };
+
+    assert_eq!(restore_now(false).unwrap().aside, Vec::<PathBuf>::new());
+    assert_eq!(files(&disk), ["1.idx", "1.log"]);
+    assert_eq!(files(&data), ["node.key", "records/data.mdb"]);
+    let why = restore_now(false).unwrap_err();
+    assert!(why.contains("is there already"), "{why}");
+    fs::rename(&data, guard.path().join("data before")).unwrap();
+    let why = restore_now(false).unwrap_err();
+    assert!(why.contains("1.idx is there already"), "{why}");
+    fs::rename(guard.path().join("data before"), &data).unwrap();
+    fs::write(disk.join("2.log"), "newer").unwrap();
+
+    let name = "before-restore-20190401T000000Z";
+    let forced = restore_now(true).unwrap();
+    assert_eq!(forced.aside, [data.join(name), disk.join(name)]);
+    assert_eq!(files(&disk.join(name)), ["1.idx", "1.log", "2.log"]);
+    assert_eq!(moved_aside(&config), forced.aside);
+    fs::remove_dir_all(disk.join(name)).unwrap();
+    assert_eq!(
+        (files(&disk), disk.join("lost+found").is_dir()),
+        (vec!["1.idx".to_owned(), "1.log".to_owned()], true)
+    );
+    assert_eq!(fs::metadata(&disk).unwrap().ino(), number, "it is the folder that it was");
+    assert!(!disk.join(STAGE).exists() && !data.join(STAGE).exists());
+}
+
+/// The disk of the data folder has room, and that of the archive has not.
+#[test]
+fn without_room_on_a_disk_nothing_is_begun() {
+    let guard = tempfile::tempdir().unwrap();
+    let (data, other) = (guard.path().join("data"), guard.path().join("other"));
+    let backup = backup(guard.path(), &["archive/1.log", "records/data.mdb"]);
+    fs::create_dir(&other).unwrap();
+    let mut config = Config::default();
+    config.server.data_dir = data.clone();
+    config.archive.url = Some(format!("log:{}", other.join("archive").display()).parse().unwrap());
+    let is_other = |path: &Path| path.starts_with(&other);
+    let mount_of = |path: &Path| Some(Mount::of_test(u64::from(is_other(path)), u32::from(is_other(path))));
+    let room = |path: &Path| {
+        let free_bytes = if is_other(path) { 5 } else { 1 << 30 };
+        Ok(disk::Room { free_bytes, all_bytes: 1 << 30 })
+    };
+    let disks = Disks { mount_of: &mount_of, room: &room };
+    let error = restore_on(&disks, &config, &backup, false, Timestamp(0), &mut |_, _| {}).unwrap_err();
+    let expected = format!("on the disk of {}, and 5 are free", other.display());
+    assert!(error.kind() == ErrorKind::Full && error.to_string().contains(&expected), "{error}");
+    assert!(!data.exists() && disk::names(&other).unwrap().is_empty());
+}
