@@ -21,11 +21,12 @@ pub struct Stats {
     pub newest: Option<Timestamp>,
     /// Damaged records found since the archive was opened; they are never served.
     pub damaged: u64,
-    /// What the archive is made of, oldest first.
+    /// What the archive is made of, by the oldest message of each. Every message is in one of them, so that this tells when what the
+    /// archive holds was sent: as exactly as its parts are short.
     pub parts: Vec<PartStats>,
 }
 
-/// One part of an archive: a segment, a partition, a table.
+/// One part of an archive: a segment, a partition, messages that came one behind the other, a day.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartStats {
     /// Its name, as a file or table.
@@ -36,7 +37,7 @@ pub struct PartStats {
     pub newest: Timestamp,
     /// Its messages.
     pub messages: u64,
-    /// Its bytes on disk.
+    /// Its bytes on disk; its share of them, where parts lie in one file.
     pub disk_bytes: u64,
     /// Whether it can still take messages.
     pub is_open: bool,

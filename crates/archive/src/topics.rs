@@ -129,36 +129,34 @@ impl Dictionary {
 
     /// Which topics a query wants.
     pub(crate) fn select(&self, query: &Query) -> Selection {
-        let channel = query.channel.as_deref();
         let mut set = TopicSet::with_room_for(self.entries.len());
-        match (&query.topics, channel) {
-            (Topics::Any, None) => return Selection::All,
-            (Topics::Any, Some(channel)) => {
-                if self.channels.contains_key(channel) {
+        let is_wanted = |id: TopicId| self.name(id).is_some_and(|name| query.has_channel(&name.channel));
+        match &query.topics {
+            Topics::Any if query.channel.is_none() && self.is_within(query.realm) => return Selection::All,
+            Topics::Any => {
+                let is_known =
+                    query.channel.as_deref().is_none_or(|channel| self.channels.contains_key(channel));
+                if is_known {
                     self.each_live(|id, name| {
-                        if &*name.channel == channel {
+                        if query.has_channel(&name.channel) {
                             set.add(id)
                         }
                     });
                 }
             }
-            (Topics::List(topics), _) => {
+            Topics::List(topics) => {
                 for topic in topics {
                     for id in self.ids.get(topic.as_str()).into_iter().flatten() {
-                        let name = self.name(*id);
-                        if name.is_some_and(|name| channel.is_none_or(|channel| channel == &*name.channel)) {
+                        if is_wanted(*id) {
                             set.add(*id);
                         }
                     }
                 }
             }
-            (Topics::Bloom(filter), _) => {
+            Topics::Bloom(filter) => {
                 for (id, bits) in (0..).zip(&self.bits) {
-                    if filter.contains(*bits) {
-                        let name = self.name(id);
-                        if name.is_some_and(|name| channel.is_none_or(|channel| channel == &*name.channel)) {
-                            set.add(id);
-                        }
+                    if filter.contains(*bits) && is_wanted(id) {
+                        set.add(id);
                     }
                 }
             }
@@ -166,6 +164,11 @@ impl Dictionary {
         set.ids.sort_unstable();
         set.ids.dedup();
         Selection::Topics(set)
+    }
+
+    /// Whether there is nothing outside of a realm. Something may come at any moment: who asks for a realm looks at the rows.
+    fn is_within(&self, realm: Option<&str>) -> bool {
+        realm.is_none_or(|realm| self.channels.keys().all(|channel| channel.starts_with(realm)))
     }
 
     fn each_live(&self, mut visit: impl FnMut(TopicId, &TopicName)) {

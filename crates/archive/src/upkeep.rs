@@ -8,7 +8,8 @@ use crate::{Error, Health, Pruned, Report, Retention, Stats};
 /// What operators do with an archive, beside appending and querying.
 #[async_trait]
 pub trait Upkeep: Send + Sync + 'static {
-    /// What the archive holds and what it costs.
+    /// What the archive holds and what it costs, from what the engine counts as it goes: no engine on a disk walks through its
+    /// messages for it.
     ///
     /// # Errors
     /// `Unavailable` when the engine can't tell now.
@@ -50,6 +51,8 @@ pub trait Upkeep: Send + Sync + 'static {
     /// has is durable when this returns.
     ///
     /// Files that never change may be links to those of the archive: who wants to write into the copy copies it first.
+    ///
+    /// Whoever wants the copy no more removes the folder: then it ends at its next file or piece of a file, with an error.
     ///
     /// Beside the engine's own files the folder has what waits in a spool, in [`crate::backup::SPOOL`], the second archive of
     /// a tandem when it lies on this machine, in [`crate::backup::SECOND`], and what waits for that, in

@@ -1,11 +1,13 @@
 //! The way in: every message that arrives, by whatever protocol, goes through here to the archive, the network and those
 //! who are here.
 //!
-//! What a client gives us (REST, lightpush) is archived first, then told and relayed, so that what is acknowledged is durable.
-//! What relay brings goes to the archive through a bounded queue of its own: a slow archive never holds up relay.
+//! What a client gives us (REST, lightpush) is told at once to those who are here, and relayed and acknowledged when it is
+//! archived, so that what is acknowledged is durable, and nobody who reads live waits for the disk. What relay brings goes to
+//! the archive through a bounded queue of its own: a slow archive never holds up relay.
 
 mod handover;
 mod metrics;
+mod under_way;
 
 use std::{
     sync::{Arc, OnceLock},
@@ -22,12 +24,13 @@ pub use handover::HandoverConfig;
 pub use metrics::IntakeMetrics;
 
 use crate::{
-    live::{Event, Listener},
+    live::{Event, Listener, Stage},
     node::{Node, PublishError},
     validate::{Invalid, Problem, Rules, validate},
 };
 use handover::Handover;
 use metrics::Refused;
+use under_way::{Trip, UnderWay};
 
 /// How long the node may take to put a message into its queues: whoever published it waits for that.
 pub(crate) const RELAY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -74,6 +77,7 @@ struct Shared {
     clock: Arc<dyn Clock>,
     rules: Rules,
     handover: Handover,
+    under_way: Arc<UnderWay>,
     listeners: OnceLock<Vec<Arc<dyn Listener>>>,
     node: OnceLock<Node>,
     metrics: IntakeMetrics,
@@ -95,8 +99,9 @@ impl Intake {
         metrics: IntakeMetrics,
     ) -> Self {
         let handover = Handover::start(archive.clone(), config, metrics.clone());
-        let (listeners, node) = (OnceLock::new(), OnceLock::new());
-        Self { shared: Arc::new(Shared { archive, clock, rules, handover, listeners, node, metrics }) }
+        let (under_way, listeners, node) = Default::default();
+        let shared = Shared { archive, clock, rules, handover, under_way, listeners, node, metrics };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Tells who hears of messages as they arrive, and by which node they are relayed. Called once, before messages come:
@@ -114,34 +119,45 @@ impl Intake {
         &self.shared.rules
     }
 
-    /// Takes a message that a client has published: it is archived (unless it is ephemeral), handed to those who are here,
-    /// and relayed. When this returns, what is archived is durable. A message that is valid goes all of its way, also when the client
-    /// leaves meanwhile.
+    /// Takes a message that a client has published: it is handed to those who are here, archived (unless it is ephemeral), then
+    /// told to other nodes and relayed. When this returns, what is archived is durable. A message that is valid goes all of its
+    /// way, also when the client leaves meanwhile.
+    ///
+    /// Those who are here have it before it is durable. If the archive does not take it, or the machine fails first, they have
+    /// had a message that was never acknowledged, and that history has only if its publisher sends it again.
     ///
     /// # Errors
     /// When the message is not valid, or the archive did not take it; then it was not relayed.
     pub async fn publish(&self, pubsub_topic: &str, wire: Bytes) -> Result<Published, IntakeError> {
         let shared = &*self.shared;
         let message = validate(pubsub_topic, wire, shared.clock.now(), &shared.rules)?;
+        let event = event_of(&message);
         let intake = self.clone();
-        let on_its_way = tokio::spawn(async move { intake.send_on(message).await });
+        let on_its_way = if is_ephemeral(&message.body) {
+            let is_wanted = self.is_wanted(&event);
+            self.tell(&event, Stage::Published);
+            tokio::spawn(async move { Ok(intake.send_on(&event, is_wanted).await) })
+        } else {
+            // Before it is told: see `settled`.
+            let trip = shared.under_way.begin();
+            self.tell(&event, Stage::Published);
+            tokio::spawn(async move {
+                intake.append(message, trip).await?;
+                Ok(intake.send_on(&event, true).await)
+            })
+        };
         on_its_way.await.unwrap_or_else(|_| Err(IntakeError::interrupted()))
     }
 
-    async fn send_on(&self, message: Message) -> Result<Published, IntakeError> {
-        let event = event_of(&message);
-        let is_archived = !is_ephemeral(&message.body);
-        if is_archived {
-            self.append(message).await?;
-        }
-        let is_wanted = is_archived || self.is_wanted(&event);
-        self.tell(&event);
-        let relay_peers = self.relay(&event).await;
-        Ok(Published { relay_peers, is_lost: !is_wanted && relay_peers == 0 })
+    async fn append(&self, message: Message, _trip: Trip) -> Result<Vec<Appended>, IntakeError> {
+        self.shared.archive.append(vec![message]).await.map_err(IntakeError::Archive)
     }
 
-    async fn append(&self, message: Message) -> Result<Vec<Appended>, IntakeError> {
-        self.shared.archive.append(vec![message]).await.map_err(IntakeError::Archive)
+    /// Tells others of a message that was accepted. `is_wanted` says whether somebody has got it, or will.
+    async fn send_on(&self, event: &Arc<Event>, is_wanted: bool) -> Published {
+        self.tell(event, Stage::Accepted);
+        let relay_peers = self.relay(event).await;
+        Published { relay_peers, is_lost: !is_wanted && relay_peers == 0 }
     }
 
     /// Sends a message on its way. Nobody to send it to is no error: whoever comes later finds it in the archive.
@@ -171,7 +187,7 @@ impl Intake {
                 if !is_ephemeral(&message.body) {
                     shared.handover.offer(message);
                 }
-                self.tell(&event);
+                self.tell(&event, Stage::Relayed);
                 shared.metrics.relayed(None);
                 Verdict::Accept
             }
@@ -186,7 +202,7 @@ impl Intake {
         if verdict == Verdict::Accept
             && let Ok(view) = WakuMessageView::parse(&wire)
         {
-            self.tell(&unarchived(pubsub_topic, &view, wire.clone()));
+            self.tell(&unarchived(pubsub_topic, &view, wire.clone()), Stage::Relayed);
         }
         verdict
     }
@@ -200,9 +216,9 @@ impl Intake {
         self.shared.archive.append(messages).await.map_err(IntakeError::Archive)
     }
 
-    fn tell(&self, event: &Arc<Event>) {
+    fn tell(&self, event: &Arc<Event>, stage: Stage) {
         for listener in self.listeners() {
-            listener.hear(event);
+            listener.hear(event, stage);
         }
     }
 
@@ -219,7 +235,8 @@ impl Intake {
     ///
     /// While the archive is away it waits: give it a time-out.
     pub async fn settled(&self) {
-        self.shared.handover.settled().await;
+        let shared = &self.shared;
+        tokio::join!(shared.under_way.settled(), shared.handover.settled());
     }
 
     /// Waits until the archive has what relay has brought. What comes later is dropped.

@@ -7,11 +7,12 @@ use std::{
 };
 
 use async_trait::async_trait;
-use restante_core::{Cursor, ErrorKind, Key, Timestamp, TopicBits};
+use restante_core::{Cursor, ErrorKind, Key, NANOS_PER_SECOND, Timestamp, TopicBits};
 
 use crate::{
-    Appended, Archive, Config, Direction, Error, Health, Message, Opened, PAGE_BYTES_MAX, Page, Part, Pruned,
-    Query, Report, Retention, RowAt, Stats, TopicName, Topics, Upkeep, message::check_batch, record,
+    Appended, Archive, Config, Direction, Error, Health, Message, Opened, PAGE_BYTES_MAX, Page, Part,
+    PartStats, Pruned, Query, Report, Retention, RowAt, Stats, TopicName, Topics, Upkeep,
+    message::check_batch, record,
 };
 
 pub(crate) fn open(config: &Config) -> Opened {
@@ -40,14 +41,13 @@ impl Memory {
     }
 
     fn matches(&self, query: &Query, message: &Message) -> bool {
-        let is_channel = query.channel.as_deref().is_none_or(|channel| channel == &*message.channel);
         let is_topic = match &query.topics {
             Topics::Any => true,
             Topics::List(topics) => topics.iter().any(|topic| **topic == *message.topic),
             Topics::Bloom(filter) => filter.contains((self.topic_bits)(&message.topic)),
         };
         let is_hash = query.hashes.is_empty() || query.hashes.contains(&message.message_hash);
-        is_channel && is_topic && is_hash
+        query.has_channel(&message.channel) && is_topic && is_hash
     }
 }
 
@@ -136,6 +136,31 @@ fn page_of(mut found: Vec<&Message>, query: &Query) -> Page {
     }
 }
 
+/// The days of which there are messages, in UTC. Their keys come in order.
+fn days_of<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<PartStats> {
+    let mut days: Vec<PartStats> = Vec::new();
+    let day_of = |timestamp: Timestamp| timestamp.nanos().div_euclid(DAY_NANOS);
+    for Key { timestamp, .. } in keys {
+        match days.last_mut().filter(|day| day_of(day.newest) == day_of(*timestamp)) {
+            Some(day) => {
+                day.newest = *timestamp;
+                day.messages += 1;
+            }
+            None => days.push(PartStats {
+                name: format!("day {}", day_of(*timestamp)),
+                oldest: *timestamp,
+                newest: *timestamp,
+                messages: 1,
+                disk_bytes: 0,
+                is_open: true,
+            }),
+        }
+    }
+    days
+}
+
+const DAY_NANOS: i64 = 86_400 * NANOS_PER_SECOND;
+
 #[async_trait]
 impl Upkeep for Memory {
     async fn stats(&self) -> Result<Stats, Error> {
@@ -149,6 +174,7 @@ impl Upkeep for Memory {
             body_bytes: state.messages.values().map(|message| message.body.len() as u64).sum(),
             oldest: state.messages.keys().next().map(|key| key.timestamp),
             newest: state.messages.keys().next_back().map(|key| key.timestamp),
+            parts: days_of(state.messages.keys()),
             ..Stats::default()
         })
     }

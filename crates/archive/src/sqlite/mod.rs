@@ -44,8 +44,8 @@ use self::{
     append::Writer, check::Progress, checkpoint::Checkpointer, known::Known, query::Ask, readers::Readers,
 };
 use crate::{
-    Appended, Archive, Config, Error, Health, Message, Metrics, Opened, Page, Pruned, Query, Report,
-    Retention, Stats, Upkeep, group::Queue, message::check_batch, waiting::closed,
+    Appended, Archive, Config, Error, Health, Message, Metrics, Opened, Page, PartStats, Pruned, Query,
+    Report, Retention, Stats, Upkeep, group::Queue, message::check_batch, waiting::closed,
 };
 
 /// Damaged rows that are remembered, so that each is counted once.
@@ -273,22 +273,57 @@ impl Archive for Sqlite {
     }
 }
 
+/// What a message takes in the file beside its body: its row, and its places in three indexes.
+const ROW_BYTES: u64 = 160;
+
+/// What the file holds, by generation: messages one behind the other in the order of their arrival, so that each spans a short time as
+/// a rule. Each is said to take its share of the file.
+fn parts_of(
+    generations: &[schema::Generation],
+    (oldest, newest): (Timestamp, Timestamp),
+    disk_bytes: u64,
+) -> Vec<PartStats> {
+    let weigh = |generation: &schema::Generation| {
+        u128::from(generation.body_bytes) + u128::from(ROW_BYTES) * u128::from(generation.messages)
+    };
+    let weight_in_all: u128 = generations.iter().map(weigh).sum();
+    let last = generations.iter().map(|generation| generation.number).max();
+    let part = |generation: &schema::Generation| {
+        let share = u128::from(disk_bytes) * weigh(generation) / weight_in_all.max(1);
+        PartStats {
+            name: format!("generation {}", generation.number),
+            // Retention takes messages away, and leaves the ends where they were if it takes none of this generation.
+            oldest: generation.oldest.clamp(oldest, newest),
+            newest: generation.newest.clamp(oldest, newest),
+            messages: generation.messages,
+            disk_bytes: u64::try_from(share).unwrap_or(u64::MAX),
+            is_open: Some(generation.number) == last,
+        }
+    };
+    generations.iter().map(part).collect()
+}
+
 #[async_trait]
 impl Upkeep for Sqlite {
     async fn stats(&self) -> Result<Stats, Error> {
         self.read("read the statistics of", |shared, connection| {
             let snapshot = connection.transaction()?;
             let (messages, body_bytes) = schema::totals(&snapshot)?;
+            let oldest = schema::timestamp(&snapshot, schema::OLDEST)?;
+            let newest = schema::timestamp(&snapshot, schema::NEWEST)?;
+            let disk_bytes = shared.disk_bytes();
+            let span = oldest.zip(newest);
+            let generations = if span.is_some() { schema::generations(&snapshot)? } else { Vec::new() };
             Ok(Stats {
                 engine: "sqlite",
                 messages,
                 topics: schema::topics(&snapshot)?,
                 body_bytes,
-                disk_bytes: shared.disk_bytes(),
-                oldest: schema::timestamp(&snapshot, schema::OLDEST)?,
-                newest: schema::timestamp(&snapshot, schema::NEWEST)?,
+                disk_bytes,
+                oldest,
+                newest,
                 damaged: shared.metrics.damaged.get(),
-                parts: Vec::new(),
+                parts: span.map_or_else(Vec::new, |span| parts_of(&generations, span, disk_bytes)),
             })
         })
         .await

@@ -40,6 +40,7 @@ impl Ask {
         }
         let wanted = shared.known.read().wanted(query);
         let without_topics = Query {
+            realm: None,
             channel: None,
             topics: Topics::Any,
             start: query.start,

@@ -99,6 +99,8 @@ pub(super) const TOPIC_NAME: &str = "SELECT channel, topic FROM topic WHERE id =
 pub(super) const TOPIC_COUNT: &str = "SELECT count(*) FROM topic";
 pub(super) const TOTALS: &str =
     "SELECT coalesce(sum(messages), 0), coalesce(sum(body_bytes), 0) FROM generation";
+pub(super) const GENERATIONS: &str = "SELECT number, messages, body_bytes, oldest, newest FROM generation \
+    WHERE messages > 0";
 pub(super) const OLDEST: &str =
     "SELECT timestamp FROM message INDEXED BY message_time ORDER BY timestamp LIMIT 1";
 pub(super) const NEWEST: &str =
@@ -127,7 +129,7 @@ pub(super) const DISCOUNT_GENERATION: &str = "UPDATE generation SET messages = m
 pub(super) const REMOVE_GENERATION: &str = "DELETE FROM generation WHERE number = ?1 AND messages <= 0";
 
 /// Every statement that doors and the writer wait for.
-pub(super) const STATEMENTS: [&str; 25] = [
+pub(super) const STATEMENTS: [&str; 26] = [
     SCAN_FORWARD,
     SCAN_BACKWARD,
     TOPIC_FORWARD,
@@ -139,6 +141,7 @@ pub(super) const STATEMENTS: [&str; 25] = [
     TOPIC_NAME,
     TOPIC_COUNT,
     TOTALS,
+    GENERATIONS,
     OLDEST,
     NEWEST,
     FIND_MESSAGE,
@@ -165,6 +168,35 @@ pub(super) fn totals(connection: &Connection) -> rusqlite::Result<(u64, u64)> {
     let totals = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?));
     let (messages, body_bytes) = connection.prepare_cached(TOTALS)?.query_row([], totals)?;
     Ok((messages.max(0).unsigned_abs(), body_bytes.max(0).unsigned_abs()))
+}
+
+/// A generation that has messages.
+pub(super) struct Generation {
+    pub(super) number: i64,
+    pub(super) messages: u64,
+    pub(super) body_bytes: u64,
+    /// No message of it is older.
+    pub(super) oldest: Timestamp,
+    /// No message of it is newer.
+    pub(super) newest: Timestamp,
+}
+
+/// All generations that have messages, one for each 65,536 of the archive or so, oldest first.
+pub(super) fn generations(connection: &Connection) -> rusqlite::Result<Vec<Generation>> {
+    let mut statement = connection.prepare_cached(GENERATIONS)?;
+    let rows = statement.query_map([], |row| {
+        let number = |column: usize| row.get::<_, i64>(column);
+        Ok(Generation {
+            number: number(0)?,
+            messages: number(1)?.max(0).unsigned_abs(),
+            body_bytes: number(2)?.max(0).unsigned_abs(),
+            oldest: Timestamp(number(3)?),
+            newest: Timestamp(number(4)?),
+        })
+    })?;
+    let mut generations = rows.collect::<rusqlite::Result<Vec<Generation>>>()?;
+    generations.sort_unstable_by_key(|generation| (generation.oldest, generation.number));
+    Ok(generations)
 }
 
 /// How many topics have messages.

@@ -61,11 +61,11 @@ async fn a_message_goes_from_node_to_node_and_is_found_in_the_archive() {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use restante_core::{Clock, Timestamp};
-    use restante_waku::live::Event;
+    use restante_waku::live::{Event, Stage};
 
     struct Count(AtomicU64);
     impl Listener for Count {
-        fn hear(&self, event: &Arc<Event>) {
+        fn hear(&self, event: &Arc<Event>, _: Stage) {
             assert_eq!(letters::note_of(&event.body), Some((5, 7)));
             self.0.fetch_add(1, Ordering::Relaxed);
         }

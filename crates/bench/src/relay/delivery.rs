@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use restante_core::{Clock, SystemClock};
 use restante_waku::{
     Multiaddr,
-    live::{Event, Listener},
+    live::{Event, Listener, Stage},
 };
 
 use crate::{
@@ -60,7 +60,7 @@ struct Meter {
 }
 
 impl Listener for Meter {
-    fn hear(&self, event: &Arc<Event>) {
+    fn hear(&self, event: &Arc<Event>, _: Stage) {
         let now = self.base.elapsed();
         let Some((stream, note)) = note_of(&event.body) else { return };
         if stream == self.stream.load(Ordering::Relaxed) {

@@ -26,6 +26,7 @@ pub struct Event {
     /// The message as on the wire.
     pub body: Bytes,
     forms: [OnceLock<Bytes>; FORMS],
+    is_kept: OnceLock<bool>,
     /// Its part of the hub's room, from when it is first put into a queue until nobody has it any more.
     taken: OnceLock<Taken>,
 }
@@ -48,14 +49,21 @@ impl Event {
         timestamp: Timestamp,
         body: Bytes,
     ) -> Self {
-        let (forms, taken) = Default::default();
-        Self { channel, topic, message_hash, timestamp, body, forms, taken }
+        let (forms, is_kept, taken) = Default::default();
+        Self { channel, topic, message_hash, timestamp, body, forms, is_kept, taken }
     }
 
     /// The same message for those who keep it for long: it shares the bytes, and takes none of the hub's room.
     pub fn to_kept(&self) -> Self {
         let (channel, topic) = (self.channel.clone(), self.topic.clone());
-        Self::new(channel, topic, self.message_hash, self.timestamp, self.body.clone())
+        let kept = Self::new(channel, topic, self.message_hash, self.timestamp, self.body.clone());
+        Self { is_kept: self.is_kept.clone(), ..kept }
+    }
+
+    /// Whether an archive keeps such messages, found out by the first who asks: the hub can't read bodies, and those who
+    /// can should not read each of them once for every session.
+    pub fn is_kept(&self, find_out: impl FnOnce(&Self) -> bool) -> bool {
+        *self.is_kept.get_or_init(|| find_out(self))
     }
 
     /// The event in a form, made by the first who asks for it. It counts in the hub's room from then on.

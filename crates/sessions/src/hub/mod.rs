@@ -222,10 +222,23 @@ impl Hub {
     /// again. Other nodes are told the first time alone. Answers to how many it was handed here. Never waits.
     pub fn publish(&self, event: &Arc<Event>) -> usize {
         let Taken { is_new, handed } = self.shared.take(event, Source::Here);
-        if is_new && let Some(nodes) = self.shared.nodes.get().and_then(Weak::upgrade) {
-            nodes.tell_others(event);
+        if is_new {
+            self.tell_others(event);
         }
         handed
+    }
+
+    /// The same for those who are here alone: of other nodes whoever calls tells them by [`Hub::tell_others`].
+    pub fn publish_here(&self, event: &Arc<Event>) -> usize {
+        self.shared.take(event, Source::Here).handed
+    }
+
+    /// Tells other nodes of an event, each time: they know what was handed out there, and hand it to those who have come since
+    /// then. Never waits.
+    pub fn tell_others(&self, event: &Event) {
+        if let Some(nodes) = self.shared.nodes.get().and_then(Weak::upgrade) {
+            nodes.tell_others(event);
+        }
     }
 
     /// Whether somebody here wants such events, be it one whose client is away.

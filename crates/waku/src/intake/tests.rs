@@ -6,13 +6,15 @@ use super::*;
 
 const TOPIC: &str = "/waku/2/rs/42/0";
 
-/// Remembers what it heard.
+/// Remembers what it heard, once each.
 #[derive(Default)]
 struct Ear(parking_lot::Mutex<Vec<Arc<Event>>>);
 
 impl Listener for Ear {
-    fn hear(&self, event: &Arc<Event>) {
-        self.0.lock().push(event.clone());
+    fn hear(&self, event: &Arc<Event>, stage: Stage) {
+        if stage != Stage::Accepted {
+            self.0.lock().push(event.clone());
+        }
     }
 }
 
@@ -110,18 +112,18 @@ async fn a_message_goes_on_when_its_client_has_left() {
 }
 
 /// Looks, whenever it is told of a message, whether the archive is said to have it.
-struct Doubter(Intake, parking_lot::Mutex<Vec<bool>>);
+struct Doubter(Intake, parking_lot::Mutex<Vec<(Stage, bool)>>);
 
 impl Listener for Doubter {
-    fn hear(&self, _: &Arc<Event>) {
+    fn hear(&self, _: &Arc<Event>, stage: Stage) {
         let is_settled = futures_util::FutureExt::now_or_never(self.0.settled()).is_some();
-        self.1.lock().push(is_settled);
+        self.1.lock().push((stage, is_settled));
     }
 }
 
 /// A stream that joined between the two missed the message: it was told too early, and not yet waited for.
 #[tokio::test]
-async fn what_relay_brings_is_waited_for_when_it_is_told() {
+async fn what_is_told_before_it_is_archived_is_waited_for() {
     let mut doubter = None;
     let way = Way::with_listeners(|intake| {
         let one = Arc::new(Doubter(intake.clone(), parking_lot::Mutex::default()));
@@ -133,11 +135,66 @@ async fn what_relay_brings_is_waited_for_when_it_is_told() {
     way.intake.settled().await;
     assert_eq!(way.archived().await, 1);
     way.intake.publish(TOPIC, message(1).to_wire()).await.unwrap();
+    let ephemeral = WakuMessage { ephemeral: Some(true), ..message(2) };
+    way.intake.publish(TOPIC, ephemeral.to_wire()).await.unwrap();
+    use Stage::{Accepted, Published, Relayed};
     assert_eq!(
         *doubter.unwrap().1.lock(),
-        [false, true],
-        "what clients publish is archived before it is told"
+        [(Relayed, false), (Published, false), (Accepted, true), (Published, true), (Accepted, true)]
     );
+}
+
+/// An archive that answers when it is told to.
+struct Stalling {
+    inner: Arc<dyn Archive>,
+    disk: tokio::sync::Semaphore,
+    is_broken: std::sync::atomic::AtomicBool,
+}
+
+#[async_trait::async_trait]
+impl Archive for Stalling {
+    async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, restante_archive::Error> {
+        self.disk.acquire().await.unwrap().forget();
+        if self.is_broken.load(std::sync::atomic::Ordering::SeqCst) {
+            return Err(restante_archive::Error::new(ErrorKind::Unavailable, "the disk is gone"));
+        }
+        self.inner.append(messages).await
+    }
+
+    async fn query(&self, query: &Query) -> Result<restante_archive::Page, restante_archive::Error> {
+        self.inner.query(query).await
+    }
+}
+
+/// A stall of the disk kept messages from those who read live: publishing is durable, and they were told behind it.
+#[tokio::test]
+async fn those_who_are_here_do_not_wait_for_the_disk_and_those_who_publish_do() {
+    let inner = open(Config::new("memory:".parse().unwrap())).await.unwrap().archive;
+    let (disk, is_broken) = (tokio::sync::Semaphore::new(0), Default::default());
+    let archive = Arc::new(Stalling { inner, disk, is_broken });
+    let (clock, config, metrics) = (Arc::new(SystemClock), HandoverConfig::default(), Default::default());
+    let intake = Intake::new(archive.clone(), clock, Rules::default(), config, metrics);
+    let ear = Arc::new(Ear::default());
+    intake.connect(vec![ear.clone()], None);
+    let publish = |wire: Bytes| {
+        let intake = intake.clone();
+        tokio::spawn(async move { intake.publish(TOPIC, wire).await })
+    };
+    let wire = message(0).to_wire();
+    let published = publish(wire.clone());
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(ear.0.lock().len() == 1 && !published.is_finished(), "told, and not acknowledged");
+    archive.is_broken.store(true, std::sync::atomic::Ordering::SeqCst);
+    archive.disk.add_permits(1);
+    assert!(published.await.unwrap().is_err());
+    intake.settled().await; // what was refused is waited for no longer
+    assert!(archive.query(&Query::default()).await.unwrap().is_empty());
+    archive.is_broken.store(false, std::sync::atomic::Ordering::SeqCst);
+    archive.disk.add_permits(1);
+    assert!(publish(wire).await.unwrap().is_ok());
+    assert_eq!(archive.query(&Query::default()).await.unwrap().len(), 1);
 }
 
 #[tokio::test]

@@ -12,7 +12,10 @@ use restante_core::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::timeout_at;
 
-use super::{App, console, reply, reply::Refusal};
+use super::{
+    App, console, reply,
+    reply::{Refusal, cut},
+};
 use crate::node::Node;
 
 /// The OpenAPI description of every route.
@@ -109,7 +112,7 @@ fn kept_health(app: &App) -> impl Iterator<Item = Value> {
         let mut told = serde_json::Map::new();
         told.insert(kept.name.to_owned(), status.into());
         if let Some(problem) = problem {
-            told.insert("desc".to_owned(), cut(problem).into());
+            told.insert("desc".to_owned(), cut(&problem, DESC_CHARS_MAX).into());
         }
         Value::Object(told)
     })
@@ -119,14 +122,14 @@ fn kept_health(app: &App) -> impl Iterator<Item = Value> {
 fn sessions_health(app: &App) -> Value {
     match app.rest.waku.live.nodes.health() {
         Ok(()) => json!({"Sessions": READY}),
-        Err(error) => json!({"Sessions": NOT_READY, "desc": cut(error.to_string())}),
+        Err(error) => json!({"Sessions": NOT_READY, "desc": cut(&error.to_string(), DESC_CHARS_MAX)}),
     }
 }
 
 /// What the archive does not know of itself: whether it answers.
 async fn probe(app: &App) -> Option<&'static str> {
     let query = Query { limit: 1, bodies: false, ..Query::default() };
-    let answered = timeout_at(app.deadline(), app.rest.archive.query(&query)).await;
+    let answered = timeout_at(app.deadline(), app.archive.query(&query)).await;
     match (answered, app.takes_messages()) {
         (Ok(Ok(_)), true) => None,
         (Ok(Ok(_)), false) => Some("the last message could not be archived"),
@@ -144,14 +147,7 @@ fn describe(problem: Option<&str>, health: &Health) -> String {
     if let Some(following) = &health.following {
         parts.extend(describe_following(following));
     }
-    cut(parts.join("; "))
-}
-
-fn cut(text: String) -> String {
-    if text.chars().nth(DESC_CHARS_MAX).is_none() {
-        return text;
-    }
-    text.chars().take(DESC_CHARS_MAX).chain("...".chars()).collect()
+    cut(&parts.join("; "), DESC_CHARS_MAX)
 }
 
 /// How the second archive of a tandem is behind, if it is. It changes nothing for those who publish and query.

@@ -14,7 +14,7 @@ use super::{
     RestConfig, RestMetrics,
     metrics::{CacheMetrics, DropReason},
 };
-use crate::live::{Event, Listener};
+use crate::live::{Event, Listener, Stage};
 
 /// Subscriptions at once, of all REST clients together: what nwaku lets one filter client have.
 pub(crate) const FEEDS_MAX: usize = 1_000;
@@ -195,8 +195,10 @@ impl MessageCache {
 }
 
 impl Listener for MessageCache {
-    fn hear(&self, event: &Arc<Event>) {
-        if self.subscriptions.load(Ordering::Relaxed) == 0 {
+    /// Messages are kept here when they are archived: those who fetch them ask every other second, and a message that the archive
+    /// did not take the first time would be here twice.
+    fn hear(&self, event: &Arc<Event>, stage: Stage) {
+        if stage == Stage::Published || self.subscriptions.load(Ordering::Relaxed) == 0 {
             return;
         }
         let feeds = Feed::all_of(event);

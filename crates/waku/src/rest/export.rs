@@ -53,14 +53,13 @@ pub(crate) async fn export(
     let turn = app.take_export_turn()?;
     let direction = query.direction;
     let mut walk = Walk::new(query);
-    let first = timeout_at(app.deadline(), walk.next(&*app.rest.archive)).await;
-    let first =
-        first.map_err(|_| Refusal::unavailable("the archive did not answer in time: try again later"))?;
+    let first = timeout_at(app.deadline(), walk.next(&*app.archive)).await;
+    let first = first.map_err(|_| Refusal::late())?;
     let first = first.map_err(|error| Refusal::of_query(&error))?;
 
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING);
     let page_timeout = Duration::from_millis(app.rest.config.request_timeout_ms);
-    let archive = app.rest.archive.clone();
+    let archive = app.archive.clone();
     let producer = Producer { archive, walk, format, direction, sender, page_timeout, _turn: turn };
     tokio::spawn(producer.run(first));
     let content_type = match format {

@@ -39,10 +39,7 @@ impl Refusal {
 
     /// 400.
     pub(crate) fn invalid(text: String) -> Self {
-        let is_long = text.chars().nth(TEXT_CHARS_MAX).is_some();
-        let text =
-            if is_long { text.chars().take(TEXT_CHARS_MAX).chain("...".chars()).collect() } else { text };
-        Self::new(StatusCode::BAD_REQUEST, text)
+        Self::new(StatusCode::BAD_REQUEST, cut(&text, TEXT_CHARS_MAX))
     }
 
     /// 413.
@@ -68,6 +65,11 @@ impl Refusal {
     /// 503.
     pub(crate) const fn unavailable(text: &'static str) -> Self {
         Self { status: StatusCode::SERVICE_UNAVAILABLE, text: Cow::Borrowed(text) }
+    }
+
+    /// 503: the archive takes too long.
+    pub(crate) const fn late() -> Self {
+        Self::unavailable("the archive did not answer in time: try again later")
     }
 
     /// The refusal of a query that the archive could not answer.
@@ -116,6 +118,14 @@ impl IntoResponse for Refusal {
     }
 }
 
+/// A text with so many characters at most, and dots where the rest was.
+pub(crate) fn cut(text: &str, chars_max: usize) -> String {
+    match text.char_indices().nth(chars_max) {
+        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}
+
 fn with_status(status: StatusCode, mut response: Response) -> Response {
     *response.status_mut() = status;
     if status == StatusCode::SERVICE_UNAVAILABLE {
@@ -144,4 +154,16 @@ pub(crate) fn with_type(content_type: HeaderValue, body: impl Into<Body>) -> Res
     let mut response = Response::new(body.into());
     response.headers_mut().insert(header::CONTENT_TYPE, content_type);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_cut_between_characters() {
+        assert_eq!(cut("abc", 3), "abc");
+        assert_eq!(cut("äöüß", 3), "äöü...");
+        assert_eq!(&*Refusal::field("x", &"ä".repeat(1_000)).text, format!("x: {}...", "ä".repeat(297)));
+    }
 }

@@ -19,7 +19,12 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::{App, path, reply, reply::Refusal, store::decode_form};
+use super::{
+    App, path, reply,
+    reply::Refusal,
+    room::Taken,
+    store::{decode_form, set_once},
+};
 
 /// Sessions on a page when nobody says how many.
 const PAGE_SESSIONS: usize = 100;
@@ -27,6 +32,8 @@ const PAGE_SESSIONS: usize = 100;
 const PAGE_SESSIONS_MAX: usize = 10_000;
 /// Bytes of a page at most: one of long addresses has fewer sessions.
 const PAGE_BYTES_MAX: usize = 8 << 20;
+/// What an answer takes while it is made: its sessions, and the JSON that they are copied into.
+const ANSWER_BYTES_MAX: usize = 2 * PAGE_BYTES_MAX + (64 << 10);
 /// Users that are walked through before others have their turn: a walk must not keep a thread to itself.
 const USERS_PER_TURN: usize = 1_000;
 
@@ -46,13 +53,11 @@ pub(crate) async fn list(
 ) -> Result<Response, Refusal> {
     let asked = Asked::from_query_string(LIST_NAMES, query.as_deref().unwrap_or_default())?;
     let deadline = app.deadline();
-    let page = match &asked.user {
-        Some(user) => of_user(&app, &asked, user).await?,
+    let (room, page) = match &asked.user {
+        Some(user) => of_user(&app, &asked, user, deadline).await?,
         None => of_all(&app, &asked, deadline).await?,
     };
-    let json = page.into_json();
-    let room = app.room.take(json.capacity(), deadline).await?;
-    Ok(reply::json(room.hold(json)))
+    Ok(reply::json(room.hold(page.into_json())))
 }
 
 /// `GET /admin/v1/sessions/counts`
@@ -139,22 +144,26 @@ async fn look_up(sessions: &dyn Sessions, user: &str, resource: Option<&str>) ->
     found.map_err(|error| refuse(&error))
 }
 
-async fn of_user(app: &App, asked: &Asked, user: &str) -> Result<Page, Refusal> {
+/// The sessions of one user, and room for them.
+async fn of_user(app: &App, asked: &Asked, user: &str, deadline: Instant) -> Result<(Taken, Page), Refusal> {
+    let room = app.room.take(ANSWER_BYTES_MAX, deadline).await?;
     let _turn = app.take_turn()?;
     let looked_up = async {
         let nodes = wanted_nodes(app, asked).await?;
         let found = look_up(&*app.rest.waku.live.sessions, user, asked.resource.as_deref()).await?;
         let mut page = Page::new(asked);
         page.take(&found, asked, nodes.as_deref());
-        Ok(page)
+        Ok((room, page))
     };
-    timeout_at(app.deadline(), looked_up).await.map_err(|_| TOO_SLOW)?
+    timeout_at(deadline, looked_up).await.map_err(|_| TOO_SLOW)?
 }
 
-/// Walks through the table. Only one walk at a time: what it takes is nowhere else counted.
-async fn of_all(app: &App, asked: &Asked, deadline: Instant) -> Result<Page, Refusal> {
+/// Walks through the table, one at a time: many walks would leave no processor for others. Who waits for the turn holds no
+/// room.
+async fn of_all(app: &App, asked: &Asked, deadline: Instant) -> Result<(Taken, Page), Refusal> {
     let turn = timeout_at(deadline, app.reports.acquire()).await;
     let _turn = turn.ok().and_then(Result::ok).ok_or(Refusal::busy())?;
+    let room = app.room.take(ANSWER_BYTES_MAX, deadline).await?;
     let walked = async {
         let nodes = wanted_nodes(app, asked).await?;
         let live = &app.rest.waku.live;
@@ -170,7 +179,7 @@ async fn of_all(app: &App, asked: &Asked, deadline: Instant) -> Result<Page, Ref
         }
         // An empty table has nothing by which it could say that others are missing.
         page.is_complete &= live.nodes.health().is_ok();
-        Ok(page)
+        Ok((room, page))
     };
     timeout_at(deadline, walked).await.map_err(|_| TOO_SLOW)?
 }
@@ -240,13 +249,6 @@ impl Asked {
         let is_node = nodes.is_none_or(|nodes| nodes.contains(&session.id.node));
         let is_older = self.cursor.is_none_or(|cursor| session.id < cursor);
         is_resource && is_door && is_node && is_older
-    }
-}
-
-fn set_once<T>(place: &mut Option<T>, value: T) -> Result<(), &'static str> {
-    match place.replace(value) {
-        None => Ok(()),
-        Some(_) => Err("is there twice"),
     }
 }
 

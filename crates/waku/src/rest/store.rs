@@ -24,6 +24,7 @@ use super::{
 use crate::{
     large,
     store::{PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX},
+    validate::REALM,
 };
 
 /// The names that a store query knows.
@@ -103,9 +104,8 @@ async fn answer(
     let longest = json::longest_page(asked.query.limit, message_bytes_max);
     let room = app.room.take(longest, deadline).await?;
     let _turn = app.take_turn()?;
-    let page = timeout_at(deadline, app.rest.archive.query(&asked.query)).await;
-    let page =
-        page.map_err(|_| Refusal::unavailable("the archive did not answer in time: try again later"))?;
+    let page = timeout_at(deadline, app.archive.query(&asked.query)).await;
+    let page = page.map_err(|_| Refusal::late())?;
     let page = page.map_err(|error| Refusal::of_query(&error))?;
     let (include_data, direction) = (asked.include_data, asked.query.direction);
     let size = json::estimate_size(&page, include_data);
@@ -264,6 +264,7 @@ impl Fields {
             }
         };
         Ok(Query {
+            realm: Some(REALM),
             channel: self.pubsub_topic,
             topics,
             start: self.start,
@@ -274,7 +275,8 @@ impl Fields {
     }
 }
 
-fn set_once<T>(field: &mut Option<T>, value: T) -> Result<(), &'static str> {
+/// Sets what may be given once.
+pub(crate) fn set_once<T>(field: &mut Option<T>, value: T) -> Result<(), &'static str> {
     if field.is_some() {
         return Err("is given twice");
     }

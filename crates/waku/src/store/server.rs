@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use libp2p::PeerId;
 use prost::Message as _;
-use restante_archive::{Archive, Direction, Error, Page, Query, Row, Topics};
+use restante_archive::{Archive, Direction, Error, Page, Query, Row, Topics, within};
 use restante_core::{Cursor, ErrorKind, MessageHash, Timestamp};
 use restante_waku_wire::{
     WakuMessage, WakuMessageView,
@@ -15,7 +15,7 @@ use super::{NO_REQUEST_ID, OK, PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX, TOO_MANY_REQUES
 use crate::{
     large,
     service::{Answer, Service},
-    validate::MESSAGE_BYTES_MAX,
+    validate::{MESSAGE_BYTES_MAX, REALM},
 };
 
 /// The most content topics of one query. nwaku bounds them by 10, but only behind a cursor; clients with many
@@ -43,7 +43,8 @@ const SERVICE_UNAVAILABLE: u32 = 503;
 ///   days, so that an inclusive end would give it the messages on an edge twice.
 /// - Hashes together with topics or times are no error: a message has to match all of them.
 /// - Pubsub topic and content topics may be given one without the other, as with nwaku. An empty pubsub topic is none; an
-///   empty content topic is one that no message has.
+///   empty content topic is one that no message has. Without a pubsub topic all are looked through, and nothing that another
+///   door has archived.
 /// - A cursor that names no archived message is answered with status 300, as nwaku does. One that names the last message
 ///   gives an empty page: js-waku makes its cursors itself and goes on until a page is empty.
 /// - A page has fewer messages than were asked for when it would become too long; its cursor says that more remain.
@@ -59,9 +60,9 @@ impl std::fmt::Debug for StoreService {
 }
 
 impl StoreService {
-    /// A service that answers from `archive`.
+    /// A service that answers from `archive`, of which peers see what begins as pubsub topics do.
     pub fn new(archive: Arc<dyn Archive>) -> Self {
-        Self { archive }
+        Self { archive: within(archive, REALM) }
     }
 
     async fn page(&self, request_id: &str, request: StoreQueryRequest) -> Result<Vec<u8>, Refusal> {
@@ -146,6 +147,7 @@ impl Refusal {
 fn query_of(request: StoreQueryRequest) -> Result<Query, Refusal> {
     let limit = request.pagination_limit.filter(|limit| *limit > 0).unwrap_or(PAGE_ROWS_DEFAULT);
     Ok(Query {
+        realm: Some(REALM),
         channel: request.pubsub_topic.filter(|topic| !topic.is_empty()),
         topics: topics_of(request.content_topics)?,
         start: request.time_start.map(Timestamp),
@@ -251,7 +253,7 @@ fn message_of_cursor(cursor: Cursor) -> MessageHash {
 
 /// The row's message as every client can read it: as a rule its body as it is.
 ///
-/// Another door, or an importer, may have stored something else: one such row would make the whole page unreadable. It is
+/// An importer may have stored something else: one such row would make the whole page unreadable. It is
 /// served as REST shows it, as a message whose payload is the whole body and whose topic and timestamp are the row's. To
 /// find out takes a look at the keys of the message's few fields: the payload is stepped over, not read.
 fn message_of<'a>(row: &Row<'a>) -> Cow<'a, [u8]> {

@@ -17,8 +17,9 @@ const AMOC_NOTE: &str = "Amoc: each operation has a time of its own, in which tw
 const REDIS_NOTE: &str = "Redis: 16 tasks, each of which waits for its answer before it goes on, through the one connection of \
     the engine. Bytes: what Redis has in use (used_memory) after 100,000 opens more than before.";
 const STREAMS_NOTE: &str = "Live streams: one content topic each, 1,000 messages a second to them in turn, published over REST. \
-    A message's time begins when it is given to its publisher, and ends when a client in this process has read it, so the \
-    archive, and the load of all clients on this machine, are in it. Bytes: private memory of the server after the messages \
+    A message's time begins when it is due, whether or not those before it were acknowledged, and ends when a client in this \
+    process has read it, so the load of all clients on this machine is in it. Acknowledged: until its publisher was told that \
+    it is durable, for which the disk has to be waited. Bytes: private memory of the server after the messages \
     less that before the streams (and after other messages), by streams; the kernel's own buffers are not in it.";
 
 pub(super) fn present(measured: &Measured, report: &mut Report) {
@@ -102,6 +103,9 @@ fn streams_table(rows: &[StreamsRow]) -> Table {
         "p50 ms",
         "p99 ms",
         "max ms",
+        "ack p50 ms",
+        "ack p99 ms",
+        "ack max ms",
         "bytes by stream",
         "cpu us by message",
     ];
@@ -120,6 +124,9 @@ fn streams_table(rows: &[StreamsRow]) -> Table {
             number(row.p50_ms),
             number(row.p99_ms),
             number(row.max_ms),
+            number(row.acknowledged_p50_ms),
+            number(row.acknowledged_p99_ms),
+            number(row.acknowledged_max_ms),
             optional(row.bytes_per_stream),
             optional(row.cpu_us_per_message),
         ]);
@@ -128,11 +135,15 @@ fn streams_table(rows: &[StreamsRow]) -> Table {
 }
 
 fn delivery_curves(rows: &[StreamsRow]) -> Curves {
-    let line = |row: &StreamsRow| (format!("archive {}", row.engine), row.curve.clone());
+    let lines = |row: &StreamsRow| {
+        let delivered = (format!("archive {}: delivered", row.engine), row.curve.clone());
+        let acknowledged = (format!("archive {}: acknowledged", row.engine), row.acknowledged_curve.clone());
+        [delivered, acknowledged]
+    };
     Curves {
-        title: "Delivery to live streams".to_owned(),
+        title: "Delivery to live streams, and acknowledgement to publishers".to_owned(),
         unit: "ms",
-        lines: rows.iter().map(line).collect(),
+        lines: rows.iter().flat_map(lines).collect(),
     }
 }
 

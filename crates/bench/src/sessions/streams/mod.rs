@@ -15,6 +15,7 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
+use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use restante_core::{Clock, SystemClock};
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -30,7 +31,7 @@ use crate::{
     answer::beginning,
     args::{CommonArgs, EngineChoice},
     http::{Connection, get, post},
-    measure::rounded,
+    measure::{Latencies, rounded},
     pace::Tickets,
     place::Place,
     progress,
@@ -47,8 +48,12 @@ const MESSAGES_QUICK: u64 = 200;
 /// streams.
 const WARM_MESSAGES: u64 = 2_000;
 const WARM_MESSAGES_QUICK: u64 = 20;
-/// Connections that publish: each waits until its message is on the disk, and one sync is for all that wait.
+/// Clients that send messages when they are due.
 const PUBLISHERS: usize = 64;
+/// Messages at once that wait for their acknowledgement, each on a connection of its own. Messages arrive at their rate whether
+/// or not the disk is at a standstill, so that many may be on their way: the arrivals of a second. Connections are
+/// opened when all others wait; fewer than ten do while the disk keeps up.
+const IN_FLIGHT_MAX: usize = 1_000;
 /// Streams that are opened at the same time.
 const OPENING: usize = 64;
 /// Streams from one source address: Linux has 28,232 ports for outgoing connections of one.
@@ -57,8 +62,8 @@ const STREAMS_PER_ADDRESS: u64 = 20_000;
 const PATIENCE: Duration = Duration::from_secs(60);
 const LATE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(10);
-/// Connections beside the streams: publishers, and whoever looks.
-const OTHER_CONNECTIONS: u64 = 256;
+/// Connections beside the streams: messages that wait, and whoever looks.
+const OTHER_CONNECTIONS: u64 = IN_FLIGHT_MAX as u64 + 256;
 /// What one read takes from a stream.
 const READ_BYTES: usize = 4_096;
 
@@ -85,6 +90,10 @@ pub(super) struct StreamsRow {
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
     pub(super) max_ms: f64,
+    /// From when a message was due until its publisher was told that it is durable.
+    pub(super) acknowledged_p50_ms: f64,
+    pub(super) acknowledged_p99_ms: f64,
+    pub(super) acknowledged_max_ms: f64,
     /// Private memory of the server that the streams have added, by their number.
     pub(super) bytes_per_stream: Option<f64>,
     /// Time of the server's processors by message.
@@ -92,6 +101,8 @@ pub(super) struct StreamsRow {
     /// Percentiles for the plot.
     #[serde(skip)]
     pub(super) curve: Vec<(f64, f64)>,
+    #[serde(skip)]
+    pub(super) acknowledged_curve: Vec<(f64, f64)>,
 }
 
 /// Starts a server on a fresh archive and measures it.
@@ -131,11 +142,13 @@ fn allow_open_files(wanted: u64) -> anyhow::Result<()> {
     setrlimit(Resource::Nofile, limit).context("can't raise the limit of open files")
 }
 
-/// A node alone in its network, with room for all streams.
+/// A node alone in its network, with room for all streams, and for all messages that may wait for their acknowledgement.
 fn settings(streams: u64) -> Settings {
     let flags = ["--cluster-id", CLUSTER, "--shard", SHARD].map(str::to_owned).to_vec();
     let room = (streams + OTHER_CONNECTIONS).to_string();
+    let in_flight = (IN_FLIGHT_MAX + PUBLISHERS).to_string();
     let variables = vec![
+        ("RESTANTE_REST__REQUESTS_MAX", in_flight),
         ("RESTANTE_REST__CONNECTIONS_MAX", room.clone()),
         ("RESTANTE_REST__LIVE_STREAMS_MAX", room.clone()),
         ("RESTANTE_SESSIONS__HUB__SEATS_MAX", room),
@@ -159,7 +172,8 @@ impl Bench<'_> {
         let messages = self.common.messages.unwrap_or(self.common.pick(MESSAGES, MESSAGES_QUICK));
         account.begin(messages);
         let worked_before = self.server.worked();
-        let took = publish(self.server.address, self.streams, messages, &account).await?;
+        let Published { took, acknowledged } =
+            publish(self.server.address, self.streams, messages, &account).await?;
         wait_for(messages, &account).await;
         let heard = account.heard();
         opened.check()?;
@@ -173,6 +187,10 @@ impl Bench<'_> {
         Ok(StreamsRow {
             bytes_per_stream: per(bytes(memory), bytes(memory_before), self.streams),
             cpu_us_per_message: per(micros(worked), micros(worked_before), messages),
+            acknowledged_p50_ms: rounded(acknowledged.median_ms()),
+            acknowledged_p99_ms: rounded(acknowledged.p99_ms()),
+            acknowledged_max_ms: rounded(acknowledged.max_ms()),
+            acknowledged_curve: acknowledged.curve(),
             ..row(engine, self.streams, &opened, messages, took, &heard)
         })
     }
@@ -200,9 +218,13 @@ fn row(
         p50_ms: rounded(heard.times.median_ms()),
         p99_ms: rounded(heard.times.p99_ms()),
         max_ms: rounded(heard.times.max_ms()),
+        acknowledged_p50_ms: 0.0,
+        acknowledged_p99_ms: 0.0,
+        acknowledged_max_ms: 0.0,
         bytes_per_stream: None,
         cpu_us_per_message: None,
         curve: heard.times.curve(),
+        acknowledged_curve: Vec::new(),
     }
 }
 
@@ -301,29 +323,44 @@ async fn connect(server: SocketAddr, stream: u64) -> anyhow::Result<TcpStream> {
     Ok(connection)
 }
 
-/// Publishes so many messages at an even rate, over all topics in turn. How long it took.
+/// What became of messages that were published.
+struct Published {
+    took: Duration,
+    /// From when each was due until it was acknowledged.
+    acknowledged: Latencies,
+}
+
+/// Publishes so many messages at an even rate, over all topics in turn.
 async fn publish(
     server: SocketAddr,
     streams: u64,
     messages: u64,
     account: &Arc<Account>,
-) -> anyhow::Result<Duration> {
+) -> anyhow::Result<Published> {
     let bar = progress::bar("streams: publishing", messages);
     let begun = Instant::now();
     let until = begun + Duration::from_secs_f64(messages as f64 / RATE);
     let tickets = Arc::new(Tickets::new(begun, RATE, until));
+    let senders = Arc::new(Senders::new(server));
     let mut publishers = JoinSet::new();
     for _ in 0..PUBLISHERS {
-        let (tickets, account, bar) = (tickets.clone(), account.clone(), bar.clone());
+        let (tickets, senders, account, bar) =
+            (tickets.clone(), senders.clone(), account.clone(), bar.clone());
         publishers.spawn(async move {
-            let mut connection = Connection::open(server).await?;
+            let mut on_their_way = JoinSet::new();
             while let Some(ticket) = tickets.take().await.filter(|ticket| ticket.number < messages) {
                 let sent = ticket.from.saturating_duration_since(account.base);
                 // A step that has no divisor in common with the number of streams, so that neighbours in time are not
                 // neighbours in the table.
                 let stream = ticket.number.wrapping_mul(TOPIC_STEP) % streams;
-                publish_one(&mut connection, &write(stream, ticket.number, sent, SystemClock.now())).await?;
-                bar.inc(1);
+                let message = write(stream, ticket.number, sent, SystemClock.now());
+                on_their_way.spawn(senders.clone().send(ticket.from, message, bar.clone()));
+                while let Some(sent) = on_their_way.try_join_next() {
+                    sent??;
+                }
+            }
+            while let Some(sent) = on_their_way.join_next().await {
+                sent??;
             }
             anyhow::Ok(())
         });
@@ -332,7 +369,38 @@ async fn publish(
         done??;
     }
     bar.finish_and_clear();
-    Ok(begun.elapsed())
+    let acknowledged = std::mem::take(&mut *senders.acknowledged.lock());
+    Ok(Published { took: begun.elapsed(), acknowledged })
+}
+
+/// Sends each message on a connection that nobody waits for: the next message is not held up by an acknowledgement.
+struct Senders {
+    server: SocketAddr,
+    idle: Mutex<Vec<Connection>>,
+    in_flight: Semaphore,
+    acknowledged: Mutex<Latencies>,
+}
+
+impl Senders {
+    fn new(server: SocketAddr) -> Self {
+        let (idle, acknowledged) = Default::default();
+        Self { server, idle, in_flight: Semaphore::new(IN_FLIGHT_MAX), acknowledged }
+    }
+
+    async fn send(self: Arc<Self>, due: Instant, message: String, bar: ProgressBar) -> anyhow::Result<()> {
+        let _room = self.in_flight.acquire().await?;
+        // The one that was used last: those that a standstill has needed stay idle.
+        let idle = self.idle.lock().pop();
+        let mut connection = match idle {
+            Some(connection) => connection,
+            None => Connection::open(self.server).await?,
+        };
+        publish_one(&mut connection, &message).await?;
+        self.acknowledged.lock().record(due.elapsed());
+        self.idle.lock().push(connection);
+        bar.inc(1);
+        Ok(())
+    }
 }
 
 /// A prime.

@@ -164,6 +164,22 @@ fn what_nobody_was_given_is_handed_out_when_it_comes_again() {
     assert_eq!(counts, [2, 1, 5]);
 }
 
+/// A message that was published again was told to other nodes once, so that it did not reach who had come there meanwhile.
+#[test]
+fn other_nodes_are_told_when_whoever_publishes_says_so() {
+    let (hub, metrics) = hub();
+    let told = Arc::new(Told::default());
+    hub.connect(told.clone());
+    let seat = seat_wanting(&hub, 1, Overflow::End, &["t"]);
+    assert_eq!([hub.publish_here(&event(1)), hub.publish_here(&event(1))], [1, 0]);
+    assert_eq!(*told.0.lock(), [], "it is not durable yet");
+    hub.tell_others(&event(1));
+    hub.tell_others(&event(1));
+    assert_eq!((hub.publish(&event(1)), read(&seat)), (0, vec![1]), "relay brings it as well");
+    assert_eq!(*told.0.lock(), [1, 1]);
+    assert_eq!([Source::Here, Source::Again].map(|source| metrics.count_of(source)), [1, 2]);
+}
+
 #[test]
 fn what_found_no_room_is_handed_out_when_it_comes_again() {
     let (hub, _) = hub();

@@ -22,13 +22,14 @@ pub(crate) struct Days {
     /// What is outside of these days.
     messages_outside: u64,
     disk_bytes_outside: u64,
-    /// Whether a part of the archive holds several days, over which it was spread evenly.
+    /// Whether a part of the archive holds several days, over which it was spread evenly: messages that came one behind the other,
+    /// in SQLite, or a segment that has late ones.
     is_estimate: bool,
 }
 
 impl Days {
-    /// The days up to the newest message or, when messages are from the future, up to now; `None` for an archive that does not
-    /// tell its parts.
+    /// The days up to the newest message or, when messages are from the future, up to now; `None` for an archive
+    /// without messages.
     pub(crate) fn of(parts: &[PartStats], now: Timestamp) -> Option<Self> {
         let newest = parts.iter().map(|part| part.newest).max()?;
         let oldest = parts.iter().map(|part| part.oldest).min()?;

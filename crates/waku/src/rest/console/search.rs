@@ -42,10 +42,9 @@ pub(crate) async fn search(
     let prefix = prefix_in(text)?;
     let query = Fields::from_query_string(SEARCH_NAMES, text)?.into_store_query()?.query;
     let _turn = app.take_turn()?;
-    let searching = look_through(&*app.rest.archive, query, &prefix);
+    let searching = look_through(&*app.archive, query, &prefix);
     let found = timeout_at(app.deadline(), searching).await;
-    let found =
-        found.map_err(|_| Refusal::unavailable("the archive did not answer in time: try again later"))?;
+    let found = found.map_err(|_| Refusal::late())?;
     let found = found.map_err(|error| Refusal::of_query(&error))?;
     let hashes: Vec<String> = found.hashes.iter().map(ToString::to_string).collect();
     let next = found.next.map(|hash| hash.to_string());

@@ -25,7 +25,10 @@ use tokio::{
 };
 
 use super::{
-    super::{App, reply, reply::Refusal},
+    super::{
+        App, reply,
+        reply::{Refusal, cut},
+    },
     cached::Cached,
     days::Days,
     exposition::{Sample, samples},
@@ -200,13 +203,6 @@ fn write(app: &App, held: Option<Value>, sessions: Value) -> Bytes {
 
 fn millis(timestamp: Timestamp) -> i64 {
     timestamp.nanos() / 1_000_000
-}
-
-fn cut(text: &str, chars_max: usize) -> String {
-    if text.chars().nth(chars_max).is_none() {
-        return text.to_owned();
-    }
-    text.chars().take(chars_max).chain("...".chars()).collect()
 }
 
 /// What an operator should know first.
@@ -386,12 +382,6 @@ mod tests {
         let facts = Facts::of(text);
         assert_eq!(facts.engine.as_deref(), Some("log"));
         assert_eq!((facts.started, facts.handover_dropped), (Some(1_795_302_883.8), 3.0));
-    }
-
-    #[test]
-    fn names_of_others_are_cut() {
-        assert_eq!(cut("abc", 3), "abc");
-        assert_eq!(cut("äöüß", 3), "äöü...");
     }
 
     #[test]

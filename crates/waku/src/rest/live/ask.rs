@@ -8,8 +8,12 @@ use restante_core::{Cursor, Key, MessageHash, Timestamp};
 use restante_sessions::hub::{Interest, TopicMatch};
 use restante_waku_wire::CONTENT_TOPIC_BYTES_MAX;
 
-use super::super::{path, reply::Refusal, store::decode_form};
-use crate::validate::{Rules, check_pubsub_topic};
+use super::super::{
+    path,
+    reply::{Refusal, cut},
+    store::{decode_form, set_once},
+};
+use crate::validate::{REALM, Rules, check_pubsub_topic};
 
 /// The names that a live stream knows.
 pub(crate) const LIVE_NAMES: &[&str] =
@@ -88,7 +92,6 @@ struct Fields {
 
 const NO_CURSOR: &str = "expected an id of a live stream, or 0x and 64 hex digits";
 const NO_TIME: &str = "expected nanoseconds since 1970 as a whole number";
-const TWICE: &str = "is given twice";
 
 impl Fields {
     /// Reads one `name=value`. Names that are not known are ignored, as in the other routes; so are empty values.
@@ -138,14 +141,6 @@ impl Fields {
     }
 }
 
-fn set_once<T>(field: &mut Option<T>, value: T) -> Result<(), &'static str> {
-    if field.is_some() {
-        return Err(TWICE);
-    }
-    *field = Some(value);
-    Ok(())
-}
-
 /// Everything at or after a time: what stands behind the last place before it.
 fn since(start: Timestamp) -> From {
     match start.nanos().checked_sub(1) {
@@ -192,7 +187,8 @@ impl Wants {
             false => Topics::List(self.content_topics.iter().map(ToString::to_string).collect()),
         };
         let channel = self.pubsub_topic.as_ref().map(ToString::to_string);
-        Query { channel, topics, end, cursor: Some(Cursor::At(behind)), limit, ..Query::default() }
+        let (realm, cursor) = (Some(REALM), Some(Cursor::At(behind)));
+        Query { realm, channel, topics, end, cursor, limit, ..Query::default() }
     }
 
     /// Whether a row that the archive gives is wanted.
@@ -219,11 +215,7 @@ impl Wants {
         let topics = if topics.is_empty() { "everything".to_owned() } else { topics };
         let more = if self.len() > 3 { ", ..." } else { "" };
         let place = self.pubsub_topic.as_ref().map(|topic| format!(" on {topic}")).unwrap_or_default();
-        let text = format!("{topics}{more}{place}");
-        match text.char_indices().nth(READS_CHARS_MAX) {
-            Some((cut, _)) => format!("{}...", text.get(..cut).unwrap_or_default()),
-            None => text,
-        }
+        cut(&format!("{topics}{more}{place}"), READS_CHARS_MAX)
     }
 }
 

@@ -22,7 +22,10 @@ use super::{
     hand_over::{Bounds, HandOver, OTHERS_LAG, Times, TooSlow},
     member::Member,
 };
-use crate::rest::{App, json, reply::Refusal};
+use crate::{
+    rest::{App, json, reply::Refusal},
+    validate::is_in_realm,
+};
 
 /// Pieces that wait for the client: the next one is made while one is sent.
 const STEPS_WAITING: usize = 1;
@@ -199,7 +202,7 @@ impl CatchUp {
         self.meanwhile(yield_now()).await?; // an engine may answer at once, again and again
         let turn = self.meanwhile(app.live.walks.acquire()).await?;
         let query = self.wants.query(self.hand_over.position(), self.hand_over.end(), self.page_rows);
-        let asked = timeout(self.page_timeout, app.rest.archive.query(&query));
+        let asked = timeout(self.page_timeout, app.archive.query(&query));
         let page = match self.meanwhile(asked).await? {
             Ok(Ok(page)) => page,
             Ok(Err(error)) => {
@@ -345,7 +348,7 @@ impl CatchUp {
     fn take(&mut self, events: &[Arc<Event>]) -> Result<(), TooSlow> {
         self.marks.taken(events.len(), &self.member.seat);
         let now = self.marks.now();
-        for event in events {
+        for event in events.iter().filter(|event| is_in_realm(&event.channel)) {
             // What may be held for long takes none of the hub's room.
             let is_dropped = self.hand_over.arrived(Arc::new(event.to_kept()), now)?;
             if is_dropped {

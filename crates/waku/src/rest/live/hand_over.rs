@@ -5,16 +5,17 @@
 //!
 //! - **The position** is a place in the archive's order. The walk has given everything that was archived up to it at the
 //!   moment at which it passed, and will never look there again.
-//! - **What was told before the stream had joined** is in the archive when the walk begins: what clients publish is archived
-//!   before it is told, and what relay brings is put into the archive's queue before it is told. Settling waits for what is in
-//!   that queue, and for the spool of an archive that is away: until it is empty no query sees what is in it.
+//! - **What was told before the stream had joined** is in the archive when the walk begins: what clients publish is counted among
+//!   what is on its way to the archive before it is told, and what relay brings is put into the archive's queue before it is
+//!   told. Settling waits for all that was on its way and in that queue, and for the spool of an archive that is away: until it
+//!   is empty no query sees what is in it. What other nodes tell of what was published there is archived before.
 //! - **What is told later** comes to the seat's queue, which is read all the time, also while a page is asked for or waits for
 //!   the client. Each event that comes is in one of four cases:
 //!   1. *It stands behind the position*: the walk may meet it, or pass its place before it is archived. It is **held**. When
 //!      the walk meets it, the row is given and the event is forgotten. When the position passes its place without having met
 //!      it, it is given there: nothing else will ever give it. What is still held at the walk's end is given then.
-//!   2. *It stands at or before the position, and the walk has given it*: it was archived first and told afterwards. It is
-//!      forgotten. So the walk remembers what it has given of late, as keyed 64-bit hashes.
+//!   2. *It stands at or before the position, and the walk has given it*: it was archived and met before it was taken from the
+//!      queue. It is forgotten. So the walk remembers what it has given of late, as keyed 64-bit hashes.
 //!      A message is known by its hash and its topics: the hash of a message is made over the texts one after the other, so that
 //!      another with other topics can have the same. No archive has both: the one that the walk does not meet is given as late.
 //!   3. *It stands at or before the position, and the walk has not given it*: it is late, and is given at once.
@@ -27,8 +28,9 @@
 //!
 //! What may go wrong is bounded, too:
 //!
-//! - What the archive does not take although it was told (it is full, or it refuses) is given from what is held; it is missed
-//!   only if it was dropped for want of room.
+//! - What the archive does not take although it was told (it is full, it refuses, or its disk fails) is given from what is held;
+//!   it is missed only if it was dropped for want of room. Its publisher was told so, and sends it again; but those who were
+//!   handed it are not handed it again, so that a stream which has dropped it finds it by its cursor alone.
 //! - The walk remembers the rows that it has given whose time is at most [`REMEMBERED_BACK`] and the window of valid
 //!   timestamps before its begin, the last [`REMEMBERED_MAX`] of them, until [`REMEMBERED_FOR`] after its end. Only a message
 //!   whose way from being archived to being told takes longer can be repeated.
@@ -59,7 +61,8 @@ const REMEMBERED_MAX: usize = 16_384;
 pub(super) const REMEMBERED_FOR: Duration = Duration::from_secs(60);
 /// How long other nodes may take until what they have told is archived.
 pub(super) const OTHERS_LAG: Duration = Duration::from_secs(1);
-/// How long a message may take from the look at its timestamp until it is told.
+/// How long a message may take from the look at its timestamp until it is told: no time here, and on other nodes, which are told
+/// when it is archived, as long as that takes.
 const TOLD_WITHIN: Duration = Duration::from_secs(10);
 
 /// What is known of time.
@@ -106,10 +109,13 @@ fn nanos(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Whether no archive takes a message, whatever its time is: it is ephemeral, or has no timestamp (`14/WAKU2-MESSAGE`).
+/// Whether no archive takes a message, whatever its time is: it is ephemeral, or has no timestamp (`14/WAKU2-MESSAGE`). The body
+/// is read for the first stream that asks.
 pub(super) fn is_ephemeral(event: &Event) -> bool {
-    WakuMessageView::parse(&event.body)
-        .is_ok_and(|view| view.ephemeral == Some(true) || view.timestamp.is_none())
+    !event.is_kept(|event| {
+        !WakuMessageView::parse(&event.body)
+            .is_ok_and(|view| view.ephemeral == Some(true) || view.timestamp.is_none())
+    })
 }
 
 /// The place of an event in the archive's order.

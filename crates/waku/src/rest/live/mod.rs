@@ -12,9 +12,14 @@
 //!
 //! - messages that are never archived: ephemeral ones, and those of a time that no archive takes;
 //! - messages that the server takes from other stores (store sync) long after their time, which are never told either;
-//! - messages whose archiving took longer than ten seconds, if they were told while the stream was away;
+//! - messages that were published at another node of the table whose archiving took longer than ten seconds, if they were told
+//!   while the stream was away;
 //! - on a server that takes messages of any time (a window of 0), those whose time is further from its clock than the usual
 //!   window: no place is early enough for them.
+//!
+//! **Durability.** A message is given as it arrives, while it is on its way to the disk: a reader who waited for the sync would
+//! wait for as long as others keep the disk busy. So a stream may give a message that its publisher was never told is kept: the
+//! archive refused it, or the machine failed before the sync. What a cursor leads to later is what is archived.
 
 mod ask;
 mod catch_up;
@@ -134,9 +139,8 @@ const TOO_MANY: Refusal =
 async fn place_of(app: &App, hash: MessageHash, deadline: Instant) -> Result<Key, Refusal> {
     let _turn = app.take_turn()?;
     let query = Query { hashes: vec![hash], limit: 1, bodies: false, ..Query::default() };
-    let page = timeout_at(deadline, app.rest.archive.query(&query)).await;
-    let page =
-        page.map_err(|_| Refusal::unavailable("the archive did not answer in time: try again later"))?;
+    let page = timeout_at(deadline, app.archive.query(&query)).await;
+    let page = page.map_err(|_| Refusal::late())?;
     let page = page.map_err(|error| Refusal::of_query(&error))?;
     let key = page.rows().next().map(|row| row.key());
     key.ok_or_else(|| Refusal::field("cursor", "no message with this hash is archived"))

@@ -74,3 +74,21 @@ async fn room_is_taken_for_the_longest_and_kept_for_what_there_is() {
     drop((answer, rest));
     assert!(room.take(usize::MAX, Instant::now()).await.is_ok(), "a longer one has the room to itself");
 }
+
+/// Pages of sessions were made first, and room was asked for afterwards.
+#[tokio::test(start_paused = true)]
+async fn a_page_of_sessions_is_made_when_there_is_room_for_it() {
+    let config = RestConfig { admin: true, request_timeout_ms: 1_000, ..RestConfig::default() };
+    let room = Arc::new(Room::new(1 << 10));
+    let door = door_with(config).await.with_room(&room);
+    let pages = ["/admin/v1/sessions", "/admin/v1/sessions?user=nobody"];
+    let unread = room.take(1, Instant::now()).await.unwrap();
+    for page in pages {
+        assert_eq!(door.get(page).await.refusal().0, 503, "{page} needs all the room");
+    }
+    drop(unread);
+    for page in pages {
+        assert_eq!(door.get(page).await.status, 200, "{page}");
+    }
+    assert!(room.take(1 << 20, Instant::now()).await.is_ok(), "all was given back");
+}

@@ -127,7 +127,7 @@ async fn wrong_questions_are_named() {
         ("GET", "?limit=10001", "limit: expected a number from 1 to 10000"),
         ("GET", "?cursor=x", "cursor: is no cursor of an earlier page"),
         ("GET", "?user=", "user: is empty"),
-        ("GET", "?user=a&user=b", "user: is there twice"),
+        ("GET", "?user=a&user=b", "user: is given twice"),
         ("GET", "?user=%ff", "user: is not UTF-8"),
         ("GET", "?usr=a", "usr: is not known here: use user, resource, door, node, limit, cursor"),
         ("GET", "?node=nowhere", "node: no node has this name: see /admin/v1/sessions/counts"),

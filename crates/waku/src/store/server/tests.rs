@@ -303,7 +303,7 @@ async fn trouble_of_the_archive_is_told_without_internals() {
     }
 }
 
-/// A row that is no Waku message would make a client drop the whole page.
+/// A row that is no Waku message, as an importer may store one, would make a client drop the whole page.
 #[tokio::test]
 async fn rows_of_others_do_not_break_a_page() {
     let other_topic = message(PUBSUB, "/another/1/x/proto", 2, b"p").body;
@@ -312,7 +312,7 @@ async fn rows_of_others_do_not_break_a_page() {
     for (index, body) in bodies.into_iter().enumerate() {
         all.push(Message {
             message_hash: MessageHash([index as u8; 32]),
-            channel: "someone".into(),
+            channel: "/an/importer".into(),
             topic: TOPIC.into(),
             timestamp: Timestamp(10 + index as i64),
             body: Bytes::copy_from_slice(body),
@@ -471,5 +471,28 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let response = runtime.block_on(async { ask_raw(&service(&[]).await, bytes.into()).await });
         prop_assert!([200, 300, 400].contains(&response.status_code.unwrap()));
+    }
+}
+
+/// Peers that named no pubsub topic were shown all rows of the archive, those of other doors among them.
+#[tokio::test]
+async fn what_another_door_has_archived_is_never_seen() {
+    let own = messages(5);
+    let others: Vec<Message> =
+        (1..=5).map(|nanos| message("juliet@example", TOPIC, nanos, b"secret")).collect();
+    let service = service(&[own.clone(), others.clone()].concat()).await;
+    let all_hashes = others.iter().chain(&own).map(|message| wire_hash(message.message_hash));
+    for request in [
+        forward(),
+        StoreQueryRequest { content_topics: vec![TOPIC.into()], ..forward() },
+        StoreQueryRequest { message_hashes: all_hashes.collect(), ..forward() },
+        StoreQueryRequest { pagination_forward: false, ..forward() },
+    ] {
+        let found = hashes(&ask(&service, &request).await);
+        assert_eq!(found, own.iter().map(|message| message.message_hash).collect::<Vec<_>>());
+    }
+    for topic in ["juliet@example", "juliet"] {
+        let request = StoreQueryRequest { pubsub_topic: Some(topic.into()), ..forward() };
+        assert_eq!(hashes(&ask(&service, &request).await), []);
     }
 }

@@ -209,8 +209,7 @@ function showDays(held) {
   note.hidden = !held;
   if (!held) return;
   if (!days) {
-    const isEmpty = held.messages === 0;
-    setText(note, isEmpty ? "There is no message yet." : "This engine keeps all in one piece, and does not tell what it holds by day.");
+    setText(note, "There is no message yet.");
     return;
   }
   const numbers = days.messages.map((_, index) => days.first + index);

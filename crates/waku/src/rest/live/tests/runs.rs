@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use restante_archive::{Appended, Archive, Config, Error, Message, Opened, Page, Query, open};
+use restante_core::ErrorKind;
 
 use super::*;
 use crate::{WakuConfig, rest::tests::start_door, validate::Rules};
@@ -22,7 +23,11 @@ struct Dawdling {
     inner: Arc<dyn Archive>,
     random: Mutex<StdRng>,
     turns_max: usize,
+    refused: Arc<Refused>,
 }
+
+/// Messages whose next append is refused.
+type Refused = Mutex<BTreeSet<MessageHash>>;
 
 impl Dawdling {
     async fn dawdle(&self) {
@@ -37,6 +42,11 @@ impl Dawdling {
 impl Archive for Dawdling {
     async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
         self.dawdle().await;
+        if let [message] = &*messages
+            && self.refused.lock().remove(&message.message_hash)
+        {
+            return Err(Error::new(ErrorKind::Unavailable, "refused once"));
+        }
         let answer = self.inner.append(messages).await;
         self.dawdle().await;
         answer
@@ -73,6 +83,8 @@ struct Run {
     has_begun: AtomicBool,
     publishing: AtomicUsize,
     wanted: IsWanted,
+    /// What is told and then refused once; only in runs in which nothing is dropped for want of room, where that is exact.
+    refused: Option<Arc<Refused>>,
 }
 
 /// Whether a stream wants a topic.
@@ -138,7 +150,12 @@ impl Run {
         if self.random.lock().random_range(0..2) == 0 {
             intake.take_relayed(PUBSUB, wire);
         } else {
-            intake.publish(PUBSUB, wire).await.unwrap();
+            let refused = self.refused.as_ref().filter(|_| self.random.lock().random_range(0..5) == 0);
+            if let Some(refused) = refused {
+                refused.lock().insert(hash);
+            }
+            // Whoever is refused sends the message again.
+            while intake.publish(PUBSUB, wire.clone()).await.is_err() {}
         }
         // What comes again is handed out if nobody was there to whom it could be handed before.
         if let Some(sent) = self.sent.lock().get_mut(&hash) {
@@ -193,7 +210,9 @@ impl Run {
 /// Starts a run over an archive.
 async fn start(seed: u64, opened: Opened) -> (Arc<Run>, &'static str) {
     let mut random = StdRng::seed_from_u64(seed);
+    let refused = Arc::new(Refused::default());
     let archive = Arc::new(Dawdling {
+        refused: refused.clone(),
         inner: opened.archive,
         random: Mutex::new(StdRng::seed_from_u64(seed ^ 0xa5a5)),
         turns_max: random.random_range(0..12),
@@ -204,11 +223,12 @@ async fn start(seed: u64, opened: Opened) -> (Arc<Run>, &'static str) {
     let config = RestConfig::default();
     let waku = WakuConfig { rules, ..WakuConfig::default() };
     let door = start_door(archive, opened.upkeep, config, waku).await;
+    let has_refusals = seed.is_multiple_of(4);
     let pages = Pages {
         rows_first: random.random_range(1..4),
         rows_max: random.random_range(4..20),
         chunk_bytes: random.random_range(1..4_000),
-        held_max: random.random_range(0..6),
+        held_max: if has_refusals { usize::MAX } else { random.random_range(0..6) },
     };
     let app = App::new(door.rest.clone());
     let app = Arc::new(App { live: Bounds { pages, ..Bounds::of(&RestConfig::default()) }, ..app });
@@ -223,6 +243,7 @@ async fn start(seed: u64, opened: Opened) -> (Arc<Run>, &'static str) {
         has_begun: AtomicBool::new(false),
         publishing: AtomicUsize::new(0),
         wanted,
+        refused: has_refusals.then_some(refused),
     };
     (Arc::new(run), query)
 }
