@@ -28,8 +28,8 @@ power-cuts: toolchain ## Replay 1,000 power cuts in each test of them, some minu
 	--locked --test power_cut
 	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante --locked --bin restante power_cut -- --nocapture
 
-loom: toolchain ## Try every order in which readers and writers of the session table may meet
-	cargo test --manifest-path tests/loom/Cargo.toml --target-dir $${CARGO_TARGET_DIR:-target}/loom --locked
+loom: toolchain ## Try every order in which readers and writers of the session table may meet (ALL=1 adds what takes minutes)
+	cargo test --manifest-path tests/loom/Cargo.toml --target-dir $${CARGO_TARGET_DIR:-target}/loom --locked $(if $(ALL),-- --include-ignored)
 
 interop: toolchain ## Let js-waku and go-waku talk to the server (CLIENTS=js or CLIENTS=go for one of them)
 	tests/interop/run $(CLIENTS)

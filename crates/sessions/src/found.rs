@@ -8,7 +8,7 @@
 //!           have in common, node and place, stands beside the record
 //! ```
 
-use std::{fmt, ops::Range};
+use std::fmt;
 
 use smallvec::SmallVec;
 
@@ -96,12 +96,6 @@ impl Found {
     /// The session with an id.
     pub fn by_id(&self, id: SessionId) -> Option<Session<'_>> {
         self.iter().find(|session| session.id == id)
-    }
-
-    /// To be filled.
-    #[inline]
-    pub(crate) fn record_mut(&mut self) -> &mut RecordBytes {
-        &mut self.record
     }
 }
 
@@ -228,19 +222,18 @@ impl<'a> FoundIter<'a> {
     /// Reads a record; what can't be read is not there.
     #[inline]
     pub(crate) fn new(record: &'a [u8], origin: Origin) -> Self {
-        let mut rest = record;
-        let user = take_bytes(&mut rest);
-        let sessions = if user.is_some() { rest } else { &[] };
-        Self { origin, user: user.unwrap_or_default(), sessions }
+        let mut sessions = record;
+        match take_bytes(&mut sessions) {
+            Some(user) => Self { origin, user, sessions },
+            None => Self { origin, user: &[], sessions: &[] },
+        }
     }
 
     /// The next session, and where in the record's sessions its bytes are.
     #[inline]
     pub(crate) fn next_with_bytes(&mut self) -> Option<(Session<'a>, &'a [u8])> {
         let before = self.sessions;
-        let len = take(&mut self.sessions)?;
-        let body = take_slice(&mut self.sessions, len as usize)?;
-        let session = read_session(self.user, body, self.origin)?;
+        let session = self.next()?;
         let taken = before.len() - self.sessions.len();
         Some((session, before.get(..taken)?))
     }
@@ -249,9 +242,11 @@ impl<'a> FoundIter<'a> {
 impl<'a> Iterator for FoundIter<'a> {
     type Item = Session<'a>;
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Option<Session<'a>> {
-        self.next_with_bytes().map(|(session, _)| session)
+        let len = take(&mut self.sessions).filter(|len| *len > 0)?;
+        let body = take_slice(&mut self.sessions, len as usize)?;
+        read_session(self.user, body, self.origin)
     }
 }
 
@@ -261,7 +256,7 @@ fn take_bytes<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     take_slice(bytes, len as usize)
 }
 
-#[inline]
+#[inline(always)]
 fn read_session<'a>(user: &'a [u8], mut body: &'a [u8], origin: Origin) -> Option<Session<'a>> {
     let head = take(&mut body)?;
     let id = if head & IS_WHOLE == 0 {
@@ -276,13 +271,10 @@ fn read_session<'a>(user: &'a [u8], mut body: &'a [u8], origin: Origin) -> Optio
     Some(Session { user, resource, id, priority, info: Info::new(body) })
 }
 
-/// Where a record keeps its user: behind the length.
+/// The user of a record.
 #[inline]
-pub(crate) fn user_in(record: &[u8]) -> Option<Range<usize>> {
-    let mut rest = record;
-    let len = take(&mut rest)? as usize;
-    let start = record.len() - rest.len();
-    (rest.len() >= len).then_some(start..start + len)
+pub(crate) fn user_of(mut record: &[u8]) -> Option<&[u8]> {
+    take_bytes(&mut record)
 }
 
 /// Begins the record of a user.

@@ -289,7 +289,7 @@ pub fn fuzz_record(bytes: &[u8]) {
     fuzz_session("user", bytes);
     let mut sessions = FoundIter::new(bytes, found::Origin::NONE);
     while let Some((session, own_bytes)) = sessions.next_with_bytes() {
-        assert!(found::user_in(bytes).is_some(), "a session has a user");
+        assert!(found::user_of(bytes).is_some(), "a session has a user");
         fuzz_session(session.user(), own_bytes);
         fuzz_info(session.info.as_bytes());
     }

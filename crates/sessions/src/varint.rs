@@ -19,20 +19,23 @@ pub(crate) fn take(bytes: &mut &[u8]) -> Option<u32> {
         *bytes = rest;
         return Some(u32::from(*small));
     }
-    take_long(bytes)
+    let (long, rest) = take_long(bytes)?;
+    *bytes = rest;
+    Some(long)
 }
 
-fn take_long(bytes: &mut &[u8]) -> Option<u32> {
+#[cold]
+fn take_long(mut bytes: &[u8]) -> Option<(u32, &[u8])> {
     let mut number = 0_u32;
     for shift in [0, 7, 14, 21, 28] {
-        let byte = take_byte(bytes)?;
+        let byte = take_byte(&mut bytes)?;
         let part = u32::from(byte & 0x7f);
         if shift == 28 && part > 0xf {
             return None;
         }
         number |= part << shift;
         if byte & 0x80 == 0 {
-            return Some(number);
+            return Some((number, bytes));
         }
     }
     None

@@ -8,22 +8,33 @@
 //! Writers exclude each other by a lock of their own, which is not here. The order of memory is checked with loom, in
 //! `tests/loom`.
 
+use std::num::NonZero;
+
 use super::sync::{AtomicU64, Ordering, WORDS, fence};
 
 /// Bytes of a record that a cell holds.
 pub(crate) const CELL_BYTES: usize = 8 * WORDS;
 
-/// Cells behind a home, and the home itself, that may hold what belongs to the home.
-pub(crate) const HOOD: usize = 16;
-/// The most cells that one table may have: what a head has room to point at.
-pub(crate) const CELLS_MAX: usize = (1 << NEXT_BITS) - 1;
+/// Cells of a home: both are read at once, and the second comes for little more than the first.
+pub(crate) const HOME_CELLS: usize = 2;
+/// The cells of a home and those behind it that may hold what belongs to it.
+pub(crate) const HOOD: usize = 12;
+/// The most cells that one table may have: what a head has room to point at, when those of homes are made to come out even.
+pub(crate) const CELLS_MAX: usize = (1 << NEXT_BITS) - HOME_CELLS;
 
 /// Lowest: the version, odd while the cell is written.
-const VERSION_BITS: u32 = 28;
-/// Then the hood: bit i says that i cells on lies a record whose home is here.
-const HOOD_BITS: u32 = 16;
+const VERSION_BITS: u32 = 24;
+/// Then the tag of the record that begins here; 0 when none does.
+const TAG_BITS: u32 = 8;
+/// Then, in the first cell of a home, the hood: bit i says that i cells on begins a record that belongs to this home.
+const HOOD_BITS: u32 = HOOD as u32;
 /// Highest: where the record goes on, counted from 1; 0 when it ends here.
 const NEXT_BITS: u32 = 20;
+
+const TAG_AT: u32 = VERSION_BITS;
+const HOOD_AT: u32 = TAG_AT + TAG_BITS;
+const NEXT_AT: u32 = HOOD_AT + HOOD_BITS;
+const _: () = assert!(NEXT_AT + NEXT_BITS == u64::BITS);
 
 /// A cell.
 #[derive(Debug, Default)]
@@ -31,6 +42,17 @@ const NEXT_BITS: u32 = 20;
 pub(crate) struct Cell {
     head: AtomicU64,
     words: [AtomicU64; WORDS],
+}
+
+/// Some bits of a record's place that its home does not depend on: they tell the records of a home apart without a look at them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tag(NonZero<u8>);
+
+impl Tag {
+    #[inline]
+    pub(crate) fn of(place: u32) -> Self {
+        Self(NonZero::new(place as u8).unwrap_or(NonZero::<u8>::MAX))
+    }
 }
 
 /// What a cell says of itself.
@@ -43,35 +65,52 @@ impl Head {
         self.0 & 1 == 1
     }
 
-    /// Where records lie whose home this cell is.
+    /// The tag of the record that begins here.
+    #[inline]
+    pub(crate) fn tag(self) -> Option<Tag> {
+        NonZero::new((self.0 >> TAG_AT) as u8).map(Tag)
+    }
+
+    pub(crate) fn with_tag(self, tag: Option<Tag>) -> Self {
+        self.with(TAG_AT, TAG_BITS, u64::from(tag.map_or(0, |tag| tag.0.get())))
+    }
+
+    /// The same without a record.
+    pub(crate) fn emptied(self) -> Self {
+        self.with_tag(None).with_next(None)
+    }
+
+    /// Where records begin that belong to this home.
     #[inline]
     pub(crate) fn hood(self) -> u16 {
-        (self.0 >> VERSION_BITS) as u16
+        (self.0 >> HOOD_AT) as u16 & ((1 << HOOD_BITS) - 1)
     }
 
     pub(crate) fn with_hood(self, hood: u16) -> Self {
-        let mask = u64::from(u16::MAX) << VERSION_BITS;
-        Self(self.0 & !mask | u64::from(hood) << VERSION_BITS)
+        self.with(HOOD_AT, HOOD_BITS, u64::from(hood))
     }
 
     /// The cell in which the record goes on.
     #[inline]
     pub(crate) fn next(self) -> Option<usize> {
-        let next = (self.0 >> (VERSION_BITS + HOOD_BITS)) as usize;
+        let next = (self.0 >> NEXT_AT) as usize;
         next.checked_sub(1)
     }
 
     pub(crate) fn with_next(self, next: Option<usize>) -> Self {
-        let next = next.map_or(0, |next| next as u64 + 1);
-        let below = VERSION_BITS + HOOD_BITS;
-        Self(self.0 & ((1 << below) - 1) | next << below)
+        self.with(NEXT_AT, NEXT_BITS, next.map_or(0, |next| next as u64 + 1))
     }
 
-    /// The same at the next version. A version comes again after 2^27 changes, for which a reader would have to stand still in
+    /// The same at the next version. A version comes again after 2^23 changes, for which a reader would have to stand still in
     /// the middle of a copy.
     fn stepped(self) -> Self {
-        let mask = (1 << VERSION_BITS) - 1;
-        Self(self.0 & !mask | self.0.wrapping_add(1) & mask)
+        self.with(0, VERSION_BITS, self.0.wrapping_add(1) & ((1 << VERSION_BITS) - 1))
+    }
+
+    /// The same but for some bits.
+    fn with(self, at: u32, bits: u32, value: u64) -> Self {
+        let mask = ((1 << bits) - 1) << at;
+        Self(self.0 & !mask | value << at & mask)
     }
 }
 
@@ -85,13 +124,7 @@ impl Cell {
     /// The bytes, which may be torn until [`Cell::is_still`] says that they are not.
     #[inline]
     pub(crate) fn bytes(&self) -> [u8; CELL_BYTES] {
-        self.padded_bytes()
-    }
-
-    /// The same, and room behind them.
-    #[inline]
-    pub(crate) fn padded_bytes<const N: usize>(&self) -> [u8; N] {
-        let mut bytes = [0; N];
+        let mut bytes = [0; CELL_BYTES];
         for (word, chunk) in self.words.iter().zip(bytes.as_chunks_mut().0) {
             *chunk = word.load(Ordering::Relaxed).to_le_bytes();
         }
@@ -120,8 +153,8 @@ impl Cell {
     /// which the record begins.
     pub(crate) fn fill(&self, part: &[u8]) {
         let mut bytes = [0; CELL_BYTES];
-        for (to, from) in bytes.iter_mut().zip(part) {
-            *to = *from;
+        if let Some(start) = bytes.get_mut(..part.len()) {
+            start.copy_from_slice(part); // no part is longer than a cell
         }
         for (word, chunk) in self.words.iter().zip(bytes.as_chunks().0) {
             word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);

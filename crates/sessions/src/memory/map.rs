@@ -5,6 +5,7 @@
 //! whether that is still the present one. Cells that were replaced are freed when the threads that read have come by again.
 
 use std::{
+    array,
     cell::RefCell,
     fmt,
     sync::{
@@ -15,10 +16,13 @@ use std::{
 
 use arc_swap::{ArcSwap, Cache};
 
-use super::table::{Cells, Size};
+use super::{
+    SHARDS,
+    table::{Cells, Size},
+};
 
 /// The cells of each shard.
-pub(super) type Map = Vec<Arc<Cells>>;
+pub(super) type Map = [Arc<Cells>; SHARDS];
 
 /// The present map.
 pub(super) struct SharedMap {
@@ -35,11 +39,11 @@ thread_local! {
 }
 
 impl SharedMap {
-    /// A map of so many shards, all empty.
-    pub(super) fn new(shards: usize) -> Self {
+    /// A map of empty shards.
+    pub(super) fn new() -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let empty = Arc::new(Size::MIN.build().0);
-        let present = Arc::new(ArcSwap::from_pointee(vec![empty; shards]));
+        let present = Arc::new(ArcSwap::from_pointee(array::from_fn(|_| empty.clone())));
         Self { number: NUMBERS.fetch_add(1, Ordering::Relaxed), present }
     }
 
@@ -54,28 +58,24 @@ impl SharedMap {
         });
     }
 
-    /// Reads the present map. What it says was so at some moment since the call.
+    /// Reads the present map. What it says was so at some moment since the call. Answers nothing in a thread that ends.
     #[inline]
-    pub(super) fn with<T>(&self, mut read: impl FnMut(&Map) -> T) -> T {
-        let seen = SEEN.try_with(|seen| match seen.try_borrow_mut().ok()?.as_mut() {
-            Some((number, seen)) if *number == self.number => Some(read(seen.load())),
-            _ => None,
-        });
-        match seen {
-            Ok(Some(read)) => read,
-            _ => self.with_new(read),
-        }
+    pub(super) fn with<T>(&self, read: impl FnOnce(&Map) -> T) -> Option<T> {
+        let seen = |seen: &RefCell<Option<(u64, Seen)>>| {
+            let mut seen = seen.try_borrow_mut().ok()?;
+            if seen.as_ref().is_none_or(|(number, _)| *number != self.number) {
+                self.see(&mut seen);
+            }
+            let (_, map) = seen.as_mut()?;
+            Some(read(map.load()))
+        };
+        SEEN.try_with(seen).ok().flatten()
     }
 
-    /// The thread has not read this table before, or another one since, or it ends.
+    /// The thread has not read this table before, or another one since.
     #[cold]
-    fn with_new<T>(&self, mut read: impl FnMut(&Map) -> T) -> T {
-        let _ = SEEN.try_with(|seen| {
-            if let Ok(mut seen) = seen.try_borrow_mut() {
-                *seen = Some((self.number, Cache::new(self.present.clone())));
-            }
-        });
-        read(&self.present.load())
+    fn see(&self, seen: &mut Option<(u64, Seen)>) {
+        *seen = Some((self.number, Cache::new(self.present.clone())));
     }
 }
 

@@ -28,19 +28,20 @@ use tokio::task::yield_now;
 use crate::{
     Answer, Config, Counts, Ended, Error, Found, FoundIter, Info, InfoChange, NewSession, NodeId, NodeState,
     Nodes, Opened, Owner, RESOURCE_BYTES_MAX, Session, SessionId, Sessions, USER_BYTES_MAX,
-    found::{Origin, RecordBytes, record_of, user_in},
+    found::{Origin, RecordBytes, record_of, user_of},
     hub::Event,
     info::{self, InfoBytes},
 };
-use map::SharedMap;
+use cell::CELL_BYTES;
+use map::{Map, SharedMap};
 pub(crate) use metrics::TableMetrics;
 use shard::{Change, PlaceOf, Shard};
-use table::{Cells, HOME_BITS, Torn, Wanted};
+use table::{Cells, HOME_BITS, Torn};
 
 /// Shards: writers of different ones never wait for each other, and a shard that grows holds up writers for the time that
 /// copying a 64th of the table takes.
 const SHARDS: usize = 1 << (u32::BITS - HOME_BITS);
-/// Homes that [`Sessions::all`] goes through before it lets others have their turn: some ten microseconds.
+/// Homes that [`Sessions::all`] goes through before it lets others have their turn.
 const PAGES_BETWEEN_PAUSES: u32 = 256;
 /// The node of a table that is not shared.
 const ALONE: NodeId = NodeId(1);
@@ -78,10 +79,10 @@ impl Memory {
         let hasher = RandomState::default();
         let of_record = hasher.clone();
         let place_of: PlaceOf = Arc::new(move |record| {
-            let user = user_in(record).and_then(|range| record.get(range)).unwrap_or_default();
+            let user = user_of(record).unwrap_or_default();
             place(&of_record, user)
         });
-        let map = Arc::new(SharedMap::new(SHARDS));
+        let map = Arc::new(SharedMap::new());
         let shard = |number| Shard::new(number, map.clone(), place_of.clone());
         Self {
             node,
@@ -130,7 +131,7 @@ impl Memory {
         info::merge(Info::EMPTY, new.info, &mut info)?;
         let place = self.place_of(new.user);
         let origin = self.origin(place);
-        let (id, told) = self.shard(place).change(place, Wanted::User(new.user), |record| {
+        let (id, told) = self.shard(place).change(place, &is_of(new.user), |record| {
             let mut sessions = sessions_in(record, origin);
             let before = sessions.len() as i64;
             let told = make_room(&mut sessions, new.resource, self.sessions_per_user_max);
@@ -193,7 +194,7 @@ impl Memory {
     }
 
     fn place_of_record(&self, record: &[u8]) -> u32 {
-        place(&self.hasher, user_in(record).and_then(|range| record.get(range)).unwrap_or_default())
+        place(&self.hasher, user_of(record).unwrap_or_default())
     }
 
     /// Changes the sessions of a user, of which one has an id. Answers whether there is such a session.
@@ -207,7 +208,7 @@ impl Memory {
         }
         let origin = self.origin(id.place);
         let has = |record: &[u8]| self.has(record, id);
-        self.shard(id.place).change(id.place, Wanted::Where(&has), |record| {
+        self.shard(id.place).change(id.place, &has, |record| {
             let mut sessions = sessions_in(record, origin);
             let at = sessions.iter().position(|session| session.id == id);
             let Some((at, user)) = at.and_then(|at| Some((at, sessions.get(at)?.user()))) else {
@@ -224,36 +225,37 @@ impl Memory {
         }
     }
 
-    /// Copies the record that is looked for, if there is one. Writers are waited for only when they were at it again and again.
+    /// Copies the record that is looked for, or nothing.
     #[inline]
-    fn read(&self, place: u32, wanted: Wanted<'_>, found: &mut Found) {
-        let record = found.record_mut();
-        let read = self.with_cells(place, |cells| cells.read(place, wanted, record));
-        if !matches!(read, Ok(true)) {
-            self.settle(read, place, wanted, found.record_mut());
+    fn read(&self, place: u32, is_wanted: &impl Fn(&[u8]) -> bool) -> Found {
+        let mut bytes = [0; CELL_BYTES];
+        let at_home = |map: &Map| cells_of(map, place).read_at_home(place, is_wanted, &mut bytes);
+        match self.map.with(at_home) {
+            Some(true) => Found::of(RecordBytes::from_slice(&bytes), self.origin(place)),
+            _ => self.read_anywhere(place, is_wanted),
         }
     }
 
-    /// There is no such record, or it has to be looked for behind the writers' lock.
-    #[cold]
-    fn settle(&self, read: Result<bool, Torn>, place: u32, wanted: Wanted<'_>, record: &mut RecordBytes) {
-        let locked = read.is_err().then(|| self.shard(place).find_locked(place, wanted));
-        *record = locked.flatten().unwrap_or_default();
+    /// Writers are waited for only when they were at it again and again.
+    #[inline(never)]
+    fn read_anywhere(&self, place: u32, is_wanted: &impl Fn(&[u8]) -> bool) -> Found {
+        let read = self.with_cells(place, |cells| cells.read(place, is_wanted));
+        let read = read.unwrap_or_else(|Torn| self.shard(place).find_locked(place, is_wanted));
+        Found::of(read.unwrap_or_default(), self.origin(place))
     }
 
+    /// Looks at the cells of a place, if that can be done without the writers' lock.
     #[inline]
-    fn with_cells<T>(&self, place: u32, mut look: impl FnMut(&Cells) -> T) -> T {
-        self.map.with(|map| {
-            let cells = map.get((place >> HOME_BITS) as usize);
-            look(cells.expect("there is a shard for each value of a place's upper bits"))
-        })
+    fn with_cells<T>(&self, place: u32, look: impl FnOnce(&Cells) -> Result<T, Torn>) -> Result<T, Torn> {
+        self.map.with(|map| look(cells_of(map, place))).unwrap_or(Err(Torn))
     }
 
-    #[inline]
-    fn find_user(&self, user: &str, found: &mut Found) {
+    /// One copy of the code for all who ask by user: its parts are worth being put into it, where a call would cost as much as
+    /// they do.
+    #[inline(never)]
+    fn find_user(&self, user: &str) -> Found {
         let place = self.place_of(user);
-        *found = Found::at(self.origin(place));
-        self.read(place, Wanted::User(user), found);
+        self.read(place, &is_of(user))
     }
 
     fn find_id(&self, id: SessionId) -> Found {
@@ -261,8 +263,7 @@ impl Memory {
             return Found::none();
         }
         let has = |record: &[u8]| self.has(record, id);
-        let mut found = Found::at(self.origin(id.place));
-        self.read(id.place, Wanted::Where(&has), &mut found);
+        let found = self.read(id.place, &has);
         only(&found, |session| session.id == id)
     }
 
@@ -299,8 +300,18 @@ impl Memory {
     }
 }
 
+#[inline]
+fn cells_of(map: &Map, place: u32) -> &Cells {
+    map.get((place >> HOME_BITS) as usize).expect("there is a shard for each value of a place's upper bits")
+}
+
 fn place(hasher: &RandomState, user: &[u8]) -> u32 {
     (hasher.hash_one(user) >> 32) as u32
+}
+
+/// Whether a record is that of a user.
+fn is_of(user: &str) -> impl Fn(&[u8]) -> bool {
+    move |record| user_of(record) == Some(user.as_bytes())
 }
 
 fn check(text: &str, bytes_max: usize, what: &str) -> Result<(), Error> {
@@ -363,17 +374,11 @@ impl Sessions for Memory {
 
     #[inline]
     fn by_user<'a>(&'a self, user: &'a str) -> Answer<'a, Result<Found, Error>> {
-        // The answer is filled where it lies: moving it would cost as much as finding what is in it.
-        let mut answer = Answer::ready(Ok(Found::none()));
-        if let Answer::Ready(Some(Ok(found))) = &mut answer {
-            self.find_user(user, found);
-        }
-        answer
+        Answer::ready(Ok(self.find_user(user)))
     }
 
     fn by_address<'a>(&'a self, user: &'a str, resource: &'a str) -> Answer<'a, Result<Found, Error>> {
-        let mut found = Found::none();
-        self.find_user(user, &mut found);
+        let found = self.find_user(user);
         Answer::ready(Ok(only(&found, |session| session.has_resource(resource))))
     }
 

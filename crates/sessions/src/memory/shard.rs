@@ -10,7 +10,7 @@ use restante_core::ErrorKind;
 
 use super::{
     map::SharedMap,
-    table::{Cells, NoRoom, RECORD_CELLS_MAX, Size, Taken, Wanted, Writer},
+    table::{Cells, NoRoom, RECORD_CELLS_MAX, Size, Taken, Writer},
 };
 use crate::{Error, found::RecordBytes};
 
@@ -61,8 +61,8 @@ impl Shard {
     }
 
     /// The record that is looked for, while no writer is at work.
-    pub(super) fn find_locked(&self, place: u32, wanted: Wanted<'_>) -> Option<RecordBytes> {
-        self.lock().find(place, wanted).map(|(_, record)| record)
+    pub(super) fn find_locked(&self, place: u32, is_wanted: &impl Fn(&[u8]) -> bool) -> Option<RecordBytes> {
+        self.lock().find(place, is_wanted).map(|(_, record)| record)
     }
 
     /// Looks at the cells while no writer is at work.
@@ -74,11 +74,11 @@ impl Shard {
     pub(super) fn change<T>(
         &self,
         place: u32,
-        wanted: Wanted<'_>,
+        is_wanted: &impl Fn(&[u8]) -> bool,
         change: impl FnOnce(Option<&RecordBytes>) -> Result<(Change, T), Error>,
     ) -> Result<T, Error> {
         let mut locked = self.lock();
-        let found = locked.find(place, wanted);
+        let found = locked.find(place, is_wanted);
         let (change, answer) = change(found.as_ref().map(|(_, record)| record))?;
         let at = found.map(|(at, _)| at);
         match change {
@@ -127,8 +127,8 @@ impl Locked<'_> {
         Writer::new(cells, taken)
     }
 
-    fn find(&mut self, place: u32, wanted: Wanted<'_>) -> Option<(usize, RecordBytes)> {
-        self.writer().find(place, wanted)
+    fn find(&mut self, place: u32, is_wanted: &impl Fn(&[u8]) -> bool) -> Option<(usize, RecordBytes)> {
+        self.writer().find(place, is_wanted)
     }
 
     /// Puts a record in the place of the one that begins in this cell, or as a new one.

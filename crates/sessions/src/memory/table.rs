@@ -1,44 +1,27 @@
 //! The cells of one shard, as readers see them, and what writers know beside them.
 //!
-//! Each record has a *home*, a cell that its place says, and lies in it or in one of the 15 behind it (hopscotch hashing): the
-//! home's head says in which. So a look-up reads the home, which as a rule holds the record, and no cell in vain. When no
-//! free cell is near enough, records are moved on towards one that is free. A record that is longer than a cell goes on in cells
-//! of the *pool*, behind the homes.
+//! Each record has a *home*, two cells that its place says, and lies in one of them or in one of the ten behind them (hopscotch
+//! hashing): the head of the home's first cell says in which. As a rule it is one of the home's own, and its head has the
+//! record's tag. When no free cell is near enough, records are moved on towards one that is free. A record that is longer
+//! than a cell goes on in cells of the *pool*, behind the homes.
+
+use std::iter;
 
 use super::{
-    cell::{CELL_BYTES, CELLS_MAX, Cell, HOOD, Head},
+    cell::{CELL_BYTES, CELLS_MAX, Cell, HOME_CELLS, HOOD, Head, Tag},
     sync::{TRIES, spin_loop},
 };
-use crate::found::{RecordBytes, user_in};
+use crate::found::RecordBytes;
 
 /// The fewest homes.
 const HOMES_MIN: usize = HOOD;
-/// A table of homes is full at so many hundredths: beyond, records have to be moved for each other too often.
-const FULL_PERCENT: usize = 75;
+/// A table of homes is full at so many hundredths: beyond, too many records are not at home.
+const FULL_PERCENT: usize = 66;
 /// The most cells of one record: room for a hundred sessions with as much info and as long a resource as they may have.
 pub(crate) const RECORD_CELLS_MAX: usize = 1 << 15;
 
 /// Bits of a place that say the home; those above say the shard.
 pub(super) const HOME_BITS: u32 = 26;
-
-/// Which record is looked for.
-#[derive(Clone, Copy)]
-pub(super) enum Wanted<'a> {
-    /// That of a user.
-    User(&'a str),
-    /// One that the test takes; its place is known from elsewhere.
-    Where(&'a dyn Fn(&[u8]) -> bool),
-}
-
-impl Wanted<'_> {
-    #[inline]
-    fn is(&self, record: &[u8]) -> bool {
-        match self {
-            Self::User(user) => user_in(record).and_then(|range| record.get(range)) == Some(user.as_bytes()),
-            Self::Where(test) => test(record),
-        }
-    }
-}
 
 /// The writers were at it each time.
 #[derive(Debug)]
@@ -48,6 +31,7 @@ pub(super) struct Torn;
 #[derive(Debug)]
 pub(super) struct Cells {
     cells: Box<[Cell]>,
+    /// How many of them belong to homes.
     homes: usize,
 }
 
@@ -62,17 +46,18 @@ impl Cells {
         self.cells.len()
     }
 
-    /// The home of a place. It grows with the place, so that going through homes in order is going through places in order.
+    /// The first cell of the home of a place. It grows with the place, so that going through homes in order is going through places in order.
     #[inline]
     pub(super) fn home_of(&self, place: u32) -> usize {
         let low = u64::from(place) & ((1 << HOME_BITS) - 1);
-        ((low * self.homes as u64) >> HOME_BITS) as usize
+        let homes = (self.homes / HOME_CELLS) as u64;
+        ((low * homes) >> HOME_BITS) as usize * HOME_CELLS
     }
 
     /// The first place whose home comes behind this one; `None` behind the last.
     pub(super) fn place_behind(&self, home: usize) -> Option<u32> {
-        let next = home as u64 + 1;
-        (next < self.homes as u64).then(|| (next << HOME_BITS).div_ceil(self.homes as u64) as u32)
+        let (next, homes) = ((home / HOME_CELLS) as u64 + 1, (self.homes / HOME_CELLS) as u64);
+        (next < homes).then(|| (next << HOME_BITS).div_ceil(homes) as u32)
     }
 
     #[inline]
@@ -90,49 +75,67 @@ impl Cells {
         self.cells.get(at)
     }
 
-    /// Copies the record that is looked for, without a lock; answers whether there is one. The answer was true at some moment
-    /// since the call.
+    /// Copies the record that is looked for, if it is where most are: whole, in a cell of its home. Answers false also when it
+    /// can't tell, which [`Cells::read`] can.
     #[inline]
+    pub(super) fn read_at_home(
+        &self,
+        place: u32,
+        is_wanted: &impl Fn(&[u8]) -> bool,
+        bytes: &mut [u8; CELL_BYTES],
+    ) -> bool {
+        let cells = self.cells.as_chunks::<HOME_CELLS>().0.get(self.home_of(place) / HOME_CELLS);
+        let Some(cells) = cells else { return false };
+        // All of them are asked of the memory at the same time. Which one holds the record is no branch: the processor would guess
+        // it, and what comes after a wrong guess, as the next look-up, is not begun before the memory has answered.
+        let tag = Some(Tag::of(place));
+        let mut likely = 0_u32;
+        for (at, cell) in cells.iter().enumerate() {
+            likely |= u32::from(cell.head().tag() == tag) << at;
+        }
+        let Some(cell) = cells.get(likely.trailing_zeros() as usize) else { return false };
+        let head = cell.head();
+        *bytes = cell.bytes();
+        let is_whole = !head.is_busy() && head.next().is_none() && cell.is_still(head);
+        is_whole && is_wanted(bytes)
+    }
+
+    /// Copies the record that is looked for, if there is one, without a lock. The answer was true at some moment since the call.
     pub(super) fn read(
         &self,
         place: u32,
-        wanted: Wanted<'_>,
-        record: &mut RecordBytes,
-    ) -> Result<bool, Torn> {
-        let home = self.home_of(place);
+        is_wanted: &impl Fn(&[u8]) -> bool,
+    ) -> Result<Option<RecordBytes>, Torn> {
         for _ in 0..TRIES {
-            if let Ok(is_found) = self.read_once(home, wanted, record) {
-                return Ok(is_found);
+            if let Ok(record) = self.read_once(place, is_wanted) {
+                return Ok(record);
             }
             spin_loop();
         }
         Err(Torn)
     }
 
-    #[inline]
-    fn read_once(&self, home: usize, wanted: Wanted<'_>, record: &mut RecordBytes) -> Result<bool, Torn> {
-        let (Some(home_cell), Some(neighbour)) = (self.cell(home), self.cell(self.at(home, 1))) else {
-            return Ok(false);
-        };
-        // A record that is not at home is next door as a rule: both cells are on their way from memory at the same time.
-        let (head, beside) = (home_cell.head(), neighbour.head());
+    fn read_once(&self, place: u32, is_wanted: &impl Fn(&[u8]) -> bool) -> Result<Option<RecordBytes>, Torn> {
+        let home = self.home_of(place);
+        let Some(home_cell) = self.cell(home) else { return Ok(None) };
+        let head = home_cell.head();
         if head.is_busy() {
             return Err(Torn);
         }
-        let mut hood = head.hood();
-        while hood != 0 {
-            let distance = hood.trailing_zeros() as usize;
-            hood &= hood - 1;
-            match distance {
-                0 => self.copy_record(home_cell, head, record)?,
-                1 => self.copy_record(neighbour, beside, record)?,
-                _ => self.record_at(self.at(home, distance), record)?,
-            }
-            if wanted.is(record) {
-                return Ok(true);
+        for at in self.likely(place, home, head) {
+            let record = self.record_at(at)?;
+            if is_wanted(&record) {
+                return Ok(Some(record));
             }
         }
-        if home_cell.is_still(head) { Ok(false) } else { Err(Torn) }
+        if home_cell.is_still(head) { Ok(None) } else { Err(Torn) }
+    }
+
+    /// The cells in which a record of this place may begin, by the head of its home and by their tags.
+    fn likely(&self, place: u32, home: usize, head: Head) -> impl Iterator<Item = usize> {
+        let tag = Some(Tag::of(place));
+        let has_tag = move |at: &usize| self.cell(*at).is_some_and(|cell| cell.head().tag() == tag);
+        distances(head).map(move |distance| self.at(home, distance)).filter(has_tag)
     }
 
     /// All records of a home, of one moment.
@@ -141,52 +144,43 @@ impl Cells {
         let head = home_cell.head();
         let mut records = Vec::new();
         for distance in distances(head) {
-            let mut record = RecordBytes::new();
-            self.record_at(self.at(home, distance), &mut record)?;
-            records.push(record);
+            records.push(self.record_at(self.at(home, distance))?);
         }
         if !head.is_busy() && home_cell.is_still(head) { Ok(records) } else { Err(Torn) }
     }
 
-    /// Copies the record that begins in a cell.
-    fn record_at(&self, at: usize, record: &mut RecordBytes) -> Result<(), Torn> {
+    /// Copies the record that begins in a cell. None may begin there any more, or none yet.
+    fn record_at(&self, at: usize) -> Result<RecordBytes, Torn> {
         let cell = self.cell(at).ok_or(Torn)?;
-        self.copy_record(cell, cell.head(), record)
-    }
-
-    #[inline]
-    fn copy_record(&self, cell: &Cell, head: Head, record: &mut RecordBytes) -> Result<(), Torn> {
-        if head.is_busy() {
+        let head = cell.head();
+        if head.is_busy() || head.tag().is_none() {
             return Err(Torn);
         }
-        *record = RecordBytes::from_buf_and_len(cell.padded_bytes(), CELL_BYTES);
-        if head.next().is_some() {
-            self.read_chain(head, record);
-        }
-        if cell.is_still(head) { Ok(()) } else { Err(Torn) }
-    }
-
-    fn read_chain(&self, head: Head, record: &mut RecordBytes) {
+        let mut record = RecordBytes::from_slice(&cell.bytes());
         let mut next = head.next();
         for _ in 0..RECORD_CELLS_MAX {
-            let Some(more) = next.and_then(|next| self.cell(next)) else { return };
+            let Some(more) = next.and_then(|next| self.cell(next)) else { break };
             record.extend_from_slice(&more.bytes());
             next = more.head().next();
         }
+        if cell.is_still(head) { Ok(record) } else { Err(Torn) }
     }
 }
 
+/// How far the records of a home lie behind it.
 fn distances(head: Head) -> impl Iterator<Item = usize> {
-    let hood = head.hood();
-    (0..HOOD).filter(move |distance| hood >> distance & 1 == 1)
+    let mut hood = head.hood();
+    iter::from_fn(move || {
+        let distance = hood.trailing_zeros() as usize;
+        hood &= hood.wrapping_sub(1);
+        (distance < HOOD).then_some(distance)
+    })
 }
 
 /// What only writers know of the cells. Whoever holds it is the only writer.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
-    /// Whether each home's cell holds a record.
-    is_taken: Vec<bool>,
-    /// How many do.
+    /// Records.
     count: usize,
     /// Cells of the pool that are free.
     free: Vec<usize>,
@@ -213,20 +207,23 @@ impl<'a> Writer<'a> {
     }
 
     /// The record that is looked for, and the cell in which it begins.
-    pub(super) fn find(&self, place: u32, wanted: Wanted<'_>) -> Option<(usize, RecordBytes)> {
+    pub(super) fn find(
+        &self,
+        place: u32,
+        is_wanted: &impl Fn(&[u8]) -> bool,
+    ) -> Option<(usize, RecordBytes)> {
         let home = self.cells.home_of(place);
-        for distance in distances(self.cells.cell(home)?.head()) {
-            let at = self.cells.at(home, distance);
-            let mut record = RecordBytes::new();
-            self.cells.record_at(at, &mut record).ok()?; // nobody else writes
-            if wanted.is(&record) {
+        for at in self.cells.likely(place, home, self.cells.cell(home)?.head()) {
+            let record = self.cells.record_at(at).ok()?; // nobody else writes
+            if is_wanted(&record) {
                 return Some((at, record));
             }
         }
         None
     }
 
-    /// Puts a record that is not there yet.
+    /// Puts a record that is not there yet: first its home's word for it, then the record. So it is there for all readers at the
+    /// same moment, as it is gone for all at the same when it is removed: also for those who know an earlier word of the home.
     pub(super) fn insert(&mut self, place: u32, record: &[u8]) -> Result<(), NoRoom> {
         if (self.taken.count + 1) * 100 > self.cells.homes * FULL_PERCENT {
             return Err(NoRoom::Homes);
@@ -235,27 +232,58 @@ impl<'a> Writer<'a> {
             return Err(NoRoom::Pool);
         }
         let home = self.cells.home_of(place);
-        let at = self.free_cell_near(home)?;
-        self.taken.take(at);
+        let at = self.cell_for(home)?;
+        self.taken.count += 1;
+        let tag = Some(Tag::of(place));
         let bit = 1 << self.cells.distance(home, at);
-        let with_bit = |head: Head| head.with_hood(head.hood() | bit);
-        if at == home {
-            return self.write_with(at, record, with_bit);
+        self.change_hood(home, |hood| hood | bit);
+        self.write_with(at, record, |head| head.with_tag(tag))
+    }
+
+    /// A free cell for a record of a home: if possible of the home itself, which others have to leave for it.
+    fn cell_for(&mut self, home: usize) -> Result<usize, NoRoom> {
+        for at in home..home + HOME_CELLS {
+            if self.is_free(at) {
+                return Ok(at);
+            }
         }
+        for at in home..home + HOME_CELLS {
+            if self.move_stranger(at).is_some() {
+                return Ok(at);
+            }
+        }
+        self.free_cell_near(home)
+    }
+
+    fn is_free(&self, at: usize) -> bool {
+        self.cells.cell(at).is_some_and(|cell| cell.head().tag().is_none())
+    }
+
+    /// The homes whose hoods have a cell in them, the farthest first.
+    fn homes_around(&self, at: usize) -> impl Iterator<Item = usize> + use<'a> {
         let cells = self.cells;
-        let Some(home) = cells.cell(home) else { return Ok(()) };
-        // The home is busy until both are written: a reader whose home says so from an earlier record must not find this one
-        // before others can.
-        let mut written = Ok(());
-        home.write(with_bit, |_| written = self.write_with(at, record, |head| head));
-        written
+        let own = at - at % HOME_CELLS;
+        (0..HOOD).step_by(HOME_CELLS).rev().map(move |before| cells.at(own, cells.homes - before))
+    }
+
+    /// Moves a record that has its home elsewhere out of a cell, if there is room for it.
+    fn move_stranger(&mut self, at: usize) -> Option<()> {
+        let cells = self.cells;
+        let is_of = |home: &usize| {
+            let distance = cells.distance(*home, at);
+            let head = cells.cell(*home).map(Cell::head);
+            distance >= HOME_CELLS && head.is_some_and(|head| distances(head).any(|other| other == distance))
+        };
+        let home = self.homes_around(at).find(is_of)?;
+        let mut hood = (0..HOOD).map(|distance| cells.at(home, distance));
+        let to = hood.find(|at| self.is_free(*at))?;
+        self.move_record(home, at, to)
     }
 
     /// A free cell in the hood of a home, made by moving others if there is none.
     fn free_cell_near(&mut self, home: usize) -> Result<usize, NoRoom> {
         let homes = self.cells.homes;
-        let free =
-            (0..homes).map(|distance| self.cells.at(home, distance)).find(|at| !self.taken.is_taken(*at));
+        let free = (0..homes).map(|distance| self.cells.at(home, distance)).find(|at| self.is_free(*at));
         let mut free = free.ok_or(NoRoom::Homes)?;
         while self.cells.distance(home, free) >= HOOD {
             free = self.move_towards(free).ok_or(NoRoom::Homes)?;
@@ -265,10 +293,10 @@ impl<'a> Writer<'a> {
 
     /// Moves a record from before a free cell into it, and answers which cell is free now: the farthest that can be.
     fn move_towards(&mut self, free: usize) -> Option<usize> {
-        for before in (1..HOOD).rev() {
-            let home = self.cells.at(free, self.cells.homes - before);
+        for home in self.homes_around(free) {
+            let reach = self.cells.distance(home, free);
             let head = self.cells.cell(home)?.head();
-            if let Some(distance) = distances(head).next().filter(|distance| *distance < before) {
+            if let Some(distance) = distances(head).next().filter(|distance| *distance < reach) {
                 let from = self.cells.at(home, distance);
                 self.move_record(home, from, free)?;
                 return Some(from);
@@ -280,13 +308,12 @@ impl<'a> Writer<'a> {
     /// First the copy, then the home's word for it, then the end of the old one: a reader finds one of them.
     fn move_record(&mut self, home: usize, from: usize, to: usize) -> Option<()> {
         let source = self.cells.cell(from)?;
-        let (bytes, next) = (source.bytes(), source.head().next());
-        self.cells.cell(to)?.write(|head| head.with_next(next), |cell| cell.fill(&bytes));
+        let (bytes, head) = (source.bytes(), source.head());
+        let moved = |new: Head| new.with_tag(head.tag()).with_next(head.next());
+        self.cells.cell(to)?.write(moved, |cell| cell.fill(&bytes));
         let (old, new) = (1 << self.cells.distance(home, from), 1 << self.cells.distance(home, to));
         self.change_hood(home, |hood| hood & !old | new);
-        source.write(|head| head.with_next(None), |cell| cell.fill(&[]));
-        self.taken.take(to);
-        self.taken.give_back(from);
+        source.write(Head::emptied, |cell| cell.fill(&[]));
         Some(())
     }
 
@@ -335,16 +362,31 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Removes the record that begins in this cell.
+    /// Removes the record that begins in this cell, and then its home's word for it.
     pub(super) fn remove(&mut self, place: u32, at: usize) {
         let Some(cell) = self.cells.cell(at) else { return };
         let home = self.cells.home_of(place);
         let bit = 1 << self.cells.distance(home, at);
-        self.change_hood(home, |hood| hood & !bit);
         let chain = self.chain(cell.head());
-        cell.write(|head| head.with_next(None), |cell| cell.fill(&[]));
+        cell.write(Head::emptied, |cell| cell.fill(&[]));
+        self.change_hood(home, |hood| hood & !bit);
         self.taken.free.extend(chain);
-        self.taken.give_back(at);
+        self.taken.count -= 1;
+        self.bring_home(at);
+    }
+
+    /// Moves a record that found no room at home into a cell of its home that is free now, and so on.
+    fn bring_home(&mut self, mut free: usize) {
+        loop {
+            let home = free - free % HOME_CELLS;
+            let Some(head) = self.cells.cell(home).map(Cell::head) else { return };
+            let away = distances(head).find(|distance| *distance >= HOME_CELLS);
+            let Some(from) = away.map(|distance| self.cells.at(home, distance)) else { return };
+            if self.move_record(home, from, free).is_none() {
+                return;
+            }
+            free = from;
+        }
     }
 
     /// The cells of the pool in which a record goes on.
@@ -361,11 +403,8 @@ impl<'a> Writer<'a> {
     /// All records but the one that begins in a cell.
     pub(super) fn records_without(&self, without: Option<usize>) -> impl Iterator<Item = RecordBytes> {
         let homes = 0..self.cells.homes;
-        let begins = homes.filter(move |at| self.taken.is_taken(*at) && Some(*at) != without);
-        begins.filter_map(|at| {
-            let mut record = RecordBytes::new();
-            self.cells.record_at(at, &mut record).ok().map(|()| record)
-        })
+        let begins = homes.filter(move |at| !self.is_free(*at) && Some(*at) != without);
+        begins.filter_map(|at| self.cells.record_at(at).ok())
     }
 
     /// How large a table should be that has room for a record for which there was none.
@@ -422,33 +461,9 @@ impl Size {
 
     /// An empty table.
     pub(super) fn build(self) -> (Cells, Taken) {
-        let taken = Taken {
-            is_taken: vec![false; self.homes],
-            count: 0,
-            free: (self.homes..self.homes + self.pool).rev().collect(),
-            pool: self.pool,
-        };
-        (Cells::new(self.homes, self.pool), taken)
-    }
-}
-
-impl Taken {
-    fn is_taken(&self, at: usize) -> bool {
-        self.is_taken.get(at).copied().unwrap_or(true)
-    }
-
-    fn take(&mut self, at: usize) {
-        if let Some(is_taken) = self.is_taken.get_mut(at) {
-            *is_taken = true;
-            self.count += 1;
-        }
-    }
-
-    fn give_back(&mut self, at: usize) {
-        if let Some(is_taken) = self.is_taken.get_mut(at) {
-            *is_taken = false;
-            self.count -= 1;
-        }
+        let homes = self.homes.next_multiple_of(HOME_CELLS);
+        let free = (homes..homes + self.pool).rev().collect();
+        (Cells::new(homes, self.pool), Taken { count: 0, free, pool: self.pool })
     }
 }
 

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use restante_core::ErrorKind;
 
 use super::{
-    cell::CELL_BYTES,
-    table::{Cells, NoRoom, Size, Taken, Wanted, Writer},
+    cell::{CELL_BYTES, CELLS_MAX},
+    table::{Cells, NoRoom, RECORD_CELLS_MAX, Size, Taken, Writer},
     *,
 };
 use crate::found::put_user;
@@ -19,9 +20,14 @@ fn record(user: &str, sessions: usize) -> RecordBytes {
     record
 }
 
-/// Places that crowd into few homes.
+/// The user of a record.
+fn number_of(record: &[u8]) -> u8 {
+    std::str::from_utf8(user_of(record).unwrap()).unwrap().parse().unwrap()
+}
+
+/// Places that crowd into few homes, and of which several have the same tag.
 fn place(user: u8) -> u32 {
-    u32::from(user / 8) << (HOME_BITS - 6)
+    u32::from(user / 8) << (HOME_BITS - 6) | u32::from(user % 3)
 }
 
 #[derive(Clone, Debug)]
@@ -45,9 +51,8 @@ struct Table {
 
 impl Table {
     fn put(&mut self, user: u8, record: &RecordBytes) {
-        let name = user.to_string();
         let mut writer = Writer::new(&self.cells, &mut self.taken);
-        let at = writer.find(place(user), Wanted::User(&name)).map(|(at, _)| at);
+        let at = writer.find(place(user), &is_of(&user.to_string())).map(|(at, _)| at);
         let put = match at {
             Some(at) => writer.write(at, record),
             None => writer.insert(place(user), record),
@@ -68,9 +73,7 @@ impl Table {
         let (cells, mut taken) = size.build();
         let mut writer = Writer::new(&cells, &mut taken);
         for record in Writer::new(&self.cells, &mut self.taken).records_without(without) {
-            let user =
-                user_in(&record).map(|range| std::str::from_utf8(&record[range]).unwrap().parse().unwrap());
-            writer.insert(place(user.unwrap()), &record)?;
+            writer.insert(place(number_of(&record)), &record)?;
         }
         writer.insert(place(user), record)?;
         (self.cells, self.taken) = (cells, taken);
@@ -79,7 +82,7 @@ impl Table {
 
     fn remove(&mut self, user: u8) -> bool {
         let mut writer = Writer::new(&self.cells, &mut self.taken);
-        let found = writer.find(place(user), Wanted::User(&user.to_string()));
+        let found = writer.find(place(user), &is_of(&user.to_string()));
         if let Some((at, _)) = &found {
             writer.remove(place(user), *at);
         }
@@ -87,9 +90,14 @@ impl Table {
     }
 
     fn read(&self, user: u8) -> Option<RecordBytes> {
-        let mut record = RecordBytes::new();
-        let is_found = self.cells.read(place(user), Wanted::User(&user.to_string()), &mut record).unwrap();
-        is_found.then_some(record)
+        let user_name = user.to_string();
+        let is_wanted = is_of(&user_name);
+        let found = self.cells.read(place(user), &is_wanted).unwrap();
+        let mut at_home = [0; CELL_BYTES];
+        if self.cells.read_at_home(place(user), &is_wanted, &mut at_home) {
+            assert_eq!(found.as_deref(), Some(&at_home[..]), "what is found at home is what is found");
+        }
+        found
     }
 }
 
@@ -132,8 +140,7 @@ proptest! {
         while let Some(from) = next {
             let home = table.cells.home_of(from);
             for record in table.cells.records_of(home).unwrap() {
-                let user = user_in(&record).unwrap();
-                prop_assert!(users.insert(std::str::from_utf8(&record[user]).unwrap().parse().unwrap()));
+                prop_assert!(users.insert(number_of(&record)));
             }
             next = table.cells.place_behind(home);
         }
@@ -179,4 +186,24 @@ fn memory_is_given_back_when_users_leave() {
     }
     assert!(homes() < 5 * empty, "{} cells of {full}, and {empty} at the beginning", homes());
     assert_eq!(memory.count(), Counts { is_complete: true, ..Counts::default() });
+}
+
+/// Cells are counted in a head's bits, so that there is an end to them.
+#[test]
+fn a_full_shard_refuses_and_keeps_what_it_has() {
+    let place_of: PlaceOf = Arc::new(|record| place(number_of(record)));
+    let shard = Shard::new(0, Arc::new(SharedMap::new()), place_of);
+    let put = |user: u8| {
+        let record = record(&user.to_string(), (RECORD_CELLS_MAX - 1) * CELL_BYTES);
+        shard.change(place(user), &is_of(&user.to_string()), |_| Ok((Change::Put(record.clone(), 1), ())))
+    };
+    let users = (0..=u8::MAX).take_while(|user| put(*user).is_ok()).count() as u8;
+    assert_eq!(usize::from(users), CELLS_MAX / RECORD_CELLS_MAX, "as many as there are cells for");
+    assert_eq!(put(users).map_err(|error| error.kind()), Err(ErrorKind::Full));
+    for user in [0, users - 1, users] {
+        let found = shard.find_locked(place(user), &is_of(&user.to_string()));
+        assert_eq!(found.is_some(), user < users, "{user}");
+    }
+    assert_eq!((shard.users.load(Ordering::Relaxed), shard.clear()), (u64::from(users), u64::from(users)));
+    assert!(put(users).is_ok(), "there is room again");
 }

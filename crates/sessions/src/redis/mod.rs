@@ -29,10 +29,10 @@ use std::{
 };
 
 use futures_util::stream::BoxStream;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use restante_core::ErrorKind;
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{Notify, mpsc, oneshot},
     task::JoinHandle,
 };
 
@@ -41,7 +41,7 @@ use self::{
     link::{Address, Fault, Link},
     local::Local,
     schema::Keys,
-    table::{Parts, Table},
+    table::{Standing, Table},
 };
 use crate::{
     Answer, Config, Counts, Ended, Error, Found, InfoChange, NewSession, NodeId, NodeState, Nodes, Opened,
@@ -70,7 +70,7 @@ pub(crate) async fn open(url: &str, config: &Config, owner: Arc<dyn Owner>) -> R
     let (beats, beats_wanted) = mpsc::channel(BEATS_MAX);
     let (chores, chores_to_do) = mpsc::channel(CHORES_MAX);
     let (events, outbox) = events::queue();
-    let table = Arc::new(Table::new(Parts {
+    let table = Arc::new(Table {
         here,
         token: format!("{:016x}", random()),
         name: cut(&config.node_name).to_owned(),
@@ -80,10 +80,13 @@ pub(crate) async fn open(url: &str, config: &Config, owner: Arc<dyn Owner>) -> R
         address,
         local: Local::new(Memory::new(here, config, owner.clone())),
         owner,
+        living: RwLock::default(),
         events,
         metrics: config.metrics.redis.clone(),
         chores,
-    }));
+        lost: Notify::new(),
+        standing: Standing::default(),
+    });
     let keeper = Keeper::new(table.clone(), beats_wanted, chores_to_do);
     let tasks = vec![tokio::spawn(keeper.run()), tokio::spawn(events::send(table.clone(), outbox))];
     let redis = Arc::new(Redis { table, beats, tasks: Mutex::new(tasks) });

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{NodeState, SessionId, redis_metrics::Op};
 
-/// Sessions that are written down by one script: about half a millisecond in which Redis does nothing else.
+/// Sessions that are written down by one script, in which Redis does nothing else.
 const REGISTER_SESSIONS: usize = 100;
 /// Fields of a hash that are read at once, and about as many sessions that are removed one beside the other.
 const PAGE_FIELDS: usize = 100;

@@ -50,6 +50,11 @@ pub(super) struct Table {
     pub(super) chores: mpsc::Sender<SessionId>,
     /// Tells the keeper that the link is lost.
     pub(super) lost: Notify,
+    pub(super) standing: Standing,
+}
+
+/// How it stands with Redis: at first there is no link, and Redis may lack everything.
+pub(super) struct Standing {
     link: RwLock<Option<Arc<Link>>>,
     why_away: Mutex<Fault>,
     /// Changes of this node that Redis may lack.
@@ -60,39 +65,9 @@ pub(super) struct Table {
     revision: Mutex<u64>,
 }
 
-/// What a table is made of.
-pub(super) struct Parts {
-    pub(super) here: NodeId,
-    pub(super) token: String,
-    pub(super) name: String,
-    pub(super) lease: Duration,
-    pub(super) sessions_per_user_max: usize,
-    pub(super) keys: Keys,
-    pub(super) address: Address,
-    pub(super) local: Local,
-    pub(super) owner: Arc<dyn Owner>,
-    pub(super) events: events::Queue,
-    pub(super) metrics: RedisMetrics,
-    pub(super) chores: mpsc::Sender<SessionId>,
-}
-
-impl Table {
-    pub(super) fn new(parts: Parts) -> Self {
+impl Default for Standing {
+    fn default() -> Self {
         Self {
-            here: parts.here,
-            token: parts.token,
-            name: parts.name,
-            lease: parts.lease,
-            sessions_per_user_max: parts.sessions_per_user_max,
-            keys: parts.keys,
-            address: parts.address,
-            local: parts.local,
-            owner: parts.owner,
-            living: RwLock::default(),
-            events: parts.events,
-            metrics: parts.metrics,
-            chores: parts.chores,
-            lost: Notify::new(),
             link: RwLock::new(None),
             why_away: Mutex::new(Fault::lost("it was not reached yet")),
             missed: AtomicU64::new(1),
@@ -100,43 +75,45 @@ impl Table {
             revision: Mutex::new(0),
         }
     }
+}
 
+impl Table {
     /// The way to Redis, if there is one.
     pub(super) fn link(&self) -> Option<Arc<Link>> {
-        self.link.read().clone()
+        self.standing.link.read().clone()
     }
 
     pub(super) fn is_in_step(&self) -> bool {
         // Others may sweep away what a node without a lease has.
-        self.caught_up.load(Ordering::SeqCst) == self.missed.load(Ordering::SeqCst)
+        self.standing.caught_up.load(Ordering::SeqCst) == self.standing.missed.load(Ordering::SeqCst)
             && self.living.read().has(self.here)
     }
 
     /// A change of this node may not be in Redis.
     pub(super) fn miss(&self) {
-        self.missed.fetch_add(1, Ordering::SeqCst);
+        self.standing.missed.fetch_add(1, Ordering::SeqCst);
     }
 
     /// What [`Table::caught_up_to`] takes once everything that is here now was written down.
     pub(super) fn missed(&self) -> u64 {
-        self.missed.load(Ordering::SeqCst)
+        self.standing.missed.load(Ordering::SeqCst)
     }
 
     pub(super) fn caught_up_to(&self, missed: u64) {
-        self.caught_up.store(missed, Ordering::SeqCst);
+        self.standing.caught_up.store(missed, Ordering::SeqCst);
         self.metrics.up.set(1);
     }
 
     /// Begins to use a link.
     pub(super) fn take_up(&self, link: Arc<Link>) {
         info!(node = %self.here, "redis is within reach");
-        *self.link.write() = Some(link);
+        *self.standing.link.write() = Some(link);
     }
 
     /// Ends the use of a link, unless there is another by now.
     pub(super) fn lose(&self, generation: u64, fault: &Fault) {
         {
-            let mut link = self.link.write();
+            let mut link = self.standing.link.write();
             if link.as_ref().is_none_or(|link| link.generation != generation) {
                 return;
             }
@@ -150,13 +127,13 @@ impl Table {
 
     /// Remembers why there is no link.
     pub(super) fn away_for(&self, fault: &Fault) {
-        *self.why_away.lock() = fault.clone();
+        *self.standing.why_away.lock() = fault.clone();
         self.metrics.up.set(0);
     }
 
     /// Stops the use of Redis; gives the link, for the last words.
     pub(super) fn leave(&self) -> Option<Arc<Link>> {
-        let link = self.link.write().take();
+        let link = self.standing.link.write().take();
         self.miss();
         self.away_for(&Fault::lost("the table is closed"));
         link
@@ -164,7 +141,7 @@ impl Table {
 
     /// Why others are out of reach.
     pub(super) fn why_away(&self) -> Error {
-        self.why_away.lock().clone().into()
+        self.standing.why_away.lock().clone().into()
     }
 
     /// A request has failed on a link.
@@ -185,7 +162,7 @@ impl Table {
 
     /// Makes a change in the table of this node and gives it its revision.
     pub(super) fn change<T>(&self, change: impl FnOnce(&Local) -> T) -> (T, u64) {
-        let mut revision = self.revision.lock();
+        let mut revision = self.standing.revision.lock();
         let changed = change(&self.local);
         *revision += 1;
         (changed, *revision)

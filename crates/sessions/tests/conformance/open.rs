@@ -38,6 +38,7 @@ crate::promises! {
         the_longest_addresses_are_kept,
         odd_addresses_are_kept_apart,
         what_is_refused_changes_nothing,
+        sessions_of_a_user_that_take_too_much_together_are_refused,
     ],
     shared: []
 }
@@ -383,4 +384,27 @@ async fn what_is_refused_changes_nothing(subject: Subject) {
     assert_eq!(node.totals().await, (2, 1));
     assert_eq!(node.told().await, []);
     assert_eq!(node.ids("ann").await, [second, first]);
+}
+
+async fn sessions_of_a_user_that_take_too_much_together_are_refused(subject: Subject) {
+    const LIMIT: usize = 150;
+    let node = subject.node_with_limit(LIMIT).await;
+    let long = "x".repeat(INFO_BYTES_MAX - 16);
+    let mut ids = Vec::new();
+    let refused = loop {
+        match node.try_open("ann", &format!("phone {}", ids.len()), &[text(1, &long)]).await {
+            Ok(id) => ids.insert(0, id),
+            Err(error) => break error.kind(),
+        }
+        assert!(ids.len() < LIMIT, "so many do not fit, and none has made way for another");
+    };
+    assert_eq!(refused, ErrorKind::Full);
+    assert!(ids.len() > 100, "a hundred sessions may take all that each may take, not only {}", ids.len());
+    assert_eq!(node.ids("ann").await, ids);
+    let grown = node.sessions.merge_info(ids[0], &[text(2, "y")]).await;
+    assert!(grown.is_ok_and(|is_there| is_there), "what is left of the last cell is room");
+    node.open("bob", "phone").await;
+    assert!(node.close(ids[0], Ended::Left).await);
+    node.open_with("ann", "again", &[text(1, &long)]).await;
+    assert_eq!((node.totals().await, node.told().await), ((ids.len() as u64 + 1, 2), vec![]));
 }

@@ -76,6 +76,7 @@ pub(super) fn info_of(number: u32) -> [InfoChange<'static>; 3] {
 }
 
 /// What routing does with the sessions of a user: it looks for the largest priority. How many there were.
+#[inline]
 fn route(priorities: impl Iterator<Item = Option<i8>>) -> u64 {
     let (mut count, mut largest) = (0, None);
     for priority in priorities {

@@ -37,9 +37,10 @@ pub(in super::super) fn now<T>(answer: Answer<'_, T>) -> Option<T> {
     answer.now().ok()
 }
 
-fn count(found: Answer<'_, Result<Found, restante_sessions::Error>>) -> u64 {
-    match now(found) {
-        Some(Ok(found)) => route(found.iter().map(|session| session.priority)),
+/// Looks at what was found where it lies: moving it out of the answer is work of its own.
+fn count(found: &Answer<'_, Result<Found, restante_sessions::Error>>) -> u64 {
+    match found {
+        Answer::Ready(Some(Ok(found))) => route(found.iter().map(|session| session.priority)),
         _ => 0,
     }
 }
@@ -63,15 +64,15 @@ impl Subject for Ours {
     }
 
     fn by_user(&self, user: &str) -> u64 {
-        count(self.opened.sessions.by_user(user))
+        count(&self.opened.sessions.by_user(user))
     }
 
     fn by_address(&self, name: Name<'_>) -> u64 {
-        count(self.opened.sessions.by_address(name.user, name.resource))
+        count(&self.opened.sessions.by_address(name.user, name.resource))
     }
 
     fn by_id(&self, id: SessionId) -> u64 {
-        count(self.opened.sessions.by_id(id))
+        count(&self.opened.sessions.by_id(id))
     }
 
     fn merge_info(&self, _: Name<'_>, id: SessionId, carbons: i64) -> bool {
