@@ -6,6 +6,7 @@
 
 use std::{
     cmp::Ordering::{self, Equal, Less},
+    collections::hash_map::RandomState,
     hash::BuildHasher,
     ops::Bound,
     sync::{
@@ -88,6 +89,9 @@ struct Adding {
     fingers: Box<[Finger]>,
 }
 
+/// Most rows were written once or twice. Of one with more versions than these the newest is searched for.
+const VERSIONS_WALKED: usize = 4;
+
 /// Where the last row went whose table and first bytes are these. The next one mostly goes right behind it.
 #[derive(Clone, Copy)]
 struct Finger {
@@ -109,7 +113,9 @@ type Path = [u32; LEVELS];
 impl Adding {
     fn new() -> Self {
         let nowhere = Finger { table: 0, begin: [0; FINGER_BYTES], path: [NIL; LEVELS] };
-        Self { nodes: NIL + 1, tall: 0, batches: 0, random: 1, fingers: vec![nowhere; FINGERS].into() }
+        // Another one in each layer: whoever knew how tall nodes are could line short ones up.
+        let random = RandomState::new().hash_one(0) | 1;
+        Self { nodes: NIL + 1, tall: 0, batches: 0, random, fingers: vec![nowhere; FINGERS].into() }
     }
 
     /// The finger that a key has, or will have. It may be another key's.
@@ -387,18 +393,48 @@ impl Layer {
 
     /// The first key at or after a bound, in its newest version up to a batch.
     pub(crate) fn at_or_after(&self, table: u8, from: Bound<&[u8]>, until: Sequence) -> Option<LayerRow<'_>> {
-        let mut before = match from {
+        let before = match from {
             Bound::Included(key) => self.before(table, &Probe::new(key, 0)),
             Bound::Excluded(key) => self.before(table, &Probe::after(key, Sequence::MAX)),
             Bound::Unbounded => self.head(table),
         }?;
+        self.newest_from(self.next(before, 0), until)
+    }
+
+    /// The key behind that of a row, in its newest version up to a batch.
+    pub(crate) fn after(&self, row: &LayerRow<'_>, until: Sequence) -> Option<LayerRow<'_>> {
+        self.newest_from(self.next_key(row)?, until)
+    }
+
+    /// The first key from its oldest version on, in its newest version up to a batch.
+    fn newest_from(&self, mut oldest: u32, until: Sequence) -> Option<LayerRow<'_>> {
         loop {
-            let found = self.row(self.next(before, 0))?;
-            if found.sequence <= until {
-                return self.find(table, found.key, until); // the oldest version comes first
+            let mut newest = self.row(oldest)?;
+            if newest.sequence > until {
+                oldest = self.next_key(&newest)?;
+                continue;
             }
-            before = self.before(table, &Probe::after(found.key, Sequence::MAX))?;
+            for _ in 0..VERSIONS_WALKED {
+                match self.row(self.next(newest.number, 0)) {
+                    Some(next) if next.key == newest.key && next.sequence <= until => newest = next,
+                    _ => return Some(newest),
+                }
+            }
+            return self.find(newest.table, newest.key, until);
         }
+    }
+
+    /// The oldest version of the key behind that of a row.
+    fn next_key(&self, row: &LayerRow<'_>) -> Option<u32> {
+        let mut at = row.number;
+        for _ in 0..VERSIONS_WALKED {
+            at = self.next(at, 0);
+            if self.row(at)?.key != row.key {
+                return Some(at);
+            }
+        }
+        let last = self.before(row.table, &Probe::after(row.key, Sequence::MAX))?;
+        Some(self.next(last, 0))
     }
 
     /// The last key at or before a bound, in its newest version up to a batch.

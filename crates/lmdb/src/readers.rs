@@ -7,7 +7,7 @@
 
 use std::{
     cell::Cell,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence},
     thread,
     time::{Duration, Instant},
 };
@@ -33,6 +33,8 @@ pub(crate) struct Readers {
     kept: Box<[Slot]>,
     /// The last transaction that was committed, or the one before it for a moment.
     newest: AtomicUsize,
+    /// Whether the map is to grow: then those who come to read wait at the gate, so that those who read get done.
+    is_growing: AtomicBool,
 }
 
 /// A place for a transaction. Each has cache lines of its own, so that threads don't disturb each other.
@@ -80,6 +82,7 @@ struct Leaving<'e> {
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
+        fence(Ordering::SeqCst); // see `Readers::committed`
         if self.id != self.readers.newest.load(Ordering::SeqCst) {
             self.slot.clear_if_free();
         }
@@ -105,12 +108,13 @@ impl Readers {
     pub(crate) fn new(env: Env<WithoutTls>) -> Self {
         let newest = AtomicUsize::new(env.info().last_txn_id);
         let kept = (0..KEPT_MAX).map(|_| Slot::default()).collect();
-        Self { env, gate: RwLock::new(()), kept, newest }
+        Self { env, gate: RwLock::new(()), kept, newest, is_growing: AtomicBool::new(false) }
     }
 
     /// Begins a transaction, or goes on with one that sees the last commit.
     pub(crate) fn begin(&self) -> heed::Result<Reading<'_>> {
         let slot = self.kept.get(number_of_thread() % KEPT_MAX);
+        let slot = slot.filter(|_| !self.is_growing.load(Ordering::Relaxed));
         if let Some((slot, free)) = slot.and_then(|slot| Some((slot, slot.0.try_lock()?))) {
             return self.go_on(slot, free);
         }
@@ -143,6 +147,7 @@ impl Readers {
     /// who uses it.
     pub(crate) fn committed(&self, id: usize) {
         self.newest.store(id, Ordering::SeqCst);
+        fence(Ordering::SeqCst); // who uses a transaction sees the number when he leaves, or is seen to have left
         for slot in &self.kept {
             slot.clear_if_free();
         }
@@ -166,6 +171,13 @@ impl Readers {
     }
 
     fn try_alone(&self, until: Instant) -> Option<Alone<'_>> {
+        self.is_growing.store(true, Ordering::Relaxed);
+        let alone = self.take_all(until);
+        self.is_growing.store(false, Ordering::Relaxed);
+        alone
+    }
+
+    fn take_all(&self, until: Instant) -> Option<Alone<'_>> {
         let gate = self.gate.try_write_until(until)?;
         let mut all = Vec::with_capacity(self.kept.len());
         for slot in &self.kept {

@@ -268,8 +268,14 @@ impl Range<'_> {
         let key = row.key;
         for layer in self.layers.iter_mut().flatten() {
             if layer.head.as_ref().is_some_and(|head| head.key == key) {
-                let begin = Bound::Excluded(key);
-                let head = step(layer.layer, self.table, begin, self.until, self.direction);
+                let head = match self.direction {
+                    Direction::Ascending => {
+                        layer.head.as_ref().and_then(|head| layer.layer.after(head, self.until))
+                    }
+                    Direction::Descending => {
+                        layer.layer.at_or_before(self.table, Bound::Excluded(key), self.until)
+                    }
+                };
                 layer.head = head.filter(|row| is_before(row, &self.end, self.direction));
             }
         }

@@ -32,6 +32,9 @@ const GROUP_WRITES_AHEAD: usize = 32;
 /// The most bytes of small frames of a group.
 const GROUP_BYTES_MAX: usize = 1 << 20;
 
+/// The most bytes of frames whose place is kept to be used again: those of a full group with the frame that filled it.
+const SPARE_BYTES_MAX: usize = 2 * GROUP_BYTES_MAX;
+
 /// How long the writer looks out for the next write before it goes to sleep: waking a thread takes some 25 microseconds, a
 /// fifth of what the disk takes for a sync, and who commits one after the other would pay that each time.
 const AWAKE: Duration = Duration::from_micros(100);
@@ -102,6 +105,7 @@ impl Writer {
     /// Serves requests until nobody is left to make any, or the store is closed.
     pub(crate) fn run(mut self, mut requests: mpsc::Receiver<Request>) {
         let _ends = Ends(self.shared.clone());
+        let _stops = StopsApplying(self.shared.clone());
         let mut is_awake = false;
         while let Some(request) = next(&mut requests, is_awake) {
             is_awake = matches!(request, Request::Write(_));
@@ -123,15 +127,18 @@ impl Writer {
     /// Runs a write and those that wait behind it. What is no write ends this, and is answered to the caller.
     fn group(&mut self, first: Write, requests: &mut mpsc::Receiver<Request>) -> Option<Request> {
         let shared = self.shared.clone();
-        let (mut next, mut view) = (first, None);
+        let (mut next, mut view, mut seen_by) = (first, None, 0);
         let other = loop {
             if self.answers.is_empty() {
                 self.begun = Instant::now();
             }
-            if view.is_none() {
+            if view.is_none() || seen_by >= GROUP_WRITES_MAX {
+                drop(view.take()); // none lives for long: it keeps pages from being used again
+                seen_by = 0;
                 view = shared.newest_view().map_err(|error| error!(%error, "the writer can't read")).ok();
             }
             self.write(next, &mut view);
+            seen_by += 1;
             if self.is_full() || self.may_go_ahead() {
                 view = None;
                 self.send_off();
@@ -151,7 +158,8 @@ impl Writer {
     }
 
     fn may_go_ahead(&mut self) -> bool {
-        self.answers.len() >= GROUP_WRITES_AHEAD && !self.syncer.is_under_way(&mut self.spare)
+        let are_many = self.log.is_some() && self.answers.len() >= GROUP_WRITES_AHEAD;
+        are_many && !self.syncer.is_under_way(&mut self.spare)
     }
 
     /// A request that waits. When there is none, those are waited for whom the group before is being made durable: they may
@@ -197,11 +205,13 @@ impl Writer {
 
     /// Gives the rows of the frame that begins at `start` a sequence, a place in the commit log and in the active layer.
     fn stage(&mut self, start: usize, view: &mut Option<View<'_>>) -> Result<(), Error> {
-        if self.pending.count > ROWS_MAX {
+        let rows = self.pending.rows_from(start);
+        if self.pending.count > ROWS_MAX || u32::try_from(rows.len()).is_err() {
+            let what = format!("a batch of {} rows and {} bytes is too long", self.pending.count, rows.len());
             self.pending.frames.truncate(start);
-            return Err(Error::new(ErrorKind::Invalid, format!("a batch of more than {ROWS_MAX} rows")));
+            return Err(Error::new(ErrorKind::Invalid, what));
         }
-        let rows: Box<[u8]> = self.pending.rows_from(start).into();
+        let rows: Box<[u8]> = rows.into();
         if self.log.is_some() {
             self.place_frame(start, view)?;
         }
@@ -222,6 +232,10 @@ impl Writer {
         }
         // A large frame is written at once, behind all before it: should the disk be full, it alone fails.
         self.syncer.wait(&mut self.spare);
+        if let Err(error) = self.shared.health() {
+            self.pending.frames.truncate(start); // it would say that the group before it is durable
+            return Err(error);
+        }
         let large = self.pending.frames.split_off(start);
         if let Err(error) = log.write(&std::mem::take(&mut self.pending.frames)) {
             group::fail(&self.shared, "write", &error);
@@ -272,7 +286,9 @@ impl Writer {
 
     /// The group of all that was staged; the next one begins.
     fn begin_group(&mut self) -> Group {
-        let frames = std::mem::replace(&mut self.pending.frames, std::mem::take(&mut self.spare));
+        let mut spare = std::mem::take(&mut self.spare);
+        spare.shrink_to(SPARE_BYTES_MAX);
+        let frames = std::mem::replace(&mut self.pending.frames, spare);
         let is_durable = self.sequence == self.grouped;
         let room = self.log.as_mut().filter(|_| !is_durable).map(|log| log.take_room(frames.len()));
         if let Some(log) = &self.log {
@@ -364,5 +380,14 @@ impl Rows {
     /// The rows of the frame that begins at `start`.
     fn rows_from(&self, start: usize) -> &[u8] {
         self.frames.get(start + frame::HEADER_BYTES..).unwrap_or_default()
+    }
+}
+
+/// Lets the applying thread end when the writer, which may wait for it, has ended.
+struct StopsApplying(Arc<Shared>);
+
+impl Drop for StopsApplying {
+    fn drop(&mut self) {
+        self.0.stop_applying();
     }
 }

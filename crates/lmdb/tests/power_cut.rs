@@ -39,9 +39,14 @@ fn key(numbers: &[u64]) -> KeyBuf {
     key
 }
 
-/// What a thread's batch puts. Every third batch is larger than a page, and many rows are put again by later batches.
+/// What a thread's batch puts. Every third batch is larger than a page, some are so large that they are written at once, and
+/// many rows are put again by later batches.
 fn puts(thread: u64, batch: u64) -> Vec<(KeyBuf, Vec<u8>)> {
-    let len = if batch.is_multiple_of(3) { 900 } else { 60 };
+    let len = match (thread % 16, batch % 3) {
+        (7, 0) => 18_000,
+        (_, 0) => 900,
+        _ => 60,
+    };
     let rows = 1 + (batch * 7 + thread) % 9;
     let row = |row: u64| (key(&[thread, batch % 50, row]), vec![(batch + row) as u8; len]);
     (0..rows).map(row).collect()

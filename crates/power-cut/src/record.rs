@@ -1,7 +1,8 @@
 use std::{
-    env, fs,
+    env, fs, io,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
+    sync::{PoisonError, RwLock},
 };
 
 use crate::{
@@ -31,10 +32,23 @@ pub fn record(test: &str) -> Result<Log, Error> {
     let mut command = Command::new(&binary);
     command.args(["--exact", test, "--nocapture", "--test-threads", "1"]);
     command.env("LD_PRELOAD", &shim).env(FOLDER, &folder).env(LOG, &log).env(ACKS, work_path.join("acks"));
-    let output = command.output().map_err(Error::io("run", &binary))?;
+    let output = run(&mut command).map_err(Error::io("run", &binary))?;
     check_ran(test, &output)?;
     let bytes = fs::read(&log).map_err(Error::io("read", &log))?;
     Log::parse(bytes)
+}
+
+/// A process that is being started has every open file of this one for a moment, and with them their locks: a check that
+/// closes a store and opens it again would find it in use. So processes are started while nothing is checked.
+pub(crate) static STARTING: RwLock<()> = RwLock::new(());
+
+fn run(command: &mut Command) -> io::Result<Output> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = {
+        let _alone = STARTING.write().unwrap_or_else(PoisonError::into_inner);
+        command.spawn()
+    };
+    child?.wait_with_output()
 }
 
 fn compile(work: &Path) -> Result<PathBuf, Error> {
@@ -42,7 +56,7 @@ fn compile(work: &Path) -> Result<PathBuf, Error> {
     fs::write(&source, SHIM).map_err(Error::io("write", &source))?;
     let mut command = Command::new("cc");
     command.args(["-shared", "-fPIC", "-O1", "-pthread", "-o"]).arg(&shim).arg(&source);
-    let output = command.output().map_err(Error::io("run", "cc"))?;
+    let output = run(&mut command).map_err(Error::io("run", "cc"))?;
     if !output.status.success() {
         return Err(Error::Compile(String::from_utf8_lossy(&output.stderr).into_owned()));
     }

@@ -1,4 +1,4 @@
-use std::{env, path::Path, thread};
+use std::{env, path::Path, sync::PoisonError, thread};
 
 use rand::{RngExt, SeedableRng, seq::IndexedRandom};
 use rand_chacha::ChaCha8Rng;
@@ -9,6 +9,7 @@ use crate::{
     Error, Log,
     image::{self, Manner},
     log::Record,
+    record::STARTING,
     state::State,
 };
 
@@ -97,6 +98,7 @@ impl Log {
             );
             let told = Told { image: Some(image), what };
             if let Some(image) = &told.image {
+                let _nothing_starts = STARTING.read().unwrap_or_else(PoisonError::into_inner);
                 check(&Cut { folder: image.path(), acknowledged: self.acknowledged_before(place) });
             }
         }

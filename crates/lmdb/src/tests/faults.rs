@@ -7,6 +7,8 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    thread,
+    time::Duration,
 };
 
 use restante_core::ErrorKind;
@@ -24,6 +26,47 @@ use crate::{
 struct Failing {
     inner: Folder,
     plan: Arc<Plan>,
+}
+
+/// A disk that fails, some time after it was asked, what another thread than the writer asks of it.
+struct FailingElsewhere(Folder);
+
+struct FailingElsewhereFile(Arc<dyn DiskFile>);
+
+impl Disk for FailingElsewhere {
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(FailingElsewhereFile(self.0.open(name)?)))
+    }
+
+    fn sync_folder(&self) -> io::Result<()> {
+        self.0.sync_folder()
+    }
+}
+
+impl DiskFile for FailingElsewhereFile {
+    fn read(&self) -> io::Result<Vec<u8>> {
+        self.0.read()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        if thread::current().name() == Some("lmdb-sync") {
+            thread::sleep(Duration::from_millis(100));
+            return Err(io::ErrorKind::Other.into());
+        }
+        self.0.write_at(bytes, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
 }
 
 struct Plan {
@@ -80,12 +123,48 @@ impl DiskFile for FailingFile {
 }
 
 fn open_failing(folder: &Path, plan: Plan) -> (Store, Arc<Plan>) {
+    open_failing_with(folder, plan, 2 << 10)
+}
+
+fn open_failing_with(folder: &Path, plan: Plan, log_bytes: u64) -> (Store, Arc<Plan>) {
     let plan = Arc::new(plan);
     let lock = lock::hold(folder).unwrap();
     let environment = Environment::open(folder, &[FIRST, SECOND], 1 << 20).unwrap();
     let disk = Failing { inner: Folder::new(folder), plan: plan.clone() };
-    let options = Options { log_bytes: 2 << 10, ..Options::default() };
+    let options = Options { log_bytes, ..Options::default() };
     (Store::start(environment, &disk, options, lock).unwrap(), plan)
+}
+
+/// A frame that is written at once says that the group before it is durable: it must not be there when that one failed.
+#[test]
+fn a_large_frame_is_not_written_behind_a_group_that_failed() {
+    let folder = tempfile::tempdir().unwrap();
+    let lock = lock::hold(folder.path()).unwrap();
+    let environment = Environment::open(folder.path(), &[FIRST, SECOND], 1 << 20).unwrap();
+    let disk = FailingElsewhere(Folder::new(folder.path()));
+    let store =
+        Store::start(environment, &disk, Options { log_bytes: 1 << 20, ..Options::default() }, lock).unwrap();
+    put(&store, FIRST, b"before", b"0").unwrap();
+    let written = wait(async {
+        let mut writing = JoinSet::new();
+        for number in 0..40_u8 {
+            let store = store.clone();
+            writing.spawn(async move {
+                let put = move |batch: &mut Batch<'_>| {
+                    if number == 0 {
+                        thread::sleep(Duration::from_millis(50)); // the others come to wait behind it
+                    }
+                    batch.put(FIRST, &[number], &vec![number; if number == 39 { 20_000 } else { 100 }]);
+                    Ok::<_, Error>(())
+                };
+                store.write(put).await
+            });
+        }
+        writing.join_all().await
+    });
+    assert!(written.iter().all(Result::is_err), "{written:?}");
+    drop(store);
+    assert_eq!(get(&open(folder.path(), 1 << 20), FIRST, b"before").as_deref(), Some(&b"0"[..]));
 }
 
 /// Writes rows, small and large in turn, and answers which of them were acknowledged.
@@ -150,16 +229,17 @@ fn write_at_once(store: &Store) -> Vec<(u8, Result<(), Error>)> {
 #[test]
 fn what_was_acknowledged_to_many_at_once_survives_any_failed_write_or_sync() {
     let mut failed = 0;
-    for first in 0..60 {
+    // With the longer files groups get as long as they may, with the shorter ones files are changed all the time.
+    for (first, log_bytes) in (0..60).map(|n| (n / 2, [2 << 10, 1 << 20][n as usize % 2])) {
         let folder = tempfile::tempdir().unwrap();
         let once = Plan { step: AtomicU64::new(0), first, last: first + 1, kind: io::ErrorKind::Other };
-        let (store, _) = open_failing(folder.path(), once);
+        let (store, _) = open_failing_with(folder.path(), once, log_bytes);
         let written = write_at_once(&store);
         assert_eq!(written.len(), 200);
         failed += u64::from(written.iter().any(|(_, written)| written.is_err()));
         check(&store, &written, first);
         drop(store);
-        check(&open(folder.path(), 2 << 10), &written, first);
+        check(&open(folder.path(), log_bytes), &written, first);
     }
     assert!(failed > 20, "{failed} of 60 disks failed in time");
 }

@@ -30,6 +30,7 @@ fn rows(rows: &[Owned]) -> Box<[u8]> {
 /// Keys that are the beginnings of others, that differ only where they are long, that end with zeros.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
+        2 => Just(vec![1]), // written again and again
         4 => prop::collection::vec(0_u8..3, 1..5),
         2 => (1_usize..40, 0_u8..3).prop_map(|(len, byte)| vec![byte; len]),
         2 => (0_u8..2, prop::collection::vec(0_u8..2, 0..4)).prop_map(|(first, rest)| {
@@ -95,6 +96,10 @@ proptest! {
             let entry = |(key, value): (&Vec<u8>, &Option<Vec<u8>>)| (key.clone(), value.clone());
             let up = seen.range((bound.clone(), Bound::Unbounded)).next().map(entry);
             prop_assert_eq!(told(layer.at_or_after(*table, as_slice(bound), until)), up);
+            if let Some(row) = layer.at_or_after(*table, as_slice(bound), until) {
+                let behind = seen.range((Bound::Excluded(row.key.to_vec()), Bound::Unbounded)).next().map(entry);
+                prop_assert_eq!(told(layer.after(&row, until)), behind);
+            }
             let down = seen.range((Bound::Unbounded, bound.clone())).next_back().map(entry);
             prop_assert_eq!(told(layer.at_or_before(*table, as_slice(bound), until)), down);
         }

@@ -1,15 +1,19 @@
 use std::{
+    future::Future,
     ops::Bound,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    task::{Context, Waker},
+    thread,
+    time::Duration,
 };
 
 use restante_core::ErrorKind;
 
 use super::{FIRST, SECOND, get, open, put, try_open, wait};
-use crate::{Direction, Error, Options, Store};
+use crate::{Batch, Direction, Error, Options, Store};
 
 #[test]
 fn what_was_answered_is_there_after_opening_again() {
@@ -321,4 +325,51 @@ fn a_commit_log_without_its_environment_is_not_taken_for_a_new_store() {
     assert_eq!(try_open(folder.path(), 1 << 20).err().unwrap().kind(), ErrorKind::Corrupt);
     std::fs::write(folder.path().join("data.mdb"), environment).unwrap();
     assert_eq!(get(&open(folder.path(), 1 << 20), FIRST, b"key").as_deref(), Some(&b"acknowledged"[..]));
+}
+
+/// The thread of the store that the last handle ends on can't be waited for there.
+#[test]
+fn a_store_whose_last_handle_goes_with_a_write_is_left_and_can_be_opened_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), 1 << 20);
+    put(&store, FIRST, b"key", b"value").unwrap();
+    let (gone, is_gone) = std::sync::mpsc::sync_channel(1);
+    let held = store.clone();
+    let mut writing = Box::pin(async move {
+        let work = move |_: &mut Batch<'_>| {
+            is_gone.recv().unwrap();
+            drop(held);
+            Ok::<_, Error>(())
+        };
+        store.write(work).await
+    });
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(writing.as_mut().poll(&mut context).is_pending());
+    drop(writing); // with it the handle that is no part of the write
+    gone.send(()).unwrap();
+    let opened = (0..1_000).find_map(|_| {
+        thread::sleep(Duration::from_millis(10));
+        try_open(folder.path(), 1 << 20).ok()
+    });
+    assert_eq!(get(&opened.unwrap(), FIRST, b"key").as_deref(), Some(&b"value"[..]));
+}
+
+#[test]
+fn the_map_grows_while_others_read_all_the_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), 64 << 10);
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    get(&store, FIRST, &[0, 0]);
+                }
+            });
+        }
+        for number in 0..100_u16 {
+            put(&store, FIRST, &number.to_be_bytes(), &[7; 10_000]).unwrap();
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
 }
