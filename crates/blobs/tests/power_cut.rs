@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 use bytes::Bytes;
 use common::{at, bytes, list, put, read_all};
 use restante_blobs::{BlobId, Config, EngineUrl, FilesConfig, Opened, open};
-use restante_core::{ManualClock, Timestamp};
+use restante_core::{Identity, ManualClock, Timestamp};
 use restante_power_cut::{Child, child, cuts, record};
 
 /// The longest go to files of their own, the others to packs of a few blobs.
@@ -39,7 +39,12 @@ fn runtime() -> tokio::runtime::Runtime {
 const BLOBS_PER_ROUND: u32 = 40;
 const ROUNDS: u32 = 3;
 
-/// Puts blobs, many at a time; removes most of them, by which packs are rewritten; copies the store.
+/// Whose the blobs are said to be in a round. What no owner is said in leaves the one before.
+fn owner(round: u32) -> Option<Identity> {
+    (round < 2).then_some(Identity([round as u8 + 1; 16]))
+}
+
+/// Puts blobs, many at a time, and says meanwhile whose they are; removes most of them, by which packs are rewritten; copies the store.
 async fn run(child: Arc<Child>) {
     let opened = open_at(&child.folder().join("store")).await;
     let mut ids: BTreeMap<u32, BlobId> = BTreeMap::new();
@@ -54,6 +59,11 @@ async fn run(child: Arc<Child>) {
                 child.acknowledge(&format!("put {n}")).unwrap();
                 (n, id)
             });
+        }
+        if let Some(owner) = owner(round) {
+            child.acknowledge(&format!("owning {round}")).unwrap();
+            opened.upkeep.set_owner(owner).await.unwrap();
+            child.acknowledge(&format!("owned {round}")).unwrap();
         }
         ids.extend(puts.join_all().await);
         let going: Vec<(u32, BlobId)> =
@@ -89,15 +99,31 @@ fn expected(acknowledged: &[&str]) -> BTreeMap<u32, bool> {
             "putting" if expected.get(&n) == Some(&true) => {} // once more
             "putting" | "going" => drop(expected.remove(&n)),
             "gone" => drop(expected.insert(n, false)),
-            "copied" => {}
+            "copied" | "owning" | "owned" => {}
             other => panic!("'{other}' was not acknowledged by the test"),
         }
     }
     expected
 }
 
-async fn verify(folder: &Path, ids: &[BlobId], expected: &BTreeMap<u32, bool>, is_rebuilt: bool) {
+/// Whose the blobs may be: the last owner that was acknowledged, or the one that was being said.
+fn owners(acknowledged: &[&str]) -> Vec<Option<Identity>> {
+    let mut owners = vec![None];
+    for line in acknowledged {
+        match line.split_once(' ').unwrap() {
+            ("owning", round) => owners.push(owner(round.parse().unwrap())),
+            ("owned", round) => owners = vec![owner(round.parse().unwrap())],
+            _ => {}
+        }
+    }
+    owners
+}
+
+async fn verify(folder: &Path, ids: &[BlobId], acknowledged: &[&str], is_rebuilt: bool) {
+    let (expected, owners) = (&expected(acknowledged), owners(acknowledged));
     let opened = open_at(folder).await;
+    let owner = opened.upkeep.owner().await.unwrap();
+    assert!(owners.contains(&owner), "{owner:?} is none of {owners:?}");
     for (n, must_be) in expected {
         match (read_all(&*opened.blobs, ids[*n as usize]).await, must_be) {
             (Ok(found), true) => assert_eq!(found, blob(*n)),
@@ -141,16 +167,15 @@ fn acknowledged_blobs_survive_power_cuts() {
             for round in 0..ROUNDS {
                 let copied = format!("copied {round}");
                 if let Some(end) = acknowledged.iter().position(|line| *line == copied) {
-                    let expected = expected(&acknowledged[..end]);
-                    verify(&cut.folder().join(format!("copy-{round}")), &ids, &expected, false).await;
+                    let copy = cut.folder().join(format!("copy-{round}"));
+                    verify(&copy, &ids, &acknowledged[..end], false).await;
                 }
             }
             let store = cut.folder().join("store");
-            let expected = expected(acknowledged);
             let rebuilt = cut.folder().join("rebuilt");
             copy_without_index(&store, &rebuilt);
-            verify(&store, &ids, &expected, false).await;
-            verify(&rebuilt, &ids, &expected, true).await;
+            verify(&store, &ids, acknowledged, false).await;
+            verify(&rebuilt, &ids, acknowledged, true).await;
         });
     })
     .unwrap();

@@ -259,21 +259,31 @@ impl<H: Handler> Follower<H> {
             let since = seen.get(&touched.account).copied().unwrap_or_default();
             match self.follow_account(touched, since, stop).await? {
                 Walked::On => {}
-                Walked::Further(handed_on) => {
-                    self.progress.aside.remove(&touched.account); // what kept it is over
-                    self.progress.behind.insert(touched.account, Behind { touched, handed_on });
-                }
+                Walked::Further(handed_on) => self.go_on(touched, handed_on),
                 Walked::Stopped => break,
             }
         }
         Ok(())
     }
 
-    /// Gives a turn to each account that has more.
+    /// What kept an account aside is over, and it has more. While as many are behind as may be, it has its turns from where it is.
+    fn go_on(&mut self, touched: Touched, handed_on: Revision) {
+        if self.progress.behind.len() < BEHIND_MAX {
+            self.progress.aside.remove(&touched.account);
+            self.progress.behind.insert(touched.account, Behind { touched, handed_on });
+        } else if let Some(aside) = self.progress.aside.get_mut(&touched.account) {
+            (aside.attempts, aside.due) = (0, Instant::now());
+        }
+    }
+
+    /// Gives a turn to each account that has more, unless so many fail that it is not the accounts.
     async fn follow_behind(&mut self, stop: &mut Stop<impl Future<Output = ()>>) -> Result<(), Error> {
         let waiting: Vec<Touched> = self.progress.behind.values().map(|behind| behind.touched).collect();
         let seen = self.seen(waiting.iter().map(|touched| touched.account)).await?;
         for touched in waiting {
+            if self.progress.aside.len() >= ASIDE_MAX {
+                break; // a handler that hangs would hang as often as accounts are behind
+            }
             let since = seen.get(&touched.account).copied().unwrap_or_default();
             match self.follow_account(touched, since, stop).await? {
                 Walked::On => drop(self.progress.behind.remove(&touched.account)),

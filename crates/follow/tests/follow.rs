@@ -450,6 +450,50 @@ async fn more_accounts_that_take_several_turns_than_wait_at_once_are_followed() 
     scene.assert_mirrored().await;
 }
 
+/// Takes so many pages, and refuses all that come then.
+struct Tiring {
+    pages: u32,
+    refused: Arc<Mutex<u32>>,
+}
+
+#[async_trait]
+impl Handler for Tiring {
+    async fn handle(&mut self, _: AccountId, _: &Changes) -> Result<(), HandlerError> {
+        if self.pages > 0 {
+            self.pages -= 1;
+            return Ok(());
+        }
+        *self.refused.lock() += 1;
+        Err(HandlerError::new("nothing goes any more"))
+    }
+
+    async fn reset(&mut self, _: AccountId) -> Result<(), HandlerError> {
+        Ok(())
+    }
+}
+
+/// One that hangs would be waited for as often as accounts are behind.
+#[tokio::test(start_paused = true)]
+async fn all_that_are_behind_wait_when_everything_fails() {
+    let scene = Scene::new(0, 0.0, 1).await;
+    for account in 1..=64 {
+        for n in 0..40 {
+            scene.store.commit(account, vec![create(NOTE, format!("{n}"))]).await;
+        }
+    }
+    let refused = Arc::new(Mutex::new(0));
+    let tiring = Tiring { pages: 64 * 16, refused: refused.clone() };
+    let running =
+        Running::start(Follower::new(scene.settings, &scene.opened(), tiring, &scene.metrics).unwrap());
+    wait_until("it is tired", async || *refused.lock() > 0).await;
+    assert_eq!(*refused.lock(), 16, "as many as wait for another attempt");
+    for (waiting, count) in [("aside", 16), ("behind", 48)] {
+        let name = format!("restante_follow_{waiting}_accounts{{follower=\"mirror\"}}");
+        assert_eq!(value(&scene.metrics, &name), count, "{waiting}");
+    }
+    running.stop().await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_handler_that_hangs_is_given_up_and_counted() {
     let scene = Scene::new(0, 0.0, 4).await;

@@ -164,6 +164,7 @@ impl Upkeep for FilesEngine {
     async fn set_owner(&self, owner: Identity) -> Result<(), Error> {
         self.shared.is_open()?;
         let turn = self.queue.turn().await?;
+        self.shared.is_open()?; // who waited long may have the turn after the close, when the folder is another's
         let shared = self.shared.clone();
         blocking(move || {
             let _turn = turn; // held until it is written: one at a time, and not while a backup is made

@@ -19,7 +19,8 @@ pub(super) fn read(disk: &dyn Disk) -> Result<Option<Identity>, Error> {
     };
     let owner = str::from_utf8(&text).ok().and_then(|text| text.trim_end().parse().ok());
     owner.map(Some).ok_or_else(|| {
-        let what = "the file OWNER of the blobs is damaged: say anew which records they belong to";
+        let what = "the file OWNER of the blobs is damaged: stop the server and run `restante blobs sweep --adopt`, which \
+                    makes them the blobs of the present records, or put back OWNER from a backup";
         Error::new(ErrorKind::Corrupt, what)
     })
 }

@@ -46,20 +46,28 @@ impl Places {
         Self { free: Arc::new(Semaphore::new(FILES_RECEIVED_MAX)), crowd: Arc::default(), given_up }
     }
 
-    /// Waits for a place.
+    /// Waits for a place, unless one is free: then nobody is asked to give his up, not for a moment.
     pub(super) async fn take(&self) -> Result<Place, Error> {
-        let _waiting = Waiting::begin(&self.crowd);
-        let permit = self.free.clone().acquire_owned().await.map_err(|_| Error::closed())?;
-        let mut crowd = self.crowd.lock();
-        crowd.given_up = crowd.given_up.saturating_sub(1);
-        drop(crowd);
+        let permit = match self.free.clone().try_acquire_owned() {
+            Ok(permit) => permit,
+            Err(_) => self.wait().await?,
+        };
+        let now = Instant::now();
         Ok(Place {
             crowd: self.crowd.clone(),
             given_up: self.given_up.clone(),
             bytes: 0,
-            since: Instant::now(),
-            _permit: permit,
+            since: now,
+            asked_until: now,
+            permit,
         })
+    }
+
+    async fn wait(&self) -> Result<OwnedSemaphorePermit, Error> {
+        let waiting = Waiting::begin(&self.crowd);
+        let permit = self.free.clone().acquire_owned().await.map_err(|_| Error::closed())?;
+        waiting.end_with_a_place();
+        Ok(permit)
     }
 }
 
@@ -71,11 +79,23 @@ impl<'p> Waiting<'p> {
         crowd.lock().waiting += 1;
         Self(crowd)
     }
+
+    /// Both counts change at once: in between, one more place would seem to be needed.
+    fn end_with_a_place(self) {
+        let mut crowd = self.0.lock();
+        crowd.given_up = crowd.given_up.saturating_sub(1);
+        crowd.waiting -= 1;
+        drop(crowd);
+        std::mem::forget(self); // it has ended
+    }
 }
 
 impl Drop for Waiting<'_> {
+    /// Who goes away leaves the place that was given up for him to the next, and, when nobody is left, to nobody in particular.
     fn drop(&mut self) {
-        self.0.lock().waiting -= 1;
+        let mut crowd = self.0.lock();
+        crowd.waiting -= 1;
+        crowd.given_up = crowd.given_up.min(crowd.waiting);
     }
 }
 
@@ -85,21 +105,27 @@ pub(super) struct Place {
     given_up: Counter,
     /// What has come since a time: since it last was as much as it must be.
     bytes: u64,
+    /// That time, moved on by the time in which the source was not asked.
     since: Instant,
-    _permit: OwnedSemaphorePermit,
+    /// When the source was last asked.
+    asked_until: Instant,
+    permit: OwnedSemaphorePermit,
 }
 
 impl Place {
     /// What the source gives next, unless the place is needed for somebody else before that.
+    ///
+    /// The time between two calls does not count: it goes to this server's disk, and is no fault of who uploads.
     pub(super) async fn next(&mut self, source: &mut dyn Source) -> Result<Option<Bytes>, Error> {
+        self.since += self.asked_until.elapsed();
         tokio::select! {
-            biased;
-            () = self.is_needed() => {}
+            biased; // what has come is taken, however late it is
             chunk = source.next() => {
                 let chunk = chunk?;
                 self.note(chunk.as_ref().map_or(0, Bytes::len) as u64);
                 return Ok(chunk);
             }
+            () = self.is_needed() => {}
         }
         self.given_up.inc();
         let what = "the blob came too slowly while others waited for their turn: send it again";
@@ -107,9 +133,10 @@ impl Place {
     }
 
     fn note(&mut self, bytes: u64) {
+        self.asked_until = Instant::now();
         self.bytes += bytes;
         if self.bytes >= PROGRESS_BYTES {
-            (self.bytes, self.since) = (0, Instant::now());
+            (self.bytes, self.since) = (0, self.asked_until);
         }
     }
 
@@ -119,12 +146,91 @@ impl Place {
         loop {
             {
                 let mut crowd = self.crowd.lock();
-                if crowd.waiting > crowd.given_up {
+                let is_free = self.permit.semaphore().available_permits() > 0;
+                if crowd.waiting > crowd.given_up && !is_free {
                     crowd.given_up += 1;
                     return;
                 }
             }
             sleep(LOOK_INTERVAL).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::Future,
+        pin::pin,
+        task::{Context, Waker},
+    };
+
+    use async_trait::async_trait;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// Gives an empty chunk after a time.
+    struct After(Duration);
+
+    #[async_trait]
+    impl Source for After {
+        async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+            sleep(self.0).await;
+            Ok(Some(Bytes::new()))
+        }
+    }
+
+    fn stalled() -> After {
+        After(Duration::MAX)
+    }
+
+    async fn all(places: &Places) -> Vec<Place> {
+        let mut all = Vec::new();
+        for _ in 0..FILES_RECEIVED_MAX {
+            all.push(places.take().await.unwrap());
+        }
+        all
+    }
+
+    /// A task that takes much at once has to let others go on: who took a free place then counted as one who waits.
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_while_places_are_free() {
+        let places = Places::new(Counter::default());
+        for n in 0..1_000 {
+            let taking = pin!(places.take());
+            let is_taken = taking.poll(&mut Context::from_waker(Waker::noop())).is_ready();
+            assert!(is_taken, "{n} were taken before");
+        }
+        let mut slow = places.take().await.unwrap();
+        let _waiting = Waiting::begin(&places.crowd); // who is about to be given one of those that are free
+        assert!(timeout(PROGRESS_TIME * 10, slow.next(&mut stalled())).await.is_err(), "it keeps its place");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_that_was_given_up_for_one_who_went_away_is_no_debt() {
+        let places = Places::new(Counter::default());
+        let mut all = all(&places).await;
+        let mut slow = all.pop().unwrap();
+        let waiting = Waiting::begin(&places.crowd);
+        assert!(slow.next(&mut stalled()).await.is_err());
+        drop(waiting);
+        let _waiting = Waiting::begin(&places.crowd);
+        assert!(all.pop().unwrap().next(&mut stalled()).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_disk_is_not_taken_for_a_slow_source() {
+        let places = Places::new(Counter::default());
+        let mut all = all(&places).await;
+        let _waiting = Waiting::begin(&places.crowd);
+        let (mut place, mut quick) = (all.pop().unwrap(), After(Duration::from_secs(1)));
+        for _ in 0..20 {
+            sleep(PROGRESS_TIME * 2).await; // what came is written
+            place.next(&mut quick).await.unwrap();
+        }
+        let seconds = PROGRESS_TIME.as_secs() - 20;
+        let given_up = timeout(Duration::from_secs(seconds + 2), place.next(&mut stalled())).await;
+        assert!(given_up.expect("all the time in which it was asked counts").is_err());
     }
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 use bytes::{Bytes, BytesMut};
 use restante_core::{BlobId, ErrorKind};
 use sha2::{Digest, Sha256};
+use tokio::runtime::Handle;
 
 use super::{
     blocking,
@@ -89,12 +90,65 @@ async fn receive_file(
     let number = shared.incoming.fetch_add(1, Ordering::Relaxed);
     let name = format!("{INCOMING}/{number:08}");
     let disk = shared.disk.clone();
-    let mut growing = blocking(move || Growing::create(disk, name)?.add(&gathered)?.add(&chunk)).await?;
-    while let Some(chunk) = place.next(source).await? {
-        check_length(growing.len + chunk.len() as u64, shared.blob_bytes_max)?;
-        growing = blocking(move || growing.add(&chunk)).await?;
+    let growing = blocking(move || Growing::create(disk, name)?.add(&gathered)?.add(&chunk)).await?;
+    let mut begun = Begun(Some(growing));
+    while let Some(chunk) = begun.next(&mut place, source, shared.blob_bytes_max).await? {
+        begun.change(move |growing| growing.add(&chunk)).await?;
     }
+    let growing = begun.take()?;
     blocking(move || growing.finish()).await
+}
+
+/// A file whose next bytes are waited for. When these don't come, or nobody waits for it any more, it goes where that holds up
+/// nobody: it takes time to remove a long one.
+struct Begun(Option<Growing>);
+
+impl Begun {
+    /// Its next bytes. After an error the file is gone.
+    async fn next(
+        &mut self,
+        place: &mut Place,
+        source: &mut dyn Source,
+        bytes_max: u64,
+    ) -> Result<Option<Bytes>, Error> {
+        let next = place.next(source).await.and_then(|chunk| {
+            let len = self.0.as_ref().map_or(0, |growing| growing.len);
+            check_length(len + chunk.as_ref().map_or(0, Bytes::len) as u64, bytes_max)?;
+            Ok(chunk)
+        });
+        if next.is_err() {
+            let growing = self.0.take();
+            let remove = move || {
+                drop(growing);
+                Ok(())
+            };
+            let _ = blocking(remove).await; // what is left goes when the store is opened
+        }
+        next
+    }
+
+    async fn change(
+        &mut self,
+        work: impl FnOnce(Growing) -> Result<Growing, Error> + Send + 'static,
+    ) -> Result<(), Error> {
+        let growing = self.take()?;
+        self.0 = Some(blocking(move || work(growing)).await?);
+        Ok(())
+    }
+
+    fn take(&mut self) -> Result<Growing, Error> {
+        self.0.take().ok_or_else(|| Error::new(ErrorKind::Internal, "what is received has no file any more"))
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        let Some(growing) = self.0.take() else { return };
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(move || drop(growing))),
+            Err(_) => drop(growing), // the runtime has ended, and nobody is held up
+        }
+    }
 }
 
 /// A file that is being received. It goes when it is dropped, unless it was given a name.

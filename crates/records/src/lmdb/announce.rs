@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use restante_lmdb::Store;
 use tracing::warn;
 
-use super::feed::touched;
+use super::feed::{position, touched};
 use crate::{Announcement, Error, Position, Watch, watch::Announcer};
 
 /// Rows of the feed that are told in one view. There are never many more: so many commits are answered at once.
@@ -22,7 +22,8 @@ const TOLD_AT_ONCE: usize = 1_024;
 /// What is told, and to whom.
 pub(super) struct Announcements {
     announcer: Announcer,
-    /// The position up to which all is told that can be seen.
+    /// The position up to which all is told, or was there to be seen when somebody began to watch. Nothing is noted here that
+    /// can't be seen: what was handed in before it might come to be seen later.
     told: AtomicU64,
     /// Where it is read; `None` after the close. Held by who tells, so that what is later is told later.
     store: Mutex<Option<Store>>,
@@ -40,8 +41,18 @@ impl Announcements {
         self.store.lock().take();
     }
 
+    /// Whoever begins to watch sees all that is there when he reads: it need not be told.
     pub(super) fn watch(&self) -> Watch {
-        self.announcer.watch()
+        let store = self.store.lock();
+        if !self.announcer.is_watched()
+            && let Some(store) = &*store
+        {
+            match store.read(position) {
+                Ok(seen) => drop(self.told.fetch_max(seen.0, Ordering::AcqRel)),
+                Err(error) => warn!(%error, "watching begins with commits of before"),
+            }
+        }
+        self.announcer.watch() // while the store is held, so that all that comes to be seen from here on is told
     }
 
     /// Sees to it that a commit is told, if it was made: views show all that was answered.
@@ -50,12 +61,13 @@ impl Announcements {
             return; // with others: a group of commits is told by the first who comes here
         }
         if !self.announcer.is_watched() {
-            // Who begins to watch now sees all that was made until here when he reads.
-            self.told.fetch_max(position.0, Ordering::AcqRel);
-            return;
+            return; // who begins to watch now sees what was made until here when he reads
         }
         let store = self.store.lock();
         let Some(store) = &*store else { return };
+        if self.told.load(Ordering::Acquire) >= position.0 {
+            return; // by who had the lock until now
+        }
         if let Err(error) = self.tell_all_behind(store) {
             warn!(%error, "commits can't be announced: it is tried again with the next");
         }
@@ -186,6 +198,16 @@ mod tests {
         let mut watch = engine.announcements.watch();
         begin(&engine, 1).await.unwrap();
         assert_eq!(next(&mut watch).await, of(1, 2));
+    }
+
+    /// Of commits that are synced together one may fail, and be answered before the others can be seen.
+    #[tokio::test]
+    async fn a_later_commit_that_fails_while_nobody_watches_hides_none() {
+        let (_folder, engine) = engine();
+        drop(Announcing { announcements: engine.announcements.clone(), position: Position(2) });
+        let mut watch = engine.announcements.watch();
+        begin(&engine, 5).await.unwrap();
+        assert_eq!(next(&mut watch).await, of(5, 1));
     }
 
     /// What was refused has no place in the feed, and keeps nobody from being told.

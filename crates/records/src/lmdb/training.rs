@@ -42,9 +42,6 @@ const EPOCHS: [Epoch; 3] = [
 
 /// The most samples: 3,000 were enough for 64 KiB.
 const SAMPLES_MAX: u64 = 4_096;
-/// The part of a body that is taken, from its beginning: what bodies have in common stands there. All samples together are
-/// thus 8 MiB, about the hundredfold of a dictionary, which is what zstd's manual recommends.
-const SAMPLE_BYTES_MAX: usize = 2 << 10;
 /// Samples that are read in one view, so that it stays a matter of a millisecond.
 const VIEW_SAMPLES: u64 = 256;
 /// Each of so many samples is kept apart, to judge a new dictionary by what it wasn't made of.
@@ -146,12 +143,11 @@ fn gather(shared: &Shared, last: BodyNumber) -> Result<Option<(Samples, Samples)
         let read = |store: &Store| store.read(|view| read_bodies(view, shared, next..end, step));
         let Some(bodies) = with_store(shared, read) else { return Ok(None) };
         for body in bodies? {
-            let taken = body.get(..SAMPLE_BYTES_MAX).unwrap_or(&body);
             let is_held_out = (samples.len() + held_out.len()) % HELD_OUT_EVERY == HELD_OUT_EVERY - 1;
             if is_held_out {
-                held_out.push(taken)
+                held_out.push(&body)
             } else {
-                samples.push(taken)
+                samples.push(&body)
             };
         }
         next = end;

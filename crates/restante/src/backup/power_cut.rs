@@ -142,7 +142,7 @@ impl Kept {
         let mut refuse = Bytes::from(vec![number as u8; 900]);
         self.blobs.blobs.put(&mut refuse).await.unwrap();
         if let Ok(_turn) = self.removing.try_lock() {
-            tidying::sweep(&self.records.upkeep, &*self.blobs.upkeep, Timestamp::MAX).await.unwrap();
+            tidying::sweep(&self.records.upkeep, &self.blobs, Timestamp::MAX).await.unwrap();
         }
     }
 

@@ -103,7 +103,11 @@ async fn open_kept(config: &Config, metrics: &RoleMetrics) -> anyhow::Result<Kep
     let records = records::open(config, metrics.records.clone()).await?;
     let blobs = blobs::open(config, metrics.blobs.clone()).await?;
     info!(records = %config.records_url(), blobs = %config.blobs_url(), "records and blobs");
-    if let Err(error) = tidying::settle_owner(&*records.upkeep, &*blobs.upkeep).await {
+    let settled = match tidying::check_records_last(config) {
+        Ok(()) => tidying::settle_owner(&*records.upkeep, &blobs).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = settled {
         warn!(%error, "blobs are not swept");
     }
     Ok(Kept { records, blobs, removing: Removing::default() })

@@ -125,6 +125,14 @@ fn blobs_that_nobody_refers_to_are_swept_by_hand() {
     assert_eq!(refused.code, 1);
     assert!(refused.err.contains("the blobs belong to the records"), "{}", refused.err);
     assert_eq!(blobs(), (1, 8));
+    fs::remove_file(folder.join("data/blobs/OWNER")).unwrap(); // as with blobs of before there were identities
+    let refused = say(&folder, &["blobs", "sweep", "--grace", "0", "--records", "lmdb:other/records"]);
+    assert_eq!(refused.code, 1);
+    assert!(refused.err.contains("the records refer to none that is there"), "{}", refused.err);
+    let refused = say(&folder, &["blobs", "sweep", "--grace", "0", "--records", "memory:", "--adopt"]);
+    assert_eq!(refused.code, 1);
+    assert!(refused.err.contains("set blobs.url to memory:"), "{}", refused.err);
+    assert_eq!(blobs(), (1, 8));
     let adopt = ["blobs", "sweep", "--grace", "0", "--records", "lmdb:other/records", "--adopt"];
     assert_eq!(said(&folder, &adopt), "looked at 1 blobs, removed 1 of 8 B\n");
     assert_eq!(blobs(), (0, 0));

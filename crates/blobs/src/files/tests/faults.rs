@@ -380,11 +380,15 @@ fn what_was_perhaps_never_synced_is_written_again_before_it_gets_a_row() {
         copy_folder(place.path(), copy.path(), &|_| true);
         let state = State::new(step, Fault::Fails);
         let is_open = open(Arc::new(Failing { folder: folder(copy.path()), state: state.clone() })).is_ok();
-        if is_open {
-            assert_eq!(state.failed.lock().len(), 0, "a failure was passed over");
+        let failed = state.failed.lock().clone();
+        if is_open && failed.is_empty() {
             break;
         }
-        let failed = state.failed.lock().clone();
+        if is_open {
+            // An open store writes down by itself, and later, what it has found.
+            assert!(failed.iter().all(|step| *step == "index"), "passed over: {failed:?}");
+            continue;
+        }
         if failed.contains("open") || failed.contains("index") {
             continue; // the last of them is opened to be appended to, when the rows are there; and one write makes the row
         }

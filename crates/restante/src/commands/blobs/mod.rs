@@ -31,7 +31,7 @@ Examples:
 
 A running server sweeps by itself (blobs.sweep_interval_seconds). Blobs know which records they
 belong to, and are swept with no others: --adopt says that they are those of the present records from
-now on. Blobs that are nobody's become those of the records, unless these were never written to.";
+now on. Blobs that are nobody's become those of the records, if these refer to one of them.";
 
 /// Runs a command to its end.
 pub(crate) async fn run(command: BlobsCommand) -> anyhow::Result<ExitCode> {

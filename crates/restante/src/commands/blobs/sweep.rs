@@ -33,14 +33,14 @@ pub(super) async fn run(flags: &SweepFlags) -> anyhow::Result<ExitCode> {
     let config = flags.places.load()?.config;
     // Records that are half of those of a backup would not name all blobs.
     backup::check_not_halfway(&config)?;
+    tidying::check_records_last(&config)?;
     let records = records::open_existing(&config).await?;
     let blobs = blobs::open_existing(&config).await?;
     if flags.adopt {
         blobs.upkeep.set_owner(records.upkeep.identity()).await?;
     }
     let grace = flags.grace.unwrap_or(config.blobs.sweep_grace_seconds.get());
-    let swept =
-        tidying::sweep(&records.upkeep, &*blobs.upkeep, before(archives::clock().now(), grace)).await?;
+    let swept = tidying::sweep(&records.upkeep, &blobs, before(archives::clock().now(), grace)).await?;
     blobs.upkeep.close().await?;
     records.upkeep.close().await?;
     let (looked_at, removed) = (HumanCount(swept.blobs), HumanCount(swept.removed));

@@ -27,13 +27,14 @@ const CLEAN_STEP: usize = 4_096;
 /// What is tidied, and what of it is kept how long.
 pub(crate) struct Tidying {
     records: Arc<dyn restante_records::Upkeep>,
-    blobs: Arc<dyn restante_blobs::Upkeep>,
+    blobs: restante_blobs::Opened,
     removing: Removing,
     clock: Arc<dyn Clock>,
     keep_destroyed_seconds: u64,
     clean_interval: Duration,
     sweep_grace_seconds: u64,
     sweep_interval: Duration,
+    is_sweeping: bool,
     metrics: TidyMetrics,
 }
 
@@ -41,13 +42,14 @@ impl Tidying {
     pub(crate) fn new(config: &Config, kept: &Kept, metrics: TidyMetrics) -> Self {
         Self {
             records: kept.records.upkeep.clone(),
-            blobs: kept.blobs.upkeep.clone(),
+            blobs: kept.blobs.clone(),
             removing: kept.removing.clone(),
             clock: archives::clock(),
             keep_destroyed_seconds: config.records.keep_destroyed_seconds.get(),
             clean_interval: Duration::from_secs(config.records.clean_interval_seconds.get()),
             sweep_grace_seconds: config.blobs.sweep_grace_seconds.get(),
             sweep_interval: Duration::from_secs(config.blobs.sweep_interval_seconds.get()),
+            is_sweeping: check_records_last(config).is_ok(),
             metrics,
         }
     }
@@ -55,7 +57,11 @@ impl Tidying {
     /// Tidies at its turns until the server is told to stop. What fails is tried again at the next turn.
     pub(crate) async fn run(self, stop: Stop) {
         let cleaning = repeat(self.clean_interval, stop.clone(), || self.clean_and_tell());
-        let sweeping = repeat(self.sweep_interval, stop, || self.sweep_and_tell());
+        let sweeping = async {
+            if self.is_sweeping {
+                repeat(self.sweep_interval, stop, || self.sweep_and_tell()).await;
+            }
+        };
         tokio::join!(cleaning, sweeping);
     }
 
@@ -79,7 +85,7 @@ impl Tidying {
         let _turn = self.removing.lock().await;
         let now = self.clock.now();
         let put_before = before(now, self.sweep_grace_seconds);
-        let swept = sweep(&self.records, &*self.blobs, put_before).await;
+        let swept = sweep(&self.records, &self.blobs, put_before).await;
         self.metrics.note_sweep(now, &swept);
         match swept {
             Ok(Swept { removed: 0, .. }) => {}
@@ -131,11 +137,19 @@ pub(crate) async fn clean(
 /// Why no blob was removed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SweepError {
-    /// Nothing was ever kept in the records: then it is more likely that they are at another place than that all is refuse.
+    /// Nobody has said whose the blobs are, and the records know none of them: then it is more likely that the right records are
+    /// at another place than that all is refuse.
     #[error(
-        "there are blobs, and the records were never written to: nothing is removed, since these may be the wrong records"
+        "there are blobs, and the records refer to none that is there: nothing is removed, since these may be the wrong \
+         records; `restante blobs sweep --adopt` makes them the blobs of these records"
     )]
     WrongRecords,
+    /// The next start would have other records, and the blobs would be nobody's for ever.
+    #[error(
+        "records.url is memory: and the blobs stay when the server ends: they are not swept; set blobs.url to memory: too, or \
+         keep the records with records.url = \"lmdb:<folder>\""
+    )]
+    RecordsInMemory,
     /// The blobs were put for other records: of another server, or of before these were made anew.
     #[error(
         "the blobs belong to the records {owner}, and these are the records {records}: nothing is removed; `restante blobs \
@@ -153,30 +167,54 @@ pub(crate) enum SweepError {
 /// Removes the blobs that were last put before a time and that no record refers to.
 pub(crate) async fn sweep(
     records: &Arc<dyn restante_records::Upkeep>,
-    blobs: &dyn restante_blobs::Upkeep,
+    blobs: &restante_blobs::Opened,
     put_before: Timestamp,
 ) -> Result<Swept, SweepError> {
     settle_owner(&**records, blobs).await?;
-    Ok(restante_blobs::sweep(blobs, &OfRecords(records.clone()), put_before).await?)
+    Ok(restante_blobs::sweep(&*blobs.upkeep, &OfRecords(records.clone()), put_before).await?)
+}
+
+/// Fails when blobs outlast the records: records in memory are others after each start.
+pub(crate) fn check_records_last(config: &Config) -> Result<(), SweepError> {
+    let are_in_memory = matches!(config.records_url(), restante_records::EngineUrl::Memory);
+    let blobs_last = !matches!(config.blobs_url(), restante_blobs::EngineUrl::Memory);
+    match are_in_memory && blobs_last {
+        true => Err(SweepError::RecordsInMemory),
+        false => Ok(()),
+    }
 }
 
 /// Sees whether blobs are those of these records. As long as nobody has said whose they are, they become theirs, if there are
-/// none yet, or if the records were written to.
+/// none yet, or if the records refer to one of them.
 pub(crate) async fn settle_owner(
     records: &dyn restante_records::Upkeep,
-    blobs: &dyn restante_blobs::Upkeep,
+    blobs: &restante_blobs::Opened,
 ) -> Result<(), SweepError> {
     let identity = records.identity();
-    match blobs.owner().await? {
+    match blobs.upkeep.owner().await? {
         Some(owner) if owner == identity => return Ok(()),
         Some(owner) => return Err(SweepError::OtherRecords { owner, records: identity }),
         None => {}
     }
-    let are_new = blobs.list(None, 1).await?.is_empty();
-    if !are_new && records.stats().await?.accounts == 0 {
+    let are_new = blobs.upkeep.list(None, 1).await?.is_empty();
+    if !are_new && !refer_to_some(records, &*blobs.blobs).await? {
         return Err(SweepError::WrongRecords);
     }
-    Ok(blobs.set_owner(identity).await?)
+    Ok(blobs.upkeep.set_owner(identity).await?)
+}
+
+/// Whether a blob is there that records refer to. Their first page of references is looked at: of the right records nearly all
+/// of these are there, and of others, which only happen to have been written to, none.
+async fn refer_to_some(
+    records: &dyn restante_records::Upkeep,
+    blobs: &dyn restante_blobs::Blobs,
+) -> Result<bool, SweepError> {
+    for blob in records.referenced(None).await?.blobs {
+        if blobs.size(blob).await?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// What records refer to.

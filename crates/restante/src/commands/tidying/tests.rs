@@ -114,9 +114,10 @@ async fn blobs_that_nobody_refers_to_are_removed_after_the_grace_time() {
     assert_eq!(place.metrics.turns(), [0, 0, 2, 0]);
 }
 
-/// Records at another place than the blobs', or lost ones: everything would look like refuse.
+/// Records at another place than the blobs', or lost ones: everything would look like refuse. That somebody has written into
+/// them does not make them the right ones.
 #[tokio::test]
-async fn nothing_is_swept_while_records_were_never_written_to() {
+async fn nothing_is_swept_while_records_refer_to_nothing_that_is_there() {
     let empty = Place::new().await;
     empty.tidying().sweep_and_tell().await;
     assert_eq!(empty.metrics.turns(), [0, 0, 1, 0], "without blobs nothing is wrong");
@@ -124,35 +125,55 @@ async fn nothing_is_swept_while_records_were_never_written_to() {
     let place = Place::new().await;
     let blob = place.put("somebody's").await;
     place.pass(HOUR as i64 * 2);
-    let error =
-        sweep(&place.kept.records.upkeep, &*place.kept.blobs.upkeep, place.clock.now()).await.unwrap_err();
-    assert!(matches!(error, SweepError::WrongRecords), "{error}");
+    for other in [Vec::new(), vec![BlobId([1; 32])]] {
+        let swept = sweep(&place.kept.records.upkeep, &place.kept.blobs, place.clock.now()).await;
+        let error = swept.unwrap_err();
+        assert!(matches!(error, SweepError::WrongRecords), "{error}");
+        assert!(error.to_string().contains("`restante blobs sweep --adopt`"), "{error}");
+        place.commit(vec![create(other)]).await;
+    }
     place.tidying().sweep_and_tell().await;
     assert!(place.has(blob).await);
     assert_eq!(place.metrics.turns(), [0, 0, 0, 1]);
 
-    let created = place.commit(vec![create(Vec::new())]).await;
-    place.commit(vec![Change::Destroy { kind: THREAD, id: created[0] }]).await;
+    let known = place.put("known").await;
+    place.commit(vec![create(vec![known])]).await;
+    place.pass(HOUR as i64 * 2);
     place.tidying().sweep_and_tell().await;
-    assert!(!place.has(blob).await, "the last record that referred to it may have gone");
+    assert_eq!([place.has(blob).await, place.has(known).await], [false, true]);
+}
+
+#[test]
+fn blobs_that_outlast_the_records_are_not_swept() {
+    let check = |records: &str, blobs: &str| {
+        let mut config = Config::default();
+        config.records.url = (!records.is_empty()).then(|| records.parse().unwrap());
+        config.blobs.url = (!blobs.is_empty()).then(|| blobs.parse().unwrap());
+        check_records_last(&config)
+    };
+    for (records, blobs) in [("", ""), ("lmdb:x", "memory:"), ("memory:", "memory:")] {
+        check(records, blobs).unwrap();
+    }
+    let error = check("memory:", "").unwrap_err();
+    assert!(error.to_string().contains("set blobs.url to memory:"), "{error}");
 }
 
 /// That others write into such records does not make them the right ones.
 #[tokio::test]
 async fn blobs_are_swept_with_their_own_records_alone() {
     let (ours, theirs) = (Place::new().await, Place::new().await);
-    settle_owner(&*ours.kept.records.upkeep, &*ours.kept.blobs.upkeep).await.unwrap();
+    settle_owner(&*ours.kept.records.upkeep, &ours.kept.blobs).await.unwrap();
     let blob = ours.put("ours").await;
     theirs.commit(vec![create(Vec::new())]).await;
     ours.pass(HOUR as i64 * 2);
     let now = ours.clock.now();
-    let error = sweep(&theirs.kept.records.upkeep, &*ours.kept.blobs.upkeep, now).await.unwrap_err();
+    let error = sweep(&theirs.kept.records.upkeep, &ours.kept.blobs, now).await.unwrap_err();
     assert!(matches!(error, SweepError::OtherRecords { .. }), "{error}");
     assert!(error.to_string().contains("--adopt"), "{error}");
     assert!(ours.has(blob).await);
 
     // Nothing was ever committed here, and that is known to be so.
-    let swept = sweep(&ours.kept.records.upkeep, &*ours.kept.blobs.upkeep, now).await.unwrap();
+    let swept = sweep(&ours.kept.records.upkeep, &ours.kept.blobs, now).await.unwrap();
     assert_eq!(swept.removed, 1);
 }
 
