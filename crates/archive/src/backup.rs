@@ -57,6 +57,7 @@ fn taken(folder: &Path) -> Error {
 }
 
 /// The end of a copy that somebody has removed while it was made.
+#[cfg(feature = "sqlite")]
 pub(crate) fn removed(file: &Path) -> Error {
     let what = format!("the copy was removed while it was made: {}", file.display());
     Error::new(ErrorKind::Unavailable, what)

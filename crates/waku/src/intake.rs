@@ -10,7 +10,10 @@ mod metrics;
 mod under_way;
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -78,6 +81,8 @@ struct Shared {
     rules: Rules,
     handover: Handover,
     under_way: Arc<UnderWay>,
+    /// Whether the archive refused what came last.
+    is_refusing: AtomicBool,
     listeners: OnceLock<Vec<Arc<dyn Listener>>>,
     node: OnceLock<Node>,
     metrics: IntakeMetrics,
@@ -100,7 +105,9 @@ impl Intake {
     ) -> Self {
         let handover = Handover::start(archive.clone(), config, metrics.clone());
         let (under_way, listeners, node) = Default::default();
-        let shared = Shared { archive, clock, rules, handover, under_way, listeners, node, metrics };
+        let is_refusing = AtomicBool::new(false);
+        let shared =
+            Shared { archive, clock, rules, handover, under_way, is_refusing, listeners, node, metrics };
         Self { shared: Arc::new(shared) }
     }
 
@@ -124,7 +131,8 @@ impl Intake {
     /// way, also when the client leaves meanwhile.
     ///
     /// Those who are here have it before it is durable. If the archive does not take it, or the machine fails first, they have
-    /// had a message that was never acknowledged, and that history has only if its publisher sends it again.
+    /// had a message that was never acknowledged, and that history has only if its publisher sends it again; then all who are
+    /// here are handed it again. From the first refusal until the archive takes a message, none is handed out before it is taken.
     ///
     /// # Errors
     /// When the message is not valid, or the archive did not take it; then it was not relayed.
@@ -140,17 +148,36 @@ impl Intake {
         } else {
             // Before it is told: see `settled`.
             let trip = shared.under_way.begin();
-            self.tell(&event, Stage::Published);
+            let is_told = !shared.is_refusing.load(Ordering::Relaxed);
+            if is_told {
+                self.tell(&event, Stage::Published);
+            }
             tokio::spawn(async move {
-                intake.append(message, trip).await?;
+                intake.append(message, &event, is_told, trip).await?;
                 Ok(intake.send_on(&event, true).await)
             })
         };
         on_its_way.await.unwrap_or_else(|_| Err(IntakeError::interrupted()))
     }
 
-    async fn append(&self, message: Message, _trip: Trip) -> Result<Vec<Appended>, IntakeError> {
-        self.shared.archive.append(vec![message]).await.map_err(IntakeError::Archive)
+    /// Archives a message. While the archive refuses what comes, messages are told when it has taken them: otherwise each try
+    /// of each publisher would be told, of messages that nobody may ever find again.
+    async fn append(
+        &self,
+        message: Message,
+        event: &Arc<Event>,
+        is_told: bool,
+        _trip: Trip,
+    ) -> Result<(), IntakeError> {
+        let appended = self.shared.archive.append(vec![message]).await;
+        let is_refusing = appended.as_ref().is_err_and(|error| error.kind() != ErrorKind::Invalid);
+        self.shared.is_refusing.store(is_refusing, Ordering::Relaxed);
+        match (&appended, is_told) {
+            (Ok(_), false) => self.tell(event, Stage::Published),
+            (Err(_), true) => self.tell(event, Stage::Refused),
+            _ => {}
+        }
+        appended.map(drop).map_err(IntakeError::Archive)
     }
 
     /// Tells others of a message that was accepted. `is_wanted` says whether somebody has got it, or will.

@@ -11,11 +11,12 @@ use restante_sessions::{
 /// Where on its way a message is when listeners are told of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// A client has published it, and it is on its way to the archive: [`Stage::Accepted`] follows, unless the archive does not
-    /// take it.
+    /// A client has published it, and it is on its way to the archive: [`Stage::Accepted`] follows, or [`Stage::Refused`].
     Published,
     /// It was told as published, and is durable now, or it is ephemeral.
     Accepted,
+    /// It was told as published, and the archive has not taken it.
+    Refused,
     /// Relay has brought it. It is told once.
     Relayed,
 }
@@ -44,6 +45,7 @@ impl Listener for Hub {
                 self.publish_here(event);
             }
             Stage::Accepted => self.tell_others(event),
+            Stage::Refused => self.forget(event),
             Stage::Relayed => {
                 self.publish(event);
             }

@@ -80,8 +80,8 @@ fn restore_on(
         return Err(Trouble::invalid(what));
     }
     let was_halfway = restoring.stage().is_dir();
-    restoring.prepare()?;
-    let (files, bytes) = restoring.copy_all(progress).inspect_err(|_| restoring.give_up(was_halfway))?;
+    let copied = restoring.prepare().and_then(|()| restoring.copy_all(progress));
+    let (files, bytes) = copied.inspect_err(|_| restoring.give_up(was_halfway))?;
     // From here on the stage says that not everything is in its place, until everything is.
     let aside = restoring.move_aside(&in_the_way, now)?;
     restoring.put_in_place()?;
@@ -140,6 +140,19 @@ struct Obstacle {
     /// The folder in which it gets a place aside; without one it stays where it is, under another name.
     aside_in: Option<PathBuf>,
 }
+
+impl Obstacle {
+    /// Where it is put aside under a name: a folder for it and others, or its own new path.
+    fn aside(&self, name: &str) -> PathBuf {
+        match &self.aside_in {
+            Some(folder) => folder.join(name),
+            None => with_suffix(&self.path, &format!(".{name}")),
+        }
+    }
+}
+
+/// Restores of one second whose names for what they put aside are told apart by a number.
+const ASIDE_NAMES_MAX: usize = 10_000;
 
 /// Its paths are absolute: so it can be told which places lie in the data folder.
 struct Restoring<'a> {
@@ -288,16 +301,17 @@ impl Restoring<'_> {
 
     /// Moves what is in the way, and gives where to.
     fn move_aside(&self, in_the_way: &[Obstacle], now: Timestamp) -> Result<Vec<PathBuf>, Trouble> {
-        let name = format!("{ASIDE}{}", stamp(now));
+        let name = unused_name(in_the_way, now);
         let mut aside: Vec<PathBuf> = Vec::new();
-        for Obstacle { path, aside_in } in in_the_way {
-            let Some(folder) = aside_in else {
-                let to = with_suffix(path, &format!(".{name}"));
+        for obstacle in in_the_way {
+            let Obstacle { path, aside_in } = obstacle;
+            let to = obstacle.aside(&name);
+            if aside_in.is_none() {
                 disk::rename(path, &to)?;
                 aside.push(to);
                 continue;
-            };
-            let folder = folder.join(&name);
+            }
+            let folder = to;
             make_folder(&folder)?;
             disk::rename(path, &folder.join(path.file_name().unwrap_or_default()))?;
             if !aside.contains(&folder) {
@@ -406,6 +420,16 @@ fn sync_all(stage: &Path) -> Result<(), Trouble> {
         disk::sync(folder)?;
     }
     disk::sync(stage)
+}
+
+/// The name under which everything is put aside: no place has it yet, so that nothing that an earlier restore has put aside is
+/// replaced.
+fn unused_name(in_the_way: &[Obstacle], now: Timestamp) -> String {
+    let first = format!("{ASIDE}{}", stamp(now));
+    let is_unused =
+        |name: &String| in_the_way.iter().all(|obstacle| obstacle.aside(name).symlink_metadata().is_err());
+    let further = (2..ASIDE_NAMES_MAX).map(|number| format!("{first}-{number}"));
+    std::iter::once(first.clone()).chain(further).find(is_unused).unwrap_or(first)
 }
 
 /// A moment as a part of a name: `20260131T120000Z`.

@@ -233,8 +233,13 @@ impl Hub {
         self.shared.take(event, Source::Here).handed
     }
 
-    /// Tells other nodes of an event, each time: they know what was handed out there, and hand it to those who have come since
-    /// then. Never waits.
+    /// Takes back that an event came: the archive refused it. When it comes again it is handed to all who want it then, also to
+    /// those who were given it: somebody may have come meanwhile who was not, and finds it nowhere else.
+    pub fn forget(&self, event: &Event) {
+        self.shared.recent.lock().forget(event);
+    }
+
+    /// Tells other nodes of an event, each time: they know what was handed out there. Never waits.
     pub fn tell_others(&self, event: &Event) {
         if let Some(nodes) = self.shared.nodes.get().and_then(Weak::upgrade) {
             nodes.tell_others(event);

@@ -65,6 +65,13 @@ impl Recent {
         }
     }
 
+    /// An event that came is as if it had not: when it comes again it is new.
+    pub(super) fn forget(&mut self, event: &Event) {
+        let key = self.key_of(event);
+        self.present.remove(&key);
+        self.former.remove(&key);
+    }
+
     /// The message hash alone does not tell messages apart: `14/WAKU2-MESSAGE` takes it over the fields without their lengths,
     /// so that somebody could move bytes from one field to the next, and send first what hides another's message. With the
     /// channel and the topic that is left to those whose payload or meta has the content topic's own text in it: bytes may
@@ -135,6 +142,19 @@ mod tests {
             Noted::New,
             "it grew no younger"
         );
+    }
+
+    #[test]
+    fn what_is_forgotten_is_new_again() {
+        let begun = Instant::now();
+        let mut recent = Recent::new(begun);
+        for later in [begun, begun + GENERATION_AGE_MAX] {
+            recent.note(&event(1, "a"), true, begun);
+            recent.note(&event(2, "a"), true, later);
+            recent.forget(&event(1, "a"));
+            assert_eq!(recent.note(&event(1, "a"), true, later), Noted::New);
+            assert_eq!(recent.note(&event(2, "a"), true, later), Noted::Handed);
+        }
     }
 
     #[test]

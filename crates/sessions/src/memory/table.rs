@@ -422,11 +422,15 @@ impl<'a> Writer<'a> {
     pub(super) fn smaller(&self) -> Option<Size> {
         let used = self.taken.pool - self.taken.free.len();
         let is_wasteful = |size: usize, used: usize| size > 4 * HOMES_MIN && used * 4 < size;
-        if !is_wasteful(self.cells.homes, self.taken.count) && !is_wasteful(self.taken.pool, used) {
-            return None;
+        let now = Size { homes: self.cells.homes, pool: self.taken.pool };
+        let mut size = now; // what is not wasteful stays as it is: a table never grows by this
+        if is_wasteful(now.homes, self.taken.count) {
+            size.homes = (self.taken.count * 2).max(HOMES_MIN);
         }
-        let homes = (self.taken.count * 2).max(HOMES_MIN);
-        Some(Size { homes, pool: used * 2 })
+        if is_wasteful(now.pool, used) {
+            size.pool = used * 2;
+        }
+        (size != now).then_some(size)
     }
 }
 

@@ -12,7 +12,7 @@ struct Ear(parking_lot::Mutex<Vec<Arc<Event>>>);
 
 impl Listener for Ear {
     fn hear(&self, event: &Arc<Event>, stage: Stage) {
-        if stage != Stage::Accepted {
+        if matches!(stage, Stage::Published | Stage::Relayed) {
             self.0.lock().push(event.clone());
         }
     }
@@ -164,6 +164,38 @@ impl Archive for Stalling {
     async fn query(&self, query: &Query) -> Result<restante_archive::Page, restante_archive::Error> {
         self.inner.query(query).await
     }
+}
+
+/// Remembers the stages that it heard of.
+#[derive(Default)]
+struct Stages(parking_lot::Mutex<Vec<Stage>>);
+
+impl Listener for Stages {
+    fn hear(&self, _: &Arc<Event>, stage: Stage) {
+        self.0.lock().push(stage);
+    }
+}
+
+/// Each try of a publisher would be told, and those who come between two tries would miss the message for good.
+#[tokio::test]
+async fn what_is_refused_is_taken_back_and_what_comes_then_is_told_when_it_is_archived() {
+    let inner = open(Config::new("memory:".parse().unwrap())).await.unwrap().archive;
+    let disk = tokio::sync::Semaphore::new(100);
+    let archive = Arc::new(Stalling { inner, disk, is_broken: true.into() });
+    let (clock, config, metrics) = (Arc::new(SystemClock), HandoverConfig::default(), Default::default());
+    let intake = Intake::new(archive.clone(), clock, Rules::default(), config, metrics);
+    let stages = Arc::new(Stages::default());
+    intake.connect(vec![stages.clone()], None);
+    let wire = message(0).to_wire();
+    for _ in 0..3 {
+        assert!(intake.publish(TOPIC, wire.clone()).await.is_err());
+    }
+    use Stage::{Accepted, Published, Refused};
+    assert_eq!(*stages.0.lock(), [Published, Refused], "the first alone");
+    archive.is_broken.store(false, std::sync::atomic::Ordering::SeqCst);
+    intake.publish(TOPIC, wire).await.unwrap();
+    intake.publish(TOPIC, message(1).to_wire()).await.unwrap();
+    assert_eq!(stages.0.lock()[2..], [Published, Accepted, Published, Accepted]);
 }
 
 /// A stall of the disk kept messages from those who read live: publishing is durable, and they were told behind it.

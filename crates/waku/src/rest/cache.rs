@@ -198,7 +198,8 @@ impl Listener for MessageCache {
     /// Messages are kept here when they are archived: those who fetch them ask every other second, and a message that the archive
     /// did not take the first time would be here twice.
     fn hear(&self, event: &Arc<Event>, stage: Stage) {
-        if stage == Stage::Published || self.subscriptions.load(Ordering::Relaxed) == 0 {
+        let is_kept = matches!(stage, Stage::Accepted | Stage::Relayed);
+        if !is_kept || self.subscriptions.load(Ordering::Relaxed) == 0 {
             return;
         }
         let feeds = Feed::all_of(event);

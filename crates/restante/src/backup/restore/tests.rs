@@ -79,6 +79,14 @@ fn a_place_that_is_a_disk_is_filled_from_within() {
     assert_eq!(forced.aside, [data.join(name), disk.join(name)]);
     assert_eq!(files(&disk.join(name)), ["1.idx", "1.log", "2.log"]);
     assert_eq!(moved_aside(&config), forced.aside);
+
+    // Within the same second: what was put aside first stays where it is.
+    let name_again = format!("{name}-2");
+    let again = restore_now(true).unwrap();
+    assert_eq!(again.aside, [data.join(&name_again), disk.join(&name_again)]);
+    assert_eq!(files(&disk.join(name)), ["1.idx", "1.log", "2.log"]);
+    assert_eq!(files(&disk.join(&name_again)), ["1.idx", "1.log"]);
+    fs::remove_dir_all(disk.join(&name_again)).unwrap();
     fs::remove_dir_all(disk.join(name)).unwrap();
     assert_eq!(
         (files(&disk), disk.join("lost+found").is_dir()),

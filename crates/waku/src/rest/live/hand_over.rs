@@ -28,9 +28,9 @@
 //!
 //! What may go wrong is bounded, too:
 //!
-//! - What the archive does not take although it was told (it is full, it refuses, or its disk fails) is given from what is held;
-//!   it is missed only if it was dropped for want of room. Its publisher was told so, and sends it again; but those who were
-//!   handed it are not handed it again, so that a stream which has dropped it finds it by its cursor alone.
+//! - What the archive does not take although it was told (it is full, it refuses, or its disk fails) is given from what is held,
+//!   unless it was dropped for want of room. Its publisher was told so, and sends it again: then it is handed to all who are
+//!   here, also to those who have been given it, because some may have come meanwhile.
 //! - The walk remembers the rows that it has given whose time is at most [`REMEMBERED_BACK`] and the window of valid
 //!   timestamps before its begin, the last [`REMEMBERED_MAX`] of them, until [`REMEMBERED_FOR`] after its end. Only a message
 //!   whose way from being archived to being told takes longer can be repeated.
