@@ -64,13 +64,17 @@ impl Scene {
         Opened { feed: Arc::new(feed), ..self.store.opened.clone() }
     }
 
-    fn follower(&self) -> Follower<Mirroring> {
-        let mirroring = Mirroring {
+    fn mirroring(&self) -> Mirroring {
+        Mirroring {
             records: self.store.opened.records.clone(),
             mirror: self.mirror.clone(),
             fates: self.fates.clone(),
             batch: self.settings.batch,
-        };
+        }
+    }
+
+    fn follower(&self) -> Follower<Mirroring> {
+        let mirroring = self.mirroring();
         let mut mirror = self.mirror.lock();
         mirror.told.clear(); // what was told before a restart may come again
         mirror.unsaved = 0;
@@ -279,12 +283,7 @@ impl Handler for Picky {
 #[tokio::test(start_paused = true)]
 async fn an_account_that_fails_waits_while_others_go_on() {
     let scene = Scene::new(0, 0.0, 4).await;
-    let inner = Mirroring {
-        records: scene.store.opened.records.clone(),
-        mirror: scene.mirror.clone(),
-        fates: scene.fates.clone(),
-        batch: 4,
-    };
+    let inner = scene.mirroring();
     let (refused, attempts) = (Arc::new(Mutex::new(Some(AccountId(1)))), Arc::new(Mutex::new(0)));
     let picky = Picky { refused: refused.clone(), attempts: attempts.clone(), inner };
     let opened = scene.opened();
@@ -330,12 +329,7 @@ impl Handler for Slow {
 #[tokio::test(start_paused = true)]
 async fn an_account_that_fails_is_tried_again_under_steady_commits() {
     let scene = Scene::new(0, 0.0, 4).await;
-    let inner = Mirroring {
-        records: scene.store.opened.records.clone(),
-        mirror: scene.mirror.clone(),
-        fates: scene.fates.clone(),
-        batch: 4,
-    };
+    let inner = scene.mirroring();
     let (refused, attempts) = (Arc::new(Mutex::new(Some(AccountId(1)))), Arc::new(Mutex::new(0)));
     let picky = Picky { refused: refused.clone(), attempts: attempts.clone(), inner };
     scene.store.commit(1, vec![create(NOTE, "waits".into())]).await;
@@ -387,12 +381,7 @@ impl Handler for Feeding {
 #[tokio::test(start_paused = true)]
 async fn an_account_that_is_committed_to_faster_than_it_is_handled_keeps_nobody_waiting() {
     let scene = Scene::new(0, 0.0, 4).await;
-    let inner = Mirroring {
-        records: scene.store.opened.records.clone(),
-        mirror: scene.mirror.clone(),
-        fates: scene.fates.clone(),
-        batch: 4,
-    };
+    let inner = scene.mirroring();
     let (refused, attempts) = (Arc::new(Mutex::new(Some(AccountId(3)))), Arc::new(Mutex::new(0)));
     let inner = Picky { refused: refused.clone(), attempts: attempts.clone(), inner };
     let is_on = Arc::new(Mutex::new(true));
