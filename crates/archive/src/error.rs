@@ -39,13 +39,13 @@ impl Error {
 
     /// An I/O error while doing `what` to `name`.
     pub(crate) fn io(what: &str, name: &str, source: std::io::Error) -> Self {
-        let kind = match source.kind() {
-            std::io::ErrorKind::StorageFull
-            | std::io::ErrorKind::QuotaExceeded
-            | std::io::ErrorKind::FileTooLarge => ErrorKind::Full,
-            std::io::ErrorKind::NotFound => ErrorKind::NotFound,
-            _ => ErrorKind::Unavailable,
-        };
-        Self::new(kind, format!("can't {what} {name}: {source}")).with_source(source)
+        restante_disk::Error::io(what, name, source).into()
+    }
+}
+
+impl From<restante_disk::Error> for Error {
+    fn from(error: restante_disk::Error) -> Self {
+        let source = error.source.map(Into::into);
+        Self { kind: error.kind, message: error.message, source }
     }
 }

@@ -30,7 +30,6 @@ mod error;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod group;
 mod health;
-mod lock;
 mod log;
 mod mapped;
 mod memory;

@@ -25,14 +25,12 @@
 //! ```
 
 mod arena;
-mod disk;
 mod env;
 mod error;
 mod frame;
 mod group;
 pub mod key;
 mod layer;
-mod lock;
 mod log;
 mod metrics;
 mod readers;

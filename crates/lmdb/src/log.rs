@@ -7,10 +7,10 @@
 use std::{io, sync::Arc};
 
 use restante_core::ErrorKind;
+use restante_disk::{Disk, DiskFile};
 
 use crate::{
     Error,
-    disk::{Disk, DiskFile},
     env::Progress,
     frame::{self, Frame, Salt},
     layer::Sequence,
@@ -69,7 +69,7 @@ pub(crate) fn recover(disk: &dyn Disk, progress: Progress) -> Result<Recovered, 
     let Progress { applied, epoch, salt } = progress;
     let mut files = [Vec::new(), Vec::new()];
     for (name, bytes) in FILES.iter().zip(&mut files) {
-        let read = disk.open(name).and_then(|file| file.read());
+        let read = disk.open_or_create(name).and_then(|_| disk.read(name));
         *bytes = read.map_err(|error| Error::io("read", name, error))?;
     }
     let mut found = Vec::new();
@@ -117,13 +117,13 @@ impl CommitLog {
     /// Opens both files to be written from their beginnings: what they hold must be in LMDB.
     pub(crate) fn open(disk: &dyn Disk, bytes_max: u64) -> Result<Self, Error> {
         let open = |name: &str| {
-            let file = disk.open(name)?;
-            let len = file.len()?;
-            Ok(LogFile { file, len, end: 0 })
+            let file = disk.open_or_create(name)?;
+            let len = file.size()?;
+            Ok(LogFile { file: Arc::from(file), len, end: 0 })
         };
         let opened = |name: &str| open(name).map_err(|error| Error::io("open", name, error));
         let files = [opened(FILES[0])?, opened(FILES[1])?];
-        disk.sync_folder().map_err(|error| Error::io("sync", "the folder of the store", error))?;
+        disk.sync_folder("").map_err(|error| Error::io("sync", "the folder of the store", error))?;
         Ok(Self { files, active: 0, bytes_max })
     }
 

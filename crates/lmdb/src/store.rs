@@ -8,17 +8,16 @@ use std::{
 
 use parking_lot::Mutex;
 use restante_core::ErrorKind;
+use restante_disk::{Disk, Folder};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     Error, Metrics, Table, View,
-    disk::{Disk, Folder},
     env::{Environment, Progress},
     frame,
     group::{Answer, Syncer},
     key::KEY_BYTES_MAX,
     layer::Layer,
-    lock,
     log::{self, CommitLog},
     shared::Shared,
     writer::{Keep, Request, Write, Writer},
@@ -44,6 +43,13 @@ impl Default for Options {
     fn default() -> Self {
         Self { log_bytes: 8 << 20, map_bytes: 16 << 30, metrics: Metrics::default() }
     }
+}
+
+/// Creates the folder of a store, durably, and keeps other processes out of it until the lock is closed.
+pub(crate) fn lock(folder: &Path) -> Result<std::fs::File, Error> {
+    restante_disk::create_folder(folder)?;
+    let name = folder.display().to_string();
+    Ok(restante_disk::hold(&folder.join("lock"), &name, "stop it first, or ask it")?)
 }
 
 /// What a store holds and costs.
@@ -97,7 +103,7 @@ impl Store {
     /// `Conflict` when it is open already, here or in another process; `Corrupt` when what was acknowledged can't be read;
     /// those of a disk that fails.
     pub fn open(folder: &Path, tables: &[Table], options: Options) -> Result<Self, Error> {
-        let lock = lock::hold(folder)?;
+        let lock = lock(folder)?;
         let environment = Environment::open(folder, tables, options.map_bytes)?;
         Self::start(environment, &Folder::new(folder), options, lock)
     }

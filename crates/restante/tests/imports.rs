@@ -12,6 +12,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 /// What a crate is. A new crate takes its place here before anything else.
 const ROOMS: &[(&str, Room)] = &[
     ("restante-core", Room::Core),
+    ("restante-disk", Room::Ground),
     ("restante-lmdb", Room::Ground),
     ("restante-archive", Room::Role),
     ("restante-sessions", Room::Role),
@@ -32,7 +33,7 @@ const ROOMS: &[(&str, Room)] = &[
 const MAY_IMPORT: &[(Room, &[Room])] = &[
     (Room::Core, &[]),
     (Room::Wire, &[Room::Core]),
-    (Room::Ground, &[Room::Core]),
+    (Room::Ground, &[Room::Core, Room::Ground]),
     (Room::Role, &[Room::Core, Room::Ground]),
     (Room::Follower, &[Room::Core, Room::Role]),
     (Room::Door, &[Room::Core, Room::Role, Room::Wire]),

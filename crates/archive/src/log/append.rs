@@ -21,7 +21,7 @@ use super::{
     active::{Active, Addition},
     backup::{self, Snapshot},
     commit::{self, Commit, Finisher, Work, Written},
-    disk::DiskFile,
+    disk::{DiskFile, LogDisk},
     retention,
     schema::{IndexRow, LOG_HEADER_BYTES, SegmentId, encode_log_header},
     segment::{Segment, Span},
@@ -533,7 +533,7 @@ fn create_segment(shared: &Shared, window_start: i64) -> Result<OpenSegment, Err
     let prepared = file
         .write_at(&encode_log_header(&id), 0)
         .and_then(|()| file.sync())
-        .and_then(|()| shared.disk.sync_folder())
+        .and_then(|()| shared.disk.sync_folder(""))
         .and_then(|()| shared.disk.map(&name, shared.limits.mapping_bytes()));
     let log = match prepared {
         Ok(log) => log,
@@ -563,11 +563,13 @@ pub(super) fn window_ns(seconds: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use restante_disk::testing::{FailingDisk, Fault, Faults};
+
     use super::*;
     use crate::log::{
         open::share,
         seal::Sealer,
-        tests::{config, faults::Failing, message},
+        tests::{config, message},
     };
 
     fn append(messages: Vec<Message>) -> (Append, oneshot::Receiver<Answer>) {
@@ -579,7 +581,7 @@ mod tests {
     #[test]
     fn a_message_that_could_not_be_placed_is_nobodys_duplicate() {
         let folder = tempfile::tempdir().unwrap();
-        let disk = Failing::at_step(folder.path(), 1);
+        let disk = FailingDisk::new(folder.path(), Faults::at_step(1, Fault::Full));
         let shared = share(Arc::new(disk), &config(), None);
         let (commands, _queue) = mpsc::channel(1);
         let (sealer, _) = Sealer::start(shared.clone(), commands.downgrade()).unwrap();

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::{
     Shared,
+    disk::LogDisk,
     schema::{LOG_HEADER_BYTES, SegmentId},
     segment::Segment,
 };

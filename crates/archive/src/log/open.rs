@@ -6,8 +6,10 @@ use std::{
     sync::{Arc, OnceLock, atomic::AtomicU64},
 };
 
+use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use restante_core::ErrorKind;
+use restante_disk::create_folder;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
@@ -17,7 +19,7 @@ use super::{
     append::{OpenSegment, Writer},
     blocking,
     commit::Finisher,
-    disk::{Disk, DiskFile, Folder},
+    disk::{Disk, DiskFile, Folder, LogDisk},
     recover::{Replay, replay},
     schema::{
         INDEX_SUFFIX, Index, LOG_HEADER_BYTES, LOG_SUFFIX, SegmentId, TEMPORARY_SUFFIX, decode_log_header,
@@ -26,12 +28,7 @@ use super::{
     seal::{Sealer, load},
     segment::Segment,
 };
-use crate::{
-    Config, Error, Opened,
-    lock::{self, create_folder},
-    topics::Dictionary,
-    waiting::Room,
-};
+use crate::{Config, Error, Opened, topics::Dictionary, waiting::Room};
 
 /// Commands that wait for the writer at most; their bytes are bounded apart.
 const COMMANDS_MAX: usize = 1_024;
@@ -58,7 +55,7 @@ pub(crate) async fn open(folder: PathBuf, config: Config) -> Result<Opened, Erro
 fn create_and_lock(folder: &Path) -> Result<File, Error> {
     create_folder(folder)?;
     let what = format!("archive {}", folder.display());
-    lock::hold(&folder.join(LOCK_NAME), &what, "stop it, or name another folder")
+    Ok(restante_disk::hold(&folder.join(LOCK_NAME), &what, "stop it, or name another folder")?)
 }
 
 /// What the threads of an archive share, before anything is loaded.
@@ -222,7 +219,7 @@ fn recover(shared: &Shared, id: SegmentId, len: u64, read_only: bool) -> Result<
         shared.disk.own(&name).map_err(|error| Error::io("copy", &name, error))?;
     }
     let log = if read_only {
-        shared.disk.read(&name)
+        shared.disk.read(&name).map(Bytes::from)
     } else {
         shared.disk.map(&name, shared.limits.mapping_bytes().max(len as usize))
     };

@@ -57,7 +57,7 @@ pub(super) fn remove(shared: &Shared, sequences: &[u64]) -> Result<Pruned, Error
     }
     shared.metrics.pruned_messages.inc_by(pruned.messages);
     if pruned.parts > 0 {
-        shared.disk.sync_folder().map_err(|error| Error::io("sync", "the archive's folder", error))?;
+        shared.disk.sync_folder("").map_err(|error| Error::io("sync", "the archive's folder", error))?;
     }
     failure.map_or(Ok(pruned), Err)
 }
@@ -85,8 +85,5 @@ fn remove_segment(shared: &Shared, segment: &Segment) -> Result<(), Error> {
 }
 
 fn remove_file(shared: &Shared, name: &str) -> Result<(), Error> {
-    match shared.disk.remove(name) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", name, error)),
-        _ => Ok(()),
-    }
+    shared.disk.remove(name).map_err(|error| Error::io("remove", name, error))
 }

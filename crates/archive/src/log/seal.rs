@@ -16,7 +16,7 @@ use super::{
     Shared,
     active::Active,
     append::Command,
-    disk::DiskFile,
+    disk::{DiskFile, LogDisk},
     retention,
     schema::{LOG_HEADER_BYTES, SegmentId, TEMPORARY_SUFFIX},
     sealed::Sealed,
@@ -139,13 +139,11 @@ pub(super) fn write_index(shared: &Shared, id: &SegmentId, bytes: &[u8]) -> Resu
     let name = id.index_name();
     let temporary = name.clone() + TEMPORARY_SUFFIX;
     let disk = &shared.disk;
-    let written = match disk.remove(&temporary) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-        _ => disk.create(&temporary).and_then(|file| file.write_at(bytes, 0).and_then(|()| file.sync())),
-    };
-    written
+    disk.remove(&temporary)
+        .and_then(|()| disk.create(&temporary))
+        .and_then(|file| file.write_at(bytes, 0).and_then(|()| file.sync()))
         .and_then(|()| disk.rename(&temporary, &name))
-        .and_then(|()| disk.sync_folder())
+        .and_then(|()| disk.sync_folder(""))
         .map_err(|error| Error::io("write", &name, error))
 }
 

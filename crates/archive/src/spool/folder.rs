@@ -6,11 +6,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{
-    Error, backup,
-    lock::{self, create_folder},
-    log::LOG_HEADER_BYTES,
-};
+use restante_disk::create_folder;
+
+use crate::{Error, backup, log::LOG_HEADER_BYTES};
 
 const LOCK_NAME: &str = "LOCK";
 /// Where messages go that the engine refuses as invalid.
@@ -46,7 +44,7 @@ pub(super) fn has_records(spool: &Path, number: u64) -> bool {
 pub(super) fn create_and_lock(spool: &Path) -> Result<File, Error> {
     create_folder(spool)?;
     let what = format!("spool {}", spool.display());
-    lock::hold(&spool.join(LOCK_NAME), &what, "stop it, or name another folder")
+    Ok(restante_disk::hold(&spool.join(LOCK_NAME), &what, "stop it, or name another folder")?)
 }
 
 /// The generations of a spool, oldest first.

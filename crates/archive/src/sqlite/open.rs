@@ -11,6 +11,7 @@ use std::{
 
 use parking_lot::Mutex;
 use restante_core::ErrorKind;
+use restante_disk::create_folder;
 use rusqlite::Connection;
 use tracing::info;
 
@@ -22,10 +23,7 @@ use super::{
     readers::Readers,
     schema,
 };
-use crate::{
-    Config, Error, group,
-    lock::{self, create_folder},
-};
+use crate::{Config, Error, group};
 
 /// What every SQLite file begins with.
 const MAGIC: &[u8] = b"SQLite format 3\0";
@@ -215,7 +213,7 @@ fn create_and_lock(file: &Path) -> Result<File, Error> {
     create_folder(file.parent().unwrap_or(Path::new("/")))?;
     let what = format!("archive {}", shown(file));
     let advice = "stop it, or name another file; reading is possible beside it";
-    lock::hold(&beside(file, ".lock"), &what, advice)
+    Ok(restante_disk::hold(&beside(file, ".lock"), &what, advice)?)
 }
 
 /// Makes an archive under another name first, so that under its own it is whole.

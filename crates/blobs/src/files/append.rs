@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Instant};
 
 use restante_core::{BlobId, Timestamp};
+use restante_disk::DiskFile;
 
 use super::{
-    disk::DiskFile,
     index::{Entry, Place},
     schema::{PACK_HEADER_BYTES, PACKS, RecordHeader, pack_header, pack_name, record_bytes},
     shared::Shared,

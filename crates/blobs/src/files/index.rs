@@ -3,15 +3,13 @@
 use std::{collections::BTreeMap, ops::Bound, path::Path, sync::Arc};
 
 use restante_core::{BlobId, ErrorKind, Timestamp};
+use restante_disk::{Disk, Folder};
 use restante_lmdb::{
     Batch, Direction, Options, Store, Table, View,
     key::{Pack as _, take_bytes, take_number},
 };
 
-use super::{
-    disk::{Disk, Folder},
-    schema::{BLOB_BYTES_LIMIT, INDEX, PACKED_BYTES_LIMIT, VERSION, record_bytes},
-};
+use super::schema::{BLOB_BYTES_LIMIT, INDEX, PACKED_BYTES_LIMIT, VERSION, record_bytes};
 use crate::{Error, Listed};
 
 /// id -> where it lies, its length, when it was last put.
@@ -195,7 +193,7 @@ impl Index {
             return Ok(());
         }
         let failed = |error| Error::io("write", "the index of the blobs", error);
-        self.disk.before_index().map_err(failed)?;
+        self.disk.before("index").map_err(failed)?;
         self.store.write_blocking(move |batch| {
             rows.iter().for_each(|row| put_row(batch, row));
             Ok(())

@@ -5,9 +5,7 @@
 mod append;
 mod backup;
 mod check;
-mod disk;
 mod index;
-mod lock;
 mod owner;
 mod places;
 mod queue;
@@ -28,9 +26,9 @@ use std::{collections::BTreeSet, ops::Range, path::Path, sync::Arc};
 
 use async_trait::async_trait;
 use restante_core::{BlobId, ErrorKind, Identity, Timestamp};
+use restante_disk::{Disk, Folder};
 
 use self::{
-    disk::{Disk, Folder},
     index::Index,
     queue::Queue,
     rewrite::Rewrites,
@@ -46,7 +44,7 @@ use crate::{
 pub(crate) async fn open(folder: &Path, config: Config) -> Result<Opened, Error> {
     let folder = folder.to_owned();
     blocking(move || {
-        lock::create_folder(&folder)?;
+        restante_disk::create_folder(&folder)?;
         open_on(Arc::new(Folder::new(&folder)), &config)
     })
     .await
@@ -55,7 +53,8 @@ pub(crate) async fn open(folder: &Path, config: Config) -> Result<Opened, Error>
 /// Opens the store of a folder that is there.
 fn open_on(disk: Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
     check_settings(config)?;
-    let lock = lock::hold(&disk.path(LOCK))?;
+    let what = format!("the blob store {}", disk.path("").display());
+    let lock = restante_disk::hold(&disk.path(LOCK), &what, "stop it first")?;
     make_folders(&*disk)?;
     let index = Index::open(disk.clone(), config.metrics.index.clone())?;
     disk.sync_folder("").map_err(|error| Error::io("sync", "the folder of the blobs", error))?;

@@ -3,11 +3,9 @@
 use std::io;
 
 use restante_core::{ErrorKind, Identity};
+use restante_disk::Disk;
 
-use super::{
-    disk::Disk,
-    schema::{OWNER, OWNER_NEW},
-};
+use super::schema::{OWNER, OWNER_NEW};
 use crate::Error;
 
 /// What the file says; `None` when it is not there.

@@ -4,19 +4,12 @@ use std::sync::{Arc, atomic::Ordering};
 
 use bytes::{Bytes, BytesMut};
 use restante_core::{BlobId, ErrorKind};
+use restante_disk::{Disk, DiskFile};
 use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
 
 use super::{
-    blocking,
-    disk::{Disk, DiskFile},
-    index::Entry,
-    places::Place,
-    queue::Queue,
-    read,
-    schema::INCOMING,
-    shared::Shared,
-    sums::Sums,
+    blocking, index::Entry, places::Place, queue::Queue, read, schema::INCOMING, shared::Shared, sums::Sums,
 };
 use crate::{Error, Source, hash::id_of, limits::check_length};
 

@@ -9,9 +9,9 @@ use std::{
 
 use parking_lot::{Mutex, RwLock};
 use restante_core::{BlobId, Clock, ErrorKind};
+use restante_disk::Disk;
 
 use super::{
-    disk::Disk,
     index::{Entry, Files, Index, Pack, Place, Row},
     schema::{RECORD_HEADER_BYTES, pack_name},
     write::Move,

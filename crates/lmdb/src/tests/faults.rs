@@ -1,149 +1,38 @@
 //! The n-th step of the disk fails, for n = 1, 2, 3 and so on.
 
-use std::{
-    io,
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    thread,
-    time::Duration,
-};
+use std::{path::Path, sync::Arc, thread, time::Duration};
 
 use restante_core::ErrorKind;
+use restante_disk::testing::{FailingDisk, Fault, Faults};
 use tokio::task::JoinSet;
 
 use super::{FIRST, SECOND, get, open, put, wait};
-use crate::{
-    Batch, Error, Options, Store,
-    disk::{Disk, DiskFile, Folder},
-    env::Environment,
-    lock,
-};
+use crate::{Batch, Error, Options, Store, env::Environment, store::lock};
 
-/// A disk whose writes and syncs fail from the n-th step on, for so many steps.
-struct Failing {
-    inner: Folder,
-    plan: Arc<Plan>,
-}
-
-/// A disk that fails, some time after it was asked, what another thread than the writer asks of it.
-struct FailingElsewhere(Folder);
-
-struct FailingElsewhereFile(Arc<dyn DiskFile>);
-
-impl Disk for FailingElsewhere {
-    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(FailingElsewhereFile(self.0.open(name)?)))
-    }
-
-    fn sync_folder(&self) -> io::Result<()> {
-        self.0.sync_folder()
-    }
-}
-
-impl DiskFile for FailingElsewhereFile {
-    fn read(&self) -> io::Result<Vec<u8>> {
-        self.0.read()
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        if thread::current().name() == Some("lmdb-sync") {
-            thread::sleep(Duration::from_millis(100));
-            return Err(io::ErrorKind::Other.into());
-        }
-        self.0.write_at(bytes, offset)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.0.sync()
-    }
-}
-
-struct Plan {
-    step: AtomicU64,
-    first: u64,
-    last: u64,
-    kind: io::ErrorKind,
-}
-
-impl Plan {
-    fn step(&self) -> io::Result<()> {
-        let step = self.step.fetch_add(1, Ordering::SeqCst);
-        if (self.first..self.last).contains(&step) { Err(self.kind.into()) } else { Ok(()) }
-    }
-}
-
-struct FailingFile {
-    inner: Arc<dyn DiskFile>,
-    plan: Arc<Plan>,
-}
-
-impl Disk for Failing {
-    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(FailingFile { inner: self.inner.open(name)?, plan: self.plan.clone() }))
-    }
-
-    fn sync_folder(&self) -> io::Result<()> {
-        self.inner.sync_folder()
-    }
-}
-
-impl DiskFile for FailingFile {
-    fn read(&self) -> io::Result<Vec<u8>> {
-        self.inner.read()
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.inner.len()
-    }
-
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.plan.step()?;
-        self.inner.write_at(bytes, offset)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.inner.set_len(len)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.plan.step()?;
-        self.inner.sync()
-    }
-}
-
-fn open_failing(folder: &Path, plan: Plan) -> (Store, Arc<Plan>) {
-    open_failing_with(folder, plan, 2 << 10)
-}
-
-fn open_failing_with(folder: &Path, plan: Plan, log_bytes: u64) -> (Store, Arc<Plan>) {
-    let plan = Arc::new(plan);
-    let lock = lock::hold(folder).unwrap();
+/// A store on a disk whose steps fail as the returned faults say.
+fn open_failing(folder: &Path, log_bytes: u64) -> (Store, Arc<Faults>) {
+    let faults = Faults::none();
+    let lock = lock(folder).unwrap();
     let environment = Environment::open(folder, &[FIRST, SECOND], 1 << 20).unwrap();
-    let disk = Failing { inner: Folder::new(folder), plan: plan.clone() };
+    let disk = FailingDisk::new(folder, faults.clone());
     let options = Options { log_bytes, ..Options::default() };
-    (Store::start(environment, &disk, options, lock).unwrap(), plan)
+    let store = Store::start(environment, &disk, options, lock).unwrap();
+    faults.clear();
+    (store, faults)
 }
 
 /// A frame that is written at once says that the group before it is durable: it must not be there when that one failed.
 #[test]
 fn a_large_frame_is_not_written_behind_a_group_that_failed() {
     let folder = tempfile::tempdir().unwrap();
-    let lock = lock::hold(folder.path()).unwrap();
-    let environment = Environment::open(folder.path(), &[FIRST, SECOND], 1 << 20).unwrap();
-    let disk = FailingElsewhere(Folder::new(folder.path()));
-    let store =
-        Store::start(environment, &disk, Options { log_bytes: 1 << 20, ..Options::default() }, lock).unwrap();
+    let (store, faults) = open_failing(folder.path(), 1 << 20);
+    faults.plan(|_, step| {
+        if step != "write" || thread::current().name() != Some("lmdb-sync") {
+            return None;
+        }
+        thread::sleep(Duration::from_millis(100));
+        Some(Fault::Fails)
+    });
     put(&store, FIRST, b"before", b"0").unwrap();
     let written = wait(async {
         let mut writing = JoinSet::new();
@@ -180,20 +69,16 @@ fn size(number: u8) -> usize {
 fn what_was_acknowledged_survives_any_failed_write_or_sync() {
     let steps = {
         let folder = tempfile::tempdir().unwrap();
-        let never =
-            Plan { step: AtomicU64::new(0), first: u64::MAX, last: u64::MAX, kind: io::ErrorKind::Other };
-        let (store, plan) = open_failing(folder.path(), never);
+        let (store, faults) = open_failing(folder.path(), 2 << 10);
         assert!(write_some(&store).iter().all(|(_, written)| written.is_ok()));
-        plan.step.load(Ordering::SeqCst)
+        faults.steps()
     };
     assert!(steps > 60, "{steps} steps");
-    for (kind, expected) in
-        [(io::ErrorKind::Other, ErrorKind::Unavailable), (io::ErrorKind::StorageFull, ErrorKind::Full)]
-    {
-        for first in 0..steps {
+    for (fault, expected) in [(Fault::Fails, ErrorKind::Unavailable), (Fault::Full, ErrorKind::Full)] {
+        for first in 1..=steps {
             let folder = tempfile::tempdir().unwrap();
-            let once = Plan { step: AtomicU64::new(0), first, last: first + 1, kind };
-            let (store, _) = open_failing(folder.path(), once);
+            let (store, faults) = open_failing(folder.path(), 2 << 10);
+            faults.fail_at(first, fault);
             let written = write_some(&store);
             let failed: Vec<_> = written.iter().filter_map(|(_, written)| written.as_ref().err()).collect();
             let has_refused = store.health().is_err();
@@ -232,8 +117,8 @@ fn what_was_acknowledged_to_many_at_once_survives_any_failed_write_or_sync() {
     // With the longer files groups get as long as they may, with the shorter ones files are changed all the time.
     for (first, log_bytes) in (0..60).map(|n| (n / 2, [2 << 10, 1 << 20][n as usize % 2])) {
         let folder = tempfile::tempdir().unwrap();
-        let once = Plan { step: AtomicU64::new(0), first, last: first + 1, kind: io::ErrorKind::Other };
-        let (store, _) = open_failing_with(folder.path(), once, log_bytes);
+        let (store, faults) = open_failing(folder.path(), log_bytes);
+        faults.fail_at(first + 1, Fault::Fails);
         let written = write_at_once(&store);
         assert_eq!(written.len(), 200);
         failed += u64::from(written.iter().any(|(_, written)| written.is_err()));
@@ -257,8 +142,8 @@ fn check(store: &Store, written: &[(u8, Result<(), Error>)], first: u64) {
 fn after_a_failed_sync_nothing_more_is_taken_until_the_store_is_opened_again() {
     let folder = tempfile::tempdir().unwrap();
     // A write with the room ahead of it, then the sync.
-    let plan = Plan { step: AtomicU64::new(0), first: 2, last: 3, kind: io::ErrorKind::Other };
-    let (store, _) = open_failing(folder.path(), plan);
+    let (store, faults) = open_failing(folder.path(), 2 << 10);
+    faults.fail_at(3, Fault::Fails);
     assert_eq!(put(&store, FIRST, b"first", b"1").unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(put(&store, FIRST, b"second", b"2").unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(get(&store, FIRST, b"first"), None, "nobody was told that it is there");
@@ -270,8 +155,8 @@ fn after_a_failed_sync_nothing_more_is_taken_until_the_store_is_opened_again() {
 #[test]
 fn a_full_disk_refuses_what_has_no_room_and_takes_what_comes_after_there_is_some() {
     let folder = tempfile::tempdir().unwrap();
-    let plan = Plan { step: AtomicU64::new(0), first: 0, last: 3, kind: io::ErrorKind::StorageFull };
-    let (store, _) = open_failing(folder.path(), plan);
+    let (store, faults) = open_failing(folder.path(), 2 << 10);
+    faults.plan(|step, _| (step <= 3).then_some(Fault::Full));
     for _ in 0..3 {
         assert_eq!(put(&store, FIRST, b"key", b"early").unwrap_err().kind(), ErrorKind::Full);
         assert_eq!(get(&store, FIRST, b"key"), None);

@@ -8,14 +8,13 @@
 use std::{
     collections::BTreeMap,
     io,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
 };
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -24,7 +23,6 @@ use restante_core::{Key, Timestamp};
 use super::{SECOND, everything, message, open, runtime};
 use crate::{
     Message,
-    backup::Extent,
     log::disk::{Disk, DiskFile, Folder},
 };
 
@@ -91,6 +89,10 @@ struct RecorderFile {
 // A step that makes things durable is noted after it was done, every other one before: the recording may then know of
 // more that could be lost than there was, never of less.
 impl Disk for Recorder {
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path(name)
+    }
+
     fn list(&self) -> io::Result<Vec<(String, u64)>> {
         self.folder.list()
     }
@@ -116,20 +118,8 @@ impl Disk for Recorder {
         }))
     }
 
-    fn read(&self, name: &str) -> io::Result<Bytes> {
-        self.folder.read(name)
-    }
-
-    fn map(&self, name: &str, len: usize) -> io::Result<Bytes> {
-        self.folder.map(name, len)
-    }
-
-    fn copy_out(&self, name: &str, extent: Extent, to: &Path) -> io::Result<()> {
-        self.folder.copy_out(name, extent, to)
-    }
-
-    fn own(&self, name: &str) -> io::Result<()> {
-        self.folder.own(name)
+    fn create_folder(&self, _name: &str) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into()) // a log has none
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -147,8 +137,8 @@ impl Disk for Recorder {
         self.folder.remove(name)
     }
 
-    fn sync_folder(&self) -> io::Result<()> {
-        self.folder.sync_folder()?;
+    fn sync_folder(&self, name: &str) -> io::Result<()> {
+        self.folder.sync_folder(name)?;
         self.recording.note(Event::SyncFolder);
         Ok(())
     }
@@ -158,6 +148,10 @@ impl DiskFile for RecorderFile {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.recording.note(Event::Write { file: self.number, offset, bytes: bytes.to_vec() });
         self.file.write_at(bytes, offset)
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        self.file.size()
     }
 
     fn sync(&self) -> io::Result<()> {

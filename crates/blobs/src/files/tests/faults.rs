@@ -1,153 +1,21 @@
 //! The n-th step on the disk fails, for n = 1, 2, 3, ... until none does.
 
-use std::{
-    collections::BTreeSet,
-    io,
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicI64, Ordering},
-    },
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use restante_core::{BlobId, ErrorKind, Identity, Timestamp};
+use restante_disk::{
+    Disk,
+    testing::{FailingDisk, Fault, Faults},
+};
 
 use super::{
     assert_sound, blob, config, copy_folder, folder, open, open_folder, open_with, put, read_all, runtime,
 };
 use crate::{
     Opened,
-    files::{
-        disk::{Disk, DiskFile, Folder},
-        index::Index,
-        schema::pack_name,
-    },
+    files::{index::Index, schema::pack_name},
 };
-
-/// What a disk does when its time has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
-    /// One step fails: nothing is done.
-    Fails,
-    /// One step fails: half of a write is done.
-    FailsHalfway,
-    /// One step finds no room.
-    Full,
-    /// This step and all that follow fail; half of a write is done.
-    Gone,
-    /// This write of the index and all that follow fail; everything else is done.
-    IndexGone,
-}
-
-struct State {
-    steps_until_fault: AtomicI64,
-    fault: Fault,
-    /// What failed.
-    failed: Mutex<BTreeSet<&'static str>>,
-}
-
-impl State {
-    fn new(step: i64, fault: Fault) -> Arc<Self> {
-        Arc::new(Self { steps_until_fault: AtomicI64::new(step), fault, failed: Mutex::default() })
-    }
-
-    fn step(&self, what: &'static str) -> io::Result<()> {
-        let left = self.steps_until_fault.fetch_sub(1, Ordering::SeqCst);
-        let fails = match self.fault {
-            Fault::Gone => left <= 1,
-            Fault::IndexGone => left <= 1 && what == "index",
-            Fault::Fails | Fault::FailsHalfway | Fault::Full => left == 1,
-        };
-        if !fails {
-            return Ok(());
-        }
-        self.failed.lock().insert(what);
-        Err(match self.fault {
-            Fault::Full => io::ErrorKind::StorageFull.into(),
-            _ => io::Error::other("the disk failed, as the test wanted"),
-        })
-    }
-}
-
-/// A disk of which a step fails.
-struct Failing {
-    folder: Arc<Folder>,
-    state: Arc<State>,
-}
-
-struct FailingFile {
-    file: Box<dyn DiskFile>,
-    state: Arc<State>,
-}
-
-impl Failing {
-    fn file(&self, file: Box<dyn DiskFile>) -> Box<dyn DiskFile> {
-        Box::new(FailingFile { file, state: self.state.clone() })
-    }
-}
-
-impl Disk for Failing {
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path(name)
-    }
-
-    fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
-        self.state.step("create")?;
-        Ok(self.file(self.folder.create(name)?))
-    }
-
-    fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
-        self.state.step("open")?;
-        Ok(self.file(self.folder.open(name)?))
-    }
-
-    fn create_folder(&self, name: &str) -> io::Result<()> {
-        self.state.step("create folder")?;
-        self.folder.create_folder(name)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.state.step("rename")?;
-        self.folder.rename(from, to)
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.state.step("remove")?;
-        self.folder.remove(name)
-    }
-
-    fn sync_folder(&self, name: &str) -> io::Result<()> {
-        self.state.step("sync folder")?;
-        self.folder.sync_folder(name)
-    }
-
-    fn before_index(&self) -> io::Result<()> {
-        self.state.step("index")
-    }
-}
-
-impl DiskFile for FailingFile {
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let step = self.state.step("write");
-        if step.is_err() && matches!(self.state.fault, Fault::FailsHalfway | Fault::Gone) {
-            self.file.write_at(&bytes[..bytes.len() / 2], offset)?;
-        }
-        step?;
-        self.file.write_at(bytes, offset)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.state.step("sync")?;
-        self.file.sync()
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.state.step("cut")?;
-        self.file.set_len(len)
-    }
-}
 
 /// What was answered with success.
 #[derive(Default)]
@@ -205,15 +73,17 @@ async fn put_noted(opened: &Opened, bytes: Bytes, acked: &mut Acked) {
     }
 }
 
-fn every_step_may_fail(fault: Fault, expected: &[&str]) {
+/// Runs the workload again and again; `plan` decides which steps of which run fail.
+fn every_step_may_fail(plan: fn(run: u64, step: u64) -> Option<Fault>, expected: &[&str]) {
     let runtime = runtime();
     let mut seen = BTreeSet::new();
     for step in 1.. {
         let place = tempfile::tempdir().unwrap();
-        let state = State::new(step, fault);
-        let disk = Failing { folder: folder(place.path()), state: state.clone() };
+        let faults = Faults::none();
+        faults.plan(move |number, _| plan(step, number));
+        let disk = FailingDisk::new(place.path(), faults.clone());
         let acked = runtime.block_on(run_workload(Arc::new(disk)));
-        let failed = state.failed.lock().clone();
+        let failed = faults.failed();
         runtime.block_on(async {
             let opened = open_folder(place.path());
             for bytes in &acked.there {
@@ -257,22 +127,25 @@ const STEPS: [&str; 8] =
 
 #[test]
 fn any_step_may_fail() {
-    every_step_may_fail(Fault::Fails, &STEPS);
+    every_step_may_fail(|run, step| (step == run).then_some(Fault::Fails), &STEPS);
 }
 
 #[test]
 fn any_write_may_fail_halfway() {
-    every_step_may_fail(Fault::FailsHalfway, &STEPS);
+    every_step_may_fail(|run, step| (step == run).then_some(Fault::FailsHalfway), &STEPS);
 }
 
 #[test]
 fn any_step_may_find_the_disk_full() {
-    every_step_may_fail(Fault::Full, &STEPS);
+    every_step_may_fail(|run, step| (step == run).then_some(Fault::Full), &STEPS);
 }
 
 #[test]
 fn the_disk_may_go_away_at_any_step() {
-    every_step_may_fail(Fault::Gone, &["write", "cut", "sync", "remove"]);
+    every_step_may_fail(
+        |run, step| (step >= run).then_some(Fault::FailsHalfway),
+        &["write", "cut", "sync", "remove"],
+    );
 }
 
 /// After a failed sync nobody knows what the disk has kept: a second sync may succeed without having written anything.
@@ -282,16 +155,15 @@ fn after_a_failed_sync_nothing_more_is_taken() {
     for (steps, len) in [(2, 700), (8, 1_500)] {
         runtime().block_on(async {
             let place = tempfile::tempdir().unwrap();
-            let state = State::new(0, Fault::Fails);
-            let opened =
-                open(Arc::new(Failing { folder: folder(place.path()), state: state.clone() })).unwrap();
+            let faults = Faults::none();
+            let opened = open(Arc::new(FailingDisk::new(place.path(), faults.clone()))).unwrap();
             let id = put(&opened, &blob(0, 700)).await;
-            state.steps_until_fault.store(steps, Ordering::SeqCst);
+            faults.fail_at(steps, Fault::Fails);
             for n in 1..4 {
                 let error = opened.blobs.put(&mut blob(n, len)).await.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Unavailable);
             }
-            assert!(state.failed.lock().iter().any(|step| step.starts_with("sync")));
+            assert!(faults.failed().iter().any(|step| step.starts_with("sync")));
             let error = opened.upkeep.health().unwrap_err();
             assert!(error.to_string().contains("until the store is opened again"), "{error}");
             assert_eq!(
@@ -312,12 +184,12 @@ fn after_a_failed_sync_nothing_more_is_taken() {
 fn a_failed_sync_of_a_file_that_is_received_fails_that_put_alone() {
     runtime().block_on(async {
         let place = tempfile::tempdir().unwrap();
-        let state = State::new(0, Fault::Fails);
-        let opened = open(Arc::new(Failing { folder: folder(place.path()), state: state.clone() })).unwrap();
-        state.steps_until_fault.store(3, Ordering::SeqCst); // it is created, written, synced
+        let faults = Faults::none();
+        let opened = open(Arc::new(FailingDisk::new(place.path(), faults.clone()))).unwrap();
+        faults.fail_at(3, Fault::Fails); // it is created, written, synced
         let error = opened.blobs.put(&mut blob(1, 1_500)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
-        assert!(state.failed.lock().contains("sync"));
+        assert!(faults.failed().contains("sync"));
         let id = put(&opened, &blob(1, 1_500)).await;
         assert_eq!(read_all(&*opened.blobs, id).await.unwrap(), blob(1, 1_500));
         opened.upkeep.health().unwrap();
@@ -329,14 +201,13 @@ fn a_failed_sync_of_a_file_that_is_received_fails_that_put_alone() {
 fn while_the_index_cannot_be_written_new_blobs_are_taken_up_to_a_bound() {
     runtime().block_on(async {
         let place = tempfile::tempdir().unwrap();
-        let never = i64::MAX / 2;
-        let state = State::new(never, Fault::IndexGone);
-        let disk = Failing { folder: folder(place.path()), state: state.clone() };
+        let faults = Faults::none();
+        let disk = FailingDisk::new(place.path(), faults.clone());
         let mut config = config();
         config.files.pack_bytes = 1 << 20;
         let opened = open_with(Arc::new(disk), config).unwrap();
         let (short, long) = (put(&opened, &blob(0, 700)).await, put(&opened, &blob(1, 1_500)).await);
-        state.steps_until_fault.store(0, Ordering::SeqCst);
+        faults.plan(|_, step| (step == "index").then_some(Fault::Fails));
 
         assert_eq!(opened.blobs.touch(&[short, long]).await.unwrap(), [true, true]);
         assert!(opened.upkeep.remove(&[short, long], Timestamp::MAX).await.is_err());
@@ -352,7 +223,7 @@ fn while_the_index_cannot_be_written_new_blobs_are_taken_up_to_a_bound() {
         assert!((1_000..=3_072).contains(&taken.len()), "{} of 4,000 were taken", taken.len());
         assert!(opened.upkeep.health().is_err());
 
-        state.steps_until_fault.store(never, Ordering::SeqCst);
+        faults.clear();
         assert_eq!(opened.upkeep.stats().await.unwrap().blobs, 2 + taken.len() as u64);
         put(&opened, &blob(2, 1_500)).await;
         opened.upkeep.health().unwrap();
@@ -378,9 +249,9 @@ fn what_was_perhaps_never_synced_is_written_again_before_it_gets_a_row() {
     for step in 1.. {
         let copy = tempfile::tempdir().unwrap();
         copy_folder(place.path(), copy.path(), &|_| true);
-        let state = State::new(step, Fault::Fails);
-        let is_open = open(Arc::new(Failing { folder: folder(copy.path()), state: state.clone() })).is_ok();
-        let failed = state.failed.lock().clone();
+        let faults = Faults::at_step(step, Fault::Fails);
+        let is_open = open(Arc::new(FailingDisk::new(copy.path(), faults.clone()))).is_ok();
+        let failed = faults.failed();
         if is_open && failed.is_empty() {
             break;
         }
@@ -404,16 +275,16 @@ fn what_was_perhaps_never_synced_is_written_again_before_it_gets_a_row() {
 fn on_a_full_disk_packs_without_blobs_still_go() {
     runtime().block_on(async {
         let place = tempfile::tempdir().unwrap();
-        let state = State::new(0, Fault::Full);
-        let opened = open(Arc::new(Failing { folder: folder(place.path()), state: state.clone() })).unwrap();
+        let faults = Faults::none();
+        let opened = open(Arc::new(FailingDisk::new(place.path(), faults.clone()))).unwrap();
         let mut ids = Vec::new();
         for n in 0..11 {
             ids.push(put(&opened, &blob(n, 700)).await); // five in a pack
         }
         // Behind the rows of what is removed, the removal of a pack, the sync of the folder, and the row of the pack.
-        state.steps_until_fault.store(5, Ordering::SeqCst);
+        faults.fail_at(5, Fault::Full);
         assert_eq!(opened.upkeep.remove(&ids[1..10], Timestamp::MAX).await.unwrap(), 9);
-        assert!(state.failed.lock().contains("write"), "the blob that is left was not moved");
+        assert!(faults.failed().contains("write"), "the blob that is left was not moved");
         assert!(place.path().join(pack_name(1)).exists());
         assert!(!place.path().join(pack_name(2)).exists());
         assert_eq!(read_all(&*opened.blobs, ids[0]).await.unwrap(), blob(0, 700));
@@ -425,10 +296,10 @@ fn on_a_full_disk_packs_without_blobs_still_go() {
 fn a_store_goes_on_when_there_is_room_again() {
     runtime().block_on(async {
         let place = tempfile::tempdir().unwrap();
-        let state = State::new(0, Fault::Full);
-        let opened = open(Arc::new(Failing { folder: folder(place.path()), state: state.clone() })).unwrap();
+        let faults = Faults::none();
+        let opened = open(Arc::new(FailingDisk::new(place.path(), faults.clone()))).unwrap();
         put(&opened, &blob(0, 700)).await;
-        state.steps_until_fault.store(1, Ordering::SeqCst);
+        faults.fail_at(1, Fault::Full);
         let error = opened.blobs.put(&mut blob(1, 700)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Full);
         assert_eq!(opened.upkeep.health().unwrap_err().kind(), ErrorKind::Full);

@@ -9,11 +9,9 @@ use std::{path::Path, sync::Arc};
 
 use bytes::Bytes;
 use restante_core::{BlobId, ManualClock, Timestamp};
+use restante_disk::{Disk, Folder};
 
-use super::{
-    disk::{Disk, Folder},
-    open_on,
-};
+use super::open_on;
 use crate::{Blobs, Config, Error, FilesConfig, Opened, hash::id_of};
 
 /// Packs of a few records, so that a small workload crosses many.

@@ -1,0 +1,14 @@
+//! What every engine that keeps files needs: locks, durable folders and files, and a disk that tests can make fail.
+//!
+//! An engine changes its files only through the trait [`Disk`]. In production that is [`Folder`]; tests put
+//! `testing::FailingDisk` (feature `testing`) in its place, which fails any step and models a disk of limited size.
+
+mod disk;
+mod error;
+mod lock;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+pub use disk::{Disk, DiskFile, Folder, create_folder};
+pub use error::{Error, kind_of};
+pub use lock::hold;
