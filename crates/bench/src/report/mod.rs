@@ -214,6 +214,29 @@ pub(crate) mod tests {
         assert_eq!(verdicts, [Some(true), Some(false), None]);
     }
 
+    async fn history_of_5_000_messages() -> Report {
+        let common = crate::tests::quick("log:");
+        crate::history::measure(&crate::HistoryArgs { common }).await.unwrap()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_run_of_another_size_shows_no_verdict_and_says_why() {
+        let text = history_of_5_000_messages().await.text();
+        assert!(!text.contains("Goals\n"), "{text}");
+        let why = text.lines().find(|line| line.starts_with("Goals are not shown: ")).unwrap();
+        assert!(why.contains("1,467,846 messages") && why.contains("5,000"), "{why}");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn columns_are_explained_below_their_table() {
+        let report = history_of_5_000_messages().await;
+        for page in [report.text(), html::page(&report)] {
+            for words in ["ms divided by floor ms", "256 topics in a month", "256 topics (l)"] {
+                assert!(page.contains(words), "{words} is missing in {page}");
+            }
+        }
+    }
+
     #[test]
     fn text_is_plain_and_says_everything() {
         let text = example().text();
