@@ -54,9 +54,9 @@ pub use waku_store::{Door, StoreArgs};
 pub enum BenchCommand {
     /// Ask for history by time and topics or bloom filter, in full and in pages
     ///
-    /// Fills an archive with the data set of seed 000 (1,467,846 messages of 30 days over 9,606 topics, 1 GB) and asks for
+    /// Fills an archive with the data set of a Status mailserver (1,467,846 messages of 30 days over 9,606 topics, 1 GB) and asks for
     /// 3 topics (s), 256 topics (l) and nearly all messages (x) of a week (1w) or a month (1m), each as a list of topics
-    /// and as a bloom filter, alone and 2, 4 and 8 at once. Prints the seed's own chart beside the figures, and the ratio
+    /// and as a bloom filter, alone and 2, 4 and 8 at once. Prints published figures beside its own, and the ratio
     /// to copying the same bytes once. Takes about two minutes and 1.2 GB of disk.
     History(HistoryArgs),
     /// Append durably, in batches of 1 to 1,000 and by 1 to 64 appenders
@@ -88,18 +88,18 @@ pub enum BenchCommand {
     /// Query a server while messages are published to it; several servers on one database
     ///
     /// Fills an archive with the data set and starts `restante serve` on it. 1, 10 and 25 users page through it, each with a
-    /// query a second and then without a pause, while 10 messages a second of 10 KB, and then 1,000 of 1.4 KB, are
+    /// query a second and then without a pause, while 10 messages a second of 10 kB, and then 1,000 of 1.4 kB, are
     /// published. At the end every acknowledged message must be there. Takes about four minutes for each engine.
     ///
     /// --servers N starts N servers on one PostgreSQL database instead: each is given the same messages, and 50 and 100
     /// clients query them ten times a second each. --outage stops the database under load and starts it again.
     ///
-    /// --door waku asks over libp2p instead, as light nodes do: a million messages of 1.4 KB, pages of 20 and 100, 1, 10 and 25
+    /// --door waku asks over libp2p instead, as light nodes do: a million messages of 1.4 kB, pages of 20 and 100, 1, 10 and 25
     /// nodes as fast as they can, and a topic without messages. Takes about two minutes and 2 GB of disk.
     Store(StoreArgs),
     /// Publish through relay by real nodes: what arrives, what is stored, what is lost
     ///
-    /// Starts `restante serve` and 30 nodes that publish 300 messages of 1.4 KB each, at once and paced, and compares what the
+    /// Starts `restante serve` and 30 nodes that publish 300 messages of 1.4 kB each, at once and paced, and compares what the
     /// server's history holds with what was published. Then with two servers, of which one is killed in the middle and
     /// started again. Last, how long a message takes to a subscriber, without and while 25 users query as fast as they
     /// can. Takes about three minutes and 300 MB of disk.
@@ -111,16 +111,16 @@ pub enum BenchCommand {
     Soak(SoakArgs),
     /// Find those who are connected: entries, tables of sessions, memory, Redis, live streams, beside Erlang's
     ///
-    /// Repeats seed 002's micro-benchmark (finding and merging what is remembered about a session) on restante's own type
+    /// Repeats MongooseIM's micro-benchmark (finding and merging what is remembered about a session) on restante's own type
     /// and on five common ones; looks up, changes, opens and closes sessions in tables of 12,000 and 1,000,000 on one and two
     /// threads, beside 64 locked tables, a naive one, and what a cache miss costs in the same minute; measures bytes per
     /// session, counting, 12,000 users that arrive and write to their neighbours, and 10,000 live streams over REST with
     /// 1,000 messages a second. Where a Redis is named, the redis engine; where Erlang is installed, the same on Mnesia.
     /// Takes about three minutes, 2 GB of memory and 100 MB of disk; --parts chooses.
     Sessions(SessionsArgs),
-    /// Keep records: seed 003's tables beside Sink's figures, bytes on disk and written, commits, reads
+    /// Keep records: KDE Sink's tables beside its figures, bytes on disk and written, commits, reads
     ///
-    /// Repeats seed 003's two tables (5,000 and 1,000 mails of 184 bytes) with the figures of KDE Sink before and after its
+    /// Repeats the two tables of KDE Sink's authors (5,000 and 1,000 mails of 184 bytes) with the figures of KDE Sink before and after its
     /// patches beside ours; puts 10 thousand, 100 thousand and a million mail-like records of 602 bytes into fresh stores, 1 to
     /// 1,000 in a commit, with and without the commit log, and counts bytes on disk and bytes written by bytes of records;
     /// changes flags; reads single records, the newest of a mailbox and changes since; commits one at a time and by 64

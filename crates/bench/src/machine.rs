@@ -53,6 +53,7 @@ impl Machine {
             ("load at the start", self.load_average.map_or(unknown, |load| load.to_string())),
             ("restante", format!("{} ({} build)", self.restante, self.build)),
             ("date", self.date.clone()),
+            ("units", "kB, MB and GB are powers of ten: 1 MB = 1,000,000 bytes".to_owned()),
         ]
     }
 }
@@ -178,6 +179,6 @@ mod tests {
         let machine = Machine::look(Path::new("."));
         assert!(machine.cores >= 1);
         assert!(machine.date.ends_with('Z'));
-        assert_eq!(machine.facts().len(), 8);
+        assert_eq!(machine.facts().len(), 9);
     }
 }

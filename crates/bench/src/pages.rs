@@ -361,18 +361,21 @@ impl Asked<'_> {
     }
 }
 
-const NOTES: [&str; 4] = [
+const NOTES: [&str; 3] = [
     "Each page begins at another random place near the first, middle or deep part of the time, and its bodies are touched.",
     "The rare topics have 0.3 % of all messages; the bloom filter matches about half of all topics and a quarter of the \
      messages; hashes are a hundred out of 2,000 from all over the time.",
     "Pages with fewer rows than 100 are cheaper at small sizes for that reason alone: compare the rows.",
-    "by smallest: the median by that of the smallest archive in this run.",
 ];
 
 fn present(measured: &[Measured], report: &mut Report) {
     let columns =
         ["engine", "messages", "query", "direction", "place", "rows", "ms", "p99 ms", "by smallest"];
-    let mut table = Table::new("Pages of 100", &columns);
+    let mut table = Table::new("Pages of 100", &columns).explain(&[
+        ("place", "which part of the time the pages begin in"),
+        ("ms", "median time of a page"),
+        ("by smallest", "ms divided by that of the smallest archive in this run"),
+    ]);
     for PageRow {
         engine,
         messages,
@@ -410,9 +413,7 @@ fn present(measured: &[Measured], report: &mut Report) {
         }
     }
     report.notes.extend(NOTES.map(str::to_owned));
-    if report.machine.build == "debug" {
-        report.notes.push("This is a debug build: its figures mean nothing.".to_owned());
-    }
+    report.note_debug_build();
 }
 
 fn sizes_of(measured: &[&Measured]) -> Vec<u64> {
@@ -487,7 +488,7 @@ fn goals(engine: &str, measured: &[&Measured]) -> Vec<Goal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::quick;
+    use crate::{report::assert_explained, tests::quick};
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_small_run_has_every_kind_of_page_at_each_size() {
@@ -502,6 +503,7 @@ mod tests {
         let hot =
             report.rows.iter().find(|row| row["query"] == "hot topic" && row["position"] == "first").unwrap();
         assert_eq!(hot["rows"], 100.0);
+        assert_explained(&report.tables);
         assert_eq!((report.plots.len(), report.goals.len()), (2, 0), "goals are the embedded engine's");
     }
 

@@ -22,7 +22,7 @@ pub(crate) const ABSENT_TOPIC: &str = "/restante-bench/1/absent/proto";
 const OTHER_TOPICS: u64 = 1_000;
 /// One message in so many has another topic than the hot one.
 const OTHER_EACH: u64 = 4;
-/// The size in seed 001.
+/// The size in nwaku's measurements.
 pub(crate) const PAYLOAD_BYTES: usize = 1_400;
 /// All messages lie within ten days from here on, evenly.
 const START: Timestamp = Timestamp::from_seconds(1_700_000_000);

@@ -8,7 +8,7 @@ const CONCURRENCY_MAX: u64 = 64;
 /// Puts restante's engines beside the stores that they are to beat: the same data, server, disk and questions
 ///
 /// Fills the archive's postgres engine and the Status mailserver's own tables in one PostgreSQL server, the archive's sqlite
-/// engine and nwaku's own table in files on one disk, and asks all of them for the history of seed 000, in turns.
+/// engine and nwaku's own table in files on one disk, and asks all of them for the history of a Status mailserver, in turns.
 #[derive(clap::Parser, Clone, Debug)]
 #[command(
     name = "restante-compare",

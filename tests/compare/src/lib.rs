@@ -26,7 +26,7 @@ use server::Server;
 use sides::Side;
 
 const TITLE: &str =
-    "The history of seed 000, asked of restante's engines and of the stores that they are to beat.";
+    "The history of a Status mailserver, asked of restante's engines and of the stores that they are to beat.";
 
 /// Runs the comparison, prints its report and writes the files that were asked for. Whatever happens, what was filled is
 /// removed, unless it is to be kept, and the databases that were through by then are reported.

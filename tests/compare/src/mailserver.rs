@@ -1,7 +1,7 @@
-//! The Status mailserver's table in PostgreSQL, and the two ways to ask it that seed 000 has measured.
+//! The Status mailserver's table in PostgreSQL, and the two ways to ask it that its authors measured.
 //!
 //! Table, indexes and the query by bit string are those of status-go from 2019 on. The index on (topic, id) is what the
-//! seed's own method "topic" needs and the mailserver never had; the bit string can't use it, so one table serves both.
+//! authors' own method "topic" needs and the mailserver never had; the bit string can't use it, so one table serves both.
 
 use std::{
     pin::{Pin, pin},
@@ -48,7 +48,7 @@ const ADDED_INDEX: &str = "envelopes_topic_id";
 pub(crate) enum Method {
     /// `bloom & $3::bit(512) = bloom`: what the mailserver did.
     BitString,
-    /// `topic = any($3)`: the seed's alternative.
+    /// `topic = any($3)`: its authors' alternative.
     Topic,
 }
 

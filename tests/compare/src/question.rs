@@ -1,4 +1,4 @@
-//! What is asked: the cells of seed 000, each by a list of topics and by a bloom filter, in full and a page of it.
+//! What is asked: the cells of the Status mailserver's measurement, each by a list of topics and by a bloom filter, in full and a page of it.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use restante_waku_wire::bloom::{content_topic_bits, topic4};
 /// Rows of a page.
 pub(crate) const PAGE_ROWS: u64 = 100;
 
-/// A cell of the seed's chart: a span and a set of topics.
+/// A cell of the published chart: a span and a set of topics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cell {
-    /// As the seed names it.
+    /// Its published name.
     pub(crate) name: &'static str,
     span: Span,
     set: SetName,

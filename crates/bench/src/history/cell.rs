@@ -1,4 +1,4 @@
-//! A cell of the seed's chart: a span, a set of topics, and the queries and answers that belong to it.
+//! A cell of the published chart: a span, a set of topics, and the queries and answers that belong to it.
 
 use std::{sync::Arc, time::Instant};
 

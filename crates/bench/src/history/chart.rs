@@ -1,4 +1,4 @@
-//! The seed's chart with our figures beside it, the other tables, plots and goals.
+//! The published figures with ours beside them, the other tables, plots and goals.
 
 use super::{HistoryRow, Measured};
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     report::{Bars, Curves, Goal, Plot, Report, Table, number, optional},
 };
 
-/// The cells of the seed's chart.
+/// The cells of the published chart.
 const CHART_CELLS: [&str; 4] = ["1ws", "1ms", "1wl", "1ml"];
 const CELLS: [&str; 6] = ["1ws", "1ms", "1wl", "1ml", "1wx", "1mx"];
 
@@ -17,8 +17,8 @@ struct Published {
     ms: [f64; 4],
 }
 
-const SEED: &str = "seed 000 (2019, 4 cores)";
-const PEERS: &str = "published: another run, 2 quiet cores";
+const SEED: &str = "Status, 2019, 4 cores";
+const PEERS: &str = "another run, 2 quiet cores";
 const PUBLISHED: [Published; 7] = [
     Published { method: "table scan", source: SEED, ms: [1_200.0, 4_500.0, 1_200.0, 4_500.0] },
     Published { method: "bit string", source: SEED, ms: [189.0, 400.0, 500.0, 1_500.0] },
@@ -29,10 +29,28 @@ const PUBLISHED: [Published; 7] = [
     Published { method: "column segments (prototype, copying)", source: PEERS, ms: [0.014, 0.11, 8.9, 44.0] },
 ];
 
+/// What names the combinations of a span of time and a set of topics.
+const CELL_LEGEND: &[(&str, &str)] = &[
+    ("cell", "1w is a week and 1m a month; s is 3 topics, l 256 topics, x nearly all messages"),
+    ("1ws", "3 topics in a week"),
+    ("1ms", "3 topics in a month"),
+    ("1wl", "256 topics in a week"),
+    ("1ml", "256 topics in a month"),
+    (
+        "ms",
+        "median time of an answer; with several queries at once, from their common start to the end of the last",
+    ),
+    ("by one", "ms divided by that of one query alone"),
+    (
+        "floor ms",
+        "copying the bodies of the answer once, their addresses known, into a reused buffer of 1 MiB",
+    ),
+];
+
 /// Puts everything that was measured into the report.
 pub(super) fn present(measured: &[Measured], dataset: &Dataset, report: &mut Report) {
     let rows: Vec<&HistoryRow> = measured.iter().flat_map(|cell| &cell.rows).collect();
-    report.tables.push(seed_chart(&rows));
+    report.tables.push(published_chart(&rows));
     report.tables.push(full_table(&rows));
     report.tables.push(page_table(&rows));
     report.tables.push(disk_table(&rows));
@@ -51,16 +69,13 @@ pub(super) fn present(measured: &[Measured], dataset: &Dataset, report: &mut Rep
     report.notes.extend(NOTES.map(str::to_owned));
 }
 
-const NOTES: [&str; 5] = [
-    "Full: all matches, page by page, each byte of each body looked at. The floor is copying the same bodies once into a \
-     reused bundle of 1 MiB when their addresses are already known; touch is looking at them likewise. Floors are \
-     measured between the queries, medians of five.",
-    "A full time at concurrency n is that from the common start of n equal queries to the end of the last; floor and \
-     touch are those of a single answer.",
+const NOTES: [&str; 4] = [
+    "Full: all matches, page by page, each byte of each body looked at. floor and touch are measured between the queries, \
+     medians of five, and are those of a single answer, also with several queries at once.",
     "Pages: pages of 100 with their bodies touched, at the first, middle and last place of the matches, forward and \
-     backward; worst is the slowest place's median.",
+     backward.",
     "Bloom queries also return what matches by accident; so they have more rows.",
-    "Lines of the chart marked seed or published were not measured here; only ratios within one run can be compared.",
+    "Figures whose source is not this run were published elsewhere; only ratios within one run can be compared.",
 ];
 
 /// The row of a cell; there is one unless the bench was cut short.
@@ -69,11 +84,16 @@ fn find<'a>(rows: &[&'a HistoryRow], engine: &str, cell: &str, query: &str) -> O
     rows.iter().filter(|row| row.access == "full" && row.concurrency == 1).find(is_it).copied()
 }
 
-fn seed_chart(rows: &[&HistoryRow]) -> Table {
+fn published_chart(rows: &[&HistoryRow]) -> Table {
     let mut table = Table::new(
-        "The seed's chart (ms, one query at a time)",
+        "Full retrieval beside published figures (ms, one query at a time)",
         &["method", "source", "1ws", "1ms", "1wl", "1ml"],
-    );
+    )
+    .explain(CELL_LEGEND)
+    .explain(&[
+        ("method", "how a store finds the messages: the Status mailserver's three, others, ours"),
+        ("source", "where the figures come from"),
+    ]);
     for line in PUBLISHED {
         let cells = [line.method.to_owned(), line.source.to_owned()];
         table.add(cells.into_iter().chain(line.ms.map(number)));
@@ -98,7 +118,11 @@ fn full_table(rows: &[&HistoryRow]) -> Table {
         "engine", "cell", "query", "at once", "rows", "MB", "ms", "p99 ms", "floor ms", "by floor",
         "touch ms", "by one",
     ];
-    let mut table = Table::new("Full retrieval", &columns);
+    let mut table = Table::new("Full retrieval", &columns).explain(CELL_LEGEND).explain(&[
+        ("MB", "bytes of the bodies of the answer"),
+        ("by floor", "ms divided by floor ms"),
+        ("touch ms", "looking at every byte of the bodies of the answer, their addresses known"),
+    ]);
     for row in rows.iter().filter(|row| row.access == "full") {
         table.add([
             row.engine.to_owned(),
@@ -123,7 +147,10 @@ fn page_table(rows: &[&HistoryRow]) -> Table {
         "engine", "cell", "query", "at once", "rows", "ms", "p99 ms", "worst ms", "floor ms", "by one",
         "match ms",
     ];
-    let mut table = Table::new("Pages of 100", &columns);
+    let mut table = Table::new("Pages of 100", &columns).explain(CELL_LEGEND).explain(&[
+        ("worst ms", "the slowest median of all places at which pages were read"),
+        ("match ms", "of the time of a small query, what matching the bloom filter takes"),
+    ]);
     for row in rows.iter().filter(|row| row.access == "page") {
         table.add([
             row.engine.to_owned(),
@@ -144,7 +171,8 @@ fn page_table(rows: &[&HistoryRow]) -> Table {
 
 /// What each archive takes on disk.
 fn disk_table(rows: &[&HistoryRow]) -> Table {
-    let mut table = Table::new("Disk", &["engine", "bytes on disk by bytes of bodies"]);
+    let mut table = Table::new("Disk", &["engine", "disk by bodies"])
+        .explain(&[("disk by bodies", "bytes of the whole archive on disk divided by bytes of all bodies")]);
     let mut seen = Vec::new();
     for row in rows {
         if !seen.contains(&row.engine) {
@@ -156,7 +184,12 @@ fn disk_table(rows: &[&HistoryRow]) -> Table {
 }
 
 fn set_table(dataset: &Dataset) -> Table {
-    let mut table = Table::new("Sets of topics", &["set", "topics", "rows in a week", "rows in a month"]);
+    let mut table = Table::new("Sets of topics", &["set", "topics", "rows in a week", "rows in a month"])
+        .explain(&[
+            ("set", "the letter at the end of a cell's name"),
+            ("rows in a week", "messages that match the list of topics"),
+            ("rows in a month", "messages that match the list of topics"),
+        ]);
     for (name, set) in [("s", SetName::Small), ("l", SetName::Large), ("x", SetName::Worst)] {
         let topics = dataset.query_set(set).topics;
         let rows =
@@ -187,7 +220,7 @@ fn cell_bars(rows: &[&HistoryRow], engines: &[&str]) -> Plot {
         series.push((format!("copy floor ({engine})"), CELLS.map(floor).to_vec()));
     }
     for line in PUBLISHED.iter().filter(|line| line.source == SEED) {
-        series.push((format!("seed: {}", line.method), line.ms.map(Some).to_vec()));
+        series.push((format!("Status 2019: {}", line.method), line.ms.map(Some).to_vec()));
     }
     let groups = CELLS.map(str::to_owned).to_vec();
     Plot::Bars(Bars { title: "Full retrieval, one query at a time".to_owned(), unit: "ms", groups, series })

@@ -104,6 +104,7 @@ pub(crate) async fn measure(args: &IngestArgs) -> anyhow::Result<Report> {
     }
     present::present(&measured, &mut report);
     report.note_size(common.messages());
+    report.note_quick(common.quick);
     Ok(report)
 }
 
@@ -186,7 +187,7 @@ fn row(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::quick;
+    use crate::{report::assert_explained, tests::quick};
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_small_run_has_every_cell() {
@@ -209,6 +210,7 @@ mod tests {
             let (messages, batch) = (row["messages"].as_u64().unwrap(), row["batch"].as_u64().unwrap());
             assert!(messages > 0 && messages.is_multiple_of(batch), "{row}");
         }
+        assert_explained(&report.tables);
         assert_eq!(report.plots.len(), 2);
         assert!(report.goals.is_empty(), "goals are the embedded engine's");
     }

@@ -6,16 +6,27 @@ use crate::{
     report::{Bars, Curves, Goal, Plot, Report, Table, number, optional},
 };
 
-const NOTES: [&str; 5] = [
-    "The disk's own figures are measured in the same folder before and after each cell; a cell is compared with the mean \
-     of the two. sync ms: median of fdatasync after an append of 700 bytes. syncs/s: that append and its sync, in a loop. \
-     disk MB/s: one write of up to 512 MiB in calls of 1 MiB, and one fdatasync.",
-    "by syncs: appends a second by syncs/s. by disk: bytes of bodies a second by disk MB/s. by one: messages a second by \
-     those of one appender.",
-    "written: bytes given to write calls (wchar of /proc/self/io) until everything is sealed, by bytes of bodies. \
-     device: the same by the counter of the device below the folder, which counts everybody's writes. A database's own \
-     processes write for postgres, perhaps on another disk: nothing of it is seen from here.",
-    "on disk: bytes of all files by bytes of bodies, when everything is sealed.",
+/// What the columns of both tables mean.
+const LEGEND: &[(&str, &str)] = &[
+    ("batch", "messages in one append"),
+    ("sync ms", "the disk alone: median of fdatasync after an append of 700 bytes"),
+    ("syncs/s", "the disk alone: such appends and syncs a second"),
+    ("disk MB/s", "the disk alone: one write of up to 512 MiB in calls of 1 MiB, and one fdatasync"),
+    ("by syncs", "appends a second divided by syncs/s"),
+    ("by disk", "MB/s divided by disk MB/s"),
+    ("by one", "messages/s divided by that of one appender with the same batch"),
+    (
+        "written",
+        "bytes given to write calls (wchar of /proc/self/io) until all is sealed, divided by bytes of bodies",
+    ),
+    ("device", "the same by the counter of the device below the folder, which counts everybody's writes"),
+    ("on disk", "bytes of all files when all is sealed, divided by bytes of bodies"),
+];
+
+const NOTES: [&str; 3] = [
+    "The disk's own figures are measured in the same folder before and after each row; a row is compared with the mean \
+     of the two.",
+    "A database's own processes write for postgres, perhaps on another disk: nothing of it is seen from here.",
     "Bodies and topics are those of the data set; each message has a hash and a time of its own, and all fall into one \
      day.",
 ];
@@ -53,7 +64,7 @@ fn rate_table(rows: &[&IngestRow]) -> Table {
         "by disk",
         "by one",
     ];
-    let mut table = Table::new("Durable appends", &columns);
+    let mut table = Table::new("Durable appends", &columns).explain(LEGEND);
     for row in rows {
         table.add([
             row.engine.to_owned(),
@@ -76,7 +87,7 @@ fn rate_table(rows: &[&IngestRow]) -> Table {
 
 fn cost_table(rows: &[&IngestRow]) -> Table {
     let columns = ["engine", "batch", "appenders", "messages", "written", "device", "on disk", "longest ms"];
-    let mut table = Table::new("Bytes by bytes of bodies", &columns);
+    let mut table = Table::new("What an append costs the disk", &columns).explain(LEGEND);
     for row in rows {
         table.add([
             row.engine.to_owned(),

@@ -1,4 +1,4 @@
-//! Seed 003's two tables, on the same input.
+//! The two tables of KDE Sink's authors, on the same input.
 
 use std::{
     path::Path,

@@ -1,4 +1,4 @@
-//! Seed 003: the mails that Sink's benchmark stores, and what Sink had to say of them.
+//! The mails that KDE Sink's benchmark stores, and the figures that its authors published.
 //!
 //! `dummyresourcewritebenchmark` puts mails of one subject and a tiny MIME body through the whole of Sink, in commits of a
 //! hundred: 184 bytes each as Sink encodes them, and as they are encoded here. Sink keeps eight indexes of a mail; six of ours
@@ -103,11 +103,11 @@ pub(super) struct Sink {
     pub(super) ratio: f64,
 }
 
-/// The seed's own columns, and those of Sink built at three revisions and run unchanged (1855b835, af91a187, 46313049): medians
-/// of four runs. Of the second patch the seed has graphs only.
+/// The published columns, and those of Sink built at three revisions and run unchanged (1855b835, af91a187, 46313049): medians
+/// of four runs. Of the second patch the authors published graphs only.
 pub(super) const SINK: [Sink; 5] = [
     Sink {
-        name: "seed: before",
+        name: "published: before",
         rss_kib: 40_700.0,
         on_disk_kib: 10_788.0,
         amplification: 12.0075,
@@ -117,7 +117,7 @@ pub(super) const SINK: [Sink; 5] = [
         ratio: 3.63268,
     },
     Sink {
-        name: "seed: binary keys",
+        name: "published: binary keys",
         rss_kib: 39_112.0,
         on_disk_kib: 8_836.0,
         amplification: 9.83485,
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn sinks_figures_agree_with_each_other() {
         for sink in &SINK {
-            // The seed's first table divides kibibytes by 5,000 x 184 bytes; medians of runs don't divide exactly.
+            // The first published table divides kibibytes by 5,000 x 184 bytes; medians of runs don't divide exactly.
             let by_mails = sink.on_disk_kib * 1_024.0 / (5_000 * MAIL_BYTES) as f64;
             assert!((by_mails - sink.amplification).abs() < 0.01, "{}: {by_mails}", sink.name);
             assert!(sink.pages * 4_096.0 >= sink.used_bytes, "{}", sink.name);

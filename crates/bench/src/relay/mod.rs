@@ -30,7 +30,7 @@ use delivery::{Crowd, Line, Stretch};
 use kill::{Killed, Pair};
 use load::{Load, Outcome, Target};
 
-/// The seed's publishers and their messages.
+/// Publishers and their messages, as nwaku was measured.
 const PUBLISHERS: u64 = 30;
 const MESSAGES_EACH: u64 = 300;
 const PUBLISHERS_QUICK: u64 = 3;
@@ -122,6 +122,14 @@ impl RelayArgs {
         Plan { loads, kill, users }
     }
 
+    /// Removes the goals that are set for the usual load when this run had another one.
+    fn note_size(&self, report: &mut Report) {
+        report.note_quick(self.common.quick);
+        report.note_size_of(self.bytes, PAYLOAD_BYTES as u64, "bytes of a payload");
+        report.note_size_of(self.common.messages.unwrap_or(STOCK), STOCK, "messages in the archive");
+        report.note_size_of(self.queries.unwrap_or(USERS as u64), USERS as u64, "users");
+    }
+
     fn load(&self, rate: Option<f64>, role: Role) -> Load {
         Load {
             publishers: self.publishers(),
@@ -168,6 +176,7 @@ pub(crate) async fn measure(args: &RelayArgs) -> anyhow::Result<Report> {
         present::present(&measured, &mut report)?;
     }
     present::note(&mut report);
+    args.note_size(&mut report);
     Ok(report)
 }
 

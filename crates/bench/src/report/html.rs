@@ -18,6 +18,7 @@ svg { display: block; width: 100%; max-width: 38rem; height: auto } svg text { f
 svg line { stroke: var(--rule) } svg polyline { fill: none; stroke-width: 1.8 }
 .legend { color: var(--soft); font-size: .85rem; list-style: none; margin: 0; padding: 0 }
 .legend li { display: inline-block; margin-right: 1rem } .legend i { display: inline-block; width: .8em; height: .8em; margin-right: .35em }
+.columns { color: var(--soft); columns: 26rem; font-size: .82rem; list-style: none; margin: .4rem 0 0; padding: 0 }
 .wide { overflow-x: auto } table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums }
 th, td { padding: .2rem .7rem .2rem 0; text-align: left; border-bottom: 1px solid var(--rule); white-space: nowrap }
 .n { text-align: right } .yes { color: var(--good) } .no { color: var(--bad); font-weight: 600 }
@@ -27,7 +28,7 @@ footer, .notes { color: var(--soft); font-size: .88rem }
 pub(super) fn page(report: &Report) -> String {
     let body = [
         format!("<h1>restante bench {}</h1>\n<p>{}</p>\n", report.bench, escape(&report.title)),
-        goals(&report.goals),
+        goals(report),
         plots(&report.plots),
         report.tables.iter().map(table).collect(),
         notes(&report.notes),
@@ -55,17 +56,16 @@ fn colours() -> String {
     rules
 }
 
-fn goals(goals: &[Goal]) -> String {
+fn goals(report: &Report) -> String {
+    let withheld = report.withheld_line().map(|line| format!("<p class=\"notes\">{}</p>\n", escape(&line)));
+    let withheld = withheld.unwrap_or_default();
+    let goals: Vec<&Goal> = report.judged().collect();
     if goals.is_empty() {
-        return String::new();
+        return withheld;
     }
     let mut rows = String::new();
     for goal in goals {
-        let class = match goal.is_met {
-            Some(true) => "yes",
-            Some(false) => "no",
-            None => "unknown",
-        };
+        let class = if goal.is_met == Some(true) { "yes" } else { "no" };
         rows.push_str(&format!(
             "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"{class}\">{}</td></tr>\n",
             escape(&goal.what),
@@ -76,15 +76,15 @@ fn goals(goals: &[Goal]) -> String {
     }
     format!(
         "<h2>Goals</h2>\n<div class=\"wide\"><table>\n\
-         <tr><th>what</th><th>goal</th><th>measured</th><th>met</th></tr>\n{rows}</table></div>\n"
+         <tr><th>what</th><th>goal</th><th>measured</th><th>met</th></tr>\n{rows}</table></div>\n{withheld}"
     )
 }
 
 fn plots(plots: &[Plot]) -> String {
-    if plots.is_empty() {
-        return String::new();
+    let figures: String = plots.iter().filter(|plot| plot.has_values()).map(figure).collect();
+    if figures.is_empty() {
+        return figures;
     }
-    let figures: String = plots.iter().map(figure).collect();
     format!("<h2>Plots</h2>\n<div class=\"plots\">\n{figures}</div>\n")
 }
 
@@ -114,7 +114,17 @@ fn table(table: &Table) -> String {
     for cells in &table.rows {
         lines.push_str(&row("td", cells));
     }
-    format!("<h2>{}</h2>\n<div class=\"wide\"><table>\n{lines}</table></div>\n", escape(&table.title))
+    let title = escape(&table.title);
+    format!("<h2>{title}</h2>\n<div class=\"wide\"><table>\n{lines}</table></div>\n{}", columns(table))
+}
+
+/// What the columns of a table mean.
+fn columns(table: &Table) -> String {
+    let mut items = String::new();
+    for (column, meaning) in table.legend() {
+        items.push_str(&format!("<li><b>{}</b>: {}</li>\n", escape(column), escape(meaning)));
+    }
+    if items.is_empty() { items } else { format!("<ul class=\"columns\">\n{items}</ul>\n") }
 }
 
 fn notes(notes: &[String]) -> String {
@@ -165,11 +175,23 @@ mod tests {
     }
 
     #[test]
+    fn a_plot_without_values_is_left_out() {
+        let mut report = super::super::tests::example();
+        let (title, unit) = ("Nothing".to_owned(), "ms");
+        let lines = vec![("pages".to_owned(), Vec::new())];
+        report.plots.push(Plot::Curves(super::super::Curves { title, unit, lines }));
+        assert!(!page(&report).contains("Nothing"));
+        report.plots.clear();
+        assert!(!page(&report).contains("<h2>Plots"));
+    }
+
+    #[test]
     fn tags_are_closed() {
         let page = page(&super::super::tests::example());
-        for tag in
-            ["figure", "table", "tr", "td", "th", "ul", "li", "svg", "text", "h2", "div", "body", "html"]
-        {
+        for tag in [
+            "figure", "table", "tr", "td", "th", "ul", "li", "svg", "text", "h2", "b", "p", "div", "body",
+            "html",
+        ] {
             let opened =
                 page.matches(&format!("<{tag}>")).count() + page.matches(&format!("<{tag} ")).count();
             assert_eq!(opened, page.matches(&format!("</{tag}>")).count(), "{tag}");

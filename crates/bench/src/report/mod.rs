@@ -11,6 +11,8 @@ use anyhow::Context;
 use serde::Serialize;
 
 pub use plot::{Bars, Curves, Plot, Series};
+#[cfg(test)]
+pub(crate) use table::tests::assert_explained;
 pub use table::{Table, number, optional};
 
 use crate::{args::CommonArgs, dataset::MESSAGES_FULL, machine::Machine};
@@ -27,8 +29,10 @@ pub struct Report {
     pub tables: Vec<Table>,
     /// What the page shows beside them.
     pub plots: Vec<Plot>,
-    /// What this run is held to.
+    /// What this run must keep.
     pub goals: Vec<Goal>,
+    /// Why the goals that depend on the size of the run are not shown.
+    withheld: Vec<String>,
     /// How to read the figures.
     pub notes: Vec<String>,
 }
@@ -42,8 +46,10 @@ pub struct Goal {
     pub bound: String,
     /// What this run has shown.
     pub measured: String,
-    /// Nothing when it could not be measured.
+    /// Nothing when it was not measured: the goal is not shown then.
     pub is_met: Option<bool>,
+    /// Whether the goal is set for a run of one size.
+    needs_size: bool,
 }
 
 impl Goal {
@@ -59,11 +65,22 @@ impl Goal {
         Self::new(what.into(), format!("at least {}", with_unit(bound, unit)), unit, measured, is_met)
     }
 
-    fn new(what: String, bound: String, unit: &str, measured: Option<f64>, is_met: Option<bool>) -> Self {
-        let measured = measured.map_or_else(|| "-".to_owned(), |measured| with_unit(measured, unit));
-        Self { what, bound, measured, is_met }
+    /// A count of errors or losses that must be 0, whatever the size of the run.
+    pub fn none(what: impl Into<String>, count: u64) -> Self {
+        Self::at_most(what, 0.0, "", Some(count as f64)).at_any_size()
     }
 
+    /// The same goal for runs of every size.
+    pub fn at_any_size(self) -> Self {
+        Self { needs_size: false, ..self }
+    }
+
+    fn new(what: String, bound: String, unit: &str, measured: Option<f64>, is_met: Option<bool>) -> Self {
+        let measured = measured.map_or_else(|| "-".to_owned(), |measured| with_unit(measured, unit));
+        Self { what, bound, measured, is_met, needs_size: true }
+    }
+
+    /// In a table of goals, which has only those that were measured.
     fn verdict(&self) -> &'static str {
         match self.is_met {
             Some(true) => "yes",
@@ -88,6 +105,7 @@ impl Report {
             tables: Vec::new(),
             plots: Vec::new(),
             goals: Vec::new(),
+            withheld: Vec::new(),
             notes: Vec::new(),
         }
     }
@@ -103,15 +121,69 @@ impl Report {
         Ok(())
     }
 
-    /// Says that goals are about the full data set, when this run had another.
+    /// Removes the goals that are set for the full data set when this run had another one, or was a debug build.
     pub fn note_size(&mut self, messages: u64) {
-        if messages != MESSAGES_FULL {
-            let (messages, full) = (number(messages as f64), number(MESSAGES_FULL as f64));
-            self.notes.push(format!("This run had {messages} messages; goals are set for {full}."));
+        self.note_size_of(messages, MESSAGES_FULL, "messages");
+        self.note_debug_build();
+    }
+
+    /// Removes the goals that are set for `wanted` things when this run had another number of them.
+    pub(crate) fn note_size_of(&mut self, had: u64, wanted: u64, things: &str) {
+        if had != wanted {
+            let (had, wanted) = (number(had as f64), number(wanted as f64));
+            self.withhold_goals(format!("they are set for {wanted} {things}, and this run had {had}"));
         }
+    }
+
+    /// Removes the goals that depend on the size of the run when it was a quick one.
+    pub(crate) fn note_quick(&mut self, is_quick: bool) {
+        if is_quick {
+            self.withhold_goals("this was a quick run");
+            self.notes.push("This was a quick run: its figures mean nothing.".to_owned());
+        }
+    }
+
+    /// Removes the goals that depend on the size of the run when the program is a debug build.
+    pub(crate) fn note_debug_build(&mut self) {
         if self.machine.build == "debug" {
+            self.withhold_goals("this is a debug build");
             self.notes.push("This is a debug build: its figures mean nothing.".to_owned());
         }
+    }
+
+    /// Removes the goals that depend on the size of the run. If there are any, the reason is shown in their place.
+    pub(crate) fn withhold_goals(&mut self, reason: impl Into<String>) {
+        let before = self.goals.len();
+        self.goals.retain(|goal| !goal.needs_size);
+        if self.goals.len() < before {
+            self.withhold(reason);
+        }
+    }
+
+    /// Adds goals; when the run was of another size only those that hold for every size.
+    pub(crate) fn add_goals(&mut self, goals: impl IntoIterator<Item = Goal>, is_of_size: bool) {
+        self.goals.extend(goals.into_iter().filter(|goal| is_of_size || !goal.needs_size));
+    }
+
+    /// Shows a reason why goals are missing.
+    pub(crate) fn withhold(&mut self, reason: impl Into<String>) {
+        self.withheld.push(reason.into());
+    }
+
+    /// Why there are fewer goals than the bench has, in one line.
+    fn withheld_line(&self) -> Option<String> {
+        let mut reasons = self.withheld.clone();
+        let unmeasured = self.goals.len() - self.judged().count();
+        if unmeasured > 0 {
+            reasons.push(format!("this run has no figure for {unmeasured} of them, or one of another size"));
+        }
+        let beginning = if self.judged().next().is_some() { "Some goals" } else { "Goals" };
+        (!reasons.is_empty()).then(|| format!("{beginning} are not shown: {}.", reasons.join("; ")))
+    }
+
+    /// The goals that were measured.
+    fn judged(&self) -> impl Iterator<Item = &Goal> {
+        self.goals.iter().filter(|goal| goal.is_met.is_some())
     }
 
     /// Prints the report and writes the files that were asked for.
@@ -139,6 +211,9 @@ impl Report {
             text.push('\n');
             text.push_str(&table.text());
         }
+        if let Some(line) = self.withheld_line() {
+            text.push_str(&format!("\n{line}\n"));
+        }
         if !self.notes.is_empty() {
             text.push('\n');
         }
@@ -149,11 +224,9 @@ impl Report {
     }
 
     fn goal_table(&self) -> Option<Table> {
-        if self.goals.is_empty() {
-            return None;
-        }
+        self.judged().next()?;
         let mut table = Table::new("Goals", &["what", "goal", "measured", "met"]);
-        for goal in &self.goals {
+        for goal in self.judged() {
             table.add([
                 goal.what.clone(),
                 goal.bound.clone(),
@@ -234,6 +307,29 @@ pub(crate) mod tests {
             for words in ["ms divided by floor ms", "256 topics in a month", "256 topics (l)"] {
                 assert!(page.contains(words), "{words} is missing in {page}");
             }
+        }
+    }
+
+    #[test]
+    fn goals_of_another_size_are_withheld_and_those_of_every_size_stay() {
+        let mut report = example();
+        report.goals.push(Goal::none("losses", 1));
+        report.note_size_of(7, 7, "cats");
+        assert_eq!(report.goals.len(), 4);
+        report.note_size_of(7, 9, "cats");
+        report.note_quick(true);
+        assert_eq!(report.goals.iter().map(|goal| goal.what.as_str()).collect::<Vec<_>>(), ["losses"]);
+        let text = report.text();
+        assert!(text.contains("losses  at most 0 "), "{text}");
+        let line = "Some goals are not shown: they are set for 9 cats, and this run had 7.";
+        assert!(text.contains(line) && html::page(&report).contains(line), "{text}");
+    }
+
+    #[test]
+    fn goals_without_a_figure_are_not_shown() {
+        for page in [example().text(), html::page(&example())] {
+            assert!(!page.contains("a ratio"), "{page}");
+            assert!(page.contains("this run has no figure for 1 of them"), "{page}");
         }
     }
 

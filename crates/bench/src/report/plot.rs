@@ -81,6 +81,16 @@ impl Plot {
         }
     }
 
+    /// Whether there is anything to draw.
+    pub(super) fn has_values(&self) -> bool {
+        match self {
+            Self::Bars(bars) => bars.series.iter().any(|(_, values)| values.iter().any(Option::is_some)),
+            Self::Curves(Curves { lines, .. }) | Self::Series(Series { lines, .. }) => {
+                lines.iter().any(|(_, points)| !points.is_empty())
+            }
+        }
+    }
+
     pub(super) fn svg(&self) -> String {
         match self {
             Self::Bars(bars) => bars.svg(),

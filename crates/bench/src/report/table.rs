@@ -6,13 +6,45 @@ pub struct Table {
     pub(crate) title: String,
     pub(crate) columns: Vec<String>,
     pub(crate) rows: Vec<Vec<String>>,
+    /// Columns, and what they mean.
+    explained: Vec<(&'static str, &'static str)>,
 }
+
+/// What columns mean that many tables have.
+const COMMON: &[(&str, &str)] = &[
+    ("p50 ms", "half of the times were at most this long"),
+    ("p95 ms", "95 % of the times were at most this long"),
+    ("p99 ms", "99 % of the times were at most this long"),
+    ("p50 us", "half of the times were at most this long"),
+    ("p99 us", "99 % of the times were at most this long"),
+    ("longest ms", "the longest of the times"),
+    ("longest us", "the longest of the times"),
+    ("at once", "queries that run at the same time"),
+    ("MB/s", "bytes of message bodies, 1,000,000 a second"),
+    ("lost", "acknowledged, and not there at the end"),
+    ("refused", "answered with an error"),
+    ("unanswered", "the connection ended without an answer"),
+];
 
 impl Table {
     /// A table without rows.
     pub fn new(title: impl Into<String>, columns: &[&str]) -> Self {
         let columns = columns.iter().map(|column| (*column).to_owned()).collect();
-        Self { title: title.into(), columns, rows: Vec::new() }
+        Self { title: title.into(), columns, rows: Vec::new(), explained: Vec::new() }
+    }
+
+    /// Adds what columns mean. It is shown below the table for those columns that the table has.
+    pub fn explain(mut self, columns: &[(&'static str, &'static str)]) -> Self {
+        self.explained.extend_from_slice(columns);
+        self
+    }
+
+    /// The columns that need words, in their order, and what they mean.
+    pub(super) fn legend(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.columns.iter().filter_map(|column| {
+            let mut known = self.explained.iter().chain(COMMON);
+            known.find(|(name, _)| name == column).copied()
+        })
     }
 
     /// Adds a row; it has as many cells as there are columns.
@@ -46,6 +78,9 @@ impl Table {
             }
             text.push_str(line.trim_end());
             text.push('\n');
+        }
+        for (column, meaning) in self.legend() {
+            text.push_str(&format!("  {column}: {meaning}\n"));
         }
         text
     }
@@ -96,8 +131,74 @@ fn with_commas(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Columns that need no words.
+    const PLAIN: &[&str] = &[
+        "acknowledged",
+        "appenders",
+        "changes",
+        "committers",
+        "connections",
+        "direction",
+        "engine",
+        "errors",
+        "goal",
+        "keys",
+        "measured",
+        "messages",
+        "messages/s",
+        "met",
+        "op",
+        "page",
+        "pages",
+        "pages/s",
+        "published",
+        "query",
+        "records",
+        "requests",
+        "rows",
+        "sent",
+        "sessions",
+        "status",
+        "store",
+        "stored",
+        "streams",
+        "text",
+        "topics",
+        "unit",
+        "users",
+        "value",
+        "what",
+    ];
+
+    /// Panics when a table has a column without a meaning.
+    pub(crate) fn assert_explained(tables: &[Table]) {
+        for table in tables {
+            let known: Vec<&str> = table.legend().map(|(column, _)| column).collect();
+            for column in &table.columns {
+                let is_known = known.contains(&column.as_str()) || PLAIN.contains(&column.as_str());
+                assert!(is_known, "nothing explains the column {column} of {}", table.title);
+            }
+        }
+    }
+
+    #[test]
+    fn a_legend_follows_the_order_of_columns() {
+        let mut table = Table::new("T", &["engine", "p50 ms", "own"]).explain(&[("own", "of this table")]);
+        table.add(["a".to_owned(), "1".to_owned(), "2".to_owned()]);
+        let text = table.text();
+        let below = text.split_once("a            1    2\n").unwrap().1;
+        assert_eq!(below, "  p50 ms: half of the times were at most this long\n  own: of this table\n");
+        assert_explained(&[table]);
+    }
+
+    #[test]
+    #[should_panic(expected = "nothing explains the column strange")]
+    fn a_column_without_meaning_is_noticed() {
+        assert_explained(&[Table::new("T", &["engine", "strange"])]);
+    }
 
     #[test]
     fn numbers_are_short() {

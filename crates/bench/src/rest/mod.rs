@@ -95,6 +95,7 @@ pub(crate) async fn measure(args: &RestArgs) -> anyhow::Result<Report> {
     }
     report.notes.extend(NOTES.map(str::to_owned));
     report.note_size(dataset.len());
+    report.note_quick(common.quick);
     Ok(report)
 }
 
@@ -260,7 +261,7 @@ fn goals(rows: &[RestRow]) -> Vec<Goal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::quick;
+    use crate::{report::assert_explained, tests::quick};
 
     #[tokio::test]
     async fn a_memory_archive_is_refused() {
@@ -287,6 +288,7 @@ mod tests {
         present(&measured, &mut report);
         let verdicts: Vec<_> = report.goals.iter().map(|goal| goal.is_met).collect();
         assert_eq!(verdicts, [Some(false), Some(true), Some(false), Some(false), Some(true), Some(true)]);
+        assert_explained(&report.tables);
         assert_eq!((report.tables.len(), report.plots.len()), (1, 1));
     }
 }

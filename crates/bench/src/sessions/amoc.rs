@@ -1,4 +1,4 @@
-//! The shape of the load under which seed 002's server was profiled: users arrive one after the other, and everybody who is
+//! The shape of the load under which MongooseIM was profiled: users arrive one after the other, and everybody who is
 //! there writes to a neighbour.
 
 use std::{
@@ -16,7 +16,7 @@ use crate::{
     random::Random,
 };
 
-/// Users of the seed, and how far their arrivals lay apart.
+/// Users as published, and how far their arrivals lay apart.
 const USERS: u32 = 12_000;
 const USERS_QUICK: u32 = 200;
 pub(super) const SEED_ARRIVAL_US: u64 = 10_000;

@@ -151,6 +151,7 @@ pub(crate) async fn measure(args: &SoakArgs) -> anyhow::Result<Report> {
         present::present(&measured, &mut report)?;
     }
     present::note(&mut report);
+    report.note_quick(args.common.quick);
     Ok(report)
 }
 

@@ -12,7 +12,7 @@ use crate::{
     peers::history::{History, PAGE_MAX, question},
 };
 
-/// Queries of a user in a second, and pages of a query at most, as in seed 001.
+/// Queries of a user in a second, and pages of a query at most, as in nwaku's measurements.
 const PER_SECOND: f64 = 1.0;
 const WALK_PAGES: usize = 5;
 

@@ -85,6 +85,7 @@ pub(crate) async fn measure(args: &UpkeepArgs) -> anyhow::Result<Report> {
     report.add_rows(&rows)?;
     present(&rows, &mut report);
     report.note_size(dataset.len());
+    report.note_quick(common.quick);
     Ok(report)
 }
 
@@ -158,17 +159,20 @@ fn memory_rows(store: &Store, messages: u64, seen: memory::Seen) -> Vec<UpkeepRo
 
 const NOTES: [&str; 4] = [
     "Retention: the oldest day goes, five times and as often as it takes to see enough, while one appender appends without a \
-     pause and one client asks for 200 pages of 100 a second. longest append ms: of those that were under way during the \
-     prune.",
+     pause and one client asks for 200 pages of 100 a second.",
     "p99: of all appends, or queries, that were under way during one of the prunes, and of all others; a query's time counts \
-     from when it was due. times: how many they were; fewer than 100 are not judged.",
+     from when it was due.",
     "Start-up: the same process opens the archive again; its files are in the page cache.",
     "Private memory: RssAnon of a process of its own. Mapped files are not in it: the system takes them back when it wants.",
 ];
 
 fn present(rows: &[UpkeepRow], report: &mut Report) {
     let mut table =
-        Table::new("Upkeep", &["engine", "messages", "what", "value", "unit", "longest append ms", "times"]);
+        Table::new("Upkeep", &["engine", "messages", "what", "value", "unit", "longest append ms", "times"])
+            .explain(&[
+                ("longest append ms", "the longest append that was under way during the prune"),
+                ("times", "how many times the 99th percentile is of; fewer than 100 are not judged"),
+            ]);
     for row in rows {
         table.add([
             row.engine.to_owned(),
@@ -253,7 +257,7 @@ fn log_goals(engine: &str, rows: &[&UpkeepRow]) -> Vec<Goal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::quick;
+    use crate::{report::assert_explained, tests::quick};
 
     #[tokio::test(flavor = "multi_thread")]
     async fn retention_removes_exactly_the_oldest_days_beside_appends() {
@@ -261,6 +265,7 @@ mod tests {
         let of = |measure: &str| report.rows.iter().filter(|row| row["measure"] == measure).count();
         assert_eq!((of("prune"), of("append"), of("start"), of("disk")), (5, 1, 0, 0));
         assert!(of("appends") >= 1 && of("queries") >= 1);
+        assert_explained(&report.tables);
         assert_eq!((report.plots.len(), report.goals.len()), (1, 0));
     }
 }

@@ -1,4 +1,4 @@
-//! The scenarios of seed 001 through real servers: queries while messages are published, several servers on one database,
+//! The scenarios that nwaku was measured with, through real servers: queries while messages are published, several servers on one database,
 //! and a database that goes away.
 
 mod ask;
@@ -34,9 +34,9 @@ use posts::Posts;
 use scenario::{Outcome, Scenario, Site, Traffic};
 use servers::Same;
 
-/// How many users there are, as in the seed.
+/// How many users there are, as in nwaku's measurements.
 const USERS: [usize; 3] = [1, 10, 25];
-/// Clients of the select hammer, as in the seed.
+/// Clients of the select hammer, as in nwaku's measurements.
 const HAMMERS: [usize; 2] = [50, 100];
 /// Length of a scenario: at ten messages a second, 200 appends.
 const SECONDS: u64 = 20;
@@ -93,9 +93,9 @@ pub struct StoreArgs {
 /// The way by which users ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Door {
-    /// Queries by HTTP while messages are published by HTTP, as in seed 001.
+    /// Queries by HTTP while messages are published by HTTP, as nwaku was measured.
     Rest,
-    /// Store queries of real nodes over libp2p, as nwaku was measured: a million messages of 1.4 KB, pages of 20 and 100.
+    /// Store queries of real nodes over libp2p, as nwaku was measured: a million messages of 1.4 kB, pages of 20 and 100.
     Waku,
 }
 
@@ -155,7 +155,7 @@ pub(crate) async fn measure(args: &StoreArgs) -> anyhow::Result<Report> {
         (Some(seconds), _) => {
             format!("A database that is stopped for {seconds} s while messages are published.")
         }
-        (None, 1) => "Store queries while messages are published, as in seed 001.".to_owned(),
+        (None, 1) => "Store queries while messages are published, as nwaku was measured.".to_owned(),
         (None, servers) => format!("{servers} servers on one database, each given the same messages."),
     };
     let mut report = Report::new("store", title, Machine::look(folder.path()));
@@ -171,6 +171,7 @@ pub(crate) async fn measure(args: &StoreArgs) -> anyhow::Result<Report> {
     }
     present::present(&measured, &mut report)?;
     report.note_size(bench.dataset.len());
+    report.note_quick(common.quick);
     Ok(report)
 }
 
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plan_has_the_scenarios_of_the_seed() {
+    fn the_plan_has_all_scenarios() {
         let one = plan(1, Duration::from_secs(20));
         assert_eq!(one.len(), 2 * (3 + 3 + 2));
         let total: f64 = one.iter().map(|(_, _, length)| length.as_secs_f64()).sum();

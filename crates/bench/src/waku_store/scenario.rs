@@ -1,4 +1,4 @@
-//! The scenarios of seed 001: users that query while messages are published.
+//! The scenarios that nwaku was measured with: users that query while messages are published.
 
 use std::{
     net::SocketAddr,
@@ -27,12 +27,12 @@ pub(super) struct Traffic {
 }
 
 impl Traffic {
-    /// The rate and size of the seed's relay clients.
+    /// The rate and size of nwaku's relay clients.
     pub(super) const LARGE: Self =
-        Self { name: "10/s of 10 KB", per_second: 10.0, payload_bytes: 10_240, connections: 4 };
-    /// A hundred times as many messages, of the size in the seed's test of inserts.
+        Self { name: "10/s of 10 kB", per_second: 10.0, payload_bytes: 10_240, connections: 4 };
+    /// A hundred times as many messages, of the size in nwaku's test of inserts.
     pub(super) const MANY: Self =
-        Self { name: "1,000/s of 1.4 KB", per_second: 1_000.0, payload_bytes: 1_400, connections: 32 };
+        Self { name: "1,000/s of 1.4 kB", per_second: 1_000.0, payload_bytes: 1_400, connections: 32 };
 }
 
 /// Users and what they do.
@@ -44,9 +44,9 @@ pub(super) struct Scenario {
     pub(super) habit: Habit,
 }
 
-/// Pages of a query: the seed's clients followed the cursor too, and had more requests than queries for it.
+/// Pages of a query: nwaku's clients followed the cursor too, and had more requests than queries for it.
 const WALK_PAGES: usize = 5;
-/// Queries of a client of the seed's select hammer, in a second.
+/// Queries of a client of nwaku's select hammer, in a second.
 const HAMMER_PER_SECOND: f64 = 10.0;
 
 impl Scenario {

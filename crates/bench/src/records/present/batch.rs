@@ -33,6 +33,31 @@ const BARE_FILE: [f64; 4] = [8.35, 1.76, 1.09, 1.01];
 const SINK_CHURN: f64 = 57_400.0;
 const PLAIN_CHURN: f64 = 7_850.0;
 
+/// What the columns of the tables mean.
+const LEGEND: &[(&str, &str)] = &[
+    ("batch", "records in one commit"),
+    ("disk", "main file at rest, divided by bytes of records"),
+    ("written", "bytes given to write calls (wchar of /proc/self/io), divided by bytes of records"),
+    ("device", "the same by the counter of the device below the folder, which counts everybody's writes"),
+    ("plain LMDB", "device bytes measured on another disk: LMDB with a transaction for each commit"),
+    (
+        "bare file",
+        "device bytes measured on another disk: a file written in advance, nothing but the records",
+    ),
+    ("B by record", "bytes of the main file at rest for a record"),
+    ("folder open MB", "the whole folder while the store is open, its commit log included"),
+    ("to open MB", "what opening the fresh store wrote"),
+    ("commits/s", "commits of one committer that does not pause"),
+    ("records/s", "records in those commits"),
+    ("RSS MB", "resident memory of the process, the mapped file included"),
+    ("private MB", "memory of the process without mapped files"),
+    ("written B", "bytes given to write calls for one change"),
+    ("device B", "bytes that the device wrote for one change"),
+    ("bytes", "mean size of a record"),
+    ("zstd 3", "mean size when each record is compressed alone"),
+    ("with a dictionary of 64 KiB", "the same with a dictionary made of other records"),
+];
+
 const NOTES: [&str; 5] = [
     "Batches: mail-like records in three indexes (mailbox and time of arrival, thread, message id), each commit answered \
      when it is durable. Payload: bodies and the 32-byte blobs that they name; properties are not counted. disk: main file \
@@ -73,7 +98,7 @@ pub(super) fn present(measured: &Measured, report: &mut Report) {
 
 fn input_table(input: Input) -> Table {
     let columns = ["records", "bytes", "zstd 3", "with a dictionary of 64 KiB"];
-    let mut table = Table::new("The records themselves, each compressed alone: mean bytes", &columns);
+    let mut table = Table::new("The records themselves: mean bytes", &columns).explain(LEGEND);
     table.add([
         number(input.entities as f64),
         number(input.record_bytes),
@@ -115,7 +140,7 @@ fn batch_table(rows: &[Row<BatchFigures>]) -> Table {
         "folder open MB",
         "to open MB",
     ];
-    let mut table = Table::new("Bytes by bytes of records", &columns);
+    let mut table = Table::new("Bytes divided by bytes of records", &columns).explain(LEGEND);
     for Row { engine, figures, .. } in rows {
         let head = &figures.head;
         let by_record = head.disk_bytes.and_then(|bytes| ratio(bytes as f64, head.entities as f64));
@@ -149,7 +174,7 @@ fn time_table(rows: &[Row<BatchFigures>]) -> Table {
         "RSS MB",
         "private MB",
     ];
-    let mut table = Table::new("Commits", &columns);
+    let mut table = Table::new("Commits", &columns).explain(LEGEND);
     let mb = |bytes: Option<u64>| optional(bytes.map(|bytes| bytes as f64 / 1e6));
     for Row { engine, figures, .. } in rows {
         let (head, times) = (&figures.head, &figures.times);
@@ -280,7 +305,7 @@ fn batch_goals(rows: &[Row<BatchFigures>]) -> Vec<Goal> {
 
 fn churn_table(measured: &Measured) -> Table {
     let columns = ["store", "records", "changes", "written B", "device B", "commits/s", "p50 us", "p99 us"];
-    let mut table = Table::new("Flag changes, a hundred in a commit: bytes by change", &columns);
+    let mut table = Table::new("Flag changes, a hundred in a commit", &columns).explain(LEGEND);
     for Row { engine, figures, .. } in &measured.churn {
         let by_change = |bytes: Option<u64>| {
             optional(bytes.and_then(|bytes| ratio(bytes as f64, figures.changes as f64)))
@@ -296,7 +321,9 @@ fn churn_table(measured: &Measured) -> Table {
             number(figures.times.p99_us),
         ]);
     }
-    for (store, bytes) in [("Sink's layout, elsewhere", SINK_CHURN), ("plain LMDB, elsewhere", PLAIN_CHURN)] {
+    for (store, bytes) in
+        [("KDE Sink's layout, elsewhere", SINK_CHURN), ("plain LMDB, elsewhere", PLAIN_CHURN)]
+    {
         let none = || "-".to_owned();
         let (records, changes) = (number(50_000.0), number(10_000.0));
         table.add([store.to_owned(), records, changes, number(bytes), none(), none(), none(), none()]);

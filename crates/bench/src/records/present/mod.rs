@@ -23,12 +23,8 @@ pub(super) fn present(measured: &Measured, is_quick: bool, report: &mut Report) 
     seed::present(measured, report);
     batch::present(measured, report);
     time::present(measured, report);
-    if is_quick {
-        report.notes.push("This was a quick run: its figures mean nothing.".to_owned());
-    }
-    if report.machine.build == "debug" {
-        report.notes.push("This is a debug build: its figures mean nothing.".to_owned());
-    }
+    report.note_quick(is_quick);
+    report.note_debug_build();
     Ok(())
 }
 
@@ -48,6 +44,6 @@ fn engines<F: Serialize>(rows: &[Row<F>]) -> Vec<&'static str> {
     engines
 }
 
-fn kib(bytes: u64) -> f64 {
-    bytes as f64 / 1_024.0
+fn kb(bytes: u64) -> f64 {
+    bytes as f64 / 1e3
 }

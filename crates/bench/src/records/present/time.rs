@@ -49,7 +49,12 @@ pub(super) fn present(measured: &Measured, report: &mut Report) {
 
 fn read_table(rows: &[Row<ReadFigures>]) -> Table {
     let columns = ["engine", "records", "inbox", "when", "what", "us", "waiting"];
-    let mut table = Table::new("Reads", &columns);
+    let mut table = Table::new("Reads", &columns).explain(&[
+        ("inbox", "mails in the mailbox that is read"),
+        ("when", "right after commits, or after closing and opening the store again"),
+        ("us", "median time of one read"),
+        ("waiting", "rows in the commit log that LMDB did not have yet when the reads began"),
+    ]);
     for Row { engine, figures, .. } in rows {
         table.add([
             (*engine).to_owned(),
@@ -116,7 +121,13 @@ fn read_goals(rows: &[Row<ReadFigures>]) -> [Goal; 4] {
 fn group_table(rows: &[Row<GroupFigures>]) -> Table {
     let columns =
         ["engine", "committers", "commits/s", "p50 us", "p99 us", "disk/s", "disk us", "by disk", "by one"];
-    let mut table = Table::new("Durable commits of one record", &columns);
+    let mut table = Table::new("Durable commits of one record", &columns).explain(&[
+        ("commits/s", "of all committers together"),
+        ("disk/s", "the disk alone: writes of the same bytes, each synced, a second"),
+        ("disk us", "the disk alone: median time of such a write and its sync"),
+        ("by disk", "commits/s divided by disk/s"),
+        ("by one", "commits/s divided by that of one committer"),
+    ]);
     for Row { engine, figures, .. } in rows {
         table.add([
             (*engine).to_owned(),

@@ -1,4 +1,4 @@
-//! The micro-benchmark of seed 002: finding one of several things that are remembered about a session, and merging them.
+//! The micro-benchmark of MongooseIM's authors: finding one of several things that are remembered about a session, and merging them.
 
 mod containers;
 mod memory;
@@ -24,7 +24,7 @@ pub(super) use memory::{
     ContainerKind, EntryBytes, IN_A_SESSION, SIZES as MEMORY_SIZES, of_containers, tell,
 };
 
-/// Keys beside the one that is looked for, as in the seed.
+/// Keys beside the one that is looked for, as published.
 pub(super) const SIZES: [u16; 4] = [3, 10, 100, 1_000];
 /// How often the keys are shuffled for `random`.
 const SHUFFLES: u64 = 15;

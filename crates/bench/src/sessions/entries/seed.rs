@@ -22,7 +22,7 @@ const MEDIANS: [(u16, Order, [f64; 3]); 12] = [
 /// The columns of [`medians`].
 pub(in super::super) const NAMES: [&str; 3] = ["keyfind", "maps", "proplists"];
 
-/// What the seed says of a cell.
+/// What was published.
 pub(in super::super) fn medians(keys: u16, order: Order) -> Option<[f64; 3]> {
     MEDIANS.iter().find(|(size, place, _)| (*size, *place) == (keys, order)).map(|(_, _, medians)| *medians)
 }

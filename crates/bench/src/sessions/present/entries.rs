@@ -1,4 +1,4 @@
-//! Seed 002's tables with our columns beside them.
+//! The tables that MongooseIM's authors published with our columns beside them.
 
 use super::super::{
     Measured,
@@ -9,13 +9,34 @@ use crate::report::{Bars, Goal, Plot, Report, Table, number, optional};
 /// At most so many bytes for a small entry.
 const ENTRY_BYTES_GOAL: f64 = 24.0;
 
+/// What the columns of the tables mean.
+const LEGEND: &[(&str, &str)] = &[
+    ("order", "which key is looked for; random is the mean over 15 shuffles"),
+    ("merge", "entries of a map and of the changes that are merged into it"),
+    ("entries", "entries of a session or map"),
+    ("restante", "what restante keeps in a session's entry"),
+    (IN_A_SESSION, "the same inside a session, where nothing comes on top of the encoded bytes"),
+    ("Vec, scan", "a list that is looked through"),
+    ("Vec, sorted", "a list in order, searched by halves"),
+    ("HashMap, SipHash", "Rust's hash map as it comes"),
+    ("HashMap, foldhash", "Rust's hash map with a faster hash"),
+    ("BTreeMap", "Rust's ordered map"),
+    ("published keyfind", "MongooseIM's authors on another machine, Erlang 23: lists with lists:keyfind"),
+    ("published maps", "the same with maps"),
+    ("published proplists", "the same with proplists"),
+    ("Erlang keyfind", "this run: lists with lists:keyfind"),
+    ("Erlang maps", "this run: maps"),
+    ("Erlang proplists", "this run: proplists"),
+    ("Erlang orddict", "this run: ordered lists"),
+];
+
 const NOTES: [&str; 3] = [
     "Entries: ns of finding one key among so many others; for what keeps keys in order, first and last are those in order. \
-     random is the mean over 15 shuffles. The same key is looked for in a loop, so everything is in the nearest cache and \
-     every branch is foreseen: what a map costs at its best. The loop itself is in every figure. The seed's columns are the \
-     medians of its text, of another machine and Erlang 23.",
+     The same key is looked for in a loop, so everything is in the nearest cache and \
+     every branch is foreseen: what a map costs at its best. The loop itself is in every figure. What was published are \
+     medians.",
     "Merging makes another map and leaves the old one, as Erlang does: 2 into 3 with one key in common, 5 into 10 with two. \
-     orddict converts from and to lists, as the seed's server did.",
+     orddict converts from and to lists, as MongooseIM did.",
     "Bytes per entry: private memory of a process with so many maps that they take megabytes, by their entries. In a \
      session nothing comes on top of the encoded bytes: an address, a short text, and numbers.",
 ];
@@ -51,10 +72,10 @@ fn theirs(measured: &Measured, map: &str, keys: u16, order: Order) -> Option<f64
 fn find_table(measured: &Measured) -> Table {
     let mut columns = vec!["keys".to_owned(), "order".to_owned()];
     columns.extend(MAPS.map(str::to_owned));
-    columns.extend(seed::NAMES.map(|name| format!("seed {name}")));
+    columns.extend(seed::NAMES.map(|name| format!("published {name}")));
     columns.extend(seed::NAMES.map(|name| format!("Erlang {name}")));
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-    let mut table = Table::new("Entries: finding one key (ns)", &columns);
+    let mut table = Table::new("Entries: finding one key (ns)", &columns).explain(LEGEND);
     for keys in SIZES {
         for order in Order::ALL {
             let mut row = vec![keys.to_string(), order.as_str().to_owned()];
@@ -72,7 +93,7 @@ fn merge_table(measured: &Measured) -> Table {
     let mut columns = vec!["merge"];
     columns.extend(MAPS);
     columns.extend(["Erlang orddict", "Erlang maps"]);
-    let mut table = Table::new("Entries: merging (ns)", &columns);
+    let mut table = Table::new("Entries: merging (ns)", &columns).explain(LEGEND);
     for (keys, changes) in MERGES {
         let mut row = vec![format!("{keys} + {changes}")];
         row.extend(MAPS.map(|map| optional(ours(measured, map, "merge", keys, None))));
@@ -94,7 +115,7 @@ fn bytes(measured: &Measured, map: &str, keys: u16) -> Option<f64> {
 fn bytes_table(measured: &Measured) -> Table {
     let mut columns = vec!["entries", IN_A_SESSION];
     columns.extend(MAPS);
-    let mut table = Table::new("Entries: bytes per entry", &columns);
+    let mut table = Table::new("Entries: bytes per entry", &columns).explain(LEGEND);
     for keys in MEMORY_SIZES {
         let mut row = vec![keys.to_string(), optional(bytes(measured, IN_A_SESSION, keys))];
         row.extend(MAPS.map(|map| optional(bytes(measured, map, keys))));
@@ -112,7 +133,7 @@ fn find_bars(measured: &Measured) -> Bars {
     for (place, name) in seed::NAMES.iter().enumerate() {
         let of_size =
             |keys| seed::medians(keys, Order::Random).and_then(|medians| medians.get(place).copied());
-        series.push((format!("seed {name}"), SIZES.map(of_size).to_vec()));
+        series.push((format!("published {name}"), SIZES.map(of_size).to_vec()));
     }
     Bars {
         title: "Finding one key, in random order".to_owned(),

@@ -4,7 +4,7 @@ mod entries;
 mod live;
 mod table;
 
-use crate::report::Report;
+use crate::report::{Report, number};
 
 use super::{Measured, SessionsArgs};
 
@@ -20,8 +20,8 @@ pub(super) fn present(
 ) -> anyhow::Result<()> {
     add_rows(measured, report)?;
     entries::present(measured, report);
-    table::present(measured, sizes, report);
-    live::present(measured, report);
+    table::present(measured, sizes, sizes.last() == Some(&GOAL_SESSIONS), report);
+    live::present(measured, args.streams() == GOAL_STREAMS, report);
     note_sizes(measured, sizes, args, report);
     Ok(())
 }
@@ -41,18 +41,18 @@ fn add_rows(measured: &Measured, report: &mut Report) -> anyhow::Result<()> {
     report.add_rows(&measured.erlang.counts)
 }
 
-/// Says that goals are about other sizes, where this run had others.
+/// Says which goals are not shown because this run had other sizes.
 fn note_sizes(measured: &Measured, sizes: &[u32], args: &SessionsArgs, report: &mut Report) {
     let has_table = !measured.table.is_empty() || !measured.memory.is_empty() || !measured.counts.is_empty();
     if has_table && sizes.last() != Some(&GOAL_SESSIONS) {
-        report
-            .notes
-            .push(format!("Goals of tables are set for {GOAL_SESSIONS} sessions: this run had others."));
+        let wanted = number(f64::from(GOAL_SESSIONS));
+        report.withhold(format!("those of tables are set for {wanted} sessions, and this run had others"));
     }
     if !measured.streams.is_empty() && args.streams() != GOAL_STREAMS {
-        report.notes.push(format!("Goals of live streams are set for {GOAL_STREAMS}: this run had others."));
+        let wanted = number(GOAL_STREAMS as f64);
+        report
+            .withhold(format!("those of live streams are set for {wanted} streams, and this run had others"));
     }
-    if report.machine.build == "debug" {
-        report.notes.push("This is a debug build: its figures mean nothing.".to_owned());
-    }
+    report.note_quick(args.common.quick);
+    report.note_debug_build();
 }

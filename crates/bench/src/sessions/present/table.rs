@@ -22,6 +22,26 @@ const ENTRY_BYTES_GOAL: f64 = 24.0;
 
 const OURS: &str = "restante";
 
+/// What the columns of the tables mean.
+const LEGEND: &[(&str, &str)] = &[
+    ("table", "restante, a naive table, 64 locked tables, or Mnesia"),
+    ("entries", "entries that are remembered about each session"),
+    ("1 thread", "ns of an operation"),
+    ("2 threads", "ns of an operation, by both threads together"),
+    ("2 by 1", "operations a second of two threads divided by those of one"),
+    ("cache miss", "ns of a dependent load from memory, measured before and after"),
+    ("misses", "1 thread divided by cache miss"),
+    ("bytes", "private memory of a process that holds this table alone, for a session"),
+    ("mnesia", "ns of the same operation in Mnesia"),
+    ("faster", "mnesia divided by 1 thread"),
+    ("processes", "Erlang processes that ask at the same time"),
+    ("ns", "of an operation"),
+    ("average", "bytes of a session over all fills of the table"),
+    ("least", "bytes of a session at the best fill"),
+    ("worst", "bytes of a session at the worst fill"),
+    ("by entry", "bytes that one entry adds to a session"),
+];
+
 const NOTES: [&str; 5] = [
     "Tables: ns of an operation by all threads together, the median of seven rounds of 32,768 operations a thread, in which \
      one and two threads take turns, after a round that warms up. Users are drawn at random, and names and ids are made \
@@ -38,24 +58,25 @@ const NOTES: [&str; 5] = [
      replication; open writes and reads back, as MongooseIM does.",
 ];
 
-pub(super) fn present(measured: &Measured, sizes: &[u32], report: &mut Report) {
+/// Adds tables, plots and goals; the goals only if the largest table has the size that they are set for.
+pub(super) fn present(measured: &Measured, sizes: &[u32], is_full: bool, report: &mut Report) {
     if !measured.table.is_empty() {
         for size in sizes {
             report.tables.push(op_table(measured, u64::from(*size)));
             report.plots.push(Plot::Bars(op_bars(measured, u64::from(*size))));
         }
-        report.goals.extend(table_goals(measured, sizes));
+        report.add_goals(table_goals(measured, sizes), is_full);
     }
     if !measured.erlang.table.is_empty() {
         report.tables.push(mnesia_table(measured));
     }
     if !measured.memory.is_empty() {
         report.tables.push(memory_table(&measured.memory));
-        report.goals.extend(memory_goals(&measured.memory));
+        report.add_goals(memory_goals(&measured.memory), is_full);
     }
     if !measured.counts.is_empty() {
         report.tables.push(counts_table(measured));
-        report.goals.extend(counts_goals(measured));
+        report.add_goals(counts_goals(measured), is_full);
     }
     if !measured.table.is_empty() || !measured.memory.is_empty() {
         report.notes.extend(NOTES.map(str::to_owned));
@@ -82,7 +103,7 @@ fn op_table(measured: &Measured, sessions: u64) -> Table {
         "mnesia",
         "faster",
     ];
-    let mut table = Table::new(title, &columns);
+    let mut table = Table::new(title, &columns).explain(LEGEND);
     let of_size = measured.table.iter().filter(|row| row.sessions == sessions && row.threads == 1);
     for row in of_size {
         let two = find(&measured.table, (row.table, sessions, row.info_entries, 2, row.op));
@@ -177,7 +198,7 @@ fn thread_goals(rows: &[TableRow], size: u32) -> Vec<Goal> {
 
 fn mnesia_table(measured: &Measured) -> Table {
     let title = format!("Mnesia, Erlang {}", measured.erlang.release);
-    let mut table = Table::new(title, &["sessions", "processes", "op", "ns", "bytes"]);
+    let mut table = Table::new(title, &["sessions", "processes", "op", "ns", "bytes"]).explain(LEGEND);
     for row in &measured.erlang.table {
         table.add([
             number(row.sessions as f64),
@@ -215,7 +236,8 @@ fn memory_table(rows: &[MemoryRow]) -> Table {
     let most = rows.iter().map(|row| row.sessions).max().unwrap_or_default();
     let title =
         format!("Bytes per session, from {} to {} sessions", number(least as f64), number(most as f64));
-    let mut table = Table::new(title, &["table", "entries", "average", "least", "worst", "by entry"]);
+    let columns = ["table", "entries", "average", "least", "worst", "by entry"];
+    let mut table = Table::new(title, &columns).explain(LEGEND);
     let mut tables: Vec<&str> = rows.iter().map(|row| row.table).collect();
     tables.dedup();
     for name in tables {
@@ -250,7 +272,8 @@ fn memory_goals(rows: &[MemoryRow]) -> [Goal; 3] {
 }
 
 fn counts_table(measured: &Measured) -> Table {
-    let mut table = Table::new("Counting sessions and users (ns)", &["table", "sessions", "ns"]);
+    let mut table =
+        Table::new("Counting sessions and users (ns)", &["table", "sessions", "ns"]).explain(LEGEND);
     for row in &measured.counts {
         table.add([row.table.to_owned(), number(row.sessions as f64), number(row.ns_per_op)]);
     }

@@ -83,6 +83,8 @@ pub(super) async fn measure(args: &StoreArgs) -> anyhow::Result<Report> {
         present::present(&measured, &mut report)?;
     }
     present::note(&mut report);
+    report.note_size_of(bench.stock.len(), MESSAGES, "messages");
+    report.note_quick(common.quick);
     Ok(report)
 }
 

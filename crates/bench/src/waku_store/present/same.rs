@@ -83,20 +83,9 @@ pub(super) fn present_same(measured: &Measured, same: &Same, report: &mut Report
     let what = format!("{} servers, one {}, the same messages", row.servers, row.engine);
     let wrong = row.rows_min.abs_diff(row.messages).max(row.rows_max.abs_diff(row.messages));
     let errors = row.refused + row.unanswered + row.lost;
-    report.goals.push(Goal::at_most(
-        format!("{what}: rows too many or too few"),
-        0.0,
-        "",
-        Some(wrong as f64),
-    ));
-    report.goals.push(Goal::at_most(format!("{what}: errors"), 0.0, "", Some(errors as f64)));
-    let repeated = row.rows_repeated as f64;
-    report.goals.push(Goal::at_most(
-        format!("{what}: rows that came twice in a walk"),
-        0.0,
-        "",
-        Some(repeated),
-    ));
+    report.goals.push(Goal::none(format!("{what}: rows too many or too few"), wrong));
+    report.goals.push(Goal::none(format!("{what}: errors"), errors));
+    report.goals.push(Goal::none(format!("{what}: rows that came twice in a walk"), row.rows_repeated));
     report.plots.push(Plot::Curves(Curves {
         title: format!("The same messages through {} servers: share of inserts within a time", row.servers),
         unit: "ms",
