@@ -4,20 +4,25 @@
 CARGO_DENY_VERSION := 0.20.2
 CARGO_FUZZ_VERSION := 0.13.2
 FUZZ := tests/fuzz
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-embedded power-cuts loom interop console check bench compare fuzz man install toolchain lints scripts deny fuzzer
+.PHONY: help run dist test test-embedded power-cuts loom interop console check bench compare fuzz man install toolchain lints scripts deny fuzzer
 
 help: ## List the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: toolchain ## Run the server; settings from restante.toml, data below ./data (ARGS="--rest-port 9000" adds flags)
-	cargo run --release --package restante -- serve $(ARGS)
+	cargo run --profile quick --package restante -- serve $(ARGS)
+
+dist: toolchain ## Build the optimised binary that servers run (takes longer than what `make run` builds)
+	cargo build --release --locked --package restante
+	@echo "$(TARGET_DIR)/release/restante"
 
 test: toolchain ## Run all tests, on the embedded engines, on a PostgreSQL and a Redis that are started for them, with foreign clients, and in a browser
 	dev/services/with postgres redis -- cargo test --workspace --locked
-	RESTANTE_BIN=$${CARGO_TARGET_DIR:-target}/debug/restante tests/interop/run
-	RESTANTE_BIN=$${CARGO_TARGET_DIR:-target}/debug/restante tests/console/run
+	RESTANTE_BIN=$(TARGET_DIR)/debug/restante tests/interop/run
+	RESTANTE_BIN=$(TARGET_DIR)/debug/restante tests/console/run
 	@$(MAKE) --no-print-directory loom
 
 test-embedded: toolchain ## Run the tests that need no server; those of other engines are reported as ignored
@@ -29,12 +34,12 @@ power-cuts: toolchain ## Replay 1,000 power cuts in each test of them, some minu
 	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante --locked --bin restante power_cut -- --nocapture
 
 loom: toolchain ## Try every order in which readers and writers of the session table may meet (ALL=1 adds what takes minutes)
-	cargo test --manifest-path tests/loom/Cargo.toml --target-dir $${CARGO_TARGET_DIR:-target}/loom --locked $(if $(ALL),-- --include-ignored)
+	cargo test --manifest-path tests/loom/Cargo.toml --target-dir $(TARGET_DIR)/loom --locked $(if $(ALL),-- --include-ignored)
 
 interop: toolchain ## Let js-waku and go-waku talk to the server (CLIENTS=js or CLIENTS=go for one of them)
 	tests/interop/run $(CLIENTS)
 
-console: toolchain ## Use the console page in headless Chromium; its pictures go to target/console
+console: toolchain ## Use the console page in headless Chromium; its pictures go to console/ in the target folder
 	tests/console/run
 
 check: toolchain lints scripts deny ## Formatting, lints, licences and sources of dependencies, who imports whom, tidiness
@@ -43,23 +48,23 @@ check: toolchain lints scripts deny ## Formatting, lints, licences and sources o
 	cargo deny --locked check bans licenses sources
 	cargo test --package restante --locked --test imports --test tidy
 
-bench: toolchain ## Measure on this machine (BENCH=ingest, ARGS="--messages 100000" for less)
+bench: toolchain ## Measure the optimised binary on this machine (BENCH=ingest, ARGS="--messages 100000" for less)
 	cargo run --release --package restante -- bench $(or $(BENCH),history) $(ARGS)
 
 compare: toolchain ## Compare with the mailserver's and nwaku's tables on PostgreSQL and SQLite (ARGS="--messages 150000" for less)
 	RESTANTE_POSTGRES_SHARED_BUFFERS=2GB dev/services/with postgres -- cargo run --release \
-	--manifest-path tests/compare/Cargo.toml --target-dir target -- $(ARGS)
+	--manifest-path tests/compare/Cargo.toml --target-dir $(TARGET_DIR) -- $(ARGS)
 
 fuzz: toolchain fuzzer ## Throw bytes at a parser: TARGET=name SECONDS=60; without TARGET the targets are listed
 	$(if $(TARGET),@mkdir -p $(FUZZ)/target/corpus/$(TARGET))
 	$(if $(TARGET),cargo fuzz run --fuzz-dir $(FUZZ) --sanitizer none $(TARGET) $(FUZZ)/target/corpus/$(TARGET) \
 	$(FUZZ)/corpus/$(TARGET) -- -max_total_time=$(or $(SECONDS),60),cargo fuzz list --fuzz-dir $(FUZZ))
 
-man: toolchain ## Write man pages to target/man
-	cargo run --quiet --package restante -- man --out target/man
-	@echo "man -l target/man/restante.1"
+man: toolchain ## Write man pages to man/ in the target folder
+	cargo run --quiet --package restante -- man --out $(TARGET_DIR)/man
+	@echo "man -l $(TARGET_DIR)/man/restante.1"
 
-install: toolchain ## Install the binary into cargo's bin folder
+install: toolchain ## Install the optimised binary into cargo's bin folder
 	cargo install --path crates/restante --locked
 
 # What the recipes above need.
