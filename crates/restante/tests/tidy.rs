@@ -149,7 +149,8 @@ fn anchors(page: &Page) -> Vec<String> {
             continue;
         }
         let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
-        let slug: String = kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect();
+        let slug: String =
+            kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect();
         let earlier = slugs.iter().filter(|known| **known == slug).count();
         anchors.push(if earlier == 0 { slug.clone() } else { format!("{slug}-{earlier}") });
         slugs.push(slug);

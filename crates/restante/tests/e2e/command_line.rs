@@ -55,6 +55,8 @@ fn every_command_and_every_table_of_settings_is_told_of() {
     let read = |path: &str| fs::read_to_string(root.join(path)).unwrap();
     let pages = [
         "README.md",
+        "docs/running.md",
+        "docs/measured.md",
         "docs/operators.md",
         "docs/operators-databases.md",
         "docs/moving.md",
