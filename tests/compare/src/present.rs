@@ -75,7 +75,13 @@ fn answer_table(measured: &Measured, contests: &[Contest<'_>], concurrency: usiz
         1 => format!("{database}: one question at a time (ms)"),
         _ => format!("{database}: {concurrency} equal questions at once, until the last is answered (ms)"),
     };
-    let mut table = Table::new(title, &columns);
+    let mut table = Table::new(title, &columns).explain(&[
+        ("cell", "1w is a week and 1m a month; s is 3 topics, l 256 topics, x nearly all messages"),
+        ("query", "by a list of topics, or by a bloom filter"),
+        ("answer", "in full, or a page of a hundred"),
+        ("MB", "bytes of the bodies of the answer"),
+        ("better by ours", "the time of the quickest rival divided by that of restante on this database"),
+    ]);
     for contest in contests.iter().filter(|contest| contest.concurrency == concurrency) {
         // The bit string may give more than was asked for: rows are those of an exact answer.
         let exact = contest.figures.iter().min_by_key(|figure| figure.rows);
@@ -124,7 +130,14 @@ fn fill(measured: &Measured, (contender, _, load): &(&'static str, Part, Load)) 
 
 fn fill_table(measured: &Measured, fills: &[Fill]) -> Table {
     let columns = ["store", "filled by", "s", "messages/s", "disk MB", "disk by payload"];
-    let mut table = Table::new(format!("{}: filling and space", measured.database.name()), &columns);
+    let title = format!("{}: filling and space", measured.database.name());
+    let mut table = Table::new(title, &columns).explain(&[
+        ("filled by", "in bulk, or by durable appends with all indexes live"),
+        (
+            "disk by payload",
+            "bytes of tables, indexes and logs divided by those of the bodies of all messages",
+        ),
+    ]);
     for fill in fills {
         table.add([
             fill.contender.to_owned(),
