@@ -4,6 +4,7 @@ mod about;
 mod admin;
 mod cache;
 mod console;
+mod cross_site;
 mod export;
 mod filter;
 mod json;

@@ -1,0 +1,87 @@
+//! Requests that browsers send for pages of other sites.
+
+use super::*;
+
+const HERE: (&str, &str) = ("host", "127.0.0.1:8645");
+const FORM: (&str, &str) = ("content-type", "text/plain");
+
+async fn ask(door: &Door, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let body = if method == "POST" { r#"{"payload": "AQID"}"# } else { "" };
+    let request = request.body(Body::from(body)).unwrap();
+    Answer::of(door.router.clone().oneshot(request).await.unwrap()).await
+}
+
+async fn archived_messages(door: &Door) -> usize {
+    door.archive.query(&restante_archive::Query::default()).await.unwrap().len()
+}
+
+/// A form that a page of another site posts is sent without a preflight, so the server alone can refuse it.
+#[tokio::test]
+async fn a_form_of_another_site_publishes_nothing() {
+    let door = door().await;
+    for page in [
+        ("origin", "http://evil.example"),
+        ("origin", "http://localhost:3000"),
+        ("origin", "null"),
+        ("sec-fetch-site", "cross-site"),
+        ("sec-fetch-site", "same-site"),
+    ] {
+        let answer = ask(&door, "POST", PUBLISH, &[HERE, FORM, page]).await;
+        assert_eq!(answer.refusal().0, 403, "{page:?}: {}", answer.text());
+    }
+    assert_eq!(archived_messages(&door).await, 0);
+}
+
+/// Fetching relay's messages takes them out of the cache: a page that can't read the answer could still empty it.
+#[tokio::test]
+async fn a_page_of_another_site_reads_nothing() {
+    let door = door().await;
+    for path in [PUBLISH, "/store/v3/messages", "/archive/v1/export", "/live", "/metrics", "/info", "/nothing"] {
+        for page in [("origin", "http://evil.example"), ("sec-fetch-site", "cross-site")] {
+            assert_eq!(ask(&door, "GET", path, &[HERE, page]).await.status, 403, "{path} {page:?}");
+        }
+    }
+}
+
+/// DNS rebinding: for the browser such a page is of this server's own origin.
+#[tokio::test]
+async fn a_name_that_was_made_to_lead_to_loopback_is_refused_on_every_route() {
+    let door = door().await;
+    let page = [("host", "evil.example:8645"), ("origin", "http://evil.example:8645"), ("sec-fetch-site", "same-origin")];
+    for path in ["/", PUBLISH, "/store/v3/messages", "/live", "/metrics", "/version", "/console/console.js"] {
+        assert_eq!(ask(&door, "GET", path, &page).await.status, 403, "{path}");
+    }
+    assert_eq!(ask(&door, "POST", PUBLISH, &page).await.status, 403);
+    assert_eq!(archived_messages(&door).await, 0);
+}
+
+#[tokio::test]
+async fn clients_that_are_no_browsers_and_the_servers_own_page_are_served() {
+    let door = door().await;
+    let form = ("content-type", "application/x-www-form-urlencoded"); // what curl -d says unless it is told otherwise
+    let clients: [&[(&str, &str)]; 6] = [
+        &[],
+        &[HERE],
+        &[("host", "localhost:8645"), form],
+        &[("host", "[::1]:8645")],
+        &[HERE, ("origin", "http://127.0.0.1:8645")],
+        &[HERE, ("origin", "null"), ("sec-fetch-site", "same-origin")],
+    ];
+    for (number, client) in clients.into_iter().enumerate() {
+        assert_eq!(ask(&door, "POST", PUBLISH, client).await.refusal(), (200, "OK"), "client {number}");
+        assert_eq!(ask(&door, "GET", "/version", client).await.refusal(), (200, "9.9.9"), "client {number}");
+    }
+}
+
+#[tokio::test]
+async fn links_of_other_sites_lead_to_the_console_alone() {
+    let door = door().await;
+    let link = [HERE, ("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate"), ("accept", "text/html")];
+    assert_eq!(ask(&door, "GET", "/", &link).await.status, 200);
+    assert_eq!(ask(&door, "GET", PUBLISH, &link).await.status, 403);
+    assert_eq!(ask(&door, "POST", "/", &link).await.status, 403);
+}
