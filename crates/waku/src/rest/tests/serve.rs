@@ -9,6 +9,9 @@ use tokio::{
 
 use super::*;
 
+/// Long enough for the busiest machine; what does not happen within it never does.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A door that listens.
 struct Server {
     address: SocketAddr,
@@ -47,7 +50,8 @@ async fn send(stream: &mut TcpStream, text: &str) {
 async fn read_until(stream: &mut TcpStream, end: &str) -> String {
     let mut bytes = Vec::new();
     while !bytes.ends_with(end.as_bytes()) {
-        let byte = stream.read_u8().await;
+        let byte = tokio::time::timeout(PATIENCE, stream.read_u8()).await;
+        let byte = byte.unwrap_or_else(|_| panic!("no more than {:?}", String::from_utf8_lossy(&bytes)));
         bytes.push(byte.unwrap_or_else(|_| panic!("ended with {:?}", String::from_utf8_lossy(&bytes))));
     }
     String::from_utf8(bytes).unwrap()
@@ -78,22 +82,83 @@ async fn a_connection_serves_many_requests_and_is_counted() {
     assert!(door.metrics_text().contains("restante_rest_connections 0\n"));
 }
 
+/// Nothing in these tests waits for the header timeout.
+const NEVER_MS: u64 = 86_400_000;
+
+/// A request whose body the server waits for, with what is still to be sent.
+async fn begin_publishing(server: &Server) -> (TcpStream, &'static str) {
+    let mut stream = server.connect().await;
+    let json = r#"{"payload": "AQID", "contentTopic": "/a/1/b/proto"}"#;
+    let head = format!("POST {PUBLISH} HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: {}", json.len());
+    send(&mut stream, &format!("{head}\r\n\r\n")).await;
+    read_until(&mut stream, "HTTP/1.1 100 Continue\r\n\r\n").await; // the handler reads the body now
+    (stream, json)
+}
+
+/// Clients that had connected and sent nothing, or nothing more, kept everybody out until the header timeout.
 #[tokio::test]
-async fn connections_beyond_the_limit_wait() {
+async fn idle_connections_give_way_to_new_ones() {
+    let config = RestConfig { connections_max: 8, header_timeout_ms: NEVER_MS, ..RestConfig::default() };
     let door = door().await;
-    let server = start(&door, RestConfig { connections_max: 1, ..RestConfig::default() }).await;
-    let mut first = server.connect().await;
-    send(&mut first, VERSION).await;
-    read_until(&mut first, "9.9.9").await;
+    let server = start(&door, config).await;
+    let (mut in_use, body) = begin_publishing(&server).await;
+    let mut idle = Vec::new();
+    for number in 0..40 {
+        let mut stream = server.connect().await;
+        if number % 2 == 0 {
+            send(&mut stream, VERSION).await;
+            read_until(&mut stream, "9.9.9").await;
+        } else if number % 3 == 0 {
+            send(&mut stream, "GET /version HTT").await;
+        }
+        idle.push(stream);
+    }
+    assert!(door.metrics_text().contains("restante_rest_connections 8\n"), "{}", door.metrics_text());
+    assert_eq!(read_rest(&mut idle[0]).await, b"", "the one that has waited longest is closed");
+    send(idle.last_mut().unwrap(), VERSION).await;
+    read_until(idle.last_mut().unwrap(), "9.9.9").await;
+    send(&mut in_use, body).await;
+    assert!(read_until(&mut in_use, "OK").await.ends_with("\r\n\r\nOK"), "a request that was begun is finished");
+    drop((idle, in_use));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_wait_while_all_are_in_use() {
+    let door = door().await;
+    let config = RestConfig { connections_max: 1, header_timeout_ms: NEVER_MS, ..RestConfig::default() };
+    let server = start(&door, config).await;
+    let (mut first, body) = begin_publishing(&server).await;
     let mut second = server.connect().await;
     send(&mut second, VERSION).await;
-    send(&mut first, VERSION).await;
-    read_until(&mut first, "9.9.9").await;
     assert!(door.metrics_text().contains("restante_rest_connections 1\n"));
-    drop(first);
+    send(&mut first, body).await;
+    assert!(read_until(&mut first, "OK").await.ends_with("\r\n\r\nOK"));
     read_until(&mut second, "9.9.9").await;
     assert!(door.metrics_text().contains("restante_rest_connections 1\n"));
+    assert_eq!(read_rest(&mut first).await, b"");
     drop(second);
+    server.stop().await;
+}
+
+/// An answer that waits to be read is in use, however long it takes.
+#[tokio::test]
+async fn an_answer_that_is_being_read_is_not_cut_for_others() {
+    let opened = memory().await;
+    opened.archive.append(vec![archived(0, vec![b'x'; 16 << 20])]).await.unwrap();
+    let door = door_over(opened.archive.clone(), opened, RestConfig::default());
+    let config = RestConfig { connections_max: 1, header_timeout_ms: NEVER_MS, ..RestConfig::default() };
+    let server = start(&door, config).await;
+    let mut first = server.connect().await;
+    send(&mut first, "GET /store/v3/messages?includeData=true HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+    let head = read_until(&mut first, "\r\n\r\n").await;
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+    let mut second = server.connect().await;
+    send(&mut second, VERSION).await;
+    let mut answer = vec![0; length.parse().unwrap()];
+    first.read_exact(&mut answer).await.unwrap();
+    read_until(&mut second, "9.9.9").await;
+    drop((first, second));
     server.stop().await;
 }
 
