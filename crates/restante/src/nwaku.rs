@@ -51,7 +51,7 @@ const ADVICE: &[(&str, &str)] = &[
     ("relay-shard-manager", NOT_NEEDED),
     ("reliability", NOT_NEEDED),
     ("rendezvous", NO_DISCOVERY),
-    ("rest-allow-origin", "let a proxy in front of the REST door add the header"),
+    ("rest-allow-origin", "set rest.origins in restante.toml, as [\"https://chat.example\"]"),
     ("rest-private", NOT_NEEDED),
     ("rln-relay", NO_RLN),
     ("rpc", "use the REST door"),

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     blobs::Blobs,
-    origin::PageOrigin,
+    origin::{HostName, PageOrigin},
     records::Records,
     sessions::Sessions,
     waku::Waku,
@@ -124,6 +124,10 @@ pub(crate) struct Rest {
     pub(crate) live_queue_bytes: NonZero<usize>,
     #[serde(with = "words::texts")]
     pub(crate) live_origins: Vec<PageOrigin>,
+    #[serde(with = "words::texts")]
+    pub(crate) hosts: Vec<HostName>,
+    #[serde(with = "words::texts")]
+    pub(crate) origins: Vec<PageOrigin>,
 }
 
 /// Whether there is a console page.
@@ -348,6 +352,8 @@ impl Default for Rest {
             live_queue_messages: nonzero(door.live_queue_messages),
             live_queue_bytes: nonzero(door.live_queue_bytes),
             live_origins: Vec::new(),
+            hosts: Vec::new(),
+            origins: Vec::new(),
         }
     }
 }
@@ -361,6 +367,8 @@ impl From<&Rest> for RestConfig {
             live_queue_messages: rest.live_queue_messages.get(),
             live_queue_bytes: rest.live_queue_bytes.get(),
             live_origins: rest.live_origins.iter().map(ToString::to_string).collect(),
+            hosts: rest.hosts.iter().map(ToString::to_string).collect(),
+            origins: rest.origins.iter().map(ToString::to_string).collect(),
             relay_cache_messages: rest.relay_cache_messages.get(),
             connections_max: rest.connections_max.get(),
             header_timeout_ms: rest.header_timeout_ms.get(),

@@ -81,9 +81,9 @@ fn broken_http_is_refused() {
     for bytes in [
         "nonsense\r\n\r\n".to_owned(),
         "GET / HTTP/9.9\r\n\r\n".to_owned(),
-        format!("GET /{long} HTTP/1.1\r\nhost: x\r\n\r\n"),
-        format!("GET / HTTP/1.1\r\nhost: x\r\nlong: {long}\r\n\r\n"),
-        format!("POST {} HTTP/1.1\r\nhost: x\r\ncontent-length: -5\r\n\r\n", publish_path()),
+        format!("GET /{long} HTTP/1.1\r\nhost: localhost\r\n\r\n"),
+        format!("GET / HTTP/1.1\r\nhost: localhost\r\nlong: {long}\r\n\r\n"),
+        format!("POST {} HTTP/1.1\r\nhost: localhost\r\ncontent-length: -5\r\n\r\n", publish_path()),
     ] {
         let begin: String = bytes.chars().take(40).collect();
         if let Some(answer) = exchange(address, bytes.as_bytes()) {
@@ -99,7 +99,7 @@ fn json_that_is_deep_or_no_text_is_refused() {
     let address = server.address();
     for body in [b"[".repeat(5_000), b"{\"payload\":\"\xff\xfe\"}".to_vec(), b"{\"payload\":".to_vec()] {
         let head = format!(
-            "POST {} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
+            "POST {} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
              content-length: {}\r\n\r\n",
             publish_path(),
             body.len()

@@ -165,7 +165,7 @@ fn retention_is_kept_by_hand() {
 fn begin_request(server: &Server, body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(server.address()).unwrap();
     let head = format!(
-        "POST {} HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n",
+        "POST {} HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: {}\r\n\r\n",
         publish_path(),
         body.len()
     );

@@ -9,6 +9,7 @@ mod admin;
 mod body;
 mod cache;
 mod console;
+mod cross_site;
 mod export;
 mod filter;
 mod json;
@@ -58,6 +59,7 @@ use crate::{
     validate::{REALM, Rules},
 };
 use console::Desk;
+use cross_site::SitePolicy;
 use metrics::Observer;
 use reply::Refusal;
 use room::Room;
@@ -102,8 +104,12 @@ pub struct RestConfig {
     pub live_queue_messages: usize,
     /// Bytes of messages that wait for one live stream.
     pub live_queue_bytes: usize,
-    /// Whose pages may open WebSockets here, beside those of this host: origins as `https://chat.example`, or `*`.
+    /// Whose pages may read live streams, beside those of `origins`: origins as `https://chat.example`, or `*`.
     pub live_origins: Vec<String>,
+    /// The hosts that requests may name on loopback without a token, beside loopback's own: names or addresses without a port, or `*`.
+    pub hosts: Vec<String>,
+    /// Whose pages may use the door from a browser, beside its own: origins as `https://chat.example`, or `*`.
+    pub origins: Vec<String>,
 }
 
 impl Default for RestConfig {
@@ -120,6 +126,8 @@ impl Default for RestConfig {
             live_queue_messages: 1_000,
             live_queue_bytes: 4 << 20,
             live_origins: Vec::new(),
+            hosts: Vec::new(),
+            origins: Vec::new(),
         }
     }
 }
@@ -487,6 +495,10 @@ fn router_of(app: App) -> Router {
         let methods = by_path.remove(route.path).unwrap_or_default();
         by_path.insert(route.path, methods.merge(route.handler));
     }
+    let from_sites = |path| {
+        let policy = SitePolicy::of(&app.rest, path);
+        from_fn_with_state(Arc::new(policy), cross_site::check)
+    };
     let mut router = Router::new();
     for (path, methods) in by_path {
         let mut methods = methods.fallback(wrong_method);
@@ -494,9 +506,9 @@ fn router_of(app: App) -> Router {
         if is_operators || token::is_guarded(path) {
             methods = methods.layer(from_fn_with_state(access.clone(), token::guard));
         }
-        router = router.route(path, methods.layer(observed(path)));
+        router = router.route(path, methods.layer(from_sites(path)).layer(observed(path)));
     }
-    let unknown = routing::any(unknown_path).layer(observed("other")).with_state(());
+    let unknown = routing::any(unknown_path).layer(from_sites("")).layer(observed("other")).with_state(());
     router.fallback_service(unknown).with_state(app)
 }
 

@@ -52,6 +52,11 @@ impl Refusal {
         Self { status: StatusCode::BAD_REQUEST, text: Cow::Borrowed(text) }
     }
 
+    /// 403.
+    pub(crate) const fn forbidden(text: &'static str) -> Self {
+        Self { status: StatusCode::FORBIDDEN, text: Cow::Borrowed(text) }
+    }
+
     /// 404.
     pub(crate) const fn not_found(text: &'static str) -> Self {
         Self { status: StatusCode::NOT_FOUND, text: Cow::Borrowed(text) }

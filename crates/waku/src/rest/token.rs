@@ -101,6 +101,11 @@ impl Access {
         self.has_token() || self.is_loopback
     }
 
+    /// Whether nothing but the place of the listener keeps others out.
+    pub(crate) fn is_for_this_machine(&self) -> bool {
+        !self.has_token() && self.is_loopback
+    }
+
     /// Whether a request may pass.
     pub(crate) fn lets_pass(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
         self.check(method, uri, headers).is_ok()
@@ -114,7 +119,7 @@ impl Access {
                 None => Err(Denied::NoToken),
             };
         }
-        if self.is_loopback && !names_loopback(uri, headers) {
+        if self.is_loopback && !names_only(uri, headers, |_| false) {
             return Err(Denied::Host);
         }
         if self.is_loopback && comes_by_proxy(headers) {
@@ -169,17 +174,18 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token.trim_ascii())
 }
 
-/// Whether a request's hosts are names of this machine's loopback. One that names none comes from no browser.
-fn names_loopback(uri: &Uri, headers: &HeaderMap) -> bool {
-    let is_loopback = |authority: &Authority| {
-        let host = authority.host();
-        let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        host.eq_ignore_ascii_case("localhost")
-            || address.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
-    };
+/// Whether all hosts that a request names are loopback's or among further ones. A request that names none comes from no browser.
+pub(crate) fn names_only(uri: &Uri, headers: &HeaderMap, is_further: impl Fn(&Authority) -> bool) -> bool {
+    let is_allowed = |authority: &Authority| is_loopback(authority.host()) || is_further(authority);
     let mut hosts = headers.get_all(header::HOST).iter();
-    hosts.all(|host| Authority::try_from(host.as_bytes()).is_ok_and(|host| is_loopback(&host)))
-        && uri.authority().is_none_or(is_loopback)
+    hosts.all(|host| Authority::try_from(host.as_bytes()).is_ok_and(|host| is_allowed(&host)))
+        && uri.authority().is_none_or(is_allowed)
+}
+
+fn is_loopback(host: &str) -> bool {
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    host.eq_ignore_ascii_case("localhost")
+        || address.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
 }
 
 /// Headers by which proxies say for whom they ask, beside those that begin with [`FORWARDED_AS`] (RFC 7239, RFC 9110 §7.6.3, and

@@ -90,7 +90,7 @@ pub(super) async fn live_of(
 
 async fn open(app: Arc<App>, request: Request<Body>, is_topic_in_path: bool) -> Result<Response, Refusal> {
     let deadline = app.deadline();
-    let upgrade = socket::Upgrade::read(&request, &app.rest.config.live_origins)?;
+    let upgrade = socket::Upgrade::read(&request)?;
     let asked = Asked::read(request.uri(), request.headers(), app.rules(), is_topic_in_path)?;
     let client = request.extensions().get::<Client>().map_or(NOBODY, |client| client.0);
     let transport = if upgrade.is_some() { Transport::WebSocket } else { Transport::Sse };

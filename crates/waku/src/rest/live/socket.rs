@@ -1,6 +1,6 @@
 //! A live stream over a WebSocket (RFC 6455): the handshake, and messages as texts in JSON.
 
-use std::{borrow::Cow, time::Duration};
+use std::time::Duration;
 
 use axum::{
     body::Body,
@@ -21,7 +21,7 @@ use super::{
     feed::{BEAT, End, Feed, Item, Piece},
     frames::{self, CloseCode, Decoder, Incoming},
 };
-use crate::rest::{reply::Refusal, serve::Switch, token::comes_from_here};
+use crate::rest::{reply::Refusal, serve::Switch};
 
 /// What a client's key is hashed with (§1.3).
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
@@ -46,11 +46,8 @@ pub(super) struct Upgrade {
 impl Upgrade {
     /// What a request asks for; `None` when that is no WebSocket.
     ///
-    /// A browser lets any page open WebSockets to any host, with the visitor's place in the network. So a page must come from this
-    /// very host, or from one of `origins`: browsers always name the page's (§10.2). That keeps out pages of hosts with names of
-    /// their own. One whose name was made to lead here (DNS rebinding) is of this host for the browser, and may read here
-    /// what anybody may read who reaches the door.
-    pub(super) fn read(request: &Request<Body>, origins: &[String]) -> Result<Option<Self>, Refusal> {
+    /// Whose page asks was checked before: see [`cross_site`](crate::rest::cross_site).
+    pub(super) fn read(request: &Request<Body>) -> Result<Option<Self>, Refusal> {
         let headers = request.headers();
         // RFC 9110 §7.8: an HTTP/1.0 request can't ask for this.
         let is_asked = request.version() >= Version::HTTP_11
@@ -65,9 +62,6 @@ impl Upgrade {
         let key = headers.get(header::SEC_WEBSOCKET_KEY).map(HeaderValue::as_bytes).unwrap_or_default();
         if key.len() != KEY_CHARS {
             return Err(Refusal::field("Sec-WebSocket-Key", "expected 16 bytes in base64"));
-        }
-        if !may_read(headers, origins) {
-            return Err(FOREIGN);
         }
         let switch = request.extensions().get::<Switch>().cloned().ok_or(NO_SWITCH)?;
         let digest = Sha1::new().chain_update(key).chain_update(GUID).finalize();
@@ -95,25 +89,12 @@ impl Upgrade {
     }
 }
 
-const FOREIGN: Refusal = Refusal {
-    status: StatusCode::FORBIDDEN,
-    text: Cow::Borrowed(
-        "this page is of another host: rest.live_origins names those whose pages may read streams here",
-    ),
-};
 const NO_SWITCH: Refusal = Refusal::unavailable("this connection can't become a WebSocket");
 
 /// Whether a header is a list with a word in it.
 fn has_word(headers: &HeaderMap, name: &str, word: &str) -> bool {
     let lists = headers.get_all(name).iter().filter_map(|list| list.to_str().ok());
     lists.flat_map(|list| list.split(',')).any(|item| item.trim().eq_ignore_ascii_case(word))
-}
-
-/// Whether the page that asks, if it is one, may read what it asks for.
-fn may_read(headers: &HeaderMap, origins: &[String]) -> bool {
-    let origin = headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok()).unwrap_or_default();
-    comes_from_here(headers)
-        || origins.iter().any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(origin))
 }
 
 /// The server's end of a WebSocket.

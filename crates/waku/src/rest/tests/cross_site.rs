@@ -10,7 +10,7 @@ async fn ask(door: &Door, method: &str, path: &str, headers: &[(&str, &str)]) ->
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    let body = if method == "POST" { r#"{"payload": "AQID"}"# } else { "" };
+    let body = if method == "POST" { r#"{"payload": "AQID", "contentTopic": "/a/1/b/proto"}"# } else { "" };
     let request = request.body(Body::from(body)).unwrap();
     Answer::of(door.router.clone().oneshot(request).await.unwrap()).await
 }
@@ -84,4 +84,45 @@ async fn links_of_other_sites_lead_to_the_console_alone() {
     assert_eq!(ask(&door, "GET", "/", &link).await.status, 200);
     assert_eq!(ask(&door, "GET", PUBLISH, &link).await.status, 403);
     assert_eq!(ask(&door, "POST", "/", &link).await.status, 403);
+}
+
+#[tokio::test]
+async fn hosts_and_origins_of_the_settings_are_served_and_may_read_the_answers() {
+    let config = RestConfig {
+        hosts: vec!["waku.example".to_owned()],
+        origins: vec!["https://chat.example".to_owned()],
+        ..RestConfig::default()
+    };
+    let door = door_with(config).await;
+    let (named, page) = (("host", "Waku.example:443"), ("origin", "https://chat.example"));
+    let published = ask(&door, "POST", PUBLISH, &[named, page, ("sec-fetch-site", "cross-site")]).await;
+    assert_eq!(published.refusal(), (200, "OK"));
+    assert_eq!(published.head["access-control-allow-origin"], "https://chat.example");
+    assert_eq!(published.head["vary"], "origin");
+    let asks = ("access-control-request-method", "POST");
+    let preflight = ask(&door, "OPTIONS", PUBLISH, &[named, page, asks]).await;
+    assert_eq!((preflight.status, preflight.body.len()), (204, 0));
+    assert_eq!(preflight.head["access-control-allow-headers"], "authorization, content-type, last-event-id");
+    for page in [("origin", "http://chat.example"), ("origin", "https://evil.example")] {
+        assert_eq!(ask(&door, "OPTIONS", PUBLISH, &[HERE, page, asks]).await.status, 403, "{page:?}");
+    }
+    assert_eq!(ask(&door, "GET", "/version", &[("host", "evil.example")]).await.status, 403);
+    for path in ["/console/v1/state", "/console/v1/search?contentTopicPrefix=x"] {
+        assert_eq!(ask(&door, "GET", path, &[HERE, page]).await.status, 403, "{path} is for operators");
+    }
+}
+
+/// Others can reach such a server without a browser's help, so its hosts may have any name.
+#[tokio::test]
+async fn hosts_are_checked_on_loopback_without_a_token_alone() {
+    let token = Token::new("correct-horse-battery").unwrap();
+    for access in [
+        Access::new(None, "0.0.0.0:8645".parse().unwrap()),
+        Access::new(Some(token), LOOPBACK),
+    ] {
+        let door = door().await.with_access(access);
+        assert_eq!(ask(&door, "GET", "/version", &[("host", "waku.example")]).await.status, 200);
+        let page = [("host", "waku.example"), ("origin", "http://evil.example")];
+        assert_eq!(ask(&door, "POST", PUBLISH, &page).await.status, 403);
+    }
 }

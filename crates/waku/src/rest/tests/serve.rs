@@ -64,7 +64,7 @@ async fn read_rest(stream: &mut TcpStream) -> Vec<u8> {
     bytes
 }
 
-const VERSION: &str = "GET /version HTTP/1.1\r\nhost: x\r\n\r\n";
+const VERSION: &str = "GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
 #[tokio::test]
 async fn a_connection_serves_many_requests_and_is_counted() {
@@ -167,7 +167,7 @@ async fn an_oversize_body_is_answered_before_it_is_sent() {
     let door = door().await;
     let server = start(&door, RestConfig::default()).await;
     let mut stream = server.connect().await;
-    send(&mut stream, &format!("POST {PUBLISH} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000\r\n\r\n{{"))
+    send(&mut stream, &format!("POST {PUBLISH} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000000\r\n\r\n{{"))
         .await;
     let answer = read_rest(&mut stream).await;
     let answer = String::from_utf8(answer).unwrap();
@@ -181,7 +181,7 @@ async fn a_client_that_sends_on_sees_the_refusal_all_the_same() {
     let door = door().await;
     let server = start(&door, RestConfig::default()).await;
     let mut stream = server.connect().await;
-    send(&mut stream, &format!("POST {PUBLISH} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"))
+    send(&mut stream, &format!("POST {PUBLISH} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"))
         .await;
     let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
     for _ in 0..40 {
@@ -201,7 +201,7 @@ async fn an_export_that_fails_in_the_middle_ends_without_its_final_chunk() {
         let door = door_over(Arc::new(failing), opened.clone(), RestConfig::default());
         let server = start(&door, RestConfig::default()).await;
         let mut stream = server.connect().await;
-        send(&mut stream, "GET /archive/v1/export HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+        send(&mut stream, "GET /archive/v1/export HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await;
         let answer = read_rest(&mut stream).await;
         assert!(answer.starts_with(b"HTTP/1.1 200 OK\r\n"));
         assert!(answer.len() > 100_000, "{} bytes", answer.len());
@@ -237,7 +237,7 @@ async fn a_slow_body_is_answered_408() {
     let door = door_with(config.clone()).await;
     let server = start(&door, config).await;
     let mut stream = server.connect().await;
-    send(&mut stream, &format!("POST {PUBLISH} HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{{")).await;
+    send(&mut stream, &format!("POST {PUBLISH} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n{{")).await;
     let answer = String::from_utf8(read_rest(&mut stream).await).unwrap();
     assert!(answer.starts_with("HTTP/1.1 408 Request Timeout\r\n"), "{answer}");
     server.stop().await;
@@ -251,7 +251,7 @@ async fn a_client_that_does_not_read_is_cut_off() {
     let door = door_over(opened.archive.clone(), opened, RestConfig::default());
     let server = start(&door, RestConfig { request_timeout_ms: 50, ..RestConfig::default() }).await;
     let mut stream = server.connect().await;
-    send(&mut stream, "GET /archive/v1/export HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    send(&mut stream, "GET /archive/v1/export HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
     while !door.metrics_text().contains("restante_rest_connections 1\n") {
         tokio::task::yield_now().await;
     }
@@ -270,7 +270,7 @@ async fn an_answer_takes_room_for_as_long_as_it_is_sent() {
     let door = door_over(opened.archive.clone(), opened, RestConfig::default()).with_room(&room);
     let server = start(&door, RestConfig::default()).await;
     let mut stream = server.connect().await;
-    send(&mut stream, "GET /store/v3/messages?includeData=true HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    send(&mut stream, "GET /store/v3/messages?includeData=true HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
     read_until(&mut stream, "\r\n\r\n").await;
     let has_all = async || room.take(64 << 20, Instant::now()).await.is_ok();
     assert!(!has_all().await, "the answer is longer than what the system takes of it");
@@ -290,7 +290,7 @@ async fn stopping_closes_idle_connections_and_finishes_running_requests() {
     let mut running = server.connect().await;
     let json = r#"{"payload": "AQID"}"#;
     let head = format!(
-        "POST {PUBLISH} HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: {}",
+        "POST {PUBLISH} HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: {}",
         json.len()
     );
     send(&mut running, &format!("{head}\r\n\r\n")).await;
