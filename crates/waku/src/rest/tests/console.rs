@@ -174,6 +174,25 @@ async fn an_archive_that_is_away_is_told_as_a_problem() {
     assert!(server["problems"][0]["what"].is_string(), "{server}");
 }
 
+/// The first messages of a fresh server were shown a minute later. The page asks every second.
+#[tokio::test(start_paused = true)]
+async fn what_is_published_is_counted_within_a_second() {
+    let door = door().await;
+    assert_eq!(door.get(STATE).await.json()["server"]["archive"]["held"]["messages"], json!(0));
+    door.publish("one", 0).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(door.get(STATE).await.json()["server"]["archive"]["held"]["messages"], json!(1));
+}
+
+#[tokio::test]
+async fn the_consoles_path_leads_to_the_console() {
+    let door = door().await;
+    for (path, location) in [("/console", "./"), ("/console/", "../")] {
+        let answer = door.get(path).await;
+        assert_eq!((answer.status, &*header_of(&answer.head, header::LOCATION)), (307, location), "{path}");
+    }
+}
+
 /// Payloads that a search has found.
 async fn find(door: &Door, query: &str) -> (Vec<String>, Value) {
     let found = door.get(&format!("/console/v1/search?{query}")).await.json();
