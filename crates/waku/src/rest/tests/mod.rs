@@ -17,6 +17,7 @@ mod room;
 mod serve;
 mod sessions;
 mod store;
+mod wrong;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
