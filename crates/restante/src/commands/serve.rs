@@ -1,7 +1,6 @@
 //! `restante serve`: opens what is kept, starts the doors, and ends in order.
 
 use std::{
-    future::Future,
     io::Write,
     net::{SocketAddr, TcpListener as BlockingListener},
     path::Path,
@@ -10,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use prometheus_client::registry::Registry;
 use restante_archive::{Metrics, Opened};
 use restante_core::Clock;
@@ -209,7 +208,9 @@ impl<'a> Doors<'a> {
         set_log_level: SetLogLevel,
     ) -> Self {
         let config = &effective.config;
-        let (rest, rest_metrics) = (RestConfig::from(&config.rest), RestMetrics::default());
+        let stop_timeout = grace(config).mul_f64(REQUESTS_SHARE);
+        let rest = RestConfig { stop_timeout_ms: u64::try_from(stop_timeout.as_millis()).unwrap_or(u64::MAX), ..(&config.rest).into() };
+        let rest_metrics = RestMetrics::default();
         let cache = Arc::new(MessageCache::new(&rest, &rest_metrics));
         Self {
             effective,
@@ -273,9 +274,9 @@ impl<'a> Doors<'a> {
             told.await;
             self.live.hub.stop();
         };
-        let door = rest::serve(listener, rest::router(rest.clone()), &rest.config, stopped);
-        let limit = grace(self.config).mul_f64(REQUESTS_SHARE);
-        finish_in_time(door, stop, limit).await.context("the REST door failed")
+        let router = rest::router(rest.clone());
+        let served = rest::serve(listener, router, &rest.config, &rest.metrics, stopped).await;
+        served.context("the REST door failed")
     }
 
     fn open_rest(&self, address: SocketAddr, waku: &Waku, stop: &Stop) -> anyhow::Result<Rest> {
@@ -398,22 +399,6 @@ fn announce_archive(config: &Config) {
     }
     if let Some(tandem) = config.tandem() {
         info!(second = %tandem.url, "a second archive follows");
-    }
-}
-
-/// Lets a door run, and once the server was told to stop, lets it finish for so long.
-async fn finish_in_time(
-    door: impl Future<Output = std::io::Result<()>>,
-    stop: Stop,
-    limit: Duration,
-) -> anyhow::Result<()> {
-    let deadline = async {
-        stop.told().await;
-        tokio::time::sleep(limit).await;
-    };
-    tokio::select! {
-        ended = door => Ok(ended?),
-        () = deadline => bail!("requests were not finished {} s after the signal to stop", limit.as_secs_f64()),
     }
 }
 

@@ -111,6 +111,7 @@ pub(crate) struct Rest {
     pub(crate) address: IpAddr,
     pub(crate) port: u16,
     pub(crate) connections_max: NonZero<usize>,
+    pub(crate) connections_per_address_max: NonZero<usize>,
     pub(crate) header_timeout_ms: NonZero<u64>,
     pub(crate) request_timeout_ms: NonZero<u64>,
     pub(crate) requests_max: NonZero<usize>,
@@ -341,6 +342,7 @@ impl Default for Rest {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             port: 8645, // the port of nwaku's REST door
             connections_max: nonzero(door.connections_max),
+            connections_per_address_max: nonzero(door.connections_per_address_max),
             header_timeout_ms: nonzero(door.header_timeout_ms),
             request_timeout_ms: nonzero(door.request_timeout_ms),
             requests_max: nonzero(door.requests_max),
@@ -371,6 +373,8 @@ impl From<&Rest> for RestConfig {
             origins: rest.origins.iter().map(ToString::to_string).collect(),
             relay_cache_messages: rest.relay_cache_messages.get(),
             connections_max: rest.connections_max.get(),
+            connections_per_address_max: rest.connections_per_address_max.get(),
+            stop_timeout_ms: Self::default().stop_timeout_ms, // the server sets its part of the grace time
             header_timeout_ms: rest.header_timeout_ms.get(),
             request_timeout_ms: rest.request_timeout_ms.get(),
             requests_max: rest.requests_max.get(),

@@ -1,9 +1,6 @@
 //! What the REST door counts.
 
-use std::{
-    sync::{Arc, OnceLock},
-    time::Instant,
-};
+use std::{sync::Arc, time::Instant};
 
 use axum::{
     extract::{Request, State},
@@ -23,16 +20,25 @@ use prometheus_client::{
 };
 use tracing::{Instrument, debug_span};
 
-use super::{live::LiveMetrics, room::Room};
+use super::{connections::ConnectionMark, live::LiveMetrics, room::Room};
 
 /// What the REST door counts. Cloning shares the counts; unregistered metrics count for nobody.
 #[derive(Clone, Debug)]
 pub struct RestMetrics {
     requests: Family<RequestLabels, Counter>,
     seconds: Family<RouteLabel, Histogram, fn() -> Histogram>,
-    connections: Gauge,
+    pub(super) connections: ConnectionMetrics,
     pub(crate) cache: CacheMetrics,
     pub(super) live: LiveMetrics,
+}
+
+/// What is counted of connections.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ConnectionMetrics {
+    pub(super) open: Gauge,
+    pub(super) idle: Gauge,
+    pub(super) idle_closed: Counter,
+    pub(super) refused: Counter,
 }
 
 /// What is counted of messages that wait until clients fetch them.
@@ -87,7 +93,7 @@ impl Default for RestMetrics {
         Self {
             requests: Family::default(),
             seconds: Family::new_with_constructor(histogram),
-            connections: Gauge::default(),
+            connections: ConnectionMetrics::default(),
             cache: CacheMetrics::default(),
             live: LiveMetrics::default(),
         }
@@ -104,8 +110,7 @@ impl RestMetrics {
             "Time from a request's head to its answer's",
             self.seconds.clone(),
         );
-        let connections = self.connections.clone();
-        registry.register("connections", "Open connections that have sent a request", connections);
+        self.connections.register(registry);
         self.cache.register(registry);
         self.live.register(registry);
     }
@@ -117,8 +122,18 @@ impl RestMetrics {
             by_class: CLASSES
                 .map(|status| self.requests.get_or_create(&RequestLabels { route, status }).clone()),
             seconds: self.seconds.get_or_create(&RouteLabel { route }).clone(),
-            connections: self.connections.clone(),
         }
+    }
+}
+
+impl ConnectionMetrics {
+    fn register(&self, registry: &mut Registry) {
+        registry.register("connections", "Open connections", self.open.clone());
+        registry.register("idle_connections", "Open connections that wait for a request", self.idle.clone());
+        let idle_closed = self.idle_closed.clone();
+        registry.register("idle_connections_closed", "Connections closed while they waited for a request, to make room for new ones", idle_closed);
+        let what = "Connections refused because their address had as many as it may have";
+        registry.register("connections_refused", what, self.refused.clone());
     }
 }
 
@@ -154,7 +169,6 @@ pub(crate) struct RouteMetrics {
     route: &'static str,
     by_class: [Counter; 5],
     seconds: Histogram,
-    connections: Gauge,
 }
 
 impl RouteMetrics {
@@ -178,37 +192,10 @@ pub(crate) async fn observe(State(observer): State<Arc<Observer>>, request: Requ
     let Observer { metrics, room } = &*observer;
     let begun = Instant::now();
     if let Some(connection) = request.extensions().get::<Arc<ConnectionMark>>() {
-        connection.meet(&metrics.connections, room);
+        connection.meet(room);
     }
     let span = debug_span!("rest_request", route = metrics.route);
     let response = next.run(request).instrument(span).await;
     metrics.count(response.status(), begun);
     response
-}
-
-/// Goes with every request of a connection: the accept loop knows the connection but nothing of the router. The first request
-/// counts its connection in, and tells it of the room for answers; the end of the connection counts it out.
-#[derive(Debug, Default)]
-pub(crate) struct ConnectionMark(OnceLock<(Gauge, Arc<Room>)>);
-
-impl ConnectionMark {
-    pub(crate) fn meet(&self, connections: &Gauge, room: &Arc<Room>) {
-        self.0.get_or_init(|| {
-            connections.inc();
-            (connections.clone(), room.clone())
-        });
-    }
-
-    /// Whether somebody waits for room that this connection's answers may hold.
-    pub(crate) fn is_room_wanted(&self) -> bool {
-        self.0.get().is_some_and(|(_, room)| room.is_crowded())
-    }
-}
-
-impl Drop for ConnectionMark {
-    fn drop(&mut self) {
-        if let Some((connections, _)) = self.0.get() {
-            connections.dec();
-        }
-    }
 }

@@ -8,6 +8,7 @@ mod about;
 mod admin;
 mod body;
 mod cache;
+mod connections;
 mod console;
 mod cross_site;
 mod export;
@@ -17,6 +18,7 @@ mod light_push;
 mod live;
 mod metrics;
 mod object;
+mod occasional;
 mod pace;
 mod path;
 mod publish;
@@ -89,10 +91,15 @@ pub struct RestConfig {
     /// Messages of one subscription that wait to be fetched, beyond which the oldest is dropped; nwaku's
     /// `--rest-relay-cache-capacity`.
     pub relay_cache_messages: usize,
-    /// Connections at once; further ones wait to be accepted.
+    /// Connections at once. One more closes the one that has waited longest for a request, or waits while all are in use.
     pub connections_max: usize,
+    /// Connections of one address at once, an IPv6 network of 64 bits counting as one; those of loopback are not counted. One more
+    /// closes the address' own that has waited longest for a request, or is closed while all are in use.
+    pub connections_per_address_max: usize,
     /// How long a client may take to send a request's head, and how long a connection may stay idle before it.
     pub header_timeout_ms: u64,
+    /// How long requests that were begun may take after the server was told to stop; then their connections are cut.
+    pub stop_timeout_ms: u64,
     /// How long a request may take, from its head to the head of its answer (relaying a published message not counted, which has
     /// two seconds of its own), and how long a client may take for every 64 KiB of an answer. A running export is not cut.
     pub request_timeout_ms: u64,
@@ -119,7 +126,9 @@ impl Default for RestConfig {
             console: true,
             relay_cache_messages: 50,
             connections_max: 1024,
+            connections_per_address_max: 512,
             header_timeout_ms: 10_000,
+            stop_timeout_ms: 5_000,
             request_timeout_ms: 30_000,
             requests_max: 256,
             live_streams_max: 512,

@@ -13,7 +13,7 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-use super::metrics::ConnectionMark;
+use super::connections::ConnectionMark;
 
 /// What a client must take of an answer within a request's time. One that takes a byte now and then would otherwise hold an
 /// answer, or an export's turn, for as long as it likes.
@@ -125,7 +125,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
     /// All that was there to be written has been taken: what comes next has its own time.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.step = None;
-        Pin::new(&mut self.stream).poll_flush(context)
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        if flushed.is_ready() {
+            self.mark.note_written();
+        }
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -135,7 +139,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
 
 #[cfg(test)]
 mod tests {
-    use prometheus_client::metrics::gauge::Gauge;
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
         time::{sleep, timeout},
@@ -182,7 +185,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_is_slow_goes_sooner_when_others_wait_for_its_room() {
         let (mark, room) = (Arc::new(ConnectionMark::default()), Arc::new(Room::new(1)));
-        mark.meet(&Gauge::default(), &room);
+        mark.meet(&room);
         let (mut here, _there) = pair(&mark);
         let alone = timeout(TIMEOUT / 2, here.write_all(&[0; 2_048])).await;
         assert!(alone.is_err(), "nobody waits: it has its time");

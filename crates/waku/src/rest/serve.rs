@@ -4,21 +4,25 @@ use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use axum::Router;
 use bytes::BytesMut;
-use futures_util::future::BoxFuture;
+use futures_util::{TryFutureExt, future::BoxFuture};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    sync::watch,
     task::JoinSet,
     time::{sleep, timeout},
 };
 use tower::Service;
 use tracing::{Instrument, debug, debug_span, warn};
 
-use super::{RestConfig, metrics::ConnectionMark, pace::Paced};
+use super::{
+    RestConfig, RestMetrics,
+    connections::{Answer, ConnectionMark, Connections, Open},
+    pace::Paced,
+};
 
 /// How long to wait when no connection can be accepted, as a rule because the process has no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -30,7 +34,8 @@ const LINGER_BYTES: u64 = 8 << 20;
 const LINGER: Duration = Duration::from_secs(2);
 
 /// Serves the router on a listener until `shutdown` completes. Then no connection is accepted any more, idle ones are
-/// closed, running requests are finished, and `serve` returns after the last of them.
+/// closed, running requests are finished, and `serve` returns after the last of them. Connections whose requests are not
+/// finished within [`RestConfig::stop_timeout_ms`] are cut, and logged.
 ///
 /// A client that reads less than 64 KiB of its answer in [`RestConfig::request_timeout_ms`] is cut off, and sooner when others
 /// wait for the room that its answer takes.
@@ -41,48 +46,54 @@ pub async fn serve(
     listener: TcpListener,
     router: Router,
     config: &RestConfig,
+    metrics: &RestMetrics,
     shutdown: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
     listener.local_addr()?;
     let mut shutdown = pin!(shutdown);
     let (end, end_seen) = watch::channel(false);
-    let permits = Arc::new(Semaphore::new(config.connections_max.clamp(1, Semaphore::MAX_PERMITS)));
+    let connections = Connections::new(config, metrics.connections.clone());
     let limits = Limits::of(config);
-    let mut connections = JoinSet::new();
+    let mut tasks = JoinSet::new();
     loop {
-        let (stream, peer, permit) = tokio::select! {
+        let (stream, peer) = tokio::select! {
             biased;
             () = &mut shutdown => break,
-            Some(_) = connections.join_next() => continue,
-            accepted = accept(&listener, &permits) => accepted,
+            Some(_) = tasks.join_next() => continue,
+            accepted = accept(&listener) => accepted,
         };
-        let connection = Connection {
-            router: router.clone(),
-            client: Client(peer),
-            limits,
-            end: end_seen.clone(),
-            _permit: permit,
+        let admitted = tokio::select! {
+            biased;
+            () = &mut shutdown => break,
+            admitted = connections.admit(peer) => admitted,
         };
+        let Some(open) = admitted else { continue };
+        let connection =
+            Connection { router: router.clone(), client: Client(peer), limits, end: end_seen.clone(), open };
         let span = debug_span!("rest_connection", %peer);
-        connections.spawn(connection.run(stream).instrument(span));
+        tasks.spawn(connection.run_until_closed(stream).instrument(span));
     }
     drop(listener);
     let _ = end.send(true); // fails when there are no connections, which is as well
-    while connections.join_next().await.is_some() {}
+    finish(tasks, Duration::from_millis(config.stop_timeout_ms)).await;
     Ok(())
 }
 
-/// The next connection, once there is room for one more.
-async fn accept(
-    listener: &TcpListener,
-    permits: &Arc<Semaphore>,
-) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
+/// Waits for connections to end, and cuts those that don't in time.
+async fn finish(mut tasks: JoinSet<()>, limit: Duration) {
+    let ended = timeout(limit, async { while tasks.join_next().await.is_some() {} }).await;
+    if ended.is_err() {
+        let connections = tasks.len();
+        warn!(connections, seconds = limit.as_secs_f64(), "connections were cut: their requests were not finished in time");
+        tasks.shutdown().await;
+    }
+}
+
+/// The next connection.
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
-        let Ok(permit) = permits.clone().acquire_owned().await else {
-            std::future::pending().await // nobody closes the semaphore
-        };
         match listener.accept().await {
-            Ok((stream, peer)) => return (stream, peer, permit),
+            Ok(accepted) => return accepted,
             Err(error) => {
                 warn!(%error, "can't accept a connection");
                 sleep(ACCEPT_PAUSE).await;
@@ -132,15 +143,25 @@ struct Connection {
     client: Client,
     limits: Limits,
     end: watch::Receiver<bool>,
-    _permit: OwnedSemaphorePermit,
+    open: Arc<Open>,
 }
 
 impl Connection {
+    /// Serves the connection until it ends, or gives way to another one while it waits for a request.
+    async fn run_until_closed(self, stream: TcpStream) {
+        let open = self.open.clone();
+        tokio::select! {
+            biased;
+            () = open.closing() => debug!("closed for a new connection"),
+            () = self.run(stream) => {}
+        }
+    }
+
     async fn run(mut self, stream: TcpStream) {
         if let Err(error) = stream.set_nodelay(true) {
             debug!(%error, "can't set TCP_NODELAY");
         }
-        let mark = Arc::new(ConnectionMark::default());
+        let mark = Arc::new(ConnectionMark::of(self.open.clone()));
         let io = TokioIo::new(Paced::new(stream, self.limits.stall_timeout, mark.clone()));
         let switch = Switch::default();
         let (stream, read) = match Box::pin(self.serve_requests(io, mark, switch.clone())).await {
@@ -149,7 +170,10 @@ impl Connection {
         };
         let go_on = switch.0.lock().take();
         let stream = match go_on {
-            Some(go_on) => go_on(stream, read).await,
+            Some(go_on) => {
+                self.open.begin_request(); // it lasts as long as the connection
+                go_on(stream, read).await
+            }
             None => stream,
         };
         linger(stream.into_inner(), &mut self.end).await;
@@ -165,10 +189,12 @@ impl Connection {
     ) -> hyper::Result<(TokioIo<Paced<TcpStream>>, BytesMut)> {
         let (router, client) = (self.router.clone(), self.client);
         let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+            mark.begin_request();
             request.extensions_mut().insert(mark.clone());
             request.extensions_mut().insert(client);
             request.extensions_mut().insert(switch.clone());
-            router.clone().call(request)
+            let mark = mark.clone();
+            router.clone().call(request).map_ok(|response| response.map(|body| Answer::new(body, mark)))
         });
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(self.limits.header_timeout);

@@ -78,10 +78,10 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let router = door.router.clone();
+        let (router, metrics) = (door.router.clone(), door.metrics.clone());
         let task = tokio::spawn(async move {
             let shutdown = async { stopped.await.unwrap_or(()) };
-            crate::rest::serve(listener, router, &config, shutdown).await
+            crate::rest::serve(listener, router, &config, &metrics, shutdown).await
         });
         Self { address, stop, task }
     }
