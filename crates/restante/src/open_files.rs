@@ -28,6 +28,13 @@ pub(crate) fn raise(config: &Config) {
     }
 }
 
+/// How many open files the system allows and how many are wanted, when it allows fewer. A server raises its own limit first.
+pub(crate) fn shortage(config: &Config) -> Option<(u64, u64)> {
+    let wanted = wanted(config);
+    let allowed = getrlimit(Resource::Nofile).maximum?;
+    (allowed < wanted).then_some((allowed, wanted))
+}
+
 /// What all the limits of connections add up to.
 fn wanted(config: &Config) -> u64 {
     let rest = config.rest.connections_max.get() as u64;

@@ -337,7 +337,7 @@ impl<'a> Doors<'a> {
 }
 
 /// The token of operators: the first line of its file. Without a file there is none.
-fn read_token(file: &Path) -> anyhow::Result<Option<Token>> {
+pub(super) fn read_token(file: &Path) -> anyhow::Result<Option<Token>> {
     if file.as_os_str().is_empty() {
         return Ok(None);
     }

@@ -29,6 +29,7 @@ use toml::Value;
 
 pub(crate) use flags::{ArchiveFlags, DataFlags, RecordsFlags, ServeFlags};
 pub(crate) use schema::{Archive as ArchiveSection, Config, LogFormat};
+pub(crate) use waku::Waku as WakuSection;
 pub(crate) use words::LogFilter;
 
 /// The file that is read when it is there and no other is named.

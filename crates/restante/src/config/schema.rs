@@ -3,7 +3,7 @@
 //! `restante.toml` in the repository says what each one means; a test keeps the two together.
 
 use std::{
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     num::NonZero,
     path::{Path, PathBuf},
 };
@@ -221,8 +221,35 @@ impl Config {
             return Some(("rest.enabled", "a server has a door: enable the REST door or waku.node".into()));
         }
         let rooms = self.blobs.contradiction().or_else(|| self.sessions.contradiction());
-        rooms.or_else(|| self.waku.contradiction())
+        rooms.or_else(|| self.waku.contradiction()).or_else(|| self.port_named_twice())
     }
+
+    /// Two addresses of the server that need the same port.
+    fn port_named_twice(&self) -> Option<(&'static str, String)> {
+        let mut ports = Vec::new();
+        if self.rest.enabled {
+            ports.push(("rest.port", SocketAddr::new(self.rest.address, self.rest.port)));
+        }
+        if self.waku.node.enabled {
+            ports.extend(self.waku.node.named_ports());
+        }
+        for (index, (key, address)) in ports.iter().enumerate() {
+            for (other, before) in ports.iter().take(index) {
+                if is_same_port(*address, *before) {
+                    let what = format!("{} is the port of {other}, too: choose another", address.port());
+                    return Some((key, what));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Whether two addresses can't be listened on at once. A port of 0 is a free one, and an unspecified address stands for all
+/// of the machine's.
+fn is_same_port(one: SocketAddr, other: SocketAddr) -> bool {
+    let is_for_all = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() != 0 && one.port() == other.port() && (is_for_all || one.ip() == other.ip())
 }
 
 /// The embedded engine's folder below a data folder.

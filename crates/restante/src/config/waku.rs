@@ -187,6 +187,10 @@ impl Waku {
         if self.shards_in_network > SHARDS_MAX {
             return Some(("waku.shards_in_network", format!("a network has at most {SHARDS_MAX} shards")));
         }
+        if let Some(shard) = self.shards.iter().find(|shard| **shard >= SHARDS_MAX) {
+            let what = format!("there is no shard {shard}: a cluster has the shards 0 to {}", SHARDS_MAX - 1);
+            return Some(("waku.shards", what));
+        }
         if !self.sync.peers.is_empty() && !self.node.enabled {
             return Some(("waku.sync.peers", "sync needs the node: set waku.node.enabled".into()));
         }
@@ -224,6 +228,12 @@ impl Node {
         let tcp = (SocketAddr::new(self.address, self.tcp_port), "--tcp-port");
         let websocket = (SocketAddr::new(self.address, self.websocket_port), "--websocket-port");
         if self.has_websocket() { vec![tcp, websocket] } else { vec![tcp] }
+    }
+
+    /// The addresses that it listens on, each with the key that sets its port.
+    pub(super) fn named_ports(&self) -> Vec<(&'static str, SocketAddr)> {
+        let keys = ["waku.node.tcp_port", "waku.node.websocket_port"];
+        keys.into_iter().zip(self.ports().into_iter().map(|(address, _)| address)).collect()
     }
 
     fn has_websocket(&self) -> bool {

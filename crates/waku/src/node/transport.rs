@@ -68,6 +68,16 @@ fn muxers(limits: &NodeLimits) -> SelectUpgrade<yamux::Config, libp2p_mplex::Con
     SelectUpgrade::new(yamux, mplex)
 }
 
+impl TlsFiles {
+    /// Checks that the files hold a certificate and its key.
+    ///
+    /// # Errors
+    /// Names the file that can't be used.
+    pub fn check(&self) -> Result<(), NodeError> {
+        read_tls(self).map(|_| ())
+    }
+}
+
 fn read_tls(files: &TlsFiles) -> Result<websocket::tls::Config, NodeError> {
     let wrong = |path: &std::path::Path, error: &dyn ToString| {
         NodeError::Config(format!("can't use {}: {}", path.display(), error.to_string()))

@@ -1,5 +1,7 @@
 //! `restante config`
 
+mod check;
+
 use std::{
     io::{self, Write},
     process::ExitCode,
@@ -7,7 +9,10 @@ use std::{
 
 use clap::Subcommand;
 
-use crate::config::{Effective, Origin, ServeFlags};
+use crate::{
+    config::{Effective, Origin, ServeFlags},
+    exit,
+};
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum ConfigCommand {
@@ -23,12 +28,25 @@ pub(crate) fn run(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     match command {
         ConfigCommand::Show(flags) => show(&flags.load()?, &mut out)?,
-        ConfigCommand::Check(flags) => {
-            let effective = flags.load()?;
-            let set = effective.iter().filter(|(.., origin)| **origin != Origin::Default).count();
-            writeln!(out, "the settings are fine: {set} set, the others at their defaults")?;
-        }
+        ConfigCommand::Check(flags) => return Ok(check(&flags.load()?, &mut out)?),
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A line for each finding. Warnings alone are no failure: a server would start.
+fn check(effective: &Effective, out: &mut dyn Write) -> io::Result<ExitCode> {
+    let findings = check::check(&effective.config);
+    for warning in &findings.warnings {
+        writeln!(out, "warning: {warning}")?;
+    }
+    for problem in &findings.problems {
+        writeln!(out, "error: {problem}")?;
+    }
+    if !findings.problems.is_empty() {
+        return Ok(exit::found_wrong());
+    }
+    let set = effective.iter().filter(|(.., origin)| **origin != Origin::Default).count();
+    writeln!(out, "the settings are fine: {set} set, the others at their defaults")?;
     Ok(ExitCode::SUCCESS)
 }
 
