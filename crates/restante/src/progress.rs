@@ -14,8 +14,8 @@ impl Progress {
         Self::new(
             what,
             total,
-            "{binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}",
-            "{binary_bytes}",
+            "{decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}",
+            "{decimal_bytes}",
         )
     }
 

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand, ValueHint};
 use http::StatusCode;
-use indicatif::{HumanBytes, HumanCount};
+use indicatif::{DecimalBytes, HumanCount};
 use restante_archive::EngineUrl;
 use restante_core::ErrorKind;
 
@@ -293,7 +293,7 @@ impl Shown {
     fn show(&mut self, event: Event) -> anyhow::Result<()> {
         match event {
             Event::Begun { folder, bytes, free_bytes } => {
-                let (bytes, free) = (HumanBytes(bytes), HumanBytes(free_bytes));
+                let (bytes, free) = (DecimalBytes(bytes), DecimalBytes(free_bytes));
                 eprintln!("backing up into {}: about {bytes}, {free} are free", folder.display());
             }
             Event::Copying { role, bytes, of_bytes } => {
@@ -335,7 +335,7 @@ impl Shown {
 
     fn end(self) -> anyhow::Result<ExitCode> {
         let summary = self.end.context("the answer broke off before the backup was finished")?;
-        let (files, bytes) = (HumanCount(summary.files), HumanBytes(summary.bytes));
+        let (files, bytes) = (HumanCount(summary.files), DecimalBytes(summary.bytes));
         let counts = counts(&summary.counts);
         writeln!(
             io::stdout(),
@@ -375,7 +375,7 @@ fn check(flags: &CheckFlags) -> anyhow::Result<ExitCode> {
             writeln!(out, "not in the backup: {} ({}): {why}", role.role.name(), role.url)?;
         }
     }
-    let (files, bytes) = (HumanCount(manifest.files.len() as u64), HumanBytes(manifest.bytes()));
+    let (files, bytes) = (HumanCount(manifest.files.len() as u64), DecimalBytes(manifest.bytes()));
     let verdict = match wrong.len() as u64 {
         0 => "all sound".to_owned(),
         wrong => format!("{} wrong", HumanCount(wrong)),

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context;
 use clap::{Args, ValueHint};
-use indicatif::{HumanBytes, HumanCount};
+use indicatif::{DecimalBytes, HumanCount};
 
 use crate::{
     archives,
@@ -51,7 +51,7 @@ pub(crate) fn run(flags: &RestoreFlags) -> anyhow::Result<ExitCode> {
 
 /// Says what was done and what comes next.
 fn tell(restored: &Restored, folder: &Path, data: &Path, out: &mut dyn Write) -> io::Result<()> {
-    let (files, bytes) = (HumanCount(restored.files), HumanBytes(restored.bytes));
+    let (files, bytes) = (HumanCount(restored.files), DecimalBytes(restored.bytes));
     let (counts, data, folder) = (counts(&restored.counts), data.display(), folder.display());
     writeln!(out, "restored {counts} of {} into {data}: {files} files, {bytes}", restored.taken_at)?;
     for aside in &restored.aside {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Args;
-use indicatif::{HumanBytes, HumanCount};
+use indicatif::{DecimalBytes, HumanCount};
 use restante_archive::{Metrics, Opened, Report, Retention};
 
 use crate::{
@@ -55,7 +55,7 @@ pub(crate) async fn prune(flags: &PruneFlags) -> anyhow::Result<ExitCode> {
     let opened = archives::open(&config, Access::Write, Metrics::default()).await?;
     let pruned = opened.upkeep.prune(&policy, archives::clock().now()).await?;
     opened.upkeep.close().await?;
-    let (messages, bytes) = (HumanCount(pruned.messages), HumanBytes(pruned.disk_bytes));
+    let (messages, bytes) = (HumanCount(pruned.messages), DecimalBytes(pruned.disk_bytes));
     writeln!(
         io::stdout().lock(),
         "removed {messages} messages, {bytes} on disk, {} parts whole",
@@ -71,7 +71,7 @@ async fn open(flags: &ArchiveFlags, access: Access) -> anyhow::Result<Opened> {
 
 /// Prints a report: what was seen, and each finding on a line.
 fn tell(done: &str, report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    let (messages, bytes) = (HumanCount(report.messages), HumanBytes(report.bytes));
+    let (messages, bytes) = (HumanCount(report.messages), DecimalBytes(report.bytes));
     for finding in &report.findings {
         let offset = finding.offset.map(|offset| format!(" at byte {offset}")).unwrap_or_default();
         writeln!(out, "{}{offset}: {}", finding.part, finding.what)?;

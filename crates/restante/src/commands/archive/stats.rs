@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
-use indicatif::{HumanBytes, HumanCount};
+use indicatif::{DecimalBytes, HumanCount};
 use restante_archive::{Metrics, PartStats, Stats};
 use restante_core::Timestamp;
 use serde_json::json;
@@ -49,8 +49,8 @@ fn print(url: &str, stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "archive    {url}")?;
     writeln!(out, "messages   {}", HumanCount(stats.messages))?;
     writeln!(out, "topics     {}", HumanCount(stats.topics))?;
-    writeln!(out, "bodies     {}", HumanBytes(stats.body_bytes))?;
-    writeln!(out, "on disk    {}{}", HumanBytes(stats.disk_bytes), per_body_byte(stats))?;
+    writeln!(out, "bodies     {}", DecimalBytes(stats.body_bytes))?;
+    writeln!(out, "on disk    {}{}", DecimalBytes(stats.disk_bytes), per_body_byte(stats))?;
     writeln!(out, "oldest     {}", show(stats.oldest))?;
     writeln!(out, "newest     {}", show(stats.newest))?;
     if stats.damaged > 0 {
@@ -72,7 +72,7 @@ fn print_parts(parts: &[PartStats], out: &mut dyn Write) -> io::Result<()> {
     for part in parts {
         let (oldest, newest) = (part.oldest.to_string(), part.newest.to_string());
         let (messages, disk) =
-            (HumanCount(part.messages).to_string(), HumanBytes(part.disk_bytes).to_string());
+            (HumanCount(part.messages).to_string(), DecimalBytes(part.disk_bytes).to_string());
         let open = if part.is_open { "  open" } else { "" };
         writeln!(out, "{:<width$}  {oldest:<30}  {newest:<30}  {messages:>12}  {disk:>11}{open}", part.name)?;
     }

@@ -5,7 +5,7 @@ use std::{
     process::ExitCode,
 };
 
-use indicatif::{HumanBytes, HumanCount};
+use indicatif::{DecimalBytes, HumanCount};
 use restante_blobs::Report;
 
 use crate::{blobs, commands::findings, config::RecordsFlags, exit, progress::Progress};
@@ -23,7 +23,7 @@ pub(super) async fn run(flags: &RecordsFlags) -> anyhow::Result<ExitCode> {
 fn tell(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let found = report.findings.iter().map(|finding| (&*finding.place, &*finding.what));
     findings::print(found, report.wrong, out)?;
-    let (blobs, bytes) = (HumanCount(report.blobs), HumanBytes(report.bytes));
+    let (blobs, bytes) = (HumanCount(report.blobs), DecimalBytes(report.bytes));
     writeln!(out, "checked {blobs} blobs of {bytes}: {}", findings::verdict(report.wrong))
 }
 
@@ -33,11 +33,11 @@ mod tests {
 
     #[test]
     fn findings_come_before_the_verdict() {
-        let mut report = Report { blobs: 2, bytes: 2_048, ..Report::default() };
+        let mut report = Report { blobs: 2, bytes: 2_000, ..Report::default() };
         report.note("00000001.pack", "it ends too early");
         let mut out = Vec::new();
         tell(&report, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
-        assert_eq!(text, "00000001.pack: it ends too early\nchecked 2 blobs of 2.00 KiB: 1 damaged place\n");
+        assert_eq!(text, "00000001.pack: it ends too early\nchecked 2 blobs of 2.00 kB: 1 damaged place\n");
     }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::Args;
-use indicatif::{HumanBytes, HumanCount};
+use indicatif::{DecimalBytes, HumanCount};
 use restante_blobs::Stats;
 use serde::Serialize;
 
@@ -60,8 +60,8 @@ fn shown(url: String, Stats { blobs, bytes, disk_bytes, engine }: Stats) -> Show
 fn print(stats: &ShownStats, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "place      {}", stats.url)?;
     writeln!(out, "blobs      {}", HumanCount(stats.blobs))?;
-    writeln!(out, "bytes      {}", HumanBytes(stats.bytes))?;
-    writeln!(out, "on disk    {}", HumanBytes(stats.disk_bytes))?;
+    writeln!(out, "bytes      {}", DecimalBytes(stats.bytes))?;
+    writeln!(out, "on disk    {}", DecimalBytes(stats.disk_bytes))?;
     print_figures(&stats.figures, out)
 }
 
@@ -72,12 +72,12 @@ mod tests {
     #[test]
     fn the_table_names_what_there_is() {
         let engine = vec![("packs".to_owned(), 3)];
-        let stats = Stats { blobs: 12_345, bytes: 1 << 20, disk_bytes: 2 << 20, engine };
+        let stats = Stats { blobs: 12_345, bytes: 1_000_000, disk_bytes: 2_000_000, engine };
         let mut out = Vec::new();
         print(&shown("files:x".into(), stats), &mut out).unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),
-            "place      files:x\nblobs      12,345\nbytes      1.00 MiB\non disk    2.00 MiB\n\n\
+            "place      files:x\nblobs      12,345\nbytes      1.00 MB\non disk    2.00 MB\n\n\
              packs                 3\n"
         );
     }

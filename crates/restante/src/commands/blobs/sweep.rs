@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Args;
-use indicatif::{HumanBytes, HumanCount};
+use indicatif::{DecimalBytes, HumanCount};
 
 use crate::{
     archives, backup, blobs,
@@ -44,7 +44,7 @@ pub(super) async fn run(flags: &SweepFlags) -> anyhow::Result<ExitCode> {
     blobs.upkeep.close().await?;
     records.upkeep.close().await?;
     let (looked_at, removed) = (HumanCount(swept.blobs), HumanCount(swept.removed));
-    let bytes = HumanBytes(swept.removed_bytes);
+    let bytes = DecimalBytes(swept.removed_bytes);
     writeln!(io::stdout().lock(), "looked at {looked_at} blobs, removed {removed} of {bytes}")?;
     Ok(ExitCode::SUCCESS)
 }

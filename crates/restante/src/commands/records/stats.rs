@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::Context;
 use clap::{Args, ValueHint};
-use indicatif::{HumanBytes, HumanCount};
+use indicatif::{DecimalBytes, HumanCount};
 use restante_records::{Kind, Stats};
 use serde::{Deserialize, Serialize};
 
@@ -112,7 +112,7 @@ fn print(stats: &ShownStats, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "records    {}", printable(&stats.url))?;
     writeln!(out, "accounts   {}", HumanCount(stats.accounts))?;
     writeln!(out, "commits    {}", HumanCount(stats.commits))?;
-    writeln!(out, "on disk    {}", HumanBytes(stats.disk_bytes))?;
+    writeln!(out, "on disk    {}", DecimalBytes(stats.disk_bytes))?;
     if !stats.kinds.is_empty() {
         writeln!(out, "\n{:<10}  {:>12}  {:>12}", "kind", "records", "tombstones")?;
     }
@@ -136,7 +136,7 @@ mod tests {
             accounts: 12_345,
             kinds: vec![kind(2, 67_890), kind(99, 1)],
             commits: 80_000,
-            disk_bytes: 3 << 20,
+            disk_bytes: 3_000_000,
             engine: vec![("pages".into(), 768)],
         };
         shown("lmdb:x".into(), &stats)
@@ -148,7 +148,7 @@ mod tests {
         print(&stats(), &mut out).unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),
-            "records    lmdb:x\naccounts   12,345\ncommits    80,000\non disk    3.00 MiB\n\n\
+            "records    lmdb:x\naccounts   12,345\ncommits    80,000\non disk    3.00 MB\n\n\
              kind             records    tombstones\n\
              email             67,890             3\n\
              #99                    1             3\n\n\
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn what_a_server_tells_reads_back() {
         let json = serde_json::to_value(stats()).unwrap();
-        assert_eq!(json["diskBytes"], 3 << 20);
+        assert_eq!(json["diskBytes"], 3_000_000);
         assert_eq!(serde_json::from_value::<ShownStats>(json).unwrap(), stats());
     }
 }
