@@ -1,4 +1,4 @@
-//! A value that is made at most so often, however many ask for it.
+//! A value that is made at most so often, however many ask for it, and less often when it takes long to make.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,20 +8,32 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// A value that is kept for a while. It is made by a task of its own, so that it is finished also when who asked has left.
+/// A value that is kept for as long as it is told, or for longer when it takes long to make: one part in [`COST_PARTS`] of the time, at
+/// most, goes into making it. It is made by a task of its own, so that it is finished also when who asked has left.
 #[derive(Debug)]
 pub(crate) struct Cached<T> {
     shared: Arc<Shared<T>>,
 }
+
+/// A value is kept for so many times as long as it took to make.
+const COST_PARTS: u32 = 100;
+/// How long a value is kept, however long it took.
+const KEPT_FOR_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 struct Shared<T> {
     kept_for: Duration,
     /// How long somebody waits for a value. Then the one of before is given.
     patience: Duration,
-    kept: RwLock<Option<(Instant, T)>>,
+    kept: RwLock<Option<Kept<T>>>,
     /// Held by the one who makes it.
     turn: Arc<Semaphore>,
+}
+
+#[derive(Debug)]
+struct Kept<T> {
+    until: Instant,
+    value: T,
 }
 
 impl<T: Clone + Send + Sync + 'static> Cached<T> {
@@ -49,8 +61,12 @@ impl<T: Clone + Send + Sync + 'static> Cached<T> {
         }
         let (keeper, making) = (shared.clone(), make());
         let task = tokio::spawn(async move {
-            let made = making.await;
-            *keeper.kept.write() = Some((Instant::now(), made));
+            let begun = Instant::now();
+            let value = making.await;
+            let made = Instant::now();
+            let by_cost = (made - begun).saturating_mul(COST_PARTS).min(KEPT_FOR_MAX);
+            let until = made + keeper.kept_for.max(by_cost);
+            *keeper.kept.write() = Some(Kept { until, value });
             drop(turn);
         });
         let _ = timeout(shared.patience, task).await;
@@ -61,11 +77,11 @@ impl<T: Clone + Send + Sync + 'static> Cached<T> {
 impl<T: Clone> Shared<T> {
     fn fresh(&self) -> Option<T> {
         let kept = self.kept.read();
-        kept.as_ref().filter(|(at, _)| at.elapsed() < self.kept_for).map(|(_, value)| value.clone())
+        kept.as_ref().filter(|kept| Instant::now() < kept.until).map(|kept| kept.value.clone())
     }
 
     fn any(&self) -> Option<T> {
-        self.kept.read().as_ref().map(|(_, value)| value.clone())
+        self.kept.read().as_ref().map(|kept| kept.value.clone())
     }
 }
 
@@ -93,7 +109,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_value_is_made_once_for_all_who_ask() {
-        let (cached, make) = (Cached::new(SECOND, SECOND), counter(SECOND / 10));
+        let (cached, make) = (Cached::new(SECOND, SECOND), counter(SECOND / 1_000));
         let asked = tokio::join!(cached.get(&make), cached.get(&make), cached.get(&make));
         assert_eq!(asked, (Some(1), Some(1), Some(1)));
         assert_eq!(cached.get(&make).await, Some(1));
@@ -110,6 +126,16 @@ mod tests {
         sleep(60 * SECOND).await;
         assert_eq!(cached.get(&make).await, Some(1), "the one of before, while the next is made");
         sleep(5 * SECOND).await;
+        assert_eq!(cached.get(&make).await, Some(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_takes_long_to_make_is_made_less_often() {
+        let (cached, make) = (Cached::new(SECOND, SECOND), counter(SECOND / 10));
+        assert_eq!(cached.get(&make).await, Some(1));
+        advance(9 * SECOND).await;
+        assert_eq!(cached.get(&make).await, Some(1), "it took a tenth of a second");
+        advance(SECOND).await;
         assert_eq!(cached.get(&make).await, Some(2));
     }
 

@@ -37,14 +37,16 @@ use super::{
 use crate::node::{Direction, Node};
 
 /// How long the whole is kept, and how long one waits for it.
-const TOLD_FOR: Duration = Duration::from_secs(1);
+const TOLD_FOR: Duration = Duration::from_millis(500);
 const TOLD_WITHIN: Duration = Duration::from_secs(5);
-/// What an archive holds is asked once in a minute: a database has to count.
-const HELD_FOR: Duration = Duration::from_secs(60);
+/// What an archive holds is asked for every time the page asks, but by engines that take long to count: see [`Cached`].
+const HELD_FOR: Duration = Duration::from_millis(500);
 const HELD_WITHIN: Duration = Duration::from_millis(500);
 /// Sessions are counted by door by walking through them.
 const WALKED_FOR: Duration = Duration::from_secs(5);
 const WALKED_WITHIN: Duration = Duration::from_millis(500);
+/// How often the page asks.
+const POLL_SECONDS: u64 = 1;
 /// Other nodes of the table may be out of reach.
 const COUNTED_WITHIN: Duration = Duration::from_secs(1);
 /// Users whose sessions are counted by door. Of a longer table a part is counted, and said to be one.
@@ -189,7 +191,7 @@ fn write(app: &App, held: Option<Value>, sessions: Value) -> Bytes {
         "startedAt": facts.started.map(|seconds| (seconds * 1e3) as i64),
         "isReady": health.problem.is_none() && app.takes_messages(),
         "problems": problems(app, &health, &facts),
-        "pollSeconds": INTERVAL_SECONDS,
+        "pollSeconds": POLL_SECONDS,
         "doors": doors(app, &facts),
         "archive": archive(&health, &facts, held),
         "retention": rest.retention.told(),
@@ -367,7 +369,7 @@ async fn walk(app: Arc<App>) -> Value {
         }
     }
     let doors = by_door.iter().map(|(door, sessions)| json!({"door": door, "sessions": sessions}));
-    json!({"doors": doors.collect::<Vec<Value>>(), "isWhole": is_whole})
+    json!({"at": millis(app.rest.clock.now()), "doors": doors.collect::<Vec<Value>>(), "isWhole": is_whole})
 }
 
 #[cfg(test)]

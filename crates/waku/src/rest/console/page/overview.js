@@ -1,4 +1,4 @@
-// The server at a glance: asks for its state every two seconds, and shows it.
+// The server at a glance: asks for its state every second, and shows it.
 
 import { Failure, get, query, remove } from "./api.js";
 import { byId, el, keepRows, setFacts, setText, toast } from "./dom.js";
@@ -7,7 +7,7 @@ import { Bars, Lines } from "./plots.js";
 
 /** History that is kept here: as much as on the server. */
 const HISTORY_MS = 600_000;
-const POLL_MS = 2_000;
+const POLL_MS = 1_000;
 /** The longest wait between two tries while the server is gone. */
 const RETRY_MS_MAX = 10_000;
 /** Sessions are listed less often, and many of them seldom: the server walks through all of them. */
@@ -17,6 +17,8 @@ const MANY_EVERY_MS = 60_000;
 const SESSIONS_SHOWN = 10;
 /** Rates of the tiles are those of the last seconds, so that they don't jump. */
 const TILE_POINTS = 5;
+/** Figures that are older than this say so. */
+const LAG_MS = 5_000;
 
 const COLUMNS = ["stored", "relayed", "served", "pushed", "queries", "appendP50", "appendP99", "queryP50", "queryP99"];
 
@@ -147,6 +149,8 @@ function lately(name) {
   return values.length === 0 ? null : values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
+const isLate = (at) => state.now - at > LAG_MS;
+
 function showTiles() {
   const held = state.archive.held;
   const { sessions, peers } = state;
@@ -161,6 +165,7 @@ function showTiles() {
     peers: peers ? shortCount(peers.connected) : "off",
     mesh: peers ? `${count(peers.mesh)} in mesh` : "",
     messages: held ? shortCount(held.messages) : "–",
+    counted: held && isLate(held.at) ? `messages, ${ago(held.at, state.now)}` : "messages",
     disk: held ? bytes(held.diskBytes) : "–",
     engine: state.archive.engine ?? "",
   };
@@ -189,7 +194,7 @@ function showArchive() {
     ["Newest", held?.newest != null && dateTime(held.newest)],
     ["Spool", spool && behind(spool.messages, spool.bytes)],
     ["Second archive", tandem && tandemText(tandem, behind)],
-    ["Contents", held ? null : "not counted yet"],
+    ["Counted", held ? isLate(held.at) && ago(held.at, state.now) : "not yet"],
   ].filter(([, value]) => value !== false), true);
   if (held?.at !== heldAt || !held) showDays(held);
   heldAt = held?.at;
@@ -299,6 +304,7 @@ function showSessionCounts() {
   const doors = sessions.byDoor?.doors ?? [];
   const parts = [`${plural(sessions.total, "session")} of ${plural(sessions.users, "user")}`];
   if (doors.length > 0) parts.push(doors.map(({ door, sessions: number }) => `${doorName(door)} ${count(number)}`).join(", "));
+  if (doors.length > 0 && isLate(sessions.byDoor.at)) parts.push(`doors counted ${ago(sessions.byDoor.at, state.now)}`);
   if (sessions.byDoor?.isWhole === false) parts.push("doors are counted over a part of them");
   if (sessions.nodes.length > 1) parts.push(sessions.nodes.map(({ name, isHere, sessions: number }) => `${name || "unnamed"}${isHere ? " (here)" : ""} ${count(number)}`).join(", "));
   if (!sessions.isComplete) parts.push("other nodes are out of reach");

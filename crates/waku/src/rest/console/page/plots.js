@@ -73,17 +73,29 @@ class Figure {
 
   show(data) {
     this.data = data;
-    const isEmpty = data[0].length === 0;
+    const isEmpty = !this.hasValues();
     this.waiting.hidden = !isEmpty;
-    if (isEmpty) return;
+    if (isEmpty) {
+      setText(this.waiting, data[0].length === 0 ? "Collecting" : "Nothing yet");
+      this.plot?.destroy(); // what it showed is too old by now
+      this.plot = undefined;
+      this.showValues(null);
+      return;
+    }
     if (this.plot) this.plot.setData(data);
     else this.draw();
     this.showValues(null);
   }
 
+  /** Whether there is anything to see: a plot of zeros alone is no plot. */
+  hasValues() {
+    const [at, ...columns] = this.data;
+    return at.length > 0 && columns.some((column) => column.some((value) => value !== null && value !== 0));
+  }
+
   draw() {
     const width = this.canvas.clientWidth;
-    if (width === 0 || this.data[0].length === 0) return; // it is not shown now
+    if (width === 0 || !this.hasValues()) return; // it is not shown now
     this.plot = new uPlot({ width, height: HEIGHT, ...this.options() }, this.data, this.canvas);
   }
 
