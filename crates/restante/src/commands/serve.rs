@@ -209,7 +209,10 @@ impl<'a> Doors<'a> {
     ) -> Self {
         let config = &effective.config;
         let stop_timeout = grace(config).mul_f64(REQUESTS_SHARE);
-        let rest = RestConfig { stop_timeout_ms: u64::try_from(stop_timeout.as_millis()).unwrap_or(u64::MAX), ..(&config.rest).into() };
+        let rest = RestConfig {
+            stop_timeout_ms: u64::try_from(stop_timeout.as_millis()).unwrap_or(u64::MAX),
+            ..(&config.rest).into()
+        };
         let rest_metrics = RestMetrics::default();
         let cache = Arc::new(MessageCache::new(&rest, &rest_metrics));
         Self {

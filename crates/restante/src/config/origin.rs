@@ -44,7 +44,8 @@ impl FromStr for HostName {
     fn from_str(text: &str) -> Result<Self, String> {
         let is_bare = |authority: &Authority| authority.host() == text && !text.is_empty();
         let is_host = text == "*" || text.parse().is_ok_and(|authority| is_bare(&authority));
-        let wrong = || format!("'{text}' is no host: write a name or an address without a port, or * for all");
+        let wrong =
+            || format!("'{text}' is no host: write a name or an address without a port, or * for all");
         is_host.then(|| Self(text.to_ascii_lowercase())).ok_or_else(wrong)
     }
 }
@@ -64,7 +65,8 @@ mod tests {
         for text in ["*", "waku.example", "10.0.0.1", "[fd00::1]"] {
             assert_eq!(text.parse::<HostName>().map(|host| host.to_string()), Ok(text.to_owned()));
         }
-        for text in ["", "waku.example:80", "me@waku.example", "http://waku.example", "a b", "waku.example/"] {
+        for text in ["", "waku.example:80", "me@waku.example", "http://waku.example", "a b", "waku.example/"]
+        {
             assert!(text.parse::<HostName>().is_err(), "{text}");
         }
     }

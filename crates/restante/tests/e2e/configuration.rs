@@ -136,7 +136,9 @@ fn check_finds_ports_that_are_named_twice_and_shards_that_no_cluster_has() {
         assert_eq!(said.code, 2, "{settings}: {}", said.out);
         assert!(said.err.contains(expected), "{settings}: {}", said.err);
     }
-    for settings in ["rest.port = 0\nwaku.node.tcp_port = 0", "rest.port = 60000\nrest.address = \"127.0.0.2\""] {
+    for settings in
+        ["rest.port = 0\nwaku.node.tcp_port = 0", "rest.port = 60000\nrest.address = \"127.0.0.2\""]
+    {
         fs::write(folder.join("restante.toml"), settings).unwrap();
         assert_eq!(say(&folder, &["config", "check"]).code, 0, "{settings}");
     }
@@ -147,8 +149,14 @@ fn check_finds_ports_that_are_named_twice_and_shards_that_no_cluster_has() {
 fn check_warns_of_limits_beyond_the_systems_and_of_shards_beyond_the_networks() {
     let (_guard, folder) = folder();
     for (settings, expected) in [
-        ("rest.connections_max = 100000000000", "warning: the limits of connections need 100000001768 open files"),
-        ("[waku]\ncluster_id = 1\nshards = [7, 8, 9]", "warning: waku.shards: no content topic falls on 8, 9: "),
+        (
+            "rest.connections_max = 100000000000",
+            "warning: the limits of connections need 100000001768 open files",
+        ),
+        (
+            "[waku]\ncluster_id = 1\nshards = [7, 8, 9]",
+            "warning: waku.shards: no content topic falls on 8, 9: ",
+        ),
     ] {
         fs::write(folder.join("restante.toml"), settings).unwrap();
         let said = say(&folder, &["config", "check"]);

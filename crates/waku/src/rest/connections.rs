@@ -18,7 +18,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::{RestConfig, metrics::ConnectionMetrics, occasional::Occasional, room::Room};
 
@@ -86,9 +86,10 @@ impl Connections {
         let source = Source::of(peer);
         if !self.has_room_of(source) {
             self.metrics.refused.inc();
+            debug!(%peer, "refused: its address has too many connections");
             if let Some(times) = self.refused.count() {
                 let limit = self.per_source_max;
-                warn!(%peer, times, limit, "connections were refused: rest.connections_per_address_max is reached");
+                warn!(times, limit, "connections were refused: rest.connections_per_address_max is reached");
             }
             return None;
         }
@@ -97,7 +98,13 @@ impl Connections {
             *self.state.lock().by_source.entry(source).or_default() += 1;
         }
         self.metrics.open.inc();
-        let open = Open { connections: self.clone(), source, closing: Arc::default(), number: Mutex::default(), _permit: permit };
+        let open = Open {
+            connections: self.clone(),
+            source,
+            closing: Arc::default(),
+            number: Mutex::default(),
+            _permit: permit,
+        };
         open.wait_for_request();
         Some(Arc::new(open))
     }
@@ -121,7 +128,10 @@ impl Connections {
                 return permit.await.ok();
             }
             if let Some(times) = self.crowded.count() {
-                warn!(times, "connections wait to be admitted: rest.connections_max is reached, and all are in use");
+                warn!(
+                    times,
+                    "connections wait to be admitted: rest.connections_max is reached, and all are in use"
+                );
             }
             tokio::select! {
                 permit = permit => return permit.ok(),
@@ -291,10 +301,12 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_has_its_share_and_its_own_idle_connections_give_way() {
-        let config = RestConfig { connections_max: 100, connections_per_address_max: 2, ..RestConfig::default() };
+        let config =
+            RestConfig { connections_max: 100, connections_per_address_max: 2, ..RestConfig::default() };
         let metrics = ConnectionMetrics::default();
         let connections = Connections::new(&config, metrics.clone());
-        let admit = |address: &str| connections.admit(peer(address)).now_or_never().expect("there is a permit");
+        let admit =
+            |address: &str| connections.admit(peer(address)).now_or_never().expect("there is a permit");
         let _other = admit("192.0.2.1").unwrap();
         let first = admit("2001:db8::1").unwrap();
         let second = admit("2001:db8::2").unwrap();

@@ -64,9 +64,8 @@ impl SitePolicy {
     fn check(&self, request: &Request) -> Result<(), Refusal> {
         let (headers, uri) = (request.headers(), request.uri());
         if let Some(hosts) = &self.hosts {
-            let is_named = |authority: &Authority| {
-                hosts.iter().any(|host| authority.host().eq_ignore_ascii_case(host))
-            };
+            let is_named =
+                |authority: &Authority| hosts.iter().any(|host| authority.host().eq_ignore_ascii_case(host));
             if !names_only(uri, headers, is_named) {
                 return Err(FOREIGN_HOST);
             }
@@ -81,7 +80,8 @@ impl SitePolicy {
     fn allowed_origin(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         let origin = headers.get(header::ORIGIN)?;
         let text = origin.to_str().ok()?;
-        let is_allowed = self.origins.iter().any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(text));
+        let is_allowed =
+            self.origins.iter().any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(text));
         is_allowed.then(|| origin.clone())
     }
 }

@@ -84,7 +84,11 @@ async fn finish(mut tasks: JoinSet<()>, limit: Duration) {
     let ended = timeout(limit, async { while tasks.join_next().await.is_some() {} }).await;
     if ended.is_err() {
         let connections = tasks.len();
-        warn!(connections, seconds = limit.as_secs_f64(), "connections were cut: their requests were not finished in time");
+        warn!(
+            connections,
+            seconds = limit.as_secs_f64(),
+            "connections were cut: their requests were not finished in time"
+        );
         tasks.shutdown().await;
     }
 }

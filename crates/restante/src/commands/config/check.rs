@@ -59,7 +59,8 @@ fn check_secrets(config: &Config, findings: &mut Findings) {
         findings.note("rest.token_file", read_token(&config.rest.token_file));
     }
     let is_postgres = |url: &EngineUrl| matches!(url, EngineUrl::Postgres(_));
-    let needs_password = is_postgres(&config.archive_url()) || config.archive.tandem.as_ref().is_some_and(is_postgres);
+    let needs_password =
+        is_postgres(&config.archive_url()) || config.archive.tandem.as_ref().is_some_and(is_postgres);
     let passwords = [
         ("archive.postgres.password_file", &config.archive.postgres.password_file, needs_password),
         ("sessions.redis.password_file", &config.sessions.redis.password_file, true),

@@ -40,7 +40,9 @@ async fn a_form_of_another_site_publishes_nothing() {
 #[tokio::test]
 async fn a_page_of_another_site_reads_nothing() {
     let door = door().await;
-    for path in [PUBLISH, "/store/v3/messages", "/archive/v1/export", "/live", "/metrics", "/info", "/nothing"] {
+    for path in
+        [PUBLISH, "/store/v3/messages", "/archive/v1/export", "/live", "/metrics", "/info", "/nothing"]
+    {
         for page in [("origin", "http://evil.example"), ("sec-fetch-site", "cross-site")] {
             assert_eq!(ask(&door, "GET", path, &[HERE, page]).await.status, 403, "{path} {page:?}");
         }
@@ -51,7 +53,11 @@ async fn a_page_of_another_site_reads_nothing() {
 #[tokio::test]
 async fn a_name_that_was_made_to_lead_to_loopback_is_refused_on_every_route() {
     let door = door().await;
-    let page = [("host", "evil.example:8645"), ("origin", "http://evil.example:8645"), ("sec-fetch-site", "same-origin")];
+    let page = [
+        ("host", "evil.example:8645"),
+        ("origin", "http://evil.example:8645"),
+        ("sec-fetch-site", "same-origin"),
+    ];
     for path in ["/", PUBLISH, "/store/v3/messages", "/live", "/metrics", "/version", "/console/console.js"] {
         assert_eq!(ask(&door, "GET", path, &page).await.status, 403, "{path}");
     }
@@ -80,7 +86,8 @@ async fn clients_that_are_no_browsers_and_the_servers_own_page_are_served() {
 #[tokio::test]
 async fn links_of_other_sites_lead_to_the_console_alone() {
     let door = door().await;
-    let link = [HERE, ("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate"), ("accept", "text/html")];
+    let link =
+        [HERE, ("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate"), ("accept", "text/html")];
     assert_eq!(ask(&door, "GET", "/", &link).await.status, 200);
     assert_eq!(ask(&door, "GET", PUBLISH, &link).await.status, 403);
     assert_eq!(ask(&door, "POST", "/", &link).await.status, 403);
@@ -116,10 +123,7 @@ async fn hosts_and_origins_of_the_settings_are_served_and_may_read_the_answers()
 #[tokio::test]
 async fn hosts_are_checked_on_loopback_without_a_token_alone() {
     let token = Token::new("correct-horse-battery").unwrap();
-    for access in [
-        Access::new(None, "0.0.0.0:8645".parse().unwrap()),
-        Access::new(Some(token), LOOPBACK),
-    ] {
+    for access in [Access::new(None, "0.0.0.0:8645".parse().unwrap()), Access::new(Some(token), LOOPBACK)] {
         let door = door().await.with_access(access);
         assert_eq!(ask(&door, "GET", "/version", &[("host", "waku.example")]).await.status, 200);
         let page = [("host", "waku.example"), ("origin", "http://evil.example")];
