@@ -104,12 +104,35 @@ pub enum Problem {
         /// How far it may be off.
         window: u64,
     },
+    /// Its number is a time in another unit.
+    #[error("{number} looks like {unit} since 1970: nanoseconds are wanted")]
+    OtherUnit {
+        /// The number.
+        number: i64,
+        /// The unit that it looks like.
+        unit: &'static str,
+    },
     /// It is not written as it should be.
     #[error("{0}")]
     Malformed(String),
     /// It is well-formed, but this server serves others.
     #[error("{0}")]
     NotServed(String),
+}
+
+impl Problem {
+    /// Whether a time must have been meant in another unit: as nanoseconds it is no later than the spring of 1973, and in that unit
+    /// later than that.
+    pub(crate) fn of_unit(time: Timestamp) -> Option<Self> {
+        let number = time.nanos();
+        let unit = match number.unsigned_abs() {
+            100_000_000..100_000_000_000 => "seconds",
+            100_000_000_000..100_000_000_000_000 => "milliseconds",
+            100_000_000_000_000..100_000_000_000_000_000 => "microseconds",
+            _ => return None,
+        };
+        Some(Self::OtherUnit { number, unit })
+    }
 }
 
 impl Invalid {
@@ -171,12 +194,18 @@ pub fn check_pubsub_topic(text: &str, rules: &Rules) -> Result<(), Invalid> {
 /// The pubsub topic into which a content topic falls, by the autosharding of `51/WAKU2-RELAY-SHARDING`.
 ///
 /// # Errors
-/// When the content topic does not have the shape from which a shard follows.
+/// When the content topic does not have the shape from which a shard follows, or falls on a shard that the server does not take.
 pub fn autoshard(content_topic: &str, rules: &Rules) -> Result<String, Invalid> {
     let topic: Result<ContentTopic, _> = content_topic.parse();
     let topic = topic.map_err(|error| Invalid::new("contentTopic", Problem::Malformed(error.to_string())))?;
     let cluster = rules.cluster_id.unwrap_or(AUTO_CLUSTER_ID);
-    Ok(PubsubTopic::Shard { cluster, shard: topic.shard(rules.shards_in_network) }.to_string())
+    let pubsub_topic =
+        PubsubTopic::Shard { cluster, shard: topic.shard(rules.shards_in_network) }.to_string();
+    check_pubsub_topic(&pubsub_topic, rules).map_err(|invalid| {
+        let problem = Problem::NotServed(format!("falls on {pubsub_topic}, and {}", invalid.problem));
+        Invalid::new("contentTopic", problem)
+    })?;
+    Ok(pubsub_topic)
 }
 
 fn taken_topics(rules: &Rules) -> String {
@@ -208,6 +237,9 @@ fn check_timestamp(timestamp: Timestamp, now: Timestamp, window: u64) -> Result<
     let is_inside = ahead.unsigned_abs() <= u128::from(window) * NANOS_PER_SECOND.unsigned_abs() as u128;
     if is_inside {
         return Ok(());
+    }
+    if let Some(problem) = Problem::of_unit(timestamp) {
+        return Err(Invalid::new("timestamp", problem));
     }
     let seconds = (ahead.unsigned_abs() / NANOS_PER_SECOND.unsigned_abs() as u128) as u64; // below 2^35
     let problem =

@@ -24,6 +24,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use restante_waku::rest::plain;
 use serde::Deserialize;
 use toml::Value;
 
@@ -159,7 +160,7 @@ impl Effective {
         *place = (value, origin.clone());
         self.config = Config::deserialize(nest(&self.values)).map_err(|error| {
             // The error ends with the key, on a line of its own; it is named here already.
-            ConfigError(format!("{origin}: {key}: {}", error.message()))
+            ConfigError(format!("{origin}: {key}: {}", plain(error.message())))
         })?;
         Ok(())
     }

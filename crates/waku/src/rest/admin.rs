@@ -183,8 +183,7 @@ pub(crate) async fn connect(
 ) -> Result<Response, Refusal> {
     let deadline = app.deadline();
     let json = body::read(request.into_body(), ADDRESSES_BYTES_MAX, deadline).await?;
-    let addresses: Vec<String> =
-        serde_json::from_slice(&json).map_err(|error| Refusal::invalid(error.to_string()))?;
+    let addresses: Vec<String> = serde_json::from_slice(&json).map_err(|error| Refusal::json(&error))?;
     if addresses.len() > ADDRESSES_MAX {
         let text =
             format!("{} addresses are too many: a request has at most {ADDRESSES_MAX}", addresses.len());

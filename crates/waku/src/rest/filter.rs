@@ -100,7 +100,7 @@ async fn reply_to(
 
 async fn read(body: Body, deadline: Instant) -> Result<(String, Value), Refusal> {
     let json = topics::read_body(body, deadline).await?;
-    let asked = serde_json::from_slice(&json).map_err(|error| Refusal::invalid(error.to_string()))?;
+    let asked = serde_json::from_slice(&json).map_err(|error| Refusal::json(&error))?;
     Ok((read_request_id(&asked)?, asked))
 }
 

@@ -15,7 +15,7 @@ use serde_json::json;
 use super::{
     App, body,
     object::Object,
-    publish::{self, DEFAULT_CONTENT_TOPIC, message_of},
+    publish::{self, message_of},
     reply,
     reply::Refusal,
 };
@@ -75,10 +75,11 @@ fn read(app: &App, json: &[u8]) -> Result<(String, WakuMessage), Refusal> {
     let message = push.take_object("message")?.ok_or(Invalid::new("message", Problem::Missing))?;
     let now = app.rest.clock.now();
     match pubsub_topic.filter(|topic| !topic.is_empty()) {
-        Some(topic) => Ok((topic, message_of(message, Some(DEFAULT_CONTENT_TOPIC), now)?)),
+        Some(topic) => Ok((topic, message_of(message, now)?)),
         None => {
-            let message = message_of(message, None, now)?;
-            Ok((autoshard(&message.content_topic, app.rules())?, message))
+            let message = message_of(message, now)?;
+            let pubsub_topic = autoshard(&message.content_topic, app.rules()).map_err(refusal_of_topic)?;
+            Ok((pubsub_topic, message))
         }
     }
 }

@@ -18,9 +18,11 @@ use prometheus_client::{
     },
     registry::Registry,
 };
-use tracing::{Instrument, debug_span};
+use tracing::{Instrument, debug_span, warn};
 
-use super::{connections::ConnectionMark, live::LiveMetrics, room::Room};
+use super::{
+    connections::ConnectionMark, live::LiveMetrics, occasional::Occasional, reply::Noted, room::Room,
+};
 
 /// What the REST door counts. Cloning shares the counts; unregistered metrics count for nobody.
 #[derive(Clone, Debug)]
@@ -131,7 +133,11 @@ impl ConnectionMetrics {
         registry.register("connections", "Open connections", self.open.clone());
         registry.register("idle_connections", "Open connections that wait for a request", self.idle.clone());
         let idle_closed = self.idle_closed.clone();
-        registry.register("idle_connections_closed", "Connections closed while they waited for a request, to make room for new ones", idle_closed);
+        registry.register(
+            "idle_connections_closed",
+            "Connections closed while they waited for a request, to make room for new ones",
+            idle_closed,
+        );
         let what = "Connections refused because their address had as many as it may have";
         registry.register("connections_refused", what, self.refused.clone());
     }
@@ -185,17 +191,24 @@ impl RouteMetrics {
 pub(crate) struct Observer {
     pub(crate) metrics: RouteMetrics,
     pub(crate) room: Arc<Room>,
+    /// What is logged of requests that are refused.
+    pub(crate) refused: Occasional,
 }
 
 /// Counts and times a route's requests.
 pub(crate) async fn observe(State(observer): State<Arc<Observer>>, request: Request, next: Next) -> Response {
-    let Observer { metrics, room } = &*observer;
+    let Observer { metrics, room, refused } = &*observer;
     let begun = Instant::now();
     if let Some(connection) = request.extensions().get::<Arc<ConnectionMark>>() {
         connection.meet(room);
     }
     let span = debug_span!("rest_request", route = metrics.route);
     let response = next.run(request).instrument(span).await;
+    if let Some(reason) = Noted::of(&response)
+        && let Some(times) = refused.count()
+    {
+        warn!(route = metrics.route, reason, times, "requests are refused");
+    }
     metrics.count(response.status(), begun);
     response
 }

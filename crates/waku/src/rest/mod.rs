@@ -21,6 +21,7 @@ mod object;
 mod occasional;
 mod pace;
 mod path;
+mod plain;
 mod publish;
 mod relay;
 mod remote;
@@ -52,6 +53,7 @@ use tracing::warn;
 pub use cache::MessageCache;
 pub use console::RetentionState;
 pub use metrics::RestMetrics;
+pub use plain::plain;
 pub use serve::serve;
 pub use token::{Access, TOKEN_CHARS_MAX, TOKEN_CHARS_MIN, Token, TokenError};
 
@@ -63,6 +65,7 @@ use crate::{
 use console::Desk;
 use cross_site::SitePolicy;
 use metrics::Observer;
+use occasional::Occasional;
 use reply::Refusal;
 use room::Room;
 
@@ -433,6 +436,8 @@ fn console_routes() -> Vec<Route> {
     vec![
         get_route("/console/v1/state", "what the console shows", get(console::state)),
         get_route("/console/v1/search", "messages by the beginning of a topic", get(console::search)),
+        get_route("/console", "leads to the console page", get(console::redirect)),
+        get_route("/console/", "the same", get(console::redirect)),
         get_route("/console/{file}", "a file of the console page", get(console::file)),
     ]
 }
@@ -496,7 +501,8 @@ fn router_of(app: App) -> Router {
     let (metrics, room) = (app.rest.metrics.clone(), app.room.clone());
     let access = Arc::new(app.rest.access.clone());
     let observed = |path| {
-        let observer = Observer { metrics: metrics.route(path), room: room.clone() };
+        let observer =
+            Observer { metrics: metrics.route(path), room: room.clone(), refused: Occasional::default() };
         from_fn_with_state(Arc::new(observer), metrics::observe)
     };
     let mut by_path: BTreeMap<&'static str, MethodRouter<Arc<App>>> = BTreeMap::new();

@@ -8,7 +8,7 @@ use serde::{
 };
 use serde_json::{Deserializer, Map, Value};
 
-use super::reply::Refusal;
+use super::{plain::plain, reply::Refusal};
 
 /// The fields of an object that have not been read yet.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl Object {
         let mut deserializer = Deserializer::from_slice(json);
         let read = deserializer.deserialize_map(ObjectVisitor(what));
         let read = read.and_then(|fields| deserializer.end().map(|()| fields));
-        let fields = read.map_err(|error| Refusal::invalid(error.to_string()))?;
+        let fields = read.map_err(|error| Refusal::json(&error))?;
         Ok(Self { fields, path: String::new() })
     }
 
@@ -32,7 +32,7 @@ impl Object {
     pub(crate) fn take<T: DeserializeOwned>(&mut self, field: &str) -> Result<Option<T>, Refusal> {
         let value = self.fields.remove(field).unwrap_or_default();
         serde_json::from_value(value)
-            .map_err(|error| Refusal::invalid(format!("{}{field}: {error}", self.path)))
+            .map_err(|error| Refusal::invalid(format!("{}{field}: {}", self.path, plain(&error.to_string()))))
     }
 
     /// The object in a field.

@@ -14,9 +14,6 @@ use crate::{
     validate::{Invalid, Problem, autoshard},
 };
 
-/// What nwaku takes when a message names no content topic.
-pub(crate) const DEFAULT_CONTENT_TOPIC: &str = "/waku/2/default-content/proto";
-
 /// `POST /relay/v1/messages/{pubsubTopic}`
 ///
 /// nwaku takes messages only for topics that the node relays. Here a topic that is well-formed and served is enough: the
@@ -29,7 +26,7 @@ pub(crate) async fn publish(
     let (head, body) = request.into_parts();
     let pubsub_topic = path::last(&head.uri, "pubsubTopic")?;
     let json = body::read(body, app.publish_bytes_max(), deadline).await?;
-    let message = message_of(read(&json)?, Some(DEFAULT_CONTENT_TOPIC), app.rest.clock.now())?;
+    let message = message_of(read(&json)?, app.rest.clock.now())?;
     take(&app, &pubsub_topic, &message, deadline).await?;
     Ok(reply::text("OK"))
 }
@@ -41,7 +38,7 @@ pub(crate) async fn publish_auto(
 ) -> Result<Response, Refusal> {
     let deadline = app.deadline();
     let json = body::read(request.into_body(), app.publish_bytes_max(), deadline).await?;
-    let message = message_of(read(&json)?, None, app.rest.clock.now())?;
+    let message = message_of(read(&json)?, app.rest.clock.now())?;
     let pubsub_topic = autoshard(&message.content_topic, app.rules())?;
     take(&app, &pubsub_topic, &message, deadline).await?;
     Ok(reply::text("OK"))
@@ -89,12 +86,8 @@ fn read(json: &[u8]) -> Result<Object, Refusal> {
     Object::read(json, "a message as a JSON object")
 }
 
-/// The message as nwaku's REST interface means it: only the payload is required.
-pub(crate) fn message_of(
-    mut fields: Object,
-    default_content_topic: Option<&str>,
-    now: Timestamp,
-) -> Result<WakuMessage, Refusal> {
+/// The message as nwaku's REST interface means it. The payload and the content topic are required.
+pub(crate) fn message_of(mut fields: Object, now: Timestamp) -> Result<WakuMessage, Refusal> {
     let payload: Option<String> = fields.take("payload")?;
     let content_topic: Option<String> = fields.take("contentTopic")?;
     let version = fields.take("version")?;
@@ -104,7 +97,7 @@ pub(crate) fn message_of(
     let proof: Option<String> = fields.take("proof")?;
 
     let payload = payload.ok_or(Invalid::new("payload", Problem::Missing))?;
-    let content_topic = content_topic.or_else(|| default_content_topic.map(str::to_owned));
+    let content_topic = content_topic.filter(|topic| !topic.is_empty());
     let content_topic = content_topic.ok_or(Invalid::new("contentTopic", Problem::Missing))?;
     let meta = meta.map(|meta| decode_base64("meta", &meta)).transpose()?;
     let proof = proof.and_then(|proof| decode_base64("proof", &proof).ok());

@@ -9,16 +9,35 @@ use axum::{
 };
 use restante_archive::Error;
 use restante_core::ErrorKind;
+use strsim::normalized_damerau_levenshtein;
 
+use super::plain::plain;
 use crate::validate::{Invalid, Problem};
 
 /// A refusal's text is cut here, because it may repeat a piece of the request.
 const TEXT_CHARS_MAX: usize = 300;
+/// A name that a client has sent is cut here.
+const NAME_CHARS_MAX: usize = 60;
+/// Names that are less like each other than this (0 to 1) are not suggested.
+const LIKENESS_MIN: f64 = 0.7;
 /// Seconds after which a refused client may try again.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// Goes with an answer that operators want to know of: a limit is reached, or somebody is kept out.
+#[derive(Clone, Debug)]
+pub(crate) struct Noted(pub(crate) Cow<'static, str>);
+
+impl Noted {
+    /// What is to be known of an answer.
+    pub(crate) fn of(response: &Response) -> Option<&str> {
+        let noted = response.extensions().get::<Self>().map(|noted| &*noted.0);
+        let is_unavailable = response.status() == StatusCode::SERVICE_UNAVAILABLE;
+        noted.or(is_unavailable.then_some("the answer says why"))
+    }
+}
 
 /// Why a request is not answered as hoped: a status and a plain text without internals.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +59,29 @@ impl Refusal {
     /// 400.
     pub(crate) fn invalid(text: String) -> Self {
         Self::new(StatusCode::BAD_REQUEST, cut(&text, TEXT_CHARS_MAX))
+    }
+
+    /// 400: the JSON can't be read.
+    pub(crate) fn json(error: &serde_json::Error) -> Self {
+        Self::invalid(plain(&error.to_string()))
+    }
+
+    /// 400: a parameter that is not among those that are known. The nearest of them is named, or all.
+    pub(crate) fn unknown(name: &str, known: &[&str]) -> Self {
+        let likeness =
+            |known: &str| normalized_damerau_levenshtein(&name.to_lowercase(), &known.to_lowercase());
+        let mut nearest = (LIKENESS_MIN, None);
+        for known in known {
+            let likeness = likeness(known);
+            if likeness >= nearest.0 {
+                nearest = (likeness, Some(known));
+            }
+        }
+        let hint = match nearest.1 {
+            Some(meant) => format!("did you mean {meant}?"),
+            None => format!("use {}", known.join(", ")),
+        };
+        Self::field(&cut(name, NAME_CHARS_MAX), &format!("is not known here: {hint}"))
     }
 
     /// 413.
@@ -119,7 +161,13 @@ impl From<Invalid> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        with_status(self.status, text(self.text))
+        let is_noted = matches!(self.status, StatusCode::FORBIDDEN | StatusCode::SERVICE_UNAVAILABLE);
+        let noted = is_noted.then(|| Noted(self.text.clone()));
+        let mut response = with_status(self.status, text(self.text));
+        if let Some(noted) = noted {
+            response.extensions_mut().insert(noted);
+        }
+        response
     }
 }
 

@@ -220,7 +220,7 @@ impl Asked {
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             if !names.contains(&name) {
-                return Err(Refusal::field(name, &format!("is not known here: use {}", names.join(", "))));
+                return Err(Refusal::unknown(name, names));
             }
             let value = decode_form(value).map_err(|()| Refusal::field(name, "is not UTF-8"))?;
             asked.set(name, &value).map_err(|problem| Refusal::field(name, problem))?;

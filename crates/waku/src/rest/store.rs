@@ -12,7 +12,7 @@ use bytes::Bytes;
 use percent_encoding::percent_decode;
 use restante_archive::{Direction, HASHES_MAX, Query, Topics};
 use restante_core::{Bloom, Cursor, ErrorKind, MessageHash, Timestamp};
-use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
@@ -24,7 +24,7 @@ use super::{
 use crate::{
     large,
     store::{PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX},
-    validate::REALM,
+    validate::{Problem, REALM},
 };
 
 /// The names that a store query knows.
@@ -132,7 +132,7 @@ impl StoreQuery {
         let mut fields = Fields::new(STORE_NAMES);
         let mut deserializer = serde_json::Deserializer::from_slice(json);
         let read = deserializer.deserialize_map(FieldsVisitor(&mut fields));
-        read.and_then(|()| deserializer.end()).map_err(|error| Refusal::invalid(error.to_string()))?;
+        read.and_then(|()| deserializer.end()).map_err(|error| Refusal::json(&error))?;
         fields.into_store_query()
     }
 }
@@ -170,46 +170,42 @@ impl Fields {
         Self { names, ..Self::default() }
     }
 
-    /// Reads `application/x-www-form-urlencoded`. Names that are not among `names` are ignored, as nwaku does.
+    /// Reads `application/x-www-form-urlencoded`. A name that is not among `names` is refused: a slip in it would ask for
+    /// everything.
     pub(crate) fn from_query_string(names: &'static [&'static str], text: &str) -> Result<Self, Refusal> {
         let mut fields = Self::new(names);
-        for pair in text.split('&') {
+        for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let Ok(name) = decode_form(name) else {
-                continue; // no known name
-            };
-            if !fields.knows(&name) {
-                continue;
+            let name = decode_form(name).unwrap_or(Cow::Borrowed(name));
+            if !fields.names.contains(&&*name) {
+                return Err(Refusal::unknown(&name, names));
             }
             let value = decode_form(value).map_err(|()| Refusal::field(&name, "is not UTF-8"))?;
-            fields.set(&name, &value).map_err(|problem| Refusal::field(&name, problem))?;
+            fields.set(&name, &value).map_err(|problem| Refusal::field(&name, &problem))?;
         }
         Ok(fields)
     }
 
-    fn knows(&self, name: &str) -> bool {
-        self.names.contains(&name)
-    }
-
     /// Sets a field from its text. An empty text counts as a field that is not there, as in nwaku.
-    fn set(&mut self, name: &str, text: &str) -> Result<(), &'static str> {
+    fn set(&mut self, name: &str, text: &str) -> Result<(), Cow<'static, str>> {
         if text.is_empty() {
             return Ok(());
         }
-        match name {
+        let set = match name {
+            "startTime" => return set_time(&mut self.start, text),
+            "endTime" => return set_time(&mut self.end, text),
             "peerAddr" => set_once(&mut self.peer, parse_peer(text)?),
             "includeData" => set_once(&mut self.include_data, parse_bool(text)?),
             "pubsubTopic" => set_once(&mut self.pubsub_topic, text.to_owned()),
             "contentTopics" | "hashes" => text.split(',').try_for_each(|item| self.add(name, item)),
-            "startTime" => set_time(&mut self.start, text),
-            "endTime" => set_time(&mut self.end, text),
             "cursor" => set_once(&mut self.cursor, parse_hash(text)?),
             "ascending" => set_once(&mut self.ascending, parse_bool(text)?),
             "pageSize" => set_once(&mut self.page_size, parse_page_size(text)?),
             "bloom" => set_once(&mut self.bloom, Box::new(parse_bloom(text)?)),
             "format" => set_once(&mut self.format, parse_format(text)?),
             _ => Ok(()),
-        }
+        };
+        set.map_err(Cow::Borrowed)
     }
 
     /// Adds an item to a field that is a list.
@@ -285,9 +281,21 @@ pub(crate) fn set_once<T>(field: &mut Option<T>, value: T) -> Result<(), &'stati
 }
 
 /// nwaku takes a time of 0 for one that is not there.
-fn set_time(field: &mut Option<Timestamp>, text: &str) -> Result<(), &'static str> {
-    let nanos: i64 = text.parse().map_err(|_| "expected nanoseconds since 1970 as a whole number")?;
-    if nanos == 0 { Ok(()) } else { set_once(field, Timestamp(nanos)) }
+fn set_time(field: &mut Option<Timestamp>, text: &str) -> Result<(), Cow<'static, str>> {
+    let time = parse_time(text)?;
+    if time.nanos() != 0 {
+        set_once(field, time)?;
+    }
+    Ok(())
+}
+
+/// Reads nanoseconds since 1970. Numbers that must have been meant in another unit are refused.
+pub(crate) fn parse_time(text: &str) -> Result<Timestamp, Cow<'static, str>> {
+    let nanos = text.parse().map_err(|_| "expected nanoseconds since 1970 as a whole number")?;
+    match Problem::of_unit(Timestamp(nanos)) {
+        Some(problem) => Err(problem.to_string().into()),
+        None => Ok(Timestamp(nanos)),
+    }
 }
 
 fn parse_bool(text: &str) -> Result<bool, &'static str> {
@@ -340,9 +348,8 @@ impl<'de> Visitor<'de> for FieldsVisitor<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(name) = map.next_key::<String>()? {
-            if !self.0.knows(&name) {
-                map.next_value::<IgnoredAny>()?;
-                continue;
+            if !self.0.names.contains(&&*name) {
+                return Err(A::Error::custom(Refusal::unknown(&name, self.0.names).text));
             }
             let value = ValueSeed { fields: &mut *self.0, name: &name, is_item: false };
             map.next_value_seed(value).map_err(|error| A::Error::custom(format_args!("{name}: {error}")))?;
@@ -360,9 +367,11 @@ struct ValueSeed<'f> {
 
 impl ValueSeed<'_> {
     fn take<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
-        let taken =
-            if self.is_item { self.fields.add(self.name, text) } else { self.fields.set(self.name, text) };
-        taken.map_err(E::custom)
+        if self.is_item {
+            self.fields.add(self.name, text).map_err(E::custom)
+        } else {
+            self.fields.set(self.name, text).map_err(E::custom)
+        }
     }
 }
 

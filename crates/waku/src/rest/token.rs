@@ -17,7 +17,7 @@ use axum::{
 };
 use sha2::{Digest, Sha256};
 
-use super::reply::Refusal;
+use super::reply::{Noted, Refusal};
 
 /// A shorter token could be guessed by asking.
 pub const TOKEN_CHARS_MIN: usize = 16;
@@ -160,6 +160,9 @@ impl IntoResponse for Denied {
             Self::Origin => (StatusCode::FORBIDDEN, "pages of others may not change anything here"),
         };
         let mut response = Refusal::new(status, text).into_response();
+        if self == Self::WrongToken {
+            response.extensions_mut().insert(Noted(text.into()));
+        }
         if status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, CHALLENGE); // RFC 9110 §15.5.2
         }

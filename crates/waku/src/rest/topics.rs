@@ -35,8 +35,7 @@ pub(crate) async fn read_body(body: Body, deadline: Instant) -> Result<Bytes, Re
 /// The topics of a request that is nothing but a JSON array of them.
 pub(crate) async fn read_list(body: Body, deadline: Instant) -> Result<Vec<String>, Refusal> {
     let json = read_body(body, deadline).await?;
-    let topics: Vec<String> =
-        serde_json::from_slice(&json).map_err(|error| Refusal::invalid(error.to_string()))?;
+    let topics: Vec<String> = serde_json::from_slice(&json).map_err(|error| Refusal::json(&error))?;
     if topics.len() > TOPICS_MAX {
         return Err(Refusal::invalid(too_many_topics(topics.len())));
     }

@@ -13,10 +13,10 @@ mod retention;
 mod search;
 mod state;
 
-pub(crate) use pages::{VARY, file, is_wanted, page};
+pub(crate) use pages::{VARY, file, is_wanted, page, redirect};
 pub use retention::RetentionState;
 pub(crate) use search::search;
 pub(crate) use state::{Desk, state};
 
 #[cfg(test)]
-pub(crate) use search::{PREFIX_NAME, SEARCH_NAMES};
+pub(crate) use search::SEARCH_NAMES;

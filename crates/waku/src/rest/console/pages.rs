@@ -87,6 +87,16 @@ pub(crate) fn page(headers: &HeaderMap) -> Response {
     answer(INDEX, headers).unwrap_or_default() // the index is one of the files
 }
 
+/// `GET /console`, with or without a slash behind it: the page is above. A proxy may serve the whole below a path of its own, so the
+/// way is a relative one.
+pub(crate) async fn redirect(uri: Uri) -> Response {
+    let above = if uri.path().ends_with('/') { "../" } else { "./" };
+    let mut response = Response::default();
+    *response.status_mut() = StatusCode::TEMPORARY_REDIRECT;
+    response.headers_mut().insert(header::LOCATION, HeaderValue::from_static(above));
+    response
+}
+
 /// `GET /console/{file}`
 pub(crate) async fn file(uri: Uri, headers: HeaderMap) -> Result<Response, Refusal> {
     let name = path::last(&uri, "file")?;

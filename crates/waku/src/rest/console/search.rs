@@ -20,11 +20,11 @@ use super::super::{
     store::{Fields, decode_form},
 };
 
-/// The names that a search understands, beside the one of the prefix.
+/// The names that a search understands.
 pub(crate) const SEARCH_NAMES: &[&str] =
-    &["pubsubTopic", "startTime", "endTime", "cursor", "ascending", "pageSize"];
+    &[PREFIX_NAME, "pubsubTopic", "startTime", "endTime", "cursor", "ascending", "pageSize"];
 /// The name of the prefix.
-pub(crate) const PREFIX_NAME: &str = "contentTopicPrefix";
+const PREFIX_NAME: &str = "contentTopicPrefix";
 
 /// Rows that are asked of the archive at once: about as many as are looked at in a few tenths of a millisecond.
 const ROWS_AT_ONCE: usize = 1_000;

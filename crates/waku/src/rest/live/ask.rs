@@ -1,6 +1,6 @@
 //! What a client asks of a live stream: which messages, and from where on.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use axum::http::{HeaderMap, Uri};
 use restante_archive::{Query, Row, Topics};
@@ -11,7 +11,7 @@ use restante_waku_wire::CONTENT_TOPIC_BYTES_MAX;
 use super::super::{
     path,
     reply::{Refusal, cut},
-    store::{decode_form, set_once},
+    store::{decode_form, parse_time, set_once},
 };
 use crate::validate::{REALM, Rules, check_pubsub_topic};
 
@@ -60,7 +60,7 @@ impl Asked {
         is_topic_in_path: bool,
     ) -> Result<Self, Refusal> {
         let mut fields = Fields::default();
-        for pair in uri.query().unwrap_or_default().split('&') {
+        for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             fields.read(pair)?;
         }
         if let Some(id) = headers.get(LAST_EVENT_ID).filter(|id| !id.is_empty()) {
@@ -91,29 +91,31 @@ struct Fields {
 }
 
 const NO_CURSOR: &str = "expected an id of a live stream, or 0x and 64 hex digits";
-const NO_TIME: &str = "expected nanoseconds since 1970 as a whole number";
 
 impl Fields {
-    /// Reads one `name=value`. Names that are not known are ignored, as in the other routes; so are empty values.
+    /// Reads one `name=value`. Names that are not known are refused, as in the other routes; empty values are ignored.
     fn read(&mut self, pair: &str) -> Result<(), Refusal> {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let Some(name) = LIVE_NAMES.iter().find(|known| **known == name) else { return Ok(()) };
+        if !LIVE_NAMES.contains(&name) {
+            return Err(Refusal::unknown(name, LIVE_NAMES));
+        }
         let value = decode_form(value).map_err(|()| Refusal::field(name, "is not UTF-8"))?;
         if value.is_empty() {
             return Ok(());
         }
-        self.set(name, &value).map_err(|problem| Refusal::field(name, problem))
+        self.set(name, &value).map_err(|problem| Refusal::field(name, &problem))
     }
 
-    fn set(&mut self, name: &str, value: &str) -> Result<(), &'static str> {
-        match name {
+    fn set(&mut self, name: &str, value: &str) -> Result<(), Cow<'static, str>> {
+        let set = match name {
             "pubsubTopic" => set_once(&mut self.pubsub_topic, value.into()),
             "contentTopics" => self.add(value, |fields| &mut fields.content_topics),
             "contentTopicPrefix" => self.add(value, |fields| &mut fields.prefixes),
             "cursor" => set_once(&mut self.cursor, parse_cursor(value).ok_or(NO_CURSOR)?),
-            "start" => set_once(&mut self.start, Timestamp(value.parse().map_err(|_| NO_TIME)?)),
+            "start" => set_once(&mut self.start, parse_time(value)?),
             _ => Ok(()),
-        }
+        };
+        set.map_err(Cow::Borrowed)
     }
 
     fn add(&mut self, list: &str, of: fn(&mut Self) -> &mut Vec<Arc<str>>) -> Result<(), &'static str> {
@@ -241,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_stream_of_everything_begins_now() {
-        let asked = ask("/live?unknown=1&start=&contentTopics=,", None).unwrap();
+        let asked = ask("/live?start=&contentTopics=,", None).unwrap();
         assert_eq!(asked.from, From::Now);
         assert_eq!(asked.wants.interests(), [Interest { channel: None, topics: TopicMatch::All }]);
         assert_eq!(asked.wants.describe(), "everything");

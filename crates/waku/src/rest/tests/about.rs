@@ -113,7 +113,7 @@ async fn health_shows_an_archive_that_takes_nothing() {
     let failing = Failing::new(opened.archive.clone(), 1_000, ErrorKind::Full);
     let door = door_over(Arc::new(failing), opened, RestConfig::default());
     assert_eq!(door.get("/health").await.status, 200);
-    assert_eq!(door.post(PUBLISH, json!({"payload": ""})).await.status, 503);
+    assert_eq!(door.post(PUBLISH, json!({"payload": "", "contentTopic": CHAT})).await.status, 503);
     let answer = door.get("/health").await;
     assert_eq!(answer.status, 503);
     assert!(answer.text().contains("the last message could not be archived"));
@@ -140,7 +140,7 @@ async fn a_failure_counts_for_a_minute_and_not_for_ever() {
     let opened = memory().await;
     let failing = Failing::new(opened.archive.clone(), 1_000, ErrorKind::Full);
     let door = door_over(Arc::new(failing), opened, RestConfig::default());
-    assert_eq!(door.post(PUBLISH, json!({"payload": ""})).await.status, 503);
+    assert_eq!(door.post(PUBLISH, json!({"payload": "", "contentTopic": CHAT})).await.status, 503);
     tokio::time::advance(Duration::from_secs(59)).await;
     assert_eq!(door.get("/health").await.status, 503);
     tokio::time::advance(Duration::from_secs(1)).await;
@@ -155,7 +155,7 @@ async fn only_the_archive_is_blamed_for_what_it_did_not_take_in_time() {
         let opened = memory().await;
         let slow = Slow(opened.archive.clone(), Duration::from_secs(append_seconds));
         let door = door_over(Arc::new(slow), opened, RestConfig::default());
-        assert_eq!(door.post(PUBLISH, json!({"payload": ""})).await.status, status);
+        assert_eq!(door.post(PUBLISH, json!({"payload": "", "contentTopic": CHAT})).await.status, status);
         assert_eq!(door.get("/health").await.status, status);
     }
 }

@@ -128,7 +128,7 @@ async fn peers_are_connected_to_by_their_addresses() {
         ),
         (json!([there.address().to_string(), nobody]), 400, "peer 1: can't connect"),
         (json!(many), 400, "33 addresses are too many: a request has at most 32"),
-        (json!({}), 400, "invalid type: map, expected a sequence"),
+        (json!({}), 400, "invalid type: object, expected an array"),
         (json!("x".repeat(40_000)), 413, "the body is too long"),
     ];
     for (body, status, text) in cases {

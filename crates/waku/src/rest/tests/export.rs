@@ -63,7 +63,8 @@ async fn ranges_and_topics_choose_what_is_exported() {
     assert_eq!(lines("contentTopics=/none").await, 0);
     assert_eq!(lines(&format!("bloom={}", "f".repeat(128))).await, 50);
     assert_eq!(lines(&format!("bloom={}", "0".repeat(128))).await, 0);
-    assert_eq!(lines("cursor=not-a-name-of-exports").await, 50);
+    let refused = door.get(&format!("{EXPORT}?cursor=not-a-name-of-exports")).await;
+    assert!(refused.refusal().1.starts_with("cursor: is not known here: "), "{}", refused.text());
 }
 
 #[tokio::test]

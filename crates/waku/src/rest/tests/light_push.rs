@@ -24,13 +24,14 @@ async fn channels(door: &Door) -> Vec<String> {
 async fn a_pushed_message_is_archived_where_it_was_to_go() {
     let door = door().await;
     let ok = (200, json!({"statusDesc": "OK", "relayPeerCount": 0}));
-    let named = json!({"pubsubTopic": PUBSUB, "message": {"payload": "AQID"}, "unknown": 1});
+    let named =
+        json!({"pubsubTopic": PUBSUB, "message": {"payload": "AQID", "contentTopic": CHAT}, "unknown": 1});
     assert_eq!(told(&door.post(PUSH, named).await), ok);
     assert_eq!(channels(&door).await, [PUBSUB]);
     let sharded = json!({"message": {"payload": "AQID", "contentTopic": CHAT, "timestamp": NOW.nanos() + 1}});
     assert_eq!(told(&door.post(PUSH, sharded).await), ok);
     assert_eq!(channels(&door).await, [PUBSUB, "/waku/2/rs/1/3"]);
-    let former = json!({"pubsubTopic": PUBSUB, "message": {"payload": "", "timestamp": NOW.nanos() + 2}});
+    let former = json!({"pubsubTopic": PUBSUB, "message": {"payload": "", "contentTopic": CHAT, "timestamp": NOW.nanos() + 2}});
     assert_eq!(door.post(PUSH_V1, former).await.refusal(), (200, "OK"));
     assert_eq!(channels(&door).await.len(), 3);
 }
@@ -45,7 +46,7 @@ async fn the_peers_that_were_told_are_counted() {
         peers.iter().any(|peer| peer.topics.contains(PUBSUB))
     };
     until("the peer follows", has_follower).await;
-    let push = json!({"pubsubTopic": PUBSUB, "message": {"payload": "AQID"}});
+    let push = json!({"pubsubTopic": PUBSUB, "message": {"payload": "AQID", "contentTopic": CHAT}});
     let expected = (200, json!({"statusDesc": "OK", "relayPeerCount": 1}));
     assert_eq!(told(&here.post(PUSH, push).await), expected);
     until("the message arrives", async || channels(&there).await == [PUBSUB]).await;
@@ -95,7 +96,7 @@ async fn refusals_are_json_with_the_protocols_status() {
     let door =
         door_with_rules(Rules { cluster_id: Some(16), max_message_bytes: 1_000, ..Rules::default() }).await;
     let large = base64_simd::STANDARD.encode_to_string(vec![0; 1_000]);
-    let message = json!({"payload": ""});
+    let (message, without) = (json!({"payload": "", "contentTopic": CHAT}), json!({"payload": ""}));
     let cases = [
         (
             json!({"pubsubTopic": "/waku/2/rs/1/0", "message": message}),
@@ -106,12 +107,21 @@ async fn refusals_are_json_with_the_protocols_status() {
         (json!({"pubsubTopic": PUBSUB}), 400, "message: is missing"),
         (json!({"pubsubTopic": PUBSUB, "message": {}}), 400, "payload: is missing"),
         (json!({"pubsubTopic": PUBSUB, "message": {"payload": 1}}), 400, "message: payload: invalid type"),
-        (json!({"pubsubTopic": PUBSUB, "message": {"payload": "", "timestamp": 5}}), 400, "timestamp: is"),
-        (json!({"pubsubTopic": PUBSUB, "message": {"payload": large}}), 413, "message: "),
+        (
+            json!({"pubsubTopic": PUBSUB, "message": {"payload": "", "contentTopic": CHAT, "timestamp": 5}}),
+            400,
+            "timestamp: is",
+        ),
+        (
+            json!({"pubsubTopic": PUBSUB, "message": {"payload": large, "contentTopic": CHAT}}),
+            413,
+            "message: ",
+        ),
         (json!({"pubsubTopic": 5, "message": message}), 400, "pubsubTopic: invalid type"),
-        (json!({"message": message}), 400, "contentTopic: is missing"),
+        (json!({"message": without}), 400, "contentTopic: is missing"),
+        (json!({"pubsubTopic": PUBSUB, "message": without}), 400, "contentTopic: is missing"),
         (json!({"message": {"payload": "", "contentTopic": "x"}}), 400, "contentTopic: not a content topic"),
-        (json!([]), 400, "invalid type: sequence, expected a push as a JSON object"),
+        (json!([]), 400, "invalid type: array, expected a push as a JSON object"),
     ];
     for (push, status, desc) in cases {
         let (told_status, told) = told(&door.post(PUSH, &push).await);
@@ -129,7 +139,9 @@ async fn an_archive_in_trouble_is_told_in_json() {
     let opened = memory().await;
     let failing = Failing::new(opened.archive.clone(), 0, ErrorKind::Unavailable);
     let door = door_over(Arc::new(failing), opened, RestConfig::default());
-    let answer = door.post(PUSH, json!({"pubsubTopic": PUBSUB, "message": {"payload": ""}})).await;
+    let answer = door
+        .post(PUSH, json!({"pubsubTopic": PUBSUB, "message": {"payload": "", "contentTopic": CHAT}}))
+        .await;
     let desc = "the archive is unavailable: try again later";
     assert_eq!(told(&answer), (503, json!({"statusDesc": desc})));
     assert_eq!(answer.head[header::RETRY_AFTER], "1");

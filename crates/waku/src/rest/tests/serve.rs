@@ -89,7 +89,10 @@ const NEVER_MS: u64 = 86_400_000;
 async fn begin_publishing(server: &Server) -> (TcpStream, &'static str) {
     let mut stream = server.connect().await;
     let json = r#"{"payload": "AQID", "contentTopic": "/a/1/b/proto"}"#;
-    let head = format!("POST {PUBLISH} HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: {}", json.len());
+    let head = format!(
+        "POST {PUBLISH} HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: {}",
+        json.len()
+    );
     send(&mut stream, &format!("{head}\r\n\r\n")).await;
     read_until(&mut stream, "HTTP/1.1 100 Continue\r\n\r\n").await; // the handler reads the body now
     (stream, json)
@@ -167,8 +170,11 @@ async fn an_oversize_body_is_answered_before_it_is_sent() {
     let door = door().await;
     let server = start(&door, RestConfig::default()).await;
     let mut stream = server.connect().await;
-    send(&mut stream, &format!("POST {PUBLISH} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000000\r\n\r\n{{"))
-        .await;
+    send(
+        &mut stream,
+        &format!("POST {PUBLISH} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000000\r\n\r\n{{"),
+    )
+    .await;
     let answer = read_rest(&mut stream).await;
     let answer = String::from_utf8(answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 413 Payload Too Large\r\n"), "{answer}");
@@ -181,8 +187,11 @@ async fn a_client_that_sends_on_sees_the_refusal_all_the_same() {
     let door = door().await;
     let server = start(&door, RestConfig::default()).await;
     let mut stream = server.connect().await;
-    send(&mut stream, &format!("POST {PUBLISH} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"))
-        .await;
+    send(
+        &mut stream,
+        &format!("POST {PUBLISH} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"),
+    )
+    .await;
     let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
     for _ in 0..40 {
         send(&mut stream, &chunk).await;
@@ -201,7 +210,8 @@ async fn an_export_that_fails_in_the_middle_ends_without_its_final_chunk() {
         let door = door_over(Arc::new(failing), opened.clone(), RestConfig::default());
         let server = start(&door, RestConfig::default()).await;
         let mut stream = server.connect().await;
-        send(&mut stream, "GET /archive/v1/export HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await;
+        send(&mut stream, "GET /archive/v1/export HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            .await;
         let answer = read_rest(&mut stream).await;
         assert!(answer.starts_with(b"HTTP/1.1 200 OK\r\n"));
         assert!(answer.len() > 100_000, "{} bytes", answer.len());
@@ -237,7 +247,8 @@ async fn a_slow_body_is_answered_408() {
     let door = door_with(config.clone()).await;
     let server = start(&door, config).await;
     let mut stream = server.connect().await;
-    send(&mut stream, &format!("POST {PUBLISH} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n{{")).await;
+    send(&mut stream, &format!("POST {PUBLISH} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n{{"))
+        .await;
     let answer = String::from_utf8(read_rest(&mut stream).await).unwrap();
     assert!(answer.starts_with("HTTP/1.1 408 Request Timeout\r\n"), "{answer}");
     server.stop().await;
@@ -288,7 +299,7 @@ async fn stopping_closes_idle_connections_and_finishes_running_requests() {
     read_until(&mut idle, "9.9.9").await;
     let mut fresh = server.connect().await;
     let mut running = server.connect().await;
-    let json = r#"{"payload": "AQID"}"#;
+    let json = r#"{"payload": "AQID", "contentTopic": "/a/1/b/proto"}"#;
     let head = format!(
         "POST {PUBLISH} HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: {}",
         json.len()

@@ -129,13 +129,13 @@ async fn wrong_questions_are_named() {
         ("GET", "?user=", "user: is empty"),
         ("GET", "?user=a&user=b", "user: is given twice"),
         ("GET", "?user=%ff", "user: is not UTF-8"),
-        ("GET", "?usr=a", "usr: is not known here: use user, resource, door, node, limit, cursor"),
+        ("GET", "?usr=a", "usr: is not known here: did you mean user?"),
         ("GET", "?node=nowhere", "node: no node has this name: see /admin/v1/sessions/counts"),
         ("GET", "/x", "sessionId: a session id has 32 hexadecimal digits"),
         ("DELETE", "/x", "sessionId: a session id has 32 hexadecimal digits"),
         ("DELETE", "", "user: name the one whose sessions shall be closed"),
         ("DELETE", "?resource=x", "user: name the one whose sessions shall be closed"),
-        ("DELETE", "?usr=a", "usr: is not known here: use user, resource"),
+        ("DELETE", "?usr=a", "usr: is not known here: did you mean user?"),
         ("DELETE", "?user=a&door=x", "door: is not known here: use user, resource"),
     ] {
         let answer = door.send(method, &format!("{SESSIONS}{path}"), "").await;

@@ -103,10 +103,7 @@ async fn topics_and_filters_choose_messages() {
     assert_eq!(get("contentTopics=/toychat/2/huilong/proto,,/rare/1/x/proto").await, ["chat", "rare"]);
     assert_eq!(get("contentTopics=%2Frare%2F1%2Fx%2Fproto&contentTopics=/unknown/1/x/y").await, ["rare"]);
     assert_eq!(get("pubsubTopic=/waku/2/rs/16/33").await, Vec::<String>::new());
-    assert_eq!(
-        get("pubsubTopic=/waku/2/rs/16/32&contentTopics=/rare/1/x/proto&peerAddr=&what=ever").await,
-        ["rare"]
-    );
+    assert_eq!(get("pubsubTopic=/waku/2/rs/16/32&contentTopics=/rare/1/x/proto&peerAddr=").await, ["rare"]);
     assert_eq!(get(&format!("bloom={}", filter_of(["/rare/1/x/proto"]))).await, ["rare"]);
     assert_eq!(get(&format!("bloom=0x{}", Bloom::FULL)).await, ["chat", "rare", "space"]);
     let comma = json!({"includeData": true, "contentTopics": ["/a b,ä/1/x/proto"]});
@@ -153,11 +150,11 @@ async fn the_wrong_field_is_named() {
         (json!({"cursor": "abc"}), format!("cursor: {hash}")),
         (json!({"cursor": 5}), format!("cursor: {hash}")),
         (json!({"startTime": 1.5}), "startTime: invalid type: floating point `1.5`, expected".to_owned()),
-        (json!({"startTime": {}}), "startTime: invalid type: map, expected".to_owned()),
+        (json!({"startTime": {}}), "startTime: invalid type: object, expected".to_owned()),
         (json!({"startTime": ["1"]}), "startTime: expected one value, not a list".to_owned()),
         (json!({"hashes": [["1"]]}), "hashes: expected a string, not an array in an array".to_owned()),
         (json!({"cursor": "0".repeat(64)}), "cursor: no message with this hash is archived".to_owned()),
-        (json!([]), "invalid type: sequence, expected a query as a JSON object".to_owned()),
+        (json!([]), "invalid type: array, expected a query as a JSON object".to_owned()),
         (json!({"contentTopics": vec!["x"; CONTENT_TOPICS_MAX + 1]}), "contentTopics: too many".to_owned()),
     ];
     for (query, problem) in cases {
