@@ -80,9 +80,9 @@ test("the overview shows the server at a glance, and its plots have data", TIMEO
   assert.match(await text(page, "#doors"), /Waku node[\s\S]*Relay[\s\S]*Store/);
   assert.match(await text(page, "#peers"), /Nobody is connected[\s\S]*\/waku\/2\/rs\/42\/0/);
   await pointsAt(page);
-  for (const plot of ["messages", "queries", "append", "query"]) await page.locator(`#plot-${plot} canvas`).waitFor();
   await server.publish(CHAT, "for the plots");
-  await page.request.get(`${server.url}/store/v3/messages`);
+  await server.get("/store/v3/messages");
+  for (const plot of ["messages", "queries", "append", "query"]) await page.locator(`#plot-${plot} canvas`).waitFor();
   // An insert was measured: some point of the plot has a time.
   await until("times in the history", async () => {
     const { history } = await server.get("/console/v1/state");
@@ -94,6 +94,28 @@ test("the overview shows the server at a glance, and its plots have data", TIMEO
   assert.match(await page.locator("#plot-days .canvas").getAttribute("aria-label"), /By day: on disk \d.* messages \d+/);
   await page.locator("#plot-messages .canvas").hover();
   await until("the moment below the mouse", async () => /\d\d:\d\d:\d\d/.test(await text(page, "#plot-messages figcaption")));
+  assert.deepEqual(trouble, []);
+});
+
+/** A minute went by until the first message was counted, and plots of nothing had axes of zeros. */
+test("a fresh server's first message is shown at once, and plots without values are empty", TIMEOUT, async (t) => {
+  const fresh = await Server.start();
+  t.after(() => fresh.remove());
+  const { page, trouble } = await visit(t, "", {}, fresh);
+  await isReady(page);
+  await until("the count of no messages", async () => (await text(page, '[data-tile="messages"]')) === "0");
+  for (const plot of ["messages", "queries", "append", "query"]) {
+    await page.locator(`#plot-${plot} .waiting`, { hasText: "Nothing yet" }).waitFor();
+    assert.equal(await page.locator(`#plot-${plot} canvas`).count(), 0, plot);
+  }
+  await fresh.publish(CHAT, "the first");
+  await until("the count of the first message", async () => (await text(page, '[data-tile="messages"]')) === "1", 10_000);
+  await page.locator("#plot-messages canvas").waitFor();
+  assert.equal(await page.locator("#plot-messages .waiting").isVisible(), false);
+  assert.equal(await page.locator("#plot-query canvas").count(), 0, "there was no query");
+  await page.goto(`${fresh.url}/console`);
+  await isReady(page);
+  assert.equal(new URL(page.url()).pathname, "/");
   assert.deepEqual(trouble, []);
 });
 
@@ -114,6 +136,7 @@ test("plots move, and pages that come later see what was before", TIMEOUT, async
   const now = async () => (await server.get("/console/v1/state")).history.at.length;
   const first = await now();
   await until("a further point", async () => (await now()) > first);
+  await server.get("/store/v3/messages");
   const later = await visit(t);
   await isReady(later.page);
   await later.page.locator("#plot-queries canvas").waitFor();

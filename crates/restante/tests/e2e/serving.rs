@@ -10,8 +10,8 @@ use rustix::process::{Resource, Signal, getrlimit, setrlimit};
 use serde_json::Value;
 
 use crate::support::{
-    CONTENT_TOPIC, PUBSUB_TOPIC, Server, folder, message, now, publish_path, said, say, say_with_input,
-    wait_until,
+    CONTENT_TOPIC, PUBSUB_TOPIC, Server, exchange, folder, message, now, publish_path, restante, said, say,
+    say_with_input, wait_until,
 };
 
 #[test]
@@ -230,6 +230,45 @@ fn a_cluster_of_our_own_takes_only_its_messages() {
     let path = "/relay/v1/messages/%2Fwaku%2F2%2Frs%2F1%2F5";
     assert_eq!(server.post(path, &message("another shard", now())).status, 400);
     assert_eq!(server.payloads(100), ["ours"]);
+}
+
+/// An operator saw neither who tried tokens nor which limit was reached; a line for each would let strangers fill the disk.
+#[test]
+fn refused_requests_are_logged_once_a_minute() {
+    let (_guard, folder) = folder();
+    fs::write(folder.join("token"), "correct-horse-battery").unwrap();
+    let log = folder.join("log");
+    let mut command = restante(&folder);
+    command.args([
+        "serve",
+        "--rest-port",
+        "0",
+        "--tcp-port",
+        "0",
+        "--archive",
+        "memory:",
+        "--rest-token-file",
+        "token",
+    ]);
+    command.stderr(fs::File::create(&log).unwrap());
+    let server = Server::spawn(command);
+    let ask = |header: &str| {
+        let request =
+            format!("GET /admin/v1/peers HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{header}\r\n");
+        exchange(server.address(), request.as_bytes()).unwrap().status
+    };
+    assert_eq!(ask(""), 401);
+    for _ in 0..5 {
+        assert_eq!(ask("authorization: Bearer incorrect-horse-battery\r\n"), 401);
+    }
+    assert_eq!(server.stop().code(), Some(0));
+    let log = fs::read_to_string(log).unwrap();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("requests are refused")).collect();
+    assert_eq!(lines.len(), 1, "{log}");
+    assert!(
+        lines[0].contains("/admin/v1/peers") && lines[0].contains("this is not the server's token"),
+        "{log}"
+    );
 }
 
 /// Sockets that said nothing took all connections, and every request waited for the header timeout.
