@@ -21,6 +21,7 @@ use tracing::{Instrument, debug, debug_span, warn};
 use super::{
     RestConfig, RestMetrics,
     connections::{Answer, ConnectionMark, Connections, Open},
+    occasional::Occasional,
     pace::Paced,
 };
 
@@ -55,12 +56,13 @@ pub async fn serve(
     let connections = Connections::new(config, metrics.connections.clone());
     let limits = Limits::of(config);
     let mut tasks = JoinSet::new();
+    let failed = Occasional::default();
     loop {
         let (stream, peer) = tokio::select! {
             biased;
             () = &mut shutdown => break,
             Some(_) = tasks.join_next() => continue,
-            accepted = accept(&listener) => accepted,
+            accepted = accept(&listener, &failed) => accepted,
         };
         let admitted = tokio::select! {
             biased;
@@ -94,12 +96,14 @@ async fn finish(mut tasks: JoinSet<()>, limit: Duration) {
 }
 
 /// The next connection.
-async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+async fn accept(listener: &TcpListener, failed: &Occasional) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
             Ok(accepted) => return accepted,
             Err(error) => {
-                warn!(%error, "can't accept a connection");
+                if let Some(times) = failed.count() {
+                    warn!(%error, times, "can't accept connections: raise the limit of open files if that is reached");
+                }
                 sleep(ACCEPT_PAUSE).await;
             }
         }
