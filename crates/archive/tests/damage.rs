@@ -119,18 +119,54 @@ async fn a_rebuild_leaves_damaged_records_out_for_good() {
 }
 
 #[tokio::test]
-async fn a_damaged_index_is_an_error_until_it_is_rebuilt() {
+async fn a_damaged_index_is_made_anew_when_a_query_meets_it() {
     let archive = Archive::new();
     let messages = archive.filled_and_sealed().await;
+    let sound = std::fs::read(archive.file("idx")).unwrap();
     flip(&archive.file("idx"), 130); // in the column of timestamps
+    let damaged = std::fs::read(archive.file("idx")).unwrap();
+
+    // Who only reads has it in memory.
+    let reader = open(Config { read_only: true, ..archive.config.clone() }).await.unwrap();
+    assert!(!reader.upkeep.check(&no_progress).await.unwrap().is_sound());
+    assert_eq!(walk(&*reader.archive, Query::default()).await.concat(), sorted(&messages));
+    assert_eq!(std::fs::read(archive.file("idx")).unwrap(), damaged);
+
     let opened = archive.open().await;
-    let error = opened.archive.query(&Query::default()).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.to_string().contains("restante archive rebuild"), "{error}");
-    assert!(!opened.upkeep.check(&no_progress).await.unwrap().is_sound());
-    opened.upkeep.rebuild(&no_progress).await.unwrap();
     assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&messages));
+    assert_eq!(std::fs::read(archive.file("idx")).unwrap(), sound);
+    assert_eq!(std::fs::read(archive.file("idx.damaged-1")).unwrap(), damaged);
     assert!(opened.upkeep.check(&no_progress).await.unwrap().is_sound());
+    opened.upkeep.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_damaged_index_is_made_anew_when_an_append_meets_it() {
+    let archive = Archive::new();
+    let messages = archive.filled_and_sealed().await;
+    let sound = std::fs::read(archive.file("idx")).unwrap();
+    flip(&archive.file("idx"), 130);
+    let opened = archive.open().await;
+    let answers = opened.archive.append(messages.clone()).await.unwrap();
+    assert_eq!(answers, [restante_archive::Appended::Duplicate; 10]);
+    assert_eq!(std::fs::read(archive.file("idx")).unwrap(), sound);
+    assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&messages));
+}
+
+/// Nobody has to ask for it: an index that no query needs is verified in the background.
+#[tokio::test]
+async fn a_damaged_index_is_made_anew_after_the_next_start() {
+    let archive = Archive::new();
+    archive.filled_and_sealed().await;
+    let sound = std::fs::read(archive.file("idx")).unwrap();
+    flip(&archive.file("idx"), 130);
+    let opened = archive.open().await;
+    let begun = std::time::Instant::now();
+    while std::fs::read(archive.file("idx")).ok() != Some(sound.clone()) {
+        assert!(begun.elapsed().as_secs() < 60, "the index is not made anew");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    opened.upkeep.close().await.unwrap();
 }
 
 #[tokio::test]
