@@ -15,7 +15,8 @@ use std::{
 };
 
 use common::{message, sorted, walk};
-use restante_archive::{Config, LogConfig, Message, Opened, Query, Report, open};
+use prometheus_client::{encoding::text::encode, registry::Registry};
+use restante_archive::{Config, LogConfig, Message, Metrics, Opened, Query, Report, open};
 use restante_core::{NANOS_PER_SECOND, Timestamp};
 
 const LIST: &str = "SEGMENTS";
@@ -102,7 +103,9 @@ async fn served(opened: &Opened) -> Vec<common::OwnedRow> {
 /// How many messages the findings of a report say are lost, in all.
 fn lost(report: &Report) -> u64 {
     let lost = |what: &str| what.strip_prefix("LOST DATA: ")?.split(' ').next()?.parse::<u64>().ok();
-    report.findings.iter().filter_map(|finding| lost(&finding.what)).sum()
+    let lost = report.findings.iter().filter_map(|finding| lost(&finding.what)).sum();
+    assert_eq!(report.lost, lost);
+    lost
 }
 
 fn cut(file: &Path, len: u64) {
@@ -159,8 +162,8 @@ async fn a_pair_that_is_gone_is_told_from_one_that_retention_removed() {
     let archive = Archive::sealed(5).await;
     let opened = archive.open().await;
     // The first two segments go.
-    let now = Timestamp(at(2, 0));
-    opened.upkeep.prune(&"time:0".parse().unwrap(), now).await.unwrap();
+    let now = Timestamp(at(3, 0));
+    opened.upkeep.prune(&"time:1".parse().unwrap(), now).await.unwrap();
     assert!(!archive.file(2, "log").exists() && archive.file(3, "log").exists());
     opened.upkeep.close().await.unwrap();
     assert!(archive.check().await.is_sound());
@@ -173,8 +176,8 @@ async fn a_pair_that_is_gone_is_told_from_one_that_retention_removed() {
     assert_eq!(served(&opened).await, sorted(&expected));
     assert_eq!(lost(&check(&opened).await), 10);
     // What is lost is forgotten when retention would have removed it.
-    let now = Timestamp(at(4, 0));
-    opened.upkeep.prune(&"time:0".parse().unwrap(), now).await.unwrap();
+    let now = Timestamp(at(5, 0));
+    opened.upkeep.prune(&"time:1".parse().unwrap(), now).await.unwrap();
     assert_eq!(lost(&check(&opened).await), 0);
     opened.upkeep.close().await.unwrap();
     assert!(archive.check().await.is_sound());
@@ -247,4 +250,99 @@ async fn a_rebuild_accepts_what_is_lost() {
     assert!(check(&opened).await.is_sound());
     opened.upkeep.close().await.unwrap();
     assert!(archive.check().await.is_sound());
+}
+
+#[tokio::test]
+async fn health_and_metrics_report_what_is_lost_and_set_aside() {
+    let archive = Archive::sealed(3).await;
+    fs::remove_file(archive.file(2, "log")).unwrap();
+    cut(&archive.file(3, "idx"), 100);
+    let metrics = Metrics::default();
+    let mut registry = Registry::default();
+    metrics.register(&mut registry, "log");
+    let opened = open(Config { metrics, ..archive.config() }).await.unwrap();
+    let health = opened.upkeep.health();
+    assert_eq!(health.problem, None, "it does its work");
+    let damage = health.damage.unwrap();
+    for what in [
+        "10 archived messages are lost (00000002.log)",
+        "indexes made anew since the start: 1",
+        "damaged files set aside: 2",
+    ] {
+        assert!(damage.contains(what), "{damage}");
+    }
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    for line in [
+        "restante_archive_lost_messages{engine=\"log\"} 10",
+        "restante_archive_damaged_files{engine=\"log\"} 2",
+        "restante_archive_rebuilt_indexes_total{engine=\"log\"} 1",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    opened.upkeep.close().await.unwrap();
+}
+
+/// Retention takes what was set aside of a segment together with it.
+#[tokio::test]
+async fn retention_removes_what_was_set_aside() {
+    let archive = Archive::sealed(3).await;
+    fs::remove_file(archive.file(1, "log")).unwrap();
+    cut(&archive.file(2, "idx"), 100);
+    let opened = archive.open().await;
+    let aside =
+        || archive.content().into_keys().filter(|name| name.contains(".damaged-")).collect::<Vec<_>>();
+    assert_eq!(aside(), ["00000001.idx.damaged-1", "00000002.idx.damaged-1"]);
+    opened.upkeep.prune(&"time:1".parse().unwrap(), Timestamp(at(3, 0))).await.unwrap();
+    assert_eq!(aside(), Vec::<String>::new());
+    assert_eq!(
+        opened.upkeep.health().damage,
+        Some("damaged indexes made anew since the start: 1; see 'restante archive check'".into())
+    );
+    opened.upkeep.close().await.unwrap();
+}
+
+/// A copy has a list of its own: what is lost of the copy is noticed, and what was lost before is not forgotten.
+#[tokio::test]
+async fn a_backup_knows_what_its_segments_should_have() {
+    let archive = Archive::sealed(4).await;
+    fs::remove_file(archive.file(1, "log")).unwrap();
+    let opened = archive.open().await;
+    opened.archive.append(vec![message(at(4, 0), 1, "a")]).await.unwrap();
+    let copy = tempfile::tempdir().unwrap();
+    opened.upkeep.backup(copy.path()).await.unwrap();
+    opened.upkeep.close().await.unwrap();
+    let copy = Archive { folder: copy, segments: archive.segments.clone() };
+    assert_eq!(lost(&copy.check().await), 10);
+    fs::remove_file(copy.file(3, "log")).unwrap();
+    fs::remove_file(copy.file(3, "idx")).unwrap();
+    cut(&copy.file(5, "log"), 100);
+    assert_eq!(lost(&copy.check().await), 10 + 10 + 1);
+    assert_eq!(lost(&archive.check().await), 10, "the archive itself is as it was");
+}
+
+/// Archives of before there was a list get one when they are opened for writing.
+#[tokio::test]
+async fn an_old_archive_gets_a_list() {
+    let archive = Archive::sealed(3).await;
+    archive.forget_list();
+    assert!(archive.check().await.is_sound());
+    archive.open().await.upkeep.close().await.unwrap();
+    fs::remove_file(archive.file(2, "log")).unwrap();
+    fs::remove_file(archive.file(2, "idx")).unwrap();
+    assert_eq!(lost(&archive.check().await), 10);
+}
+
+#[tokio::test]
+async fn a_newer_list_is_refused_and_left_alone() {
+    let archive = Archive::sealed(1).await;
+    let list = archive.folder.path().join(LIST);
+    let mut bytes = fs::read(&list).unwrap();
+    bytes[8] = 2; // the version
+    let checksum = crc32c::crc32c(&bytes[..60]);
+    bytes[60..64].copy_from_slice(&checksum.to_le_bytes());
+    fs::write(&list, &bytes).unwrap();
+    let error = open(archive.config()).await.err().unwrap();
+    assert!(error.to_string().contains("newer format"), "{error}");
+    assert_eq!(fs::read(&list).unwrap(), bytes);
 }
