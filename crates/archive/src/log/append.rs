@@ -252,14 +252,13 @@ impl Writer {
 
     /// Whether a message is there already. A damaged index on the way is made anew.
     fn has(&self, window: &mut Window, key: Key) -> Result<bool, Error> {
-        loop {
-            match window.has(key) {
-                Err(error) if error.kind() == ErrorKind::Corrupt && heal::heal_met(&self.shared) => {
-                    *window = self.window_of(key.timestamp);
-                }
-                answer => return answer,
-            }
-        }
+        window.has(key).or_else(|error| match error.kind() {
+            ErrorKind::Corrupt => heal::healing(&self.shared, || {
+                *window = self.window_of(key.timestamp);
+                window.has(key)
+            }),
+            _ => Err(error),
+        })
     }
 
     /// The window of a timestamp and the segments that may hold messages of it.

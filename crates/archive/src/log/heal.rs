@@ -21,18 +21,23 @@ use crate::{Error, Page, Query};
 
 /// One page, however damaged the indexes are that it needs.
 pub(super) fn query(shared: &Shared, query: &Query) -> Result<Page, Error> {
-    loop {
-        let answer = query::query(shared, query, &Budget::unlimited());
-        let met_damage = matches!(&answer, Err(error) if error.kind() == ErrorKind::Corrupt);
-        // Each time around at least one index less is damaged.
-        if !met_damage || !heal_met(shared) {
-            return answer;
+    healing(shared, || query::query(shared, query, &Budget::unlimited()))
+}
+
+/// Does something that may meet damaged indexes, again after each that was made anew.
+pub(super) fn healing<T>(shared: &Shared, mut work: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+    // A disk may damage what is written anew: then it ends all the same.
+    for _ in 0..shared.segments().len() {
+        match work() {
+            Err(error) if error.kind() == ErrorKind::Corrupt && heal_met(shared) => {}
+            answer => return answer,
         }
     }
+    work()
 }
 
 /// Makes those indexes anew whose damage was met; says whether there was one.
-pub(super) fn heal_met(shared: &Shared) -> bool {
+fn heal_met(shared: &Shared) -> bool {
     let _one_at_a_time = shared.healing.lock();
     let mut healed = false;
     for segment in shared.segments().iter() {
