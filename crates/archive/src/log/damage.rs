@@ -155,8 +155,8 @@ pub(super) struct Known<'a> {
     expected: Entries,
     /// The segments whose logs are in use, by their salts.
     in_use: BTreeMap<u64, u64>,
-    /// Indexes that belong to no log of their name.
-    strangers: Vec<(String, IndexSummary)>,
+    /// What indexes say that are not of the log of their name.
+    strangers: Vec<Entry>,
     /// Files that are set aside when all is loaded, and what they had is listed.
     aside: Vec<String>,
     findings: Vec<Finding>,
@@ -172,19 +172,15 @@ impl<'a> Known<'a> {
     }
 
     /// What a segment should have, if it is known; an index counts that is not listed.
-    pub(super) fn of(&mut self, sequence: u64, has_index: bool) -> Option<Entry> {
+    pub(super) fn of(&mut self, sequence: u64, index_len: Option<u64>) -> Option<Entry> {
         if let Some(entry) = self.expected.get(&sequence) {
             return Some(*entry);
         }
-        let summary = has_index.then(|| self.summary(&index_name(sequence)))??;
-        let entry = Entry::of_index(sequence, &summary);
+        let len = usize::try_from(index_len?).ok()?;
+        let index = self.shared.disk.map(&index_name(sequence), len).ok()?;
+        let entry = Entry::of_index(sequence, &IndexSummary::read(&index)?);
         self.expected.insert(sequence, entry);
         Some(entry)
-    }
-
-    fn summary(&self, index: &str) -> Option<IndexSummary> {
-        let len = usize::try_from(self.shared.file_len(index).ok()?).ok()?;
-        IndexSummary::read(&self.shared.disk.map(index, len).ok()?)
     }
 
     /// Whether the log of that name is another segment's, or a copy of another log. Then it is set aside.
@@ -199,9 +195,7 @@ impl<'a> Known<'a> {
         self.in_use.insert(id.salt, id.sequence);
         if differs {
             // Not listed: the log counts, and its index is of another one.
-            self.expected.remove(&id.sequence);
-            let name = id.index_name();
-            self.strangers.extend(self.summary(&name).map(|summary| (name, summary)));
+            self.strangers.extend(self.expected.remove(&id.sequence));
         }
         false
     }
@@ -243,10 +237,8 @@ impl<'a> Known<'a> {
         let names = files.iter().filter_map(|(name, _)| name.split_once(DAMAGED_INFIX));
         let last = names.filter_map(|(name, _)| sequence_of(name)).fold(last, u64::max);
         shared.last_sequence.fetch_max(last, Ordering::Relaxed);
-        let of_strangers =
-            self.strangers.iter().filter(|(_, summary)| !self.in_use.contains_key(&summary.salt));
-        *shared.unlisted_losses.lock() =
-            of_strangers.map(|(name, summary)| stranger(name, summary)).collect();
+        let of_strangers = self.strangers.iter().filter(|entry| !self.in_use.contains_key(&entry.salt));
+        *shared.unlisted_losses.lock() = of_strangers.map(stranger).collect();
         let there = files.iter().filter(|(name, _)| name.contains(DAMAGED_INFIX)).count();
         shared.damaged_files.store(there as u64, Ordering::Relaxed);
 
@@ -278,8 +270,8 @@ impl<'a> Known<'a> {
     /// An index without its log: the log is lost, or retention was removing both when the process ended. Retention takes a
     /// segment from the list first.
     fn take_indexes_without_logs(&mut self, files: &[(String, u64)]) -> Result<(), Error> {
-        let has = |name: &str| files.iter().any(|(other, _)| other == name);
-        for (name, _) in files.iter().filter(|(name, _)| name.ends_with(INDEX_SUFFIX)) {
+        let has = |name: &str| files.binary_search_by(|(other, _)| other.as_str().cmp(name)).is_ok();
+        for (name, len) in files.iter().filter(|(name, _)| name.ends_with(INDEX_SUFFIX)) {
             let Some(sequence) = sequence_of(name) else { continue };
             if has(&log_name(sequence)) {
                 continue;
@@ -287,7 +279,7 @@ impl<'a> Known<'a> {
             let is_listed = self.listed.entries.contains_key(&sequence);
             let is_removed = !is_listed && self.listed.state == ListState::Sound;
             if !is_removed {
-                self.of(sequence, true); // what it says is lost
+                self.of(sequence, Some(*len)); // what it says is lost
                 self.give_up(sequence, "its log is gone");
             } else if !self.read_only {
                 info!(name, "removing an index whose segment was removed");
@@ -306,8 +298,9 @@ fn index_name(sequence: u64) -> String {
     format!("{sequence:08}{INDEX_SUFFIX}")
 }
 
-fn stranger(name: &str, summary: &IndexSummary) -> Loss {
-    Loss { part: name.to_owned(), lost: summary.rows, of: summary.rows, is_gone: true }
+/// The loss of a log of which there is an index under the name of another one.
+fn stranger(entry: &Entry) -> Loss {
+    Loss { part: index_name(entry.sequence), lost: entry.rows, of: entry.rows, is_gone: true }
 }
 
 fn list_finding() -> Finding {

@@ -170,7 +170,7 @@ fn load_one(
     log: &LogFile<'_>,
     read_only: bool,
 ) -> Result<Option<Recovered>, Error> {
-    let entry = known.of(log.sequence, log.index_len.is_some());
+    let entry = known.of(log.sequence, log.index_len);
     let had_messages = entry.is_some_and(|entry| entry.rows > 0);
     if had_messages && log.len <= LOG_HEADER_BYTES {
         known.give_up(log.sequence, "its log is empty");

@@ -26,6 +26,9 @@ use crate::Error;
 /// What is known of a segment that has no time: it may have any.
 const ANY_TIME: Span = Span { oldest: Timestamp::MIN, newest: Timestamp::MAX };
 
+/// Reads of a list that looks damaged: a server may be writing to it.
+const READS_MAX: u32 = 3;
+
 /// What a segment has at least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
@@ -104,6 +107,17 @@ impl Listed {
     /// # Errors
     /// `Corrupt` when its format is newer, and those of the disk.
     pub(super) fn read(disk: &dyn Disk) -> Result<Self, Error> {
+        let mut listed = Self::read_once(disk)?;
+        for _ in 1..READS_MAX {
+            if listed.state != ListState::Damaged {
+                break;
+            }
+            listed = Self::read_once(disk)?;
+        }
+        Ok(listed)
+    }
+
+    fn read_once(disk: &dyn Disk) -> Result<Self, Error> {
         let bytes = match disk.read(LIST_NAME) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
