@@ -265,7 +265,7 @@ async fn health_and_metrics_report_what_is_lost_and_set_aside() {
     assert_eq!(health.problem, None, "it does its work");
     let damage = health.damage.unwrap();
     for what in [
-        "10 archived messages are lost (00000002.log)",
+        "archived messages that are lost: 10 (00000002.log)",
         "indexes made anew since the start: 1",
         "damaged files set aside: 2",
     ] {

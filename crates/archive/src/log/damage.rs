@@ -88,7 +88,7 @@ pub(super) fn describe(shared: &Shared) -> Option<String> {
         let lost: u64 = losses.iter().map(|loss| loss.lost).sum();
         let named: Vec<&str> = losses.iter().take(NAMED_MAX).map(|loss| &*loss.part).collect();
         let more = if losses.len() > NAMED_MAX { ", ..." } else { "" };
-        parts.push(format!("{lost} archived messages are lost ({}{more})", named.join(", ")));
+        parts.push(format!("archived messages that are lost: {lost} ({}{more})", named.join(", ")));
     }
     let rebuilt = shared.metrics.rebuilt_indexes.get();
     if rebuilt > 0 {

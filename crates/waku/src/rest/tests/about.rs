@@ -264,7 +264,7 @@ async fn a_spool_that_is_being_drained_is_no_trouble() {
 /// What is left is served, so no proxy has to send queries elsewhere.
 #[tokio::test]
 async fn damage_is_reported_by_a_server_that_is_ready() {
-    let damage = "5 archived messages are lost (00000002.log)";
+    let damage = "archived messages that are lost: 5 (00000002.log)";
     let (status, node, store, desc) = told(Health { damage: Some(damage.into()), ..Health::default() }).await;
     assert_eq!((status, &*node, &*store, &*desc), (200, "Ready", "Ready", damage));
 }
