@@ -89,6 +89,13 @@ pub(crate) fn copy(from: &Path, to: &Path, extent: Extent) -> io::Result<()> {
     }
 }
 
+/// Writes a new file, synced.
+pub(crate) fn create_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    file.write_all_at(bytes, 0)?;
+    file.sync_all()
+}
+
 /// Copies the files of a folder, none of which changes any more, and not its folders.
 pub(crate) fn copy_files(from: &Path, to: &Path, is_wanted: impl Fn(&str) -> bool) -> io::Result<()> {
     for entry in fs::read_dir(from)? {

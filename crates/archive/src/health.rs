@@ -7,6 +7,8 @@ pub struct Health {
     pub problem: Option<String>,
     /// Since when it is so.
     pub since: Option<Timestamp>,
+    /// What is damaged or lost, for people, though the engine does its work with what is left.
+    pub damage: Option<String>,
     /// Messages in the spool, which wait for the engine.
     pub spooled_messages: u64,
     /// Bytes that the spool takes on disk.

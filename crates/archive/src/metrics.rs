@@ -20,6 +20,9 @@ pub struct Metrics {
     pub(crate) commit_messages: Histogram,
     pub(crate) sync_seconds: Histogram,
     pub(crate) damaged: Counter,
+    pub(crate) lost_messages: Gauge,
+    pub(crate) damaged_files: Gauge,
+    pub(crate) rebuilt_indexes: Counter,
     pub(crate) pruned_messages: Counter,
     pub(crate) open_segments: Gauge,
     pub(crate) sealed_segments: Gauge,
@@ -95,6 +98,9 @@ impl Default for Metrics {
             commit_messages: counts(),
             sync_seconds: seconds(),
             damaged: Counter::default(),
+            lost_messages: Gauge::default(),
+            damaged_files: Gauge::default(),
+            rebuilt_indexes: Counter::default(),
             pruned_messages: Counter::default(),
             open_segments: Gauge::default(),
             sealed_segments: Gauge::default(),
@@ -125,6 +131,12 @@ impl Metrics {
         registry.register("commit_messages", "Messages in one group commit", self.commit_messages.clone());
         registry.register("sync_seconds", "Time of one sync to disk", self.sync_seconds.clone());
         registry.register("damaged_records", "Damaged records found and not served", self.damaged.clone());
+        let help = "Archived messages that are known to be lost: their segments are cut, damaged or gone";
+        registry.register("lost_messages", help, self.lost_messages.clone());
+        let help = "Damaged files that were set aside under another name";
+        registry.register("damaged_files", help, self.damaged_files.clone());
+        let help = "Damaged indexes that were made anew from their logs";
+        registry.register("rebuilt_indexes", help, self.rebuilt_indexes.clone());
         registry.register("pruned_messages", "Messages removed by retention", self.pruned_messages.clone());
         registry.register("open_segments", "Segments that take messages", self.open_segments.clone());
         registry.register("sealed_segments", "Segments that are sealed", self.sealed_segments.clone());

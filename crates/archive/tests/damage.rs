@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use common::{message, rows, sorted, walk};
 use restante_archive::{Config, Finding, LogConfig, Message, Opened, Query, open};
-use restante_core::ErrorKind;
+use restante_core::{ErrorKind, Timestamp};
 
 struct Archive {
     folder: tempfile::TempDir,
@@ -57,6 +57,11 @@ impl Archive {
         self.folder.path().join(format!("00000001.{suffix}"))
     }
 
+    /// Leaves the folder as a process that was killed leaves it: what was open is not listed.
+    fn forget_list(&self) {
+        std::fs::remove_file(self.folder.path().join("SEGMENTS")).unwrap();
+    }
+
     /// Where a message's body lies in the log.
     fn place_of(&self, message: &Message) -> usize {
         let log = std::fs::read(self.file("log")).unwrap();
@@ -74,6 +79,9 @@ fn without(messages: &[Message], gone: &[&Message]) -> Vec<common::OwnedRow> {
     let kept: Vec<Message> = messages.iter().filter(|message| !gone.contains(message)).cloned().collect();
     sorted(&kept)
 }
+
+/// A byte of an index: in the column of timestamps.
+const FIFTH_TIMESTAMP: usize = 128 + 4 * 8 + 2;
 
 fn no_progress(_: u64, _: u64) {}
 
@@ -119,18 +127,76 @@ async fn a_rebuild_leaves_damaged_records_out_for_good() {
 }
 
 #[tokio::test]
-async fn a_damaged_index_is_an_error_until_it_is_rebuilt() {
+async fn a_damaged_index_is_made_anew_when_a_query_meets_it() {
     let archive = Archive::new();
     let messages = archive.filled_and_sealed().await;
-    flip(&archive.file("idx"), 130); // in the column of timestamps
+    let sound = std::fs::read(archive.file("idx")).unwrap();
+    flip(&archive.file("idx"), FIFTH_TIMESTAMP);
+    let damaged = std::fs::read(archive.file("idx")).unwrap();
+
+    // Who only reads has it in memory.
+    let reader = open(Config { read_only: true, ..archive.config.clone() }).await.unwrap();
+    assert!(!reader.upkeep.check(&no_progress).await.unwrap().is_sound());
+    assert_eq!(walk(&*reader.archive, Query::default()).await.concat(), sorted(&messages));
+    assert_eq!(std::fs::read(archive.file("idx")).unwrap(), damaged);
+
     let opened = archive.open().await;
-    let error = opened.archive.query(&Query::default()).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.to_string().contains("restante archive rebuild"), "{error}");
-    assert!(!opened.upkeep.check(&no_progress).await.unwrap().is_sound());
-    opened.upkeep.rebuild(&no_progress).await.unwrap();
     assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&messages));
+    assert_eq!(std::fs::read(archive.file("idx")).unwrap(), sound);
+    assert_eq!(std::fs::read(archive.file("idx.damaged-1")).unwrap(), damaged);
     assert!(opened.upkeep.check(&no_progress).await.unwrap().is_sound());
+    opened.upkeep.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_damaged_index_is_made_anew_when_an_append_meets_it() {
+    let archive = Archive::new();
+    let messages = archive.filled_and_sealed().await;
+    let sound = std::fs::read(archive.file("idx")).unwrap();
+    flip(&archive.file("idx"), FIFTH_TIMESTAMP);
+    let opened = archive.open().await;
+    let answers = opened.archive.append(messages.clone()).await.unwrap();
+    assert_eq!(answers, [restante_archive::Appended::Duplicate; 10]);
+    assert_eq!(std::fs::read(archive.file("idx")).unwrap(), sound);
+    assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&messages));
+}
+
+/// The first and the last timestamp of an index say which queries need the segment.
+#[tokio::test]
+async fn a_wrong_span_hides_no_message() {
+    for at in [128 + 2, 128 + 9 * 8 + 2] {
+        for has_list in [true, false] {
+            let archive = Archive::new();
+            let messages = archive.filled_and_sealed().await;
+            flip(&archive.file("idx"), at);
+            if !has_list {
+                archive.forget_list();
+            }
+            for read_only in [true, false] {
+                let opened = open(Config { read_only, ..archive.config.clone() }).await.unwrap();
+                let query = Query { start: Some(Timestamp(0)), end: Some(Timestamp(10)), ..Query::default() };
+                let served = walk(&*opened.archive, query).await.concat();
+                assert_eq!(served, sorted(&messages), "byte {at}, list {has_list}, read-only {read_only}");
+                opened.upkeep.close().await.unwrap();
+            }
+        }
+    }
+}
+
+/// Nobody has to ask for it: an index that no query needs is verified in the background.
+#[tokio::test]
+async fn a_damaged_index_is_made_anew_after_the_next_start() {
+    let archive = Archive::new();
+    archive.filled_and_sealed().await;
+    let sound = std::fs::read(archive.file("idx")).unwrap();
+    flip(&archive.file("idx"), FIFTH_TIMESTAMP);
+    let opened = archive.open().await;
+    let begun = std::time::Instant::now();
+    while std::fs::read(archive.file("idx")).ok() != Some(sound.clone()) {
+        assert!(begun.elapsed().as_secs() < 60, "the index is not made anew");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    opened.upkeep.close().await.unwrap();
 }
 
 #[tokio::test]
@@ -160,6 +226,7 @@ async fn a_torn_end_is_cut_at_the_last_whole_record() {
     let last_begins = archive.place_of(last) - restante_archive::record::HEADER_BYTES;
     for len in last_begins..whole.len() {
         std::fs::write(archive.file("log"), &whole[..len]).unwrap();
+        archive.forget_list();
         let opened = archive.open().await;
         assert_eq!(
             walk(&*opened.archive, Query::default()).await.concat(),
@@ -281,9 +348,20 @@ async fn the_index_knows_the_salt_as_well() {
 }
 
 #[tokio::test]
+async fn the_list_of_segments_knows_the_salt_as_well() {
+    let archive = Archive::new();
+    let messages = archive.filled().await;
+    flip(&archive.file("log"), 45);
+    flip(&archive.file("log"), 53);
+    let opened = archive.open().await;
+    assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&messages));
+}
+
+#[tokio::test]
 async fn a_log_whose_header_says_nothing_is_left_as_it_is() {
     let archive = Archive::new();
     archive.filled().await;
+    archive.forget_list();
     flip(&archive.file("log"), 45);
     flip(&archive.file("log"), 53);
     let log = std::fs::read(archive.file("log")).unwrap();
@@ -412,14 +490,32 @@ async fn reading_only_changes_nothing() {
 /// An archive written by version 1 of the format, one segment sealed and one open: it must stay readable for ever.
 #[tokio::test]
 async fn version_1_stays_readable() {
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/log-v1");
-    let messages = fixture_messages();
-    if std::env::var_os("RESTANTE_TEST_WRITE_FIXTURE").is_some() {
-        write_fixture(&fixture, &messages).await;
+    // The first was written before there was a list of segments.
+    for (name, has_list) in [("log-v1", false), ("log-v1-list", true)] {
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
+        let messages = fixture_messages();
+        if has_list && std::env::var_os("RESTANTE_TEST_WRITE_FIXTURE").is_some() {
+            write_fixture(&fixture, &messages).await;
+        }
+        assert_eq!(fixture.join("SEGMENTS").exists(), has_list);
+        assert_reads(&fixture, &messages).await;
+
+        // Opened for writing, it has a list afterwards, and nothing is lost.
+        let copy = tempfile::tempdir().unwrap();
+        for entry in std::fs::read_dir(&fixture).unwrap().map(Result::unwrap) {
+            std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+        }
+        let config = Config::new(format!("log:{}", copy.path().display()).parse().unwrap());
+        open(config).await.unwrap().upkeep.close().await.unwrap();
+        assert!(copy.path().join("SEGMENTS").exists());
+        assert_reads(copy.path(), &messages).await;
     }
+}
+
+async fn assert_reads(fixture: &Path, messages: &[Message]) {
     let config = Config::new(format!("log:{}", fixture.display()).parse().unwrap());
     let opened = open(Config { read_only: true, ..config }).await.unwrap();
-    assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(&messages));
+    assert_eq!(walk(&*opened.archive, Query::default()).await.concat(), sorted(messages));
     let stats = opened.upkeep.stats().await.unwrap();
     assert_eq!(
         stats.parts.iter().map(|part| (part.messages, part.is_open)).collect::<Vec<_>>(),

@@ -12,7 +12,7 @@ use std::{
 };
 
 use foldhash::fast::RandomState;
-use restante_core::{Key, NANOS_PER_SECOND, Timestamp};
+use restante_core::{ErrorKind, Key, NANOS_PER_SECOND, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, warn};
 
@@ -22,7 +22,7 @@ use super::{
     backup::{self, Snapshot},
     commit::{self, Commit, Finisher, Work, Written},
     disk::{DiskFile, LogDisk},
-    retention,
+    heal, retention,
     schema::{IndexRow, LOG_HEADER_BYTES, SegmentId, encode_log_header},
     segment::{Segment, Span},
 };
@@ -233,7 +233,7 @@ impl Writer {
                 *window = self.window_of(key.timestamp);
             }
             let is_repeated = seen.as_ref().is_some_and(|seen| seen.contains(&key));
-            if is_repeated || window.has(key)? {
+            if is_repeated || self.has(window, key)? {
                 answers.push(Appended::Duplicate);
                 continue;
             }
@@ -248,6 +248,17 @@ impl Writer {
             answers.push(Appended::Stored);
         }
         Ok(answers)
+    }
+
+    /// Whether a message is there already. A damaged index on the way is made anew.
+    fn has(&self, window: &mut Window, key: Key) -> Result<bool, Error> {
+        window.has(key).or_else(|error| match error.kind() {
+            ErrorKind::Corrupt => heal::healing(&self.shared, || {
+                *window = self.window_of(key.timestamp);
+                window.has(key)
+            }),
+            _ => Err(error),
+        })
     }
 
     /// The window of a timestamp and the segments that may hold messages of it.

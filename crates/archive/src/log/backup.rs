@@ -9,8 +9,9 @@ use std::path::Path;
 use super::{
     Shared,
     disk::LogDisk,
-    schema::{LOG_HEADER_BYTES, SegmentId},
+    schema::{LIST_NAME, LOG_HEADER_BYTES, SegmentId},
     segment::Segment,
+    segment_list::{self, Entries, Entry},
 };
 use crate::{
     Error,
@@ -18,7 +19,11 @@ use crate::{
 };
 
 /// What the archive was made of at one moment.
-pub(super) struct Snapshot(Vec<Piece>);
+pub(super) struct Snapshot {
+    pieces: Vec<Piece>,
+    /// What each segment of the copy should have.
+    listed: Entries,
+}
 
 /// A segment that has messages.
 struct Piece {
@@ -29,26 +34,36 @@ struct Piece {
 /// What is there now. The caller makes sure that all that was written is synced, and that nothing is written meanwhile.
 pub(super) fn snapshot(shared: &Shared) -> Snapshot {
     let mut pieces = Vec::new();
+    // What is lost here is lost in the copy.
+    let mut listed = shared.list.entries();
     for segment in shared.segments().iter() {
         match segment {
             Segment::Sealed(sealed) => pieces.push(Piece { id: sealed.id, log: Extent::Whole }),
             Segment::Active(active) if active.log_len() > LOG_HEADER_BYTES => {
+                let now = Entry::of_active(active, false);
+                let known = listed.get(&active.id.sequence).map_or(now, |known| known.and(now));
+                listed.insert(active.id.sequence, known);
                 pieces.push(Piece { id: active.id, log: Extent::Bytes(active.log_len()) });
             }
             Segment::Active(_) => {} // it may go away at any time, and has nothing
         }
     }
-    Snapshot(pieces)
+    Snapshot { pieces, listed }
 }
 
 /// Writes a copy of what was there into a folder. A log that was open comes without an index; whoever opens the copy replays it.
 pub(super) fn write(shared: &Shared, snapshot: &Snapshot, folder: &Path) -> Result<(), Error> {
     backup::require_empty(folder)?;
-    for piece in &snapshot.0 {
+    for piece in &snapshot.pieces {
         copy(shared, &piece.id.log_name(), folder, piece.log)?;
         if piece.log == Extent::Whole {
             copy(shared, &piece.id.index_name(), folder, Extent::Whole)?;
         }
+    }
+    if !snapshot.listed.is_empty() {
+        let list = folder.join(LIST_NAME);
+        backup::create_file(&list, &segment_list::encode(&snapshot.listed))
+            .map_err(|error| Error::io("write", &list.display().to_string(), error))?;
     }
     backup::sync(folder)
 }

@@ -5,51 +5,92 @@ use std::sync::Arc;
 use super::{
     Shared,
     active::Active,
+    damage::{self, Loss},
     recover::{Replay, replay},
     schema::{IndexInput, SegmentId, decode_log_header, encode_index},
-    seal::{load, write_index},
+    seal::{FileLens, load, write_index},
     sealed::Sealed,
     segment::Segment,
+    segment_list::{Entries, Entry},
 };
 use crate::{Error, Finding, Report};
 
 type Progress<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);
 
-/// Verifies every record of every log and every index against its log.
+/// Verifies every record of every log and every index against its log, and tells which messages are lost.
 pub(super) fn check(shared: &Shared, progress: Progress<'_>) -> Report {
-    let segments = shared.segments();
+    let (entries, segments) = damage::listed_segments(shared);
     let total = segments.iter().map(Segment::disk_bytes).sum();
     let mut report = Report::default();
     for segment in segments.iter() {
-        match segment {
+        let rows = match segment {
             Segment::Active(active) => check_active(active, &mut report),
             Segment::Sealed(sealed) => check_sealed(sealed, &mut report),
+        };
+        report.messages += rows;
+        if let Some(entry) = entries.get(&segment.sequence()) {
+            report.add_loss(Loss::of(entry, Some(rows)));
         }
         report.bytes += segment.disk_bytes();
         progress(report.bytes, total);
     }
+    report_gone(shared, &entries, &segments, &mut report);
     report
 }
 
-fn check_active(active: &Active, report: &mut Report) {
+/// Reports what is lost with segments that are gone, and what is wrong with the list.
+fn report_gone(shared: &Shared, entries: &Entries, segments: &[Segment], report: &mut Report) {
+    for entry in entries.values() {
+        let is_gone = !segments.iter().any(|segment| segment.sequence() == entry.sequence);
+        if is_gone {
+            report.add_loss(Loss::of(entry, None));
+        }
+    }
+    for loss in shared.unlisted_losses.lock().iter() {
+        report.add_loss(Some(loss.clone()));
+    }
+    for finding in shared.opening_findings.lock().iter() {
+        report.add(finding.clone());
+    }
+}
+
+impl Report {
+    fn add_loss(&mut self, loss: Option<Loss>) {
+        if let Some(loss) = loss {
+            self.lost += loss.lost;
+            self.add(loss.finding());
+        }
+    }
+}
+
+/// Returns how many messages are sound.
+fn check_active(active: &Active, report: &mut Report) -> u64 {
     let (log_len, rows) = (active.log_len(), active.rows());
     let log = active.log().get(..log_len as usize).unwrap_or_default();
     let replay = add_replay(report, log, &active.id);
     // Messages that came after the lengths were read are no concern of this check.
-    if (replay.rows.len() as u64) < rows {
-        let what = format!("log has {} sound messages, its index in memory {rows}", replay.rows.len());
+    let sound = replay.rows.len() as u64;
+    if sound < rows {
+        let what = format!("log has {sound} sound messages, its index in memory {rows}");
         report.add(Finding { part: active.id.log_name(), offset: None, what });
     }
+    sound
 }
 
-fn check_sealed(sealed: &Sealed, report: &mut Report) {
+/// Returns how many messages can be served.
+fn check_sealed(sealed: &Sealed, report: &mut Report) -> u64 {
     let replay = add_replay(report, sealed.log(), &sealed.id);
     let part = sealed.id.index_name();
     if !sealed.index.columns_are_sound() {
-        report.add(Finding { part, offset: None, what: "checksum of the columns is wrong".into() });
-    } else if index_of(sealed, &replay) != sealed.index.bytes() {
-        report.add(Finding { part, offset: None, what: "index differs from its log".into() });
+        let what = "checksum of the columns is wrong; the server makes the index anew from its log".into();
+        report.add(Finding { part, offset: None, what });
+        return replay.rows.len() as u64;
     }
+    if index_of(sealed, &replay) == sealed.index.bytes() {
+        return replay.rows.len() as u64;
+    }
+    report.add(Finding { part, offset: None, what: "index differs from its log".into() });
+    sealed.sound_rows() as u64
 }
 
 /// Replays a log and takes over what it found.
@@ -66,12 +107,11 @@ fn add_replay(report: &mut Report, log: &[u8], id: &SegmentId) -> Replay {
         let what = format!("{} bytes at the end are no sound record", log.len() as u64 - replay.end);
         report.add(Finding { part: name, offset: Some(replay.end), what });
     }
-    report.messages += replay.rows.len() as u64;
     replay
 }
 
 /// The bytes of the index that a sealed segment should have.
-fn index_of(sealed: &Sealed, replay: &Replay) -> Vec<u8> {
+pub(super) fn index_of(sealed: &Sealed, replay: &Replay) -> Vec<u8> {
     let mut rows = replay.rows.clone();
     rows.sort_unstable_by_key(|row| row.key);
     encode_index(&IndexInput {
@@ -83,26 +123,53 @@ fn index_of(sealed: &Sealed, replay: &Replay) -> Vec<u8> {
     })
 }
 
-/// Makes the index of every sealed segment anew.
+/// Makes the index of every sealed segment anew, and accepts what is lost: the report says so once more, and what is there
+/// now is what is listed.
 pub(super) fn rebuild(shared: &Shared, progress: Progress<'_>) -> Result<Report, Error> {
-    let segments = shared.segments();
+    let (entries, segments) = damage::listed_segments(shared);
     let total = segments.iter().map(Segment::disk_bytes).sum();
     let mut report = Report::default();
     for segment in segments.iter() {
-        match segment {
+        let rows = match segment {
             Segment::Active(active) => check_active(active, &mut report), // its index is made when it is sealed
             Segment::Sealed(sealed) => rebuild_sealed(shared, sealed, &mut report)?,
+        };
+        report.messages += rows;
+        if let Some(entry) = entries.get(&segment.sequence()) {
+            report.add_loss(Loss::of(entry, Some(rows)));
         }
         report.bytes += segment.disk_bytes();
         progress(report.bytes, total);
     }
+    report_gone(shared, &entries, &segments, &mut report);
+    shared.unlisted_losses.lock().clear();
+    let sealed = shared.segments().iter().filter_map(listed_now).collect();
+    shared.list.replace(&*shared.disk, sealed)?;
+    damage::count(shared);
     Ok(report)
 }
 
-fn rebuild_sealed(shared: &Shared, sealed: &Sealed, report: &mut Report) -> Result<(), Error> {
+fn listed_now(segment: &Segment) -> Option<(u64, Entry)> {
+    match segment {
+        Segment::Sealed(sealed) => Some((segment.sequence(), Entry::of_sealed(sealed))),
+        Segment::Active(_) => None, // listed when it is sealed, or the archive is closed
+    }
+}
+
+/// Returns how many messages can be served.
+fn rebuild_sealed(shared: &Shared, sealed: &Sealed, report: &mut Report) -> Result<u64, Error> {
     let replay = add_replay(report, sealed.log(), &sealed.id);
-    write_index(shared, &sealed.id, &index_of(sealed, &replay))?;
-    let rebuilt = load(shared, sealed.id, sealed.log().len() as u64)?;
+    let rows = replay.rows.len();
+    if sealed.columns_are_sound() && sealed.sound_rows() > rows {
+        // The names of topics are in the index, too: they are damaged in the log.
+        let what = "index is left as it is: its log says less".to_owned();
+        report.add(Finding { part: sealed.id.index_name(), offset: None, what });
+        return Ok(sealed.sound_rows() as u64);
+    }
+    let index = index_of(sealed, &replay);
+    write_index(shared, &sealed.id, &index)?;
+    let lens = FileLens { log: sealed.log().len() as u64, index: index.len() as u64 };
+    let rebuilt = load(shared, sealed.id, lens)?;
     shared.replace(sealed.id.sequence, Segment::Sealed(Arc::new(rebuilt)));
-    Ok(())
+    Ok(rows as u64)
 }

@@ -7,6 +7,7 @@
 //! - [`seal`]: one thread that turns the one into the other.
 //! - [`query`]: topics, segments, merge, page.
 //! - [`recover`], [`check`]: what a log says, at start-up and when asked.
+//! - [`segment_list`], [`damage`], [`heal`]: what segments should have, what they have lost, and what can be mended.
 //! - [`retention`]: deletes whole segments.
 //! - [`mod@backup`]: copies what is there between two commits.
 
@@ -15,7 +16,9 @@ mod append;
 mod backup;
 mod check;
 mod commit;
+mod damage;
 mod disk;
+mod heal;
 mod merge;
 mod open;
 mod order;
@@ -26,6 +29,7 @@ mod schema;
 mod seal;
 mod sealed;
 mod segment;
+mod segment_list;
 #[cfg(test)]
 mod tests;
 
@@ -43,17 +47,18 @@ use async_trait::async_trait;
 use parking_lot::{Mutex, RwLock};
 use restante_core::{Clock, ErrorKind, Timestamp};
 use tokio::sync::{mpsc, oneshot};
-use tracing::error;
+use tracing::{error, warn};
 
 use self::{
     active::Active,
     append::Command,
     disk::Disk,
     segment::{Budget, Segment, Segments},
+    segment_list::{Entry, SegmentList},
 };
 use crate::{
-    Appended, Archive, Error, Health, LogConfig, Message, Metrics, Page, Pruned, Query, Report, Retention,
-    Stats, Upkeep,
+    Appended, Archive, Error, Finding, Health, LogConfig, Message, Metrics, Page, Pruned, Query, Report,
+    Retention, Stats, Upkeep,
     message::check_batch,
     topics::Dictionary,
     waiting::{Room, closed},
@@ -111,6 +116,19 @@ struct Shared {
     removing: Arc<tokio::sync::Mutex<()>>,
     /// Held until the archive is closed, when it is open for writing.
     lock: Mutex<Option<File>>,
+    read_only: bool,
+    /// What each segment should have.
+    list: SegmentList,
+    /// What is known to be lost of an archive that had no list when it was opened, beside what the list says now.
+    unlisted_losses: Mutex<Vec<damage::Loss>>,
+    /// What is lost, when it was last looked at.
+    losses: Mutex<Vec<damage::Loss>>,
+    /// What was found wrong with indexes and the list when the archive was opened for reading: a writer mends it.
+    opening_findings: Mutex<Vec<Finding>>,
+    /// Files that were set aside and are there.
+    damaged_files: AtomicU64,
+    /// Held by whoever makes damaged indexes anew.
+    healing: Mutex<()>,
 }
 
 impl Shared {
@@ -139,6 +157,18 @@ impl Shared {
         });
         self.forget_topics(old.as_ref().unwrap_or(&new));
         old.is_some()
+    }
+
+    /// Takes a segment out of the list.
+    fn remove_segment(&self, sequence: u64) {
+        let mut removed = None;
+        self.change_segments(|segments| {
+            let place = segments.iter().position(|segment| segment.sequence() == sequence);
+            removed = place.map(|place| segments.remove(place));
+        });
+        if let Some(segment) = removed {
+            self.forget_topics(&segment);
+        }
     }
 
     fn forget_topics(&self, segment: &Segment) {
@@ -172,6 +202,20 @@ impl Shared {
     fn check_refusal(&self) -> Result<(), Error> {
         let refusal = self.refusal.get();
         refusal.map_or(Ok(()), |refusal| Err(Error::new(ErrorKind::Unavailable, refusal.clone())))
+    }
+
+    /// Writes down what the open segments have, all of which is durable: what is missing the next time is lost. When that
+    /// fails a torn end can't be told from a loss.
+    fn list_open_segments(&self) {
+        let active = self.active();
+        let entries: Vec<Entry> = active
+            .iter()
+            .filter(|active| active.rows() > 0)
+            .map(|active| Entry::of_active(active, false))
+            .collect();
+        if let Err(error) = self.list.put(self, &entries) {
+            warn!(%error, "can't write down what the open segments have");
+        }
     }
 
     fn next_sequence(&self) -> u64 {
@@ -214,12 +258,15 @@ impl Archive for Log {
     }
 
     async fn query(&self, query: &Query) -> Result<Page, Error> {
-        if let Some(answer) = self.query_inline(query) {
-            return answer;
+        match self.query_inline(query) {
+            // A damaged index is made anew, which takes time.
+            Some(Err(error)) if error.kind() == ErrorKind::Corrupt => {}
+            Some(answer) => return answer,
+            None => {}
         }
         // What is cold is read and verified where waiting for the disk holds nobody up.
         let (shared, query) = (self.shared.clone(), query.clone());
-        blocking(move || query::query(&shared, &query, &Budget::unlimited())).await
+        blocking(move || heal::query(&shared, &query)).await
     }
 }
 
@@ -270,13 +317,15 @@ impl Upkeep for Log {
     }
 
     fn health(&self) -> Health {
-        Health { problem: self.shared.refusal.get().cloned(), ..Health::default() }
+        let damage = damage::describe(&self.shared);
+        Health { problem: self.shared.refusal.get().cloned(), damage, ..Health::default() }
     }
 
     async fn prune(&self, policy: &Retention, now: Timestamp) -> Result<Pruned, Error> {
         let writer = self.writer()?;
         let lets_nothing_go = retention::choose(&self.shared.segments(), policy, now).is_empty();
-        if lets_nothing_go {
+        let lost_before = policy.oldest_kept(now);
+        if lets_nothing_go && !retention::has_lost_before(&self.shared, lost_before) {
             return Ok(Pruned::default());
         }
         let turn = self.shared.removing.clone().lock_owned().await;
@@ -286,7 +335,7 @@ impl Upkeep for Log {
         let shared = self.shared.clone();
         // The turn goes with the work, which goes on when who asked has gone away.
         blocking(move || {
-            let pruned = retention::remove(&shared, &sequences);
+            let pruned = retention::remove(&shared, &sequences, lost_before);
             drop(turn);
             pruned
         })
@@ -327,12 +376,16 @@ impl Upkeep for Log {
         }
         let threads = std::mem::take(&mut *self.threads.lock());
         let shared = self.shared.clone();
+        if threads.is_empty() {
+            return Ok(()); // closed before
+        }
         blocking(move || {
             for thread in threads {
                 if thread.join().is_err() {
                     return Err(Error::new(ErrorKind::Internal, "a thread of the archive has panicked"));
                 }
             }
+            shared.list_open_segments();
             *shared.lock.lock() = None;
             Ok(())
         })

@@ -19,14 +19,16 @@ use super::{
     append::{OpenSegment, Writer},
     blocking,
     commit::Finisher,
+    damage::Known,
     disk::{Disk, DiskFile, Folder, LogDisk},
     recover::{Replay, replay},
     schema::{
         INDEX_SUFFIX, Index, LOG_HEADER_BYTES, LOG_SUFFIX, SegmentId, TEMPORARY_SUFFIX, decode_log_header,
         salts_of_damaged_header, sequence_of,
     },
-    seal::{Sealer, load},
+    seal::{FileLens, Sealer, load},
     segment::Segment,
+    segment_list::{Entry, SegmentList},
 };
 use crate::{Config, Error, Opened, topics::Dictionary, waiting::Room};
 
@@ -72,6 +74,13 @@ pub(super) fn share(disk: Arc<dyn Disk>, config: &Config, lock: Option<File>) ->
         refusal: OnceLock::new(),
         removing: Arc::default(),
         lock: Mutex::new(lock),
+        read_only: config.read_only,
+        list: SegmentList::default(),
+        unlisted_losses: Mutex::default(),
+        losses: Mutex::default(),
+        opening_findings: Mutex::default(),
+        damaged_files: AtomicU64::new(0),
+        healing: Mutex::default(),
     })
 }
 
@@ -127,43 +136,97 @@ struct Recovered {
 
 /// Puts every segment of the folder into the list and returns the replayed ones.
 fn load_all(shared: &Arc<Shared>, read_only: bool) -> Result<Vec<Recovered>, Error> {
+    let mut known = Known::read(shared, read_only)?;
     let files = shared.disk.list().map_err(|error| Error::io("list", "the archive's folder", error))?;
-    let has = |name: &str| files.iter().any(|(other, _)| other == name);
     if !read_only {
-        remove_leftovers(shared, &files)?;
+        remove_temporaries(shared, &files)?;
     }
     let mut active = Vec::new();
     for (name, len) in files.iter().filter(|(name, _)| name.ends_with(LOG_SUFFIX)) {
         let Some(sequence) = sequence_of(name) else { continue };
         shared.last_sequence.fetch_max(sequence, std::sync::atomic::Ordering::Relaxed);
-        let Some(id) = segment_id(shared, name, sequence, *len, read_only)? else { continue };
-        if has(&id.index_name()) {
-            match load(shared, id, *len) {
-                Ok(sealed) => {
-                    shared.change_segments(|segments| segments.push(Segment::Sealed(Arc::new(sealed))));
-                    continue;
-                }
-                Err(error) => warn!(%error, name, "index can't be used: making it anew from its log"),
-            }
-        }
-        match recover(shared, id, *len, read_only) {
-            Ok(recovered) => active.push(recovered),
-            // The writer beside whom this process reads has removed it.
-            Err(error) if read_only && error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
+        let index_name = name.trim_end_matches(LOG_SUFFIX).to_owned() + INDEX_SUFFIX;
+        let index = files.binary_search_by(|(other, _)| other.cmp(&index_name)).ok();
+        let index_len = index.and_then(|at| files.get(at)).map(|(_, len)| *len);
+        let log = LogFile { name, len: *len, sequence, index_len };
+        active.extend(load_one(shared, &mut known, &log, read_only)?);
     }
+    known.settle(&files)?;
     Ok(active)
 }
 
-/// Removes indexes that were never finished or whose log retention has removed.
-fn remove_leftovers(shared: &Shared, files: &[(String, u64)]) -> Result<(), Error> {
-    for (name, _) in files {
-        let log = name.strip_suffix(INDEX_SUFFIX).map(|stem| stem.to_owned() + LOG_SUFFIX);
-        let has_no_log = log.is_some_and(|log| !files.iter().any(|(other, _)| *other == log));
-        if has_no_log || name.ends_with(TEMPORARY_SUFFIX) {
-            shared.disk.remove(name).map_err(|error| Error::io("remove", name, error))?;
+/// A log that was found in the folder.
+struct LogFile<'a> {
+    name: &'a str,
+    len: u64,
+    sequence: u64,
+    index_len: Option<u64>,
+}
+
+/// Puts a segment into the list, unless nothing of it can be served; returns it when it was replayed.
+fn load_one(
+    shared: &Arc<Shared>,
+    known: &mut Known<'_>,
+    log: &LogFile<'_>,
+    read_only: bool,
+) -> Result<Option<Recovered>, Error> {
+    let entry = known.of(log.sequence, log.index_len);
+    let had_messages = entry.is_some_and(|entry| entry.rows > 0);
+    if had_messages && log.len <= LOG_HEADER_BYTES {
+        known.give_up(log.sequence, "its log is empty");
+        return Ok(None);
+    }
+    let salt = entry.map(|entry| entry.salt);
+    let Some(id) = segment_id(shared, log.name, log.sequence, log.len, salt, read_only)? else {
+        return Ok(None);
+    };
+    if known.is_foreign(&id) {
+        return Ok(None);
+    }
+    if let Some(index_len) = log.index_len {
+        let load = |len| load(shared, id, FileLens { log: len, index: index_len });
+        let loaded = match load(log.len) {
+            // A writer may have trimmed the log since the folder was listed.
+            Err(_) if read_only => shared.file_len(log.name).and_then(load),
+            loaded => loaded,
+        };
+        match loaded {
+            Ok(sealed) if known.has_its_span(&sealed) => {
+                known.found(Entry::of_sealed(&sealed));
+                shared.change_segments(|segments| segments.push(Segment::Sealed(Arc::new(sealed))));
+                return Ok(None);
+            }
+            Ok(sealed) => {
+                shared.forget_topics(&Segment::Sealed(Arc::new(sealed)));
+                known.replace_index(&id, "its timestamps are not those of its log");
+            }
+            Err(error) => {
+                known.replace_index(&id, &error.to_string());
+            }
         }
+    }
+    let was_sealed = log.index_len.is_some() || entry.is_some_and(|entry| entry.is_sealed);
+    let durable = Durable { log_len: entry.map_or(0, |entry| entry.log_len), was_sealed };
+    match recover(shared, id, log.len, durable, read_only) {
+        Ok(recovered) => {
+            let has_nothing = was_sealed && id.has_window() && recovered.active.rows() == 0;
+            if has_nothing {
+                shared.remove_segment(id.sequence);
+                known.give_up(log.sequence, "no record of its log can be read");
+                return Ok(None);
+            }
+            Ok(Some(recovered))
+        }
+        // The writer beside whom this process reads has removed it.
+        Err(error) if read_only && error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes files that were never finished.
+fn remove_temporaries(shared: &Shared, files: &[(String, u64)]) -> Result<(), Error> {
+    for (name, _) in files.iter().filter(|(name, _)| name.ends_with(TEMPORARY_SUFFIX)) {
+        shared.disk.remove(name).map_err(|error| Error::io("remove", name, error))?;
     }
     Ok(())
 }
@@ -174,6 +237,7 @@ fn segment_id(
     name: &str,
     sequence: u64,
     len: u64,
+    listed_salt: Option<u64>,
     read_only: bool,
 ) -> Result<Option<SegmentId>, Error> {
     let header_len = len.min(LOG_HEADER_BYTES) as usize;
@@ -198,7 +262,7 @@ fn segment_id(
             let id = |salt| SegmentId { sequence, window_start: 0, window_len: 0, salt };
             // Damage that hit one copy of the salt has left the others.
             let of_index = salt_of_index(shared, &id(0).index_name());
-            let salts = salts_of_damaged_header(&header).into_iter().chain(of_index);
+            let salts = salts_of_damaged_header(&header).into_iter().chain(of_index).chain(listed_salt);
             Ok(salts.map(id).max_by_key(|id| replay(&log, id).rows.len()))
         }
     }
@@ -211,8 +275,21 @@ fn salt_of_index(shared: &Shared, name: &str) -> Option<u64> {
     Some(index.salt)
 }
 
-/// Replays a log that has no index, cuts its torn end and puts it into the list.
-fn recover(shared: &Shared, id: SegmentId, len: u64, read_only: bool) -> Result<Recovered, Error> {
+/// What is known to have been durable of a log before it is read.
+struct Durable {
+    log_len: u64,
+    was_sealed: bool,
+}
+
+/// Replays a log that has no index and puts it into the list. A torn end is cut if it can be that of a commit that was not
+/// answered: nothing of a log that was sealed, and no byte that is known to have been durable.
+fn recover(
+    shared: &Shared,
+    id: SegmentId,
+    len: u64,
+    durable: Durable,
+    read_only: bool,
+) -> Result<Recovered, Error> {
     let name = id.log_name();
     if !read_only {
         // A segment that was sealed, and has lost its index since, may be linked to a backup. It is mapped from here on.
@@ -231,9 +308,9 @@ fn recover(shared: &Shared, id: SegmentId, len: u64, read_only: bool) -> Result<
         warn!(name, offset = finding.offset, what = finding.what, "damage found in a log");
     }
     // Where the header is damaged nothing is cut: if no record can be read, it is perhaps the seed that is wrong.
-    let has_header = id.has_window();
+    let keeps_end = !id.has_window() || durable.was_sealed || replay.end < durable.log_len;
     let mut log_len = len;
-    if has_header && replay.end < len {
+    if !keeps_end && replay.end < len {
         let end = log.get(replay.end as usize..len as usize).unwrap_or_default();
         let is_reserve = end.iter().all(|byte| *byte == 0);
         if !is_reserve {
@@ -250,7 +327,7 @@ fn recover(shared: &Shared, id: SegmentId, len: u64, read_only: bool) -> Result<
         }
         log_len = replay.end;
     }
-    let is_whole = has_header && replay.findings.is_empty();
+    let is_whole = !keeps_end && replay.findings.is_empty();
     let active = Arc::new(Active::new(id, log));
     active.publish(active.stage(Addition { log_len, ..addition(shared, replay) }));
     shared.change_segments(|segments| segments.push(Segment::Active(active.clone())));

@@ -4,7 +4,7 @@ use restante_core::Timestamp;
 use tracing::{info, warn};
 
 use super::{
-    Shared,
+    Shared, damage,
     segment::{Segment, Span},
 };
 use crate::{Error, Pruned, Retention};
@@ -39,14 +39,26 @@ fn rows_behind(span: &Span, younger: &[(Span, &Segment)]) -> u64 {
 
 /// Removes segments that take no more messages. Queries that are under way keep what they have mapped.
 ///
-/// A segment whose log can't be removed stays in use, and the others go all the same; the first error is returned.
-pub(super) fn remove(shared: &Shared, sequences: &[u64]) -> Result<Pruned, Error> {
+/// A segment whose log can't be removed stays in use, and the others go all the same; the first error is returned. Of
+/// segments that were lost the list forgets those whose messages are all older than `lost_before`, or than a removed one.
+pub(super) fn remove(
+    shared: &Shared,
+    sequences: &[u64],
+    lost_before: Option<Timestamp>,
+) -> Result<Pruned, Error> {
     let segments = shared.segments();
+    let is_chosen = |segment: &&Segment| sequences.contains(&segment.sequence());
+    let newest = segments.iter().filter(is_chosen).filter_map(|segment| Some(segment.span()?.newest)).max();
+    let mut retiring = lost_segments(shared, lost_before.max(newest));
+    retiring.extend(sequences);
+    // The list first: a segment that is listed and not there is lost.
+    let mut listed = shared.list.retire(shared, &retiring);
     let mut pruned = Pruned::default();
     let mut failure = None;
-    for segment in segments.iter().filter(|segment| sequences.contains(&segment.sequence())) {
+    for segment in segments.iter().filter(is_chosen) {
         match remove_segment(shared, segment) {
             Ok(()) => {
+                listed.remove(&segment.sequence());
                 info!(part = segment.stats().name, messages = segment.rows(), "segment removed");
                 pruned.messages += segment.rows();
                 pruned.disk_bytes += segment.disk_bytes();
@@ -55,11 +67,29 @@ pub(super) fn remove(shared: &Shared, sequences: &[u64]) -> Result<Pruned, Error
             Err(error) => failure = failure.or(Some(error)),
         }
     }
+    listed.retain(|sequence, _| sequences.contains(sequence));
+    shared.list.retired(shared, &retiring, listed);
+    damage::remove_set_aside(shared, &retiring);
+    damage::count(shared);
     shared.metrics.pruned_messages.inc_by(pruned.messages);
     if pruned.parts > 0 {
         shared.disk.sync_folder("").map_err(|error| Error::io("sync", "the archive's folder", error))?;
     }
     failure.map_or(Ok(pruned), Err)
+}
+
+/// Whether there are such segments.
+pub(super) fn has_lost_before(shared: &Shared, oldest_kept: Option<Timestamp>) -> bool {
+    !lost_segments(shared, oldest_kept).is_empty()
+}
+
+/// Segments that are listed and gone, with messages that are all older than `before`.
+fn lost_segments(shared: &Shared, before: Option<Timestamp>) -> Vec<u64> {
+    let Some(before) = before else { return Vec::new() };
+    let (entries, segments) = damage::listed_segments(shared);
+    let is_gone = |sequence: &u64| !segments.iter().any(|segment| segment.sequence() == *sequence);
+    let old = entries.values().filter(|entry| entry.span.newest < before).map(|entry| entry.sequence);
+    old.filter(is_gone).collect()
 }
 
 /// The log goes first: once it is gone, nothing brings the segment back, and an index without a log is removed at the next
@@ -70,14 +100,7 @@ fn remove_segment(shared: &Shared, segment: &Segment) -> Result<(), Error> {
         Segment::Sealed(sealed) => sealed.id,
     };
     remove_file(shared, &id.log_name())?;
-    let mut removed = None;
-    shared.change_segments(|segments| {
-        let place = segments.iter().position(|segment| segment.sequence() == id.sequence);
-        removed = place.map(|place| segments.remove(place));
-    });
-    if let Some(segment) = removed {
-        shared.forget_topics(&segment);
-    }
+    shared.remove_segment(id.sequence);
     if let Err(error) = remove_file(shared, &id.index_name()) {
         warn!(%error, "an index without a log is left; it is removed at the next start");
     }

@@ -3,8 +3,9 @@
 use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
-use restante_core::{Key, MessageHash};
+use restante_core::{Key, MessageHash, Timestamp};
 
+use super::{segment::Span, segment_list::Entry};
 use crate::TopicName;
 
 #[cfg(target_endian = "big")]
@@ -12,6 +13,7 @@ compile_error!("the log engine maps little-endian columns; it needs a little-end
 
 const LOG_MAGIC: [u8; 8] = *b"RSTNTLOG";
 const INDEX_MAGIC: [u8; 8] = *b"RSTNTIDX";
+const LIST_MAGIC: [u8; 8] = *b"RSTNTSEG";
 const VERSION: u32 = 1;
 /// Bytes before the first record of a log.
 pub(crate) const LOG_HEADER_BYTES: u64 = 64;
@@ -59,6 +61,12 @@ impl SegmentId {
 pub(super) const LOG_SUFFIX: &str = ".log";
 pub(super) const INDEX_SUFFIX: &str = ".idx";
 pub(super) const TEMPORARY_SUFFIX: &str = ".tmp";
+/// The file that lists the segments.
+pub(super) const LIST_NAME: &str = "SEGMENTS";
+/// Bytes of the list's header and of each entry behind it.
+pub(super) const LIST_SLOT_BYTES: usize = 64;
+/// What stands in the name of a damaged file that was set aside, between the name that it had and a number.
+pub(super) const DAMAGED_INFIX: &str = ".damaged-";
 
 /// The sequence number in a file's name.
 pub(super) fn sequence_of(name: &str) -> Option<u64> {
@@ -113,6 +121,52 @@ fn open_header<'a>(bytes: &'a [u8], len: usize, magic: [u8; 8]) -> Result<Fields
     }
     fields.u32().ok_or("header is cut off")?; // reserved
     Ok(fields)
+}
+
+/// The header of the list of segments.
+pub(super) fn encode_list_header() -> Vec<u8> {
+    let mut header = Vec::from(LIST_MAGIC);
+    header.extend_from_slice(&VERSION.to_le_bytes());
+    close_header(header, LIST_SLOT_BYTES)
+}
+
+/// Whether the list's header is sound.
+pub(super) fn check_list_header(bytes: &[u8]) -> Result<(), &'static str> {
+    open_header(bytes, LIST_SLOT_BYTES, LIST_MAGIC).map(drop)
+}
+
+const LISTED_OPEN: u32 = 1;
+const LISTED_SEALED: u32 = 2;
+
+/// One entry of the list.
+pub(super) fn encode_list_slot(entry: &Entry) -> Vec<u8> {
+    let mut slot = Vec::with_capacity(LIST_SLOT_BYTES);
+    for number in [entry.sequence, entry.salt, entry.rows, entry.log_len] {
+        slot.extend_from_slice(&number.to_le_bytes());
+    }
+    for timestamp in [entry.span.oldest, entry.span.newest] {
+        slot.extend_from_slice(&timestamp.0.to_le_bytes());
+    }
+    let state = if entry.is_sealed { LISTED_SEALED } else { LISTED_OPEN };
+    slot.extend_from_slice(&state.to_le_bytes());
+    close_header(slot, LIST_SLOT_BYTES)
+}
+
+/// The entry of a slot; `None` when the slot is free or damaged.
+pub(super) fn decode_list_slot(slot: &[u8]) -> Option<Entry> {
+    let (content, checksum) = slot.get(..LIST_SLOT_BYTES)?.split_last_chunk::<4>()?;
+    if crc32c::crc32c(content) != u32::from_le_bytes(*checksum) {
+        return None;
+    }
+    let mut fields = Fields(content);
+    let (sequence, salt, rows, log_len) = (fields.u64()?, fields.u64()?, fields.u64()?, fields.u64()?);
+    let span = Span { oldest: Timestamp(fields.i64()?), newest: Timestamp(fields.i64()?) };
+    let is_sealed = match fields.u32()? {
+        LISTED_OPEN => false,
+        LISTED_SEALED => true,
+        _ => return None,
+    };
+    Some(Entry { sequence, salt, rows, log_len, span, is_sealed })
 }
 
 pub(super) fn encode_log_header(id: &SegmentId) -> Vec<u8> {
@@ -350,6 +404,34 @@ fn slots(input: &IndexInput<'_>) -> Vec<u32> {
         }
     }
     slots
+}
+
+/// What the header of an index says of its segment.
+pub(super) struct IndexSummary {
+    pub(super) rows: u64,
+    pub(super) log_len: u64,
+    pub(super) salt: u64,
+    /// As the column of timestamps says, which is not verified.
+    pub(super) span: Option<Span>,
+}
+
+impl IndexSummary {
+    /// Reads an index whose header is sound, whatever the rest is.
+    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
+        let mut fields = open_header(bytes, INDEX_HEADER_BYTES, INDEX_MAGIC).ok()?;
+        let rows = fields.u64()?;
+        let (_topics, _names_len) = (fields.u64()?, fields.u64()?);
+        let log_len = fields.u64()?;
+        let _body_bytes = fields.u64()?;
+        let salt = fields.u64()?;
+        let timestamp = |row: u64| {
+            let at = usize::try_from(row.checked_mul(8)?).ok()?.checked_add(INDEX_HEADER_BYTES)?;
+            Fields(bytes.get(at..)?).i64().map(Timestamp)
+        };
+        let span = timestamp(0).zip(rows.checked_sub(1).and_then(timestamp));
+        let span = span.map(|(oldest, newest)| Span { oldest, newest });
+        Some(Self { rows, log_len, salt, span })
+    }
 }
 
 /// An index file that is mapped. Opening verifies header and directory; [`Index::columns_are_sound`] verifies the rest.

@@ -17,10 +17,11 @@ use super::{
     active::Active,
     append::Command,
     disk::{DiskFile, LogDisk},
-    retention,
+    heal, retention,
     schema::{LOG_HEADER_BYTES, SegmentId, TEMPORARY_SUFFIX},
     sealed::Sealed,
     segment::Segment,
+    segment_list::Entry,
 };
 use crate::Error;
 
@@ -65,6 +66,7 @@ fn run(shared: &Shared, writer: &queue::WeakSender<Command>, jobs: &mpsc::Receiv
                     .filter_map(|active| try_seal(shared, active))
                     .collect();
                 freeze_quiet(shared, writer);
+                heal::verify_next(shared);
             }
         }
     }
@@ -109,20 +111,34 @@ fn seal(shared: &Shared, active: &Active) -> Result<(), Error> {
         return Ok(()); // retention was faster
     }
     if active.log_len() == LOG_HEADER_BYTES {
-        return retention::remove(shared, &[sequence]).map(|_| ());
+        return retention::remove(shared, &[sequence], None).map(|_| ());
     }
     trim(shared, active)?;
-    write_index(shared, &active.id, &active.encode_index())?;
-    let sealed = load_written(shared, active.id, active.log_len())?;
+    // Before there is an index: one that isn't listed is of a segment that retention was removing.
+    let gone = shared.list.put(shared, &[Entry::of_active(active, true)])?;
+    if !gone.is_empty() {
+        return Ok(()); // retention was faster
+    }
+    let index = active.encode_index();
+    write_index(shared, &active.id, &index)?;
+    let lens = FileLens { log: active.log_len(), index: index.len() as u64 };
+    let sealed = load_written(shared, active.id, lens)?;
     sealed.trust_all();
     let is_wanted = shared.replace(active.id.sequence, Segment::Sealed(Arc::new(sealed)));
     if is_wanted {
         debug!(log = active.id.log_name(), rows = active.rows(), "segment sealed");
         return Ok(());
     }
-    // Retention has removed the segment meanwhile.
-    let name = active.id.index_name();
-    shared.disk.remove(&name).map_err(|error| Error::io("remove", &name, error))
+    remove_unwanted_index(shared, &active.id);
+    Ok(())
+}
+
+/// Removes the index of a segment that retention has removed meanwhile.
+pub(super) fn remove_unwanted_index(shared: &Shared, id: &SegmentId) {
+    let name = id.index_name();
+    if let Err(error) = shared.disk.remove(&name) {
+        warn!(%error, name, "an index without a log is left; it is removed at the next start");
+    }
 }
 
 /// Gives back the room that was reserved behind a log.
@@ -147,20 +163,27 @@ pub(super) fn write_index(shared: &Shared, id: &SegmentId, bytes: &[u8]) -> Resu
         .map_err(|error| Error::io("write", &name, error))
 }
 
+/// The lengths of a sealed segment's files.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FileLens {
+    pub(super) log: u64,
+    pub(super) index: u64,
+}
+
 /// Opens a segment that has an index.
-pub(super) fn load(shared: &Shared, id: SegmentId, log_len: u64) -> Result<Sealed, Error> {
-    load_by(shared, id, log_len, |name, len| shared.disk.map(name, len))
+pub(super) fn load(shared: &Shared, id: SegmentId, lens: FileLens) -> Result<Sealed, Error> {
+    load_by(shared, id, lens, |name, len| shared.disk.map(name, len))
 }
 
 /// Opens a segment that was just written.
-fn load_written(shared: &Shared, id: SegmentId, log_len: u64) -> Result<Sealed, Error> {
-    load_by(shared, id, log_len, |name, len| shared.disk.map_written(name, len))
+pub(super) fn load_written(shared: &Shared, id: SegmentId, lens: FileLens) -> Result<Sealed, Error> {
+    load_by(shared, id, lens, |name, len| shared.disk.map_written(name, len))
 }
 
 fn load_by(
     shared: &Shared,
     id: SegmentId,
-    log_len: u64,
+    lens: FileLens,
     map: impl Fn(&str, usize) -> io::Result<Bytes>,
 ) -> Result<Sealed, Error> {
     let (log_name, index_name) = (id.log_name(), id.index_name());
@@ -168,8 +191,8 @@ fn load_by(
         let len = usize::try_from(len).map_err(io::Error::other);
         len.and_then(|len| map(name, len)).map_err(|error| Error::io("map", name, error))
     };
-    let log = map(&log_name, log_len)?;
-    let index = map(&index_name, shared.file_len(&index_name)?)?;
+    let log = map(&log_name, lens.log)?;
+    let index = map(&index_name, lens.index)?;
     let damaged = shared.metrics.damaged.clone();
     let opened = Sealed::open(id, log, index, &mut shared.dictionary.write(), damaged);
     opened.map_err(|what| Error::new(restante_core::ErrorKind::Corrupt, format!("{index_name}: {what}")))

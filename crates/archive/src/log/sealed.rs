@@ -57,6 +57,9 @@ impl Sealed {
         if log.len() as u64 != index.log_len {
             return Err("index is of another log: the lengths differ");
         }
+        if index.salt != id.salt {
+            return Err("index is of another log: the salts differ");
+        }
         let timestamps = index.timestamps();
         let span = match (timestamps.first(), timestamps.last()) {
             (Some(oldest), Some(newest)) => {
@@ -150,13 +153,46 @@ impl Sealed {
         if self.columns.get().is_none() && !budget.spend(self.index.bytes().len()) {
             return Ok(()); // the answer is thrown away
         }
-        let are_sound = *self.columns.get_or_init(|| self.index.columns_are_sound());
-        if are_sound {
+        if self.columns_are_sound() {
             return Ok(());
         }
-        let name = self.id.index_name();
-        let advice = "stop the server and run 'restante archive rebuild'";
-        Err(Error::new(ErrorKind::Corrupt, format!("index {name} is damaged: {advice}")))
+        let what = format!("index {} is damaged", self.id.index_name());
+        Err(Error::new(ErrorKind::Corrupt, what))
+    }
+
+    /// Verifies the index's columns, once.
+    pub(super) fn columns_are_sound(&self) -> bool {
+        *self.columns.get_or_init(|| self.index.columns_are_sound())
+    }
+
+    /// Whether the index was verified, and is damaged.
+    pub(super) fn has_damaged_index(&self) -> bool {
+        self.columns.get() == Some(&false)
+    }
+
+    /// Whether nobody has verified the index yet.
+    pub(super) fn is_unverified(&self) -> bool {
+        self.columns.get().is_none()
+    }
+
+    /// Whether the records of the first and the last row have the timestamps that the index has.
+    pub(super) fn has_sound_span(&self) -> bool {
+        let mut rows = self.index.offsets().iter().zip(self.index.timestamps());
+        let (first, last) = (rows.next(), rows.next_back());
+        first.into_iter().chain(last).all(|(offset, timestamp)| self.has_record(*offset, *timestamp))
+    }
+
+    /// How many rows can be served: whose records are sound.
+    pub(super) fn sound_rows(&self) -> usize {
+        let offsets = self.index.offsets().iter().zip(self.index.timestamps());
+        offsets.filter(|(offset, timestamp)| self.has_record(**offset, **timestamp)).count()
+    }
+
+    fn has_record(&self, offset: u32, timestamp: i64) -> bool {
+        let record = Record::read(&self.log, offset as usize);
+        let record = record.filter(|record| record.is_sound(self.id.seed()));
+        let message = record.and_then(|record| record.message());
+        message.is_some_and(|message| message.timestamp.0 == timestamp)
     }
 
     /// The rows of the range, by number.

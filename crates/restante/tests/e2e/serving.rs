@@ -108,6 +108,35 @@ fn an_archive_is_read_beside_its_server() {
 }
 
 #[test]
+fn lost_messages_are_reported_wherever_an_operator_looks() {
+    let (_guard, folder) = folder();
+    let server = Server::start(&folder);
+    for payload in ["one", "two", "three"] {
+        server.publish(payload);
+    }
+    assert_eq!(server.stop().code(), Some(0));
+    let log = folder.join("data/archive/00000001.log");
+    let len = fs::metadata(&log).unwrap().len();
+    fs::OpenOptions::new().write(true).open(&log).unwrap().set_len(len - 1).unwrap();
+    let checked = say(&folder, &["archive", "check"]);
+    assert_eq!(checked.code, 1, "{}", checked.out);
+    assert!(checked.out.contains("00000001.log: LOST DATA: 1 of 3 messages"), "{}", checked.out);
+
+    let server = Server::start(&folder);
+    assert_eq!(server.payloads(100), ["one", "two"]);
+    let health = server.get("/health");
+    let lost = "archived messages that are lost: 1 (00000001.log)";
+    assert!(health.status == 200 && health.body.contains(lost), "{}", health.body);
+    let metrics = server.get("/metrics").body;
+    assert!(metrics.contains(r#"restante_archive_lost_messages{engine="log"} 1"#), "{metrics}");
+    let console = server.get("/console/v1/state").body;
+    assert!(console.contains(lost), "{console}");
+    assert_eq!(server.stop().code(), Some(0));
+    assert_eq!(say(&folder, &["archive", "rebuild"]).code, 1, "it says so once more");
+    assert_eq!(say(&folder, &["archive", "check"]).code, 1, "half a record is still there");
+}
+
+#[test]
 fn a_second_server_on_the_same_folder_is_turned_away() {
     let (_guard, folder) = folder();
     let server = Server::start(&folder);

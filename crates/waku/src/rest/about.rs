@@ -140,6 +140,7 @@ async fn probe(app: &App) -> Option<&'static str> {
 /// Everything that operators want to know, in a sentence or two.
 fn describe(problem: Option<&str>, health: &Health) -> String {
     let mut parts: Vec<String> = problem.map(str::to_owned).into_iter().collect();
+    parts.extend(health.damage.clone());
     if health.spooled_messages > 0 {
         let waiting = amount(health.spooled_messages, health.spooled_bytes);
         parts.push(format!("waiting in the spool: {waiting}"));

@@ -69,6 +69,8 @@ fn every_step_may_fail_once(fault: Fault) {
                 let original = super::message(n, message.body.len());
                 assert_eq!(*message, original, "step {step} ({failed:?}): what is served is as it was sent");
             }
+            let report = opened.upkeep.check(&|_, _| {}).await.unwrap();
+            assert_eq!(report.lost, 0, "step {step} ({failed:?}): nothing is lost: {report:?}");
             let again = opened.archive.append(vec![message(999, 5)]).await;
             assert!(
                 again.is_ok(),

@@ -342,6 +342,8 @@ fn check_cut(events: &[Event], random: &mut impl Rng, seed: u64, runtime: &tokio
             let original = super::message(n, message.body.len());
             assert_eq!(*message, original, "seed {seed}, cut {cut}: a damaged message is served");
         }
+        let report = opened.upkeep.check(&|_, _| {}).await.unwrap();
+        assert_eq!(report.lost, 0, "seed {seed}, cut {cut}: a power cut is taken for a loss: {report:?}");
         // The archive goes on where it was: a message more, and all of them again after another start.
         let more = message(100_000, 10);
         opened.archive.append(vec![more.clone()]).await.unwrap();

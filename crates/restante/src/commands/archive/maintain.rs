@@ -80,8 +80,11 @@ fn tell(done: &str, report: &Report, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "and {} more", HumanCount(report.findings_left_out))?;
     }
     let found = report.findings.len() as u64 + report.findings_left_out;
-    let verdict =
-        if found == 0 { "all sound".to_owned() } else { format!("{} damaged places", HumanCount(found)) };
+    let verdict = match (found, report.lost) {
+        (0, _) => "all sound".to_owned(),
+        (_, 0) => format!("{} damaged places, no message is known to be lost", HumanCount(found)),
+        (_, lost) => format!("LOST DATA: {} messages, {} findings", HumanCount(lost), HumanCount(found)),
+    };
     writeln!(out, "{done} {messages} messages in {bytes}: {verdict}")
 }
 
@@ -109,8 +112,10 @@ mod tests {
         assert_eq!(
             lines,
             "a.log at byte 7: checksum is wrong\na.log: checksum is wrong\nand 3 more\n\
-             checked 0 messages in 0 B: 5 damaged places\n"
+             checked 0 messages in 0 B: 5 damaged places, no message is known to be lost\n"
         );
+        let lines = told(&Report { lost: 1_234, ..report });
+        assert!(lines.ends_with("0 B: LOST DATA: 1,234 messages, 5 findings\n"), "{lines}");
         assert_eq!(told(&Report::default()), "checked 0 messages in 0 B: all sound\n");
     }
 }

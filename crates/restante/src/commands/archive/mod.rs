@@ -20,10 +20,10 @@ pub(crate) enum ArchiveCommand {
     /// Print what an archive holds and what it takes on disk; a server may be running on it
     #[command(after_help = "Example:\n  restante archive stats --archive log:data/archive --format json")]
     Stats(stats::StatsFlags),
-    /// Verify every checksum and every index; exits with 1 and a list when something is damaged
+    /// Verify every checksum and every index; exits with 1 and a list when something is damaged or lost
     #[command(after_help = "Example:\n  restante archive check --data /var/lib/restante")]
     Check(ArchiveFlags),
-    /// Make every index anew from the messages; no server may be running on the archive
+    /// Make every index anew from the messages, and accept what is lost; no server may be running on the archive
     #[command(after_help = "Example:\n  restante archive rebuild --data /var/lib/restante")]
     Rebuild(ArchiveFlags),
     /// Write messages to a file or to stdout; a server may be running on the archive

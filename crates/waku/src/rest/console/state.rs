@@ -230,6 +230,9 @@ fn problems(app: &App, health: &Health, facts: &Facts) -> Vec<Value> {
     if let Err(error) = app.rest.waku.live.nodes.health() {
         problems.push(problem(format!("sessions of other nodes are unknown: {error}"), None));
     }
+    if let Some(what) = &health.damage {
+        problems.push(problem(what.clone(), None));
+    }
     if facts.damaged > 0.0 {
         problems
             .push(problem(format!("{} damaged records were found and are not served", facts.damaged), None));

@@ -211,7 +211,7 @@ pub(super) fn away() -> Health {
         since: Some(NOW),
         spooled_messages: 12,
         spooled_bytes: 3_456,
-        following: None,
+        ..Health::default()
     }
 }
 
@@ -259,6 +259,14 @@ async fn a_spool_that_is_being_drained_is_no_trouble() {
     let (status, node, store, desc) = told(health).await;
     assert_eq!((status, &*node, &*store), (200, "Ready", "Ready"));
     assert_eq!(desc, "waiting in the spool: 1 message (100 bytes)");
+}
+
+/// What is left is served, so no proxy has to send queries elsewhere.
+#[tokio::test]
+async fn damage_is_reported_by_a_server_that_is_ready() {
+    let damage = "archived messages that are lost: 5 (00000002.log)";
+    let (status, node, store, desc) = told(Health { damage: Some(damage.into()), ..Health::default() }).await;
+    assert_eq!((status, &*node, &*store, &*desc), (200, "Ready", "Ready", damage));
 }
 
 #[tokio::test]
