@@ -21,6 +21,7 @@ pub struct Metrics {
     pub(crate) sync_seconds: Histogram,
     pub(crate) damaged: Counter,
     pub(crate) pruned_messages: Counter,
+    pub(crate) disk_full: Gauge,
     pub(crate) open_segments: Gauge,
     pub(crate) sealed_segments: Gauge,
     pub(crate) spool: SpoolMetrics,
@@ -96,6 +97,7 @@ impl Default for Metrics {
             sync_seconds: seconds(),
             damaged: Counter::default(),
             pruned_messages: Counter::default(),
+            disk_full: Gauge::default(),
             open_segments: Gauge::default(),
             sealed_segments: Gauge::default(),
             spool: SpoolMetrics::new(),
@@ -126,6 +128,8 @@ impl Metrics {
         registry.register("sync_seconds", "Time of one sync to disk", self.sync_seconds.clone());
         registry.register("damaged_records", "Damaged records found and not served", self.damaged.clone());
         registry.register("pruned_messages", "Messages removed by retention", self.pruned_messages.clone());
+        let help = "Whether the disk is full, so that messages are refused: 0, or 1";
+        registry.register("disk_full", help, self.disk_full.clone());
         registry.register("open_segments", "Segments that take messages", self.open_segments.clone());
         registry.register("sealed_segments", "Segments that are sealed", self.sealed_segments.clone());
         registry.register("engine_up", "Whether the engine answers: 1, or 0", self.spool.up.clone());

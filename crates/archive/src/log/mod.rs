@@ -54,6 +54,7 @@ use self::{
 use crate::{
     Appended, Archive, Error, Health, LogConfig, Message, Metrics, Page, Pruned, Query, Report, Retention,
     Stats, Upkeep,
+    disk_full::DiskFull,
     message::check_batch,
     topics::Dictionary,
     waiting::{Room, closed},
@@ -107,6 +108,8 @@ struct Shared {
     metrics: Metrics,
     /// Why nothing more is written: after a failed sync nobody knows what the disk has kept.
     refusal: OnceLock<String>,
+    /// Whether writes find no room. Nothing was promised then, and the next write is tried as any other.
+    disk_full: DiskFull,
     /// Held by whoever removes segments, and by a backup that must find them.
     removing: Arc<tokio::sync::Mutex<()>>,
     /// Held until the archive is closed, when it is open for writing.
@@ -270,7 +273,11 @@ impl Upkeep for Log {
     }
 
     fn health(&self) -> Health {
-        Health { problem: self.shared.refusal.get().cloned(), ..Health::default() }
+        if let Some(refusal) = self.shared.refusal.get() {
+            return Health { problem: Some(refusal.clone()), ..Health::default() };
+        }
+        let (problem, since) = self.shared.disk_full.problem().unzip();
+        Health { problem, since, ..Health::default() }
     }
 
     async fn prune(&self, policy: &Retention, now: Timestamp) -> Result<Pruned, Error> {
@@ -287,10 +294,15 @@ impl Upkeep for Log {
         // The turn goes with the work, which goes on when who asked has gone away.
         blocking(move || {
             let pruned = retention::remove(&shared, &sequences);
+            shared.disk_full.look();
             drop(turn);
             pruned
         })
         .await
+    }
+
+    fn not_pruned(&self, policy: &Retention, now: Timestamp) -> Option<String> {
+        retention::not_removed(&self.shared.segments(), policy, now)
     }
 
     async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
