@@ -69,6 +69,8 @@ fn main() {
         let name = format!("{engine:?}_exports_from_a_full_disk").to_lowercase();
         trials.push(Trial::test(name, move || in_namespace(|| export_works(engine))));
     }
+    let name = "records_and_blobs_say_that_their_disk_is_full";
+    trials.push(Trial::test(name, || in_namespace(records_and_blobs_are_full)));
     trials.push(Trial::test("a_full_disk_is_logged_rarely", || in_namespace(log_stays_short)));
     let is_ignored = !is_inside && !is_required;
     let trials = trials.into_iter().map(|trial| trial.with_kind("full disk").with_ignored_flag(is_ignored));
@@ -106,6 +108,8 @@ enum Engine {
     Sqlite,
     /// The spool of an engine that is out of reach.
     Spool,
+    /// What a server keeps by default: the log, with records and blobs on the same disk.
+    All,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,7 +187,10 @@ impl Engine {
     fn serve(self, disk: &Disk) -> Command {
         let mut command = restante(disk.path());
         command.args(["serve", "--rest-port", "0", "--tcp-port", "0"]);
-        command.args(["--records", "memory:", "--blobs", "memory:"]).args(self.place(disk));
+        if self != Self::All {
+            command.args(["--records", "memory:", "--blobs", "memory:"]);
+        }
+        command.args(self.place(disk));
         command.env("RESTANTE_LOG__LEVEL", "warn");
         command.stderr(File::options().create(true).append(true).open(log_of(disk)).unwrap());
         command
@@ -192,7 +199,7 @@ impl Engine {
     fn place(self, disk: &Disk) -> Vec<String> {
         let data = disk.path().join("data");
         let url = match self {
-            Self::Log => format!("log:{}", data.join("archive").display()),
+            Self::Log | Self::All => format!("log:{}", data.join("archive").display()),
             Self::Sqlite => format!("sqlite:{}", data.join("archive.db").display()),
             Self::Spool => "postgres://me@127.0.0.1:1/nowhere".to_owned(),
         };
@@ -258,13 +265,18 @@ impl Published {
     }
 }
 
-/// The line of `GET /health` about the archive.
+/// The status of `GET /health`, and what it says about the archive.
 fn store_health(server: &Server) -> (u16, String) {
+    health(server, "Store")
+}
+
+/// The status of `GET /health`, and what it says about one part.
+fn health(server: &Server, part: &str) -> (u16, String) {
     let answer = server.get("/health");
     let health: Value = serde_json::from_str(&answer.body).unwrap();
     let protocols = health["protocolsHealth"].as_array().unwrap();
-    let store = protocols.iter().find(|entry| entry.get("Store").is_some()).unwrap();
-    (answer.status, store.get("desc").and_then(Value::as_str).unwrap_or_default().to_owned())
+    let entry = protocols.iter().find(|entry| entry.get(part).is_some()).unwrap();
+    (answer.status, entry.get("desc").and_then(Value::as_str).unwrap_or_default().to_owned())
 }
 
 fn levels(engine: Engine, stop: Stop) {
@@ -397,6 +409,24 @@ fn export_works(engine: Engine) {
     let said = say(disk.path(), &[&["archive", "export"], &place[..]].concat());
     assert_eq!(said.code, 0, "{}", said.err);
     assert!(said.out.lines().count() >= published.acknowledged.len(), "{}", said.out.lines().count());
+}
+
+fn records_and_blobs_are_full() {
+    let disk = Disk::mount();
+    let mut published = Published::new(1);
+    let server = Engine::All.start(&disk);
+    let said = |part| health(&server, part).1;
+    assert_eq!(["Records", "Blobs"].map(said), ["", ""]);
+    disk.fill(0);
+    published.publish_until_full(&server);
+    for part in ["Records", "Blobs"] {
+        assert!(said(part).contains("the disk is full"), "{part}: {}", said(part));
+    }
+    disk.empty();
+    published.publish_until_taken(&server);
+    assert_eq!(["Records", "Blobs"].map(said), ["", ""]);
+    disk.fill(0);
+    assert!(server.stop().success(), "{}", log(&disk));
 }
 
 /// The operator of a full disk must not find its log full as well.
