@@ -126,12 +126,16 @@ impl DiskFull {
         }
     }
 
-    /// What is wrong, and since when; `None` when the disk has room, as far as it is known. It may ask the system, which
-    /// answers from memory.
-    pub(crate) fn problem(&self) -> Option<(String, Timestamp)> {
+    /// Asks the system, which answers from memory, whether a disk that was full has room again.
+    pub(crate) fn refresh(&self) {
         if self.path.is_some() {
             self.look();
         }
+    }
+
+    /// What is wrong, and since when; `None` when the disk has room, as far as it is known.
+    pub(crate) fn problem(&self) -> Option<(String, Timestamp)> {
+        self.refresh();
         let since = *self.since.lock();
         since.map(|since| (PROBLEM.to_owned(), since))
     }

@@ -253,6 +253,7 @@ impl Log {
 #[async_trait]
 impl Upkeep for Log {
     async fn stats(&self) -> Result<Stats, Error> {
+        self.shared.disk_full.refresh();
         let segments = self.shared.segments();
         let spans = || segments.iter().filter_map(Segment::span);
         let files =

@@ -83,7 +83,13 @@ pub(super) fn remove(shared: &Shared, sequences: &[u64]) -> Result<Pruned, Error
     if pruned.parts > 0 {
         shared.disk.sync_folder("").map_err(|error| Error::io("sync", "the archive's folder", error))?;
     }
-    failure.map_or(Ok(pruned), Err)
+    match failure {
+        None => Ok(pruned),
+        Some(error) => {
+            let what = format!("{error}; {} segments were removed", pruned.parts);
+            Err(Error::new(error.kind(), what).with_source(error))
+        }
+    }
 }
 
 /// The log goes first: once it is gone, nothing brings the segment back, and an index without a log is removed at the next

@@ -334,6 +334,7 @@ fn parts_of(
 #[async_trait]
 impl Upkeep for Sqlite {
     async fn stats(&self) -> Result<Stats, Error> {
+        self.shared.disk_full.refresh();
         self.read("read the statistics of", |shared, connection| {
             let snapshot = connection.transaction()?;
             let (messages, body_bytes) = schema::totals(&snapshot)?;

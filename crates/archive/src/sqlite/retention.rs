@@ -59,7 +59,13 @@ pub(super) fn prune(shared: &Shared, policy: &Retention, now: Timestamp) -> Resu
     let mut pruned = prune.pruned;
     shared.metrics.pruned_messages.inc_by(pruned.messages);
     pruned.disk_bytes = before.saturating_sub(shared.disk_bytes());
-    result.map(|()| pruned)
+    match result {
+        Ok(()) => Ok(pruned),
+        Err(error) => {
+            let what = format!("{error}; {} messages were removed before that", pruned.messages);
+            Err(Error::new(error.kind(), what).with_source(error))
+        }
+    }
 }
 
 struct Prune<'a> {
