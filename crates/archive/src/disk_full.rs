@@ -21,6 +21,8 @@ use crate::Error;
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// With so much room a disk no longer counts as full: enough for a message of any size.
 const ROOM_BYTES: u64 = 1 << 20;
+/// With less room than this a disk counts as full when the archive is opened, before the first write has tried.
+const FULL_BYTES: u64 = 64 << 10;
 
 /// What `GET /health` says.
 const PROBLEM: &str = "the disk is full: messages are refused; queries, exports and pruning work: free some space on \
@@ -104,6 +106,15 @@ impl DiskFull {
             warn!(%error, advice, "the disk is full: messages are refused until it has room");
         }
         true
+    }
+
+    /// Notes a disk that is full when the archive is opened, so that health and log say so before anybody publishes.
+    pub(crate) fn note_at_open(&self) {
+        let Some(path) = self.path.as_deref() else { return };
+        if let Some(free) = free_bytes(path).filter(|free| *free < FULL_BYTES) {
+            let what = format!("{free} bytes are free on the disk of {}", path.display());
+            self.note(&Error::new(ErrorKind::Full, what));
+        }
     }
 
     /// Looks whether a disk that was full has room again. Call it after a write that succeeded.

@@ -108,6 +108,7 @@ pub(super) fn open_on(disk: Arc<dyn Disk>, config: &Config, lock: Option<File>) 
     let log = if config.read_only {
         Log { shared, writer: None, room, threads: Mutex::default() }
     } else {
+        shared.disk_full.note_at_open();
         let (writer, threads) = start_threads(&shared, active)?;
         Log { shared, writer: Some(writer), room, threads: Mutex::new(threads) }
     };

@@ -70,6 +70,7 @@ fn open_to_write(file: PathBuf, config: &Config, lock: File) -> Result<Arc<Sqlit
     let writing = Writing { writer: Writer { connection }, lock, reserve };
     let shared = Arc::new(load(file, config, Some(writing), checkpointer)?);
     settle_log(&shared).map_err(|error| super::failed("settle the log of", &shared.file, error))?;
+    shared.disk_full.note_at_open();
     let (queue, waiting) = group::queue(config.sqlite.queue_bytes);
     let started = append::start(shared.clone(), waiting)
         .and_then(|writer| Ok(vec![writer, checkpoint::start(shared.clone())?]));
