@@ -26,6 +26,7 @@
 pub mod backup;
 mod compare;
 mod copy;
+mod disk_full;
 mod error;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod group;

@@ -24,6 +24,7 @@ pub struct Metrics {
     pub(crate) damaged_files: Gauge,
     pub(crate) rebuilt_indexes: Counter,
     pub(crate) pruned_messages: Counter,
+    pub(crate) disk_full: Gauge,
     pub(crate) open_segments: Gauge,
     pub(crate) sealed_segments: Gauge,
     pub(crate) spool: SpoolMetrics,
@@ -102,6 +103,7 @@ impl Default for Metrics {
             damaged_files: Gauge::default(),
             rebuilt_indexes: Counter::default(),
             pruned_messages: Counter::default(),
+            disk_full: Gauge::default(),
             open_segments: Gauge::default(),
             sealed_segments: Gauge::default(),
             spool: SpoolMetrics::new(),
@@ -138,6 +140,8 @@ impl Metrics {
         let help = "Damaged indexes that were made anew from their logs";
         registry.register("rebuilt_indexes", help, self.rebuilt_indexes.clone());
         registry.register("pruned_messages", "Messages removed by retention", self.pruned_messages.clone());
+        let help = "Whether the disk is full, so that messages are refused: 0, or 1";
+        registry.register("disk_full", help, self.disk_full.clone());
         registry.register("open_segments", "Segments that take messages", self.open_segments.clone());
         registry.register("sealed_segments", "Segments that are sealed", self.sealed_segments.clone());
         registry.register("engine_up", "Whether the engine answers: 1, or 0", self.spool.up.clone());

@@ -13,6 +13,7 @@ use tracing::{Instrument, debug, debug_span, info, warn};
 
 use crate::{
     Appended, Archive, Error, Message, Metrics, Page, Query,
+    disk_full::LogLimit,
     metrics::{ErrorLabel, ResultLabel},
 };
 
@@ -24,18 +25,26 @@ pub(crate) struct Observed {
     queries: Outage,
 }
 
-/// Whether an operation has failed since it last succeeded. An outage is told once, however many ask meanwhile.
+/// Whether an operation has failed, and was logged, since it last succeeded. An outage is logged once, however many operations
+/// fail, and outages that follow each other quickly are logged as one: on a full disk small messages may find room where large
+/// ones don't.
 #[derive(Default)]
-struct Outage(AtomicBool);
+struct Outage {
+    is_logged: AtomicBool,
+    lines: LogLimit,
+}
 
 impl Outage {
     fn begins(&self) -> bool {
-        !self.0.swap(true, Ordering::Relaxed)
+        if self.is_logged.load(Ordering::Relaxed) || !self.lines.permits() {
+            return false;
+        }
+        !self.is_logged.swap(true, Ordering::Relaxed)
     }
 
     fn ends(&self) -> bool {
         // Looked at first: every operation comes here, and most end no outage.
-        self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Relaxed)
+        self.is_logged.load(Ordering::Relaxed) && self.is_logged.swap(false, Ordering::Relaxed)
     }
 }
 

@@ -218,6 +218,10 @@ impl Upkeep for Tandem {
         pruned
     }
 
+    fn not_pruned(&self, policy: &Retention, now: Timestamp) -> Option<String> {
+        self.first.upkeep.not_pruned(policy, now)
+    }
+
     async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
         self.first.upkeep.check(progress).await
     }

@@ -28,6 +28,12 @@ pub trait Upkeep: Send + Sync + 'static {
     /// `Unavailable` or `Full` when the engine can't remove now; what was removed until then stays removed.
     async fn prune(&self, policy: &Retention, now: Timestamp) -> Result<Pruned, Error>;
 
+    /// Says for operators what a prune by this policy leaves although the policy does not keep all of it, and why; `None` when
+    /// that is nothing. It answers from memory.
+    fn not_pruned(&self, _policy: &Retention, _now: Timestamp) -> Option<String> {
+        None
+    }
+
     /// Verifies every checksum and every index against the messages themselves; changes nothing.
     ///
     /// It keeps the thread of its caller busy until it is done: it is for tools, not for doors.

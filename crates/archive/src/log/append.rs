@@ -27,7 +27,9 @@ use super::{
     segment::{Segment, Span},
 };
 use crate::{
-    Appended, BODY_BYTES_MAX, Error, Message, Retention, TOPIC_BYTES_MAX, record,
+    Appended, BODY_BYTES_MAX, Error, Message, Retention, TOPIC_BYTES_MAX,
+    disk_full::has_no_room,
+    record,
     topics::TopicId,
     waiting::{Answer, Append, batch_bytes},
 };
@@ -37,6 +39,8 @@ const COMMIT_BYTES_MAX: usize = 1 << 20;
 /// What is reserved at once: an eighth of the log, but no less and no more than this.
 const RESERVED_BYTES_MIN: u64 = 64 << 10;
 const RESERVED_BYTES_MAX: u64 = 4 << 20;
+/// A segment of this size takes no more messages once the disk is full, so that retention can remove it later.
+const FROZEN_WHEN_FULL_BYTES_MIN: u64 = 1 << 20;
 /// How long the writer waits awake for those whom it has just answered.
 const LINGER: Duration = Duration::from_micros(100);
 /// A commit of at most so many bytes is finished by the writer when nobody waits.
@@ -171,15 +175,47 @@ impl Writer {
         let messages: usize = group.iter().map(|append| append.messages.len()).sum();
         self.shared.metrics.commit_messages.observe(messages as f64);
         match self.write(&group) {
-            Ok(answers) => self.hand_on(group, answers, somebody_waits),
+            Ok(answers) => {
+                self.note_room(&answers);
+                self.hand_on(group, answers, somebody_waits);
+            }
             Err(error) => {
-                error!(%error, messages, "commit failed");
+                if !self.note_full(&error) {
+                    error!(%error, messages, "commit failed");
+                }
                 for append in group {
                     append.fail(&error);
                 }
             }
         }
         self.seal_beyond_the_limit();
+    }
+
+    /// Notes whether the messages of a commit found room.
+    fn note_room(&mut self, answers: &[Answer]) {
+        let mut has_failed = false;
+        for error in answers.iter().filter_map(|answer| answer.as_ref().err()) {
+            has_failed |= self.note_full(error);
+        }
+        if !has_failed {
+            self.shared.disk_full.look();
+        }
+    }
+
+    /// Notes an error if it is about a full disk, and says whether it is. When the disk has just become full, large segments
+    /// are let go: the next messages go to new ones.
+    fn note_full(&mut self, error: &Error) -> bool {
+        let was_full = self.shared.disk_full.is_full();
+        let is_full = self.shared.disk_full.note(error);
+        if is_full && !was_full {
+            let is_large = |segment: &mut OpenSegment| {
+                !segment.has_pending() && segment.log_len >= FROZEN_WHEN_FULL_BYTES_MIN
+            };
+            let frozen = self.open.extract_if(.., is_large).collect();
+            self.seal(frozen);
+            self.count_open();
+        }
+        is_full
     }
 
     /// Places and writes the messages. What is wrong with one append's window is that append's error alone; a failed write
@@ -309,9 +345,10 @@ impl Writer {
 
     fn write_pending(&mut self) -> Result<(), Error> {
         for segment in self.open.iter_mut().filter(|segment| segment.has_pending()) {
-            segment.reserve();
+            let name = segment.active.id.log_name();
+            segment.reserve().map_err(|error| Error::io("reserve room in", &name, error))?;
             let written = segment.file.write_at(&segment.pending.bytes, segment.log_len);
-            written.map_err(|error| Error::io("write to", &segment.active.id.log_name(), error))?;
+            written.map_err(|error| Error::io("write to", &name, error))?;
         }
         Ok(())
     }
@@ -455,18 +492,28 @@ impl OpenSegment {
             || self.log_len + RECORD_EXTRA_BYTES_MAX as u64 + 1_024 > limits.segment_bytes
     }
 
-    /// Reserves room for what is pending and an eighth of the log more, within bounds. A sync of bytes within the file
-    /// need not record a new length, and takes a quarter less time.
-    fn reserve(&mut self) {
+    /// Reserves room for what is pending and an eighth of the log more, within bounds, or without room for that for what is
+    /// pending alone. A sync of bytes within the file need not record a new length, and takes a quarter less time; and a full
+    /// disk is met here, where nothing is lost by it, and not by the sync.
+    ///
+    /// # Errors
+    /// When the disk is full. A file system that can't reserve is no error.
+    fn reserve(&mut self) -> std::io::Result<()> {
         let end = self.log_len + self.pending.bytes.len() as u64;
         if end <= self.file_len {
-            return;
+            return Ok(());
         }
-        let room = end + (end / 8).clamp(RESERVED_BYTES_MIN, RESERVED_BYTES_MAX);
-        let reserved = self.file.reserve(self.file_len, room - self.file_len);
-        // Without room for that, or on a file system that can't, the write makes the file as long as it must be, or fails.
-        self.file_len = if reserved.is_ok() { room } else { end };
+        let ahead = end + (end / 8).clamp(RESERVED_BYTES_MIN, RESERVED_BYTES_MAX);
+        let reserved = self.file.reserve(self.file_len, ahead - self.file_len);
+        if reserved.as_ref().is_err_and(has_no_room) {
+            match self.file.reserve(self.file_len, end - self.file_len) {
+                Err(error) if has_no_room(&error) => return Err(error),
+                _ => {}
+            }
+        }
+        self.file_len = if reserved.is_ok() { ahead } else { end };
         self.active.set_file_len(self.file_len);
+        Ok(())
     }
 
     /// Gives back what was reserved and not used.

@@ -42,7 +42,11 @@ pub(super) trait LogDisk: Disk {
         }
         let temporary = name.to_owned() + TEMPORARY_SUFFIX;
         self.remove(&temporary)?;
-        backup::copy(&self.path(name), &self.path(&temporary), Extent::Bytes(metadata.len()))?;
+        let copied = backup::copy(&self.path(name), &self.path(&temporary), Extent::Bytes(metadata.len()));
+        if copied.is_err() {
+            let _ = self.remove(&temporary); // on a full disk it would keep the last room from others
+        }
+        copied?;
         self.rename(&temporary, name)?;
         self.sync_folder("")
     }

@@ -59,6 +59,7 @@ use self::{
 use crate::{
     Appended, Archive, Error, Finding, Health, LogConfig, Message, Metrics, Page, Pruned, Query, Report,
     Retention, Stats, Upkeep,
+    disk_full::DiskFull,
     message::check_batch,
     topics::Dictionary,
     waiting::{Room, closed},
@@ -112,6 +113,8 @@ struct Shared {
     metrics: Metrics,
     /// Why nothing more is written: after a failed sync nobody knows what the disk has kept.
     refusal: OnceLock<String>,
+    /// Whether writes find no room. Nothing was promised then, and the next write is tried as any other.
+    disk_full: DiskFull,
     /// Held by whoever removes segments, and by a backup that must find them.
     removing: Arc<tokio::sync::Mutex<()>>,
     /// Held until the archive is closed, when it is open for writing.
@@ -297,6 +300,7 @@ impl Log {
 #[async_trait]
 impl Upkeep for Log {
     async fn stats(&self) -> Result<Stats, Error> {
+        self.shared.disk_full.refresh();
         let segments = self.shared.segments();
         let spans = || segments.iter().filter_map(Segment::span);
         let files =
@@ -318,7 +322,11 @@ impl Upkeep for Log {
 
     fn health(&self) -> Health {
         let damage = damage::describe(&self.shared);
-        Health { problem: self.shared.refusal.get().cloned(), damage, ..Health::default() }
+        if let Some(refusal) = self.shared.refusal.get() {
+            return Health { problem: Some(refusal.clone()), damage, ..Health::default() };
+        }
+        let (problem, since) = self.shared.disk_full.problem().unzip();
+        Health { problem, since, damage, ..Health::default() }
     }
 
     async fn prune(&self, policy: &Retention, now: Timestamp) -> Result<Pruned, Error> {
@@ -336,10 +344,15 @@ impl Upkeep for Log {
         // The turn goes with the work, which goes on when who asked has gone away.
         blocking(move || {
             let pruned = retention::remove(&shared, &sequences, lost_before);
+            shared.disk_full.look();
             drop(turn);
             pruned
         })
         .await
+    }
+
+    fn not_pruned(&self, policy: &Retention, now: Timestamp) -> Option<String> {
+        retention::not_removed(&self.shared.segments(), policy, now)
     }
 
     async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {

@@ -30,11 +30,20 @@ use super::{
     segment::Segment,
     segment_list::{Entry, SegmentList},
 };
-use crate::{Config, Error, Opened, topics::Dictionary, waiting::Room};
+use crate::{
+    Config, EngineUrl, Error, Opened,
+    disk_full::{self, DiskFull},
+    topics::Dictionary,
+    waiting::Room,
+};
 
 /// Commands that wait for the writer at most; their bytes are bounded apart.
 const COMMANDS_MAX: usize = 1_024;
 const LOCK_NAME: &str = "LOCK";
+/// A segment takes at most this part of the disk, and may take this much: retention removes whole segments, and on a small
+/// disk one of them must not be most of what there is.
+const DISK_SHARE: u64 = 16;
+const DISK_SHARE_BYTES_MIN: u64 = 1 << 20;
 
 /// Opens or creates the archive in a folder.
 pub(crate) async fn open(folder: PathBuf, config: Config) -> Result<Opened, Error> {
@@ -49,9 +58,21 @@ pub(crate) async fn open(folder: PathBuf, config: Config) -> Result<Opened, Erro
             return open_on(Arc::new(Folder::new(&folder)), &config, None);
         }
         let lock = create_and_lock(&folder)?;
+        let config = fit_to_disk(config, &folder);
         open_on(Arc::new(Folder::new(&folder)), &config, Some(lock))
     })
     .await
+}
+
+/// Makes segments of an archive smaller on a small disk. A generation of a spool stays one segment.
+fn fit_to_disk(mut config: Config, folder: &Path) -> Config {
+    if matches!(config.url, EngineUrl::Log(_))
+        && let Some(bytes) = disk_full::disk_bytes(folder)
+    {
+        let share = (bytes / DISK_SHARE).max(DISK_SHARE_BYTES_MIN);
+        config.log.segment_bytes = config.log.segment_bytes.min(share);
+    }
+    config
 }
 
 fn create_and_lock(folder: &Path) -> Result<File, Error> {
@@ -63,6 +84,8 @@ fn create_and_lock(folder: &Path) -> Result<File, Error> {
 /// What the threads of an archive share, before anything is loaded.
 pub(super) fn share(disk: Arc<dyn Disk>, config: &Config, lock: Option<File>) -> Arc<Shared> {
     let limits = Limits::new(&config.log, &config.retention);
+    let place = if let EngineUrl::Log(folder) = &config.url { Some(folder.as_path()) } else { None };
+    let disk_full = DiskFull::new(place, config.clock.clone(), config.metrics.disk_full.clone());
     Arc::new(Shared {
         disk,
         limits,
@@ -72,6 +95,7 @@ pub(super) fn share(disk: Arc<dyn Disk>, config: &Config, lock: Option<File>) ->
         clock: config.clock.clone(),
         metrics: config.metrics.clone(),
         refusal: OnceLock::new(),
+        disk_full,
         removing: Arc::default(),
         lock: Mutex::new(lock),
         read_only: config.read_only,
@@ -93,6 +117,7 @@ pub(super) fn open_on(disk: Arc<dyn Disk>, config: &Config, lock: Option<File>) 
     let log = if config.read_only {
         Log { shared, writer: None, room, threads: Mutex::default() }
     } else {
+        shared.disk_full.note_at_open();
         let (writer, threads) = start_threads(&shared, active)?;
         Log { shared, writer: Some(writer), room, threads: Mutex::new(threads) }
     };
@@ -226,7 +251,7 @@ fn load_one(
 /// Removes files that were never finished.
 fn remove_temporaries(shared: &Shared, files: &[(String, u64)]) -> Result<(), Error> {
     for (name, _) in files.iter().filter(|(name, _)| name.ends_with(TEMPORARY_SUFFIX)) {
-        shared.disk.remove(name).map_err(|error| Error::io("remove", name, error))?;
+        done_if_room(shared, "remove", name, shared.disk.remove(name))?;
     }
     Ok(())
 }
@@ -251,7 +276,7 @@ fn segment_id(
         Err(_) if len <= LOG_HEADER_BYTES => {
             if !read_only {
                 info!(name, "removing a log that was never finished being created");
-                shared.disk.remove(name).map_err(|error| Error::io("remove", name, error))?;
+                done_if_room(shared, "remove", name, shared.disk.remove(name))?;
             }
             Ok(None)
         }
@@ -291,10 +316,10 @@ fn recover(
     read_only: bool,
 ) -> Result<Recovered, Error> {
     let name = id.log_name();
-    if !read_only {
-        // A segment that was sealed, and has lost its index since, may be linked to a backup. It is mapped from here on.
-        shared.disk.own(&name).map_err(|error| Error::io("copy", &name, error))?;
-    }
+    // A segment that was sealed, and has lost its index since, may be linked to a backup. It is mapped from here on. Without
+    // room for the copy it is only read, until the sealer finds room.
+    let is_own = read_only || done_if_room(shared, "copy", &name, shared.disk.own(&name))?;
+    let mut is_cut = true;
     let log = if read_only {
         shared.disk.read(&name).map(Bytes::from)
     } else {
@@ -321,17 +346,24 @@ fn recover(
                 "the end of a log is torn; nobody was answered for it"
             );
         }
-        if !read_only {
+        if !read_only && is_own {
             let cut = |file: Box<dyn DiskFile>| file.set_len(replay.end).and_then(|()| file.sync());
-            shared.disk.open(&name).and_then(cut).map_err(|error| Error::io("cut", &name, error))?;
+            is_cut = done_if_room(shared, "cut", &name, shared.disk.open(&name).and_then(cut))?;
         }
         log_len = replay.end;
     }
-    let is_whole = !keeps_end && replay.findings.is_empty();
+    let is_whole = !keeps_end && replay.findings.is_empty() && is_own && is_cut;
     let active = Arc::new(Active::new(id, log));
     active.publish(active.stage(Addition { log_len, ..addition(shared, replay) }));
     shared.change_segments(|segments| segments.push(Segment::Active(active.clone())));
     Ok(Recovered { active, is_whole })
+}
+
+/// Whether a step is done that can wait: on a full disk it is put off, and the archive opens all the same.
+fn done_if_room(shared: &Shared, what: &str, name: &str, done: std::io::Result<()>) -> Result<bool, Error> {
+    let Err(error) = done else { return Ok(true) };
+    let error = Error::io(what, name, error);
+    if shared.disk_full.note(&error) { Ok(false) } else { Err(error) }
 }
 
 /// A replay as something that a segment takes, with its topics counted.

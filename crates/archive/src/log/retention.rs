@@ -32,6 +32,30 @@ pub(super) fn choose(segments: &[Segment], policy: &Retention, now: Timestamp) -
     chosen
 }
 
+/// Says which segment stays although the policy lets some of its messages go, and why; `None` when there is none.
+pub(super) fn not_removed(segments: &[Segment], policy: &Retention, now: Timestamp) -> Option<String> {
+    let oldest = segments
+        .iter()
+        .filter_map(|segment| Some((segment.span()?, segment)))
+        .min_by_key(|(span, segment)| (span.oldest, segment.sequence()));
+    let (span, segment) = oldest?;
+    let is_too_old = policy.oldest_kept(now).is_some_and(|oldest| span.oldest < oldest);
+    let rows: u64 = segments.iter().map(Segment::rows).sum();
+    let is_too_many = policy.capacity.is_some_and(|capacity| rows > capacity);
+    let bytes: u64 = segments.iter().map(Segment::disk_bytes).sum();
+    let is_too_big = policy.size_bytes.is_some_and(|size| bytes > size);
+    if !(is_too_old || is_too_many || is_too_big) {
+        return None;
+    }
+    let (messages, bytes) = (segment.rows(), segment.disk_bytes());
+    let name = segment.stats().name;
+    Some(format!(
+        "{name} ({messages} messages, {bytes} bytes) stays although it has messages that the policy lets go: the policy keeps \
+         others of it, and a segment is removed as a whole. It goes once the policy keeps none of it; smaller segments \
+         (archive.log.segment_bytes, window_seconds) go sooner"
+    ))
+}
+
 /// Rows of segments that are younger as a whole.
 fn rows_behind(span: &Span, younger: &[(Span, &Segment)]) -> u64 {
     younger.iter().filter(|(other, _)| other.oldest > span.newest).map(|(_, segment)| segment.rows()).sum()
@@ -75,7 +99,13 @@ pub(super) fn remove(
     if pruned.parts > 0 {
         shared.disk.sync_folder("").map_err(|error| Error::io("sync", "the archive's folder", error))?;
     }
-    failure.map_or(Ok(pruned), Err)
+    match failure {
+        None => Ok(pruned),
+        Some(error) => {
+            let what = format!("{error}; {} segments were removed", pruned.parts);
+            Err(Error::new(error.kind(), what).with_source(error))
+        }
+    }
 }
 
 /// Whether there are such segments.

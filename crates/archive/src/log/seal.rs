@@ -61,13 +61,20 @@ fn run(shared: &Shared, writer: &queue::WeakSender<Command>, jobs: &mpsc::Receiv
             Ok(active) => failed.extend(try_seal(shared, active)),
             Err(mpsc::RecvTimeoutError::Disconnected) => return,
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                failed = std::mem::take(&mut failed)
-                    .into_iter()
-                    .filter_map(|active| try_seal(shared, active))
-                    .collect();
+                retry(shared, &mut failed);
                 freeze_quiet(shared, writer);
                 heal::verify_next(shared);
             }
+        }
+    }
+}
+
+/// Tries again to seal those that failed, up to the first that fails again. That one is tried last the next time.
+fn retry(shared: &Shared, failed: &mut Vec<Arc<Active>>) {
+    while !failed.is_empty() {
+        if let Some(active) = try_seal(shared, failed.remove(0)) {
+            failed.push(active);
+            return;
         }
     }
 }
@@ -98,7 +105,9 @@ fn try_seal(shared: &Shared, active: Arc<Active>) -> Option<Arc<Active>> {
     match seal(shared, &active) {
         Ok(()) => None,
         Err(error) => {
-            warn!(%error, log = active.id.log_name(), "segment could not be sealed; trying again");
+            if !shared.disk_full.note(&error) {
+                warn!(%error, log = active.id.log_name(), "segment could not be sealed; trying again");
+            }
             Some(active)
         }
     }
@@ -113,6 +122,9 @@ fn seal(shared: &Shared, active: &Active) -> Result<(), Error> {
     if active.log_len() == LOG_HEADER_BYTES {
         return retention::remove(shared, &[sequence], None).map(|_| ());
     }
+    let name = active.id.log_name();
+    // One that may be linked to a backup, and was opened when there was no room for a copy, must not be cut.
+    shared.disk.own(&name).map_err(|error| Error::io("copy", &name, error))?;
     trim(shared, active)?;
     // Before there is an index: one that isn't listed is of a segment that retention was removing.
     let gone = shared.list.put(shared, &[Entry::of_active(active, true)])?;
@@ -155,9 +167,15 @@ pub(super) fn write_index(shared: &Shared, id: &SegmentId, bytes: &[u8]) -> Resu
     let name = id.index_name();
     let temporary = name.clone() + TEMPORARY_SUFFIX;
     let disk = &shared.disk;
-    disk.remove(&temporary)
+    let written = disk
+        .remove(&temporary)
         .and_then(|()| disk.create(&temporary))
-        .and_then(|file| file.write_at(bytes, 0).and_then(|()| file.sync()))
+        .and_then(|file| file.write_at(bytes, 0).and_then(|()| file.sync()));
+    if written.is_err() {
+        // On a full disk it would keep the last room from others. The next attempt, or the next start, removes it otherwise.
+        let _ = disk.remove(&temporary);
+    }
+    written
         .and_then(|()| disk.rename(&temporary, &name))
         .and_then(|()| disk.sync_folder(""))
         .map_err(|error| Error::io("write", &name, error))

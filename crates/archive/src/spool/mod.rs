@@ -180,6 +180,10 @@ impl Upkeep for Spooled {
         self.engine.upkeep.prune(policy, now).await
     }
 
+    fn not_pruned(&self, policy: &Retention, now: Timestamp) -> Option<String> {
+        self.engine.upkeep.not_pruned(policy, now)
+    }
+
     async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
         self.engine.upkeep.check(progress).await
     }

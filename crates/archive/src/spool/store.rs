@@ -175,7 +175,7 @@ impl Store {
         self.state.lock().usage()
     }
 
-    /// Whether the last message that came found no room.
+    /// Whether the last message that came found no room, in the spool's limit or on its disk.
     pub(crate) fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
     }
@@ -183,6 +183,16 @@ impl Store {
     /// Puts a batch and returns when it is durable.
     pub(crate) async fn put(&self, messages: Vec<Message>) -> Result<(), Error> {
         check_batch(&messages)?;
+        let put = self.put_into_current(messages).await;
+        match &put {
+            Ok(()) => self.is_full.store(false, Ordering::Relaxed),
+            Err(error) if error.kind() == ErrorKind::Full => self.is_full.store(true, Ordering::Relaxed),
+            Err(_) => {}
+        }
+        put
+    }
+
+    async fn put_into_current(&self, messages: Vec<Message>) -> Result<(), Error> {
         let room = messages.iter().map(room_for).sum();
         for _ in 0..PUT_TRIES {
             let Some(current) = self.current(room).await? else { continue };
@@ -190,7 +200,6 @@ impl Store {
                 Ok(answers) => {
                     current.note(&messages, &answers);
                     self.metrics.put.inc_by(messages.len() as u64);
-                    self.is_full.store(false, Ordering::Relaxed);
                     self.tell();
                     self.changed.notify_one();
                     return Ok(());
@@ -230,7 +239,6 @@ impl Store {
         }
         let used = state.usage().bytes;
         if used.saturating_add(room) > self.bytes_max {
-            self.is_full.store(true, Ordering::Relaxed);
             return Err(self.full(used));
         }
         let largest = (self.bytes_max / 16).clamp(GENERATION_BYTES_MIN, GENERATION_BYTES_MAX);

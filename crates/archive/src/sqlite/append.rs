@@ -12,7 +12,7 @@ use restante_core::Key;
 use rusqlite::{CachedStatement, Connection, TransactionBehavior, config::DbConfig};
 
 use super::{
-    Shared,
+    Shared, checkpoint,
     generation::Generation,
     known::{Known, RowId},
     schema,
@@ -55,16 +55,29 @@ pub(super) fn start(shared: Arc<Shared>, mut waiting: Waiting) -> std::io::Resul
 fn store(shared: &Shared, group: &[Append]) -> Result<Vec<Appended>, Error> {
     shared.check_refusal()?;
     let messages: Vec<&Message> = group.iter().flat_map(|append| &append.messages).collect();
+    let mut committed = try_commit(shared, &messages)?;
+    // The write-ahead log may have room to give back, unless the last attempt has just found none.
+    if committed.as_ref().is_err_and(|error| shared.note_full("write to", error))
+        && checkpoint::make_room(shared)
+    {
+        committed = try_commit(shared, &messages)?;
+    }
+    if committed.is_ok() {
+        shared.metrics.commit_messages.observe(messages.len() as f64);
+        shared.disk_full.look();
+    }
+    committed.map_err(|error| shared.write_failed(error))
+}
+
+/// Commits with the writer's connection; an error of the outer result says that it is closed.
+fn try_commit(shared: &Shared, messages: &[&Message]) -> Result<rusqlite::Result<Vec<Appended>>, Error> {
     let mut writer = shared.writer.lock();
     let writer = writer.as_mut().ok_or_else(closed)?;
-    match commit(shared, &mut writer.connection, &messages) {
-        Ok(answers) => {
-            shared.metrics.commit_messages.observe(messages.len() as f64);
-            shared.checkpointer.measure(&writer.connection);
-            Ok(answers)
-        }
-        Err(error) => Err(shared.write_failed(error)),
+    let committed = commit(shared, &mut writer.connection, messages);
+    if committed.is_ok() {
+        shared.checkpointer.measure(&writer.connection);
     }
+    Ok(committed)
 }
 
 fn commit(

@@ -17,7 +17,8 @@ use tracing::warn;
 
 use super::{Shared, schema};
 
-/// Pages in the write-ahead log that make a checkpoint due: 8 MiB, SQLite's own 1,000 in round numbers.
+/// Pages in the write-ahead log that make a checkpoint due: 8 MiB, SQLite's own 1,000 in round numbers; on a small disk fewer,
+/// so that the reserve has room for what they add to the file.
 const DUE_PAGES: u64 = 1_024;
 /// How long the end of a checkpoint waits, and appends with it, for queries that still read the log. A page of an answer
 /// rarely takes that long.
@@ -46,6 +47,7 @@ pub(super) struct Checkpointer {
     /// The pages that make the next checkpoint due: more when somebody kept the last one from being complete, so that one
     /// who reads for hours doesn't have every commit followed by an attempt.
     due_pages: AtomicU64,
+    due_pages_min: u64,
 }
 
 const LOOK: &str = "PRAGMA wal_checkpoint(NOOP)";
@@ -70,13 +72,18 @@ impl Checkpointer {
             changed: Condvar::new(),
             connection: Mutex::new(None),
             due_pages: AtomicU64::new(DUE_PAGES),
+            due_pages_min: DUE_PAGES,
         }
     }
 
-    pub(super) fn for_file(file: &Path) -> rusqlite::Result<Self> {
+    /// `reserve_bytes` is what can be given up to the end of a checkpoint.
+    pub(super) fn for_file(file: &Path, reserve_bytes: u64) -> rusqlite::Result<Self> {
+        let due_pages_min = (reserve_bytes / 2 / u64::from(schema::PAGE_BYTES)).min(DUE_PAGES);
+        let due_pages = AtomicU64::new(due_pages_min);
         let connection = schema::connect_to_write(file, CACHE_BYTES)?;
         let request = Request { is_dirty: true, ..Request::default() }; // a killed process leaves its log
-        Ok(Self { connection: Mutex::new(Some(connection)), request: Mutex::new(request), ..Self::idle() })
+        let (connection, request) = (Mutex::new(Some(connection)), Mutex::new(request));
+        Ok(Self { connection, request, due_pages, due_pages_min, ..Self::idle() })
     }
 
     /// Looks how long the log is after a commit, and wakes the thread when it is long enough.
@@ -134,16 +141,47 @@ pub(super) fn start(shared: Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
     let thread = std::thread::Builder::new().name("archive-ckpt".into());
     thread.spawn(move || {
         while let Some(end) = shared.checkpointer.next() {
-            if let Err(error) = run(&shared, end) {
-                warn!(%error, "a checkpoint failed; the next one tries again");
+            match run(&shared, end) {
+                Err(error) if !shared.note_full("checkpoint", &error) => {
+                    warn!(%error, "a checkpoint failed; the next one tries again");
+                }
+                _ => {}
             }
         }
     })
 }
 
+/// Gives back what the log takes beside the file, on a full disk. Returns whether it took anything.
+pub(super) fn make_room(shared: &Shared) -> bool {
+    let log = match shared.writer.lock().as_ref() {
+        Some(writer) => checkpoint(&writer.connection, LOOK),
+        None => return false,
+    };
+    // A log of no pages was truncated.
+    log.is_ok_and(|log| log.pages > 0) && run(shared, End::Truncate).is_ok_and(|is_complete| is_complete)
+}
+
 /// Moves the log into the file. Most of it is moved while appends go on; what they have added meanwhile, and the end, is
-/// done while they wait. Whether the log could be brought to that end is told: somebody may be reading it.
+/// done while they wait. Whether the log could be brought to that end is returned: somebody may be reading it. On a full disk
+/// the reserve gives the file room to grow.
 pub(super) fn run(shared: &Shared, end: End) -> rusqlite::Result<bool> {
+    let moved = move_log(shared, end);
+    let Some(reserve) = &shared.reserve else { return moved };
+    match moved {
+        Err(error) if shared.note_full("checkpoint", &error) && reserve.release() => {
+            let moved = move_log(shared, End::Truncate);
+            reserve.make();
+            moved
+        }
+        moved => {
+            reserve.make();
+            moved
+        }
+    }
+}
+
+/// The same with what room there is.
+pub(super) fn move_log(shared: &Shared, end: End) -> rusqlite::Result<bool> {
     if shared.refusal.get().is_some() {
         return Ok(false); // what is in the log may be all that the disk has kept
     }
@@ -161,7 +199,8 @@ pub(super) fn run(shared: &Shared, end: End) -> rusqlite::Result<bool> {
     let log = checkpoint(&writer.connection, pragma);
     writer.connection.busy_timeout(schema::BUSY)?;
     let log = note_failure(shared, log)?;
-    let due_pages = if log.is_busy { log.pages - log.moved_pages + DUE_PAGES } else { DUE_PAGES };
+    let least = checkpointer.due_pages_min;
+    let due_pages = if log.is_busy { log.pages - log.moved_pages + least } else { least };
     checkpointer.due_pages.store(due_pages, Ordering::Relaxed);
     Ok(!log.is_busy)
 }

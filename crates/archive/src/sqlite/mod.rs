@@ -9,6 +9,7 @@
 //! - [`query`], [`readers`]: a page from one snapshot, by the cheaper of two indexes.
 //! - [`retention`], [`check`]: upkeep in steps.
 //! - [`mod@backup`]: a copy of one snapshot.
+//! - [`mod@reserve`]: room that is given up on a full disk.
 //! - [`schema`]: every table and every statement.
 
 mod append;
@@ -20,6 +21,7 @@ mod known;
 mod open;
 mod query;
 mod readers;
+mod reserve;
 mod retention;
 mod schema;
 #[cfg(test)]
@@ -42,10 +44,12 @@ use tracing::{error, warn};
 
 use self::{
     append::Writer, check::Progress, checkpoint::Checkpointer, known::Known, query::Ask, readers::Readers,
+    reserve::Reserve,
 };
 use crate::{
     Appended, Archive, Config, Error, Health, Message, Metrics, Opened, Page, PartStats, Pruned, Query,
-    Report, Retention, Stats, Upkeep, group::Queue, message::check_batch, waiting::closed,
+    Report, Retention, Stats, Upkeep, disk_full::DiskFull, group::Queue, message::check_batch,
+    waiting::closed,
 };
 
 /// Damaged rows that are remembered, so that each is counted once.
@@ -70,6 +74,10 @@ struct Shared {
     metrics: Metrics,
     /// Why nothing more is written, and since when: after a failed sync nobody knows what the disk has kept.
     refusal: OnceLock<(String, Timestamp)>,
+    /// Whether writes find no room. Nothing was promised then, and the next write is tried as any other.
+    disk_full: DiskFull,
+    /// `None` when read-only.
+    reserve: Option<Reserve>,
     damaged: Mutex<BTreeSet<i64>>,
     /// Held until the archive is closed, when it is open for writing.
     lock: Mutex<Option<File>>,
@@ -99,6 +107,15 @@ impl Shared {
             return self.refuse(&format!("a sync of {} failed: {error}", self.file.display()));
         }
         self.failed("write to", error)
+    }
+
+    /// Notes an error if it is about a full disk. Returns whether it is.
+    fn note_full(&self, what: &str, error: &rusqlite::Error) -> bool {
+        if kind_of(error) != ErrorKind::Full {
+            return false;
+        }
+        let what = format!("can't {what} {}: {error}", self.file.display());
+        self.disk_full.note(&Error::new(ErrorKind::Full, what))
     }
 
     /// The error of doing `what` to the file.
@@ -134,9 +151,17 @@ impl Shared {
         self.readers.disconnect();
         let writer = self.writer.lock().take();
         let is_all_moved = moved.as_ref().is_ok_and(|is_complete| *is_complete);
-        let closed = writer.map_or(Ok(()), |writer| writer.close(is_all_moved));
+        // On a full disk the log's empty files stay: there might be no room to make them when the archive is opened next.
+        let removes_log = is_all_moved && self.disk_full.problem().is_none();
+        let closed = writer.map_or(Ok(()), |writer| writer.close(removes_log));
         *self.lock.lock() = None;
-        moved.and(closed).map_err(|error| self.failed("close", error))
+        match moved {
+            // What is in the log stays there, and nothing of it is lost.
+            Err(error) if self.note_full("checkpoint", &error) => {}
+            Err(error) => return Err(self.failed("close", error)),
+            Ok(_) => {}
+        }
+        closed.map_err(|error| self.failed("close", error))
     }
 }
 
@@ -153,6 +178,9 @@ fn failed(what: &str, file: &Path, error: rusqlite::Error) -> Error {
 }
 
 fn kind_of(error: &rusqlite::Error) -> ErrorKind {
+    if error.sqlite_extended_error_code() == Some(ffi::SQLITE_IOERR_SHMSIZE) {
+        return ErrorKind::Full; // no room for the index of the log
+    }
     let Some(code) = error.sqlite_error_code() else {
         // What was read has another type than what was written.
         return ErrorKind::Corrupt;
@@ -306,6 +334,7 @@ fn parts_of(
 #[async_trait]
 impl Upkeep for Sqlite {
     async fn stats(&self) -> Result<Stats, Error> {
+        self.shared.disk_full.refresh();
         self.read("read the statistics of", |shared, connection| {
             let snapshot = connection.transaction()?;
             let (messages, body_bytes) = schema::totals(&snapshot)?;
@@ -330,12 +359,9 @@ impl Upkeep for Sqlite {
     }
 
     fn health(&self) -> Health {
-        let refusal = self.shared.refusal.get();
-        Health {
-            problem: refusal.map(|(why, _)| why.clone()),
-            since: refusal.map(|(_, since)| *since),
-            ..Health::default()
-        }
+        let refusal = self.shared.refusal.get().cloned();
+        let (problem, since) = refusal.or_else(|| self.shared.disk_full.problem()).unzip();
+        Health { problem, since, ..Health::default() }
     }
 
     async fn prune(&self, policy: &Retention, now: Timestamp) -> Result<Pruned, Error> {

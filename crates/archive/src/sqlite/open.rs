@@ -21,9 +21,10 @@ use super::{
     checkpoint::{self, Checkpointer},
     known::Known,
     readers::Readers,
+    reserve::Reserve,
     schema,
 };
-use crate::{Config, Error, group};
+use crate::{Config, Error, disk_full::DiskFull, group};
 
 /// What every SQLite file begins with.
 const MAGIC: &[u8] = b"SQLite format 3\0";
@@ -55,17 +56,21 @@ pub(super) fn open(file: &Path, config: &Config) -> Result<Arc<Sqlite>, Error> {
 }
 
 fn open_to_read(file: PathBuf, config: &Config) -> Result<Arc<Sqlite>, Error> {
-    let shared = Arc::new(load(file, config, None, None, Checkpointer::idle())?);
+    let shared = Arc::new(load(file, config, None, Checkpointer::idle())?);
     Ok(Arc::new(Sqlite { shared, queue: None, threads: Mutex::default() }))
 }
 
 fn open_to_write(file: PathBuf, config: &Config, lock: File) -> Result<Arc<Sqlite>, Error> {
+    let reserve = Reserve::new(beside(&file, ".reserve"));
+    reserve.release_to_open();
     let connected = schema::connect_to_write(&file, config.sqlite.cache_bytes)
-        .and_then(|connection| Ok((connection, Checkpointer::for_file(&file)?)));
+        .and_then(|connection| Ok((connection, Checkpointer::for_file(&file, reserve.bytes())?)));
     let (connection, checkpointer) = connected.map_err(|error| super::failed("open", &file, error))?;
     check_tables(&file, &connection, &schema::STATEMENTS)?;
-    let shared = Arc::new(load(file, config, Some(Writer { connection }), Some(lock), checkpointer)?);
+    let writing = Writing { writer: Writer { connection }, lock, reserve };
+    let shared = Arc::new(load(file, config, Some(writing), checkpointer)?);
     settle_log(&shared).map_err(|error| super::failed("settle the log of", &shared.file, error))?;
+    shared.disk_full.note_at_open();
     let (queue, waiting) = group::queue(config.sqlite.queue_bytes);
     let started = append::start(shared.clone(), waiting)
         .and_then(|writer| Ok(vec![writer, checkpoint::start(shared.clone())?]));
@@ -77,20 +82,30 @@ fn open_to_write(file: PathBuf, config: &Config, lock: File) -> Result<Arc<Sqlit
 /// sync, and what the page cache shows need not be on the disk: nobody may be told that it is there already.
 fn settle_log(shared: &Shared) -> rusqlite::Result<()> {
     for _ in 0..SETTLE_TRIES {
-        if checkpoint::run(shared, checkpoint::End::Truncate)? {
-            return Ok(());
+        match checkpoint::run(shared, checkpoint::End::Truncate) {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            // The file can't grow now.
+            Err(error) if shared.note_full("checkpoint", &error) => break,
+            Err(error) => return Err(error),
         }
     }
-    // Somebody reads the log. What is in it is synced where it is.
+    // Somebody reads the log, or the disk is full. What is in it is synced where it is.
     let synced = File::open(beside(&shared.file, "-wal")).and_then(|log| log.sync_all());
     synced.map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
+}
+
+/// What an archive has that is open for writing.
+struct Writing {
+    writer: Writer,
+    lock: File,
+    reserve: Reserve,
 }
 
 fn load(
     file: PathBuf,
     config: &Config,
-    writer: Option<Writer>,
-    lock: Option<File>,
+    writing: Option<Writing>,
     checkpointer: Checkpointer,
 ) -> Result<Shared, Error> {
     let readers = Readers::new(&file, config);
@@ -100,6 +115,10 @@ fn load(
         known.load_new(&snapshot)
     });
     loaded.map_err(|error| super::failed("load the topics of", &file, error))?;
+    let (mut writer, mut lock, mut reserve) = (None, None, None);
+    if let Some(writing) = writing {
+        (writer, lock, reserve) = (Some(writing.writer), Some(writing.lock), Some(writing.reserve));
+    }
     Ok(Shared {
         is_read_only: config.read_only,
         topic_bits: config.topic_bits,
@@ -110,6 +129,8 @@ fn load(
         clock: config.clock.clone(),
         metrics: config.metrics.clone(),
         refusal: Default::default(),
+        disk_full: DiskFull::new(Some(&file), config.clock.clone(), config.metrics.disk_full.clone()),
+        reserve,
         damaged: Default::default(),
         lock: Mutex::new(lock),
         _in_use: InUse::new(&file),

@@ -7,8 +7,9 @@ use std::{
 };
 
 use parking_lot::MutexGuard;
-use restante_core::Timestamp;
+use restante_core::{ErrorKind, Timestamp};
 use rusqlite::{Connection, TransactionBehavior};
+use tracing::debug;
 
 use super::{
     Shared,
@@ -42,13 +43,29 @@ const TRIES_MAX: u32 = 10;
 /// Removes what `policy` lets go.
 pub(super) fn prune(shared: &Shared, policy: &Retention, now: Timestamp) -> Result<Pruned, Error> {
     let before = shared.disk_bytes();
-    let mut prune =
-        Prune { shared, policy, oldest_kept: policy.oldest_kept(now), pruned: Pruned::default(), steps: 0 };
+    let mut prune = Prune {
+        shared,
+        policy,
+        oldest_kept: policy.oldest_kept(now),
+        pruned: Pruned::default(),
+        steps: 0,
+        smaller: 0,
+    };
     let result = prune.run();
+    if let Some(reserve) = &shared.reserve {
+        reserve.make(); // it was given up if the disk was full
+    }
+    shared.disk_full.look();
     let mut pruned = prune.pruned;
     shared.metrics.pruned_messages.inc_by(pruned.messages);
     pruned.disk_bytes = before.saturating_sub(shared.disk_bytes());
-    result.map(|()| pruned)
+    match result {
+        Ok(()) => Ok(pruned),
+        Err(error) => {
+            let what = format!("{error}; {} messages were removed before that", pruned.messages);
+            Err(Error::new(error.kind(), what).with_source(error))
+        }
+    }
 }
 
 struct Prune<'a> {
@@ -57,16 +74,50 @@ struct Prune<'a> {
     oldest_kept: Option<Timestamp>,
     pruned: Pruned,
     steps: u32,
+    /// How often the steps were halved, because the disk had no room for larger ones.
+    smaller: u32,
 }
 
 impl Prune<'_> {
     fn run(&mut self) -> Result<(), Error> {
-        while self.step(|prune, connection| prune.remove(connection))? {}
+        while self.step_in_room(|prune, connection| prune.remove(connection))? {}
         if self.pruned.messages == 0 && !self.has_free_pages()? {
             return Ok(());
         }
-        while self.step(|_, connection| give_pages_back(connection))? {}
+        while self
+            .step_in_room(|prune, connection| give_pages_back(connection, STEP_PAGES >> prune.smaller))?
+        {
+        }
         self.shrink()
+    }
+
+    /// Does one step. On a full disk the reserve is given up, and steps become smaller until they find room: what they remove
+    /// must be written to the log first.
+    fn step_in_room(
+        &mut self,
+        step: impl Fn(&mut Self, &mut Connection) -> rusqlite::Result<bool>,
+    ) -> Result<bool, Error> {
+        loop {
+            let error = match self.step(&step) {
+                Err(error) if error.kind() == ErrorKind::Full => error,
+                done => {
+                    self.shared.disk_full.look();
+                    return done;
+                }
+            };
+            self.shared.disk_full.note(&error);
+            let is_released = self.shared.reserve.as_ref().is_some_and(|reserve| reserve.release());
+            // The file may be too long for the disk now; pages that are removed make it shorter.
+            let is_moved =
+                checkpoint::move_log(self.shared, End::Truncate).is_ok_and(|is_complete| is_complete);
+            if !is_released {
+                if STEP_PAGES >> self.smaller <= 1 {
+                    return Err(error);
+                }
+                self.smaller += 1;
+            }
+            debug!(%error, is_released, is_moved, smaller = self.smaller, "pruning on a full disk");
+        }
     }
 
     /// Does one step with the writer's connection and rests. The step tells whether there is more to do.
@@ -92,7 +143,11 @@ impl Prune<'_> {
         MutexGuard::<Option<Writer>>::unlock_fair(writer); // whoever waits to append goes first
         let more = result?;
         self.steps += 1;
-        if self.steps.is_multiple_of(STEPS_BEFORE_CHECKPOINT) {
+        if self.shared.disk_full.is_full() {
+            // The log's room is needed by the next step. What can't be moved now is moved when the file is shorter.
+            let moved = checkpoint::move_log(self.shared, End::Truncate);
+            let _ = moved.inspect_err(|error| debug!(%error, "the log stays as it is on a full disk"));
+        } else if self.steps.is_multiple_of(STEPS_BEFORE_CHECKPOINT) {
             self.checkpoint(End::Restart)?;
         }
         if more {
@@ -108,11 +163,11 @@ impl Prune<'_> {
         let mut too_big = self.excess_bytes(connection)?;
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut step = Step::default();
-        for message in oldest(&transaction)? {
+        for message in oldest(&transaction, STEP_MESSAGES >> self.smaller)? {
             let is_too_old = self.oldest_kept.is_some_and(|kept| message.timestamp < kept.0);
             let is_the_last = step.messages + 1 >= messages;
             let is_too_big = too_big > 0 && !is_the_last; // the newest message is kept whatever its size
-            let is_enough = step.bytes >= STEP_BYTES;
+            let is_enough = step.bytes >= STEP_BYTES >> self.smaller;
             if is_enough || !(is_too_old || too_many > 0 || is_too_big) {
                 break;
             }
@@ -176,9 +231,9 @@ struct Oldest {
     body_bytes: u64,
 }
 
-fn oldest(connection: &Connection) -> rusqlite::Result<Vec<Oldest>> {
+fn oldest(connection: &Connection, messages_max: u32) -> rusqlite::Result<Vec<Oldest>> {
     let mut statement = connection.prepare_cached(schema::OLDEST_MESSAGES)?;
-    let rows = statement.query_map([STEP_MESSAGES], |row| {
+    let rows = statement.query_map([messages_max], |row| {
         let body_bytes: i64 = row.get(3)?;
         Ok(Oldest {
             id: row.get(0)?,
@@ -227,10 +282,10 @@ impl Step {
 }
 
 /// Gives some free pages back. False when there are none left, or an append has taken as many.
-fn give_pages_back(connection: &mut Connection) -> rusqlite::Result<bool> {
+fn give_pages_back(connection: &mut Connection, pages_max: u32) -> rusqlite::Result<bool> {
     let free = schema::pages(connection)?.free;
     // It gives a row for each page, and does no more than rows are asked for.
-    let mut statement = connection.prepare(&format!("PRAGMA incremental_vacuum({STEP_PAGES})"))?;
+    let mut statement = connection.prepare(&format!("PRAGMA incremental_vacuum({pages_max})"))?;
     let mut rows = statement.query([])?;
     while rows.next()?.is_some() {}
     drop(rows);

@@ -1,19 +1,26 @@
 //! Shows in the metrics whether records and blobs are well, and how much they hold.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Context;
 use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
+use restante_core::ErrorKind;
 use restante_waku::rest::KeptHealth;
 use tokio::time::{MissedTickBehavior, interval, timeout};
-use tracing::debug;
+use tracing::{debug, warn};
 
-use crate::{backup::Removing, signals::Stop};
+use crate::{backup::Removing, config::Config, signals::Stop};
 
 /// How often they are asked whether they are well, which they answer from memory.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(15);
 /// How often they are asked what they hold: they walk through their counts for it.
 const STATS_INTERVAL: Duration = Duration::from_secs(600);
+/// A disk with less room than this counts as full.
+const ROOM_BYTES: u64 = 1 << 20;
 
 /// The records and the blobs of a server.
 #[derive(Clone)]
@@ -102,12 +109,42 @@ fn gauge(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
+fn folder_of_records(config: &Config) -> Option<PathBuf> {
+    match config.records_url() {
+        restante_records::EngineUrl::Lmdb(folder) => Some(folder),
+        restante_records::EngineUrl::Memory => None,
+    }
+}
+
+fn folder_of_blobs(config: &Config) -> Option<PathBuf> {
+    match config.blobs_url() {
+        restante_blobs::EngineUrl::Files(folder) => Some(folder),
+        restante_blobs::EngineUrl::Memory => None,
+    }
+}
+
+/// Says that the disk of a folder is full, if it is. The system answers from memory.
+fn full_disk(folder: &Path) -> Option<String> {
+    let disk = rustix::fs::statvfs(folder).ok()?;
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    let problem =
+        "the disk is full: what needs more room is refused, reading works: free some space on the disk";
+    (free < ROOM_BYTES).then(|| format!("{problem} ({free} bytes are free)"))
+}
+
 impl Kept {
-    /// Their lines of `GET /health`.
-    pub(crate) fn health(&self) -> Vec<KeptHealth> {
+    /// Their lines of `GET /health`: what they know themselves, and whether their disks are full.
+    pub(crate) fn health(&self, config: &Config) -> Vec<KeptHealth> {
         let (records, blobs) = (self.records.upkeep.clone(), self.blobs.upkeep.clone());
-        let records = move || records.health().err().map(|error| error.to_string());
-        let blobs = move || blobs.health().err().map(|error| error.to_string());
+        let (records_folder, blobs_folder) = (folder_of_records(config), folder_of_blobs(config));
+        let records = move || {
+            let problem = records.health().err().map(|error| error.to_string());
+            problem.or_else(|| full_disk(records_folder.as_deref()?))
+        };
+        let blobs = move || {
+            let problem = blobs.health().err().map(|error| error.to_string());
+            problem.or_else(|| full_disk(blobs_folder.as_deref()?))
+        };
         vec![
             KeptHealth { name: "Records", problem: Arc::new(records) },
             KeptHealth { name: "Blobs", problem: Arc::new(blobs) },
@@ -122,9 +159,21 @@ impl Kept {
         );
         let late = |what: &str| format!("the {what} were not closed within {} s", limit.as_secs_f64());
         let records = records.with_context(|| late("records"))?;
-        records.context("can't close the records")?;
         let blobs = blobs.with_context(|| late("blobs"))?;
-        blobs.context("can't close the blobs")
+        match records {
+            // What was committed is in the commit log, and is taken from there by the next start.
+            Err(error) if error.kind() == ErrorKind::Full => {
+                warn!(%error, "the records were closed on a full disk")
+            }
+            closed => closed.context("can't close the records")?,
+        }
+        match blobs {
+            Err(error) if error.kind() == ErrorKind::Full => {
+                warn!(%error, "the blobs were closed on a full disk")
+            }
+            closed => closed.context("can't close the blobs")?,
+        }
+        Ok(())
     }
 
     fn ask_whether_well(&self, metrics: &KeptMetrics) {
@@ -163,7 +212,6 @@ pub(crate) async fn run(kept: Kept, metrics: KeptMetrics, stop: Stop) {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use restante_core::ErrorKind;
     use restante_records::{AccountId, Body, Change, Commit, Id, Kind, Properties};
 
     use super::*;
@@ -202,7 +250,11 @@ mod tests {
     #[tokio::test]
     async fn health_tells_who_takes_no_more() {
         let kept = in_memory().await;
-        let problems = |kept: &Kept| kept.health().iter().map(|kept| (kept.problem)()).collect::<Vec<_>>();
+        let mut config = Config::default();
+        config.records.url = Some(restante_records::EngineUrl::Memory);
+        config.blobs.url = Some(restante_blobs::EngineUrl::Memory);
+        let problems =
+            |kept: &Kept| kept.health(&config).iter().map(|kept| (kept.problem)()).collect::<Vec<_>>();
         assert_eq!(problems(&kept), [None, None]);
         kept.records.upkeep.close().await.unwrap();
         let problem = kept.records.upkeep.health().unwrap_err();

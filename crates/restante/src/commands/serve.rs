@@ -292,7 +292,7 @@ impl<'a> Doors<'a> {
             config: self.rest.clone(),
             access: rest::Access::new(read_token(&self.config.rest.token_file)?, address),
             operator_routes: self.operator_routes(stop),
-            kept: self.kept.health(),
+            kept: self.kept.health(self.config),
             retention: self.retention.clone(),
             metrics: self.rest_metrics.clone(),
             metrics_text: telemetry::shown(self.registry()),

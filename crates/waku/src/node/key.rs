@@ -8,6 +8,7 @@ use std::{
 };
 
 use libp2p::identity::{Keypair, secp256k1};
+use tracing::warn;
 
 /// Why a key can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +44,8 @@ pub fn parse(text: &str) -> Result<Keypair, KeyError> {
     Ok(secp256k1::Keypair::from(secret).into())
 }
 
-/// The key in a file; a new one is made, and written there, when there is none.
+/// The key in a file; a new one is made, and written there, when there is none. On a full disk it is used without being
+/// written.
 ///
 /// # Errors
 /// When the file can't be read or written, or holds no key.
@@ -58,7 +60,14 @@ pub fn load_or_create(path: &Path) -> Result<Keypair, KeyError> {
 fn create(path: &Path) -> Result<Keypair, KeyError> {
     let keypair = secp256k1::Keypair::generate();
     let text = hex::encode(keypair.secret().to_bytes());
-    write_private(path, &text).map_err(|source| KeyError::File { path: path.to_owned(), source })?;
+    match write_private(path, &text) {
+        Ok(()) => {}
+        Err(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+            let advice = "free some space and start again: until then each start has another peer id";
+            warn!(path = %path.display(), %error, advice, "the node's key can't be saved");
+        }
+        Err(source) => return Err(KeyError::File { path: path.to_owned(), source }),
+    }
     Ok(keypair.into())
 }
 
@@ -70,8 +79,10 @@ fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     let draft = path.with_extension("draft");
     let _ = fs::remove_file(&draft); // of a start that was interrupted
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-    writeln!(file, "{text}")?;
-    file.sync_all()?;
+    if let Err(error) = writeln!(file, "{text}").and_then(|()| file.sync_all()) {
+        let _ = fs::remove_file(&draft); // the next start removes it otherwise
+        return Err(error);
+    }
     // A link fails when somebody else has made the file meanwhile; a rename would replace their key.
     fs::hard_link(&draft, path)?;
     fs::remove_file(&draft)?;

@@ -161,3 +161,49 @@ fn a_full_disk_refuses_until_retention_makes_room() {
         opened.upkeep.close().await.unwrap();
     });
 }
+
+/// A backup shares the log of a segment that has lost its index, and there is no room to copy it.
+#[test]
+fn an_archive_opens_without_room_for_a_copy_and_leaves_the_backup_as_it_is() {
+    runtime().block_on(async {
+        let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let first = open_again(folder.path());
+        first.archive.append((0..10).map(|n| message(n, 40)).collect()).await.unwrap();
+        first.upkeep.close().await.unwrap();
+        let linked = copy.path().join("00000001.log");
+        std::fs::hard_link(folder.path().join("00000001.log"), linked).unwrap();
+        let backed_up = super::content(copy.path());
+
+        let faults = Faults::none();
+        faults.plan(|_, step| (step == "own").then_some(Fault::Full));
+        let opened = open(Arc::new(FailingDisk::new(folder.path(), faults.clone()))).unwrap();
+        assert!(faults.failed().contains("own"));
+        faults.clear();
+        opened.archive.append((10..20).map(|n| message(n, 40)).collect()).await.unwrap();
+        let all: Vec<Message> = (0..20).map(|n| message(n, 40)).collect();
+        assert_eq!(everything(&opened).await, all);
+        opened.upkeep.close().await.unwrap();
+        assert_eq!(super::content(copy.path()), backed_up);
+        assert_eq!(everything(&open_again(folder.path())).await, all);
+    });
+}
+
+#[test]
+fn a_prune_names_what_it_had_to_leave() {
+    runtime().block_on(async {
+        let folder = tempfile::tempdir().unwrap();
+        let opened = open_again(folder.path());
+        opened.archive.append((0..10).map(|n| message(n, 40)).collect()).await.unwrap();
+        let now = config().clock.now();
+        for (policy, is_left) in [("capacity:5", true), ("capacity:10", false), ("time:1000", false)] {
+            let policy = policy.parse().unwrap();
+            assert_eq!(opened.upkeep.prune(&policy, now).await.unwrap().messages, 0);
+            let left = opened.upkeep.not_pruned(&policy, now);
+            assert_eq!(
+                left.is_some_and(|left| left.contains("(10 messages") && left.contains("stays")),
+                is_left
+            );
+        }
+        opened.upkeep.close().await.unwrap();
+    });
+}

@@ -53,14 +53,20 @@ pub(crate) async fn prune(flags: &PruneFlags) -> anyhow::Result<ExitCode> {
         return Err(UsageError(what.into()).into());
     }
     let opened = archives::open(&config, Access::Write, Metrics::default()).await?;
-    let pruned = opened.upkeep.prune(&policy, archives::clock().now()).await?;
+    let now = archives::clock().now();
+    let pruned = opened.upkeep.prune(&policy, now).await;
+    let not_pruned = opened.upkeep.not_pruned(&policy, now);
     opened.upkeep.close().await?;
+    let pruned = pruned?;
     let (messages, bytes) = (HumanCount(pruned.messages), DecimalBytes(pruned.disk_bytes));
     writeln!(
         io::stdout().lock(),
         "removed {messages} messages, {bytes} on disk, {} parts whole",
         pruned.parts
     )?;
+    if let Some(not_pruned) = not_pruned {
+        writeln!(io::stdout().lock(), "{not_pruned}")?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,0 +1,101 @@
+//! A file beside the archive that only takes room. On a full disk it is given up for a moment: checkpoints, pruning and opening
+//! need some room before they give more back.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    path::{Path, PathBuf},
+};
+
+use parking_lot::Mutex;
+use rustix::fs::FallocateFlags;
+
+use crate::disk_full;
+
+/// What the file takes: this part of the disk, within these bounds. The upper one is twice what makes a checkpoint due.
+const DISK_SHARE: u64 = 16;
+const BYTES_MIN: u64 = 512 << 10;
+const BYTES_MAX: u64 = 16 << 20;
+/// On a disk that has no more room than this the file is given up before the archive is opened.
+const OPENING_BYTES: u64 = 512 << 10;
+
+/// See the module.
+pub(super) struct Reserve {
+    path: PathBuf,
+    bytes: u64,
+    /// Held while the file is made or removed.
+    is_made: Mutex<bool>,
+}
+
+impl Reserve {
+    /// The reserve of an archive; the file may be there from before.
+    pub(super) fn new(path: PathBuf) -> Self {
+        let disk = disk_full::disk_bytes(path.parent().unwrap_or(Path::new("/"))).unwrap_or(u64::MAX);
+        let bytes = (disk / DISK_SHARE).clamp(BYTES_MIN, BYTES_MAX);
+        let is_made = std::fs::metadata(&path).is_ok_and(|metadata| metadata.len() > 0);
+        Self { path, bytes, is_made: Mutex::new(is_made) }
+    }
+
+    /// The bytes that the file takes when there is room.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Gives the room up. Returns whether there was any.
+    pub(super) fn release(&self) -> bool {
+        let mut is_made = self.is_made.lock();
+        // What can't be removed gives no room.
+        let is_removed = *is_made && std::fs::remove_file(&self.path).is_ok();
+        *is_made = false;
+        is_removed
+    }
+
+    /// Gives the room up if opening needs it.
+    pub(super) fn release_to_open(&self) {
+        if disk_full::free_bytes(self.path.parent().unwrap_or(Path::new("/")))
+            .is_some_and(|free| free < OPENING_BYTES)
+        {
+            self.release();
+        }
+    }
+
+    /// Takes the room, or as much of it as there is. It is no error when there is none: it is tried again.
+    pub(super) fn make(&self) {
+        let mut is_made = self.is_made.lock();
+        let mut bytes = self.bytes;
+        while !*is_made && bytes >= BYTES_MIN / 4 {
+            *is_made = self.allocate(bytes).is_ok();
+            bytes /= 2;
+        }
+    }
+
+    /// Not synced: after a power cut it is made anew.
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        let file: File = OpenOptions::new().write(true).create(true).truncate(true).open(&self.path)?;
+        let allocated = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes);
+        allocated.map_err(|error| {
+            let _ = std::fs::remove_file(&self.path); // an empty file does no harm
+            error.into()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reserve_is_given_up_and_made_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("archive.db.reserve");
+        let reserve = Reserve::new(path.clone());
+        assert!(!reserve.release());
+        reserve.make();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), reserve.bytes());
+        let reserve = Reserve::new(path.clone());
+        assert!(reserve.release());
+        assert!(!reserve.release() && !path.exists());
+        reserve.make();
+        assert!(path.exists());
+    }
+}
