@@ -24,6 +24,8 @@ pub(super) struct Replay {
     pub(super) end: u64,
     /// Damaged places before `end`.
     pub(super) findings: Vec<Finding>,
+    /// Bytes that went into checksums; a byte counts as often as it was read for one.
+    pub(super) checked_bytes: u64,
 }
 
 /// A definition may be this far ahead of the last one that was read, when those between are damaged.
@@ -56,9 +58,13 @@ pub(super) fn replay(log: &[u8], id: &SegmentId) -> Replay {
 }
 
 impl Replay {
-    fn sound_record<'a>(&self, log: &'a [u8], at: usize) -> Option<(usize, Entry<'a>)> {
+    fn sound_record<'a>(&mut self, log: &'a [u8], at: usize) -> Option<(usize, Entry<'a>)> {
         let record = Record::read(log, at)?;
-        if !self.is_plausible(&record) || !record.is_sound(self.seed) {
+        if !self.is_plausible(&record) {
+            return None;
+        }
+        self.checked_bytes += record.len() as u64;
+        if !record.is_sound(self.seed) {
             return None;
         }
         Some((record.len(), record.entry()?))
@@ -72,7 +78,7 @@ impl Replay {
     }
 
     /// The next place behind `at` where a sound record begins.
-    fn next_sound_record(&self, log: &[u8], at: usize) -> Option<usize> {
+    fn next_sound_record(&mut self, log: &[u8], at: usize) -> Option<usize> {
         // The length of the damaged record is probably right: then the next one is found at once.
         let follower = Record::read(log, at).map(|record| at + record.len());
         if let Some(next) = follower
@@ -118,5 +124,78 @@ impl Replay {
     pub(super) fn topic_names(&self) -> Vec<TopicName> {
         let nameless = TopicName { channel: "".into(), topic: "".into() };
         self.topics.iter().map(|name| name.clone().unwrap_or_else(|| nameless.clone())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use restante_core::{MessageHash, Timestamp};
+
+    use super::*;
+    use crate::{
+        log::schema::encode_log_header,
+        record::{encode_definition, encode_message},
+    };
+
+    const BODY_BYTES: usize = 256 << 10;
+    const BODIES: u32 = 8;
+
+    fn id() -> SegmentId {
+        SegmentId { window_start: 0, window_len: 1_000, sequence: 1, salt: 0x1234_5678_9abc_def0 }
+    }
+
+    /// A body in which a record of `len` bytes seems to begin every twelve bytes.
+    fn hostile_body(len: u32) -> Vec<u8> {
+        let fields = [len, 0x5555_5555, 0]; // length, checksum, topic
+        let header: Vec<u8> = fields.iter().flat_map(|field| field.to_le_bytes()).collect();
+        header.iter().copied().cycle().take(BODY_BYTES).collect()
+    }
+
+    /// A log of messages with this body, and where each record begins; the first one is the definition of their topic.
+    fn log_of(body: &[u8]) -> (Vec<u8>, Vec<usize>) {
+        let mut log = encode_log_header(&id());
+        let mut offsets = vec![log.len()];
+        encode_definition(id().seed(), 0, "channel", "topic", &mut log);
+        for n in 0..BODIES {
+            offsets.push(log.len());
+            let key = Key { timestamp: Timestamp(i64::from(n)), message_hash: MessageHash([n as u8; 32]) };
+            encode_message(id().seed(), 0, key, body, &mut log);
+        }
+        (log, offsets)
+    }
+
+    /// Anybody may choose a body. Behind a damaged record each place that may begin a record used to be checked in full,
+    /// so that 41 MB of bodies kept a start waiting for minutes.
+    #[test]
+    fn a_scan_checks_no_more_than_a_few_times_the_log_whatever_bodies_hold() {
+        type Damage = fn(&mut Vec<u8>, &[usize]) -> usize;
+        let damages: [(&str, Damage); 4] = [
+            ("the length of every second message", |log, offsets| {
+                offsets.iter().skip(1).step_by(2).for_each(|at| log[at + 1] ^= 0x40);
+                BODIES as usize / 2
+            }),
+            ("the definition of the topic", |log, offsets| {
+                log[offsets[0]] ^= 0x40;
+                0
+            }),
+            ("a torn end", |log, _| {
+                log.truncate(log.len() - 1);
+                BODIES as usize - 1
+            }),
+            ("the checksum of every message", |log, offsets| {
+                offsets.iter().for_each(|at| log[at + 4] ^= 0x40);
+                0
+            }),
+        ];
+        for body in [hostile_body(200), hostile_body(100_000), hostile_body(1_000_000)] {
+            for (name, damage) in damages {
+                let (mut log, offsets) = log_of(&body);
+                let expected_rows = damage(&mut log, &offsets);
+                let replay = replay(&log, &id());
+                assert_eq!(replay.rows.len(), expected_rows, "{name}");
+                let times = replay.checked_bytes / log.len() as u64;
+                assert!(times < 10, "{name}: every byte was checked {times} times");
+            }
+        }
     }
 }
