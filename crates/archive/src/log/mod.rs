@@ -14,6 +14,7 @@ mod active;
 mod append;
 mod backup;
 mod check;
+mod checksums;
 mod commit;
 mod disk;
 mod merge;

@@ -20,7 +20,7 @@ use super::{
     blocking,
     commit::Finisher,
     disk::{Disk, DiskFile, Folder, LogDisk},
-    recover::{Replay, replay},
+    recover::{Replay, replay, salt_of},
     schema::{
         INDEX_SUFFIX, Index, LOG_HEADER_BYTES, LOG_SUFFIX, SegmentId, TEMPORARY_SUFFIX, decode_log_header,
         salts_of_damaged_header, sequence_of,
@@ -198,8 +198,9 @@ fn segment_id(
             let id = |salt| SegmentId { sequence, window_start: 0, window_len: 0, salt };
             // Damage that hit one copy of the salt has left the others.
             let of_index = salt_of_index(shared, &id(0).index_name());
-            let salts = salts_of_damaged_header(&header).into_iter().chain(of_index);
-            Ok(salts.map(id).max_by_key(|id| replay(&log, id).rows.len()))
+            let mut salts: Vec<u64> = salts_of_damaged_header(&header).into_iter().chain(of_index).collect();
+            salts.dedup();
+            Ok(salt_of(&log, &salts).map(id))
         }
     }
 }
