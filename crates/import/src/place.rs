@@ -121,7 +121,12 @@ mod tests {
         let postgres = Place::of("postgres://me:secret@db/store".as_ref()).unwrap().unwrap();
         assert_eq!(postgres.to_string(), "postgres://me:***@db/store");
 
+        rustix::fs::mknodat(rustix::fs::CWD, at("pipe"), rustix::fs::FileType::Fifo, 0o600.into(), 0)
+            .unwrap();
         for (path, why) in [
+            (at("pipe"), "no regular file"),
+            (PathBuf::from(format!("sqlite:{}", at("pipe").display())), "no regular file"),
+            ("/dev/zero".into(), "no regular file"),
             (at("other"), "CURRENT"),
             (at("none"), "can't open"),
             (PathBuf::from(format!("sqlite:{}", at("b.ndjson").display())), "no SQLite file"),

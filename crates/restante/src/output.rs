@@ -178,6 +178,27 @@ mod tests {
         assert!(!table.contains('\x1b'), "{table:?}");
     }
 
+    /// Right-to-left overrides and their like show a text in another order than it has; U+009B begins a control sequence.
+    #[test]
+    fn nothing_in_a_message_turns_text_around() {
+        let controls = [
+            '\u{61c}', '\u{9b}', '\u{200e}', '\u{200f}', '\u{2028}', '\u{202a}', '\u{202e}', '\u{2066}',
+            '\u{2069}',
+        ];
+        for control in controls {
+            let text = format!("pay {control}01 to me");
+            let mut hostile = entry(text.as_bytes());
+            hostile.message.as_mut().unwrap().content_topic = format!("/{control}/1/x/proto");
+            for format in [Format::Table, Format::Ndjson, Format::Json] {
+                let printed = print(format, &[&[hostile.clone()]]);
+                assert!(!printed.contains(control), "{format:?} {printed:?}");
+            }
+            let json: JsonEntry =
+                serde_json::from_str(&print(Format::Ndjson, &[&[hostile.clone()]])).unwrap();
+            assert_eq!(json, hostile, "JSON means the same");
+        }
+    }
+
     #[test]
     fn json_is_one_array_whatever_the_pages() {
         for pages in [&[][..], &[&[][..]], &[&[entry(b"1"), entry(b"2")], &[entry(b"3")]]] {

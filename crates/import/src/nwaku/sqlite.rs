@@ -181,6 +181,20 @@ impl Columns for Row<'_> {
 mod tests {
     use super::*;
 
+    /// A damaged tree may have more rows than the file has bytes. The recursive query stands in for one.
+    #[test]
+    fn a_file_is_not_read_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.db");
+        Connection::open(&file).unwrap().execute_batch("CREATE TABLE message (a)").unwrap();
+        let connection = connect(&file).unwrap();
+        let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n";
+        let error = connection.query_row(endless, [], |row| row.get::<_, i64>(0)).unwrap_err();
+        let error = failed(&file, error);
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains("more steps"), "{error}");
+    }
+
     #[test]
     fn a_uri_names_any_file() {
         let uri = uri_of("/a b/50%?#.db".as_ref(), true).unwrap();

@@ -193,6 +193,15 @@ mod tests {
         SessionId { opened_us: 1_700_000_000_000_000, node: NodeId(3_000_000_000), place: 77 }
     }
 
+    /// The colon ends a prefix: keys of the prefix `a:u` would be those of a user of the prefix `a`.
+    #[test]
+    fn a_prefix_has_no_separator() {
+        assert_eq!(Keys::new("a", 0).unwrap().user("x:users"), "a:u:x:users");
+        for prefix in ["", "a:u", ":", &"x".repeat(65)] {
+            assert!(Keys::new(prefix, 0).is_err(), "{prefix:?}");
+        }
+    }
+
     #[test]
     fn a_row_survives() {
         let mut info = InfoBuf::new();
