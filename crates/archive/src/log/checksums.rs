@@ -59,7 +59,9 @@ impl RangeChecksums {
     pub(super) fn advance_to(&mut self, at: usize) {
         let steps = at.saturating_sub(self.base) / STEP;
         if steps >= self.states.len() {
-            *self = Self { read_bytes: self.read_bytes, ..Self::new(at) };
+            self.states.clear();
+            self.states.push_back(0);
+            (self.base, self.last_begin) = (at, (at, 0));
         } else if steps >= STALE_STATES {
             self.states.drain(..steps);
             self.base += steps * STEP;

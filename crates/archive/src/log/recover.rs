@@ -18,6 +18,8 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Replay {
     seed: u32,
+    /// Whether the header says the salt, or a record was sound under it.
+    is_salt_certain: bool,
     /// The names of the topics by number; `None` where a definition is damaged.
     pub(super) topics: Vec<Option<TopicName>>,
     /// The rows in the order in which they were written; each key once.
@@ -33,18 +35,17 @@ pub(super) struct Replay {
 /// Checks records, in time that is linear in the log even where every byte seems to begin a record.
 #[derive(Default)]
 struct Checker {
-    /// There since the first damage: an undamaged log is read once.
+    /// For what would take too long to read; made when it is first needed.
     checksums: Option<RangeChecksums>,
+    /// Records that turned out not to be sound.
+    unsound: u64,
+    /// Bytes that were read in vain, for records that turned out not to be sound.
+    wasted_bytes: u64,
     /// Bytes of the records that were read from beginning to end.
     read_bytes: u64,
 }
 
 impl Checker {
-    /// Prepares for a search that begins at `at`.
-    fn begin_search(&mut self, at: usize) {
-        self.checksums.get_or_insert_with(|| RangeChecksums::new(at));
-    }
-
     /// Says that records before `at` are not asked about any more.
     fn advance_to(&mut self, at: usize) {
         if let Some(checksums) = &mut self.checksums {
@@ -52,15 +53,25 @@ impl Checker {
         }
     }
 
+    /// Reading a record is the quickest way if it is sound. In vain no more bytes are read than the log has before `at`, and
+    /// short candidates.
     fn is_sound(&mut self, log: &[u8], at: usize, record: &Record<'_>, seed: u32) -> bool {
-        if record.len() > SHORT_BYTES
-            && let Some(checksums) = &mut self.checksums
-            && !checksums.is_sound(log, at, record, seed)
-        {
-            return false;
+        let len = record.len() as u64;
+        let is_affordable = len <= SHORT_BYTES || self.wasted_bytes + len <= at as u64;
+        if !is_affordable {
+            let checksums = self.checksums.get_or_insert_with(|| RangeChecksums::new(at));
+            if !checksums.is_sound(log, at, record, seed) {
+                self.unsound += 1;
+                return false;
+            }
         }
-        self.read_bytes += record.len() as u64;
-        record.is_sound(seed)
+        self.read_bytes += len;
+        let is_sound = record.is_sound(seed);
+        if !is_sound {
+            self.unsound += 1;
+            self.wasted_bytes += len;
+        }
+        is_sound
     }
 
     /// Bytes that went into checksums. A byte counts as often as it was read.
@@ -70,8 +81,11 @@ impl Checker {
     }
 }
 
+/// A salt from a damaged header counts as wrong when so many places seem to begin a record and none does. The check of a
+/// candidate costs more than the look at a place that is none.
+const CANDIDATES_MAX: u64 = 1 << 22;
 /// A record that is no longer is as quickly checked from beginning to end.
-const SHORT_BYTES: usize = 64;
+const SHORT_BYTES: u64 = 64;
 /// A definition may be this far ahead of the last one that was read, when those between are damaged.
 const DEFINITIONS_AHEAD_MAX: usize = 1 << 16;
 
@@ -81,19 +95,20 @@ const DEFINITIONS_AHEAD_MAX: usize = 1 << 16;
 /// a sound record follows it: then the bytes between are reported and left out, and what follows is kept.
 pub(super) fn replay(log: &[u8], id: &SegmentId) -> Replay {
     let name = &id.log_name();
-    let mut replay = Replay { seed: id.seed(), end: LOG_HEADER_BYTES, ..Replay::default() };
+    let is_salt_certain = id.has_window(); // both are in the header
+    let mut replay = Replay { seed: id.seed(), is_salt_certain, end: LOG_HEADER_BYTES, ..Replay::default() };
     let mut keys: HashSet<Key, RandomState> = HashSet::default();
     let mut at = LOG_HEADER_BYTES as usize;
     while at < log.len() {
         replay.checker.advance_to(at);
         match replay.sound_record(log, at) {
             Some((len, entry)) => {
+                replay.is_salt_certain = true;
                 replay.add(entry, at, name, &mut keys);
                 at += len;
                 replay.end = at as u64;
             }
             None => {
-                replay.checker.begin_search(at);
                 let Some(next) = replay.next_sound_record(log, at) else { break };
                 replay.find(name, at, format!("{} damaged bytes left out", next - at));
                 at = next;
@@ -121,10 +136,17 @@ impl Replay {
         {
             return Some(next);
         }
-        (at + 1..log.len()).find(|next| {
-            self.checker.advance_to(*next);
-            self.sound_record(log, *next).is_some()
-        })
+        for next in at + 1..log.len() {
+            self.checker.advance_to(next);
+            if self.sound_record(log, next).is_some() {
+                return Some(next);
+            }
+            let is_salt_wrong = !self.is_salt_certain && self.checker.unsound > CANDIDATES_MAX;
+            if is_salt_wrong {
+                return None;
+            }
+        }
+        None
     }
 
     fn add(&mut self, entry: Entry<'_>, at: usize, name: &str, keys: &mut HashSet<Key, RandomState>) {
@@ -171,18 +193,20 @@ fn is_plausible(record: &Record<'_>, topics: usize) -> bool {
     number < topics + DEFINITIONS_AHEAD_MAX && record.len() <= HEADER_BYTES + BODY_BYTES_MAX
 }
 
-/// The one of several salts under which the first sound record of a log begins; the first of them when none does. All are
-/// tried together at each place, so that a wrong one costs no search of its own.
+/// The one of several salts under which the first sound record of a log begins; the first of them when none does within
+/// [`CANDIDATES_MAX`]. All are tried together at each place, so that a wrong one costs no search of its own.
 pub(super) fn salt_of(log: &[u8], salts: &[u64]) -> Option<u64> {
     let seed = |salt: u64| SegmentId { window_start: 0, window_len: 0, sequence: 0, salt }.seed();
     let mut checker = Checker::default();
-    checker.begin_search(LOG_HEADER_BYTES as usize);
     for at in LOG_HEADER_BYTES as usize..log.len() {
         checker.advance_to(at);
         let Some(record) = Record::read(log, at).filter(|record| is_plausible(record, 0)) else { continue };
         let is_right = |salt: &&u64| checker.is_sound(log, at, &record, seed(**salt));
         if let Some(salt) = salts.iter().find(is_right) {
             return Some(*salt);
+        }
+        if checker.unsound > CANDIDATES_MAX {
+            break;
         }
     }
     salts.first().copied()
@@ -240,6 +264,36 @@ mod tests {
             assert_eq!(replay.end, *offsets.last().unwrap() as u64);
             assert!(replay.findings.is_empty());
         }
+    }
+
+    /// Of several salts the right one is found wherever it stands, behind a damaged first record too.
+    #[test]
+    fn the_salt_under_which_records_are_sound_is_found() {
+        let wrong = [1 << 40, 2 << 40];
+        let (mut log, offsets) = log_of(&hostile_body(300_000));
+        for salts in [
+            [id().salt, wrong[0], wrong[1]],
+            [wrong[0], id().salt, wrong[1]],
+            [wrong[0], wrong[1], id().salt],
+        ] {
+            assert_eq!(salt_of(&log, &salts), Some(id().salt));
+        }
+        log[offsets[0]] ^= 0x40;
+        log[offsets[1] + 4] ^= 0x40;
+        assert_eq!(salt_of(&log, &[wrong[0], id().salt]), Some(id().salt));
+    }
+
+    /// Nothing is sound under a wrong salt: every place that seems to begin a record would be checked, up to the end.
+    #[test]
+    fn a_wrong_salt_is_given_up_and_a_right_one_never() {
+        let (log, _) = log_of(&body_of(&[0, 255, 0, 0]));
+        let log = [&log[..64], &log[64..].repeat(18)].concat();
+        let unknown = SegmentId { window_len: 0, salt: 1, ..id() };
+        let replay_unknown = replay(&log, &unknown);
+        assert_eq!((replay_unknown.rows.len(), replay_unknown.end), (0, LOG_HEADER_BYTES));
+        assert!(replay_unknown.checker.unsound <= CANDIDATES_MAX + 1);
+        let certain = SegmentId { salt: 1, ..id() };
+        assert!(replay(&log, &certain).checker.unsound > CANDIDATES_MAX + 1);
     }
 
     /// Anybody may choose a body. Behind a damaged record each place that may begin a record used to be checked in full,
