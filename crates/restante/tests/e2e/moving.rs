@@ -78,7 +78,11 @@ fn commands_that_read_say_where_the_nearest_archive_is() {
     ] {
         let said = say(&folder, args);
         assert_eq!(said.code, 1, "{args:?}: {}", said.err);
-        assert!(said.err.contains("the nearest one is log:") && said.err.contains("data/archive"), "{}", said.err);
+        assert!(
+            said.err.contains("the nearest one is log:") && said.err.contains("data/archive"),
+            "{}",
+            said.err
+        );
     }
     assert!(!folder.join("elsewhere").exists(), "nothing was made");
 }
