@@ -1,5 +1,89 @@
 //! Where an archive is when there is none at the place that somebody named.
 
+use std::{
+    collections::VecDeque,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use restante_core::ErrorKind;
+
+use crate::{EngineUrl, Error, log};
+
+/// Levels below the named place, and below each folder above it, that are searched.
+const LEVELS_BELOW_MAX: usize = 3;
+/// Folders above the named place that are searched.
+const LEVELS_ABOVE_MAX: usize = 2;
+/// Entries of folders that are looked at, in all.
+const ENTRIES_MAX: usize = 5_000;
+
+/// Checks that a folder that is opened for reading holds an archive of the `log` engine.
+///
+/// # Errors
+/// `NotFound` when it doesn't: the error names the nearest archive. `Unavailable` when it can't be read.
+pub(crate) fn check_folder(folder: &Path) -> Result<(), Error> {
+    match log::holds_archive(folder) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(absent(folder)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Err(absent(folder))
+        }
+        Err(error) => Err(Error::io("read", &folder.display().to_string(), error)),
+    }
+}
+
+/// The error for a place without an archive.
+pub(crate) fn absent(place: &Path) -> Error {
+    let advice = match nearest(place) {
+        Some(url) => format!("the nearest one is {url}"),
+        None => "name the folder that holds its .log files, or its SQLite file".to_owned(),
+    };
+    Error::new(ErrorKind::NotFound, format!("there is no archive in {}: {advice}", place.display()))
+}
+
+/// The archive nearest to a place: first below it, then below the folders above it.
+fn nearest(place: &Path) -> Option<EngineUrl> {
+    let place = std::path::absolute(place).ok()?;
+    let mut entries_left = ENTRIES_MAX;
+    place.ancestors().take(1 + LEVELS_ABOVE_MAX).find_map(|root| search(root, &mut entries_left))
+}
+
+/// The first archive in or below a folder, level by level. Links are not followed.
+fn search(root: &Path, entries_left: &mut usize) -> Option<EngineUrl> {
+    let mut waiting = VecDeque::from([(root.to_owned(), 0)]);
+    while let Some((folder, level)) = waiting.pop_front() {
+        if log::holds_archive(&folder).unwrap_or(false) {
+            return Some(EngineUrl::Log(folder));
+        }
+        // What can't be read is passed over: it is only a hint that is looked for.
+        let Ok(entries) = fs::read_dir(&folder) else { continue };
+        let mut paths: Vec<(PathBuf, fs::FileType)> = Vec::new();
+        for entry in entries.flatten() {
+            *entries_left = entries_left.checked_sub(1)?;
+            paths.extend(entry.file_type().ok().map(|kind| (entry.path(), kind)));
+        }
+        paths.sort_by(|(one, _), (other, _)| one.cmp(other));
+        for (path, kind) in paths {
+            if kind.is_dir() && level < LEVELS_BELOW_MAX {
+                waiting.push_back((path, level + 1));
+            } else if kind.is_file() && is_sqlite_archive(&path) {
+                return Some(EngineUrl::Sqlite(path));
+            }
+        }
+    }
+    None
+}
+
+#[cfg(feature = "sqlite")]
+fn is_sqlite_archive(file: &Path) -> bool {
+    file.extension().is_some_and(|ending| ending == "db") && crate::sqlite::holds_archive(file)
+}
+
+#[cfg(not(feature = "sqlite"))]
+fn is_sqlite_archive(_: &Path) -> bool {
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use restante_core::{MessageHash, Timestamp};

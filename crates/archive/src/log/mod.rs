@@ -192,6 +192,24 @@ impl Shared {
     }
 }
 
+/// Whether a folder holds an archive: a segment, or the lock of one that never had a message.
+pub(crate) fn holds_archive(folder: &Path) -> std::io::Result<bool> {
+    let (mut has_lock, mut has_folders) = (false, false);
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        has_folders |= entry.file_type()?.is_dir();
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let is_segment = name.len() >= "00000001.log".len() && schema::sequence_of(&name).is_some();
+        if is_segment {
+            return Ok(true);
+        }
+        has_lock |= name == open::LOCK_NAME;
+    }
+    // Other stores have a lock of that name, beside folders; this engine makes none.
+    Ok(has_lock && !has_folders)
+}
+
 /// The engine as doors and operators see it.
 struct Log {
     shared: Arc<Shared>,

@@ -32,7 +32,7 @@ use crate::{Config, Error, Opened, topics::Dictionary, waiting::Room};
 
 /// Commands that wait for the writer at most; their bytes are bounded apart.
 const COMMANDS_MAX: usize = 1_024;
-const LOCK_NAME: &str = "LOCK";
+pub(super) const LOCK_NAME: &str = "LOCK";
 
 /// Opens or creates the archive in a folder.
 pub(crate) async fn open(folder: PathBuf, config: Config) -> Result<Opened, Error> {
