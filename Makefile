@@ -7,7 +7,7 @@ FUZZ := tests/fuzz
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := help
-.PHONY: help run dist test test-embedded power-cuts loom interop console check bench compare fuzz man install toolchain lints scripts deny fuzzer
+.PHONY: help run dist test test-embedded power-cuts mutants loom interop console check bench compare fuzz man install toolchain lints scripts deny fuzzer
 
 help: ## List the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ power-cuts: toolchain ## Replay 1,000 power cuts in each test of them, some minu
 	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante-lmdb --package restante-records --package restante-blobs \
 	--locked --test power_cut
 	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante --locked --bin restante power_cut -- --nocapture
+
+mutants: toolchain ## Break the code in ways that once went unnoticed, and see that tests fail (MUTANTS="index_not_synced" for one)
+	tests/mutants/run $(MUTANTS)
 
 loom: toolchain ## Try every order in which readers and writers of the session table may meet (ALL=1 adds what takes minutes)
 	cargo test --manifest-path tests/loom/Cargo.toml --target-dir $(TARGET_DIR)/loom --locked $(if $(ALL),-- --include-ignored)
@@ -79,7 +82,7 @@ lints: toolchain
 # shellcheck is no condition: without it the scripts are checked by running them.
 scripts:
 	@if command -v shellcheck >/dev/null; then cd dev/services && shellcheck --external-sources --severity=warning up down with *.sh \
-	&& shellcheck --severity=warning ../../tests/interop/run ../../tests/console/run; \
+	&& shellcheck --severity=warning ../../tests/interop/run ../../tests/console/run ../../tests/mutants/run; \
 	else echo "shellcheck is not here: no script was checked with it"; fi
 
 # Built without optimisation: it is run for seconds and would take minutes more to build.

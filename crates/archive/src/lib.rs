@@ -36,6 +36,7 @@ mod mapped;
 mod memory;
 mod message;
 mod metrics;
+mod nearest;
 mod observe;
 mod open;
 mod page;

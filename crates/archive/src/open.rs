@@ -3,7 +3,8 @@ use std::{path::PathBuf, sync::Arc};
 use restante_core::{Clock, SystemClock, TopicBits};
 
 use crate::{
-    Archive, EngineUrl, Error, Metrics, Retention, Upkeep, log, memory, observe::Observed, spool, tandem,
+    Archive, EngineUrl, Error, Metrics, Retention, Upkeep, log, memory, nearest, observe::Observed, spool,
+    tandem,
 };
 
 /// How to open an archive.
@@ -223,7 +224,12 @@ pub async fn open_over(first: Opened, second: Option<Opened>, config: &Config) -
 /// Opens an engine, bare.
 async fn open_engine(config: Config) -> Result<Opened, Error> {
     match config.url.clone() {
-        EngineUrl::Log(folder) => log::open(folder, config).await,
+        EngineUrl::Log(folder) => {
+            if config.read_only {
+                nearest::check_folder(&folder)?;
+            }
+            log::open(folder, config).await
+        }
         EngineUrl::Memory => Ok(memory::open(&config)),
         #[cfg(feature = "sqlite")]
         EngineUrl::Sqlite(file) => crate::sqlite::open(file, config).await,

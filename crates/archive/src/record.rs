@@ -88,6 +88,11 @@ impl<'a> Record<'a> {
         checksum(seed, self.length, self.content) == u32::from_le_bytes(self.checksum)
     }
 
+    /// The length field and the checksum.
+    pub(crate) fn frame(&self) -> ([u8; 4], u32) {
+        (self.length, u32::from_le_bytes(self.checksum))
+    }
+
     /// All bytes of the record, header included.
     pub(crate) fn len(&self) -> usize {
         FRAME_BYTES + self.content.len()

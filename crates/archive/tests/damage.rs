@@ -11,7 +11,7 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::{message, rows, sorted, walk};
-use restante_archive::{Config, Finding, LogConfig, Message, Opened, Query, open};
+use restante_archive::{Appended, Config, Finding, LogConfig, Message, Opened, Query, open};
 use restante_core::{ErrorKind, Timestamp};
 
 struct Archive {
@@ -387,6 +387,20 @@ async fn duplicates_are_known_under_another_window_length() {
             sorted(&messages),
             "{window_seconds}"
         );
+        opened.upkeep.close().await.unwrap();
+    }
+}
+
+/// A segment of a day has messages of many hours: it lies inside of no window of an hour, and still has its messages.
+#[tokio::test]
+async fn duplicates_are_known_under_a_shorter_window_length() {
+    let archive = Archive::new();
+    let hour = 3_600_000_000_000;
+    let messages: Vec<Message> = (0..24).map(|n| message(n * hour, 1, "a")).collect();
+    for (window_seconds, answer) in [(86_400, Appended::Stored), (3_600, Appended::Duplicate)] {
+        let log = LogConfig { window_seconds, ..LogConfig::default() };
+        let opened = open(Config { log, ..archive.config.clone() }).await.unwrap();
+        assert_eq!(opened.archive.append(messages.clone()).await.unwrap(), vec![answer; 24]);
         opened.upkeep.close().await.unwrap();
     }
 }

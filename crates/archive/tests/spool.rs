@@ -193,6 +193,26 @@ async fn what_was_spooled_is_stored_oldest_first() {
 }
 
 #[tokio::test]
+async fn generations_are_drained_in_the_order_in_which_they_were_made() {
+    // A generation of this spool takes a mebibyte: eleven of these messages.
+    let subject = Subject::with_room(Mode::Off, 8 << 20).await;
+    let body = bytes::Bytes::from(vec![7; 100_000]);
+    let messages: Vec<Message> =
+        numbered(0..50).into_iter().map(|message| Message { body: body.clone(), ..message }).collect();
+    for message in &messages {
+        subject.spool(std::slice::from_ref(message)).await;
+    }
+    assert!(subject.generations() >= 4, "{} generations", subject.generations());
+    let asked_before = subject.engine.asked().len();
+    subject.engine.set(Mode::On);
+    subject.wait_until_drained().await;
+    let mut asked = subject.engine.asked().split_off(asked_before).concat();
+    asked.dedup();
+    let expected: Vec<_> = messages.iter().map(Message::key).collect();
+    assert_eq!(asked, expected);
+}
+
+#[tokio::test]
 async fn a_late_message_that_comes_while_others_are_drained_is_stored() {
     let subject = Subject::new(Mode::Off).await;
     subject.spool(&numbered(100..200)).await;

@@ -89,6 +89,16 @@ mod tests {
     }
 
     #[test]
+    fn a_filter_without_one_of_a_topics_three_bits_does_not_contain_it() {
+        let topic = TopicBits::new([3, 70, 400]);
+        for missing in [3, 70, 400] {
+            let mut filter = Bloom::FULL;
+            filter.0[missing / 8] &= !(1 << (missing % 8));
+            assert!(!filter.contains(topic), "bit {missing} is missing");
+        }
+    }
+
+    #[test]
     fn other_texts_are_refused() {
         assert_eq!("ff".parse::<Bloom>(), Err(ParseBloomError));
         assert_eq!("x".repeat(128).parse::<Bloom>(), Err(ParseBloomError));

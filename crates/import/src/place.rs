@@ -62,6 +62,7 @@ impl Place {
         if metadata.is_dir() {
             return of_folder(path).map(Some);
         }
+        check_regular(path)?;
         match (is_sqlite(path)?, stated) {
             (true, _) => Ok(Some(Self::Sqlite(path.to_owned()))),
             (false, None) => Ok(None),
@@ -78,6 +79,17 @@ fn of_folder(path: &Path) -> Result<Place, Error> {
         "{} is a folder without a LevelDB: one has a file CURRENT in it",
         path.display()
     )))
+}
+
+/// Refuses a path that is there and is no file: to open a FIFO may take for ever, and so may reading a device.
+pub(crate) fn check_regular(path: &Path) -> Result<(), Error> {
+    match path.metadata() {
+        Ok(metadata) if !metadata.is_file() => {
+            let advice = "to import what a pipe gives, leave its path out and redirect it to stdin";
+            Err(Error::invalid(format!("{} is no regular file: {advice}", path.display())))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn is_sqlite(path: &Path) -> Result<bool, Error> {
@@ -121,7 +133,12 @@ mod tests {
         let postgres = Place::of("postgres://me:secret@db/store".as_ref()).unwrap().unwrap();
         assert_eq!(postgres.to_string(), "postgres://me:***@db/store");
 
+        rustix::fs::mknodat(rustix::fs::CWD, at("pipe"), rustix::fs::FileType::Fifo, 0o600.into(), 0)
+            .unwrap();
         for (path, why) in [
+            (at("pipe"), "no regular file"),
+            (PathBuf::from(format!("sqlite:{}", at("pipe").display())), "no regular file"),
+            ("/dev/zero".into(), "no regular file"),
             (at("other"), "CURRENT"),
             (at("none"), "can't open"),
             (PathBuf::from(format!("sqlite:{}", at("b.ndjson").display())), "no SQLite file"),

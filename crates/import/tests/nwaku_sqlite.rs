@@ -10,6 +10,7 @@ use std::{
 };
 
 use common::{CONTENT_TOPIC, PUBSUB_TOPIC, Sample, read_all, samples};
+use restante_core::ErrorKind;
 use restante_import::{Extent, Noted, Options, Owner, Place, open};
 use rusqlite::{Connection, params};
 use tempfile::TempDir;
@@ -105,6 +106,29 @@ async fn the_legacy_store_and_go_waku_are_read() {
     assert_eq!(read.refused, Noted::default());
     let last = samples.last().unwrap().timestamp + 5;
     assert_eq!(read.after, Some(last.to_string()), "it goes on by the time of storing");
+}
+
+/// Whoever made a file may have made anything. A view, a virtual table or a generated column runs what the file says.
+#[tokio::test]
+async fn nothing_that_a_file_defines_is_run() {
+    let columns = "pubsubTopic, contentTopic, payload, version, id, messageHash, timestamp, meta";
+    let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)";
+    let view = format!(
+        "CREATE VIEW message ({columns}) AS {endless} SELECT x'', x'', x'', 0, x'', x'', i, x'' FROM n WHERE i < 0;"
+    );
+    let virtual_table =
+        format!("CREATE VIRTUAL TABLE message USING fts5 ({});", columns.replace("version", "ver"));
+    let generated = NEW.replace("payload BLOB", "payload BLOB AS (zeroblob(1000000000))");
+    for (schema, why) in [
+        (view, "no table of messages"),
+        (virtual_table, "no table of messages"),
+        (generated, "no column payload"),
+    ] {
+        let store = Store::new(&schema);
+        let error = open(store.place(), None, Options::default()).await.err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains(why), "{error}");
+    }
 }
 
 #[tokio::test]

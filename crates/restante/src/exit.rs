@@ -4,7 +4,7 @@ use std::{error::Error, io, process::ExitCode};
 
 use restante_core::ErrorKind;
 
-use crate::{backup::Trouble, config::ConfigError};
+use crate::{backup::Trouble, config::ConfigError, output::printable};
 
 /// It failed, or something wrong was found.
 const FAILED: u8 = 1;
@@ -74,7 +74,7 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
 fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {
-        let text = cause.to_string().replace('\n', " ");
+        let text = printable(&cause.to_string());
         if line.is_empty() {
             line = text;
         } else if !line.contains(&text) {

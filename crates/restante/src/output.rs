@@ -2,6 +2,9 @@
 
 use std::io::{self, Write};
 
+use serde::Serialize;
+use serde_json::ser::{CompactFormatter, Formatter};
+
 use restante_core::Timestamp;
 
 use crate::transfer::json::JsonEntry;
@@ -49,12 +52,12 @@ impl<W: Write> Printer<W> {
             match self.format {
                 Format::Table => self.row(entry)?,
                 Format::Ndjson => {
-                    serde_json::to_writer(&mut self.out, entry)?;
+                    write_json(&mut self.out, entry)?;
                     self.out.write_all(b"\n")?;
                 }
                 Format::Json => {
                     self.out.write_all(if self.printed == 0 { b"[\n" } else { b",\n" })?;
-                    serde_json::to_writer(&mut self.out, entry)?;
+                    write_json(&mut self.out, entry)?;
                 }
             }
             self.printed += 1;
@@ -102,7 +105,7 @@ impl<W: Write> Printer<W> {
 
 /// A payload as text when it is one that can be printed, else its first bytes in hex.
 fn show_payload(payload: &[u8]) -> String {
-    let is_text = |text: &&str| !text.chars().any(|c| c.is_control() && !c.is_whitespace());
+    let is_text = |text: &&str| !text.chars().any(|c| drives_terminal(c) && !c.is_whitespace());
     match std::str::from_utf8(payload).ok().filter(is_text) {
         Some(text) => short(&printable(text), PAYLOAD_CHARS_MAX),
         None => {
@@ -115,7 +118,38 @@ fn show_payload(payload: &[u8]) -> String {
 
 /// The text on one line, without characters that could drive the terminal of the person who reads it.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.chars().map(|c| if drives_terminal(c) { ' ' } else { c }).collect()
+}
+
+/// Whether a character is no text but tells the terminal what to do: control characters, those that end a line, and those
+/// that turn the direction of writing, by which a text looks like another one.
+fn drives_terminal(c: char) -> bool {
+    let is_direction =
+        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let is_line_end = matches!(c, '\u{2028}' | '\u{2029}');
+    c.is_control() || is_direction || is_line_end
+}
+
+/// Writes a value as JSON in which no character drives a terminal: such characters are escaped, which means the same.
+pub(crate) fn write_json(out: impl Write, value: &impl Serialize) -> io::Result<()> {
+    let mut serializer = serde_json::Serializer::with_formatter(out, SafeFormatter);
+    value.serialize(&mut serializer).map_err(io::Error::from)
+}
+
+/// JSON without spaces and with more escapes than it needs.
+struct SafeFormatter;
+
+impl Formatter for SafeFormatter {
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+        let mut rest = fragment;
+        while let Some((at, c)) = rest.char_indices().find(|(_, c)| drives_terminal(*c)) {
+            let (text, behind) = rest.split_at(at);
+            CompactFormatter.write_string_fragment(writer, text)?;
+            write!(writer, "\\u{:04x}", u32::from(c))?; // none of them is beyond U+FFFF
+            rest = behind.get(c.len_utf8()..).unwrap_or_default();
+        }
+        CompactFormatter.write_string_fragment(writer, rest)
+    }
 }
 
 /// The text cut to so many characters, the last of them an ellipsis when something is missing.
@@ -176,6 +210,27 @@ mod tests {
         hostile.message.as_mut().unwrap().content_topic = "/\x1b[2J/1/x/proto".into();
         let table = print(Format::Table, &[&[hostile]]);
         assert!(!table.contains('\x1b'), "{table:?}");
+    }
+
+    /// Right-to-left overrides and their like show a text in another order than it has; U+009B begins a control sequence.
+    #[test]
+    fn nothing_in_a_message_turns_text_around() {
+        let controls = [
+            '\u{61c}', '\u{9b}', '\u{200e}', '\u{200f}', '\u{2028}', '\u{202a}', '\u{202e}', '\u{2066}',
+            '\u{2069}',
+        ];
+        for control in controls {
+            let text = format!("pay {control}01 to me");
+            let mut hostile = entry(text.as_bytes());
+            hostile.message.as_mut().unwrap().content_topic = format!("/{control}/1/x/proto");
+            for format in [Format::Table, Format::Ndjson, Format::Json] {
+                let printed = print(format, &[&[hostile.clone()]]);
+                assert!(!printed.contains(control), "{format:?} {printed:?}");
+            }
+            let json: JsonEntry =
+                serde_json::from_str(&print(Format::Ndjson, &[&[hostile.clone()]])).unwrap();
+            assert_eq!(json, hostile, "JSON means the same");
+        }
     }
 
     #[test]

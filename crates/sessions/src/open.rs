@@ -114,6 +114,20 @@ pub struct RedisConfig {
     pub timeout_ms: u64,
 }
 
+/// The most bytes of a prefix: names are for people, and every key has it.
+const PREFIX_BYTES_MAX: usize = 64;
+
+impl RedisConfig {
+    /// Says what is wrong with a prefix, if something is. The colon ends a prefix: the keys of the prefix `a:u` would be
+    /// those of users of the prefix `a`.
+    pub fn prefix_fault(prefix: &str) -> Option<String> {
+        if prefix.is_empty() || prefix.len() > PREFIX_BYTES_MAX {
+            return Some(format!("it is empty or longer than {PREFIX_BYTES_MAX} bytes"));
+        }
+        prefix.contains(':').then(|| "it has a colon, which ends a prefix: use another character".to_owned())
+    }
+}
+
 impl fmt::Debug for RedisConfig {
     /// Without the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -625,6 +625,7 @@ mod tests {
 
     use super::*;
     use crate::log::{
+        disk::Folder,
         open::share,
         seal::Sealer,
         tests::{config, message},
@@ -633,6 +634,28 @@ mod tests {
     fn append(messages: Vec<Message>) -> (Append, oneshot::Receiver<Answer>) {
         let room = Arc::new(tokio::sync::Semaphore::new(1)).try_acquire_owned().unwrap();
         Append::new(messages, room)
+    }
+
+    /// A commit is staged, and not visible yet, while the disk syncs it. The same message may come meanwhile.
+    #[test]
+    fn a_message_whose_first_copy_is_not_visible_yet_is_a_duplicate() {
+        let folder = tempfile::tempdir().unwrap();
+        let shared = share(Arc::new(Folder::new(folder.path())), &config(), None);
+        let (commands, _queue) = mpsc::channel(1);
+        let (sealer, _) = Sealer::start(shared.clone(), commands.downgrade()).unwrap();
+        let (finisher, _) = Finisher::start(shared.clone(), sealer).unwrap();
+        let mut writer = Writer::new(shared.clone(), finisher, Vec::new());
+        let (first, first_answer) = append(vec![message(1, 10)]);
+        let group = vec![first];
+        let answers = writer.write(&group).unwrap();
+        let added = writer.open.iter_mut().map(OpenSegment::written).collect();
+        let under_way = stage(added, group, answers);
+        let (second, second_answer) = append(vec![message(1, 10)]);
+        writer.commit(vec![second], false);
+        assert_eq!(second_answer.blocking_recv().unwrap().unwrap(), [Appended::Duplicate]);
+        commit::publish(&shared, vec![under_way]);
+        assert_eq!(first_answer.blocking_recv().unwrap().unwrap(), [Appended::Stored]);
+        assert_eq!(shared.segments().iter().map(Segment::rows).sum::<u64>(), 1);
     }
 
     /// Two publishers relay one message, and the first one's attempt finds no room for a new segment.

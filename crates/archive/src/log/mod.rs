@@ -15,6 +15,7 @@ mod active;
 mod append;
 mod backup;
 mod check;
+mod checksums;
 mod commit;
 mod damage;
 mod disk;
@@ -236,6 +237,24 @@ impl Shared {
         let found = files.into_iter().find(|(other, _)| other == name);
         found.map(|(_, len)| len).ok_or_else(|| Error::new(ErrorKind::NotFound, format!("{name} is gone")))
     }
+}
+
+/// Whether a folder holds an archive: a segment, or the lock of one that never had a message.
+pub(crate) fn holds_archive(folder: &Path) -> std::io::Result<bool> {
+    let (mut has_lock, mut has_folders) = (false, false);
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        has_folders |= entry.file_type()?.is_dir();
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let is_segment = name.len() >= "00000001.log".len() && schema::sequence_of(&name).is_some();
+        if is_segment {
+            return Ok(true);
+        }
+        has_lock |= name == open::LOCK_NAME;
+    }
+    // Other stores have a lock of that name, beside folders; this engine makes none.
+    Ok(has_lock && !has_folders)
 }
 
 /// The engine as doors and operators see it.

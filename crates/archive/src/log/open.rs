@@ -21,7 +21,7 @@ use super::{
     commit::Finisher,
     damage::Known,
     disk::{Disk, DiskFile, Folder, LogDisk},
-    recover::{Replay, replay},
+    recover::{Replay, replay, salt_of},
     schema::{
         INDEX_SUFFIX, Index, LOG_HEADER_BYTES, LOG_SUFFIX, SegmentId, TEMPORARY_SUFFIX, decode_log_header,
         salts_of_damaged_header, sequence_of,
@@ -39,7 +39,7 @@ use crate::{
 
 /// Commands that wait for the writer at most; their bytes are bounded apart.
 const COMMANDS_MAX: usize = 1_024;
-const LOCK_NAME: &str = "LOCK";
+pub(super) const LOCK_NAME: &str = "LOCK";
 /// A segment takes at most this part of the disk, and may take this much: retention removes whole segments, and on a small
 /// disk one of them must not be most of what there is.
 const DISK_SHARE: u64 = 16;
@@ -287,8 +287,10 @@ fn segment_id(
             let id = |salt| SegmentId { sequence, window_start: 0, window_len: 0, salt };
             // Damage that hit one copy of the salt has left the others.
             let of_index = salt_of_index(shared, &id(0).index_name());
-            let salts = salts_of_damaged_header(&header).into_iter().chain(of_index).chain(listed_salt);
-            Ok(salts.map(id).max_by_key(|id| replay(&log, id).rows.len()))
+            let in_header = salts_of_damaged_header(&header).into_iter();
+            let mut salts: Vec<u64> = in_header.chain(of_index).chain(listed_salt).collect();
+            salts.dedup();
+            Ok(salt_of(&log, &salts).map(id))
         }
     }
 }

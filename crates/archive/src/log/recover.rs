@@ -5,7 +5,10 @@ use std::collections::HashSet;
 use foldhash::fast::RandomState;
 use restante_core::Key;
 
-use super::schema::{IndexRow, LOG_HEADER_BYTES, SegmentId};
+use super::{
+    checksums::RangeChecksums,
+    schema::{IndexRow, LOG_HEADER_BYTES, SegmentId},
+};
 use crate::{
     BODY_BYTES_MAX, Finding, TopicName,
     record::{DEFINITION, Entry, HEADER_BYTES, Record},
@@ -15,6 +18,8 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Replay {
     seed: u32,
+    /// Whether the header says the salt, or a record was sound under it.
+    is_salt_certain: bool,
     /// The names of the topics by number; `None` where a definition is damaged.
     pub(super) topics: Vec<Option<TopicName>>,
     /// The rows in the order in which they were written; each key once.
@@ -24,8 +29,63 @@ pub(super) struct Replay {
     pub(super) end: u64,
     /// Damaged places before `end`.
     pub(super) findings: Vec<Finding>,
+    checker: Checker,
 }
 
+/// Checks records, in time that is linear in the log even where every byte seems to begin a record.
+#[derive(Default)]
+struct Checker {
+    /// For what would take too long to read; made when it is first needed.
+    checksums: Option<RangeChecksums>,
+    /// Records that turned out not to be sound.
+    unsound: u64,
+    /// Bytes that were read in vain, for records that turned out not to be sound.
+    wasted_bytes: u64,
+    /// Bytes of the records that were read from beginning to end.
+    read_bytes: u64,
+}
+
+impl Checker {
+    /// Says that records before `at` are not asked about any more.
+    fn advance_to(&mut self, at: usize) {
+        if let Some(checksums) = &mut self.checksums {
+            checksums.advance_to(at);
+        }
+    }
+
+    /// Reading a record is the quickest way if it is sound. In vain no more bytes are read than the log has before `at`, and
+    /// short candidates.
+    fn is_sound(&mut self, log: &[u8], at: usize, record: &Record<'_>, seed: u32) -> bool {
+        let len = record.len() as u64;
+        let is_affordable = len <= SHORT_BYTES || self.wasted_bytes + len <= at as u64;
+        if !is_affordable {
+            let checksums = self.checksums.get_or_insert_with(|| RangeChecksums::new(at));
+            if !checksums.is_sound(log, at, record, seed) {
+                self.unsound += 1;
+                return false;
+            }
+        }
+        self.read_bytes += len;
+        let is_sound = record.is_sound(seed);
+        if !is_sound {
+            self.unsound += 1;
+            self.wasted_bytes += len;
+        }
+        is_sound
+    }
+
+    /// Bytes that went into checksums. A byte counts as often as it was read.
+    #[cfg(test)]
+    fn checked_bytes(&self) -> u64 {
+        self.read_bytes + self.checksums.as_ref().map_or(0, |checksums| checksums.read_bytes)
+    }
+}
+
+/// A salt from a damaged header counts as wrong when so many places seem to begin a record and none does. The check of a
+/// candidate costs more than the look at a place that is none.
+const CANDIDATES_MAX: u64 = 1 << 22;
+/// A record that is no longer is as quickly checked from beginning to end.
+const SHORT_BYTES: u64 = 64;
 /// A definition may be this far ahead of the last one that was read, when those between are damaged.
 const DEFINITIONS_AHEAD_MAX: usize = 1 << 16;
 
@@ -35,12 +95,15 @@ const DEFINITIONS_AHEAD_MAX: usize = 1 << 16;
 /// a sound record follows it: then the bytes between are reported and left out, and what follows is kept.
 pub(super) fn replay(log: &[u8], id: &SegmentId) -> Replay {
     let name = &id.log_name();
-    let mut replay = Replay { seed: id.seed(), end: LOG_HEADER_BYTES, ..Replay::default() };
+    let is_salt_certain = id.has_window(); // both are in the header
+    let mut replay = Replay { seed: id.seed(), is_salt_certain, end: LOG_HEADER_BYTES, ..Replay::default() };
     let mut keys: HashSet<Key, RandomState> = HashSet::default();
     let mut at = LOG_HEADER_BYTES as usize;
     while at < log.len() {
+        replay.checker.advance_to(at);
         match replay.sound_record(log, at) {
             Some((len, entry)) => {
+                replay.is_salt_certain = true;
                 replay.add(entry, at, name, &mut keys);
                 at += len;
                 replay.end = at as u64;
@@ -56,23 +119,16 @@ pub(super) fn replay(log: &[u8], id: &SegmentId) -> Replay {
 }
 
 impl Replay {
-    fn sound_record<'a>(&self, log: &'a [u8], at: usize) -> Option<(usize, Entry<'a>)> {
+    fn sound_record<'a>(&mut self, log: &'a [u8], at: usize) -> Option<(usize, Entry<'a>)> {
         let record = Record::read(log, at)?;
-        if !self.is_plausible(&record) || !record.is_sound(self.seed) {
+        if !is_plausible(&record, self.topics.len()) || !self.checker.is_sound(log, at, &record, self.seed) {
             return None;
         }
         Some((record.len(), record.entry()?))
     }
 
-    /// Whether a record's fields can be right; it spares most wrong places the checksum.
-    fn is_plausible(&self, record: &Record<'_>) -> bool {
-        let field = record.topic_field();
-        let number = (field & !DEFINITION) as usize;
-        number < self.topics.len() + DEFINITIONS_AHEAD_MAX && record.len() <= HEADER_BYTES + BODY_BYTES_MAX
-    }
-
     /// The next place behind `at` where a sound record begins.
-    fn next_sound_record(&self, log: &[u8], at: usize) -> Option<usize> {
+    fn next_sound_record(&mut self, log: &[u8], at: usize) -> Option<usize> {
         // The length of the damaged record is probably right: then the next one is found at once.
         let follower = Record::read(log, at).map(|record| at + record.len());
         if let Some(next) = follower
@@ -80,7 +136,17 @@ impl Replay {
         {
             return Some(next);
         }
-        (at + 1..log.len()).find(|next| self.sound_record(log, *next).is_some())
+        for next in at + 1..log.len() {
+            self.checker.advance_to(next);
+            if self.sound_record(log, next).is_some() {
+                return Some(next);
+            }
+            let is_salt_wrong = !self.is_salt_certain && self.checker.unsound > CANDIDATES_MAX;
+            if is_salt_wrong {
+                return None;
+            }
+        }
+        None
     }
 
     fn add(&mut self, entry: Entry<'_>, at: usize, name: &str, keys: &mut HashSet<Key, RandomState>) {
@@ -118,5 +184,153 @@ impl Replay {
     pub(super) fn topic_names(&self) -> Vec<TopicName> {
         let nameless = TopicName { channel: "".into(), topic: "".into() };
         self.topics.iter().map(|name| name.clone().unwrap_or_else(|| nameless.clone())).collect()
+    }
+}
+
+/// Whether a record's fields can be right behind so many topics; it spares most wrong places the checksum.
+fn is_plausible(record: &Record<'_>, topics: usize) -> bool {
+    let number = (record.topic_field() & !DEFINITION) as usize;
+    number < topics + DEFINITIONS_AHEAD_MAX && record.len() <= HEADER_BYTES + BODY_BYTES_MAX
+}
+
+/// The one of several salts under which the first sound record of a log begins; the first of them when none does within
+/// [`CANDIDATES_MAX`]. All are tried together at each place, so that a wrong one costs no search of its own.
+pub(super) fn salt_of(log: &[u8], salts: &[u64]) -> Option<u64> {
+    let seed = |salt: u64| SegmentId { window_start: 0, window_len: 0, sequence: 0, salt }.seed();
+    let mut checker = Checker::default();
+    for at in LOG_HEADER_BYTES as usize..log.len() {
+        checker.advance_to(at);
+        let Some(record) = Record::read(log, at).filter(|record| is_plausible(record, 0)) else { continue };
+        let is_right = |salt: &&u64| checker.is_sound(log, at, &record, seed(**salt));
+        if let Some(salt) = salts.iter().find(is_right) {
+            return Some(*salt);
+        }
+        if checker.unsound > CANDIDATES_MAX {
+            break;
+        }
+    }
+    salts.first().copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use restante_core::{MessageHash, Timestamp};
+
+    use super::*;
+    use crate::{
+        log::schema::encode_log_header,
+        record::{encode_definition, encode_message},
+    };
+
+    const BODY_BYTES: usize = 64 << 10;
+    const BODIES: u32 = 8;
+
+    fn id() -> SegmentId {
+        SegmentId { window_start: 0, window_len: 1_000, sequence: 1, salt: 0x1234_5678_9abc_def0 }
+    }
+
+    fn body_of(pattern: &[u8]) -> Vec<u8> {
+        pattern.iter().copied().cycle().take(BODY_BYTES).collect()
+    }
+
+    /// A body in which a record of `len` bytes seems to begin every twelve bytes.
+    fn hostile_body(len: u32) -> Vec<u8> {
+        let fields = [len, 0x5555_5555, 0]; // length, checksum, topic
+        body_of(&fields.map(u32::to_le_bytes).concat())
+    }
+
+    /// A log of messages with this body, and where each record begins; the first one is the definition of their topic.
+    fn log_of(body: &[u8]) -> (Vec<u8>, Vec<usize>) {
+        let mut log = encode_log_header(&id());
+        let mut offsets = vec![log.len()];
+        encode_definition(id().seed(), 0, "channel", "topic", &mut log);
+        for n in 0..BODIES {
+            offsets.push(log.len());
+            let key = Key { timestamp: Timestamp(i64::from(n)), message_hash: MessageHash([n as u8; 32]) };
+            encode_message(id().seed(), 0, key, body, &mut log);
+        }
+        (log, offsets)
+    }
+
+    /// A power cut may leave a file as long as it was to be, and not all of its bytes.
+    #[test]
+    fn a_damaged_record_that_ends_with_the_log_is_no_sound_one() {
+        for lost_bytes in [1, 100, BODY_BYTES] {
+            let (mut log, offsets) = log_of(&vec![7; BODY_BYTES]);
+            let begin = log.len() - lost_bytes;
+            log[begin..].fill(0);
+            let replay = replay(&log, &id());
+            assert_eq!(replay.rows.len(), BODIES as usize - 1);
+            assert_eq!(replay.end, *offsets.last().unwrap() as u64);
+            assert!(replay.findings.is_empty());
+        }
+    }
+
+    /// Of several salts the right one is found wherever it stands, behind a damaged first record too.
+    #[test]
+    fn the_salt_under_which_records_are_sound_is_found() {
+        let wrong = [1 << 40, 2 << 40];
+        let (mut log, offsets) = log_of(&hostile_body(300_000));
+        for salts in [
+            [id().salt, wrong[0], wrong[1]],
+            [wrong[0], id().salt, wrong[1]],
+            [wrong[0], wrong[1], id().salt],
+        ] {
+            assert_eq!(salt_of(&log, &salts), Some(id().salt));
+        }
+        log[offsets[0]] ^= 0x40;
+        log[offsets[1] + 4] ^= 0x40;
+        assert_eq!(salt_of(&log, &[wrong[0], id().salt]), Some(id().salt));
+    }
+
+    /// Nothing is sound under a wrong salt: every place that seems to begin a record would be checked, up to the end.
+    #[test]
+    fn a_wrong_salt_is_given_up_and_a_right_one_never() {
+        let (log, _) = log_of(&body_of(&[0, 255, 0, 0]));
+        let log = [&log[..64], &log[64..].repeat(18)].concat();
+        let unknown = SegmentId { window_len: 0, salt: 1, ..id() };
+        let replay_unknown = replay(&log, &unknown);
+        assert_eq!((replay_unknown.rows.len(), replay_unknown.end), (0, LOG_HEADER_BYTES));
+        assert!(replay_unknown.checker.unsound <= CANDIDATES_MAX + 1);
+        let certain = SegmentId { salt: 1, ..id() };
+        assert!(replay(&log, &certain).checker.unsound > CANDIDATES_MAX + 1);
+    }
+
+    /// Anybody may choose a body. Behind a damaged record each place that may begin a record used to be checked in full,
+    /// so that 41 MB of bodies kept a start waiting for minutes.
+    #[test]
+    fn a_scan_checks_no_more_than_a_few_times_the_log_whatever_bodies_hold() {
+        type Damage = fn(&mut Vec<u8>, &[usize]) -> usize;
+        let damages: [(&str, Damage); 4] = [
+            ("the length of every second message", |log, offsets| {
+                offsets.iter().skip(1).step_by(2).for_each(|at| log[at + 1] ^= 0x40);
+                BODIES as usize / 2
+            }),
+            ("the definition of the topic", |log, offsets| {
+                log[offsets[0]] ^= 0x40;
+                0
+            }),
+            ("a torn end", |log, _| {
+                log.truncate(log.len() - 1);
+                BODIES as usize - 1
+            }),
+            ("the checksum of every message", |log, offsets| {
+                offsets.iter().for_each(|at| log[at + 4] ^= 0x40);
+                0
+            }),
+        ];
+        // Of the last one every second byte seems to begin a record: of 255 bytes, or of 65,280.
+        let bodies =
+            [hostile_body(200), hostile_body(30_000), hostile_body(300_000), body_of(&[0, 255, 0, 0])];
+        for body in bodies {
+            for (name, damage) in damages {
+                let (mut log, offsets) = log_of(&body);
+                let expected_rows = damage(&mut log, &offsets);
+                let replay = replay(&log, &id());
+                assert_eq!(replay.rows.len(), expected_rows, "{name}");
+                let times = replay.checker.checked_bytes() / log.len() as u64;
+                assert!(times < 8, "{name}: every byte was checked {times} times");
+            }
+        }
     }
 }

@@ -42,6 +42,9 @@ pub(super) struct Sealed {
     verified: Vec<AtomicU64>,
     columns: OnceLock<bool>,
     damaged: Counter,
+    /// How often postings were merged, so that a test can tell which way it went.
+    #[cfg(test)]
+    merges: AtomicU64,
 }
 
 impl Sealed {
@@ -79,7 +82,20 @@ impl Sealed {
         topics.sort_unstable();
         let verified = std::iter::repeat_with(AtomicU64::default).take(index.rows.div_ceil(64)).collect();
         let names = shared_names.into();
-        Ok(Self { id, span, index, log, names, topics, present, verified, columns: OnceLock::new(), damaged })
+        Ok(Self {
+            id,
+            span,
+            index,
+            log,
+            names,
+            topics,
+            present,
+            verified,
+            columns: OnceLock::new(),
+            damaged,
+            #[cfg(test)]
+            merges: AtomicU64::new(0),
+        })
     }
 
     /// Says that every record was verified, or written, by this process.
@@ -283,6 +299,8 @@ impl Sealed {
     }
 
     fn merge(&self, find: &Find<'_>, rows: Range<usize>, wanted: &[u32], offsets: &mut Vec<u32>) {
+        #[cfg(test)]
+        self.merges.fetch_add(1, Ordering::Relaxed);
         let lists: Vec<_> = wanted.iter().map(|local| self.posting(*local, &rows, find.direction)).collect();
         merge(lists, |row| {
             self.take(row, find.budget, offsets);
@@ -378,4 +396,73 @@ fn add_wanted<T>(
         len += usize::from(is_wanted(value));
     }
     offsets.extend_from_slice(block.get(..len).unwrap_or_default());
+}
+
+#[cfg(test)]
+mod tests {
+    use restante_core::TopicBits;
+
+    use super::*;
+    use crate::{
+        log::schema::{IndexInput, IndexRow, encode_index, encode_log_header},
+        query::KeyRange,
+        record::encode_message,
+    };
+
+    const ROWS: u32 = 900;
+    const TOPICS: u32 = 90;
+
+    /// Row `n` has timestamp `n` and topic `n % TOPICS`.
+    fn sealed() -> (Sealed, Vec<u32>, Dictionary) {
+        let id = SegmentId { window_start: 0, window_len: 1_000, sequence: 1, salt: 77 << 32 };
+        let mut log = encode_log_header(&id);
+        let mut rows = Vec::new();
+        for n in 0..ROWS {
+            let message_hash = MessageHash([n as u8; 32]);
+            let key = Key { timestamp: Timestamp(i64::from(n)), message_hash };
+            rows.push(IndexRow { key, offset: log.len() as u32, topic: n % TOPICS });
+            encode_message(id.seed(), n % TOPICS, key, b"body", &mut log);
+        }
+        let name = |n: u32| TopicName { channel: "c".into(), topic: format!("{n}").into() };
+        let topics: Vec<TopicName> = (0..TOPICS).map(name).collect();
+        let input = IndexInput {
+            rows: &rows,
+            topics: &topics,
+            log_len: log.len() as u64,
+            body_bytes: 0,
+            salt: id.salt,
+        };
+        let index = encode_index(&input);
+        let mut dictionary = Dictionary::new(|_| TopicBits::new([0; 3]));
+        let sealed = Sealed::open(id, log.into(), index.into(), &mut dictionary, Counter::default()).unwrap();
+        (sealed, rows.iter().map(|row| row.offset).collect(), dictionary)
+    }
+
+    /// The rows of topics 3 and 50 from timestamp `from` until before `until`.
+    fn find(direction: Direction, from: i64, until: i64, limit: usize) -> Vec<usize> {
+        let (sealed, offsets, dictionary) = sealed();
+        let mut set = TopicSet::with_room_for(TOPICS as usize);
+        ["3", "50"].iter().for_each(|topic| set.add(dictionary.find("c", topic).unwrap()));
+        let key = |timestamp| Key { timestamp: Timestamp(timestamp), message_hash: MessageHash::MIN };
+        let range = KeyRange { from: key(from), from_excluded: false, until: Some(key(until)) };
+        let selection = Selection::Topics(set);
+        let budget = Budget::unlimited();
+        let found = sealed.find(&Find { range, selection: &selection, direction, limit, budget: &budget });
+        assert_eq!(sealed.merges.load(Ordering::Relaxed), 1, "postings were merged");
+        let row = |offset: &u32| offsets.iter().position(|other| other == offset).unwrap();
+        found.unwrap().offsets.iter().map(row).collect()
+    }
+
+    #[test]
+    fn merged_postings_give_every_row_of_their_topics_in_the_range() {
+        let all =
+            [3, 50, 93, 140, 183, 230, 273, 320, 363, 410, 453, 500, 543, 590, 633, 680, 723, 770, 813, 860];
+        let reversed = |rows: &[usize]| rows.iter().rev().copied().collect::<Vec<usize>>();
+        assert_eq!(find(Direction::Forward, 0, 900, 100), all);
+        assert_eq!(find(Direction::Backward, 0, 900, 100), reversed(&all));
+        assert_eq!(find(Direction::Forward, 50, 770, 100), all[1..17]);
+        assert_eq!(find(Direction::Backward, 50, 770, 100), reversed(&all[1..17]));
+        assert_eq!(find(Direction::Forward, 0, 900, 5), all[..5]);
+        assert_eq!(find(Direction::Backward, 0, 900, 5), reversed(&all[15..]));
+    }
 }

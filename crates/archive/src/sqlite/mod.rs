@@ -42,6 +42,7 @@ use rusqlite::{Connection, ErrorCode, ffi};
 use tokio::{sync::watch, task::JoinError};
 use tracing::{error, warn};
 
+pub(crate) use self::open::holds_archive;
 use self::{
     append::Writer, check::Progress, checkpoint::Checkpointer, known::Known, query::Ask, readers::Readers,
     reserve::Reserve,

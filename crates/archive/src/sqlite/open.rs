@@ -24,7 +24,7 @@ use super::{
     reserve::Reserve,
     schema,
 };
-use crate::{Config, Error, disk_full::DiskFull, group};
+use crate::{Config, Error, disk_full::DiskFull, group, nearest};
 
 /// What every SQLite file begins with.
 const MAGIC: &[u8] = b"SQLite format 3\0";
@@ -43,7 +43,7 @@ pub(super) fn open(file: &Path, config: &Config) -> Result<Arc<Sqlite>, Error> {
     let is_there = check_owner(&file)?;
     if config.read_only {
         if !is_there {
-            return Err(Error::new(ErrorKind::NotFound, format!("there is no archive in {}", shown(&file))));
+            return Err(nearest::absent(&file));
         }
         return open_to_read(file, config);
     }
@@ -149,13 +149,22 @@ pub(super) fn beside(file: &Path, suffix: &str) -> PathBuf {
     path.into()
 }
 
+/// Whether a file is an archive that this program understands.
+pub(crate) fn holds_archive(file: &Path) -> bool {
+    check_owner(file).unwrap_or(false)
+}
+
 /// Whether there is an archive in a file: ours, and of a version that is understood. An empty file is none yet. What belongs
 /// to others is refused before SQLite gets to see it, which might write its log into the file.
 fn check_owner(file: &Path) -> Result<bool, Error> {
     let header = match read_header(file) {
         Ok(None) => return Ok(true),
         Ok(Some(header)) => header,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(error)
+            if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) =>
+        {
+            return Ok(false);
+        }
         Err(error) => return Err(Error::io("read", &shown(file), error)),
     };
     if header.is_empty() {
@@ -193,6 +202,10 @@ fn read_header(file: &Path) -> std::io::Result<Option<Vec<u8>>> {
     let in_use = IN_USE.lock();
     if in_use.contains_key(&real_path(file)) {
         return Ok(None);
+    }
+    // To open a FIFO may take for ever.
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::other("it is no regular file"));
     }
     let mut header = Vec::new();
     File::open(file)?.take(HEADER_BYTES).read_to_end(&mut header)?;

@@ -33,6 +33,7 @@ crate::promises! {
         the_last_page_has_no_next,
         a_cursor_at_the_end_gives_an_empty_page,
         a_cursor_outside_the_range_is_no_error,
+        a_cursor_at_the_timestamp_of_start_or_end_counts,
         a_cursor_may_name_a_message,
         a_cursor_needs_no_message_at_its_place,
         an_unknown_message_as_cursor_is_not_found,
@@ -360,6 +361,31 @@ async fn a_cursor_outside_the_range_is_no_error(subject: Subject) {
             let expected = if sees_all { only(&messages, in_range) } else { vec![] };
             assert_eq!(rows(&archive.query(&query).await.unwrap()), expected);
         }
+    }
+}
+
+/// Four messages share a timestamp, with which the range begins or ends.
+async fn a_cursor_at_the_timestamp_of_start_or_end_counts(subject: Subject) {
+    let archive = subject.open().await.archive;
+    let batch: Vec<Message> = [(4, 1), (5, 1), (5, 2), (5, 3), (5, 4), (6, 1)]
+        .map(|(timestamp, hash)| message(timestamp, hash, "a"))
+        .into();
+    archive.append(batch.clone()).await.unwrap();
+    let second = Cursor::At(batch[2].key());
+    let expected = [
+        (Direction::Forward, Some(5), None, vec![(5, 3), (5, 4), (6, 1)]),
+        (Direction::Forward, Some(5), Some(6), vec![(5, 3), (5, 4)]),
+        (Direction::Backward, Some(5), None, vec![(5, 1)]),
+        (Direction::Backward, Some(4), Some(6), vec![(4, 1), (5, 1)]),
+        (Direction::Backward, None, Some(5), vec![(4, 1)]),
+    ];
+    for (direction, start, end, keys) in expected {
+        let (start, end) = (start.map(Timestamp), end.map(Timestamp));
+        let query = Query { start, end, direction, cursor: Some(second), ..Query::default() };
+        let page = archive.query(&query).await.unwrap();
+        let found: Vec<(i64, u8)> =
+            page.rows().map(|row| (row.timestamp.0, row.message_hash.as_bytes()[0])).collect();
+        assert_eq!(found, keys, "{query:?}");
     }
 }
 

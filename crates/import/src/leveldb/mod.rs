@@ -25,7 +25,7 @@ use std::{
 use manifest::{Manifest, TableFile};
 use table::Table;
 
-use crate::{Error, Noted};
+use crate::{Error, Noted, place::check_regular};
 
 /// The largest file that is read as a whole: a journal is cut at 4 MiB by default, a manifest is smaller as a rule.
 const WHOLE_FILE_BYTES_MAX: u64 = 256 << 20;
@@ -186,6 +186,7 @@ fn open_table(folder: &Path, file: &TableFile, from: &[u8], notes: &Notes) -> Op
 fn read_whole(path: &Path) -> Result<Vec<u8>, Error> {
     let failed = |error| Error::io("read", path, error);
     let mut bytes = Vec::new();
+    check_regular(path)?;
     let file = File::open(path).map_err(failed)?;
     file.take(WHOLE_FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > WHOLE_FILE_BYTES_MAX {

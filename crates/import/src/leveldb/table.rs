@@ -13,7 +13,7 @@ use super::{
     name_of,
     wire::{Wire, is_checksum, split_key},
 };
-use crate::Error;
+use crate::{Error, place::check_regular};
 
 const FOOTER_BYTES: usize = 48;
 const MAGIC: u64 = 0xdb47_7524_8b80_fb57;
@@ -46,6 +46,7 @@ impl Table {
     pub(super) fn open(folder: &Path, number: u64, from: &[u8]) -> Result<Self, Error> {
         let path = find(folder, number);
         let failed = |error| Error::io("read", &path, error);
+        check_regular(&path)?;
         let file = File::open(&path).map_err(failed)?;
         let len = file.metadata().map_err(failed)?.len();
         let file = TableBytes { file, name: name_of(&path), len };

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use restante_core::ErrorKind;
-use rusqlite::{Connection, OpenFlags, Row, config::DbConfig, types::ValueRef};
+use rusqlite::{Connection, OpenFlags, Row, config::DbConfig, limits::Limit, types::ValueRef};
 use tokio::sync::mpsc;
 
 use super::{Columns, Dialect, Shape, TABLES, message_of, name_of, parse_after, stored_at};
@@ -17,6 +17,18 @@ use crate::{
 const BUSY_MS_MAX: u64 = 10_000;
 /// Memory for pages: rows lie in the order of their hashes, and are read in that of time.
 const CACHE_KIB: i64 = 64 << 10;
+/// The longest value or row that is read: a body and its topics take a quarter of it.
+const VALUE_BYTES_MAX: i32 = 64 << 20;
+/// The longest statement, ours or one of the file's schema.
+const STATEMENT_BYTES_MAX: i32 = 64 << 10;
+/// The most columns of a table.
+const COLUMNS_MAX: i32 = 100;
+/// Steps of SQLite's machine that any file may take, and that it may take for each of its bytes. Reading and ordering a row
+/// takes about two hundred, and no row has fewer than fifty bytes.
+const STEPS_MIN: u64 = 10_000_000;
+const STEPS_PER_BYTE: u64 = 16;
+/// Steps between two looks at their number.
+const STEPS_AT_ONCE: u32 = 10_000;
 /// Where a file says how it is written: 2 for a journal of its own beside it (WAL).
 const WRITE_VERSION_AT: usize = 18;
 const DIALECT: Dialect = Dialect { length: "length", factor: 1, none: "NULL, NULL" };
@@ -101,16 +113,41 @@ fn connect(file: &Path) -> Result<Connection, Error> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let failed = |error| failed(file, error);
-    let connection = Connection::open_with_flags(uri, flags).map_err(failed)?;
+    let mut connection = Connection::open_with_flags(uri, flags).map_err(failed)?;
     connection.busy_timeout(std::time::Duration::from_millis(BUSY_MS_MAX)).map_err(failed)?;
     // Emptying the journal into the file is the server's business, also when we are the last to have it open.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
     // The file may be damaged or made to do harm: nothing that it defines is run.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true).map_err(failed)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false).map_err(failed)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false).map_err(failed)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false).map_err(failed)?;
+    for (limit, most) in [
+        (Limit::SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX),
+        (Limit::SQLITE_LIMIT_SQL_LENGTH, STATEMENT_BYTES_MAX),
+        (Limit::SQLITE_LIMIT_COLUMN, COLUMNS_MAX),
+        (Limit::SQLITE_LIMIT_ATTACHED, 0),
+    ] {
+        connection.set_limit(limit, most).map_err(failed)?;
+    }
+    bound_steps(&mut connection, file)?;
     connection.execute_batch("PRAGMA query_only = ON; PRAGMA cell_size_check = ON;").map_err(failed)?;
     connection.pragma_update(None, "cache_size", -CACHE_KIB).map_err(failed)?;
     Ok(connection)
+}
+
+/// Ends a statement that takes more steps than a file of this length can need. In a damaged tree a page may stand in many
+/// places, so that there are more rows than bytes.
+fn bound_steps(connection: &mut Connection, file: &Path) -> Result<(), Error> {
+    let len = |path: &Path| path.metadata().map_or(0, |metadata| metadata.len());
+    let bytes = len(file) + len(&beside(file, "-wal"));
+    let mut steps_left = STEPS_MIN.saturating_add(bytes.saturating_mul(STEPS_PER_BYTE));
+    let is_too_much = move || {
+        steps_left = steps_left.saturating_sub(u64::from(STEPS_AT_ONCE));
+        steps_left == 0
+    };
+    let bounded = connection.progress_handler(STEPS_AT_ONCE as i32, Some(is_too_much));
+    bounded.map_err(|error| failed(file, error))
 }
 
 fn is_wal(file: &Path) -> Result<bool, Error> {
@@ -137,6 +174,11 @@ fn uri_of(file: &Path, is_unchanging: bool) -> Result<String, Error> {
 }
 
 fn failed(file: &Path, error: rusqlite::Error) -> Error {
+    if error.sqlite_error_code() == Some(rusqlite::ErrorCode::OperationInterrupted) {
+        let what =
+            "it takes more steps to read than its length explains, so it is damaged or was made to do harm";
+        return Error::corrupt(format!("can't read {}: {what}", file.display())).with_source(error);
+    }
     let kind = match error.sqlite_error_code() {
         Some(rusqlite::ErrorCode::DatabaseCorrupt | rusqlite::ErrorCode::NotADatabase) => ErrorKind::Corrupt,
         _ => ErrorKind::Unavailable,
@@ -144,10 +186,15 @@ fn failed(file: &Path, error: rusqlite::Error) -> Error {
     Error::new(kind, format!("can't read {}: {error}", file.display())).with_source(error)
 }
 
-/// The table of messages and its columns.
+/// The table of messages and its columns, without those that are computed. A view or a virtual table of that name is none.
 fn find_table(connection: &Connection) -> rusqlite::Result<Option<(&'static str, Vec<String>)>> {
     for table in TABLES {
-        let mut statement = connection.prepare("SELECT name FROM pragma_table_info(?1)")?;
+        let is_table = "SELECT count(*) FROM pragma_table_list WHERE schema = 'main' AND type = 'table' \
+                        AND name = ?1 COLLATE NOCASE";
+        if connection.query_row(is_table, [table], |row| row.get::<_, i64>(0))? == 0 {
+            continue;
+        }
+        let mut statement = connection.prepare("SELECT name FROM pragma_table_info(?1, 'main')")?;
         let columns = statement.query_map([table], |row| row.get(0))?.collect::<Result<Vec<String>, _>>()?;
         if !columns.is_empty() {
             return Ok(Some((table, columns)));
@@ -180,6 +227,20 @@ impl Columns for Row<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A damaged tree may have more rows than the file has bytes. The recursive query stands in for one.
+    #[test]
+    fn a_file_is_not_read_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.db");
+        Connection::open(&file).unwrap().execute_batch("CREATE TABLE message (a)").unwrap();
+        let connection = connect(&file).unwrap();
+        let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n";
+        let error = connection.query_row(endless, [], |row| row.get::<_, i64>(0)).unwrap_err();
+        let error = failed(&file, error);
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains("more steps"), "{error}");
+    }
 
     #[test]
     fn a_uri_names_any_file() {

@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use clap::ValueEnum;
 use indicatif::HumanCount;
 
+use crate::output::printable;
+
 /// How statistics are printed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum ReportFormat {
@@ -22,7 +24,7 @@ pub(super) fn print<'f>(
 ) -> io::Result<()> {
     let mut told = 0;
     for (place, what) in findings {
-        writeln!(out, "{place}: {what}")?;
+        writeln!(out, "{}: {}", printable(place), printable(what))?;
         told += 1;
     }
     if wrong > told {

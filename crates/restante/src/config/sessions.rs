@@ -43,6 +43,9 @@ pub(crate) struct SessionsHub {
 impl Sessions {
     /// The first pair of settings that contradict each other: the key to blame and what is wrong.
     pub(super) fn contradiction(&self) -> Option<(&'static str, String)> {
+        if let Some(fault) = RedisConfig::prefix_fault(&self.redis.prefix) {
+            return Some(("sessions.redis.prefix", fault));
+        }
         let SessionsRedis { lease_ms, timeout_ms, .. } = self.redis;
         let heartbeats_ms = timeout_ms.get().saturating_mul(HEARTBEATS_PER_LEASE);
         if lease_ms.get() < heartbeats_ms {

@@ -236,6 +236,7 @@ fn wrong_values_name_the_key_and_the_place() {
             "[sessions.redis]\nlease_ms = 2999\ntimeout_ms = 1000",
             "some.toml:2: sessions.redis.lease_ms: a lease is renewed 3 times in its length",
         ),
+        ("sessions.redis.prefix = \"a:u\"", "some.toml:1: sessions.redis.prefix: it has a colon"),
         ("log.level = \"loud\"", "some.toml:1: log.level: log level 'loud' is not understood"),
         ("log.format = \"xml\"", "some.toml:1: log.format: unknown variant `xml`"),
         ("\n[rest\n", "some.toml:2: "),

@@ -6,6 +6,7 @@ use restante_archive::Row;
 use restante_waku_wire::encode_key_value;
 
 use super::{FileFormat, json::JsonEntry};
+use crate::output::write_json;
 
 /// Writes messages one after the other.
 pub(crate) struct Writer<W> {
@@ -27,7 +28,7 @@ impl<W: Write> Writer<W> {
                 encode_key_value(&row.message_hash, row.body, row.channel, &mut self.buffer)
             }
             FileFormat::Ndjson => {
-                serde_json::to_writer(&mut self.buffer, &JsonEntry::of_row(row))?;
+                write_json(&mut self.buffer, &JsonEntry::of_row(row))?;
                 self.buffer.push(b'\n');
             }
         }

@@ -62,6 +62,31 @@ fn assert_equal(folder: &Path, a: &str, b: &str, messages: &str) {
     assert_eq!(out, format!("equal: {messages} messages in each\n"));
 }
 
+/// A path that was typed wrongly used to be an empty archive, of which everything is true.
+#[test]
+fn commands_that_read_say_where_the_nearest_archive_is() {
+    let (_guard, folder) = folder();
+    fill(&folder, "data/archive", (0..3).map(message));
+    let (right, wrong) = ("log:data/archive", "log:data");
+    for args in [
+        &["archive", "check", "--archive", wrong][..],
+        &["archive", "stats", "--archive", wrong],
+        &["archive", "export", "--archive", wrong],
+        &["archive", "compare", right, wrong],
+        &["archive", "copy", wrong, "log:elsewhere"],
+        &["query", "--archive", wrong],
+    ] {
+        let said = say(&folder, args);
+        assert_eq!(said.code, 1, "{args:?}: {}", said.err);
+        assert!(
+            said.err.contains("the nearest one is log:") && said.err.contains("data/archive"),
+            "{}",
+            said.err
+        );
+    }
+    assert!(!folder.join("elsewhere").exists(), "nothing was made");
+}
+
 /// How often a command is begun again that was done before it could be stopped.
 const TRIES: usize = 20;
 

@@ -20,12 +20,11 @@
 //! of one session the one with the greater revision has the other's change in it.
 
 use crate::{
-    Ended, Error, Info, NodeId, RESOURCE_BYTES_MAX, SESSION_ID_BYTES, Session, SessionId, USER_BYTES_MAX,
+    Ended, Error, Info, NodeId, RESOURCE_BYTES_MAX, RedisConfig, SESSION_ID_BYTES, Session, SessionId,
+    USER_BYTES_MAX,
     varint::{take_array, take_byte},
 };
 
-/// The most bytes of a prefix: names are for people, and every key has it.
-const PREFIX_BYTES_MAX: usize = 64;
 /// Bytes of a revision: at a hundred thousand changes a second they last for 89 years.
 const REVISION_BYTES: usize = 6;
 /// Bytes of a session's field in its node's hash.
@@ -43,9 +42,9 @@ pub(super) struct Keys {
 
 impl Keys {
     pub(super) fn new(prefix: &str, db: i64) -> Result<Self, Error> {
-        if prefix.is_empty() || prefix.len() > PREFIX_BYTES_MAX {
+        if let Some(fault) = RedisConfig::prefix_fault(prefix) {
             return Err(Error::invalid(format!(
-                "the prefix of keys in Redis is empty or longer than {PREFIX_BYTES_MAX} bytes"
+                "the prefix '{prefix}' of keys in Redis can't be used: {fault}"
             )));
         }
         Ok(Self { prefix: format!("{prefix}:"), db })
@@ -191,6 +190,15 @@ mod tests {
 
     fn id() -> SessionId {
         SessionId { opened_us: 1_700_000_000_000_000, node: NodeId(3_000_000_000), place: 77 }
+    }
+
+    /// The colon ends a prefix: keys of the prefix `a:u` would be those of a user of the prefix `a`.
+    #[test]
+    fn a_prefix_has_no_separator() {
+        assert_eq!(Keys::new("a", 0).unwrap().user("x:users"), "a:u:x:users");
+        for prefix in ["", "a:u", ":", &"x".repeat(65)] {
+            assert!(Keys::new(prefix, 0).is_err(), "{prefix:?}");
+        }
     }
 
     #[test]

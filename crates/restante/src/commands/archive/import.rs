@@ -23,6 +23,7 @@ use crate::{
     archives::{self, Access},
     config::ArchiveFlags,
     exit::{self, UsageError},
+    output::printable,
     progress::Progress,
     transfer::{FileFormat, Reader},
 };
@@ -163,8 +164,14 @@ fn open_input(flags: &ImportFlags) -> anyhow::Result<(Reader, Arc<AtomicU64>, Op
         return Ok((Reader::new(Box::new(BufReader::with_capacity(1 << 20, source)), format), done, None));
     };
     let format = flags.format.unwrap_or_else(|| FileFormat::of_name(path));
-    let file = File::open(path).with_context(|| format!("can't open {}", path.display()))?;
-    let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|metadata| metadata.len());
+    let opening = || format!("can't open {}", path.display());
+    let metadata = path.metadata().with_context(opening)?;
+    if !metadata.is_file() {
+        let advice = "leave SOURCE out and redirect it to stdin";
+        return Err(UsageError(format!("{} is no regular file: {advice}", path.display())).into());
+    }
+    let file = File::open(path).with_context(opening)?;
+    let size = Some(metadata.len());
     let source = Counted { inner: file, done: done.clone() };
     Ok((Reader::new(Box::new(BufReader::with_capacity(1 << 20, source)), format), done, size))
 }
@@ -197,7 +204,7 @@ pub(super) fn tell(imported: &Imported, refused: &Noted) -> ExitCode {
 /// Says on stderr what is worth telling, as far as it was listed.
 pub(super) fn list(what: &str, noted: &Noted) {
     for line in &noted.listed {
-        eprintln!("{what}: {line}");
+        eprintln!("{what}: {}", printable(line));
     }
     let unlisted = noted.count - noted.listed.len() as u64;
     if unlisted > 0 {

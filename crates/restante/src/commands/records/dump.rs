@@ -15,7 +15,9 @@ use restante_records::{Dumped, KindSchema, Place, Property, Record, Schema, Upke
 use serde::Serialize;
 use serde_json::json;
 
-use crate::{config::RecordsFlags, progress::Progress, records, schema, transfer::json::encode};
+use crate::{
+    config::RecordsFlags, output::write_json, progress::Progress, records, schema, transfer::json::encode,
+};
 
 #[derive(Args, Debug)]
 pub(crate) struct DumpFlags {
@@ -83,7 +85,7 @@ async fn dump(upkeep: &dyn Upkeep, progress: &Progress, out: &mut dyn Write) -> 
         let Some(last) = page.last() else { break };
         after = Some(Place { account: last.account, kind: last.record.kind, id: last.record.id });
         for dumped in &page {
-            serde_json::to_writer(&mut *out, &line(dumped, &schema)).map_err(io::Error::from)?;
+            write_json(&mut *out, &line(dumped, &schema))?;
             out.write_all(b"\n")?;
         }
         count += page.len() as u64;

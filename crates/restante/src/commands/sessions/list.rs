@@ -17,7 +17,7 @@ use super::{SessionPage, ShownSession, count, sessions_path};
 use crate::{
     archives,
     client::{OperatorFlags, RestClient},
-    output::{Format, printable, short},
+    output::{Format, printable, short, write_json},
 };
 
 #[derive(Args, Debug)]
@@ -129,12 +129,12 @@ impl<W: Write> Printer<W> {
             match self.format {
                 Format::Table => self.row(session, sessions)?,
                 Format::Ndjson => {
-                    serde_json::to_writer(&mut self.out, session)?;
+                    write_json(&mut self.out, session)?;
                     self.out.write_all(b"\n")?;
                 }
                 Format::Json => {
                     self.out.write_all(if self.is_begun { b",\n" } else { b"[\n" })?;
-                    serde_json::to_writer(&mut self.out, session)?;
+                    write_json(&mut self.out, session)?;
                 }
             }
             self.is_begun = true;
