@@ -1,5 +1,7 @@
 #![expect(clippy::disallowed_methods, reason = "no test is there after a power cut")]
 
+mod hostile;
+
 use std::os::unix::fs::MetadataExt;
 
 use super::*;
