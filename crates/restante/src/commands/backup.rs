@@ -364,7 +364,7 @@ fn check(flags: &CheckFlags) -> anyhow::Result<ExitCode> {
     }
     let manifest = Manifest::read(&flags.folder)?;
     let bar = Progress::bytes("checking", Some(0));
-    let wrong = backup::verify(&flags.folder, &manifest, &mut |done, total| bar.set_of(done, total));
+    let wrong = backup::verify(&flags.folder, &manifest, &mut |done, total| bar.set_of(done, total))?;
     drop(bar);
     let mut out = io::stdout().lock();
     for wrong in &wrong {
