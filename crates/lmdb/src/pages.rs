@@ -330,7 +330,7 @@ impl<'f> Walk<'f> {
 
     /// A row that is longer has its value in pages of its own: at least two rows fit into each page.
     fn node_bytes_max(&self) -> usize {
-        ((self.page_bytes - HEADER_BYTES) / 2 & !1) - 2
+        (((self.page_bytes - HEADER_BYTES) / 2) & !1) - 2
     }
 
     /// Checks the pages of a value that has its own; returns the first of them.

@@ -97,7 +97,7 @@ fn wrong_values_are_named_in_plain_words() {
         ("[rest]\nconnections_max = -1", "it must be a whole number of at least 1, and is -1"),
         ("[rest]\nenabled = 1", "rest.enabled: it must be true or false, and is 1"),
         ("[rest]\nenabled = \"yes\"", "rest.enabled: it must be true or false, and is \"yes\""),
-        ("[rest]\naddress = \"here\"", "rest.address: \"here\" is no IP address"),
+        ("[rest]\naddress = \"here\"", "rest.address: it must be an IP address"),
         ("[rest]\naddress = 1", "rest.address: it must be an IP address, and is 1"),
         ("[log]\nformat = \"xml\"", "log.format: it must be one of text, json, and is \"xml\""),
         ("[log]\nlevel = [\"info\"]", "log.level: it must be a text, and is a list"),
@@ -105,7 +105,7 @@ fn wrong_values_are_named_in_plain_words() {
         ("[waku]\nshards = [\"a\"]", "waku.shards: it must be a whole number from 0 to 65535, and is \"a\""),
         ("[server]\ndata_dir = 7", "server.data_dir: it must be a path, and is 7"),
         ("[archive]\nretention = 7", "archive.retention: it must be a text, and is 7"),
-        ("[rest]\nport = 1979-05-27", "and is a date"),
+        ("[rest]\nport = 1979-05-27", "and is \"1979-05-27\""),
         ("[archive]\nretention = \"time:10;time:20\"", "the rule 'time' is given twice"),
         ("[archive]\nretention = \"time:0\"", "'time:0' keeps nothing"),
     ];
@@ -200,8 +200,10 @@ fn exit_codes_are_as_documented() {
     let port = server.address().port().to_string();
     assert_eq!(code(&["serve", "--data", "other", "--rest-port", &port, "--tcp-port", "0"]), 3);
     assert_eq!(server.stop().code(), Some(0));
-    fs::write(folder.join("data/archive/00000001.log"), "x").unwrap();
-    assert_eq!(code(&["archive", "check"]), 1);
+    assert_eq!(code(&["backup", "copy"]), 0);
+    assert_eq!(code(&["backup", "check", "copy"]), 0);
+    fs::write(folder.join("copy/settings.toml"), "# other\n").unwrap();
+    assert_eq!(code(&["backup", "check", "copy"]), 1);
     // 130: see the tests of copies and of backups, which are stopped in the midst.
 }
 
