@@ -31,7 +31,11 @@ fn fill(folder: &Path, random: &mut Random) {
             let key = random.below(900).to_be_bytes()[5..].to_vec();
             let len = [10, 100, 1_500, 20_000][random.below(4) as usize];
             if random.below(4) == 0 {
-                store.write_blocking(move |batch| Ok::<_, Error>(batch.delete(table, &key))).unwrap();
+                let removed = store.write_blocking(move |batch| {
+                    batch.delete(table, &key);
+                    Ok::<_, Error>(())
+                });
+                removed.unwrap();
             } else {
                 put(&store, table, &key, &vec![round; random.below(len) as usize]).unwrap();
             }
