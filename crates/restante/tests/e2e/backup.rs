@@ -467,6 +467,31 @@ fn a_backup_ends_with_its_server() {
     assert!(ended > 0, "every backup was done before the server was told to stop");
 }
 
+/// The code that is documented for whatever Ctrl-C ends.
+#[test]
+fn a_backup_that_ctrl_c_ends_has_its_exit_code() {
+    let (_guard, folder) = folder();
+    fill_archive(&folder, 20_000);
+    let (copy, partial) = (folder.join("copy"), folder.join("copy.partial"));
+    for _ in 0..20 {
+        let mut command = restante(&folder);
+        let child =
+            command.args(["backup", "copy"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_until("it has begun", || partial.exists() || copy.exists());
+        let process = rustix::process::Pid::from_child(&child);
+        let _ = rustix::process::kill_process(process, rustix::process::Signal::INT); // it may be done
+        let said = Said::from(child.wait_with_output().unwrap());
+        assert!(!partial.exists(), "what was copied is removed");
+        if !copy.exists() {
+            assert_eq!(said.code, 130, "{}", said.err);
+            assert!(said.err.contains("the backup was stopped"), "{}", said.err);
+            return;
+        }
+        fs::remove_dir_all(&copy).unwrap(); // it was quicker
+    }
+    panic!("every backup was done before the signal came");
+}
+
 /// Prometheus is to see how old the last backup is, also when the server was started again meanwhile.
 #[test]
 fn the_last_backup_is_told_by_the_metrics() {
