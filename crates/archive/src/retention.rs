@@ -33,10 +33,19 @@ impl Retention {
 
 /// A text that is no retention policy.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error(
-    "retention rule '{0}' is not understood: use time:<seconds>, capacity:<count> or size:<n>MB|GB, joined by ';', or none"
-)]
-pub struct ParseRetentionError(String);
+pub enum ParseRetentionError {
+    /// A rule of this text is not known.
+    #[error(
+        "retention rule '{0}' is not understood: use time:<seconds>, capacity:<count> or size:<n>MB|GB, joined by ';', or none"
+    )]
+    Unknown(String),
+    /// Two rules have this name.
+    #[error("the rule '{0}' is given twice: name each rule once")]
+    Twice(String),
+    /// The rule of this text would keep no message.
+    #[error("the retention rule '{0}' keeps nothing: use a larger number, or none to keep everything")]
+    Nothing(String),
+}
 
 impl FromStr for Retention {
     type Err = ParseRetentionError;
@@ -48,29 +57,33 @@ impl FromStr for Retention {
             return Ok(policy);
         }
         for rule in text.split(';') {
-            policy.add(rule).ok_or_else(|| ParseRetentionError(rule.trim().to_owned()))?;
+            policy.add(rule.trim())?;
         }
         Ok(policy)
     }
 }
 
 impl Retention {
-    /// Adds one rule; `None` when it is not understood or stands twice.
-    fn add(&mut self, rule: &str) -> Option<()> {
-        let (name, value) = rule.trim().split_once(':')?;
-        let value = value.trim();
-        let (field, number) = match name.trim().to_ascii_lowercase().as_str() {
-            "time" => (&mut self.time_seconds, value.parse().ok()?),
-            "capacity" => (&mut self.capacity, value.parse().ok()?),
-            "size" => (&mut self.size_bytes, parse_size(value)?),
-            _ => return None,
+    /// Adds one rule.
+    fn add(&mut self, rule: &str) -> Result<(), ParseRetentionError> {
+        let unknown = || ParseRetentionError::Unknown(rule.to_owned());
+        let (name, value) = rule.split_once(':').ok_or_else(unknown)?;
+        let (name, value) = (name.trim().to_ascii_lowercase(), value.trim());
+        let (field, number) = match name.as_str() {
+            "time" => (&mut self.time_seconds, value.parse().ok()),
+            "capacity" => (&mut self.capacity, value.parse().ok()),
+            "size" => (&mut self.size_bytes, parse_size(value)),
+            _ => return Err(unknown()),
         };
-        let is_repeated = field.is_some();
-        if is_repeated || number == 0 {
-            return None;
+        let number = number.ok_or_else(unknown)?;
+        if number == 0 {
+            return Err(ParseRetentionError::Nothing(rule.to_owned()));
+        }
+        if field.is_some() {
+            return Err(ParseRetentionError::Twice(name));
         }
         *field = Some(number);
-        Some(())
+        Ok(())
     }
 }
 

@@ -25,7 +25,7 @@ pub use restante_core::BlobId;
 
 pub use error::Error;
 pub use metrics::Metrics;
-pub use open::{Config, EngineUrl, FilesConfig, Opened, open};
+pub use open::{Config, EngineUrl, FilesConfig, Opened, check_pages, open};
 pub use source::{CHUNK_BYTES_MAX, Source};
 pub use sweep::{References, Swept, sweep};
 pub use upkeep::{Finding, LIST_BLOBS_MAX, Listed, Report, Stats, Upkeep};

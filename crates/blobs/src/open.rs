@@ -1,8 +1,18 @@
-use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
+use std::{fmt, fs::File, path::PathBuf, str::FromStr, sync::Arc};
 
 use restante_core::{Clock, SystemClock};
 
 use crate::{Blobs, Error, Metrics, Upkeep, files, memory, observe::Observed};
+
+/// Checks the pages of the index of the engine `files`, which comes from elsewhere: LMDB maps it, and a page number that was
+/// written over can end the process. What the index says is a matter of [`Upkeep::check`].
+///
+/// # Errors
+/// `Corrupt`, with the page; `Unavailable` when the file can't be read.
+pub fn check_pages(index: &File) -> Result<(), Error> {
+    restante_lmdb::check_pages(index)?;
+    Ok(())
+}
 
 /// Which engine, and where: `memory:` or `files:<folder>`.
 #[derive(Clone, Debug, PartialEq, Eq)]

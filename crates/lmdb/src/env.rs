@@ -18,7 +18,7 @@ use crate::{
     Error, Table,
     frame::Salt,
     layer::{Layer, Sequence},
-    log,
+    log, pages,
     readers::{Readers, Reading},
     store::{Stats, TableStats},
 };
@@ -65,6 +65,10 @@ impl Environment {
         if !path.exists() {
             make(folder, tables)?;
         }
+        let file =
+            File::open(&path).map_err(|error| Error::io("open", &path.display().to_string(), error))?;
+        pages::check_length(&file)?; // LMDB would read behind the end of a file that was cut
+        drop(file);
         let there = std::fs::metadata(&path).map_or(0, |file| file.len());
         let map = map_size(map_bytes.max(there.saturating_mul(2)));
         let env = open_env(folder, tables, map)?;

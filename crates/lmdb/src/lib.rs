@@ -33,6 +33,7 @@ pub mod key;
 mod layer;
 mod log;
 mod metrics;
+mod pages;
 mod readers;
 mod shared;
 mod store;
@@ -44,6 +45,7 @@ mod tests;
 
 pub use error::Error;
 pub use metrics::Metrics;
+pub use pages::check_pages;
 pub use store::{Batch, Options, Stats, Store, TableStats};
 pub use view::{Direction, KeyValue, Range, Value, View};
 

@@ -64,7 +64,7 @@ pub use commit::{Body, Change, Commit, Committed};
 pub use error::Error;
 pub use feed::{Checkpoint, FOLLOWER_NAME_BYTES_MAX, Feed, Onward, Position, TOUCHED_MAX, Touched};
 pub use metrics::Metrics;
-pub use open::{Config, EngineUrl, LmdbConfig, Opened, open};
+pub use open::{Config, EngineUrl, LmdbConfig, Opened, check_pages, open};
 pub use query::{Cursor, Direction, Page, QUERY_ROWS_MAX, Query};
 pub use record::{
     AccountId, GET_RECORDS_MAX, Get, Id, Kind, Properties, Property, Record, Revision, TEXT_BYTES_MAX, Value,

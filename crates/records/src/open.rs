@@ -1,8 +1,18 @@
-use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
+use std::{fmt, fs::File, path::PathBuf, str::FromStr, sync::Arc};
 
 use restante_core::{Clock, Identity, SystemClock};
 
 use crate::{Error, Feed, Metrics, Records, Schema, Upkeep, lmdb, memory, observe::observe};
+
+/// Checks the pages of the file of the engine `lmdb`, which comes from elsewhere: LMDB maps it, and a page number that was
+/// written over can end the process. What the records say is a matter of [`Upkeep::check`].
+///
+/// # Errors
+/// `Corrupt`, with the page; `Unavailable` when the file can't be read.
+pub fn check_pages(file: &File) -> Result<(), Error> {
+    restante_lmdb::check_pages(file)?;
+    Ok(())
+}
 
 /// Which engine, and where: `memory:` or `lmdb:<folder>`.
 #[derive(Clone, Debug, PartialEq, Eq)]

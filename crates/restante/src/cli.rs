@@ -76,6 +76,13 @@ pub(crate) enum Command {
     Man(ManFlags),
 }
 
+impl Command {
+    /// Whether it writes what a server keeps. Man pages and completions are for everybody.
+    pub(crate) fn keeps_data(&self) -> bool {
+        !matches!(self, Self::Man(_) | Self::Completions(_) | Self::Config(_) | Self::Bench(_))
+    }
+}
+
 const SERVE_HELP: &str = "\
 Examples:
   restante serve
@@ -111,7 +118,8 @@ Examples:
 
 A running server writes the folder itself, as its own user, for whoever may do what operators do: it
 needs --rest-admin or a token, as for restante sessions. Without a server the command reads what the
-settings name. The folder has everything that was acknowledged before: records, blobs, the archive,
+settings name, or asks the server at the settings' REST address when nothing is there and no folder
+was named. The folder has everything that was acknowledged before: records, blobs, the archive,
 what waits in its spool, the node's key, and the settings without secrets; an archive in PostgreSQL
 is not in it, which is said. It is named when it is whole and on disk; until then its name ends with
 .partial. Whoever can read it can read everything.
@@ -122,14 +130,15 @@ check is written as ./check.";
 
 const RESTORE_HELP: &str = "\
 Examples:
-  restante restore /var/backups/restante/2026-01-31 --data /var/lib/restante
+  restante restore /var/backups/restante/2026-01-31 --data /var/lib/restante --keep-node-key
   sudo -u restante restante restore /mnt/usb/restante --config /etc/restante/restante.toml --force
 
 Everything goes where the settings want it: the data folder must be empty or missing, and no server
 may be running on it. With --force what is there is moved into a folder before-restore-<time> in it.
 Every file is copied and compared with its SHA-256 before anything is put in its place; a damaged one
 is named, and nothing is restored. The settings are not restored: settings.toml in the backup has
-them.";
+them. The server gets a new node key unless --keep-node-key makes it the node that was backed up,
+which must not run any more.";
 
 const COMPLETIONS_HELP: &str = "\
 Example:

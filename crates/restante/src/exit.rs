@@ -3,8 +3,13 @@
 use std::{error::Error, io, process::ExitCode};
 
 use restante_core::ErrorKind;
+use restante_waku::node::KeyError;
 
-use crate::{backup::Trouble, config::ConfigError, output::printable};
+use crate::{
+    backup::Trouble,
+    config::{ConfigError, plain_argument},
+    output::printable,
+};
 
 /// It failed, or something wrong was found.
 const FAILED: u8 = 1;
@@ -30,6 +35,18 @@ pub(crate) fn interrupted() -> ExitCode {
     ExitCode::from(INTERRUPTED)
 }
 
+/// Says what is wrong with a command line, or prints the help that was asked for, and gives the code to end with.
+pub(crate) fn usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        error.exit(); // help and version, which go to stdout
+    }
+    let rendered = error.render();
+    let is_terminal = io::IsTerminal::is_terminal(&io::stderr());
+    let text = if is_terminal { rendered.ansi().to_string() } else { rendered.to_string() };
+    eprint!("{}", plain_argument(&text));
+    ExitCode::from(USAGE)
+}
+
 /// Says what went wrong and gives the code to end with.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if is_closed_pipe(error) {
@@ -41,7 +58,7 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
 
 fn code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
-        if cause.is::<ConfigError>() || cause.is::<UsageError>() {
+        if cause.is::<ConfigError>() || cause.is::<UsageError>() || cause.is::<KeyError>() {
             return USAGE;
         }
         let is_taken = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;

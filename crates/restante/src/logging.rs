@@ -23,6 +23,12 @@ pub(crate) fn start(config: &Config) -> SetLogLevel {
     })
 }
 
+/// Whether log lines and stdout go to one place: a terminal, a file, the journal.
+pub(crate) fn is_stdout() -> bool {
+    let (out, log) = (rustix::fs::fstat(std::io::stdout()), rustix::fs::fstat(std::io::stderr()));
+    matches!((out, log), (Ok(out), Ok(log)) if (out.st_dev, out.st_ino) == (log.st_dev, log.st_ino))
+}
+
 /// Logs as a command does that a person waits for: only what needs attention.
 pub(crate) fn start_quietly() {
     let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(false);

@@ -10,7 +10,9 @@ mod config;
 mod exit;
 mod live;
 mod logging;
+mod modes;
 mod moment;
+mod new_file;
 mod nwaku;
 mod open_files;
 mod output;
@@ -27,7 +29,13 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::try_parse().unwrap_or_else(|error| nwaku::advise(error).exit());
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return exit::usage(&nwaku::advise(error)),
+    };
+    if cli.command.keeps_data() {
+        modes::restrict();
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return exit::report(&anyhow::Error::new(error).context("can't start the runtime")),

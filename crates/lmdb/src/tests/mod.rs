@@ -1,6 +1,7 @@
 mod faults;
 mod layer;
 mod model;
+mod pages;
 mod readers;
 mod store;
 

@@ -3,11 +3,17 @@
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{AtFlags, CWD, StatxFlags, statvfs, statx};
+use rustix::{
+    fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, openat, openat2, statvfs, statx},
+    io::Errno,
+};
 use sha2::{Digest, Sha256};
 
 use super::Trouble;
@@ -193,6 +199,70 @@ fn open_file(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
+/// A folder, and the files below it: no link on the way is followed, and none leads out of it.
+#[derive(Debug)]
+pub(super) struct Beneath {
+    folder: OwnedFd,
+    path: PathBuf,
+}
+
+impl Beneath {
+    /// The folder itself may be named by way of links.
+    pub(super) fn open(path: &Path) -> Result<Self, Trouble> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = openat(CWD, path, flags, Mode::empty());
+        let folder = folder.map_err(|error| Trouble::io("open", path, error.into()))?;
+        Ok(Self { folder, path: path.to_owned() })
+    }
+
+    /// The path of a file for people.
+    pub(super) fn path(&self, file: &str) -> PathBuf {
+        self.path.join(file)
+    }
+
+    /// Opens a file for reading. Pipes, devices and folders are refused, and not waited for.
+    pub(super) fn file(&self, path: &str) -> io::Result<File> {
+        let opened = self.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty());
+        let file = match opened {
+            Err(Errno::LOOP | Errno::XDEV | Errno::NOTDIR) => {
+                return Err(io::Error::other("it is a link, or lies behind one"));
+            }
+            opened => File::from(opened?),
+        };
+        if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no file")) }
+    }
+
+    /// Creates a file where none is. No link leads to its folder now, and the folders above are ours alone.
+    pub(super) fn create(&self, path: &str, mode: u32) -> io::Result<File> {
+        if let Some((above, _)) = path.rsplit_once('/') {
+            self.open_at(above, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+        }
+        // By the C library's call, which the power cut tests record.
+        OpenOptions::new().write(true).create_new(true).mode(mode).open(self.path.join(path))
+    }
+
+    fn open_at(&self, path: &str, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
+        let (flags, how) = (flags | OFlags::CLOEXEC, ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS);
+        match openat2(&self.folder, path, flags, mode, how) {
+            // Before Linux 5.6, and where a container forbids what it does not know.
+            Err(Errno::NOSYS | Errno::PERM) => self.open_step_by_step(path, flags, mode),
+            opened => opened,
+        }
+    }
+
+    /// The same, one folder after the other. The path has no `..`.
+    fn open_step_by_step(&self, path: &str, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
+        let mut names = path.split('/');
+        let name = names.next_back().unwrap_or_default();
+        let mut folder = None;
+        for above in names {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            folder = Some(openat(folder.as_ref().unwrap_or(&self.folder), above, flags, Mode::empty())?);
+        }
+        openat(folder.as_ref().unwrap_or(&self.folder), name, flags | OFlags::NOFOLLOW, mode)
+    }
+}
+
 /// Reads a file from beginning to end, and gives its length and its SHA-256.
 pub(super) fn digest(
     path: &Path,
@@ -203,10 +273,36 @@ pub(super) fn digest(
     pump(file, &mut io::sink(), each, failed)
 }
 
+/// The same of a file that has so many bytes: of a longer one a byte more is read.
+pub(super) fn digest_of(
+    file: &File,
+    path: &Path,
+    bytes: u64,
+    each: impl FnMut(u64) -> Result<(), Trouble>,
+) -> Result<(u64, String), Trouble> {
+    pump(file.take(bytes.saturating_add(1)), &mut io::sink(), each, |error| Trouble::io("read", path, error))
+}
+
 /// Makes a file durable that somebody else has written.
 pub(super) fn sync_file(path: &Path) -> Result<(), Trouble> {
     let synced = open_file(path).and_then(|file| file.sync_all());
     synced.map_err(|error| Trouble::io("sync", path, error))
+}
+
+/// Copies a file that has so many bytes (of a longer one a byte more) into another one, synced, and gives its length and its
+/// SHA-256.
+pub(super) fn copy_into(
+    from: &File,
+    bytes: u64,
+    to: &mut File,
+    path: &Path,
+    each: impl FnMut(u64) -> Result<(), Trouble>,
+) -> Result<(u64, String), Trouble> {
+    let failed = |error| Trouble::io("write", path, error);
+    let copied = pump(from.take(bytes.saturating_add(1)), to, each, failed)?;
+    let modified = from.metadata().and_then(|metadata| metadata.modified()).map_err(failed)?;
+    to.set_modified(modified).and_then(|()| to.sync_all()).map_err(failed)?;
+    Ok(copied)
 }
 
 /// Copies a file to a place where none is, synced, and gives its length and its SHA-256.
@@ -277,6 +373,32 @@ mod tests {
         assert!(copy(&from, &to, |_| Ok(())).is_err(), "nothing is written over");
         let ended = digest(&to, |_| Err(Trouble::stopped())).unwrap_err();
         assert_eq!(ended.to_string(), Trouble::stopped().to_string(), "it ends where it is told to");
+    }
+
+    /// Where the kernel knows no `openat2`, the path is gone step by step.
+    #[test]
+    fn no_link_below_a_folder_is_followed() {
+        let guard = tempfile::tempdir().unwrap();
+        let at = |name: &str| guard.path().join(name);
+        fs::create_dir_all(at("folder/a/b")).unwrap();
+        fs::create_dir(at("outside")).unwrap();
+        fs::write(at("outside/x"), "secret").unwrap();
+        fs::write(at("folder/a/b/x"), "own").unwrap();
+        std::os::unix::fs::symlink(at("outside"), at("folder/a/link")).unwrap();
+        std::os::unix::fs::symlink("b/x", at("folder/a/x")).unwrap();
+        // The folder itself may be named by way of a link.
+        std::os::unix::fs::symlink(at("folder"), at("way")).unwrap();
+        let folder = Beneath::open(&at("way")).unwrap();
+        let step_by_step = |path: &str| folder.open_step_by_step(path, OFlags::RDONLY, Mode::empty()).is_ok();
+        assert!(folder.file("a/b/x").is_ok() && step_by_step("a/b/x"));
+        for path in ["a/link/x", "a/x", "missing", "a/missing/x"] {
+            assert!(folder.file(path).is_err() && !step_by_step(path), "{path}");
+        }
+        assert!(folder.file("../outside/x").is_err() && folder.file("/proc/version").is_err());
+        assert!(folder.file("a").unwrap_err().to_string().contains("no file"));
+        folder.create("a/b/new", 0o600).unwrap();
+        assert_eq!(folder.create("a/b/new", 0o600).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert!(folder.create("a/link/new", 0o600).is_err() && !at("outside/new").exists());
     }
 
     #[test]

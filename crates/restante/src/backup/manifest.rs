@@ -1,23 +1,27 @@
 //! What a backup says of itself, in the file that is written last.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet, HashSet},
     fs::{self, File},
     io::{BufReader, BufWriter, Read, Write},
-    path::{Component, Path},
+    path::Path,
 };
 
 use restante_core::ErrorKind;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::Trouble;
+use super::{Trouble, disk::Beneath};
 
 /// The file's name. A folder without it is no backup.
 pub(crate) const FILE_NAME: &str = "backup.json";
 /// The version of the layout.
 const FORMAT: u32 = 1;
-/// A longer one is no manifest: it has room for millions of files.
-const BYTES_MAX: u64 = 1 << 30;
+/// A longer one is no manifest: it has room for two million files, and takes about as much memory as it is long.
+const BYTES_MAX: u64 = 512 << 20;
+/// No path or other text of a manifest is longer.
+const TEXT_BYTES_MAX: usize = 4_096;
+/// The hex digits of a SHA-256.
+const SHA256_DIGITS: usize = 64;
 
 /// What is backed up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -57,7 +61,8 @@ impl Head {
         }
         Err(format!(
             "the backup has format {}, and this program knows {FORMAT}: restore it with version {}",
-            self.format, self.version
+            self.format,
+            shown(&self.version)
         ))
     }
 }
@@ -115,7 +120,7 @@ impl Manifest {
 
     /// Bytes of all files.
     pub(crate) fn bytes(&self) -> u64 {
-        self.files.iter().map(|file| file.bytes).sum()
+        self.files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes))
     }
 
     /// What all roles held.
@@ -123,22 +128,49 @@ impl Manifest {
         self.roles.iter().flat_map(|role| role.counts.clone()).collect()
     }
 
-    /// Reads that of a backup, and makes sure that it names nothing outside of it.
+    /// Reads that of a backup, and makes sure that it names nothing outside of it, and nothing twice. Its texts can be shown.
     pub(crate) fn read(folder: &Path) -> Result<Self, Trouble> {
         let corrupt =
             |what: String| Trouble::new(ErrorKind::Corrupt, format!("{}: {what}", folder.display()));
         // The rest of one of another format may look otherwise.
         Self::parse::<Head>(folder)?.check().map_err(corrupt)?;
         let manifest: Self = Self::parse(folder)?;
-        match manifest.files.iter().find(|file| !is_below(&file.path)) {
-            Some(file) => Err(corrupt(format!("the backup names a file outside of itself: {:?}", file.path))),
-            None => Ok(manifest),
+        if let Some(file) = manifest.files.iter().find(|file| !is_below(&file.path)) {
+            let path: String = file.path.escape_debug().take(TEXT_BYTES_MAX).collect();
+            return Err(corrupt(format!("the backup names a file outside of itself: \"{path}\"")));
         }
+        let is_sum =
+            |sum: &str| sum.len() == SHA256_DIGITS && sum.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if let Some(file) = manifest.files.iter().find(|file| !is_sum(&file.sha256)) {
+            return Err(corrupt(format!("{FILE_NAME} has no SHA-256 of {}", file.path)));
+        }
+        let mut paths = HashSet::new();
+        if let Some(file) = manifest.files.iter().find(|file| !paths.insert(&file.path)) {
+            return Err(corrupt(format!("{FILE_NAME} names {} twice", file.path)));
+        }
+        let mut roles = BTreeSet::new();
+        if let Some(entry) = manifest.roles.iter().find(|entry| !roles.insert(entry.role)) {
+            return Err(corrupt(format!("{FILE_NAME} has the {} twice", entry.role.name())));
+        }
+        Ok(manifest.made_showable())
+    }
+
+    /// Whatever is shown to people has no characters that a terminal would act on.
+    fn made_showable(mut self) -> Self {
+        self.taken_at = shown(&self.taken_at);
+        self.version = shown(&self.version);
+        for role in &mut self.roles {
+            role.engine = shown(&role.engine);
+            role.url = shown(&role.url);
+            role.omitted = role.omitted.as_deref().map(shown);
+            role.counts = role.counts.iter().map(|(name, count)| (shown(name), *count)).collect();
+        }
+        self
     }
 
     fn parse<T: DeserializeOwned>(folder: &Path) -> Result<T, Trouble> {
         let file = folder.join(FILE_NAME);
-        let opened = File::open(&file).map_err(|error| match error.kind() {
+        let opened = Beneath::open(folder)?.file(FILE_NAME).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => Trouble::new(
                 ErrorKind::NotFound,
                 format!(
@@ -148,6 +180,11 @@ impl Manifest {
             ),
             _ => Trouble::io("read", &file, error),
         })?;
+        let bytes = opened.metadata().map_err(|error| Trouble::io("read", &file, error))?.len();
+        if bytes > BYTES_MAX {
+            let what = format!("{} has {bytes} bytes, and {BYTES_MAX} at most can be read", file.display());
+            return Err(Trouble::new(ErrorKind::Corrupt, what));
+        }
         serde_json::from_reader(BufReader::new(opened.take(BYTES_MAX))).map_err(|error| {
             let what = format!("{} can't be read: {error}: take another backup", file.display());
             Trouble::new(ErrorKind::Corrupt, what)
@@ -161,13 +198,32 @@ impl Manifest {
         let mut out = BufWriter::new(File::create(&file).map_err(failed)?);
         let written = serde_json::to_writer_pretty(&mut out, self).map_err(std::io::Error::from);
         written.and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()).map_err(failed)?;
+        let bytes = out.get_ref().metadata().map_err(failed)?.len();
+        if bytes > BYTES_MAX {
+            let what =
+                format!("the backup has too many files: a list of {bytes} bytes could not be read again");
+            return Err(Trouble::new(ErrorKind::Full, what));
+        }
         out.get_ref().sync_all().map_err(failed)
     }
 }
 
-/// Whether a path leads to something below, whatever lies there.
+/// Whether a path leads to something below, whatever lies there, and can be shown.
 fn is_below(path: &str) -> bool {
-    !path.is_empty() && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
+    let is_name = |part: &str| !matches!(part, "" | "." | "..");
+    path.len() <= TEXT_BYTES_MAX && path.split('/').all(is_name) && !path.chars().any(acts_on_terminals)
+}
+
+/// A text without what a terminal acts on, and not too long.
+fn shown(text: &str) -> String {
+    let shown = text.chars().map(|c| if acts_on_terminals(c) { '\u{fffd}' } else { c });
+    shown.take(TEXT_BYTES_MAX).collect()
+}
+
+/// Control characters, and those that change the direction of a text.
+fn acts_on_terminals(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Whether a folder is a backup, or what is left of one that was not finished.

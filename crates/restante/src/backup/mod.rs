@@ -5,7 +5,8 @@
 //! - [`source`]: what is copied, each role by its own upkeep.
 //! - [`take`]: the copy, from the first look at the disk to the last rename. [`events`]: what is told meanwhile.
 //! - [`manifest`]: what a backup says of itself. [`verify`]: whether that is so.
-//! - [`place`], [`home`], [`restore`]: which part of a backup goes where, how it comes there, and putting it there.
+//! - [`place`], [`names`], [`home`], [`restore`]: which part of a backup goes where, which files it can have, how it comes there,
+//!   and putting it there.
 //! - [`route`]: how a running server is asked. [`metrics`]: how backups went.
 //! - [`disk`]: files and folders.
 
@@ -14,6 +15,7 @@ mod events;
 mod home;
 mod manifest;
 mod metrics;
+mod names;
 mod place;
 #[cfg(test)]
 mod power_cut;
@@ -32,7 +34,7 @@ pub(crate) use events::{Event, Summary, Teller};
 pub(crate) use home::OF_DISK;
 pub(crate) use manifest::{Manifest, Role};
 pub(crate) use metrics::BackupMetrics;
-pub(crate) use restore::{Restored, check_not_halfway, restore};
+pub(crate) use restore::{RestoreOptions, Restored, check_not_halfway, restore};
 pub(crate) use route::{Asked, PATH, Turn, route};
 pub(crate) use source::{Sources, real_path};
 pub(crate) use take::take;

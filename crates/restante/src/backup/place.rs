@@ -10,11 +10,9 @@ use restante_archive::{
 use super::{
     Manifest, Trouble,
     manifest::{FileEntry, Role},
+    names::{self, DATABASE},
 };
 use crate::config::Config;
-
-/// The one file of an archive in SQLite, which has another name where it is used.
-const DATABASE: &str = "archive.db";
 
 /// A part of a backup that has a place of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,7 +56,7 @@ impl Part {
     }
 
     /// The part that a file of a backup belongs to, and the file's path in it; none for the settings, which stay there.
-    fn of(path: &str) -> Option<(Self, &str)> {
+    pub(super) fn of(path: &str) -> Option<(Self, &str)> {
         let within = |part: Self| Some((part, path.strip_prefix(&part.folder())?.strip_prefix('/')?));
         Self::ALL.into_iter().find_map(within)
     }
@@ -84,18 +82,43 @@ pub(super) struct Move<'m> {
     pub(super) files: Vec<(&'m FileEntry, &'m str)>,
 }
 
+/// So many files that are not restored are named.
+const SHOWN_MAX: usize = 5;
+/// A file of settings: a server reads the one of its current folder, which may be the data folder.
+const SETTINGS: &str = "restante.toml";
+
+/// Whether a backup of ours may have a file of this name, by its path in its part. Which names the files of the data folder
+/// have is a matter of settings.
+pub(super) fn is_restored(part: Part, path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    match part {
+        Part::Files => !name.eq_ignore_ascii_case(SETTINGS),
+        _ => names::is_known(part, path),
+    }
+}
+
 /// Where everything goes, and what a person should know of what goes nowhere.
 pub(super) fn plan<'m>(
     manifest: &'m Manifest,
     config: &Config,
 ) -> Result<(Vec<Move<'m>>, Vec<String>), Trouble> {
     let (mut moves, mut notes) = (Vec::new(), Vec::new());
+    let (mut unknown, mut unknown_count) = (Vec::new(), 0);
     for part in Part::ALL {
-        let of_part = manifest.files.iter().filter_map(|file| match Part::of(&file.path) {
-            Some((found, path)) if found == part => Some((file, path)),
-            _ => None,
-        });
-        let files: Vec<(&FileEntry, &str)> = of_part.collect();
+        let mut files: Vec<(&FileEntry, &str)> = Vec::new();
+        for file in &manifest.files {
+            match Part::of(&file.path) {
+                Some((found, _)) if found != part => {}
+                None => {}
+                Some((_, path)) if config.takes(part, path) => files.push((file, path)),
+                Some(_) => {
+                    unknown_count += 1;
+                    if unknown.len() < SHOWN_MAX {
+                        unknown.push(file.path.as_str());
+                    }
+                }
+            }
+        }
         if files.is_empty() {
             continue;
         }
@@ -114,6 +137,12 @@ pub(super) fn plan<'m>(
             }
             Err(why) => notes.push(why),
         }
+    }
+    if unknown_count > 0 {
+        notes.push(format!(
+            "{unknown_count} files of the backup have names that neither an engine nor a setting gives: they are not restored ({})",
+            unknown.join(", ")
+        ));
     }
     // Roles without a file, an empty archive for example, are made by the server when it starts.
     for role in &manifest.roles {
@@ -152,6 +181,19 @@ impl Config {
             }
             Part::SecondSpool => Ok(Place::Folder(self.spool_in("tandem").folder)),
         }
+    }
+
+    /// Whether a file may be restored: an engine writes it, or it has the name that the settings give it.
+    fn takes(&self, part: Part, path: &str) -> bool {
+        let is_named =
+            part != Part::Files || self.small_files().iter().any(|(_, own)| own == Path::new(path));
+        is_named && is_restored(part, path)
+    }
+
+    /// Whether a file of the data folder is the node's key, by its path in it.
+    pub(super) fn is_node_key(&self, path: &str) -> bool {
+        let data = absolute(&self.server.data_dir);
+        self.waku.node.key.file(&data).is_some_and(|file| file == data.join(path))
     }
 
     /// Fails when the settings name another engine than the one whose files are in the backup.
@@ -285,10 +327,10 @@ mod tests {
             "log",
             &[
                 "archive/00000001.log",
-                "archive/second-spool/1/x",
-                "archive/second/a",
-                "archive/spool/00000001/y",
-                "blobs/aa/b",
+                "archive/second-spool/00000001/00000002.log",
+                "archive/second/00000003.log",
+                "archive/spool/00000001/00000004.log",
+                "blobs/OWNER",
                 "files/node.key",
                 "records/data.mdb",
                 "settings.toml",
@@ -298,10 +340,10 @@ mod tests {
         let expected = [
             to("/d", "node.key"),
             to("/d/records", "data.mdb"),
-            to("/d/blobs", "aa/b"),
-            to("/d/spool/archive", "00000001/y"),
-            to("/e/second", "a"),
-            to("/d/spool/tandem", "1/x"),
+            to("/d/blobs", "OWNER"),
+            to("/d/spool/archive", "00000001/00000004.log"),
+            to("/e/second", "00000003.log"),
+            to("/d/spool/tandem", "00000001/00000002.log"),
             to("/d/archive", "00000001.log"),
         ];
         assert_eq!(planned(&manifest, &config("", "log:/e/second")), expected);
@@ -344,7 +386,7 @@ mod tests {
 
     #[test]
     fn what_is_not_in_a_backup_is_told() {
-        let mut manifest = manifest("postgres", &["archive/spool/00000001/x"]);
+        let mut manifest = manifest("postgres", &["archive/spool/00000001/00000001.log"]);
         manifest.roles[2].omitted = Some("it is elsewhere".into());
         let (moves, notes) = plan(&manifest, &config("postgres://me@db/x", "")).unwrap();
         assert_eq!(moves.iter().map(|each| each.part).collect::<Vec<_>>(), [Part::Spool]);

@@ -19,8 +19,8 @@ use restante_power_cut::{Child, Cut, child, cuts, record};
 use restante_records::{AccountId, Body, Change, Commit, Id, Kind, Properties};
 
 use super::{
-    Manifest, Removing, Sources, Teller, check_not_halfway, disk, home::ASIDE, manifest::Role, restore, take,
-    verify,
+    Manifest, Removing, RestoreOptions, Sources, Teller, check_not_halfway, disk, home::ASIDE,
+    manifest::Role, restore, take, verify,
 };
 use crate::{
     commands::tidying,
@@ -85,6 +85,10 @@ fn settings(data: &Path, outside: Option<&Path>) -> Effective {
 fn settings_of(folder: &Path, backup: u32) -> Effective {
     let outside = folder.join(format!("outside-{backup}"));
     settings(&folder.join(format!("restored-{backup}")), (backup == OUTSIDE).then_some(&outside))
+}
+
+fn options(is_forced: bool) -> RestoreOptions {
+    RestoreOptions { is_forced, keep_node_key: true }
 }
 
 fn copy_of(folder: &Path, backup: u32) -> PathBuf {
@@ -220,7 +224,7 @@ fn restore_in_child(child: &Child, backup: u32) {
     let config = settings_of(child.folder(), backup).config;
     let restore_now = |backup: u32, is_forced: bool| {
         let copy = copy_of(child.folder(), backup);
-        restore(&config, &copy, is_forced, Timestamp(0), &mut |_, _| {}).unwrap();
+        restore(&config, &copy, options(is_forced), Timestamp(0), &mut |_, _| {}).unwrap();
     };
     if backup == FORCED {
         restore_now(0, false);
@@ -317,7 +321,7 @@ async fn check_has_all(effective: Effective, expected: &BTreeSet<u32>) -> Kept {
 /// A backup is what its manifest says.
 fn check_is_whole(copy: &Path) -> Manifest {
     let manifest = Manifest::read(copy).unwrap();
-    assert_eq!(verify(copy, &manifest, &mut |_, _| {}), []);
+    assert_eq!(verify(copy, &manifest, &mut |_, _| {}).unwrap(), []);
     for role in [Role::Records, Role::Blobs, Role::Archive] {
         assert!(manifest.role(role).unwrap().omitted.is_none(), "{role:?}");
     }
@@ -328,7 +332,7 @@ fn check_is_whole(copy: &Path) -> Manifest {
 async fn check_backup(copy: &Path, expected: &BTreeSet<u32>) {
     check_is_whole(copy);
     let elsewhere = copy.with_file_name(format!("checked-{}", copy.file_name().unwrap().display()));
-    restore(&settings(&elsewhere, None).config, copy, false, Timestamp(0), &mut |_, _| {}).unwrap();
+    restore(&settings(&elsewhere, None).config, copy, options(false), Timestamp(0), &mut |_, _| {}).unwrap();
     check_has_all(settings(&elsewhere, None), expected).await.close().await;
 }
 
@@ -378,7 +382,7 @@ async fn check_restore(found: &Found<'_>, backup: u32) {
     let (config, copy) = (&effective.config, copy_of(folder, backup));
     let restore_again = |is_forced: bool| {
         let now = Timestamp::from_seconds(1);
-        restore(config, &copy, is_forced, now, &mut |_, _| {}).unwrap()
+        restore(config, &copy, options(is_forced), now, &mut |_, _| {}).unwrap()
     };
     match check_not_halfway(config) {
         Err(why) => {

@@ -2,20 +2,23 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File, TryLockError},
+    fs::{self, DirBuilder, File, TryLockError},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
 use restante_core::{ErrorKind, Timestamp};
 
 use super::{
-    Manifest, Progress, Trouble, disk,
+    Manifest, Progress, Trouble,
+    disk::{self, Beneath},
     home::{
         ASIDE, Disks, Home, Kind, STAGE, check_movable, check_outside, check_room, homes, is_of_others,
         with_suffix,
     },
     manifest::FileEntry,
-    place::{Place, absolute, plan},
+    names::is_of_lmdb,
+    place::{Part, Place, absolute, plan},
     verify::compare,
 };
 use crate::config::Config;
@@ -26,6 +29,20 @@ const MARK_TEXT: &str =
     "A restore copies here, and was not finished. The next one to the same place removes it.\n";
 /// The copy in it.
 const COPY: &str = "copy";
+
+/// The modes of what is restored, whatever the backup has: a backup by somebody else decides nothing about rights.
+const FILE_MODE: u32 = 0o640;
+const KEY_MODE: u32 = 0o600;
+const FOLDER_MODE: u32 = 0o750;
+
+/// How a backup is restored.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RestoreOptions {
+    /// What is there already is moved aside, and not in the way.
+    pub(crate) is_forced: bool,
+    /// The node's key is restored, too, so that the server is the node that was backed up.
+    pub(crate) keep_node_key: bool,
+}
 
 /// What was restored.
 #[derive(Debug)]
@@ -38,17 +55,19 @@ pub(crate) struct Restored {
     pub(crate) notes: Vec<String>,
     /// Where what was there before is now.
     pub(crate) aside: Vec<PathBuf>,
+    /// The node's key in the backup, which was not restored.
+    pub(crate) key_left: Option<PathBuf>,
 }
 
-/// Restores a backup to where the settings want it. What is there already is in the way, or is moved aside when `is_forced`.
+/// Restores a backup to where the settings want it.
 pub(crate) fn restore(
     config: &Config,
     backup: &Path,
-    is_forced: bool,
+    options: RestoreOptions,
     now: Timestamp,
     progress: Progress<'_>,
 ) -> Result<Restored, Trouble> {
-    restore_on(&Disks::real(), config, backup, is_forced, now, progress)
+    restore_on(&Disks::real(), config, backup, options, now, progress)
 }
 
 /// The same, with other disks for tests.
@@ -56,23 +75,34 @@ fn restore_on(
     disks: &Disks<'_>,
     config: &Config,
     backup: &Path,
-    is_forced: bool,
+    options: RestoreOptions,
     now: Timestamp,
     progress: Progress<'_>,
 ) -> Result<Restored, Trouble> {
     let manifest = Manifest::read(backup)?;
-    let (moves, notes) = plan(&manifest, config)?;
+    let (mut moves, notes) = plan(&manifest, config)?;
+    let mut key_left = None;
+    if !options.keep_node_key {
+        for files in moves.iter_mut().filter(|each| each.part == Part::Files) {
+            let key = files.files.extract_if(.., |(_, path)| config.is_node_key(path)).next();
+            key_left = key_left.or(key.map(|(file, _)| backup.join(&file.path)));
+        }
+    }
     let data = absolute(&config.server.data_dir);
     let homes = homes(config, &data, disks)?;
     check_outside(backup, &homes)?;
     let home_of = |part| homes.iter().find(|home| home.part == part);
     let fills =
         moves.into_iter().filter_map(|each| Some(Fill { home: home_of(each.part)?, files: each.files }));
-    let restoring = Restoring { disks, data: &data, backup, fills: fills.collect(), homes: &homes };
+    let source = Beneath::open(backup)?;
+    let restoring =
+        Restoring { disks, config, data: &data, backup: source, fills: fills.collect(), homes: &homes };
     restoring.check_unused()?;
     restoring.check_stages()?;
     let in_the_way = restoring.in_the_way()?;
-    if !is_forced && let Some(first) = in_the_way.first() {
+    if !options.is_forced
+        && let Some(first) = in_the_way.first()
+    {
         let what = format!(
             "{} is there already: restore into an empty place, or have it moved aside with --force",
             first.path.display()
@@ -89,7 +119,7 @@ fn restore_on(
     disk::remove_all(&restoring.stage())?;
     disk::sync(restoring.data)?;
     let counts = manifest.counts();
-    Ok(Restored { taken_at: manifest.taken_at, files, bytes, counts, notes, aside })
+    Ok(Restored { taken_at: manifest.taken_at, files, bytes, counts, notes, aside, key_left })
 }
 
 /// Fails when a restore into the data folder of the settings was not finished: what is there may be half of it.
@@ -157,8 +187,9 @@ const ASIDE_NAMES_MAX: usize = 10_000;
 /// Its paths are absolute: so it can be told which places lie in the data folder.
 struct Restoring<'a> {
     disks: &'a Disks<'a>,
+    config: &'a Config,
     data: &'a Path,
-    backup: &'a Path,
+    backup: Beneath,
     fills: Vec<Fill<'a>>,
     /// Where the settings have anything, whether it is in the backup or not: old data beside what is restored would be
     /// served with it.
@@ -250,7 +281,7 @@ impl Restoring<'_> {
     /// Makes room for the copies, and removes what a restore has left that was not finished.
     fn prepare(&self) -> Result<(), Trouble> {
         self.forget_copies()?;
-        let bytes_of = |fill: &Fill<'_>| fill.files.iter().map(|(file, _)| file.bytes).sum();
+        let bytes_of = |fill: &Fill<'_>| bytes_of(fill.files.iter().map(|(file, _)| *file));
         let wanted: Vec<(&Path, u64)> =
             self.fills.iter().map(|fill| (fill.home.copied_in(self.data), bytes_of(fill))).collect();
         check_room(&wanted, self.disks)?;
@@ -268,35 +299,57 @@ impl Restoring<'_> {
     fn copy_all(&self, progress: Progress<'_>) -> Result<(u64, u64), Trouble> {
         let all = self.fills.iter().flat_map(|fill| &fill.files);
         let (mut files, mut done) = (0, 0);
-        let of_bytes = all.map(|(file, _)| file.bytes).sum();
+        let of_bytes = bytes_of(all.map(|(file, _)| *file));
         for Fill { home, files: of_part } in &self.fills {
             let stage = self.stage_of(home);
             for (file, path) in of_part {
-                let to = match home.place {
-                    Place::File(_) => stage.clone(),
-                    Place::Folder(_) | Place::Among(_) => stage.join(path),
+                let (folder, name) = match (&home.place, stage.file_name().and_then(|name| name.to_str())) {
+                    (Place::File(_), Some(name)) => (disk::parent(&stage), name),
+                    _ => (&*stage, *path),
                 };
-                make_folder(disk::parent(&to))?;
-                let copied = disk::copy(&self.backup.join(&file.path), &to, |bytes| {
+                make_folder(disk::parent(&folder.join(name)))?;
+                self.copy(file, home.part, path, (&Beneath::open(folder)?, name), |bytes| {
                     done += bytes;
                     progress(done, of_bytes);
-                    Ok(())
-                });
-                // An error of the disk that is written to says nothing about the backup.
-                let copied = compare(file, Ok(copied?));
-                copied.map_err(|wrong| {
-                    let what = format!(
-                        "{} is damaged: {}: nothing was restored: `restante backup check` names all that is damaged, another backup \
-                         may be whole",
-                        wrong.path, wrong.what
-                    );
-                    Trouble::new(ErrorKind::Corrupt, what)
                 })?;
                 files += 1;
             }
             sync_all(&stage)?;
         }
         Ok((files, done))
+    }
+
+    /// Copies a file of a part to a name in a folder, and compares it with the manifest.
+    fn copy(
+        &self,
+        file: &FileEntry,
+        part: Part,
+        path: &str,
+        (folder, name): (&Beneath, &str),
+        mut each: impl FnMut(u64),
+    ) -> Result<(), Trouble> {
+        let damaged = |what: &str| {
+            let what = format!(
+                "{} is damaged: {what}: nothing was restored: `restante backup check` names all that is damaged, another backup \
+                 may be whole",
+                file.path
+            );
+            Trouble::new(ErrorKind::Corrupt, what)
+        };
+        let from = self.backup.file(&file.path);
+        let from = from.map_err(|error| Trouble::io("read", &self.backup.path(&file.path), error))?;
+        let is_key = part == Part::Files && self.config.is_node_key(path);
+        let (to, mode) = (folder.path(name), if is_key { KEY_MODE } else { FILE_MODE });
+        let created = folder.create(name, mode);
+        let mut created = created.map_err(|error| Trouble::io("create", &to, error))?;
+        // An error of the disk that is written to says nothing about the backup.
+        let copied = disk::copy_into(&from, file.bytes, &mut created, &to, |bytes| {
+            each(bytes);
+            Ok(())
+        })?;
+        compare(file, Ok(copied)).map_err(|wrong| damaged(&wrong.what))?;
+        let copy = folder.file(name).map_err(|error| Trouble::io("read", &to, error))?;
+        check_pages(part, path, &copy).map_err(|error| damaged(&error.to_string()))
     }
 
     /// Moves what is in the way, and gives where to.
@@ -367,6 +420,23 @@ impl Restoring<'_> {
     }
 }
 
+fn bytes_of<'f>(files: impl Iterator<Item = &'f FileEntry>) -> u64 {
+    files.fold(0, |sum, file| sum.saturating_add(file.bytes))
+}
+
+/// Fails when a file is LMDB's, and LMDB could not follow its pages: a process that maps such a file may be ended by it.
+pub(super) fn check_pages(part: Part, path: &str, file: &File) -> Result<(), Trouble> {
+    if !is_of_lmdb(part, path) {
+        return Ok(());
+    }
+    match part {
+        Part::Records => {
+            restante_records::check_pages(file).map_err(|error| Trouble::new(error.kind(), error.to_string()))
+        }
+        _ => restante_blobs::check_pages(file).map_err(|error| Trouble::new(error.kind(), error.to_string())),
+    }
+}
+
 /// What lies in a folder that a restore may fill.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, Trouble> {
     let names = disk::names(folder)?.into_iter().filter(|name| !is_of_others(name));
@@ -405,7 +475,8 @@ fn make_folder(folder: &Path) -> Result<(), Trouble> {
         next = disk::parent(next);
     }
     for folder in missing.into_iter().rev() {
-        fs::create_dir(folder).map_err(|error| Trouble::io("create", folder, error))?;
+        let created = DirBuilder::new().mode(FOLDER_MODE).create(folder);
+        created.map_err(|error| Trouble::io("create", folder, error))?;
         disk::sync(disk::parent(folder))?;
     }
     Ok(())

@@ -25,6 +25,7 @@ use super::{
     Event, Manifest, Sources, Summary, Teller, Trouble, blocking, disk,
     manifest::{self, FileEntry, Role, RoleEntry},
     metrics::Last,
+    place::{Part, is_restored},
     source::{Copied, Source, real_path},
 };
 
@@ -246,6 +247,11 @@ impl Taking {
                 let file = partial.join(&path);
                 if disk::is_lock(&path) {
                     disk::remove_all(&file)?; // who has made the copy has closed it
+                    continue;
+                }
+                if Part::of(&path).is_some_and(|(part, path)| !is_restored(part, path)) {
+                    warn!(path, "left out of the backup: no engine writes a file of this name");
+                    disk::remove_all(&file)?;
                     continue;
                 }
                 disk::sync_file(&file)?;

@@ -2,7 +2,13 @@
 
 use std::path::Path;
 
-use super::{Manifest, Progress, Trouble, disk, manifest::FileEntry};
+use super::{
+    Manifest, Progress, Trouble,
+    disk::{self, Beneath},
+    manifest::FileEntry,
+    place::{Part, is_restored},
+    restore::check_pages,
+};
 
 /// A file that is not what it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,24 +23,52 @@ impl Wrong {
     }
 }
 
-/// Reads every file of a backup, and gives those that are wrong.
-pub(crate) fn verify(folder: &Path, manifest: &Manifest, progress: Progress<'_>) -> Vec<Wrong> {
+/// Reads every file of a backup, and gives those that are wrong, or that no backup has.
+pub(crate) fn verify(
+    folder: &Path,
+    manifest: &Manifest,
+    progress: Progress<'_>,
+) -> Result<Vec<Wrong>, Trouble> {
+    let folder = Beneath::open(folder)?;
     let (of_bytes, mut done) = (manifest.bytes(), 0);
     let mut wrong = Vec::new();
     for file in &manifest.files {
-        let read = disk::digest(&folder.join(&file.path), |bytes| {
+        let each = |bytes| {
             done += bytes;
             progress(done, of_bytes);
             Ok(())
-        });
-        wrong.extend(compare(file, read).err());
+        };
+        wrong.extend(check(file, &folder, each).err());
     }
-    wrong
+    Ok(wrong)
+}
+
+fn check(
+    file: &FileEntry,
+    folder: &Beneath,
+    each: impl FnMut(u64) -> Result<(), Trouble>,
+) -> Result<(), Wrong> {
+    let path = folder.path(&file.path);
+    let opened = folder.file(&file.path).map_err(|error| Trouble::io("read", &path, error));
+    let opened = opened.map_err(|error| Wrong::new(file, error.to_string()))?;
+    compare(file, disk::digest_of(&opened, &path, file.bytes, each))?;
+    match Part::of(&file.path) {
+        Some((part, path)) if !is_restored(part, path) => {
+            Err(Wrong::new(file, "no backup has a file of this name: it would not be restored"))
+        }
+        Some((part, path)) => {
+            check_pages(part, path, &opened).map_err(|error| Wrong::new(file, error.to_string()))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Compares what was read of a file with what the manifest says of it.
 pub(super) fn compare(file: &FileEntry, read: Result<(u64, String), Trouble>) -> Result<(), Wrong> {
     let (bytes, sha256) = read.map_err(|error| Wrong::new(file, error.to_string()))?;
+    if bytes > file.bytes {
+        return Err(Wrong::new(file, format!("it has more than the {} bytes that it had", file.bytes)));
+    }
     if bytes != file.bytes {
         return Err(Wrong::new(file, format!("it has {bytes} bytes, and had {}", file.bytes)));
     }
@@ -62,7 +96,7 @@ mod tests {
         let manifest = Manifest::new(String::new(), Vec::new(), files);
         let check = || {
             let mut last = (0, 0);
-            let wrong = verify(folder.path(), &manifest, &mut |done, all| last = (done, all));
+            let wrong = verify(folder.path(), &manifest, &mut |done, all| last = (done, all)).unwrap();
             (wrong.into_iter().map(|wrong| wrong.path).collect::<Vec<_>>(), last)
         };
         assert_eq!(check(), (vec![], (28, 28)));

@@ -70,16 +70,39 @@ pub(crate) async fn run(flags: &BackupFlags) -> anyhow::Result<ExitCode> {
         return ask(flags, url.clone(), Asked { folder, data: None }).await;
     }
     let effective = flags.data.load()?;
+    let config = &effective.config;
     match Held::open(&effective).await? {
-        Some(held) => held.back_up(&effective, folder).await,
-        None => {
-            let config = &effective.config;
+        Found::Stores(held) => held.back_up(&effective, folder).await,
+        Found::Held => {
             let url = server_of(config)?;
             let data = backup::real_path(&config.server.data_dir);
             let asked = ask(flags, url.clone(), Asked { folder, data: Some(data) }).await;
             asked.map_err(|error| explain_guess(error, config, &url))
         }
+        Found::Nothing => {
+            let nothing = anyhow!(
+                "there is nothing to back up in {}: name another place with --data or --config",
+                config.server.data_dir.display()
+            );
+            // Whoever names a folder means that one, and no server that has another one.
+            let is_named = effective.is_set("server.data_dir");
+            let Some(url) = server_of(config).ok().filter(|_| !is_named) else { return Err(nothing) };
+            let asked = ask(flags, url.clone(), Asked { folder, data: None }).await;
+            asked.map_err(|error| match error.downcast_ref::<Unreachable>() {
+                Some(_) => anyhow!("{nothing}; and no server is at {url}: name one with --rest"),
+                None => error,
+            })
+        }
     }
+}
+
+/// What there is to back up.
+enum Found {
+    /// No server has these open.
+    Stores(Held),
+    /// Somebody else has them open: a server.
+    Held,
+    Nothing,
 }
 
 /// The REST door of the server that the settings describe, as this machine reaches it.
@@ -147,20 +170,17 @@ struct Held {
 }
 
 impl Held {
-    /// Opens what is there, and makes nothing. `None` when somebody else has it open.
-    async fn open(effective: &Effective) -> anyhow::Result<Option<Self>> {
+    /// Opens what is there, and makes nothing.
+    async fn open(effective: &Effective) -> anyhow::Result<Found> {
         let config = &effective.config;
         backup::check_not_halfway(config)?;
         let mut held = Self { archive: None, records: None, blobs: None };
         match held.open_all(config).await {
-            Ok(()) if held.is_empty() => bail!(
-                "there is nothing to back up in {}: name another place with --data or --config",
-                config.server.data_dir.display()
-            ),
-            Ok(()) => Ok(Some(held)),
+            Ok(()) if held.is_empty() => Ok(Found::Nothing),
+            Ok(()) => Ok(Found::Stores(held)),
             Err(error) => {
                 held.close().await?;
-                if exit::kind(&error) == Some(ErrorKind::Conflict) { Ok(None) } else { Err(error) }
+                if exit::kind(&error) == Some(ErrorKind::Conflict) { Ok(Found::Held) } else { Err(error) }
             }
         }
     }
@@ -263,13 +283,17 @@ fn is_used(folder: &Path) -> anyhow::Result<bool> {
 /// Takes the backup in this process; Ctrl-C ends it.
 async fn take_and_show(sources: Sources, folder: PathBuf) -> anyhow::Result<ExitCode> {
     let stop = Stop::on_signals()?;
-    let (teller, mut events) = Teller::until(stop, Trouble::stopped);
+    let (teller, mut events) = Teller::until(stop.clone(), Trouble::stopped);
     let taking = tokio::spawn(backup::take(Arc::new(sources), folder, teller));
     let mut shown = Shown::default();
     while let Some(event) = events.recv().await {
         shown.show(event)?;
     }
     let summary = taking.await.context("the backup ended early")?;
+    if let (Err(error), true) = (&summary, stop.is_told()) {
+        eprintln!("restante: {error}");
+        return Ok(exit::interrupted());
+    }
     // The code is the same as when a server is asked, which tells the text alone.
     let summary = summary.map_err(|error| anyhow!("{error}"))?;
     shown.show(Event::Done(summary))?;
@@ -364,7 +388,7 @@ fn check(flags: &CheckFlags) -> anyhow::Result<ExitCode> {
     }
     let manifest = Manifest::read(&flags.folder)?;
     let bar = Progress::bytes("checking", Some(0));
-    let wrong = backup::verify(&flags.folder, &manifest, &mut |done, total| bar.set_of(done, total));
+    let wrong = backup::verify(&flags.folder, &manifest, &mut |done, total| bar.set_of(done, total))?;
     drop(bar);
     let mut out = io::stdout().lock();
     for wrong in &wrong {

@@ -12,7 +12,7 @@ use indicatif::{DecimalBytes, HumanCount};
 
 use crate::{
     archives,
-    backup::{self, Restored},
+    backup::{self, RestoreOptions, Restored},
     commands::backup::{counts, no_backup},
     config::DataFlags,
     progress::Progress,
@@ -28,6 +28,9 @@ pub(crate) struct RestoreFlags {
     /// Move aside what is there already; nothing is removed
     #[arg(long)]
     force: bool,
+    /// Restore the node's key, too: the server then is the node that was backed up, which must not run any more
+    #[arg(long)]
+    keep_node_key: bool,
 }
 
 pub(crate) fn run(flags: &RestoreFlags) -> anyhow::Result<ExitCode> {
@@ -37,8 +40,9 @@ pub(crate) fn run(flags: &RestoreFlags) -> anyhow::Result<ExitCode> {
     let config = flags.data.load()?.config;
     let now = archives::clock().now();
     let bar = Progress::bytes("restoring", Some(0));
+    let options = RestoreOptions { is_forced: flags.force, keep_node_key: flags.keep_node_key };
     let restored =
-        backup::restore(&config, &flags.folder, flags.force, now, &mut |done, total| bar.set_of(done, total));
+        backup::restore(&config, &flags.folder, options, now, &mut |done, total| bar.set_of(done, total));
     drop(bar);
     let restored = restored?;
     for note in &restored.notes {
@@ -59,6 +63,14 @@ fn tell(restored: &Restored, folder: &Path, data: &Path, out: &mut dyn Write) ->
             out,
             "what was there before is in {}: remove it when it is no longer needed",
             aside.display()
+        )?;
+    }
+    if let Some(key) = &restored.key_left {
+        writeln!(
+            out,
+            "the node gets a new key, and with it a new peer id: to be the node that was backed up, which must not run any more, \
+             copy {} into {data} before the first start, or restore with --keep-node-key",
+            key.display()
         )?;
     }
     writeln!(

@@ -42,6 +42,7 @@ use crate::{
         tidying::{self, TidyMetrics, Tidying},
     },
     config::{Config, Effective, ServeFlags},
+    exit::UsageError,
     live, logging, open_files, records, secrets,
     signals::Stop,
     telemetry::{self, VERSION},
@@ -57,10 +58,15 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     let effective = flags.load()?;
     let config = &effective.config;
     let set_log_level = logging::start(config);
+    match &effective.file {
+        Some(file) => info!(file = %file.display(), "settings"),
+        None => info!("no file of settings was read"),
+    }
     if effective.has_secret_flag() {
         warn!("everybody on this machine can read the node's key on the command line: put it into a file");
     }
     backup::check_not_halfway(config)?;
+    check_secrets(&effective)?;
     open_files::raise(config);
     let stop = Stop::on_signals()?;
 
@@ -270,7 +276,7 @@ impl<'a> Doors<'a> {
     async fn serve_rest(&self, listener: TcpListener, waku: &Waku, stop: Stop) -> anyhow::Result<()> {
         let address = listener.local_addr()?;
         let rest = Arc::new(self.open_rest(address, waku, &stop)?);
-        announce(self.config, Some(address), waku);
+        announce(self.config, Some((address, rest.has_console())), waku);
         // Live streams would never end by themselves.
         let told = stop.clone().told();
         let stopped = async {
@@ -339,6 +345,16 @@ impl<'a> Doors<'a> {
     }
 }
 
+/// Fails when the settings name a key or a token that can't be used: that is said before anything is opened.
+fn check_secrets(effective: &Effective) -> anyhow::Result<()> {
+    let config = &effective.config;
+    let wrong = |key: &str, what: String| UsageError(format!("{}: {key}: {what}", effective.origin(key)));
+    let key = &config.waku.node.key;
+    key.check(&config.server.data_dir).map_err(|what| wrong("waku.node.key", what))?;
+    read_token(&config.rest.token_file).map_err(|error| wrong("rest.token_file", format!("{error:#}")))?;
+    Ok(())
+}
+
 /// The token of operators: the first line of its file. Without a file there is none.
 pub(super) fn read_token(file: &Path) -> anyhow::Result<Option<Token>> {
     if file.as_os_str().is_empty() {
@@ -365,25 +381,34 @@ fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
     })
 }
 
-/// Tells people (the log) and scripts (lines on stdout) where the server is.
-fn announce(config: &Config, rest: Option<SocketAddr>, waku: &Waku) {
+/// Logs where the server is, for people, and writes it to stdout, for scripts. Where both are one, as on a terminal, each
+/// address stands there once.
+fn announce(config: &Config, rest: Option<(SocketAddr, bool)>, waku: &Waku) {
     info!(version = VERSION, archive = %config.archive_url(), "serving");
     announce_archive(config);
+    let is_one = logging::is_stdout();
     // A server whose stdout is closed has nobody to tell, and serves all the same.
     let mut out = std::io::stdout().lock();
-    if let Some(address) = rest {
-        info!(%address, "REST");
+    if let Some((address, has_console)) = rest {
+        match (has_console, is_one) {
+            (true, false) => info!(url = %format!("http://{address}/console"), "REST and console"),
+            (true, true) => info!(path = "/console", "console"),
+            (false, false) => info!(%address, "REST"),
+            (false, true) => {}
+        }
         if !address.ip().is_loopback() {
-            warn!(%address, "everybody who reaches this address can publish and query");
+            warn!("everybody who reaches the REST address can publish and query");
             if config.rest.admin && config.rest.token_file.as_os_str().is_empty() {
-                warn!(%address, "and do what is for operators: set rest.token_file, or leave rest.admin off");
+                warn!("and do what is for operators: set rest.token_file, or leave rest.admin off");
             }
         }
         let _ = writeln!(out, "listening on http://{address}");
     }
     let Some(node) = &waku.node else { return };
     for address in node.addresses() {
-        info!(%address, "Waku node");
+        if !is_one {
+            info!(%address, "Waku node");
+        }
         let _ = writeln!(out, "listening on {address}");
     }
     if node.is_relay() && node.topics().is_empty() {

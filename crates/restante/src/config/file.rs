@@ -1,17 +1,23 @@
 //! Settings in a TOML file, each with its line.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use toml::{Value, de::DeTable, de::DeValue};
 
 use super::{ConfigError, Origin, Setting, join};
 
-/// The settings of the named file, or of the default one if it is there.
-pub(super) fn read(named: Option<&Path>, default: &Path) -> Result<Vec<Setting>, ConfigError> {
+/// The settings of the named file, or of the default one if it is there; and the file that was read.
+pub(super) fn read(
+    named: Option<&Path>,
+    default: &Path,
+) -> Result<(Option<PathBuf>, Vec<Setting>), ConfigError> {
     let path = named.unwrap_or(default);
     match fs::read_to_string(path) {
-        Ok(text) => parse(&text, path),
-        Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Ok(text) => Ok((Some(path.to_owned()), parse(&text, path)?)),
+        Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => Ok((None, Vec::new())),
         Err(error) => Err(ConfigError(format!("can't read the configuration {}: {error}", path.display()))),
     }
 }

@@ -11,6 +11,7 @@ mod flags;
 mod nearest;
 mod node_key;
 mod origin;
+mod plain;
 mod records;
 mod schema;
 mod sessions;
@@ -29,6 +30,7 @@ use serde::Deserialize;
 use toml::Value;
 
 pub(crate) use flags::{ArchiveFlags, DataFlags, RecordsFlags, ServeFlags};
+pub(crate) use plain::argument as plain_argument;
 pub(crate) use schema::{Archive as ArchiveSection, Config, LogFormat};
 pub(crate) use waku::Waku as WakuSection;
 pub(crate) use words::LogFilter;
@@ -73,6 +75,8 @@ pub(crate) struct ConfigError(String);
 #[derive(Clone, Debug)]
 pub(crate) struct Effective {
     pub(crate) config: Config,
+    /// The file of settings that was read.
+    pub(crate) file: Option<PathBuf>,
     values: BTreeMap<String, (Value, Origin)>,
 }
 
@@ -83,7 +87,9 @@ pub(crate) fn load(
     flags: Vec<Setting>,
 ) -> Result<Effective, ConfigError> {
     let mut effective = Effective::defaults();
-    for setting in file::read(file, Path::new(DEFAULT_FILE))? {
+    let (file, settings) = file::read(file, Path::new(DEFAULT_FILE))?;
+    effective.file = file;
+    for setting in settings {
         effective.set(setting)?;
     }
     for setting in env::read(environment, &effective)? {
@@ -108,7 +114,7 @@ impl Effective {
         let tree = Value::try_from(&config).expect("the defaults are plain values");
         let mut values = BTreeMap::new();
         flatten("", tree, &mut values);
-        Self { config, values }
+        Self { config, file: None, values }
     }
 
     /// All keys with their values and origins, by key.
@@ -130,6 +136,16 @@ impl Effective {
             };
             (key, without_secret.map_or_else(|| value.clone(), Value::String), origin)
         })
+    }
+
+    /// Where the value of a key comes from.
+    pub(crate) fn origin(&self, key: &str) -> &Origin {
+        self.values.get(key).map_or(&Origin::Default, |(_, origin)| origin)
+    }
+
+    /// Whether somebody has set a key, wherever that was.
+    pub(crate) fn is_set(&self, key: &str) -> bool {
+        *self.origin(key) != Origin::Default
     }
 
     /// Whether a secret stands on the command line, where everybody on the machine can read it.
@@ -160,7 +176,7 @@ impl Effective {
         *place = (value, origin.clone());
         self.config = Config::deserialize(nest(&self.values)).map_err(|error| {
             // The error ends with the key, on a line of its own; it is named here already.
-            ConfigError(format!("{origin}: {key}: {}", plain(error.message())))
+            ConfigError(format!("{origin}: {key}: {}", plain::setting(error.message())))
         })?;
         Ok(())
     }
@@ -169,7 +185,7 @@ impl Effective {
         match self.config.contradiction() {
             None => Ok(()),
             Some((key, what)) => {
-                let origin = self.values.get(key).map_or(&Origin::Default, |(_, origin)| origin);
+                let origin = self.origin(key);
                 Err(ConfigError(format!("{origin}: {key}: {what}")))
             }
         }

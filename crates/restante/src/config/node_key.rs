@@ -47,6 +47,18 @@ impl NodeKey {
         }
     }
 
+    /// Fails when the text is neither a key nor a file that is there, and does not look like the path of one that is to be made:
+    /// a slip in a key would make a file of that name. The error does not repeat the text, which may be a secret.
+    pub(crate) fn check(&self, data_dir: &Path) -> Result<(), String> {
+        let Self::File(path) = self else { return Ok(()) };
+        let text = path.to_string_lossy();
+        if text.contains(['/', '.']) || data_dir.join(path).exists() {
+            return Ok(());
+        }
+        Err("it is neither 64 hex digits nor a file that is there: to have a new key made in a file, write its path, as in ./mine"
+            .to_owned())
+    }
+
     /// Reads the key; a file that is not there is made, with a new key.
     pub(crate) fn load(&self, data_dir: &Path) -> Result<Keypair, KeyError> {
         match self {
@@ -122,6 +134,21 @@ mod tests {
             let error = wrong.parse::<NodeKey>().unwrap_err();
             assert!(!error.contains(&wrong[..32]), "{error}");
         }
+    }
+
+    #[test]
+    fn a_word_that_is_no_file_is_no_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = |text: &str| text.parse::<NodeKey>().unwrap().check(folder.path());
+        for text in ["nonsense", "cafe", "0x12"] {
+            let error = check(text).unwrap_err();
+            assert!(error.contains("64 hex digits") && !error.contains(text), "{error}");
+        }
+        std::fs::write(folder.path().join("cafe"), "").unwrap();
+        for text in ["", "cafe", "./nonsense", "new.key", "keys/new", "/etc/restante/key"] {
+            check(text).unwrap();
+        }
+        check(&"01".repeat(32)).unwrap();
     }
 
     #[test]

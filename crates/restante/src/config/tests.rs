@@ -152,19 +152,10 @@ fn variables_of_others_are_left_alone() {
 #[test]
 fn wrong_values_name_the_key_and_the_place() {
     for (file, expected) in [
-        (
-            "rest.port = 70000",
-            "some.toml:1: rest.port: invalid value: integer `70000`, expected a whole number from 0 to 65535",
-        ),
-        (
-            "rest.port = \"http\"",
-            "some.toml:1: rest.port: invalid type: string \"http\", expected a whole number from 0 to 65535",
-        ),
-        ("rest.address = \"localhost\"", "some.toml:1: rest.address: invalid IP address syntax"),
-        (
-            "server.grace_seconds = 0",
-            "some.toml:1: server.grace_seconds: invalid value: integer `0`, expected a whole number from 1",
-        ),
+        ("rest.port = 70000", "some.toml:1: rest.port: it must be a whole number"),
+        ("rest.port = \"http\"", "some.toml:1: rest.port: it must be a whole number"),
+        ("rest.address = \"localhost\"", "some.toml:1: rest.address: it must be an IP address"),
+        ("server.grace_seconds = 0", "some.toml:1: server.grace_seconds: it must be a whole number"),
         ("archive.url = \"tape:1\"", "some.toml:1: archive.url: archive URL 'tape:1' is not understood"),
         (
             "archive.retention = \"age:1\"",
@@ -222,7 +213,7 @@ fn wrong_values_name_the_key_and_the_place() {
             "blobs.url = \"lmdb:data\"",
             "some.toml:1: blobs.url: blobs URL 'lmdb:data' is not understood: use memory: or files:<folder>",
         ),
-        ("records.keep_destroyed_seconds = 0", "some.toml:1: records.keep_destroyed_seconds: invalid value"),
+        ("records.keep_destroyed_seconds = 0", "some.toml:1: records.keep_destroyed_seconds: it must be"),
         (
             "blobs.sweep_grace_seconds = 3599",
             "some.toml:1: blobs.sweep_grace_seconds: who has uploaded a blob may refer to it for an hour",
@@ -238,7 +229,7 @@ fn wrong_values_name_the_key_and_the_place() {
         ),
         ("sessions.redis.prefix = \"a:u\"", "some.toml:1: sessions.redis.prefix: it has a colon"),
         ("log.level = \"loud\"", "some.toml:1: log.level: log level 'loud' is not understood"),
-        ("log.format = \"xml\"", "some.toml:1: log.format: unknown variant `xml`"),
+        ("log.format = \"xml\"", "some.toml:1: log.format: it must be one of"),
         ("\n[rest\n", "some.toml:2: "),
         ("a = 1\na = 2", "some.toml:2: duplicate key"),
     ] {
@@ -246,13 +237,18 @@ fn wrong_values_name_the_key_and_the_place() {
         assert!(error.starts_with(expected), "{file}\n  got      {error}\n  expected {expected}");
     }
     let error = error("", &[("RESTANTE_REST__PORT", "http")]);
-    assert!(error.starts_with("environment RESTANTE_REST__PORT: rest.port: invalid type"), "{error}");
+    assert!(
+        error.starts_with(
+            "environment RESTANTE_REST__PORT: rest.port: it must be a whole number from 0 to 65535"
+        ),
+        "{error}"
+    );
 }
 
 #[test]
 fn a_named_file_must_be_there_and_the_default_one_need_not() {
     let missing = Path::new("no-such-folder/restante.toml");
-    assert_eq!(file::read(None, missing).unwrap(), []);
+    assert_eq!(file::read(None, missing).unwrap(), (None, Vec::new()));
     let error = file::read(Some(missing), missing).unwrap_err().to_string();
     assert!(error.starts_with("can't read the configuration no-such-folder/restante.toml: "), "{error}");
 }

@@ -54,7 +54,7 @@ fn blob(number: usize) -> Bytes {
 }
 
 /// Emails of several accounts, each with a blob.
-fn fill_stores(data: &Path, numbers: std::ops::Range<usize>) {
+pub(crate) fn fill_stores(data: &Path, numbers: std::ops::Range<usize>) {
     with_stores(data, async |records, blobs| {
         for number in numbers {
             let id = blobs.blobs.put(&mut blob(number)).await.unwrap().id;
@@ -249,7 +249,8 @@ fn a_restored_server_is_the_same() {
     server.publish("later");
     assert_eq!(server.stop().code(), Some(0));
 
-    assert_eq!(restore(&folder, "copy", "restored").code, 0);
+    let restored = say(&folder, &["restore", "copy", "--data", "restored", "--keep-node-key"]);
+    assert_eq!(restored.code, 0, "{}", restored.err);
     let compared =
         say(&folder, &["archive", "compare", "log:data/archive", "log:restored/archive", "--bodies"]);
     assert!(compared.out.contains("1 only in"), "{}{}", compared.out, compared.err);
@@ -342,6 +343,58 @@ fn what_waits_for_a_database_is_restored() {
     assert_eq!(server.metric("restante_archive_spool_messages"), Some(10.0));
 }
 
+/// Two servers with one key on a network disturb each other: a restore has its own unless it takes the place of the other.
+#[test]
+fn a_restored_server_has_a_key_of_its_own_unless_told() {
+    let (_guard, folder) = folder();
+    let server = Server::start_with(&folder, ADMIN);
+    back_up(&folder, &server, "copy");
+    let restored = restore(&folder, "copy", "restored");
+    assert_eq!(restored.code, 0, "{}", restored.err);
+    assert!(
+        restored.out.contains("--keep-node-key") && restored.out.contains("copy/files/node.key"),
+        "{}",
+        restored.out
+    );
+    assert!(!folder.join("restored/node.key").exists());
+    let second = Server::start_with(&folder, &["--data", "restored"]);
+    let id = |server: &Server| server.peer_address().rsplit('/').next().unwrap().to_owned();
+    assert_ne!(id(&second), id(&server));
+    drop(second);
+    let kept = say(&folder, &["restore", "copy", "--data", "kept", "--keep-node-key"]);
+    assert!(!kept.out.contains("--keep-node-key"), "{}", kept.out);
+    let third = Server::start_with(&folder, &["--data", "kept"]);
+    assert_eq!(id(&third), id(&server));
+}
+
+/// A timer runs the command anywhere: it finds the server as other commands do.
+#[test]
+fn a_running_server_is_found_without_its_data_folder() {
+    let (_guard, folder) = folder();
+    let server = Server::start_with(&folder, ADMIN);
+    server.publish("kept");
+    let (_other_guard, other) = crate::support::folder();
+    let copy = folder.join("copy");
+    let port = server.address().port().to_string();
+    let run = |args: &[&str], port: &str| {
+        Said::from(restante(&other).args(args).env("RESTANTE_REST__PORT", port).output().unwrap())
+    };
+    let said = run(&["backup", copy.to_str().unwrap()], &port);
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(copy.join("backup.json").is_file());
+    assert_eq!(files(&other), Vec::<PathBuf>::new(), "nothing was made");
+    // Whoever names a folder means that one.
+    let named = run(&["backup", "second", "--data", "mine"], &port);
+    assert!(named.code == 1 && named.err.contains("there is nothing to back up in mine"), "{}", named.err);
+    let nobody = run(&["backup", "second"], "1");
+    assert_eq!(nobody.code, 1);
+    for what in
+        ["there is nothing to back up in data", "no server is at http://127.0.0.1:1", "--data", "--rest"]
+    {
+        assert!(nobody.err.contains(what), "{what}: {}", nobody.err);
+    }
+}
+
 /// A server that ends in the midst of a backup leaves nothing that looks like one.
 #[test]
 fn a_backup_that_was_cut_off_is_none() {
@@ -412,6 +465,31 @@ fn a_backup_ends_with_its_server() {
         }
     }
     assert!(ended > 0, "every backup was done before the server was told to stop");
+}
+
+/// The code that is documented for whatever Ctrl-C ends.
+#[test]
+fn a_backup_that_ctrl_c_ends_has_its_exit_code() {
+    let (_guard, folder) = folder();
+    fill_archive(&folder, 20_000);
+    let (copy, partial) = (folder.join("copy"), folder.join("copy.partial"));
+    for _ in 0..20 {
+        let mut command = restante(&folder);
+        let child =
+            command.args(["backup", "copy"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_until("it has begun", || partial.exists() || copy.exists());
+        let process = rustix::process::Pid::from_child(&child);
+        let _ = rustix::process::kill_process(process, rustix::process::Signal::INT); // it may be done
+        let said = Said::from(child.wait_with_output().unwrap());
+        assert!(!partial.exists(), "what was copied is removed");
+        if !copy.exists() {
+            assert_eq!(said.code, 130, "{}", said.err);
+            assert!(said.err.contains("the backup was stopped"), "{}", said.err);
+            return;
+        }
+        fs::remove_dir_all(&copy).unwrap(); // it was quicker
+    }
+    panic!("every backup was done before the signal came");
 }
 
 /// Prometheus is to see how old the last backup is, also when the server was started again meanwhile.

@@ -165,3 +165,203 @@ fn check_warns_of_limits_beyond_the_systems_and_of_shards_beyond_the_networks() 
         assert!(said.out.contains("the settings are fine: "), "{}", said.out);
     }
 }
+
+/// Whoever sets something need not know the language that the server is written in.
+#[test]
+fn wrong_values_are_named_in_plain_words() {
+    let (_guard, folder) = folder();
+    let in_file = [
+        ("[rest]\nport = \"http\"", "rest.port: it must be a whole number from 0 to 65535, and is \"http\""),
+        ("[rest]\nport = 70000", "rest.port: it must be a whole number from 0 to 65535, and is 70000"),
+        ("[rest]\nport = 1.5", "rest.port: it must be a whole number from 0 to 65535, and is 1.5"),
+        ("[rest]\nconnections_max = 0", "it must be a whole number of at least 1, and is 0"),
+        ("[rest]\nconnections_max = -1", "it must be a whole number of at least 1, and is -1"),
+        ("[rest]\nenabled = 1", "rest.enabled: it must be true or false, and is 1"),
+        ("[rest]\nenabled = \"yes\"", "rest.enabled: it must be true or false, and is \"yes\""),
+        ("[rest]\naddress = \"here\"", "rest.address: it must be an IP address"),
+        ("[rest]\naddress = 1", "rest.address: it must be an IP address, and is 1"),
+        ("[log]\nformat = \"xml\"", "log.format: it must be one of text, json, and is \"xml\""),
+        ("[log]\nlevel = [\"info\"]", "log.level: it must be a text, and is a list"),
+        ("[waku]\nshards = 7", "waku.shards: it must be a list, and is 7"),
+        ("[waku]\nshards = [\"a\"]", "waku.shards: it must be a whole number from 0 to 65535, and is \"a\""),
+        ("[server]\ndata_dir = 7", "server.data_dir: it must be a path, and is 7"),
+        ("[archive]\nretention = 7", "archive.retention: it must be a text, and is 7"),
+        ("[rest]\nport = 1979-05-27", "and is \"1979-05-27\""),
+        ("[archive]\nretention = \"time:10;time:20\"", "the rule 'time' is given twice"),
+        ("[archive]\nretention = \"time:0\"", "'time:0' keeps nothing"),
+    ];
+    for (text, expected) in in_file {
+        fs::write(folder.join("restante.toml"), text).unwrap();
+        let said = say(&folder, &["config", "check"]);
+        assert_eq!(said.code, 2, "{text}: {}", said.err);
+        assert!(said.err.contains(expected), "{text}: {}", said.err);
+        assert_plain(&said.err);
+    }
+    fs::remove_file(folder.join("restante.toml")).unwrap();
+    for (args, expected) in [
+        (&["serve", "--rest-port", "http"][..], "it is no whole number"),
+        (&["serve", "--rest-port", "70000"], "it is not from 0 to 65535"),
+        (&["serve", "--rest-port", "-1"], ""),
+        (&["serve", "--rest-port", ""], ""),
+        (&["serve", "--cluster-id", "1.5"], "it is no whole number"),
+        (&["serve", "--rest-relay-cache-capacity", "99999999999999999999999"], ""),
+        (&["query", "--limit", "x"], "it is no whole number"),
+        (&["serve", "--rest-address", "here"], "it is no IP address"),
+        (&["serve", "--rest", "perhaps"], ""),
+        (&["blobs", "sweep", "--grace", "1h"], "it is no whole number"),
+        (&["bench", "history", "--messages", "many"], "it is no whole number"),
+    ] {
+        let said = say(&folder, args);
+        assert_eq!(said.code, 2, "{args:?}: {}", said.err);
+        assert!(said.err.contains(expected), "{args:?}: {}", said.err);
+        assert_plain(&said.err);
+    }
+    for (variable, value) in
+        [("RESTANTE_REST__PORT", "x"), ("RESTANTE_REST__ENABLED", "perhaps"), ("RESTANTE_WAKU__SHARDS", "x")]
+    {
+        let output = restante(&folder).args(["config", "check"]).env(variable, value).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        assert_plain(&String::from_utf8(output.stderr).unwrap());
+    }
+}
+
+fn assert_plain(error: &str) {
+    for word in [
+        "u16",
+        "u32",
+        "u64",
+        "usize",
+        "i64",
+        "nonzero",
+        "struct",
+        "invalid type",
+        "variant",
+        "sequence",
+        "..=",
+        "digit found",
+        "zero-size",
+    ] {
+        assert!(!error.contains(word), "'{word}' stands in: {error}");
+    }
+}
+
+/// A slip in a key must not make a file of that name, and with it a node that nobody knows.
+#[test]
+fn a_node_key_that_is_none_is_an_error() {
+    let (_guard, folder) = folder();
+    for text in ["nonsense", &"z".repeat(64), "0x", "key with spaces"] {
+        let said = say(&folder, &["serve", "--rest-port", "0", "--tcp-port", "0", "--nodekey", text]);
+        assert_eq!(said.code, 2, "{text}: {}", said.err);
+        assert!(said.err.contains("neither 64 hex digits nor a file that is there"), "{}", said.err);
+        assert!(!said.err.contains("zzzz"), "it may be a secret: {}", said.err);
+        assert!(!folder.join("data").exists(), "nothing was made");
+    }
+    fs::create_dir(folder.join("data")).unwrap();
+    fs::write(folder.join("data/mine.key"), "a diary").unwrap();
+    let said = say(&folder, &["serve", "--rest-port", "0", "--tcp-port", "0", "--nodekey", "mine.key"]);
+    assert_eq!(said.code, 2, "{}", said.err);
+    assert!(said.err.contains("mine.key holds no node key"), "{}", said.err);
+    // A path has a new key made, as it is documented.
+    drop(crate::support::Server::start_with(&folder, &["--nodekey", "./other"]));
+    assert!(folder.join("data/other").is_file());
+}
+
+/// The codes are documented in the help and in README.md.
+#[test]
+fn exit_codes_are_as_documented() {
+    let (_guard, folder) = folder();
+    let code = |args: &[&str]| say(&folder, args).code;
+    assert_eq!(code(&["config", "show"]), 0);
+    assert_eq!(code(&["archive", "stats", "--data", "missing"]), 1);
+    assert_eq!(code(&["serv"]), 2);
+    assert_eq!(code(&["serve", "--rest-token-file", "missing", "--rest-port", "0", "--tcp-port", "0"]), 2);
+    let server = crate::support::Server::start(&folder);
+    assert_eq!(code(&["serve", "--rest-port", "0", "--tcp-port", "0"]), 3, "the data folder is held");
+    let port = server.address().port().to_string();
+    assert_eq!(code(&["serve", "--data", "other", "--rest-port", &port, "--tcp-port", "0"]), 3);
+    assert_eq!(server.stop().code(), Some(0));
+    assert_eq!(code(&["backup", "copy"]), 0);
+    assert_eq!(code(&["backup", "check", "copy"]), 0);
+    fs::write(folder.join("copy/settings.toml"), "# other\n").unwrap();
+    assert_eq!(code(&["backup", "check", "copy"]), 1);
+    // 130: see the tests of copies and of backups, which are stopped in the midst.
+}
+
+/// Everything that tells where a server is and what it reads stands in the log, and each address there once.
+#[test]
+fn the_start_names_the_settings_and_each_address_once() {
+    let (_guard, folder) = folder();
+    fs::write(folder.join("restante.toml"), "[server]\ngrace_seconds = 9\n").unwrap();
+    let log = |in_one: bool| {
+        let mut command = restante(&folder);
+        command.args(["serve", "--rest-port", "0", "--tcp-port", "0", "--log-format", "json"]);
+        let (out, err) = (folder.join("out"), folder.join("err"));
+        let file = fs::File::create(&out).unwrap();
+        let other = if in_one { file.try_clone().unwrap() } else { fs::File::create(&err).unwrap() };
+        let mut child = command.stdout(file).stderr(other).spawn().unwrap();
+        let read = || fs::read_to_string(&out).unwrap() + &fs::read_to_string(&err).unwrap_or_default();
+        crate::support::wait_until("it serves", || read().contains("/p2p/"));
+        rustix::process::kill_process(
+            rustix::process::Pid::from_child(&child),
+            rustix::process::Signal::TERM,
+        )
+        .unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        let texts = (fs::read_to_string(&out).unwrap(), fs::read_to_string(&err).unwrap_or_default());
+        let _ = fs::remove_file(err);
+        texts
+    };
+    let (out, err) = log(false);
+    assert!(out.starts_with("listening on http://127.0.0.1:"), "{out}");
+    for (text, what) in [(&err, "restante.toml"), (&err, "/console"), (&err, "/p2p/")] {
+        assert_eq!(text.matches(what).count(), 1, "{what}: {text}");
+    }
+    // On a terminal and in the journal both are one.
+    let (all, _) = log(true);
+    for what in ["/console", "/p2p/"] {
+        assert_eq!(all.matches(what).count(), 1, "{what}: {all}");
+    }
+    let rest = out.lines().next().unwrap().rsplit('/').next().unwrap().rsplit(':').next().unwrap().len();
+    assert!(rest > 1 && all.matches("http://127.0.0.1:").count() <= 2, "{all}");
+}
+
+/// What a server keeps is for its user to read and write, and for its group to read.
+#[test]
+fn files_are_0640_folders_0750_and_secrets_0600() {
+    use std::os::unix::fs::PermissionsExt;
+    let (_guard, folder) = folder();
+    for archive in ["log:data/archive", "sqlite:data/archive.db"] {
+        let data = folder.join("data");
+        // What is there already stays as it is.
+        fs::create_dir(&data).unwrap();
+        fs::set_permissions(&data, fs::Permissions::from_mode(0o755)).unwrap();
+        let binary = env!("CARGO_BIN_EXE_restante");
+        let mut command = std::process::Command::new("/bin/sh");
+        let line = format!(
+            "umask 000; exec {binary} serve --rest-port 0 --tcp-port 0 --rest-admin --archive {archive}"
+        );
+        command.args(["-c", &line]).current_dir(&folder).env("RESTANTE_LOG__LEVEL", "warn");
+        let server = crate::support::Server::spawn(command);
+        server.publish("kept");
+        let copy = folder.join("copy");
+        said(&folder, &["backup", "copy", "--rest", &server.url()]);
+        assert_eq!(server.stop().code(), Some(0));
+        let mut waiting = vec![data.clone(), copy.clone()];
+        while let Some(path) = waiting.pop() {
+            let mode = fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o7777;
+            if path == data {
+                assert_eq!(mode, 0o755, "it was there");
+            } else if path.is_dir() {
+                assert_eq!(mode & !0o750, 0, "{}: {mode:o}", path.display());
+            } else {
+                let allowed = if path.ends_with("node.key") { 0o600 } else { 0o640 };
+                assert_eq!(mode & !allowed, 0, "{}: {mode:o}", path.display());
+            }
+            if path.is_dir() {
+                waiting.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            }
+        }
+        fs::remove_dir_all(data).unwrap();
+        fs::remove_dir_all(copy).unwrap();
+    }
+}

@@ -57,6 +57,50 @@ fn series(server: &Server) -> Vec<String> {
     series
 }
 
+/// The command of the unit that a timer starts, as it is shipped, beside a server that runs as its unit has it.
+#[test]
+fn the_backup_unit_backs_up_the_server_of_the_server_unit() {
+    let (_guard, folder) = folder();
+    std::fs::create_dir(folder.join("backups")).unwrap();
+    let placed = |line: &str| {
+        let line = line.replace("/usr/local/bin/restante", env!("CARGO_BIN_EXE_restante"));
+        let line =
+            line.replace("/etc/restante/restante.toml", folder.join("restante.toml").to_str().unwrap());
+        let line = line.replace("/var/lib/restante-backups", folder.join("backups").to_str().unwrap());
+        line.replace("/var/lib/restante", folder.join("state").to_str().unwrap()).replace("$$", "$")
+    };
+    let line_of = |unit: &str| {
+        let unit = shipped(unit);
+        let line = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+        placed(line)
+    };
+    let rest = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let settings = format!("[rest]\nadmin = true\nport = {rest}\n[waku.node]\ntcp_port = 0\n");
+    std::fs::write(folder.join("restante.toml"), settings).unwrap();
+    let mut server = std::process::Command::new("/bin/sh");
+    server
+        .args(["-c", &format!("exec {}", line_of("ops/restante.service"))])
+        .env("RESTANTE_LOG__LEVEL", "warn");
+    let server = Server::spawn(server);
+    server.publish("kept");
+    // systemd splits the line as a shell does.
+    let elsewhere = folder.join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    let mut backup = std::process::Command::new("/bin/sh");
+    let taken = backup.args(["-c", &line_of("ops/restante-backup.service")]).current_dir(elsewhere).output();
+    let taken = taken.unwrap();
+    assert!(taken.status.success(), "{}", String::from_utf8_lossy(&taken.stderr));
+    let made: Vec<_> =
+        std::fs::read_dir(folder.join("backups")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(made.len(), 1, "{made:?}");
+    assert!(made[0].join("backup.json").is_file());
+    let name = made[0].file_name().unwrap().to_str().unwrap();
+    assert_eq!(name.split('-').map(str::len).collect::<Vec<_>>(), [4, 2, 2], "{name} is a date");
+    // The page shows what the unit does.
+    let page = shipped("docs/operators.md");
+    assert!(page.contains("restante-backup.timer") && page.contains("restante-backup.service"));
+}
+
 /// All words of a text that look like one of our metrics.
 fn named(text: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';

@@ -37,6 +37,44 @@ fn an_exported_archive_is_the_same_after_import() {
     assert_eq!(fs::read_to_string(folder.join("all.ndjson")).unwrap(), lines);
 }
 
+/// A file of the wanted name is whole: what could not be finished has none.
+#[test]
+fn an_export_that_fails_leaves_no_file_and_the_old_one() {
+    let (_guard, folder) = folder();
+    filled(&folder, 400);
+    let binary = env!("CARGO_BIN_EXE_restante");
+    for command in ["archive export --output", "records dump --out"] {
+        // A file of half a KiB at most, and a write beyond is an error and no signal.
+        let script = format!("ulimit -f 1; trap '' XFSZ; exec {binary} {command} all.ndjson");
+        if command.starts_with("records") {
+            crate::backup::fill_stores(&folder.join("data"), 0..40);
+        }
+        let failing = || {
+            let mut shell = std::process::Command::new("/bin/sh");
+            let output = shell.args(["-c", &script]).current_dir(&folder).output().unwrap();
+            assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+        };
+        let names = || {
+            let mut names: Vec<_> =
+                fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        failing();
+        assert_eq!(names(), ["data"], "{command}");
+        fs::write(folder.join("all.ndjson"), "old").unwrap();
+        failing();
+        assert_eq!(fs::read(folder.join("all.ndjson")).unwrap(), b"old");
+        let args: Vec<&str> = command.split(' ').chain(["all.ndjson"]).collect();
+        said(&folder, &args);
+        assert!(fs::metadata(folder.join("all.ndjson")).unwrap().len() > 1_024);
+        assert_eq!(names(), ["all.ndjson", "data"]);
+        fs::remove_file(folder.join("all.ndjson")).unwrap();
+        // What is no file is written to as it is.
+        said(&folder, &[&args[..args.len() - 1], &["/dev/null"]].concat());
+    }
+}
+
 #[test]
 fn a_servers_export_is_the_commands_export() {
     let (_guard, folder) = folder();

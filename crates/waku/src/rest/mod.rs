@@ -263,7 +263,7 @@ impl App {
 
     /// Whether there is a console.
     pub(crate) fn has_console(&self) -> bool {
-        self.rest.config.console && self.rest.access.is_safe()
+        self.rest.has_console()
     }
 
     /// What is there by the settings.
@@ -486,6 +486,13 @@ fn describe_routes(app: &App) -> String {
         .iter()
         .map(|route| format!("{:6} {:48} {}\n", route.method.to_uppercase(), route.path, route.what))
         .collect()
+}
+
+impl Rest {
+    /// Whether there is a console.
+    pub fn has_console(&self) -> bool {
+        self.config.console && self.access.is_safe()
+    }
 }
 
 /// All routes of the REST door.

@@ -1,5 +1,7 @@
 #![expect(clippy::disallowed_methods, reason = "no test is there after a power cut")]
 
+mod hostile;
+
 use std::os::unix::fs::MetadataExt;
 
 use super::*;
@@ -48,8 +50,10 @@ fn files(folder: &Path) -> Vec<String> {
 fn a_place_that_is_a_disk_is_filled_from_within() {
     let guard = tempfile::tempdir().unwrap();
     let (data, disk) = (guard.path().join("data"), guard.path().join("disk"));
-    let backup =
-        backup(guard.path(), &["archive/1.log", "archive/1.idx", "records/data.mdb", "files/node.key"]);
+    let backup = backup(
+        guard.path(),
+        &["archive/00000001.log", "archive/00000001.idx", "blobs/OWNER", "files/node.key"],
+    );
     fs::create_dir_all(disk.join("lost+found")).unwrap();
     let number = fs::metadata(&disk).unwrap().ino();
     let mut config = Config::default();
@@ -59,38 +63,38 @@ fn a_place_that_is_a_disk_is_filled_from_within() {
     let disks = Disks { mount_of: &mount_of, room: &disk::room };
     let restore_now = |is_forced| {
         let now = Timestamp::from_seconds(1_554_076_800);
-        restore_on(&disks, &config, &backup, is_forced, now, &mut |_, _| {})
-            .map_err(|error| error.to_string())
+        let options = RestoreOptions { is_forced, keep_node_key: true };
+        restore_on(&disks, &config, &backup, options, now, &mut |_, _| {}).map_err(|error| error.to_string())
     };
 
     assert_eq!(restore_now(false).unwrap().aside, Vec::<PathBuf>::new());
-    assert_eq!(files(&disk), ["1.idx", "1.log"]);
-    assert_eq!(files(&data), ["node.key", "records/data.mdb"]);
+    assert_eq!(files(&disk), ["00000001.idx", "00000001.log"]);
+    assert_eq!(files(&data), ["blobs/OWNER", "node.key"]);
     let why = restore_now(false).unwrap_err();
     assert!(why.contains("is there already"), "{why}");
     fs::rename(&data, guard.path().join("data before")).unwrap();
     let why = restore_now(false).unwrap_err();
-    assert!(why.contains("1.idx is there already"), "{why}");
+    assert!(why.contains("00000001.idx is there already"), "{why}");
     fs::rename(guard.path().join("data before"), &data).unwrap();
-    fs::write(disk.join("2.log"), "newer").unwrap();
+    fs::write(disk.join("00000002.log"), "newer").unwrap();
 
     let name = "before-restore-20190401T000000Z";
     let forced = restore_now(true).unwrap();
     assert_eq!(forced.aside, [data.join(name), disk.join(name)]);
-    assert_eq!(files(&disk.join(name)), ["1.idx", "1.log", "2.log"]);
+    assert_eq!(files(&disk.join(name)), ["00000001.idx", "00000001.log", "00000002.log"]);
     assert_eq!(moved_aside(&config), forced.aside);
 
     // Within the same second: what was put aside first stays where it is.
     let name_again = format!("{name}-2");
     let again = restore_now(true).unwrap();
     assert_eq!(again.aside, [data.join(&name_again), disk.join(&name_again)]);
-    assert_eq!(files(&disk.join(name)), ["1.idx", "1.log", "2.log"]);
-    assert_eq!(files(&disk.join(&name_again)), ["1.idx", "1.log"]);
+    assert_eq!(files(&disk.join(name)), ["00000001.idx", "00000001.log", "00000002.log"]);
+    assert_eq!(files(&disk.join(&name_again)), ["00000001.idx", "00000001.log"]);
     fs::remove_dir_all(disk.join(&name_again)).unwrap();
     fs::remove_dir_all(disk.join(name)).unwrap();
     assert_eq!(
         (files(&disk), disk.join("lost+found").is_dir()),
-        (vec!["1.idx".to_owned(), "1.log".to_owned()], true)
+        (vec!["00000001.idx".to_owned(), "00000001.log".to_owned()], true)
     );
     assert_eq!(fs::metadata(&disk).unwrap().ino(), number, "it is the folder that it was");
     assert!(!disk.join(STAGE).exists() && !data.join(STAGE).exists());
@@ -101,7 +105,7 @@ fn a_place_that_is_a_disk_is_filled_from_within() {
 fn without_room_on_a_disk_nothing_is_begun() {
     let guard = tempfile::tempdir().unwrap();
     let (data, other) = (guard.path().join("data"), guard.path().join("other"));
-    let backup = backup(guard.path(), &["archive/1.log", "records/data.mdb"]);
+    let backup = backup(guard.path(), &["archive/00000001.log", "blobs/OWNER"]);
     fs::create_dir(&other).unwrap();
     let mut config = Config::default();
     config.server.data_dir = data.clone();
@@ -113,7 +117,8 @@ fn without_room_on_a_disk_nothing_is_begun() {
         Ok(disk::Room { free_bytes, all_bytes: 1 << 30 })
     };
     let disks = Disks { mount_of: &mount_of, room: &room };
-    let error = restore_on(&disks, &config, &backup, false, Timestamp(0), &mut |_, _| {}).unwrap_err();
+    let error = restore_on(&disks, &config, &backup, RestoreOptions::default(), Timestamp(0), &mut |_, _| {})
+        .unwrap_err();
     let expected = format!("on the disk of {}, and 5 are free", other.display());
     assert!(error.kind() == ErrorKind::Full && error.to_string().contains(&expected), "{error}");
     assert!(!data.exists() && disk::names(&other).unwrap().is_empty());

@@ -52,8 +52,10 @@ impl Source for Made {
     async fn copy(&self, folder: &Path) -> Result<Copied, Trouble> {
         match &self.does {
             Does::Writes(content) => {
-                fs::create_dir(folder.join("inner")).unwrap();
-                fs::write(folder.join("inner/file"), content).unwrap();
+                // A name that blobs have: files of other names are left out.
+                fs::create_dir(folder.join("packs")).unwrap();
+                fs::write(folder.join("packs/00000001.pack"), content).unwrap();
+                fs::write(folder.join("packs/mine"), content).unwrap();
             }
             Does::Waits(wait) => wait.notified().await,
             Does::WritesOn => write_on(folder).await?,
@@ -124,25 +126,25 @@ fn entries(folder: &Path) -> Vec<String> {
 #[tokio::test]
 async fn a_backup_says_what_it_is() {
     let (guard, target) = target();
-    let roles = vec![role(Role::Records, Does::Writes("abc")), role(Role::Archive, Does::IsElsewhere)];
+    let roles = vec![role(Role::Blobs, Does::Writes("abc")), role(Role::Archive, Does::IsElsewhere)];
     let sources = sources(roles);
     let metrics = sources.metrics.clone();
     let (summary, events) = taken(sources, &target).await;
     assert_eq!(entries(guard.path()), ["copy"]);
-    assert_eq!(entries(&target), ["backup.json", "records", "settings.toml"]);
+    assert_eq!(entries(&target), ["backup.json", "blobs", "settings.toml"]);
     let manifest = Manifest::read(&target).unwrap();
     assert_eq!(manifest.taken_at, "2019-04-01T00:00:00.000000000Z");
     let paths: Vec<&str> = manifest.files.iter().map(|file| file.path.as_str()).collect();
-    assert_eq!(paths, ["records/inner/file", "settings.toml"]);
-    let (records, archive) = (&manifest.roles[0], &manifest.roles[1]);
-    assert_eq!((records.role, records.files, records.bytes, &records.omitted), (Role::Records, 1, 3, &None));
+    assert_eq!(paths, ["blobs/packs/00000001.pack", "settings.toml"]);
+    let (blobs, archive) = (&manifest.roles[0], &manifest.roles[1]);
+    assert_eq!((blobs.role, blobs.files, blobs.bytes, &blobs.omitted), (Role::Blobs, 1, 3, &None));
     assert_eq!(
         (archive.role, archive.files, archive.omitted.as_deref()),
         (Role::Archive, 0, Some("elsewhere"))
     );
-    assert_eq!(verify(&target, &manifest, &mut |_, _| {}), []);
+    assert_eq!(verify(&target, &manifest, &mut |_, _| {}).unwrap(), []);
     let summary = summary.unwrap();
-    assert_eq!((summary.files, summary.bytes, summary.counts["records"]), (2, 3 + 7, 7));
+    assert_eq!((summary.files, summary.bytes, summary.counts["blobs"]), (2, 3 + 7, 7));
     assert_eq!((metrics.counts(), metrics.last()), ([1, 0], (1_554_076_800.0, 10)), "and so do the metrics");
     assert!(matches!(events.first(), Some(Event::Begun { bytes: 200, .. })), "{events:?}");
     assert!(events.contains(&Event::Omitted { role: Role::Archive, why: "elsewhere".into() }));

@@ -1,7 +1,6 @@
 //! `restante archive export`
 
 use std::{
-    fs::File,
     io::{self, Write},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -16,6 +15,7 @@ use crate::{
     archives::{self, Access},
     commands::query::Wanted,
     config::ArchiveFlags,
+    new_file::NewFile,
     progress::Progress,
     transfer::{FileFormat, Writer},
 };
@@ -59,7 +59,7 @@ pub(crate) async fn run(flags: &ExportFlags) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Exports to a file and returns when it is on disk.
+/// Exports to a file and returns when it is on disk. An export that fails leaves no file of that name, or the one of before.
 async fn to_file(
     path: &Path,
     format: FileFormat,
@@ -68,11 +68,12 @@ async fn to_file(
     progress: &Progress,
 ) -> anyhow::Result<u64> {
     let failed = || format!("can't write {}", path.display());
-    let file = File::create(path).with_context(failed)?;
+    let file = NewFile::create(path).with_context(failed)?;
     let out = io::BufWriter::with_capacity(1 << 20, file);
     let (count, out) =
         export(Writer::new(out, format), archive, query, progress).await.with_context(failed)?;
-    out.get_ref().sync_all().with_context(failed)?;
+    let file = out.into_inner().map_err(io::Error::from).with_context(failed)?;
+    file.finish().with_context(failed)?;
     Ok(count)
 }
 

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    fs::File,
     io::{self, BufWriter, Write},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -16,7 +15,8 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    config::RecordsFlags, output::write_json, progress::Progress, records, schema, transfer::json::encode,
+    config::RecordsFlags, new_file::NewFile, output::write_json, progress::Progress, records, schema,
+    transfer::json::encode,
 };
 
 #[derive(Args, Debug)]
@@ -66,13 +66,14 @@ pub(super) async fn run(flags: &DumpFlags) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes to a file and returns when it is on disk.
+/// Writes to a file and returns when it is on disk. A dump that fails leaves no file of that name, or the one of before.
 async fn to_file(path: &Path, upkeep: &dyn Upkeep, progress: &Progress) -> anyhow::Result<u64> {
     let failed = || format!("can't write {}", path.display());
-    let file = File::create(path).with_context(failed)?;
+    let file = NewFile::create(path).with_context(failed)?;
     let mut out = BufWriter::with_capacity(1 << 20, file);
     let count = dump(upkeep, progress, &mut out).await.with_context(failed)?;
-    out.get_ref().sync_all().with_context(failed)?;
+    let file = out.into_inner().map_err(io::Error::from).with_context(failed)?;
+    file.finish().with_context(failed)?;
     Ok(count)
 }
 
