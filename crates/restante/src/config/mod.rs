@@ -25,7 +25,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use restante_waku::rest::plain;
 use serde::Deserialize;
 use toml::Value;
 

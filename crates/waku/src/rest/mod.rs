@@ -53,7 +53,6 @@ use tracing::warn;
 pub use cache::MessageCache;
 pub use console::RetentionState;
 pub use metrics::RestMetrics;
-pub use plain::plain;
 pub use serve::serve;
 pub use token::{Access, TOKEN_CHARS_MAX, TOKEN_CHARS_MIN, Token, TokenError};
 

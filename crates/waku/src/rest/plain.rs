@@ -1,7 +1,7 @@
-//! Errors of readers of JSON and TOML, in words of these: their own name types of the language that this server is written in.
+//! Errors of readers of JSON, in words of JSON: their own name types of the language that this server is written in.
 
 /// What stands in an error for a type, and what a client is told in its place.
-const TYPES: [(&str, &str); 14] = [
+const TYPES: [(&str, &str); 11] = [
     ("u8", "a whole number from 0 to 255"),
     ("u16", "a whole number from 0 to 65535"),
     ("u32", "a whole number from 0 to 4294967295"),
@@ -9,9 +9,6 @@ const TYPES: [(&str, &str); 14] = [
     ("usize", "a whole number from 0"),
     ("i64", "a whole number"),
     ("f64", "a number"),
-    ("a nonzero u32", "a whole number from 1 to 4294967295"),
-    ("a nonzero u64", "a whole number from 1"),
-    ("a nonzero usize", "a whole number from 1"),
     ("bool", "true or false"),
     ("a boolean", "true or false"),
     ("a sequence", "an array"),
@@ -23,7 +20,7 @@ const TOO_EARLY: &str = "EOF while parsing";
 const PLACE: &str = " at line ";
 
 /// The text of an error in plain words.
-pub fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     let (text, place) = match text.rfind(PLACE) {
         Some(at) => text.split_at(at),
         None => (text, ""),
