@@ -10,6 +10,8 @@ use std::{
 
 use crate::{Disk, DiskFile, Folder};
 
+pub mod small_disk;
+
 /// The unit in which a disk of limited size gives space away.
 pub const BLOCK_BYTES: u64 = 4_096;
 
