@@ -1,6 +1,6 @@
 //! A full disk: a store that was stopped or killed on it opens with no byte free, has every blob that was acknowledged, and
 //! takes blobs again when there is space.
-#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that can't go on has failed")]
 
 use std::{collections::BTreeSet, path::Path, sync::Arc};
 

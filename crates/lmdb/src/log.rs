@@ -19,7 +19,7 @@ use crate::{
 pub(crate) const FILES: [&str; 2] = ["commit-0.log", "commit-1.log"];
 
 /// What a file is made longer by, ahead of frames that are smaller than [`LARGE_BYTES`].
-const AHEAD_BYTES: usize = 256 << 10;
+const AHEAD_BYTES: u64 = 256 << 10;
 
 /// Frames from this length on are written at once where the file ends: they pay for a journal commit without noticing, and
 /// zeros ahead of them would only double what is written.
@@ -124,7 +124,9 @@ impl CommitLog {
         let opened = |name: &str| open(name).map_err(|error| Error::io("open", name, error));
         let files = [opened(FILES[0])?, opened(FILES[1])?];
         disk.sync_folder("").map_err(|error| Error::io("sync", "the folder of the store", error))?;
-        Ok(Self { files, active: 0, bytes_max })
+        let log = Self { files, active: 0, bytes_max };
+        log.allocate();
+        Ok(log)
     }
 
     /// Whether so many bytes more fit into the active file. The first frame of a file always does.
@@ -141,10 +143,16 @@ impl CommitLog {
         if end <= file.len {
             return Ok(());
         }
-        let len = (end + AHEAD_BYTES as u64).min(bytes_max).max(end);
-        fill(&*file.file, file.len, len)
-            .map_err(|error| Error::io("make longer", "the commit log", error))?;
-        file.len = len;
+        let ahead = (end + AHEAD_BYTES).min(bytes_max).max(end);
+        let failed = |error| Error::io("make longer", "the commit log", error);
+        file.len = match fill(&*file.file, file.len, ahead).map_err(failed) {
+            Ok(()) => ahead,
+            Err(error) if error.kind() == ErrorKind::Full && ahead > end => {
+                fill(&*file.file, file.len, end).map_err(failed)?;
+                end
+            }
+            Err(error) => return Err(error),
+        };
         Ok(())
     }
 
@@ -179,7 +187,16 @@ impl CommitLog {
             file.file.sync()?;
             (file.len, file.end) = (0, 0);
         }
+        self.allocate();
         Ok(())
+    }
+
+    /// Allocates the beginning of both files as far as there is space, so that the next writes, such as those of a clean-up,
+    /// work on a full disk.
+    fn allocate(&self) {
+        for file in self.files.iter().filter(|_| self.bytes_max > 0) {
+            let _ = file.file.allocate(0, AHEAD_BYTES.min(self.bytes_max));
+        }
     }
 
     /// How long both files are.

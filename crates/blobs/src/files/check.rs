@@ -12,7 +12,7 @@ pub(super) fn check(shared: &Shared, progress: &(dyn Fn(u64, u64) + Send + Sync)
     let mut report = Report::default();
     let mut after = None;
     loop {
-        let page = shared.index()?.page(after, PAGE_BLOBS)?;
+        let page = shared.page(after, PAGE_BLOBS)?;
         let Some((last, _)) = page.last() else { break };
         after = Some(*last);
         for (id, _) in page {

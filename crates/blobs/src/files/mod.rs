@@ -22,11 +22,12 @@ mod sums;
 mod tests;
 mod write;
 
-use std::{collections::BTreeSet, ops::Range, path::Path, sync::Arc};
+use std::{ops::Range, path::Path, sync::Arc};
 
 use async_trait::async_trait;
 use restante_core::{BlobId, ErrorKind, Identity, Timestamp};
 use restante_disk::{Disk, Folder};
+use tracing::warn;
 
 use self::{
     index::Index,
@@ -59,13 +60,13 @@ fn open_on(disk: Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
     let index = Index::open(disk.clone(), config.metrics.index.clone())?;
     disk.sync_folder("").map_err(|error| Error::io("sync", "the folder of the blobs", error))?;
     let shared = Arc::new(Shared::new(disk, index, lock, config));
-    let appender = recover::recover(&shared)?;
+    let (appender, changed) = recover::recover(&shared)?;
     let (queue, jobs) = Queue::new(&config.metrics);
     let writer = Writer {
         shared: shared.clone(),
         appender,
         rewrites: Rewrites::default(),
-        changed: BTreeSet::new(),
+        changed,
         latest: Timestamp::default(),
     };
     let started = std::thread::Builder::new().name("blobs".into()).spawn(move || writer.run(jobs));
@@ -120,7 +121,12 @@ struct FilesEngine {
 impl Blobs for FilesEngine {
     async fn put(&self, source: &mut dyn Source) -> Result<Put, Error> {
         self.shared.goes_on()?;
-        let received = receive::receive(&self.shared, &self.queue, source).await?;
+        let received = receive::receive(&self.shared, &self.queue, source).await;
+        let received = received.inspect_err(|error| {
+            if error.kind() == ErrorKind::Full {
+                self.shared.note(Some(error));
+            }
+        })?;
         self.queue.put(received).await
     }
 
@@ -144,9 +150,14 @@ impl Blobs for FilesEngine {
 impl Upkeep for FilesEngine {
     async fn list(&self, after: Option<BlobId>, limit: usize) -> Result<Vec<Listed>, Error> {
         check_limit(limit)?;
-        self.queue.settle().await?;
-        let index = self.shared.index()?;
-        let page = blocking(move || index.page(after, limit)).await?;
+        let settled = self.queue.settle().await;
+        let shared = self.shared.clone();
+        let page = blocking(move || match settled {
+            Ok(()) => shared.index()?.page(after, limit),
+            Err(error) if error.kind() == ErrorKind::Full => shared.page(after, limit),
+            Err(error) => Err(error),
+        });
+        let page = page.await?;
         Ok(page.iter().map(|(id, entry)| entry.listed(*id)).collect())
     }
 
@@ -195,8 +206,10 @@ impl Upkeep for FilesEngine {
     }
 
     async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
-        self.queue.settle().await?;
-        check::check(&self.shared, progress)
+        match self.queue.settle().await {
+            Err(error) if error.kind() != ErrorKind::Full => return Err(error),
+            _ => check::check(&self.shared, progress),
+        }
     }
 
     async fn backup(&self, folder: &Path) -> Result<(), Error> {
@@ -220,6 +233,12 @@ impl Upkeep for FilesEngine {
             index.close().await?;
         }
         drop(self.shared.lock.lock().take());
-        settled
+        match settled {
+            Err(error) if error.kind() == ErrorKind::Full => {
+                warn!(%error, "the store is closed on a full disk: its index is brought up to date when it is opened again");
+                Ok(())
+            }
+            settled => settled,
+        }
     }
 }

@@ -157,6 +157,19 @@ impl Shared {
         }
     }
 
+    /// The blobs behind one in the order of their ids, also those whose rows wait.
+    pub(super) fn page(&self, after: Option<BlobId>, limit: usize) -> Result<Vec<(BlobId, Entry)>, Error> {
+        let is_behind = |id: &BlobId| after.is_none_or(|after| *id > after);
+        // In this order: a row is in the index before it goes from here.
+        let pending = self.pending.read();
+        let waiting: Vec<_> =
+            pending.iter().filter(|(id, _)| is_behind(id)).map(|(id, at)| (*id, *at)).collect();
+        drop(pending);
+        let mut page: BTreeMap<BlobId, Entry> = self.index()?.page(after, limit)?.into_iter().collect();
+        page.extend(waiting);
+        Ok(page.into_iter().take(limit).collect())
+    }
+
     /// A pack, to read from. It fails with `NotFound` when its blobs were moved away.
     pub(super) fn pack(&self, number: u64) -> io::Result<Arc<File>> {
         // Opened under the lock: a pack that is removed is forgotten afterwards, and so none that is gone stays open.

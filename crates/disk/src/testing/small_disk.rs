@@ -95,6 +95,7 @@ fn stops_and_starts() -> Result<Option<String>, String> {
     let output = run.arg(place.path()).arg(this).env(DISK, place.path()).stdin(Stdio::null()).output();
     let output = output.map_err(|error| error.to_string())?;
     if output.status.success() {
+        print!("{}", String::from_utf8_lossy(&output.stdout));
         return Ok(None);
     }
     Err(format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)))
@@ -192,8 +193,7 @@ impl SmallDisk {
     }
 
     fn free_bytes(&self) -> u64 {
-        let free = rustix::fs::statvfs(&self.path).map(|stat| stat.f_bavail * stat.f_frsize);
-        free.unwrap_or_else(|error| panic!("{error}"))
+        crate::free_bytes(&self.path).unwrap_or_else(|error| panic!("{error}"))
     }
 }
 
@@ -252,7 +252,7 @@ fn run_levels<S: Store>(disk: &SmallDisk, levels: u64) {
 fn fill_and_stop(disk: &SmallDisk, folder: &Path, kill: bool, random: &mut Random) -> Seen {
     let mut seen = Seen::default();
     let mut worker = Worker::start(folder);
-    let before = 1 + random.below(300);
+    let before = 1 + random.below(700);
     while (seen.acked.len() as u64) < before {
         let Some(line) = worker.next() else { panic!("the worker ended early") };
         seen.note(&line);
