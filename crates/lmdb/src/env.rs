@@ -79,10 +79,9 @@ impl Environment {
         if !path.exists() {
             make(folder, tables)?;
         }
-        let file =
-            File::open(&path).map_err(|error| Error::io("open", &path.display().to_string(), error))?;
+        let opened = OpenOptions::new().read(true).write(true).open(&path);
+        let file = opened.map_err(|error| Error::io("open", &path.display().to_string(), error))?;
         pages::check_length(&file)?; // LMDB would read behind the end of a file that was cut
-        drop(file);
         let there = std::fs::metadata(&path).map_or(0, |file| file.len());
         let map = map_size(map_bytes.max(there.saturating_mul(2)));
         allocate_lock_file(folder)?;
@@ -90,8 +89,6 @@ impl Environment {
         env.clear_stale_readers().map_err(|error| Error::lmdb("open", error))?;
         let (store, tables) = open_tables(&env, tables)?;
         let readers = Readers::new(env.clone());
-        let opened = OpenOptions::new().read(true).write(true).open(&path);
-        let file = opened.map_err(|error| Error::io("open", &path.display().to_string(), error))?;
         let environment = Self { env, readers, tables, store, path, file };
         let _ = environment.allocate(); // a full disk is no reason not to open
         Ok(environment)
@@ -247,7 +244,19 @@ impl Environment {
         u64::from(self.env.stat().page_size)
     }
 
+    /// What is wrong with the pages of the file, if anything is.
+    pub(crate) fn damaged_page(&self) -> Result<Option<String>, Error> {
+        let _reading = self.read()?; // its pages, and those of later transactions, are not used again meanwhile
+        match pages::check_pages(&self.file) {
+            Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Some(error.to_string())),
+            checked => checked.map(|()| None),
+        }
+    }
+
     pub(crate) fn check(&self) -> Result<Vec<String>, Error> {
+        if let Some(damage) = self.damaged_page()? {
+            return Ok(vec![damage]);
+        }
         let reading = self.read()?;
         let mut wrong = Vec::new();
         for (table, rows) in &self.tables {
@@ -313,9 +322,11 @@ fn allocate_lock_file(folder: &Path) -> Result<(), Error> {
 fn make(folder: &Path, tables: &[Table]) -> Result<(), Error> {
     let failed = |error| Error::io("make an LMDB store in", &folder.display().to_string(), error);
     for name in log::FILES {
-        if std::fs::metadata(folder.join(name)).is_ok_and(|file| file.len() > 0) {
+        // A store gets its commit log after this file, and keeps it.
+        if folder.join(name).exists() {
             let what = format!(
-                "{} has a commit log and no {FILE} that goes with it: put that back, or restore a backup, or move {name} away",
+                "{} has a commit log and no {FILE} that goes with it: put that back, or restore a backup, or move {name} away \
+                 to begin with an empty store",
                 folder.display()
             );
             return Err(Error::new(ErrorKind::Corrupt, what));

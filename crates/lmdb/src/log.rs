@@ -67,6 +67,7 @@ impl Recovered {
 /// one had been synced: then the log is damaged, and that is told.
 pub(crate) fn recover(disk: &dyn Disk, progress: Progress) -> Result<Recovered, Error> {
     let Progress { applied, epoch, salt } = progress;
+    require_both(disk, epoch)?;
     let mut files = [Vec::new(), Vec::new()];
     for (name, bytes) in FILES.iter().zip(&mut files) {
         let read = disk.open_or_create(name).and_then(|_| disk.read(name));
@@ -99,6 +100,26 @@ pub(crate) fn recover(disk: &dyn Disk, progress: Progress) -> Result<Recovered, 
         return Err(Error::new(ErrorKind::Corrupt, what));
     }
     Ok(Recovered { files, frames: found, last, salt })
+}
+
+/// Reports a file that is gone. A store that is opened for the first time has neither, and so has a restored backup.
+fn require_both(disk: &dyn Disk, epoch: u32) -> Result<(), Error> {
+    let is_there = FILES.map(|name| disk.path(name).exists());
+    let missing = match is_there {
+        [false, true] => FILES[0],
+        [true, false] => FILES[1],
+        _ => return Ok(()),
+    };
+    if epoch == 0 {
+        return Ok(());
+    }
+    let path = disk.path(missing);
+    let what = format!(
+        "{} is gone, and with it what was committed last: put it back, restore a backup, or create an empty file of this name to \
+         go on without it",
+        path.display()
+    );
+    Err(Error::new(ErrorKind::Corrupt, what))
 }
 
 /// Finds every whole frame. Between those of this round and those of the round before lies what is left of older ones.

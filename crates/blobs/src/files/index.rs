@@ -294,7 +294,7 @@ fn read_id(key: &[u8]) -> Result<BlobId, Error> {
 
 fn damaged() -> Error {
     let what = "a row of the index of the blobs is damaged: close the store, move its folder index away, and open it again";
-    Error::new(ErrorKind::Corrupt, what)
+    Error::new(ErrorKind::Corrupt, what).of_index()
 }
 
 impl Pack {

@@ -22,18 +22,19 @@ mod sums;
 mod tests;
 mod write;
 
-use std::{ops::Range, path::Path, sync::Arc};
+use std::{collections::BTreeSet, ops::Range, path::Path, sync::Arc};
 
 use async_trait::async_trait;
 use restante_core::{BlobId, ErrorKind, Identity, Timestamp};
 use restante_disk::{Disk, Folder};
-use tracing::warn;
+use tracing::{error, warn};
 
 use self::{
+    append::Appender,
     index::Index,
     queue::Queue,
     rewrite::Rewrites,
-    schema::{BLOB_BYTES_LIMIT, FILES, INCOMING, LOCK, PACKED_BYTES_LIMIT, PACKS},
+    schema::{BLOB_BYTES_LIMIT, FILES, INCOMING, INDEX, LOCK, PACKED_BYTES_LIMIT, PACKS},
     shared::Shared,
     write::Writer,
 };
@@ -57,10 +58,14 @@ fn open_on(disk: Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
     let what = format!("the blob store {}", disk.path("").display());
     let lock = restante_disk::hold(&disk.path(LOCK), &what, "stop it first")?;
     make_folders(&*disk)?;
-    let index = Index::open(disk.clone(), config.metrics.index.clone())?;
-    disk.sync_folder("").map_err(|error| Error::io("sync", "the folder of the blobs", error))?;
-    let shared = Arc::new(Shared::new(disk, index, lock, config));
-    let (appender, changed) = recover::recover(&shared)?;
+    let (shared, appender, changed) = match read_store(&disk, config) {
+        Err(error) if error.is_damaged_index() => {
+            set_index_aside(&*disk, &error)?;
+            read_store(&disk, config)?
+        }
+        read => read?,
+    };
+    *shared.lock.lock() = Some(lock);
     let (queue, jobs) = Queue::new(&config.metrics);
     let writer = Writer {
         shared: shared.clone(),
@@ -73,6 +78,27 @@ fn open_on(disk: Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
     started.map_err(|error| Error::io("start", "the writer of the blobs", error))?;
     let files = Arc::new(FilesEngine { shared, queue });
     Ok(Opened { blobs: files.clone(), upkeep: files })
+}
+
+/// Opens the index and brings it up to what packs and files hold. Returns the packs whose rows are still to be written too.
+fn read_store(
+    disk: &Arc<dyn Disk>,
+    config: &Config,
+) -> Result<(Arc<Shared>, Appender, BTreeSet<u64>), Error> {
+    let index = Index::open(disk.clone(), config.metrics.index.clone())?;
+    disk.sync_folder("").map_err(|error| Error::io("sync", "the folder of the blobs", error))?;
+    let shared = Arc::new(Shared::new(disk.clone(), index, config));
+    let (appender, changed) = recover::recover(&shared)?;
+    Ok((shared, appender, changed))
+}
+
+/// Gives a damaged index another name, so that one is made anew from packs and files.
+fn set_index_aside(disk: &dyn Disk, error: &Error) -> Result<(), Error> {
+    let aside = (1..).map(|number: u64| format!("{INDEX}.damaged-{number}"));
+    let Some(aside) = aside.into_iter().find(|name| !disk.path(name).exists()) else { return Ok(()) };
+    error!(%error, aside, "the index of the blobs is damaged: it is kept under another name and made anew; all blobs count as put now");
+    let renamed = disk.rename(INDEX, &aside).and_then(|()| disk.sync_folder(""));
+    renamed.map_err(|error| Error::io("rename", INDEX, error))
 }
 
 fn check_settings(config: &Config) -> Result<(), Error> {

@@ -170,6 +170,10 @@ impl Recovery<'_> {
                 }
             }
         }
+        if known.is_none() && version.is_none() && records == 0 && len > PACK_HEADER_BYTES {
+            warn!(pack = number, len, "a pack has no record that can be read, and is left alone");
+            return Ok(None);
+        }
         if known.is_none() && version.is_none() && records == 0 {
             // It was being created: nothing was answered that lies in it.
             let removed = self.shared.disk.remove(&name).and_then(|()| self.shared.disk.sync_folder(PACKS));

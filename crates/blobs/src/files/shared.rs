@@ -126,7 +126,7 @@ impl Ledger {
 }
 
 impl Shared {
-    pub(super) fn new(disk: Arc<dyn Disk>, index: Index, lock: File, config: &Config) -> Self {
+    pub(super) fn new(disk: Arc<dyn Disk>, index: Index, config: &Config) -> Self {
         Self {
             disk,
             index: RwLock::new(Some(index)),
@@ -139,7 +139,7 @@ impl Shared {
             incoming: AtomicU64::new(1),
             packs: Mutex::default(),
             trouble: Mutex::default(),
-            lock: Mutex::new(Some(lock)),
+            lock: Mutex::default(),
         }
     }
 
