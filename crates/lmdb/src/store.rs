@@ -216,6 +216,15 @@ impl Store {
         copied.await.unwrap_or_else(|error| Err(Error::new(ErrorKind::Internal, error.to_string())))
     }
 
+    /// Reads the pages of LMDB's trees and returns the first that is missing or damaged, if there is one. LMDB may end the
+    /// process when it meets such a page, so this comes before a check that reads all rows.
+    ///
+    /// # Errors
+    /// `Unavailable` when the file can't be read.
+    pub fn damaged_page(&self) -> Result<Option<String>, Error> {
+        self.0.shared.environment.damaged_page()
+    }
+
     /// Reads every row of every table of LMDB, and answers what is wrong with their order or number. It takes as long as
     /// reading the file does, and runs on its caller's thread.
     ///

@@ -200,6 +200,11 @@ impl Index {
         })
     }
 
+    /// What is wrong with the pages of its file, if anything is.
+    pub(super) fn damaged_page(&self) -> Result<Option<String>, Error> {
+        Ok(self.store.damaged_page()?)
+    }
+
     /// What it takes on disk.
     pub(super) fn disk_bytes(&self) -> Result<u64, Error> {
         let stats = self.store.stats()?;
