@@ -9,12 +9,13 @@ pub struct Error {
     kind: ErrorKind,
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
+    is_of_index: bool,
 }
 
 impl Error {
     /// An error of `kind`; the text says what failed, on what, and what to do: lowercase, no full stop.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), source: None }
+        Self { kind, message: message.into(), source: None, is_of_index: false }
     }
 
     /// The same with the error that caused it.
@@ -50,6 +51,16 @@ impl Error {
         Self::new(self.kind, self.message.clone())
     }
 
+    /// The same, about the index.
+    pub(crate) fn of_index(self) -> Self {
+        Self { is_of_index: true, ..self }
+    }
+
+    /// Whether it says that the index is damaged, which is made anew from packs and files.
+    pub(crate) fn is_damaged_index(&self) -> bool {
+        self.is_of_index && self.kind == ErrorKind::Corrupt
+    }
+
     /// An I/O error while doing `what` to `name`.
     pub(crate) fn io(what: &str, name: &str, source: std::io::Error) -> Self {
         restante_disk::Error::io(what, name, source).into()
@@ -59,12 +70,12 @@ impl Error {
 impl From<restante_disk::Error> for Error {
     fn from(error: restante_disk::Error) -> Self {
         let source = error.source.map(Into::into);
-        Self { kind: error.kind, message: error.message, source }
+        Self { kind: error.kind, message: error.message, source, is_of_index: false }
     }
 }
 
 impl From<restante_lmdb::Error> for Error {
     fn from(error: restante_lmdb::Error) -> Self {
-        Self::new(error.kind(), format!("the index of the blobs: {error}"))
+        Self::new(error.kind(), format!("the index of the blobs: {error}")).of_index()
     }
 }

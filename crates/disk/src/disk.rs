@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::FallocateFlags;
+use rustix::{fs::FallocateFlags, io::Errno};
 
 /// A folder of files and folders. Names are paths below it; the empty name is the folder itself.
 pub trait Disk: Send + Sync + 'static {
@@ -55,6 +55,8 @@ pub trait DiskFile: Send + Sync {
     /// Allocates `len` bytes from `offset` on, so that writing them needs no more space; the file grows with zeros. After
     /// an error nothing has changed.
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()>;
+    /// Allocates the same bytes without making the file longer. Where the file system can't do so, nothing happens.
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
     /// Cuts the file, or makes it longer without allocating space.
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Makes the content and the length durable.
@@ -139,6 +141,13 @@ impl DiskFile for File {
         Ok(rustix::fs::fallocate(self, FallocateFlags::empty(), offset, len)?)
     }
 
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(self, FallocateFlags::KEEP_SIZE, offset, len) {
+            Err(Errno::OPNOTSUPP) => Ok(()),
+            allocated => Ok(allocated?),
+        }
+    }
+
     fn set_len(&self, len: u64) -> io::Result<()> {
         File::set_len(self, len)
     }
@@ -146,6 +155,15 @@ impl DiskFile for File {
     fn sync(&self) -> io::Result<()> {
         self.sync_data()
     }
+}
+
+/// The bytes that this process can still write to the file system of `path`.
+///
+/// # Errors
+/// Those of the file system.
+pub fn free_bytes(path: &Path) -> io::Result<u64> {
+    let stat = rustix::fs::statvfs(path)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 /// Creates a folder with its missing parents and makes them durable.
@@ -205,6 +223,7 @@ mod tests {
         file.write_at(b"content", 3).unwrap();
         file.sync().unwrap();
         file.reserve(10, 20).unwrap();
+        file.allocate(30, 8_192).unwrap();
         assert_eq!(file.size().unwrap(), 30);
         file.set_len(10).unwrap();
         disk.rename("a", "below/b").unwrap();

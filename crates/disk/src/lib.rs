@@ -9,6 +9,6 @@ mod lock;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use disk::{Disk, DiskFile, Folder, create_folder};
+pub use disk::{Disk, DiskFile, Folder, create_folder, free_bytes};
 pub use error::{Error, kind_of};
 pub use lock::hold;

@@ -10,6 +10,8 @@ use std::{
 
 use crate::{Disk, DiskFile, Folder};
 
+pub mod small_disk;
+
 /// The unit in which a disk of limited size gives space away.
 pub const BLOCK_BYTES: u64 = 4_096;
 
@@ -63,8 +65,8 @@ impl Faults {
     }
 
     /// From now on `plan` decides, from the number of a step and its name, whether and how it fails. Counting begins again
-    /// with 1. Names are `create`, `open`, `create folder`, `rename`, `remove`, `sync folder`, `write`, `reserve`, `cut`,
-    /// `sync`, and those that are announced by [`Disk::before`].
+    /// with 1. Names are `create`, `open`, `create folder`, `rename`, `remove`, `sync folder`, `write`, `reserve`,
+    /// `allocate`, `cut`, `sync`, and those that are announced by [`Disk::before`].
     pub fn plan(&self, plan: impl Fn(u64, &'static str) -> Option<Fault> + Send + Sync + 'static) {
         let mut state = self.state();
         (state.plan, state.steps) = (Arc::new(plan), 0);
@@ -286,6 +288,22 @@ struct FailingFile {
     faults: Arc<Faults>,
 }
 
+impl FailingFile {
+    /// Takes the blocks of a range from the space of the disk, or none of them.
+    fn allocate_all(&self, offset: u64, len: u64) -> io::Result<()> {
+        let size = self.file.size()?;
+        let range = offset..offset + len;
+        let fits = self.faults.space(|space| {
+            let is_short = space.missing(&self.name, size, range.clone()) > space.free_blocks;
+            if !is_short {
+                space.allocate(&self.name, size, range);
+            }
+            Some(!is_short)
+        });
+        if fits == Some(false) { Err(Fault::Full.error()) } else { Ok(()) }
+    }
+}
+
 impl DiskFile for FailingFile {
     fn size(&self) -> io::Result<u64> {
         self.file.size()
@@ -310,19 +328,13 @@ impl DiskFile for FailingFile {
 
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
         self.faults.run("reserve")?;
-        let size = self.file.size()?;
-        let range = offset..offset + len;
-        let fits = self.faults.space(|space| {
-            let is_short = space.missing(&self.name, size, range.clone()) > space.free_blocks;
-            if !is_short {
-                space.allocate(&self.name, size, range);
-            }
-            Some(!is_short)
-        });
-        if fits == Some(false) {
-            return Err(Fault::Full.error());
-        }
+        self.allocate_all(offset, len)?;
         self.file.reserve(offset, len)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.faults.run("allocate")?;
+        self.allocate_all(offset, len)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

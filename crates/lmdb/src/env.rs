@@ -2,8 +2,9 @@
 
 use std::{
     collections::hash_map::RandomState,
-    fs::File,
+    fs::{File, OpenOptions},
     hash::BuildHasher,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -12,6 +13,7 @@ use heed::{
     types::Bytes,
 };
 use restante_core::ErrorKind;
+use restante_disk::DiskFile;
 use tracing::info;
 
 use crate::{
@@ -27,6 +29,16 @@ type Rows = Database<Bytes, Bytes>;
 
 /// Threads that may read at the same time: those of an async runtime and of its blocking pool.
 const READERS_MAX: u32 = 1_024;
+
+/// What is allocated behind the pages in use.
+const SPARE_BYTES: u64 = 1 << 20;
+
+/// With fewer free bytes a disk counts as full.
+const FREE_BYTES_MIN: u64 = 256 << 10;
+
+/// LMDB's table of readers in its folder, and the bytes that it takes: 64 for each reader, and its head.
+const LOCK_FILE: &str = "lock.mdb";
+const LOCK_FILE_BYTES: u64 = READERS_MAX as u64 * 64 + 4_096;
 
 /// LMDB's file in its folder.
 const FILE: &str = "data.mdb";
@@ -46,6 +58,8 @@ pub(crate) struct Environment {
     tables: Vec<(Table, Rows)>,
     store: Rows,
     path: PathBuf,
+    /// LMDB's file, to allocate space behind it.
+    file: File,
 }
 
 /// How far LMDB is.
@@ -65,17 +79,19 @@ impl Environment {
         if !path.exists() {
             make(folder, tables)?;
         }
-        let file =
-            File::open(&path).map_err(|error| Error::io("open", &path.display().to_string(), error))?;
+        let opened = OpenOptions::new().read(true).write(true).open(&path);
+        let file = opened.map_err(|error| Error::io("open", &path.display().to_string(), error))?;
         pages::check_length(&file)?; // LMDB would read behind the end of a file that was cut
-        drop(file);
         let there = std::fs::metadata(&path).map_or(0, |file| file.len());
         let map = map_size(map_bytes.max(there.saturating_mul(2)));
+        allocate_lock_file(folder)?;
         let env = open_env(folder, tables, map)?;
         env.clear_stale_readers().map_err(|error| Error::lmdb("open", error))?;
         let (store, tables) = open_tables(&env, tables)?;
         let readers = Readers::new(env.clone());
-        Ok(Self { env, readers, tables, store, path })
+        let environment = Self { env, readers, tables, store, path, file };
+        let _ = environment.allocate(); // a full disk is no reason not to open
+        Ok(environment)
     }
 
     pub(crate) fn read(&self) -> Result<Reading<'_>, Error> {
@@ -112,8 +128,16 @@ impl Environment {
         loop {
             match self.try_apply(layer, progress) {
                 Err(heed::Error::Mdb(MdbError::MapFull)) => self.grow()?,
+                Err(error @ heed::Error::Io(_)) => {
+                    let error = Error::lmdb("write", error);
+                    // LMDB reports a write that was cut short by a full disk as EIO.
+                    return Err(if self.has_space() { error } else { self.full() });
+                }
                 Err(error) => return Err(Error::lmdb("write", error)),
-                Ok(id) => return Ok(id),
+                Ok(id) => {
+                    let _ = self.allocate();
+                    return Ok(id);
+                }
             }
         }
     }
@@ -137,6 +161,30 @@ impl Environment {
         transaction.commit()?;
         self.readers.committed(id);
         Ok(id)
+    }
+
+    /// Allocates [`SPARE_BYTES`] behind the pages in use, so that small transactions work on a full disk. The file does not
+    /// become longer.
+    ///
+    /// # Errors
+    /// `Full` when the disk has no space for them.
+    pub(crate) fn allocate(&self) -> Result<(), Error> {
+        let end = {
+            let _stays = self.readers.stay();
+            (self.env.info().last_page_number as u64 + 1) * self.page_bytes()
+        };
+        let allocated = self.file.allocate(end, SPARE_BYTES);
+        allocated.map_err(|error| Error::io("allocate space for", &self.path.display().to_string(), error))
+    }
+
+    /// Whether the disk has some space to go on with.
+    pub(crate) fn has_space(&self) -> bool {
+        restante_disk::free_bytes(&self.path).map_or(true, |free| free >= FREE_BYTES_MIN)
+            && self.allocate().is_ok()
+    }
+
+    fn full(&self) -> Error {
+        Error::io("write", &self.path.display().to_string(), std::io::ErrorKind::StorageFull.into())
     }
 
     /// Whether the store was opened with a table.
@@ -196,7 +244,19 @@ impl Environment {
         u64::from(self.env.stat().page_size)
     }
 
+    /// What is wrong with the pages of the file, if anything is.
+    pub(crate) fn damaged_page(&self) -> Result<Option<String>, Error> {
+        let _reading = self.read()?; // its pages, and those of later transactions, are not used again meanwhile
+        match pages::check_pages(&self.file) {
+            Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Some(error.to_string())),
+            checked => checked.map(|()| None),
+        }
+    }
+
     pub(crate) fn check(&self) -> Result<Vec<String>, Error> {
+        if let Some(damage) = self.damaged_page()? {
+            return Ok(vec![damage]);
+        }
         let reading = self.read()?;
         let mut wrong = Vec::new();
         for (table, rows) in &self.tables {
@@ -240,13 +300,33 @@ impl Environment {
     }
 }
 
+/// Allocates the table of readers. LMDB maps and writes it when it opens and when threads read, and a page without a block
+/// would end the process on a full disk.
+fn allocate_lock_file(folder: &Path) -> Result<(), Error> {
+    let path = folder.join(LOCK_FILE);
+    let opened =
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let allocated = opened.and_then(|file| {
+        let len = file.metadata()?.len().max(LOCK_FILE_BYTES);
+        match file.reserve(0, len) {
+            Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {
+                file.write_at(&[0; LOCK_FILE_BYTES as usize], 0)
+            }
+            reserved => reserved,
+        }
+    });
+    allocated.map_err(|error| Error::io("allocate", &path.display().to_string(), error))
+}
+
 /// Makes an environment beside its place and moves it there: LMDB can't open a file that a power cut left half made.
 fn make(folder: &Path, tables: &[Table]) -> Result<(), Error> {
     let failed = |error| Error::io("make an LMDB store in", &folder.display().to_string(), error);
     for name in log::FILES {
-        if std::fs::metadata(folder.join(name)).is_ok_and(|file| file.len() > 0) {
+        // A store gets its commit log after this file, and keeps it.
+        if folder.join(name).exists() {
             let what = format!(
-                "{} has a commit log and no {FILE} that goes with it: put that back, or restore a backup, or move {name} away",
+                "{} has a commit log and no {FILE} that goes with it: put that back, or restore a backup, or move {name} away \
+                 to begin with an empty store",
                 folder.display()
             );
             return Err(Error::new(ErrorKind::Corrupt, what));

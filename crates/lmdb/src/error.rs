@@ -50,7 +50,11 @@ impl Error {
             Heed::Io(error) => return Self::io(what, "the LMDB store", std::io::Error::from(error.kind())),
             Heed::Mdb(MdbError::MapFull | MdbError::TxnFull) => ErrorKind::Full,
             Heed::Mdb(
-                MdbError::Corrupted | MdbError::PageNotFound | MdbError::Invalid | MdbError::VersionMismatch,
+                MdbError::Corrupted
+                | MdbError::PageNotFound
+                | MdbError::Invalid
+                | MdbError::VersionMismatch
+                | MdbError::BadTxn, // the transaction met a damaged page before
             ) => ErrorKind::Corrupt,
             Heed::Mdb(MdbError::ReadersFull) => ErrorKind::Unavailable,
             _ => ErrorKind::Internal,

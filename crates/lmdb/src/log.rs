@@ -19,7 +19,7 @@ use crate::{
 pub(crate) const FILES: [&str; 2] = ["commit-0.log", "commit-1.log"];
 
 /// What a file is made longer by, ahead of frames that are smaller than [`LARGE_BYTES`].
-const AHEAD_BYTES: usize = 256 << 10;
+const AHEAD_BYTES: u64 = 256 << 10;
 
 /// Frames from this length on are written at once where the file ends: they pay for a journal commit without noticing, and
 /// zeros ahead of them would only double what is written.
@@ -67,6 +67,7 @@ impl Recovered {
 /// one had been synced: then the log is damaged, and that is told.
 pub(crate) fn recover(disk: &dyn Disk, progress: Progress) -> Result<Recovered, Error> {
     let Progress { applied, epoch, salt } = progress;
+    require_both(disk, epoch)?;
     let mut files = [Vec::new(), Vec::new()];
     for (name, bytes) in FILES.iter().zip(&mut files) {
         let read = disk.open_or_create(name).and_then(|_| disk.read(name));
@@ -101,6 +102,26 @@ pub(crate) fn recover(disk: &dyn Disk, progress: Progress) -> Result<Recovered, 
     Ok(Recovered { files, frames: found, last, salt })
 }
 
+/// Reports a file that is gone. A store that is opened for the first time has neither, and so has a restored backup.
+fn require_both(disk: &dyn Disk, epoch: u32) -> Result<(), Error> {
+    let is_there = FILES.map(|name| disk.path(name).exists());
+    let missing = match is_there {
+        [false, true] => FILES[0],
+        [true, false] => FILES[1],
+        _ => return Ok(()),
+    };
+    if epoch == 0 {
+        return Ok(());
+    }
+    let path = disk.path(missing);
+    let what = format!(
+        "{} is gone, and with it what was committed last: put it back, restore a backup, or create an empty file of this name to \
+         go on without it",
+        path.display()
+    );
+    Err(Error::new(ErrorKind::Corrupt, what))
+}
+
 /// Finds every whole frame. Between those of this round and those of the round before lies what is left of older ones.
 fn each_frame(bytes: &[u8], salt: Salt, mut found: impl FnMut(usize, &Frame<'_>)) {
     let mut offset = 0;
@@ -124,7 +145,9 @@ impl CommitLog {
         let opened = |name: &str| open(name).map_err(|error| Error::io("open", name, error));
         let files = [opened(FILES[0])?, opened(FILES[1])?];
         disk.sync_folder("").map_err(|error| Error::io("sync", "the folder of the store", error))?;
-        Ok(Self { files, active: 0, bytes_max })
+        let log = Self { files, active: 0, bytes_max };
+        log.allocate();
+        Ok(log)
     }
 
     /// Whether so many bytes more fit into the active file. The first frame of a file always does.
@@ -141,10 +164,16 @@ impl CommitLog {
         if end <= file.len {
             return Ok(());
         }
-        let len = (end + AHEAD_BYTES as u64).min(bytes_max).max(end);
-        fill(&*file.file, file.len, len)
-            .map_err(|error| Error::io("make longer", "the commit log", error))?;
-        file.len = len;
+        let ahead = (end + AHEAD_BYTES).min(bytes_max).max(end);
+        let failed = |error| Error::io("make longer", "the commit log", error);
+        file.len = match fill(&*file.file, file.len, ahead).map_err(failed) {
+            Ok(()) => ahead,
+            Err(error) if error.kind() == ErrorKind::Full && ahead > end => {
+                fill(&*file.file, file.len, end).map_err(failed)?;
+                end
+            }
+            Err(error) => return Err(error),
+        };
         Ok(())
     }
 
@@ -179,7 +208,16 @@ impl CommitLog {
             file.file.sync()?;
             (file.len, file.end) = (0, 0);
         }
+        self.allocate();
         Ok(())
+    }
+
+    /// Allocates the beginning of both files as far as there is space, so that the next writes, such as those of a clean-up,
+    /// work on a full disk.
+    fn allocate(&self) {
+        for file in self.files.iter().filter(|_| self.bytes_max > 0) {
+            let _ = file.file.allocate(0, AHEAD_BYTES.min(self.bytes_max));
+        }
     }
 
     /// How long both files are.

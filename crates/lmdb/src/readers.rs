@@ -52,7 +52,7 @@ pub(crate) struct Reading<'e>(Place<'e>);
 
 enum Place<'e> {
     // Dropped in this order: the transaction first.
-    Kept(MappedMutexGuard<'e, Kept>, #[expect(dead_code, reason = "it is dropped")] Leaving<'e>),
+    Kept(MappedMutexGuard<'e, Kept>, Leaving<'e>),
     Own(RoTxn<'e, WithoutTls>, #[expect(dead_code, reason = "it is held")] RwLockReadGuard<'e, ()>),
 }
 
@@ -61,6 +61,13 @@ impl Reading<'_> {
         match &self.0 {
             Place::Kept(kept, _) => &kept.transaction,
             Place::Own(transaction, _) => transaction,
+        }
+    }
+
+    /// Does not keep the transaction for the next reader: LMDB refuses to read with one that met a damaged page.
+    pub(crate) fn note_failed(&self) {
+        if let Place::Kept(_, leaving) = &self.0 {
+            leaving.has_failed.store(true, Ordering::Relaxed);
         }
     }
 
@@ -78,12 +85,14 @@ struct Leaving<'e> {
     readers: &'e Readers,
     slot: &'e Slot,
     id: usize,
+    has_failed: AtomicBool,
 }
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         fence(Ordering::SeqCst); // see `Readers::committed`
-        if self.id != self.readers.newest.load(Ordering::SeqCst) {
+        let has_failed = self.has_failed.load(Ordering::Relaxed);
+        if has_failed || self.id != self.readers.newest.load(Ordering::SeqCst) {
             self.slot.clear_if_free();
         }
     }
@@ -134,7 +143,7 @@ impl Readers {
             *place = Some(Kept { id: transaction.id(), transaction });
         }
         let kept = MutexGuard::map(place, |place| place.as_mut().expect("a transaction was put there"));
-        let leaving = Leaving { readers: self, slot, id: kept.id };
+        let leaving = Leaving { readers: self, slot, id: kept.id, has_failed: AtomicBool::new(false) };
         Ok(Reading(Place::Kept(kept, leaving)))
     }
 

@@ -18,6 +18,7 @@ use crate::{
     Error, Metrics, View,
     env::{Environment, Progress},
     layer::{Layer, Sequence},
+    store::BroughtIn,
     view::Layers,
 };
 
@@ -47,6 +48,8 @@ struct Applying {
     progress: Option<Progress>,
     /// Why it could not be brought into LMDB at the last try.
     error: Option<(ErrorKind, String)>,
+    /// Why a write was refused for want of space, until there is some.
+    full: Option<String>,
     is_stopping: bool,
 }
 
@@ -55,16 +58,23 @@ impl Shared {
         environment: Environment,
         metrics: Metrics,
         layer_bytes: u64,
-        (base, applied): (usize, Sequence),
+        brought_in: BroughtIn,
         lock: File,
     ) -> Self {
+        let BroughtIn { progress, base, put_off } = brought_in;
         let active = Arc::new(Layer::new(layer_bytes));
+        let (mut frozen, mut applying) = (None, Applying::default());
+        if let Some((layer, error)) = put_off {
+            frozen = Some(Arc::new(layer));
+            applying.progress = Some(progress);
+            applying.error = Some((error.kind(), error.to_string()));
+        }
         Self {
             environment,
             metrics,
-            layers: ArcSwap::from_pointee(Layers { active, frozen: None, base }),
-            visible: AtomicU64::new(applied),
-            applying: Mutex::default(),
+            layers: ArcSwap::from_pointee(Layers { active, frozen, base }),
+            visible: AtomicU64::new(progress.applied),
+            applying: Mutex::new(applying),
             changed: Condvar::new(),
             refusal: Mutex::default(),
             is_refusing: AtomicBool::new(false),
@@ -123,6 +133,36 @@ impl Shared {
             Some((kind, why)) => Err(Error::new(*kind, why.clone())),
             None => Ok(()),
         }
+    }
+
+    /// Whether the disk had space for what was last written, or has some now.
+    pub(crate) fn has_space(&self) -> Result<(), Error> {
+        let applying = self.applying.lock();
+        if let Some((kind, why)) = &applying.error {
+            let what = format!("reads work, writes are refused when the commit log is full: {why}");
+            return Err(Error::new(*kind, what));
+        }
+        match &applying.full {
+            Some(why) => Err(Error::new(ErrorKind::Full, format!("reads work, writes are refused: {why}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes that a write was refused by `error`, if that was for want of space.
+    pub(crate) fn note_refused(&self, error: &Error) {
+        if error.kind() != ErrorKind::Full {
+            return;
+        }
+        let mut applying = self.applying.lock();
+        let is_first = applying.full.is_none();
+        applying.full = Some(error.to_string());
+        if !is_first {
+            return;
+        }
+        if applying.error.is_none() {
+            warn!(%error, "the disk is full: reads work, writes are refused until there is space");
+        }
+        self.changed.notify_all();
     }
 
     // What the writer does with the layers.
@@ -184,7 +224,7 @@ impl Shared {
         while !applying.is_stopping {
             let frozen = self.layers.load().frozen.clone();
             let (Some(progress), Some(frozen)) = (applying.progress, frozen) else {
-                self.changed.wait(&mut applying);
+                self.wait_for_rows_or_space(&mut applying);
                 continue;
             };
             drop(applying);
@@ -209,6 +249,17 @@ impl Shared {
                     self.changed.wait_for(&mut applying, RETRY);
                 }
             }
+        }
+    }
+
+    /// Waits until there may be something to do. After writes were refused, space is looked for once in a while.
+    fn wait_for_rows_or_space(&self, applying: &mut parking_lot::MutexGuard<'_, Applying>) {
+        if applying.full.is_none() {
+            return self.changed.wait(applying);
+        }
+        self.changed.wait_for(applying, RETRY);
+        if self.environment.has_space() && applying.full.take().is_some() {
+            info!("the disk has space again: writes are taken");
         }
     }
 

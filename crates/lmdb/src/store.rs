@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use restante_core::ErrorKind;
 use restante_disk::{Disk, Folder};
 use tokio::sync::{mpsc, oneshot};
+use tracing::warn;
 
 use crate::{
     Error, Metrics, Table, View,
@@ -114,15 +115,16 @@ impl Store {
         options: Options,
         lock: std::fs::File,
     ) -> Result<Self, Error> {
-        let (progress, base) = bring_in(&environment, disk)?;
+        let brought_in = bring_in(&environment, disk)?;
+        let progress = brought_in.progress;
         let mut log = CommitLog::open(disk, options.log_bytes)?;
-        if options.log_bytes == 0 {
+        if options.log_bytes == 0 && brought_in.put_off.is_none() {
             log.clear().map_err(|error| Error::io("empty", "the commit log", error))?;
         }
         let at_first = log.bytes();
         let log = (options.log_bytes > 0).then_some(log);
-        let place = (base, progress.applied);
-        let shared = Arc::new(Shared::new(environment, options.metrics, options.log_bytes, place, lock));
+        let shared = Shared::new(environment, options.metrics, options.log_bytes, brought_in, lock);
+        let shared = Arc::new(shared);
         let (requests, waiting) = mpsc::channel(QUEUE_WRITES_MAX);
         shared.note_log_bytes(at_first);
         let (syncer, sync) = Syncer::new(shared.clone());
@@ -214,6 +216,15 @@ impl Store {
         copied.await.unwrap_or_else(|error| Err(Error::new(ErrorKind::Internal, error.to_string())))
     }
 
+    /// Reads the pages of LMDB's trees and returns the first that is missing or damaged, if there is one. LMDB may end the
+    /// process when it meets such a page, so this comes before a check that reads all rows.
+    ///
+    /// # Errors
+    /// `Unavailable` when the file can't be read.
+    pub fn damaged_page(&self) -> Result<Option<String>, Error> {
+        self.0.shared.environment.damaged_page()
+    }
+
     /// Reads every row of every table of LMDB, and answers what is wrong with their order or number. It takes as long as
     /// reading the file does, and runs on its caller's thread.
     ///
@@ -234,16 +245,18 @@ impl Store {
         Ok(stats)
     }
 
-    /// Whether the store takes writes.
+    /// Whether the store takes writes. Reads work in any case.
     ///
     /// # Errors
-    /// The error that writes are answered with.
+    /// The error that writes are answered with, or will be soon: `Full` from when the disk had no space for a write until it
+    /// has some again, which is looked for once a second.
     pub fn health(&self) -> Result<(), Error> {
-        self.0.shared.health()
+        self.0.shared.health()?;
+        self.0.shared.has_space()
     }
 
-    /// Takes no more writes, finishes those that were taken, and leaves everything in LMDB and an empty commit log. Closing
-    /// twice is no error.
+    /// Takes no more writes, finishes those that were taken, and leaves everything in LMDB and an empty commit log. On a full
+    /// disk rows may stay in the commit log, until the store is opened again with some space. Closing twice is no error.
     ///
     /// # Errors
     /// Those of [`Store::settle`]; nothing that was acknowledged is lost.
@@ -285,9 +298,19 @@ where
     (Box::new(write), told)
 }
 
-/// Brings into LMDB what only the commit log has, and notes that the store was opened once more. Answers how far LMDB is,
-/// and the transaction that says so.
-fn bring_in(environment: &Environment, disk: &dyn Disk) -> Result<(Progress, usize), Error> {
+/// What opening has done with the commit log.
+pub(crate) struct BroughtIn {
+    /// How far LMDB is, or will be when what was put off is done.
+    pub(crate) progress: Progress,
+    /// LMDB's last transaction.
+    pub(crate) base: usize,
+    /// The rows of the commit log that LMDB can't take because the disk is full, and the error that says so.
+    pub(crate) put_off: Option<(Layer, Error)>,
+}
+
+/// Brings into LMDB what only the commit log has, and notes that the store was opened once more. On a full disk that is put
+/// off.
+fn bring_in(environment: &Environment, disk: &dyn Disk) -> Result<BroughtIn, Error> {
     let before = environment.progress()?;
     let recovered = log::recover(disk, before)?;
     let layer = Layer::new(0);
@@ -306,8 +329,16 @@ fn bring_in(environment: &Environment, disk: &dyn Disk) -> Result<(Progress, usi
         layer.add(frame.head.sequence, frame.rows.into());
     }
     let progress = Progress { applied: recovered.last, epoch: before.epoch.wrapping_add(1), ..before };
-    let base = environment.apply(&layer, progress)?;
-    Ok((progress, base))
+    let announced = disk.before("apply").map_err(|error| Error::io("write", "the LMDB store", error));
+    match announced.and_then(|()| environment.apply(&layer, progress)) {
+        Ok(base) => Ok(BroughtIn { progress, base, put_off: None }),
+        Err(error) if error.kind() == ErrorKind::Full => {
+            warn!(%error, "the store is opened on a full disk: reads work, writes are refused until there is space");
+            let base = environment.read()?.id();
+            Ok(BroughtIn { progress, base, put_off: Some((layer, error)) })
+        }
+        Err(error) => Err(error),
+    }
 }
 
 fn gone() -> Error {

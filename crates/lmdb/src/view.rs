@@ -2,7 +2,10 @@
 
 use std::{
     ops::{Bound, Deref},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use arc_swap::Guard;
@@ -39,6 +42,16 @@ pub struct View<'s> {
     reading: Reading<'s>,
     layers: Guard<Arc<Layers>>,
     until: Sequence,
+    /// Whether LMDB could not read something.
+    has_failed: AtomicBool,
+}
+
+impl Drop for View<'_> {
+    fn drop(&mut self) {
+        if self.has_failed.load(Ordering::Relaxed) {
+            self.reading.note_failed();
+        }
+    }
 }
 
 /// The value of a row, as long as the view lives.
@@ -81,7 +94,7 @@ impl<'s> View<'s> {
             let until = visible();
             let reading = environment.read()?;
             if layers.go_with(reading.id()) {
-                return Ok(Self { environment, reading, layers, until });
+                return Ok(Self { environment, reading, layers, until, has_failed: AtomicBool::new(false) });
             }
         }
     }
@@ -98,7 +111,7 @@ impl<'s> View<'s> {
             }
         }
         let found = self.environment.table(table)?.get(self.reading.transaction(), key);
-        Ok(found.map_err(|error| Error::lmdb("read", error))?.map(|bytes| Value(Place::Mapped(bytes))))
+        Ok(found.map_err(|error| failed(&self.has_failed, error))?.map(|bytes| Value(Place::Mapped(bytes))))
     }
 
     /// The rows between two keys, one after the other.
@@ -115,7 +128,7 @@ impl<'s> View<'s> {
         let rows = self.environment.table(table)?;
         let bounds = (from, to);
         let transaction = self.reading.transaction();
-        let failed = |error| Error::lmdb("read", error);
+        let failed = |error| failed(&self.has_failed, error);
         let is_empty = is_empty_range(&bounds);
         let mapped: MappedRows<'_> = match direction {
             _ if is_empty => Box::new(std::iter::empty()),
@@ -133,6 +146,7 @@ impl<'s> View<'s> {
             layers: [None, None],
             mapped,
             mapped_head: None,
+            has_failed: &self.has_failed,
             told: Source::None,
         };
         if !is_empty {
@@ -183,6 +197,7 @@ pub struct Range<'v> {
     layers: [Option<LayerRange<'v>>; 2],
     mapped: MappedRows<'v>,
     mapped_head: Option<(&'v [u8], &'v [u8])>,
+    has_failed: &'v AtomicBool,
     /// What the row was taken from that was told last, and is stepped over next.
     told: Source,
 }
@@ -286,9 +301,15 @@ impl Range<'_> {
     }
 
     fn advance_mapped(&mut self) -> Result<(), Error> {
-        self.mapped_head = self.mapped.next().transpose().map_err(|error| Error::lmdb("read", error))?;
+        self.mapped_head = self.mapped.next().transpose().map_err(|error| failed(self.has_failed, error))?;
         Ok(())
     }
+}
+
+/// The error of a view that can't read from LMDB, which is noted.
+fn failed(has_failed: &AtomicBool, error: heed::Error) -> Error {
+    has_failed.store(true, Ordering::Relaxed);
+    Error::lmdb("read", error)
 }
 
 /// The first row of a layer from `begin` on, in a direction.

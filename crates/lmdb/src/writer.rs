@@ -9,7 +9,7 @@ use std::{
 
 use restante_core::ErrorKind;
 use tokio::sync::{mpsc, oneshot};
-use tracing::error;
+use tracing::{error, warn};
 
 use crate::{
     Error, View,
@@ -77,6 +77,8 @@ pub(crate) struct Writer {
     syncer: Syncer,
     /// The bytes' place of a group that has landed.
     spare: Vec<u8>,
+    /// Whether the commit log may hold rows from before the opening that LMDB lacks, so that it can't be written yet.
+    is_log_held: bool,
 }
 
 impl Writer {
@@ -99,6 +101,7 @@ impl Writer {
             begun: Instant::now(),
             syncer,
             spare: Vec::new(),
+            is_log_held: true,
         }
     }
 
@@ -182,8 +185,8 @@ impl Writer {
         let Some(seen) = view else { return }; // who waits is told that the answer never came
         let start = self.pending.begin();
         let (keep, answer) = write(&mut Batch::new(seen, &mut self.pending));
-        let refused = self.shared.health().err().or(self.pending.wrong.take());
-        if let Some(error) = refused {
+        let refused = self.shared.health().and_then(|()| self.release_log()).err();
+        if let Some(error) = refused.or(self.pending.wrong.take()) {
             self.pending.frames.truncate(start);
             answer(Err(error));
             return;
@@ -199,8 +202,20 @@ impl Writer {
                 self.answers.push(answer);
                 self.shared.metrics.writes.inc();
             }
-            Err(error) => answer(Err(error)),
+            Err(error) => {
+                self.shared.note_refused(&error);
+                answer(Err(error));
+            }
         }
+    }
+
+    /// Lets the commit log be written once LMDB has what it held at the opening, which a full disk puts off.
+    fn release_log(&mut self) -> Result<(), Error> {
+        if self.is_log_held {
+            self.shared.wait_until_applied()?;
+            self.is_log_held = false;
+        }
+        Ok(())
     }
 
     /// Gives the rows of the frame that begins at `start` a sequence, a place in the commit log and in the active layer.
@@ -312,6 +327,7 @@ impl Writer {
             result = self.shared.apply_now(progress);
             if let Err(error) = &result {
                 self.sequence = self.grouped;
+                self.shared.note_refused(error);
                 if error.kind() != ErrorKind::Full {
                     self.shared.refuse(ErrorKind::Unavailable, group::refusal(error));
                 }
@@ -348,7 +364,13 @@ impl Writer {
     fn close(&mut self) -> Result<(), Error> {
         let settled = self.settle();
         self.shared.refuse(ErrorKind::Unavailable, "the store is closed".to_owned());
-        settled?;
+        if let Err(error) = settled {
+            if error.kind() != ErrorKind::Full {
+                return Err(error);
+            }
+            warn!(%error, "the store is closed on a full disk: rows stay in the commit log until it is opened again");
+            return Ok(());
+        }
         let cleared = self.log.as_mut().map_or(Ok(()), CommitLog::clear);
         self.shared.note_log_bytes(0);
         cleared.map_err(|error| Error::io("empty", "the commit log", error))

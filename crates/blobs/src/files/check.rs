@@ -10,9 +10,16 @@ const PAGE_BLOBS: usize = 1_024;
 
 pub(super) fn check(shared: &Shared, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
     let mut report = Report::default();
+    if let Some(damage) = shared.index()?.damaged_page()? {
+        report.note(
+            "index",
+            format!("{damage}, or close the store and move the folder index away to have it made anew"),
+        );
+        return Ok(report);
+    }
     let mut after = None;
     loop {
-        let page = shared.index()?.page(after, PAGE_BLOBS)?;
+        let page = shared.page(after, PAGE_BLOBS)?;
         let Some((last, _)) = page.last() else { break };
         after = Some(*last);
         for (id, _) in page {

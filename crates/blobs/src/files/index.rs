@@ -200,6 +200,11 @@ impl Index {
         })
     }
 
+    /// What is wrong with the pages of its file, if anything is.
+    pub(super) fn damaged_page(&self) -> Result<Option<String>, Error> {
+        Ok(self.store.damaged_page()?)
+    }
+
     /// What it takes on disk.
     pub(super) fn disk_bytes(&self) -> Result<u64, Error> {
         let stats = self.store.stats()?;
@@ -294,7 +299,7 @@ fn read_id(key: &[u8]) -> Result<BlobId, Error> {
 
 fn damaged() -> Error {
     let what = "a row of the index of the blobs is damaged: close the store, move its folder index away, and open it again";
-    Error::new(ErrorKind::Corrupt, what)
+    Error::new(ErrorKind::Corrupt, what).of_index()
 }
 
 impl Pack {

@@ -27,12 +27,14 @@ use std::{collections::BTreeSet, ops::Range, path::Path, sync::Arc};
 use async_trait::async_trait;
 use restante_core::{BlobId, ErrorKind, Identity, Timestamp};
 use restante_disk::{Disk, Folder};
+use tracing::{error, warn};
 
 use self::{
+    append::Appender,
     index::Index,
     queue::Queue,
     rewrite::Rewrites,
-    schema::{BLOB_BYTES_LIMIT, FILES, INCOMING, LOCK, PACKED_BYTES_LIMIT, PACKS},
+    schema::{BLOB_BYTES_LIMIT, FILES, INCOMING, INDEX, LOCK, PACKED_BYTES_LIMIT, PACKS},
     shared::Shared,
     write::Writer,
 };
@@ -56,22 +58,47 @@ fn open_on(disk: Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
     let what = format!("the blob store {}", disk.path("").display());
     let lock = restante_disk::hold(&disk.path(LOCK), &what, "stop it first")?;
     make_folders(&*disk)?;
-    let index = Index::open(disk.clone(), config.metrics.index.clone())?;
-    disk.sync_folder("").map_err(|error| Error::io("sync", "the folder of the blobs", error))?;
-    let shared = Arc::new(Shared::new(disk, index, lock, config));
-    let appender = recover::recover(&shared)?;
+    let (shared, appender, changed) = match read_store(&disk, config) {
+        Err(error) if error.is_damaged_index() => {
+            set_index_aside(&*disk, &error)?;
+            read_store(&disk, config)?
+        }
+        read => read?,
+    };
+    *shared.lock.lock() = Some(lock);
     let (queue, jobs) = Queue::new(&config.metrics);
     let writer = Writer {
         shared: shared.clone(),
         appender,
         rewrites: Rewrites::default(),
-        changed: BTreeSet::new(),
+        changed,
         latest: Timestamp::default(),
     };
     let started = std::thread::Builder::new().name("blobs".into()).spawn(move || writer.run(jobs));
     started.map_err(|error| Error::io("start", "the writer of the blobs", error))?;
     let files = Arc::new(FilesEngine { shared, queue });
     Ok(Opened { blobs: files.clone(), upkeep: files })
+}
+
+/// Opens the index and brings it up to what packs and files hold. Returns the packs whose rows are still to be written too.
+fn read_store(
+    disk: &Arc<dyn Disk>,
+    config: &Config,
+) -> Result<(Arc<Shared>, Appender, BTreeSet<u64>), Error> {
+    let index = Index::open(disk.clone(), config.metrics.index.clone())?;
+    disk.sync_folder("").map_err(|error| Error::io("sync", "the folder of the blobs", error))?;
+    let shared = Arc::new(Shared::new(disk.clone(), index, config));
+    let (appender, changed) = recover::recover(&shared)?;
+    Ok((shared, appender, changed))
+}
+
+/// Gives a damaged index another name, so that one is made anew from packs and files.
+fn set_index_aside(disk: &dyn Disk, error: &Error) -> Result<(), Error> {
+    let aside = (1..).map(|number: u64| format!("{INDEX}.damaged-{number}"));
+    let Some(aside) = aside.into_iter().find(|name| !disk.path(name).exists()) else { return Ok(()) };
+    error!(%error, aside, "the index of the blobs is damaged: it is kept under another name and made anew; all blobs count as put now");
+    let renamed = disk.rename(INDEX, &aside).and_then(|()| disk.sync_folder(""));
+    renamed.map_err(|error| Error::io("rename", INDEX, error))
 }
 
 fn check_settings(config: &Config) -> Result<(), Error> {
@@ -120,7 +147,12 @@ struct FilesEngine {
 impl Blobs for FilesEngine {
     async fn put(&self, source: &mut dyn Source) -> Result<Put, Error> {
         self.shared.goes_on()?;
-        let received = receive::receive(&self.shared, &self.queue, source).await?;
+        let received = receive::receive(&self.shared, &self.queue, source).await;
+        let received = received.inspect_err(|error| {
+            if error.kind() == ErrorKind::Full {
+                self.shared.note(Some(error));
+            }
+        })?;
         self.queue.put(received).await
     }
 
@@ -144,9 +176,14 @@ impl Blobs for FilesEngine {
 impl Upkeep for FilesEngine {
     async fn list(&self, after: Option<BlobId>, limit: usize) -> Result<Vec<Listed>, Error> {
         check_limit(limit)?;
-        self.queue.settle().await?;
-        let index = self.shared.index()?;
-        let page = blocking(move || index.page(after, limit)).await?;
+        let settled = self.queue.settle().await;
+        let shared = self.shared.clone();
+        let page = blocking(move || match settled {
+            Ok(()) => shared.index()?.page(after, limit),
+            Err(error) if error.kind() == ErrorKind::Full => shared.page(after, limit),
+            Err(error) => Err(error),
+        });
+        let page = page.await?;
         Ok(page.iter().map(|(id, entry)| entry.listed(*id)).collect())
     }
 
@@ -195,8 +232,10 @@ impl Upkeep for FilesEngine {
     }
 
     async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
-        self.queue.settle().await?;
-        check::check(&self.shared, progress)
+        match self.queue.settle().await {
+            Err(error) if error.kind() != ErrorKind::Full => return Err(error),
+            _ => check::check(&self.shared, progress),
+        }
     }
 
     async fn backup(&self, folder: &Path) -> Result<(), Error> {
@@ -220,6 +259,12 @@ impl Upkeep for FilesEngine {
             index.close().await?;
         }
         drop(self.shared.lock.lock().take());
-        settled
+        match settled {
+            Err(error) if error.kind() == ErrorKind::Full => {
+                warn!(%error, "the store is closed on a full disk: its index is brought up to date when it is opened again");
+                Ok(())
+            }
+            settled => settled,
+        }
     }
 }

@@ -29,8 +29,9 @@ use crate::Error;
 /// Rows that are written at once.
 const ROWS_AT_ONCE: usize = 1_024;
 
-/// Brings index and ledger up to what packs and files hold, and answers who appends.
-pub(super) fn recover(shared: &Arc<Shared>) -> Result<Appender, Error> {
+/// Brings index and ledger up to what packs and files hold. Returns the appender, and the packs whose rows are still to be
+/// written because the disk is full.
+pub(super) fn recover(shared: &Arc<Shared>) -> Result<(Appender, BTreeSet<u64>), Error> {
     let index = shared.index()?;
     let counted = index.files()?;
     remove_loose(shared, &index)?;
@@ -40,19 +41,20 @@ pub(super) fn recover(shared: &Arc<Shared>) -> Result<Appender, Error> {
     // Times at which blobs were put again stand in the index alone. Without it all count as put now, so that none is swept
     // too early.
     let now = counted.is_none().then(|| shared.clock.now());
-    let mut recovery = Recovery { shared, index: &index, now, rows: HashMap::new() };
+    let mut recovery = Recovery { shared, index: &index, now, rows: HashMap::new(), is_put_off: false };
     let last = recovery.read_packs(&known)?;
+    let is_put_off = recovery.is_put_off;
     match counted {
         Some(files) => shared.ledger.lock().files = files,
         None => recovery.read_files()?,
     }
     let packs = shared.ledger.lock().packs.keys().copied().collect();
     let rows = shared.ledger.lock().rows(&packs);
-    if counted.is_none() || shared.ledger.lock().packs != known {
-        index.write(rows)?;
-    }
+    let is_changed = counted.is_none() || shared.ledger.lock().packs != known;
+    let is_written = !is_put_off && (!is_changed || write_if_space(&index, rows)?);
+    let unwritten = if is_written { BTreeSet::new() } else { packs };
     let next = shared.ledger.lock().packs.keys().chain(known.keys()).max().map_or(1, |last| last + 1);
-    Appender::open(shared.clone(), next, last)
+    Ok((Appender::open(shared.clone(), next, last)?, unwritten))
 }
 
 /// Removes files that were being placed or removed.
@@ -72,7 +74,21 @@ fn remove_loose(shared: &Shared, index: &Index) -> Result<(), Error> {
                 _ => {} // done, or it was never there
             }
         }
-        index.write(loose.into_iter().map(Row::LooseGone).collect())?;
+        if !write_if_space(index, loose.into_iter().map(Row::LooseGone).collect())? {
+            return Ok(()); // the files are gone, and are forgotten at the next opening
+        }
+    }
+}
+
+/// Writes rows to the index; returns whether the disk had space for them.
+fn write_if_space(index: &Index, rows: Vec<Row>) -> Result<bool, Error> {
+    match index.write(rows) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::Full => {
+            warn!(%error, "the store is opened on a full disk: its index is written when there is space");
+            Ok(false)
+        }
+        Err(error) => Err(error),
     }
 }
 
@@ -86,7 +102,7 @@ fn packs_left(shared: &Shared, index: &Index) -> Result<BTreeMap<u64, Pack>, Err
     for number in &removed {
         known.remove(number);
     }
-    index.write(removed.into_iter().map(Row::PackGone).collect())?;
+    write_if_space(index, removed.into_iter().map(Row::PackGone).collect())?;
     Ok(known)
 }
 
@@ -97,6 +113,9 @@ struct Recovery<'a> {
     now: Option<Timestamp>,
     /// Rows that wait to be written.
     rows: HashMap<BlobId, Entry>,
+    /// Whether the disk had no space for rows: they and all later ones wait in memory, and are read from the packs again if
+    /// the store is opened before they are written.
+    is_put_off: bool,
 }
 
 impl Recovery<'_> {
@@ -151,6 +170,10 @@ impl Recovery<'_> {
                 }
             }
         }
+        if known.is_none() && version.is_none() && records == 0 && len > PACK_HEADER_BYTES {
+            warn!(pack = number, len, "a pack has no record that can be read, and is left alone");
+            return Ok(None);
+        }
         if known.is_none() && version.is_none() && records == 0 {
             // It was being created: nothing was answered that lies in it.
             let removed = self.shared.disk.remove(&name).and_then(|()| self.shared.disk.sync_folder(PACKS));
@@ -194,7 +217,7 @@ impl Recovery<'_> {
     fn take(&mut self, id: BlobId, entry: Entry) -> Result<(), Error> {
         let known = match self.rows.get(&id) {
             Some(known) => Some(*known),
-            None => self.index.find(id)?,
+            None => self.shared.find(id)?,
         };
         let put_at = known.map_or(entry.put_at, |known| known.put_at.max(entry.put_at));
         match known {
@@ -214,11 +237,20 @@ impl Recovery<'_> {
     /// Writes the rows that wait, and what is known of packs whose end was reached: after a crash in between a pack is read
     /// again from where it was begun.
     fn write_rows(&mut self, packs: BTreeSet<u64>) -> Result<(), Error> {
-        let mut rows: Vec<Row> = self.rows.drain().map(|(id, entry)| Row::Blob(id, entry)).collect();
+        let mut rows: Vec<Row> = self.rows.iter().map(|(id, entry)| Row::Blob(*id, *entry)).collect();
         let ledger = self.shared.ledger.lock();
         rows.extend(packs.iter().filter_map(|number| Some(Row::Pack(*number, *ledger.packs.get(number)?))));
         drop(ledger);
-        self.index.write(rows)
+        let is_made_anew = self.now.is_some();
+        if is_made_anew {
+            self.index.write(rows)?;
+        } else if self.is_put_off || !write_if_space(self.index, rows)? {
+            // All later rows wait too: a row of a pack says that the index has all blobs before its end.
+            self.is_put_off = true;
+            self.shared.pending.write().extend(self.rows.drain());
+        }
+        self.rows.clear();
+        Ok(())
     }
 
     /// Reads all files, which the index knows nothing of.

@@ -126,7 +126,7 @@ impl Ledger {
 }
 
 impl Shared {
-    pub(super) fn new(disk: Arc<dyn Disk>, index: Index, lock: File, config: &Config) -> Self {
+    pub(super) fn new(disk: Arc<dyn Disk>, index: Index, config: &Config) -> Self {
         Self {
             disk,
             index: RwLock::new(Some(index)),
@@ -139,7 +139,7 @@ impl Shared {
             incoming: AtomicU64::new(1),
             packs: Mutex::default(),
             trouble: Mutex::default(),
-            lock: Mutex::new(Some(lock)),
+            lock: Mutex::default(),
         }
     }
 
@@ -155,6 +155,19 @@ impl Shared {
             Some(entry) => Ok(Some(entry)),
             None => self.index()?.find(id),
         }
+    }
+
+    /// The blobs behind one in the order of their ids, also those whose rows wait.
+    pub(super) fn page(&self, after: Option<BlobId>, limit: usize) -> Result<Vec<(BlobId, Entry)>, Error> {
+        let is_behind = |id: &BlobId| after.is_none_or(|after| *id > after);
+        // In this order: a row is in the index before it goes from here.
+        let pending = self.pending.read();
+        let waiting: Vec<_> =
+            pending.iter().filter(|(id, _)| is_behind(id)).map(|(id, at)| (*id, *at)).collect();
+        drop(pending);
+        let mut page: BTreeMap<BlobId, Entry> = self.index()?.page(after, limit)?.into_iter().collect();
+        page.extend(waiting);
+        Ok(page.into_iter().take(limit).collect())
     }
 
     /// A pack, to read from. It fails with `NotFound` when its blobs were moved away.

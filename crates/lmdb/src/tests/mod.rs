@@ -1,3 +1,4 @@
+mod damage;
 mod faults;
 mod layer;
 mod model;

@@ -49,6 +49,11 @@ impl Engine {
 
     /// The same with windows of so many bodies.
     fn check_with(&self, progress: Progress<'_>, window_bodies: u64) -> Result<Report, Error> {
+        if let Some(damage) = self.store.damaged_page()? {
+            let mut report = Report::default();
+            report.note("data.mdb", damage);
+            return Ok(report);
+        }
         let total = self.store.stats()?.tables.iter().map(|table| table.rows).sum();
         let nameless = BTreeSet::new();
         let mut check = Check { engine: self, progress, done: 0, total, nameless, report: Report::default() };

@@ -174,6 +174,10 @@ impl DiskFile for RecorderFile {
         self.file.reserve(offset, len)
     }
 
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.file.allocate(offset, len)
+    }
+
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.recording.note(Event::Cut { file: self.number, len });
         self.file.set_len(len)

@@ -1,5 +1,6 @@
 //! What can't be seen from outside: failing disks, damage, what a crash leaves, and who keeps others waiting.
 
+mod any_damage;
 mod crash;
 mod damage;
 mod faults;
