@@ -41,7 +41,7 @@ const OUT_BYTES: usize = 64 << 10;
 const OUT_BYTES_MAX: usize = OUT_BYTES + 2 * SENT_FRAME_BYTES;
 /// What is read from the socket at once, and how often in a row before others have their turn.
 const READ_BYTES: usize = 8 << 10;
-const READS_MAX: usize = 32;
+const READS_MAX: usize = 8;
 /// A stream's buffer is made of chunks that begin with this size and double up to the largest.
 const CHUNK_BYTES_MIN: usize = 512;
 const CHUNK_BYTES_MAX: usize = 16 << 10;
