@@ -184,6 +184,12 @@ fn command(program: &Path, archive: &EngineUrl, folder: &Path, settings: &Settin
             command.env_remove(name);
         }
     }
+    // All peers of a benchmark come from one address. An older server has no such settings.
+    if std::env::current_exe().is_ok_and(|own| own == program) {
+        command
+            .env("RESTANTE_WAKU__LIMITS__CONNECTIONS_PER_ADDRESS_MAX", "1000")
+            .env("RESTANTE_WAKU__LIMITS__HANDSHAKES_PER_ADDRESS_MAX", "256");
+    }
     command
         .args(["serve", "--rest-address", "127.0.0.1", "--rest-port", "0"])
         .env("RESTANTE_ARCHIVE__URL", secret_url(archive))

@@ -14,7 +14,7 @@ use crate::{
     intake::{HandoverConfig, Intake},
     lightpush::{LightPush, LightPushConfig},
     live::Listener,
-    node::{Node, NodeConfig, NodeError},
+    node::{Node, NodeConfig, NodeError, peer_of},
     peer_exchange::PeerExchangeConfig,
     rates::{Limiter, RateLimits},
     store::StoreService,
@@ -105,7 +105,7 @@ impl Waku {
             metrics.intake.clone(),
         );
         listeners.insert(0, Arc::new(live.hub.clone()));
-        let Some(node_config) = config.node else {
+        let Some(mut node_config) = config.node else {
             if !config.sync.peers.is_empty() {
                 return Err(NodeError::Config(
                     "store nodes are asked over the network, and this node is off".into(),
@@ -122,6 +122,7 @@ impl Waku {
                 tasks: Tasks::default(),
             });
         };
+        node_config.reserved_peers.extend(config.sync.peers.iter().filter_map(peer_of));
         let (node, unstarted) = Node::new(node_config, metrics.node.clone())?;
         let (rules, offered) = (&config.rules, config.services);
         let acquaintance = Acquaintance::new(&node, rules, offered, config.peer_exchange, metrics);

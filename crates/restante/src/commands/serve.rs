@@ -374,6 +374,7 @@ fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         tls: node.tls(),
         external_addresses: node.external_addresses.iter().map(Into::into).collect(),
         static_peers: node.static_peers.iter().map(Into::into).collect(),
+        reserved_peers: Vec::new(),
         relay: waku.protocols.relay.then(|| waku.relay_topics()),
         max_message_bytes: waku.max_message_bytes.get(),
         limits: (&waku.limits).into(),

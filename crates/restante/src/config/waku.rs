@@ -91,8 +91,12 @@ pub(crate) struct Node {
 pub(crate) struct Limits {
     pub(crate) connections_max: NonZero<u32>,
     pub(crate) connections_per_peer_max: NonZero<u32>,
+    pub(crate) connections_per_address_max: NonZero<u32>,
     pub(crate) handshakes_max: NonZero<u32>,
+    pub(crate) handshakes_per_address_max: NonZero<u32>,
     pub(crate) streams_per_connection_max: NonZero<usize>,
+    pub(crate) unread_bytes_per_connection_max: NonZero<usize>,
+    pub(crate) unread_bytes_max: NonZero<usize>,
     pub(crate) requests_max: NonZero<usize>,
     pub(crate) handshake_timeout_ms: NonZero<u64>,
     pub(crate) request_timeout_ms: NonZero<u64>,
@@ -145,6 +149,7 @@ pub(crate) struct PeerExchange {
     #[serde(with = "words::texts")]
     pub(crate) records: Vec<Enr>,
     pub(crate) dial_until_peers: usize,
+    pub(crate) dial_any_address: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -312,8 +317,12 @@ impl Default for Limits {
         Self {
             connections_max: nonzero(limits.connections_max),
             connections_per_peer_max: nonzero(limits.connections_per_peer_max),
+            connections_per_address_max: nonzero(limits.connections_per_address_max),
             handshakes_max: nonzero(limits.handshakes_max),
+            handshakes_per_address_max: nonzero(limits.handshakes_per_address_max),
             streams_per_connection_max: nonzero(limits.streams_per_connection_max),
+            unread_bytes_per_connection_max: nonzero(limits.unread_bytes_per_connection_max),
+            unread_bytes_max: nonzero(limits.unread_bytes_max),
             requests_max: nonzero(limits.requests_max),
             handshake_timeout_ms: nonzero(limits.handshake_timeout.as_millis() as u64),
             request_timeout_ms: nonzero(limits.request_timeout.as_millis() as u64),
@@ -327,8 +336,12 @@ impl From<&Limits> for NodeLimits {
         Self {
             connections_max: limits.connections_max.get(),
             connections_per_peer_max: limits.connections_per_peer_max.get(),
+            connections_per_address_max: limits.connections_per_address_max.get(),
             handshakes_max: limits.handshakes_max.get(),
+            handshakes_per_address_max: limits.handshakes_per_address_max.get(),
             streams_per_connection_max: limits.streams_per_connection_max.get(),
+            unread_bytes_per_connection_max: limits.unread_bytes_per_connection_max.get(),
+            unread_bytes_max: limits.unread_bytes_max.get(),
             requests_max: limits.requests_max.get(),
             handshake_timeout: Duration::from_millis(limits.handshake_timeout_ms.get()),
             request_timeout: Duration::from_millis(limits.request_timeout_ms.get()),
@@ -397,7 +410,8 @@ impl From<&LightPush> for LightPushConfig {
 
 impl From<&PeerExchange> for PeerExchangeConfig {
     fn from(exchange: &PeerExchange) -> Self {
-        Self { records: exchange.records.clone(), dial_until_peers: exchange.dial_until_peers }
+        let PeerExchange { records, dial_until_peers, dial_any_address } = exchange.clone();
+        Self { records, dial_until_peers, dial_any_address }
     }
 }
 

@@ -76,7 +76,7 @@ async fn query(node: &Node, server: PeerId) -> Option<u32> {
 }
 
 /// Somebody who means well comes, and is served.
-async fn others_are_served(server: &Server) {
+pub(crate) async fn others_are_served(server: &Server) {
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
     loop {
         let node = peer().await;
@@ -91,7 +91,7 @@ async fn others_are_served(server: &Server) {
 }
 
 /// Bytes that the server has for itself.
-fn memory(server: &Server) -> u64 {
+pub(crate) fn memory(server: &Server) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024

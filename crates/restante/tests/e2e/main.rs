@@ -12,6 +12,7 @@ mod configuration;
 mod crash;
 mod database;
 mod hostile;
+mod hostile_connections;
 mod hostile_peers;
 mod live;
 mod metrics;

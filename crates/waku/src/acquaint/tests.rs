@@ -177,10 +177,27 @@ async fn peers_that_others_told_of_are_dialled_when_the_settings_say_so() {
     until("the second knows the first", async || second.known_records() == 1).await;
     let mut config = config(Keypair::generate_secp256k1(), Some(42), &[]);
     config.peer_exchange.dial_until_peers = 2;
+    config.peer_exchange.dial_any_address = true;
     config.peer_exchange.records = vec![second.node().enr().unwrap().parse().unwrap()];
     let third = start_with(config).await;
     until("the third has dialled the second, and then the first", async || third.node().peers().len() == 2)
         .await;
+}
+
+/// A stranger's record could name what only this machine can reach.
+#[tokio::test]
+async fn loopback_addresses_that_others_told_of_are_not_dialled() {
+    let (first, second) = (start(Some(42), &[]).await, start(Some(42), &[]).await);
+    first.connect(&second).await;
+    until("the second knows the first", async || second.known_records() == 1).await;
+    let mut config = config(Keypair::generate_secp256k1(), Some(42), &[]);
+    config.peer_exchange.dial_until_peers = 2;
+    config.peer_exchange.records = vec![second.node().enr().unwrap().parse().unwrap()];
+    let third = start_with(config).await;
+    let not_public = || third.metrics.peer_exchange.not_public.get();
+    until("the third has left the first's addresses", async || not_public() >= 2).await;
+    let connected: Vec<PeerId> = third.node().peers().into_iter().map(|peer| peer.peer).collect();
+    assert_eq!(connected, [second.peer_id()], "a record of the settings may name any address");
 }
 
 /// Says that it knows thirty peers, and has made all of them up.

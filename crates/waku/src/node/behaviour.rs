@@ -6,7 +6,7 @@ use libp2p::{
     swarm::{NetworkBehaviour, behaviour::toggle::Toggle},
 };
 
-use super::{NodeConfig, NodeError, NodeLimits, relay, streams};
+use super::{NodeConfig, NodeError, NodeLimits, peer_of, relay, streams};
 
 /// The version of libp2p's own protocols that nodes tell each other.
 const PROTOCOL_VERSION: &str = "/ipfs/0.1.0";
@@ -32,8 +32,13 @@ impl Behaviour {
             config.relay.as_ref().map(|_| relay::build(config.max_message_bytes, known)).transpose()?;
         let identify = identify::Config::new(PROTOCOL_VERSION.to_owned(), config.key.public())
             .with_agent_version(config.agent.clone());
+        let mut limits = connection_limits::Behaviour::new(connection_limits_of(&config.limits));
+        let named = config.static_peers.iter().filter_map(peer_of);
+        for peer in named.chain(config.reserved_peers.iter().copied()) {
+            limits.bypass_peer_id(&peer);
+        }
         Ok(Self {
-            limits: connection_limits::Behaviour::new(connection_limits_of(&config.limits)),
+            limits,
             streams,
             relay: relay.into(),
             identify: identify::Behaviour::new(identify),
@@ -43,8 +48,8 @@ impl Behaviour {
 }
 
 fn connection_limits_of(limits: &NodeLimits) -> ConnectionLimits {
+    // Incoming handshakes are bounded by `half_open`.
     ConnectionLimits::default()
-        .with_max_pending_incoming(Some(limits.handshakes_max))
         .with_max_pending_outgoing(Some(limits.handshakes_max))
         .with_max_established(Some(limits.connections_max.saturating_add(CONNECTIONS_SPARE)))
         .with_max_established_per_peer(Some(limits.connections_per_peer_max))

@@ -20,8 +20,13 @@ pub struct NodeMetrics {
     pub(crate) relay_slow: Family<KindLabel, Counter>,
     pub(crate) mesh_peers: Gauge,
     pub(crate) refused_connections: Counter,
-    pub(crate) evicted_connections: Counter,
+    evicted_connections: Family<LimitLabel, Counter>,
+    pub(crate) handshakes: Gauge,
+    evicted_handshakes: Family<LimitLabel, Counter>,
+    pub(crate) own_peer_id: Counter,
     pub(crate) refused_streams: Counter,
+    pub(crate) unread_bytes: Gauge,
+    closed_for_unread: Family<LimitLabel, Counter>,
     requests: Family<RequestLabels, Counter>,
     seconds: Family<ServiceLabel, Histogram, fn() -> Histogram>,
     answer_bytes: Family<ServiceLabel, Counter>,
@@ -45,6 +50,12 @@ pub(crate) struct KindLabel {
     pub(crate) kind: &'static str,
 }
 
+/// Which limit was reached: of one connection, of one address, or of `all`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LimitLabel {
+    limit: &'static str,
+}
+
 impl Default for NodeMetrics {
     fn default() -> Self {
         let histogram: fn() -> Histogram = || Histogram::new(exponential_buckets(50e-6, 2.0, 18)); // 50 us to 6.5 s
@@ -55,8 +66,13 @@ impl Default for NodeMetrics {
             relay_slow: Family::default(),
             mesh_peers: Gauge::default(),
             refused_connections: Counter::default(),
-            evicted_connections: Counter::default(),
+            evicted_connections: Family::default(),
+            handshakes: Gauge::default(),
+            evicted_handshakes: Family::default(),
+            own_peer_id: Counter::default(),
             refused_streams: Counter::default(),
+            unread_bytes: Gauge::default(),
+            closed_for_unread: Family::default(),
             requests: Family::default(),
             seconds: Family::new_with_constructor(histogram),
             answer_bytes: Family::default(),
@@ -88,6 +104,21 @@ impl NodeMetrics {
         self.count(service, "broken");
     }
 
+    /// Counts a connection that was closed for its unread bytes; `limit` is `connection` or `all`.
+    pub(crate) fn closed_for_unread(&self, limit: &'static str) {
+        self.closed_for_unread.get_or_create(&LimitLabel { limit }).inc();
+    }
+
+    /// Counts a connection that made room for another; `limit` is `address` or `all`.
+    pub(crate) fn evicted_connection(&self, limit: &'static str) {
+        self.evicted_connections.get_or_create(&LimitLabel { limit }).inc();
+    }
+
+    /// Counts a handshake that made room for another; `limit` is `address` or `all`.
+    pub(crate) fn evicted_handshake(&self, limit: &'static str) {
+        self.evicted_handshakes.get_or_create(&LimitLabel { limit }).inc();
+    }
+
     fn count(&self, service: &'static str, status: &'static str) {
         self.requests.get_or_create(&RequestLabels { service, status }).inc();
     }
@@ -107,10 +138,28 @@ impl NodeMetrics {
         registry.register("relay_mesh_peers", what, self.mesh_peers.clone());
         let what = "Connections that were refused by a limit";
         registry.register("connections_refused", what, self.refused_connections.clone());
-        let what = "Idle connections that were closed to make room";
+        for limit in ["address", "all"] {
+            let _ = self.evicted_connections.get_or_create(&LimitLabel { limit });
+            let _ = self.evicted_handshakes.get_or_create(&LimitLabel { limit });
+        }
+        let what = "Idle connections that were closed to make room, by limit";
         registry.register("connections_evicted", what, self.evicted_connections.clone());
+        let what = "Incoming connections whose handshake is not done";
+        registry.register("handshakes", what, self.handshakes.clone());
+        let what = "Handshakes that were ended to make room, by limit";
+        registry.register("handshakes_evicted", what, self.evicted_handshakes.clone());
+        let what = "Connections with a peer that has this node's own peer id";
+        registry.register("own_peer_id_met", what, self.own_peer_id.clone());
         let what = "Streams that were refused by a limit";
         registry.register("streams_refused", what, self.refused_streams.clone());
+        let what = "Received bytes that nobody has read yet, over all connections, beyond the first of each";
+        registry.register("unread_bytes", what, self.unread_bytes.clone());
+        for limit in ["connection", "all"] {
+            let _ = self.closed_for_unread.get_or_create(&LimitLabel { limit });
+        }
+        let what =
+            "Connections that were closed because too much was sent on them that is not read, by limit";
+        registry.register("connections_closed_unread", what, self.closed_for_unread.clone());
         let what = "Requests of peers by service and class of status";
         registry.register("requests", what, self.requests.clone());
         let what = "Time from a request's last byte until its answer is written";

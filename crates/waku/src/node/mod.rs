@@ -3,12 +3,16 @@
 //! One task, the swarm's, drives relay and says which connections there are; each connection has a task, which answers its
 //! requests. [`Node`] is the handle by which everybody else reaches the node.
 
+mod address;
 mod behaviour;
 mod events;
+mod half_open;
 mod hasty;
 mod key;
 mod lanes;
+mod log_limit;
 mod metrics;
+mod muxers;
 mod peers;
 mod relay;
 mod statics;
@@ -29,6 +33,7 @@ use libp2p::{Multiaddr, PeerId, Stream, identity::Keypair};
 use parking_lot::RwLock;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
+pub(crate) use address::is_public;
 pub use events::NodeEvent;
 pub use key::{KeyError, load_or_create as load_key, parse as parse_key};
 pub use metrics::NodeMetrics;
@@ -58,6 +63,8 @@ pub struct NodeConfig {
     pub external_addresses: Vec<Multiaddr>,
     /// Peers to which a connection is always held, each with its peer id.
     pub static_peers: Vec<Multiaddr>,
+    /// Peers whose connections are exempt from limits and never make room for others, beside the static ones.
+    pub reserved_peers: Vec<PeerId>,
     /// Relay on these pubsub topics; `None` is a node without relay.
     pub relay: Option<Vec<String>>,
     /// The longest message, as on the wire.
@@ -83,6 +90,7 @@ impl NodeConfig {
             tls: None,
             external_addresses: Vec::new(),
             static_peers: Vec::new(),
+            reserved_peers: Vec::new(),
             relay: None,
             max_message_bytes: MESSAGE_BYTES_MAX,
             limits: NodeLimits::default(),
@@ -107,10 +115,20 @@ pub struct NodeLimits {
     pub connections_max: u32,
     /// Connections of one peer.
     pub connections_per_peer_max: u32,
-    /// Connections that have not told who they are yet.
+    /// Incoming connections of one address (of 64 bits of an IPv6 address). One more takes the place of the one of them that has
+    /// been idle for longest.
+    pub connections_per_address_max: u32,
+    /// Connections whose handshake is not done, incoming and outgoing each. One more incoming takes the place of an old one.
     pub handshakes_max: u32,
+    /// The same for incoming connections of one address.
+    pub handshakes_per_address_max: u32,
     /// Streams that one connection may have open at once.
     pub streams_per_connection_max: usize,
+    /// Bytes that were received on one connection and that nobody has read yet. A connection at this limit is not received from,
+    /// and is closed when nothing is read for five seconds.
+    pub unread_bytes_per_connection_max: usize,
+    /// The same over all connections. At this limit the connection with the most unread bytes is closed.
+    pub unread_bytes_max: usize,
     /// Requests that are answered at once over all connections.
     pub requests_max: usize,
     /// How long a handshake may take.
@@ -127,8 +145,12 @@ impl Default for NodeLimits {
         Self {
             connections_max: 1_000,
             connections_per_peer_max: 8,
+            connections_per_address_max: 256,
             handshakes_max: 256,
+            handshakes_per_address_max: 64,
             streams_per_connection_max: 64,
+            unread_bytes_per_connection_max: 1 << 20,
+            unread_bytes_max: 256 << 20,
             requests_max: 512,
             handshake_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(20),

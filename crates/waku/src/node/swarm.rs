@@ -1,7 +1,7 @@
 //! The swarm's task: connections come and go, messages are relayed, commands are carried out.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     net::{IpAddr, TcpListener},
     sync::Arc,
     time::Duration,
@@ -16,7 +16,7 @@ use libp2p::{
     identify,
     multiaddr::Protocol,
     ping,
-    swarm::{self, ConnectionId, DialError, SwarmEvent, dial_opts::DialOpts},
+    swarm::{self, ConnectionId, DialError, ListenError, SwarmEvent, dial_opts::DialOpts},
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -26,12 +26,15 @@ use tracing::{debug, info, trace, warn};
 
 use super::{
     Command, ConnectError, Direction, Node, NodeConfig, NodeError, NodeEvent, NodeMetrics, PublishError,
+    address::AddressGroup,
     behaviour::{Behaviour, BehaviourEvent},
     lanes::Lanes,
+    log_limit::LogLimit,
     metrics::KindLabel,
     peer_of, relay,
     statics::Statics,
-    streams, transport,
+    streams::{self, Origin},
+    transport,
     trouble::Trouble,
     with_peer_id,
 };
@@ -100,7 +103,7 @@ impl Unstarted {
         let streams = streams::Behaviour::new(node.shared.streams.clone(), desk);
         let known = relay::KnownTopics::default();
         let behaviour = Behaviour::new(&config, streams, known.clone())?;
-        let transport = transport::build(&config.key, config.tls.as_ref(), &config.limits)?;
+        let transport = transport::build(&config.key, config.tls.as_ref(), &config.limits, &metrics)?;
         let mut swarm = Swarm::new(transport, behaviour, node.peer_id(), swarm_config(&config));
         let early = listen(&mut swarm, &node, &config.listen).await?;
         for address in &config.external_addresses {
@@ -115,7 +118,11 @@ impl Unstarted {
             statics: Statics::new(&config.static_peers),
             dials: HashMap::new(),
             trouble: Trouble::default(),
-            connections_max: config.limits.connections_max,
+            reserved: config.reserved_peers.iter().copied().collect(),
+            connections_max: config.limits.connections_max as usize,
+            connections_per_address_max: config.limits.connections_per_address_max as usize,
+            eviction_log: LogLimit::default(),
+            own_id_log: LogLimit::default(),
             idle_timeout: config.limits.idle_timeout,
         };
         for topic in config.relay.iter().flatten() {
@@ -218,7 +225,12 @@ struct Task {
     statics: Statics,
     dials: HashMap<ConnectionId, Dial>,
     trouble: Trouble,
-    connections_max: u32,
+    /// Peers that never make room, beside the static ones.
+    reserved: HashSet<PeerId>,
+    connections_max: usize,
+    connections_per_address_max: usize,
+    eviction_log: LogLimit,
+    own_id_log: LogLimit,
     idle_timeout: Duration,
 }
 
@@ -356,6 +368,9 @@ impl Task {
             }
             SwarmEvent::IncomingConnectionError { error, .. } => {
                 self.metrics.refused_connections.inc();
+                if matches!(error, ListenError::LocalPeerId { .. }) {
+                    self.on_own_peer_id();
+                }
                 debug!(%error, "a peer could not connect");
             }
             SwarmEvent::NewListenAddr { address, .. } => self.node.note_listening(address),
@@ -442,19 +457,52 @@ impl Task {
             self.node.shared.peers.insert(peer, address.clone(), direction, self.statics.contains(peer));
             self.tell(NodeEvent::Connected { peer, address });
         }
-        self.make_room(id);
+        let origin = match direction {
+            Direction::Outbound => Origin::Dialled,
+            Direction::Inbound => Origin::Incoming(AddressGroup::of(endpoint.get_remote_address())),
+        };
+        self.make_room(id, origin);
         self.show_connections();
     }
 
-    /// Keeps to the limit: one connection more takes the place of the one that has been idle for longest.
-    fn make_room(&mut self, newest: ConnectionId) {
-        let streams = &self.node.shared.streams;
-        while streams.len() > self.connections_max as usize {
-            let may_go = |peer| !self.statics.contains(peer);
-            let Some(idle) = streams.take_most_idle(may_go, newest) else { return };
-            if self.swarm.close_connection(idle) {
-                self.metrics.evicted_connections.inc();
+    /// Keeps to the limits: one connection more takes the place of the one that has been idle for longest. Named peers never make
+    /// room, and those that this node dialled don't for those who come.
+    fn make_room(&mut self, newest: ConnectionId, origin: Origin) {
+        let is_incoming = origin != Origin::Dialled;
+        while is_incoming && self.node.shared.streams.count_of(origin) > self.connections_per_address_max {
+            if !self.evict(newest, "address", |other| other == origin) {
+                break;
             }
+        }
+        while self.node.shared.streams.len() > self.connections_max {
+            if !self.evict(newest, "all", |other| !is_incoming || other != Origin::Dialled) {
+                break;
+            }
+        }
+    }
+
+    /// Closes the connection that has been idle for longest of those that `may_go`; returns whether there was one.
+    fn evict(&mut self, newest: ConnectionId, limit: &'static str, may_go: impl Fn(Origin) -> bool) -> bool {
+        let is_named = |peer| self.statics.contains(peer) || self.reserved.contains(&peer);
+        let may_go = |peer, origin| may_go(origin) && !is_named(peer);
+        let Some(idle) = self.node.shared.streams.take_most_idle(may_go, newest) else { return false };
+        if self.swarm.close_connection(idle) {
+            self.metrics.evicted_connection(limit);
+            if let Some(connections) = self.eviction_log.count(Instant::now()) {
+                let advice = "see waku.limits.connections_max and waku.limits.connections_per_address_max";
+                info!(connections, limit, advice, "idle connections were closed to make room for new ones");
+            }
+        }
+        true
+    }
+
+    /// A peer has this node's own peer id.
+    fn on_own_peer_id(&self) {
+        self.metrics.own_peer_id.inc();
+        if let Some(connections) = self.own_id_log.count(Instant::now()) {
+            let advice = "a server that was restored or copied needs a key of its own: stop it, move its node.key away and \
+                          start it again";
+            warn!(connections, peer = %self.node.peer_id(), advice, "another server has this node's key, or this node dials itself");
         }
     }
 
@@ -475,6 +523,9 @@ impl Task {
             for reply in dial.replies {
                 let _ = reply.send(Err(connect_error(error)));
             }
+        }
+        if matches!(error, DialError::LocalPeerId { .. }) {
+            self.on_own_peer_id();
         }
         let Some(peer) = peer else { return };
         if self.swarm.is_connected(&peer) {

@@ -244,3 +244,15 @@ async fn a_topic_is_followed_and_left() {
     let quiet = start_with(NodeConfig { relay: None, ..config(TCP) }, Vec::new()).await;
     assert_eq!(quiet.node.publish(TOPIC, message("no relay")).await, Err(PublishError::NoRelay));
 }
+
+#[tokio::test]
+async fn a_node_notices_that_another_has_its_key() {
+    let key = Keypair::generate_secp256k1();
+    let (one, other) = (NodeConfig { key: key.clone(), ..config(TCP) }, NodeConfig { key, ..config(TCP) });
+    let (one, other) = (start_with(one, Vec::new()).await, start_with(other, Vec::new()).await);
+    assert!(one.node.connect(other.node.addresses()[0].clone()).await.is_err());
+    let met = |running: &Running| running.node.shared.streams.metrics.own_peer_id.get();
+    until("both have noticed", async || met(&one) == 1 && met(&other) == 1).await;
+    connect(&one, &start(TCP).await).await; // a third one is none of them
+    assert_eq!(met(&one), 1);
+}

@@ -11,17 +11,19 @@ use libp2p::{
     },
     dns,
     identity::Keypair,
-    noise, tcp, websocket, yamux,
+    noise, tcp, websocket,
 };
 
-use super::{NodeError, NodeLimits, TlsFiles, hasty::Hasty};
+use super::{
+    NodeError, NodeLimits, TlsFiles,
+    half_open::{Gate, HalfOpen},
+    hasty::Hasty,
+    metrics::NodeMetrics,
+    muxers::{Budget, Mplex, Yamux},
+};
 
 /// Streams that a muxer keeps beyond those that a connection may have: some are being refused or negotiated.
 const STREAMS_SPARE: usize = 64;
-/// Larger frames mean fewer of them; js-libp2p takes up to 1 MiB.
-const MPLEX_FRAME_BYTES: usize = 64 << 10;
-/// Frames that wait to be read on one mplex stream; a stream with more is reset. Relay's are small and come in bursts.
-const MPLEX_FRAMES_MAX: usize = 64;
 /// The longest WebSocket frame: it is buffered as a whole, also before the handshake. Noise's are 64 KiB at most, and a client
 /// may put some of them into one.
 const WEBSOCKET_FRAME_BYTES_MAX: usize = 2 << 20;
@@ -31,6 +33,7 @@ pub(crate) fn build(
     key: &Keypair,
     tls: Option<&TlsFiles>,
     limits: &NodeLimits,
+    metrics: &NodeMetrics,
 ) -> Result<Boxed<(PeerId, StreamMuxerBox)>, NodeError> {
     let config =
         |what: &str, error: &dyn ToString| NodeError::Config(format!("{what}: {}", error.to_string()));
@@ -47,25 +50,17 @@ pub(crate) fn build(
         .or_transport(dns(tcp())?)
         .upgrade(Version::V1)
         .authenticate(noise)
-        .multiplex(muxers(limits))
+        .multiplex(muxers(limits, metrics))
         .timeout(limits.handshake_timeout)
         .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(Hasty::new(muxer))));
-    Ok(transport.boxed())
+    Ok(Gate::new(transport.boxed(), HalfOpen::new(limits, metrics.clone())).boxed())
 }
 
 /// Both muxers are offered: go-waku speaks only yamux and js-waku only mplex.
-fn muxers(limits: &NodeLimits) -> SelectUpgrade<yamux::Config, libp2p_mplex::Config> {
-    let streams_max = limits.streams_per_connection_max + STREAMS_SPARE;
-    let mut yamux = yamux::Config::default();
-    yamux.set_max_num_streams(streams_max);
-    let mut mplex = libp2p_mplex::Config::new();
-    mplex
-        .set_max_num_streams(streams_max)
-        .set_max_buffer_size(MPLEX_FRAMES_MAX)
-        // Blocking would keep a core busy for as long as nobody reads that stream.
-        .set_max_buffer_behaviour(libp2p_mplex::MaxBufferBehaviour::ResetStream)
-        .set_split_send_size(MPLEX_FRAME_BYTES);
-    SelectUpgrade::new(yamux, mplex)
+fn muxers(limits: &NodeLimits, metrics: &NodeMetrics) -> SelectUpgrade<Yamux, Mplex> {
+    let streams_max = limits.streams_per_connection_max.saturating_add(STREAMS_SPARE);
+    let budget = Budget::new(limits, metrics.clone());
+    SelectUpgrade::new(Yamux::new(budget.clone(), streams_max), Mplex::new(budget, streams_max))
 }
 
 impl TlsFiles {

@@ -11,6 +11,7 @@ use tokio::{
 use tracing::debug;
 
 use super::{PeerExchange, record};
+use crate::node::is_public;
 
 /// Peers that are dialled at once.
 const DIALLED_AT_ONCE_MAX: usize = 4;
@@ -59,7 +60,14 @@ impl Dialler {
 }
 
 async fn dial(exchange: Arc<PeerExchange>, peer: PeerId, record: Enr) -> PeerId {
+    let config = &exchange.config;
+    let may_be_anywhere = config.dial_any_address || config.records.contains(&record);
     for address in record::addresses_of(&record.contents()) {
+        if !may_be_anywhere && !is_public(&address) {
+            exchange.metrics.not_public.inc();
+            debug!(%address, "an address that others told of is not public: it is not dialled");
+            continue;
+        }
         let Ok(address) = address.with_p2p(peer) else { continue };
         match timeout(DIAL_TIMEOUT, exchange.node.connect(address.clone())).await {
             Ok(Ok(_)) => return peer,

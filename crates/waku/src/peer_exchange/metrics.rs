@@ -9,6 +9,7 @@ use prometheus_client::{
 pub struct PeerExchangeMetrics {
     pub(crate) known: Gauge,
     pub(crate) given: Counter,
+    pub(crate) not_public: Counter,
     heard: Family<HeardLabels, Counter>,
 }
 
@@ -56,6 +57,8 @@ impl PeerExchangeMetrics {
     }
 
     pub(crate) fn register(&self, registry: &mut Registry) {
+        let what = "Addresses that peers told and that are not dialled, because they are not public";
+        registry.register("peer_exchange_not_public", what, self.not_public.clone());
         let what = "Node records that are known";
         registry.register("peer_exchange_records", what, self.known.clone());
         let what = "Node records that were given to peers";

@@ -53,6 +53,8 @@ pub struct PeerExchangeConfig {
     /// Dial peers that others told of until so many peers are connected. With 0, the default, nobody is dialled: what
     /// addresses a record names is up to whoever signed it.
     pub dial_until_peers: usize,
+    /// Whether addresses that are not public, and names, are dialled as well.
+    pub dial_any_address: bool,
 }
 
 /// What this node knows of others, shared by the service and the task that learns.

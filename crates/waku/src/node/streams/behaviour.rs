@@ -13,7 +13,8 @@ use libp2p::{
     },
 };
 
-use super::{Desk, Streams, handler::Handler};
+use super::{Desk, Origin, Streams, handler::Handler};
+use crate::node::address::AddressGroup;
 
 /// Gives each connection a handler and forgets it when it is closed.
 pub(crate) struct Behaviour {
@@ -36,9 +37,10 @@ impl NetworkBehaviour for Behaviour {
         id: ConnectionId,
         peer: PeerId,
         _: &Multiaddr,
-        _: &Multiaddr,
+        remote: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(Handler::new(peer, id, self.streams.clone(), self.desk.clone()))
+        let origin = Origin::Incoming(AddressGroup::of(remote));
+        Ok(Handler::new(peer, id, origin, self.streams.clone(), self.desk.clone()))
     }
 
     fn handle_established_outbound_connection(
@@ -49,7 +51,7 @@ impl NetworkBehaviour for Behaviour {
         _: Endpoint,
         _: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(Handler::new(peer, id, self.streams.clone(), self.desk.clone()))
+        Ok(Handler::new(peer, id, Origin::Dialled, self.streams.clone(), self.desk.clone()))
     }
 
     /// Another behaviour may refuse the connection after this one has made a handler, so a handler tells of itself when it

@@ -17,7 +17,7 @@ use libp2p::{
 };
 use tokio::sync::{Semaphore, mpsc};
 
-use super::{Activity, Desk, OpenError, Streams, Then, Wanted, serve::Line};
+use super::{Activity, Desk, OpenError, Origin, Streams, Then, Wanted, serve::Line};
 
 /// What is done on a stream.
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -38,9 +38,15 @@ pub(crate) struct Handler {
 }
 
 impl Handler {
-    pub(crate) fn new(peer: PeerId, id: ConnectionId, streams: Streams, desk: Arc<Desk>) -> Self {
+    pub(crate) fn new(
+        peer: PeerId,
+        id: ConnectionId,
+        origin: Origin,
+        streams: Streams,
+        desk: Arc<Desk>,
+    ) -> Self {
         let activity = Activity::default();
-        let wanted = streams.add(peer, id, activity.clone());
+        let wanted = streams.add(peer, id, origin, activity.clone());
         let slots = Arc::new(Semaphore::new(streams.limits.streams_per_connection_max));
         let line = Line::new(peer, slots, activity.clone(), streams.clone());
         Self { peer, id, streams, desk, wanted, activity, line, work: FuturesUnordered::new(), opening: 0 }

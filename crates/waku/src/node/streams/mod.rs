@@ -29,7 +29,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{AskError, Node, NodeLimits, NodeMetrics};
+use super::{AskError, Node, NodeLimits, NodeMetrics, address::AddressGroup};
 
 pub(crate) use behaviour::Behaviour;
 pub(crate) use serve::Desk;
@@ -120,8 +120,18 @@ pub(crate) struct Streams {
 /// One connection to a peer.
 struct Line {
     id: ConnectionId,
+    origin: Origin,
     wanted: mpsc::Sender<Wanted>,
     activity: Activity,
+}
+
+/// Where a connection came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// This node dialled.
+    Dialled,
+    /// The peer dialled, from one of these addresses if its address is known.
+    Incoming(Option<AddressGroup>),
 }
 
 /// When a connection was last used, in milliseconds since the node was made, and how many streams are in use.
@@ -209,10 +219,16 @@ impl Streams {
         Some(line.wanted.clone())
     }
 
-    fn add(&self, peer: PeerId, id: ConnectionId, activity: Activity) -> mpsc::Receiver<Wanted> {
+    fn add(
+        &self,
+        peer: PeerId,
+        id: ConnectionId,
+        origin: Origin,
+        activity: Activity,
+    ) -> mpsc::Receiver<Wanted> {
         let (wanted, received) = mpsc::channel(OPENS_MAX);
         activity.touch(self.now_ms());
-        self.connections.lock().entry(peer).or_default().push(Line { id, wanted, activity });
+        self.connections.lock().entry(peer).or_default().push(Line { id, origin, wanted, activity });
         received
     }
 
@@ -232,13 +248,13 @@ impl Streams {
     /// use before all others. It is to be closed: until it is, nobody shall find it again.
     pub(crate) fn take_most_idle(
         &self,
-        may_go: impl Fn(PeerId) -> bool,
+        may_go: impl Fn(PeerId, Origin) -> bool,
         except: ConnectionId,
     ) -> Option<ConnectionId> {
         let mut connections = self.connections.lock();
-        let all = connections.iter().filter(|(peer, _)| may_go(**peer));
+        let all = connections.iter();
         let lines = all.flat_map(|(peer, lines)| lines.iter().map(move |line| (*peer, line)));
-        let lines = lines.filter(|(_, line)| line.id != except);
+        let lines = lines.filter(|(peer, line)| line.id != except && may_go(*peer, line.origin));
         let idlest = lines.min_by_key(|(_, line)| (line.activity.streams() > 0, line.activity.last_ms()));
         let (peer, id) = idlest.map(|(peer, line)| (peer, line.id))?;
         forget(&mut connections, peer, id);
@@ -260,6 +276,12 @@ impl Streams {
             forget(&mut connections, *peer, *id);
         }
         idle.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// How many connections of an origin there are that are not being closed.
+    pub(crate) fn count_of(&self, origin: Origin) -> usize {
+        let connections = self.connections.lock();
+        connections.values().flatten().filter(|line| line.origin == origin).count()
     }
 
     /// How many connections there are that are not being closed.

@@ -19,17 +19,36 @@ async fn frames_that_end_early_are_errors() {
 }
 
 #[test]
+fn connections_are_counted_by_their_origin() {
+    let streams = Streams::new(NodeLimits::default(), NodeMetrics::default());
+    let group = |address: &str| Origin::Incoming(AddressGroup::of(&address.parse().unwrap()));
+    let (one, other) = (group("/ip4/192.0.2.1/tcp/1"), group("/ip4/192.0.2.2/tcp/1"));
+    let origins = [one, Origin::Dialled, one, other];
+    let _lines: Vec<_> = (0..)
+        .zip(origins)
+        .map(|(n, origin)| {
+            streams.add(PeerId::random(), ConnectionId::new_unchecked(n), origin, Activity::default())
+        })
+        .collect();
+    assert_eq!((streams.count_of(one), streams.count_of(other)), (2, 1));
+    let newest = ConnectionId::new_unchecked(2);
+    let oldest = streams.take_most_idle(|_, origin| origin == one, newest);
+    assert_eq!(oldest, Some(ConnectionId::new_unchecked(0)));
+    assert_eq!(streams.take_most_idle(|_, origin| origin == one, newest), None);
+}
+
+#[test]
 fn the_most_idle_connection_is_found() {
     let streams = Streams::new(NodeLimits::default(), NodeMetrics::default());
     let (one, other, kept) = (PeerId::random(), PeerId::random(), PeerId::random());
     let id = ConnectionId::new_unchecked;
     let activities: Vec<Activity> = (0..4).map(|_| Activity::default()).collect();
     let _lines: Vec<_> = [(kept, 0), (one, 1), (other, 2), (other, 3)]
-        .map(|(peer, n)| streams.add(peer, id(n), activities[n].clone()))
+        .map(|(peer, n)| streams.add(peer, id(n), Origin::Dialled, activities[n].clone()))
         .into();
     activities[1].touch(1_000_000);
     let _busy = activities[2].begin();
-    let may_go = |peer| peer != kept;
+    let may_go = |peer, _| peer != kept;
     assert_eq!(streams.take_most_idle(may_go, id(3)), Some(id(1)), "not the newest, busy ones go last");
     assert_eq!(streams.take_most_idle(may_go, id(9)), Some(id(3)), "not kept, not busy, not used lately");
     assert_eq!(streams.len(), 2);

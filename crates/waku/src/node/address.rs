@@ -1,0 +1,152 @@
+//! What an address says about the machine behind it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use libp2p::{Multiaddr, multiaddr::Protocol};
+
+/// The addresses that one machine or household has as a rule: one IPv4 address, or an IPv6 network of 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum AddressGroup {
+    V4(Ipv4Addr),
+    /// The first 64 bits.
+    V6(u64),
+}
+
+impl AddressGroup {
+    /// `None` when the address does not begin with an IP address.
+    pub(crate) fn of(address: &Multiaddr) -> Option<Self> {
+        Some(match ip_of(address)?.to_canonical() {
+            IpAddr::V4(ip) => Self::V4(ip),
+            IpAddr::V6(ip) => Self::V6((u128::from(ip) >> 64) as u64),
+        })
+    }
+}
+
+fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
+    match address.iter().next()? {
+        Protocol::Ip4(ip) => Some(ip.into()),
+        Protocol::Ip6(ip) => Some(ip.into()),
+        _ => None,
+    }
+}
+
+/// Whether an address leads to the public internet: by IP, without a name that a resolver could turn into anything.
+pub(crate) fn is_public(address: &Multiaddr) -> bool {
+    let is_name = |part| {
+        matches!(part, Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_) | Protocol::Dnsaddr(_))
+    };
+    if address.iter().any(is_name) {
+        return false;
+    }
+    match ip_of(address) {
+        Some(IpAddr::V4(ip)) => is_public_v4(ip),
+        Some(IpAddr::V6(ip)) => is_public_v6(ip),
+        None => false,
+    }
+}
+
+/// By the IANA registry of special-purpose addresses.
+fn is_public_v4(ip: Ipv4Addr) -> bool {
+    let is_special = match ip.octets() {
+        [0 | 10 | 127 | 224..=255, ..] => true, // this network, private, loopback, multicast, reserved
+        [100, 64..=127, ..] => true,            // shared by the customers of a provider
+        [169, 254, ..] => true,                 // link-local
+        [172, 16..=31, ..] => true,             // private
+        [192, 0, 0 | 2, _] => true,             // protocol assignments, documentation
+        [192, 88, 99, _] => true,               // 6to4 relays
+        [192, 168, ..] => true,                 // private
+        [198, 18 | 19, ..] => true,             // benchmarks
+        [198, 51, 100, _] => true,              // documentation
+        [203, 0, 113, _] => true,               // documentation
+        _ => false,
+    };
+    !is_special
+}
+
+/// Only 2000::/3 is public. Addresses with an IPv4 address inside are as public as that one.
+fn is_public_v6(ip: Ipv6Addr) -> bool {
+    if let Some(ip) = ip.to_ipv4_mapped() {
+        return is_public_v4(ip);
+    }
+    match ip.segments() {
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => is_public_v4(joined(high, low)), // NAT64
+        [0x2002, high, low, ..] => is_public_v4(joined(high, low)),               // 6to4
+        [0x2001, 0..=0x1ff, ..] => false, // protocol assignments, among them Teredo
+        [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => false, // documentation
+        [first, ..] => first & 0xe000 == 0x2000,
+    }
+}
+
+fn joined(high: u16, low: u16) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(high) << 16 | u32::from(low))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_addresses_of_the_internet_are_public() {
+        let public = [
+            "/ip4/8.8.8.8",
+            "/ip4/100.128.0.1",
+            "/ip4/172.32.0.1",
+            "/ip6/2a01:4f8::1",
+            "/ip6/::ffff:8.8.8.8",
+        ];
+        let public =
+            public.into_iter().chain(["/ip6/64:ff9b::808:808", "/ip6/2002:808:808::1", "/ip6/2600::1"]);
+        for ip in public {
+            assert!(is_public(&format!("{ip}/tcp/60000").parse().unwrap()), "{ip}");
+        }
+        let others = [
+            "/ip4/0.0.0.0",
+            "/ip4/0.1.2.3",
+            "/ip4/10.0.0.1",
+            "/ip4/100.64.0.1",
+            "/ip4/127.0.0.1",
+            "/ip4/127.9.9.9",
+            "/ip4/169.254.169.254",
+            "/ip4/172.16.0.1",
+            "/ip4/172.31.255.255",
+            "/ip4/192.0.2.1",
+            "/ip4/192.168.1.1",
+            "/ip4/198.18.0.1",
+            "/ip4/224.0.0.1",
+            "/ip4/255.255.255.255",
+            "/ip6/::",
+            "/ip6/::1",
+            "/ip6/::127.0.0.1",
+            "/ip6/::ffff:127.0.0.1",
+            "/ip6/::ffff:10.0.0.1",
+            "/ip6/64:ff9b::7f00:1",
+            "/ip6/64:ff9b:1::1",
+            "/ip6/2001::1",
+            "/ip6/2001:db8::1",
+            "/ip6/2002:7f00:1::1",
+            "/ip6/fc00::1",
+            "/ip6/fd12::1",
+            "/ip6/fe80::1",
+            "/ip6/ff02::1",
+            "/dns/localhost",
+            "/dns4/node.example.org",
+            "/dns6/node.example.org",
+            "/dnsaddr/example.org",
+        ];
+        for ip in others {
+            assert!(!is_public(&format!("{ip}/tcp/60000").parse().unwrap()), "{ip}");
+        }
+        assert!(!is_public(&"/ip4/8.8.8.8/tcp/1/dns4/localhost".parse().unwrap()));
+        assert!(!is_public(&Multiaddr::empty()));
+    }
+
+    #[test]
+    fn addresses_of_one_network_are_one_group() {
+        let group = |address: &str| AddressGroup::of(&address.parse().unwrap());
+        assert_eq!(group("/ip4/192.0.2.1/tcp/1"), group("/ip6/::ffff:192.0.2.1/tcp/2/ws"));
+        assert_ne!(group("/ip4/192.0.2.1/tcp/1"), group("/ip4/192.0.2.2/tcp/1"));
+        assert_eq!(group("/ip6/2001:db8:1:2:3::4/tcp/1"), group("/ip6/2001:db8:1:2::9/tcp/1"));
+        assert_ne!(group("/ip6/2001:db8:1:2::9/tcp/1"), group("/ip6/2001:db8:1:3::9/tcp/1"));
+        assert_eq!(group("/dns4/example.org/tcp/1"), None);
+    }
+}

@@ -1,0 +1,247 @@
+//! Incoming connections whose handshake is not done. Their number is bounded, over all and for each address, and a new one
+//! takes the place of an old one, so that sockets that say nothing keep nobody out.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    future::Future,
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use futures_util::task::AtomicWaker;
+use libp2p::{
+    Multiaddr, Transport,
+    core::transport::{Boxed, DialOpts, ListenerId, TransportError, TransportEvent},
+};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::{NodeLimits, address::AddressGroup, log_limit::LogLimit, metrics::NodeMetrics};
+
+/// The handshakes of incoming connections.
+pub(crate) struct HalfOpen {
+    all_max: usize,
+    address_max: usize,
+    table: Mutex<Table>,
+    metrics: NodeMetrics,
+    log: LogLimit,
+}
+
+#[derive(Default)]
+struct Table {
+    next_id: u64,
+    /// The oldest first.
+    entries: VecDeque<Entry>,
+}
+
+struct Entry {
+    id: u64,
+    group: Option<AddressGroup>,
+    eviction: Arc<Eviction>,
+}
+
+#[derive(Default)]
+struct Eviction {
+    is_due: AtomicBool,
+    waker: AtomicWaker,
+}
+
+impl HalfOpen {
+    pub(crate) fn new(limits: &NodeLimits, metrics: NodeMetrics) -> Arc<Self> {
+        Arc::new(Self {
+            all_max: limits.handshakes_max as usize,
+            address_max: limits.handshakes_per_address_max as usize,
+            table: Mutex::default(),
+            metrics,
+            log: LogLimit::default(),
+        })
+    }
+
+    /// A place for a new handshake. When there is none, the oldest handshake of the same address makes room, or else the oldest
+    /// of the address that has most.
+    fn admit(self: &Arc<Self>, group: Option<AddressGroup>) -> Place {
+        let mut table = self.table.lock();
+        if table.entries.iter().filter(|entry| entry.group == group).count() >= self.address_max {
+            self.evict(&mut table, group, "address");
+        } else if table.entries.len() >= self.all_max {
+            let largest = table.largest_group();
+            self.evict(&mut table, largest, "all");
+        }
+        let (id, eviction) = (table.next_id, Arc::new(Eviction::default()));
+        table.next_id += 1;
+        table.entries.push_back(Entry { id, group, eviction: eviction.clone() });
+        self.metrics.handshakes.set(table.entries.len() as i64);
+        Place { half_open: self.clone(), id, eviction }
+    }
+
+    fn evict(&self, table: &mut Table, group: Option<AddressGroup>, limit: &'static str) {
+        let Some(oldest) = table.entries.iter().position(|entry| entry.group == group) else { return };
+        let Some(entry) = table.entries.remove(oldest) else { return };
+        entry.eviction.is_due.store(true, Ordering::Release);
+        entry.eviction.waker.wake();
+        self.metrics.evicted_handshake(limit);
+        if let Some(connections) = self.log.count(Instant::now()) {
+            let advice = "see waku.limits.handshakes_max and waku.limits.handshakes_per_address_max";
+            warn!(
+                connections,
+                limit, advice, "connections that did not finish their handshake made room for new ones"
+            );
+        }
+    }
+}
+
+impl Table {
+    fn largest_group(&self) -> Option<AddressGroup> {
+        let mut counts: HashMap<Option<AddressGroup>, usize> = HashMap::new();
+        for entry in &self.entries {
+            *counts.entry(entry.group).or_default() += 1;
+        }
+        let most = counts.values().max().copied();
+        // Of several groups, the one with the oldest handshake.
+        let oldest = self.entries.iter().find(|entry| counts.get(&entry.group).copied() == most);
+        oldest.and_then(|entry| entry.group)
+    }
+}
+
+/// The place of one handshake, for as long as it lives.
+struct Place {
+    half_open: Arc<HalfOpen>,
+    id: u64,
+    eviction: Arc<Eviction>,
+}
+
+impl Place {
+    fn is_evicted(&self, cx: &Context<'_>) -> bool {
+        self.eviction.waker.register(cx.waker());
+        self.eviction.is_due.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut table = self.half_open.table.lock();
+        table.entries.retain(|entry| entry.id != self.id);
+        self.half_open.metrics.handshakes.set(table.entries.len() as i64);
+    }
+}
+
+/// A transport that bounds the handshakes of incoming connections.
+pub(crate) struct Gate<O> {
+    transport: Boxed<O>,
+    half_open: Arc<HalfOpen>,
+}
+
+impl<O> Gate<O> {
+    pub(crate) fn new(transport: Boxed<O>, half_open: Arc<HalfOpen>) -> Self {
+        Self { transport, half_open }
+    }
+}
+
+/// A handshake that ends when it has to make room.
+pub(crate) struct Handshake<F> {
+    upgrade: F,
+    place: Place,
+}
+
+impl<O, F: Future<Output = io::Result<O>> + Unpin> Future for Handshake<F> {
+    type Output = io::Result<O>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<O>> {
+        if self.place.is_evicted(cx) {
+            return Poll::Ready(Err(io::Error::other("a newer connection took the place of its handshake")));
+        }
+        Pin::new(&mut self.upgrade).poll(cx)
+    }
+}
+
+impl<O: 'static> Transport for Gate<O> {
+    type Output = O;
+    type Error = io::Error;
+    type ListenerUpgrade = Handshake<<Boxed<O> as Transport>::ListenerUpgrade>;
+    type Dial = <Boxed<O> as Transport>::Dial;
+
+    fn listen_on(&mut self, id: ListenerId, address: Multiaddr) -> Result<(), TransportError<io::Error>> {
+        self.transport.listen_on(id, address)
+    }
+
+    fn remove_listener(&mut self, id: ListenerId) -> bool {
+        self.transport.remove_listener(id)
+    }
+
+    fn dial(
+        &mut self,
+        address: Multiaddr,
+        options: DialOpts,
+    ) -> Result<Self::Dial, TransportError<io::Error>> {
+        self.transport.dial(address, options)
+    }
+
+    fn poll(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<TransportEvent<Self::ListenerUpgrade, io::Error>> {
+        let Poll::Ready(event) = Pin::new(&mut self.transport).poll(cx) else { return Poll::Pending };
+        let group = match &event {
+            TransportEvent::Incoming { send_back_addr, .. } => AddressGroup::of(send_back_addr),
+            _ => None,
+        };
+        Poll::Ready(event.map_upgrade(|upgrade| Handshake { upgrade, place: self.half_open.admit(group) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    fn half_open(all: u32, address: u32) -> Arc<HalfOpen> {
+        let limits =
+            NodeLimits { handshakes_max: all, handshakes_per_address_max: address, ..NodeLimits::default() };
+        HalfOpen::new(&limits, NodeMetrics::default())
+    }
+
+    fn group(n: u8) -> Option<AddressGroup> {
+        Some(AddressGroup::V4([192, 0, 2, n].into()))
+    }
+
+    fn evicted(places: &[Place]) -> Vec<usize> {
+        let cx = Context::from_waker(Waker::noop());
+        (0..places.len()).filter(|n| places[*n].is_evicted(&cx)).collect()
+    }
+
+    #[test]
+    fn the_oldest_handshake_of_an_address_makes_room() {
+        let half_open = half_open(10, 3);
+        let other = half_open.admit(group(9));
+        let places: Vec<Place> = (0..5).map(|_| half_open.admit(group(1))).collect();
+        assert_eq!(evicted(&places), [0, 1]);
+        assert!(evicted(&[other]).is_empty(), "no other address is affected");
+        drop(places);
+        assert!(half_open.table.lock().entries.is_empty());
+    }
+
+    #[test]
+    fn the_address_with_most_handshakes_makes_room_for_another() {
+        let half_open = half_open(6, 4);
+        let few: Vec<Place> = (0..2).map(|_| half_open.admit(group(1))).collect();
+        let many: Vec<Place> = (0..4).map(|_| half_open.admit(group(2))).collect();
+        let new: Vec<Place> = (3..5).map(|n| half_open.admit(group(n))).collect();
+        assert_eq!((evicted(&few), evicted(&many), evicted(&new)), (vec![], vec![0, 1], vec![]));
+    }
+
+    #[test]
+    fn a_handshake_that_is_done_leaves_its_place() {
+        let half_open = half_open(2, 2);
+        for _ in 0..10 {
+            let place = half_open.admit(group(1));
+            assert!(evicted(&[place]).is_empty());
+        }
+    }
+}
