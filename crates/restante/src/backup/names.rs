@@ -6,6 +6,8 @@ use super::place::Part;
 
 /// The one file of an archive in SQLite, which has another name where it is used.
 pub(super) const DATABASE: &str = "archive.db";
+/// The list of segments of the engine `log`.
+const SEGMENTS: &str = "SEGMENTS";
 /// LMDB's file.
 const LMDB: &str = "data.mdb";
 /// Digits that a number in a name has at least.
@@ -44,9 +46,9 @@ fn is_of_blobs(path: &str) -> bool {
     }
 }
 
-/// A segment of the engine `log`: its log or its index.
+/// A file of the engine `log`: the log or the index of a segment, or the list of segments.
 fn is_of_log(name: &str) -> bool {
-    name.strip_suffix(".log").or_else(|| name.strip_suffix(".idx")).is_some_and(is_number)
+    name == SEGMENTS || name.strip_suffix(".log").or_else(|| name.strip_suffix(".idx")).is_some_and(is_number)
 }
 
 fn is_of_spool(path: &str) -> bool {
@@ -86,9 +88,11 @@ mod tests {
             (Part::Blobs, &blob),
             (Part::Archive, "00000001.log"),
             (Part::Archive, "00000001.idx"),
+            (Part::Archive, "SEGMENTS"),
             (Part::Second, "archive.db"),
             (Part::Spool, "00000007/00000001.log"),
             (Part::Spool, "00000007.damaged/00000001.log"),
+            (Part::Spool, "00000007/SEGMENTS"),
             (Part::SecondSpool, "refused/00000001.log"),
             (Part::SecondSpool, "GAP"),
         ];
@@ -101,6 +105,7 @@ mod tests {
             (Part::Records, "DATA.MDB"),
             (Part::Records, "data.mdb/x"),
             (Part::Blobs, "data.mdb"),
+            (Part::Blobs, "SEGMENTS"),
             (Part::Blobs, "packs/1.pack"),
             (Part::Blobs, "packs/+0000001.pack"),
             (Part::Blobs, "packs/99999999999999999999999.pack"),
