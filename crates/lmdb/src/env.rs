@@ -337,10 +337,20 @@ fn make(folder: &Path, tables: &[Table]) -> Result<(), Error> {
         std::fs::remove_dir_all(&making).map_err(failed)?;
     }
     std::fs::create_dir(&making).map_err(failed)?;
-    let env = open_env(&making, tables, map_size(1 << 20))?;
-    open_tables(&env, tables)?;
+    let made = fill(&making, tables).and_then(|()| move_in(&making, folder).map_err(failed));
+    if made.is_err() {
+        let _ = std::fs::remove_dir_all(&making); // gives its space back; else the next try removes it
+    }
+    made
+}
+
+/// Makes an environment in an empty folder.
+fn fill(folder: &Path, tables: &[Table]) -> Result<(), Error> {
+    allocate_lock_file(folder)?;
+    let env = open_env(folder, tables, map_size(1 << 20))?;
+    let opened = open_tables(&env, tables);
     env.prepare_for_closing().wait();
-    move_in(&making, folder).map_err(failed)
+    opened.map(|_| ())
 }
 
 #[expect(clippy::disallowed_methods, reason = "file and folder are synced around it")]

@@ -14,6 +14,7 @@ use std::{
     env,
     fs::{self, File},
     hash::{BuildHasher, RandomState},
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -38,6 +39,9 @@ const DISK_BYTES: u64 = 20 << 20;
 /// What a server may fill at most before its disk is full.
 const LEVEL_BYTES_MAX: u64 = 4 << 20;
 const PAGE_BYTES: u64 = 4096;
+/// How much space a first start finds: from none to so much that all stores can be made.
+const FIRST_STEPS: u64 = 48;
+const FIRST_STEP_BYTES: u64 = 20 << 10;
 /// Messages that are refused one after the other before the disk counts as full.
 const REFUSED_MIN: usize = 5;
 
@@ -55,7 +59,7 @@ fn main() {
     let is_required =
         env::var(REQUIRE).is_ok_and(|names| names.split(',').any(|name| name.trim() == "full-disk"));
     let mut trials = Vec::new();
-    for engine in [Engine::Log, Engine::Sqlite, Engine::Spool] {
+    for engine in [Engine::Log, Engine::Sqlite, Engine::Spool, Engine::All] {
         for stop in [Stop::Term, Stop::Kill] {
             let name = format!("{engine:?}_survives_a_full_disk_and_{stop:?}").to_lowercase();
             trials.push(Trial::test(name, move || in_namespace(|| levels(engine, stop))));
@@ -71,6 +75,10 @@ fn main() {
     }
     let name = "records_and_blobs_say_that_their_disk_is_full";
     trials.push(Trial::test(name, || in_namespace(records_and_blobs_are_full)));
+    for engine in [Engine::Log, Engine::Sqlite, Engine::Spool, Engine::All] {
+        let name = format!("{engine:?}_says_what_to_do_when_its_first_disk_is_full").to_lowercase();
+        trials.push(Trial::test(name, move || in_namespace(|| first_starts(engine))));
+    }
     trials.push(Trial::test("a_full_disk_is_logged_rarely", || in_namespace(log_stays_short)));
     let is_ignored = !is_inside && !is_required;
     let trials = trials.into_iter().map(|trial| trial.with_kind("full disk").with_ignored_flag(is_ignored));
@@ -433,6 +441,30 @@ fn records_and_blobs_are_full() {
     assert_eq!(["Records", "Blobs"].map(said), ["", ""]);
     disk.fill(0);
     assert!(server.stop().success(), "{}", log(&disk));
+}
+
+/// A server that never ran before starts on a disk with little space, or says what to do, and starts when there is space.
+fn first_starts(engine: Engine) {
+    for level in 0..FIRST_STEPS {
+        let left = level * FIRST_STEP_BYTES;
+        let disk = Disk::mount();
+        disk.fill(left);
+        let mut server = engine.serve(&disk).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        if line.is_empty() {
+            let code = server.wait().unwrap().code();
+            let log = log(&disk);
+            assert!(code == Some(1) && log.contains("free some"), "{left} bytes: {code:?}: {log}");
+        } else {
+            server.kill().unwrap();
+            server.wait().unwrap();
+        }
+        disk.empty();
+        let mut published = Published::new(level);
+        let server = engine.start(&disk);
+        assert_eq!(published.publish(&server, 10), 200, "{left} bytes: {}", log(&disk));
+    }
 }
 
 /// The operator of a full disk must not find its log full as well.

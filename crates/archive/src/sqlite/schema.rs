@@ -240,6 +240,8 @@ pub(super) fn create(file: &Path) -> rusqlite::Result<()> {
     connection.pragma_update(None, "application_id", APPLICATION_ID)?;
     connection.pragma_update(None, "user_version", VERSION)?;
     connection.execute_batch("COMMIT")?;
+    // Closing moves the log into the file as well, and reports no error when the disk is full. Nobody else reads the log.
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
     connection.close().map_err(|(_, error)| error)
 }
 

@@ -160,3 +160,47 @@ async fn settled_does_not_wait_for_what_was_refused_or_came_too_late() {
     handover.offer(message(3));
     handover.settled().now_or_never().expect("nobody waits for a queue that has ended");
 }
+
+/// Lines that are logged on this thread until the guard is dropped.
+fn logged() -> (Arc<Mutex<Vec<u8>>>, tracing::subscriber::DefaultGuard) {
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let lines = Arc::new(Mutex::default());
+    let written = Arc::clone(&lines);
+    let subscriber =
+        tracing_subscriber::fmt().with_ansi(false).with_writer(move || Lines(written.clone())).finish();
+    (lines, tracing::subscriber::set_default(subscriber))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_archive_that_fails_again_and_again_is_logged_rarely() {
+    for (kind, expected) in [(ErrorKind::Full, "they wait"), (ErrorKind::Internal, "refused")] {
+        let (lines, _guard) = logged();
+        let archive = Slow::new(1_000, 0, kind);
+        let (handover, _) = start(&archive, 1);
+        let begun = tokio::time::Instant::now();
+        for n in 0..100 {
+            archive.failures.store(1, Ordering::SeqCst);
+            handover.offer(message(n));
+            handover.offer(message(n)); // one too many
+            handover.settled().await;
+        }
+        tokio::time::advance(Duration::from_secs(60)).await;
+        archive.failures.store(1, Ordering::SeqCst);
+        handover.offer(message(100));
+        handover.settled().await;
+        let text = String::from_utf8(lines.lock().clone()).unwrap();
+        assert!(text.lines().count() as u64 <= begun.elapsed().as_secs(), "{text}");
+        assert_eq!(text.lines().filter(|line| line.contains(expected)).count(), 2, "{text}");
+        assert!(text.contains("failures=1 ") && text.contains("failures=100"), "all are counted: {text}");
+        assert_eq!(text.lines().filter(|line| line.contains("too slow")).count(), 1, "{text}");
+    }
+}
