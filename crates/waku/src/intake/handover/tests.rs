@@ -161,8 +161,15 @@ async fn settled_does_not_wait_for_what_was_refused_or_came_too_late() {
     handover.settled().now_or_never().expect("nobody waits for a queue that has ended");
 }
 
-/// Lines that are logged on this thread until the guard is dropped.
-fn logged() -> (Arc<Mutex<Vec<u8>>>, tracing::subscriber::DefaultGuard) {
+/// What is logged on this thread until the guard is dropped.
+struct Logged {
+    lines: Arc<Mutex<Vec<u8>>>,
+    _guard: tracing::subscriber::DefaultGuard,
+    /// With one dispatcher alone, a line that another thread met first would be off for this thread too.
+    _second: tracing::Dispatch,
+}
+
+fn logged() -> Logged {
     struct Lines(Arc<Mutex<Vec<u8>>>);
     impl std::io::Write for Lines {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -173,17 +180,18 @@ fn logged() -> (Arc<Mutex<Vec<u8>>>, tracing::subscriber::DefaultGuard) {
             Ok(())
         }
     }
+    let second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
     let lines = Arc::new(Mutex::default());
     let written = Arc::clone(&lines);
     let subscriber =
         tracing_subscriber::fmt().with_ansi(false).with_writer(move || Lines(written.clone())).finish();
-    (lines, tracing::subscriber::set_default(subscriber))
+    Logged { lines, _guard: tracing::subscriber::set_default(subscriber), _second: second }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_archive_that_fails_again_and_again_is_logged_rarely() {
     for (kind, expected) in [(ErrorKind::Full, "they wait"), (ErrorKind::Internal, "refused")] {
-        let (lines, _guard) = logged();
+        let logged = logged();
         let archive = Slow::new(1_000, 0, kind);
         let (handover, _) = start(&archive, 1);
         let begun = tokio::time::Instant::now();
@@ -197,7 +205,7 @@ async fn an_archive_that_fails_again_and_again_is_logged_rarely() {
         archive.failures.store(1, Ordering::SeqCst);
         handover.offer(message(100));
         handover.settled().await;
-        let text = String::from_utf8(lines.lock().clone()).unwrap();
+        let text = String::from_utf8(logged.lines.lock().clone()).unwrap();
         assert!(text.lines().count() as u64 <= begun.elapsed().as_secs(), "{text}");
         assert_eq!(text.lines().filter(|line| line.contains(expected)).count(), 2, "{text}");
         assert!(text.contains("failures=1 ") && text.contains("failures=100"), "all are counted: {text}");
