@@ -13,6 +13,7 @@ pub mod intake;
 mod large;
 pub mod lightpush;
 pub mod live;
+mod log_limit;
 mod metadata;
 mod metrics;
 mod newcomers;

@@ -4,10 +4,11 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use restante_archive::{Archive, Message};
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 use tracing::{debug, error, info, warn};
 
 use super::IntakeMetrics;
+use crate::log_limit::LogLimit;
 
 /// Bounds of the queue between relay and the archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,9 @@ struct Queue {
     settled: Notify,
     bytes_max: usize,
     metrics: IntakeMetrics,
+    drop_log: LogLimit,
+    retry_log: LogLimit,
+    refusal_log: LogLimit,
 }
 
 #[derive(Default)]
@@ -54,7 +58,6 @@ struct Waiting {
     taken: u64,
     /// Those of them that are durable or lost: the queue keeps their order.
     settled: u64,
-    is_dropping: bool,
     is_closed: bool,
     has_ended: bool,
 }
@@ -68,6 +71,9 @@ impl Handover {
             settled: Notify::new(),
             bytes_max: config.bytes_max,
             metrics,
+            drop_log: LogLimit::default(),
+            retry_log: LogLimit::default(),
+            refusal_log: LogLimit::default(),
         });
         tokio::spawn(work(queue.clone(), archive));
         Self { queue }
@@ -79,8 +85,6 @@ impl Handover {
         let size = size_of(&message);
         let mut waiting = queue.waiting.lock();
         let has_room = !waiting.is_closed && waiting.bytes.saturating_add(size) <= queue.bytes_max;
-        let has_changed = waiting.is_dropping == has_room;
-        waiting.is_dropping = !has_room;
         if has_room {
             waiting.bytes += size;
             waiting.taken += 1;
@@ -94,8 +98,12 @@ impl Handover {
         } else {
             queue.metrics.handover_dropped.inc();
         }
-        if has_changed && !has_room && !is_closed {
-            warn!(bytes_max = queue.bytes_max, "the archive is too slow for relay: messages are dropped");
+        if !has_room
+            && !is_closed
+            && let Some(dropped) = queue.drop_log.count(Instant::now())
+        {
+            let bytes_max = queue.bytes_max;
+            warn!(dropped, bytes_max, "the archive is too slow for relay: messages are dropped");
         }
     }
 
@@ -182,30 +190,43 @@ impl Queue {
 
 /// Hands batch after batch to the archive. Load makes the batches larger by itself.
 async fn work(queue: Arc<Queue>, archive: Arc<dyn Archive>) {
+    let mut is_failure_logged = false;
     while let Some(batch) = queue.next_batch().await {
-        store(&queue, &*archive, &batch).await;
+        store(&queue, &*archive, &batch, &mut is_failure_logged).await;
         queue.release(&batch);
     }
     queue.waiting.lock().has_ended = true;
     queue.settled.notify_waiters();
 }
 
-/// Tries until the archive has the batch, or refuses it for good.
-async fn store(queue: &Queue, archive: &dyn Archive, batch: &[Message]) {
+/// Tries until the archive has the batch, or refuses it for good. `is_failure_logged`: whether the log says that messages
+/// wait, and not yet that the archive takes them again.
+async fn store(queue: &Queue, archive: &dyn Archive, batch: &[Message], is_failure_logged: &mut bool) {
     let mut pause = RETRY_FIRST;
     let mut attempts = 0_u32;
     loop {
         attempts = attempts.saturating_add(1);
         match archive.append(batch.to_vec()).await {
-            Ok(_) if attempts > 1 => return info!(attempts, "the archive takes relayed messages again"),
-            Ok(_) => return,
-            Err(error) if error.kind().is_transient() => match attempts {
-                1 => warn!(%error, "the archive does not take relayed messages: they wait"),
-                _ => debug!(%error, attempts, "the archive does not take relayed messages"),
+            Ok(_) => {
+                if std::mem::take(is_failure_logged) {
+                    info!(attempts, "the archive takes relayed messages again");
+                }
+                return;
+            }
+            Err(error) if error.kind().is_transient() => match queue.retry_log.count(Instant::now()) {
+                Some(failures) => {
+                    *is_failure_logged = true;
+                    warn!(failures, %error, "the archive does not take relayed messages: they wait");
+                }
+                None => debug!(%error, attempts, "the archive does not take relayed messages"),
             },
             Err(error) => {
-                queue.metrics.handover_failed.inc_by(batch.len() as u64);
-                return error!(%error, messages = batch.len(), "the archive refused relayed messages");
+                let messages = batch.len();
+                queue.metrics.handover_failed.inc_by(messages as u64);
+                if let Some(failures) = queue.refusal_log.count(Instant::now()) {
+                    error!(failures, %error, messages, "the archive refused relayed messages");
+                }
+                return;
             }
         }
         tokio::time::sleep(pause).await;

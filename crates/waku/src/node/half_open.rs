@@ -22,7 +22,8 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::{NodeLimits, address::AddressGroup, log_limit::LogLimit, metrics::NodeMetrics};
+use super::{NodeLimits, address::AddressGroup, metrics::NodeMetrics};
+use crate::log_limit::LogLimit;
 
 /// The handshakes of incoming connections.
 pub(crate) struct HalfOpen {

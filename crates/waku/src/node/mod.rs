@@ -10,7 +10,6 @@ mod half_open;
 mod hasty;
 mod key;
 mod lanes;
-mod log_limit;
 mod metrics;
 mod muxers;
 mod peers;

@@ -29,7 +29,6 @@ use super::{
     address::AddressGroup,
     behaviour::{Behaviour, BehaviourEvent},
     lanes::Lanes,
-    log_limit::LogLimit,
     metrics::KindLabel,
     peer_of, relay,
     statics::Statics,
@@ -40,6 +39,7 @@ use super::{
 };
 use crate::{
     intake::{Intake, Verdict},
+    log_limit::LogLimit,
     rates::Limiter,
     service::Service,
 };

@@ -18,7 +18,10 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep};
 use tracing::warn;
 
-use crate::node::{NodeLimits, log_limit::LogLimit, metrics::NodeMetrics};
+use crate::{
+    log_limit::LogLimit,
+    node::{NodeLimits, metrics::NodeMetrics},
+};
 
 /// A connection may always hold so much, whatever the others hold.
 const FLOOR_BYTES: usize = 16 << 10;

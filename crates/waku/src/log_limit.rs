@@ -6,7 +6,7 @@ use tokio::time::Instant;
 /// How often one kind of event is logged at most.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Bounds how often one kind of event is logged, so that peers can't fill the log.
+/// Bounds how often one kind of event is logged, so that neither peers nor a full disk fill the log.
 #[derive(Debug, Default)]
 pub(crate) struct LogLimit(Mutex<State>);
 
