@@ -215,7 +215,7 @@ impl Engine {
     }
 
     fn start(self, disk: &Disk) -> Server {
-        Server::spawn(self.serve(disk))
+        Server::try_spawn(self.serve(disk)).unwrap_or_else(|said| panic!("{said}: {}", log(disk)))
     }
 }
 

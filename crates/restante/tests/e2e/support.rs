@@ -80,14 +80,19 @@ impl Server {
     }
 
     /// Starts a server by a command of the test's own, and waits until it listens.
-    pub(crate) fn spawn(mut command: Command) -> Self {
+    pub(crate) fn spawn(command: Command) -> Self {
+        Self::try_spawn(command).unwrap_or_else(|said| panic!("{said}"))
+    }
+
+    /// The same; returns what a server said that does not listen.
+    pub(crate) fn try_spawn(mut command: Command) -> Result<Self, String> {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("listening on http://");
-        let address =
-            address.unwrap_or_else(|| panic!("the server does not listen: {line:?}")).parse().unwrap();
-        Self { child, address }
+        match line.trim().strip_prefix("listening on http://") {
+            Some(address) => Ok(Self { child, address: address.parse().unwrap() }),
+            None => Err(format!("the server does not listen: {line:?}, {}", child.wait().unwrap())),
+        }
     }
 
     pub(crate) fn url(&self) -> String {
