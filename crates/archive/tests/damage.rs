@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use common::{message, rows, sorted, walk};
 use restante_archive::{Appended, Config, Finding, LogConfig, Message, Opened, Query, open};
-use restante_core::{ErrorKind, Timestamp};
+use restante_core::{ErrorKind, Key, MessageHash, Timestamp};
 
 struct Archive {
     folder: tempfile::TempDir,
@@ -368,6 +368,31 @@ async fn a_log_whose_header_says_nothing_is_left_as_it_is() {
     let opened = archive.open().await;
     assert!(opened.archive.query(&Query::default()).await.unwrap().is_empty());
     assert!(!opened.upkeep.rebuild(&no_progress).await.unwrap().is_sound());
+    opened.upkeep.close().await.unwrap();
+    assert_eq!(std::fs::read(archive.file("log")).unwrap(), log);
+}
+
+/// Zeros are what a lost sector reads as. Everybody knows them, so that anybody could write records for such a log into a body.
+#[tokio::test]
+async fn a_salt_of_zeros_is_no_salt() {
+    let archive = Archive::new();
+    let opened = archive.open().await;
+    let mut forged = Vec::new();
+    // A definition: its topic's number, the channel's length of one byte, names.
+    let names = Key {
+        timestamp: Timestamp(i64::from_le_bytes(*b"\x01\0nnnnnn")),
+        message_hash: MessageHash([b'n'; 32]),
+    };
+    restante_archive::record::encode_message(0, 1 << 31, names, b"n", &mut forged);
+    restante_archive::record::encode_message(0, 0, message(7, 7, "a").key(), b"forged", &mut forged);
+    opened.archive.append(vec![Message { body: forged.into(), ..message(1, 1, "a") }]).await.unwrap();
+    opened.upkeep.close().await.unwrap();
+    archive.forget_list();
+    let mut log = std::fs::read(archive.file("log")).unwrap();
+    log[40..56].fill(0);
+    std::fs::write(archive.file("log"), &log).unwrap();
+    let opened = archive.open().await;
+    assert!(opened.archive.query(&Query::default()).await.unwrap().is_empty());
     opened.upkeep.close().await.unwrap();
     assert_eq!(std::fs::read(archive.file("log")).unwrap(), log);
 }
