@@ -289,8 +289,11 @@ fn segment_id(
             let of_index = salt_of_index(shared, &id(0).index_name());
             let in_header = salts_of_damaged_header(&header).into_iter();
             let mut salts: Vec<u64> = in_header.chain(of_index).chain(listed_salt).collect();
+            // Zeros are what a lost sector reads as: everybody could write records for that seed.
+            salts.retain(|salt| id(*salt).seed() != 0);
             salts.dedup();
-            Ok(salt_of(&log, &salts).map(id))
+            // No record is sound under a new salt.
+            Ok(Some(id(salt_of(&log, &salts).unwrap_or_else(|| shared.salt()))))
         }
     }
 }
