@@ -8,43 +8,43 @@
 //! state(s, a..b) = (s ^ state(0, 0..a)) * x^(8 (b - a)) ^ state(0, 0..b)      modulo the CRC's polynomial
 //! ```
 //!
-//! States are kept at every [`STEP`] bytes as far as the longest candidate reaches, so that a candidate costs no more than
-//! the bytes since the one before it and a step, however long it claims to be.
+//! A record's checksum is that of its length field and its content, begun with the log's seed. Solved for the seed, with
+//! the same formula for the four bytes of the checksum field:
+//!
+//! ```text
+//! !seed = length ^ checksum ^ state(0, 0..at + 4) ^ (state(0, 0..end) ^ !checksum) * x^-(8 (end - at - 4))
+//! ```
+//!
+//! So a candidate costs four multiplications, however long it claims to be and however many seeds come into question.
+//! States are kept at every [`STEP`] bytes as far as the longest candidate reaches. On x86-64 a multiplication takes two
+//! instructions; elsewhere the search is linear as well, and some times slower.
 
-use std::{collections::VecDeque, sync::LazyLock};
+use std::sync::LazyLock;
 
-use crate::record::{FRAME_BYTES, Record};
+use crate::record::Record;
 
-/// Bytes between two states that are kept. Those of the longest record take 4 MiB.
-const STEP: usize = 16;
-/// So many states that are no longer needed are removed at once.
-const STALE_STATES: usize = 1 << 12;
+/// Bytes between two states that are kept. Those of the longest record take 16 MiB, and as much again until stale ones go.
+const STEP: usize = 4;
+/// States that are no longer needed are removed when they are this many and half of all.
+const STALE_STATES: usize = 1 << 14;
 /// The polynomial of CRC-32C. The highest bit stands for x^0.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 const ONE: u32 = 1 << 31;
-const X_TO_THE_8: u32 = 1 << 23;
-/// Powers of x^8 are kept for lengths below this, and for its multiples.
-const POWERS: usize = 1 << 12;
+const X: u32 = 1 << 30;
+/// Times x it is `POLYNOMIAL ^ POLYNOMIAL ^ ONE`.
+const X_TO_THE_MINUS_1: u32 = (POLYNOMIAL ^ ONE) << 1 | 1;
+/// Powers of x^-8 are kept for lengths below this, and for its multiples.
+const LENGTHS: usize = 1 << 13;
 
-/// x^(8 n) for n from 0 to `POWERS`.
-static LOW_POWERS: LazyLock<Vec<u32>> = LazyLock::new(|| powers(X_TO_THE_8));
-/// x^(8 n `POWERS`) for n from 0 to `POWERS`: as far as the longest record needs.
-static HIGH_POWERS: LazyLock<Vec<u32>> = LazyLock::new(|| powers(LOW_POWERS.last().copied().unwrap_or(ONE)));
-
-/// `base` to the power of n for n from 0 to `POWERS`.
-fn powers(base: u32) -> Vec<u32> {
-    let next = |power: &u32| Some(multiply(*power, base));
-    std::iter::successors(Some(ONE), next).take(POWERS + 1).collect()
-}
+static POWERS: LazyLock<Powers> = LazyLock::new(|| Powers::new(has_product_instruction()));
 
 /// See the module.
 pub(super) struct RangeChecksums {
+    powers: &'static Powers,
     /// Where the first state lies.
     base: usize,
     /// The states at `base`, `base + STEP`, and so on.
-    states: VecDeque<u32>,
-    /// Where the last record's content began, and the state there.
-    last_begin: (usize, u32),
+    states: Vec<u32>,
     /// Bytes that were read.
     pub(super) read_bytes: u64,
 }
@@ -52,70 +52,147 @@ pub(super) struct RangeChecksums {
 impl RangeChecksums {
     /// Checksums of records that begin at `base` or behind it.
     pub(super) fn new(base: usize) -> Self {
-        Self { base, states: VecDeque::from([0]), last_begin: (base, 0), read_bytes: 0 }
+        Self { powers: &POWERS, base, states: vec![0], read_bytes: 0 }
     }
 
     /// Says that records before `at` are not asked about any more.
+    #[inline]
     pub(super) fn advance_to(&mut self, at: usize) {
         let steps = at.saturating_sub(self.base) / STEP;
         if steps >= self.states.len() {
             self.states.clear();
-            self.states.push_back(0);
-            (self.base, self.last_begin) = (at, (at, 0));
-        } else if steps >= STALE_STATES {
+            self.states.push(0);
+            self.base = at;
+        } else if steps >= STALE_STATES.max(self.states.len() / 2) {
             self.states.drain(..steps);
             self.base += steps * STEP;
         }
     }
 
-    /// Whether the record at `at` has the right checksum: what [`Record::is_sound`] says, for a few bytes only.
-    pub(super) fn is_sound(&mut self, log: &[u8], at: usize, record: &Record<'_>, seed: u32) -> bool {
-        let (length, checksum) = record.frame();
-        let (begin, end) = (at + FRAME_BYTES, at + record.len());
-        let state = update(!seed, &length) ^ self.begin_state(log, begin);
-        let state = multiply(state, power(end - begin)) ^ self.state(log, end);
-        !state == checksum
+    /// The seed with which the record at `at` is sound: see [`Record::is_sound`].
+    #[inline]
+    pub(super) fn seed_of(&mut self, log: &[u8], at: usize, record: &Record<'_>) -> u32 {
+        #[cfg(target_arch = "x86_64")]
+        if self.powers.are_quick {
+            // SAFETY: the powers are quick only where the processor has these instructions.
+            #[expect(unsafe_code, reason = "the instructions are not part of every x86-64 processor")]
+            return unsafe { self.seed_of_quickly(log, at, record) };
+        }
+        self.seed_by(multiply, log, at, record)
     }
 
-    /// [`Self::state`] for positions that ascend by little, as a rule.
-    fn begin_state(&mut self, log: &[u8], at: usize) -> u32 {
-        let (last, state) = self.last_begin;
-        let state = match log.get(last..at) {
-            Some(since) if since.len() <= STEP => {
-                self.read_bytes += since.len() as u64;
-                update(state, since)
-            }
-            _ => self.state(log, at),
-        };
-        self.last_begin = (at, state);
-        state
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "pclmulqdq,sse4.2")]
+    fn seed_of_quickly(&mut self, log: &[u8], at: usize, record: &Record<'_>) -> u32 {
+        self.seed_by(|left, right| multiply_quickly(left, right), log, at, record)
+    }
+
+    /// With the multiplication that the powers are for.
+    #[inline(always)]
+    fn seed_by(
+        &mut self,
+        times: impl Fn(u32, u32) -> u32,
+        log: &[u8],
+        at: usize,
+        record: &Record<'_>,
+    ) -> u32 {
+        let (length, checksum) = record.frame();
+        let end = at + record.len();
+        let len = end - at - 4;
+        let content = self.state(&times, log, end) ^ !checksum;
+        let [low, high] = &self.powers.back;
+        let mut begin = times(content, nth(low, len % LENGTHS));
+        if len >= LENGTHS {
+            begin = times(begin, nth(high, len / LENGTHS));
+        }
+        !(u32::from_le_bytes(length) ^ checksum ^ begin ^ self.state(&times, log, at + 4))
     }
 
     /// The state before `at`, begun with 0 where the first state was.
-    fn state(&mut self, log: &[u8], at: usize) -> u32 {
-        let step = at.saturating_sub(self.base) / STEP;
-        while self.states.len() <= step {
-            let from = self.base + (self.states.len() - 1) * STEP;
-            let last = self.states.back().copied().unwrap_or(0);
-            self.states.push_back(update(last, log.get(from..from + STEP).unwrap_or_default()));
-            self.read_bytes += STEP as u64;
+    #[inline(always)]
+    fn state(&mut self, times: &impl Fn(u32, u32) -> u32, log: &[u8], at: usize) -> u32 {
+        let offset = at.saturating_sub(self.base);
+        let (step, rest) = (offset / STEP, offset % STEP);
+        if step >= self.states.len() {
+            self.extend(log, step);
         }
-        let rest = log.get(self.base + step * STEP..at).unwrap_or_default();
-        self.read_bytes += rest.len() as u64;
-        update(self.states.get(step).copied().unwrap_or(0), rest)
+        let bytes = log.get(at - STEP..at).and_then(|bytes| bytes.first_chunk::<STEP>());
+        let word = u64::from(bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes))) >> (8 * (STEP - rest));
+        times(nth(&self.states, step) ^ word as u32, nth(&self.powers.forth, rest))
+    }
+
+    /// Adds states up to this one.
+    #[inline(never)]
+    fn extend(&mut self, log: &[u8], step: usize) {
+        let from = self.base + (self.states.len() - 1) * STEP;
+        let to = self.base + step * STEP + 256;
+        let mut last = self.states.last().copied().unwrap_or(0);
+        let (chunks, _) = log.get(from..to.min(log.len())).unwrap_or_default().as_chunks::<STEP>();
+        for chunk in chunks {
+            last = self.powers.step.of(last ^ u32::from_le_bytes(*chunk));
+            self.states.push(last);
+        }
+        self.read_bytes += (chunks.len() * STEP) as u64;
     }
 }
 
-/// x^(8 `len`), for lengths up to `POWERS` squared and a little more: those of records.
-fn power(len: usize) -> u32 {
-    let kept = |powers: &[u32], n: usize| powers.get(n).copied().unwrap_or(ONE);
-    let low = kept(&LOW_POWERS, len % POWERS);
-    if len < POWERS { low } else { multiply(kept(&HIGH_POWERS, len / POWERS), low) }
+/// Powers of x that states are multiplied by.
+struct Powers {
+    /// Whether they are for [`multiply_quickly`].
+    are_quick: bool,
+    /// x^(8 n) for n from 0 to [`STEP`].
+    forth: Vec<u32>,
+    /// x^-(8 n) and x^-(8 n `LENGTHS`) for n from 0 to [`LENGTHS`].
+    back: [Vec<u32>; 2],
+    /// For the state a step further.
+    step: Product,
 }
 
-/// A CRC's state after more bytes. The library inverts it before and after.
-fn update(state: u32, bytes: &[u8]) -> u32 {
-    !crc32c::crc32c_append(!state, bytes)
+impl Powers {
+    fn new(are_quick: bool) -> Self {
+        let one = if are_quick { power(X_TO_THE_MINUS_1, 33) } else { ONE };
+        let powers = |base: u32, to: usize| {
+            std::iter::successors(Some(one), |last| Some(multiply(*last, base))).take(to + 1).collect()
+        };
+        let back = power(X_TO_THE_MINUS_1, 8);
+        let back = [powers(back, LENGTHS), powers(power(back, LENGTHS), LENGTHS)];
+        Self { are_quick, forth: powers(power(X, 8), STEP), back, step: Product::new(power(X, 8 * STEP)) }
+    }
+}
+
+fn nth(powers: &[u32], n: usize) -> u32 {
+    powers.get(n).copied().unwrap_or(0)
+}
+
+fn power(base: u32, n: usize) -> u32 {
+    (0..n).fold(ONE, |power, _| multiply(power, base))
+}
+
+/// The products of a fixed factor: with each value of each of the four bytes of the other.
+struct Product([[u32; 256]; 4]);
+
+impl Product {
+    fn new(factor: u32) -> Self {
+        Self(std::array::from_fn(|byte| {
+            let mut products = [0; 256];
+            for bit in 0..8 {
+                let product = multiply(1 << (8 * byte + bit), factor);
+                let (lower, higher) = products.split_at_mut(1 << bit);
+                higher.iter_mut().zip(lower).for_each(|(higher, lower)| *higher = *lower ^ product);
+            }
+            products
+        }))
+    }
+
+    /// The product with this state.
+    fn of(&self, state: u32) -> u32 {
+        let of_byte = |(products, byte): (&[u32; 256], u8)| products.get(usize::from(byte)).copied();
+        self.0
+            .iter()
+            .zip(state.to_le_bytes())
+            .filter_map(of_byte)
+            .fold(0, |product, of_byte| product ^ of_byte)
+    }
 }
 
 /// The product of two polynomials modulo the CRC's.
@@ -128,12 +205,37 @@ fn multiply(left: u32, mut right: u32) -> u32 {
     product
 }
 
+/// The product times x^33: the 63 bits of the product lie one bit too far for a state, and a CRC multiplies by x^32.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "pclmulqdq,sse4.2")]
+fn multiply_quickly(left: u32, right: u32) -> u32 {
+    use std::arch::x86_64::{_mm_clmulepi64_si128, _mm_crc32_u64, _mm_cvtsi64_si128, _mm_cvtsi128_si64};
+    let [left, right] = [left, right].map(|factor| _mm_cvtsi64_si128(i64::from(factor)));
+    let product = _mm_cvtsi128_si64(_mm_clmulepi64_si128::<0>(left, right));
+    _mm_crc32_u64(0, product.cast_unsigned()) as u32
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_product_instruction() -> bool {
+    is_x86_feature_detected!("pclmulqdq") && is_x86_feature_detected!("sse4.2")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_product_instruction() -> bool {
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use rand::{Rng, RngExt, SeedableRng};
     use rand_chacha::ChaCha8Rng;
 
     use super::*;
+    use crate::record::FRAME_BYTES;
+
+    /// For processors without the instructions.
+    static SLOW_POWERS: LazyLock<Powers> = LazyLock::new(|| Powers::new(false));
 
     #[test]
     fn a_range_is_as_sound_as_its_bytes_say() {
@@ -152,9 +254,11 @@ mod tests {
                 log[at + 4..at + 8].copy_from_slice(&(checksum ^ wrong).to_le_bytes());
                 let record = Record::read(&log, at).unwrap();
                 assert_eq!(record.is_sound(seed), wrong == 0);
-                let mut checksums = RangeChecksums::new(random.random_range(0..at));
+                let powers = if random.random() { &*SLOW_POWERS } else { &*POWERS };
+                let mut checksums =
+                    RangeChecksums { powers, ..RangeChecksums::new(random.random_range(0..at)) };
                 for _ in 0..2 {
-                    assert_eq!(checksums.is_sound(&log, at, &record, seed), wrong == 0, "{at} {len}");
+                    assert_eq!(checksums.seed_of(&log, at, &record) == seed, wrong == 0, "{at} {len}");
                     checksums.advance_to(random.random_range(checksums.base..=at));
                 }
             }
@@ -180,16 +284,21 @@ mod tests {
         for at in offsets {
             if random.random() {
                 checksums.advance_to(at);
-                assert!(checksums.is_sound(&log, at, &Record::read(&log, at).unwrap(), 9), "{at}");
+                assert_eq!(checksums.seed_of(&log, at, &Record::read(&log, at).unwrap()), 9, "{at}");
                 assert!(checksums.states.len() < STALE_STATES + 60_000 / STEP + 2);
             }
         }
     }
 
     #[test]
-    fn powers_add_up() {
-        for (left, right) in [(0, 0), (1, 4_095), (4_096, 4_096), (16 << 20, 52), (70_000, 3)] {
-            assert_eq!(multiply(power(left), power(right)), power(left + right));
+    fn powers_back_undo_those_forth() {
+        let [low, high] = &SLOW_POWERS.back;
+        for n in [0, 1, 255, LENGTHS] {
+            assert_eq!(multiply(nth(low, n), power(X, 8 * n)), ONE, "{n}");
         }
+        assert_eq!(
+            (low.last(), high.last().copied()),
+            (high.get(1), Some(power(nth(low, LENGTHS), LENGTHS)))
+        );
     }
 }

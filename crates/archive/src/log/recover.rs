@@ -18,8 +18,6 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Replay {
     seed: u32,
-    /// Whether the header says the salt, or a record was sound under it.
-    is_salt_certain: bool,
     /// The names of the topics by number; `None` where a definition is damaged.
     pub(super) topics: Vec<Option<TopicName>>,
     /// The rows in the order in which they were written; each key once.
@@ -37,8 +35,6 @@ pub(super) struct Replay {
 struct Checker {
     /// For what would take too long to read; made when it is first needed.
     checksums: Option<RangeChecksums>,
-    /// Records that turned out not to be sound.
-    unsound: u64,
     /// Bytes that were read in vain, for records that turned out not to be sound.
     wasted_bytes: u64,
     /// Bytes of the records that were read from beginning to end.
@@ -53,22 +49,19 @@ impl Checker {
         }
     }
 
-    /// Reading a record is the quickest way if it is sound. In vain no more bytes are read than the log has before `at`, and
-    /// short candidates.
+    /// Reading a record is the quickest way if it is sound. In vain few bytes are read beside those that the log has before `at`.
     fn is_sound(&mut self, log: &[u8], at: usize, record: &Record<'_>, seed: u32) -> bool {
         let len = record.len() as u64;
-        let is_affordable = len <= SHORT_BYTES || self.wasted_bytes + len <= at as u64;
+        let is_affordable = (self.wasted_bytes + len) * 8 <= at as u64;
         if !is_affordable {
             let checksums = self.checksums.get_or_insert_with(|| RangeChecksums::new(at));
-            if !checksums.is_sound(log, at, record, seed) {
-                self.unsound += 1;
+            if checksums.seed_of(log, at, record) != seed {
                 return false;
             }
         }
         self.read_bytes += len;
         let is_sound = record.is_sound(seed);
         if !is_sound {
-            self.unsound += 1;
             self.wasted_bytes += len;
         }
         is_sound
@@ -81,11 +74,6 @@ impl Checker {
     }
 }
 
-/// A salt from a damaged header counts as wrong when so many places seem to begin a record and none does. The check of a
-/// candidate costs more than the look at a place that is none.
-const CANDIDATES_MAX: u64 = 1 << 22;
-/// A record that is no longer is as quickly checked from beginning to end.
-const SHORT_BYTES: u64 = 64;
 /// A definition may be this far ahead of the last one that was read, when those between are damaged.
 const DEFINITIONS_AHEAD_MAX: usize = 1 << 16;
 
@@ -95,15 +83,13 @@ const DEFINITIONS_AHEAD_MAX: usize = 1 << 16;
 /// a sound record follows it: then the bytes between are reported and left out, and what follows is kept.
 pub(super) fn replay(log: &[u8], id: &SegmentId) -> Replay {
     let name = &id.log_name();
-    let is_salt_certain = id.has_window(); // both are in the header
-    let mut replay = Replay { seed: id.seed(), is_salt_certain, end: LOG_HEADER_BYTES, ..Replay::default() };
+    let mut replay = Replay { seed: id.seed(), end: LOG_HEADER_BYTES, ..Replay::default() };
     let mut keys: HashSet<Key, RandomState> = HashSet::default();
     let mut at = LOG_HEADER_BYTES as usize;
     while at < log.len() {
         replay.checker.advance_to(at);
         match replay.sound_record(log, at) {
             Some((len, entry)) => {
-                replay.is_salt_certain = true;
                 replay.add(entry, at, name, &mut keys);
                 at += len;
                 replay.end = at as u64;
@@ -136,17 +122,8 @@ impl Replay {
         {
             return Some(next);
         }
-        for next in at + 1..log.len() {
-            self.checker.advance_to(next);
-            if self.sound_record(log, next).is_some() {
-                return Some(next);
-            }
-            let is_salt_wrong = !self.is_salt_certain && self.checker.unsound > CANDIDATES_MAX;
-            if is_salt_wrong {
-                return None;
-            }
-        }
-        None
+        let checksums = self.checker.checksums.get_or_insert_with(|| RangeChecksums::new(at));
+        search(checksums, log, at + 1, self.topics.len(), &[self.seed]).map(|(next, _)| next)
     }
 
     fn add(&mut self, entry: Entry<'_>, at: usize, name: &str, keys: &mut HashSet<Key, RandomState>) {
@@ -193,23 +170,36 @@ fn is_plausible(record: &Record<'_>, topics: usize) -> bool {
     number < topics + DEFINITIONS_AHEAD_MAX && record.len() <= HEADER_BYTES + BODY_BYTES_MAX
 }
 
-/// The one of several salts under which the first sound record of a log begins; the first of them when none does within
-/// [`CANDIDATES_MAX`]. All are tried together at each place, so that a wrong one costs no search of its own.
-pub(super) fn salt_of(log: &[u8], salts: &[u64]) -> Option<u64> {
-    let seed = |salt: u64| SegmentId { window_start: 0, window_len: 0, sequence: 0, salt }.seed();
-    let mut checker = Checker::default();
-    for at in LOG_HEADER_BYTES as usize..log.len() {
-        checker.advance_to(at);
-        let Some(record) = Record::read(log, at).filter(|record| is_plausible(record, 0)) else { continue };
-        let is_right = |salt: &&u64| checker.is_sound(log, at, &record, seed(**salt));
-        if let Some(salt) = salts.iter().find(is_right) {
-            return Some(*salt);
-        }
-        if checker.unsound > CANDIDATES_MAX {
-            break;
+/// Where the next record begins, from `begin` on, that is sound with one of these seeds; and that seed.
+fn search(
+    checksums: &mut RangeChecksums,
+    log: &[u8],
+    begin: usize,
+    topics: usize,
+    seeds: &[u32],
+) -> Option<(usize, u32)> {
+    for at in begin..log.len() {
+        checksums.advance_to(at);
+        let Some(record) = Record::read(log, at).filter(|record| is_plausible(record, topics)) else {
+            continue;
+        };
+        let seed = checksums.seed_of(log, at, &record);
+        if seeds.contains(&seed) && record.is_sound(seed) && record.entry().is_some() {
+            return Some((at, seed));
         }
     }
-    salts.first().copied()
+    None
+}
+
+/// The one of several salts under which the first sound record of a log begins; the first of them when none does. All are
+/// tried together at each place, so that a wrong one costs no search of its own.
+pub(super) fn salt_of(log: &[u8], salts: &[u64]) -> Option<u64> {
+    let seed = |salt: &u64| SegmentId { window_start: 0, window_len: 0, sequence: 0, salt: *salt }.seed();
+    let seeds: Vec<u32> = salts.iter().map(seed).collect();
+    let begin = LOG_HEADER_BYTES as usize;
+    let found = search(&mut RangeChecksums::new(begin), log, begin, 0, &seeds);
+    let is_right = |salt: &&u64| found.is_none_or(|(_, right)| seed(salt) == right);
+    salts.iter().find(is_right).copied()
 }
 
 #[cfg(test)]
@@ -281,19 +271,6 @@ mod tests {
         log[offsets[0]] ^= 0x40;
         log[offsets[1] + 4] ^= 0x40;
         assert_eq!(salt_of(&log, &[wrong[0], id().salt]), Some(id().salt));
-    }
-
-    /// Nothing is sound under a wrong salt: every place that seems to begin a record would be checked, up to the end.
-    #[test]
-    fn a_wrong_salt_is_given_up_and_a_right_one_never() {
-        let (log, _) = log_of(&body_of(&[0, 255, 0, 0]));
-        let log = [&log[..64], &log[64..].repeat(18)].concat();
-        let unknown = SegmentId { window_len: 0, salt: 1, ..id() };
-        let replay_unknown = replay(&log, &unknown);
-        assert_eq!((replay_unknown.rows.len(), replay_unknown.end), (0, LOG_HEADER_BYTES));
-        assert!(replay_unknown.checker.unsound <= CANDIDATES_MAX + 1);
-        let certain = SegmentId { salt: 1, ..id() };
-        assert!(replay(&log, &certain).checker.unsound > CANDIDATES_MAX + 1);
     }
 
     /// Anybody may choose a body. Behind a damaged record each place that may begin a record used to be checked in full,
