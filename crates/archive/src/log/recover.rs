@@ -184,7 +184,11 @@ fn search(
             continue;
         };
         let seed = checksums.seed_of(log, at, &record);
-        if seeds.contains(&seed) && record.is_sound(seed) && record.entry().is_some() {
+        if !seeds.contains(&seed) {
+            continue;
+        }
+        checksums.read_bytes += record.len() as u64;
+        if record.is_sound(seed) && record.entry().is_some() {
             return Some((at, seed));
         }
     }
