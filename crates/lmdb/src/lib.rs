@@ -18,7 +18,7 @@
 //!     batch.put(NAMES, b"1", b"restante");
 //!     Ok::<_, Error>(())
 //! })?;
-//! let name = store.read(|view| Ok(view.get(NAMES, b"1")?.map(|name| name.to_vec())))?;
+//! let name = store.read(|view| Ok::<_, Error>(view.get(NAMES, b"1")?.map(|name| name.to_vec())))?;
 //! assert_eq!(name.as_deref(), Some(&b"restante"[..]));
 //! # Ok(())
 //! # }
