@@ -594,6 +594,10 @@ impl Records for Silent {
         self.0.query(account, query).await
     }
 
+    async fn count(&self, account: AccountId, query: &Query) -> Result<restante_records::Count, Error> {
+        self.0.count(account, query).await
+    }
+
     async fn changes(
         &self,
         account: AccountId,

@@ -11,8 +11,8 @@ use crate::{
 
 /// What stands before a text. A number has its length there, from 0 to 8: so numbers stand before texts.
 const TEXT: u8 = 9;
-/// What stands before the place of a create. No such value is stored; should one be packed, nobody reads it.
-const CREATED: u8 = 10;
+/// The first byte of a value that has no number yet. No such value is stored; if one were packed, reading it would fail.
+const UNRESOLVED: u8 = 10;
 /// The longest packed number.
 const NUMBER_BYTES_MAX: usize = 9;
 /// The longest cursor: kind, index, values, id.
@@ -39,10 +39,9 @@ pub(crate) fn pack_value(out: &mut impl Pack, value: &Value) {
             out.put_bytes(&[TEXT]);
             out.put_text(text);
         }
-        Value::Created(n) => {
-            debug_assert!(false, "the creates of a commit have their ids before anything is packed");
-            out.put_bytes(&[CREATED]);
-            out.put_number(u64::from(*n));
+        Value::Created(_) | Value::Revision => {
+            debug_assert!(false, "a commit has its ids and its revision before anything is packed");
+            out.put_bytes(&[UNRESOLVED]);
         }
     }
 }
@@ -64,12 +63,12 @@ pub(crate) fn take_value(bytes: &mut &[u8]) -> Option<Value> {
     (text.len() <= TEXT_BYTES_MAX).then(|| Value::Text(Bytes::from(text)))
 }
 
-/// The bytes that [`pack_value`] appends; for the place of a create, the most that its id takes.
+/// The bytes that [`pack_value`] appends; for a value that has no number yet, the most that a number takes.
 fn packed_bytes(value: &Value) -> usize {
     match value {
         Value::Number(number) => 1 + (64 - number.leading_zeros() as usize).div_ceil(8),
         Value::Text(text) => 1 + text.len() + text.iter().filter(|byte| **byte == 0).count() + 2,
-        Value::Created(_) => NUMBER_BYTES_MAX,
+        Value::Created(_) | Value::Revision => NUMBER_BYTES_MAX,
     }
 }
 

@@ -65,7 +65,7 @@ pub use error::Error;
 pub use feed::{Checkpoint, FOLLOWER_NAME_BYTES_MAX, Feed, Onward, Position, TOUCHED_MAX, Touched};
 pub use metrics::Metrics;
 pub use open::{Config, EngineUrl, LmdbConfig, Opened, check_pages, open};
-pub use query::{Cursor, Direction, Page, QUERY_ROWS_MAX, Query};
+pub use query::{Count, Cursor, Direction, Page, QUERY_ROWS_MAX, Query};
 pub use record::{
     AccountId, GET_RECORDS_MAX, Get, Id, Kind, Properties, Property, Record, Revision, TEXT_BYTES_MAX, Value,
 };
@@ -110,7 +110,8 @@ pub trait Records: Send + Sync + 'static {
     /// - *Visible*: a call that starts after the answer sees the commit.
     /// - *Preconditions*: for each (kind, revision) of `expect` the kind's state must be that revision.
     /// - [`Committed::created`] has the ids of the creates in their order. A property of a change may be
-    ///   [`Value::Created`]`(n)`, the id that the n-th create of the commit gets.
+    ///   [`Value::Created`]`(n)`, the id that the n-th create of the commit gets, or [`Value::Revision`], the revision that
+    ///   the commit gets.
     /// - An update with `None` leaves the body, or the properties, as they are.
     /// - A commit without changes checks the preconditions, changes nothing and answers the account's revision.
     ///
@@ -140,6 +141,7 @@ pub trait Records: Send + Sync + 'static {
     ///   before texts; texts are compared bytewise.
     /// - A record with several values of a part stands in the index once for each combination, and is told as often.
     /// - A *scattered* index answers only when all its parts are given, in the order of the ids.
+    /// - The page begins behind the first [`Query::skip`] entries; it is empty when there are no more than those.
     /// - [`Page::next`] is set when, and only when, more entries remain. Walking by it gives every entry that was there
     ///   when the walk began and is not removed or changed since exactly once, also while others commit. A cursor survives
     ///   the destruction of the record it names, restarts, and moving to another engine.
@@ -149,6 +151,14 @@ pub trait Records: Send + Sync + 'static {
     /// `Invalid`: an unknown kind or index, too many values, a range on a scattered index, a limit of 0 or above
     /// [`QUERY_ROWS_MAX`], a cursor that is not of this query's kind and index. `Unavailable`.
     async fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error>;
+
+    /// The number of entries that walking by [`Records::query`] from `query` on would give, all counted at one moment.
+    /// [`Query::skip`] and [`Query::limit`] don't change it. It reads each entry, so it takes the longer the
+    /// more there are.
+    ///
+    /// # Errors
+    /// As [`Records::query`].
+    async fn count(&self, account: AccountId, query: &Query) -> Result<Count, Error>;
 
     /// What was created, updated and destroyed since a revision, of one kind or of all.
     ///

@@ -14,9 +14,9 @@ use restante_core::{ErrorKind, Identity, Timestamp};
 use tracing::{Instrument, debug, debug_span, info, warn};
 
 use crate::{
-    AccountId, Change, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Dumped, Error, Feed,
-    Get, Metrics, Onward, Opened, Page, Place, Position, Query, Record, Records, Referenced, Report, States,
-    Stats, Touched, Upkeep, Watch,
+    AccountId, Change, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Count, Dumped, Error,
+    Feed, Get, Metrics, Onward, Opened, Page, Place, Position, Query, Record, Records, Referenced, Report,
+    States, Stats, Touched, Upkeep, Watch,
     metrics::{ChangeLabel, Operation},
 };
 
@@ -150,6 +150,10 @@ impl Records for Observed {
         let result = self.inner.records.query(account, query).instrument(span).await;
         self.metrics.query_seconds.observe(begun.elapsed().as_secs_f64());
         self.noted_read(Operation::Query, result)
+    }
+
+    async fn count(&self, account: AccountId, query: &Query) -> Result<Count, Error> {
+        self.noted_read(Operation::Query, self.inner.records.count(account, query).await)
     }
 
     async fn changes(&self, account: AccountId, since: &ChangesSince) -> Result<Changes, Error> {

@@ -34,6 +34,9 @@ pub struct Query {
     pub range: (Bound<Value>, Bound<Value>),
     /// Which way to read.
     pub direction: Direction,
+    /// How many entries are left out first: of all, or of those behind `after`. Each is
+    /// read, so a page far from the beginning takes longer. Walking page by page leaves it at 0 from the second page on.
+    pub skip: u64,
     /// The most ids to answer, from 1 to [`QUERY_ROWS_MAX`].
     pub limit: usize,
     /// Where the page before ended.
@@ -49,6 +52,7 @@ impl Query {
             equals: Vec::new(),
             range: (Bound::Unbounded, Bound::Unbounded),
             direction: Direction::Ascending,
+            skip: 0,
             limit: 100,
             after: None,
         }
@@ -75,6 +79,13 @@ impl Query {
         self
     }
 
+    /// Leaves out so many entries first.
+    #[must_use]
+    pub fn skip(mut self, skip: u64) -> Self {
+        self.skip = skip;
+        self
+    }
+
     /// So many ids a page.
     #[must_use]
     pub fn limit(mut self, limit: usize) -> Self {
@@ -88,6 +99,15 @@ impl Query {
         self.after = Some(cursor);
         self
     }
+}
+
+/// How many entries a query has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// The entries: a record with several values of a part counts once for each combination.
+    pub entries: u64,
+    /// The state of the kind when they were counted.
+    pub state: Revision,
 }
 
 /// A page of an index.

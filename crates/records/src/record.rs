@@ -37,6 +37,8 @@ pub enum Value {
     Text(Bytes),
     /// In a commit alone: the id that the n-th create of that commit gets, counted from 0. It is stored as a number.
     Created(u16),
+    /// In a commit alone: the revision that the commit gets. It is stored as a number.
+    Revision,
 }
 
 impl From<u64> for Value {
@@ -104,12 +106,18 @@ impl Properties {
         self.0.iter()
     }
 
-    /// Replaces what stands for the ids of a commit by the ids themselves.
-    pub(crate) fn resolved(&self, id: impl Fn(u16) -> Option<Id>) -> Option<Self> {
+    /// Whether no value stands for an id or a revision that the commit gets only when it is written.
+    pub(crate) fn are_resolved(&self) -> bool {
+        !self.0.iter().any(|(_, value)| matches!(value, Value::Created(_) | Value::Revision))
+    }
+
+    /// The same with the commit's ids and its revision as numbers; `None` when `id` knows no id for a create.
+    pub(crate) fn resolved(&self, id: impl Fn(u16) -> Option<Id>, revision: Revision) -> Option<Self> {
         let mut resolved = Self::default();
         for (property, value) in &self.0 {
             let value = match value {
                 Value::Created(n) => Value::Number(id(*n)?.0),
+                Value::Revision => Value::Number(revision.0),
                 other => other.clone(),
             };
             resolved.add(*property, value);

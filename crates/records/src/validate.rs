@@ -22,7 +22,7 @@ pub(crate) const FIRST_ID: Id = Id(1);
 const EXPECT_MAX: usize = 256;
 /// What a blob id counts towards the bytes of a commit.
 const BLOB_ID_BYTES: usize = 32;
-/// What a number, or the place of a create, counts towards the bytes of a commit.
+/// What a number, or a value that becomes one, counts towards the bytes of a commit.
 const NUMBER_BYTES: usize = 8;
 
 /// Refuses a commit that no store could take.
@@ -86,7 +86,7 @@ fn check_properties(kind: &KindSchema, properties: &Properties, creates: usize) 
 /// Checks a value in a commit with so many creates, and answers its bytes.
 fn check_value(value: &Value, creates: usize) -> Result<usize, Error> {
     match value {
-        Value::Number(_) => Ok(NUMBER_BYTES),
+        Value::Number(_) | Value::Revision => Ok(NUMBER_BYTES),
         Value::Text(text) => {
             check_at_most("bytes in a text", text.len(), TEXT_BYTES_MAX)?;
             Ok(text.len())
@@ -96,6 +96,16 @@ fn check_value(value: &Value, creates: usize) -> Result<usize, Error> {
             Err(Error::invalid(format!("a property is the id of create {n}: there are {creates}")))
         }
     }
+}
+
+/// Refuses a value that no record can have.
+fn check_stored_value(value: &Value) -> Result<(), Error> {
+    if *value == Value::Revision {
+        return Err(Error::invalid(
+            "a query asks for the revision of a commit: name the revision as a number",
+        ));
+    }
+    check_value(value, 0).map(|_| ())
 }
 
 /// Refuses a commit that expects a kind to be in another state.
@@ -145,12 +155,12 @@ pub(crate) fn check_query<'s>(schema: &'s Schema, query: &Query) -> Result<Check
         )));
     }
     for value in &query.equals {
-        check_value(value, 0)?;
+        check_stored_value(value)?;
     }
     entries::check_values(index, &query.equals)?;
     for end in [&query.range.0, &query.range.1] {
         if let Bound::Included(value) | Bound::Excluded(value) = end {
-            check_value(value, 0)?;
+            check_stored_value(value)?;
             entries::check_values(index, query.equals.iter().chain([value]))?;
         }
     }

@@ -12,7 +12,7 @@ use restante_lmdb::{
 
 use crate::{
     AccountId, Body, Change, Commit, Committed, Error, Id, IndexSchema, Kind, KindSchema, Position,
-    Properties, Property, Revision, Value, entries,
+    Properties, Property, Revision, entries,
     validate::{check_commit, check_state, no_such_record},
 };
 
@@ -110,7 +110,7 @@ enum Planned {
 enum PlannedProperties {
     /// As they stand in the record's row.
     Packed(KeyBuf),
-    /// With ids of the commit, which nobody knows yet.
+    /// With ids or the revision of the commit, which it gets from the writer.
     Unresolved(Properties),
 }
 
@@ -156,9 +156,11 @@ fn plan(engine: &Engine, change: Change) -> Result<Planned, Error> {
     Ok(match change {
         Change::Create { kind, body, properties } => {
             let kind_schema = engine.ledger.schema.kind(kind)?;
-            let is_resolved = is_resolved(&properties);
-            let entries =
-                if is_resolved { pack_entries(kind_schema, &properties, |_| true)? } else { Vec::new() };
+            let entries = if properties.are_resolved() {
+                pack_entries(kind_schema, &properties, |_| true)?
+            } else {
+                Vec::new()
+            };
             let properties = PlannedProperties::of(properties);
             Planned::Create { kind, body: pack_body(engine, &body), properties, entries }
         }
@@ -178,21 +180,17 @@ fn pack_body(engine: &Engine, body: &Body) -> Vec<u8> {
     if is_empty { Vec::new() } else { engine.bodies.encode(body) }
 }
 
-fn is_resolved(properties: &Properties) -> bool {
-    !properties.iter().any(|(_, value)| matches!(value, Value::Created(_)))
-}
-
 impl PlannedProperties {
     fn of(properties: Properties) -> Self {
-        if is_resolved(&properties) { Self::Packed(pack(&properties)) } else { Self::Unresolved(properties) }
+        if properties.are_resolved() { Self::Packed(pack(&properties)) } else { Self::Unresolved(properties) }
     }
 
-    /// The properties as they stand in the row, with the ids of the commit, which begin with `first`.
-    fn resolve(self, first: Id) -> KeyBuf {
+    /// The properties as they stand in the row, with the ids of the commit, which begin with `first`, and its revision.
+    fn resolve(self, first: Id, revision: Revision) -> KeyBuf {
         match self {
             Self::Packed(row) => row,
             Self::Unresolved(properties) => {
-                let resolved = properties.resolved(|n| Some(Id(first.0 + u64::from(n))));
+                let resolved = properties.resolved(|n| Some(Id(first.0 + u64::from(n))), revision);
                 pack(&resolved.expect("every place of a create was given an id"))
             }
         }
@@ -259,7 +257,7 @@ impl Writer<'_, '_> {
         let id = self.row.next_id;
         self.row.next_id = Id(id.0 + 1);
         let is_packed = matches!(properties, PlannedProperties::Packed(_));
-        let properties = properties.resolve(self.first);
+        let properties = properties.resolve(self.first, self.revision);
         if !is_packed {
             entries = self.entries_of_row(kind, id, &properties, |_| true)?;
         }
@@ -288,7 +286,7 @@ impl Writer<'_, '_> {
         let key = state_key(self.account, kind, id);
         let value = self.read_state(&key, kind, id)?;
         let old = StateRow::decode(&value).ok_or_else(|| corrupt(STATE, &key))?;
-        let properties = properties.map(|properties| properties.resolve(self.first));
+        let properties = properties.map(|properties| properties.resolve(self.first, self.revision));
         if let Some(new) = &properties {
             self.move_entries(kind, id, old.properties, new)?;
         }
@@ -487,7 +485,7 @@ mod tests {
         destroy, difference, email, engine, make, open, rows, update, written,
     };
     use super::*;
-    use crate::{ChangesSince, Get};
+    use crate::{ChangesSince, Get, Value};
 
     #[tokio::test]
     async fn a_create_writes_its_body_its_state_its_history_and_its_entries() {

@@ -40,9 +40,9 @@ use restante_lmdb::{Direction, Options, Store};
 use tokio::task::spawn_blocking;
 
 use crate::{
-    AccountId, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Config, Dumped, Error, Feed,
-    Get, Onward, Opened, Page, Place, Position, Query, Record, Records, Referenced, Report, Revision, Schema,
-    States, Stats, Touched, Upkeep, Watch, validate,
+    AccountId, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Config, Count, Dumped, Error,
+    Feed, Get, Onward, Opened, Page, Place, Position, Query, Record, Records, Referenced, Report, Revision,
+    Schema, States, Stats, Touched, Upkeep, Watch, validate,
 };
 
 use self::{
@@ -241,11 +241,17 @@ impl Records for Faces {
     }
 
     async fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error> {
-        if query.limit <= ROWS_INLINE_MAX {
+        let rows = query.skip.saturating_add(query.limit as u64); // a skipped row is read, too
+        if rows <= ROWS_INLINE_MAX as u64 {
             return self.0.query(account, query);
         }
         let (engine, query) = (self.0.clone(), query.clone());
         blocking(move || engine.query(account, &query)).await
+    }
+
+    async fn count(&self, account: AccountId, query: &Query) -> Result<Count, Error> {
+        let (engine, query) = (self.0.clone(), query.clone());
+        blocking(move || engine.count(account, &query)).await
     }
 
     async fn changes(&self, account: AccountId, since: &ChangesSince) -> Result<Changes, Error> {

@@ -8,7 +8,7 @@ use restante_lmdb::{
 };
 
 use crate::{
-    AccountId, Cursor, Direction, Error, Id, IndexOrder, IndexSchema, Page, Query, Value,
+    AccountId, Count, Cursor, Direction, Error, Id, IndexOrder, IndexSchema, Page, Query, Value,
     entries::{self, Entry, EntryPlace},
     validate::{CheckedQuery, check_query},
 };
@@ -21,17 +21,20 @@ use super::{
 impl Engine {
     /// [`crate::Records::query`].
     pub(super) fn query(&self, account: AccountId, query: &Query) -> Result<Page, Error> {
-        let CheckedQuery { index, after } = check_query(&self.ledger.schema, query)?;
-        let mut walk =
-            Walk { account, query, index, after, found: Vec::new(), last: KeyBuf::new(), has_more: false };
+        let mut walk = Walk::new(account, query, check_query(&self.ledger.schema, query)?, query.skip);
         self.store.read(|view| {
-            let row = AccountRow::read(view, account)?;
-            match index.order {
-                IndexOrder::Ordered => walk.ordered(view)?,
-                IndexOrder::Scattered => walk.scattered(view, row.next_id)?,
-            }
+            let row = walk.run(view)?;
             let next = if walk.has_more { Some(walk.cursor()?) } else { None };
             Ok(Page { ids: walk.found, next, state: row.kind(query.kind).state })
+        })
+    }
+
+    /// [`crate::Records::count`]: a walk that skips every entry.
+    pub(super) fn count(&self, account: AccountId, query: &Query) -> Result<Count, Error> {
+        let mut walk = Walk::new(account, query, check_query(&self.ledger.schema, query)?, u64::MAX);
+        self.store.read(|view| {
+            let row = walk.run(view)?;
+            Ok(Count { entries: walk.skipped, state: row.kind(query.kind).state })
         })
     }
 }
@@ -43,6 +46,10 @@ struct Walk<'q> {
     index: &'q IndexSchema,
     /// Where the page before ended.
     after: Option<EntryPlace>,
+    /// Entries that are left out before the page begins.
+    skip: u64,
+    /// Entries that were left out so far.
+    skipped: u64,
     found: Vec<Id>,
     /// The key of the last entry of a full page.
     last: KeyBuf,
@@ -56,7 +63,23 @@ struct Keys {
     to: Bound<KeyBuf>,
 }
 
-impl Walk<'_> {
+impl<'q> Walk<'q> {
+    fn new(account: AccountId, query: &'q Query, checked: CheckedQuery<'q>, skip: u64) -> Self {
+        let CheckedQuery { index, after } = checked;
+        let (found, last) = (Vec::new(), KeyBuf::new());
+        Self { account, query, index, after, skip, skipped: 0, found, last, has_more: false }
+    }
+
+    /// Reads the page; returns the account's row at the same moment.
+    fn run(&mut self, view: &View<'_>) -> Result<AccountRow, Error> {
+        let row = AccountRow::read(view, self.account)?;
+        match self.index.order {
+            IndexOrder::Ordered => self.ordered(view)?,
+            IndexOrder::Scattered => self.scattered(view, row.next_id)?,
+        }
+        Ok(row)
+    }
+
     /// Reads the entries of an ordered index, which stand side by side.
     fn ordered(&mut self, view: &View<'_>) -> Result<(), Error> {
         let mut prefix = index_prefix(self.account, self.query.kind, self.index.index);
@@ -124,6 +147,10 @@ impl Walk<'_> {
         };
         let mut rows = view.range(INDEX, as_slice(&keys.from), as_slice(&keys.to), direction)?;
         while let Some((key, _)) = rows.next()? {
+            if self.skipped < self.skip {
+                self.skipped += 1;
+                continue;
+            }
             if self.found.len() == self.query.limit {
                 self.has_more = true;
                 return Ok(());

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, ops::Bound};
 use restante_core::Timestamp;
 
 use crate::{
-    AccountId, Body, Change, Changed, Changes, ChangesSince, Commit, Committed, Direction, Error, Get, Id,
-    IndexOrder, IndexSchema, Kind, Onward, Page, Position, Properties, Query, Record, Revision, States,
+    AccountId, Body, Change, Changed, Changes, ChangesSince, Commit, Committed, Count, Direction, Error, Get,
+    Id, IndexOrder, IndexSchema, Kind, Onward, Page, Position, Properties, Query, Record, Revision, States,
     Value,
     entries::{self, EntryPlace},
     validate::{self, CheckedQuery},
@@ -113,12 +113,13 @@ impl Account {
             match change {
                 Change::Create { kind, body, properties } => {
                     let Some(id) = ids_of_creates.next() else { break }; // there are as many as creates
-                    let properties = resolved(&properties, &created)?;
+                    let properties = resolved(&properties, &created, self.revision)?;
                     self.create(kind, *id, body, properties, body_number);
                 }
                 Change::Update { kind, id, body, properties } => {
-                    let properties =
-                        properties.map(|properties| resolved(&properties, &created)).transpose()?;
+                    let properties = properties
+                        .map(|properties| resolved(&properties, &created, self.revision))
+                        .transpose()?;
                     self.update(kind, id, body, properties, body_number);
                 }
                 Change::Destroy { kind, id } => self.destroy(kind, id, moment.now),
@@ -172,6 +173,25 @@ impl Account {
     }
 
     pub(super) fn query(&self, query: &Query, checked: &CheckedQuery<'_>) -> Result<Page, Error> {
+        let mut places = self.places(query, checked)?;
+        places.drain(..usize::try_from(query.skip).unwrap_or(usize::MAX).min(places.len()));
+        let has_more = places.len() > query.limit;
+        places.truncate(query.limit);
+        let next = match places.last() {
+            Some(last) if has_more => Some(entries::cursor(query.kind, checked.index, &last.values, last.id)),
+            _ => None,
+        };
+        let ids = places.into_iter().map(|place| place.id).collect();
+        Ok(Page { ids, next, state: self.states().of(query.kind) })
+    }
+
+    pub(super) fn count(&self, query: &Query, checked: &CheckedQuery<'_>) -> Result<Count, Error> {
+        let entries = self.places(query, checked)?.len() as u64;
+        Ok(Count { entries, state: self.states().of(query.kind) })
+    }
+
+    /// All entries of a query from behind its cursor on, in its order.
+    fn places(&self, query: &Query, checked: &CheckedQuery<'_>) -> Result<Vec<EntryPlace>, Error> {
         let mut places = Vec::new();
         for ((kind, id), stored) in &self.records {
             if *kind != query.kind {
@@ -186,14 +206,7 @@ impl Account {
         if let Some(after) = &checked.after {
             places.retain(|place| is_behind(place, after, checked.index, query.direction));
         }
-        let has_more = places.len() > query.limit;
-        places.truncate(query.limit);
-        let next = match places.last() {
-            Some(last) if has_more => Some(entries::cursor(query.kind, checked.index, &last.values, last.id)),
-            _ => None,
-        };
-        let ids = places.into_iter().map(|place| place.id).collect();
-        Ok(Page { ids, next, state: self.states().of(query.kind) })
+        Ok(places)
     }
 
     pub(super) fn changes(&self, account: AccountId, asked: &ChangesSince) -> Result<Changes, Error> {
@@ -242,8 +255,8 @@ impl Account {
     }
 }
 
-fn resolved(properties: &Properties, created: &[Id]) -> Result<Properties, Error> {
-    let resolved = properties.resolved(|n| created.get(usize::from(n)).copied());
+fn resolved(properties: &Properties, created: &[Id], revision: Revision) -> Result<Properties, Error> {
+    let resolved = properties.resolved(|n| created.get(usize::from(n)).copied(), revision);
     resolved.ok_or_else(|| Error::invalid("a property is the id of a create that there is not"))
 }
 

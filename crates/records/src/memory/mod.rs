@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use restante_core::{Clock, ErrorKind, Identity};
 
 use crate::{
-    AccountId, Announcement, Changes, ChangesSince, Commit, Committed, Config, Error, Get, Opened, Page,
-    Position, Query, Record, Records, Revision, Schema, States, Watch,
+    AccountId, Announcement, Changes, ChangesSince, Commit, Committed, Config, Count, Error, Get, Opened,
+    Page, Position, Query, Record, Records, Revision, Schema, States, Watch,
     memory::account::{Account, Moment},
     validate,
     watch::Announcer,
@@ -99,6 +99,12 @@ impl Records for Model {
         let checked = validate::check_query(&self.schema, query)?;
         let state = self.state.lock();
         state.account(account).query(query, &checked)
+    }
+
+    async fn count(&self, account: AccountId, query: &Query) -> Result<Count, Error> {
+        let checked = validate::check_query(&self.schema, query)?;
+        let state = self.state.lock();
+        state.account(account).count(query, &checked)
     }
 
     async fn changes(&self, account: AccountId, since: &ChangesSince) -> Result<Changes, Error> {

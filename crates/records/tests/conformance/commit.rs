@@ -37,6 +37,8 @@ crate::promises! {
         a_property_may_be_the_id_of_a_create_of_the_same_commit,
         an_update_may_name_the_id_of_a_create,
         an_id_that_a_property_has_already_is_kept_once,
+        a_property_may_be_the_revision_of_its_commit,
+        a_revision_that_a_property_has_already_is_kept_once,
         an_update_leaves_what_it_does_not_name,
         an_update_replaces_body_and_blobs,
         an_update_of_nothing_is_a_change,
@@ -249,6 +251,30 @@ async fn an_id_that_a_property_has_already_is_kept_once(subject: Subject) {
     assert_eq!(id, next);
     let stored = get_one(&*records, A, EMAIL, id).await.unwrap().properties;
     assert_eq!(stored, none().with(IN, next).with(RECEIVED, 1));
+    assert_eq!(ids(&*records, A, &Query::new(EMAIL, BY_MAILBOX)).await, [id]);
+}
+
+async fn a_property_may_be_the_revision_of_its_commit(subject: Subject) {
+    let records = subject.open().await.records;
+    create_one(&*records, A, thread()).await; // so that the revision is not 1
+    let received_now = || none().with(IN, 1).with(RECEIVED, Value::Revision);
+    let first = commit(&*records, A, [create(EMAIL, "first", received_now())]).await;
+    let second = commit(&*records, A, [create(EMAIL, "second", in_mailbox(1, 1))]).await;
+    let update =
+        Change::Update { kind: EMAIL, id: second.created[0], body: None, properties: Some(received_now()) };
+    commit(&*records, A, [update]).await;
+    let stored = get_one(&*records, A, EMAIL, first.created[0]).await.unwrap();
+    assert_eq!(stored.properties, in_mailbox(1, 2), "it is stored as a number");
+    assert_eq!(stored.revision, Revision(2));
+    let of_revision_4 = Query::new(EMAIL, BY_MAILBOX).equals(1).equals(4);
+    assert_eq!(ids(&*records, A, &of_revision_4).await, [second.created[0]], "an index has the number");
+}
+
+async fn a_revision_that_a_property_has_already_is_kept_once(subject: Subject) {
+    let records = subject.open().await.records;
+    let properties = in_mailbox(1, 1).with(RECEIVED, Value::Revision);
+    let id = create_one(&*records, A, create(EMAIL, "", properties)).await;
+    assert_eq!(get_one(&*records, A, EMAIL, id).await.unwrap().properties, in_mailbox(1, 1));
     assert_eq!(ids(&*records, A, &Query::new(EMAIL, BY_MAILBOX)).await, [id]);
 }
 

@@ -44,6 +44,13 @@ crate::promises! {
         a_cursor_survives_moving_to_another_engine,
         a_cursor_before_the_range_begins_at_the_range,
         a_cursor_behind_the_range_ends_the_walk,
+        skipped_entries_are_left_out,
+        skipping_a_scattered_index_goes_on_through_all_ages,
+        skipping_begins_behind_the_cursor,
+        a_walk_goes_on_behind_a_page_that_skipped,
+        the_count_is_that_of_all_pages,
+        the_count_begins_behind_the_cursor,
+        what_a_query_refuses_is_not_counted,
         the_state_is_that_of_the_kind,
         an_empty_account_has_an_empty_page,
         the_longest_page_is_answered,
@@ -446,6 +453,91 @@ async fn a_cursor_behind_the_range_ends_the_walk(subject: Subject) {
     assert_eq!((page.ids, page.next), (vec![], None));
 }
 
+async fn skipped_entries_are_left_out(subject: Subject) {
+    let records = subject.open().await.records;
+    let all = emails(&*records, &[(1, 50), (1, 10), (1, 40), (1, 20), (1, 30), (2, 1)]).await;
+    let in_order = of(&all, &[1, 3, 4, 2, 0]);
+    let backwards = of(&all, &[0, 2, 4, 3, 1]);
+    for skip in 0..=6 {
+        let query = || Query::new(EMAIL, BY_MAILBOX).equals(1).skip(skip as u64).limit(2);
+        let expected: Vec<Id> = in_order.iter().skip(skip).take(2).copied().collect();
+        let page = records.query(A, &query()).await.unwrap();
+        assert_eq!((page.ids, page.next.is_some()), (expected, skip + 2 < 5), "{skip} skipped");
+        let expected: Vec<Id> = backwards.iter().skip(skip).take(2).copied().collect();
+        assert_eq!(ids(&*records, A, &query().descending()).await, expected, "{skip} skipped, descending");
+    }
+    let all_skipped = Query::new(EMAIL, BY_MAILBOX).skip(u64::MAX);
+    let page = records.query(A, &all_skipped).await.unwrap();
+    assert_eq!((page.ids, page.next), (vec![], None));
+}
+
+async fn skipping_a_scattered_index_goes_on_through_all_ages(subject: Subject) {
+    let records = subject.open().await.records;
+    let with_hash = |hash: u64| create(EMAIL, "", none().with(HASH, hash));
+    let first = create_one(&*records, A, with_hash(7)).await;
+    for _ in 0..9 {
+        commit(&*records, A, (0..COMMIT_CHANGES_MAX).map(|_| thread())).await; // another generation of ids
+    }
+    let last = create_one(&*records, A, with_hash(7)).await;
+    let query = |skip| Query::new(EMAIL, BY_HASH).equals(7).skip(skip);
+    assert_eq!(ids(&*records, A, &query(0)).await, [first, last]);
+    assert_eq!(ids(&*records, A, &query(1)).await, [last]);
+    assert_eq!(ids(&*records, A, &query(1).descending()).await, [first]);
+    assert_eq!(ids(&*records, A, &query(2)).await, []);
+    assert_eq!(records.count(A, &query(0)).await.unwrap().entries, 2);
+}
+
+async fn skipping_begins_behind_the_cursor(subject: Subject) {
+    let records = subject.open().await.records;
+    let all = emails(&*records, &[(1, 1), (1, 2), (1, 3), (1, 4), (1, 5)]).await;
+    let query = || Query::new(EMAIL, BY_MAILBOX).limit(2);
+    let next = records.query(A, &query()).await.unwrap().next.unwrap();
+    assert_eq!(ids(&*records, A, &query().after(next).skip(1)).await, of(&all, &[3, 4]));
+}
+
+async fn a_walk_goes_on_behind_a_page_that_skipped(subject: Subject) {
+    let records = subject.open().await.records;
+    let all = emails(&*records, &[(1, 1), (1, 2), (1, 3), (1, 4), (1, 5)]).await;
+    let query = || Query::new(EMAIL, BY_MAILBOX).limit(2);
+    let page = records.query(A, &query().skip(1)).await.unwrap();
+    assert_eq!(page.ids, of(&all, &[1, 2]));
+    assert_eq!(ids(&*records, A, &query().after(page.next.unwrap())).await, of(&all, &[3, 4]));
+}
+
+async fn the_count_is_that_of_all_pages(subject: Subject) {
+    let records = subject.open().await.records;
+    let places: Vec<(u64, u64)> = (0..30).map(|n| (n % 3, n)).collect();
+    emails(&*records, &places).await;
+    let in_two = in_mailbox(1, 100).with(IN, 2);
+    create_one(&*records, A, create(EMAIL, "", in_two)).await;
+    let count = async |query: Query| records.count(A, &query).await.unwrap();
+    let all = Query::new(EMAIL, BY_MAILBOX);
+    assert_eq!(count(all.clone()).await.entries, 32, "a record with two values counts twice");
+    assert_eq!(count(all.clone()).await.state, Revision(2));
+    assert_eq!(count(all.clone().skip(5).limit(1)).await.entries, 32);
+    assert_eq!(count(all.clone().equals(1)).await.entries, 11);
+    assert_eq!(count(all.clone().equals(1).descending()).await.entries, 11);
+    assert_eq!(count(all.clone().equals(7)).await.entries, 0);
+    let from_10 = all.equals(0).between(Included(number(10)), Excluded(number(27)));
+    assert_eq!(count(from_10).await.entries, 5, "12, 15, 18, 21 and 24");
+    assert_eq!(records.count(B, &Query::new(EMAIL, BY_MAILBOX)).await.unwrap().entries, 0);
+}
+
+async fn the_count_begins_behind_the_cursor(subject: Subject) {
+    let records = subject.open().await.records;
+    emails(&*records, &[(1, 1), (1, 2), (1, 3), (1, 4), (1, 5)]).await;
+    let query = || Query::new(EMAIL, BY_MAILBOX).limit(2);
+    let next = records.query(A, &query()).await.unwrap().next.unwrap();
+    assert_eq!(records.count(A, &query().after(next)).await.unwrap().entries, 3);
+}
+
+async fn what_a_query_refuses_is_not_counted(subject: Subject) {
+    let records = subject.open().await.records;
+    for query in [Query::new(EMAIL, NO_INDEX), Query::new(NO_KIND, BY_NAME), Query::new(EMAIL, BY_HASH)] {
+        assert_eq!(records.count(A, &query).await.unwrap_err().kind(), ErrorKind::Invalid);
+    }
+}
+
 async fn the_state_is_that_of_the_kind(subject: Subject) {
     let records = subject.open().await.records;
     commit(&*records, A, [email(1)]).await;
@@ -499,7 +591,7 @@ async fn too_many_values_are_refused(subject: Subject) {
 async fn a_value_that_no_record_can_have_is_refused(subject: Subject) {
     let records = subject.open().await.records;
     let long = Value::Text(vec![b'x'; TEXT_BYTES_MAX + 1].into());
-    for value in [long, Value::Created(0)] {
+    for value in [long, Value::Created(0), Value::Revision] {
         let equal = Query::new(EMAIL, BY_MAILBOX).equals(value.clone());
         assert_eq!(refusal(&*records, &equal).await, ErrorKind::Invalid);
         let from = Query::new(EMAIL, BY_MAILBOX).between(Excluded(value.clone()), Unbounded);

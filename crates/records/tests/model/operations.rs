@@ -62,6 +62,7 @@ pub(crate) struct Asked {
     pub(crate) equals: Vec<Value>,
     pub(crate) range: (Bound<Value>, Bound<Value>),
     pub(crate) is_descending: bool,
+    pub(crate) skip: u64,
     pub(crate) limit: usize,
     pub(crate) after: Option<Pick>,
     /// Whether all pages are read.
@@ -83,7 +84,7 @@ fn values() -> impl Strategy<Value = Value> {
 }
 
 fn values_in_commits() -> impl Strategy<Value = Value> {
-    prop_oneof![20 => values(), 1 => (0..4_u16).prop_map(Value::Created)]
+    prop_oneof![20 => values(), 1 => (0..4_u16).prop_map(Value::Created), 1 => Just(Value::Revision)]
 }
 
 fn properties(of: &'static [Property]) -> impl Strategy<Value = Properties> {
@@ -168,14 +169,16 @@ fn queries() -> impl Strategy<Value = Operation> {
         };
         let after = prop::option::weighted(0.4, any::<Pick>());
         let limit = prop_oneof![1..6_usize, Just(1_000)];
-        (0..ACCOUNTS, equals, range, any::<bool>(), limit, after, any::<bool>()).prop_map(
-            move |(account, equals, range, is_descending, limit, after, is_walked)| Asked {
+        let skip = prop_oneof![3 => Just(0_u64), 2 => 1..9_u64, 1 => Just(u64::MAX)];
+        (0..ACCOUNTS, equals, range, any::<bool>(), skip, limit, after, any::<bool>()).prop_map(
+            move |(account, equals, range, is_descending, skip, limit, after, is_walked)| Asked {
                 account,
                 kind,
                 index,
                 equals,
                 range,
                 is_descending,
+                skip,
                 limit,
                 after,
                 is_walked,

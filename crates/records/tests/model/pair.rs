@@ -178,8 +178,13 @@ impl Pair {
             equals: asked.equals,
             range: asked.range,
             direction: if asked.is_descending { Direction::Descending } else { Direction::Ascending },
+            skip: asked.skip,
             limit: asked.limit,
         };
+        let counted = self.engine.records.count(account, &query).await;
+        if self.has_all_indexes || ![(EMAIL, BY_ALL), (EMAIL, BY_HASH)].contains(&of) {
+            agreed(&query, counted, self.model.records.count(account, &query).await);
+        }
         for _ in 0..PAGES_MAX {
             let engine = self.engine.records.query(account, &query).await;
             if !self.has_all_indexes && [(EMAIL, BY_ALL), (EMAIL, BY_HASH)].contains(&of) {
@@ -193,6 +198,7 @@ impl Pair {
                 return;
             }
             query.after = Some(next);
+            query.skip = 0;
         }
         panic!("the walk of {query:?} doesn't end");
     }

@@ -133,6 +133,7 @@ fn shown(value: &Value) -> serde_json::Value {
         },
         // It stands for an id in a commit, and is never stored.
         Value::Created(place) => json!({"created": place}),
+        Value::Revision => json!("revision"),
     }
 }
 
