@@ -220,8 +220,8 @@ async fn served(opened: &Opened) -> Vec<OwnedRow> {
 async fn assert_lost(opened: &Opened, lost: usize, what: &str) {
     let report: Report = opened.upkeep.check(&|_, _| {}).await.unwrap();
     let number = |what: &str| what.strip_prefix("LOST DATA: ")?.split(' ').next()?.parse::<u64>().ok();
-    let told: u64 = report.findings.iter().filter_map(|finding| number(&finding.what)).sum();
-    assert_eq!((report.lost, told), (lost as u64, lost as u64), "{what}: {report:?}");
+    let named: u64 = report.findings.iter().filter_map(|finding| number(&finding.what)).sum();
+    assert_eq!((report.lost, named), (lost as u64, lost as u64), "{what}: {report:?}");
 }
 
 /// All that happens to the files, in an order that is the same for the same seed.

@@ -108,7 +108,7 @@ async fn the_legacy_store_and_go_waku_are_read() {
     assert_eq!(read.after, Some(last.to_string()), "it goes on by the time of storing");
 }
 
-/// Whoever made a file may have made anything. A view, a virtual table or a generated column runs what the file says.
+/// A file from elsewhere may hold anything. A view, a virtual table or a generated column runs what the file says.
 #[tokio::test]
 async fn nothing_that_a_file_defines_is_run() {
     let columns = "pubsubTopic, contentTopic, payload, version, id, messageHash, timestamp, meta";

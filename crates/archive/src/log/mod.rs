@@ -131,7 +131,7 @@ struct Shared {
     opening_findings: Mutex<Vec<Finding>>,
     /// Files that were set aside and are there.
     damaged_files: AtomicU64,
-    /// Held by whoever makes damaged indexes anew.
+    /// Held while damaged indexes are rebuilt.
     healing: Mutex<()>,
 }
 
@@ -209,7 +209,7 @@ impl Shared {
     }
 
     /// Writes down what the open segments have, all of which is durable: what is missing the next time is lost. When that
-    /// fails a torn end can't be told from a loss.
+    /// fails a torn end looks like a loss.
     fn list_open_segments(&self) {
         let active = self.active();
         let entries: Vec<Entry> = active

@@ -1,6 +1,6 @@
 //! The names of the files that a backup has, and that a restore writes: no others, whatever a manifest lists.
 //!
-//! Whoever can write into a folder of backups must not be able to put files of other names beside those of a server.
+//! Somebody who can write to a folder of backups must not be able to put files of other names beside those of a server.
 
 use super::place::Part;
 

@@ -84,7 +84,7 @@ pub(crate) async fn run(flags: &BackupFlags) -> anyhow::Result<ExitCode> {
                 "there is nothing to back up in {}: name another place with --data or --config",
                 config.server.data_dir.display()
             );
-            // Whoever names a folder means that one, and no server that has another one.
+            // A folder that is named is meant, and no server that has another one.
             let is_named = effective.is_set("server.data_dir");
             let Some(url) = server_of(config).ok().filter(|_| !is_named) else { return Err(nothing) };
             let asked = ask(flags, url.clone(), Asked { folder, data: None }).await;

@@ -383,7 +383,7 @@ fn a_running_server_is_found_without_its_data_folder() {
     assert_eq!(said.code, 0, "{}", said.err);
     assert!(copy.join("backup.json").is_file());
     assert_eq!(files(&other), Vec::<PathBuf>::new(), "nothing was made");
-    // Whoever names a folder means that one.
+    // A folder that is named is meant.
     let named = run(&["backup", "second", "--data", "mine"], &port);
     assert!(named.code == 1 && named.err.contains("there is nothing to back up in mine"), "{}", named.err);
     let nobody = run(&["backup", "second"], "1");

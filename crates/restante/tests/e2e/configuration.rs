@@ -166,7 +166,7 @@ fn check_warns_of_limits_beyond_the_systems_and_of_shards_beyond_the_networks() 
     }
 }
 
-/// Whoever sets something need not know the language that the server is written in.
+/// An operator need not know the language that the server is written in.
 #[test]
 fn wrong_values_are_named_in_plain_words() {
     let (_guard, folder) = folder();
@@ -284,7 +284,7 @@ fn exit_codes_are_as_documented() {
     assert_eq!(code(&["backup", "check", "copy"]), 0);
     fs::write(folder.join("copy/settings.toml"), "# other\n").unwrap();
     assert_eq!(code(&["backup", "check", "copy"]), 1);
-    // 130: see the tests of copies and of backups, which are stopped in the midst.
+    // 130: see the tests of copies and of backups, which are stopped half-way.
 }
 
 /// Everything that tells where a server is and what it reads stands in the log, and each address there once.

@@ -65,7 +65,7 @@ async fn dial(exchange: Arc<PeerExchange>, peer: PeerId, record: Enr) -> PeerId 
     for address in record::addresses_of(&record.contents()) {
         if !may_be_anywhere && !is_public(&address) {
             exchange.metrics.not_public.inc();
-            debug!(%address, "an address that others told of is not public: it is not dialled");
+            debug!(%address, "not dialling an address from peer exchange that is not public");
             continue;
         }
         let Ok(address) = address.with_p2p(peer) else { continue };

@@ -57,7 +57,7 @@ impl PeerExchangeMetrics {
     }
 
     pub(crate) fn register(&self, registry: &mut Registry) {
-        let what = "Addresses that peers told and that are not dialled, because they are not public";
+        let what = "Addresses from peer exchange that are not dialled, because they are not public";
         registry.register("peer_exchange_not_public", what, self.not_public.clone());
         let what = "Node records that are known";
         registry.register("peer_exchange_records", what, self.known.clone());

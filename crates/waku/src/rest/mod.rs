@@ -100,7 +100,7 @@ pub struct RestConfig {
     pub connections_per_address_max: usize,
     /// How long a client may take to send a request's head, and how long a connection may stay idle before it.
     pub header_timeout_ms: u64,
-    /// How long requests that were begun may take after the server was told to stop; then their connections are cut.
+    /// How long requests that were begun may take after the server began to stop; then their connections are cut.
     pub stop_timeout_ms: u64,
     /// How long a request may take, from its head to the head of its answer (relaying a published message not counted, which has
     /// two seconds of its own), and how long a client may take for every 64 KiB of an answer. A running export is not cut.

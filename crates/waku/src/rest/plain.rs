@@ -1,6 +1,6 @@
 //! Errors of readers of JSON, in words of JSON: their own name types of the language that this server is written in.
 
-/// What stands in an error for a type, and what a client is told in its place.
+/// Words of an error for a type, and the words that replace them in answers.
 const TYPES: [(&str, &str); 11] = [
     ("u8", "a whole number from 0 to 255"),
     ("u16", "a whole number from 0 to 65535"),

@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// A value that is kept for as long as it is told, or for longer when it takes long to make: one part in [`COST_PARTS`] of the time, at
+/// A value that is kept for a given time, or for longer when it takes long to make: one part in [`COST_PARTS`] of the time, at
 /// most, goes into making it. It is made by a task of its own, so that it is finished also when who asked has left.
 #[derive(Debug)]
 pub(crate) struct Cached<T> {

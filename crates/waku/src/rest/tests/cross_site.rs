@@ -68,7 +68,7 @@ async fn a_name_that_was_made_to_lead_to_loopback_is_refused_on_every_route() {
 #[tokio::test]
 async fn clients_that_are_no_browsers_and_the_servers_own_page_are_served() {
     let door = door().await;
-    let form = ("content-type", "application/x-www-form-urlencoded"); // what curl -d says unless it is told otherwise
+    let form = ("content-type", "application/x-www-form-urlencoded"); // the default of curl -d
     let clients: [&[(&str, &str)]; 6] = [
         &[],
         &[HERE],

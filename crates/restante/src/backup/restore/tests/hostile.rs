@@ -195,7 +195,7 @@ fn links_pipes_and_devices_are_not_followed() {
         let error = made.restore_listed().unwrap_err();
         assert!(error.contains("can't read"), "{}: {error}", link.display());
         assert!(!made.at("data").join("spool").exists());
-        // Whoever checks the backup is not led astray either.
+        // A check of the backup is not misled either.
         let manifest = Manifest::read(&made.backup()).unwrap();
         assert_eq!(verify_all(&made.backup(), &manifest), [path]);
     }
@@ -395,7 +395,7 @@ async fn use_two(folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The sums are right: whoever makes a backup can have them so.
+/// The checksums are right: the author of a backup can compute them.
 #[test]
 fn stores_that_were_mangled_with_a_plan_end_no_process() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
