@@ -18,6 +18,7 @@ const ROOMS: &[(&str, Room)] = &[
     ("restante-sessions", Room::Role),
     ("restante-records", Room::Role),
     ("restante-blobs", Room::Role),
+    ("restante-mail", Room::Model),
     ("restante-follow", Room::Follower),
     ("restante-waku-wire", Room::Wire),
     ("restante-waku", Room::Door),
@@ -35,12 +36,16 @@ const MAY_IMPORT: &[(Room, &[Room])] = &[
     (Room::Wire, &[Room::Core]),
     (Room::Ground, &[Room::Core, Room::Ground]),
     (Room::Role, &[Room::Core, Room::Ground]),
+    (Room::Model, &[Room::Core, Room::Role, Room::Wire]),
     (Room::Follower, &[Room::Core, Room::Role]),
     (Room::Door, &[Room::Core, Room::Role, Room::Wire]),
     (Room::Reader, &[Room::Core, Room::Role, Room::Wire]),
     (Room::StandIn, &[]),
     (Room::Testing, &[]),
-    (Room::Whole, &[Room::Core, Room::Role, Room::Follower, Room::Wire, Room::Door, Room::Reader]),
+    (
+        Room::Whole,
+        &[Room::Core, Room::Role, Room::Model, Room::Follower, Room::Wire, Room::Door, Room::Reader],
+    ),
 ];
 
 /// The one exception: the binary hands `restante bench` on to the crate that measures.
@@ -59,6 +64,8 @@ enum Room {
     Ground,
     /// What is kept, and its engines.
     Role,
+    /// What the records of roles mean: their kinds, and what is computed from them.
+    Model,
     /// Reads what has changed in a role, from a checkpoint of its own.
     Follower,
     /// A protocol towards the outside.

@@ -25,7 +25,7 @@ use super::{
 use crate::{
     commands::tidying,
     config::{Effective, Origin, Setting, load},
-    schema,
+    records,
 };
 
 const THREAD: Kind = Kind(3);
@@ -100,7 +100,7 @@ impl Kept {
         let config = &effective.config;
         let mut archive = restante_archive::Config::new(config.archive_url());
         archive.log = LogConfig { window_seconds: 4, segment_messages: 4, open_segments: 2, ..archive.log };
-        let mut records = restante_records::Config::new(config.records_url(), schema::mail());
+        let mut records = restante_records::Config::new(config.records_url(), records::schema());
         records.lmdb.log_bytes = 64 << 10;
         let mut blobs = restante_blobs::Config::new(config.blobs_url());
         blobs.files = restante_blobs::FilesConfig { packed_bytes_max: 1_000, pack_bytes: 4_000 };

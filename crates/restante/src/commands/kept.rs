@@ -215,10 +215,10 @@ mod tests {
     use restante_records::{AccountId, Body, Change, Commit, Id, Kind, Properties};
 
     use super::*;
-    use crate::schema;
+    use crate::records;
 
     async fn in_memory() -> Kept {
-        let records = restante_records::Config::new(restante_records::EngineUrl::Memory, schema::mail());
+        let records = restante_records::Config::new(restante_records::EngineUrl::Memory, records::schema());
         let blobs = restante_blobs::Config::new(restante_blobs::EngineUrl::Memory);
         Kept {
             records: restante_records::open(records).await.unwrap(),

@@ -4,13 +4,10 @@ use std::{fs, future::Future, path::Path};
 
 use bytes::Bytes;
 use restante_blobs::{BlobId, Blobs};
-use restante_records::{AccountId, Body, Change, Commit, Id, Kind, Properties, Property};
+use restante_records::{AccountId, Body, Change, Commit, Id, Kind, Properties, Property, Schema};
 use serde_json::{Value, json};
 
-use crate::{
-    schema,
-    support::{Server, folder, said, say, wait_until},
-};
+use crate::support::{Server, folder, said, say, wait_until};
 
 const EMAIL: Kind = Kind(2);
 
@@ -22,7 +19,8 @@ fn with_stores<F: Future<Output = ()>>(
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let url = restante_records::EngineUrl::Lmdb(folder.join("data/records"));
-        let records = restante_records::Config::new(url, schema::mail());
+        let schema = Schema::new(restante_mail::kinds()).unwrap();
+        let records = restante_records::Config::new(url, schema);
         let records = restante_records::open(records).await.unwrap();
         let url = restante_blobs::EngineUrl::Files(folder.join("data/blobs"));
         let blobs = restante_blobs::open(restante_blobs::Config::new(url)).await.unwrap();

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    config::RecordsFlags, new_file::NewFile, output::write_json, progress::Progress, records, schema,
+    config::RecordsFlags, new_file::NewFile, output::write_json, progress::Progress, records,
     transfer::json::encode,
 };
 
@@ -79,7 +79,7 @@ async fn to_file(path: &Path, upkeep: &dyn Upkeep, progress: &Progress) -> anyho
 
 /// Writes all records and gives their number.
 async fn dump(upkeep: &dyn Upkeep, progress: &Progress, out: &mut dyn Write) -> anyhow::Result<u64> {
-    let schema = schema::mail();
+    let schema = records::schema();
     let (mut after, mut count) = (None, 0);
     loop {
         let page = upkeep.dump(after, PAGE_RECORDS).await?;
@@ -101,7 +101,7 @@ fn line<'a>(Dumped { account, record }: &'a Dumped, schema: &Schema) -> Line<'a>
     let text = std::str::from_utf8(&record.body.bytes).ok();
     Line {
         account: account.0,
-        kind: kind.map_or_else(|| schema::number(record.kind.0), |kind| kind.name.to_owned()),
+        kind: kind.map_or_else(|| records::unnamed(record.kind.0), |kind| kind.name.to_owned()),
         id: record.id.0,
         revision: record.revision.0,
         created: record.created.0,
@@ -115,7 +115,7 @@ fn line<'a>(Dumped { account, record }: &'a Dumped, schema: &Schema) -> Line<'a>
 fn properties(record: &Record, kind: Option<&KindSchema>) -> BTreeMap<String, Vec<serde_json::Value>> {
     let name = |property: Property| {
         let known = kind.and_then(|kind| kind.properties.iter().find(|(known, _)| *known == property));
-        known.map_or_else(|| schema::number(property.0), |(_, name)| (*name).to_owned())
+        known.map_or_else(|| records::unnamed(property.0), |(_, name)| (*name).to_owned())
     };
     let mut named: BTreeMap<String, Vec<serde_json::Value>> = BTreeMap::new();
     for (property, value) in record.properties.iter() {
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     async fn dumped(changes: Vec<Vec<Change>>) -> Vec<String> {
-        let opened = open(Config::new(EngineUrl::Memory, schema::mail())).await.unwrap();
+        let opened = open(Config::new(EngineUrl::Memory, records::schema())).await.unwrap();
         for (account, changes) in (1..).zip(changes) {
             opened.records.commit(AccountId(account), Commit::of(changes)).await.unwrap();
         }

@@ -5,7 +5,7 @@ use restante_records::{AccountId, Body, Change, ChangesSince, Commit, Kind, Prop
 use tokio::sync::watch;
 
 use super::*;
-use crate::schema;
+use crate::records;
 
 const THREAD: Kind = Kind(3);
 const ACCOUNT: AccountId = AccountId(1);
@@ -25,7 +25,7 @@ impl Place {
         let url = restante_records::EngineUrl::Memory;
         let records = restante_records::Config {
             clock: clock.clone(),
-            ..restante_records::Config::new(url, schema::mail())
+            ..restante_records::Config::new(url, records::schema())
         };
         let url = restante_blobs::EngineUrl::Memory;
         let blobs = restante_blobs::Config { clock: clock.clone(), ..restante_blobs::Config::new(url) };

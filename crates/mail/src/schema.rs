@@ -6,17 +6,11 @@
 //! What is neither searched by nor changed often stands in the body. What a filter asks rarely (size, subject, keywords other
 //! than by mailbox) is read from the records of a page, or found by search, and has no index: each index costs every delivery.
 
-use restante_records::{Index, IndexSchema, Kind, KindSchema, Property, Schema};
+use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
 
-/// The kinds of mail.
-pub(crate) fn mail() -> Schema {
-    Schema::new(vec![mailbox(), email(), thread(), identity()])
-        .expect("its numbers differ, and its indexes have parts")
-}
-
-/// What a kind or a property is called that the schema does not have: one of a newer server.
-pub(crate) fn number(number: u8) -> String {
-    format!("#{number}")
+/// The kinds of mail, to be opened together with those of others.
+pub fn kinds() -> Vec<KindSchema> {
+    vec![mailbox(), email(), thread(), identity()]
 }
 
 /// RFC 8621 §2: a folder. An account has few of them, and a client asks for all.
@@ -75,21 +69,22 @@ fn identity() -> KindSchema {
 #[cfg(test)]
 mod tests {
     use restante_records::{
-        AccountId, Body, Change, Commit, Config, EngineUrl, Get, Properties, Query, Value, open,
+        AccountId, Body, Change, Commit, Config, EngineUrl, Get, Properties, Query, Schema, Value, open,
     };
 
     use super::*;
 
     #[test]
     fn kinds_keep_their_numbers() {
-        let kinds: Vec<(u8, &str)> = mail().kinds().iter().map(|kind| (kind.kind.0, kind.name)).collect();
-        assert_eq!(kinds, [(1, "mailbox"), (2, "email"), (3, "thread"), (4, "identity")]);
+        let numbers: Vec<(u8, &str)> = kinds().iter().map(|kind| (kind.kind.0, kind.name)).collect();
+        assert_eq!(numbers, [(1, "mailbox"), (2, "email"), (3, "thread"), (4, "identity")]);
     }
 
     /// The way of a delivery, and of a client that opens its inbox.
     #[tokio::test]
     async fn mail_is_delivered_and_found() {
-        let records = open(Config::new(EngineUrl::Memory, mail())).await.unwrap().records;
+        let schema = Schema::new(kinds()).unwrap();
+        let records = open(Config::new(EngineUrl::Memory, schema)).await.unwrap().records;
         let account = AccountId(1);
         let (mailbox, email, thread) = (Kind(1), Kind(2), Kind(3));
         let create = |kind, properties| Change::Create { kind, body: Body::default(), properties };

@@ -1,0 +1,5 @@
+//! Mail on records: the kinds of records that mail consists of.
+
+mod schema;
+
+pub use schema::kinds;
