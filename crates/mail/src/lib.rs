@@ -2,4 +2,4 @@
 
 mod schema;
 
-pub use schema::kinds;
+pub use schema::{KINDS_END, RESERVED, account, email, identity, keyword, kinds, mailbox, thread};

@@ -1,115 +1,269 @@
-//! The kinds of records that this server keeps: those of mail over JMAP (RFC 8621), with what they are found by.
+//! The kinds of mail: those of JMAP (RFC 8621), with what IMAP needs in addition.
 //!
-//! Numbers stand in files: they are never changed and never given anew. A kind, a property or an index may be added; an index
-//! that is new is made when the records are opened.
+//! The numbers of kinds, properties and indexes stand in files: a number is never changed and never given to something else.
+//! A kind, a property or an index may be added; a new index is made when the records are opened. Kinds from 64 on belong to
+//! others. `docs/formats/records.md` lists all of them, and a test compares that page with this module.
 //!
-//! What is neither searched by nor changed often stands in the body. What a filter asks rarely (size, subject, keywords other
-//! than by mailbox) is read from the records of a page, or found by search, and has no index: each index costs every delivery.
+//! What is neither a key of an index nor changed often belongs into the body. Each index costs every delivery, so filters that
+//! are rare (size, subject) read the records of a page, or use the search index.
 
-use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
+use restante_records::{Kind, KindSchema};
 
-/// The kinds of mail, to be opened together with those of others.
+/// The first kind that does not belong to mail.
+pub const KINDS_END: Kind = Kind(64);
+
+/// Kinds that later versions will have. Their numbers must not be used for anything else.
+pub const RESERVED: [(Kind, &str); 8] = [
+    (Kind(7), "submission"),
+    (Kind(8), "vacation"),
+    (Kind(9), "push"),
+    (Kind(10), "upload"),
+    (Kind(11), "vault"),
+    (Kind(12), "sieve"),
+    (Kind(13), "queued"),
+    (Kind(14), "dkim"),
+];
+
+/// The kinds of mail. A store is opened with them and the kinds of others in one schema.
 pub fn kinds() -> Vec<KindSchema> {
-    vec![mailbox(), email(), thread(), identity()]
+    vec![
+        mailbox::schema(),
+        email::schema(),
+        thread::schema(),
+        identity::schema(),
+        account::schema(),
+        keyword::schema(),
+    ]
 }
 
-/// RFC 8621 §2: a folder. An account has few of them, and a client asks for all.
-fn mailbox() -> KindSchema {
-    let (parent, name, role) = (Property(1), Property(2), Property(3));
-    KindSchema::new(Kind(1), "mailbox")
-        // The id of the mailbox above it, 0 at the top, so that the index below has all of them.
-        .property(parent, "parent")
-        // The beginning of the name, as much as a property takes; the whole stands in the body.
-        .property(name, "name")
-        .property(role, "role")
-        // All mailboxes of an account. No two siblings may have the same name, which is looked up here.
-        .index(IndexSchema::ordered(Index(1), "parent", &[parent, name]))
-        // Delivery looks for the inbox. No two mailboxes of an account may have the same role.
-        .index(IndexSchema::ordered(Index(2), "role", &[role]))
+/// A mailbox, RFC 8621 §2. An account has few of them, and a client asks for all.
+pub mod mailbox {
+    use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
+
+    /// The number of the kind. An id stays below 2^31, so that it fits into a place, see [`super::email::PLACE`].
+    pub const KIND: Kind = Kind(1);
+
+    /// The id of the mailbox above it, 0 at the top, so that [`BY_PARENT`] has all mailboxes.
+    pub const PARENT: Property = Property(1);
+    /// As much of the beginning of the name as a property takes; the whole name is in the body.
+    pub const NAME: Property = Property(2);
+    /// The role, lowercase; none for most mailboxes.
+    pub const ROLE: Property = Property(3);
+    /// The emails in it.
+    pub const TOTAL: Property = Property(4);
+    /// Its unread emails, as RFC 8621 §2 counts them.
+    pub const UNREAD: Property = Property(5);
+    /// The threads of which an email is in it.
+    pub const THREADS: Property = Property(6);
+    /// Those of them that are unread, as RFC 8621 §2 counts them.
+    pub const UNREAD_THREADS: Property = Property(7);
+    /// The bytes of the emails in it.
+    pub const BYTES: Property = Property(8);
+    /// The UID that the next place in it gets (RFC 9051 §2.3.1.1). It only rises, also over a restore.
+    pub const UID_NEXT: Property = Property(9);
+    /// UIDVALIDITY: given when the mailbox is created, and never changed.
+    pub const UID_VALIDITY: Property = Property(10);
+    /// The revision that last changed an email in it: HIGHESTMODSEQ (RFC 7162).
+    pub const MODSEQ: Property = Property(11);
+    /// The revision that last removed an email from it. A client that has seen it need not ask what vanished.
+    pub const EXPUNGED: Property = Property(12);
+    /// The revision that last changed anything of it but its counts and IMAP's numbers: what the counts alone changed is
+    /// reported as RFC 8621 §2.2 says.
+    pub const SHAPE: Property = Property(13);
+
+    /// All mailboxes of an account, and whether two siblings would have the same name.
+    pub const BY_PARENT: Index = Index(1);
+    /// Delivery finds the inbox here. No two mailboxes of an account have the same role.
+    pub const BY_ROLE: Index = Index(2);
+
+    pub(super) fn schema() -> KindSchema {
+        KindSchema::new(KIND, "mailbox")
+            .property(PARENT, "parent")
+            .property(NAME, "name")
+            .property(ROLE, "role")
+            .property(TOTAL, "total")
+            .property(UNREAD, "unread")
+            .property(THREADS, "threads")
+            .property(UNREAD_THREADS, "unread_threads")
+            .property(BYTES, "bytes")
+            .property(UID_NEXT, "uid_next")
+            .property(UID_VALIDITY, "uid_validity")
+            .property(MODSEQ, "modseq")
+            .property(EXPUNGED, "expunged")
+            .property(SHAPE, "shape")
+            .index(IndexSchema::ordered(BY_PARENT, "parent", &[PARENT, NAME]))
+            .index(IndexSchema::ordered(BY_ROLE, "role", &[ROLE]))
+    }
 }
 
-/// RFC 8621 §4: all of it is immutable but the mailboxes it is in and its keywords.
-fn email() -> KindSchema {
-    let (mailbox, received, thread) = (Property(1), Property(2), Property(3));
-    let (message_id, keyword) = (Property(4), Property(5));
-    KindSchema::new(Kind(2), "email")
-        // One value for each mailbox that it is in.
-        .property(mailbox, "mailbox")
-        // Seconds since 1970.
-        .property(received, "received")
-        .property(thread, "thread")
-        // A hash of each id in Message-ID, In-Reply-To and References, since these may be of any length.
-        .property(message_id, "message_id")
-        // $seen, $flagged and the like, one value for each.
-        .property(keyword, "keyword")
-        // RFC 8621 §4.4.2: to be sorted by receivedAt is the one order that every server must support.
-        .index(IndexSchema::ordered(Index(1), "mailbox", &[mailbox, received]))
-        // The same over all mailboxes, as a query without inMailbox asks.
-        .index(IndexSchema::ordered(Index(2), "received", &[received]))
-        // RFC 8621 §3: the emails of a thread, sorted by receivedAt.
-        .index(IndexSchema::ordered(Index(3), "thread", &[thread, received]))
-        // RFC 8621 §3: emails that share an id belong to one thread. Hashes are random, so that this one is scattered.
-        .index(IndexSchema::scattered(Index(4), "message_id", &[message_id]))
+/// An email, RFC 8621 §4. Only its mailboxes and its keywords change.
+pub mod email {
+    use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
+
+    /// The number of the kind.
+    pub const KIND: Kind = Kind(2);
+
+    /// Each mailbox in which it has a place that is not deleted.
+    pub const MAILBOX: Property = Property(1);
+    /// When it was received, in seconds since 1970.
+    pub const RECEIVED: Property = Property(2);
+    /// The id of its thread.
+    pub const THREAD: Property = Property(3);
+    /// A hash of (message id, base subject) for its own id, In-Reply-To, and the first and the last 15 References: an email
+    /// that shares one belongs to the same thread.
+    pub const THREAD_KEY: Property = Property(4);
+    /// Each keyword but $seen, as a number, see [`super::keyword`].
+    pub const KEYWORD: Property = Property(5);
+    /// 1 while it does not have $seen. So [`BY_UNSEEN`] has unread mail alone.
+    pub const UNSEEN: Property = Property(6);
+    /// Each place of IMAP: the id of a mailbox times 2^32, plus the UID there. Two places in one mailbox are possible.
+    pub const PLACE: Property = Property(7);
+    /// The places that have \Deleted (RFC 9051 §2.3.2): they are in `place`, too.
+    pub const DELETED: Property = Property(8);
+    /// A hash of the bytes as they were received and of the recipient: a delivery that is repeated finds the email.
+    pub const DELIVERY: Property = Property(9);
+
+    /// A mailbox by receivedAt, the one order that every server must support (RFC 8621 §4.4.2).
+    pub const BY_MAILBOX: Index = Index(1);
+    /// The same over all mailboxes, as a query without inMailbox asks.
+    pub const BY_RECEIVED: Index = Index(2);
+    /// The emails of a thread by receivedAt (RFC 8621 §3).
+    pub const BY_THREAD: Index = Index(3);
+    /// The emails that a new one belongs to. Hashes are random, so that the index is scattered.
+    pub const BY_THREAD_KEY: Index = Index(4);
+    /// The unread emails of a mailbox.
+    pub const BY_UNSEEN: Index = Index(5);
+    /// The emails with a keyword.
+    pub const BY_KEYWORD: Index = Index(6);
+    /// A mailbox in the order of UIDs is one range.
+    pub const BY_PLACE: Index = Index(7);
+    /// Whether something was delivered already.
+    pub const BY_DELIVERY: Index = Index(8);
+
+    pub(super) fn schema() -> KindSchema {
+        KindSchema::new(KIND, "email")
+            .property(MAILBOX, "mailbox")
+            .property(RECEIVED, "received")
+            .property(THREAD, "thread")
+            .property(THREAD_KEY, "thread_key")
+            .property(KEYWORD, "keyword")
+            .property(UNSEEN, "unseen")
+            .property(PLACE, "place")
+            .property(DELETED, "deleted")
+            .property(DELIVERY, "delivery")
+            .index(IndexSchema::ordered(BY_MAILBOX, "mailbox", &[MAILBOX, RECEIVED]))
+            .index(IndexSchema::ordered(BY_RECEIVED, "received", &[RECEIVED]))
+            .index(IndexSchema::ordered(BY_THREAD, "thread", &[THREAD, RECEIVED]))
+            .index(IndexSchema::scattered(BY_THREAD_KEY, "thread_key", &[THREAD_KEY]))
+            .index(IndexSchema::ordered(BY_UNSEEN, "unseen", &[MAILBOX, UNSEEN, RECEIVED]))
+            .index(IndexSchema::ordered(BY_KEYWORD, "keyword", &[KEYWORD, RECEIVED]))
+            .index(IndexSchema::ordered(BY_PLACE, "place", &[PLACE]))
+            .index(IndexSchema::scattered(BY_DELIVERY, "delivery", &[DELIVERY]))
+    }
 }
 
-/// RFC 8621 §3: it is there for its state. Its emails are found by theirs.
-fn thread() -> KindSchema {
-    KindSchema::new(Kind(3), "thread")
+/// A thread, RFC 8621 §3. It exists for its state; its emails are found by [`email::BY_THREAD`].
+pub mod thread {
+    use restante_records::{Kind, KindSchema};
+
+    /// The number of the kind.
+    pub const KIND: Kind = Kind(3);
+
+    pub(super) fn schema() -> KindSchema {
+        KindSchema::new(KIND, "thread")
+    }
 }
 
-/// RFC 8621 §6: under which address an account sends.
-fn identity() -> KindSchema {
-    let email = Property(1);
-    KindSchema::new(Kind(4), "identity")
-        .property(email, "email")
-        // All identities of an account, and the one of a sender.
-        .index(IndexSchema::ordered(Index(1), "email", &[email]))
+/// An identity, RFC 8621 §6: an address that an account sends with.
+pub mod identity {
+    use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
+
+    /// The number of the kind.
+    pub const KIND: Kind = Kind(4);
+
+    /// The address.
+    pub const EMAIL: Property = Property(1);
+
+    /// All identities of an account, and the one of a sender.
+    pub const BY_EMAIL: Index = Index(1);
+
+    pub(super) fn schema() -> KindSchema {
+        KindSchema::new(KIND, "identity").property(EMAIL, "email").index(IndexSchema::ordered(
+            BY_EMAIL,
+            "email",
+            &[EMAIL],
+        ))
+    }
+}
+
+/// What is true of the mail of an account as a whole: one record.
+pub mod account {
+    use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
+
+    /// The number of the kind.
+    pub const KIND: Kind = Kind(5);
+
+    /// The bytes of all emails, each counted once, in however many mailboxes it is.
+    pub const BYTES: Property = Property(1);
+    /// The emails.
+    pub const COUNT: Property = Property(2);
+    /// The revision that last added an email: the state of EmailDelivery (RFC 8621 §1.5).
+    pub const DELIVERED: Property = Property(3);
+    /// The last [`super::mailbox::UID_VALIDITY`] that was given: the next one is higher.
+    pub const UID_VALIDITY: Property = Property(4);
+
+    /// Finds the record: its only entry.
+    pub const ALL: Index = Index(1);
+
+    pub(super) fn schema() -> KindSchema {
+        KindSchema::new(KIND, "account")
+            .property(BYTES, "bytes")
+            .property(COUNT, "count")
+            .property(DELIVERED, "delivered")
+            .property(UID_VALIDITY, "uid_validity")
+            .index(IndexSchema::ordered(ALL, "all", &[UID_VALIDITY]))
+    }
+}
+
+/// A keyword (RFC 8621 §4.1.1) that this version does not know. Emails name keywords by numbers, since a keyword may have 255
+/// bytes: those of [`keyword::KNOWN`] have a number of their own, any other the id of its record plus
+/// [`keyword::FIRST_OTHER`].
+pub mod keyword {
+    use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
+
+    /// The number of the kind.
+    pub const KIND: Kind = Kind(6);
+
+    /// Added to the id of a keyword's record: smaller numbers belong to [`KNOWN`].
+    pub const FIRST_OTHER: u64 = 256;
+
+    /// The keywords that have fixed numbers, lowercase. $seen is none of them: see [`super::email::UNSEEN`].
+    pub const KNOWN: [(u64, &str); 9] = [
+        (1, "$flagged"),
+        (2, "$draft"),
+        (3, "$answered"),
+        (4, "$forwarded"),
+        (5, "$junk"),
+        (6, "$notjunk"),
+        (7, "$phishing"),
+        (8, "$mdnsent"),
+        (9, "$important"),
+    ];
+
+    /// A hash of the keyword in lowercase; the keyword itself is in the body, as it was first stored.
+    pub const HASH: Property = Property(1);
+
+    /// The record of a keyword. Keywords of one hash are told apart by their bodies.
+    pub const BY_HASH: Index = Index(1);
+
+    pub(super) fn schema() -> KindSchema {
+        KindSchema::new(KIND, "keyword").property(HASH, "hash").index(IndexSchema::ordered(
+            BY_HASH,
+            "hash",
+            &[HASH],
+        ))
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use restante_records::{
-        AccountId, Body, Change, Commit, Config, EngineUrl, Get, Properties, Query, Schema, Value, open,
-    };
-
-    use super::*;
-
-    #[test]
-    fn kinds_keep_their_numbers() {
-        let numbers: Vec<(u8, &str)> = kinds().iter().map(|kind| (kind.kind.0, kind.name)).collect();
-        assert_eq!(numbers, [(1, "mailbox"), (2, "email"), (3, "thread"), (4, "identity")]);
-    }
-
-    /// The way of a delivery, and of a client that opens its inbox.
-    #[tokio::test]
-    async fn mail_is_delivered_and_found() {
-        let schema = Schema::new(kinds()).unwrap();
-        let records = open(Config::new(EngineUrl::Memory, schema)).await.unwrap().records;
-        let account = AccountId(1);
-        let (mailbox, email, thread) = (Kind(1), Kind(2), Kind(3));
-        let create = |kind, properties| Change::Create { kind, body: Body::default(), properties };
-        let inbox =
-            Properties::default().with(Property(1), 0).with(Property(2), "Inbox").with(Property(3), "inbox");
-        let inbox = records.commit(account, Commit::of([create(mailbox, inbox)])).await.unwrap().created[0];
-        let found = records.query(account, &Query::new(mailbox, Index(2)).equals("inbox")).await.unwrap();
-        assert_eq!(found.ids, [inbox]);
-
-        let hash = u64::MAX / 3;
-        let mail = Properties::default()
-            .with(Property(1), inbox)
-            .with(Property(2), 1_700_000_000)
-            .with(Property(3), Value::Created(0))
-            .with(Property(4), hash);
-        let changes = [create(thread, Properties::default()), create(email, mail)];
-        let created = records.commit(account, Commit::of(changes)).await.unwrap().created;
-        let by_reference = Query::new(email, Index(4)).equals(hash);
-        assert_eq!(records.query(account, &by_reference).await.unwrap().ids, [created[1]]);
-        let newest = Query::new(email, Index(1)).equals(inbox).descending().limit(20);
-        assert_eq!(records.query(account, &newest).await.unwrap().ids, [created[1]]);
-        let read = records.get(account, &Get::small(email, vec![created[1]])).await.unwrap();
-        let threads: Vec<Value> = read[0].as_ref().unwrap().properties.values(Property(3)).cloned().collect();
-        assert_eq!(threads, [Value::from(created[0])]);
-        let together = Query::new(email, Index(3)).equals(created[0]);
-        assert_eq!(records.query(account, &together).await.unwrap().ids, [created[1]]);
-    }
-}
+mod tests;

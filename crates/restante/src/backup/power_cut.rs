@@ -28,7 +28,7 @@ use crate::{
     records,
 };
 
-const THREAD: Kind = Kind(3);
+const THREAD: Kind = restante_mail::thread::KIND;
 const ACCOUNT: AccountId = AccountId(1);
 /// Backups that are taken in one run, each with more in it and restored in another way.
 const BACKUPS: u32 = 3;

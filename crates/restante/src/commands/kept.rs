@@ -212,7 +212,7 @@ pub(crate) async fn run(kept: Kept, metrics: KeptMetrics, stop: Stop) {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use restante_records::{AccountId, Body, Change, Commit, Id, Kind, Properties};
+    use restante_records::{AccountId, Body, Change, Commit, Id, Properties};
 
     use super::*;
     use crate::records;
@@ -230,7 +230,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_there_is_counted() {
         let kept = in_memory().await;
-        let (account, thread) = (AccountId(1), Kind(3));
+        let (account, thread) = (AccountId(1), restante_mail::thread::KIND);
         let create =
             || Change::Create { kind: thread, body: Body::default(), properties: Properties::default() };
         kept.records.records.commit(account, Commit::of([create(), create()])).await.unwrap();

@@ -17,7 +17,8 @@ use std::{
 use bytes::Bytes;
 use restante_archive::Message;
 use restante_core::{MessageHash, Timestamp};
-use restante_records::{AccountId, Body, Change, Commit, Kind, Properties, Property, Schema};
+use restante_mail::email;
+use restante_records::{AccountId, Body, Change, Commit, Properties, Schema};
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -58,9 +59,11 @@ pub(crate) fn fill_stores(data: &Path, numbers: std::ops::Range<usize>) {
         for number in numbers {
             let id = blobs.blobs.put(&mut blob(number)).await.unwrap().id;
             let email = Change::Create {
-                kind: Kind(2),
+                kind: email::KIND,
                 body: Body { bytes: format!("email {number}").into(), blobs: vec![id] },
-                properties: Properties::default().with(Property(1), 1).with(Property(2), number as u64),
+                properties: Properties::default()
+                    .with(email::MAILBOX, 1)
+                    .with(email::RECEIVED, number as u64),
             };
             let account = AccountId(number as u32 % 3);
             records.records.commit(account, Commit::of([email])).await.unwrap();

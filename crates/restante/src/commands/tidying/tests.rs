@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use super::*;
 use crate::records;
 
-const THREAD: Kind = Kind(3);
+const THREAD: Kind = restante_mail::thread::KIND;
 const ACCOUNT: AccountId = AccountId(1);
 const START: Timestamp = Timestamp::from_seconds(1_700_000_000);
 const HOUR: u64 = 3_600;

@@ -355,7 +355,7 @@ async fn fill(folder: &Path) {
         let id = blobs.blobs.put(&mut bytes::Bytes::from(bytes)).await.unwrap().id;
         let body = restante_records::Body { bytes: vec![1; number * 7].into(), blobs: vec![id] };
         let properties = restante_records::Properties::default();
-        let email = restante_records::Change::Create { kind: restante_records::Kind(2), body, properties };
+        let email = restante_records::Change::Create { kind: restante_mail::email::KIND, body, properties };
         let account = restante_records::AccountId(number as u32 % 5);
         records.records.commit(account, restante_records::Commit::of([email])).await.unwrap();
     }
@@ -386,7 +386,7 @@ async fn use_two(folder: &Path) -> Result<(), String> {
         let _ = blobs.blobs.put(&mut bytes.clone()).await;
         let body = restante_records::Body { bytes, blobs: Vec::new() };
         let properties = restante_records::Properties::default();
-        let email = restante_records::Change::Create { kind: restante_records::Kind(2), body, properties };
+        let email = restante_records::Change::Create { kind: restante_mail::email::KIND, body, properties };
         let commit = restante_records::Commit::of([email]);
         let _ = records.records.commit(restante_records::AccountId(u32::from(number) % 5), commit).await;
     }
