@@ -85,13 +85,13 @@ struct Check<'c> {
 enum Account {
     Missing,
     Damaged,
-    Row(AccountRow),
+    Row(Box<AccountRow>),
 }
 
 impl Account {
     fn read(view: &View<'_>, account: AccountId) -> Result<Self, Error> {
         Ok(match view.get(ACCOUNT, &account_key(account))? {
-            Some(value) => AccountRow::decode(&value).map_or(Self::Damaged, Self::Row),
+            Some(value) => AccountRow::decode(&value).map_or(Self::Damaged, |row| Self::Row(Box::new(row))),
             None => Self::Missing,
         })
     }
