@@ -1,4 +1,4 @@
-//! The buckets of one service.
+//! The token buckets of one service.
 
 use std::{collections::HashMap, mem, time::Duration};
 
@@ -7,16 +7,15 @@ use tokio::time::Instant;
 
 use super::Rate;
 
-/// Peers in one generation. Two of these are remembered: about 1.5 MB per service, and several times the peers that a
-/// node is connected to.
+/// Peers in one generation. Two generations are stored: about 1.5 MB per service, for several times the connected peers.
 const GENERATION_PEERS_MAX: usize = 4_096;
 
 /// A bucket per peer, in two generations: those used since the last change of generations, and those used before it.
 ///
-/// A bucket that is not used for a whole period is full again, and a full bucket need not be remembered. So generations
-/// change once a period, and the old one is forgotten as a whole: each request costs the same, however many peers there
-/// are. Somebody who asks under ever new names makes them change earlier, and then those who have not asked for longest
-/// get their tokens back early; memory does not grow.
+/// A bucket that is not used for a whole period is full again, and a full bucket need not be stored. So generations
+/// change once a period, and the old one is dropped as a whole: each request costs the same, however many peers there
+/// are. An attacker with ever new peer ids makes them change earlier: then the least recently used buckets are refilled
+/// early, and memory does not grow.
 #[derive(Debug)]
 pub(super) struct Buckets {
     rate: Rate,
@@ -25,20 +24,20 @@ pub(super) struct Buckets {
     young_since: Option<Instant>,
 }
 
-/// The tokens that were taken and did not come back yet.
+/// The tokens that were used and not refilled yet.
 ///
 /// They are counted in shares: a token is as many shares as its period has nanoseconds, and in each nanosecond as many
-/// shares come back as there are tokens in a period. So nothing is ever rounded.
+/// shares are refilled as there are tokens in a period. So nothing is ever rounded.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
-    taken: u128,
+    used: u128,
     at: Instant,
 }
 
 impl Bucket {
-    fn taken_at(self, rate: Rate, now: Instant) -> u128 {
+    fn used_at(self, rate: Rate, now: Instant) -> u128 {
         let elapsed = now.saturating_duration_since(self.at).as_nanos();
-        self.taken.saturating_sub(elapsed.saturating_mul(u128::from(rate.requests)))
+        self.used.saturating_sub(elapsed.saturating_mul(u128::from(rate.requests)))
     }
 }
 
@@ -47,20 +46,20 @@ impl Buckets {
         Self { rate, young: HashMap::new(), old: HashMap::new(), young_since: None }
     }
 
-    /// Takes a token of a peer; false when it has none.
+    /// Takes a token of a peer; returns false when it has none.
     pub(super) fn take(&mut self, peer: PeerId, now: Instant) -> bool {
         self.change_generations(now);
         let bucket = match self.young.get(&peer) {
             Some(bucket) => Some(*bucket),
             None => self.old.remove(&peer),
         };
-        // Requests that arrive at once may come here in another order than that of their clocks.
+        // Requests of several threads may arrive in another order than that of their timestamps.
         let now = bucket.map_or(now, |bucket| bucket.at.max(now));
-        let taken = bucket.map_or(0, |bucket| bucket.taken_at(self.rate, now));
+        let used = bucket.map_or(0, |bucket| bucket.used_at(self.rate, now));
         let token = self.rate.period.as_nanos();
-        let is_admitted = taken + token <= token * u128::from(self.rate.requests);
-        let taken = if is_admitted { taken + token } else { taken };
-        self.young.insert(peer, Bucket { taken, at: now });
+        let is_admitted = used + token <= token * u128::from(self.rate.requests);
+        let used = if is_admitted { used + token } else { used };
+        self.young.insert(peer, Bucket { used, at: now });
         is_admitted
     }
 
@@ -83,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_come_back_evenly_and_no_faster() {
+    fn tokens_are_refilled_evenly_and_no_faster() {
         let period = Duration::from_secs(3);
         let mut buckets = Buckets::new(rate(3, period));
         let peer = PeerId::random();
@@ -98,13 +97,13 @@ mod tests {
     }
 
     #[test]
-    fn a_rested_peer_has_all_of_its_tokens_and_not_more() {
+    fn an_idle_peer_has_all_of_its_tokens_and_not_more() {
         let mut buckets = Buckets::new(rate(7, Duration::from_millis(10)));
         let peer = PeerId::random();
         let start = Instant::now();
-        for rest_ms in [0, 10, 1_000, 1_000_000] {
-            let now = start + Duration::from_millis(rest_ms);
-            assert_eq!((0..20).filter(|_| buckets.take(peer, now)).count(), 7, "after {rest_ms} ms");
+        for idle_ms in [0, 10, 1_000, 1_000_000] {
+            let now = start + Duration::from_millis(idle_ms);
+            assert_eq!((0..20).filter(|_| buckets.take(peer, now)).count(), 7, "after {idle_ms} ms");
         }
     }
 
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_keeps_asking_is_not_forgotten_between_generations() {
+    fn the_bucket_of_a_busy_peer_survives_a_change_of_generations() {
         let period = Duration::from_secs(10);
         let mut buckets = Buckets::new(rate(1, period));
         let peer = PeerId::random();
@@ -147,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_stands_still_or_goes_back_gives_nothing_away() {
+    fn a_clock_that_stands_still_or_goes_back_refills_nothing() {
         let mut buckets = Buckets::new(rate(1, Duration::from_secs(1)));
         let peer = PeerId::random();
         let now = Instant::now() + Duration::from_secs(60);

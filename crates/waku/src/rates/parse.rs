@@ -1,4 +1,4 @@
-//! Rates as texts: `150/1s` for a service, `store:150/1s` as nwaku's `--rate-limit` takes it.
+//! Rates as text: `150/1s` for a service, `store:150/1s` as in nwaku's `--rate-limit`.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -17,29 +17,29 @@ pub enum RatedService {
     PeerExchange,
 }
 
-/// One value of nwaku's `--rate-limit`: `<service>:<requests>/<time>`; without a service it is for all that have none of
+/// One value of nwaku's `--rate-limit`: `<service>:<requests>/<time>`; without a service it is for all that have no value of
 /// their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateEntry {
-    /// The service; `None` is all of them.
+    /// The service; `None` is all services.
     pub service: Option<RatedService>,
-    /// The rate; `None` is as often as a peer likes, as nwaku reads `0/1s` and `100/0s`.
+    /// The rate; `None` is unlimited, as nwaku reads `0/1s` and `100/0s`.
     pub rate: Option<Rate>,
 }
 
-/// Why a text is no rate.
+/// Why a text is not a rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseRateError {
-    /// It is not a number, a slash, a number and a unit.
+    /// The text is not a number, a slash, a number and a unit.
     #[error("not a rate: {0:?}; expected <requests>/<time>, such as 150/1s, 10/2m, 1000/1h or 5/500ms")]
     Shape(String),
-    /// Its numbers are 0: nothing would be answered.
+    /// A number is 0: nothing would be answered.
     #[error("{0:?} lets nothing through: leave the rate out to let everything through")]
     Zero(String),
-    /// It names no service that can be limited.
+    /// The service is unknown or can't be limited.
     #[error("no service {0:?} has a rate: expected store, filter, lightpush or px")]
     Service(String),
-    /// It is for nwaku's former store protocol.
+    /// The rate is for nwaku's former store protocol.
     #[error("the former store protocol (storev2) is not served: name store instead")]
     FormerStore,
 }
@@ -81,7 +81,7 @@ impl FromStr for RatedService {
     }
 }
 
-/// As nwaku does: spaces and the case of letters don't matter.
+/// As in nwaku, spaces and the case of letters don't matter.
 fn parse(text: &str) -> Option<Rate> {
     let (requests, time) = text.split_once('/')?;
     let time = time.trim().to_ascii_lowercase();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_read_back() {
+    fn rates_survive_printing_and_parsing() {
         let cases = [
             ("150/1s", rate(150, Duration::from_secs(1))),
             ("10/2m", rate(10, Duration::from_secs(120))),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_read_as_nwaku_reads_them() {
+    fn entries_are_parsed_as_in_nwaku() {
         let second = Some(rate(150, Duration::from_secs(1)));
         let cases = [
             ("store:150/1s", Some(RatedService::Store), second),

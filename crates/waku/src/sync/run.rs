@@ -355,7 +355,7 @@ impl<'r> Run<'r> {
             return Ok(());
         }
         let timestamps: Vec<Timestamp> = taken.iter().map(|message| message.timestamp).collect();
-        let appended = self.shared.intake.take_kept(taken).await?;
+        let appended = self.shared.intake.append_fetched(taken).await?;
         for (timestamp, appended) in timestamps.into_iter().zip(appended) {
             let is_new = appended != Appended::Duplicate;
             self.messages += u64::from(is_new);
