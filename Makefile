@@ -7,7 +7,7 @@ FUZZ := tests/fuzz
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := help
-.PHONY: help run dist test test-embedded power-cuts mutants loom interop console check bench compare fuzz man install toolchain lints scripts deny fuzzer
+.PHONY: help run dist test test-embedded power-cuts mutants loom loom-if-changed interop console check bench compare fuzz man install toolchain lints scripts deny fuzzer
 
 help: ## List the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,7 +23,7 @@ test: toolchain ## Run all tests, on the embedded engines, on a PostgreSQL and a
 	dev/services/with postgres redis -- cargo test --workspace --locked
 	RESTANTE_BIN=$(TARGET_DIR)/debug/restante tests/interop/run
 	RESTANTE_BIN=$(TARGET_DIR)/debug/restante tests/console/run
-	@$(MAKE) --no-print-directory loom
+	@$(MAKE) --no-print-directory loom-if-changed
 
 test-embedded: toolchain ## Run the tests that need no server; those of other engines are reported as ignored
 	cargo test --workspace --locked
@@ -71,6 +71,15 @@ install: toolchain ## Install the optimised binary into cargo's bin folder
 	cargo install --path crates/restante --locked
 
 # What the recipes above need.
+
+# Loom takes minutes, and its result depends on these files and the compiler alone: sources that passed before are not tried again.
+LOOM_SOURCES := $(wildcard tests/loom/Cargo.* tests/loom/src/*.rs) crates/sessions/src/memory/cell.rs crates/sessions/src/memory/table.rs
+LOOM_PASSED := $(TARGET_DIR)/loom/passed
+
+loom-if-changed: toolchain
+	@sum=$$({ rustc --version; cat $(LOOM_SOURCES); } | sha256sum); \
+	if [ "$$sum" = "$$(cat $(LOOM_PASSED) 2>/dev/null)" ]; then echo "loom: these sources passed before; run them with: make loom"; \
+	else $(MAKE) --no-print-directory loom && echo "$$sum" >$(LOOM_PASSED); fi
 
 toolchain:
 	@command -v cargo >/dev/null || { echo "install Rust first: https://rustup.rs"; exit 1; }
