@@ -9,7 +9,7 @@ use restante_sessions::Live;
 
 use crate::{
     WakuMetrics,
-    acquaint::{Acquaintance, Tasks},
+    discovery::{Discovery, Tasks},
     filter::{FilterConfig, FilterService, Subscription},
     intake::{HandoverConfig, Intake},
     lightpush::{LightPush, LightPushConfig},
@@ -123,8 +123,8 @@ impl Waku {
         node_config.reserved_peers.extend(config.sync.peers.iter().filter_map(peer_of));
         let (node, unstarted) = Node::new(node_config, metrics.node.clone())?;
         let (rules, offered) = (&config.rules, config.services);
-        let acquaintance = Acquaintance::new(&node, rules, offered, config.peer_exchange, metrics);
-        let mut services = acquaintance.services();
+        let discovery = Discovery::new(&node, rules, offered, config.peer_exchange, metrics);
+        let mut services = discovery.services();
         if config.services.store {
             services.push(Arc::new(StoreService::new(archive.clone())));
         }
@@ -146,9 +146,9 @@ impl Waku {
             Some(StoreSync::new(config.sync, node, intake, archive, clock.clone(), metrics)?)
         };
         intake.connect(listeners, Some(node.clone()));
-        let tasks = acquaintance.start();
+        let tasks = discovery.start();
         unstarted.start(services, Limiter::new(config.rates), intake.clone()).await?;
-        acquaintance.introduce(clock.now());
+        discovery.introduce(clock.now());
         if let Some(sync) = &sync {
             sync.start();
         }
