@@ -55,7 +55,7 @@ check: toolchain lints scripts deny ## Formatting, lints, licences and sources o
 bench: toolchain ## Measure the optimised binary on this machine (BENCH=ingest, ARGS="--messages 100000" for less)
 	cargo run --release --package restante -- bench $(or $(BENCH),history) $(ARGS)
 
-compare: toolchain ## Compare with the mailserver's and nwaku's tables on PostgreSQL and SQLite (ARGS="--messages 150000" for less)
+compare: toolchain ## Compare with the mailserver's and nwaku's tables, and with other session tables (ARGS="--messages 150000" for less)
 	RESTANTE_POSTGRES_SHARED_BUFFERS=2GB dev/services/with postgres -- cargo run --release \
 	--manifest-path tests/compare/Cargo.toml --target-dir $(TARGET_DIR) -- $(ARGS)
 
