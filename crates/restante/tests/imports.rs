@@ -14,6 +14,7 @@ const ROOMS: &[(&str, Room)] = &[
     ("restante-core", Room::Core),
     ("restante-disk", Room::Ground),
     ("restante-lmdb", Room::Ground),
+    ("restante-net", Room::Ground),
     ("restante-archive", Room::Role),
     ("restante-sessions", Room::Role),
     ("restante-records", Room::Role),
@@ -36,11 +37,14 @@ const MAY_IMPORT: &[(Room, &[Room])] = &[
     (Room::Ground, &[Room::Core, Room::Ground]),
     (Room::Role, &[Room::Core, Room::Ground]),
     (Room::Follower, &[Room::Core, Room::Role]),
-    (Room::Door, &[Room::Core, Room::Role, Room::Wire]),
+    (Room::Door, &[Room::Core, Room::Ground, Room::Role, Room::Wire]),
     (Room::Reader, &[Room::Core, Room::Role, Room::Wire]),
     (Room::StandIn, &[]),
     (Room::Testing, &[]),
-    (Room::Whole, &[Room::Core, Room::Role, Room::Follower, Room::Wire, Room::Door, Room::Reader]),
+    (
+        Room::Whole,
+        &[Room::Core, Room::Ground, Room::Role, Room::Follower, Room::Wire, Room::Door, Room::Reader],
+    ),
 ];
 
 /// The one exception: the binary hands `restante bench` on to the crate that measures.
