@@ -39,7 +39,7 @@ use axum::{
     routing::{self, MethodRouter, delete, get, post, put},
 };
 use parking_lot::RwLock;
-use restante_archive::{Archive, Upkeep, within};
+use restante_archive::{Archive, Upkeep};
 use restante_core::Clock;
 use restante_net::{Limits, LogThrottle};
 use tokio::{
@@ -57,7 +57,7 @@ pub use token::{Access, TOKEN_CHARS_MAX, TOKEN_CHARS_MIN, Token, TokenError};
 use crate::{
     Waku,
     node::{Node, PeerInfo},
-    validate::{REALM, Rules},
+    validate::Rules,
 };
 use console::Desk;
 use cross_site::SitePolicy;
@@ -221,7 +221,6 @@ impl fmt::Debug for Rest {
 /// What handlers share: what they work with, and what bounds their work.
 pub(crate) struct App {
     pub(crate) rest: Arc<Rest>,
-    /// The archive as this door sees it: nothing of other doors.
     pub(crate) archive: Arc<dyn Archive>,
     pub(crate) long_queries: Semaphore,
     pub(crate) remote_queries: Semaphore,
@@ -244,7 +243,7 @@ impl App {
         let configured_topics = rest.waku.node.as_ref().map(Node::topics).unwrap_or_default();
         keep_messages_of(&configured_topics, &rest.cache);
         Self {
-            archive: within(rest.archive.clone(), REALM),
+            archive: rest.archive.clone(),
             configured_topics,
             long_queries: Semaphore::new(LONG_QUERIES_MAX),
             remote_queries: Semaphore::new(REMOTE_QUERIES_MAX),
