@@ -1,3 +1,5 @@
+use restante_net::SharedMemory;
+
 use super::*;
 
 const STORE: &str = "/store/v3/messages?includeData=true&pageSize=10";
