@@ -13,6 +13,7 @@ const CRATES: &[(&str, Kind)] = &[
     ("restante-waku-wire", Kind::Wire),
     ("restante-disk", Kind::Ground),
     ("restante-lmdb", Kind::Ground),
+    ("restante-net", Kind::Ground),
     ("restante-archive", Kind::Role),
     ("restante-sessions", Kind::Role),
     ("restante-records", Kind::Role),

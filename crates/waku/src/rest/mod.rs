@@ -8,7 +8,6 @@ mod about;
 mod admin;
 mod body;
 mod cache;
-mod connections;
 mod console;
 mod cross_site;
 mod export;
@@ -18,8 +17,6 @@ mod light_push;
 mod live;
 mod metrics;
 mod object;
-mod occasional;
-mod pace;
 mod path;
 mod plain;
 mod publish;
@@ -44,6 +41,7 @@ use axum::{
 use parking_lot::RwLock;
 use restante_archive::{Archive, Upkeep};
 use restante_core::Clock;
+use restante_net::{Limits, LogThrottle};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit},
     time::Instant,
@@ -64,7 +62,6 @@ use crate::{
 use console::Desk;
 use cross_site::SitePolicy;
 use metrics::Observer;
-use occasional::Occasional;
 use reply::Refusal;
 use room::Room;
 
@@ -139,6 +136,18 @@ impl Default for RestConfig {
             live_origins: Vec::new(),
             hosts: Vec::new(),
             origins: Vec::new(),
+        }
+    }
+}
+
+impl RestConfig {
+    /// The bounds of the door's listener.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            connections_max: self.connections_max,
+            connections_per_address_max: self.connections_per_address_max,
+            stall_timeout: Duration::from_millis(self.request_timeout_ms),
+            stop_timeout: Duration::from_millis(self.stop_timeout_ms),
         }
     }
 }
@@ -507,7 +516,7 @@ fn router_of(app: App) -> Router {
     let access = Arc::new(app.rest.access.clone());
     let observed = |path| {
         let observer =
-            Observer { metrics: metrics.route(path), room: room.clone(), refused: Occasional::default() };
+            Observer { metrics: metrics.route(path), memory: room.clone(), refused: LogThrottle::default() };
         from_fn_with_state(Arc::new(observer), metrics::observe)
     };
     let mut by_path: BTreeMap<&'static str, MethodRouter<Arc<App>>> = BTreeMap::new();
