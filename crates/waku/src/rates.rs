@@ -1,25 +1,13 @@
 //! Rate limits: a token bucket per service and peer. Each request takes a token, and tokens are refilled evenly.
 
-mod bucket;
 mod parse;
-
-use std::time::Duration;
 
 use libp2p::PeerId;
 use parking_lot::Mutex;
+use restante_net::{Buckets, Rate};
 use tokio::time::Instant;
 
-use bucket::Buckets;
-pub use parse::{ParseRateError, RateEntry, RatedService};
-
-/// A number of requests of one peer per time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rate {
-    /// The number of requests.
-    pub requests: u32,
-    /// The time in which they are allowed.
-    pub period: Duration,
-}
+pub use parse::{ParseEntryError, RateEntry, RatedService};
 
 /// The request rate of each peer for each service; `None` is unlimited.
 ///
@@ -68,10 +56,10 @@ impl RateLimits {
 /// Decides whether a request is answered.
 #[derive(Debug, Default)]
 pub struct Limiter {
-    store: Option<Mutex<Buckets>>,
-    filter: Option<Mutex<Buckets>>,
-    lightpush: Option<Mutex<Buckets>>,
-    peer_exchange: Option<Mutex<Buckets>>,
+    store: Option<Mutex<Buckets<PeerId>>>,
+    filter: Option<Mutex<Buckets<PeerId>>>,
+    lightpush: Option<Mutex<Buckets<PeerId>>>,
+    peer_exchange: Option<Mutex<Buckets<PeerId>>>,
 }
 
 impl Limiter {
@@ -106,6 +94,8 @@ impl Limiter {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const TWO_A_SECOND: Rate = Rate { requests: 2, period: Duration::from_secs(1) };
