@@ -24,11 +24,11 @@ mod shared;
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
-use common::engines::{Engine, Place, run, trial};
+use common::engines::{Engine, TestTable, run, trial};
 use libtest_mimic::Arguments;
 
 /// What a promise is tried on: the place of a table on some engine.
-pub(crate) type Subject = Arc<Place>;
+pub(crate) type Subject = Arc<TestTable>;
 
 type Run = fn(Subject) -> Pin<Box<dyn Future<Output = ()>>>;
 

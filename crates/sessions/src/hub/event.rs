@@ -6,9 +6,9 @@ use std::{
 use bytes::Bytes;
 use restante_core::{MessageHash, Timestamp};
 
-use super::room::{Room, Taken};
+use super::budget::{MemoryBudget, Permit};
 
-/// What an event takes beside its bytes: itself, and its places in queues.
+/// What an event takes beside its bytes: itself, and its subscribers in queues.
 const EVENT_BYTES: usize = 256;
 /// Forms of an event that doors may make once for all their readers.
 const FORMS: usize = 2;
@@ -28,7 +28,7 @@ pub struct Event {
     forms: [OnceLock<Bytes>; FORMS],
     is_kept: OnceLock<bool>,
     /// Its part of the hub's room, from when it is first put into a queue until nobody has it any more.
-    taken: OnceLock<Taken>,
+    permit: OnceLock<Permit>,
 }
 
 /// A form of an event that is made once, however many read it.
@@ -49,8 +49,8 @@ impl Event {
         timestamp: Timestamp,
         body: Bytes,
     ) -> Self {
-        let (forms, is_kept, taken) = Default::default();
-        Self { channel, topic, message_hash, timestamp, body, forms, is_kept, taken }
+        let (forms, is_kept, permit) = Default::default();
+        Self { channel, topic, message_hash, timestamp, body, forms, is_kept, permit }
     }
 
     /// The same message for those who keep it for long: it shares the bytes, and takes none of the hub's room.
@@ -69,14 +69,14 @@ impl Event {
     /// The event in a form, made by the first who asks for it. It counts in the hub's room from then on.
     pub fn form(&self, form: Form, make: impl FnOnce(&Self) -> Bytes) -> &Bytes {
         let [push, json] = &self.forms;
-        let place = match form {
+        let cell = match form {
             Form::Push => push,
             Form::Json => json,
         };
-        place.get_or_init(|| {
+        cell.get_or_init(|| {
             let made = make(self);
-            if let Some(taken) = self.taken.get() {
-                taken.grow(made.len());
+            if let Some(permit) = self.permit.get() {
+                permit.grow(made.len());
             }
             made
         })
@@ -88,14 +88,14 @@ impl Event {
     }
 
     /// Takes its part of the room, once; false when there is not so much left.
-    pub(super) fn take_room(&self, room: &Arc<Room>) -> bool {
-        if self.taken.get().is_some() {
+    pub(super) fn acquire(&self, budget: &Arc<MemoryBudget>) -> bool {
+        if self.permit.get().is_some() {
             return true;
         }
         let forms: usize = self.forms.iter().filter_map(OnceLock::get).map(Bytes::len).sum();
-        let Some(taken) = room.take(self.bytes() + forms) else { return false };
+        let Some(permit) = budget.take(self.bytes() + forms) else { return false };
         // Of two at the same time the later gives its part back at once.
-        let _ = self.taken.set(taken);
+        let _ = self.permit.set(permit);
         true
     }
 }

@@ -9,7 +9,7 @@ use crate::Ended;
 /// What the hub counts.
 #[derive(Clone, Debug, Default)]
 pub struct HubMetrics {
-    pub(super) seats: Gauge,
+    pub(super) subscriptions: Gauge,
     pub(super) interests: Gauge,
     pub(super) queued_bytes: Gauge,
     pub(super) handed_out: Counter,
@@ -35,7 +35,7 @@ pub(super) enum DropReason {
     /// The session's own queue was full.
     Full,
     /// The room for all sessions was used up, or the queue would have taken too much of what was left.
-    Room,
+    Memory,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -67,21 +67,21 @@ impl Source {
 }
 
 impl DropReason {
-    const ALL: [Self; 2] = [Self::Full, Self::Room];
+    const ALL: [Self; 2] = [Self::Full, Self::Memory];
 
     /// Why a session ends that must not miss the event. Who is refused because others use up the room is not told that it
     /// was slow.
     pub(super) fn ended(self) -> Ended {
         match self {
             Self::Full => Ended::Slow,
-            Self::Room => Ended::Full,
+            Self::Memory => Ended::Full,
         }
     }
 
     fn label(self) -> DropLabel {
         let reason = match self {
             Self::Full => "full",
-            Self::Room => "room",
+            Self::Memory => "room",
         };
         DropLabel { reason }
     }
@@ -128,7 +128,7 @@ impl HubMetrics {
             let _ = self.ended.get_or_create(&EndLabel { reason: why.as_str() });
         }
         let what = "Sessions of this node that are handed what arrives";
-        registry.register("hub_seats", what, self.seats.clone());
+        registry.register("hub_seats", what, self.subscriptions.clone());
         let what = "What these sessions want: topics and prefixes of topics";
         registry.register("hub_interests", what, self.interests.clone());
         let what = "Bytes of events that wait for sessions, each event counted once";
@@ -139,7 +139,7 @@ impl HubMetrics {
         registry.register("hub_handed_out", what, self.handed_out.clone());
         let what = "Events that found no room in the queue of a session, by what was full";
         registry.register("hub_dropped", what, self.dropped.clone());
-        let what = "Sessions whose place in the hub ended before their door gave it up, by reason";
+        let what = "Sessions whose subscriber in the hub ended before their door gave it up, by reason";
         registry.register("hub_ended", what, self.ended.clone());
     }
 }

@@ -4,15 +4,15 @@
 //! the bounded queue of each session that wants it. Publishing never waits. A session that reads too slowly is ended with a
 //! reason ([`Overflow::End`]) or loses what its queue has no room for ([`Overflow::Drop`]).
 
+mod budget;
 mod event;
 mod index;
 mod metrics;
-mod place;
 mod prefixes;
 mod recent;
-mod room;
-mod seat;
-mod seats;
+mod registry;
+mod subscriber;
+mod subscription;
 
 use std::{
     fmt,
@@ -25,15 +25,15 @@ use tokio::time::Instant;
 
 pub use event::{Event, Form};
 pub use metrics::HubMetrics;
-pub use seat::Seat;
+pub use subscription::Seat;
 
 use crate::{Ended, Nodes, Owner, SessionId};
+use budget::MemoryBudget;
 use index::{Groups, Index};
 use metrics::Source;
-use place::{Offered, Place};
 use recent::{Noted, Recent};
-use room::Room;
-use seats::Seats;
+use registry::Registry;
+use subscriber::{Offered, Subscriber};
 
 /// What an interest takes beside its texts: an entry in its session's list and one in the index.
 pub const INTEREST_BYTES: usize = 320;
@@ -156,9 +156,9 @@ pub struct Hub {
 
 struct Shared {
     config: HubConfig,
-    room: Arc<Room>,
+    budget: Arc<MemoryBudget>,
     index: RwLock<Index>,
-    seats: Mutex<Seats>,
+    registry: Mutex<Registry>,
     recent: Mutex<Recent>,
     /// Weak, because the table holds the hub as the owner of its sessions.
     nodes: OnceLock<Weak<dyn Nodes>>,
@@ -166,22 +166,22 @@ struct Shared {
 }
 
 /// What became of an event that came.
-struct Taken {
+struct Delivery {
     /// It had not come before.
     is_new: bool,
-    /// To how many it was handed.
-    handed: usize,
+    /// To how many it was queued.
+    queued: usize,
 }
 
 impl Hub {
     /// An empty hub.
     pub fn new(config: HubConfig, metrics: HubMetrics) -> Self {
-        let room = Room::new(config.queued_bytes_max, metrics.queued_bytes.clone());
+        let budget = MemoryBudget::new(config.queued_bytes_max, metrics.queued_bytes.clone());
         let shared = Shared {
             config,
-            room,
+            budget,
             index: RwLock::default(),
-            seats: Mutex::default(),
+            registry: Mutex::default(),
             recent: Mutex::new(Recent::new(Instant::now())),
             nodes: OnceLock::new(),
             metrics,
@@ -195,12 +195,14 @@ impl Hub {
         debug_assert!(is_first, "a hub is connected once");
     }
 
-    /// Gives a session a place. It joins right after it was opened: if it has ended meanwhile, its seat says so at once.
+    /// Gives a session a subscriber. It joins right after it was opened: if it has ended meanwhile, its seat says so at once.
     ///
     /// # Errors
     /// When there are as many as there may be.
     pub fn join(&self, id: SessionId, config: SeatConfig) -> Result<Seat, HubFull> {
-        self.shared.join(Place::new(id, config, None)).map(|place| Seat::new(place, self.shared.clone()))
+        self.shared
+            .join(Subscriber::new(id, config, None))
+            .map(|subscriber| Seat::new(subscriber, self.shared.clone()))
     }
 
     /// The same, with counters for what the session does not get.
@@ -213,33 +215,33 @@ impl Hub {
         config: SeatConfig,
         losses: Arc<Losses>,
     ) -> Result<Seat, HubFull> {
-        let place = Place::new(id, config, Some(losses));
-        self.shared.join(place).map(|place| Seat::new(place, self.shared.clone()))
+        let subscriber = Subscriber::new(id, config, Some(losses));
+        self.shared.join(subscriber).map(|subscriber| Seat::new(subscriber, self.shared.clone()))
     }
 
-    /// Hands an event to those who want it, here and on other nodes. What was handed to somebody here within the last minute
-    /// or so, by its hash, channel and topic, is not handed out again; what came and found nobody, or no room, is when it comes
-    /// again. Other nodes are told the first time alone. Answers to how many it was handed here. Never waits.
+    /// Hands an event to those who want it, here and on other nodes. What was queued to somebody here within the last minute
+    /// or so, by its hash, channel and topic, is not queued out again; what came and found nobody, or no room, is when it comes
+    /// again. Other nodes are told the first time alone. Answers to how many it was queued here. Never waits.
     pub fn publish(&self, event: &Arc<Event>) -> usize {
-        let Taken { is_new, handed } = self.shared.take(event, Source::Here);
+        let Delivery { is_new, queued } = self.shared.deliver(event, Source::Here);
         if is_new {
             self.tell_others(event);
         }
-        handed
+        queued
     }
 
     /// The same for those who are here alone: of other nodes whoever calls tells them by [`Hub::tell_others`].
     pub fn publish_here(&self, event: &Arc<Event>) -> usize {
-        self.shared.take(event, Source::Here).handed
+        self.shared.deliver(event, Source::Here).queued
     }
 
-    /// Takes back that an event came: the archive refused it. When it comes again it is handed to all who want it then, also to
+    /// Takes back that an event came: the archive refused it. When it comes again it is queued to all who want it then, also to
     /// those who were given it: somebody may have come meanwhile who was not, and finds it nowhere else.
     pub fn forget(&self, event: &Event) {
         self.shared.recent.lock().forget(event);
     }
 
-    /// Tells other nodes of an event, each time: they know what was handed out there. Never waits.
+    /// Tells other nodes of an event, each time: they know what was queued out there. Never waits.
     pub fn tell_others(&self, event: &Event) {
         if let Some(nodes) = self.shared.nodes.get().and_then(Weak::upgrade) {
             nodes.tell_others(event);
@@ -253,39 +255,39 @@ impl Hub {
 
     /// Bytes of events that wait at this moment, each counted once.
     pub fn queued_bytes(&self) -> usize {
-        self.shared.room.used()
+        self.shared.budget.used()
     }
 
     /// Ends all sessions with [`Ended::Stopping`], and those that join from now on at once.
     pub fn stop(&self) {
-        let places: Vec<Arc<Place>> = {
-            let mut seats = self.shared.seats.lock();
-            seats.is_stopping = true;
-            seats.all().cloned().collect()
+        let subscribers: Vec<Arc<Subscriber>> = {
+            let mut registry = self.shared.registry.lock();
+            registry.is_stopping = true;
+            registry.all().cloned().collect()
         };
-        for place in places {
-            self.shared.end(&place, Ended::Stopping);
+        for subscriber in subscribers {
+            self.shared.end(&subscriber, Ended::Stopping);
         }
     }
 }
 
 impl Owner for Hub {
     fn ended(&self, id: SessionId, why: Ended) {
-        let place = {
-            let mut seats = self.shared.seats.lock();
-            let place = seats.get(id).cloned();
-            if place.is_none() {
-                seats.note_early(id, why);
+        let subscriber = {
+            let mut registry = self.shared.registry.lock();
+            let subscriber = registry.get(id).cloned();
+            if subscriber.is_none() {
+                registry.note_early(id, why);
             }
-            place
+            subscriber
         };
-        if let Some(place) = place {
-            self.shared.end(&place, why);
+        if let Some(subscriber) = subscriber {
+            self.shared.end(&subscriber, why);
         }
     }
 
     fn heard(&self, event: Event) {
-        self.shared.take(&Arc::new(event), Source::Elsewhere);
+        self.shared.deliver(&Arc::new(event), Source::Elsewhere);
     }
 }
 
@@ -296,40 +298,40 @@ impl fmt::Debug for Hub {
 }
 
 impl Shared {
-    fn join(&self, place: Place) -> Result<Arc<Place>, HubFull> {
-        let place = Arc::new(place);
-        let mut seats = self.seats.lock();
-        if seats.len() >= self.config.seats_max {
+    fn join(&self, subscriber: Subscriber) -> Result<Arc<Subscriber>, HubFull> {
+        let subscriber = Arc::new(subscriber);
+        let mut registry = self.registry.lock();
+        if registry.len() >= self.config.seats_max {
             return Err(HubFull::Seats(self.config.seats_max));
         }
-        let stopping = seats.is_stopping.then_some(Ended::Stopping);
-        let ended = seats.take_early(place.id).or(stopping);
-        let former = seats.enter(&place);
-        self.metrics.seats.set(seats.len() as i64);
-        drop(seats);
+        let stopping = registry.is_stopping.then_some(Ended::Stopping);
+        let ended = registry.take_early(subscriber.id).or(stopping);
+        let former = registry.enter(&subscriber);
+        self.metrics.subscriptions.set(registry.len() as i64);
+        drop(registry);
         if let Some(former) = former {
             self.end(&former, Ended::Replaced);
         }
         if let Some(why) = ended {
-            self.end(&place, why);
+            self.end(&subscriber, why);
         }
-        Ok(place)
+        Ok(subscriber)
     }
 
-    fn forget(&self, place: &Arc<Place>) {
-        let mut seats = self.seats.lock();
-        seats.leave(place);
-        self.metrics.seats.set(seats.len() as i64);
+    fn forget(&self, subscriber: &Arc<Subscriber>) {
+        let mut registry = self.registry.lock();
+        registry.leave(subscriber);
+        self.metrics.subscriptions.set(registry.len() as i64);
     }
 
-    fn end(&self, place: &Place, why: Ended) {
-        if place.end(why).is_some() {
+    fn end(&self, subscriber: &Subscriber, why: Ended) {
+        if subscriber.end(why).is_some() {
             self.metrics.ended(why);
         }
     }
 
     /// Takes an event that has come, and puts it into the queues of those who want it, unless somebody has it already.
-    fn take(&self, event: &Arc<Event>, source: Source) -> Taken {
+    fn deliver(&self, event: &Arc<Event>, source: Source) -> Delivery {
         // Until it is known whether somebody was given it, nobody begins to want it: whoever does so afterwards, and then has
         // it published again, finds that nobody was.
         let index = self.index.read();
@@ -337,26 +339,27 @@ impl Shared {
         let noted = self.recent.lock().note(event, !groups.is_empty(), Instant::now());
         let is_new = noted == Noted::New;
         self.metrics.came(if is_new { source } else { Source::Again });
-        if noted == Noted::Handed || groups.is_empty() {
-            return Taken { is_new, handed: 0 };
+        if noted == Noted::Delivered || groups.is_empty() {
+            return Delivery { is_new, queued: 0 };
         }
-        let handed = self.hand_out(event, &groups);
-        if handed == 0 {
-            self.recent.lock().note_unhanded(event);
+        let queued = self.enqueue(event, &groups);
+        if queued == 0 {
+            self.recent.lock().note_undelivered(event);
         }
-        Taken { is_new, handed }
+        Delivery { is_new, queued }
     }
 
-    fn hand_out(&self, event: &Arc<Event>, groups: &Groups<'_>) -> usize {
-        let has_room = event.take_room(&self.room);
-        let mut handed = 0;
-        each_once(groups, |place| {
-            let offered = if has_room { place.offer(event, &self.room) } else { place.refuse() };
-            handed += usize::from(offered == Offered::Queued);
+    fn enqueue(&self, event: &Arc<Event>, groups: &Groups<'_>) -> usize {
+        let has_budget = event.acquire(&self.budget);
+        let mut queued = 0;
+        each_once(groups, |subscriber| {
+            let offered =
+                if has_budget { subscriber.offer(event, &self.budget) } else { subscriber.refuse() };
+            queued += usize::from(offered == Offered::Queued);
             self.count(offered);
         });
-        self.metrics.handed_out.inc_by(handed as u64);
-        handed
+        self.metrics.handed_out.inc_by(queued as u64);
+        queued
     }
 
     fn count(&self, offered: Offered) {
@@ -372,17 +375,18 @@ impl Shared {
 }
 
 /// Visits everybody in groups that may overlap. Almost always there is one group, which has everybody once.
-fn each_once(groups: &Groups<'_>, visit: impl FnMut(&Arc<Place>)) {
+fn each_once(groups: &Groups<'_>, visit: impl FnMut(&Arc<Subscriber>)) {
     if let [group] = groups.as_slice() {
         return group.iter().for_each(visit);
     }
-    let mut places: Vec<&Arc<Place>> = Vec::with_capacity(groups.iter().map(|group| group.len()).sum());
+    let mut subscribers: Vec<&Arc<Subscriber>> =
+        Vec::with_capacity(groups.iter().map(|group| group.len()).sum());
     for group in groups {
-        places.extend(group.iter());
+        subscribers.extend(group.iter());
     }
-    places.sort_unstable_by_key(|place| Arc::as_ptr(place));
-    places.dedup_by(|one, other| Arc::ptr_eq(one, other));
-    places.into_iter().for_each(visit);
+    subscribers.sort_unstable_by_key(|subscriber| Arc::as_ptr(subscriber));
+    subscribers.dedup_by(|one, other| Arc::ptr_eq(one, other));
+    subscribers.into_iter().for_each(visit);
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{index::Places, place::Place};
+use super::{index::Subscribers, subscriber::Subscriber};
 
 /// A prefix is what the labels on the way to its node say, one after the other. Every node but the root has somebody who
 /// wants its prefix, or at least two children.
@@ -15,17 +15,17 @@ pub(super) struct Prefixes {
 #[derive(Default)]
 struct Node {
     label: Box<[u8]>,
-    places: Places,
+    subscribers: Subscribers,
     /// In the order of the first bytes of their labels, which differ.
     children: Vec<Node>,
 }
 
 impl Prefixes {
     pub(super) fn is_empty(&self) -> bool {
-        self.root.places.is_empty() && self.root.children.is_empty()
+        self.root.subscribers.is_empty() && self.root.children.is_empty()
     }
 
-    pub(super) fn add(&mut self, prefix: &str, place: &Arc<Place>) {
+    pub(super) fn add(&mut self, prefix: &str, subscriber: &Arc<Subscriber>) {
         let (mut node, mut rest) = (&mut self.root, prefix.as_bytes());
         while let Some(first) = rest.first() {
             let at = match node.find(*first) {
@@ -41,28 +41,28 @@ impl Prefixes {
             rest = rest.get(common..).unwrap_or_default();
             node = child;
         }
-        node.places.add(place);
+        node.subscribers.add(subscriber);
     }
 
-    pub(super) fn remove(&mut self, prefix: &str, place: &Arc<Place>) {
+    pub(super) fn remove(&mut self, prefix: &str, subscriber: &Arc<Subscriber>) {
         let Some(depth) = self.depth_of(prefix) else { return };
         if let Some(node) = self.node_at(prefix, depth) {
-            node.places.remove(place);
+            node.subscribers.remove(subscriber);
             node.join_only_child(depth == 0);
         }
         let Some(above) = depth.checked_sub(1) else { return };
         if let Some(parent) = self.node_at(prefix, above) {
-            parent.children.retain(|child| !(child.places.is_empty() && child.children.is_empty()));
+            parent.children.retain(|child| !(child.subscribers.is_empty() && child.children.is_empty()));
             parent.join_only_child(above == 0);
         }
     }
 
     /// Gives those who want what a topic begins with, the shortest prefix first.
-    pub(super) fn find<'a>(&'a self, topic: &str, mut give: impl FnMut(&'a Places)) {
+    pub(super) fn find<'a>(&'a self, topic: &str, mut give: impl FnMut(&'a Subscribers)) {
         let (mut node, mut rest) = (&self.root, topic.as_bytes());
         loop {
-            if !node.places.is_empty() {
-                give(&node.places);
+            if !node.subscribers.is_empty() {
+                give(&node.subscribers);
             }
             let Some(child) = node.child(rest) else { return };
             let Some(behind) = rest.strip_prefix(&*child.label) else { return };
@@ -113,12 +113,12 @@ impl Node {
         let (front, label) = (front.into(), back.into());
         let below = std::mem::take(self);
         let child = Self { label, ..below };
-        *self = Self { label: front, places: Places::default(), children: vec![child] };
+        *self = Self { label: front, subscribers: Subscribers::default(), children: vec![child] };
     }
 
     /// A node that nobody wants and that has one child is one with it, unless it is the root.
     fn join_only_child(&mut self, is_root: bool) {
-        if is_root || !self.places.is_empty() || self.children.len() != 1 {
+        if is_root || !self.subscribers.is_empty() || self.children.len() != 1 {
             self.children.shrink_to_fit();
             return;
         }

@@ -31,9 +31,9 @@ pub(super) enum Noted {
     /// It is the first time.
     New,
     /// It came before, and nobody was given it.
-    Unhanded,
+    Undelivered,
     /// It came before, and is with somebody, or about to be.
-    Handed,
+    Delivered,
 }
 
 impl Recent {
@@ -42,7 +42,7 @@ impl Recent {
     }
 
     /// Notes an event. One that is wanted counts as handed to somebody from here on: who asks so hands it out unless it was
-    /// [`Noted::Handed`], and says so if that came to nothing. An event that comes again is not remembered for longer.
+    /// [`Noted::Delivered`], and says so if that came to nothing. An event that comes again is not remembered for longer.
     pub(super) fn note(&mut self, event: &Event, is_wanted: bool, now: Instant) -> Noted {
         self.age(now);
         let key = self.key_of(event);
@@ -51,14 +51,14 @@ impl Recent {
             return Noted::New;
         };
         if *is_handed {
-            return Noted::Handed;
+            return Noted::Delivered;
         }
         *is_handed = is_wanted;
-        Noted::Unhanded
+        Noted::Undelivered
     }
 
     /// Nobody was given an event that was noted as wanted.
-    pub(super) fn note_unhanded(&mut self, event: &Event) {
+    pub(super) fn note_undelivered(&mut self, event: &Event) {
         let key = self.key_of(event);
         if let Some(is_handed) = self.find(key) {
             *is_handed = false;
@@ -117,9 +117,9 @@ mod tests {
         let mut note =
             |topic, seconds| recent.note(&event(1, topic), true, begun + Duration::from_secs(seconds));
         assert_eq!(note("a", 0), Noted::New);
-        assert_eq!(note("a", 59), Noted::Handed);
+        assert_eq!(note("a", 59), Noted::Delivered);
         assert_eq!(note("b", 0), Noted::New, "with another topic it is another message");
-        assert_eq!(note("a", 60), Noted::Handed, "the former generation counts");
+        assert_eq!(note("a", 60), Noted::Delivered, "the former generation counts");
         assert_eq!(note("a", 121), Noted::New, "forgotten after two");
         assert_eq!(note("a", 1_000), Noted::New, "and when nothing came for long");
     }
@@ -130,13 +130,13 @@ mod tests {
         let mut recent = Recent::new(begun);
         let event = event(1, "a");
         assert_eq!(recent.note(&event, false, begun), Noted::New);
-        assert_eq!(recent.note(&event, false, begun), Noted::Unhanded);
+        assert_eq!(recent.note(&event, false, begun), Noted::Undelivered);
         let later = begun + GENERATION_AGE_MAX;
-        assert_eq!(recent.note(&event, true, later), Noted::Unhanded);
-        recent.note_unhanded(&event);
-        assert_eq!(recent.note(&event, true, later), Noted::Unhanded, "it came to nothing");
-        assert_eq!(recent.note(&event, true, later), Noted::Handed);
-        assert_eq!(recent.note(&event, false, later), Noted::Handed, "whoever wants it now");
+        assert_eq!(recent.note(&event, true, later), Noted::Undelivered);
+        recent.note_undelivered(&event);
+        assert_eq!(recent.note(&event, true, later), Noted::Undelivered, "it came to nothing");
+        assert_eq!(recent.note(&event, true, later), Noted::Delivered);
+        assert_eq!(recent.note(&event, false, later), Noted::Delivered, "whoever wants it now");
         assert_eq!(
             recent.note(&event, true, begun + 2 * GENERATION_AGE_MAX),
             Noted::New,
@@ -153,7 +153,7 @@ mod tests {
             recent.note(&event(2, "a"), true, later);
             recent.forget(&event(1, "a"));
             assert_eq!(recent.note(&event(1, "a"), true, later), Noted::New);
-            assert_eq!(recent.note(&event(2, "a"), true, later), Noted::Handed);
+            assert_eq!(recent.note(&event(2, "a"), true, later), Noted::Delivered);
         }
     }
 
@@ -166,6 +166,6 @@ mod tests {
         }
         assert!(recent.present.len() + recent.former.len() <= 2 * GENERATION_EVENTS_MAX);
         let last = event(2 * GENERATION_EVENTS_MAX as u32, "a");
-        assert_eq!(recent.note(&last, true, now), Noted::Handed);
+        assert_eq!(recent.note(&last, true, now), Noted::Delivered);
     }
 }

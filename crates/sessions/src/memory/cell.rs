@@ -15,25 +15,25 @@ use super::sync::{AtomicU64, Ordering, WORDS, fence};
 /// Bytes of a record that a cell holds.
 pub(crate) const CELL_BYTES: usize = 8 * WORDS;
 
-/// Cells of a home: both are read at once, and the second comes for little more than the first.
-pub(crate) const HOME_CELLS: usize = 2;
-/// The cells of a home and those behind it that may hold what belongs to it.
-pub(crate) const HOOD: usize = 12;
-/// The most cells that one table may have: what a head has room to point at, when those of homes are made to come out even.
-pub(crate) const CELLS_MAX: usize = (1 << NEXT_BITS) - HOME_CELLS;
+/// Cells of a bucket: both are read at once, and the second comes for little more than the first.
+pub(crate) const BUCKET_CELLS: usize = 2;
+/// The cells of a bucket and those behind it that may hold what belongs to it.
+pub(crate) const NEIGHBOURHOOD: usize = 12;
+/// The most cells that one table may have: what a head has room to point at, when those of buckets are made to come out even.
+pub(crate) const CELLS_MAX: usize = (1 << NEXT_BITS) - BUCKET_CELLS;
 
 /// Lowest: the version, odd while the cell is written.
 const VERSION_BITS: u32 = 24;
 /// Then the tag of the record that begins here; 0 when none does.
 const TAG_BITS: u32 = 8;
-/// Then, in the first cell of a home, the hood: bit i says that i cells on begins a record that belongs to this home.
-const HOOD_BITS: u32 = HOOD as u32;
+/// Then, in the first cell of a bucket, the neighbourhood: bit i says that i cells on begins a record that belongs to this bucket.
+const NEIGHBOURHOOD_BITS: u32 = NEIGHBOURHOOD as u32;
 /// Highest: where the record goes on, counted from 1; 0 when it ends here.
 const NEXT_BITS: u32 = 20;
 
 const TAG_AT: u32 = VERSION_BITS;
-const HOOD_AT: u32 = TAG_AT + TAG_BITS;
-const NEXT_AT: u32 = HOOD_AT + HOOD_BITS;
+const NEIGHBOURHOOD_AT: u32 = TAG_AT + TAG_BITS;
+const NEXT_AT: u32 = NEIGHBOURHOOD_AT + NEIGHBOURHOOD_BITS;
 const _: () = assert!(NEXT_AT + NEXT_BITS == u64::BITS);
 
 /// A cell.
@@ -44,14 +44,14 @@ pub(crate) struct Cell {
     words: [AtomicU64; WORDS],
 }
 
-/// Some bits of a record's place that its home does not depend on: they tell the records of a home apart without a look at them.
+/// Some bits of a record's user_hash that its bucket does not depend on: they tell the records of a bucket apart without a look at them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag(NonZero<u8>);
 
 impl Tag {
     #[inline]
-    pub(crate) fn of(place: u32) -> Self {
-        Self(NonZero::new(place as u8).unwrap_or(NonZero::<u8>::MAX))
+    pub(crate) fn of(user_hash: u32) -> Self {
+        Self(NonZero::new(user_hash as u8).unwrap_or(NonZero::<u8>::MAX))
     }
 }
 
@@ -76,18 +76,18 @@ impl Head {
     }
 
     /// The same without a record.
-    pub(crate) fn emptied(self) -> Self {
+    pub(crate) fn without_record(self) -> Self {
         self.with_tag(None).with_next(None)
     }
 
-    /// Where records begin that belong to this home.
+    /// Where records begin that belong to this bucket.
     #[inline]
-    pub(crate) fn hood(self) -> u16 {
-        (self.0 >> HOOD_AT) as u16 & ((1 << HOOD_BITS) - 1)
+    pub(crate) fn neighbourhood(self) -> u16 {
+        (self.0 >> NEIGHBOURHOOD_AT) as u16 & ((1 << NEIGHBOURHOOD_BITS) - 1)
     }
 
-    pub(crate) fn with_hood(self, hood: u16) -> Self {
-        self.with(HOOD_AT, HOOD_BITS, u64::from(hood))
+    pub(crate) fn with_neighbourhood(self, neighbourhood: u16) -> Self {
+        self.with(NEIGHBOURHOOD_AT, NEIGHBOURHOOD_BITS, u64::from(neighbourhood))
     }
 
     /// The cell in which the record goes on.
@@ -103,7 +103,7 @@ impl Head {
 
     /// The same at the next version. A version comes again after 2^23 changes, for which a reader would have to stand still in
     /// the middle of a copy.
-    fn stepped(self) -> Self {
+    fn next_version(self) -> Self {
         self.with(0, VERSION_BITS, self.0.wrapping_add(1) & ((1 << VERSION_BITS) - 1))
     }
 
@@ -142,11 +142,11 @@ impl Cell {
     /// becomes. Readers see all of it or nothing. Whoever calls holds the writers' lock.
     pub(crate) fn write(&self, head: impl FnOnce(Head) -> Head, fill: impl FnOnce(&Self)) {
         let old = Head(self.head.load(Ordering::Relaxed));
-        let busy = old.stepped();
+        let busy = old.next_version();
         self.head.store(busy.0, Ordering::Relaxed);
         fence(Ordering::Release);
         fill(self);
-        self.head.store(head(busy).stepped().0, Ordering::Release);
+        self.head.store(head(busy).next_version().0, Ordering::Release);
     }
 
     /// Stores the bytes of a part of a record; what is left of the cell becomes zero. Only within [`Cell::write`] of the cell in

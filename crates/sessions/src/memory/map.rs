@@ -1,7 +1,7 @@
 //! Which cells are in use, for readers.
 //!
 //! A reader must know that the cells it reads are not freed meanwhile. Counting readers would make all of them write to one
-//! place, which costs more than the look-up. So each thread holds on to the map that it has read last, and looks only
+//! slot, which costs more than the look-up. So each thread holds on to the map that it has read last, and looks only
 //! whether that is still the present one. Cells that were replaced are freed when the threads that read have come by again.
 
 use std::{
@@ -51,8 +51,8 @@ impl SharedMap {
     pub(super) fn put(&self, shard: usize, cells: &Arc<Cells>) {
         self.present.rcu(|map| {
             let mut map = Map::clone(map);
-            if let Some(place) = map.get_mut(shard) {
-                *place = cells.clone();
+            if let Some(slot) = map.get_mut(shard) {
+                *slot = cells.clone();
             }
             map
         });

@@ -1,4 +1,4 @@
-//! What cells and tables are made of. Their check with loom (`tests/loom`) puts other things in their place: loom's atomics,
+//! What cells and tables are made of. Their check with loom (`tests/loom`) puts other things in their user_hash: loom's atomics,
 //! and smaller numbers, so that all that can happen can be tried.
 
 pub(crate) use std::{

@@ -100,7 +100,7 @@ impl Table {
     }
 
     /// Something has come from the channel of what arrives.
-    pub(super) fn hear(&self, message: &[u8]) {
+    pub(super) fn receive(&self, message: &[u8]) {
         match decode(message) {
             Some((node, _)) if node == self.here => {}
             Some((_, event)) => {
@@ -148,8 +148,8 @@ async fn send_batch(table: &Table, channel: &str, messages: &[Vec<u8>]) {
         Ok(()) => {
             table.metrics.sent.inc_by(messages.len() as u64);
         }
-        Err(fault) => {
-            table.report(&link, &fault);
+        Err(error) => {
+            table.report(&link, &error);
             table.lost_events(EventLoss::Away, messages.len());
         }
     }

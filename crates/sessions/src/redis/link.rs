@@ -1,7 +1,7 @@
 //! The way to Redis: one connection for requests, which are all under way at the same time, and one on which it is heard.
 //!
 //! A link is lost as a whole, as soon as one of its connections ends or a request on it is not answered in time. Nothing is
-//! tried again here: who asked has the local table to answer from, and the keeper makes the next link.
+//! tried again here: who asked has the local table to answer from, and the supervisor makes the next link.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,13 +30,13 @@ const WRITE_BYTES: usize = 64 << 10;
 
 /// Why Redis has not done as it was asked.
 #[derive(Clone, Debug)]
-pub(super) struct Fault {
+pub(super) struct LinkError {
     /// Whether it did not answer: the link is of no use any more.
     pub(super) is_lost: bool,
     text: String,
 }
 
-impl Fault {
+impl LinkError {
     pub(super) fn lost(text: impl Into<String>) -> Self {
         Self { is_lost: true, text: text.into() }
     }
@@ -54,10 +54,10 @@ impl Fault {
     }
 }
 
-impl From<Fault> for Error {
-    fn from(fault: Fault) -> Self {
-        let what = if fault.is_lost { "redis is out of reach" } else { "redis refuses" };
-        Self::new(ErrorKind::Unavailable, format!("{what}: {}", fault.text))
+impl From<LinkError> for Error {
+    fn from(error: LinkError) -> Self {
+        let what = if error.is_lost { "redis is out of reach" } else { "redis refuses" };
+        Self::new(ErrorKind::Unavailable, format!("{what}: {}", error.text))
     }
 }
 
@@ -133,10 +133,10 @@ impl Link {
         channels: &[String],
         listener: Arc<dyn Listener>,
         metrics: RedisMetrics,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, LinkError> {
         let work = async {
             let hear = move |push: PushInfo| {
-                hear(&*listener, &push);
+                receive(&*listener, &push);
                 Ok::<_, std::convert::Infallible>(())
             };
             let config = AsyncConnectionConfig::new()
@@ -154,8 +154,8 @@ impl Link {
         };
         // Two connections are made, one after the other, and each is spoken to.
         let made = timeout(address.timeout.saturating_mul(2), work).await;
-        let made = made.map_err(|_| Fault::lost("it took too long to connect"))?;
-        let (requests, listening, shas) = made.map_err(|error: RedisError| Fault::of(&error))?;
+        let made = made.map_err(|_| LinkError::lost("it took too long to connect"))?;
+        let (requests, listening, shas) = made.map_err(|error: RedisError| LinkError::of(&error))?;
         metrics.connects.inc();
         Ok(Self {
             generation,
@@ -177,7 +177,7 @@ impl Link {
     }
 
     /// Runs a script.
-    pub(super) async fn call(&self, op: Op, command: &Cmd) -> Result<Value, Fault> {
+    pub(super) async fn call(&self, op: Op, command: &Cmd) -> Result<Value, LinkError> {
         let mut connection = self.requests.clone();
         let work = async {
             match command.query_async(&mut connection).await {
@@ -193,19 +193,19 @@ impl Link {
     }
 
     /// Sends a command.
-    pub(super) async fn ask(&self, op: Op, command: &Cmd) -> Result<Value, Fault> {
+    pub(super) async fn ask(&self, op: Op, command: &Cmd) -> Result<Value, LinkError> {
         let mut connection = self.requests.clone();
         self.timed(op, async { command.query_async(&mut connection).await }).await
     }
 
     /// Sends commands together; answers what each was answered.
-    pub(super) async fn ask_all(&self, op: Op, commands: &redis::Pipeline) -> Result<Vec<Value>, Fault> {
+    pub(super) async fn ask_all(&self, op: Op, commands: &redis::Pipeline) -> Result<Vec<Value>, LinkError> {
         let mut connection = self.requests.clone();
         self.timed(op, async { commands.query_async(&mut connection).await }).await
     }
 
     /// Sends messages to a channel, by the connection on which others' messages come: requests don't wait behind them.
-    pub(super) async fn publish(&self, channel: &str, messages: &[Vec<u8>]) -> Result<(), Fault> {
+    pub(super) async fn publish(&self, channel: &str, messages: &[Vec<u8>]) -> Result<(), LinkError> {
         let mut commands = redis::pipe();
         for message in messages {
             commands.cmd("PUBLISH").arg(channel).arg(message).ignore();
@@ -215,18 +215,22 @@ impl Link {
     }
 
     /// Makes sure that it is still heard: nothing else need ever come by that connection.
-    pub(super) async fn check_listening(&self) -> Result<(), Fault> {
+    pub(super) async fn check_listening(&self) -> Result<(), LinkError> {
         let mut connection = self.listening.clone();
         let ping = redis::cmd("PING");
         self.timed(Op::Beat, async { ping.query_async(&mut connection).await }).await
     }
 
-    async fn timed<T>(&self, op: Op, work: impl Future<Output = Result<T, RedisError>>) -> Result<T, Fault> {
+    async fn timed<T>(
+        &self,
+        op: Op,
+        work: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, LinkError> {
         let start = Instant::now();
-        let answer = in_turn(&self.permits, self.timeout, work).await;
+        let answer = with_permit(&self.permits, self.timeout, work).await;
         let outcome = match &answer {
             Ok(_) => Outcome::Ok,
-            Err(fault) if fault.is_lost => Outcome::Lost,
+            Err(error) if error.is_lost => Outcome::Lost,
             Err(_) => Outcome::Refused,
         };
         self.metrics.requests.get_or_create(&RequestLabel::new(op, outcome)).inc();
@@ -236,22 +240,22 @@ impl Link {
 }
 
 /// Does some work when there is a permit for it. The wait for that and the work may each take so long: a wait that takes longer
-/// is no fault of Redis, and doesn't end the link.
-async fn in_turn<T>(
+/// is no error of Redis, and doesn't end the link.
+async fn with_permit<T>(
     permits: &Semaphore,
     limit: Duration,
     work: impl Future<Output = Result<T, RedisError>>,
-) -> Result<T, Fault> {
+) -> Result<T, LinkError> {
     let permit = timeout(limit, permits.acquire()).await;
     // Requests are counted until they are answered. The semaphore is never closed.
-    let _permit = permit.map_err(|_| Fault::refused("too many other requests are under way"))?;
+    let _permit = permit.map_err(|_| LinkError::refused("too many other requests are under way"))?;
     match timeout(limit, work).await {
-        Ok(answer) => answer.map_err(|error| Fault::of(&error)),
-        Err(_) => Err(Fault::lost("it has not answered in time")),
+        Ok(answer) => answer.map_err(|error| LinkError::of(&error)),
+        Err(_) => Err(LinkError::lost("it has not answered in time")),
     }
 }
 
-fn hear(listener: &dyn Listener, push: &PushInfo) {
+fn receive(listener: &dyn Listener, push: &PushInfo) {
     match (&push.kind, push.data.as_slice()) {
         (PushKind::Message, [Value::BulkString(channel), Value::BulkString(message)]) => {
             listener.heard(channel, message);
@@ -283,11 +287,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_redis_itself_can_be_lost() {
         let limit = Duration::from_secs(1);
-        let waits = in_turn(&Semaphore::new(0), limit, async { Ok(()) }).await;
+        let waits = with_permit(&Semaphore::new(0), limit, async { Ok(()) }).await;
         assert!(!waits.unwrap_err().is_lost, "nothing was sent");
-        let hangs = in_turn(&Semaphore::new(1), limit, std::future::pending::<Result<(), _>>()).await;
+        let hangs = with_permit(&Semaphore::new(1), limit, std::future::pending::<Result<(), _>>()).await;
         assert!(hangs.unwrap_err().is_lost);
-        assert_eq!(in_turn(&Semaphore::new(1), limit, async { Ok(7) }).await.unwrap(), 7);
+        assert_eq!(with_permit(&Semaphore::new(1), limit, async { Ok(7) }).await.unwrap(), 7);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use restante_core::ErrorKind;
 
 use crate::{
     Answer, Ended, Error, Found, InfoChange, NewSession, Nodes, SessionId, Sessions,
-    memory::{Memory, Told},
+    memory::{EndedSessions, Memory},
 };
 
 pub(super) struct Local(Memory);
@@ -16,7 +16,7 @@ impl Local {
     }
 
     /// Opens a session; answers which others have ended by it, whose owner knows.
-    pub(super) fn open(&self, new: NewSession<'_>) -> Result<(SessionId, Told), Error> {
+    pub(super) fn open(&self, new: NewSession<'_>) -> Result<(SessionId, EndedSessions), Error> {
         self.0.open_now(new)
     }
 

@@ -5,11 +5,10 @@
 //! - [`schema`]: keys and values. [`scripts`]: what is done with them in one step.
 //! - [`table`]: what all parts share, and how it stands with Redis. [`local`]: the sessions of this node.
 //! - [`read`], [`write`], [`events`]: what the table is asked for.
-//! - [`keeper`]: the task that keeps the lease, with [`register`], [`sweep`] and [`nodes`].
+//! - [`supervisor`]: the task that keeps the lease, with [`register`], [`sweep`] and [`nodes`].
 //! - [`link`] and [`reply`]: connections, and what comes by them.
 
 mod events;
-mod keeper;
 mod link;
 mod local;
 mod nodes;
@@ -18,6 +17,7 @@ mod register;
 mod reply;
 mod schema;
 mod scripts;
+mod supervisor;
 mod sweep;
 mod table;
 mod write;
@@ -37,11 +37,11 @@ use tokio::{
 };
 
 use self::{
-    keeper::{BEATS_MAX, BeatRequest, CHORES_MAX, Keeper},
-    link::{Address, Fault, Link},
+    link::{Address, Link, LinkError},
     local::Local,
     schema::Keys,
-    table::{Standing, Table},
+    supervisor::{BEATS_MAX, BeatRequest, REPAIRS_MAX, Supervisor},
+    table::{LinkState, Table},
 };
 use crate::{
     Answer, Config, Counts, Ended, Error, Found, InfoChange, NewSession, NodeId, NodeState, Nodes, Opened,
@@ -68,7 +68,7 @@ pub(crate) async fn open(url: &str, config: &Config, owner: Arc<dyn Owner>) -> R
     }
     let here = NodeId((random() as u32).max(1)); // 0 is no node
     let (beats, beats_wanted) = mpsc::channel(BEATS_MAX);
-    let (chores, chores_to_do) = mpsc::channel(CHORES_MAX);
+    let (repairs, repairs_to_do) = mpsc::channel(REPAIRS_MAX);
     let (events, outbox) = events::queue();
     let table = Arc::new(Table {
         here,
@@ -80,15 +80,15 @@ pub(crate) async fn open(url: &str, config: &Config, owner: Arc<dyn Owner>) -> R
         address,
         local: Local::new(Memory::new(here, config, owner.clone())),
         owner,
-        living: RwLock::default(),
+        leases: RwLock::default(),
         events,
         metrics: config.metrics.redis.clone(),
-        chores,
+        repairs,
         lost: Notify::new(),
-        standing: Standing::default(),
+        state: LinkState::default(),
     });
-    let keeper = Keeper::new(table.clone(), beats_wanted, chores_to_do);
-    let tasks = vec![tokio::spawn(keeper.run()), tokio::spawn(events::send(table.clone(), outbox))];
+    let supervisor = Supervisor::new(table.clone(), beats_wanted, repairs_to_do);
+    let tasks = vec![tokio::spawn(supervisor.run()), tokio::spawn(events::send(table.clone(), outbox))];
     let redis = Arc::new(Redis { table, beats, tasks: Mutex::new(tasks) });
     // Out of reach is no error: then the table begins with this node alone.
     let _ = redis.heartbeat().await;
@@ -129,13 +129,13 @@ impl Redis {
     }
 
     /// Asks what takes a link.
-    async fn ask<T>(&self, ask: impl AsyncFnOnce(&Table, &Link) -> Result<T, Fault>) -> Result<T, Error> {
+    async fn ask<T>(&self, ask: impl AsyncFnOnce(&Table, &Link) -> Result<T, LinkError>) -> Result<T, Error> {
         let table = &self.table;
-        let Some(link) = table.link() else { return Err(table.why_away()) };
+        let Some(link) = table.link() else { return Err(table.last_error()) };
         let answer = ask(table, &link).await;
-        answer.map_err(|fault| {
-            table.report(&link, &fault);
-            fault.into()
+        answer.map_err(|error| {
+            table.report(&link, &error);
+            error.into()
         })
     }
 
@@ -149,9 +149,9 @@ impl Redis {
         }
         let table = &self.table;
         table.local.clear();
-        let why_away = table.why_away(); // before the reason is that it is closed
+        let last_error = table.last_error(); // before the reason is that it is closed
         let Some(link) = table.leave() else {
-            return if is_closed { Ok(()) } else { Err(why_away) };
+            return if is_closed { Ok(()) } else { Err(last_error) };
         };
         let mut end = redis::cmd("DEL");
         end.arg(table.keys.lease(table.here)).arg(table.keys.mail(table.here));
@@ -234,9 +234,9 @@ impl Nodes for Redis {
 
     fn health(&self) -> Result<(), Error> {
         if self.table.link().is_none() {
-            return Err(self.table.why_away());
+            return Err(self.table.last_error());
         }
-        if !self.table.is_in_step() {
+        if !self.table.is_synced() {
             let text = "redis is back: this node's sessions are being written down";
             return Err(Error::new(ErrorKind::Unavailable, text));
         }

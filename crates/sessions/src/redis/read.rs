@@ -10,7 +10,7 @@ use redis::{Cmd, Value};
 use tokio::time::Instant;
 
 use super::{
-    link::{Fault, Link},
+    link::{Link, LinkError},
     nodes, reply,
     schema::{Row, field_of, resource_of, user_of},
     scripts::Script,
@@ -50,13 +50,13 @@ impl Table {
             return Answer::ready(Ok(Found::none()));
         }
         Answer::later(async move {
-            let was_in_step = self.is_in_step();
+            let was_synced = self.is_synced();
             let found = async {
                 let answer = link.ask(lookup.op, &ask).await?;
-                self.found(&link, lookup, &answer, was_in_step).await
+                self.found(&link, lookup, &answer, was_synced).await
             };
-            Ok(found.await.unwrap_or_else(|fault| {
-                self.report(&link, &fault);
+            Ok(found.await.unwrap_or_else(|error| {
+                self.report(&link, &error);
                 lookup.here(self).incomplete()
             }))
         })
@@ -68,13 +68,13 @@ impl Table {
         link: &Link,
         lookup: Lookup<'_>,
         answer: &Value,
-        was_in_step: bool,
-    ) -> Result<Found, Fault> {
+        was_synced: bool,
+    ) -> Result<Found, LinkError> {
         let mut sessions = sessions_in(lookup, answer)?;
-        self.meet(link, sessions.iter().map(|session| session.id.node)).await?;
-        sessions.retain(|session| self.lives(session.id.node));
+        self.refresh_leases(link, sessions.iter().map(|session| session.id.node)).await?;
+        sessions.retain(|session| self.is_alive(session.id.node));
         // Nothing of this node's is missed, whether it was written down before or after Redis was asked.
-        if was_in_step && self.is_in_step() {
+        if was_synced && self.is_synced() {
             return Ok(found_of(lookup.user, &mut sessions));
         }
         let here = lookup.here(self);
@@ -88,18 +88,18 @@ impl Table {
             if id.node == self.here { found } else { found.incomplete() }
         };
         let Some(link) = self.link() else { return Answer::ready(Ok(here().incomplete())) };
-        if id.node == self.here && !self.is_in_step() {
+        if id.node == self.here && !self.is_synced() {
             return Answer::ready(Ok(here()));
         }
         Answer::later(async move {
-            Ok(self.found_by_id(&link, id).await.unwrap_or_else(|fault| {
-                self.report(&link, &fault);
+            Ok(self.found_by_id(&link, id).await.unwrap_or_else(|error| {
+                self.report(&link, &error);
                 here().incomplete()
             }))
         })
     }
 
-    async fn found_by_id(&self, link: &Link, id: SessionId) -> Result<Found, Fault> {
+    async fn found_by_id(&self, link: &Link, id: SessionId) -> Result<Found, LinkError> {
         let mut call = self.call(link, Script::ById);
         call.arg(id.node.0).arg(&id.to_bytes()).arg(&field_of(id));
         let answer = link.call(Op::ById, &call).await?;
@@ -111,8 +111,8 @@ impl Table {
         let resource = resource_of(reply::bytes(resource)?);
         let row = Row::read(reply::bytes(row)?);
         let (Some(user), Some(resource), Some(row)) = (user, resource, row) else { return Ok(Found::none()) };
-        self.meet(link, std::iter::once(id.node)).await?;
-        if !self.lives(id.node) {
+        self.refresh_leases(link, std::iter::once(id.node)).await?;
+        if !self.is_alive(id.node) {
             return Ok(Found::none());
         }
         Ok(found_of(user, &mut [row.session(user, resource)]))
@@ -129,13 +129,13 @@ impl Table {
     }
 
     pub(super) fn counts(&self) -> Answer<'_, Result<Counts, Error>> {
-        let link = self.link().filter(|_| self.is_in_step());
+        let link = self.link().filter(|_| self.is_synced());
         let Some(link) = link else { return Answer::ready(Ok(self.counts_here())) };
         Answer::later(async move {
             match self.states(&link).await {
                 Ok((users, states)) => Ok(counts_of(users, &states)),
-                Err(fault) => {
-                    self.report(&link, &fault);
+                Err(error) => {
+                    self.report(&link, &error);
                     Ok(self.counts_here())
                 }
             }
@@ -149,11 +149,11 @@ impl Table {
     }
 
     /// The number of users, and all nodes.
-    pub(super) async fn states(&self, link: &Link) -> Result<(u64, Vec<NodeState>), Fault> {
+    pub(super) async fn states(&self, link: &Link) -> Result<(u64, Vec<NodeState>), LinkError> {
         let asked = Instant::now();
         let answer = link.call(Op::Nodes, &self.call(link, Script::Nodes)).await?;
         let (users, states) = nodes::read(&answer)?;
-        self.learn(asked, &states);
+        self.record_leases(asked, &states);
         Ok((users, states))
     }
 }
@@ -184,7 +184,7 @@ impl Lookup<'_> {
 }
 
 /// Reads a user's hash, or one value of it. What is no row is not there.
-fn sessions_in<'a>(lookup: Lookup<'a>, answer: &'a Value) -> Result<Vec<Session<'a>>, Fault> {
+fn sessions_in<'a>(lookup: Lookup<'a>, answer: &'a Value) -> Result<Vec<Session<'a>>, LinkError> {
     if let Some(resource) = lookup.resource {
         if *answer == Value::Nil {
             return Ok(Vec::new());
@@ -222,11 +222,11 @@ fn newest<'a>(others: impl Iterator<Item = Session<'a>>, here: &'a Found) -> Vec
     sessions
 }
 
-/// Only the sessions of living nodes count. Users of dead ones are counted until those are swept, but never more of them than
+/// Only the sessions of leases nodes count. Users of dead ones are counted until those are swept, but never more of them than
 /// sessions.
 fn counts_of(users: u64, states: &[NodeState]) -> Counts {
-    let living = states.iter().filter(|state| state.is_living() && state.sessions > 0);
-    let by_node: Vec<_> = living.map(|state| (state.id, state.sessions)).collect();
+    let leases = states.iter().filter(|state| state.is_living() && state.sessions > 0);
+    let by_node: Vec<_> = leases.map(|state| (state.id, state.sessions)).collect();
     let sessions = by_node.iter().map(|(_, sessions)| sessions).sum();
     Counts { sessions, users: users.min(sessions), by_node, is_complete: true }
 }
@@ -247,13 +247,13 @@ impl Walk<'_> {
             if let Some(found) = self.page.pop_front() {
                 return Some(found);
             }
-            let link = self.table.link().filter(|_| self.table.is_in_step());
+            let link = self.table.link().filter(|_| self.table.is_synced());
             let Some(link) = link else { break };
             match self.read_page(&link).await {
                 Ok(true) => {}
                 Ok(false) => return None,
-                Err(fault) => {
-                    self.table.report(&link, &fault);
+                Err(error) => {
+                    self.table.report(&link, &error);
                     break;
                 }
             }
@@ -275,7 +275,7 @@ impl Walk<'_> {
 
     /// Reads the next users; answers whether there were any. What can't be read whole is not read: then this node's own of them
     /// are still to be given.
-    async fn read_page(&mut self, link: &Link) -> Result<bool, Fault> {
+    async fn read_page(&mut self, link: &Link) -> Result<bool, LinkError> {
         let table = self.table;
         let from = self.last.as_ref().map_or_else(|| b"-".to_vec(), |last| [b"(", last.as_slice()].concat());
         let mut ask = redis::cmd("ZRANGEBYLEX");

@@ -4,7 +4,7 @@ use futures_util::{StreamExt, stream};
 use tokio::time::Instant;
 
 use super::{
-    link::{Fault, Link},
+    link::{Link, LinkError},
     nodes, reply,
     schema::{Row, id_of_field, why_of},
     scripts::Script,
@@ -28,29 +28,29 @@ pub(super) struct Beat {
 
 impl Table {
     /// Takes or renews the lease, and ends what others have ended. When the lease was not held, all is to be written down again.
-    pub(super) async fn beat(&self, link: &Link) -> Result<Beat, Fault> {
+    pub(super) async fn beat(&self, link: &Link) -> Result<Beat, LinkError> {
         let asked = Instant::now();
         let lease_ms = u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX);
         let mut call = self.call(link, Script::Beat);
         call.arg(self.here.0).arg(&self.token).arg(&self.name).arg(lease_ms);
         let answer = link.call(Op::Beat, &call).await?;
         if reply::array(&answer)?.is_empty() {
-            return Err(Fault::lost("another node has the number of this one: start this one again"));
+            return Err(LinkError::lost("another node has the number of this one: start this one again"));
         }
         let [was_held, mail, nodes] = reply::fields(&answer)?;
         let (_, nodes) = nodes::read(nodes)?;
         if reply::int(was_held)? != 1 {
             // While there was no lease the others have swept, also what was written down just before. It is missed before the
             // lease is known, so that nobody takes this node for one that is in step.
-            self.miss();
+            self.mark_missed();
         }
-        self.learn(asked, &nodes);
+        self.record_leases(asked, &nodes);
         let had_mail = self.read_mail(link, mail).await?;
         Ok(Beat { had_mail, nodes })
     }
 
     /// Ends the sessions that others have ended. Then this node need be told of them no more. Answers whether there were any.
-    async fn read_mail(&self, link: &Link, mail: &redis::Value) -> Result<bool, Fault> {
+    async fn read_mail(&self, link: &Link, mail: &redis::Value) -> Result<bool, LinkError> {
         let mail = reply::pairs(mail)?;
         if mail.is_empty() {
             return Ok(false);
@@ -68,7 +68,7 @@ impl Table {
     }
 
     /// Renews the lease when a third of it is over: in the middle of longer work.
-    pub(super) async fn beat_if_due(&self, link: &Link) -> Result<(), Fault> {
+    pub(super) async fn beat_if_due(&self, link: &Link) -> Result<(), LinkError> {
         let due = Instant::now() + self.lease * 2 / 3;
         if self.lease_end().is_none_or(|end| end < due) {
             self.beat(link).await?;
@@ -77,7 +77,7 @@ impl Table {
     }
 
     /// Makes Redis have all sessions of this node, and no others of it.
-    pub(super) async fn register_all(&self, link: &Link) -> Result<(), Fault> {
+    pub(super) async fn register_all(&self, link: &Link) -> Result<(), LinkError> {
         let missed = self.missed();
         self.erase_ended(link).await?;
         let mut all = self.local.all();
@@ -100,7 +100,7 @@ impl Table {
     }
 
     /// Removes rows of sessions that have ended while Redis could not be told.
-    async fn erase_ended(&self, link: &Link) -> Result<(), Fault> {
+    async fn erase_ended(&self, link: &Link) -> Result<(), LinkError> {
         let mut cursor = 0;
         loop {
             let mut ask = redis::cmd("HSCAN");
@@ -125,7 +125,7 @@ impl Table {
     }
 
     /// Writes sessions down in one step, as they are now.
-    async fn register(&self, link: &Link, ids: &[SessionId]) -> Result<(), Fault> {
+    async fn register(&self, link: &Link, ids: &[SessionId]) -> Result<(), LinkError> {
         let mut call = self.call(link, Script::Register);
         call.arg(self.here.0).arg(self.sessions_per_user_max);
         let mut count = 0;
@@ -140,7 +140,7 @@ impl Table {
             return Ok(());
         }
         let losers = link.call(Op::Register, &call).await?;
-        self.end_losers(&losers)?;
+        self.end_sessions(&losers)?;
         self.metrics.registered.inc_by(count);
         for id in ids {
             // It may have ended after it was read and before it was written.
@@ -152,14 +152,14 @@ impl Table {
     }
 
     /// Makes sure that Redis has one session as it is, or has it not.
-    pub(super) async fn settle(&self, link: &Link, id: SessionId) {
+    pub(super) async fn repair(&self, link: &Link, id: SessionId) {
         if !self.local.has(id) {
             self.erase(link, id).await;
             return;
         }
-        if let Err(fault) = self.register(link, &[id]).await {
-            self.miss();
-            self.report(link, &fault);
+        if let Err(error) = self.register(link, &[id]).await {
+            self.mark_missed();
+            self.report(link, &error);
         }
     }
 }

@@ -42,9 +42,9 @@ pub(super) struct Keys {
 
 impl Keys {
     pub(super) fn new(prefix: &str, db: i64) -> Result<Self, Error> {
-        if let Some(fault) = RedisConfig::prefix_fault(prefix) {
+        if let Some(error) = RedisConfig::prefix_fault(prefix) {
             return Err(Error::invalid(format!(
-                "the prefix '{prefix}' of keys in Redis can't be used: {fault}"
+                "the prefix '{prefix}' of keys in Redis can't be used: {error}"
             )));
         }
         Ok(Self { prefix: format!("{prefix}:"), db })

@@ -18,7 +18,7 @@ pub(super) enum Script {
 
 const NAMES: &str = include_str!("lua/names.lua");
 const ENDS: &str = include_str!("lua/ends.lua");
-const PLACES: &str = include_str!("lua/places.lua");
+const REPLACE: &str = include_str!("lua/replace.lua");
 const NODES: &str = include_str!("lua/nodes.lua");
 
 impl Script {
@@ -37,12 +37,12 @@ impl Script {
     pub(super) fn code(self) -> String {
         let parts: &[&str] = match self {
             Self::Open => {
-                &[include_str!("lua/open_first.lua"), NAMES, ENDS, PLACES, include_str!("lua/open.lua")]
+                &[include_str!("lua/open_first.lua"), NAMES, ENDS, REPLACE, include_str!("lua/open.lua")]
             }
             Self::Update => &[include_str!("lua/update.lua")],
             Self::Close => &[NAMES, ENDS, include_str!("lua/close.lua")],
             Self::ById => &[NAMES, include_str!("lua/by_id.lua")],
-            Self::Register => &[NAMES, ENDS, PLACES, include_str!("lua/register.lua")],
+            Self::Register => &[NAMES, ENDS, REPLACE, include_str!("lua/register.lua")],
             Self::Beat => {
                 &[NAMES, include_str!("lua/beat.lua"), NODES, "return { was_held and 1 or 0, mail, nodes }\n"]
             }

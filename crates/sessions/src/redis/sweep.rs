@@ -4,7 +4,7 @@
 //! between, any number of nodes may sweep at the same time, and a node that comes back loses no more than it has lost already.
 
 use super::{
-    link::{Fault, Link},
+    link::{Link, LinkError},
     reply,
     scripts::Script,
     table::Table,
@@ -16,7 +16,7 @@ const SWEEP_SESSIONS: usize = 100;
 
 impl Table {
     /// Removes the sessions of those nodes that are dead. Answers how many.
-    pub(super) async fn sweep_dead(&self, link: &Link, nodes: &[NodeState]) -> Result<u64, Fault> {
+    pub(super) async fn sweep_dead(&self, link: &Link, nodes: &[NodeState]) -> Result<u64, LinkError> {
         let mut removed = 0;
         for node in nodes {
             if !node.is_living() && node.id != self.here {
@@ -27,7 +27,7 @@ impl Table {
     }
 
     /// Removes the sessions of a node that has no lease. Ends: it goes through them once.
-    pub(super) async fn sweep_node(&self, link: &Link, node: NodeId) -> Result<u64, Fault> {
+    pub(super) async fn sweep_node(&self, link: &Link, node: NodeId) -> Result<u64, LinkError> {
         let mut cursor = 0;
         let mut removed = 0;
         loop {

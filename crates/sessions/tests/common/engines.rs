@@ -86,10 +86,10 @@ pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -
 
 /// Runs an asynchronous test with a new place for a table. A thread that hangs after a failure is left behind, so that the
 /// failure is seen.
-pub fn run<F: Future<Output = ()>>(engine: Engine, test: impl FnOnce(Arc<Place>) -> F) {
+pub fn run<F: Future<Output = ()>>(engine: Engine, test: impl FnOnce(Arc<TestTable>) -> F) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let place = Arc::new(Place::new(engine));
-    let outcome = panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(test(place))));
+    let table = Arc::new(TestTable::new(engine));
+    let outcome = panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(test(table))));
     runtime.shutdown_timeout(FAREWELL);
     if let Err(panic) = outcome {
         panic::resume_unwind(panic);
@@ -97,12 +97,12 @@ pub fn run<F: Future<Output = ()>>(engine: Engine, test: impl FnOnce(Arc<Place>)
 }
 
 /// Where the table of one test lies.
-pub struct Place {
+pub struct TestTable {
     pub engine: Engine,
     prefix: String,
 }
 
-impl Place {
+impl TestTable {
     pub fn new(engine: Engine) -> Self {
         Self { engine, prefix: format!("t{:016x}", RandomState::new().hash_one("prefix")) }
     }

@@ -33,14 +33,14 @@ impl Owner for Recorder {
 
 impl Recorder {
     /// What it was told, in the order of ids.
-    pub fn told(&self) -> Vec<(SessionId, Ended)> {
-        let mut told = self.ended.lock().clone();
-        told.sort_by_key(|(id, why)| (*id, why.as_str()));
-        told
+    pub fn ended_sessions(&self) -> Vec<(SessionId, Ended)> {
+        let mut ended = self.ended.lock().clone();
+        ended.sort_by_key(|(id, why)| (*id, why.as_str()));
+        ended
     }
 
     fn forget(&self, id: SessionId) {
-        self.ended.lock().retain(|(told, _)| *told != id);
+        self.ended.lock().retain(|(ended, _)| *ended != id);
     }
 
     /// What it has heard, as text that shows every field.
@@ -168,20 +168,21 @@ impl Node {
     pub async fn settle(&self, other: &Self) {
         let id = self.open("the test itself", "settles").await;
         assert!(other.close(id, Ended::Operator).await);
-        until("the owner is told", || self.owner.told().iter().any(|(told, _)| *told == id)).await;
+        until("the owner is notified", || self.owner.ended_sessions().iter().any(|(ended, _)| *ended == id))
+            .await;
         self.owner.forget(id);
     }
 
     /// What this node's owner was told by the time at which it must have been.
-    pub async fn told(&self) -> Vec<(SessionId, Ended)> {
+    pub async fn ended_sessions(&self) -> Vec<(SessionId, Ended)> {
         self.settle(self).await;
-        self.owner.told()
+        self.owner.ended_sessions()
     }
 
     /// The same, where another node may have told it.
-    pub async fn told_by(&self, other: &Self) -> Vec<(SessionId, Ended)> {
+    pub async fn ended_by(&self, other: &Self) -> Vec<(SessionId, Ended)> {
         self.settle(other).await;
-        self.told().await
+        self.ended_sessions().await
     }
 }
 

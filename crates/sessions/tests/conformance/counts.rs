@@ -129,7 +129,7 @@ async fn a_node_that_lives_is_not_swept(subject: Subject) {
         assert_eq!(node.nodes.sweep().await, Ok(0));
     }
     assert_eq!((node.ids("ann").await, node.totals().await), (vec![id], (1, 1)));
-    assert_eq!(node.told().await, []);
+    assert_eq!(node.ended_sessions().await, []);
 }
 
 async fn a_heartbeat_changes_nothing(subject: Subject) {
@@ -142,5 +142,5 @@ async fn a_heartbeat_changes_nothing(subject: Subject) {
         assert_eq!(node.nodes.heartbeat().await, Ok(()));
     }
     assert_eq!((node.user("ann").await, node.counts().await), before);
-    assert_eq!(node.told().await, []);
+    assert_eq!(node.ended_sessions().await, []);
 }

@@ -53,7 +53,7 @@ async fn presence_is_kept(subject: Subject) {
         expected.priority = priority;
         assert_eq!(node.user("ann").await, [expected]);
     }
-    assert_eq!(node.told().await, []);
+    assert_eq!(node.ended_sessions().await, []);
 }
 
 /// The number is the priority, at each moment at which somebody looks.
@@ -131,7 +131,7 @@ async fn a_merge_leaves_everything_else(subject: Subject) {
     of_ann[1].info.insert(2, OwnedValue::Text("new".into()));
     assert_eq!((node.user("ann").await, node.user("bob").await), (of_ann, of_bob));
     assert_eq!(node.totals().await, (4, 2));
-    assert_eq!(node.told().await, []);
+    assert_eq!(node.ended_sessions().await, []);
 }
 
 async fn changes_of_nothing_answer_whether_there_is_such_a_session(subject: Subject) {
@@ -327,7 +327,7 @@ async fn info_that_takes_too_much_is_refused_and_nothing_is_changed(subject: Sub
         assert_eq!(node.user("ann").await, before);
     }
     assert!(node.merge(id, &[number(2, 3)]).await, "it is open as before");
-    assert_eq!(node.told().await, []);
+    assert_eq!(node.ended_sessions().await, []);
 }
 
 /// The longest text that an info takes.

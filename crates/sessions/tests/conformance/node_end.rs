@@ -47,8 +47,8 @@ async fn a_node_that_closes_ends_its_sessions_and_tells_nobody(subject: Subject)
         assert_eq!(next.id(id).await, None);
     }
     assert_eq!((next.totals().await, next.all().await.len()), ((0, 0), 0));
-    assert_eq!(next.told().await, []);
-    assert_eq!(node.owner.told(), []);
+    assert_eq!(next.ended_sessions().await, []);
+    assert_eq!(node.owner.ended_sessions(), []);
 }
 
 async fn a_node_that_closes_leaves_the_sessions_of_the_others(subject: Subject) {
@@ -62,7 +62,7 @@ async fn a_node_that_closes_leaves_the_sessions_of_the_others(subject: Subject) 
     assert_eq!(node.nodes.sweep().await, Ok(0), "it has left nothing behind");
     let state = leaving.seen_by(&node).await;
     assert!(state.is_none_or(|state| !state.is_living()), "its lease has ended");
-    assert_eq!((node.told().await, leaving.owner.told()), (vec![], vec![]));
+    assert_eq!((node.ended_sessions().await, leaving.owner.ended_sessions()), (vec![], vec![]));
 }
 
 /// Sessions of one user on both nodes, and of another on the node that is to end.
@@ -118,7 +118,7 @@ async fn sessions_of_a_dead_node_are_found_no_more(subject: Subject) {
         counts.sessions == 1 && counts.by_node.iter().all(|(node, _)| *node != dead)
     })
     .await;
-    assert_eq!(node.told().await, [], "no session of this node has ended");
+    assert_eq!(node.ended_sessions().await, [], "no session of this node has ended");
 }
 
 async fn sessions_of_a_dead_node_are_swept(subject: Subject) {
@@ -171,7 +171,7 @@ async fn sessions_of_a_dead_node_do_not_count_for_the_limit(subject: Subject) {
     mortal.die();
     missed(&node, dead).await;
     let new = node.open("ann", "new").await;
-    assert_eq!((node.ids("ann").await, node.told().await), (vec![new, kept], vec![]));
+    assert_eq!((node.ids("ann").await, node.ended_sessions().await), (vec![new, kept], vec![]));
 }
 
 async fn a_node_that_comes_back_is_found_again(subject: Subject) {
@@ -188,7 +188,7 @@ async fn a_node_that_comes_back_is_found_again(subject: Subject) {
         let after = (look.user("ann").await, look.user("bob").await, look.counts().await);
         assert_eq!(after, before, "it has written down again what was forgotten");
     }
-    assert_eq!((node.told().await, mortal.node.told().await), (vec![], vec![]));
+    assert_eq!((node.ended_sessions().await, mortal.node.ended_sessions().await), (vec![], vec![]));
 }
 
 /// A session was taken for dead, and somebody has come in its place: there is no way back for it.
@@ -205,10 +205,10 @@ async fn what_was_taken_meanwhile_stays_with_whom_took_it(subject: Subject) {
         assert_eq!(look.ids("ann").await, [new, kept]);
         assert_eq!((look.id(old).await, look.counts().await.sessions), (None, 2));
     }
-    until("its owner is told", || !mortal.node.owner.told().is_empty()).await;
-    let told = mortal.node.told_by(&node).await;
-    assert!(matches!(told[..], [(id, Ended::Replaced | Ended::Lost)] if id == old), "{told:?}");
-    assert_eq!(node.told_by(&mortal.node).await, []);
+    until("its owner is notified", || !mortal.node.owner.ended_sessions().is_empty()).await;
+    let ended = mortal.node.ended_by(&node).await;
+    assert!(matches!(ended[..], [(id, Ended::Replaced | Ended::Lost)] if id == old), "{ended:?}");
+    assert_eq!(node.ended_by(&mortal.node).await, []);
     assert!(!mortal.node.close(old, Ended::Left).await);
 }
 

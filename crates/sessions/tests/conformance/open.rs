@@ -82,7 +82,7 @@ async fn the_same_resource_again_replaces_the_old_session(subject: Subject) {
     assert_eq!(node.address("ann", "phone").await.unwrap().id, new);
     assert_eq!(node.id(old).await, None);
     assert_eq!(node.totals().await, (2, 1));
-    assert_eq!(node.told().await, [(old, Ended::Replaced)]);
+    assert_eq!(node.ended_sessions().await, [(old, Ended::Replaced)]);
 }
 
 async fn a_replacing_session_has_nothing_of_the_old_ones(subject: Subject) {
@@ -99,7 +99,7 @@ async fn the_same_resource_of_another_user_is_left_alone(subject: Subject) {
     let of_ann = node.open("ann", "phone").await;
     let of_bob = node.open("bob", "phone").await;
     assert_eq!((node.ids("ann").await, node.ids("bob").await), (vec![of_ann], vec![of_bob]));
-    assert_eq!(node.told().await, []);
+    assert_eq!(node.ended_sessions().await, []);
 }
 
 async fn resources_that_look_alike_are_different(subject: Subject) {
@@ -114,7 +114,7 @@ async fn resources_that_look_alike_are_different(subject: Subject) {
     }
     opened.reverse();
     assert_eq!(node.ids("ann").await, opened);
-    assert_eq!(node.told().await, []);
+    assert_eq!(node.ended_sessions().await, []);
 }
 
 /// A reader who looks all the time finds one session each time, and never an older one than before.
@@ -146,8 +146,8 @@ async fn there_is_no_moment_with_both_or_neither(subject: Subject) {
     let opened = writer.await.unwrap();
     let (current, replaced) = opened.split_last().unwrap();
     assert_eq!(node.ids("ann").await, [*current]);
-    let told: Vec<_> = replaced.iter().map(|id| (*id, Ended::Replaced)).collect();
-    assert_eq!(node.told().await, told);
+    let ended: Vec<_> = replaced.iter().map(|id| (*id, Ended::Replaced)).collect();
+    assert_eq!(node.ended_sessions().await, ended);
 }
 
 /// Opens sessions in several tasks at once and gives their ids by task.
@@ -185,7 +185,7 @@ async fn concurrent_opens_at_one_address_leave_one(subject: Subject) {
     let mut replaced: Vec<_> = ids.concat().into_iter().map(|id| (id, Ended::Replaced)).collect();
     replaced.retain(|(id, _)| *id != left[0]);
     replaced.sort_by_key(|(id, _)| *id);
-    assert_eq!(node.told().await, replaced, "each but the one that is left was told once");
+    assert_eq!(node.ended_sessions().await, replaced, "each but the one that is left was reported once");
 }
 
 async fn beyond_the_limit_the_oldest_ends(subject: Subject) {
@@ -196,7 +196,7 @@ async fn beyond_the_limit_the_oldest_ends(subject: Subject) {
     }
     assert_eq!(node.ids("ann").await, [ids[4], ids[3], ids[2]]);
     assert_eq!(node.totals().await, (3, 1));
-    assert_eq!(node.told().await, [(ids[0], Ended::Crowded), (ids[1], Ended::Crowded)]);
+    assert_eq!(node.ended_sessions().await, [(ids[0], Ended::Crowded), (ids[1], Ended::Crowded)]);
 }
 
 async fn the_oldest_is_the_first_opened_however_often_it_was_changed(subject: Subject) {
@@ -207,7 +207,7 @@ async fn the_oldest_is_the_first_opened_however_often_it_was_changed(subject: Su
     assert!(node.presence(first, Some(127), &[]).await);
     let third = node.open("ann", "m").await;
     assert_eq!(node.ids("ann").await, [third, second]);
-    assert_eq!(node.told().await, [(first, Ended::Crowded)]);
+    assert_eq!(node.ended_sessions().await, [(first, Ended::Crowded)]);
 }
 
 async fn a_replacement_is_not_one_more(subject: Subject) {
@@ -216,7 +216,7 @@ async fn a_replacement_is_not_one_more(subject: Subject) {
     let second = node.open("ann", "b").await;
     let again = node.open("ann", "b").await;
     assert_eq!(node.ids("ann").await, [again, first]);
-    assert_eq!(node.told().await, [(second, Ended::Replaced)]);
+    assert_eq!(node.ended_sessions().await, [(second, Ended::Replaced)]);
 }
 
 async fn a_limit_of_one_leaves_the_newest(subject: Subject) {
@@ -225,7 +225,7 @@ async fn a_limit_of_one_leaves_the_newest(subject: Subject) {
     let second = node.open("ann", "b").await;
     let third = node.open("ann", "b").await;
     assert_eq!(node.ids("ann").await, [third]);
-    assert_eq!(node.told().await, [(first, Ended::Crowded), (second, Ended::Replaced)]);
+    assert_eq!(node.ended_sessions().await, [(first, Ended::Crowded), (second, Ended::Replaced)]);
 }
 
 async fn the_limit_is_for_each_user(subject: Subject) {
@@ -233,7 +233,7 @@ async fn the_limit_is_for_each_user(subject: Subject) {
     let of_ann = node.open("ann", "a").await;
     let of_bob = node.open("bob", "b").await;
     assert_eq!((node.ids("ann").await, node.ids("bob").await), (vec![of_ann], vec![of_bob]));
-    assert_eq!(node.told().await, []);
+    assert_eq!(node.ended_sessions().await, []);
 }
 
 async fn concurrent_opens_keep_the_limit(subject: Subject) {
@@ -244,7 +244,7 @@ async fn concurrent_opens_keep_the_limit(subject: Subject) {
     let mut crowded: Vec<_> = ids.concat().into_iter().map(|id| (id, Ended::Crowded)).collect();
     crowded.retain(|(id, _)| !left.contains(id));
     crowded.sort_by_key(|(id, _)| *id);
-    assert_eq!(node.told().await, crowded, "each but those that are left was told once");
+    assert_eq!(node.ended_sessions().await, crowded, "each but those that are left was reported once");
 }
 
 async fn ids_are_ever_greater(subject: Subject) {
@@ -363,7 +363,7 @@ async fn odd_addresses_are_kept_apart(subject: Subject) {
         assert!(node.close(opened[&(user, "*")], Ended::Left).await);
         assert_eq!(node.user(user).await.len(), users - 1);
     }
-    assert_eq!(node.told().await, []);
+    assert_eq!(node.ended_sessions().await, []);
 }
 
 async fn what_is_refused_changes_nothing(subject: Subject) {
@@ -382,7 +382,7 @@ async fn what_is_refused_changes_nothing(subject: Subject) {
     assert_eq!(node.try_open("ann", "", &[]).await.map_err(kind), Err(ErrorKind::Invalid));
     assert_eq!((node.user("ann").await, node.user("bob").await), (before, vec![]));
     assert_eq!(node.totals().await, (2, 1));
-    assert_eq!(node.told().await, []);
+    assert_eq!(node.ended_sessions().await, []);
     assert_eq!(node.ids("ann").await, [second, first]);
 }
 
@@ -406,5 +406,5 @@ async fn sessions_of_a_user_that_take_too_much_together_are_refused(subject: Sub
     node.open("bob", "phone").await;
     assert!(node.close(ids[0], Ended::Left).await);
     node.open_with("ann", "again", &[text(1, &long)]).await;
-    assert_eq!((node.totals().await, node.told().await), ((ids.len() as u64 + 1, 2), vec![]));
+    assert_eq!((node.totals().await, node.ended_sessions().await), ((ids.len() as u64 + 1, 2), vec![]));
 }

@@ -7,7 +7,7 @@ use restante_sessions::Ended;
 use crate::{
     common::{
         OwnedChange, OwnedValue,
-        engines::{Engine, Place, run},
+        engines::{Engine, TestTable, run},
         node::Node,
     },
     table::Model,
@@ -34,15 +34,15 @@ fn seed() -> u64 {
 pub(crate) fn agrees_while_it_grows_and_shrinks(engine: Engine) {
     let seed = seed();
     println!("RESTANTE_TEST_SEED={seed}");
-    run(engine, async |place| grow_and_shrink(&place, seed).await);
+    run(engine, async |table| grow_and_shrink(&table, seed).await);
 }
 
-async fn grow_and_shrink(place: &Place, seed: u64) {
+async fn grow_and_shrink(table: &TestTable, seed: u64) {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
-    let node = place.node_with_limit(SESSIONS_PER_USER_MAX).await;
+    let node = table.node_with_limit(SESSIONS_PER_USER_MAX).await;
     let mut model = Model::new(SESSIONS_PER_USER_MAX);
     let mut size = 0;
-    for goal in sizes(place.engine) {
+    for goal in sizes(table.engine) {
         while size != *goal {
             let grows = size < *goal;
             // Mostly towards the goal, now and then away from it.
@@ -58,7 +58,7 @@ async fn grow_and_shrink(place: &Place, seed: u64) {
         }
         model.check(&node).await;
     }
-    assert_eq!(node.told().await, model.told(node.here()));
+    assert_eq!(node.ended_sessions().await, model.ended_sessions(node.here()));
 }
 
 async fn open(node: &Node, model: &mut Model, random: &mut ChaCha8Rng) {

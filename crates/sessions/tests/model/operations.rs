@@ -9,7 +9,7 @@ use restante_sessions::{Ended, INFO_BYTES_MAX, SessionId};
 use crate::{
     common::{
         OwnedChange, OwnedValue,
-        engines::{Engine, Place, run},
+        engines::{Engine, TestTable, run},
         node::Node,
     },
     table::Model,
@@ -86,18 +86,18 @@ fn operations() -> impl Strategy<Value = Operation> {
 
 /// The nodes of a table and the model of it.
 struct Subject<'a> {
-    place: &'a Place,
+    table: &'a TestTable,
     model: Model,
     nodes: Vec<Node>,
 }
 
 impl<'a> Subject<'a> {
-    async fn new(place: &'a Place) -> Self {
-        let mut nodes = vec![place.node_with_limit(SESSIONS_PER_USER_MAX).await];
-        if place.engine.is_shared() {
-            nodes.push(place.node_with_limit(SESSIONS_PER_USER_MAX).await);
+    async fn new(table: &'a TestTable) -> Self {
+        let mut nodes = vec![table.node_with_limit(SESSIONS_PER_USER_MAX).await];
+        if table.engine.is_shared() {
+            nodes.push(table.node_with_limit(SESSIONS_PER_USER_MAX).await);
         }
-        Self { place, model: Model::new(SESSIONS_PER_USER_MAX), nodes }
+        Self { table, model: Model::new(SESSIONS_PER_USER_MAX), nodes }
     }
 
     fn id(&self, which: &Which) -> Option<SessionId> {
@@ -148,29 +148,29 @@ impl<'a> Subject<'a> {
 
     /// A node ends, and another takes its place.
     async fn leave(&mut self, at: usize) {
-        self.check_told(at).await;
+        self.check_ended(at).await;
         self.model.leave(&self.nodes[at]).await;
-        self.nodes[at] = self.place.node_with_limit(SESSIONS_PER_USER_MAX).await;
+        self.nodes[at] = self.table.node_with_limit(SESSIONS_PER_USER_MAX).await;
     }
 
     /// The owner of a node was told by itself and by the others what it should have been, and nothing else.
-    async fn check_told(&self, at: usize) {
+    async fn check_ended(&self, at: usize) {
         let node = &self.nodes[at];
         for other in &self.nodes {
             node.settle(other).await;
         }
-        assert_eq!(node.owner.told(), self.model.told(node.here()));
+        assert_eq!(node.owner.ended_sessions(), self.model.ended_sessions(node.here()));
     }
 }
 
-async fn compare(place: &Place, operations: Vec<(usize, Operation)>) {
-    let mut subject = Subject::new(place).await;
+async fn compare(table: &TestTable, operations: Vec<(usize, Operation)>) {
+    let mut subject = Subject::new(table).await;
     for (node, operation) in operations {
         subject.run(node, operation).await;
     }
     for at in 0..subject.nodes.len() {
         subject.model.check(&subject.nodes[at]).await;
-        subject.check_told(at).await;
+        subject.check_ended(at).await;
     }
     for node in &subject.nodes {
         subject.model.leave(node).await;
@@ -195,7 +195,7 @@ pub(crate) fn agrees_with_the_model(engine: Engine) {
     });
     let operations = prop::collection::vec((0..2_usize, operations()), 1..250);
     let outcome = runner.run(&operations, |operations| {
-        run(engine, async |place| compare(&place, operations).await);
+        run(engine, async |table| compare(&table, operations).await);
         Ok(())
     });
     if let Err(error) = outcome {

@@ -16,7 +16,7 @@ pub(crate) struct Model {
     /// The same by user.
     by_user: BTreeMap<String, BTreeSet<SessionId>>,
     /// What owners have been told.
-    told: BTreeSet<(SessionId, &'static str)>,
+    ended: BTreeSet<(SessionId, &'static str)>,
     /// The last id of each node.
     last: BTreeMap<NodeId, SessionId>,
     /// Ids in the order in which they were opened, those that are closed among them.
@@ -29,7 +29,7 @@ impl Model {
             per_user_max,
             open: BTreeMap::new(),
             by_user: BTreeMap::new(),
-            told: BTreeSet::new(),
+            ended: BTreeSet::new(),
             last: BTreeMap::new(),
             given: Vec::new(),
         }
@@ -72,8 +72,8 @@ impl Model {
     }
 
     /// What the owner of a node was told, in the order of ids.
-    pub(crate) fn told(&self, node: NodeId) -> Vec<(SessionId, Ended)> {
-        let of_node = self.told.iter().filter(|(id, _)| id.node == node);
+    pub(crate) fn ended_sessions(&self, node: NodeId) -> Vec<(SessionId, Ended)> {
+        let of_node = self.ended.iter().filter(|(id, _)| id.node == node);
         of_node.map(|(id, why)| (*id, Ended::from_name(why).unwrap())).collect()
     }
 
@@ -102,11 +102,11 @@ impl Model {
         self.given.push(id);
     }
 
-    /// Ends a session; its owner is told unless it is the one who says so. Answers whether there was one.
+    /// Ends a session; its owner is notified unless it is the one who says so. Answers whether there was one.
     fn end(&mut self, id: SessionId, why: Ended) -> bool {
         let was_open = self.remove(id);
         if was_open && why != Ended::Left {
-            self.told.insert((id, why.as_str()));
+            self.ended.insert((id, why.as_str()));
         }
         was_open
     }
@@ -177,7 +177,7 @@ impl Model {
         for id in ended {
             self.remove(id);
         }
-        self.told.retain(|(id, _)| id.node != node.here());
+        self.ended.retain(|(id, _)| id.node != node.here());
         self.last.remove(&node.here());
     }
 

@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 
 use crate::common::{
     OwnedInfo, OwnedValue, Row,
-    engines::{Engine, Place, run},
+    engines::{Engine, TestTable, run},
     node::Node,
     number, read_all, text,
 };
@@ -36,8 +36,8 @@ const CHECKSUM: u16 = 3;
 
 /// Runs threads with a node; a thread asks by blocking.
 fn in_threads(engine: Engine, work: impl AsyncFn(Arc<Node>, Handle)) {
-    run(engine, async |place: Arc<Place>| {
-        let node = Arc::new(place.node_with_limit(THREADS * RESOURCES).await);
+    run(engine, async |table: Arc<TestTable>| {
+        let node = Arc::new(table.node_with_limit(THREADS * RESOURCES).await);
         work(node, Handle::current()).await;
     });
 }
@@ -203,8 +203,8 @@ pub(crate) fn keeps_what_each_thread_has_opened(engine: Engine) {
         replaced.sort();
         let replaced: Vec<_> = replaced.into_iter().map(|id| (id, Ended::Replaced)).collect();
         assert!(
-            node.told().await == replaced,
-            "the owner was told of each that was replaced, and of no other"
+            node.ended_sessions().await == replaced,
+            "the owner was notified of each replaced session and of no other"
         );
     });
 }

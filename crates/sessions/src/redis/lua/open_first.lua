@@ -7,7 +7,7 @@ local is_free = redis.call('HSETNX', user_hash, ARGV[4], ARGV[5]) == 1
 if is_free then
   local index = ARGV[1] .. 'n:' .. ARGV[2]
   redis.call('HSET', index, ARGV[6], ARGV[7])
-  -- As in places.lua: who sweeps looks among the nodes.
+  -- As in replace.lua: who sweeps looks among the nodes.
   if redis.call('HLEN', index) == 1 then redis.call('HSETNX', ARGV[1] .. 'nodes', ARGV[2], '') end
   local count = redis.call('HLEN', user_hash)
   if count == 1 then redis.call('ZADD', ARGV[1] .. 'users', 0, ARGV[3]) end

@@ -1,4 +1,4 @@
-//! The keeper: one task that makes links, keeps the lease, catches up, and sweeps. It alone tries again, and waits in between.
+//! The supervisor: one task that makes links, keeps the lease, catches up, and sweeps. It alone tries again, and waits in between.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,8 +9,8 @@ use tokio::{
 use tracing::{debug, info};
 
 use super::{
-    link::{Fault, Link, channels},
-    table::{Ear, Table},
+    link::{Link, LinkError, channels},
+    table::{LinkListener, Table},
 };
 use crate::{Error, SessionId};
 
@@ -27,27 +27,27 @@ const SWEEP_AFTER: Duration = Duration::from_millis(5);
 /// Heartbeats that wait to be done for others.
 pub(super) const BEATS_MAX: usize = 8;
 /// Sessions that wait to be looked after; more of them and everything is written down again.
-pub(super) const CHORES_MAX: usize = 1_024;
+pub(super) const REPAIRS_MAX: usize = 1_024;
 
 /// Somebody waits for a heartbeat.
 pub(super) type BeatRequest = oneshot::Sender<Result<(), Error>>;
 
-pub(super) struct Keeper {
+pub(super) struct Supervisor {
     pub(super) table: Arc<Table>,
     pub(super) beats: mpsc::Receiver<BeatRequest>,
-    pub(super) chores: mpsc::Receiver<SessionId>,
+    pub(super) repairs: mpsc::Receiver<SessionId>,
     /// Links that were tried.
     pub(super) generation: u64,
     pub(super) pause: Duration,
 }
 
-impl Keeper {
+impl Supervisor {
     pub(super) fn new(
         table: Arc<Table>,
         beats: mpsc::Receiver<BeatRequest>,
-        chores: mpsc::Receiver<SessionId>,
+        repairs: mpsc::Receiver<SessionId>,
     ) -> Self {
-        Self { table, beats, chores, generation: 0, pause: PAUSE_MIN }
+        Self { table, beats, repairs, generation: 0, pause: PAUSE_MIN }
     }
 
     /// Runs until the table is closed.
@@ -55,59 +55,59 @@ impl Keeper {
         let mut waiting: Vec<BeatRequest> = self.beats.recv().await.into_iter().collect();
         loop {
             let had_link = self.table.link().is_some();
-            let beat = self.turn().await;
+            let beat = self.tick().await;
             if had_link && beat.is_ok() {
                 self.pause = PAUSE_MIN; // a link that serves only once has not served
             }
-            let next = if beat.is_ok() { self.next_turn() } else { self.next_attempt() };
+            let next = if beat.is_ok() { self.next_tick() } else { self.next_attempt() };
             let is_up = beat.is_ok();
             for request in waiting.drain(..) {
                 // Who has asked may be gone.
                 let _ = request.send(beat.clone().map_err(Error::from));
             }
-            let Some(request) = self.rest(next, is_up).await else { return };
+            let Some(request) = self.wait(next, is_up).await else { return };
             waiting.extend(request);
         }
     }
 
     /// One heartbeat and what it shows to be necessary.
-    async fn turn(&mut self) -> Result<(), Fault> {
+    async fn tick(&mut self) -> Result<(), LinkError> {
         let (link, is_new) = match self.table.link() {
             Some(link) => (link, false),
             None => match self.connect().await {
                 Ok(link) => (link, true),
-                Err(fault) => {
-                    self.table.away_for(&fault);
-                    return Err(fault);
+                Err(error) => {
+                    self.table.set_error(&error);
+                    return Err(error);
                 }
             },
         };
-        let kept = self.keep(&link, is_new).await;
-        if let Err(fault) = &kept {
+        let maintained = self.maintain(&link, is_new).await;
+        if let Err(error) = &maintained {
             // Whatever it was, this link doesn't serve.
-            self.table.lose(link.generation, fault);
-            self.table.away_for(fault);
+            self.table.drop_link(link.generation, error);
+            self.table.set_error(error);
         }
-        kept
+        maintained
     }
 
-    async fn connect(&mut self) -> Result<Arc<Link>, Fault> {
+    async fn connect(&mut self) -> Result<Arc<Link>, LinkError> {
         self.generation += 1;
         let table = &self.table;
-        let ear = Ear { table: Arc::downgrade(table), generation: self.generation };
+        let listener = LinkListener { table: Arc::downgrade(table), generation: self.generation };
         let channels = channels(&table.keys, table.here);
         let link =
-            Link::open(&table.address, self.generation, &channels, Arc::new(ear), table.metrics.clone());
+            Link::open(&table.address, self.generation, &channels, Arc::new(listener), table.metrics.clone());
         Ok(Arc::new(link.await?))
     }
 
-    async fn keep(&self, link: &Arc<Link>, is_new: bool) -> Result<(), Fault> {
+    async fn maintain(&self, link: &Arc<Link>, is_new: bool) -> Result<(), LinkError> {
         let table = &self.table;
         let mut beat = table.beat(link).await?;
         link.check_listening().await?;
         if is_new {
             // From here on what is opened is written down by who opens it; what was opened before is missed.
-            table.take_up(link.clone());
+            table.use_link(link.clone());
         }
         for _ in 0..MAIL_PAGES_MAX {
             if !beat.had_mail {
@@ -116,7 +116,7 @@ impl Keeper {
             beat = table.beat(link).await?;
         }
         for _ in 0..CATCH_UPS_MAX {
-            if table.is_in_step() {
+            if table.is_synced() {
                 break;
             }
             table.register_all(link).await?;
@@ -129,9 +129,9 @@ impl Keeper {
     }
 
     /// A third of the lease later, or when the lease of another node has run out.
-    fn next_turn(&self) -> Instant {
+    fn next_tick(&self) -> Instant {
         let next = Instant::now() + self.table.lease / 3;
-        let end = self.table.living.read().next_end(self.table.here);
+        let end = self.table.leases.read().next_end(self.table.here);
         end.map_or(next, |end| next.min(end + SWEEP_AFTER))
     }
 
@@ -145,16 +145,16 @@ impl Keeper {
 
     /// Looks after sessions until the next turn, which comes early when somebody asks for it or the link is lost. `None` when
     /// the table is gone.
-    async fn rest(&mut self, mut next: Instant, is_up: bool) -> Option<Option<BeatRequest>> {
+    async fn wait(&mut self, mut next: Instant, is_up: bool) -> Option<Option<BeatRequest>> {
         loop {
             tokio::select! {
                 () = sleep_until(next) => return Some(None),
                 request = self.beats.recv() => return request.map(Some),
-                id = self.chores.recv() => {
+                id = self.repairs.recv() => {
                     let id = id?;
                     match self.table.link() {
-                        Some(link) => self.settle_by(next, &link, id).await,
-                        None => self.table.miss(),
+                        Some(link) => self.repair_by(next, &link, id).await,
+                        None => self.table.mark_missed(),
                     }
                 }
                 () = self.table.lost.notified(), if is_up => next = next.min(self.next_attempt()),
@@ -163,11 +163,11 @@ impl Keeper {
     }
 
     /// The lease is more important than a session.
-    async fn settle_by(&self, next: Instant, link: &Link, id: SessionId) {
-        if timeout_at(next, self.table.settle(link, id)).await.is_err() {
+    async fn repair_by(&self, next: Instant, link: &Link, id: SessionId) {
+        if timeout_at(next, self.table.repair(link, id)).await.is_err() {
             debug!(%id, "a session was not written down in time for the heartbeat: it is afterwards");
             for id in self.table.with_others_of_its_user(id) {
-                self.table.look_after(id);
+                self.table.queue_repair(id);
             }
         }
     }

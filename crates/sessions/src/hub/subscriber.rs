@@ -9,13 +9,13 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{Event, Losses, Next, Overflow, SeatConfig, metrics::DropReason, room::Room};
+use super::{Event, Losses, Next, Overflow, SeatConfig, budget::MemoryBudget, metrics::DropReason};
 use crate::{Ended, SessionId};
 
 /// So many bytes are taken from a queue at once, and one event more.
 const BATCH_BYTES_MAX: usize = 256 << 10;
 
-pub(super) struct Place {
+pub(super) struct Subscriber {
     pub(super) id: SessionId,
     pub(super) config: SeatConfig,
     losses: Option<Arc<Losses>>,
@@ -45,14 +45,14 @@ pub(super) enum Offered {
     Ended(DropReason),
 }
 
-impl Place {
+impl Subscriber {
     pub(super) fn new(id: SessionId, config: SeatConfig, losses: Option<Arc<Losses>>) -> Self {
         Self { id, config, losses, queue: Mutex::default() }
     }
 
-    /// Puts an event into the queue if there is room: a full queue drops the newest, so that what is read has no holes but at
+    /// Puts an event into the queue if there is budget: a full queue drops the newest, so that what is read has no holes but at
     /// its end. An event that is larger than a queue may be goes alone.
-    pub(super) fn offer(&self, event: &Arc<Event>, room: &Room) -> Offered {
+    pub(super) fn offer(&self, event: &Arc<Event>, budget: &MemoryBudget) -> Offered {
         let size = event.bytes();
         let mut queue = self.queue.lock();
         if let Some(absent) = self.absent(&queue) {
@@ -64,8 +64,8 @@ impl Place {
         if in_use > 0 && is_full {
             return self.overflow(queue, DropReason::Full);
         }
-        if in_use > 0 && sum > room.queue_bytes_max() {
-            return self.overflow(queue, DropReason::Room);
+        if in_use > 0 && sum > budget.queue_bytes_max() {
+            return self.overflow(queue, DropReason::Memory);
         }
         queue.bytes += size;
         queue.events.push_back(event.clone());
@@ -81,7 +81,7 @@ impl Place {
         if let Some(absent) = self.absent(&queue) {
             return absent;
         }
-        self.overflow(queue, DropReason::Room)
+        self.overflow(queue, DropReason::Memory)
     }
 
     fn overflow(&self, queue: parking_lot::MutexGuard<'_, Queue>, reason: DropReason) -> Offered {
@@ -195,8 +195,11 @@ impl Queue {
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for Subscriber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Place").field("id", &self.id).field("config", &self.config).finish_non_exhaustive()
+        f.debug_struct("Subscriber")
+            .field("id", &self.id)
+            .field("config", &self.config)
+            .finish_non_exhaustive()
     }
 }

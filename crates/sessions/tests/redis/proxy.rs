@@ -1,4 +1,4 @@
-//! A gate before Redis: through it the way to Redis can be shut, and Redis can be made to hang, for one node alone.
+//! A proxy before Redis: through it the way to Redis can be shut, and Redis can be made to hang, for one node alone.
 
 use std::sync::{
     Arc,
@@ -20,15 +20,15 @@ enum Mode {
     Stuck,
 }
 
-pub(crate) struct Gate {
-    /// The URL of Redis behind the gate.
+pub(crate) struct Proxy {
+    /// The URL of Redis behind the proxy.
     pub(crate) url: String,
     mode: watch::Sender<Mode>,
     connections: Arc<AtomicUsize>,
 }
 
-impl Gate {
-    /// A gate before the Redis at a URL of the form `redis://host:port/database`.
+impl Proxy {
+    /// A proxy before the Redis at a URL of the form `redis://host:port/database`.
     pub(crate) async fn new(url: &str) -> Self {
         let (scheme, rest) = url.split_once("://").unwrap();
         let (behind, database) = rest.split_once('/').unwrap_or((rest, "0"));
@@ -58,7 +58,7 @@ impl Gate {
     }
 }
 
-/// Until the gate is dropped.
+/// Until the proxy is dropped.
 async fn accept(
     listener: TcpListener,
     behind: String,
@@ -95,7 +95,7 @@ async fn join(mut client: TcpStream, mut server: TcpStream, mut mode: watch::Rec
     }
 }
 
-/// Hands on what comes, while the gate is open.
+/// Hands on what comes, while the proxy is open.
 async fn pump(
     from: &mut (impl AsyncReadExt + Unpin),
     to: &mut (impl AsyncWriteExt + Unpin),

@@ -2,7 +2,7 @@ use std::{fmt, future::poll_fn, sync::Arc};
 
 use parking_lot::Mutex;
 
-use super::{Event, HubFull, Interest, Next, Shared, place::Place};
+use super::{Event, HubFull, Interest, Next, Shared, subscriber::Subscriber};
 use crate::{Ended, SessionId};
 
 /// Events that [`Seat::next`] gives at most.
@@ -12,29 +12,29 @@ const CHUNK_INTERESTS: usize = 256;
 /// What one session wants takes at most this part of the bytes for all.
 const SEAT_SHARE: usize = 64;
 
-/// A session's place in the hub: its reading end. Dropping it leaves the hub.
+/// A session's subscriber in the hub: its reading end. Dropping it leaves the hub.
 pub struct Seat {
-    place: Arc<Place>,
-    wants: Mutex<Wants>,
+    subscriber: Arc<Subscriber>,
+    interests: Mutex<Interests>,
     shared: Arc<Shared>,
 }
 
 /// What a session wants.
 #[derive(Default)]
-struct Wants {
+struct Interests {
     /// In order, each once.
     list: Box<[Interest]>,
     bytes: usize,
 }
 
 impl Seat {
-    pub(super) fn new(place: Arc<Place>, shared: Arc<Shared>) -> Self {
-        Self { place, wants: Mutex::default(), shared }
+    pub(super) fn new(subscriber: Arc<Subscriber>, shared: Arc<Shared>) -> Self {
+        Self { subscriber, interests: Mutex::default(), shared }
     }
 
-    /// Whose place it is.
+    /// Whose subscriber it is.
     pub fn id(&self) -> SessionId {
-        self.place.id
+        self.subscriber.id
     }
 
     /// Adds interests, all of them or none. An event is handed out once, however many interests it meets. What is published
@@ -43,12 +43,12 @@ impl Seat {
     /// # Errors
     /// When it would be too many, or too many bytes.
     pub fn want(&self, interests: &[Interest]) -> Result<(), HubFull> {
-        let mut wants = self.wants.lock();
-        let mut fresh: Vec<Interest> = interests.iter().filter(|one| !wants.has(one)).cloned().collect();
+        let mut current = self.interests.lock();
+        let mut fresh: Vec<Interest> = interests.iter().filter(|one| !current.has(one)).cloned().collect();
         fresh.sort_unstable();
         fresh.dedup();
         let bytes: usize = fresh.iter().map(Interest::bytes).sum();
-        self.check_limits(&wants, fresh.len(), bytes)?;
+        self.check_limits(&current, fresh.len(), bytes)?;
         let mut index = self.shared.index.write();
         if index.bytes.saturating_add(bytes) > self.shared.config.interest_bytes_max {
             return Err(HubFull::Bytes);
@@ -56,21 +56,21 @@ impl Seat {
         index.bytes += bytes;
         for interest in &mut fresh {
             index.share(interest);
-            index.add(interest, &self.place);
+            index.add(interest, &self.subscriber);
         }
         drop(index);
         self.shared.metrics.interests.inc_by(fresh.len() as i64);
-        wants.add(fresh, bytes);
+        current.add(fresh, bytes);
         Ok(())
     }
 
-    fn check_limits(&self, wants: &Wants, added: usize, bytes: usize) -> Result<(), HubFull> {
+    fn check_limits(&self, interests: &Interests, added: usize, bytes: usize) -> Result<(), HubFull> {
         let (count_max, bytes_max) =
-            (self.place.config.interests_max, self.shared.config.interest_bytes_max / SEAT_SHARE);
-        if wants.list.len() + added > count_max {
+            (self.subscriber.config.interests_max, self.shared.config.interest_bytes_max / SEAT_SHARE);
+        if interests.list.len() + added > count_max {
             return Err(HubFull::Interests(count_max));
         }
-        if wants.bytes.saturating_add(bytes) > bytes_max {
+        if interests.bytes.saturating_add(bytes) > bytes_max {
             return Err(HubFull::SeatBytes(bytes_max));
         }
         Ok(())
@@ -78,20 +78,20 @@ impl Seat {
 
     /// Takes interests away. Answers how many of them it had.
     pub fn unwant(&self, interests: &[Interest]) -> usize {
-        let mut wants = self.wants.lock();
-        let mut gone: Vec<Interest> = interests.iter().filter(|one| wants.has(one)).cloned().collect();
+        let mut current = self.interests.lock();
+        let mut gone: Vec<Interest> = interests.iter().filter(|one| current.has(one)).cloned().collect();
         gone.sort_unstable();
         gone.dedup();
-        self.cut(&gone);
-        wants.remove(&gone);
+        self.remove_from_index(&gone);
+        current.remove(&gone);
         gone.len()
     }
 
-    fn cut(&self, interests: &[Interest]) {
+    fn remove_from_index(&self, interests: &[Interest]) {
         for chunk in interests.chunks(CHUNK_INTERESTS) {
             let mut index = self.shared.index.write();
             for interest in chunk {
-                index.remove(interest, &self.place);
+                index.remove(interest, &self.subscriber);
             }
         }
         self.shared.metrics.interests.dec_by(interests.len() as i64);
@@ -99,17 +99,17 @@ impl Seat {
 
     /// What it wants, in order.
     pub fn interests(&self) -> Vec<Interest> {
-        self.wants.lock().list.to_vec()
+        self.interests.lock().list.to_vec()
     }
 
     /// How much it wants.
     pub fn interest_count(&self) -> usize {
-        self.wants.lock().list.len()
+        self.interests.lock().list.len()
     }
 
     /// Whether it wants this.
     pub fn wants(&self, interest: &Interest) -> bool {
-        self.wants.lock().has(interest)
+        self.interests.lock().has(interest)
     }
 
     /// Waits for events, as many as make a good batch, or for the end. After the end it always answers that, and what waited
@@ -125,41 +125,41 @@ impl Seat {
 
     /// The same, with no more than so many events, and at least one.
     pub async fn next_few(&self, events_max: usize) -> Next {
-        poll_fn(|cx| self.place.poll_next(events_max.max(1), cx)).await
+        poll_fn(|cx| self.subscriber.poll_next(events_max.max(1), cx)).await
     }
 
     /// Why the session has ended, if it has.
     pub fn ended(&self) -> Option<Ended> {
-        self.place.ended()
+        self.subscriber.ended()
     }
 
     /// Events that wait at this moment, without waiting for more.
     pub fn waiting(&self) -> usize {
-        self.place.waiting()
+        self.subscriber.waiting()
     }
 
     /// Makes room for others once events were sent, if that is long before the next are asked for.
     pub fn release(&self, events: &[Arc<Event>]) {
-        self.place.release(events);
+        self.subscriber.release(events);
     }
 
     /// Its client is away: what waits is dropped, what comes is not queued. Answers how many were dropped.
     pub fn pause(&self) -> usize {
-        self.place.pause()
+        self.subscriber.pause()
     }
 
     /// Its client is back.
     pub fn resume(&self) {
-        self.place.resume();
+        self.subscriber.resume();
     }
 
     /// Its client has left: from now on it wants nothing and is handed nothing, and the reader, whoever holds the seat,
     /// learns of [`Ended::Left`] unless it has ended before. Answers how many events waited.
     pub fn leave(&self) -> usize {
-        let waited = self.place.end(Ended::Left).unwrap_or_default();
-        let mut wants = self.wants.lock();
-        let had = std::mem::take(&mut *wants);
-        self.cut(&had.list);
+        let waited = self.subscriber.end(Ended::Left).unwrap_or_default();
+        let mut current = self.interests.lock();
+        let had = std::mem::take(&mut *current);
+        self.remove_from_index(&had.list);
         waited
     }
 }
@@ -167,7 +167,7 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.leave();
-        self.shared.forget(&self.place);
+        self.shared.forget(&self.subscriber);
     }
 }
 
@@ -177,7 +177,7 @@ impl fmt::Debug for Seat {
     }
 }
 
-impl Wants {
+impl Interests {
     fn has(&self, interest: &Interest) -> bool {
         self.list.binary_search(interest).is_ok()
     }

@@ -1,11 +1,11 @@
-//! The seats by the ids of their sessions.
+//! The registry by the ids of their sessions.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
     sync::Arc,
 };
 
-use super::place::Place;
+use super::subscriber::Subscriber;
 use crate::{Ended, SessionId};
 
 /// Ends that are remembered of sessions without a seat: a session may end before it has joined. It joins right after it was
@@ -14,36 +14,36 @@ use crate::{Ended, SessionId};
 const EARLY_ENDS_MAX: usize = 4_096;
 
 #[derive(Default)]
-pub(super) struct Seats {
-    by_id: HashMap<SessionId, Arc<Place>>,
+pub(super) struct Registry {
+    by_id: HashMap<SessionId, Arc<Subscriber>>,
     early: HashMap<SessionId, Ended>,
     /// Ids of `early`, the oldest end first, and of those among them that have joined since.
     early_order: VecDeque<SessionId>,
     pub(super) is_stopping: bool,
 }
 
-impl Seats {
+impl Registry {
     pub(super) fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    pub(super) fn get(&self, id: SessionId) -> Option<&Arc<Place>> {
+    pub(super) fn get(&self, id: SessionId) -> Option<&Arc<Subscriber>> {
         self.by_id.get(&id)
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Place>> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Subscriber>> {
         self.by_id.values()
     }
 
-    /// Returns the place that the session had before, if it joins again.
-    pub(super) fn enter(&mut self, place: &Arc<Place>) -> Option<Arc<Place>> {
-        self.by_id.insert(place.id, place.clone())
+    /// Returns the subscriber that the session had before, if it joins again.
+    pub(super) fn enter(&mut self, subscriber: &Arc<Subscriber>) -> Option<Arc<Subscriber>> {
+        self.by_id.insert(subscriber.id, subscriber.clone())
     }
 
-    /// Takes a place out, unless the session has joined anew.
-    pub(super) fn leave(&mut self, place: &Arc<Place>) {
-        if let Entry::Occupied(entry) = self.by_id.entry(place.id)
-            && Arc::ptr_eq(entry.get(), place)
+    /// Takes a subscriber out, unless the session has joined anew.
+    pub(super) fn leave(&mut self, subscriber: &Arc<Subscriber>) {
+        if let Entry::Occupied(entry) = self.by_id.entry(subscriber.id)
+            && Arc::ptr_eq(entry.get(), subscriber)
         {
             entry.remove();
         }
@@ -75,15 +75,15 @@ mod tests {
     #[test]
     fn early_ends_are_found_once_and_bounded() {
         let id = |opened_us| SessionId { opened_us, node: NodeId(1), place: 0 };
-        let mut seats = Seats::default();
+        let mut registry = Registry::default();
         for n in 0..3 * EARLY_ENDS_MAX as u64 {
-            seats.note_early(id(n), Ended::Replaced);
+            registry.note_early(id(n), Ended::Replaced);
             if n % 2 == 0 {
-                assert_eq!(seats.take_early(id(n)), Some(Ended::Replaced));
-                assert_eq!(seats.take_early(id(n)), None);
+                assert_eq!(registry.take_early(id(n)), Some(Ended::Replaced));
+                assert_eq!(registry.take_early(id(n)), None);
             }
         }
-        assert!(seats.early.len() <= EARLY_ENDS_MAX && seats.early_order.len() <= EARLY_ENDS_MAX);
-        assert_eq!(seats.take_early(id(3 * EARLY_ENDS_MAX as u64 - 1)), Some(Ended::Replaced));
+        assert!(registry.early.len() <= EARLY_ENDS_MAX && registry.early_order.len() <= EARLY_ENDS_MAX);
+        assert_eq!(registry.take_early(id(3 * EARLY_ENDS_MAX as u64 - 1)), Some(Ended::Replaced));
     }
 }

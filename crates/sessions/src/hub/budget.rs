@@ -15,7 +15,7 @@ const QUEUE_SHARE: usize = 8;
 const RESERVE_SHARE: usize = 4;
 
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct MemoryBudget {
     used: AtomicUsize,
     bytes_max: usize,
     shown: Gauge,
@@ -23,12 +23,12 @@ pub(super) struct Room {
 
 /// A part of the room, which comes back when this is dropped.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct Permit {
     bytes: AtomicUsize,
-    room: Arc<Room>,
+    budget: Arc<MemoryBudget>,
 }
 
-impl Room {
+impl MemoryBudget {
     pub(super) fn new(bytes_max: usize, shown: Gauge) -> Arc<Self> {
         Arc::new(Self { used: AtomicUsize::new(0), bytes_max, shown })
     }
@@ -44,28 +44,28 @@ impl Room {
     }
 
     /// Takes so many bytes, if they are left.
-    pub(super) fn take(self: &Arc<Self>, bytes: usize) -> Option<Taken> {
+    pub(super) fn take(self: &Arc<Self>, bytes: usize) -> Option<Permit> {
         let add = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.bytes_max);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
         self.shown.inc_by(bytes as i64);
-        Some(Taken { bytes: AtomicUsize::new(bytes), room: self.clone() })
+        Some(Permit { bytes: AtomicUsize::new(bytes), budget: self.clone() })
     }
 }
 
-impl Taken {
+impl Permit {
     /// Takes more for what exists already, also beyond the bound: then nothing else finds room until it is gone.
     pub(super) fn grow(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.room.used.fetch_add(bytes, Ordering::Relaxed);
-        self.room.shown.inc_by(bytes as i64);
+        self.budget.used.fetch_add(bytes, Ordering::Relaxed);
+        self.budget.shown.inc_by(bytes as i64);
     }
 }
 
-impl Drop for Taken {
+impl Drop for Permit {
     fn drop(&mut self) {
         let bytes = *self.bytes.get_mut();
-        self.room.used.fetch_sub(bytes, Ordering::Relaxed);
-        self.room.shown.dec_by(bytes as i64);
+        self.budget.used.fetch_sub(bytes, Ordering::Relaxed);
+        self.budget.shown.dec_by(bytes as i64);
     }
 }
 
@@ -84,18 +84,18 @@ mod tests {
     #[test]
     fn an_event_counts_once_with_its_forms_and_gives_all_back() {
         let shown = Gauge::default();
-        let room = Room::new(10_000, shown.clone());
+        let budget = MemoryBudget::new(10_000, shown.clone());
         let event = event(5_000);
         event.form(Form::Push, |_| Bytes::from_static(&[0; 100]));
-        assert!(event.take_room(&room) && event.take_room(&room));
+        assert!(event.acquire(&budget) && event.acquire(&budget));
         let before = shown.get();
         assert!((5_100..6_000).contains(&before));
         event.form(Form::Json, |event| Bytes::from(vec![0; event.body.len()]));
         event.form(Form::Json, |_| panic!("a form is made once"));
         assert_eq!(shown.get(), before + 5_000, "a form is made, whatever room is left");
-        assert_eq!(room.queue_bytes_max(), 0);
-        assert!(!event.to_kept().take_room(&room), "there is no room for another");
+        assert_eq!(budget.queue_bytes_max(), 0);
+        assert!(!event.to_kept().acquire(&budget), "there is no room for another");
         drop(event);
-        assert_eq!((shown.get(), room.queue_bytes_max()), (0, 7_500 / QUEUE_SHARE));
+        assert_eq!((shown.get(), budget.queue_bytes_max()), (0, 7_500 / QUEUE_SHARE));
     }
 }
