@@ -1,4 +1,4 @@
-//! The room for all events that wait, each counted once however many want it.
+//! The memory budget for all waiting events. Each event counts once, however many sessions it waits for.
 
 use std::sync::{
     Arc,
@@ -7,11 +7,11 @@ use std::sync::{
 
 use prometheus_client::metrics::gauge::Gauge;
 
-/// A queue takes at most this part of what is left for all beside the reserve: the slow leave each other less and less.
+/// A queue may take one nth of what is left outside the reserve, so that slow readers leave each other less and less.
 const QUEUE_SHARE: usize = 8;
-/// This part of the room is for queues that are empty: one who keeps up finds room in it, whatever waits in the queues of
-/// those who don't. An empty queue takes one event from it, so that many who stop reading can use it up as well, each with one
-/// event that nobody else wants.
+/// One nth of the budget is reserved for empty queues, so that a reader that keeps up is served however much waits for slow
+/// readers. An empty queue takes one event from it, so that many stopped readers, each with an event of its own, can exhaust
+/// the reserve too.
 const RESERVE_SHARE: usize = 4;
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct MemoryBudget {
     shown: Gauge,
 }
 
-/// A part of the room, which comes back when this is dropped.
+/// A share of the budget, which is returned when the permit is dropped.
 #[derive(Debug)]
 pub(super) struct Permit {
     bytes: AtomicUsize,
@@ -37,13 +37,13 @@ impl MemoryBudget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// What one queue may take at this moment, if it is more than one event.
+    /// The bytes that one queue may take now, if it has more than one event.
     pub(super) fn queue_bytes_max(&self) -> usize {
         let for_all = self.bytes_max - self.bytes_max / RESERVE_SHARE;
         for_all.saturating_sub(self.used()) / QUEUE_SHARE
     }
 
-    /// Takes so many bytes, if they are left.
+    /// Takes bytes if as many are left.
     pub(super) fn take(self: &Arc<Self>, bytes: usize) -> Option<Permit> {
         let add = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.bytes_max);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
@@ -53,7 +53,7 @@ impl MemoryBudget {
 }
 
 impl Permit {
-    /// Takes more for what exists already, also beyond the bound: then nothing else finds room until it is gone.
+    /// Adds bytes that are in use already, even beyond the bound: then nothing new is accepted until they are freed.
     pub(super) fn grow(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.budget.used.fetch_add(bytes, Ordering::Relaxed);
@@ -91,10 +91,10 @@ mod tests {
         let before = shown.get();
         assert!((5_100..6_000).contains(&before));
         event.form(Form::Json, |event| Bytes::from(vec![0; event.body.len()]));
-        event.form(Form::Json, |_| panic!("a form is made once"));
-        assert_eq!(shown.get(), before + 5_000, "a form is made, whatever room is left");
+        event.form(Form::Json, |_| panic!("an encoding is made once"));
+        assert_eq!(shown.get(), before + 5_000, "an encoding is made even if no budget is left");
         assert_eq!(budget.queue_bytes_max(), 0);
-        assert!(!event.to_kept().acquire(&budget), "there is no room for another");
+        assert!(!event.to_kept().acquire(&budget), "there is no budget for another");
         drop(event);
         assert_eq!((shown.get(), budget.queue_bytes_max()), (0, 7_500 / QUEUE_SHARE));
     }

@@ -1,4 +1,4 @@
-//! Who wants what, found by channel and topic.
+//! The index of interests by channel and topic.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{Interest, TopicMatch, prefixes::Prefixes, subscriber::Subscriber};
 
-/// Those who want the same, each once. Almost always there is one.
+/// Subscribers with the same interest, each once. Almost always there is one.
 #[derive(Default)]
 pub(super) struct Subscribers(SmallVec<[Arc<Subscriber>; 1]>);
 
@@ -23,7 +23,7 @@ impl Subscribers {
         self.0.len()
     }
 
-    /// Who adds a subscriber has made sure that it is not there yet.
+    /// Adds a subscriber that is not in the list.
     pub(super) fn add(&mut self, subscriber: &Arc<Subscriber>) {
         self.0.push(subscriber.clone());
     }
@@ -39,14 +39,14 @@ impl Subscribers {
     }
 }
 
-/// Those who want an event: groups that may overlap.
+/// The subscribers of an event, in groups that may overlap.
 pub(super) type Groups<'a> = SmallVec<[&'a Subscribers; 4]>;
 
 #[derive(Default)]
 pub(super) struct Index {
     by_channel: HashMap<Arc<str>, Topics>,
     all_channels: Topics,
-    /// What all interests take.
+    /// The bytes of all interests.
     pub(super) bytes: usize,
 }
 
@@ -58,7 +58,7 @@ struct Topics {
 }
 
 impl Index {
-    /// Those who want events of a channel and topic.
+    /// The subscribers of a channel and topic.
     pub(super) fn find(&self, channel: &str, topic: &str) -> Groups<'_> {
         let mut groups = Groups::new();
         if let Some(topics) = self.by_channel.get(channel) {
@@ -68,7 +68,7 @@ impl Index {
         groups
     }
 
-    /// The same interest, with the texts that are known already instead of its own.
+    /// Replaces the texts of an interest by the equal ones that the index has already.
     pub(super) fn share(&self, interest: &mut Interest) {
         let mut topics = Some(&self.all_channels);
         if let Some(channel) = &mut interest.channel {
@@ -85,7 +85,7 @@ impl Index {
         }
     }
 
-    /// Adds what a subscriber wants. It did not want it before.
+    /// Adds an interest that the subscriber does not have yet.
     pub(super) fn add(&mut self, interest: &Interest, subscriber: &Arc<Subscriber>) {
         let topics = match &interest.channel {
             Some(channel) => self.by_channel.entry(channel.clone()).or_default(),
@@ -98,7 +98,7 @@ impl Index {
         }
     }
 
-    /// Takes away what a subscriber wanted, and leaves nothing empty behind.
+    /// Removes an interest of a subscriber, and every entry that becomes empty by it.
     pub(super) fn remove(&mut self, interest: &Interest, subscriber: &Arc<Subscriber>) {
         self.bytes -= interest.bytes();
         let Some(channel) = &interest.channel else {
@@ -149,7 +149,7 @@ impl Topics {
     }
 }
 
-/// Gives memory back when most of those who had wanted something have left.
+/// Frees memory when most entries are gone.
 fn shrink<T>(map: &mut HashMap<Arc<str>, T>) {
     if map.len() < map.capacity() / 8 {
         map.shrink_to_fit();

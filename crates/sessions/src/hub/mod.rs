@@ -1,8 +1,8 @@
-//! The live hub: who wants which topic now.
+//! The live hub: which sessions subscribe to which topics.
 //!
-//! An event that arrives is looked up in an index by channel and topic (exact topics and prefixes of topics), and put into
-//! the bounded queue of each session that wants it. Publishing never waits. A session that reads too slowly is ended with a
-//! reason ([`Overflow::End`]) or loses what its queue has no room for ([`Overflow::Drop`]).
+//! A new event is looked up in an index by channel and topic (exact topics and prefixes of topics), and put into the bounded
+//! queue of each session that subscribed to it. Publishing never waits. When a session reads too slowly it is ended with a
+//! reason ([`Overflow::End`]), or loses the events that do not fit into its queue ([`Overflow::Drop`]).
 
 mod budget;
 mod event;
@@ -35,52 +35,52 @@ use recent::{Noted, Recent};
 use registry::Registry;
 use subscriber::{Offered, Subscriber};
 
-/// What an interest takes beside its texts: an entry in its session's list and one in the index.
+/// The memory of an interest besides its texts: an entry in its session's list and one in the index.
 pub const INTEREST_BYTES: usize = 320;
 
-/// What a session wants.
+/// A channel and topics that a session subscribes to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Interest {
-    /// Events of this channel; `None` for those of all channels.
+    /// Events of this channel; `None` for all channels.
     pub channel: Option<Arc<str>>,
-    /// Of these topics.
+    /// Events of these topics.
     pub topics: TopicMatch,
 }
 
 impl Interest {
-    /// What it counts as; see [`HubConfig::interest_bytes_max`].
+    /// The bytes that it counts for in [`HubConfig::interest_bytes_max`].
     pub fn bytes(&self) -> usize {
         let channel = self.channel.as_ref().map_or(0, |channel| channel.len());
         let topics = match &self.topics {
             TopicMatch::All => 0,
             TopicMatch::Exact(topic) => topic.len(),
-            TopicMatch::Prefix(prefix) => 2 * prefix.len(), // the index keeps bytes of its own
+            TopicMatch::Prefix(prefix) => 2 * prefix.len(), // the index has its own copy
         };
         INTEREST_BYTES + channel + topics
     }
 }
 
-/// Which topics are wanted.
+/// Which topics match.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TopicMatch {
     /// All.
     All,
     /// This one.
     Exact(Arc<str>),
-    /// All that begin so.
+    /// All topics that begin with this.
     Prefix(Arc<str>),
 }
 
 /// The bounds of the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubConfig {
-    /// Sessions at once.
+    /// Subscribed sessions at once.
     pub seats_max: usize,
-    /// Bytes of events that wait for all sessions, each event counted once; a quarter of it is for sessions that have read all
-    /// they had. Forms that readers make of events count as well, and may go beyond it: then nothing new finds room until they
-    /// are gone.
+    /// Bytes of events that wait for all sessions, each event counted once. A quarter of it is reserved for sessions whose queue is
+    /// empty. Forms that readers make of events count as well and may exceed it: then new events are refused until they are
+    /// freed.
     pub queued_bytes_max: usize,
-    /// Bytes that what all sessions want may take; one of them may take a 64th part.
+    /// Bytes of all interests of all sessions; one session may have a 64th part.
     pub interest_bytes_max: usize,
 }
 
@@ -93,62 +93,62 @@ impl Default for HubConfig {
 /// The bounds of one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeatConfig {
-    /// Events that wait for it.
+    /// Events that may wait for it.
     pub events_max: usize,
-    /// Bytes of events that wait for it.
+    /// Bytes of events that may wait for it.
     pub bytes_max: usize,
     /// Interests that it may have.
     pub interests_max: usize,
-    /// What happens when there is no room.
+    /// What happens when the queue is full.
     pub overflow: Overflow,
 }
 
-/// What happens when a queue has no room for an event.
+/// What happens when an event does not fit into a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overflow {
-    /// The session ends: what it has is without holes.
+    /// The session ends, so that a reader never misses an event unknowingly.
     End,
     /// The event is dropped and counted.
     Drop,
 }
 
-/// Counts what sessions do not get, for doors that show it.
+/// Counts the events that sessions did not get, for doors that show it.
 #[derive(Clone, Debug, Default)]
 pub struct Losses {
-    /// Events for which there was no room.
+    /// Events that did not fit.
     pub dropped: Counter,
-    /// Events that came while the client was away.
+    /// Events that arrived while the client was away.
     pub away: Counter,
 }
 
-/// Why a session can't join, or can't want more.
+/// Why a session can't join the hub or add interests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HubFull {
-    /// There are as many sessions as there may be.
+    /// The hub has as many sessions as allowed.
     #[error("no more than {0} sessions are served: try another node")]
     Seats(usize),
-    /// It wants as much as one may want.
+    /// The session has as many interests as allowed.
     #[error("a session may have no more than {0} interests")]
     Interests(usize),
-    /// What it wants takes as many bytes as one may take.
+    /// The session's interests take as many bytes as allowed.
     #[error("the topics of a session may take no more than {0} bytes")]
     SeatBytes(usize),
-    /// What all want takes as many bytes as it may take.
+    /// All interests together take as many bytes as allowed.
     #[error("the topics of all sessions take too much memory: try another node")]
     Bytes,
 }
 
-/// What a seat has for its reader.
+/// What a subscription returns to its reader.
 #[derive(Debug)]
 pub enum Next {
-    /// Events in the order of their arrival, at least one. They count as waiting until they are released, or the next are
-    /// asked for.
+    /// Events in the order of their arrival, at least one. They count as waiting until they are released or the reader asks for
+    /// the next ones.
     Events(Vec<Arc<Event>>),
     /// The session has ended.
     Ended(Ended),
 }
 
-/// The hub. Cloning gives another handle of the same.
+/// The hub. Clones are handles of the same hub.
 #[derive(Clone)]
 pub struct Hub {
     shared: Arc<Shared>,
@@ -165,11 +165,11 @@ struct Shared {
     metrics: HubMetrics,
 }
 
-/// What became of an event that came.
+/// The outcome of publishing an event.
 struct Delivery {
-    /// It had not come before.
+    /// The event was not published before.
     is_new: bool,
-    /// To how many it was queued.
+    /// How many queues it was put into.
     queued: usize,
 }
 
@@ -189,26 +189,26 @@ impl Hub {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Tells by which nodes others hear of what is published here. Called once, if at all. The hub does not keep them alive.
+    /// Sets the nodes to which events are broadcast. Called at most once. The hub does not keep them alive.
     pub fn connect(&self, nodes: Arc<dyn Nodes>) {
         let is_first = self.shared.nodes.set(Arc::downgrade(&nodes)).is_ok();
         debug_assert!(is_first, "a hub is connected once");
     }
 
-    /// Gives a session a subscriber. It joins right after it was opened: if it has ended meanwhile, its seat says so at once.
+    /// Subscribes a session right after it was opened. If the session has ended meanwhile, its subscription reports that at once.
     ///
     /// # Errors
-    /// When there are as many as there may be.
+    /// When the hub has as many sessions as allowed.
     pub fn join(&self, id: SessionId, config: SeatConfig) -> Result<Seat, HubFull> {
         self.shared
             .join(Subscriber::new(id, config, None))
             .map(|subscriber| Seat::new(subscriber, self.shared.clone()))
     }
 
-    /// The same, with counters for what the session does not get.
+    /// Like [`Hub::join`], with counters for the events that the session does not get.
     ///
     /// # Errors
-    /// When there are as many as there may be.
+    /// When the hub has as many sessions as allowed.
     pub fn join_counting(
         &self,
         id: SessionId,
@@ -219,9 +219,9 @@ impl Hub {
         self.shared.join(subscriber).map(|subscriber| Seat::new(subscriber, self.shared.clone()))
     }
 
-    /// Hands an event to those who want it, here and on other nodes. What was queued to somebody here within the last minute
-    /// or so, by its hash, channel and topic, is not queued out again; what came and found nobody, or no room, is when it comes
-    /// again. Other nodes are told the first time alone. Answers to how many it was queued here. Never waits.
+    /// Publishes an event to its subscribers, here and on other nodes, and returns how many queues of this node it was put into.
+    /// An event that was delivered here within about the last minute, by its hash, channel and topic, is not delivered again; one
+    /// that had no subscriber, or fitted into no queue, is. Other nodes are sent only the first publication. Never waits.
     pub fn publish(&self, event: &Arc<Event>) -> usize {
         let Delivery { is_new, queued } = self.shared.deliver(event, Source::Here);
         if is_new {
@@ -230,35 +230,35 @@ impl Hub {
         queued
     }
 
-    /// The same for those who are here alone: of other nodes whoever calls tells them by [`Hub::tell_others`].
+    /// Publishes to this node's sessions only: the caller sends the event to other nodes by [`Hub::tell_others`].
     pub fn publish_here(&self, event: &Arc<Event>) -> usize {
         self.shared.deliver(event, Source::Here).queued
     }
 
-    /// Takes back that an event came: the archive refused it. When it comes again it is queued to all who want it then, also to
-    /// those who were given it: somebody may have come meanwhile who was not, and finds it nowhere else.
+    /// Forgets an event that the archive refused. When it is published again it is delivered to all subscribers, including those
+    /// that had it already: others may have subscribed meanwhile, and can't read it from the archive.
     pub fn forget(&self, event: &Event) {
         self.shared.recent.lock().forget(event);
     }
 
-    /// Tells other nodes of an event, each time: they know what was queued out there. Never waits.
+    /// Sends an event to the other nodes, each time it is called: they drop what was delivered there. Never waits.
     pub fn tell_others(&self, event: &Event) {
         if let Some(nodes) = self.shared.nodes.get().and_then(Weak::upgrade) {
             nodes.tell_others(event);
         }
     }
 
-    /// Whether somebody here wants such events, be it one whose client is away.
+    /// Whether a session of this node subscribes to such events, even if its client is away.
     pub fn is_wanted(&self, channel: &str, topic: &str) -> bool {
         !self.shared.index.read().find(channel, topic).is_empty()
     }
 
-    /// Bytes of events that wait at this moment, each counted once.
+    /// Bytes of events that wait now, each event counted once.
     pub fn queued_bytes(&self) -> usize {
         self.shared.budget.used()
     }
 
-    /// Ends all sessions with [`Ended::Stopping`], and those that join from now on at once.
+    /// Ends all sessions with [`Ended::Stopping`], and from now on every session that joins.
     pub fn stop(&self) {
         let subscribers: Vec<Arc<Subscriber>> = {
             let mut registry = self.shared.registry.lock();
@@ -330,10 +330,10 @@ impl Shared {
         }
     }
 
-    /// Takes an event that has come, and puts it into the queues of those who want it, unless somebody has it already.
+    /// Puts a new event into the queues of its subscribers, unless it was delivered before.
     fn deliver(&self, event: &Arc<Event>, source: Source) -> Delivery {
-        // Until it is known whether somebody was given it, nobody begins to want it: whoever does so afterwards, and then has
-        // it published again, finds that nobody was.
+        // The index stays locked until the event is noted, so that nobody subscribes in between: a session that subscribes
+        // afterwards and has the event published again finds that it was not delivered.
         let index = self.index.read();
         let groups = index.find(&event.channel, &event.topic);
         let noted = self.recent.lock().note(event, !groups.is_empty(), Instant::now());
@@ -374,7 +374,7 @@ impl Shared {
     }
 }
 
-/// Visits everybody in groups that may overlap. Almost always there is one group, which has everybody once.
+/// Visits each subscriber of groups that may overlap once. Almost always there is one group, which has each once.
 fn each_once(groups: &Groups<'_>, visit: impl FnMut(&Arc<Subscriber>)) {
     if let [group] = groups.as_slice() {
         return group.iter().for_each(visit);

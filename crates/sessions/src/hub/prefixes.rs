@@ -1,12 +1,12 @@
-//! Who wants topics that begin so: a tree of prefixes in which all that a topic begins with lie on one way from the root.
-//! Finding them takes time by the length of the topic, however many prefixes there are.
+//! Subscribers to prefixes of topics, in a radix tree: all prefixes of a topic lie on one path from the root. Finding them
+//! takes time by the length of the topic, however many prefixes there are.
 
 use std::sync::Arc;
 
 use super::{index::Subscribers, subscriber::Subscriber};
 
-/// A prefix is what the labels on the way to its node say, one after the other. Every node but the root has somebody who
-/// wants its prefix, or at least two children.
+/// The prefix of a node is the concatenation of the labels on the path to it. Every node except the root has a subscriber or at
+/// least two children.
 #[derive(Default)]
 pub(super) struct Prefixes {
     root: Node,
@@ -16,7 +16,7 @@ pub(super) struct Prefixes {
 struct Node {
     label: Box<[u8]>,
     subscribers: Subscribers,
-    /// In the order of the first bytes of their labels, which differ.
+    /// Ordered by the first bytes of their labels, which differ.
     children: Vec<Node>,
 }
 
@@ -57,7 +57,7 @@ impl Prefixes {
         }
     }
 
-    /// Gives those who want what a topic begins with, the shortest prefix first.
+    /// Calls `give` with the subscribers of each prefix of a topic, the shortest first.
     pub(super) fn find<'a>(&'a self, topic: &str, mut give: impl FnMut(&'a Subscribers)) {
         let (mut node, mut rest) = (&self.root, topic.as_bytes());
         loop {
@@ -70,7 +70,7 @@ impl Prefixes {
         }
     }
 
-    /// How many nodes lie on the way to that of a prefix, if it has one.
+    /// The depth of the node of a prefix, if it has one.
     fn depth_of(&self, prefix: &str) -> Option<usize> {
         let (mut node, mut rest, mut depth) = (&self.root, prefix.as_bytes(), 0);
         while !rest.is_empty() {
@@ -82,7 +82,7 @@ impl Prefixes {
         Some(depth)
     }
 
-    /// The node on the way to a prefix that has so many before it.
+    /// The node at a depth on the path to a prefix.
     fn node_at(&mut self, prefix: &str, depth: usize) -> Option<&mut Node> {
         let (mut node, mut rest) = (&mut self.root, prefix.as_bytes());
         for _ in 0..depth {
@@ -104,7 +104,7 @@ impl Node {
         self.children.get(at)
     }
 
-    /// Leaves so many bytes of the label, and gives the rest of it to a new child that takes over all that is below.
+    /// Cuts the label to `len` bytes, and moves the rest of it and everything below to a new child.
     fn split(&mut self, len: usize) {
         let Some((front, back)) = self.label.split_at_checked(len).filter(|(_, back)| !back.is_empty())
         else {
@@ -116,7 +116,7 @@ impl Node {
         *self = Self { label: front, subscribers: Subscribers::default(), children: vec![child] };
     }
 
-    /// A node that nobody wants and that has one child is one with it, unless it is the root.
+    /// Merges a node without subscribers with its only child, unless it is the root.
     fn join_only_child(&mut self, is_root: bool) {
         if is_root || !self.subscribers.is_empty() || self.children.len() != 1 {
             self.children.shrink_to_fit();

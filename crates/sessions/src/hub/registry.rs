@@ -1,4 +1,4 @@
-//! The registry by the ids of their sessions.
+//! The subscribers by the ids of their sessions.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
@@ -8,16 +8,15 @@ use std::{
 use super::subscriber::Subscriber;
 use crate::{Ended, SessionId};
 
-/// Ends that are remembered of sessions without a seat: a session may end before it has joined. It joins right after it was
-/// opened, so that no more sessions than this end meanwhile; but a session that never joins, as that of a door without
-/// live events, is told ended too.
+/// Ends that are remembered of sessions that have not joined. A session joins right after it was opened, so no more than this
+/// end in between. The bound is needed because sessions of doors without live events never join.
 const EARLY_ENDS_MAX: usize = 4_096;
 
 #[derive(Default)]
 pub(super) struct Registry {
     by_id: HashMap<SessionId, Arc<Subscriber>>,
     early: HashMap<SessionId, Ended>,
-    /// Ids of `early`, the oldest end first, and of those among them that have joined since.
+    /// Ids in `early`, the oldest end first, and ids that have joined since.
     early_order: VecDeque<SessionId>,
     pub(super) is_stopping: bool,
 }
@@ -35,12 +34,12 @@ impl Registry {
         self.by_id.values()
     }
 
-    /// Returns the subscriber that the session had before, if it joins again.
+    /// Returns the former subscriber if the session joined before.
     pub(super) fn enter(&mut self, subscriber: &Arc<Subscriber>) -> Option<Arc<Subscriber>> {
         self.by_id.insert(subscriber.id, subscriber.clone())
     }
 
-    /// Takes a subscriber out, unless the session has joined anew.
+    /// Removes a subscriber, unless the session has joined again.
     pub(super) fn leave(&mut self, subscriber: &Arc<Subscriber>) {
         if let Entry::Occupied(entry) = self.by_id.entry(subscriber.id)
             && Arc::ptr_eq(entry.get(), subscriber)
@@ -49,7 +48,7 @@ impl Registry {
         }
     }
 
-    /// A session has ended that has no seat.
+    /// Remembers the end of a session that has not joined.
     pub(super) fn note_early(&mut self, id: SessionId, why: Ended) {
         if self.early.insert(id, why).is_none() {
             self.early_order.push_back(id);
@@ -61,7 +60,7 @@ impl Registry {
         }
     }
 
-    /// Why a session has ended before it joined, if it has.
+    /// The reason if a session has ended before it joined.
     pub(super) fn take_early(&mut self, id: SessionId) -> Option<Ended> {
         self.early.remove(&id)
     }

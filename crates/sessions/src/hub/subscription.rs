@@ -5,24 +5,24 @@ use parking_lot::Mutex;
 use super::{Event, HubFull, Interest, Next, Shared, subscriber::Subscriber};
 use crate::{Ended, SessionId};
 
-/// Events that [`Seat::next`] gives at most.
+/// The most events of a [`Seat::next`].
 const BATCH_EVENTS_MAX: usize = 64;
-/// Interests that are taken out of the index at once: who publishes waits for no more of them.
+/// Interests that are removed from the index under one lock, which bounds how long a publisher waits.
 const CHUNK_INTERESTS: usize = 256;
-/// What one session wants takes at most this part of the bytes for all.
+/// One nth of the bytes for interests is what one session may take.
 const SEAT_SHARE: usize = 64;
 
-/// A session's subscriber in the hub: its reading end. Dropping it leaves the hub.
+/// The subscription of a session: its reading end. Dropping it leaves the hub.
 pub struct Seat {
     subscriber: Arc<Subscriber>,
     interests: Mutex<Interests>,
     shared: Arc<Shared>,
 }
 
-/// What a session wants.
+/// The interests of a session.
 #[derive(Default)]
 struct Interests {
-    /// In order, each once.
+    /// Sorted, without duplicates.
     list: Box<[Interest]>,
     bytes: usize,
 }
@@ -32,16 +32,16 @@ impl Seat {
         Self { subscriber, interests: Mutex::default(), shared }
     }
 
-    /// Whose subscriber it is.
+    /// The id of the session.
     pub fn id(&self) -> SessionId {
         self.subscriber.id
     }
 
-    /// Adds interests, all of them or none. An event is handed out once, however many interests it meets. What is published
-    /// after this returns and is wanted is in the queue.
+    /// Adds interests, all of them or none. An event is delivered once, however many interests match it. Every matching event that
+    /// is published after this returns is put into the queue.
     ///
     /// # Errors
-    /// When it would be too many, or too many bytes.
+    /// When there would be too many interests, or too many bytes of them.
     pub fn want(&self, interests: &[Interest]) -> Result<(), HubFull> {
         let mut current = self.interests.lock();
         let mut fresh: Vec<Interest> = interests.iter().filter(|one| !current.has(one)).cloned().collect();
@@ -76,7 +76,7 @@ impl Seat {
         Ok(())
     }
 
-    /// Takes interests away. Answers how many of them it had.
+    /// Removes interests. Returns how many of them it had.
     pub fn unwant(&self, interests: &[Interest]) -> usize {
         let mut current = self.interests.lock();
         let mut gone: Vec<Interest> = interests.iter().filter(|one| current.has(one)).cloned().collect();
@@ -97,33 +97,33 @@ impl Seat {
         self.shared.metrics.interests.dec_by(interests.len() as i64);
     }
 
-    /// What it wants, in order.
+    /// The interests, sorted.
     pub fn interests(&self) -> Vec<Interest> {
         self.interests.lock().list.to_vec()
     }
 
-    /// How much it wants.
+    /// How many interests it has.
     pub fn interest_count(&self) -> usize {
         self.interests.lock().list.len()
     }
 
-    /// Whether it wants this.
+    /// Whether it has this interest.
     pub fn wants(&self, interest: &Interest) -> bool {
         self.interests.lock().has(interest)
     }
 
-    /// Waits for events, as many as make a good batch, or for the end. After the end it always answers that, and what waited
-    /// is gone. Nothing is lost when the wait is given up. What it gave the time before counts as waiting no longer.
+    /// Waits for a batch of events, or for the end of the session. After the end it returns that at once, and waiting events are
+    /// dropped. Cancelling the wait loses nothing. The events of the previous call no longer count as waiting.
     ///
-    /// After `Ended::Slow` and `Ended::Full` the reader tells the table (`sessions.close(id, why)`), which does not know yet.
-    /// Of all other ends it was the table that told.
+    /// After `Ended::Slow` and `Ended::Full` the reader has to end the session in the table (`sessions.close(id, why)`); every
+    /// other end was made in the table.
     ///
-    /// A seat has one reader: of two who wait at the same time only the later is woken.
+    /// A subscription has one reader: of two concurrent calls only the later is woken.
     pub async fn next(&self) -> Next {
         self.next_few(BATCH_EVENTS_MAX).await
     }
 
-    /// The same, with no more than so many events, and at least one.
+    /// Like [`Seat::next`], with at most `events_max` events, and at least one.
     pub async fn next_few(&self, events_max: usize) -> Next {
         poll_fn(|cx| self.subscriber.poll_next(events_max.max(1), cx)).await
     }
@@ -133,28 +133,28 @@ impl Seat {
         self.subscriber.ended()
     }
 
-    /// Events that wait at this moment, without waiting for more.
+    /// How many events wait now.
     pub fn waiting(&self) -> usize {
         self.subscriber.waiting()
     }
 
-    /// Makes room for others once events were sent, if that is long before the next are asked for.
+    /// Stops counting events as waiting once they were sent, for readers that do not ask for the next batch soon.
     pub fn release(&self, events: &[Arc<Event>]) {
         self.subscriber.release(events);
     }
 
-    /// Its client is away: what waits is dropped, what comes is not queued. Answers how many were dropped.
+    /// Pauses while the client is away: drops waiting events and queues no new ones. Returns how many were dropped.
     pub fn pause(&self) -> usize {
         self.subscriber.pause()
     }
 
-    /// Its client is back.
+    /// Resumes after [`Seat::pause`].
     pub fn resume(&self) {
         self.subscriber.resume();
     }
 
-    /// Its client has left: from now on it wants nothing and is handed nothing, and the reader, whoever holds the seat,
-    /// learns of [`Ended::Left`] unless it has ended before. Answers how many events waited.
+    /// Leaves the hub: removes the interests and drops waiting events. A reader gets [`Ended::Left`] unless the session has ended
+    /// before. Returns how many events were dropped.
     pub fn leave(&self) -> usize {
         let waited = self.subscriber.end(Ended::Left).unwrap_or_default();
         let mut current = self.interests.lock();
@@ -185,12 +185,12 @@ impl Interests {
     fn add(&mut self, fresh: Vec<Interest>, bytes: usize) {
         let mut list = std::mem::take(&mut self.list).into_vec();
         list.extend(fresh);
-        list.sort(); // two sorted runs, which it merges
+        list.sort(); // merges two sorted runs
         self.list = list.into_boxed_slice();
         self.bytes += bytes;
     }
 
-    /// Takes out interests that are in the list; they are sorted.
+    /// Removes interests that are in the list; they are sorted.
     fn remove(&mut self, gone: &[Interest]) {
         let mut list = std::mem::take(&mut self.list).into_vec();
         list.retain(|interest| gone.binary_search(interest).is_err());

@@ -1,8 +1,8 @@
 //! The table in this process.
 //!
-//! Users are spread over shards by their *user_hash*, 32 bits of the hash of the user's name. A shard keeps one record for each
-//! user, with all of the user's sessions, in cells of one cache line: see [`table`] for where they lie and [`cell`] for how they
-//! are read without a lock. A session's id carries its user_hash, so that ids need no index.
+//! Users are spread over shards by their *user hash*, 32 bits of a hash of the user's name. A shard has one record for each user,
+//! with all of the user's sessions, in cells of one cache line: see [`table`] for their layout and [`cell`] for how they are
+//! read without a lock. A session's id contains the user hash, so that lookups by id need no index.
 
 mod cell;
 mod map;
@@ -38,16 +38,16 @@ pub(crate) use metrics::TableMetrics;
 use shard::{Change, RecordHash, Shard};
 use table::{BUCKET_BITS, Cells, RetryRead};
 
-/// Shards: writers of different ones never wait for each other, and a shard that grows holds up writers for the time that
-/// copying a 64th of the table takes.
+/// Shards: writers of different shards never wait for each other, and a shard that grows blocks its writers while a 64th of the
+/// table is copied.
 const SHARDS: usize = 1 << (u32::BITS - BUCKET_BITS);
-/// Homes that [`Sessions::all`] goes through before it lets others have their turn.
+/// Buckets that [`Sessions::all`] reads between two yields to other tasks.
 const PAGES_BETWEEN_PAUSES: u32 = 256;
 /// The node of a table that is not shared.
-const ALONE: NodeId = NodeId(1);
+const SINGLE_NODE: NodeId = NodeId(1);
 
 pub(crate) fn open(config: &Config, owner: Arc<dyn Owner>) -> Opened {
-    let memory = Arc::new(Memory::new(ALONE, config, owner));
+    let memory = Arc::new(Memory::new(SINGLE_NODE, config, owner));
     Opened { sessions: memory.clone(), nodes: memory }
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Memory {
     node: NodeId,
     node_name: String,
     shards: Box<[Shard]>,
-    /// The same shards' cells, for those who read.
+    /// The same shards' cells, for readers.
     map: Arc<SharedMap>,
     hasher: RandomState,
     /// The time of the last id.
@@ -67,14 +67,14 @@ pub(crate) struct Memory {
     metrics: TableMetrics,
 }
 
-/// Sessions that have ended, and whose owner is ended.
+/// Sessions that have ended, with the reasons of which the owner is notified.
 pub(crate) type EndedSessions = SmallVec<[(SessionId, Ended); 2]>;
 
 /// The sessions of a record while it is changed.
 type List<'a> = SmallVec<[Session<'a>; 4]>;
 
 impl Memory {
-    /// An empty table of one node's sessions.
+    /// An empty table of one node.
     pub(crate) fn new(node: NodeId, config: &Config, owner: Arc<dyn Owner>) -> Self {
         let hasher = RandomState::default();
         let of_record = hasher.clone();
@@ -104,7 +104,7 @@ impl Memory {
         shard.expect("there is a shard for each value of a user_hash's upper bits")
     }
 
-    /// What the ids of a user_hash have in common.
+    /// The node and user hash that the ids of a user have in common.
     #[inline]
     fn origin(&self, user_hash: u32) -> Origin {
         Origin { node: self.node, place: user_hash }
@@ -115,7 +115,7 @@ impl Memory {
         hash_user(&self.hasher, user.as_bytes())
     }
 
-    /// A new id, greater than all before it: also when the clock stands still or goes back.
+    /// A new id, greater than all before it, even when the clock stands still or goes back.
     fn next_id(&self, user_hash: u32) -> SessionId {
         let now_us = u64::try_from(self.clock.now().nanos() / 1_000).unwrap_or(0);
         let next = |last: u64| now_us.max(last + 1);
@@ -123,7 +123,7 @@ impl Memory {
         SessionId { opened_us: next(last), node: self.node, place: user_hash }
     }
 
-    /// Opens a session. Answers also which have ended by that; their owner has been ended.
+    /// Opens a session. Returns also the sessions that it ended; their owner has been notified.
     pub(crate) fn open_now(&self, new: NewSession<'_>) -> Result<(SessionId, EndedSessions), Error> {
         check(new.user, USER_BYTES_MAX, "user")?;
         check(new.resource, RESOURCE_BYTES_MAX, "resource")?;
@@ -135,7 +135,7 @@ impl Memory {
             let mut sessions = sessions_in(record, origin);
             let before = sessions.len() as i64;
             let ended = make_room(&mut sessions, new.resource, self.sessions_per_user_max);
-            let id = self.next_id(user_hash); // while nobody else opens one here, so that the newest is the last
+            let id = self.next_id(user_hash); // under the shard's lock, so that the newest is the last
             let (user, resource) = (new.user, new.resource);
             sessions.push(Session::new(id, user, resource, Info::new(&info)));
             let more = sessions.len() as i64 - before;
@@ -186,8 +186,8 @@ impl Memory {
         })
     }
 
-    /// Whether a session with an id is in a record. Records near its user_hash are looked at as well, in which no id says where it
-    /// belongs: that is the user's user_hash.
+    /// Whether a record contains the session with an id. Records of other users in the same neighbourhood are tested as well; their
+    /// ids look the same, so the hash of the user is compared.
     fn has(&self, record: &[u8], id: SessionId) -> bool {
         let has_time = FoundIter::new(record, self.origin(id.place)).any(|session| session.id == id);
         has_time && self.hash_of_record(record) == id.place
@@ -197,7 +197,7 @@ impl Memory {
         hash_user(&self.hasher, user_of(record).unwrap_or_default())
     }
 
-    /// Changes the sessions of a user, of which one has an id. Answers whether there is such a session.
+    /// Changes the sessions of the user who has the session with an id. Returns whether that exists.
     fn change_by_id(
         &self,
         id: SessionId,
@@ -225,7 +225,7 @@ impl Memory {
         }
     }
 
-    /// Copies the record that is looked for, or nothing.
+    /// Copies the record that matches, if there is one.
     #[inline]
     fn read(&self, user_hash: u32, matches: &impl Fn(&[u8]) -> bool) -> Found {
         let mut bytes = [0; CELL_BYTES];
@@ -236,7 +236,7 @@ impl Memory {
         }
     }
 
-    /// Writers are waited for only when they were at it again and again.
+    /// Reads without the bucket's fast path, and takes the writers' lock if writers interfered with every try.
     #[inline(never)]
     fn read_anywhere(&self, user_hash: u32, matches: &impl Fn(&[u8]) -> bool) -> Found {
         let read = self.with_cells(user_hash, |cells| cells.read(user_hash, matches));
@@ -244,7 +244,7 @@ impl Memory {
         Found::of(read.unwrap_or_default(), self.origin(user_hash))
     }
 
-    /// Looks at the cells of a user_hash, if that can be done without the writers' lock.
+    /// Reads the cells for a user hash without the writers' lock, if possible.
     #[inline]
     fn with_cells<T>(
         &self,
@@ -254,8 +254,7 @@ impl Memory {
         self.map.with(|map| look(cells_of(map, user_hash))).unwrap_or(Err(RetryRead))
     }
 
-    /// One copy of the code for all who ask by user: its parts are worth being put into it, where a call would cost as much as
-    /// they do.
+    /// Not inlined into its callers, so that the functions it calls are inlined here: a call costs as much as one of them.
     #[inline(never)]
     fn find_user(&self, user: &str) -> Found {
         let user_hash = self.hash_of(user);
@@ -283,7 +282,7 @@ impl Memory {
         Counts { sessions, users: sum(|shard| &shard.users), by_node, is_complete: true }
     }
 
-    /// The sessions of users from a user_hash on, as many as share a bucket, and the user_hash from which to go on.
+    /// The sessions of the users in the bucket of a user hash, and the hash from which to continue.
     fn found_from(&self, from: u32) -> (Vec<Found>, Option<u32>) {
         let shard = from >> BUCKET_BITS;
         let look = |cells: &Cells| {
@@ -294,7 +293,7 @@ impl Memory {
         let (records, after) =
             read.or_else(|RetryRead| self.shard(from).with_cells(look)).unwrap_or_default();
         let hashed = records.into_iter().map(|record| (self.hash_of_record(&record), record));
-        // The table may have grown since the last time, so that a bucket reaches back to users that were given already.
+        // The table may have grown since the last call, so that a bucket now includes users that were returned already.
         let ahead = hashed.filter(|(user_hash, _)| *user_hash >= from);
         let found = ahead.map(|(user_hash, record)| Found::of(record, self.origin(user_hash))).collect();
         let next = match after {
@@ -315,7 +314,7 @@ fn hash_user(hasher: &RandomState, user: &[u8]) -> u32 {
     (hasher.hash_one(user) >> 32) as u32
 }
 
-/// Whether a record is that of a user.
+/// Matches the record of a user.
 fn is_of(user: &str) -> impl Fn(&[u8]) -> bool {
     move |record| user_of(record) == Some(user.as_bytes())
 }
@@ -334,7 +333,7 @@ fn sessions_in(record: Option<&RecordBytes>, origin: Origin) -> List<'_> {
     record.into_iter().flat_map(|record| FoundIter::new(record, origin)).collect()
 }
 
-/// Ends the session whose resource another wants, or else the oldest when there are too many.
+/// Ends the session with this resource, or else the oldest ones beyond the limit.
 fn make_room(sessions: &mut List<'_>, resource: &str, sessions_max: usize) -> EndedSessions {
     let mut ended = EndedSessions::new();
     if let Some(at) = sessions.iter().position(|session| session.has_resource(resource)) {
@@ -347,7 +346,7 @@ fn make_room(sessions: &mut List<'_>, resource: &str, sessions_max: usize) -> En
     ended
 }
 
-/// The one session that the test takes.
+/// The one session that passes the test.
 fn only(found: &Found, test: impl Fn(&Session<'_>) -> bool) -> Found {
     found.iter().find(test).map_or_else(Found::none, |session| found.only(session))
 }

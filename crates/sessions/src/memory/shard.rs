@@ -1,4 +1,4 @@
-//! A part of the table, for writers: one after the other.
+//! A shard of the table, for writers, which exclude each other.
 
 use std::sync::{
     Arc,
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{Error, found::RecordBytes};
 
-/// The longest record that a shard keeps.
+/// The longest record of a shard.
 const RECORD_BYTES_MAX: usize = RECORD_CELLS_MAX * super::cell::CELL_BYTES;
 
 /// A shard.
@@ -27,27 +27,27 @@ pub(super) struct Shard {
     record_hash: RecordHash,
 }
 
-/// What is behind the writers' lock.
+/// The state under the writers' lock.
 struct Written {
     cells: Arc<Cells>,
     state: WriterState,
 }
 
-/// The user_hash of a record, by its user.
+/// The user hash of a record.
 pub(super) type RecordHash = Arc<dyn Fn(&[u8]) -> u32 + Send + Sync>;
 
-/// What becomes of a record.
+/// A change of a record.
 pub(super) enum Change {
-    /// It stays as it is, or there is none.
+    /// It is not changed.
     Keep,
-    /// It becomes this, with so many sessions more or less.
+    /// It is replaced or created; the number is the difference in sessions.
     Put(RecordBytes, i64),
-    /// It goes, with so many sessions.
+    /// It is removed, with this number of sessions.
     Remove(i64),
 }
 
 impl Shard {
-    /// An empty shard, and its cells for those who read.
+    /// An empty shard, whose cells are published in `map`.
     pub(super) fn new(number: usize, map: Arc<SharedMap>, record_hash: RecordHash) -> Self {
         let (cells, state) = Size::MIN.build();
         let cells = Arc::new(cells);
@@ -60,7 +60,7 @@ impl Shard {
         Locked { written: self.written.lock(), shard: self }
     }
 
-    /// The record that is looked for, while no writer is at work.
+    /// The record that matches, read under the writers' lock.
     pub(super) fn find_locked(
         &self,
         user_hash: u32,
@@ -69,12 +69,12 @@ impl Shard {
         self.lock().find(user_hash, matches).map(|(_, record)| record)
     }
 
-    /// Looks at the cells while no writer is at work.
+    /// Reads the cells under the writers' lock.
     pub(super) fn with_cells<T>(&self, look: impl FnOnce(&Cells) -> T) -> T {
         look(&self.lock().written.cells)
     }
 
-    /// Changes a record. What `change` answers beside is given back.
+    /// Changes a record, and returns the second value of `change`.
     pub(super) fn change<T>(
         &self,
         user_hash: u32,
@@ -105,11 +105,11 @@ impl Shard {
     }
 
     fn count(&self, sessions: i64, users: i64) {
-        self.sessions.fetch_add(sessions as u64, Ordering::Relaxed); // wraps back to what it should be
+        self.sessions.fetch_add(sessions as u64, Ordering::Relaxed); // a negative number wraps to the right sum
         self.users.fetch_add(users as u64, Ordering::Relaxed);
     }
 
-    /// Removes everything, and answers how many sessions that were.
+    /// Removes everything, and returns how many sessions that were.
     pub(super) fn clear(&self) -> u64 {
         let mut locked = self.lock();
         let (cells, state) = Size::MIN.build();
@@ -119,7 +119,7 @@ impl Shard {
     }
 }
 
-/// A shard while somebody writes.
+/// A shard under the writers' lock.
 struct Locked<'a> {
     written: MutexGuard<'a, Written>,
     shard: &'a Shard,
@@ -135,7 +135,7 @@ impl Locked<'_> {
         self.writer().find(user_hash, matches)
     }
 
-    /// Puts a record in the user_hash of the one that begins in this cell, or as a new one.
+    /// Replaces the record that begins in a cell, or inserts a new one.
     fn put(&mut self, user_hash: u32, at: Option<usize>, record: &RecordBytes) -> Result<(), Error> {
         if record.len() > RECORD_BYTES_MAX {
             return Err(Error::new(
@@ -153,7 +153,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Builds a larger table beside the present one, which readers go on to use until it is there.
+    /// Copies everything and the record into a larger table, while readers use the present one.
     fn grow_and_put(
         &mut self,
         user_hash: u32,
@@ -162,17 +162,17 @@ impl Locked<'_> {
         missing: TableFull,
     ) -> Result<(), Error> {
         let mut size = self.writer().larger(missing, record);
-        // The new table may lack room in its turn, when many records want the same buckets.
+        // The new table may be too small again, when many records have the same buckets.
         while size.is_allowed() {
             match self.rebuild(size, at, Some((user_hash, record))) {
                 Ok(()) => return Ok(()),
                 Err(missing) => size = size.enlarged(missing),
             }
         }
-        Err(Error::new(ErrorKind::Full, "the table of sessions has no room for more"))
+        Err(Error::new(ErrorKind::Full, "the table of sessions is full"))
     }
 
-    /// Takes a new table into use: all records but the one that begins in a cell, and one more.
+    /// Replaces the table by a new one with all records except the one that begins in a cell, and one more.
     fn rebuild(
         &mut self,
         size: Size,
@@ -202,10 +202,10 @@ impl Locked<'_> {
         self.shrink();
     }
 
-    /// Gives memory back, if much of it is not needed any more.
+    /// Frees memory if much of it is unused.
     fn shrink(&mut self) {
         if let Some(size) = self.writer().smaller() {
-            // Memory that can't be given back now is given back another time.
+            // If the records do not fit into the smaller table, a later call tries again.
             let _ = self.rebuild(size, None, None);
         }
     }

@@ -1,9 +1,9 @@
-//! The cells of one shard, as readers see them, and what writers know beside them.
+//! The cells of one shard, as readers see them, and the state that only writers use.
 //!
-//! Each record has a *bucket*, two cells that its user_hash says, and lies in one of them or in one of the ten behind them (hopscotch
-//! hashing): the head of the bucket's first cell says in which. As a rule it is one of the bucket's own, and its head has the
-//! record's tag. When no free cell is near enough, records are moved on towards one that is free. A record that is longer
-//! than a cell goes on in cells of the *pool*, behind the buckets.
+//! Each record has a *bucket* of two cells, selected by its user hash, and lies in one of them or in one of the ten behind them
+//! (hopscotch hashing): the head of the bucket's first cell has a bit for each. Usually it is a cell of the bucket itself, and the
+//! cell's head has the record's tag. When no free cell is near enough, other records are moved towards a free one. A record that
+//! is longer than a cell continues in cells of the *pool*, behind the buckets.
 
 use std::iter;
 
@@ -13,17 +13,17 @@ use super::{
 };
 use crate::found::RecordBytes;
 
-/// The fewest buckets.
+/// The fewest cells in buckets.
 const BUCKET_CELLS_MIN: usize = NEIGHBOURHOOD;
-/// A table of buckets is full at so many hundredths: beyond, too many records are not at bucket.
+/// Per cent of the cells in buckets that may be used: beyond that too many records are outside their bucket.
 const FULL_PERCENT: usize = 66;
-/// The most cells of one record: room for a hundred sessions with as much info and as long a resource as they may have.
+/// The most cells of one record: enough for a hundred sessions with the longest info and resource.
 pub(crate) const RECORD_CELLS_MAX: usize = 1 << 15;
 
-/// Bits of a user_hash that say the bucket; those above say the shard.
+/// Low bits of a user hash, which select the bucket; those above select the shard.
 pub(super) const BUCKET_BITS: u32 = 26;
 
-/// The writers were at it each time.
+/// Writers interfered with every try of a lock-free read.
 #[derive(Debug)]
 pub(super) struct RetryRead;
 
@@ -46,7 +46,7 @@ impl Cells {
         self.cells.len()
     }
 
-    /// The first cell of the bucket of a user_hash. It grows with the user_hash, so that going through buckets in order is going through user hashes in order.
+    /// The first cell of the bucket of a user hash. The order of buckets is that of user hashes.
     #[inline]
     pub(super) fn bucket_of(&self, user_hash: u32) -> usize {
         let low = u64::from(user_hash) & ((1 << BUCKET_BITS) - 1);
@@ -54,7 +54,7 @@ impl Cells {
         ((low * buckets) >> BUCKET_BITS) as usize * BUCKET_CELLS
     }
 
-    /// The first user_hash whose bucket comes behind this one; `None` behind the last.
+    /// The smallest user hash of the next bucket; `None` after the last.
     pub(super) fn first_hash_after(&self, bucket: usize) -> Option<u32> {
         let (next, buckets) = ((bucket / BUCKET_CELLS) as u64 + 1, (self.bucket_cells / BUCKET_CELLS) as u64);
         (next < buckets).then(|| (next << BUCKET_BITS).div_ceil(buckets) as u32)
@@ -75,8 +75,8 @@ impl Cells {
         self.cells.get(at)
     }
 
-    /// Copies the record that is looked for, if it is where most are: whole, in a cell of its bucket. Answers false also when it
-    /// can't tell, which [`Cells::read`] can.
+    /// Copies the record that matches if it is where most are: whole, in a cell of its bucket. False does not mean that there is
+    /// none: then [`Cells::read`] decides.
     #[inline]
     pub(super) fn read_in_bucket(
         &self,
@@ -86,8 +86,8 @@ impl Cells {
     ) -> bool {
         let cells = self.cells.as_chunks::<BUCKET_CELLS>().0.get(self.bucket_of(user_hash) / BUCKET_CELLS);
         let Some(cells) = cells else { return false };
-        // All of them are asked of the memory at the same time. Which one holds the record is no branch: the processor would guess
-        // it, and what comes after a wrong guess, as the next look-up, is not begun before the memory has answered.
+        // All heads are loaded at the same time, and the cell is selected without a branch: after a mispredicted branch the processor
+        // would not begin the next lookup before the memory has answered.
         let tag = Some(Tag::of(user_hash));
         let mut candidates = 0_u32;
         for (at, cell) in cells.iter().enumerate() {
@@ -100,7 +100,7 @@ impl Cells {
         is_whole && matches(bytes)
     }
 
-    /// Copies the record that is looked for, if there is one, without a lock. The answer was true at some moment since the call.
+    /// Copies the record that matches, if there is one, without a lock. The result was true at some moment since the call.
     pub(super) fn read(
         &self,
         user_hash: u32,
@@ -135,14 +135,14 @@ impl Cells {
         if first_cell.is_still(head) { Ok(None) } else { Err(RetryRead) }
     }
 
-    /// The cells in which a record of this user_hash may begin, by the head of its bucket and by their tags.
+    /// The cells in which a record of this user hash may begin, by the head of its bucket and by their tags.
     fn candidates(&self, user_hash: u32, bucket: usize, head: Head) -> impl Iterator<Item = usize> {
         let tag = Some(Tag::of(user_hash));
         let has_tag = move |at: &usize| self.cell(*at).is_some_and(|cell| cell.head().tag() == tag);
         distances(head).map(move |distance| self.at(bucket, distance)).filter(has_tag)
     }
 
-    /// All records of a bucket, of one moment.
+    /// All records of a bucket, consistently.
     pub(super) fn records_of(&self, bucket: usize) -> Result<Vec<RecordBytes>, RetryRead> {
         let Some(first_cell) = self.cell(bucket) else { return Ok(Vec::new()) };
         let head = first_cell.head();
@@ -153,7 +153,7 @@ impl Cells {
         if !head.is_busy() && first_cell.is_still(head) { Ok(records) } else { Err(RetryRead) }
     }
 
-    /// Copies the record that begins in a cell. None may begin there any more, or none yet.
+    /// Copies the record that begins in a cell, if one begins there.
     fn record_at(&self, at: usize) -> Result<RecordBytes, RetryRead> {
         let cell = self.cell(at).ok_or(RetryRead)?;
         let head = cell.head();
@@ -181,7 +181,7 @@ fn distances(head: Head) -> impl Iterator<Item = usize> {
     })
 }
 
-/// What only writers know of the cells. Whoever holds it is the only writer.
+/// The state that only writers use. Its holder is the only writer.
 #[derive(Debug, Default)]
 pub(super) struct WriterState {
     /// Records.
@@ -192,14 +192,14 @@ pub(super) struct WriterState {
     pool: usize,
 }
 
-/// There is no room for a record: a larger table is needed.
+/// The table is too small for a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TableFull {
     Buckets,
     Pool,
 }
 
-/// A table being written: the cells and what writers know of them.
+/// The cells and the state of a writer.
 pub(super) struct Writer<'a> {
     cells: &'a Cells,
     state: &'a mut WriterState,
@@ -210,7 +210,7 @@ impl<'a> Writer<'a> {
         Self { cells, state }
     }
 
-    /// The record that is looked for, and the cell in which it begins.
+    /// The record that matches, and the cell in which it begins.
     pub(super) fn find(
         &self,
         user_hash: u32,
@@ -218,7 +218,7 @@ impl<'a> Writer<'a> {
     ) -> Option<(usize, RecordBytes)> {
         let bucket = self.cells.bucket_of(user_hash);
         for at in self.cells.candidates(user_hash, bucket, self.cells.cell(bucket)?.head()) {
-            let record = self.cells.record_at(at).ok()?; // nobody else writes
+            let record = self.cells.record_at(at).ok()?; // the only writer
             if matches(&record) {
                 return Some((at, record));
             }
@@ -226,8 +226,8 @@ impl<'a> Writer<'a> {
         None
     }
 
-    /// Puts a record that is not there yet: first its bucket's word for it, then the record. So it is there for all readers at the
-    /// same moment, as it is gone for all at the same when it is removed: also for those who know an earlier word of the bucket.
+    /// Inserts a new record: first its bit in the neighbourhood, then the record. So it appears for all readers at the same moment,
+    /// and disappears for all at the same moment when it is removed, even for those that read the bits before.
     pub(super) fn insert(&mut self, user_hash: u32, record: &[u8]) -> Result<(), TableFull> {
         if (self.state.count + 1) * 100 > self.cells.bucket_cells * FULL_PERCENT {
             return Err(TableFull::Buckets);
@@ -244,7 +244,7 @@ impl<'a> Writer<'a> {
         self.write_with(at, record, |head| head.with_tag(tag))
     }
 
-    /// A free cell for a record of a bucket: if possible of the bucket itself, which others have to leave for it.
+    /// A free cell for a record of a bucket: in the bucket itself if possible, if need be by moving others out of it.
     fn cell_for(&mut self, bucket: usize) -> Result<usize, TableFull> {
         for at in bucket..bucket + BUCKET_CELLS {
             if self.is_free(at) {
@@ -263,7 +263,7 @@ impl<'a> Writer<'a> {
         self.cells.cell(at).is_some_and(|cell| cell.head().tag().is_none())
     }
 
-    /// The buckets whose neighbourhoods have a cell in them, the farthest first.
+    /// The buckets whose neighbourhoods contain a cell, the farthest first.
     fn buckets_around(&self, at: usize) -> impl Iterator<Item = usize> + use<'a> {
         let cells = self.cells;
         let own = at - at % BUCKET_CELLS;
@@ -273,7 +273,7 @@ impl<'a> Writer<'a> {
             .map(move |before| cells.at(own, cells.bucket_cells - before))
     }
 
-    /// Moves a record that has its bucket elsewhere out of a cell, if there is room for it.
+    /// Moves a record of another bucket out of a cell, if there is a free cell for it.
     fn evict(&mut self, at: usize) -> Option<()> {
         let cells = self.cells;
         let is_of = |bucket: &usize| {
@@ -288,7 +288,7 @@ impl<'a> Writer<'a> {
         self.move_record(bucket, at, to)
     }
 
-    /// A free cell in the neighbourhood of a bucket, made by moving others if there is none.
+    /// A free cell in the neighbourhood of a bucket, made by moving records if there is none.
     fn free_cell_near(&mut self, bucket: usize) -> Result<usize, TableFull> {
         let buckets = self.cells.bucket_cells;
         let free = (0..buckets).map(|distance| self.cells.at(bucket, distance)).find(|at| self.is_free(*at));
@@ -299,7 +299,7 @@ impl<'a> Writer<'a> {
         Ok(free)
     }
 
-    /// Moves a record from before a free cell into it, and answers which cell is free now: the farthest that can be.
+    /// Moves a record from before a free cell into it, and returns the cell that is free now: the farthest possible.
     fn move_towards(&mut self, free: usize) -> Option<usize> {
         for bucket in self.buckets_around(free) {
             let free_distance = self.cells.distance(bucket, free);
@@ -313,7 +313,7 @@ impl<'a> Writer<'a> {
         None
     }
 
-    /// First the copy, then the bucket's word for it, then the end of the old one: a reader finds one of them.
+    /// First writes the copy, then the bits of the bucket, then clears the source: a reader always finds one of the two.
     fn move_record(&mut self, bucket: usize, from: usize, to: usize) -> Option<()> {
         let source = self.cells.cell(from)?;
         let (bytes, head) = (source.bytes(), source.head());
@@ -331,12 +331,12 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes a record in the user_hash of the one that begins in this cell.
+    /// Replaces the record that begins in this cell.
     pub(super) fn write(&mut self, at: usize, record: &[u8]) -> Result<(), TableFull> {
         self.write_with(at, record, |head| head)
     }
 
-    /// The same, with a change of the cell's own head.
+    /// Like [`Writer::write`], with a change of the cell's head.
     fn write_with(
         &mut self,
         at: usize,
@@ -370,7 +370,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Removes the record that begins in this cell, and then its bucket's word for it.
+    /// Removes the record that begins in this cell, and then its bit in the neighbourhood.
     pub(super) fn remove(&mut self, user_hash: u32, at: usize) {
         let Some(cell) = self.cells.cell(at) else { return };
         let bucket = self.cells.bucket_of(user_hash);
@@ -383,7 +383,7 @@ impl<'a> Writer<'a> {
         self.refill_bucket(at);
     }
 
-    /// Moves a record that found no room at bucket into a cell of its bucket that is free now, and so on.
+    /// Moves a record from outside the bucket into its free cell, and so on for the cell that becomes free.
     fn refill_bucket(&mut self, mut free: usize) {
         loop {
             let bucket = free - free % BUCKET_CELLS;
@@ -397,7 +397,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The cells of the pool in which a record goes on.
+    /// The cells of the pool in which a record continues.
     fn chain(&self, head: Head) -> Vec<usize> {
         let mut chain = Vec::new();
         let mut next = head.next();
@@ -408,14 +408,14 @@ impl<'a> Writer<'a> {
         chain
     }
 
-    /// All records but the one that begins in a cell.
+    /// All records except the one that begins in a cell.
     pub(super) fn records_without(&self, without: Option<usize>) -> impl Iterator<Item = RecordBytes> {
         let buckets = 0..self.cells.bucket_cells;
         let begins = buckets.filter(move |at| !self.is_free(*at) && Some(*at) != without);
         begins.filter_map(|at| self.cells.record_at(at).ok())
     }
 
-    /// How large a table should be that has room for a record for which there was none.
+    /// The size of a larger table that has space for a record that did not fit.
     pub(super) fn larger(&self, missing: TableFull, record: &[u8]) -> Size {
         let size = Size { bucket_cells: self.cells.bucket_cells, pool: self.state.pool };
         let spare = CELLS_MAX.saturating_sub(size.bucket_cells + size.pool);
@@ -426,12 +426,12 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// How small the table should be, if it is much too large.
+    /// The size of a smaller table, if this one is much too large.
     pub(super) fn smaller(&self) -> Option<Size> {
         let used = self.state.pool - self.state.free.len();
         let is_wasteful = |size: usize, used: usize| size > 4 * BUCKET_CELLS_MIN && used * 4 < size;
         let now = Size { bucket_cells: self.cells.bucket_cells, pool: self.state.pool };
-        let mut size = now; // what is not wasteful stays as it is: a table never grows by this
+        let mut size = now; // a part that is well used keeps its size: this never grows a table
         if is_wasteful(now.bucket_cells, self.state.count) {
             size.bucket_cells = (self.state.count * 2).max(BUCKET_CELLS_MIN);
         }
@@ -452,18 +452,18 @@ pub(super) struct Size {
 impl Size {
     pub(super) const MIN: Self = Self { bucket_cells: BUCKET_CELLS_MIN, pool: 0 };
 
-    /// So many buckets, and so many cells in the pool.
+    /// A size with this number of cells in buckets and in the pool.
     #[cfg(test)]
     pub(super) fn of(bucket_cells: usize, pool: usize) -> Self {
         Self { bucket_cells, pool }
     }
 
-    /// Whether a table may have so many.
+    /// Whether a table may have this size.
     pub(super) fn is_allowed(self) -> bool {
         self.bucket_cells + self.pool <= CELLS_MAX
     }
 
-    /// With more of what was missing all the same.
+    /// A larger size, when this one did not suffice.
     pub(super) fn enlarged(self, missing: TableFull) -> Self {
         match missing {
             TableFull::Buckets => {
@@ -481,7 +481,7 @@ impl Size {
     }
 }
 
-/// Cells that a record needs beside the one in which it begins.
+/// Cells that a record needs besides the one in which it begins.
 fn cells_beside(record: &[u8]) -> usize {
     record.len().div_ceil(CELL_BYTES).saturating_sub(1)
 }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::found::put_user;
 
-/// A record of so many bytes of sessions, which are not read here.
+/// A record with `bytes` bytes of sessions, which are not read here.
 fn record(user: &str, sessions: usize) -> RecordBytes {
     let mut record = RecordBytes::new();
     put_user(user, &mut record);
@@ -25,7 +25,7 @@ fn number_of(record: &[u8]) -> u8 {
     std::str::from_utf8(user_of(record).unwrap()).unwrap().parse().unwrap()
 }
 
-/// Places that crowd into few buckets, and of which several have the same tag.
+/// User hashes that share few buckets, some of them with the same tag.
 fn user_hash(user: u8) -> u32 {
     u32::from(user / 8) << (BUCKET_BITS - 6) | u32::from(user % 3)
 }
@@ -43,7 +43,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A table that is made larger when there is no room, as shards do.
+/// A table that grows when it is full, as shards do.
 struct Table {
     cells: Cells,
     state: WriterState,
@@ -101,7 +101,7 @@ impl Table {
     }
 }
 
-/// What fills up the last cell is no part of a record.
+/// The padding of the last cell is no part of a record.
 fn is_padded(found: &[u8], record: &[u8]) -> bool {
     found.len() < record.len() + CELL_BYTES
         && found.starts_with(record)
@@ -148,18 +148,18 @@ proptest! {
     }
 }
 
-struct Nobody;
+struct NoOwner;
 
-impl Owner for Nobody {
+impl Owner for NoOwner {
     fn ended(&self, _: SessionId, _: Ended) {}
     fn heard(&self, _: Event) {}
 }
 
-/// A thread that has read one table reads another, and the first again.
+/// A thread that has read one table reads another, and then the first again.
 #[test]
-fn tables_are_told_apart() {
+fn tables_are_distinguished() {
     let config = Config::new(crate::EngineUrl::Memory);
-    let tables = [0, 1].map(|_| Memory::new(ALONE, &config, Arc::new(Nobody)));
+    let tables = [0, 1].map(|_| Memory::new(SINGLE_NODE, &config, Arc::new(NoOwner)));
     let ids = [0, 1].map(|n| {
         let resource = if n == 0 { "first" } else { "second" };
         tables[n].open_now(NewSession { user: "romeo@example.net", resource, info: &[] }).unwrap().0
@@ -172,7 +172,7 @@ fn tables_are_told_apart() {
 
 #[test]
 fn memory_is_given_back_when_users_leave() {
-    let memory = Memory::new(ALONE, &Config::new(crate::EngineUrl::Memory), Arc::new(Nobody));
+    let memory = Memory::new(SINGLE_NODE, &Config::new(crate::EngineUrl::Memory), Arc::new(NoOwner));
     let buckets = || {
         (0..SHARDS as u32)
             .map(|shard| memory.shard(shard << BUCKET_BITS).with_cells(Cells::len))
@@ -190,7 +190,7 @@ fn memory_is_given_back_when_users_leave() {
     assert_eq!(memory.count(), Counts { is_complete: true, ..Counts::default() });
 }
 
-/// Cells are counted in a head's bits, so that there is an end to them.
+/// Cell numbers have a fixed number of bits in a head, so that a table is bounded.
 #[test]
 fn a_full_shard_refuses_and_keeps_what_it_has() {
     let record_hash: RecordHash = Arc::new(|record| user_hash(number_of(record)));
@@ -207,5 +207,5 @@ fn a_full_shard_refuses_and_keeps_what_it_has() {
         assert_eq!(found.is_some(), user < users, "{user}");
     }
     assert_eq!((shard.users.load(Ordering::Relaxed), shard.clear()), (u64::from(users), u64::from(users)));
-    assert!(put(users).is_ok(), "there is room again");
+    assert!(put(users).is_ok(), "there is space again");
 }

@@ -1,8 +1,7 @@
-//! Which nodes live: those whose lease runs.
+//! The leases of nodes: a node is alive while its lease runs.
 //!
-//! What is known of leases is kept with the moment at which each runs out, so that a look-up need not ask and still finds
-//! nothing of a node whose lease has run out. A node that is not known, or whose lease should have run out by now, is asked
-//! for.
+//! Known leases are cached with the time at which each expires, so that a lookup need not query them and still finds no session
+//! of a node whose lease has expired. Only leases that are unknown, or should have expired by now, are queried.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -16,7 +15,7 @@ use super::{
 };
 use crate::{NodeId, NodeState, redis_metrics::Op};
 
-/// When the lease of each node runs out.
+/// When the lease of each node expires.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
     until: HashMap<NodeId, Instant>,
@@ -27,19 +26,19 @@ impl Leases {
         self.until.get(&node).is_some_and(|until| Instant::now() < *until)
     }
 
-    /// When the lease of a node runs out, as far as is known.
+    /// When the lease of a node expires, as far as is known.
     pub(super) fn until(&self, node: NodeId) -> Option<Instant> {
         self.until.get(&node).copied()
     }
 
-    /// When the next lease of another node runs out.
+    /// When the next lease of another node expires.
     pub(super) fn next_end(&self, here: NodeId) -> Option<Instant> {
         self.until.iter().filter(|(node, _)| **node != here).map(|(_, until)| *until).min()
     }
 }
 
 impl Table {
-    /// Takes down what Redis says of the nodes, which was asked at a moment.
+    /// Records the nodes that Redis returned to a request sent at `asked`.
     pub(super) fn record_leases(&self, asked: Instant, states: &[NodeState]) {
         let leases = states.iter().filter(|state| state.is_living());
         let until = leases
@@ -52,7 +51,7 @@ impl Table {
         metrics.sessions.set(i64::try_from(sessions).unwrap_or(i64::MAX));
     }
 
-    /// Makes sure that it is known of each of these nodes whether it lives.
+    /// Queries the leases of those nodes that are not known to be alive.
     pub(super) async fn refresh_leases(
         &self,
         link: &Link,
@@ -84,13 +83,13 @@ impl Table {
         Ok(())
     }
 
-    /// Whether what a node has is to be found. It has been met.
+    /// Whether the lease of a node runs. Call [`Table::refresh_leases`] before.
     pub(super) fn is_alive(&self, node: NodeId) -> bool {
         node == self.here || self.leases.read().has(node)
     }
 }
 
-/// Reads the number of users and the nodes, in the order of ids.
+/// Decodes the number of users and the nodes, ordered by id.
 pub(super) fn read(value: &Value) -> Result<(u64, Vec<NodeState>), LinkError> {
     let [users, nodes] = reply::fields(value)?;
     let mut states = Vec::new();

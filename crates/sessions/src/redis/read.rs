@@ -1,4 +1,4 @@
-//! Look-ups.
+//! Lookups.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ use crate::{
     redis_metrics::Op,
 };
 
-/// Users that are read at once when all are read.
+/// Users per page of [`Table::all`].
 const PAGE_USERS: usize = 100;
 
 impl Table {
@@ -62,7 +62,7 @@ impl Table {
         })
     }
 
-    /// What a look-up has found, by what Redis has answered to it.
+    /// The sessions that match a lookup, from the answer of Redis.
     async fn found(
         &self,
         link: &Link,
@@ -73,7 +73,7 @@ impl Table {
         let mut sessions = sessions_in(lookup, answer)?;
         self.refresh_leases(link, sessions.iter().map(|session| session.id.node)).await?;
         sessions.retain(|session| self.is_alive(session.id.node));
-        // Nothing of this node's is missed, whether it was written down before or after Redis was asked.
+        // A session of this node is found whether it was registered before or after Redis was queried.
         if was_synced && self.is_synced() {
             return Ok(found_of(lookup.user, &mut sessions));
         }
@@ -118,7 +118,7 @@ impl Table {
         Ok(found_of(user, &mut [row.session(user, resource)]))
     }
 
-    /// All sessions, in the order of users. If Redis goes away meanwhile, this node's users that were not given yet follow.
+    /// All sessions, in the order of users. If Redis becomes unreachable meanwhile, this node's remaining users follow.
     pub(super) fn all(&self) -> BoxStream<'_, Result<Found, Error>> {
         let walk = Walk { table: self, last: None, page: VecDeque::new(), here: None };
         stream::unfold(walk, |mut walk| async move {
@@ -158,23 +158,23 @@ impl Table {
     }
 }
 
-/// What is looked for.
+/// What to look up.
 #[derive(Clone, Copy)]
 struct Lookup<'a> {
     op: Op,
     user: &'a str,
-    /// `None` for all.
+    /// `None` for all resources.
     resource: Option<&'a str>,
 }
 
 impl Lookup<'_> {
-    /// Whether no session can have such an address: Redis is not bothered with it.
+    /// Whether no session can have this address: then Redis is not queried.
     fn is_too_long(&self) -> bool {
         let resource_bytes = self.resource.map_or(0, str::len);
         self.user.len() > USER_BYTES_MAX || resource_bytes > RESOURCE_BYTES_MAX
     }
 
-    /// What this node has of it.
+    /// The matching sessions of this node.
     fn here(&self, table: &Table) -> Found {
         match self.resource {
             Some(resource) => table.local.by_address(self.user, resource),
@@ -183,7 +183,7 @@ impl Lookup<'_> {
     }
 }
 
-/// Reads a user's hash, or one value of it. What is no row is not there.
+/// Reads a user's hash, or one value of it. Values that are no valid row are skipped.
 fn sessions_in<'a>(lookup: Lookup<'a>, answer: &'a Value) -> Result<Vec<Session<'a>>, LinkError> {
     if let Some(resource) = lookup.resource {
         if *answer == Value::Nil {
@@ -209,7 +209,7 @@ fn found_of(user: &str, sessions: &mut [Session<'_>]) -> Found {
     }
 }
 
-/// The sessions of other nodes and of this one; where two have one resource, the newer.
+/// The sessions of other nodes and of this one; of two with the same resource, the newer.
 fn newest<'a>(others: impl Iterator<Item = Session<'a>>, here: &'a Found) -> Vec<Session<'a>> {
     let mut sessions: Vec<Session<'a>> = others.collect();
     for own in here {
@@ -222,8 +222,7 @@ fn newest<'a>(others: impl Iterator<Item = Session<'a>>, here: &'a Found) -> Vec
     sessions
 }
 
-/// Only the sessions of leases nodes count. Users of dead ones are counted until those are swept, but never more of them than
-/// sessions.
+/// Only sessions of living nodes count. Users of dead nodes count until they are swept, but never more users than sessions.
 fn counts_of(users: u64, states: &[NodeState]) -> Counts {
     let leases = states.iter().filter(|state| state.is_living() && state.sessions > 0);
     let by_node: Vec<_> = leases.map(|state| (state.id, state.sessions)).collect();
@@ -231,13 +230,13 @@ fn counts_of(users: u64, states: &[NodeState]) -> Counts {
     Counts { sessions, users: users.min(sessions), by_node, is_complete: true }
 }
 
-/// The way through all users.
+/// The state of an iteration over all users.
 struct Walk<'a> {
     table: &'a Table,
     /// The last user of the pages read.
     last: Option<Vec<u8>>,
     page: VecDeque<Found>,
-    /// The rest of the way, once Redis is out of reach.
+    /// This node's remaining users, once Redis is unreachable.
     here: Option<BoxStream<'a, Result<Found, Error>>>,
 }
 
@@ -273,8 +272,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Reads the next users; answers whether there were any. What can't be read whole is not read: then this node's own of them
-    /// are still to be given.
+    /// Reads the next users; returns whether there were any. On an error nothing of the page is taken, so that this node's own users
+    /// on it are still returned.
     async fn read_page(&mut self, link: &Link) -> Result<bool, LinkError> {
         let table = self.table;
         let from = self.last.as_ref().map_or_else(|| b"-".to_vec(), |last| [b"(", last.as_slice()].concat());

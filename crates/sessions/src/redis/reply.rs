@@ -1,13 +1,11 @@
-//! What Redis answers, taken apart. What has another form than was asked for is no answer.
+//! Decodes the answers of Redis. An answer of an unexpected form is an error.
 
 use redis::Value;
 
 use super::link::LinkError;
 
 fn unexpected() -> LinkError {
-    LinkError::refused(
-        "it gave an answer of another form than was asked for: is the prefix used by another program?",
-    )
+    LinkError::refused("unexpected form of an answer: is the prefix used by another program?")
 }
 
 pub(super) fn int(value: &Value) -> Result<i64, LinkError> {
@@ -42,7 +40,7 @@ pub(super) fn array(value: &Value) -> Result<&[Value], LinkError> {
     }
 }
 
-/// The first `N` of an array, which may have grown in a later version.
+/// The first `N` values of an array, which a later version may extend.
 pub(super) fn fields<const N: usize>(value: &Value) -> Result<&[Value; N], LinkError> {
     array(value)?.first_chunk().ok_or_else(unexpected)
 }
@@ -50,7 +48,7 @@ pub(super) fn fields<const N: usize>(value: &Value) -> Result<&[Value; N], LinkE
 /// A field of a hash, and its value.
 pub(super) type Pair<'a> = (&'a [u8], &'a [u8]);
 
-/// A hash: fields and values in turn.
+/// A hash, given as alternating fields and values.
 pub(super) fn pairs(value: &Value) -> Result<Vec<Pair<'_>>, LinkError> {
     let (pairs, _) = array(value)?.as_chunks::<2>();
     pairs.iter().map(|[field, value]| Ok((bytes(field)?, bytes(value)?))).collect()

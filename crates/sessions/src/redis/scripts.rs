@@ -1,7 +1,6 @@
-//! The scripts. Each is one step for everybody who looks, and one message there and back.
+//! The Lua scripts. Each is atomic, and one request.
 //!
-//! A script is made of the parts that it needs and of no others: Lua makes the functions of a script anew whenever it is run,
-//! whether they are called or not.
+//! A script includes only the parts that it needs, because Lua creates the functions of a script at each run, called or not.
 
 /// A script of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +32,7 @@ impl Script {
         Self::Sweep,
     ];
 
-    /// Its text.
+    /// Its source.
     pub(super) fn code(self) -> String {
         let parts: &[&str] = match self {
             Self::Open => {

@@ -1,4 +1,4 @@
-//! The supervisor: one task that makes links, keeps the lease, catches up, and sweeps. It alone tries again, and waits in between.
+//! The supervisor: one task that makes links, renews the lease, catches up, and sweeps. All retries and pauses are here.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,29 +14,29 @@ use super::{
 };
 use crate::{Error, SessionId};
 
-/// The first pause before a new link is tried. It doubles up to [`PAUSE_MAX`].
+/// The first pause before the next attempt to connect. It doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// The longest pause: that long Redis may be back before anybody uses it.
+/// The longest pause, which bounds how long a reachable Redis is not used.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Attempts to write everything down before the next heartbeat: what is missed meanwhile is then written at leisure.
+/// Attempts to register everything before the next heartbeat; the rest follows after it.
 const CATCH_UPS_MAX: usize = 3;
-/// Pages of sessions that others have ended, before the next heartbeat: as many as Redis keeps.
+/// Pages of sessions that others have ended, before the next heartbeat: as many as Redis has at most.
 const MAIL_PAGES_MAX: usize = 100;
-/// How long after the end of a dead node's lease it is swept: Redis ends it to the millisecond.
+/// Delay of a sweep after the lease of a dead node has expired: Redis expires it to the millisecond.
 const SWEEP_AFTER: Duration = Duration::from_millis(5);
-/// Heartbeats that wait to be done for others.
+/// Requests for a heartbeat that may wait.
 pub(super) const BEATS_MAX: usize = 8;
-/// Sessions that wait to be looked after; more of them and everything is written down again.
+/// Sessions that may wait for a repair; when there are more, everything is registered again.
 pub(super) const REPAIRS_MAX: usize = 1_024;
 
-/// Somebody waits for a heartbeat.
+/// A request for a heartbeat.
 pub(super) type BeatRequest = oneshot::Sender<Result<(), Error>>;
 
 pub(super) struct Supervisor {
     pub(super) table: Arc<Table>,
     pub(super) beats: mpsc::Receiver<BeatRequest>,
     pub(super) repairs: mpsc::Receiver<SessionId>,
-    /// Links that were tried.
+    /// The number of attempts to connect.
     pub(super) generation: u64,
     pub(super) pause: Duration,
 }
@@ -57,12 +57,12 @@ impl Supervisor {
             let had_link = self.table.link().is_some();
             let beat = self.tick().await;
             if had_link && beat.is_ok() {
-                self.pause = PAUSE_MIN; // a link that serves only once has not served
+                self.pause = PAUSE_MIN; // only a link that outlived its first heartbeat counts
             }
             let next = if beat.is_ok() { self.next_tick() } else { self.next_attempt() };
             let is_up = beat.is_ok();
             for request in waiting.drain(..) {
-                // Who has asked may be gone.
+                // The requester may be gone.
                 let _ = request.send(beat.clone().map_err(Error::from));
             }
             let Some(request) = self.wait(next, is_up).await else { return };
@@ -70,7 +70,7 @@ impl Supervisor {
         }
     }
 
-    /// One heartbeat and what it shows to be necessary.
+    /// One heartbeat and the work that follows from it.
     async fn tick(&mut self) -> Result<(), LinkError> {
         let (link, is_new) = match self.table.link() {
             Some(link) => (link, false),
@@ -84,7 +84,7 @@ impl Supervisor {
         };
         let maintained = self.maintain(&link, is_new).await;
         if let Err(error) = &maintained {
-            // Whatever it was, this link doesn't serve.
+            // Whatever the error was, this link is unusable.
             self.table.drop_link(link.generation, error);
             self.table.set_error(error);
         }
@@ -106,7 +106,7 @@ impl Supervisor {
         let mut beat = table.beat(link).await?;
         link.check_listening().await?;
         if is_new {
-            // From here on what is opened is written down by who opens it; what was opened before is missed.
+            // Sessions opened from here on are written by `open`; earlier ones count as missed.
             table.use_link(link.clone());
         }
         for _ in 0..MAIL_PAGES_MAX {
@@ -123,19 +123,19 @@ impl Supervisor {
         }
         let removed = table.sweep_dead(link, &beat.nodes).await?;
         if removed > 0 {
-            info!(removed, "removed the sessions of nodes that have died");
+            info!(removed, "removed the sessions of dead nodes");
         }
         Ok(())
     }
 
-    /// A third of the lease later, or when the lease of another node has run out.
+    /// A third of the lease later, or when the lease of another node expires.
     fn next_tick(&self) -> Instant {
         let next = Instant::now() + self.table.lease / 3;
         let end = self.table.leases.read().next_end(self.table.here);
         end.map_or(next, |end| next.min(end + SWEEP_AFTER))
     }
 
-    /// After a pause that differs from node to node, so that they don't all come at once.
+    /// After a pause that differs between nodes, so that they don't all connect at once.
     fn next_attempt(&mut self) -> Instant {
         let part = self.table.here.0 % 100;
         let pause = self.pause + self.pause * part / 200;
@@ -143,8 +143,8 @@ impl Supervisor {
         Instant::now() + pause
     }
 
-    /// Looks after sessions until the next turn, which comes early when somebody asks for it or the link is lost. `None` when
-    /// the table is gone.
+    /// Repairs sessions until the next tick, which is earlier if a heartbeat is requested or the link is lost. `None` when the table
+    /// is gone.
     async fn wait(&mut self, mut next: Instant, is_up: bool) -> Option<Option<BeatRequest>> {
         loop {
             tokio::select! {
@@ -162,10 +162,10 @@ impl Supervisor {
         }
     }
 
-    /// The lease is more important than a session.
+    /// Repairs a session unless that delays the heartbeat.
     async fn repair_by(&self, next: Instant, link: &Link, id: SessionId) {
         if timeout_at(next, self.table.repair(link, id)).await.is_err() {
-            debug!(%id, "a session was not written down in time for the heartbeat: it is afterwards");
+            debug!(%id, "a session was not repaired before the heartbeat: retrying after it");
             for id in self.table.with_others_of_its_user(id) {
                 self.table.queue_repair(id);
             }

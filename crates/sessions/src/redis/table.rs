@@ -1,10 +1,10 @@
-//! What all parts of the engine share, and how it stands with Redis.
+//! The state that all parts of the engine share.
 //!
-//! - *Away*: there is no link. Look-ups give this node's sessions.
-//! - *Behind*: there is a link, and Redis may lack something of this node. Look-ups give what Redis has and what this node has.
-//! - *In step*: Redis has everything of this node. Look-ups give what Redis has, which changes in one step for everybody.
+//! - *Disconnected*: there is no link. Lookups return this node's sessions.
+//! - *Catching up*: there is a link, and Redis may lack changes of this node. Lookups return what Redis and this node have.
+//! - *Synchronised*: Redis has all changes of this node. Lookups return what Redis has, which changes atomically for all nodes.
 //!
-//! What Redis may lack is only counted, and not remembered: catching up is to write down everything again (`register.rs`).
+//! Changes that Redis may lack are counted, not listed: catching up registers all sessions again (`register.rs`).
 
 use std::sync::{
     Arc,
@@ -33,9 +33,9 @@ use crate::{Ended, Error, Found, NodeId, Owner, SessionId, redis_metrics::RedisM
 pub(super) struct Table {
     /// This node.
     pub(super) here: NodeId,
-    /// Proves that a lease is this process'.
+    /// Proves that a lease belongs to this process.
     pub(super) token: String,
-    /// The name of this node, for people.
+    /// The name of this node, for display.
     pub(super) name: String,
     pub(super) lease: Duration,
     pub(super) sessions_per_user_max: usize,
@@ -46,22 +46,22 @@ pub(super) struct Table {
     pub(super) leases: RwLock<Leases>,
     pub(super) events: events::Queue,
     pub(super) metrics: RedisMetrics,
-    /// Sessions of which the supervisor makes sure that Redis has them as they are.
+    /// Sessions on which the supervisor makes Redis agree with this node.
     pub(super) repairs: mpsc::Sender<SessionId>,
-    /// Tells the supervisor that the link is lost.
+    /// Notifies the supervisor that the link is lost.
     pub(super) lost: Notify,
     pub(super) state: LinkState,
 }
 
-/// How it stands with Redis: at first there is no link, and Redis may lack everything.
+/// The state of the link: at first there is none, and Redis may lack everything.
 pub(super) struct LinkState {
     link: RwLock<Option<Arc<Link>>>,
     last_error: Mutex<LinkError>,
     /// Changes of this node that Redis may lack.
     missed: AtomicU64,
-    /// The value of `missed` when everything was last written down.
+    /// The value of `missed` when everything was last registered.
     caught_up: AtomicU64,
-    /// Changes of this node, in the order in which its own table has made them.
+    /// Counts changes of this node, in the order in which its own table made them.
     revision: Mutex<u64>,
 }
 
@@ -69,7 +69,7 @@ impl Default for LinkState {
     fn default() -> Self {
         Self {
             link: RwLock::new(None),
-            last_error: Mutex::new(LinkError::lost("it was not reached yet")),
+            last_error: Mutex::new(LinkError::lost("not connected yet")),
             missed: AtomicU64::new(1),
             caught_up: AtomicU64::new(0),
             revision: Mutex::new(0),
@@ -78,23 +78,23 @@ impl Default for LinkState {
 }
 
 impl Table {
-    /// The way to Redis, if there is one.
+    /// The link to Redis, if there is one.
     pub(super) fn link(&self) -> Option<Arc<Link>> {
         self.state.link.read().clone()
     }
 
     pub(super) fn is_synced(&self) -> bool {
-        // Others may sweep away what a node without a lease has.
+        // Others may sweep the sessions of a node without a lease.
         self.state.caught_up.load(Ordering::SeqCst) == self.state.missed.load(Ordering::SeqCst)
             && self.leases.read().has(self.here)
     }
 
-    /// A change of this node may not be in Redis.
+    /// Notes that Redis may lack a change of this node.
     pub(super) fn mark_missed(&self) {
         self.state.missed.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// What [`Table::caught_up_to`] takes once everything that is here now was written down.
+    /// The argument of [`Table::caught_up_to`] once everything that exists now has been registered.
     pub(super) fn missed(&self) -> u64 {
         self.state.missed.load(Ordering::SeqCst)
     }
@@ -106,11 +106,11 @@ impl Table {
 
     /// Begins to use a link.
     pub(super) fn use_link(&self, link: Arc<Link>) {
-        info!(node = %self.here, "redis is within reach");
+        info!(node = %self.here, "connected to redis");
         *self.state.link.write() = Some(link);
     }
 
-    /// Ends the use of a link, unless there is another by now.
+    /// Stops using a link, unless it has been replaced.
     pub(super) fn drop_link(&self, generation: u64, error: &LinkError) {
         {
             let mut link = self.state.link.write();
@@ -121,17 +121,17 @@ impl Table {
         }
         self.mark_missed();
         self.set_error(error);
-        warn!(error = %Error::from(error.clone()), "only the sessions of this node are known until redis is back");
+        warn!(error = %Error::from(error.clone()), "only the sessions of this node are known until redis is reachable again");
         self.lost.notify_one();
     }
 
-    /// Remembers why there is no link.
+    /// Records why there is no link.
     pub(super) fn set_error(&self, error: &LinkError) {
         *self.state.last_error.lock() = error.clone();
         self.metrics.up.set(0);
     }
 
-    /// Stops the use of Redis; gives the link, for the last words.
+    /// Stops using Redis; returns the link for the last requests.
     pub(super) fn leave(&self) -> Option<Arc<Link>> {
         let link = self.state.link.write().take();
         self.mark_missed();
@@ -139,12 +139,12 @@ impl Table {
         link
     }
 
-    /// Why others are out of reach.
+    /// Why other nodes are unreachable.
     pub(super) fn last_error(&self) -> Error {
         self.state.last_error.lock().clone().into()
     }
 
-    /// A request has failed on a link.
+    /// Handles the failure of a request on a link.
     pub(super) fn report(&self, link: &Link, error: &LinkError) {
         if error.is_lost {
             self.drop_link(link.generation, error);
@@ -160,7 +160,7 @@ impl Table {
         call
     }
 
-    /// Makes a change in the table of this node and gives it its revision.
+    /// Changes the table of this node, and returns the revision of the change.
     pub(super) fn change<T>(&self, change: impl FnOnce(&Local) -> T) -> (T, u64) {
         let mut revision = self.state.revision.lock();
         let changed = change(&self.local);
@@ -173,7 +173,7 @@ impl Table {
         self.change(|local| local.by_id(id))
     }
 
-    /// Ends sessions of this node as a script tells.
+    /// Ends sessions of this node that a script returned.
     pub(super) fn end_sessions(&self, losers: &Value) -> Result<(), LinkError> {
         for loser in reply::array(losers)? {
             if let Some((id, why)) = schema::end_of(reply::bytes(loser)?) {
@@ -183,14 +183,14 @@ impl Table {
         Ok(())
     }
 
-    /// Has the supervisor make sure that Redis has a session as it is, or has it not.
+    /// Has the supervisor make Redis agree with this node on a session.
     pub(super) fn queue_repair(&self, id: SessionId) {
         if self.repairs.try_send(id).is_err() {
             self.mark_missed();
         }
     }
 
-    /// A session, and the others of its user: a script whose answer nobody has read may have ended any of them.
+    /// A session and the others of its user: a script whose answer was not read may have ended any of them.
     pub(super) fn with_others_of_its_user(&self, id: SessionId) -> Vec<SessionId> {
         let mut ids = vec![id];
         if let Some(session) = self.local.by_id(id).first() {
@@ -200,20 +200,20 @@ impl Table {
         ids
     }
 
-    /// When the lease of this node runs out, as far as it knows.
+    /// When the lease of this node expires, as far as it knows.
     pub(super) fn lease_end(&self) -> Option<Instant> {
         self.leases.read().until(self.here)
     }
 }
 
-/// Hears for the table, which it doesn't keep alive.
+/// Passes messages to the table, which it doesn't keep alive.
 pub(super) struct LinkListener {
     pub(super) table: std::sync::Weak<Table>,
     pub(super) generation: u64,
 }
 
 impl Listener for LinkListener {
-    fn heard(&self, channel: &[u8], message: &[u8]) {
+    fn received(&self, channel: &[u8], message: &[u8]) {
         let Some(table) = self.table.upgrade() else { return };
         if channel == table.keys.live().as_bytes() {
             table.receive(message);
@@ -226,7 +226,7 @@ impl Listener for LinkListener {
         if let Some(table) = self.table.upgrade() {
             table.drop_link(
                 self.generation,
-                &LinkError::lost("the connection on which it is heard has ended"),
+                &LinkError::lost("the connection of the subscribed channels has ended"),
             );
         }
     }

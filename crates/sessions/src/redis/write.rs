@@ -1,6 +1,6 @@
 //! Open, close and change: first in the table of this node, then by one script in Redis.
 //!
-//! What Redis could not be outcome is no error of the session: it is open, closed or changed here, and the supervisor catches up.
+//! A failure of Redis does not fail the call: the session is open, closed or changed here, and the supervisor catches up.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use super::{
     link::{Link, LinkError},
     local::Local,
     reply,
-    schema::{Row, field_of, place_of},
+    schema::{Row, field_of, location_of},
     scripts::Script,
     table::Table,
 };
 use crate::{Answer, Ended, Error, NewSession, Session, SessionId, memory, redis_metrics::Op};
 
-/// What a script answers that was to change or close a session.
+/// The answer of a script that changes or closes a session.
 enum UpdateOutcome {
     Done,
-    /// Redis has forgotten it.
+    /// Redis does not have it.
     Missing,
-    /// Another node has ended it; this one is about to be outcome.
+    /// Another node has ended it; the notification is on its way.
     EndedByOther,
 }
 
@@ -49,25 +49,25 @@ impl Table {
         Answer::later(async move {
             match self.write_opened(&link, id).await {
                 true => unfinished.finish(),
-                false => drop(unfinished), // then it is looked after
+                false => drop(unfinished), // queues a repair
             }
             Ok(id)
         })
     }
 
-    /// Writes down a session that was opened. Answers false when there is nothing to write.
+    /// Writes a session that was opened. Returns false when there is nothing to write.
     async fn write_opened(&self, link: &Link, id: SessionId) -> bool {
         let (found, revision) = self.now(id);
-        // It may have ended already: another of its resource was opened.
+        // It may have ended already: another session with its resource was opened.
         let Some(session) = found.first() else { return false };
         let mut call = self.row_call(link, Script::Open, &session, revision);
-        call.arg(place_of(&session)).arg(self.sessions_per_user_max);
+        call.arg(location_of(&session)).arg(self.sessions_per_user_max);
         let opened = link.call(Op::Open, &call).await;
         if let Err(error) = opened.and_then(|losers| self.end_sessions(&losers)) {
             self.mark_missed();
             self.report(link, &error);
         } else if !self.local.has(id) {
-            // It has ended while it was written down, and who ended it may have come too early to remove it.
+            // It has ended while it was being written, and its removal may have come first.
             self.erase(link, id).await;
         }
         true
@@ -113,7 +113,7 @@ impl Table {
         })
     }
 
-    /// Removes from Redis a session that has ended here. Answers whether it had not ended elsewhere before.
+    /// Removes from Redis a session that has ended here. Returns false if another node had ended it before.
     pub(super) async fn erase(&self, link: &Link, id: SessionId) -> bool {
         match self.close_in_redis(link, id, Ended::Left).await {
             Ok(UpdateOutcome::Done | UpdateOutcome::Missing) => true,
@@ -138,7 +138,7 @@ impl Table {
         UpdateOutcome::read(&link.call(Op::Close, &call).await?)
     }
 
-    /// Changes a session of this node by what is done to it in its table.
+    /// Changes a session of this node, first in its own table.
     pub(super) fn update<'a>(
         &'a self,
         id: SessionId,
@@ -163,7 +163,7 @@ impl Table {
             };
             match outcome {
                 Ok(UpdateOutcome::Done) => unfinished.finish(),
-                // Then it is looked after.
+                // Queues a repair.
                 Ok(UpdateOutcome::Missing) => drop(unfinished),
                 Ok(UpdateOutcome::EndedByOther) => {
                     unfinished.finish();
@@ -190,11 +190,11 @@ impl Table {
     }
 }
 
-/// What has happened here and is being written down. If nobody waits for that, the supervisor sees to it.
+/// A local change that is being written to Redis. If the caller cancels that, dropping this queues a repair.
 struct Unfinished<'a> {
     table: &'a Table,
     id: SessionId,
-    /// What has ended here by its opening. Then nobody knows the session's id, who could close it.
+    /// The sessions that opening it has ended. If it is cancelled no caller knows its id, so it is closed here.
     opened: Option<memory::EndedSessions>,
 }
 
@@ -209,7 +209,7 @@ impl Drop for Unfinished<'_> {
         let Some(ended) = &self.opened else { return self.table.queue_repair(self.id) };
         let mut ids = self.table.with_others_of_its_user(self.id);
         ids.extend(ended.iter().map(|(id, _)| *id));
-        self.table.local.close(self.id, Ended::Left); // before anybody looks after it
+        self.table.local.close(self.id, Ended::Left); // before its repair
         for id in ids {
             self.table.queue_repair(id);
         }

@@ -12,16 +12,16 @@ use crate::{
 crate::promises! {
     any: [
         a_closed_session_is_found_no_more,
-        closing_answers_whether_there_was_one,
+        closing_returns_whether_a_session_existed,
         closing_one_session_leaves_the_others,
-        ids_that_were_never_given_are_nobodys,
-        a_delayed_close_leaves_the_session_that_took_its_place,
+        ids_that_were_never_assigned_have_no_session,
+        a_delayed_close_leaves_the_session_that_replaced_it,
         what_was_replaced_or_crowded_can_not_be_changed,
         the_owner_is_notified_with_the_reason,
         the_owner_is_not_notified_when_a_session_leaves,
         concurrent_closes_end_a_session_once,
         a_close_and_a_replacement_at_once_end_a_session_once,
-        who_was_closed_comes_back_as_somebody_new,
+        a_closed_client_gets_a_new_session,
     ],
     shared: []
 }
@@ -37,7 +37,7 @@ async fn a_closed_session_is_found_no_more(subject: Subject) {
     assert_eq!(node.totals().await, (0, 0));
 }
 
-async fn closing_answers_whether_there_was_one(subject: Subject) {
+async fn closing_returns_whether_a_session_existed(subject: Subject) {
     let node = subject.node().await;
     let id = node.open("ann", "phone").await;
     assert!(node.close(id, Ended::Operator).await);
@@ -61,8 +61,8 @@ async fn closing_one_session_leaves_the_others(subject: Subject) {
     assert_eq!(node.totals().await, (2, 2));
 }
 
-/// Ids near those that were given, and far from all of them.
-async fn ids_that_were_never_given_are_nobodys(subject: Subject) {
+/// Ids near assigned ones, and far from all of them.
+async fn ids_that_were_never_assigned_have_no_session(subject: Subject) {
     let node = subject.node().await;
     let id = node.open("ann", "phone").await;
     let before = node.user("ann").await;
@@ -87,7 +87,7 @@ async fn ids_that_were_never_given_are_nobodys(subject: Subject) {
     assert_eq!(node.ended_sessions().await, []);
 }
 
-async fn a_delayed_close_leaves_the_session_that_took_its_place(subject: Subject) {
+async fn a_delayed_close_leaves_the_session_that_replaced_it(subject: Subject) {
     let node = subject.node().await;
     let old = node.open("ann", "phone").await;
     let new = node.open("ann", "phone").await;
@@ -175,7 +175,7 @@ async fn a_close_and_a_replacement_at_once_end_a_session_once(subject: Subject) 
     }
 }
 
-async fn who_was_closed_comes_back_as_somebody_new(subject: Subject) {
+async fn a_closed_client_gets_a_new_session(subject: Subject) {
     let node = subject.node().await;
     let before = node.open_with("ann", "phone", &[number(1, 1)]).await;
     assert!(node.presence(before, Some(3), &[]).await);

@@ -1,4 +1,4 @@
-//! What holds when a node ends: cleanly, without a farewell, or for a while only.
+//! What holds when a node ends cleanly, dies, or stops for a while.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +11,7 @@ use crate::{
 
 crate::promises! {
     any: [
-        a_node_that_closes_ends_its_sessions_and_tells_nobody,
+        a_node_that_closes_ends_its_sessions_without_notifications,
     ],
     shared: [
         a_node_that_closes_leaves_the_sessions_of_the_others,
@@ -21,12 +21,12 @@ crate::promises! {
         the_address_of_a_dead_nodes_session_is_free,
         sessions_of_a_dead_node_do_not_count_for_the_limit,
         a_node_that_comes_back_is_found_again,
-        what_was_taken_meanwhile_stays_with_whom_took_it,
+        a_replaced_session_of_a_node_taken_for_dead_stays_ended,
         what_was_opened_and_closed_meanwhile_is_known_to_the_others,
     ]
 }
 
-async fn a_node_that_closes_ends_its_sessions_and_tells_nobody(subject: Subject) {
+async fn a_node_that_closes_ends_its_sessions_without_notifications(subject: Subject) {
     let node = subject.node().await;
     let mut ids = Vec::new();
     for user in ["ann", "bob"] {
@@ -65,7 +65,7 @@ async fn a_node_that_closes_leaves_the_sessions_of_the_others(subject: Subject) 
     assert_eq!((node.ended_sessions().await, leaving.owner.ended_sessions()), (vec![], vec![]));
 }
 
-/// Sessions of one user on both nodes, and of another on the node that is to end.
+/// Opens sessions of one user on both nodes, and of another on the node that is to end.
 async fn fill(node: &Node, ending: &Node) {
     node.open("ann", "phone").await;
     for (user, resource) in [("ann", "desk"), ("ann", "watch: *\0"), ("bob", "desk")] {
@@ -75,7 +75,7 @@ async fn fill(node: &Node, ending: &Node) {
     assert_eq!((node.user("ann").await.len(), node.user("bob").await.len()), (3, 1));
 }
 
-/// Waits until the lease of a node has run out.
+/// Waits until the lease of a node has expired.
 async fn missed(node: &Node, ended: NodeId) {
     eventually("the lease runs out", async || {
         let states = node.nodes.nodes().await.unwrap();
@@ -84,7 +84,7 @@ async fn missed(node: &Node, ended: NodeId) {
     .await;
 }
 
-/// Waits until nothing is left of a node whose lease has run out, and answers how much of it was removed by sweeping here.
+/// Waits until nothing is left of a node whose lease has expired, and returns how many sessions were swept here.
 async fn swept(node: &Node, ended: NodeId) -> u64 {
     let removed = AtomicU64::new(0);
     eventually("it is swept", async || {
@@ -191,8 +191,8 @@ async fn a_node_that_comes_back_is_found_again(subject: Subject) {
     assert_eq!((node.ended_sessions().await, mortal.node.ended_sessions().await), (vec![], vec![]));
 }
 
-/// A session was taken for dead, and somebody has come in its place: there is no way back for it.
-async fn what_was_taken_meanwhile_stays_with_whom_took_it(subject: Subject) {
+/// A session whose node was considered dead was replaced: it does not come back.
+async fn a_replaced_session_of_a_node_taken_for_dead_stays_ended(subject: Subject) {
     let (node, mortal) = (subject.node().await, subject.mortal_node().await);
     let old = mortal.node.open("ann", "phone").await;
     let kept = mortal.node.open("ann", "desk").await;
@@ -212,7 +212,7 @@ async fn what_was_taken_meanwhile_stays_with_whom_took_it(subject: Subject) {
     assert!(!mortal.node.close(old, Ended::Left).await);
 }
 
-/// Its clients come and go, though the others take it for dead.
+/// Its clients come and go, though the others consider it dead.
 async fn what_was_opened_and_closed_meanwhile_is_known_to_the_others(subject: Subject) {
     let (node, mortal) = (subject.node().await, subject.mortal_node().await);
     let closed = mortal.node.open("ann", "phone").await;

@@ -23,7 +23,7 @@ crate::promises! {
     shared: [
         nodes_are_different,
         sessions_of_both_nodes_are_found_from_both,
-        nodes_are_given_in_order_with_what_they_have,
+        nodes_are_listed_in_order_with_their_sessions,
         the_same_resource_on_another_node_replaces_the_old_session,
         a_session_is_replaced_though_its_nodes_clock_is_ahead,
         there_is_no_moment_with_both_or_neither_of_two_nodes,
@@ -35,7 +35,7 @@ crate::promises! {
         a_delayed_close_from_another_node_leaves_the_new_session,
         sessions_of_another_node_can_not_be_changed,
         of_concurrent_changes_on_two_nodes_none_is_lost,
-        all_gives_users_with_sessions_on_both_nodes_once,
+        all_returns_users_with_sessions_on_both_nodes_once,
         an_event_is_handed_to_the_owners_of_the_others,
     ]
 }
@@ -80,7 +80,7 @@ async fn sessions_of_both_nodes_are_found_from_both(subject: Subject) {
     }
 }
 
-async fn nodes_are_given_in_order_with_what_they_have(subject: Subject) {
+async fn nodes_are_listed_in_order_with_their_sessions(subject: Subject) {
     let mut nodes = Vec::new();
     for name in ["north", "south", "west"] {
         nodes.push(Node::new(Config { node_name: name.to_owned(), ..subject.config() }).await);
@@ -125,7 +125,7 @@ async fn the_same_resource_on_another_node_replaces_the_old_session(subject: Sub
     assert_eq!(two.counts().await, Counts { sessions: 2, users: 1, by_node, is_complete: true });
 }
 
-/// Ids are ordered by the clocks of their nodes; who opens last stays, whatever its clock shows.
+/// Ids are ordered by the clocks of their nodes; the last session opened stays, whatever its clock shows.
 async fn a_session_is_replaced_though_its_nodes_clock_is_ahead(subject: Subject) {
     let clock = Arc::new(ManualClock::new(Timestamp(4_000_000_000_000_000_000)));
     let ahead = Node::new(Config { clock: clock as Arc<dyn Clock>, ..subject.config() }).await;
@@ -142,7 +142,7 @@ async fn a_session_is_replaced_though_its_nodes_clock_is_ahead(subject: Subject)
     assert_eq!(node.ended_by(&ahead).await, []);
 }
 
-/// Opens at one address in a task of its own and gives the ids.
+/// Opens at one address in a task of its own, and returns the ids.
 fn open_again_and_again(node: &Arc<Node>, times: usize) -> tokio::task::JoinHandle<Vec<SessionId>> {
     let node = node.clone();
     tokio::spawn(async move {
@@ -312,7 +312,7 @@ async fn of_concurrent_changes_on_two_nodes_none_is_lost(subject: Subject) {
     }
 }
 
-async fn all_gives_users_with_sessions_on_both_nodes_once(subject: Subject) {
+async fn all_returns_users_with_sessions_on_both_nodes_once(subject: Subject) {
     let (one, two) = subject.two_nodes().await;
     for user in ODD_NAMES {
         one.open(user, "one").await;
@@ -355,14 +355,14 @@ async fn an_event_is_handed_to_the_owners_of_the_others(subject: Subject) {
         one.nodes.tell_others(&event);
     }
     for other in [&two, &three] {
-        until("the others hear of it", || other.owner.heard().len() >= expected.len()).await;
+        until("the others receive them", || other.owner.heard().len() >= expected.len()).await;
         other.settle(&one).await;
-        assert_eq!(other.owner.heard(), expected, "each has heard each once, whole");
+        assert_eq!(other.owner.heard(), expected, "each received each event once, whole");
     }
     one.settle(&two).await;
-    assert_eq!(one.owner.heard(), Vec::<String>::new(), "the sender hears nothing");
+    assert_eq!(one.owner.heard(), Vec::<String>::new(), "the sender receives nothing");
     two.nodes.tell_others(&events()[0]);
-    until("the answer is heard", || one.owner.heard() == [show(&events()[0])]).await;
+    until("the answer is received", || one.owner.heard() == [show(&events()[0])]).await;
 }
 
 async fn an_event_does_not_come_back_to_its_sender(subject: Subject) {

@@ -15,10 +15,10 @@ use crate::{
 
 /// Sessions that each user may have.
 const SESSIONS_PER_USER_MAX: usize = 6;
-/// One user has so many resources to choose from that all its places are taken at times.
+/// Users have more resources to choose from than sessions, so that they reach the limit.
 const RESOURCES: usize = 8;
 
-/// To how many sessions the table grows and shrinks, one after the other.
+/// The sizes to which the table grows and shrinks, in order.
 fn sizes(engine: Engine) -> &'static [usize] {
     match engine {
         Engine::Memory => &[4_000, 40, 2_500, 0, 600, 1],
@@ -26,7 +26,7 @@ fn sizes(engine: Engine) -> &'static [usize] {
     }
 }
 
-/// RESTANTE_TEST_SEED names another sequence than that of every day.
+/// The seed: RESTANTE_TEST_SEED, or a fixed one.
 fn seed() -> u64 {
     std::env::var("RESTANTE_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
 }
@@ -92,7 +92,7 @@ async fn change(node: &Node, model: &mut Model, random: &mut ChaCha8Rng) {
     assert_eq!(node.user(&user).await, model.user(&user));
 }
 
-/// Mostly little, at times as much as an info takes.
+/// Usually small changes, sometimes one as long as an info may be.
 fn changes(random: &mut ChaCha8Rng) -> Vec<OwnedChange> {
     let len_max = match random.random_range(0..100) {
         0..60 => 0,

@@ -1,4 +1,4 @@
-//! What Redis is asked, what lies there, and that nothing stays.
+//! The requests to Redis, what it stores, and that nothing is left over.
 
 use futures_util::FutureExt;
 use restante_core::ErrorKind;
@@ -12,7 +12,7 @@ use crate::{
     raw,
 };
 
-/// What a session may take in Redis, altogether.
+/// The most bytes of a session in Redis.
 const SESSION_BYTES_MAX: u64 = 520;
 
 pub(crate) async fn a_session_takes_at_most_520_bytes_of_redis(table: Subject) {
@@ -38,7 +38,7 @@ pub(crate) async fn a_session_takes_at_most_520_bytes_of_redis(table: Subject) {
     }
 }
 
-pub(crate) async fn each_request_is_one_message_there_and_back(table: Subject) {
+pub(crate) async fn each_operation_is_one_request(table: Subject) {
     let config = table.config();
     let metrics = config.metrics.clone();
     let node = Node::new(config).await;
@@ -49,7 +49,7 @@ pub(crate) async fn each_request_is_one_message_there_and_back(table: Subject) {
     };
     let before = requests();
     node.open("u", "r").await;
-    let id = node.open("u", "r").await; // takes the first one's place
+    let id = node.open("u", "r").await; // replaces the first
     assert_eq!(requests() - before, 2.0);
     node.merge(id, &[number(1, 1)]).await;
     node.presence(id, Some(1), &[]).await;
@@ -81,7 +81,7 @@ pub(crate) async fn nothing_stays_of_sessions_that_have_ended(table: Subject) {
     assert_eq!(node.nodes.health().unwrap_err().kind(), ErrorKind::Unavailable);
 }
 
-pub(crate) async fn a_table_that_is_dropped_ends_with_all_it_has_under_way(table: Subject) {
+pub(crate) async fn a_dropped_table_ends_all_its_tasks(table: Subject) {
     let proxy = Proxy::new(&proxied_url()).await;
     let mut config = proxied(&table, &proxy);
     config.redis.lease_ms = 3_000;
@@ -97,12 +97,12 @@ pub(crate) async fn a_table_that_is_dropped_ends_with_all_it_has_under_way(table
     let mut raw = raw(&table);
     let lease = raw.lease(here);
     until_gone(&mut raw, &lease).await;
-    // From this moment on, and not a heartbeat later.
+    // From this moment on, without waiting for a heartbeat.
     assert!(other.ids("u0").await.is_empty());
     assert!(other.address("u1", "r").await.is_none());
     assert_eq!(other.counts().await.by_node, []);
     assert!(other.all().await.is_empty());
-    // What it has left goes without anybody's asking.
+    // Its sessions are removed without a request for it.
     let (index, user) = (raw.index(here), raw.key("u:u0"));
     until_gone(&mut raw, &index).await;
     until_gone(&mut raw, &user).await;
@@ -115,7 +115,7 @@ async fn until_gone(raw: &mut crate::raw::Raw, key: &str) {
     until("the key is gone", || !raw.borrow_mut().has(key)).await;
 }
 
-pub(crate) async fn an_open_that_nobody_waits_for_leaves_nothing(table: Subject) {
+pub(crate) async fn a_cancelled_open_leaves_nothing(table: Subject) {
     let (node, other) = table.two_nodes().await;
     for polls in 0..2 {
         let mut opening = node.sessions.open(NewSession { user: "u", resource: "r", info: &[] });
@@ -127,14 +127,14 @@ pub(crate) async fn an_open_that_nobody_waits_for_leaves_nothing(table: Subject)
         drop(opening);
         eventually("the session is gone", async || other.counts().await.sessions == 0).await;
         assert_eq!(node.totals().await, (0, 0));
-        // The keeper has nothing to do any more once it beats.
+        // After a heartbeat the supervisor has no work left.
         node.nodes.heartbeat().await.unwrap();
         assert_eq!(other.counts().await.sessions, 0);
     }
 }
 
-/// What it had replaced, or crowded out, was still found by the others.
-pub(crate) async fn what_an_open_has_ended_that_nobody_waits_for_is_removed(table: Subject) {
+/// The sessions that it had replaced or crowded out were once still found by other nodes.
+pub(crate) async fn what_a_cancelled_open_has_ended_is_removed(table: Subject) {
     let (node, other) = (table.node_with_limit(2).await, table.node_with_limit(2).await);
     let crowded = node.open("u", "a").await;
     let replaced = node.open("u", "b").await;
@@ -146,7 +146,7 @@ pub(crate) async fn what_an_open_has_ended_that_nobody_waits_for_is_removed(tabl
     assert_eq!(node.ended_sessions().await, [(crowded, Ended::Crowded), (replaced, Ended::Replaced)]);
 }
 
-/// Once the beginning was read there were only free places there, which were taken for the end.
+/// Once the scan began with empty slots, which were taken for the end.
 pub(crate) async fn a_long_mail_is_read_to_its_end(table: Subject) {
     let node = table.node().await;
     let id = node.open("u", "r").await;
@@ -163,7 +163,7 @@ pub(crate) async fn a_long_mail_is_read_to_its_end(table: Subject) {
     assert_eq!(node.ids("u").await, [id]);
 }
 
-pub(crate) async fn what_nobody_waits_for_is_done_all_the_same(table: Subject) {
+pub(crate) async fn cancelled_changes_are_completed(table: Subject) {
     let (node, other) = table.two_nodes().await;
     let changed = node.open("u", "changed").await;
     let closed = node.open("u", "closed").await;
@@ -174,7 +174,7 @@ pub(crate) async fn what_nobody_waits_for_is_done_all_the_same(table: Subject) {
         other.id(changed).await.is_some_and(|row| row.priority == Some(7))
     })
     .await;
-    // Neither polled: begun by the call itself.
+    // Neither is polled: the call itself begins the work.
     drop(node.sessions.set_presence(changed, Some(8), &[]));
     eventually("the change is there", async || {
         other.id(changed).await.is_some_and(|row| row.priority == Some(8))
@@ -187,7 +187,7 @@ pub(crate) async fn what_nobody_waits_for_is_done_all_the_same(table: Subject) {
 pub(crate) async fn an_open_that_was_overtaken_does_not_come_back(table: Subject) {
     let node = table.node().await;
     let mut raw = raw(&table);
-    // As if the request for a newer session of this node, at the same address, had come first.
+    // As if a request for a newer session of this node, at the same address, had overtaken it.
     let newer = SessionId { opened_us: u64::MAX, node: node.here(), place: 0 };
     let row = [&newer.to_bytes()[..], &[0; 8]].concat();
     let user = raw.key("u:u");
@@ -201,7 +201,7 @@ pub(crate) async fn a_change_that_was_overtaken_does_not_undo_the_later(table: S
     let node = table.node().await;
     let id = node.open("u", "r").await;
     let mut raw = raw(&table);
-    // As if the request for a later change, by its revision, had come first.
+    // As if a request for a later change, by its revision, had overtaken it.
     let user = raw.key("u:u");
     let mut row: Vec<u8> = raw.ask("HGET", (&user, "r"));
     row[16..22].fill(0xff);
@@ -210,22 +210,22 @@ pub(crate) async fn a_change_that_was_overtaken_does_not_undo_the_later(table: S
     assert_eq!(raw.ask::<Vec<u8>>("HGET", (&user, "r")), row);
 }
 
-pub(crate) async fn what_others_have_ended_is_not_written_down_again(table: Subject) {
+pub(crate) async fn what_others_have_ended_is_not_registered_again(table: Subject) {
     let (node, other) = table.two_nodes().await;
     let id = node.open("u", "r").await;
     let mut raw = raw(&table);
-    // As if another node had closed it, and this one was about to be told.
+    // As if another node had closed it, and the notification were still on its way.
     let bytes = id.to_bytes();
     let field = [&bytes[..8], &bytes[12..]].concat();
     let _: u64 = raw.ask("HSET", (raw.key(&format!("mail:{}", node.here())), field, "operator"));
     let keys = vec![raw.key("u:u"), raw.key("users"), raw.index(node.here())];
     let _: u64 = raw.ask("DEL", keys);
-    drop(node.sessions.set_presence(id, Some(1), &[])); // the keeper looks after it
+    drop(node.sessions.set_presence(id, Some(1), &[])); // queues a repair
     until("the owner is notified", || node.owner.ended_sessions() == [(id, Ended::Operator)]).await;
     assert!(other.ids("u").await.is_empty() && node.ids("u").await.is_empty());
 }
 
-pub(crate) async fn what_others_have_put_there_is_no_session(table: Subject) {
+pub(crate) async fn foreign_values_are_ignored(table: Subject) {
     let node = table.node().await;
     let id = node.open("u", "r").await;
     let mut raw = raw(&table);
@@ -252,27 +252,27 @@ pub(crate) async fn what_others_have_put_there_is_no_session(table: Subject) {
     assert!(!raw.has(&raw.index(node.here())));
 }
 
-pub(crate) async fn what_others_say_on_the_channels_is_no_event(table: Subject) {
+pub(crate) async fn foreign_messages_on_the_channels_are_ignored(table: Subject) {
     let config = table.config();
     let metrics = config.metrics.clone();
     let node = Node::new(config).await;
     let id = node.open("u", "r").await;
     let mut raw = raw(&table);
     let (live, to) = (raw.key("live:0"), raw.key(&format!("to:{}", node.here())));
-    let mut heard: u64 = raw.ask("PUBLISH", (&live, b""));
-    heard += raw.ask::<u64>("PUBLISH", (&live, &[0xff_u8; 100][..]));
-    heard += raw.ask::<u64>("PUBLISH", (&live, &[1_u8; 46][..]));
-    heard += raw.ask::<u64>("PUBLISH", (&to, b"nonsense"));
+    let mut received: u64 = raw.ask("PUBLISH", (&live, b""));
+    received += raw.ask::<u64>("PUBLISH", (&live, &[0xff_u8; 100][..]));
+    received += raw.ask::<u64>("PUBLISH", (&live, &[1_u8; 46][..]));
+    received += raw.ask::<u64>("PUBLISH", (&to, b"nonsense"));
     let stranger = SessionId { opened_us: 1, ..id };
-    heard += raw.ask::<u64>("PUBLISH", (&to, [&stranger.to_bytes()[..], b"operator"].concat()));
-    assert_eq!(heard, 5, "the node listens");
+    received += raw.ask::<u64>("PUBLISH", (&to, [&stranger.to_bytes()[..], b"operator"].concat()));
+    assert_eq!(received, 5, "the node listens");
     let lost = r#"restante_sessions_redis_lost_events_total{reason="unreadable"}"#;
     until("all were read", || metric(&metrics, lost) == 3.0).await;
     assert!(node.ended_sessions().await.is_empty() && node.owner.heard().is_empty());
     assert_eq!(node.ids("u").await, [id]);
 }
 
-pub(crate) async fn tables_in_other_databases_hear_nothing(table: Subject) {
+pub(crate) async fn tables_in_other_databases_receive_nothing(table: Subject) {
     let (node, neighbour) = table.two_nodes().await;
     let mut config = table.config();
     config.url = proxied_url().replace("/0", "/1").parse().unwrap();
@@ -280,9 +280,9 @@ pub(crate) async fn tables_in_other_databases_hear_nothing(table: Subject) {
     stranger.nodes.tell_others(&event("t", b"elsewhere"));
     stranger.open("u", "r").await;
     node.nodes.tell_others(&event("t", b"here"));
-    until("the event is heard", || !neighbour.owner.heard().is_empty()).await;
-    let heard = neighbour.owner.heard();
-    assert!(heard.len() == 1 && heard[0].contains("here\""), "{heard:?}");
+    until("the event is received", || !neighbour.owner.heard().is_empty()).await;
+    let received = neighbour.owner.heard();
+    assert!(received.len() == 1 && received[0].contains("here\""), "{received:?}");
     assert!(node.ids("u").await.is_empty());
     stranger.nodes.close().await.unwrap();
 }
@@ -297,10 +297,10 @@ pub(crate) async fn events_that_are_too_long_are_dropped_and_counted(table: Subj
     let lost = r#"restante_sessions_redis_lost_events_total{reason="too_long"}"#;
     assert_eq!(metric(&metrics, lost), 2.0);
     node.nodes.tell_others(&event("t", &vec![7; 1 << 20]));
-    until("the event is heard", || !other.owner.heard().is_empty()).await;
+    until("the event is received", || !other.owner.heard().is_empty()).await;
 }
 
-pub(crate) async fn a_number_is_not_shared_with_another_process(table: Subject) {
+pub(crate) async fn a_node_id_is_not_shared_with_another_process(table: Subject) {
     let node = table.node().await;
     let mut raw = raw(&table);
     let lease = raw.lease(node.here());

@@ -21,7 +21,7 @@ fn found(prefixes: &Prefixes, topic: &str) -> Vec<u64> {
     found
 }
 
-/// Checks what is said of nodes, and counts them.
+/// Checks the invariants of nodes, and counts them.
 fn check(node: &Node, is_root: bool) -> usize {
     assert!(is_root || !node.label.is_empty());
     assert!(is_root || !node.subscribers.is_empty() || node.children.len() >= 2);
@@ -41,7 +41,7 @@ fn prefixes_of_prefixes_are_found_and_taken_away() {
     assert_eq!(found(&prefixes, "/app/"), [2]);
     prefixes.remove("/app/", &subscribers[0]);
     prefixes.remove("/app/1/", &subscribers[1]);
-    assert_eq!(found(&prefixes, "/app/1/chat"), [0, 1, 2], "what nobody wanted so is not taken away");
+    assert_eq!(found(&prefixes, "/app/1/chat"), [0, 1, 2], "only existing subscribers are removed");
     prefixes.remove("/app/1/", &subscribers[0]);
     assert_eq!(found(&prefixes, "/app/1/chat"), [1, 2]);
     for (subscriber, prefix) in subscribers.iter().zip(wanted) {
@@ -50,7 +50,7 @@ fn prefixes_of_prefixes_are_found_and_taken_away() {
     assert!(prefixes.is_empty());
 }
 
-/// A prefix at every length of a topic makes the deepest tree; nothing goes through it by recursion.
+/// A prefix at every length of a topic makes the deepest tree; no operation is recursive.
 #[test]
 fn a_deep_tree_is_walked_with_a_flat_stack() {
     const DEPTH: usize = 2_000;

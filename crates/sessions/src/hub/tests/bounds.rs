@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_slow_reader_ends_with_a_reason_and_others_go_on() {
+fn a_slow_reader_ends_with_a_reason_and_others_continue() {
     let (hub, metrics) = hub();
     let small = SeatConfig { events_max: 3, ..config(Overflow::End) };
     let slow = hub.join(id(1), small).unwrap();
@@ -32,7 +32,7 @@ fn a_queue_that_drops_loses_the_newest_and_counts_them() {
         assert_eq!(hub.publish(&event(number)), usize::from(number < 3));
     }
     assert_eq!(read(&subscription), [0, 1, 2]);
-    assert_eq!(hub.publish(&event(5)), 1, "there is room again");
+    assert_eq!(hub.publish(&event(5)), 1, "there is space again");
     assert_eq!(subscription.pause(), 1);
     assert_eq!(hub.publish(&event(6)), 0);
     assert_eq!((losses.dropped.get(), losses.away.get()), (2, 1));
@@ -58,7 +58,7 @@ fn bytes_count_until_they_are_released_or_more_is_asked_for() {
     subscription.release(&events[1..]);
     assert_eq!([publish(), publish()], [1, 0]);
     assert!(subscription.next().now_or_never().is_some() && subscription.next().now_or_never().is_none());
-    assert_eq!([publish(), publish(), publish()], [1, 1, 0], "who asks for more is done with the last");
+    assert_eq!([publish(), publish(), publish()], [1, 1, 0], "asking for more releases the last");
 }
 
 #[test]
@@ -92,10 +92,10 @@ fn batches_are_bounded_and_in_order() {
     assert_eq!(large.len(), 2, "bytes end a batch");
 }
 
-/// However many sessions are slow, what waits for them leaves room for one who keeps up. One after the other they took all of it
-/// once: each took its part of what was left, and in the end the one event that an empty queue takes whatever is left.
+/// However many sessions are slow, memory is left for a reader that keeps up. Slow queues that filled one after the other once
+/// took all of it, because an empty queue took one event whatever was left.
 #[test]
-fn slow_queues_that_fill_one_after_another_leave_room_for_who_keeps_up() {
+fn slow_queues_that_fill_one_after_another_leave_memory_for_fast_readers() {
     let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: 1 << 20, ..HubConfig::default() });
     let wide = SeatConfig { events_max: 10_000, ..config(Overflow::Drop) };
     let mut slow = Vec::new();
@@ -119,10 +119,10 @@ fn slow_queues_that_fill_one_after_another_leave_room_for_who_keeps_up() {
     assert_eq!(metrics.queued_bytes.get(), 0);
 }
 
-/// The room is not without end: those who stop reading with one event of their own each use it up. Then others are refused, and
-/// whoever must not miss an event is not told that it was slow.
+/// The budget is bounded: enough stopped readers, each with an event of its own, exhaust it. Then a session that must not miss an
+/// event ends with another reason than `Slow`.
 #[test]
-fn who_finds_no_room_is_not_called_slow() {
+fn a_session_refused_for_lack_of_memory_is_not_called_slow() {
     let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: 1 << 20, ..HubConfig::default() });
     let stopped: Vec<Seat> =
         (0..200).map(|number| subscribe(&hub, number, Overflow::Drop, &[&number.to_string()])).collect();
@@ -142,13 +142,13 @@ fn who_finds_no_room_is_not_called_slow() {
     assert_eq!((hub.publish(&event_of("c", "t", 1_003, 10_000)), read(&back)), (1, vec![1_003]));
 }
 
-/// What came when nobody was there was taken for handed out, and was lost to those who had it published again.
+/// An event without subscribers was once remembered as delivered, and lost when it was published again.
 #[test]
-fn what_nobody_was_given_is_handed_out_when_it_comes_again() {
+fn an_undelivered_event_is_delivered_when_published_again() {
     let (hub, metrics) = hub();
     let broadcasts = Arc::new(Broadcasts::default());
     hub.connect(broadcasts.clone());
-    assert_eq!(hub.publish(&event(1)), 0, "nobody is there");
+    assert_eq!(hub.publish(&event(1)), 0, "there is no subscriber");
     let subscription = subscribe(&hub, 1, Overflow::Drop, &["t"]);
     assert_eq!([hub.publish(&event(1)), hub.publish(&event(1))], [1, 0]);
     subscription.pause();
@@ -164,9 +164,9 @@ fn what_nobody_was_given_is_handed_out_when_it_comes_again() {
     assert_eq!(counts, [2, 1, 5]);
 }
 
-/// A message that was published again was told to other nodes once, so that it did not reach who had come there meanwhile.
+/// A message that was published again was once sent to other nodes only the first time, and missed new subscribers there.
 #[test]
-fn other_nodes_are_told_when_whoever_publishes_says_so() {
+fn other_nodes_are_notified_each_time_the_publisher_asks() {
     let (hub, metrics) = hub();
     let broadcasts = Arc::new(Broadcasts::default());
     hub.connect(broadcasts.clone());
@@ -181,7 +181,7 @@ fn other_nodes_are_told_when_whoever_publishes_says_so() {
 }
 
 #[test]
-fn what_found_no_room_is_handed_out_when_it_comes_again() {
+fn an_event_that_did_not_fit_is_delivered_when_published_again() {
     let (hub, _) = hub();
     let small = SeatConfig { events_max: 1, ..config(Overflow::Drop) };
     let subscription = hub.join(id(1), small).unwrap();
@@ -190,12 +190,12 @@ fn what_found_no_room_is_handed_out_when_it_comes_again() {
     assert_eq!(read(&subscription), [1]);
     assert_eq!((hub.publish(&event(2)), read(&subscription)), (1, vec![2]));
     let other = subscribe(&hub, 2, Overflow::Drop, &["t"]);
-    assert_eq!((hub.publish(&event(2)), other.waiting()), (0, 0), "somebody has it");
+    assert_eq!((hub.publish(&event(2)), other.waiting()), (0, 0), "it was delivered");
 }
 
-/// Many sessions that are slow at the same time don't take more than there is.
+/// Many sessions that are slow at the same time stay within the budget.
 #[test]
-fn slow_queues_never_take_all_the_room() {
+fn slow_queues_never_take_the_whole_budget() {
     let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: 1 << 20, ..HubConfig::default() });
     let wide = SeatConfig { events_max: 10_000, ..config(Overflow::Drop) };
     let slow: Vec<Seat> = (0..50).map(|number| hub.join(id(number), wide).unwrap()).collect();
@@ -215,7 +215,7 @@ fn slow_queues_never_take_all_the_room() {
 }
 
 #[test]
-fn an_event_takes_its_room_once_however_many_want_it() {
+fn an_event_counts_once_however_many_subscribe() {
     let size = event_of("c", "t", 0, 5_000).bytes();
     let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: size + 100, ..HubConfig::default() });
     let subscriptions: Vec<Seat> =
@@ -223,8 +223,8 @@ fn an_event_takes_its_room_once_however_many_want_it() {
     let ending = subscribe(&hub, 100, Overflow::End, &["u"]);
     assert_eq!(hub.publish(&event_of("c", "t", 1, 5_000)), 100);
     assert_eq!(metrics.queued_bytes.get(), size as i64);
-    assert_eq!(hub.publish(&event_of("c", "u", 2, 5_000)), 0, "there is no room for a second");
-    assert_eq!(end_of(&ending), Ended::Full, "and who has no holes ends");
+    assert_eq!(hub.publish(&event_of("c", "u", 2, 5_000)), 0, "there is no budget for a second");
+    assert_eq!(end_of(&ending), Ended::Full, "a queue without gaps ends");
     assert!(subscriptions.iter().all(|subscription| read(subscription) == [1]));
     assert_eq!(metrics.queued_bytes.get(), 0);
 }
@@ -252,7 +252,7 @@ fn interests_are_bounded_and_a_refused_request_changes_nothing() {
     assert!(wanted.iter().all(|wanted| matches!(wanted, Ok(()) | Err(HubFull::Bytes))));
     assert_eq!(metrics.interests.get(), 1 + taken as i64);
     drop(subscriptions);
-    subscription.want(&[exact("c")]).expect("there is room again");
+    subscription.want(&[exact("c")]).expect("there is space again");
 }
 
 #[test]
@@ -345,7 +345,7 @@ fn nothing_is_lost_when_a_wait_is_given_up() {
 }
 
 #[test]
-fn what_is_heard_of_others_is_handed_out_once_and_not_told_on() {
+fn events_of_other_nodes_are_delivered_once_and_not_sent_on() {
     let (hub, metrics) = hub();
     let broadcasts = Arc::new(Broadcasts::default());
     hub.connect(broadcasts.clone());
@@ -354,7 +354,7 @@ fn what_is_heard_of_others_is_handed_out_once_and_not_told_on() {
     hub.heard(event(1).to_kept());
     hub.heard(event(2).to_kept());
     hub.publish(&event(2));
-    hub.publish(&event_of("d", "nobody wants it here", 3, 10));
+    hub.publish(&event_of("d", "no subscriber here", 3, 10));
     assert_eq!(read(&subscription), [1, 2]);
     assert_eq!(*broadcasts.0.lock(), [1, 3]);
     let counts = [Source::Here, Source::Elsewhere, Source::Again].map(|source| metrics.count_of(source));
@@ -391,7 +391,7 @@ fn what_is_counted_is_shown_from_the_start() {
     assert_eq!((read(&subscription), hub.queued_bytes()), (vec![1], 0));
 }
 
-/// What one idle session with one interest takes, beside its topic: the constants that make up most of it.
+/// The memory of an idle session with one interest, without its topic: the constants that make up most of it.
 #[test]
 fn an_idle_subscription_is_small() {
     let place = size_of::<Subscriber>() + 16; // reference counts
@@ -402,7 +402,7 @@ fn an_idle_subscription_is_small() {
     assert!(total < 600, "{total} bytes: {place} + {subscription} + 2 * {in_maps} + {interest}");
 }
 
-/// Nodes that note what they are told to pass on.
+/// Nodes that record the events to broadcast.
 #[derive(Default)]
 struct Broadcasts(Mutex<Vec<i64>>);
 

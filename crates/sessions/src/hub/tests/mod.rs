@@ -59,7 +59,7 @@ fn subscribe(hub: &Hub, number: u64, overflow: Overflow, topics: &[&str]) -> Sea
     subscription
 }
 
-/// What a subscription has at this moment, taken as its reader would.
+/// Everything that a subscription has now.
 fn read(subscription: &Seat) -> Vec<u64> {
     let mut read = Vec::new();
     while let Some(next) = subscription.next().now_or_never() {

@@ -49,7 +49,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..120)
 }
 
-/// A subscription as it should be.
+/// The model of a subscription.
 #[derive(Default)]
 struct Model {
     wants: BTreeSet<Interest>,
@@ -72,7 +72,7 @@ impl Model {
     }
 }
 
-/// The hub and its model, subscription by subscription.
+/// The hub and the models of its subscriptions.
 struct Pair {
     hub: Hub,
     metrics: HubMetrics,
@@ -87,7 +87,7 @@ impl Pair {
                 let (hub, number) = (self.hub.clone(), self.published << 8 | subscription);
                 let join = || hub.join(id(number), config(Overflow::End)).unwrap();
                 self.subscriptions.entry(subscription).or_insert_with(|| (join(), Model::default()));
-                self.published += 1; // so that no id is given twice
+                self.published += 1; // so that no id is used twice
             }
             Step::Leave(subscription) => drop(self.subscriptions.remove(&subscription)),
             Step::Publish(channel, topic) => self.publish(channel, &topic),
@@ -131,19 +131,19 @@ impl Pair {
 
     fn publish(&mut self, channel: &str, topic: &str) {
         self.published += 1;
-        let (mut handed, mut is_wanted) = (0, false);
+        let (mut queued, mut is_wanted) = (0, false);
         for (_, model) in self.subscriptions.values_mut() {
             let wants = model.wants(channel, topic);
             is_wanted |= wants;
             if wants && !model.is_paused && !model.is_ended {
                 model.waiting.push(self.published);
-                handed += 1;
+                queued += 1;
             }
         }
         assert_eq!(self.hub.is_wanted(channel, topic), is_wanted);
         let event = event_of(channel, topic, self.published, 10);
-        assert_eq!(self.hub.publish(&event), handed);
-        assert_eq!(self.hub.publish(&event), 0, "an event is handed out once");
+        assert_eq!(self.hub.publish(&event), queued);
+        assert_eq!(self.hub.publish(&event), 0, "an event is delivered once");
     }
 
     fn check(&self) {
@@ -159,7 +159,7 @@ impl Pair {
 }
 
 proptest! {
-    /// Seats get what they want, once and in order, as sets of interests and lists of events say, and nothing is left of them.
+    /// Subscriptions get the events that match, once and in order, as a model of sets and lists does, and nothing is left of them.
     #[test]
     fn the_hub_agrees_with_a_naive_model(steps in steps()) {
         let (hub, metrics) = hub();
