@@ -307,7 +307,7 @@ pub(crate) async fn a_node_id_is_not_shared_with_another_process(table: Subject)
     let _: String = raw.ask("SET", (&lease, "another token", "PX", 60_000));
     let error = node.nodes.heartbeat().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(error.to_string().contains("number"), "{error}");
+    assert!(error.to_string().contains("same id"), "{error}");
     let _: u64 = raw.ask("DEL", &lease);
-    until("the number is its own again", || node.nodes.health().is_ok()).await;
+    until("the id is its own again", || node.nodes.health().is_ok()).await;
 }
