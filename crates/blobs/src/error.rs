@@ -47,7 +47,7 @@ impl Error {
     }
 
     /// The same for somebody else who waits for it.
-    pub(crate) fn again(&self) -> Self {
+    pub(crate) fn duplicate(&self) -> Self {
         Self::new(self.kind, self.message.clone())
     }
 

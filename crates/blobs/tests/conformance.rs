@@ -16,11 +16,11 @@ mod upkeep;
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
-use common::{Engine, Place, run, trial};
+use common::{Engine, TestStore, run, trial};
 use libtest_mimic::Arguments;
 
 /// What a promise is tried on: the place of a store on some engine.
-pub(crate) type Subject = Arc<Place>;
+pub(crate) type Subject = Arc<TestStore>;
 
 type Run = fn(Subject) -> Pin<Box<dyn Future<Output = ()>>>;
 

@@ -6,7 +6,7 @@ use restante_core::{BlobId, Timestamp};
 use restante_disk::DiskFile;
 
 use super::{
-    index::{Entry, Place},
+    index::{Entry, Location},
     schema::{PACK_HEADER_BYTES, PACKS, RecordHeader, pack_header, pack_name, record_bytes},
     shared::Shared,
 };
@@ -58,9 +58,9 @@ impl Appender {
             let bytes = record.bytes.len() as u64;
             self.make_room(record_bytes(bytes))?;
             let current = self.current()?;
-            let place =
-                Place::Pack { number: current.number, offset: current.len + self.buffer.len() as u64 };
-            entries.push(Entry { place, bytes, put_at: record.put_at });
+            let location =
+                Location::Pack { number: current.number, offset: current.len + self.buffer.len() as u64 };
+            entries.push(Entry { location, bytes, put_at: record.put_at });
             RecordHeader::new(record.id, record.bytes, record.put_at).put_into(&mut self.buffer);
             self.buffer.extend_from_slice(record.bytes);
         }
@@ -124,9 +124,9 @@ impl Appender {
             self.current = is_cut.then_some(current);
             return Err(Error::io("write", &name, error));
         }
-        let begun = Instant::now();
+        let start = Instant::now();
         current.file.sync().map_err(|error| self.shared.sync_failed("sync", &name, error))?;
-        self.shared.metrics.sync_seconds.observe(begun.elapsed().as_secs_f64());
+        self.shared.metrics.sync_seconds.observe(start.elapsed().as_secs_f64());
         current.len += buffer.len() as u64;
         self.grow(current.number, current.len);
         self.current = Some(current);

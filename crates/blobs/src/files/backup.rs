@@ -11,7 +11,7 @@ use restante_core::{BlobId, ErrorKind};
 use tracing::warn;
 
 use super::{
-    index::{Entry, Files, Index, Pack, Place, Row},
+    index::{Entry, Files, Index, Location, Pack, Row},
     owner,
     schema::{FILES, OWNER, PACKS, file_name, pack_name},
     shared::Shared,
@@ -76,12 +76,12 @@ struct Copied {
 
 impl Copied {
     fn count(&mut self, entry: &Entry) {
-        match entry.place {
-            Place::File => {
+        match entry.location {
+            Location::File => {
                 self.files.blobs += 1;
                 self.files.bytes += entry.bytes;
             }
-            Place::Pack { number, offset } => {
+            Location::Pack { number, offset } => {
                 // Records that came since are counted when the copy is opened.
                 if let Some(pack) = self.packs.get_mut(&number).filter(|pack| offset < pack.len) {
                     pack.live += 1;
@@ -101,7 +101,7 @@ fn copy_blobs(shared: &Shared, copy: &Index, target: &Target<'_>, copied: &mut C
         after = Some(*last);
         let mut rows = Vec::new();
         for (id, entry) in page {
-            if entry.place == Place::File {
+            if entry.location == Location::File {
                 let sums = index.sums(id)?.unwrap_or_default();
                 rows.push(Row::Sums(id, sums));
                 target.link(shared, id, entry.bytes, &mut copied.folders)?;

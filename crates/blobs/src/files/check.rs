@@ -82,5 +82,5 @@ fn check_files(shared: &Shared, report: &mut Report) -> Result<(), Error> {
 fn has_file(shared: &Shared, id: BlobId) -> Result<bool, Error> {
     // What was removed after the folder was listed is no finding.
     let is_gone = || !shared.disk.path(&file_name(id).0).exists();
-    Ok(shared.find(id)?.is_some_and(|entry| entry.place == super::index::Place::File) || is_gone())
+    Ok(shared.find(id)?.is_some_and(|entry| entry.location == super::index::Location::File) || is_gone())
 }

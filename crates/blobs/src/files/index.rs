@@ -32,7 +32,7 @@ const LOG_BYTES: u64 = 4 << 20;
 
 /// Where a blob lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Location {
     /// In a file of its own.
     File,
     /// In a pack, its record beginning at an offset.
@@ -42,7 +42,7 @@ pub(super) enum Place {
 /// What is known of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    pub(super) place: Place,
+    pub(super) location: Location,
     pub(super) bytes: u64,
     pub(super) put_at: Timestamp,
 }
@@ -262,7 +262,7 @@ fn entry_value(entry: &Entry) -> Vec<u8> {
     let mut value = Vec::with_capacity(32);
     value.put_number(entry.bytes);
     value.put_bytes(&entry.put_at.nanos().to_be_bytes());
-    if let Place::Pack { number, offset } = entry.place {
+    if let Location::Pack { number, offset } = entry.location {
         value.put_number(number);
         value.put_number(offset);
     }
@@ -276,16 +276,16 @@ fn read_entry(value: &[u8]) -> Result<Entry, Error> {
 fn parse_entry(mut value: &[u8]) -> Option<Entry> {
     let bytes = take_number(&mut value)?;
     let put_at = i64::from_be_bytes(take_bytes(&mut value, 8)?.try_into().ok()?);
-    let place = match value.is_empty() {
-        true => Place::File,
-        false => Place::Pack { number: take_number(&mut value)?, offset: take_number(&mut value)? },
+    let location = match value.is_empty() {
+        true => Location::File,
+        false => Location::Pack { number: take_number(&mut value)?, offset: take_number(&mut value)? },
     };
-    let bytes_limit = match place {
-        Place::File => BLOB_BYTES_LIMIT,
-        Place::Pack { .. } => PACKED_BYTES_LIMIT, // it is read as a whole
+    let bytes_limit = match location {
+        Location::File => BLOB_BYTES_LIMIT,
+        Location::Pack { .. } => PACKED_BYTES_LIMIT, // it is read as a whole
     };
     let is_possible = value.is_empty() && bytes <= bytes_limit;
-    is_possible.then_some(Entry { place, bytes, put_at: Timestamp(put_at) })
+    is_possible.then_some(Entry { location, bytes, put_at: Timestamp(put_at) })
 }
 
 fn read_pack(mut value: &[u8]) -> Result<Pack, Error> {
@@ -326,16 +326,16 @@ mod tests {
 
     #[test]
     fn entries_read_back_and_others_are_damaged() {
-        for place in [Place::File, Place::Pack { number: 3, offset: 70_000 }] {
-            let entry = Entry { place, bytes: 1 << 20, put_at: Timestamp(-1) };
+        for location in [Location::File, Location::Pack { number: 3, offset: 70_000 }] {
+            let entry = Entry { location, bytes: 1 << 20, put_at: Timestamp(-1) };
             let value = entry_value(&entry);
             assert_eq!(parse_entry(&value), Some(entry));
             assert_eq!(parse_entry(&[&value[..], &[0]].concat()), None, "one byte more");
             assert_eq!(parse_entry(&value[..value.len() - 1]), None, "one byte less");
         }
-        let pack = Place::Pack { number: 3, offset: 70_000 };
-        for (place, bytes) in [(Place::File, BLOB_BYTES_LIMIT + 1), (pack, PACKED_BYTES_LIMIT + 1)] {
-            let long = Entry { place, bytes, put_at: Timestamp(0) };
+        let pack = Location::Pack { number: 3, offset: 70_000 };
+        for (location, bytes) in [(Location::File, BLOB_BYTES_LIMIT + 1), (pack, PACKED_BYTES_LIMIT + 1)] {
+            let long = Entry { location, bytes, put_at: Timestamp(0) };
             assert_eq!(parse_entry(&entry_value(&long)), None, "longer than any blob there");
         }
     }

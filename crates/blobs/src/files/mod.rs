@@ -7,7 +7,6 @@ mod backup;
 mod check;
 mod index;
 mod owner;
-mod places;
 mod queue;
 mod read;
 mod receive;
@@ -20,6 +19,7 @@ mod shared;
 mod sums;
 #[cfg(test)]
 mod tests;
+mod uploads;
 mod write;
 
 use std::{collections::BTreeSet, ops::Range, path::Path, sync::Arc};
@@ -60,7 +60,7 @@ fn open_on(disk: Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
     make_folders(&*disk)?;
     let (shared, appender, changed) = match read_store(&disk, config) {
         Err(error) if error.is_damaged_index() => {
-            set_index_aside(&*disk, &error)?;
+            rename_damaged_index(&*disk, &error)?;
             read_store(&disk, config)?
         }
         read => read?,
@@ -93,7 +93,7 @@ fn read_store(
 }
 
 /// Gives a damaged index another name, so that one is made anew from packs and files.
-fn set_index_aside(disk: &dyn Disk, error: &Error) -> Result<(), Error> {
+fn rename_damaged_index(disk: &dyn Disk, error: &Error) -> Result<(), Error> {
     let aside = (1..).map(|number: u64| format!("{INDEX}.damaged-{number}"));
     let Some(aside) = aside.into_iter().find(|name| !disk.path(name).exists()) else { return Ok(()) };
     error!(%error, aside, "the index of the blobs is damaged: it is kept under another name and made anew; all blobs count as put now");
@@ -146,7 +146,7 @@ struct FilesEngine {
 #[async_trait]
 impl Blobs for FilesEngine {
     async fn put(&self, source: &mut dyn Source) -> Result<Put, Error> {
-        self.shared.goes_on()?;
+        self.shared.check_writable()?;
         let received = receive::receive(&self.shared, &self.queue, source).await;
         let received = received.inspect_err(|error| {
             if error.kind() == ErrorKind::Full {
@@ -167,7 +167,7 @@ impl Blobs for FilesEngine {
 
     async fn touch(&self, ids: &[BlobId]) -> Result<Vec<bool>, Error> {
         check_touch(ids.len())?;
-        self.shared.goes_on()?;
+        self.shared.check_writable()?;
         self.queue.touch(ids.to_vec()).await
     }
 }
@@ -176,9 +176,9 @@ impl Blobs for FilesEngine {
 impl Upkeep for FilesEngine {
     async fn list(&self, after: Option<BlobId>, limit: usize) -> Result<Vec<Listed>, Error> {
         check_limit(limit)?;
-        let settled = self.queue.settle().await;
+        let flushed = self.queue.flush_index().await;
         let shared = self.shared.clone();
-        let page = blocking(move || match settled {
+        let page = blocking(move || match flushed {
             Ok(()) => shared.index()?.page(after, limit),
             Err(error) if error.kind() == ErrorKind::Full => shared.page(after, limit),
             Err(error) => Err(error),
@@ -192,18 +192,18 @@ impl Upkeep for FilesEngine {
     }
 
     async fn owner(&self) -> Result<Option<Identity>, Error> {
-        self.shared.is_open()?;
+        self.shared.check_open()?;
         let shared = self.shared.clone();
         blocking(move || owner::read(&*shared.disk)).await
     }
 
     async fn set_owner(&self, owner: Identity) -> Result<(), Error> {
-        self.shared.is_open()?;
-        let turn = self.queue.turn().await?;
-        self.shared.is_open()?; // who waited long may have the turn after the close, when the folder is another's
+        self.shared.check_open()?;
+        let permit = self.queue.maintenance_permit().await?;
+        self.shared.check_open()?; // who waited long may have the permit after the close, when the folder is another's
         let shared = self.shared.clone();
         blocking(move || {
-            let _turn = turn; // held until it is written: one at a time, and not while a backup is made
+            let _permit = permit; // held until it is written: one at a time, and not while a backup is made
             owner::write(&*shared.disk, owner)
         })
         .await
@@ -232,18 +232,18 @@ impl Upkeep for FilesEngine {
     }
 
     async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
-        match self.queue.settle().await {
+        match self.queue.flush_index().await {
             Err(error) if error.kind() != ErrorKind::Full => return Err(error),
             _ => check::check(&self.shared, progress),
         }
     }
 
     async fn backup(&self, folder: &Path) -> Result<(), Error> {
-        let turn = self.queue.turn().await?;
-        self.queue.settle().await?;
+        let permit = self.queue.maintenance_permit().await?;
+        self.queue.flush_index().await?;
         let (shared, folder) = (self.shared.clone(), folder.to_owned());
         let copied = blocking(move || {
-            let _turn = turn; // held until nothing is copied any more, also when nobody waits for it
+            let _permit = permit; // held until nothing is copied any more, also when nobody waits for it
             backup::check_folder(&folder)?;
             backup::copy(&shared, &folder)
         });
@@ -251,20 +251,20 @@ impl Upkeep for FilesEngine {
     }
 
     async fn close(&self) -> Result<(), Error> {
-        if self.shared.begin_to_close() {
+        if self.shared.start_closing() {
             return Ok(());
         }
-        let settled = self.queue.close().await;
-        if let Some(index) = self.shared.let_go() {
+        let flushed = self.queue.close().await;
+        if let Some(index) = self.shared.release() {
             index.close().await?;
         }
         drop(self.shared.lock.lock().take());
-        match settled {
+        match flushed {
             Err(error) if error.kind() == ErrorKind::Full => {
                 warn!(%error, "the store is closed on a full disk: its index is brought up to date when it is opened again");
                 Ok(())
             }
-            settled => settled,
+            flushed => flushed,
         }
     }
 }

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     blocking,
-    index::{Entry, Place},
+    index::{Entry, Location},
     scan::read_at_most,
     schema::{PART_BYTES, RECORD_HEADER_BYTES, RecordHeader, file_name},
     shared::Shared,
@@ -77,7 +77,7 @@ fn locate(shared: &Shared, id: BlobId) -> Result<Option<(Entry, Option<Bytes>)>,
     let mut seen = None;
     for _ in 0..MOVES_MAX {
         let Some(entry) = shared.find(id)? else { return Ok(None) };
-        let Place::Pack { number, offset } = entry.place else { return Ok(Some((entry, None))) };
+        let Location::Pack { number, offset } = entry.location else { return Ok(Some((entry, None))) };
         match shared.pack(number) {
             Ok(file) => {
                 return read_packed(&file, offset, id, &entry).map(|bytes| Some((entry, Some(bytes))));
@@ -86,11 +86,11 @@ fn locate(shared: &Shared, id: BlobId) -> Result<Option<(Entry, Option<Bytes>)>,
                 return Err(unavailable("open a pack for", id, error));
             }
             // Moved after it was looked up, and the pack was removed. If it is said to be there still, it isn't.
-            Err(_) if seen == Some(entry.place) => {
+            Err(_) if seen == Some(entry.location) => {
                 let what = format!("blob {id} is lost: pack {number} is not there");
                 return Err(Error::new(ErrorKind::Corrupt, what));
             }
-            Err(_) => seen = Some(entry.place),
+            Err(_) => seen = Some(entry.location),
         }
     }
     Err(Error::new(ErrorKind::Unavailable, format!("blob {id} is moved again and again: read it once more")))

@@ -9,11 +9,12 @@ use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
 
 use super::{
-    blocking, index::Entry, places::Place, queue::Queue, read, schema::INCOMING, shared::Shared, sums::Sums,
+    blocking, index::Entry, queue::Queue, read, schema::INCOMING, shared::Shared, sums::Sums,
+    uploads::UploadSlot,
 };
 use crate::{Error, Source, hash::id_of, limits::check_length};
 
-/// A blob with all its bytes, before it has its place.
+/// A blob with all its bytes, before it has its slot.
 pub(super) struct Received {
     pub(super) id: BlobId,
     pub(super) bytes: u64,
@@ -54,8 +55,8 @@ pub(super) async fn receive(
         total += chunk.len() as u64;
         check_length(total, shared.blob_bytes_max)?;
         if total > shared.settings.packed_bytes_max {
-            let place = queue.places.take().await?;
-            return receive_file(shared, source, place, gathered.freeze(), chunk).await;
+            let slot = queue.upload_slots.take().await?;
+            return receive_file(shared, source, slot, gathered.freeze(), chunk).await;
         }
         gathered.extend_from_slice(&chunk);
     }
@@ -76,43 +77,43 @@ async fn receive_packed(shared: Arc<Shared>, bytes: Bytes) -> Result<Received, E
 async fn receive_file(
     shared: &Arc<Shared>,
     source: &mut dyn Source,
-    mut place: Place,
+    mut slot: UploadSlot,
     gathered: Bytes,
     chunk: Bytes,
 ) -> Result<Received, Error> {
     let number = shared.incoming.fetch_add(1, Ordering::Relaxed);
     let name = format!("{INCOMING}/{number:08}");
     let disk = shared.disk.clone();
-    let growing = blocking(move || Growing::create(disk, name)?.add(&gathered)?.add(&chunk)).await?;
-    let mut begun = Begun(Some(growing));
-    while let Some(chunk) = begun.next(&mut place, source, shared.blob_bytes_max).await? {
-        begun.change(move |growing| growing.add(&chunk)).await?;
+    let file = blocking(move || PartialFile::create(disk, name)?.add(&gathered)?.add(&chunk)).await?;
+    let mut upload = FileUpload(Some(file));
+    while let Some(chunk) = upload.next(&mut slot, source, shared.blob_bytes_max).await? {
+        upload.change(move |file| file.add(&chunk)).await?;
     }
-    let growing = begun.take()?;
-    blocking(move || growing.finish()).await
+    let file = upload.take()?;
+    blocking(move || file.finish()).await
 }
 
 /// A file whose next bytes are waited for. When these don't come, or nobody waits for it any more, it goes where that holds up
 /// nobody: it takes time to remove a long one.
-struct Begun(Option<Growing>);
+struct FileUpload(Option<PartialFile>);
 
-impl Begun {
+impl FileUpload {
     /// Its next bytes. After an error the file is gone.
     async fn next(
         &mut self,
-        place: &mut Place,
+        slot: &mut UploadSlot,
         source: &mut dyn Source,
         bytes_max: u64,
     ) -> Result<Option<Bytes>, Error> {
-        let next = place.next(source).await.and_then(|chunk| {
-            let len = self.0.as_ref().map_or(0, |growing| growing.len);
+        let next = slot.next(source).await.and_then(|chunk| {
+            let len = self.0.as_ref().map_or(0, |file| file.len);
             check_length(len + chunk.as_ref().map_or(0, Bytes::len) as u64, bytes_max)?;
             Ok(chunk)
         });
         if next.is_err() {
-            let growing = self.0.take();
+            let file = self.0.take();
             let remove = move || {
-                drop(growing);
+                drop(file);
                 Ok(())
             };
             let _ = blocking(remove).await; // what is left goes when the store is opened
@@ -122,24 +123,24 @@ impl Begun {
 
     async fn change(
         &mut self,
-        work: impl FnOnce(Growing) -> Result<Growing, Error> + Send + 'static,
+        work: impl FnOnce(PartialFile) -> Result<PartialFile, Error> + Send + 'static,
     ) -> Result<(), Error> {
-        let growing = self.take()?;
-        self.0 = Some(blocking(move || work(growing)).await?);
+        let file = self.take()?;
+        self.0 = Some(blocking(move || work(file)).await?);
         Ok(())
     }
 
-    fn take(&mut self) -> Result<Growing, Error> {
+    fn take(&mut self) -> Result<PartialFile, Error> {
         self.0.take().ok_or_else(|| Error::new(ErrorKind::Internal, "what is received has no file any more"))
     }
 }
 
-impl Drop for Begun {
+impl Drop for FileUpload {
     fn drop(&mut self) {
-        let Some(growing) = self.0.take() else { return };
+        let Some(file) = self.0.take() else { return };
         match Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(move || drop(growing))),
-            Err(_) => drop(growing), // the runtime has ended, and nobody is held up
+            Ok(runtime) => drop(runtime.spawn_blocking(move || drop(file))),
+            Err(_) => drop(file), // the runtime has ended, and nobody is held up
         }
     }
 }
@@ -153,7 +154,7 @@ pub(super) struct Incoming {
 
 impl Incoming {
     /// It was renamed: nothing is left of it here.
-    pub(super) fn placed(&mut self) {
+    pub(super) fn mark_placed(&mut self) {
         self.is_placed = true;
     }
 }
@@ -166,7 +167,7 @@ impl Drop for Incoming {
     }
 }
 
-struct Growing {
+struct PartialFile {
     incoming: Incoming,
     file: Box<dyn DiskFile>,
     len: u64,
@@ -174,7 +175,7 @@ struct Growing {
     sums: Sums,
 }
 
-impl Growing {
+impl PartialFile {
     fn create(disk: Arc<dyn Disk>, name: String) -> Result<Self, Error> {
         let file = disk.create(&name).map_err(|error| unavailable("create", &name, error))?;
         let incoming = Incoming { disk, name, is_placed: false };

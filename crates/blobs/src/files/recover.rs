@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use super::{
     append::Appender,
-    index::{Entry, Index, Pack, Place, Row},
+    index::{Entry, Index, Location, Pack, Row},
     scan::{Found, Scan, read_at_most},
     schema::{
         BLOB_BYTES_LIMIT, FILES, PACK_HEADER_BYTES, PACKS, PART_BYTES, VERSION, file_name, pack_name,
@@ -41,9 +41,9 @@ pub(super) fn recover(shared: &Arc<Shared>) -> Result<(Appender, BTreeSet<u64>),
     // Times at which blobs were put again stand in the index alone. Without it all count as put now, so that none is swept
     // too early.
     let now = counted.is_none().then(|| shared.clock.now());
-    let mut recovery = Recovery { shared, index: &index, now, rows: HashMap::new(), is_put_off: false };
+    let mut recovery = Recovery { shared, index: &index, now, rows: HashMap::new(), is_deferred: false };
     let last = recovery.read_packs(&known)?;
-    let is_put_off = recovery.is_put_off;
+    let is_deferred = recovery.is_deferred;
     match counted {
         Some(files) => shared.ledger.lock().files = files,
         None => recovery.read_files()?,
@@ -51,7 +51,7 @@ pub(super) fn recover(shared: &Arc<Shared>) -> Result<(Appender, BTreeSet<u64>),
     let packs = shared.ledger.lock().packs.keys().copied().collect();
     let rows = shared.ledger.lock().rows(&packs);
     let is_changed = counted.is_none() || shared.ledger.lock().packs != known;
-    let is_written = !is_put_off && (!is_changed || write_if_space(&index, rows)?);
+    let is_written = !is_deferred && (!is_changed || write_if_space(&index, rows)?);
     let unwritten = if is_written { BTreeSet::new() } else { packs };
     let next = shared.ledger.lock().packs.keys().chain(known.keys()).max().map_or(1, |last| last + 1);
     Ok((Appender::open(shared.clone(), next, last)?, unwritten))
@@ -115,7 +115,7 @@ struct Recovery<'a> {
     rows: HashMap<BlobId, Entry>,
     /// Whether the disk had no space for rows: they and all later ones wait in memory, and are read from the packs again if
     /// the store is opened before they are written.
-    is_put_off: bool,
+    is_deferred: bool,
 }
 
 impl Recovery<'_> {
@@ -161,8 +161,8 @@ impl Recovery<'_> {
                 Found::Record { offset, header, bytes } => {
                     records += 1;
                     let put_at = self.now.unwrap_or(header.put_at);
-                    let place = Place::Pack { number, offset };
-                    self.take(header.id, Entry { place, bytes: bytes.len() as u64, put_at })?;
+                    let location = Location::Pack { number, offset };
+                    self.take(header.id, Entry { location, bytes: bytes.len() as u64, put_at })?;
                 }
                 Found::Damage { from, to } => {
                     warn!(pack = number, from, to, "bytes of a pack are no records: a torn end, or damage");
@@ -191,7 +191,7 @@ impl Recovery<'_> {
 
     /// Makes durable what the index is about to be told of a pack. Behind what the index knows there may be bytes that were
     /// never synced: after a failed sync, or when the process was killed before it, they are read from memory alone, where they
-    /// may even count as written. So they are written once more. An index that is made anew has no such place: packs that were
+    /// may even count as written. So they are written once more. An index that is made anew has no such location: packs that were
     /// copied or restored by others are synced as they are.
     fn make_durable(&self, name: &str, file: &File, unsynced: Range<u64>) -> io::Result<()> {
         let is_made_anew = self.now.is_some();
@@ -221,14 +221,14 @@ impl Recovery<'_> {
         };
         let put_at = known.map_or(entry.put_at, |known| known.put_at.max(entry.put_at));
         match known {
-            Some(known) if known.place != entry.place => {
+            Some(known) if known.location != entry.location => {
                 if put_at > known.put_at {
                     self.rows.insert(id, Entry { put_at, ..known });
                 }
             }
             _ => {
                 self.rows.insert(id, Entry { put_at, ..entry });
-                self.shared.ledger.lock().join(&entry);
+                self.shared.ledger.lock().add(&entry);
             }
         }
         if self.rows.len() >= ROWS_AT_ONCE { self.write_rows([].into()) } else { Ok(()) }
@@ -244,9 +244,9 @@ impl Recovery<'_> {
         let is_made_anew = self.now.is_some();
         if is_made_anew {
             self.index.write(rows)?;
-        } else if self.is_put_off || !write_if_space(self.index, rows)? {
+        } else if self.is_deferred || !write_if_space(self.index, rows)? {
             // All later rows wait too: a row of a pack says that the index has all blobs before its end.
-            self.is_put_off = true;
+            self.is_deferred = true;
             self.shared.pending.write().extend(self.rows.drain());
         }
         self.rows.clear();
@@ -264,14 +264,14 @@ impl Recovery<'_> {
                 warn!(file = name, "a file has another hash than its name says, and is left alone");
                 continue;
             };
-            let is_elsewhere = self.index.find(id)?.is_some_and(|known| known.place != Place::File);
+            let is_elsewhere = self.index.find(id)?.is_some_and(|known| known.location != Location::File);
             if is_elsewhere {
                 self.index.write(vec![Row::Loose(id)])?; // a second copy: it goes when the store is opened next
                 continue;
             }
             let put_at = self.now.unwrap_or_default();
             self.index.write(vec![Row::Sums(id, sums)])?;
-            self.take(id, Entry { place: Place::File, bytes, put_at })?;
+            self.take(id, Entry { location: Location::File, bytes, put_at })?;
             read += 1;
         }
         let packs = self.shared.ledger.lock().totals().0 - read;

@@ -12,8 +12,8 @@ use tracing::{info, warn};
 
 use super::{
     append::{Appender, Record},
-    index::{Entry, Place, Row},
-    queue::Turn,
+    index::{Entry, Location, Row},
+    queue::MaintenancePermit,
     scan::{Found, Scan},
     schema::{PACK_HEADER_BYTES, PACKS, pack_name},
     shared::Shared,
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::Error;
 
-/// So many bytes of a pack are looked at before puts that wait get their turn.
+/// So many bytes of a pack are looked at before puts that wait get their permit.
 const STEP_BYTES: u64 = 4 << 20;
 
 /// The packs that are rewritten, and who waits for it.
@@ -38,7 +38,7 @@ pub(super) struct Rewrites {
 struct Removal {
     removed: u64,
     answer: oneshot::Sender<Result<u64, Error>>,
-    _turn: Turn,
+    _permit: MaintenancePermit,
 }
 
 impl Rewrites {
@@ -52,14 +52,14 @@ impl Rewrites {
         shared: &Shared,
         appender: &mut Appender,
         removed: Result<u64, Error>,
-        turn: Turn,
+        permit: MaintenancePermit,
         answer: oneshot::Sender<Result<u64, Error>>,
     ) {
         let removed = match removed {
             Ok(removed) => removed,
             Err(error) => return drop(answer.send(Err(error))),
         };
-        self.removal = Some(Removal { removed, answer, _turn: turn });
+        self.removal = Some(Removal { removed, answer, _permit: permit });
         for (number, pack) in &shared.ledger.lock().packs {
             let can_go = pack.live == 0 || !self.damaged.contains(number);
             let is_worth_it = pack.live_bytes < pack.dead_bytes() && can_go;
@@ -105,7 +105,7 @@ impl Writer {
         if self.rewrites.is_idle() {
             return;
         }
-        let done = self.shared.goes_on().and_then(|()| self.rewrite_step());
+        let done = self.shared.check_writable().and_then(|()| self.rewrite_step());
         match done {
             Ok(()) => self.rewrites.answer_when_idle(),
             Err(error) => {
@@ -175,7 +175,7 @@ impl Writer {
             };
             seen += header.record_bytes();
             let entry = self.shared.find(header.id)?;
-            if let Some(entry) = entry.filter(|entry| entry.place == Place::Pack { number, offset }) {
+            if let Some(entry) = entry.filter(|entry| entry.location == Location::Pack { number, offset }) {
                 live.push(Moved { id: header.id, entry, bytes });
             }
         }
@@ -196,7 +196,7 @@ impl Writer {
             self.shared.metrics.rewritten_bytes.inc_by(entry.bytes);
             moves.push(Move { id: blob.id, old: Some(blob.entry), new: Some(entry) });
         }
-        self.settle(&moves, vec![])
+        self.flush_index(&moves, vec![])
     }
 
     /// Removes a pack that has no blobs any more.

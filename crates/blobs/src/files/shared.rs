@@ -12,7 +12,7 @@ use restante_core::{BlobId, Clock, ErrorKind};
 use restante_disk::Disk;
 
 use super::{
-    index::{Entry, Files, Index, Pack, Place, Row},
+    index::{Entry, Files, Index, Location, Pack, Row},
     schema::{RECORD_HEADER_BYTES, pack_name},
     write::Move,
 };
@@ -36,14 +36,14 @@ pub(super) struct Shared {
     /// Names the next file that is being received.
     pub(super) incoming: AtomicU64,
     packs: Mutex<BTreeMap<u64, Arc<File>>>,
-    trouble: Mutex<Trouble>,
+    status: Mutex<Status>,
     /// Keeps other processes out.
     pub(super) lock: Mutex<Option<File>>,
 }
 
 /// Why puts are refused.
 #[derive(Default)]
-struct Trouble {
+struct Status {
     is_closed: bool,
     /// A sync failed: nobody knows what the disk has kept.
     broken: Option<String>,
@@ -60,13 +60,13 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// A blob begins to lie where `entry` says.
-    pub(super) fn join(&mut self, entry: &Entry) {
-        match entry.place {
-            Place::File => {
+    pub(super) fn add(&mut self, entry: &Entry) {
+        match entry.location {
+            Location::File => {
                 self.files.blobs += 1;
                 self.files.bytes += entry.bytes;
             }
-            Place::Pack { number, .. } => {
+            Location::Pack { number, .. } => {
                 let pack = self.packs.entry(number).or_default();
                 pack.live += 1;
                 pack.live_bytes += entry.record_bytes();
@@ -75,13 +75,13 @@ impl Ledger {
     }
 
     /// A blob no longer lies where `entry` says.
-    pub(super) fn leave(&mut self, entry: &Entry) {
-        match entry.place {
-            Place::File => {
+    pub(super) fn remove(&mut self, entry: &Entry) {
+        match entry.location {
+            Location::File => {
                 self.files.blobs = self.files.blobs.saturating_sub(1);
                 self.files.bytes = self.files.bytes.saturating_sub(entry.bytes);
             }
-            Place::Pack { number, .. } => {
+            Location::Pack { number, .. } => {
                 let pack = self.packs.entry(number).or_default();
                 pack.live = pack.live.saturating_sub(1);
                 pack.live_bytes = pack.live_bytes.saturating_sub(entry.record_bytes());
@@ -91,15 +91,15 @@ impl Ledger {
 
     pub(super) fn apply(&mut self, moves: &[Move]) {
         for change in moves {
-            change.old.iter().for_each(|entry| self.leave(entry));
-            change.new.iter().for_each(|entry| self.join(entry));
+            change.old.iter().for_each(|entry| self.remove(entry));
+            change.new.iter().for_each(|entry| self.add(entry));
         }
     }
 
     pub(super) fn revert(&mut self, moves: &[Move]) {
         for change in moves {
-            change.new.iter().for_each(|entry| self.leave(entry));
-            change.old.iter().for_each(|entry| self.join(entry));
+            change.new.iter().for_each(|entry| self.remove(entry));
+            change.old.iter().for_each(|entry| self.add(entry));
         }
     }
 
@@ -138,7 +138,7 @@ impl Shared {
             metrics: config.metrics.clone(),
             incoming: AtomicU64::new(1),
             packs: Mutex::default(),
-            trouble: Mutex::default(),
+            status: Mutex::default(),
             lock: Mutex::default(),
         }
     }
@@ -195,48 +195,48 @@ impl Shared {
         let error = Error::io(what, name, error);
         let message =
             format!("no blobs are taken until the store is opened again, because a sync failed: {error}");
-        self.trouble.lock().broken.get_or_insert(message);
+        self.status.lock().broken.get_or_insert(message);
         Error::new(ErrorKind::Unavailable, error.to_string())
     }
 
     /// How the last put went.
     pub(super) fn note(&self, error: Option<&Error>) {
-        self.trouble.lock().last = error.map(|error| (error.kind(), error.to_string()));
+        self.status.lock().last = error.map(|error| (error.kind(), error.to_string()));
     }
 
-    pub(super) fn is_open(&self) -> Result<(), Error> {
-        if self.trouble.lock().is_closed { Err(Error::closed()) } else { Ok(()) }
+    pub(super) fn check_open(&self) -> Result<(), Error> {
+        if self.status.lock().is_closed { Err(Error::closed()) } else { Ok(()) }
     }
 
     /// Whether the store was neither closed nor broken.
-    pub(super) fn goes_on(&self) -> Result<(), Error> {
-        self.is_open()?;
-        self.is_unbroken()
+    pub(super) fn check_writable(&self) -> Result<(), Error> {
+        self.check_open()?;
+        self.check_unbroken()
     }
 
     /// Whether no sync has failed.
-    pub(super) fn is_unbroken(&self) -> Result<(), Error> {
-        match &self.trouble.lock().broken {
+    pub(super) fn check_unbroken(&self) -> Result<(), Error> {
+        match &self.status.lock().broken {
             Some(message) => Err(Error::new(ErrorKind::Unavailable, message.clone())),
             None => Ok(()),
         }
     }
 
     pub(super) fn health(&self) -> Result<(), Error> {
-        self.goes_on()?;
-        if let Some((kind, message)) = &self.trouble.lock().last {
+        self.check_writable()?;
+        if let Some((kind, message)) = &self.status.lock().last {
             return Err(Error::new(*kind, message.clone()));
         }
         self.index()?.health()
     }
 
     /// Takes no more; tells whether it was closed before.
-    pub(super) fn begin_to_close(&self) -> bool {
-        std::mem::replace(&mut self.trouble.lock().is_closed, true)
+    pub(super) fn start_closing(&self) -> bool {
+        std::mem::replace(&mut self.status.lock().is_closed, true)
     }
 
     /// Lets go what is open; answers the index, which is to be closed.
-    pub(super) fn let_go(&self) -> Option<Index> {
+    pub(super) fn release(&self) -> Option<Index> {
         self.packs.lock().clear();
         self.index.write().take()
     }

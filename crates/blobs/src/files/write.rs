@@ -11,8 +11,8 @@ use tracing::warn;
 
 use super::{
     append::{Appender, Record},
-    index::{Entry, Place, Row},
-    queue::{Job, Putting, Waiter},
+    index::{Entry, Location, Row},
+    queue::{Job, PendingPut, Waiter},
     receive::{Content, Incoming, Received},
     rewrite::Rewrites,
     schema::{FILES, file_name},
@@ -50,7 +50,7 @@ pub(super) struct Move {
 impl Move {
     /// Whether it leaves a file behind.
     pub(super) fn frees_file(&self) -> bool {
-        let is_file = |entry: Option<Entry>| entry.is_some_and(|entry| entry.place == Place::File);
+        let is_file = |entry: Option<Entry>| entry.is_some_and(|entry| entry.location == Location::File);
         is_file(self.old) && !is_file(self.new)
     }
 }
@@ -78,7 +78,7 @@ impl Work {
         match (&self.content, &self.known) {
             (Content::Packed { .. }, None) => true,
             (Content::Packed { damaged, .. }, Some(known)) => {
-                damaged.is_some_and(|damaged| damaged.place == known.place)
+                damaged.is_some_and(|damaged| damaged.location == known.location)
             }
             (Content::File { .. }, _) => false,
         }
@@ -96,7 +96,7 @@ impl Work {
         let mut is_new = self.known.is_none();
         for waiter in self.waiters {
             match &self.error {
-                Some(error) => waiter.answer(Err(error.again())),
+                Some(error) => waiter.answer(Err(error.duplicate())),
                 None => waiter.answer(Ok(Put { id: self.id, bytes: self.bytes, is_new })),
             }
             is_new = false; // for the second of two who put it at the same time it was there
@@ -123,7 +123,7 @@ impl Writer {
                     }
                 }
                 Err(TryRecvError::Empty) => {}
-                Err(TryRecvError::Disconnected) => return drop(self.settle(&[], vec![])),
+                Err(TryRecvError::Disconnected) => return drop(self.flush_index(&[], vec![])),
             }
             self.rewrite_some();
         }
@@ -147,32 +147,32 @@ impl Writer {
         }
         match next? {
             Job::Put(_) => None,
-            Job::Remove { ids, put_before, turn, answer } => {
+            Job::Remove { ids, put_before, permit, answer } => {
                 let removed = self.remove(ids, put_before);
-                self.rewrites.begin(&self.shared, &mut self.appender, removed, turn, answer);
+                self.rewrites.begin(&self.shared, &mut self.appender, removed, permit, answer);
                 None
             }
             Job::Touch { ids, answer, .. } => {
                 let _ = answer.send(self.touch(&ids));
                 None
             }
-            Job::Settle(answer) => {
+            Job::FlushIndex(answer) => {
                 self.now(); // a sweep lists before it removes, and so its time is noted
-                let _ = answer.send(self.settle(&[], vec![]));
+                let _ = answer.send(self.flush_index(&[], vec![]));
                 None
             }
             Job::Close(answer) => {
-                let settled = self.settle(&[], vec![]);
+                let flushed = self.flush_index(&[], vec![]);
                 self.rewrites.stop();
-                Some(Box::new(move || drop(answer.send(settled))))
+                Some(Box::new(move || drop(answer.send(flushed))))
             }
         }
     }
 
-    fn commit(&mut self, puts: Vec<Putting>) {
+    fn commit(&mut self, puts: Vec<PendingPut>) {
         if let Err(error) = self.is_ready() {
             self.shared.note(Some(&error));
-            return puts.into_iter().for_each(|put| put.waiter.answer(Err(error.again())));
+            return puts.into_iter().for_each(|put| put.waiter.answer(Err(error.duplicate())));
         }
         self.shared.metrics.commit_blobs.observe(puts.len() as f64);
         let now = self.now();
@@ -209,16 +209,16 @@ impl Writer {
 
     /// Whether puts can be taken, also those that were waiting when the store began to close: what is not in the index yet must not grow without end.
     fn is_ready(&mut self) -> Result<(), Error> {
-        self.shared.is_unbroken()?;
+        self.shared.check_unbroken()?;
         let is_full = self.shared.pending.read().len() >= 2 * PENDING_MAX;
-        if is_full { self.settle(&[], vec![]) } else { Ok(()) }
+        if is_full { self.flush_index(&[], vec![]) } else { Ok(()) }
     }
 
     /// Joins puts of the same blob, and looks up what is known of each.
-    fn gather(&self, puts: Vec<Putting>) -> Vec<Work> {
+    fn gather(&self, puts: Vec<PendingPut>) -> Vec<Work> {
         let mut works: Vec<Work> = Vec::with_capacity(puts.len());
         let mut by_id: HashMap<BlobId, usize> = HashMap::new();
-        for Putting { received: Received { id, bytes, content }, waiter } in puts {
+        for PendingPut { received: Received { id, bytes, content }, waiter } in puts {
             if let Some(work) = by_id.get(&id).and_then(|n| works.get_mut(*n)) {
                 work.waiters.push(waiter);
                 continue;
@@ -243,13 +243,13 @@ impl Writer {
         });
         let entries = match self.appender.append(records) {
             Ok(entries) => entries,
-            Err(error) => return appended.iter_mut().for_each(|work| work.error = Some(error.again())),
+            Err(error) => return appended.iter_mut().for_each(|work| work.error = Some(error.duplicate())),
         };
         for (work, entry) in appended.into_iter().zip(entries) {
             self.note_pack(&entry);
             work.entry = Some(entry);
             if work.known.is_none() {
-                self.shared.ledger.lock().join(&entry);
+                self.shared.ledger.lock().add(&entry);
                 self.shared.pending.write().insert(work.id, entry);
             }
         }
@@ -271,7 +271,7 @@ impl Writer {
                 match self.place(work.id, file, &mut folders) {
                     Ok(()) => {
                         let (bytes, put_at) = (work.bytes, work.put_at(now));
-                        work.entry = Some(Entry { place: Place::File, bytes, put_at });
+                        work.entry = Some(Entry { location: Location::File, bytes, put_at });
                     }
                     Err(error) => work.error = Some(error),
                 }
@@ -279,13 +279,13 @@ impl Writer {
             self.sync_folders(&folders)
         });
         if let Err(error) = done {
-            placed.iter_mut().for_each(|work| work.error = Some(error.again()));
+            placed.iter_mut().for_each(|work| work.error = Some(error.duplicate()));
         }
     }
 
     /// Before a file gets its name: if there is a power cut before the index knows the blob, the file is found and goes.
     fn note_loose(&self, placed: &[&mut Work]) -> Result<(), Error> {
-        let has_file = |work: &Work| work.known.is_some_and(|known| known.place == Place::File);
+        let has_file = |work: &Work| work.known.is_some_and(|known| known.location == Location::File);
         let rows = placed.iter().filter(|work| !has_file(work)).map(|work| Row::Loose(work.id));
         self.shared.index()?.write(rows.collect())
     }
@@ -297,7 +297,7 @@ impl Writer {
         let made = disk.create_folder(&above).and_then(|()| disk.create_folder(&folder));
         let placed = made.and_then(|()| disk.rename(&file.name, &name));
         placed.map_err(|error| Error::new(kind_of(&error), format!("can't place {name}: {error}")))?;
-        file.placed();
+        file.mark_placed();
         folders.extend([folder, above]);
         Ok(())
     }
@@ -322,11 +322,11 @@ impl Writer {
                 rows.extend([Row::Sums(work.id, sums.clone()), Row::LooseGone(work.id)]);
             }
         }
-        match self.settle(&awaited, rows) {
+        match self.flush_index(&awaited, rows) {
             Ok(()) => self.remove_freed(&awaited),
             Err(error) => {
                 for work in works.iter_mut().filter(|work| work.awaited().is_some()) {
-                    work.error = Some(error.again());
+                    work.error = Some(error.duplicate());
                 }
             }
         }
@@ -335,14 +335,14 @@ impl Writer {
     /// Writes rows that wait when there are many. What can't be written waits on.
     fn settle_when_full(&mut self) {
         if self.shared.pending.read().len() >= PENDING_MAX
-            && let Err(error) = self.settle(&[], vec![])
+            && let Err(error) = self.flush_index(&[], vec![])
         {
             warn!(%error, "the index of the blobs can't be written; it is tried again");
         }
     }
 
     /// Writes to the index what it does not know yet, and with it some changes: all or nothing.
-    pub(super) fn settle(&mut self, moves: &[Move], rows: Vec<Row>) -> Result<(), Error> {
+    pub(super) fn flush_index(&mut self, moves: &[Move], rows: Vec<Row>) -> Result<(), Error> {
         let index = self.shared.index()?;
         let mut all: Vec<Row> = Vec::new();
         all.extend(self.shared.pending.read().iter().map(|(id, entry)| Row::Blob(*id, *entry)));
@@ -369,7 +369,7 @@ impl Writer {
     }
 
     fn note_pack(&mut self, entry: &Entry) {
-        if let Place::Pack { number, .. } = entry.place {
+        if let Location::Pack { number, .. } = entry.location {
             self.changed.insert(number);
         }
     }

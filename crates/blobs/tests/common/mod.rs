@@ -45,15 +45,15 @@ pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -
     })
 }
 
-/// Runs an asynchronous test with a new place for blobs.
-pub fn run<F: Future<Output = ()>>(engine: Engine, test: impl FnOnce(Arc<Place>) -> F) {
-    let place = Arc::new(Place::new(engine));
+/// Runs an asynchronous test with a new store for blobs.
+pub fn run<F: Future<Output = ()>>(engine: Engine, test: impl FnOnce(Arc<TestStore>) -> F) {
+    let store = Arc::new(TestStore::new(engine));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(test(place.clone()));
+    runtime.block_on(test(store.clone()));
 }
 
 /// Where the blobs of one test lie. They go with it.
-pub struct Place {
+pub struct TestStore {
     pub engine: Engine,
     pub config: Config,
     pub clock: Arc<ManualClock>,
@@ -68,7 +68,7 @@ pub fn at(seconds: i64) -> Timestamp {
     BEGIN.plus_seconds(seconds)
 }
 
-impl Place {
+impl TestStore {
     pub fn new(engine: Engine) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let clock = Arc::new(ManualClock::new(BEGIN));
@@ -94,7 +94,7 @@ impl Place {
         self.open().await
     }
 
-    /// A store opened from another folder below this place.
+    /// A store opened from another folder below this store.
     pub async fn open_at(&self, name: &str) -> Opened {
         let url = EngineUrl::Files(self.folder_named(name));
         open(Config { url, ..self.config.clone() }).await.unwrap()

@@ -77,9 +77,9 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, u64> {
 }
 
 /// Opens the damaged store; returns how many blobs can't be read.
-async fn check_damaged(place: &Path, damaged: &Path, blobs: &BTreeMap<BlobId, Bytes>, what: &str) -> u64 {
-    let before = files(place);
-    let opened = open_folder(place);
+async fn check_damaged(dir: &Path, damaged: &Path, blobs: &BTreeMap<BlobId, Bytes>, what: &str) -> u64 {
+    let before = files(dir);
+    let opened = open_folder(dir);
     let mut lost = Vec::new();
     for (id, bytes) in blobs {
         match read_all(&*opened.blobs, *id).await {
@@ -95,7 +95,7 @@ async fn check_damaged(place: &Path, damaged: &Path, blobs: &BTreeMap<BlobId, By
     put(&opened, &Bytes::from_static(b"one more")).await;
     opened.upkeep.close().await.unwrap();
     drop(opened);
-    let after = files(place);
+    let after = files(dir);
     for (name, len) in before {
         let is_log = name.starts_with(INDEX); // commit logs are emptied by closing, a damaged index is kept under another name
         let kept = after.get(&name).copied();
@@ -114,8 +114,8 @@ async fn check_damaged(place: &Path, damaged: &Path, blobs: &BTreeMap<BlobId, By
 #[test]
 fn any_damage_of_any_file_is_found_and_costs_no_more_than_it_hit() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
-        let opened = open_folder(place.path());
+        let dir = tempfile::tempdir().unwrap();
+        let opened = open_folder(dir.path());
         let mut blobs = BTreeMap::new();
         for n in 0..40 {
             let bytes = blob(n, if n % 8 == 7 { 3_000 } else { 100 + 37 * (n as usize % 20) });
@@ -125,10 +125,10 @@ fn any_damage_of_any_file_is_found_and_costs_no_more_than_it_hit() {
         opened.upkeep.close().await.unwrap();
         drop(opened);
         let (mut tried, mut losses) = (0, 0);
-        for (number, (name, len)) in files(place.path()).into_iter().enumerate() {
+        for (number, (name, len)) in files(dir.path()).into_iter().enumerate() {
             for damage in damages(&name, len, number as u64) {
                 let copy = tempfile::tempdir().unwrap();
-                copy_folder(place.path(), copy.path(), &|_| true);
+                copy_folder(dir.path(), copy.path(), &|_| true);
                 damage.inflict(&copy.path().join(&name));
                 let what = format!("{} {damage:?}", name.display());
                 losses += check_damaged(copy.path(), &name, &blobs, &what).await;

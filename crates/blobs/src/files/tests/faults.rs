@@ -78,14 +78,14 @@ fn every_step_may_fail(plan: fn(run: u64, step: u64) -> Option<Fault>, expected:
     let runtime = runtime();
     let mut seen = BTreeSet::new();
     for step in 1.. {
-        let place = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let faults = Faults::none();
         faults.plan(move |number, _| plan(step, number));
-        let disk = FailingDisk::new(place.path(), faults.clone());
+        let disk = FailingDisk::new(dir.path(), faults.clone());
         let acked = runtime.block_on(run_workload(Arc::new(disk)));
         let failed = faults.failed();
         runtime.block_on(async {
-            let opened = open_folder(place.path());
+            let opened = open_folder(dir.path());
             for bytes in &acked.there {
                 let found = read_all(&*opened.blobs, crate::hash::id_of(bytes)).await;
                 assert_eq!(&found.unwrap(), bytes, "step {step} ({failed:?}): what was acknowledged");
@@ -154,9 +154,9 @@ fn after_a_failed_sync_nothing_more_is_taken() {
     // A write that succeeds and its sync; the folders of a file of its own, behind its creation, write, sync, note and naming.
     for (steps, len) in [(2, 700), (8, 1_500)] {
         runtime().block_on(async {
-            let place = tempfile::tempdir().unwrap();
+            let dir = tempfile::tempdir().unwrap();
             let faults = Faults::none();
-            let opened = open(Arc::new(FailingDisk::new(place.path(), faults.clone()))).unwrap();
+            let opened = open(Arc::new(FailingDisk::new(dir.path(), faults.clone()))).unwrap();
             let id = put(&opened, &blob(0, 700)).await;
             faults.fail_at(steps, Fault::Fails);
             for n in 1..4 {
@@ -172,7 +172,7 @@ fn after_a_failed_sync_nothing_more_is_taken() {
             );
             assert_eq!(read_all(&*opened.blobs, id).await.unwrap(), blob(0, 700), "it goes on answering");
             opened.upkeep.close().await.unwrap();
-            let opened = open_folder(place.path());
+            let opened = open_folder(dir.path());
             assert_eq!(read_all(&*opened.blobs, id).await.unwrap(), blob(0, 700));
             put(&opened, &blob(1, len)).await;
         });
@@ -183,9 +183,9 @@ fn after_a_failed_sync_nothing_more_is_taken() {
 #[test]
 fn a_failed_sync_of_a_file_that_is_received_fails_that_put_alone() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let faults = Faults::none();
-        let opened = open(Arc::new(FailingDisk::new(place.path(), faults.clone()))).unwrap();
+        let opened = open(Arc::new(FailingDisk::new(dir.path(), faults.clone()))).unwrap();
         faults.fail_at(3, Fault::Fails); // it is created, written, synced
         let error = opened.blobs.put(&mut blob(1, 1_500)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -200,9 +200,9 @@ fn a_failed_sync_of_a_file_that_is_received_fails_that_put_alone() {
 #[test]
 fn while_the_index_cannot_be_written_new_blobs_are_taken_up_to_a_bound() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let faults = Faults::none();
-        let disk = FailingDisk::new(place.path(), faults.clone());
+        let disk = FailingDisk::new(dir.path(), faults.clone());
         let mut config = config();
         config.files.pack_bytes = 1 << 20;
         let opened = open_with(Arc::new(disk), config).unwrap();
@@ -230,7 +230,7 @@ fn while_the_index_cannot_be_written_new_blobs_are_taken_up_to_a_bound() {
         assert_eq!(opened.upkeep.remove(&[short, long], Timestamp::MAX).await.unwrap(), 2);
         opened.upkeep.close().await.unwrap();
         drop(opened);
-        let opened = open_folder(place.path());
+        let opened = open_folder(dir.path());
         assert_sound(&opened).await;
         for n in taken {
             let found = opened.blobs.size(crate::hash::id_of(&blob(10 + n, 50))).await.unwrap();
@@ -242,13 +242,13 @@ fn while_the_index_cannot_be_written_new_blobs_are_taken_up_to_a_bound() {
 /// What lies behind the known end of a pack may be in memory alone: once it has a row it would be promised.
 #[test]
 fn what_was_perhaps_never_synced_is_written_again_before_it_gets_a_row() {
-    let place = tempfile::tempdir().unwrap();
-    let opened = open_folder(place.path());
+    let dir = tempfile::tempdir().unwrap();
+    let opened = open_folder(dir.path());
     let id = runtime().block_on(put(&opened, &blob(1, 300)));
     let mut seen = BTreeSet::new();
     for step in 1.. {
         let copy = tempfile::tempdir().unwrap();
-        copy_folder(place.path(), copy.path(), &|_| true);
+        copy_folder(dir.path(), copy.path(), &|_| true);
         let faults = Faults::at_step(step, Fault::Fails);
         let is_open = open(Arc::new(FailingDisk::new(copy.path(), faults.clone()))).is_ok();
         let failed = faults.failed();
@@ -274,9 +274,9 @@ fn what_was_perhaps_never_synced_is_written_again_before_it_gets_a_row() {
 #[test]
 fn on_a_full_disk_packs_without_blobs_still_go() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let faults = Faults::none();
-        let opened = open(Arc::new(FailingDisk::new(place.path(), faults.clone()))).unwrap();
+        let opened = open(Arc::new(FailingDisk::new(dir.path(), faults.clone()))).unwrap();
         let mut ids = Vec::new();
         for n in 0..11 {
             ids.push(put(&opened, &blob(n, 700)).await); // five in a pack
@@ -285,8 +285,8 @@ fn on_a_full_disk_packs_without_blobs_still_go() {
         faults.fail_at(5, Fault::Full);
         assert_eq!(opened.upkeep.remove(&ids[1..10], Timestamp::MAX).await.unwrap(), 9);
         assert!(faults.failed().contains("write"), "the blob that is left was not moved");
-        assert!(place.path().join(pack_name(1)).exists());
-        assert!(!place.path().join(pack_name(2)).exists());
+        assert!(dir.path().join(pack_name(1)).exists());
+        assert!(!dir.path().join(pack_name(2)).exists());
         assert_eq!(read_all(&*opened.blobs, ids[0]).await.unwrap(), blob(0, 700));
     });
 }
@@ -295,9 +295,9 @@ fn on_a_full_disk_packs_without_blobs_still_go() {
 #[test]
 fn a_store_goes_on_when_there_is_room_again() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let faults = Faults::none();
-        let opened = open(Arc::new(FailingDisk::new(place.path(), faults.clone()))).unwrap();
+        let opened = open(Arc::new(FailingDisk::new(dir.path(), faults.clone()))).unwrap();
         put(&opened, &blob(0, 700)).await;
         faults.fail_at(1, Fault::Full);
         let error = opened.blobs.put(&mut blob(1, 700)).await.unwrap_err();
