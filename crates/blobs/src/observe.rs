@@ -19,16 +19,16 @@ use crate::{
     metrics::{ErrorLabel, ResultLabel},
 };
 
-/// A blob store that counts and times what is asked of another.
+/// Wraps a blob store to count, time and log its operations.
 pub(crate) struct Observed {
     inner: Arc<dyn Blobs>,
     observer: Arc<Observer>,
 }
 
-/// What operators are observer.
+/// The metrics and the state of logging.
 struct Observer {
     metrics: Metrics,
-    /// Whether the last put failed. An outage is observer once, however many ask meanwhile.
+    /// Whether the last put failed: an outage is logged once, however many puts fail.
     is_failing: AtomicBool,
 }
 
@@ -37,7 +37,7 @@ impl Observer {
         let result = if put.is_new { "new" } else { "known" };
         self.metrics.put_blobs.get_or_create(&ResultLabel { result }).inc();
         self.metrics.put_bytes.inc_by(put.bytes);
-        // Looked at first: every put comes here, and most end no outage.
+        // Loads before it swaps, because every put comes here and most end no outage.
         if self.is_failing.load(Ordering::Relaxed) && self.is_failing.swap(false, Ordering::Relaxed) {
             info!("blobs can be put again");
         }
@@ -103,7 +103,7 @@ impl Blobs for Observed {
     }
 }
 
-/// What is read, counted.
+/// Counts the bytes that are read.
 struct Counted {
     inner: Box<dyn Source>,
     observer: Arc<Observer>,

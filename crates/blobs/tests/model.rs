@@ -38,9 +38,9 @@ enum Operation {
     Touch(Vec<usize>),
     Tick,
     Reopen,
-    /// The process ends at once: what the files hold at that moment is opened somewhere else.
+    /// The process ends at once: a copy of the files as they are is opened.
     Crash,
-    /// The same without its index; times are not kept then.
+    /// The same without the index, which loses the times of later puts.
     Rebuild,
     Check,
     Backup,
@@ -85,7 +85,7 @@ impl Pair {
         let store = TestStore::new(engine);
         let model_config = Config { url: EngineUrl::Memory, ..store.config.clone() };
         let model = open(model_config.clone()).await.unwrap();
-        // Ids are told by a store of their own.
+        // A store of its own computes the ids.
         let other = open(model_config).await.unwrap();
         let mut ids = Vec::new();
         for n in 0..LENGTHS.len() {
@@ -182,7 +182,7 @@ impl Pair {
         self.engine = open(self.config.clone()).await.unwrap();
     }
 
-    /// Removed blobs may be there again, and times are those of the opening: both go back to what the model has.
+    /// Removed blobs may exist again, and times are those of the opening: both are set back to those of the model.
     async fn rebuild(&mut self) {
         self.crash(|name| name != "index").await;
         let model = list(&*self.model.upkeep).await;

@@ -1,6 +1,6 @@
-//! Files: short blobs one behind the other in packs, longer ones each in a file of its own, and an index of where they lie.
+//! Files: packs of short blobs, a file for each longer one, and an index of where they are.
 //!
-//! `docs/design/blobs.md` says why, `docs/formats/blobs.md` how the files look.
+//! `docs/design/blobs.md` has the reasons, `docs/formats/blobs.md` the formats.
 
 mod append;
 mod backup;
@@ -52,7 +52,7 @@ pub(crate) async fn open(folder: &Path, config: Config) -> Result<Opened, Error>
     .await
 }
 
-/// Opens the store of a folder that is there.
+/// Opens the store in an existing folder.
 fn open_on(disk: Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
     check_settings(config)?;
     let what = format!("the blob store {}", disk.path("").display());
@@ -80,7 +80,7 @@ fn open_on(disk: Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
     Ok(Opened { blobs: files.clone(), upkeep: files })
 }
 
-/// Opens the index and brings it up to what packs and files hold. Returns the packs whose rows are still to be written too.
+/// Opens the index and updates it from packs and files. Returns the packs whose rows are still to be written.
 fn read_store(
     disk: &Arc<dyn Disk>,
     config: &Config,
@@ -92,11 +92,11 @@ fn read_store(
     Ok((shared, appender, changed))
 }
 
-/// Gives a damaged index another name, so that one is made anew from packs and files.
+/// Renames a damaged index, so that a new one is built from packs and files.
 fn rename_damaged_index(disk: &dyn Disk, error: &Error) -> Result<(), Error> {
     let aside = (1..).map(|number: u64| format!("{INDEX}.damaged-{number}"));
     let Some(aside) = aside.into_iter().find(|name| !disk.path(name).exists()) else { return Ok(()) };
-    error!(%error, aside, "the index of the blobs is damaged: it is kept under another name and made anew; all blobs count as put now");
+    error!(%error, aside, "the index of the blobs is damaged: it is renamed and rebuilt; all blobs count as put now");
     let renamed = disk.rename(INDEX, &aside).and_then(|()| disk.sync_folder(""));
     renamed.map_err(|error| Error::io("rename", INDEX, error))
 }
@@ -116,7 +116,7 @@ fn check_settings(config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// The folders of the store. What was being received when it was left goes.
+/// Creates the folders of the store, and removes unfinished uploads.
 fn make_folders(disk: &dyn Disk) -> Result<(), Error> {
     for folder in [PACKS, FILES, INCOMING] {
         disk.create_folder(folder).map_err(|error| Error::io("create", folder, error))?;
@@ -129,7 +129,7 @@ fn make_folders(disk: &dyn Disk) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs what reads or writes files where it holds up nobody.
+/// Runs work on files on the blocking pool.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
@@ -200,10 +200,10 @@ impl Upkeep for FilesEngine {
     async fn set_owner(&self, owner: Identity) -> Result<(), Error> {
         self.shared.check_open()?;
         let permit = self.queue.maintenance_permit().await?;
-        self.shared.check_open()?; // who waited long may have the permit after the close, when the folder is another's
+        self.shared.check_open()?; // after a close the folder may belong to another process
         let shared = self.shared.clone();
         blocking(move || {
-            let _permit = permit; // held until it is written: one at a time, and not while a backup is made
+            let _permit = permit; // held until it is written: excludes backups and other removals
             owner::write(&*shared.disk, owner)
         })
         .await
@@ -243,7 +243,7 @@ impl Upkeep for FilesEngine {
         self.queue.flush_index().await?;
         let (shared, folder) = (self.shared.clone(), folder.to_owned());
         let copied = blocking(move || {
-            let _permit = permit; // held until nothing is copied any more, also when nobody waits for it
+            let _permit = permit; // held until the copy ends, even if the caller is cancelled
             backup::check_folder(&folder)?;
             backup::copy(&shared, &folder)
         });

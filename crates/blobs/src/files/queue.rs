@@ -1,4 +1,4 @@
-//! Where the writer's work comes in, in bounded permit.
+//! The bounded queue of the writer.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use super::{
 };
 use crate::{Error, Metrics, Put};
 
-/// Requests that wait at most. More of them wait in front of the queue.
+/// Requests in the queue; more of them wait for it.
 const JOBS_WAITING_MAX: usize = 1_024;
-/// Bytes of blobs that wait in memory at most.
+/// Bytes of blobs that wait in memory.
 const BYTES_WAITING_MAX: usize = 64 << 20;
 
-/// A put, and who waits for it.
+/// A put, and its waiter.
 pub(super) struct PendingPut {
     pub(super) received: Received,
     pub(super) waiter: Waiter,
@@ -24,20 +24,20 @@ pub(super) struct PendingPut {
 
 pub(super) struct Waiter {
     answer: oneshot::Sender<Result<Put, Error>>,
-    /// Given back when it is answered.
+    /// Returned when it is answered.
     _permit: OwnedSemaphorePermit,
 }
 
 impl Waiter {
     pub(super) fn answer(self, answer: Result<Put, Error>) {
-        let _ = self.answer.send(answer); // who asked may have gone away
+        let _ = self.answer.send(answer); // the caller may be gone
     }
 }
 
-/// The only one who removes or copies; the others wait. Given back when all of it is done.
+/// Allows one removal or backup at a time. Returned when all of it is done.
 pub(super) type MaintenancePermit = OwnedSemaphorePermit;
 
-/// What the writer does.
+/// The requests to the writer.
 pub(super) enum Job {
     Put(PendingPut),
     Remove {
@@ -46,20 +46,20 @@ pub(super) enum Job {
         permit: MaintenancePermit,
         answer: oneshot::Sender<Result<u64, Error>>,
     },
-    /// Let blobs count as put now.
+    /// Makes blobs count as put now.
     Touch {
         ids: Vec<BlobId>,
         answer: oneshot::Sender<Result<Vec<bool>, Error>>,
-        /// Given back when it is done.
+        /// Returned when it is done.
         _permit: OwnedSemaphorePermit,
     },
-    /// Bring everything that was answered into the index.
+    /// Writes all acknowledged changes to the index.
     FlushIndex(oneshot::Sender<Result<(), Error>>),
-    /// The same, and end.
+    /// The same, and ends the writer.
     Close(oneshot::Sender<Result<(), Error>>),
 }
 
-/// Where work comes in.
+/// The input of the queue.
 pub(super) struct Queue {
     jobs: mpsc::Sender<Job>,
     bytes: Arc<Semaphore>,

@@ -1,4 +1,4 @@
-//! Taking a blob in: its bytes are hashed as they come, and what is too long for a pack goes to a file at once.
+//! Receiving a blob: its bytes are hashed as they come, and a blob too long for a pack is written to a file at once.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{Error, Source, hash::id_of, limits::check_length};
 
-/// A blob with all its bytes, before it has its slot.
+/// A blob with all its bytes, before it is stored.
 pub(super) struct Received {
     pub(super) id: BlobId,
     pub(super) bytes: u64,
@@ -22,7 +22,7 @@ pub(super) struct Received {
 }
 
 impl Received {
-    /// What it takes in memory.
+    /// The bytes that it has in memory.
     pub(super) fn held_bytes(&self) -> usize {
         match &self.content {
             Content::Packed { bytes, .. } => bytes.len(),
@@ -33,17 +33,17 @@ impl Received {
 
 /// Where the bytes of a received blob are.
 pub(super) enum Content {
-    /// In memory, to go into a pack.
+    /// In memory, for a pack.
     Packed {
         bytes: Bytes,
-        /// The copy that is there already, when it does not read back.
+        /// The existing copy, if that is damaged.
         damaged: Option<Entry>,
     },
-    /// In a synced file that waits for its name; and the checksums of its parts.
+    /// In a synced file, to be renamed; and the checksums of its parts.
     File { file: Incoming, sums: Vec<u8> },
 }
 
-/// Takes what a source gives. Not more is held in memory than a blob that goes into a pack, and a chunk.
+/// Reads a source, with at most the longest blob for a pack and one chunk in memory.
 pub(super) async fn receive(
     shared: &Arc<Shared>,
     queue: &Queue,
@@ -63,8 +63,7 @@ pub(super) async fn receive(
     receive_packed(shared.clone(), gathered.freeze()).await
 }
 
-/// Hashes a short blob, and looks whether it is there already. A copy that is damaged counts as none: what a put answers is
-/// there.
+/// Hashes a short blob, and looks up whether it exists. A damaged copy does not count: an acknowledged blob can be read.
 async fn receive_packed(shared: Arc<Shared>, bytes: Bytes) -> Result<Received, Error> {
     blocking(move || {
         let id = id_of(&bytes);
@@ -93,12 +92,12 @@ async fn receive_file(
     blocking(move || file.finish()).await
 }
 
-/// A file whose next bytes are waited for. When these don't come, or nobody waits for it any more, it goes where that holds up
-/// nobody: it takes time to remove a long one.
+/// A file that is being received. If receiving fails or is cancelled, it is removed on the blocking pool: removing a long file
+/// takes time.
 struct FileUpload(Option<PartialFile>);
 
 impl FileUpload {
-    /// Its next bytes. After an error the file is gone.
+    /// Reads the next chunk. After an error the file is removed.
     async fn next(
         &mut self,
         slot: &mut UploadSlot,
@@ -116,7 +115,7 @@ impl FileUpload {
                 drop(file);
                 Ok(())
             };
-            let _ = blocking(remove).await; // what is left goes when the store is opened
+            let _ = blocking(remove).await; // if this fails, opening the store removes it
         }
         next
     }
@@ -140,12 +139,12 @@ impl Drop for FileUpload {
         let Some(file) = self.0.take() else { return };
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(move || drop(file))),
-            Err(_) => drop(file), // the runtime has ended, and nobody is held up
+            Err(_) => drop(file), // the runtime has ended, so blocking is fine
         }
     }
 }
 
-/// A file that is being received. It goes when it is dropped, unless it was given a name.
+/// A file that is being received. Dropping it removes the file, unless it was renamed.
 pub(super) struct Incoming {
     disk: Arc<dyn Disk>,
     pub(super) name: String,
@@ -153,7 +152,7 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// It was renamed: nothing is left of it here.
+    /// Notes that it was renamed.
     pub(super) fn mark_placed(&mut self) {
         self.is_placed = true;
     }
@@ -162,7 +161,7 @@ impl Incoming {
 impl Drop for Incoming {
     fn drop(&mut self) {
         if !self.is_placed {
-            let _ = self.disk.remove(&self.name); // otherwise it goes when the store is opened
+            let _ = self.disk.remove(&self.name); // if this fails, opening the store removes it
         }
     }
 }
@@ -194,7 +193,7 @@ impl PartialFile {
         Ok(self)
     }
 
-    /// A sync that fails here fails this put alone: nothing else relies on the file, and it goes.
+    /// A sync that fails here fails only this put: nothing else relies on the file, which is removed.
     fn finish(self) -> Result<Received, Error> {
         self.file.sync().map_err(|error| unavailable("sync", &self.incoming.name, error))?;
         let content = Content::File { file: self.incoming, sums: self.sums.finish() };
@@ -202,7 +201,7 @@ impl PartialFile {
     }
 }
 
-/// Nothing that a put meets on the disk means that a blob is not there.
+/// An error of the disk during a put is never `NotFound`.
 fn unavailable(what: &str, name: &str, error: std::io::Error) -> Error {
     let error = Error::io(what, name, error);
     match error.kind() {

@@ -1,8 +1,7 @@
-//! The slots for blobs that are received into files of their own: each has its file open, so there are only so many.
+//! Slots for uploads into files of their own. Each has an open file, so their number is bounded.
 //!
-//! Whoever uploads slowly keeps a slot for long, and a few hundred who do could keep out everybody else. So a slot belongs
-//! to who makes progress: when all are taken and somebody waits, an upload that did not is given up for him. While nobody
-//! waits an upload may take as long as it wants.
+//! A few hundred slow uploads could block all others. So when no slot is free and an upload waits, an upload that made no progress is
+//! ended and its slot goes to the waiter. While none waits an upload may be as slow as it likes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,36 +16,36 @@ use tokio::{
 
 use crate::{Error, Source};
 
-/// Blobs that may be received into files of their own at the same time. More of them wait.
+/// Uploads into files of their own at the same time. More of them wait.
 pub(super) const FILES_RECEIVED_MAX: usize = 256;
-/// What an upload must bring in [`PROGRESS_TIME`] to be sure of its slot: 8 KiB/s, the slowest of mobile networks.
+/// What an upload must bring in [`PROGRESS_TIME`] to be sure of its slot: 8 KiB/s, as a slow mobile network has.
 const PROGRESS_BYTES: u64 = 256 << 10;
-/// See [`PROGRESS_BYTES`]. So long somebody waits at most.
+/// See [`PROGRESS_BYTES`]. An upload waits for a slot no longer than this.
 const PROGRESS_TIME: Duration = Duration::from_secs(30);
-/// How often an upload that makes no progress looks whether somebody waits.
+/// How often an upload without progress checks whether others wait.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// All slots.
 pub(super) struct UploadSlots {
     free: Arc<Semaphore>,
-    crowd: Arc<Mutex<Crowd>>,
+    waiters: Arc<Mutex<Waiters>>,
     given_up: Counter,
 }
 
-/// How many wait for a slot, and how many slots were given up for them that nobody has taken yet.
+/// How many uploads wait for a slot, and how many slots were released for them and not taken yet.
 #[derive(Default)]
-struct Crowd {
+struct Waiters {
     waiting: usize,
     given_up: usize,
 }
 
 impl UploadSlots {
-    /// All are free. Uploads that are given up are counted.
+    /// All slots free. `given_up` counts the uploads that are ended.
     pub(super) fn new(given_up: Counter) -> Self {
-        Self { free: Arc::new(Semaphore::new(FILES_RECEIVED_MAX)), crowd: Arc::default(), given_up }
+        Self { free: Arc::new(Semaphore::new(FILES_RECEIVED_MAX)), waiters: Arc::default(), given_up }
     }
 
-    /// Waits for a slot, unless one is free: then nobody is asked to give his up, not for a moment.
+    /// Waits for a slot. If one is free it does not count as waiting, so that no upload is ended for it.
     pub(super) async fn take(&self) -> Result<UploadSlot, Error> {
         let permit = match self.free.clone().try_acquire_owned() {
             Ok(permit) => permit,
@@ -54,7 +53,7 @@ impl UploadSlots {
         };
         let now = Instant::now();
         Ok(UploadSlot {
-            crowd: self.crowd.clone(),
+            waiters: self.waiters.clone(),
             given_up: self.given_up.clone(),
             bytes: 0,
             since: now,
@@ -64,62 +63,62 @@ impl UploadSlots {
     }
 
     async fn wait(&self) -> Result<OwnedSemaphorePermit, Error> {
-        let waiting = Waiting::begin(&self.crowd);
+        let waiting = Waiting::begin(&self.waiters);
         let permit = self.free.clone().acquire_owned().await.map_err(|_| Error::closed())?;
-        waiting.end_with_a_place();
+        waiting.end_with_slot();
         Ok(permit)
     }
 }
 
-/// Counts who waits, as long as he does.
-struct Waiting<'p>(&'p Mutex<Crowd>);
+/// Counts a waiter.
+struct Waiting<'p>(&'p Mutex<Waiters>);
 
 impl<'p> Waiting<'p> {
-    fn begin(crowd: &'p Mutex<Crowd>) -> Self {
-        crowd.lock().waiting += 1;
-        Self(crowd)
+    fn begin(waiters: &'p Mutex<Waiters>) -> Self {
+        waiters.lock().waiting += 1;
+        Self(waiters)
     }
 
-    /// Both counts change at once: in between, one more slot would seem to be needed.
-    fn end_with_a_place(self) {
-        let mut crowd = self.0.lock();
-        crowd.given_up = crowd.given_up.saturating_sub(1);
-        crowd.waiting -= 1;
-        drop(crowd);
-        std::mem::forget(self); // it has ended
+    /// Changes both counts at once: otherwise one more slot would seem to be needed in between.
+    fn end_with_slot(self) {
+        let mut waiters = self.0.lock();
+        waiters.given_up = waiters.given_up.saturating_sub(1);
+        waiters.waiting -= 1;
+        drop(waiters);
+        std::mem::forget(self); // it is counted off already
     }
 }
 
 impl Drop for Waiting<'_> {
-    /// Who goes away leaves the slot that was given up for him to the next, and, when nobody is left, to nobody in particular.
+    /// When a waiter is cancelled, the slot that was released for it goes to the next waiter, if there is one.
     fn drop(&mut self) {
-        let mut crowd = self.0.lock();
-        crowd.waiting -= 1;
-        crowd.given_up = crowd.given_up.min(crowd.waiting);
+        let mut waiters = self.0.lock();
+        waiters.waiting -= 1;
+        waiters.given_up = waiters.given_up.min(waiters.waiting);
     }
 }
 
 /// The slot of an upload.
 pub(super) struct UploadSlot {
-    crowd: Arc<Mutex<Crowd>>,
+    waiters: Arc<Mutex<Waiters>>,
     given_up: Counter,
-    /// What has come since a time: since it last was as much as it must be.
+    /// The bytes since `since`, which is when they last reached [`PROGRESS_BYTES`].
     bytes: u64,
-    /// That time, moved on by the time in which the source was not asked.
+    /// Advanced by the time between reads of the source.
     since: Instant,
-    /// When the source was last asked.
+    /// When the last read of the source ended.
     asked_until: Instant,
     permit: OwnedSemaphorePermit,
 }
 
 impl UploadSlot {
-    /// What the source gives next, unless the slot is needed for somebody else before that.
+    /// Reads the next chunk of the source, or fails when the upload makes no progress while others wait.
     ///
-    /// The time between two calls does not count: it goes to this server's disk, and is no fault of who uploads.
+    /// Time between two calls does not count: it is spent on this server's disk, not by the uploader.
     pub(super) async fn next(&mut self, source: &mut dyn Source) -> Result<Option<Bytes>, Error> {
         self.since += self.asked_until.elapsed();
         tokio::select! {
-            biased; // what has come is taken, however late it is
+            biased; // a chunk that is there is accepted, however late
             chunk = source.next() => {
                 let chunk = chunk?;
                 self.note(chunk.as_ref().map_or(0, Bytes::len) as u64);
@@ -128,7 +127,7 @@ impl UploadSlot {
             () = self.is_needed() => {}
         }
         self.given_up.inc();
-        let what = "the blob came too slowly while others waited for their turn: send it again";
+        let what = "the upload was too slow while others waited: send it again";
         Err(Error::new(ErrorKind::Unavailable, what))
     }
 
@@ -140,15 +139,15 @@ impl UploadSlot {
         }
     }
 
-    /// Returns when there was no progress and somebody waits for whom no other slot was given up: this one is then.
+    /// Returns when there was no progress and more uploads wait than slots were released for: then this one is released.
     async fn is_needed(&self) {
         sleep_until(self.since + PROGRESS_TIME).await;
         loop {
             {
-                let mut crowd = self.crowd.lock();
+                let mut waiters = self.waiters.lock();
                 let is_free = self.permit.semaphore().available_permits() > 0;
-                if crowd.waiting > crowd.given_up && !is_free {
-                    crowd.given_up += 1;
+                if waiters.waiting > waiters.given_up && !is_free {
+                    waiters.given_up += 1;
                     return;
                 }
             }
@@ -193,9 +192,9 @@ mod tests {
         all
     }
 
-    /// A task that takes much at once has to let others go on: who took a free slot then counted as one who waits.
+    /// Taking many slots in one task makes tokio's semaphore yield; an upload with a free slot once counted as waiting then.
     #[tokio::test(start_paused = true)]
-    async fn nobody_waits_while_places_are_free() {
+    async fn no_upload_waits_while_slots_are_free() {
         let slots = UploadSlots::new(Counter::default());
         for n in 0..1_000 {
             let taking = pin!(slots.take());
@@ -203,19 +202,19 @@ mod tests {
             assert!(is_taken, "{n} were taken before");
         }
         let mut slow = slots.take().await.unwrap();
-        let _waiting = Waiting::begin(&slots.crowd); // who is about to be given one of those that are free
+        let _waiting = Waiting::begin(&slots.waiters); // is about to get a free slot
         assert!(timeout(PROGRESS_TIME * 10, slow.next(&mut stalled())).await.is_err(), "it keeps its slot");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_place_that_was_given_up_for_one_who_went_away_is_no_debt() {
+    async fn a_slot_released_for_a_cancelled_waiter_goes_to_the_next() {
         let slots = UploadSlots::new(Counter::default());
         let mut all = all(&slots).await;
         let mut slow = all.pop().unwrap();
-        let waiting = Waiting::begin(&slots.crowd);
+        let waiting = Waiting::begin(&slots.waiters);
         assert!(slow.next(&mut stalled()).await.is_err());
         drop(waiting);
-        let _waiting = Waiting::begin(&slots.crowd);
+        let _waiting = Waiting::begin(&slots.waiters);
         assert!(all.pop().unwrap().next(&mut stalled()).await.is_err());
     }
 
@@ -223,14 +222,14 @@ mod tests {
     async fn a_slow_disk_is_not_taken_for_a_slow_source() {
         let slots = UploadSlots::new(Counter::default());
         let mut all = all(&slots).await;
-        let _waiting = Waiting::begin(&slots.crowd);
+        let _waiting = Waiting::begin(&slots.waiters);
         let (mut slot, mut quick) = (all.pop().unwrap(), After(Duration::from_secs(1)));
         for _ in 0..20 {
-            sleep(PROGRESS_TIME * 2).await; // what came is written
+            sleep(PROGRESS_TIME * 2).await; // the chunk is being written
             slot.next(&mut quick).await.unwrap();
         }
         let seconds = PROGRESS_TIME.as_secs() - 20;
         let given_up = timeout(Duration::from_secs(seconds + 2), slot.next(&mut stalled())).await;
-        assert!(given_up.expect("all the time in which it was asked counts").is_err());
+        assert!(given_up.expect("all time spent reading the source counts").is_err());
     }
 }

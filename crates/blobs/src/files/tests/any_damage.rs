@@ -1,4 +1,4 @@
-//! Every file of a store is removed, emptied, cut and changed: what is sound is served, what is lost is found, and nothing is
+//! Every file of a store is removed, emptied, cut and changed: undamaged blobs are served, lost ones are reported, and no file is
 //! removed.
 
 use std::{
@@ -14,7 +14,7 @@ use restante_core::BlobId;
 use super::{blob, copy_folder, open_folder, put, read_all, runtime};
 use crate::files::schema::INDEX;
 
-/// How many lengths each file is cut to, and thrice as many bytes changed, if `RESTANTE_TEST_DAMAGES` doesn't say.
+/// Cuts of each file, and a third of the changed bytes, unless `RESTANTE_TEST_DAMAGES` is set.
 const DAMAGES_DEFAULT: u64 = 3;
 
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +39,7 @@ impl Damage {
     }
 }
 
-/// The damages of a file of `len` bytes. LMDB's files are not changed in place: LMDB trusts what its pages say.
+/// The kinds of damage to a file of `len` bytes. LMDB's files are not changed in place: LMDB trusts its pages.
 fn damages(name: &Path, len: u64, seed: u64) -> Vec<Damage> {
     let count = std::env::var("RESTANTE_TEST_DAMAGES").ok().and_then(|count| count.parse().ok());
     let count: u64 = count.unwrap_or(DAMAGES_DEFAULT);
@@ -97,7 +97,7 @@ async fn check_damaged(dir: &Path, damaged: &Path, blobs: &BTreeMap<BlobId, Byte
     drop(opened);
     let after = files(dir);
     for (name, len) in before {
-        let is_log = name.starts_with(INDEX); // commit logs are emptied by closing, a damaged index is kept under another name
+        let is_log = name.starts_with(INDEX); // commit logs are emptied by closing, a damaged index is renamed
         let kept = after.get(&name).copied();
         assert!(
             is_log || kept.is_some_and(|kept| kept >= len),
@@ -106,7 +106,7 @@ async fn check_damaged(dir: &Path, damaged: &Path, blobs: &BTreeMap<BlobId, Byte
         );
     }
     if damaged.starts_with(INDEX) {
-        assert_eq!(lost, [], "{what}: the index can be made anew");
+        assert_eq!(lost, [], "{what}: the index can be rebuilt");
     }
     lost.len() as u64
 }

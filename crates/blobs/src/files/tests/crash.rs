@@ -1,4 +1,4 @@
-//! What a process leaves that ends at once.
+//! What a crashed process leaves.
 
 use std::{fs::OpenOptions, io::Write, path::Path};
 
@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// Opens what the files hold at this moment.
+/// Opens a copy of the files as they are now.
 fn crash(dir: &Path) -> (Opened, tempfile::TempDir) {
     let copy = tempfile::tempdir().unwrap();
     copy_folder(dir, copy.path(), &|_| true);
@@ -24,7 +24,7 @@ async fn count(opened: &Opened) -> u64 {
     opened.upkeep.stats().await.unwrap().blobs
 }
 
-/// Changes the index of a store that is closed.
+/// Changes the index of a closed store.
 fn change_index(dir: &Path, rows: Vec<Row>) {
     let index = Index::open(folder(dir), restante_lmdb::Metrics::default()).unwrap();
     index.write(rows).unwrap();
@@ -107,7 +107,7 @@ fn what_was_being_received_goes() {
     });
 }
 
-/// The power goes after a file got its name and before the index knows it, or before it is removed.
+/// A power cut after a file was renamed and before the blob is indexed, or before the file is removed.
 #[test]
 fn a_file_that_belongs_to_no_blob_goes() {
     let dir = tempfile::tempdir().unwrap();
@@ -133,7 +133,7 @@ fn a_file_that_belongs_to_no_blob_goes() {
     });
 }
 
-/// The power goes after the blobs of a pack were moved and before the pack is removed, or before the index knows that it is.
+/// A power cut after the blobs of a pack were moved and before the pack is removed, or before that is indexed.
 #[test]
 fn a_pack_whose_blobs_were_moved_brings_none_back() {
     for is_there in [true, false] {
@@ -171,7 +171,7 @@ fn a_pack_whose_blobs_were_moved_brings_none_back() {
     }
 }
 
-/// What was put again counts as put then, also when the process ends at once.
+/// A blob that was put again counts as put then, even if the process ends at once.
 #[test]
 fn the_time_of_a_second_put_survives() {
     runtime().block_on(async {
@@ -190,7 +190,7 @@ fn the_time_of_a_second_put_survives() {
     });
 }
 
-/// A sweep that had begun before the clock was set back must find that they were put since.
+/// A sweep that began before the clock was set back must find that blobs were put since.
 #[test]
 fn a_clock_that_is_set_back_makes_no_put_look_older() {
     runtime().block_on(async {

@@ -1,4 +1,4 @@
-//! Damaged bytes are told to be, and never served.
+//! Damaged bytes are reported, and never served.
 
 use std::{
     fs::OpenOptions,
@@ -42,7 +42,7 @@ async fn assert_corrupt(opened: &Opened, id: BlobId) {
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
 }
 
-/// Where the record of the `n`-th of some blobs of 100 bytes begins.
+/// The offset of record `n` of blobs of 100 bytes.
 fn record(n: u64) -> u64 {
     PACK_HEADER_BYTES + n * (RECORD_HEADER_BYTES as u64 + 100)
 }
@@ -73,7 +73,7 @@ fn no_flipped_bit_of_a_record_is_served_and_a_new_put_heals_it() {
         flip(&pack(dir.path(), 1), record(1) + 70);
         let answer = opened.blobs.put(&mut blob(1, 100)).await.unwrap();
         assert!(!answer.is_new);
-        assert_eq!(read_all(&*opened.blobs, ids[1]).await.unwrap(), blob(1, 100), "it was stored anew");
+        assert_eq!(read_all(&*opened.blobs, ids[1]).await.unwrap(), blob(1, 100), "it was stored again");
         assert_sound(&opened).await;
         opened.upkeep.close().await.unwrap();
         drop(opened);
@@ -139,7 +139,7 @@ fn a_file_that_is_cut_or_lost_is_told() {
     });
 }
 
-/// Checksums find what a disk does to bytes; the hash also finds what somebody does who can compute checksums.
+/// Checksums detect damage by a disk; the hash also detects changes by somebody who computes checksums.
 #[test]
 fn reading_all_of_a_blob_proves_its_hash() {
     runtime().block_on(async {
@@ -228,8 +228,8 @@ fn a_file_with_other_bytes_than_its_name_says_is_no_blob() {
     });
 }
 
-/// A blob may hold what looks like records. It is met when the header of its own record is damaged; then only bytes that have the
-/// hash by which they are called are taken.
+/// A blob may contain bytes that look like records. They are found when the header of its own record is damaged; then bytes are
+/// only used if their hash is their id.
 #[test]
 fn what_looks_like_a_record_inside_a_blob_changes_no_other_blob() {
     runtime().block_on(async {
@@ -272,7 +272,7 @@ fn damaged_blobs_keep_their_pack_when_others_are_moved() {
         put(&opened, &blob(9, 100)).await;
         assert_sound(&opened).await;
         assert_eq!(opened.upkeep.remove(&ids[..8], Timestamp::MAX).await.unwrap(), 1);
-        assert!(!pack(dir.path(), 1).exists(), "once it was put anew, the pack goes");
+        assert!(!pack(dir.path(), 1).exists(), "once it was put again, the pack is removed");
         assert_sound(&opened).await;
     });
 }
@@ -322,7 +322,7 @@ fn a_pack_of_a_newer_version_is_not_touched() {
     });
 }
 
-/// A blob that is in a file may be short by now, and one in a pack long: the bound is a setting.
+/// The limit between packs and files is a setting, so that a file may hold a short blob, and a pack a long one.
 #[test]
 fn the_bound_between_packs_and_files_may_change() {
     runtime().block_on(async {
@@ -349,7 +349,7 @@ fn the_bound_between_packs_and_files_may_change() {
                 assert_eq!(
                     &read_all(&*opened.blobs, ids[1]).await.unwrap(),
                     &long,
-                    "a damaged file, stored anew in a pack"
+                    "a damaged file, stored again in a pack"
                 );
                 assert!(!file(dir.path(), ids[1]).exists());
                 assert_sound(&opened).await;

@@ -1,4 +1,4 @@
-//! Uploads that take their time, on a clock that jumps when everybody waits.
+//! Slow uploads, on a clock that jumps when all tasks wait.
 
 use std::{collections::VecDeque, future::pending, path::Path, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
     hash::id_of,
 };
 
-/// Gives these chunks and nothing any more.
+/// Gives these chunks, then hangs.
 struct Stalls(VecDeque<Bytes>);
 
 #[async_trait]
@@ -27,7 +27,7 @@ impl Source for Stalls {
     }
 }
 
-/// Gives a chunk every twenty seconds, until it is told to end.
+/// Gives a chunk every twenty seconds, until it is signalled to end.
 struct Steady {
     chunk: Bytes,
     end: Arc<Notify>,
@@ -63,7 +63,7 @@ fn put_slowly(opened: &Opened, puts: &mut JoinSet<Result<(), Error>>, mut source
 }
 
 #[tokio::test(start_paused = true)]
-async fn uploads_without_progress_give_their_places_to_who_waits() {
+async fn uploads_without_progress_lose_their_slots_to_waiters() {
     let dir = tempfile::tempdir().unwrap();
     let opened = open(dir.path());
     let (mut slow, mut steady, end) = (JoinSet::new(), JoinSet::new(), Arc::new(Notify::new()));
@@ -81,7 +81,7 @@ async fn uploads_without_progress_give_their_places_to_who_waits() {
         put(&opened, &bytes).await;
         assert_eq!(read_all(&*opened.blobs, id_of(&bytes)).await.unwrap(), bytes);
     }
-    // One was given up for the first; the others took its place after him.
+    // One was ended for the first waiter; the others took its slot one after another.
     let error = slow.join_next().await.unwrap().unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("too slowly"), "{error}");
@@ -91,7 +91,7 @@ async fn uploads_without_progress_give_their_places_to_who_waits() {
     for n in 0..FILES_RECEIVED_MAX as u32 - 1 {
         put_slowly(&opened, &mut waiting, Stalls([blob(n, 701), blob(n, 701)].into()));
     }
-    // So that all of them have their places, the steady one alone of the old ones is left.
+    // After all of them got a slot, only the steady one of the old uploads is left.
     while slow.join_next().await.is_some() {}
     until_receiving(dir.path(), FILES_RECEIVED_MAX).await;
     end.notify_one();
@@ -99,7 +99,7 @@ async fn uploads_without_progress_give_their_places_to_who_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_place_and_goes_away_costs_nobody_his() {
+async fn a_cancelled_waiter_takes_no_slot() {
     let dir = tempfile::tempdir().unwrap();
     let opened = open(dir.path());
     let (mut slow, mut waiting) = (JoinSet::new(), JoinSet::new());
