@@ -1,4 +1,4 @@
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
 
 use restante_core::{Clock, SystemClock};
 
@@ -8,7 +8,7 @@ use crate::{
     memory,
 };
 
-/// Which engine, and where: `memory:` or `redis://host:port/database`.
+/// Which engine, and where: `memory:`, `redis://host:port/database`, or `rediss://...` for TLS.
 #[derive(Clone, PartialEq, Eq)]
 pub enum EngineUrl {
     /// A table in this process: one node.
@@ -37,7 +37,7 @@ impl FromStr for EngineUrl {
                 Ok(Self::Redis(text.to_owned()))
             }
             _ => Err(Error::invalid(format!(
-                "sessions URL '{}' is not understood: use memory: or redis://<host>:<port>/<database>",
+                "sessions URL '{}' is not understood: use memory:, redis://<host>:<port>/<database> or rediss://<host>:<port>/<database> for TLS",
                 without_password(text)
             ))),
         }
@@ -107,6 +107,11 @@ pub struct RedisConfig {
     pub prefix: String,
     /// The password, if the URL has none.
     pub password: Option<String>,
+    /// The authorities that have signed the server's certificate, for a `rediss:` URL: a PEM file; none for those of the
+    /// operating system.
+    pub ca_file: Option<PathBuf>,
+    /// The client's own certificate and its key, for a `rediss:` URL: two PEM files.
+    pub identity: Option<(PathBuf, PathBuf)>,
     /// How long a node counts as alive after its last heartbeat.
     pub lease_ms: u64,
     /// The timeout of a request.
@@ -132,6 +137,8 @@ impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisConfig")
             .field("prefix", &self.prefix)
+            .field("ca_file", &self.ca_file)
+            .field("identity", &self.identity)
             .field("lease_ms", &self.lease_ms)
             .field("timeout_ms", &self.timeout_ms)
             .finish_non_exhaustive()
@@ -140,7 +147,14 @@ impl fmt::Debug for RedisConfig {
 
 impl Default for RedisConfig {
     fn default() -> Self {
-        Self { prefix: "restante".to_owned(), password: None, lease_ms: 15_000, timeout_ms: 1_000 }
+        Self {
+            prefix: "restante".to_owned(),
+            password: None,
+            ca_file: None,
+            identity: None,
+            lease_ms: 15_000,
+            timeout_ms: 1_000,
+        }
     }
 }
 

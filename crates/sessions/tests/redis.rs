@@ -15,6 +15,8 @@ mod outage;
 mod proxy;
 #[path = "redis/raw.rs"]
 mod raw;
+#[path = "redis/tls.rs"]
+mod tls;
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -53,6 +55,9 @@ tests![
     outage::scripts_that_redis_has_dropped_are_loaded_again,
     outage::events_are_dropped_and_counted_while_redis_is_unreachable,
     outage::a_url_that_can_not_be_used_is_refused,
+    tls::nodes_share_a_table_by_tls,
+    tls::a_server_with_the_wrong_certificate_is_refused,
+    tls::a_certificate_of_another_authority_is_refused,
     outage::a_lease_lost_while_registering_is_noticed,
     outage::what_a_node_without_a_lease_has_opened_is_swept,
     outage::what_others_took_of_a_node_without_a_lease_stays_ended,

@@ -3,14 +3,15 @@
 //! A link is lost as a whole when one of its connections ends or a request times out. Nothing is retried here: callers fall back
 //! to the local table, and the supervisor makes the next link.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind as RedisErrorKind, IntoConnectionInfo,
-    ProtocolVersion, PushInfo, PushKind, RedisError, ServerErrorKind, Value, aio::MultiplexedConnection,
-    io::tcp::TcpSettings,
+    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionInfo, ErrorKind as RedisErrorKind,
+    IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisError, ServerErrorKind, TlsCertificates,
+    Value, aio::MultiplexedConnection, io::tcp::TcpSettings,
 };
 use restante_core::ErrorKind;
+use restante_net::tls;
 use tokio::{
     sync::Semaphore,
     time::{Instant, timeout},
@@ -76,10 +77,9 @@ impl Address {
         // The error of the client library might contain the password.
         let invalid =
             || Error::invalid("the URL of Redis can't be used: it is redis://<host>:<port>/<database>");
-        if url.starts_with("rediss:") {
-            return Err(Error::invalid(
-                "Redis over TLS is not supported: use redis:// over a private network or a tunnel",
-            ));
+        let is_tls = url.starts_with("rediss:");
+        if is_tls {
+            tls::install_provider();
         }
         let mut info: ConnectionInfo = url.into_connection_info().map_err(|_| invalid())?;
         if let (None, Some(password)) = (info.redis_settings().password(), &config.password) {
@@ -91,10 +91,16 @@ impl Address {
         // Only with RESP3 can one connection both receive messages and send them.
         let listening = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let requests = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2);
+        let certificates = is_tls.then(|| certificates(config)).transpose()?;
+        let client = |info: ConnectionInfo| match &certificates {
+            None => Client::open(info).map_err(|_| invalid()),
+            Some(certificates) => Client::build_with_tls(info, certificates.clone())
+                .map_err(|error| Error::invalid(format!("TLS to redis can't be set up: {error}"))),
+        };
         Ok(Self {
             db: info.redis_settings().db(),
-            listening: Client::open(info.clone().set_redis_settings(listening)).map_err(|_| invalid())?,
-            requests: Client::open(info.set_redis_settings(requests)).map_err(|_| invalid())?,
+            listening: client(info.clone().set_redis_settings(listening))?,
+            requests: client(info.set_redis_settings(requests))?,
             timeout: Duration::from_millis(config.timeout_ms.max(1)),
         })
     }
@@ -102,6 +108,19 @@ impl Address {
     pub(super) fn db(&self) -> i64 {
         self.db
     }
+}
+
+/// The certificates for connections over TLS.
+fn certificates(config: &RedisConfig) -> Result<TlsCertificates, Error> {
+    let read =
+        |file: &Path| tls::read_pem(file).map_err(|error| Error::invalid(format!("TLS to redis: {error}")));
+    let client_tls = match &config.identity {
+        Some((certificate, key)) => {
+            Some(ClientTlsConfig { client_cert: read(certificate)?, client_key: read(key)? })
+        }
+        None => None,
+    };
+    Ok(TlsCertificates { client_tls, root_cert: config.ca_file.as_deref().map(read).transpose()? })
 }
 
 /// Receives messages from the subscribed channels of a link.
@@ -297,8 +316,13 @@ mod tests {
     #[test]
     fn urls_are_checked_without_showing_their_password() {
         let config = RedisConfig::default();
-        for url in ["redis://:secret@", "rediss://:secret@localhost/0", "redis://:secret@localhost/x"] {
-            let error = Address::new(url, &config).err().unwrap();
+        let missing = RedisConfig { ca_file: Some("no/such/ca.pem".into()), ..config.clone() };
+        for (url, config) in [
+            ("redis://:secret@", &config),
+            ("rediss://:secret@localhost/0", &missing),
+            ("redis://:secret@localhost/x", &config),
+        ] {
+            let error = Address::new(url, config).err().unwrap();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
             assert!(!error.to_string().contains("secret"), "{error}");
         }

@@ -225,9 +225,11 @@ pub(crate) async fn events_are_dropped_and_counted_while_redis_is_unreachable(ta
 }
 
 pub(crate) async fn a_url_that_can_not_be_used_is_refused(table: Subject) {
-    for url in ["rediss://localhost/0", "redis://localhost:6379/first"] {
+    let missing = Some("no/such/ca.pem".into());
+    for (url, ca_file) in [("rediss://localhost/0", missing), ("redis://localhost:6379/first", None)] {
         let mut config = table.config();
         config.url = EngineUrl::Redis(url.to_owned());
+        config.redis.ca_file = ca_file;
         let opened = open(config, std::sync::Arc::new(Recorder::default())).await;
         assert_eq!(opened.err().unwrap().kind(), ErrorKind::Invalid, "{url}");
     }
