@@ -49,7 +49,7 @@ check: toolchain lints scripts deny ## Formatting, lints, licences and sources o
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo deny --locked check bans licenses sources
-	cargo test --package restante --locked --test imports --test tidy
+	cargo test --package restante-tidy --locked
 
 bench: toolchain ## Measure the optimised binary on this machine (BENCH=ingest, ARGS="--messages 100000" for less)
 	cargo run --release --package restante -- bench $(or $(BENCH),history) $(ARGS)

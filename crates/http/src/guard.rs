@@ -10,11 +10,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use crate::{
-    Refusal,
-    reply::LogReason,
-    server::Client,
-};
+use crate::{Refusal, reply::LogReason, server::Client};
 
 /// Who sends a request, as a guard has proven it. Handlers find it in the extensions of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -79,7 +79,8 @@ impl HttpMetrics {
     /// The counts of one route, looked up once and not for every request.
     pub(crate) fn route(&self, route: &'static str) -> RouteMetrics {
         let listener = self.listener;
-        let counter = |status| self.requests.get_or_create(&RequestLabels { listener, route, status }).clone();
+        let counter =
+            |status| self.requests.get_or_create(&RequestLabels { listener, route, status }).clone();
         let seconds = self.seconds.get_or_create(&RouteLabels { listener, route }).clone();
         RouteMetrics { route, by_class: CLASSES.map(counter), seconds }
     }

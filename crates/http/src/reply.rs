@@ -132,8 +132,7 @@ impl Refusal {
     /// The body as problem details. `about:blank` says that the status is the type (RFC 9457 section 4.2.1).
     fn problem(&self) -> Vec<u8> {
         let title = self.status.canonical_reason().unwrap_or_default();
-        let problem =
-            json!({"type": "about:blank", "title": title, "status": self.status.as_u16(), "detail": self.text});
+        let problem = json!({"type": "about:blank", "title": title, "status": self.status.as_u16(), "detail": self.text});
         problem.to_string().into_bytes()
     }
 }
@@ -202,10 +201,14 @@ mod tests {
     #[test]
     fn problem_details_replace_the_text_alone() {
         let response = with_problem(Refusal::busy().into_response());
-        assert_eq!((response.status(), &response.headers()[header::CONTENT_TYPE]), (StatusCode::SERVICE_UNAVAILABLE, &PROBLEM));
+        assert_eq!(
+            (response.status(), &response.headers()[header::CONTENT_TYPE]),
+            (StatusCode::SERVICE_UNAVAILABLE, &PROBLEM)
+        );
         assert_eq!(response.headers()[header::RETRY_AFTER], RETRY_AFTER);
         let detail = Refusal::field("x", "is wrong").problem();
-        let expected = json!({"type": "about:blank", "title": "Bad Request", "status": 400, "detail": "x: is wrong"});
+        let expected =
+            json!({"type": "about:blank", "title": "Bad Request", "status": 400, "detail": "x: is wrong"});
         assert_eq!(serde_json::from_slice::<serde_json::Value>(&detail).unwrap(), expected);
         assert_eq!(with_problem(text("well")).headers()[header::CONTENT_TYPE], TEXT);
     }

@@ -12,8 +12,7 @@ use axum::{
 use restante_net::SharedMemory;
 
 use crate::{
-    Guard, HttpMetrics, OperatorGuard, Refusal, RefusalFormat, Sites,
-    guard,
+    Guard, HttpMetrics, OperatorGuard, Refusal, RefusalFormat, Sites, guard,
     metrics::{Observer, observe},
     sites::{self, SitePolicy},
 };
@@ -102,7 +101,8 @@ impl<S: Clone + Send + Sync + 'static> Route<S> {
 
 /// The routes as a text for people, one per line.
 pub fn describe(routes: &[Route]) -> String {
-    let line = |route: &Route| format!("{:6} {:48} {}\n", route.method.to_uppercase(), route.path, route.what);
+    let line =
+        |route: &Route| format!("{:6} {:48} {}\n", route.method.to_uppercase(), route.path, route.what);
     routes.iter().map(line).collect()
 }
 

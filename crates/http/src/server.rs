@@ -78,7 +78,8 @@ pub async fn serve(
     let open = Arc::new(OpenRequests::new(limits.requests_max, limits.requests_per_address_max));
     let handler = |connection: Connection| {
         let Connection { stream, peer, activity, stopping } = connection;
-        let requests = Requests { router: router.clone(), client: Client(peer), activity, open: open.clone() };
+        let requests =
+            Requests { router: router.clone(), client: Client(peer), activity, open: open.clone() };
         Box::pin(run(stream, requests, stopping, limits))
     };
     listener.serve(handler, shutdown).await;
@@ -97,12 +98,7 @@ async fn run(stream: Stream, requests: Requests, mut stopping: Stopping, limits:
     }
 }
 
-async fn serve_http1(
-    stream: ClientStream,
-    requests: Requests,
-    mut stopping: Stopping,
-    limits: ServerLimits,
-) {
+async fn serve_http1(stream: ClientStream, requests: Requests, mut stopping: Stopping, limits: ServerLimits) {
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(limits.header_timeout);
     builder.max_header_size(HEAD_BYTES_MAX);
@@ -137,16 +133,13 @@ async fn serve_http1(
     stream.into_inner().close(&mut stopping).await;
 }
 
-async fn serve_http2(
-    stream: ClientStream,
-    requests: Requests,
-    mut stopping: Stopping,
-    limits: ServerLimits,
-) {
+async fn serve_http2(stream: ClientStream, requests: Requests, mut stopping: Stopping, limits: ServerLimits) {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder.timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
     builder.max_concurrent_streams(STREAMS_MAX).max_header_list_size(HEAD_BYTES_MAX as u32);
-    builder.max_pending_accept_reset_streams(PENDING_RESETS_MAX).max_local_error_reset_streams(LOCAL_RESETS_MAX);
+    builder
+        .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
+        .max_local_error_reset_streams(LOCAL_RESETS_MAX);
     builder.initial_stream_window_size(STREAM_WINDOW_BYTES);
     builder.initial_connection_window_size(CONNECTION_WINDOW_BYTES).max_send_buf_size(PIECE_BYTES);
     let (progress, activity) = (Arc::new(Progress::default()), requests.activity.clone());
@@ -201,8 +194,12 @@ impl Requests {
         request.extensions_mut().insert(self.client);
         request.extensions_mut().insert(self.activity.clone());
         let answering = self.router.clone().call(request);
-        Box::pin(answering.map_ok(|response| {
-            response.map(|body| Answer::new(body, in_flight, Some(permit), progress))
-        }))
+        Box::pin(
+            answering
+                .map_ok(|response| response.map(|body| Answer::new(body, in_flight, Some(permit), progress))),
+        )
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -80,7 +80,10 @@ impl SitePolicy {
                 return Err(OTHER_HOST);
             }
         }
-        if is_of_own_page(uri, headers) || (self.is_linked && is_navigation(request)) || self.allowed_origin(headers).is_some() {
+        if is_of_own_page(uri, headers)
+            || (self.is_linked && is_navigation(request))
+            || self.allowed_origin(headers).is_some()
+        {
             return Ok(());
         }
         Err(OTHER_SITE)

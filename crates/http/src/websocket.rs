@@ -159,7 +159,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
         let max = Some(limits.message_bytes_max);
         let config = WebSocketConfig::default().max_message_size(max).max_frame_size(max);
         let config = config.read_buffer_size(READ_BUFFER_BYTES).write_buffer_size(WRITE_BUFFER_BYTES);
-        let frames = WebSocketStream::from_partially_read(stream, read.into(), Role::Server, Some(config)).await;
+        let frames =
+            WebSocketStream::from_partially_read(stream, read.into(), Role::Server, Some(config)).await;
         Self { frames, limits, unanswered: 0, next_ping: Instant::now() + limits.ping_interval }
     }
 

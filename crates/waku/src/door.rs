@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use libp2p::PeerId;
-use restante_archive::{Archive, within};
+use restante_archive::Archive;
 use restante_core::Clock;
 use restante_sessions::Live;
 
 use crate::{
     WakuMetrics,
-    acquaint::{Acquaintance, Tasks},
+    discovery::{Discovery, Tasks},
     filter::{FilterConfig, FilterService, Subscription},
     intake::{HandoverConfig, Intake},
     lightpush::{LightPush, LightPushConfig},
@@ -19,7 +19,7 @@ use crate::{
     rates::{Limiter, RateLimits},
     store::StoreService,
     sync::{StoreSync, SyncConfig, SyncReport},
-    validate::{REALM, Rules},
+    validate::Rules,
 };
 
 /// The settings of the door.
@@ -83,7 +83,7 @@ pub struct Waku {
 }
 
 impl Waku {
-    /// Starts the door over an archive, of which it sees what begins as pubsub topics do. `listeners` hear of every message that arrives, after the sessions in the hub of `live`.
+    /// Starts the door over an archive of its own. `listeners` are called with every message that arrives, after the sessions in the hub of `live`.
     ///
     /// # Errors
     /// When a setting can't be used, or an address can't be listened on.
@@ -95,8 +95,6 @@ impl Waku {
         mut listeners: Vec<Arc<dyn Listener>>,
         metrics: &WakuMetrics,
     ) -> Result<Self, NodeError> {
-        let shared = archive;
-        let archive = within(shared.clone(), REALM);
         let intake = Intake::new(
             archive.clone(),
             clock.clone(),
@@ -125,10 +123,10 @@ impl Waku {
         node_config.reserved_peers.extend(config.sync.peers.iter().filter_map(peer_of));
         let (node, unstarted) = Node::new(node_config, metrics.node.clone())?;
         let (rules, offered) = (&config.rules, config.services);
-        let acquaintance = Acquaintance::new(&node, rules, offered, config.peer_exchange, metrics);
-        let mut services = acquaintance.services();
+        let discovery = Discovery::new(&node, rules, offered, config.peer_exchange, metrics);
+        let mut services = discovery.services();
         if config.services.store {
-            services.push(Arc::new(StoreService::new(shared)));
+            services.push(Arc::new(StoreService::new(archive.clone())));
         }
         let filter = config.services.filter.then(|| {
             let rules = config.rules.clone();
@@ -148,9 +146,9 @@ impl Waku {
             Some(StoreSync::new(config.sync, node, intake, archive, clock.clone(), metrics)?)
         };
         intake.connect(listeners, Some(node.clone()));
-        let tasks = acquaintance.start();
+        let tasks = discovery.start();
         unstarted.start(services, Limiter::new(config.rates), intake.clone()).await?;
-        acquaintance.introduce(clock.now());
+        discovery.introduce(clock.now());
         if let Some(sync) = &sync {
             sync.start();
         }

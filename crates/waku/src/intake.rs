@@ -6,8 +6,8 @@
 //! the archive through a bounded queue of its own: a slow archive never holds up relay.
 
 mod handover;
+mod in_flight;
 mod metrics;
-mod under_way;
 
 use std::{
     sync::{
@@ -32,8 +32,8 @@ use crate::{
     validate::{Invalid, Problem, Rules, validate},
 };
 use handover::Handover;
+use in_flight::{InFlight, InFlightGuard};
 use metrics::Refused;
-use under_way::{Trip, UnderWay};
 
 /// How long the node may take to put a message into its queues: whoever published it waits for that.
 pub(crate) const RELAY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -80,7 +80,7 @@ struct Shared {
     clock: Arc<dyn Clock>,
     rules: Rules,
     handover: Handover,
-    under_way: Arc<UnderWay>,
+    in_flight: Arc<InFlight>,
     /// Whether the archive refused what came last.
     is_refusing: AtomicBool,
     listeners: OnceLock<Vec<Arc<dyn Listener>>>,
@@ -104,10 +104,10 @@ impl Intake {
         metrics: IntakeMetrics,
     ) -> Self {
         let handover = Handover::start(archive.clone(), config, metrics.clone());
-        let (under_way, listeners, node) = Default::default();
+        let (in_flight, listeners, node) = Default::default();
         let is_refusing = AtomicBool::new(false);
         let shared =
-            Shared { archive, clock, rules, handover, under_way, is_refusing, listeners, node, metrics };
+            Shared { archive, clock, rules, handover, in_flight, is_refusing, listeners, node, metrics };
         Self { shared: Arc::new(shared) }
     }
 
@@ -147,7 +147,7 @@ impl Intake {
             tokio::spawn(async move { Ok(intake.send_on(&event, is_wanted).await) })
         } else {
             // Before it is told: see `settled`.
-            let trip = shared.under_way.begin();
+            let trip = shared.in_flight.begin();
             let is_told = !shared.is_refusing.load(Ordering::Relaxed);
             if is_told {
                 self.tell(&event, Stage::Published);
@@ -167,7 +167,7 @@ impl Intake {
         message: Message,
         event: &Arc<Event>,
         is_told: bool,
-        _trip: Trip,
+        _trip: InFlightGuard,
     ) -> Result<(), IntakeError> {
         let appended = self.shared.archive.append(vec![message]).await;
         let is_refusing = appended.as_ref().is_err_and(|error| error.kind() != ErrorKind::Invalid);
@@ -263,7 +263,7 @@ impl Intake {
     /// While the archive is away it waits: give it a time-out.
     pub async fn settled(&self) {
         let shared = &self.shared;
-        tokio::join!(shared.under_way.settled(), shared.handover.settled());
+        tokio::join!(shared.in_flight.settled(), shared.handover.settled());
     }
 
     /// Waits until the archive has what relay has brought. What comes later is dropped.

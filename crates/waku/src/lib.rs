@@ -6,7 +6,7 @@
 //! - It goes out by store queries, filter pushes and REST.
 //! - [`node`] holds the connections; each protocol that peers ask by is a [`service`].
 
-mod acquaint;
+mod discovery;
 mod door;
 pub mod filter;
 pub mod intake;
@@ -16,8 +16,8 @@ pub mod live;
 mod log_limit;
 mod metadata;
 mod metrics;
-mod newcomers;
 pub mod node;
+mod peer_connected;
 pub mod peer_exchange;
 pub mod rates;
 pub mod rest;

@@ -1,26 +1,14 @@
 //! How often a peer may ask: a bucket of tokens per service and peer. Each request takes a token, and tokens come back
 //! evenly.
 
-mod bucket;
 mod parse;
-
-use std::time::Duration;
 
 use libp2p::PeerId;
 use parking_lot::Mutex;
+use restante_net::{Buckets, Rate};
 use tokio::time::Instant;
 
-use bucket::Buckets;
-pub use parse::{ParseRateError, RateEntry, RatedService};
-
-/// So many requests of one peer in so much time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rate {
-    /// How many.
-    pub requests: u32,
-    /// In how much time.
-    pub period: Duration,
-}
+pub use parse::{ParseEntryError, RateEntry, RatedService};
 
 /// How often one peer may ask each service; without a rate as often as it likes.
 ///
@@ -70,10 +58,10 @@ impl RateLimits {
 /// Decides whether a request is answered.
 #[derive(Debug, Default)]
 pub struct Limiter {
-    store: Option<Mutex<Buckets>>,
-    filter: Option<Mutex<Buckets>>,
-    lightpush: Option<Mutex<Buckets>>,
-    peer_exchange: Option<Mutex<Buckets>>,
+    store: Option<Mutex<Buckets<PeerId>>>,
+    filter: Option<Mutex<Buckets<PeerId>>>,
+    lightpush: Option<Mutex<Buckets<PeerId>>>,
+    peer_exchange: Option<Mutex<Buckets<PeerId>>>,
 }
 
 impl Limiter {
@@ -107,6 +95,8 @@ impl Limiter {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const TWO_A_SECOND: Rate = Rate { requests: 2, period: Duration::from_secs(1) };

@@ -24,15 +24,11 @@ pub struct Rules {
     pub timestamp_window_seconds: u64,
 }
 
-/// How the channels of this door begin, in an archive and a hub that it shares with others. Every pubsub topic that is taken does
-/// (`23/WAKU2-TOPICS`), and so do those of other gossipsub networks that an import brings. A bare address, whose channel is a chat's
-/// archive, never does: there is no slash in it (RFC 7622, sections 3.2 and 3.3).
-pub(crate) const REALM: &str = "/";
-
-/// Whether a channel is a pubsub topic. What other doors archive or tell is none of a Waku client's business, whatever it asks
-/// for.
-pub(crate) fn is_in_realm(channel: &str) -> bool {
-    channel.starts_with(REALM)
+/// Whether the channel of an event is a pubsub topic. The doors share a hub, and no Waku client may see another door's events.
+/// Every pubsub topic that is accepted begins with a slash (`23/WAKU2-TOPICS`); the bare address that is the channel of a chat
+/// message contains none (RFC 7622, sections 3.2 and 3.3).
+pub(crate) fn is_pubsub_topic(channel: &str) -> bool {
+    channel.starts_with('/')
 }
 
 /// The network's limit on a message, from `64/WAKU2-NETWORK`.

@@ -1,10 +1,6 @@
 //! How many requests are open. A connection of HTTP/2 has many, so the limits on connections don't bound them.
 
-use std::{
-    collections::HashMap,
-    net::SocketAddr,
-    sync::Arc,
-};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
 use parking_lot::Mutex;
 use restante_net::Source;

@@ -56,7 +56,8 @@ fn close_frame(code: u16, reason: &[u8]) -> Vec<u8> {
 #[tokio::test(start_paused = true)]
 async fn payloads_go_both_ways_as_texts_and_as_bytes() {
     let (mut client, task) = echo().await;
-    for frame in [Frame::Text("one".into()), Frame::Binary(vec![0xff; 1_024].into()), Frame::Text("".into())] {
+    for frame in [Frame::Text("one".into()), Frame::Binary(vec![0xff; 1_024].into()), Frame::Text("".into())]
+    {
         client.send(frame.clone()).await.unwrap();
         assert_eq!(client.next().await.unwrap().unwrap(), frame);
     }
@@ -86,7 +87,10 @@ async fn a_message_over_the_limit_closes_the_socket_in_one_frame_or_in_many() {
 #[tokio::test(start_paused = true)]
 async fn an_announced_length_over_the_limit_closes_the_socket_at_once() {
     let (mut client, task) = raw_echo();
-    client.write_all(&[0x82, 0xff, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]).await.unwrap();
+    client
+        .write_all(&[0x82, 0xff, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0])
+        .await
+        .unwrap();
     assert_eq!(rest(&mut client).await, close_frame(1009, b""));
     task.await.unwrap();
 }

@@ -9,12 +9,12 @@
 
 mod client;
 mod metrics;
+mod peer_locks;
+mod push_streams;
 mod pusher;
 mod subscriber;
 mod subscriptions;
 mod table;
-mod turns;
-mod way;
 
 use std::{
     fmt,
@@ -53,12 +53,12 @@ use crate::{
     validate::{Rules, check_pubsub_topic},
 };
 use metrics::{Pushed, Removed};
+use peer_locks::{PeerLock, PeerLocks};
+use push_streams::{Opener, PushStreams};
 use pusher::Pusher;
 use subscriber::Subscriber;
 use subscriptions::{Entered, Full, Subscriptions, criteria_of};
 use table::Table;
-use turns::{Turn, Turns};
-use way::{Opener, Way};
 
 /// The settings of the filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ pub struct FilterService {
 
 struct Shared {
     subscriptions: RwLock<Subscriptions>,
-    turns: Arc<Turns>,
+    peer_locks: Arc<PeerLocks>,
     table: Table,
     config: FilterConfig,
     rules: Rules,
@@ -188,7 +188,7 @@ impl FilterService {
         let losses = Arc::new(metrics.losses());
         let shared = Arc::new(Shared {
             subscriptions: RwLock::new(Subscriptions::new(config, live.hub.clone(), losses)),
-            turns: Arc::default(),
+            peer_locks: Arc::default(),
             table: Table::new(live),
             config,
             rules,
@@ -310,7 +310,7 @@ impl Shared {
 
     async fn serve(self: &Arc<Self>, peer: PeerId, wish: Wish) -> Result<(), Refusal> {
         let was_there = self.opener.reaches(peer);
-        let turn = self.turns.take(peer).await;
+        let turn = self.peer_locks.take(peer).await;
         let now = Instant::now();
         self.drop_expired(peer, now);
         self.drop_closed(peer);
@@ -331,7 +331,7 @@ impl Shared {
 
     async fn subscribe(
         self: &Arc<Self>,
-        turn: Turn,
+        turn: PeerLock,
         asker: Asker,
         wanted: Vec<Interest>,
     ) -> Result<(), Refusal> {
@@ -379,7 +379,7 @@ impl Shared {
         if was_there && !self.opener.reaches(peer) {
             self.metrics.pushed(Pushed::Away, subscriber.peer_left());
         }
-        let way = Way::new(peer, self.opener.clone(), self.config.push_timeout);
+        let way = PushStreams::new(peer, self.opener.clone(), self.config.push_timeout);
         self.runtime.spawn(Pusher::new(self, subscriber, way).run());
         Ok(())
     }

@@ -10,8 +10,8 @@ use tracing::debug;
 use super::{
     Shared,
     metrics::{Pushed, Removed},
+    push_streams::{PushError, PushOutcome, PushStreams},
     subscriber::{Subscriber, Task},
-    way::{Fates, PushError, Way},
 };
 
 /// How long a pusher rests after a failure: a peer that is gone is known to be by then, and is not blamed.
@@ -22,11 +22,11 @@ pub(super) const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct Pusher {
     shared: Weak<Shared>,
     subscriber: Arc<Subscriber>,
-    way: Way,
+    way: PushStreams,
 }
 
 impl Pusher {
-    pub(super) fn new(shared: &Arc<Shared>, subscriber: Arc<Subscriber>, way: Way) -> Self {
+    pub(super) fn new(shared: &Arc<Shared>, subscriber: Arc<Subscriber>, way: PushStreams) -> Self {
         Self { shared: Arc::downgrade(shared), subscriber, way }
     }
 
@@ -66,14 +66,14 @@ impl Pusher {
 
     /// Counts what became of messages; false when too many pushes have failed in a row.
     async fn goes_on_after(&mut self, pushed: Result<(), PushError>) -> bool {
-        let fates = self.way.take_fates();
-        let is_failure = pushed.is_err() || (fates.failed > 0 && fates.sent == 0);
+        let outcome = self.way.take_outcome();
+        let is_failure = pushed.is_err() || (outcome.failed > 0 && outcome.sent == 0);
         if is_failure {
             sleep(FAILURE_PAUSE).await;
         }
         let Some(shared) = self.shared.upgrade() else { return false };
-        self.count(&shared, fates);
-        if fates.sent > 0 {
+        self.count(&shared, outcome);
+        if outcome.sent > 0 {
             self.subscriber.succeeded();
         }
         if !is_failure {
@@ -84,18 +84,18 @@ impl Pusher {
         failures < shared.config.failures_max
     }
 
-    fn count(&self, shared: &Shared, fates: Fates) {
+    fn count(&self, shared: &Shared, outcome: PushOutcome) {
         let lost = if self.subscriber.is_away() { Pushed::Away } else { Pushed::Failed };
-        shared.metrics.pushed(Pushed::Sent, fates.sent);
-        shared.metrics.pushed(lost, fates.failed);
+        shared.metrics.pushed(Pushed::Sent, outcome.sent);
+        shared.metrics.pushed(lost, outcome.failed);
     }
 
     /// The subscriber went away or is removed.
     fn forget(&mut self) {
         self.way.forget();
-        let fates = self.way.take_fates();
+        let outcome = self.way.take_outcome();
         if let Some(shared) = self.shared.upgrade() {
-            self.count(&shared, fates);
+            self.count(&shared, outcome);
         }
     }
 }

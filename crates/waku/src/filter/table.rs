@@ -19,7 +19,7 @@ use restante_sessions::{
 use tokio::{runtime::Handle, sync::Semaphore, time::timeout};
 use tracing::debug;
 
-use super::{subscriber::Subscriber, way::Opener};
+use super::{push_streams::Opener, subscriber::Subscriber};
 
 /// How long the table may take: twice as long as it gives the database behind it unless it was set otherwise, so that the table
 /// itself has given up by then, and knows what became of it.

@@ -10,7 +10,7 @@ use tokio::{task::JoinSet, time::timeout};
 use tracing::{debug, warn};
 
 use super::{Whereabouts, metrics::Heard, metrics::MetadataMetrics, note};
-use crate::newcomers::Newcomers;
+use crate::peer_connected::PeerConnected;
 
 /// Peers that are asked at once: enough that a thousand that connect together are through in seconds.
 const ASKED_AT_ONCE_MAX: usize = 32;
@@ -25,7 +25,7 @@ const WARNED_MAX: usize = 1_024;
 /// peers are when they ask.
 pub(crate) async fn keep_asking(
     whereabouts: Whereabouts,
-    mut newcomers: Newcomers,
+    mut newcomers: PeerConnected,
     metrics: MetadataMetrics,
 ) {
     let Some(cluster_id) = whereabouts.cluster_id else { return };

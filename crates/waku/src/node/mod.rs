@@ -6,19 +6,19 @@
 mod address;
 mod behaviour;
 mod events;
+mod executor;
 mod half_open;
 mod hasty;
 mod key;
-mod lanes;
+mod liveness;
 mod metrics;
 mod muxers;
 mod peers;
 mod relay;
-mod statics;
+mod static_peers;
 mod streams;
 mod swarm;
 mod transport;
-mod trouble;
 
 use std::{
     fmt,

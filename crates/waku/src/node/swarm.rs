@@ -28,14 +28,13 @@ use super::{
     Command, ConnectError, Direction, Node, NodeConfig, NodeError, NodeEvent, NodeMetrics, PublishError,
     address::AddressGroup,
     behaviour::{Behaviour, BehaviourEvent},
-    lanes::Lanes,
+    executor::ConnectionExecutor,
+    liveness::Liveness,
     metrics::KindLabel,
     peer_of, relay,
-    statics::Statics,
+    static_peers::StaticPeers,
     streams::{self, Origin},
-    transport,
-    trouble::Trouble,
-    with_peer_id,
+    transport, with_peer_id,
 };
 use crate::{
     intake::{Intake, Verdict},
@@ -99,7 +98,7 @@ impl Unstarted {
         intake: Intake,
     ) -> Result<(), NodeError> {
         let Self { node, config, metrics, commands } = self;
-        let desk = Arc::new(streams::Desk::new(services, limiter, config.limits.requests_max));
+        let desk = Arc::new(streams::RequestHandler::new(services, limiter, config.limits.requests_max));
         let streams = streams::Behaviour::new(node.shared.streams.clone(), desk);
         let known = relay::KnownTopics::default();
         let behaviour = Behaviour::new(&config, streams, known.clone())?;
@@ -115,9 +114,9 @@ impl Unstarted {
             intake,
             metrics,
             known,
-            statics: Statics::new(&config.static_peers),
+            static_peers: StaticPeers::new(&config.static_peers),
             dials: HashMap::new(),
-            trouble: Trouble::default(),
+            liveness: Liveness::default(),
             reserved: config.reserved_peers.iter().copied().collect(),
             connections_max: config.limits.connections_max as usize,
             connections_per_address_max: config.limits.connections_per_address_max as usize,
@@ -137,7 +136,7 @@ impl Unstarted {
 }
 
 fn swarm_config(config: &NodeConfig) -> swarm::Config {
-    swarm::Config::with_executor(Lanes::new())
+    swarm::Config::with_executor(ConnectionExecutor::new())
         .with_idle_connection_timeout(config.limits.idle_timeout)
         .with_per_connection_event_buffer_size(EVENTS_PER_CONNECTION)
         .with_max_negotiating_inbound_streams(config.limits.streams_per_connection_max)
@@ -222,9 +221,9 @@ struct Task {
     intake: Intake,
     metrics: NodeMetrics,
     known: relay::KnownTopics,
-    statics: Statics,
+    static_peers: StaticPeers,
     dials: HashMap<ConnectionId, Dial>,
-    trouble: Trouble,
+    liveness: Liveness,
     /// Peers that never make room, beside the static ones.
     reserved: HashSet<PeerId>,
     connections_max: usize,
@@ -360,7 +359,7 @@ impl Task {
             }
             SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, cause, .. } => {
                 trace!(peer = %peer_id, ?cause, "a connection was closed");
-                self.trouble.forget(peer_id, connection_id);
+                self.liveness.forget(peer_id, connection_id);
                 self.on_closed(peer_id, num_established);
             }
             SwarmEvent::OutgoingConnectionError { connection_id, peer_id, error } => {
@@ -375,7 +374,7 @@ impl Task {
             }
             SwarmEvent::NewListenAddr { address, .. } => self.node.note_listening(address),
             SwarmEvent::ExpiredListenAddr { address, .. } => self.node.forget_listening(&address),
-            SwarmEvent::ListenerError { error, .. } => debug!(%error, "a listener has trouble"),
+            SwarmEvent::ListenerError { error, .. } => debug!(%error, "a listener failed"),
             SwarmEvent::ListenerClosed { addresses, reason, .. } => {
                 warn!(?addresses, ?reason, "peers can no longer connect here");
             }
@@ -413,7 +412,7 @@ impl Task {
                 count("data", failed_messages.non_priority);
                 debug!(peer = %peer_id, ?failed_messages, "a peer is too slow for relay");
                 let is_stuck =
-                    failed_messages.non_priority > 0 && self.trouble.is_stuck(peer_id, Instant::now());
+                    failed_messages.non_priority > 0 && self.liveness.is_stuck(peer_id, Instant::now());
                 if is_stuck && self.swarm.disconnect_peer_id(peer_id).is_ok() {
                     debug!(peer = %peer_id, "a peer that takes no messages is disconnected");
                 }
@@ -439,7 +438,7 @@ impl Task {
         let latency_ms = event.result.as_ref().ok().and_then(|took| u64::try_from(took.as_millis()).ok());
         self.node.shared.peers.change(event.peer, |peer| peer.latency_ms = latency_ms);
         let is_late = matches!(event.result, Err(ping::Failure::Timeout));
-        if self.trouble.is_dead(event.connection, is_late) && self.swarm.close_connection(event.connection) {
+        if self.liveness.is_dead(event.connection, is_late) && self.swarm.close_connection(event.connection) {
             debug!(peer = %event.peer, "a connection is dead: nothing answers");
         }
     }
@@ -450,11 +449,11 @@ impl Task {
                 let _ = reply.send(Ok(peer));
             }
         }
-        self.statics.connected(peer, Instant::now());
+        self.static_peers.connected(peer, Instant::now());
         let direction = if endpoint.is_dialer() { Direction::Outbound } else { Direction::Inbound };
         if count == 1 {
             let address = with_peer_id(endpoint.get_remote_address().clone(), peer);
-            self.node.shared.peers.insert(peer, address.clone(), direction, self.statics.contains(peer));
+            self.node.shared.peers.insert(peer, address.clone(), direction, self.static_peers.contains(peer));
             self.tell(NodeEvent::Connected { peer, address });
         }
         let origin = match direction {
@@ -483,7 +482,7 @@ impl Task {
 
     /// Closes the connection that has been idle for longest of those that `may_go`; returns whether there was one.
     fn evict(&mut self, newest: ConnectionId, limit: &'static str, may_go: impl Fn(Origin) -> bool) -> bool {
-        let is_named = |peer| self.statics.contains(peer) || self.reserved.contains(&peer);
+        let is_named = |peer| self.static_peers.contains(peer) || self.reserved.contains(&peer);
         let may_go = |peer, origin| may_go(origin) && !is_named(peer);
         let Some(idle) = self.node.shared.streams.take_most_idle(may_go, newest) else { return false };
         if self.swarm.close_connection(idle) {
@@ -512,7 +511,7 @@ impl Task {
             return;
         }
         self.node.shared.peers.remove(peer);
-        if self.statics.gone(peer, Instant::now()) {
+        if self.static_peers.gone(peer, Instant::now()) {
             info!(%peer, "the connection to a static peer has ended: it is dialled again");
         }
         self.tell(NodeEvent::Gone { peer });
@@ -531,18 +530,18 @@ impl Task {
         if self.swarm.is_connected(&peer) {
             return;
         }
-        if self.statics.failed(peer, Instant::now()) {
+        if self.static_peers.failed(peer, Instant::now()) {
             warn!(%peer, error = %connect_error(error), "a static peer can't be reached: it is tried again and again");
         }
     }
 
     fn on_tick(&mut self) {
-        for (peer, address) in self.statics.due(Instant::now()) {
+        for (peer, address) in self.static_peers.due(Instant::now()) {
             if self.swarm.is_connected(&peer) {
-                self.statics.connected(peer, Instant::now());
+                self.static_peers.connected(peer, Instant::now());
             } else if let Err(error) = self.dial(peer, address) {
                 debug!(%peer, %error, "a static peer can't be dialled");
-                self.statics.failed(peer, Instant::now());
+                self.static_peers.failed(peer, Instant::now());
             }
         }
         self.close_idle();
@@ -552,7 +551,7 @@ impl Task {
     /// Closes connections on which nothing has happened for long. Relay's own streams keep a connection open by themselves.
     fn close_idle(&mut self) {
         let peers = &self.node.shared.peers;
-        let may_go = |peer| !self.statics.contains(peer) && !peers.is_follower(peer);
+        let may_go = |peer| !self.static_peers.contains(peer) && !peers.is_follower(peer);
         for id in self.node.shared.streams.take_idle(self.idle_timeout, may_go) {
             self.swarm.close_connection(id);
         }

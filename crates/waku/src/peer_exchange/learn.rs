@@ -19,7 +19,7 @@ use tokio::{
 use tracing::debug;
 
 use super::{PeerExchange, dial::Dialler, metrics::Heard};
-use crate::newcomers::{self, Newcomers};
+use crate::peer_connected::{self, PeerConnected};
 
 /// Peers that are asked at once.
 const ASKED_AT_ONCE_MAX: usize = 4;
@@ -35,7 +35,7 @@ const RECORDS_ASKED: usize = 30;
 const ANSWER_BYTES_MAX: usize = 32 << 10;
 
 /// Learns from peers until it is dropped: from each when it connects, and from a few by chance every few minutes.
-pub(crate) async fn keep_learning(exchange: PeerExchange, mut newcomers: Newcomers) {
+pub(crate) async fn keep_learning(exchange: PeerExchange, mut newcomers: PeerConnected) {
     let exchange = Arc::new(exchange);
     let mut dialler = Dialler::new(&exchange);
     let mut again = interval_at(Instant::now() + ASK_INTERVAL, ASK_INTERVAL);
@@ -70,7 +70,7 @@ impl PeerExchange {
         let connected = self.node.peers().into_iter().map(|peer| peer.peer);
         self.book.see(connected, Instant::now());
         self.count_known();
-        let speakers = newcomers::speakers(&self.node, peer_exchange::ID);
+        let speakers = peer_connected::speakers(&self.node, peer_exchange::ID);
         speakers.sample(&mut rand::rng(), ASKED_AGAIN_MAX).copied().collect()
     }
 

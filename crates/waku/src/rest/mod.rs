@@ -16,8 +16,8 @@ mod live;
 mod metrics;
 mod object;
 mod publish;
-mod relay;
 mod refusals;
+mod relay;
 mod remote;
 mod sessions;
 mod store;
@@ -27,12 +27,13 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use axum::Router;
 use parking_lot::RwLock;
-use restante_archive::{Archive, Upkeep, within};
+use restante_archive::{Archive, Upkeep};
 use restante_core::Clock;
 use restante_http::{
-    Audience, Front, HttpMetrics, MemoryBudget, OperatorGuard, Permits, Refusal, RefusalFormat, Route, Sites,
-    body, path, reply,
+    Audience, Front, HttpMetrics, MemoryBudget, OperatorGuard, Permits, Refusal, RefusalFormat, Route,
+    ServerLimits, Sites, body, path, reply,
 };
+use restante_net::Limits;
 use tokio::{sync::Semaphore, time::Instant};
 use tracing::warn;
 
@@ -43,7 +44,7 @@ pub use metrics::RestMetrics;
 use crate::{
     Waku,
     node::{Node, PeerInfo},
-    validate::{REALM, Rules},
+    validate::Rules,
 };
 use console::Desk;
 
@@ -122,6 +123,30 @@ impl Default for RestConfig {
     }
 }
 
+impl RestConfig {
+    /// The bounds of the door's listener.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            connections_max: self.connections_max,
+            connections_per_address_max: self.connections_per_address_max,
+            stall_timeout: Duration::from_millis(self.request_timeout_ms),
+            stop_timeout: Duration::from_millis(self.stop_timeout_ms),
+        }
+    }
+}
+
+impl RestConfig {
+    /// The bounds of the server on the listener.
+    pub fn server_limits(&self) -> ServerLimits {
+        ServerLimits {
+            header_timeout: Duration::from_millis(self.header_timeout_ms),
+            stall_timeout: Duration::from_millis(self.request_timeout_ms),
+            requests_max: self.connections_max,
+            requests_per_address_max: self.connections_per_address_max,
+        }
+    }
+}
+
 /// Sets the log level, by a name as `debug` or `WARN`; says what is wrong with one that it does not know.
 pub type SetLogLevel = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
@@ -179,7 +204,6 @@ impl fmt::Debug for Rest {
 /// What handlers share: what they work with, and what bounds their work.
 pub(crate) struct App {
     pub(crate) rest: Arc<Rest>,
-    /// The archive as this door sees it: nothing of other doors.
     pub(crate) archive: Arc<dyn Archive>,
     /// For requests that ask the archive. Acquired once the body is there, so that slow senders hold none.
     pub(crate) permits: Permits,
@@ -204,7 +228,7 @@ impl App {
         let configured_topics = rest.waku.node.as_ref().map(Node::topics).unwrap_or_default();
         keep_messages_of(&configured_topics, &rest.cache);
         Self {
-            archive: within(rest.archive.clone(), REALM),
+            archive: rest.archive.clone(),
             configured_topics,
             permits: Permits::new(config.requests_max),
             long_queries: Permits::new(LONG_QUERIES_MAX),
@@ -368,8 +392,10 @@ fn other_routes() -> Vec<Route<Arc<App>>> {
 
 fn console_routes() -> Vec<Route<Arc<App>>> {
     vec![
-        Route::get("/console/v1/state", "what the console shows", console::state).with_audience(Audience::Operators),
-        Route::get("/console/v1/search", "messages by the beginning of a topic", console::search).with_audience(Audience::Operators),
+        Route::get("/console/v1/state", "what the console shows", console::state)
+            .with_audience(Audience::Operators),
+        Route::get("/console/v1/search", "messages by the beginning of a topic", console::search)
+            .with_audience(Audience::Operators),
         Route::get("/console", "leads to the console page", console::redirect).as_linked_page(),
         Route::get("/console/", "the same", console::redirect),
         Route::get("/console/{file}", "a file of the console page", console::file),
@@ -405,7 +431,8 @@ fn admin_routes() -> Vec<Route<Arc<App>>> {
 
 /// The routes of the interface, and those of the server that are for operators.
 fn all_routes(app: &Arc<App>) -> Vec<Route> {
-    let mut all: Vec<Route> = routes(app.offer()).into_iter().map(|route| route.with_state(app.clone())).collect();
+    let mut all: Vec<Route> =
+        routes(app.offer()).into_iter().map(|route| route.with_state(app.clone())).collect();
     if app.has_admin() {
         let added = app.rest.operator_routes.iter().cloned();
         all.extend(added.map(|route| route.with_audience(Audience::Operators)));

@@ -31,8 +31,9 @@ impl Object {
     /// The value of a field; none when it is not there or null.
     pub(crate) fn take<T: DeserializeOwned>(&mut self, field: &str) -> Result<Option<T>, Refusal> {
         let value = self.fields.remove(field).unwrap_or_default();
-        serde_json::from_value(value)
-            .map_err(|error| Refusal::invalid(format!("{}{field}: {}", self.path, describe_json_error(&error.to_string()))))
+        serde_json::from_value(value).map_err(|error| {
+            Refusal::invalid(format!("{}{field}: {}", self.path, describe_json_error(&error.to_string())))
+        })
     }
 
     /// The object in a field.

@@ -20,10 +20,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::{
-    App, path, reply,
-    reply::Refusal,
-};
+use super::{App, path, reply, reply::Refusal};
 
 /// Sessions on a page when nobody says how many.
 const PAGE_SESSIONS: usize = 100;
@@ -144,7 +141,12 @@ async fn look_up(sessions: &dyn Sessions, user: &str, resource: Option<&str>) ->
 }
 
 /// The sessions of one user, and memory for them.
-async fn of_user(app: &App, asked: &Asked, user: &str, deadline: Instant) -> Result<(MemoryPermit, Page), Refusal> {
+async fn of_user(
+    app: &App,
+    asked: &Asked,
+    user: &str,
+    deadline: Instant,
+) -> Result<(MemoryPermit, Page), Refusal> {
     let memory = app.memory.acquire(ANSWER_BYTES_MAX, deadline).await?;
     let _permit = app.permits.acquire()?;
     let looked_up = async {
@@ -237,7 +239,9 @@ impl Asked {
             "door" => path::set_once(&mut self.door, text.to_owned()),
             "node" => path::set_once(&mut self.node, text.to_owned()),
             "limit" => path::set_once(&mut self.limit, parse_limit(text)?),
-            _ => path::set_once(&mut self.cursor, text.parse().map_err(|_| "is no cursor of an earlier page")?),
+            _ => {
+                path::set_once(&mut self.cursor, text.parse().map_err(|_| "is no cursor of an earlier page")?)
+            }
         }
     }
 

@@ -15,7 +15,9 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess,
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    App, body, json, path::{self, set_once}, refusals, remote,
+    App, body, json,
+    path::{self, set_once},
+    refusals, remote,
     remote::{MayDial, PeerAddress},
     reply,
     reply::Refusal,
@@ -23,7 +25,7 @@ use super::{
 use crate::{
     large,
     store::{PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX},
-    validate::{Problem, REALM},
+    validate::Problem,
 };
 
 /// The names that a store query knows.
@@ -259,7 +261,6 @@ impl Fields {
             }
         };
         Ok(Query {
-            realm: Some(REALM),
             channel: self.pubsub_topic,
             topics,
             start: self.start,

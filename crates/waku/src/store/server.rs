@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use libp2p::PeerId;
 use prost::Message as _;
-use restante_archive::{Archive, Direction, Error, Page, Query, Row, Topics, within};
+use restante_archive::{Archive, Direction, Error, Page, Query, Row, Topics};
 use restante_core::{Cursor, ErrorKind, MessageHash, Timestamp};
 use restante_waku_wire::{
     WakuMessage, WakuMessageView,
@@ -15,7 +15,7 @@ use super::{NO_REQUEST_ID, OK, PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX, TOO_MANY_REQUES
 use crate::{
     large,
     service::{Answer, Service},
-    validate::{MESSAGE_BYTES_MAX, REALM},
+    validate::MESSAGE_BYTES_MAX,
 };
 
 /// The most content topics of one query. nwaku bounds them by 10, but only behind a cursor; clients with many
@@ -60,9 +60,9 @@ impl std::fmt::Debug for StoreService {
 }
 
 impl StoreService {
-    /// A service that answers from `archive`, of which peers see what begins as pubsub topics do.
+    /// A service that answers from `archive`.
     pub fn new(archive: Arc<dyn Archive>) -> Self {
-        Self { archive: within(archive, REALM) }
+        Self { archive: archive }
     }
 
     async fn page(&self, request_id: &str, request: StoreQueryRequest) -> Result<Vec<u8>, Refusal> {
@@ -147,7 +147,6 @@ impl Refusal {
 fn query_of(request: StoreQueryRequest) -> Result<Query, Refusal> {
     let limit = request.pagination_limit.filter(|limit| *limit > 0).unwrap_or(PAGE_ROWS_DEFAULT);
     Ok(Query {
-        realm: Some(REALM),
         channel: request.pubsub_topic.filter(|topic| !topic.is_empty()),
         topics: topics_of(request.content_topics)?,
         start: request.time_start.map(Timestamp),

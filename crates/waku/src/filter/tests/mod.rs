@@ -13,11 +13,11 @@ use restante_waku_wire::{WakuMessage, rpc::filter::MessagePush};
 use tokio::time::sleep;
 
 use super::{
-    pusher::FAILURE_PAUSE,
-    way::{
+    push_streams::{
         Opened,
         tests::{Client, Manner},
     },
+    pusher::FAILURE_PAUSE,
     *,
 };
 use crate::{live::Event, node::OpenError};

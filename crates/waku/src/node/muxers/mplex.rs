@@ -24,6 +24,7 @@ use libp2p::core::{
     upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade},
 };
 use parking_lot::Mutex;
+use tokio::task::coop;
 
 use super::{
     STREAM_BYTES,
@@ -371,8 +372,8 @@ enum ParserState {
 }
 
 impl Parser {
-    /// Reads bytes until the budget is used up; returns how many were read.
-    fn parse(&mut self, bytes: &[u8], shared: &mut Shared, waker: &Waker) -> io::Result<usize> {
+    /// Reads bytes until memory or the task's budget is used up; returns how many were read. The task is then woken for the rest.
+    fn parse(&mut self, bytes: &[u8], shared: &mut Shared, cx: &mut Context<'_>) -> io::Result<usize> {
         let mut at = 0;
         loop {
             let rest = bytes.get(at..).unwrap_or_default();
@@ -385,8 +386,10 @@ impl Parser {
                     }
                 }
                 ParserState::Begin(id, kind, len) => {
+                    // A frame costs one unit of the task's budget, so a flood of short frames leaves time to other tasks.
+                    let Poll::Ready(unit) = coop::poll_proceed(cx) else { return Ok(at) };
                     let is_begun = match kind {
-                        Kind::Open => shared.on_open(id, waker)?,
+                        Kind::Open => shared.on_open(id, cx.waker())?,
                         Kind::Close | Kind::Reset => {
                             shared.on_end(id, kind);
                             true
@@ -396,6 +399,7 @@ impl Parser {
                     if !is_begun {
                         return Ok(at);
                     }
+                    unit.made_progress();
                     self.state =
                         if len == 0 { ParserState::Header } else { ParserState::Body(id, kind, len) };
                 }
@@ -405,7 +409,7 @@ impl Parser {
                     }
                     let len = usize::try_from(missing).unwrap_or(usize::MAX).min(rest.len());
                     let piece = rest.get(..len).unwrap_or_default();
-                    let taken = if kind == Kind::Data { shared.on_data(id, piece, waker) } else { len };
+                    let taken = if kind == Kind::Data { shared.on_data(id, piece, cx.waker()) } else { len };
                     at += taken;
                     let missing = missing - taken as u64;
                     self.state =
@@ -416,6 +420,11 @@ impl Parser {
                 }
             }
         }
+    }
+
+    /// Whether a frame's header was read and the frame was not carried out yet.
+    fn has_frame(&self) -> bool {
+        matches!(self.state, ParserState::Begin(..))
     }
 
     fn add_to_varint(&mut self, byte: u8) -> io::Result<Option<u64>> {
@@ -454,7 +463,7 @@ pub(crate) struct Muxer<C> {
     socket: C,
     shared: Arc<Mutex<Shared>>,
     parser: Parser,
-    /// Was read from the socket when the budget was used up.
+    /// Was read from the socket when memory or the task's budget was used up.
     unparsed: Vec<u8>,
     sending: Vec<u8>,
     sent: usize,
@@ -516,14 +525,12 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Muxer<C> {
     }
 
     fn read_in(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        if !self.unparsed.is_empty() {
-            let unparsed = std::mem::take(&mut self.unparsed);
-            self.parse(&unparsed, cx)?;
-        }
+        let unparsed = std::mem::take(&mut self.unparsed);
+        self.parse(&unparsed, cx)?;
         let mut buffer = [0; READ_BYTES];
         for _ in 0..READS_MAX {
-            if !self.unparsed.is_empty() {
-                return Ok(()); // woken when something is read
+            if !self.unparsed.is_empty() || self.parser.has_frame() {
+                return Ok(()); // woken when memory is free, or at once when the task's budget is used up
             }
             match Pin::new(&mut self.socket).poll_read(cx, &mut buffer)? {
                 Poll::Pending => return Ok(()),
@@ -535,9 +542,9 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Muxer<C> {
         Ok(())
     }
 
-    fn parse(&mut self, bytes: &[u8], cx: &Context<'_>) -> io::Result<()> {
+    fn parse(&mut self, bytes: &[u8], cx: &mut Context<'_>) -> io::Result<()> {
         let mut shared = self.shared.lock();
-        let parsed = self.parser.parse(bytes, &mut shared, cx.waker())?;
+        let parsed = self.parser.parse(bytes, &mut shared, cx)?;
         self.unparsed = bytes.get(parsed..).unwrap_or_default().to_vec();
         Ok(())
     }

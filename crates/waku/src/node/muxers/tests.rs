@@ -349,6 +349,86 @@ async fn mplex_frames_are_read_from_any_pieces() {
     }
 }
 
+/// Polls once, with the whole budget that a task has for one poll.
+async fn poll_once(muxer: &mut StreamMuxerBox) {
+    tokio::task::yield_now().await;
+    let ended = poll_fn(|cx| Poll::Ready(matches!(muxer.poll_unpin(cx), Poll::Ready(Err(_))))).await;
+    assert!(!ended);
+}
+
+/// tokio gives a task 128 units for one poll.
+const FRAMES_PER_POLL_MAX: usize = 500;
+
+/// One poll handles few of many one-byte frames, so that other tasks run in between; later polls handle all of them.
+async fn many_frames_take_many_polls(mut muxer: StreamMuxerBox, mut peer: Pipe, open: &[u8], data: &[u8]) {
+    const FRAMES: usize = 5_000;
+    peer.write_all(open).await.unwrap();
+    let mut streams = Vec::new();
+    settle(&mut muxer, &mut streams).await.unwrap();
+    peer.write_all(&data.repeat(FRAMES)).await.unwrap();
+    let mut buffer = vec![0; 2 * FRAMES];
+    let mut received = 0;
+    let mut polls = 0;
+    while received < FRAMES {
+        poll_once(&mut muxer).await;
+        let frames = match streams[0].read(&mut buffer).now_or_never() {
+            Some(read) => read.unwrap(),
+            None => 0,
+        };
+        assert!(frames <= FRAMES_PER_POLL_MAX, "{frames} frames in one poll");
+        received += frames;
+        polls += 1;
+        assert!(polls <= FRAMES, "{received} frames after {polls} polls");
+    }
+    assert_eq!(received, FRAMES);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_poll_of_mplex_handles_few_frames() {
+    let (one, peer) = pipe();
+    let muxer = server_of(Mplex::new(budget(), 64), one).await;
+    many_frames_take_many_polls(muxer, peer, &mplex_frame(0, 0, b""), &mplex_frame(0, 2, b"x")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_poll_of_yamux_handles_few_frames() {
+    let (one, peer) = pipe();
+    let muxer = server_of(Yamux::new(budget(), 64), one).await;
+    many_frames_take_many_polls(muxer, peer, &yamux_frame(0, 1, b""), &yamux_frame(0, 0, b"x")).await;
+}
+
+/// These frames are dropped and hold no memory, so nothing else bounds them.
+#[tokio::test(start_paused = true)]
+async fn one_poll_of_yamux_handles_few_frames_of_unknown_streams() {
+    let (one, mut peer) = pipe();
+    let mut muxer = server_of(Yamux::new(budget(), 64), one).await;
+    let frame = yamux_frame(7, 0, b"x");
+    peer.write_all(&frame.repeat(5_000)).await.unwrap();
+    let left = || peer.outgoing.lock().bytes.len();
+    let mut before = left();
+    while left() > 0 {
+        poll_once(&mut muxer).await;
+        let handled = (before - left()).div_ceil(frame.len());
+        assert!((1..=FRAMES_PER_POLL_MAX).contains(&handled), "{handled} frames in one poll");
+        before = left();
+    }
+}
+
+/// The frame at which the budget ends may be the last one that the peer sends.
+#[tokio::test(start_paused = true)]
+async fn the_last_mplex_frame_is_handled_after_any_number_of_frames() {
+    for frames in 100..300 {
+        let (one, mut peer) = pipe();
+        let mut muxer = server_of(Mplex::new(budget(), 64), one).await;
+        let mut sent = mplex_frame(7, 2, b"x").repeat(frames);
+        sent.extend(mplex_frame(0, 0, b""));
+        peer.write_all(&sent).await.unwrap();
+        let mut streams = Vec::new();
+        settle(&mut muxer, &mut streams).await.unwrap();
+        assert_eq!(streams.len(), 1, "after {frames} frames");
+    }
+}
+
 /// What a peer opens beyond the limit is refused, and the others go on.
 #[tokio::test(start_paused = true)]
 async fn mplex_streams_beyond_the_limit_are_reset() {

@@ -21,6 +21,7 @@ use libp2p::core::{
     upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade},
 };
 use parking_lot::Mutex;
+use tokio::task::coop;
 use yamux::{Config, Connection, ConnectionError, DEFAULT_CREDIT, Mode};
 
 use super::{
@@ -228,9 +229,12 @@ impl<C: AsyncRead + Unpin> AsyncRead for Meter<C> {
                         let error = io::Error::new(io::ErrorKind::InvalidData, "a yamux frame is too long");
                         return Poll::Ready(Err(error));
                     }
+                    // A frame costs one unit of the task's budget, so a flood of short frames leaves time to other tasks.
+                    let Poll::Ready(unit) = coop::poll_proceed(cx) else { return Poll::Pending };
                     if !this.ledger.lock().begin(frame, cx.waker()) {
                         return Poll::Pending;
                     }
+                    unit.made_progress();
                     this.state = MeterState::Passing(header, 0, frame);
                 }
                 MeterState::Receiving(mut header, received) => {

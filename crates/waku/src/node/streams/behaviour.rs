@@ -13,17 +13,17 @@ use libp2p::{
     },
 };
 
-use super::{Desk, Origin, Streams, handler::Handler};
+use super::{Origin, RequestHandler, Streams, handler::Handler};
 use crate::node::address::AddressGroup;
 
 /// Gives each connection a handler and forgets it when it is closed.
 pub(crate) struct Behaviour {
     streams: Streams,
-    desk: Arc<Desk>,
+    desk: Arc<RequestHandler>,
 }
 
 impl Behaviour {
-    pub(crate) fn new(streams: Streams, desk: Arc<Desk>) -> Self {
+    pub(crate) fn new(streams: Streams, desk: Arc<RequestHandler>) -> Self {
         Self { streams, desk }
     }
 }

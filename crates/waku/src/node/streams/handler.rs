@@ -17,7 +17,7 @@ use libp2p::{
 };
 use tokio::sync::{Semaphore, mpsc};
 
-use super::{Activity, Desk, OpenError, Origin, Streams, Then, Wanted, serve::Line};
+use super::{Activity, OpenError, Origin, RequestHandler, Streams, Then, Wanted, serve::ConnectionContext};
 
 /// What is done on a stream.
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -27,10 +27,10 @@ pub(crate) struct Handler {
     peer: PeerId,
     id: ConnectionId,
     streams: Streams,
-    desk: Arc<Desk>,
+    desk: Arc<RequestHandler>,
     wanted: mpsc::Receiver<Wanted>,
     activity: Activity,
-    line: Line,
+    line: ConnectionContext,
     /// Requests that are being answered, and those whose answer is waited for.
     work: FuturesUnordered<Work>,
     /// Streams of ours that are being opened.
@@ -43,12 +43,12 @@ impl Handler {
         id: ConnectionId,
         origin: Origin,
         streams: Streams,
-        desk: Arc<Desk>,
+        desk: Arc<RequestHandler>,
     ) -> Self {
         let activity = Activity::default();
         let wanted = streams.add(peer, id, origin, activity.clone());
         let slots = Arc::new(Semaphore::new(streams.limits.streams_per_connection_max));
-        let line = Line::new(peer, slots, activity.clone(), streams.clone());
+        let line = ConnectionContext::new(peer, slots, activity.clone(), streams.clone());
         Self { peer, id, streams, desk, wanted, activity, line, work: FuturesUnordered::new(), opening: 0 }
     }
 }

@@ -6,7 +6,7 @@
 
 mod behaviour;
 mod handler;
-mod room;
+mod memory_budget;
 mod serve;
 
 use std::{
@@ -32,7 +32,7 @@ use tokio::{
 use super::{AskError, Node, NodeLimits, NodeMetrics, address::AddressGroup};
 
 pub(crate) use behaviour::Behaviour;
-pub(crate) use serve::Desk;
+pub(crate) use serve::RequestHandler;
 
 /// Streams to one peer that wait to be opened at most; who wants more waits.
 const OPENS_MAX: usize = 64;
@@ -111,14 +111,14 @@ impl Exchange {
 /// The connections by which streams can be opened. Cloning gives another handle of the same.
 #[derive(Clone)]
 pub(crate) struct Streams {
-    connections: Arc<Mutex<HashMap<PeerId, Vec<Line>>>>,
+    connections: Arc<Mutex<HashMap<PeerId, Vec<OpenConnection>>>>,
     epoch: Instant,
     pub(crate) limits: NodeLimits,
     pub(crate) metrics: NodeMetrics,
 }
 
 /// One connection to a peer.
-struct Line {
+struct OpenConnection {
     id: ConnectionId,
     origin: Origin,
     wanted: mpsc::Sender<Wanted>,
@@ -228,7 +228,12 @@ impl Streams {
     ) -> mpsc::Receiver<Wanted> {
         let (wanted, received) = mpsc::channel(OPENS_MAX);
         activity.touch(self.now_ms());
-        self.connections.lock().entry(peer).or_default().push(Line { id, origin, wanted, activity });
+        self.connections.lock().entry(peer).or_default().push(OpenConnection {
+            id,
+            origin,
+            wanted,
+            activity,
+        });
         received
     }
 
@@ -266,7 +271,7 @@ impl Streams {
         let idle_ms = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
         let now = self.now_ms();
         let mut connections = self.connections.lock();
-        let is_idle = |line: &Line| {
+        let is_idle = |line: &OpenConnection| {
             line.activity.streams() == 0 && now.saturating_sub(line.activity.last_ms()) > idle_ms
         };
         let all = connections.iter().flat_map(|(peer, lines)| lines.iter().map(move |line| (*peer, line)));
@@ -290,7 +295,7 @@ impl Streams {
     }
 }
 
-fn forget(connections: &mut HashMap<PeerId, Vec<Line>>, peer: PeerId, id: ConnectionId) {
+fn forget(connections: &mut HashMap<PeerId, Vec<OpenConnection>>, peer: PeerId, id: ConnectionId) {
     if let Some(lines) = connections.get_mut(&peer) {
         lines.retain(|line| line.id != id);
         if lines.is_empty() {

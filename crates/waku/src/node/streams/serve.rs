@@ -14,11 +14,12 @@ use tokio::{sync::Semaphore, time::timeout};
 use tracing::{Instrument, debug, debug_span};
 
 use super::{
-    Activity, LEN_BYTES_MAX, Streams, read_exactly,
-    room::{Corner, Room, Taken},
+    Activity, LEN_BYTES_MAX, Streams,
+    memory_budget::{ConnectionMemory, MemoryBudget, MemoryPermit},
+    read_exactly,
 };
 use crate::{
-    node::lanes::Lane,
+    node::executor::AnswerTraffic,
     rates::Limiter,
     service::{Answer, Service},
 };
@@ -36,43 +37,51 @@ const STEP_BYTES: usize = 16 << 10;
 const HEAD_BYTES: usize = 512;
 
 /// Where peers' requests are answered.
-pub(crate) struct Desk {
+pub(crate) struct RequestHandler {
     services: Vec<(StreamProtocol, Arc<dyn Service>)>,
     limiter: Limiter,
     /// Places for requests that are being answered.
     turns: Semaphore,
     large: Semaphore,
-    room: Room,
+    room: MemoryBudget,
 }
 
 /// One connection, as its requests see it.
 #[derive(Clone)]
-pub(crate) struct Line {
+pub(crate) struct ConnectionContext {
     peer: PeerId,
     slots: Arc<Semaphore>,
-    corner: Corner,
+    corner: ConnectionMemory,
     large: Arc<Semaphore>,
     activity: Activity,
     /// Known once the connection's task runs.
-    lane: Lane,
+    traffic: AnswerTraffic,
     streams: Streams,
 }
 
-impl Line {
+impl ConnectionContext {
     pub(crate) fn new(peer: PeerId, slots: Arc<Semaphore>, activity: Activity, streams: Streams) -> Self {
         let large = Arc::new(Semaphore::new(LARGE_REQUESTS_PER_CONNECTION_MAX));
-        Self { peer, slots, corner: Corner::default(), large, activity, lane: Lane::default(), streams }
+        Self {
+            peer,
+            slots,
+            corner: ConnectionMemory::default(),
+            large,
+            activity,
+            traffic: AnswerTraffic::default(),
+            streams,
+        }
     }
 }
 
 /// A request and its service.
-struct Visit {
-    desk: Arc<Desk>,
-    line: Line,
+struct Request {
+    desk: Arc<RequestHandler>,
+    line: ConnectionContext,
     service: Arc<dyn Service>,
 }
 
-impl Desk {
+impl RequestHandler {
     pub(crate) fn new(services: Vec<Arc<dyn Service>>, limiter: Limiter, requests_max: usize) -> Self {
         let named = services.into_iter().map(|service| (StreamProtocol::new(service.id()), service));
         Self {
@@ -80,7 +89,7 @@ impl Desk {
             limiter,
             turns: Semaphore::new(requests_max),
             large: Semaphore::new(LARGE_REQUESTS_MAX),
-            room: Room::default(),
+            room: MemoryBudget::default(),
         }
     }
 
@@ -92,7 +101,7 @@ impl Desk {
     /// brings with it and what answers it then travel together, and no other task is woken.
     pub(crate) fn take(
         self: &Arc<Self>,
-        line: &Line,
+        line: &ConnectionContext,
         stream: Stream,
         protocol: &StreamProtocol,
     ) -> Option<impl Future<Output = ()> + Send + use<>> {
@@ -102,8 +111,8 @@ impl Desk {
             debug!(peer = %line.peer, service = service.name(), "too many streams on a connection");
             return None;
         };
-        let line = Line { lane: Lane::current(), ..line.clone() };
-        let visit = Visit { desk: self.clone(), line, service: service.clone() };
+        let line = ConnectionContext { traffic: AnswerTraffic::current(), ..line.clone() };
+        let visit = Request { desk: self.clone(), line, service: service.clone() };
         let span = debug_span!("waku_request", service = service.name(), peer = %visit.line.peer);
         let served = async move {
             visit.serve(stream).await;
@@ -113,7 +122,7 @@ impl Desk {
     }
 }
 
-impl Visit {
+impl Request {
     async fn serve(self, mut stream: Stream) {
         let idle = self.line.streams.limits.idle_timeout;
         // js-waku opens streams ahead and may never use them: until its first byte a stream is no request.
@@ -145,7 +154,7 @@ impl Visit {
         let len = answer.frame.as_ref().map_or(0, Vec::len);
         room.keep(len);
         if let Some(frame) = answer.frame {
-            self.line.lane.answered(len);
+            self.line.traffic.answered(len);
             write(stream, &frame, limit, &room).await?;
         }
         in_time(limit, stream.close()).await?;
@@ -177,7 +186,12 @@ impl Visit {
 }
 
 /// Writes an answer. A peer that does not read waits for nobody but itself, and not for long.
-async fn write(stream: &mut Stream, frame: &[u8], limit: Duration, room: &Taken<'_>) -> io::Result<()> {
+async fn write(
+    stream: &mut Stream,
+    frame: &[u8],
+    limit: Duration,
+    room: &MemoryPermit<'_>,
+) -> io::Result<()> {
     let times = u32::try_from(1 + frame.len() / BYTES_PER_TIMEOUT).unwrap_or(u32::MAX);
     in_time(limit.saturating_mul(times), async {
         for step in frame.chunks(STEP_BYTES) {

@@ -14,11 +14,7 @@ use restante_core::MessageHash;
 use serde_json::json;
 use tokio::time::timeout_at;
 
-use super::super::{
-    App, path, refusals, reply,
-    reply::Refusal,
-    store::Fields,
-};
+use super::super::{App, path, refusals, reply, reply::Refusal, store::Fields};
 
 /// The names that a search understands.
 pub(crate) const SEARCH_NAMES: &[&str] =

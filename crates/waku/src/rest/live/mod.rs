@@ -122,7 +122,8 @@ async fn feed(
     let (rest, times) = (&app.rest, Times::of(app.rules()));
     let marks = Marks::new(rest.clock.clone(), times);
     let metrics = &rest.metrics.live;
-    let join = Member::join(&rest.waku.live, client, &asked.wants, &rest.config, (metrics, transport), permit);
+    let join =
+        Member::join(&rest.waku.live, client, &asked.wants, &rest.config, (metrics, transport), permit);
     let member = join.await?;
     let Some(behind) = behind else {
         return Ok(Feed::Live(Box::new(Arriving::from_now(member, marks, metrics.clone()))));

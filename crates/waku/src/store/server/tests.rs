@@ -473,26 +473,3 @@ proptest! {
         prop_assert!([200, 300, 400].contains(&response.status_code.unwrap()));
     }
 }
-
-/// Peers that named no pubsub topic were shown all rows of the archive, those of other doors among them.
-#[tokio::test]
-async fn what_another_door_has_archived_is_never_seen() {
-    let own = messages(5);
-    let others: Vec<Message> =
-        (1..=5).map(|nanos| message("juliet@example", TOPIC, nanos, b"secret")).collect();
-    let service = service(&[own.clone(), others.clone()].concat()).await;
-    let all_hashes = others.iter().chain(&own).map(|message| wire_hash(message.message_hash));
-    for request in [
-        forward(),
-        StoreQueryRequest { content_topics: vec![TOPIC.into()], ..forward() },
-        StoreQueryRequest { message_hashes: all_hashes.collect(), ..forward() },
-        StoreQueryRequest { pagination_forward: false, ..forward() },
-    ] {
-        let found = hashes(&ask(&service, &request).await);
-        assert_eq!(found, own.iter().map(|message| message.message_hash).collect::<Vec<_>>());
-    }
-    for topic in ["juliet@example", "juliet"] {
-        let request = StoreQueryRequest { pubsub_topic: Some(topic.into()), ..forward() };
-        assert_eq!(hashes(&ask(&service, &request).await), []);
-    }
-}

@@ -9,7 +9,7 @@ use crate::node::{Node, NodeEvent};
 
 /// Names each connected peer that speaks a protocol, once per connection.
 #[derive(Debug)]
-pub(crate) struct Newcomers {
+pub(crate) struct PeerConnected {
     node: Node,
     protocol: &'static str,
     events: Receiver<NodeEvent>,
@@ -18,7 +18,7 @@ pub(crate) struct Newcomers {
     missed: VecDeque<PeerId>,
 }
 
-impl Newcomers {
+impl PeerConnected {
     /// Names the peers that connect from now on.
     pub(crate) fn new(node: Node, protocol: &'static str) -> Self {
         let events = node.events();

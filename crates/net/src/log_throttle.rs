@@ -1,4 +1,4 @@
-//! A bound on what strangers can make the server log.
+//! A bound on what remote clients can make the server log.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use tokio::time::Instant;
 /// The least time between two lines.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Something that is logged at most once in a minute.
+/// Limits a log line to one per minute, and counts the occurrences between two lines.
 #[derive(Debug, Default)]
-pub(crate) struct Occasional {
+pub struct LogThrottle {
     state: Mutex<State>,
 }
 
@@ -20,9 +20,9 @@ struct State {
     unlogged: u64,
 }
 
-impl Occasional {
-    /// Counts an occurrence. Returns how many there were since the last line, this one included, when one is due.
-    pub(crate) fn count(&self) -> Option<u64> {
+impl LogThrottle {
+    /// Counts an occurrence. Returns the number since the last line, including this one, when a line is due.
+    pub fn count(&self) -> Option<u64> {
         let mut state = self.state.lock();
         state.unlogged += 1;
         if state.logged_at.is_some_and(|at| at.elapsed() < INTERVAL) {
@@ -38,12 +38,12 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_line_a_minute_counts_those_between() {
-        let occasional = Occasional::default();
-        assert_eq!(occasional.count(), Some(1));
-        assert_eq!((occasional.count(), occasional.count()), (None, None));
+    async fn one_line_per_minute_counts_the_occurrences_between() {
+        let throttle = LogThrottle::default();
+        assert_eq!(throttle.count(), Some(1));
+        assert_eq!((throttle.count(), throttle.count()), (None, None));
         tokio::time::advance(INTERVAL).await;
-        assert_eq!(occasional.count(), Some(3));
-        assert_eq!(occasional.count(), None);
+        assert_eq!(throttle.count(), Some(3));
+        assert_eq!(throttle.count(), None);
     }
 }

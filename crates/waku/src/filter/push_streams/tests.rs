@@ -179,8 +179,8 @@ impl Opener for Alone {
     }
 }
 
-fn way_to(client: &Arc<Client>) -> Way {
-    Way::new(PeerId::random(), Arc::new(Alone(client.clone())), 5 * WATCHED)
+fn way_to(client: &Arc<Client>) -> PushStreams {
+    PushStreams::new(PeerId::random(), Arc::new(Alone(client.clone())), 5 * WATCHED)
 }
 
 /// Messages, each of which is its number.
@@ -197,12 +197,12 @@ fn bytes_of(events: &[Arc<Event>]) -> Vec<Vec<u8>> {
     events.iter().map(|event| frame_of(event).to_vec()).collect()
 }
 
-async fn push(way: &mut Way, events: &[Arc<Event>]) {
+async fn push(way: &mut PushStreams, events: &[Arc<Event>]) {
     way.push(events).await.unwrap();
 }
 
-fn fates(sent: usize, failed: usize) -> Fates {
-    Fates { sent, failed }
+fn outcome(sent: usize, failed: usize) -> PushOutcome {
+    PushOutcome { sent, failed }
 }
 
 #[tokio::test(start_paused = true)]
@@ -217,7 +217,7 @@ async fn who_reads_on_keeps_one_stream() {
     }
     assert_eq!(client.read(), bytes_of(&all));
     assert_eq!(client.state.lock().opened, 1);
-    assert_eq!(way.take_fates(), fates(200, 0));
+    assert_eq!(way.take_outcome(), outcome(200, 0));
 }
 
 /// js-waku refuses the 101st stream that it has not seen the end of.
@@ -247,7 +247,7 @@ async fn who_reads_one_message_gets_each_on_a_stream_of_its_own() {
     assert_eq!(client.state.lock().opened, 300);
     assert_eq!(client.state.lock().lost, 0);
     way.settle(Instant::now());
-    assert_eq!(way.take_fates(), fates(300, 0));
+    assert_eq!(way.take_outcome(), outcome(300, 0));
     assert_eq!(client.state.lock().open, 0);
 }
 
@@ -300,21 +300,21 @@ async fn what_was_sent_before_a_failure_is_told() {
     let mut way = way_to(&client);
     let all = events(0..10);
     push(&mut way, &all[..2]).await;
-    assert_eq!(way.take_fates(), fates(0, 0), "nothing is known yet");
+    assert_eq!(way.take_outcome(), outcome(0, 0), "nothing is known yet");
     tokio::time::sleep(WATCHED).await;
     client.behave(Manner::Deaf);
     let error = way.push(&all[2..]).await.unwrap_err();
     assert!(matches!(error, PushError::TimedOut(_)));
-    assert_eq!(way.take_fates(), fates(2, 8));
+    assert_eq!(way.take_outcome(), outcome(2, 8));
     client.behave(Manner::ReadsOn);
     push(&mut way, &all[2..]).await;
     assert_eq!(client.read(), bytes_of(&all), "half a message on a kept stream would show here");
     client.connect(false);
     way.forget();
-    assert_eq!(way.take_fates(), fates(8, 0));
+    assert_eq!(way.take_outcome(), outcome(8, 0));
     let error = way.push(&all).await.unwrap_err();
     assert!(matches!(error, PushError::Open(OpenError::NotConnected)));
-    assert_eq!(way.take_fates(), fates(0, 10));
+    assert_eq!(way.take_outcome(), outcome(0, 10));
 }
 
 /// libp2p's streams panic when they are read again after an error, and that was done to the oldest one.
@@ -331,7 +331,7 @@ async fn a_stream_that_breaks_while_it_is_waited_for_is_left_alone() {
     let (pushed, ()) = tokio::join!(way.push(&all), breaking);
     pushed.unwrap();
     way.settle(Instant::now());
-    assert_eq!(way.take_fates(), fates(0, 40));
+    assert_eq!(way.take_outcome(), outcome(0, 40));
     assert_eq!(client.state.lock().open, 0);
 }
 
@@ -347,7 +347,7 @@ async fn a_stream_that_does_not_open_costs_one_message() {
     assert_eq!(client.read(), bytes_of(&all[..7]));
     tokio::time::sleep(WATCHED).await;
     way.settle(Instant::now());
-    assert_eq!(way.take_fates(), fates(7, 1));
+    assert_eq!(way.take_outcome(), outcome(7, 1));
 }
 
 #[test]

@@ -15,7 +15,7 @@ const STEADY: Duration = Duration::from_secs(30);
 
 /// The static peers and when each is to be dialled.
 #[derive(Debug, Default)]
-pub(crate) struct Statics {
+pub(crate) struct StaticPeers {
     by_id: HashMap<PeerId, Static>,
 }
 
@@ -36,17 +36,17 @@ enum State {
     Waiting(Option<Instant>),
 }
 
-impl Statics {
+impl StaticPeers {
     /// Several addresses of one peer are tried in turn.
     pub(crate) fn new(addresses: &[Multiaddr]) -> Self {
-        let mut statics = Self::default();
+        let mut static_peers = Self::default();
         for address in addresses {
             let Some(peer) = peer_of(address) else { continue };
             let fresh =
                 || Static { addresses: Vec::new(), turn: 0, failures: 0, state: State::Waiting(None) };
-            statics.by_id.entry(peer).or_insert_with(fresh).addresses.push(address.clone());
+            static_peers.by_id.entry(peer).or_insert_with(fresh).addresses.push(address.clone());
         }
-        statics
+        static_peers
     }
 
     pub(crate) fn contains(&self, peer: PeerId) -> bool {
@@ -106,45 +106,45 @@ mod tests {
     #[test]
     fn a_peer_that_is_away_is_dialled_more_and_more_rarely() {
         let peer = PeerId::random();
-        let mut statics = Statics::new(&[address(1, peer), address(2, peer)]);
+        let mut static_peers = StaticPeers::new(&[address(1, peer), address(2, peer)]);
         let mut now = Instant::now();
-        assert_eq!(statics.due(now), [(peer, address(1, peer))]);
-        assert_eq!(statics.due(now), [], "it is being dialled");
-        assert!(statics.failed(peer, now), "the first failure is told");
-        assert_eq!(statics.due(now), []);
+        assert_eq!(static_peers.due(now), [(peer, address(1, peer))]);
+        assert_eq!(static_peers.due(now), [], "it is being dialled");
+        assert!(static_peers.failed(peer, now), "the first failure is told");
+        assert_eq!(static_peers.due(now), []);
         let mut pauses = Vec::new();
         for _ in 0..8 {
             let begun = now;
-            while statics.due(now).is_empty() {
+            while static_peers.due(now).is_empty() {
                 now += Duration::from_millis(500);
             }
             pauses.push((now - begun).as_secs());
-            assert!(!statics.failed(peer, now), "further failures are not told");
+            assert!(!static_peers.failed(peer, now), "further failures are not told");
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
-        statics.connected(peer, now);
-        assert_eq!(statics.due(now + RETRY_LAST * 9), []);
-        statics.gone(peer, now + RETRY_FIRST);
+        static_peers.connected(peer, now);
+        assert_eq!(static_peers.due(now + RETRY_LAST * 9), []);
+        static_peers.gone(peer, now + RETRY_FIRST);
         assert_eq!(
-            statics.due(now + RETRY_LAST),
+            static_peers.due(now + RETRY_LAST),
             [],
             "it hung up at once: that is no better than not answering"
         );
         now += RETRY_LAST * 2;
-        assert_eq!(statics.due(now).len(), 1);
-        statics.connected(peer, now);
+        assert_eq!(static_peers.due(now).len(), 1);
+        static_peers.connected(peer, now);
         now += STEADY;
-        statics.gone(peer, now);
-        assert_eq!(statics.due(now + RETRY_FIRST).len(), 1, "a lasting connection is soon sought again");
+        static_peers.gone(peer, now);
+        assert_eq!(static_peers.due(now + RETRY_FIRST).len(), 1, "a lasting connection is soon sought again");
     }
 
     #[test]
     fn other_peers_are_left_alone() {
-        let mut statics = Statics::new(&[]);
+        let mut static_peers = StaticPeers::new(&[]);
         let stranger = PeerId::random();
-        statics.connected(stranger, Instant::now());
-        statics.gone(stranger, Instant::now());
-        assert!(!statics.failed(stranger, Instant::now()) && !statics.contains(stranger));
-        assert_eq!(statics.due(Instant::now()), []);
+        static_peers.connected(stranger, Instant::now());
+        static_peers.gone(stranger, Instant::now());
+        assert!(!static_peers.failed(stranger, Instant::now()) && !static_peers.contains(stranger));
+        assert_eq!(static_peers.due(Instant::now()), []);
     }
 }

@@ -1,34 +1,27 @@
-//! The open connections of the REST server: how many there are, from which addresses, and which of them wait for a request.
+//! The open connections of a listener: how many there are, from which addresses, and which of them are idle.
 //!
-//! A connection that waits for a request gives way when one more arrives than there may be, the one that has waited longest
-//! first. Otherwise clients that connect and send nothing would keep everybody out until the header timeout.
+//! When a connection arrives and the limit is reached, the connection that has been idle for longest is closed. Otherwise clients
+//! that connect and send nothing would keep everybody out until a timeout.
 
 use std::{
     collections::{BTreeMap, HashMap},
     net::{IpAddr, SocketAddr},
-    pin::Pin,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::{Context, Poll},
+    sync::Arc,
 };
 
-use axum::body::{Body, Bytes, HttpBody};
-use hyper::body::{Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tracing::{debug, warn};
 
-use super::{RestConfig, metrics::ConnectionMetrics, occasional::Occasional, room::Room};
+use crate::{Limits, ListenerMetrics, LogThrottle};
 
 /// What counts as one client: an IPv4 address, or an IPv6 network of 64 bits, the least that a provider gives a customer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Source(IpAddr);
+pub struct Source(IpAddr);
 
 impl Source {
     /// The source of a connection; `None` for loopback, where a proxy may stand for any number of clients.
-    fn of(address: SocketAddr) -> Option<Self> {
+    pub fn of(address: SocketAddr) -> Option<Self> {
         let ip = address.ip().to_canonical();
         if ip.is_loopback() {
             return None;
@@ -40,23 +33,23 @@ impl Source {
     }
 }
 
-/// The connections of a server.
+/// The connections of a listener.
 #[derive(Debug)]
-pub(super) struct Connections {
+pub(crate) struct Connections {
     permits: Arc<Semaphore>,
     per_source_max: usize,
     state: Mutex<State>,
-    /// Notified when a connection begins to wait for a request.
+    /// Notified when a connection becomes idle.
     became_idle: Notify,
-    metrics: ConnectionMetrics,
-    refused: Occasional,
-    crowded: Occasional,
+    metrics: ListenerMetrics,
+    refused: LogThrottle,
+    waiting: LogThrottle,
 }
 
 #[derive(Debug, Default)]
 struct State {
     by_source: HashMap<Source, usize>,
-    /// The connections that wait for a request, in the order in which they began to.
+    /// The idle connections, in the order in which they became idle.
     idle: BTreeMap<u64, Idle>,
     next_number: u64,
 }
@@ -68,28 +61,31 @@ struct Idle {
 }
 
 impl Connections {
-    pub(super) fn new(config: &RestConfig, metrics: ConnectionMetrics) -> Arc<Self> {
+    pub(crate) fn new(limits: &Limits, metrics: ListenerMetrics) -> Arc<Self> {
         Arc::new(Self {
-            permits: Arc::new(Semaphore::new(config.connections_max.clamp(1, Semaphore::MAX_PERMITS))),
-            per_source_max: config.connections_per_address_max,
+            permits: Arc::new(Semaphore::new(limits.connections_max.clamp(1, Semaphore::MAX_PERMITS))),
+            per_source_max: limits.connections_per_address_max,
             state: Mutex::default(),
             became_idle: Notify::new(),
             metrics,
-            refused: Occasional::default(),
-            crowded: Occasional::default(),
+            refused: LogThrottle::default(),
+            waiting: LogThrottle::default(),
         })
     }
 
-    /// Admits a connection. Where a limit is reached, the connection that has waited longest for a request is closed; without one the
+    /// Admits a connection. Where a limit is reached, the connection that has been idle for longest is closed. If none is idle, the
     /// new one waits for the end of another, or is refused (`None`) when its own address has as many as it may have.
-    pub(super) async fn admit(self: &Arc<Self>, peer: SocketAddr) -> Option<Arc<Open>> {
+    pub(crate) async fn admit(self: &Arc<Self>, peer: SocketAddr) -> Option<Arc<Open>> {
         let source = Source::of(peer);
-        if !self.has_room_of(source) {
+        if !self.admits_from(source) {
             self.metrics.refused.inc();
             debug!(%peer, "refused: its address has too many connections");
             if let Some(times) = self.refused.count() {
-                let limit = self.per_source_max;
-                warn!(times, limit, "connections were refused: rest.connections_per_address_max is reached");
+                let (listener, limit) = (self.metrics.listener, self.per_source_max);
+                warn!(
+                    listener,
+                    times, limit, "connections were refused: connections_per_address_max is reached"
+                );
             }
             return None;
         }
@@ -97,7 +93,7 @@ impl Connections {
         if let Some(source) = source {
             *self.state.lock().by_source.entry(source).or_default() += 1;
         }
-        self.metrics.open.inc();
+        self.metrics.connections.inc();
         let open = Open {
             connections: self.clone(),
             source,
@@ -105,18 +101,18 @@ impl Connections {
             number: Mutex::default(),
             _permit: permit,
         };
-        open.wait_for_request();
+        open.set_idle();
         Some(Arc::new(open))
     }
 
-    fn has_room_of(&self, source: Option<Source>) -> bool {
+    fn admits_from(&self, source: Option<Source>) -> bool {
         let Some(source) = source else { return true };
         let mut state = self.state.lock();
         let open = state.by_source.get(&source).copied().unwrap_or_default();
         open < self.per_source_max || self.close_oldest(&mut state, Some(source))
     }
 
-    /// A permit for one more connection; `None` never comes, because nobody closes the semaphore.
+    /// A permit for one more connection. Never `None`: nothing closes the semaphore.
     async fn permit(&self) -> Option<OwnedSemaphorePermit> {
         loop {
             if let Ok(permit) = self.permits.clone().try_acquire_owned() {
@@ -127,11 +123,9 @@ impl Connections {
             if is_closing_one {
                 return permit.await.ok();
             }
-            if let Some(times) = self.crowded.count() {
-                warn!(
-                    times,
-                    "connections wait to be admitted: rest.connections_max is reached, and all are in use"
-                );
+            if let Some(times) = self.waiting.count() {
+                let listener = self.metrics.listener;
+                warn!(listener, times, "connections wait: connections_max is reached, and all are in use");
             }
             tokio::select! {
                 permit = permit => return permit.ok(),
@@ -140,7 +134,7 @@ impl Connections {
         }
     }
 
-    /// Closes the connection that has waited longest for a request, of one source if one is named. Returns whether there was one.
+    /// Closes the connection that has been idle for longest, of one source if one is given. Returns whether there was one.
     fn close_oldest(&self, state: &mut State, source: Option<Source>) -> bool {
         let mut of_source = state.idle.iter().filter(|(_, idle)| source.is_none() || idle.source == source);
         let Some(number) = of_source.next().map(|(number, _)| *number) else { return false };
@@ -152,25 +146,25 @@ impl Connections {
     }
 }
 
-/// An open connection. Dropping it makes room for another.
+/// An open connection. Dropping it admits another.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(crate) struct Open {
     connections: Arc<Connections>,
     source: Option<Source>,
     closing: Arc<Notify>,
-    /// Its number among the connections that wait for a request.
+    /// Its key in [`State::idle`], while it is idle.
     number: Mutex<Option<u64>>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Open {
-    /// Completes when the connection is to give way to another.
-    pub(super) async fn closing(&self) {
+    /// Completes when the connection is to be closed for another.
+    pub(crate) async fn closing(&self) {
         self.closing.notified().await;
     }
 
-    /// The connection may be closed from now on.
-    pub(super) fn wait_for_request(&self) {
+    /// The connection may be closed for others from now on.
+    pub(crate) fn set_idle(&self) {
         let mut number = self.number.lock();
         if number.is_some() {
             return;
@@ -185,7 +179,7 @@ impl Open {
     }
 
     /// The connection is not closed for others from now on.
-    pub(super) fn begin_request(&self) {
+    pub(crate) fn set_in_use(&self) {
         let Some(number) = self.number.lock().take() else { return };
         let mut state = self.connections.state.lock();
         state.idle.remove(&number);
@@ -195,8 +189,8 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.begin_request();
-        self.connections.metrics.open.dec();
+        self.set_in_use();
+        self.connections.metrics.connections.dec();
         let Some(source) = self.source else { return };
         let mut state = self.connections.state.lock();
         let is_last = state.by_source.get_mut(&source).is_none_or(|open| {
@@ -209,115 +203,35 @@ impl Drop for Open {
     }
 }
 
-/// Goes with every request of a connection: the accept loop knows the connection but nothing of the router, and handlers the room
-/// for answers but not the connection.
-#[derive(Debug, Default)]
-pub(crate) struct ConnectionMark {
-    open: Option<Arc<Open>>,
-    room: OnceLock<Arc<Room>>,
-    /// Whether an answer has been handed to the connection in full, and may not have been written yet.
-    is_answered: AtomicBool,
-}
-
-impl ConnectionMark {
-    pub(super) fn of(open: Arc<Open>) -> Self {
-        Self { open: Some(open), ..Self::default() }
-    }
-
-    pub(crate) fn meet(&self, room: &Arc<Room>) {
-        self.room.get_or_init(|| room.clone());
-    }
-
-    /// Whether somebody waits for room that this connection's answers may hold.
-    pub(crate) fn is_room_wanted(&self) -> bool {
-        self.room.get().is_some_and(|room| room.is_crowded())
-    }
-
-    /// A request has come.
-    pub(super) fn begin_request(&self) {
-        self.is_answered.store(false, Ordering::Relaxed); // all of a connection happens in one task
-        if let Some(open) = &self.open {
-            open.begin_request();
-        }
-    }
-
-    /// All that was handed to the connection has been written.
-    pub(super) fn note_written(&self) {
-        if self.is_answered.swap(false, Ordering::Relaxed)
-            && let Some(open) = &self.open
-        {
-            open.wait_for_request();
-        }
-    }
-}
-
-/// The body of an answer. Its drop says that the connection has all of it.
-pub(super) struct Answer {
-    body: Body,
-    mark: Arc<ConnectionMark>,
-}
-
-impl Answer {
-    pub(super) fn new(body: Body, mark: Arc<ConnectionMark>) -> Self {
-        Self { body, mark }
-    }
-}
-
-impl Drop for Answer {
-    fn drop(&mut self) {
-        self.mark.is_answered.store(true, Ordering::Relaxed);
-    }
-}
-
-impl HttpBody for Answer {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
 
     use super::*;
+    use crate::NetMetrics;
 
     fn peer(address: &str) -> SocketAddr {
         SocketAddr::new(address.parse().unwrap(), 1)
     }
 
     #[tokio::test]
-    async fn an_address_has_its_share_and_its_own_idle_connections_give_way() {
-        let config =
-            RestConfig { connections_max: 100, connections_per_address_max: 2, ..RestConfig::default() };
-        let metrics = ConnectionMetrics::default();
-        let connections = Connections::new(&config, metrics.clone());
+    async fn an_address_is_limited_and_only_its_own_idle_connections_are_closed() {
+        let limits = Limits { connections_max: 100, connections_per_address_max: 2, ..Limits::default() };
+        let metrics = NetMetrics::default().listener("test");
+        let connections = Connections::new(&limits, metrics.clone());
         let admit =
             |address: &str| connections.admit(peer(address)).now_or_never().expect("there is a permit");
         let _other = admit("192.0.2.1").unwrap();
         let first = admit("2001:db8::1").unwrap();
         let second = admit("2001:db8::2").unwrap();
         let third = admit("2001:db8::3").unwrap();
-        assert!(first.closing().now_or_never().is_some(), "it has waited longest of its network");
+        assert!(first.closing().now_or_never().is_some(), "it has been idle for longest of its network");
         assert!(second.closing().now_or_never().is_none());
         drop(first);
-        second.begin_request();
-        third.begin_request();
+        second.set_in_use();
+        third.set_in_use();
         assert!(admit("2001:db8::4").is_none(), "all of its connections are in use");
-        assert_eq!((metrics.refused.get(), metrics.idle_closed.get(), metrics.open.get()), (1, 1, 3));
+        assert_eq!((metrics.refused.get(), metrics.idle_closed.get(), metrics.connections.get()), (1, 1, 3));
         let _elsewhere = admit("2001:db8:0:1::1").unwrap();
         let _local: Vec<_> = (0..10).map(|_| admit("127.0.0.1").unwrap()).collect();
         drop((second, third));

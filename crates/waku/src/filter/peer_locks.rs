@@ -6,35 +6,35 @@ use libp2p::PeerId;
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-/// The turns that are taken or waited for: no more than there are requests.
+/// The peer_locks that are taken or waited for: no more than there are requests.
 #[derive(Default)]
-pub(super) struct Turns {
+pub(super) struct PeerLocks {
     by_peer: Mutex<HashMap<PeerId, Arc<AsyncMutex<()>>>>,
 }
 
 /// A peer's turn, until it is dropped.
-pub(super) struct Turn {
+pub(super) struct PeerLock {
     peer: PeerId,
-    turns: Arc<Turns>,
+    peer_locks: Arc<PeerLocks>,
     /// None while it is waited for.
     guard: Option<OwnedMutexGuard<()>>,
 }
 
-impl Turns {
+impl PeerLocks {
     /// Waits until nobody else has the peer's turn.
-    pub(super) async fn take(self: &Arc<Self>, peer: PeerId) -> Turn {
+    pub(super) async fn take(self: &Arc<Self>, peer: PeerId) -> PeerLock {
         let lock = self.by_peer.lock().entry(peer).or_default().clone();
         // Made before the wait, so that nothing is left behind by who gives it up.
-        let mut turn = Turn { peer, turns: self.clone(), guard: None };
+        let mut turn = PeerLock { peer, peer_locks: self.clone(), guard: None };
         turn.guard = Some(lock.lock_owned().await);
         turn
     }
 }
 
-impl Drop for Turn {
+impl Drop for PeerLock {
     fn drop(&mut self) {
         self.guard = None;
-        let mut by_peer = self.turns.by_peer.lock();
+        let mut by_peer = self.peer_locks.by_peer.lock();
         let is_last = by_peer.get(&self.peer).is_some_and(|lock| Arc::strong_count(lock) == 1);
         if is_last {
             by_peer.remove(&self.peer);
@@ -50,18 +50,18 @@ mod tests {
 
     #[tokio::test]
     async fn a_peer_has_one_turn_at_a_time_and_leaves_nothing_behind() {
-        let turns = Arc::new(Turns::default());
+        let peer_locks = Arc::new(PeerLocks::default());
         let [peer, other] = [PeerId::random(), PeerId::random()];
-        let first = turns.take(peer).await;
-        let elsewhere = turns.take(other).now_or_never().expect("another peer has its own");
-        let mut second = Box::pin(turns.take(peer));
-        let mut given_up = Box::pin(turns.take(peer));
+        let first = peer_locks.take(peer).await;
+        let elsewhere = peer_locks.take(other).now_or_never().expect("another peer has its own");
+        let mut second = Box::pin(peer_locks.take(peer));
+        let mut given_up = Box::pin(peer_locks.take(peer));
         assert!((&mut second).now_or_never().is_none() && (&mut given_up).now_or_never().is_none());
         drop(given_up);
         drop(first);
         let second = second.now_or_never().expect("it is its turn");
-        assert!(turns.take(peer).now_or_never().is_none());
+        assert!(peer_locks.take(peer).now_or_never().is_none());
         drop((second, elsewhere));
-        assert!(turns.by_peer.lock().is_empty());
+        assert!(peer_locks.by_peer.lock().is_empty());
     }
 }

@@ -1,6 +1,4 @@
-//! Habits of the house that no compiler keeps.
-
-#![expect(clippy::unwrap_used, reason = "a test that can't go on has failed")]
+//! Lengths of functions, forbidden texts, links between pages.
 
 use std::{
     fs,

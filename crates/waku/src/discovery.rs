@@ -11,15 +11,15 @@ use tracing::debug;
 use crate::{
     Services, WakuMetrics,
     metadata::{self, MetadataService, Whereabouts},
-    newcomers::Newcomers,
     node::Node,
+    peer_connected::PeerConnected,
     peer_exchange::{self, PeerExchange, PeerExchangeConfig, PeerExchangeService},
     service::Service,
     validate::Rules,
 };
 
 /// Metadata, peer exchange and this node's own record, before the node listens.
-pub(crate) struct Acquaintance {
+pub(crate) struct Discovery {
     node: Node,
     rules: Rules,
     services: Services,
@@ -28,7 +28,7 @@ pub(crate) struct Acquaintance {
     metrics: WakuMetrics,
 }
 
-impl Acquaintance {
+impl Discovery {
     pub(crate) fn new(
         node: &Node,
         rules: &Rules,
@@ -61,11 +61,11 @@ impl Acquaintance {
     /// Begins to ask peers. To be called before the node runs, so that none is missed.
     pub(crate) fn start(&self) -> Tasks {
         let tasks = Tasks::default();
-        let newcomers = Newcomers::new(self.node.clone(), rpc::metadata::ID);
+        let newcomers = PeerConnected::new(self.node.clone(), rpc::metadata::ID);
         let metrics = self.metrics.metadata.clone();
         tasks.spawn(metadata::keep_asking(self.whereabouts.clone(), newcomers, metrics));
         if let Some(exchange) = &self.exchange {
-            let newcomers = Newcomers::new(self.node.clone(), rpc::peer_exchange::ID);
+            let newcomers = PeerConnected::new(self.node.clone(), rpc::peer_exchange::ID);
             tasks.spawn(peer_exchange::keep_learning(exchange.clone(), newcomers));
         }
         tasks

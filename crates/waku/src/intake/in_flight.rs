@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 
 /// Messages that are on their way to the archive. There are as many as requests are worked on at once.
 #[derive(Default)]
-pub(crate) struct UnderWay {
+pub(crate) struct InFlight {
     numbers: Mutex<Numbers>,
     /// One of them has arrived, or was refused.
     changed: Notify,
@@ -20,19 +20,19 @@ struct Numbers {
 }
 
 /// A message on its way, until this is dropped.
-pub(crate) struct Trip {
+pub(crate) struct InFlightGuard {
     number: u64,
-    under_way: Arc<UnderWay>,
+    in_flight: Arc<InFlight>,
 }
 
-impl UnderWay {
+impl InFlight {
     /// A message sets out.
-    pub(crate) fn begin(self: &Arc<Self>) -> Trip {
+    pub(crate) fn begin(self: &Arc<Self>) -> InFlightGuard {
         let mut numbers = self.numbers.lock();
         let number = numbers.next;
         numbers.next += 1;
         numbers.open.insert(number);
-        Trip { number, under_way: self.clone() }
+        InFlightGuard { number, in_flight: self.clone() }
     }
 
     /// Waits until all that set out before this call have arrived or were refused. Those that set out later are not waited for,
@@ -49,10 +49,10 @@ impl UnderWay {
     }
 }
 
-impl Drop for Trip {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
-        self.under_way.numbers.lock().open.remove(&self.number);
-        self.under_way.changed.notify_waiters();
+        self.in_flight.numbers.lock().open.remove(&self.number);
+        self.in_flight.changed.notify_waiters();
     }
 }
 
@@ -64,28 +64,28 @@ mod tests {
 
     #[test]
     fn only_those_who_set_out_before_are_waited_for() {
-        let under_way = Arc::new(UnderWay::default());
-        assert!(under_way.settled().now_or_never().is_some());
-        let (first, second) = (under_way.begin(), under_way.begin());
-        let mut settled = Box::pin(under_way.settled());
+        let in_flight = Arc::new(InFlight::default());
+        assert!(in_flight.settled().now_or_never().is_some());
+        let (first, second) = (in_flight.begin(), in_flight.begin());
+        let mut settled = Box::pin(in_flight.settled());
         assert!((&mut settled).now_or_never().is_none());
-        let third = under_way.begin();
+        let third = in_flight.begin();
         drop(second);
         assert!((&mut settled).now_or_never().is_none(), "the first is still on its way");
         drop(first);
         assert!((&mut settled).now_or_never().is_some(), "the third set out later");
-        assert!(under_way.settled().now_or_never().is_none());
+        assert!(in_flight.settled().now_or_never().is_none());
         drop(third);
-        assert!(under_way.settled().now_or_never().is_some());
+        assert!(in_flight.settled().now_or_never().is_some());
     }
 
     #[tokio::test]
     async fn who_waits_is_woken() {
-        let under_way = Arc::new(UnderWay::default());
-        let trip = under_way.begin();
+        let in_flight = Arc::new(InFlight::default());
+        let trip = in_flight.begin();
         let waiting = tokio::spawn({
-            let under_way = under_way.clone();
-            async move { under_way.settled().await }
+            let in_flight = in_flight.clone();
+            async move { in_flight.settled().await }
         });
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());

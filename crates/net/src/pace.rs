@@ -1,4 +1,4 @@
-//! How fast clients must read what they have asked for.
+//! How fast clients must read what is sent to them.
 
 use std::{
     io,
@@ -13,46 +13,44 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-use super::connections::ConnectionMark;
+use crate::Activity;
 
-/// What a client must take of an answer within a request's time. One that takes a byte now and then would otherwise hold an
-/// answer, or an export's turn, for as long as it likes.
+/// What a client must read within [`crate::Limits::stall_timeout`]. One that reads a byte now and then would otherwise hold an
+/// answer's memory for as long as it likes.
 const STEP_BYTES: usize = 64 << 10;
-/// How long it may take for that when others wait for the room that its answer holds.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The timeout when requests wait for memory that the client's answer holds.
+const SHORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A stream whose writes fail when the other side takes too little for too long.
-pub(super) struct Paced<S> {
+/// A stream whose writes fail when the client reads too slowly. Reads are not limited.
+#[derive(Debug)]
+pub(crate) struct Paced<S> {
     stream: S,
     timeout: Duration,
-    mark: Arc<ConnectionMark>,
-    /// Runs from the first write that has to wait.
+    activity: Arc<Activity>,
+    /// Begins with the first write that has to wait.
     step: Option<Step>,
 }
 
+#[derive(Debug)]
 struct Step {
     begun: Instant,
-    taken: usize,
-    look: Pin<Box<Sleep>>,
+    written: usize,
+    check: Pin<Box<Sleep>>,
 }
 
 impl<S> Paced<S> {
-    pub(super) fn new(stream: S, timeout: Duration, mark: Arc<ConnectionMark>) -> Self {
-        Self { stream, timeout, mark, step: None }
+    pub(crate) fn new(stream: S, timeout: Duration, activity: Arc<Activity>) -> Self {
+        Self { stream, timeout, activity, step: None }
     }
 
-    pub(super) fn into_inner(self) -> S {
-        self.stream
-    }
-
-    /// Passes a finished write on, and lets a waiting one fail in time.
+    /// Returns a finished write as it is, and makes a waiting one fail in time.
     fn watch(
         &mut self,
         context: &mut Context<'_>,
         written: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         match written {
-            Poll::Ready(Ok(bytes)) => self.note_taken(bytes),
+            Poll::Ready(Ok(bytes)) => self.note_progress(bytes),
             Poll::Ready(Err(_)) => {}
             Poll::Pending => {
                 ready!(self.poll_too_slow(context));
@@ -63,28 +61,28 @@ impl<S> Paced<S> {
         written
     }
 
-    fn note_taken(&mut self, bytes: usize) {
+    fn note_progress(&mut self, bytes: usize) {
         let Some(step) = &mut self.step else { return };
-        step.taken = step.taken.saturating_add(bytes);
-        if step.taken >= STEP_BYTES {
+        step.written = step.written.saturating_add(bytes);
+        if step.written >= STEP_BYTES {
             self.step = None;
         }
     }
 
-    /// Ready when the present step has taken too long.
+    /// Ready when the current step has taken too long.
     fn poll_too_slow(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let now = Instant::now();
-        let patience = PATIENCE.min(self.timeout);
-        let begin = || Step { begun: now, taken: 0, look: Box::pin(sleep_until(now + patience)) };
+        let short_timeout = SHORT_TIMEOUT.min(self.timeout);
+        let begin = || Step { begun: now, written: 0, check: Box::pin(sleep_until(now + short_timeout)) };
         let step = self.step.get_or_insert_with(begin);
         let end = step.begun + self.timeout;
         loop {
-            ready!(step.look.as_mut().poll(context));
+            ready!(step.check.as_mut().poll(context));
             let now = Instant::now();
-            if now >= end || self.mark.is_room_wanted() {
+            if now >= end || self.activity.is_memory_short() {
                 return Poll::Ready(());
             }
-            step.look.as_mut().reset(end.min(now + patience));
+            step.check.as_mut().reset(end.min(now + short_timeout));
         }
     }
 }
@@ -122,12 +120,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
         self.stream.is_write_vectored()
     }
 
-    /// All that was there to be written has been taken: what comes next has its own time.
+    /// What is written after a flush has a time of its own.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.step = None;
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
         if flushed.is_ready() {
-            self.mark.note_written();
+            self.activity.note_flushed();
         }
         flushed
     }
@@ -139,20 +137,22 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
         time::{sleep, timeout},
     };
 
     use super::*;
-    use crate::rest::room::Room;
+    use crate::SharedMemory;
 
     const TIMEOUT: Duration = Duration::from_secs(30);
     const LONG: Duration = Duration::from_secs(3_600);
 
-    fn pair(mark: &Arc<ConnectionMark>) -> (Paced<DuplexStream>, DuplexStream) {
+    fn pair(activity: &Arc<Activity>) -> (Paced<DuplexStream>, DuplexStream) {
         let (here, there) = duplex(1_024);
-        (Paced::new(here, TIMEOUT, mark.clone()), there)
+        (Paced::new(here, TIMEOUT, activity.clone()), there)
     }
 
     /// Reads so much again and again, with pauses between.
@@ -165,7 +165,7 @@ mod tests {
 
     /// Such a reader held an answer, or one of the few exports, for as long as it liked.
     #[tokio::test(start_paused = true)]
-    async fn who_takes_a_byte_now_and_then_is_cut_off() {
+    async fn a_client_that_reads_a_byte_now_and_then_is_cut_off() {
         let (mut here, there) = pair(&Arc::default());
         let reader = tokio::spawn(read_slowly(there, 1, Duration::from_secs(29)));
         let written = timeout(LONG, here.write_all(&[0; 1 << 20])).await.unwrap();
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_takes_its_steps_in_time_is_served() {
+    async fn a_client_that_reads_its_steps_in_time_is_served() {
         let (mut here, there) = pair(&Arc::default());
         let reader = tokio::spawn(read_slowly(there, STEP_BYTES, Duration::from_secs(29)));
         timeout(LONG, here.write_all(&[0; 1 << 20])).await.unwrap().unwrap();
@@ -182,20 +182,30 @@ mod tests {
         reader.await.unwrap();
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn who_is_slow_goes_sooner_when_others_wait_for_its_room() {
-        let (mark, room) = (Arc::new(ConnectionMark::default()), Arc::new(Room::new(1)));
-        mark.meet(&room);
-        let (mut here, _there) = pair(&mark);
-        let alone = timeout(TIMEOUT / 2, here.write_all(&[0; 2_048])).await;
-        assert!(alone.is_err(), "nobody waits: it has its time");
-        let _all = room.take(1_024, Instant::now()).await.unwrap();
-        let crowded = timeout(PATIENCE + Duration::from_secs(1), here.write_all(&[0; 2_048])).await;
-        assert!(crowded.unwrap().is_err());
+    #[derive(Debug, Default)]
+    struct Memory(AtomicBool);
+
+    impl SharedMemory for Memory {
+        fn has_waiters(&self) -> bool {
+            self.0.load(Ordering::Relaxed)
+        }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_answer_has_its_own_time() {
+    async fn a_slow_client_is_cut_off_sooner_when_requests_wait_for_its_memory() {
+        let (activity, memory) = (Arc::new(Activity::default()), Arc::new(Memory::default()));
+        let shared: Arc<dyn SharedMemory> = memory.clone();
+        activity.share_memory(&shared);
+        let (mut here, _there) = pair(&activity);
+        let alone = timeout(TIMEOUT / 2, here.write_all(&[0; 2_048])).await;
+        assert!(alone.is_err(), "nothing waits: it has its time");
+        memory.0.store(true, Ordering::Relaxed);
+        let short = timeout(SHORT_TIMEOUT + Duration::from_secs(1), here.write_all(&[0; 2_048])).await;
+        assert!(short.unwrap().is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_answer_has_a_time_of_its_own() {
         let (mut here, there) = pair(&Arc::default());
         let reader = tokio::spawn(read_slowly(there, 1_024, Duration::from_secs(5)));
         for _ in 0..3 {

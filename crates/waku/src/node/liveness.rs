@@ -15,12 +15,12 @@ const BEATS_APART: Duration = Duration::from_secs(3);
 
 /// What was noticed of connected peers.
 #[derive(Debug, Default)]
-pub(crate) struct Trouble {
+pub(crate) struct Liveness {
     late_pings: HashMap<ConnectionId, u32>,
     stuck: HashMap<PeerId, (u32, Instant)>,
 }
 
-impl Trouble {
+impl Liveness {
     /// Notes how a ping went; whether the connection is to be given up.
     pub(crate) fn is_dead(&mut self, id: ConnectionId, is_late: bool) -> bool {
         if !is_late {
@@ -54,29 +54,29 @@ mod tests {
 
     #[test]
     fn late_pings_count_in_a_row() {
-        let mut trouble = Trouble::default();
+        let mut liveness = Liveness::default();
         let (one, other) = (ConnectionId::new_unchecked(1), ConnectionId::new_unchecked(2));
-        assert!(!trouble.is_dead(one, true));
-        assert!(!trouble.is_dead(other, true), "each connection by itself");
-        assert!(!trouble.is_dead(one, false));
-        assert!(!trouble.is_dead(one, true), "an answer makes up for it");
-        assert!(trouble.is_dead(one, true));
-        trouble.forget(PeerId::random(), other);
-        assert!(!trouble.is_dead(other, true));
+        assert!(!liveness.is_dead(one, true));
+        assert!(!liveness.is_dead(other, true), "each connection by itself");
+        assert!(!liveness.is_dead(one, false));
+        assert!(!liveness.is_dead(one, true), "an answer makes up for it");
+        assert!(liveness.is_dead(one, true));
+        liveness.forget(PeerId::random(), other);
+        assert!(!liveness.is_dead(other, true));
     }
 
     #[test]
     fn a_peer_is_stuck_after_many_heartbeats_in_a_row() {
-        let mut trouble = Trouble::default();
+        let mut liveness = Liveness::default();
         let peer = PeerId::random();
         let mut now = Instant::now();
         for _ in 0..50 {
-            assert!(!trouble.is_stuck(peer, now), "now and then is no matter");
+            assert!(!liveness.is_stuck(peer, now), "now and then is no matter");
             now += BEATS_APART * 2;
         }
         let beats = (1..).find(|_| {
             now += Duration::from_secs(1);
-            trouble.is_stuck(peer, now)
+            liveness.is_stuck(peer, now)
         });
         assert_eq!(beats, Some(STUCK_BEATS_MAX as usize));
     }

@@ -1,6 +1,6 @@
-//! Room for answers that their peers have not read yet.
+//! MemoryBudget for answers that their peers have not read yet.
 //!
-//! Room is taken before an answer is made, for the longest one that its service gives, and what is not needed is given back. A peer
+//! MemoryBudget is taken before an answer is made, for the longest one that its service gives, and what is not needed is given back. A peer
 //! that does not read holds its room, so as soon as somebody else waits for room, a peer that has read nothing for a moment loses
 //! its stream.
 
@@ -28,29 +28,29 @@ const KIB_MAX: usize = 256 << 10;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The room of all connections.
-pub(crate) struct Room {
+pub(crate) struct MemoryBudget {
     kib: Semaphore,
     waiting: AtomicUsize,
 }
 
 /// The room of one connection.
 #[derive(Clone)]
-pub(crate) struct Corner(Arc<Semaphore>);
+pub(crate) struct ConnectionMemory(Arc<Semaphore>);
 
-/// Room for one answer.
-pub(crate) struct Taken<'a> {
-    room: &'a Room,
+/// MemoryBudget for one answer.
+pub(crate) struct MemoryPermit<'a> {
+    room: &'a MemoryBudget,
     of_connection: SemaphorePermit<'a>,
     of_all: SemaphorePermit<'a>,
 }
 
-impl Default for Room {
+impl Default for MemoryBudget {
     fn default() -> Self {
         Self { kib: Semaphore::new(KIB_MAX), waiting: AtomicUsize::new(0) }
     }
 }
 
-impl Default for Corner {
+impl Default for ConnectionMemory {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new(KIB_PER_CONNECTION)))
     }
@@ -72,10 +72,14 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Room {
+impl MemoryBudget {
     /// Takes room for an answer of so many bytes. The connection's own answers are waited for first: they take nobody else's
     /// room meanwhile.
-    pub(crate) async fn take<'a>(&'a self, corner: &'a Corner, bytes: usize) -> io::Result<Taken<'a>> {
+    pub(crate) async fn take<'a>(
+        &'a self,
+        corner: &'a ConnectionMemory,
+        bytes: usize,
+    ) -> io::Result<MemoryPermit<'a>> {
         let kib = kib_of(bytes);
         let of_connection = corner.0.acquire_many(kib).await.map_err(io::Error::other)?;
         let of_all = match self.kib.try_acquire_many(kib) {
@@ -85,7 +89,7 @@ impl Room {
                 self.kib.acquire_many(kib).await.map_err(io::Error::other)?
             }
         };
-        Ok(Taken { room: self, of_connection, of_all })
+        Ok(MemoryPermit { room: self, of_connection, of_all })
     }
 
     fn is_crowded(&self) -> bool {
@@ -99,7 +103,7 @@ fn kib_of(bytes: usize) -> u32 {
     u32::try_from(kib).unwrap_or(u32::MAX)
 }
 
-impl Taken<'_> {
+impl MemoryPermit<'_> {
     /// Gives back what an answer of so many bytes does not need.
     pub(crate) fn keep(&mut self, bytes: usize) {
         let surplus = self.of_connection.num_permits().saturating_sub(kib_of(bytes) as usize);
@@ -139,7 +143,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_not_needed_is_given_back() {
-        let (room, corner) = (Room::default(), Corner::default());
+        let (room, corner) = (MemoryBudget::default(), ConnectionMemory::default());
         let mut taken = room.take(&corner, 15 * MIB).await.unwrap();
         assert_eq!(room.kib.available_permits(), KIB_MAX - (15 << 10));
         taken.keep(145_000);
@@ -155,17 +159,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_connection_waits_for_itself_only() {
-        let (room, corner) = (Room::default(), Corner::default());
+        let (room, corner) = (MemoryBudget::default(), ConnectionMemory::default());
         let _first = room.take(&corner, 32 * MIB).await.unwrap();
         assert!(timeout(LONG, room.take(&corner, 1)).await.is_err());
         assert!(!room.is_crowded(), "it does not press upon others");
-        assert!(room.take(&Corner::default(), 32 * MIB).await.is_ok());
+        assert!(room.take(&ConnectionMemory::default(), 32 * MIB).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_reads_nothing_makes_room_when_others_wait() {
-        let room = Room::default();
-        let corners: Vec<Corner> = (0..9).map(|_| Corner::default()).collect();
+        let room = MemoryBudget::default();
+        let corners: Vec<ConnectionMemory> = (0..9).map(|_| ConnectionMemory::default()).collect();
         let mut all = Vec::new();
         for corner in &corners[..8] {
             all.push(room.take(corner, 32 * MIB).await.unwrap());
@@ -187,7 +191,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn time_is_bounded_also_when_nobody_waits() {
-        let (room, corner) = (Room::default(), Corner::default());
+        let (room, corner) = (MemoryBudget::default(), ConnectionMemory::default());
         let taken = room.take(&corner, 1).await.unwrap();
         let limit = Duration::from_secs(5);
         assert!(timeout(2 * limit, taken.patiently(limit, pending())).await.unwrap().is_err());

@@ -111,7 +111,7 @@ pub(crate) enum PushError {
 
 /// What became of messages since it was last asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Fates {
+pub(crate) struct PushOutcome {
     /// As far as can be seen they arrived.
     pub(crate) sent: usize,
     /// They could not be written, or their streams broke.
@@ -119,7 +119,7 @@ pub(crate) struct Fates {
 }
 
 /// The way to one subscriber.
-pub(crate) struct Way {
+pub(crate) struct PushStreams {
     peer: PeerId,
     opener: Arc<dyn Opener>,
     /// How long it may take to open streams and to write what goes on them at once.
@@ -130,7 +130,7 @@ pub(crate) struct Way {
     watched: VecDeque<Watched>,
     /// Whether the subscriber was seen to close a stream behind its message.
     reads_one: bool,
-    fates: Fates,
+    outcome: PushOutcome,
 }
 
 struct Watched {
@@ -155,30 +155,30 @@ impl End {
     }
 }
 
-impl Way {
+impl PushStreams {
     pub(crate) fn new(peer: PeerId, opener: Arc<dyn Opener>, push_timeout: Duration) -> Self {
         let (kept, watched) = (None, VecDeque::new());
-        Self { peer, opener, push_timeout, kept, watched, reads_one: false, fates: Fates::default() }
+        Self { peer, opener, push_timeout, kept, watched, reads_one: false, outcome: PushOutcome::default() }
     }
 
     /// Forgets all streams and what was learned: whoever connects next with this peer id may be another client.
     pub(crate) fn forget(&mut self) {
         self.settle(Instant::now());
-        self.fates.sent += self.watched.len(); // nothing says that they were lost
+        self.outcome.sent += self.watched.len(); // nothing says that they were lost
         self.watched.clear();
         (self.kept, self.reads_one) = (None, false);
     }
 
     /// What became of messages since this was last asked for.
-    pub(crate) fn take_fates(&mut self) -> Fates {
-        std::mem::take(&mut self.fates)
+    pub(crate) fn take_outcome(&mut self) -> PushOutcome {
+        std::mem::take(&mut self.outcome)
     }
 
     /// Writes messages in their order. Those that are not written when it fails are lost.
     pub(crate) async fn push(&mut self, events: &[Arc<Event>]) -> Result<(), PushError> {
         let mut written = 0;
         let pushed = self.write_all(events, &mut written).await;
-        self.fates.failed += events.len().saturating_sub(written);
+        self.outcome.failed += events.len().saturating_sub(written);
         pushed
     }
 
@@ -194,7 +194,7 @@ impl Way {
             if let Some(mut stream) = self.kept.take() {
                 let before = *written;
                 let wrote = timeout(push_timeout, write_each(&mut stream, rest, written)).await;
-                self.fates.sent += *written - before;
+                self.outcome.sent += *written - before;
                 if wrote?.is_ok() {
                     self.kept = Some(stream);
                 }
@@ -252,13 +252,13 @@ impl Way {
         match end {
             End::Closed => {
                 self.reads_one = true;
-                self.fates.sent += 1;
+                self.outcome.sent += 1;
             }
-            End::Broken => self.fates.failed += 1,
+            End::Broken => self.outcome.failed += 1,
         }
     }
 
-    /// When [`Way::settle`] has something to do.
+    /// When [`PushStreams::settle`] has something to do.
     pub(crate) fn settles_at(&self) -> Option<Instant> {
         self.watched.front().map(|oldest| oldest.until)
     }
@@ -277,7 +277,7 @@ impl Way {
                 Some(end) => self.note_end(end),
                 None if now < one.until => self.watched.push_back(one),
                 None => {
-                    self.fates.sent += 1;
+                    self.outcome.sent += 1;
                     if !self.reads_one && self.kept.is_none() {
                         self.kept = Some(one.stream);
                     }

@@ -22,26 +22,26 @@ use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tracing::{debug, warn};
 
-/// A connection that was written so much in answers in one window of time moves to the slow lane, and back when less was
+/// A connection that was written so much in answers in one window of time moves to the slow traffic, and back when less was
 /// written in a whole one: three full pages change nothing for others, thirty for each of many readers do.
 const BULK_BYTES: u64 = 512 << 10;
 const WINDOW_SECONDS: u64 = 10;
-/// By how much the slow lane's threads are less urgent than all others: under load they get about a tenth of the time that
+/// By how much the slow traffic's threads are less urgent than all others: under load they get about a tenth of the time that
 /// others want, and all of the time that nobody wants.
 const NICENESS: i32 = 10;
-/// The name of the slow lane's threads.
+/// The name of the slow traffic's threads.
 const SLOW: &str = "waku-history";
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 thread_local! {
-    /// The lane of the connection whose task is running on this thread.
-    static CURRENT: RefCell<Option<Lane>> = const { RefCell::new(None) };
+    /// The traffic of the connection whose task is running on this thread.
+    static CURRENT: RefCell<Option<AnswerTraffic>> = const { RefCell::new(None) };
 }
 
 /// What was written in answers on one connection.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lane(Arc<Mutex<Written>>);
+pub(crate) struct AnswerTraffic(Arc<Mutex<Written>>);
 
 /// Bytes that were written in the present window of time and in the one before.
 #[derive(Debug, Default)]
@@ -61,8 +61,8 @@ impl Written {
     }
 }
 
-impl Lane {
-    /// The lane of the connection whose task runs now; one of its own when none does.
+impl AnswerTraffic {
+    /// The traffic of the connection whose task runs now; one of its own when none does.
     pub(crate) fn current() -> Self {
         CURRENT.with_borrow(|current| current.clone().unwrap_or_default())
     }
@@ -89,24 +89,24 @@ fn window() -> u64 {
 }
 
 /// Runs connections' tasks.
-pub(crate) struct Lanes {
+pub(crate) struct ConnectionExecutor {
     fast: Handle,
     slow: Arc<Slow>,
 }
 
-impl Lanes {
-    /// The fast lane is the present runtime.
+impl ConnectionExecutor {
+    /// The fast traffic is the present runtime.
     pub(crate) fn new() -> Self {
         Self { fast: Handle::current(), slow: Arc::default() }
     }
 }
 
-/// The slow lane's runtime, made when the first connection needs it: most nodes never hand out much.
+/// The slow traffic's runtime, made when the first connection needs it: most nodes never hand out much.
 #[derive(Default)]
 struct Slow(OnceLock<Option<Runtime>>);
 
 impl Slow {
-    /// Without threads of its own (there may be no more) the slow lane is the fast one.
+    /// Without threads of its own (there may be no more) the slow traffic is the fast one.
     fn handle(&self) -> Option<&Handle> {
         self.0.get_or_init(Self::start).as_ref().map(Runtime::handle)
     }
@@ -139,51 +139,53 @@ fn step_back() {
     }
 }
 
-impl Executor for Lanes {
+impl Executor for ConnectionExecutor {
     fn exec(&self, task: Task) {
         let (fast, slow) = (self.fast.clone(), Arc::downgrade(&self.slow));
-        let ride = Ride { task, lane: Lane::default(), bell: Arc::default(), is_slow: false };
+        let ride =
+            ConnectionTask { task, traffic: AnswerTraffic::default(), bell: Arc::default(), is_slow: false };
         self.fast.spawn(travel(ride, fast, slow));
     }
 }
 
-/// Has a task go on in its lane until it belongs into the other, and sends it there.
-fn travel(mut ride: Ride, fast: Handle, slow: Weak<Slow>) -> Task {
+/// Has a task go on in its traffic until it belongs into the other, and sends it there.
+fn travel(mut ride: ConnectionTask, fast: Handle, slow: Weak<Slow>) -> Task {
     Box::pin(async move {
-        if (&mut ride).await == Arrival::Done {
+        if (&mut ride).await == TaskEvent::Done {
             return;
         }
         // A node that is gone needs no connections.
-        let Some(lanes) = slow.upgrade() else { return };
+        let Some(slow_runtime) = slow.upgrade() else { return };
         ride.is_slow = !ride.is_slow;
-        let lane = if ride.is_slow { lanes.handle().unwrap_or(&fast).clone() } else { fast.clone() };
-        lane.spawn(travel(ride, fast, slow));
+        let traffic =
+            if ride.is_slow { slow_runtime.handle().unwrap_or(&fast).clone() } else { fast.clone() };
+        traffic.spawn(travel(ride, fast, slow));
     })
 }
 
 /// A connection's task in one of the lanes.
-struct Ride {
+struct ConnectionTask {
     task: Task,
-    lane: Lane,
-    bell: Arc<Bell>,
+    traffic: AnswerTraffic,
+    bell: Arc<TaskWaker>,
     is_slow: bool,
 }
 
 /// Why a ride is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Arrival {
+enum TaskEvent {
     /// The task is done.
     Done,
-    /// The task is to go on in the other lane.
+    /// The task is to go on in the other traffic.
     Change,
 }
 
-/// Wakes a connection's task in whichever lane it is. What the task gives to others to be woken by never changes, because
+/// Wakes a connection's task in whichever traffic it is. What the task gives to others to be woken by never changes, because
 /// some of them (gossipsub's queues) keep the first that they were given.
 #[derive(Default)]
-struct Bell(AtomicWaker);
+struct TaskWaker(AtomicWaker);
 
-impl Wake for Bell {
+impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         self.0.wake();
     }
@@ -193,20 +195,20 @@ impl Wake for Bell {
     }
 }
 
-impl Future for Ride {
-    type Output = Arrival;
+impl Future for ConnectionTask {
+    type Output = TaskEvent;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Arrival> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TaskEvent> {
         self.bell.0.register(cx.waker());
         let bell = Waker::from(self.bell.clone());
-        let before = CURRENT.replace(Some(self.lane.clone()));
+        let before = CURRENT.replace(Some(self.traffic.clone()));
         let polled = self.task.as_mut().poll(&mut Context::from_waker(&bell));
         CURRENT.set(before);
         if polled.is_ready() {
-            return Poll::Ready(Arrival::Done);
+            return Poll::Ready(TaskEvent::Done);
         }
-        if self.lane.is_bulk() != self.is_slow {
-            return Poll::Ready(Arrival::Change);
+        if self.traffic.is_bulk() != self.is_slow {
+            return Poll::Ready(TaskEvent::Change);
         }
         Poll::Pending
     }
@@ -221,7 +223,7 @@ mod tests {
     /// Tells on which thread it runs, each time it is polled, and counts an answer each time.
     async fn chatter(answer_bytes: usize, told: mpsc::Sender<String>) {
         loop {
-            Lane::current().answered(answer_bytes);
+            AnswerTraffic::current().answered(answer_bytes);
             let name = std::thread::current().name().unwrap_or_default().to_owned();
             if told.send(name).await.is_err() {
                 return;
@@ -232,7 +234,7 @@ mod tests {
 
     async fn threads_of(answer_bytes: usize) -> Vec<String> {
         let (told, mut threads) = mpsc::channel(1);
-        let lanes = Lanes::new();
+        let lanes = ConnectionExecutor::new();
         lanes.exec(Box::pin(chatter(answer_bytes, told)));
         let mut names = Vec::new();
         while names.len() < 40 {
@@ -271,7 +273,7 @@ mod tests {
             let _ = self.told.try_send(name);
             self.polls += 1;
             if self.polls == 1 {
-                Lane::current().answered(BULK_BYTES as usize + 1); // it moves now
+                AnswerTraffic::current().answered(BULK_BYTES as usize + 1); // it moves now
             }
             Poll::Pending
         }
@@ -281,7 +283,7 @@ mod tests {
     async fn a_task_that_has_moved_is_woken_by_whoever_knew_it_before() {
         let (told, mut threads) = mpsc::channel(100);
         let waker = Arc::default();
-        let lanes = Lanes::new();
+        let lanes = ConnectionExecutor::new();
         lanes.exec(Box::pin(Stubborn { waker: Arc::clone(&waker), told, polls: 0 }));
         assert_ne!(threads.recv().await.unwrap(), SLOW);
         assert_eq!(threads.recv().await.unwrap(), SLOW);
@@ -303,8 +305,8 @@ mod tests {
 
     #[test]
     fn outside_of_connections_nothing_is_counted_for_others() {
-        let lane = Lane::current();
-        lane.answered(usize::MAX);
-        assert!(!Lane::current().is_bulk());
+        let traffic = AnswerTraffic::current();
+        traffic.answered(usize::MAX);
+        assert!(!AnswerTraffic::current().is_bulk());
     }
 }
