@@ -185,3 +185,89 @@ async fn unknown_path(uri: Uri) -> Refusal {
     };
     Refusal::new(StatusCode::NOT_FOUND, text)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use async_trait::async_trait;
+    use axum::{
+        Extension,
+        body::Body,
+        http::{Request, request::Parts},
+    };
+    use http_body_util::BodyExt;
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::{Caller, Credentials, Denied, MemoryBudget};
+
+    /// Knows one account, by password and by token.
+    #[derive(Debug)]
+    struct OneAccount;
+
+    #[async_trait]
+    impl Guard for OneAccount {
+        async fn check(&self, head: &Parts, _client: Option<SocketAddr>) -> Result<Caller, Denied> {
+            let challenge = "Basic realm=\"restante\"".parse().unwrap();
+            match Credentials::of(&head.headers) {
+                Some(Credentials::Basic { user, password })
+                    if user == "Aladdin" && password == "open sesame" =>
+                {
+                    Ok(Caller::Account(7))
+                }
+                Some(Credentials::Bearer(token)) if &*token == b"lamp" => Ok(Caller::Account(7)),
+                credentials => Err(Denied::unauthorized("log in", challenge, credentials.is_some())),
+            }
+        }
+    }
+
+    fn front(accounts: Option<Arc<dyn Guard>>) -> Router {
+        let front = Front {
+            metrics: HttpMetrics::default().of("public"),
+            memory: Arc::<MemoryBudget>::default(),
+            operators: Arc::default(),
+            accounts,
+            sites: Sites::default(),
+            format: RefusalFormat::Problem,
+        };
+        let who = async |Extension(caller): Extension<Caller>| format!("{caller:?}");
+        front.router(vec![
+            Route::get("/open", "for everybody", async || "open"),
+            Route::get("/mine", "for accounts", who).with_audience(Audience::Accounts),
+        ])
+    }
+
+    async fn ask(router: &Router, path: &str, authorization: &str) -> (u16, String, String) {
+        let request = Request::get(path).header("authorization", authorization).body(Body::empty()).unwrap();
+        let answer = router.clone().oneshot(request).await.unwrap();
+        let status = answer.status().as_u16();
+        let challenge = answer.headers().get("www-authenticate");
+        let challenge = challenge.map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default();
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        (status, challenge, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn routes_of_accounts_need_credentials_and_know_the_account() {
+        let router = front(Some(Arc::new(OneAccount)));
+        for credentials in ["Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==", "Bearer lamp"] {
+            assert_eq!(
+                ask(&router, "/mine", credentials).await,
+                (200, String::new(), "Account(7)".to_owned())
+            );
+        }
+        for credentials in ["", "Basic YTpi", "Bearer other"] {
+            let (status, challenge, body) = ask(&router, "/mine", credentials).await;
+            assert_eq!((status, &*challenge), (401, "Basic realm=\"restante\""), "{credentials}");
+            assert!(body.contains(r#""detail":"log in""#) && body.contains(r#""status":401"#), "{body}");
+        }
+        assert_eq!(ask(&router, "/open", "").await.2, "open");
+    }
+
+    #[tokio::test]
+    async fn without_a_guard_there_are_no_routes_of_accounts() {
+        let (status, _, body) = ask(&front(None), "/mine", "Bearer lamp").await;
+        assert_eq!(status, 404, "{body}");
+    }
+}

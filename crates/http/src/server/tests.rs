@@ -23,8 +23,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(3_600);
 
-const LIMITS: ServerLimits =
-    ServerLimits { header_timeout: LONG, stall_timeout: LONG, requests_max: 50, requests_per_address_max: 50 };
+const LIMITS: ServerLimits = ServerLimits {
+    header_timeout: LONG,
+    stall_timeout: LONG,
+    requests_max: 50,
+    requests_per_address_max: 50,
+};
 
 /// Requests whose handlers run.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
@@ -207,7 +211,8 @@ async fn slow_heads_are_closed() {
 async fn slow_bodies_are_refused() {
     let server = Server::start(LIMITS, 100).await;
     let mut slow = server.connect().await;
-    let head = b"POST /body HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 100\r\n\r\nabc";
+    let head =
+        b"POST /body HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 100\r\n\r\nabc";
     slow.write_all(head).await.unwrap();
     let answer = String::from_utf8(rest(&mut slow).await).unwrap();
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
