@@ -19,6 +19,7 @@ const CRATES: &[(&str, Kind)] = &[
     ("restante-sessions", Kind::Role),
     ("restante-records", Kind::Role),
     ("restante-blobs", Kind::Role),
+    ("restante-mail", Kind::Model),
     ("restante-follow", Kind::Loop),
     ("restante-waku", Kind::Door),
     ("restante-import", Kind::Reader),

@@ -1,13 +1,12 @@
-//! What one writes first, with the standard library alone: one lock, and a map in a list in a map.
+//! A naive table on the standard library: one lock, and a map of lists of maps.
 
 use std::{
     collections::HashMap,
     sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
+use restante_bench::sessions::{Name, SessionTable, route};
 use restante_sessions::{InfoChange, InfoKey};
-
-use super::{Name, Subject, route};
 
 type Info = HashMap<u16, String>;
 type Users = HashMap<String, Vec<(String, Info)>>;
@@ -15,9 +14,9 @@ type Users = HashMap<String, Vec<(String, Info)>>;
 /// The key of the priority.
 const PRIORITY: u16 = 0;
 
-/// By user, then by resource; sessions have no ids. What is found is looked at under the lock and not copied.
+/// Users, and the resources of each. Sessions have no ids. Look-ups read under the lock and copy nothing.
 #[derive(Default)]
-pub(in super::super) struct Naive(RwLock<Users>);
+pub(crate) struct Naive(RwLock<Users>);
 
 impl Naive {
     fn read(&self) -> RwLockReadGuard<'_, Users> {
@@ -45,7 +44,7 @@ fn priority(info: &Info) -> Option<i8> {
     info.get(&PRIORITY)?.parse().ok()
 }
 
-impl Subject for Naive {
+impl SessionTable for Naive {
     type Id = ();
     const NAME: &'static str = "naive";
     const HAS_IDS: bool = false;
@@ -99,5 +98,17 @@ impl Subject for Naive {
 
     fn set_presence(&self, name: Name<'_>, (): (), priority: i8) -> bool {
         self.set(name, PRIORITY, priority.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use restante_bench::sessions::assert_is_table;
+
+    use super::*;
+
+    #[test]
+    fn the_naive_table_keeps_the_contract() {
+        assert_is_table(&Naive::default());
     }
 }

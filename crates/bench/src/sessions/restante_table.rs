@@ -1,4 +1,4 @@
-//! restante's own table, through the public trait and as an object, as every door sees it.
+//! restante's own table, through the trait object that every door uses.
 
 use std::sync::Arc;
 
@@ -7,37 +7,41 @@ use restante_sessions::{
     SessionId, Sessions, hub::Event, open,
 };
 
-use super::{Name, Subject, route};
+use super::session_table::{Name, SessionTable, route};
 
 /// The `memory` engine.
-pub(in super::super) struct Ours {
+pub struct RestanteTable {
     opened: Opened,
 }
 
-/// A node without doors: nobody is told anything.
-pub(in super::super) struct Nobody;
+/// The owner of sessions without connections: it ignores all notifications.
+pub(super) struct NoOwner;
 
-impl Owner for Nobody {
+impl Owner for NoOwner {
     fn ended(&self, _: SessionId, _: Ended) {}
     fn heard(&self, _: Event) {}
 }
 
-impl Ours {
-    pub(in super::super) async fn open() -> anyhow::Result<Self> {
-        Ok(Self { opened: open(Config::new(EngineUrl::Memory), Arc::new(Nobody)).await? })
+impl RestanteTable {
+    /// Opens an empty table.
+    ///
+    /// # Errors
+    /// When the engine does not open.
+    pub async fn open() -> anyhow::Result<Self> {
+        Ok(Self { opened: open(Config::new(EngineUrl::Memory), Arc::new(NoOwner)).await? })
     }
 
-    pub(in super::super) fn sessions(&self) -> &dyn Sessions {
+    pub(super) fn sessions(&self) -> &dyn Sessions {
         &*self.opened.sessions
     }
 }
 
-/// What an answer says at once, without a runtime; nothing when it only comes later.
-pub(in super::super) fn now<T>(answer: Answer<'_, T>) -> Option<T> {
+/// The value of an answer that is ready without a runtime; `None` for one that has to be awaited.
+pub(super) fn now<T>(answer: Answer<'_, T>) -> Option<T> {
     answer.now().ok()
 }
 
-/// Looks at what was found where it lies: moving it out of the answer is work of its own.
+/// Counts without moving the sessions out of the answer, which would be measured too.
 fn count(found: &Answer<'_, Result<Found, restante_sessions::Error>>) -> u64 {
     match found {
         Answer::Ready(Some(Ok(found))) => route(found.iter().map(|session| session.priority)),
@@ -45,11 +49,11 @@ fn count(found: &Answer<'_, Result<Found, restante_sessions::Error>>) -> u64 {
     }
 }
 
-fn was_there(answer: Answer<'_, Result<bool, restante_sessions::Error>>) -> bool {
+fn was_open(answer: Answer<'_, Result<bool, restante_sessions::Error>>) -> bool {
     matches!(now(answer), Some(Ok(true)))
 }
 
-impl Subject for Ours {
+impl SessionTable for RestanteTable {
     type Id = SessionId;
     const NAME: &'static str = "restante";
     const HAS_IDS: bool = true;
@@ -60,7 +64,7 @@ impl Subject for Ours {
     }
 
     fn close(&self, _: Name<'_>, id: SessionId) -> bool {
-        was_there(self.opened.sessions.close(id, Ended::Left))
+        was_open(self.opened.sessions.close(id, Ended::Left))
     }
 
     fn by_user(&self, user: &str) -> u64 {
@@ -77,10 +81,20 @@ impl Subject for Ours {
 
     fn merge_info(&self, _: Name<'_>, id: SessionId, carbons: i64) -> bool {
         let changes = [(InfoKey::CARBONS, Some(InfoValue::Number(carbons)))];
-        was_there(self.opened.sessions.merge_info(id, &changes))
+        was_open(self.opened.sessions.merge_info(id, &changes))
     }
 
     fn set_presence(&self, _: Name<'_>, id: SessionId, priority: i8) -> bool {
-        was_there(self.opened.sessions.set_presence(id, Some(priority), &[]))
+        was_open(self.opened.sessions.set_presence(id, Some(priority), &[]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::session_table::assert_is_table, *};
+
+    #[tokio::test]
+    async fn the_table_of_restante_keeps_the_contract() {
+        assert_is_table(&RestanteTable::open().await.unwrap());
     }
 }

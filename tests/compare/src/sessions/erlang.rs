@@ -1,4 +1,5 @@
-//! The same in Erlang, where Erlang is there: a script of our own on Erlang's lists, maps and Mnesia, in MongooseIM's shape.
+//! The same measurements in Erlang, where it is installed: a script on Erlang's lists, maps and Mnesia, with MongooseIM's
+//! table.
 
 use std::{
     fs,
@@ -9,14 +10,14 @@ use std::{
 use anyhow::{Context, bail};
 use serde::Serialize;
 
-use super::entries::Order;
+use restante_bench::sessions::Order;
 
-/// The script, so that whoever has the program has it too.
-const SCRIPT: &str = include_str!("../../../../tests/compare/erlang/sessions.escript");
-/// What runs it: every Erlang has it.
+/// The script.
+const SCRIPT: &str = include_str!("sessions.escript");
+/// The program that runs it, a part of Erlang.
 const RUNNER: &str = "escript";
 
-/// Everything that the script has told.
+/// Everything that the script prints.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Erlang {
     pub(super) release: String,
@@ -70,13 +71,13 @@ pub(super) struct MnesiaCounts {
     pub(super) ns_per_op: f64,
 }
 
-/// Whether Erlang is there.
-pub(super) fn is_here() -> bool {
+/// Whether Erlang is installed.
+pub(super) fn is_installed() -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(RUNNER).is_file())
 }
 
-/// Runs the script in a folder and reads what it tells.
+/// Runs the script in a folder and parses its output.
 pub(super) async fn measure(folder: &Path, sizes: &[u32], is_quick: bool) -> anyhow::Result<Erlang> {
     let script = folder.join("sessions.escript");
     fs::write(&script, SCRIPT)?;
@@ -86,38 +87,43 @@ pub(super) async fn measure(folder: &Path, sizes: &[u32], is_quick: bool) -> any
     command.current_dir(folder).stdin(Stdio::null()).stderr(Stdio::piped());
     let output = tokio::task::spawn_blocking(move || command.output()).await?;
     let output = output.with_context(|| format!("can't start {RUNNER}"))?;
-    let said = String::from_utf8_lossy(&output.stdout);
+    let stdout = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
-        let why = String::from_utf8_lossy(&output.stderr);
-        bail!("{RUNNER} ended with {}: {} {}", output.status, why.trim(), said.lines().last().unwrap_or(""));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!(
+            "{RUNNER} ended with {}: {} {}",
+            output.status,
+            stderr.trim(),
+            stdout.lines().last().unwrap_or("")
+        );
     }
-    Ok(Erlang::parse(&said))
+    Ok(Erlang::parse(&stdout))
 }
 
 impl Erlang {
-    /// Reads the lines that the script prints; others, of Erlang itself, are passed over.
+    /// Parses the lines of the script and ignores those of Erlang itself.
     fn parse(text: &str) -> Self {
-        let mut told = Self::default();
+        let mut erlang = Self::default();
         let mut bytes = Vec::new();
         for line in text.lines() {
             let words: Vec<&str> = line.split_whitespace().collect();
             match *words.as_slice() {
-                ["otp", release] => release.clone_into(&mut told.release),
-                ["find", keys, order, map, ns] => told.finds.extend(find_row(keys, order, map, ns)),
-                ["merge", keys, changes, map, ns] => told.merges.extend(merge_row(keys, changes, map, ns)),
+                ["otp", release] => release.clone_into(&mut erlang.release),
+                ["find", keys, order, map, ns] => erlang.finds.extend(find_row(keys, order, map, ns)),
+                ["merge", keys, changes, map, ns] => erlang.merges.extend(merge_row(keys, changes, map, ns)),
                 ["table", sessions, threads, op, ns] => {
-                    told.table.extend(table_row(sessions, threads, op, ns))
+                    erlang.table.extend(table_row(sessions, threads, op, ns))
                 }
                 ["bytes", sessions, figure] => bytes.extend(pair(sessions, figure)),
-                ["counts", sessions, ns] => told.counts.extend(counts_row(sessions, ns)),
+                ["counts", sessions, ns] => erlang.counts.extend(counts_row(sessions, ns)),
                 _ => (),
             }
         }
-        for row in &mut told.table {
+        for row in &mut erlang.table {
             let found = bytes.iter().find(|(sessions, _)| *sessions == row.sessions);
             row.bytes_per_session = found.map(|(_, bytes)| *bytes);
         }
-        told
+        erlang
     }
 }
 
@@ -173,32 +179,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_script_tells_is_understood() {
-        let told = Erlang::parse(
+    fn the_output_of_the_script_is_parsed() {
+        let erlang = Erlang::parse(
             "otp 25\nfind 3 random maps 9.9\nmerge 10 5 orddict 365.3\n=INFO REPORT====\nbytes 500 928.3\n\
              table 500 2 by_user 2300.3\ncounts 500 592959.0\nfind x first maps 1\n",
         );
-        assert_eq!((told.release.as_str(), told.finds.len()), ("25", 1));
+        assert_eq!((erlang.release.as_str(), erlang.finds.len()), ("25", 1));
         assert_eq!(
-            (told.finds[0].keys, told.finds[0].order, told.finds[0].ns_per_op),
+            (erlang.finds[0].keys, erlang.finds[0].order, erlang.finds[0].ns_per_op),
             (3, Order::Random, 9.9)
         );
-        assert_eq!((told.merges[0].keys, told.merges[0].changes), (10, 5));
-        let row = &told.table[0];
+        assert_eq!((erlang.merges[0].keys, erlang.merges[0].changes), (10, 5));
+        let row = &erlang.table[0];
         assert_eq!((row.sessions, row.threads, row.op.as_str()), (500, 2, "by_user"));
         assert_eq!(row.bytes_per_session, Some(928.3));
-        assert_eq!(told.counts[0].ns_per_op, 592_959.0);
+        assert_eq!(erlang.counts[0].ns_per_op, 592_959.0);
     }
 
     #[tokio::test]
-    async fn the_script_runs_where_erlang_is() {
-        if !is_here() {
-            return; // nothing to say where there is no Erlang
+    async fn the_script_runs_where_erlang_is_installed() {
+        if !is_installed() {
+            return;
         }
         let folder = tempfile::tempdir().unwrap();
-        let told = measure(folder.path(), &[200], true).await.unwrap();
-        assert_eq!((told.finds.len(), told.merges.len(), told.counts.len()), (4 * 3 * 3, 4, 1));
-        assert_eq!(told.table.len(), 8);
-        assert!(told.table.iter().all(|row| row.bytes_per_session.is_some_and(|bytes| bytes > 300.0)));
+        let erlang = measure(folder.path(), &[200], true).await.unwrap();
+        assert_eq!((erlang.finds.len(), erlang.merges.len(), erlang.counts.len()), (4 * 3 * 3, 4, 1));
+        assert_eq!(erlang.table.len(), 8);
+        assert!(erlang.table.iter().all(|row| row.bytes_per_session.is_some_and(|bytes| bytes > 300.0)));
     }
 }

@@ -1,4 +1,4 @@
-//! The usual good answer: 64 locked tables, users and sessions of fixed size within them, and what is remembered as fields.
+//! A sharded table: 64 locked hash tables, with users and sessions of fixed size and the info as fields.
 
 use std::{
     hash::BuildHasher,
@@ -9,18 +9,17 @@ use std::{
 use foldhash::fast::FixedState;
 use hashbrown::{HashTable, hash_table::Entry};
 use parking_lot::RwLock;
+use restante_bench::sessions::{Name, SessionTable, route};
 use restante_sessions::{InfoChange, InfoKey, InfoValue};
 use smallvec::SmallVec;
-
-use super::{Name, Subject, route};
 
 const SHARDS: usize = 64;
 /// Which bits of the hash choose a shard: the table itself uses the highest seven and the lowest.
 const SHARD_SHIFT: u32 = 48;
-/// The longest text that has room. It is enough for names of this bench.
+/// The longest text, enough for the names of this benchmark.
 const TEXT_BYTES: usize = 23;
 
-/// A short text in its place.
+/// A short text, stored inline.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Text {
     len: u8,
@@ -39,13 +38,12 @@ impl Text {
     }
 }
 
-/// One session: everything that is known of it has a field.
+/// One session, with a field for each entry of info.
 struct Session {
     sid: u64,
     resource: Text,
     address: u32,
     port: u16,
-    /// The priority, or nothing.
     priority: Option<i8>,
     kind: u8,
     carbons: u8,
@@ -56,26 +54,26 @@ struct User {
     sessions: SmallVec<[Session; 1]>,
 }
 
-/// A shard, on a line of the cache of its own.
+/// A shard, on a cache line of its own.
 #[repr(align(64))]
 struct Shard(RwLock<HashTable<User>>);
 
-/// The 64 tables. What is found is looked at under the lock and not copied.
-pub(in super::super) struct Sharded {
+/// The 64 tables. Look-ups read under the lock and copy nothing.
+pub(crate) struct Sharded {
     shards: Vec<Shard>,
     hasher: FixedState,
     last: AtomicU64,
 }
 
-/// The number of a session, and the hash of its user, by which it is found.
+/// The number of a session, and the hash of its user, which finds the shard.
 #[derive(Clone, Copy)]
-pub(in super::super) struct ShardedId {
+pub(crate) struct ShardedId {
     sid: u64,
     hash: u64,
 }
 
 impl Sharded {
-    pub(in super::super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let shards = (0..SHARDS).map(|_| Shard(RwLock::new(HashTable::new()))).collect();
         Self { shards, hasher: FixedState::default(), last: AtomicU64::new(0) }
     }
@@ -100,13 +98,13 @@ impl Sharded {
         true
     }
 
-    /// What routing does with those of a user's sessions that are wanted.
-    fn look(&self, user: &str, is_wanted: impl Fn(&Session) -> bool) -> u64 {
+    /// Routes to those of a user's sessions that match.
+    fn find(&self, user: &str, is_match: impl Fn(&Session) -> bool) -> u64 {
         let hash = self.hash(user.as_bytes());
         let Some(shard) = self.shard(hash) else { return 0 };
         let users = shard.read();
         let Some(user) = users.find(hash, |found| found.name.is(user)) else { return 0 };
-        route(user.sessions.iter().filter(|session| is_wanted(session)).map(|session| session.priority))
+        route(user.sessions.iter().filter(|session| is_match(session)).map(|session| session.priority))
     }
 
     fn new_session(&self, resource: &str, info: &[InfoChange<'_>]) -> Option<Session> {
@@ -138,7 +136,7 @@ fn has(user: &User, sid: u64) -> bool {
     user.sessions.iter().any(|session| session.sid == sid)
 }
 
-impl Subject for Sharded {
+impl SessionTable for Sharded {
     type Id = ShardedId;
     const NAME: &'static str = "64 shards";
     const HAS_IDS: bool = true;
@@ -155,9 +153,9 @@ impl Subject for Sharded {
                 sessions.retain(|session| !session.resource.is(name.resource));
                 sessions.push(session);
             }
-            Entry::Vacant(place) => {
+            Entry::Vacant(entry) => {
                 let name = Text::new(name.user)?;
-                place.insert(User { name, sessions: SmallVec::from_buf([session]) });
+                entry.insert(User { name, sessions: SmallVec::from_buf([session]) });
             }
         }
         Some(id)
@@ -175,11 +173,11 @@ impl Subject for Sharded {
     }
 
     fn by_user(&self, user: &str) -> u64 {
-        self.look(user, |_| true)
+        self.find(user, |_| true)
     }
 
     fn by_address(&self, name: Name<'_>) -> u64 {
-        self.look(name.user, |session| session.resource.is(name.resource))
+        self.find(name.user, |session| session.resource.is(name.resource))
     }
 
     fn by_id(&self, id: ShardedId) -> u64 {
@@ -196,5 +194,17 @@ impl Subject for Sharded {
 
     fn set_presence(&self, _: Name<'_>, id: ShardedId, priority: i8) -> bool {
         self.change(id, |session| session.priority = Some(priority))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use restante_bench::sessions::assert_is_table;
+
+    use super::*;
+
+    #[test]
+    fn the_sharded_table_keeps_the_contract() {
+        assert_is_table(&Sharded::new());
     }
 }
