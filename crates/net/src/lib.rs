@@ -14,6 +14,7 @@ mod rates;
 pub mod tls;
 
 pub use activity::{Activity, InFlight, SharedMemory};
+pub use connections::Source;
 pub use listener::{Connection, Limits, Listener, Stopping, Stream};
 pub use log_throttle::LogThrottle;
 pub use metrics::{ListenerMetrics, NetMetrics};
