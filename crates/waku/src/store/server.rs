@@ -61,7 +61,7 @@ impl std::fmt::Debug for StoreService {
 impl StoreService {
     /// A service that answers from `archive`.
     pub fn new(archive: Arc<dyn Archive>) -> Self {
-        Self { archive: archive }
+        Self { archive }
     }
 
     async fn page(&self, request_id: &str, request: StoreQueryRequest) -> Result<Vec<u8>, Refusal> {
