@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 
 use super::{
     population::{Keys, Population},
-    subject::{Subject, info_of},
+    session_table::{SessionTable, info_of},
 };
 
 /// In the first mix one of so many operations changes an entry.
@@ -147,7 +147,7 @@ impl<I: Copy> Job<I> {
     }
 
     /// Does everything.
-    pub(super) fn run<T: Subject<Id = I>>(self, table: &T) -> anyhow::Result<Done<I>> {
+    pub(super) fn run<T: SessionTable<Id = I>>(self, table: &T) -> anyhow::Result<Done<I>> {
         let keys = &self.keys;
         let (took, good) = match self.load {
             Load::ByUser => timed(|| keys.names().map(|name| table.by_user(name.user)).sum()),
@@ -169,7 +169,7 @@ impl<I: Copy> Job<I> {
         Ok(Done { times: vec![took], counts: vec![count], churn: Vec::new() })
     }
 
-    fn set_presence<T: Subject<Id = I>>(&self, table: &T) -> u64 {
+    fn set_presence<T: SessionTable<Id = I>>(&self, table: &T) -> u64 {
         let mut good = 0;
         for (number, (name, id)) in self.keys.named_ids().enumerate() {
             good += u64::from(table.set_presence(name, id, (number % 3) as i8));
@@ -177,7 +177,7 @@ impl<I: Copy> Job<I> {
         good
     }
 
-    fn merge_info<T: Subject<Id = I>>(&self, table: &T) -> u64 {
+    fn merge_info<T: SessionTable<Id = I>>(&self, table: &T) -> u64 {
         let mut good = 0;
         for (number, (name, id)) in self.keys.named_ids().enumerate() {
             good += u64::from(table.merge_info(name, id, (number % 2 + 1) as i64));
@@ -185,7 +185,7 @@ impl<I: Copy> Job<I> {
         good
     }
 
-    fn mixed_merge<T: Subject<Id = I>>(&self, table: &T) -> u64 {
+    fn mixed_merge<T: SessionTable<Id = I>>(&self, table: &T) -> u64 {
         let mut good = 0;
         for (number, (name, id)) in self.keys.named_ids().enumerate() {
             good += if number % MERGE_EVERY == 0 {
@@ -197,7 +197,7 @@ impl<I: Copy> Job<I> {
         good
     }
 
-    fn churn<T: Subject<Id = I>>(self, table: &T) -> anyhow::Result<Done<I>> {
+    fn churn<T: SessionTable<Id = I>>(self, table: &T) -> anyhow::Result<Done<I>> {
         let mut done = Done {
             times: vec![Duration::ZERO; 2],
             counts: vec![0; 2],
@@ -224,7 +224,7 @@ impl<I: Copy> Job<I> {
         Ok(done)
     }
 
-    fn mixed_churn<T: Subject<Id = I>>(self, table: &T) -> anyhow::Result<Done<I>> {
+    fn mixed_churn<T: SessionTable<Id = I>>(self, table: &T) -> anyhow::Result<Done<I>> {
         let mut churn = self.churn;
         let (to_close, to_open) = churn.pop().context("the mix has nobody to come or go")?;
         let (mut closing, mut opening) = (to_close.named_ids(), to_open.names().zip(to_open.numbers()));
@@ -258,11 +258,11 @@ impl<I: Copy> Job<I> {
     }
 }
 
-fn close_all<T: Subject>(table: &T, keys: &Keys<T::Id>) -> u64 {
+fn close_all<T: SessionTable>(table: &T, keys: &Keys<T::Id>) -> u64 {
     keys.named_ids().map(|(name, id)| u64::from(table.close(name, id))).sum()
 }
 
-fn open_all<T: Subject>(table: &T, keys: &Keys<T::Id>, has_info: bool) -> Option<Vec<T::Id>> {
+fn open_all<T: SessionTable>(table: &T, keys: &Keys<T::Id>, has_info: bool) -> Option<Vec<T::Id>> {
     let mut ids = Vec::with_capacity(keys.len());
     for (name, number) in keys.names().zip(keys.numbers()) {
         let info = info_of(*number);
@@ -279,11 +279,11 @@ fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::subject::Sharded, *};
+    use super::{super::restante_table::RestanteTable, *};
 
-    #[test]
-    fn every_load_leaves_as_many_sessions_as_there_were() {
-        let table = Sharded::new();
+    #[tokio::test]
+    async fn every_load_leaves_as_many_sessions_as_there_were() {
+        let table = RestanteTable::open().await.unwrap();
         let mut users = Population::fill(&table, 1_000, true).unwrap();
         for load in Load::ALL {
             // The last first: a job once looked for users whose session another had closed.
@@ -297,11 +297,11 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_table_that_loses_sessions_is_found_out() {
-        let table = Sharded::new();
+    #[tokio::test]
+    async fn a_table_that_loses_sessions_is_an_error() {
+        let table = RestanteTable::open().await.unwrap();
         let mut users = Population::fill(&table, 100, false).unwrap();
         let job = Job::draw(Load::ByUser, 50, 1, false, &mut users).unwrap().pop().unwrap();
-        assert!(job.run(&Sharded::new()).is_err(), "an empty table found everybody");
+        assert!(job.run(&RestanteTable::open().await.unwrap()).is_err(), "an empty table has no sessions");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use anyhow::{Context, ensure};
 
-use super::subject::{NAME_BYTES, Name, Subject, info_of, write_name};
+use super::session_table::{NAME_BYTES, Name, SessionTable, info_of, write_name};
 use crate::random::Random;
 
 /// For so many users who have a session there is one who has none: what is opened anew was closed long ago, and is in no cache.
@@ -65,7 +65,11 @@ impl<I: Copy> Keys<I> {
 
 impl<I: Copy> Population<I> {
     /// Opens so many sessions in a table.
-    pub(super) fn fill<T: Subject<Id = I>>(table: &T, sessions: u32, has_info: bool) -> anyhow::Result<Self> {
+    pub(super) fn fill<T: SessionTable<Id = I>>(
+        table: &T,
+        sessions: u32,
+        has_info: bool,
+    ) -> anyhow::Result<Self> {
         let mut name = String::with_capacity(NAME_BYTES);
         let mut present = Vec::with_capacity(sessions as usize);
         for number in 0..sessions {
@@ -139,11 +143,11 @@ impl<I: Copy> Population<I> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::subject::Sharded, *};
+    use super::{super::restante_table::RestanteTable, *};
 
-    #[test]
-    fn users_come_and_go_and_are_counted() {
-        let table = Sharded::new();
+    #[tokio::test]
+    async fn users_come_and_go_and_are_counted() {
+        let table = RestanteTable::open().await.unwrap();
         let mut users = Population::fill(&table, 100, true).unwrap();
         assert_eq!((users.sessions(), users.absent()), (100, 25));
         let taken = users.take(10).unwrap();

@@ -15,7 +15,6 @@ mod dump;
 mod feed;
 pub(crate) mod fuzz;
 mod get;
-mod lz4;
 mod query;
 mod reindex;
 mod schema;

@@ -13,6 +13,7 @@ use anyhow::Context;
 use prometheus_client::registry::Registry;
 use restante_archive::{Metrics, Opened};
 use restante_core::Clock;
+use restante_net::NetMetrics;
 use restante_sessions::{Live, SessionMetrics};
 use restante_waku::{
     Waku, WakuConfig, WakuMetrics,
@@ -202,6 +203,7 @@ struct Doors<'a> {
     tidy_metrics: TidyMetrics,
     waku_metrics: WakuMetrics,
     rest_metrics: RestMetrics,
+    net_metrics: NetMetrics,
 }
 
 impl<'a> Doors<'a> {
@@ -241,6 +243,7 @@ impl<'a> Doors<'a> {
             tidy_metrics: TidyMetrics::default(),
             waku_metrics: WakuMetrics::default(),
             rest_metrics,
+            net_metrics: NetMetrics::default(),
         }
     }
 
@@ -274,7 +277,10 @@ impl<'a> Doors<'a> {
 
     /// Serves REST until the server is told to stop and the requests that were begun are finished.
     async fn serve_rest(&self, listener: TcpListener, waku: &Waku, stop: Stop) -> anyhow::Result<()> {
-        let address = listener.local_addr()?;
+        let metrics = self.net_metrics.listener("rest");
+        let listener = restante_net::Listener::new(listener, self.rest.limits(), metrics)
+            .context("the REST listener failed")?;
+        let address = listener.local_addr();
         let rest = Arc::new(self.open_rest(address, waku, &stop)?);
         announce(self.config, Some((address, rest.has_console())), waku);
         // Live streams would never end by themselves.
@@ -284,8 +290,8 @@ impl<'a> Doors<'a> {
             self.live.hub.stop();
         };
         let router = rest::router(rest.clone());
-        let served = rest::serve(listener, router, &rest.config, &rest.metrics, stopped).await;
-        served.context("the REST door failed")
+        rest::serve(listener, router, &rest.config, stopped).await;
+        Ok(())
     }
 
     fn open_rest(&self, address: SocketAddr, waku: &Waku, stop: &Stop) -> anyhow::Result<Rest> {
@@ -341,6 +347,7 @@ impl<'a> Doors<'a> {
         self.connected_metrics.register(&mut registry, self.config.sessions.url.engine());
         self.waku_metrics.register(&mut registry);
         self.rest_metrics.register(&mut registry);
+        self.net_metrics.register(&mut registry);
         registry
     }
 }

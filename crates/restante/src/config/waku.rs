@@ -8,6 +8,7 @@ use std::{
 };
 
 use restante_archive::Retention;
+use restante_net::Rate;
 use restante_waku::{
     Multiaddr, Services,
     filter::FilterConfig,
@@ -15,7 +16,7 @@ use restante_waku::{
     lightpush::LightPushConfig,
     node::{NodeLimits, TlsFiles},
     peer_exchange::PeerExchangeConfig,
-    rates::{Rate, RateLimits},
+    rates::RateLimits,
     sync::SyncConfig,
     validate::Rules,
 };

@@ -17,12 +17,12 @@ use std::{
 use bytes::Bytes;
 use restante_archive::Message;
 use restante_core::{MessageHash, Timestamp};
-use restante_records::{AccountId, Body, Change, Commit, Kind, Properties, Property};
+use restante_mail::email;
+use restante_records::{AccountId, Body, Change, Commit, Properties, Schema};
 use serde_json::{Value, json};
 
-use crate::{
-    schema,
-    support::{Said, Server, folder, message, now, publish_path, request, restante, said, say, wait_until},
+use crate::support::{
+    Said, Server, folder, message, now, publish_path, request, restante, said, say, wait_until,
 };
 
 const ADMIN: &[&str] = &["--rest-admin"];
@@ -36,8 +36,8 @@ fn with_stores<T>(
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let url = restante_records::EngineUrl::Lmdb(data.join("records"));
-        let records =
-            restante_records::open(restante_records::Config::new(url, schema::mail())).await.unwrap();
+        let schema = Schema::new(restante_mail::kinds()).unwrap();
+        let records = restante_records::open(restante_records::Config::new(url, schema)).await.unwrap();
         let url = restante_blobs::EngineUrl::Files(data.join("blobs"));
         let blobs = restante_blobs::open(restante_blobs::Config::new(url)).await.unwrap();
         let done = work(&records, &blobs).await;
@@ -59,9 +59,11 @@ pub(crate) fn fill_stores(data: &Path, numbers: std::ops::Range<usize>) {
         for number in numbers {
             let id = blobs.blobs.put(&mut blob(number)).await.unwrap().id;
             let email = Change::Create {
-                kind: Kind(2),
+                kind: email::KIND,
                 body: Body { bytes: format!("email {number}").into(), blobs: vec![id] },
-                properties: Properties::default().with(Property(1), 1).with(Property(2), number as u64),
+                properties: Properties::default()
+                    .with(email::MAILBOX, 1)
+                    .with(email::RECEIVED, number as u64),
             };
             let account = AccountId(number as u32 % 3);
             records.records.commit(account, Commit::of([email])).await.unwrap();

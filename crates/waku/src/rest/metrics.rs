@@ -18,29 +18,18 @@ use prometheus_client::{
     },
     registry::Registry,
 };
+use restante_net::{Activity, LogThrottle, SharedMemory};
 use tracing::{Instrument, debug_span, warn};
 
-use super::{
-    connections::ConnectionMark, live::LiveMetrics, occasional::Occasional, reply::Noted, room::Room,
-};
+use super::{live::LiveMetrics, reply::Noted};
 
 /// What the REST door counts. Cloning shares the counts; unregistered metrics count for nobody.
 #[derive(Clone, Debug)]
 pub struct RestMetrics {
     requests: Family<RequestLabels, Counter>,
     seconds: Family<RouteLabel, Histogram, fn() -> Histogram>,
-    pub(super) connections: ConnectionMetrics,
     pub(crate) cache: CacheMetrics,
     pub(super) live: LiveMetrics,
-}
-
-/// What is counted of connections.
-#[derive(Clone, Debug, Default)]
-pub(super) struct ConnectionMetrics {
-    pub(super) open: Gauge,
-    pub(super) idle: Gauge,
-    pub(super) idle_closed: Counter,
-    pub(super) refused: Counter,
 }
 
 /// What is counted of messages that wait until clients fetch them.
@@ -95,7 +84,6 @@ impl Default for RestMetrics {
         Self {
             requests: Family::default(),
             seconds: Family::new_with_constructor(histogram),
-            connections: ConnectionMetrics::default(),
             cache: CacheMetrics::default(),
             live: LiveMetrics::default(),
         }
@@ -112,7 +100,6 @@ impl RestMetrics {
             "Time from a request's head to its answer's",
             self.seconds.clone(),
         );
-        self.connections.register(registry);
         self.cache.register(registry);
         self.live.register(registry);
     }
@@ -125,21 +112,6 @@ impl RestMetrics {
                 .map(|status| self.requests.get_or_create(&RequestLabels { route, status }).clone()),
             seconds: self.seconds.get_or_create(&RouteLabel { route }).clone(),
         }
-    }
-}
-
-impl ConnectionMetrics {
-    fn register(&self, registry: &mut Registry) {
-        registry.register("connections", "Open connections", self.open.clone());
-        registry.register("idle_connections", "Open connections that wait for a request", self.idle.clone());
-        let idle_closed = self.idle_closed.clone();
-        registry.register(
-            "idle_connections_closed",
-            "Connections closed while they waited for a request, to make room for new ones",
-            idle_closed,
-        );
-        let what = "Connections refused because their address had as many as it may have";
-        registry.register("connections_refused", what, self.refused.clone());
     }
 }
 
@@ -190,17 +162,17 @@ impl RouteMetrics {
 /// What stands before a route's handler.
 pub(crate) struct Observer {
     pub(crate) metrics: RouteMetrics,
-    pub(crate) room: Arc<Room>,
+    pub(crate) memory: Arc<dyn SharedMemory>,
     /// What is logged of requests that are refused.
-    pub(crate) refused: Occasional,
+    pub(crate) refused: LogThrottle,
 }
 
 /// Counts and times a route's requests.
 pub(crate) async fn observe(State(observer): State<Arc<Observer>>, request: Request, next: Next) -> Response {
-    let Observer { metrics, room, refused } = &*observer;
+    let Observer { metrics, memory, refused } = &*observer;
     let begun = Instant::now();
-    if let Some(connection) = request.extensions().get::<Arc<ConnectionMark>>() {
-        connection.meet(room);
+    if let Some(connection) = request.extensions().get::<Arc<Activity>>() {
+        connection.share_memory(memory);
     }
     let span = debug_span!("rest_request", route = metrics.route);
     let response = next.run(request).instrument(span).await;

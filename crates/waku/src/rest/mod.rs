@@ -8,7 +8,6 @@ mod about;
 mod admin;
 mod body;
 mod cache;
-mod connections;
 mod console;
 mod cross_site;
 mod export;
@@ -18,8 +17,6 @@ mod light_push;
 mod live;
 mod metrics;
 mod object;
-mod occasional;
-mod pace;
 mod path;
 mod plain;
 mod publish;
@@ -42,8 +39,9 @@ use axum::{
     routing::{self, MethodRouter, delete, get, post, put},
 };
 use parking_lot::RwLock;
-use restante_archive::{Archive, Upkeep, within};
+use restante_archive::{Archive, Upkeep};
 use restante_core::Clock;
+use restante_net::{Limits, LogThrottle};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit},
     time::Instant,
@@ -59,12 +57,11 @@ pub use token::{Access, TOKEN_CHARS_MAX, TOKEN_CHARS_MIN, Token, TokenError};
 use crate::{
     Waku,
     node::{Node, PeerInfo},
-    validate::{REALM, Rules},
+    validate::Rules,
 };
 use console::Desk;
 use cross_site::SitePolicy;
 use metrics::Observer;
-use occasional::Occasional;
 use reply::Refusal;
 use room::Room;
 
@@ -143,6 +140,18 @@ impl Default for RestConfig {
     }
 }
 
+impl RestConfig {
+    /// The bounds of the door's listener.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            connections_max: self.connections_max,
+            connections_per_address_max: self.connections_per_address_max,
+            stall_timeout: Duration::from_millis(self.request_timeout_ms),
+            stop_timeout: Duration::from_millis(self.stop_timeout_ms),
+        }
+    }
+}
+
 /// Sets the log level, by a name as `debug` or `WARN`; says what is wrong with one that it does not know.
 pub type SetLogLevel = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
@@ -212,7 +221,6 @@ impl fmt::Debug for Rest {
 /// What handlers share: what they work with, and what bounds their work.
 pub(crate) struct App {
     pub(crate) rest: Arc<Rest>,
-    /// The archive as this door sees it: nothing of other doors.
     pub(crate) archive: Arc<dyn Archive>,
     pub(crate) long_queries: Semaphore,
     pub(crate) remote_queries: Semaphore,
@@ -235,7 +243,7 @@ impl App {
         let configured_topics = rest.waku.node.as_ref().map(Node::topics).unwrap_or_default();
         keep_messages_of(&configured_topics, &rest.cache);
         Self {
-            archive: within(rest.archive.clone(), REALM),
+            archive: rest.archive.clone(),
             configured_topics,
             long_queries: Semaphore::new(LONG_QUERIES_MAX),
             remote_queries: Semaphore::new(REMOTE_QUERIES_MAX),
@@ -508,7 +516,7 @@ fn router_of(app: App) -> Router {
     let access = Arc::new(app.rest.access.clone());
     let observed = |path| {
         let observer =
-            Observer { metrics: metrics.route(path), room: room.clone(), refused: Occasional::default() };
+            Observer { metrics: metrics.route(path), memory: room.clone(), refused: LogThrottle::default() };
         from_fn_with_state(Arc::new(observer), metrics::observe)
     };
     let mut by_path: BTreeMap<&'static str, MethodRouter<Arc<App>>> = BTreeMap::new();

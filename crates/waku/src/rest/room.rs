@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use restante_net::SharedMemory;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, timeout_at},
@@ -54,9 +55,11 @@ impl Room {
         let kib = timeout_at(deadline, acquired).await.ok().and_then(Result::ok);
         Ok(Taken { kib: kib.ok_or(NO_ROOM)? })
     }
+}
 
-    /// Whether somebody waits for room: then the semaphore has set aside all that there is for the one who has waited longest.
-    pub(crate) fn is_crowded(&self) -> bool {
+impl SharedMemory for Room {
+    /// When requests wait, the semaphore keeps all permits for the one that has waited longest.
+    fn has_waiters(&self) -> bool {
         self.kib.available_permits() == 0
     }
 }

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     large,
     store::{PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX},
-    validate::{Problem, REALM},
+    validate::Problem,
 };
 
 /// The names that a store query knows.
@@ -260,7 +260,6 @@ impl Fields {
             }
         };
         Ok(Query {
-            realm: Some(REALM),
             channel: self.pubsub_topic,
             topics,
             start: self.start,

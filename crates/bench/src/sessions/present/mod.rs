@@ -5,6 +5,8 @@ mod live;
 mod table;
 
 use crate::report::{Report, number};
+pub use entries::{bytes_table, find_table, merge_table};
+pub use table::{memory_table, op_bars, op_table};
 
 use super::{Measured, SessionsArgs};
 
@@ -34,11 +36,7 @@ fn add_rows(measured: &Measured, report: &mut Report) -> anyhow::Result<()> {
     report.add_rows(&measured.counts)?;
     report.add_rows(&measured.amoc)?;
     report.add_rows(&measured.redis)?;
-    report.add_rows(&measured.streams)?;
-    report.add_rows(&measured.erlang.finds)?;
-    report.add_rows(&measured.erlang.merges)?;
-    report.add_rows(&measured.erlang.table)?;
-    report.add_rows(&measured.erlang.counts)
+    report.add_rows(&measured.streams)
 }
 
 /// Says which goals are not shown because this run had other sizes.

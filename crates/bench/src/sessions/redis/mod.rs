@@ -16,7 +16,7 @@ use restante_sessions::{Config, Ended, NewSession, Opened, RedisConfig, SessionI
 use serde::Serialize;
 use tokio::task::JoinSet;
 
-use super::subject::{NAME_BYTES, Name, info_of, write_name};
+use super::session_table::{NAME_BYTES, Name, info_of, write_name};
 use crate::{
     measure::{Latencies, rounded},
     progress,
@@ -73,7 +73,7 @@ pub(super) async fn measure(url: &str, is_quick: bool) -> anyhow::Result<Vec<Red
     let prefix = format!("restante-bench-{}-{}", std::process::id(), SystemClock.now().nanos());
     let mut config = Config::new(url.parse()?);
     config.redis = RedisConfig { prefix: prefix.clone(), ..RedisConfig::default() };
-    let opened = open(config, Arc::new(super::subject::Nobody)).await?;
+    let opened = open(config, Arc::new(super::restante_table::NoOwner)).await?;
     let measured = measure_opened(&opened, url, if is_quick { SESSIONS_QUICK } else { SESSIONS }).await;
     let closed = opened.nodes.close().await;
     let removed = async { Client::open(url).await?.remove_all(&prefix).await }.await;
@@ -190,8 +190,9 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn every_session_is_opened_found_changed_and_closed() {
-        let opened =
-            open(Config::new(EngineUrl::Memory), Arc::new(super::super::subject::Nobody)).await.unwrap();
+        let opened = open(Config::new(EngineUrl::Memory), Arc::new(super::super::restante_table::NoOwner))
+            .await
+            .unwrap();
         let ids = (0..100).map(|_| parking_lot::Mutex::new(None)).collect();
         let crowd = Arc::new(Crowd { sessions: opened.sessions.clone(), ids });
         assert!(crowd.all_do(Op::ByUser).await.is_err(), "nobody is there yet");

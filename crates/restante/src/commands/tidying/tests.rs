@@ -5,9 +5,9 @@ use restante_records::{AccountId, Body, Change, ChangesSince, Commit, Kind, Prop
 use tokio::sync::watch;
 
 use super::*;
-use crate::schema;
+use crate::records;
 
-const THREAD: Kind = Kind(3);
+const THREAD: Kind = restante_mail::thread::KIND;
 const ACCOUNT: AccountId = AccountId(1);
 const START: Timestamp = Timestamp::from_seconds(1_700_000_000);
 const HOUR: u64 = 3_600;
@@ -25,7 +25,7 @@ impl Place {
         let url = restante_records::EngineUrl::Memory;
         let records = restante_records::Config {
             clock: clock.clone(),
-            ..restante_records::Config::new(url, schema::mail())
+            ..restante_records::Config::new(url, records::schema())
         };
         let url = restante_blobs::EngineUrl::Memory;
         let blobs = restante_blobs::Config { clock: clock.clone(), ..restante_blobs::Config::new(url) };

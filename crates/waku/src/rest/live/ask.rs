@@ -13,7 +13,7 @@ use super::super::{
     reply::{Refusal, cut},
     store::{decode_form, parse_time, set_once},
 };
-use crate::validate::{REALM, Rules, check_pubsub_topic};
+use crate::validate::{Rules, check_pubsub_topic};
 
 /// The names that a live stream knows.
 pub(crate) const LIVE_NAMES: &[&str] =
@@ -189,8 +189,8 @@ impl Wants {
             false => Topics::List(self.content_topics.iter().map(ToString::to_string).collect()),
         };
         let channel = self.pubsub_topic.as_ref().map(ToString::to_string);
-        let (realm, cursor) = (Some(REALM), Some(Cursor::At(behind)));
-        Query { realm, channel, topics, end, cursor, limit, ..Query::default() }
+        let cursor = Some(Cursor::At(behind));
+        Query { channel, topics, end, cursor, limit, ..Query::default() }
     }
 
     /// Whether a row that the archive gives is wanted.

@@ -36,6 +36,7 @@ use libp2p::{Multiaddr, identity::Keypair};
 use prometheus_client::registry::Registry;
 use restante_archive::{Appended, Config, Error, Message, Opened, Page, open};
 use restante_core::{ErrorKind, ManualClock, Timestamp};
+use restante_net::NetMetrics;
 use restante_sessions::Live;
 use restante_waku_wire::bloom::content_topic_bits;
 use serde_json::Value;
@@ -57,6 +58,7 @@ pub(super) struct Door {
     pub(super) clock: Arc<ManualClock>,
     pub(super) router: Router,
     pub(super) metrics: RestMetrics,
+    pub(super) net: NetMetrics,
     pub(super) waku: Waku,
     pub(super) cache: Arc<MessageCache>,
     pub(super) rest: Arc<Rest>,
@@ -149,7 +151,16 @@ pub(super) async fn start_door_with(
         })),
     };
     let rest = Arc::new(rest);
-    Door { archive, clock, router: router(rest.clone()), metrics, waku, cache, rest }
+    Door {
+        archive,
+        clock,
+        router: router(rest.clone()),
+        metrics,
+        net: NetMetrics::default(),
+        waku,
+        cache,
+        rest,
+    }
 }
 
 /// A topic as it stands in a path.
@@ -305,6 +316,7 @@ impl Door {
     pub(super) fn metrics_text(&self) -> String {
         let mut registry = Registry::default();
         self.metrics.register(&mut registry);
+        self.net.register(&mut registry);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         text

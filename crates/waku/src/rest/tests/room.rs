@@ -1,3 +1,5 @@
+use restante_net::SharedMemory;
+
 use super::*;
 
 const STORE: &str = "/store/v3/messages?includeData=true&pageSize=10";
@@ -40,15 +42,15 @@ async fn answers_that_are_not_read_leave_room_for_so_many_others() {
 async fn who_waits_for_room_is_answered_when_there_is_some() {
     let (door, room) = crowded_door(RestConfig::default()).await;
     let unread = [ask(&door).await, ask(&door).await];
-    assert!(!room.is_crowded());
+    assert!(!room.has_waiters());
     let waiting = async { door.get(STORE).await.status };
     let reading = async {
         tokio::time::sleep(Duration::from_secs(20)).await;
-        assert!(room.is_crowded(), "somebody waits");
+        assert!(room.has_waiters(), "somebody waits");
         drop(unread);
     };
     assert_eq!(tokio::join!(waiting, reading).0, 200);
-    assert!(!room.is_crowded());
+    assert!(!room.has_waiters());
 }
 
 /// What is fetched waits no more, so there must be room for it before it is taken.

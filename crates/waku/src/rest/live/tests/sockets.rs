@@ -73,7 +73,7 @@ async fn a_stream_over_a_socket_gives_the_same() {
     assert_eq!(client.next().await.unwrap().unwrap(), Message::Pong("who".into()));
     client.send(Message::Text("nobody reads this".into())).await.unwrap();
     assert!(door.metrics_text().contains("restante_rest_live_streams{transport=\"websocket\"} 1\n"));
-    assert!(door.metrics_text().contains("restante_rest_connections 1\n"));
+    assert!(door.metrics_text().contains("restante_net_connections{listener=\"rest\"} 1\n"));
     door.waku.live.hub.stop();
     let end = text(&mut client).await;
     assert_eq!((&end["type"], &end["reason"]), (&json!("end"), &json!("stopping")));
