@@ -16,7 +16,6 @@ mod erase;
 mod feed;
 pub(crate) mod fuzz;
 mod get;
-mod lz4;
 mod origin;
 mod query;
 mod reindex;

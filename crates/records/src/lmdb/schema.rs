@@ -32,7 +32,7 @@ pub(super) const META: Table = Table::new(8, "meta");
 pub(super) const TABLES: [Table; 8] = [BODY, STATE, HISTORY, INDEX, ACCOUNT, FEED, FOLLOWER, META];
 
 /// The version of the layout, in [`META_FORMAT`].
-pub(super) const FORMAT: u64 = 3;
+pub(super) const FORMAT: u64 = 4;
 
 /// The key in [`META`] of the version of the layout: a packed number.
 pub(super) const META_FORMAT: &[u8] = b"format";
