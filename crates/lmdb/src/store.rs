@@ -284,7 +284,11 @@ where
     let write = move |batch: &mut Batch<'_>| {
         let done = work(batch);
         let keep = if done.is_ok() { Keep::Rows } else { Keep::Nothing };
+        let hooks = std::mem::take(&mut batch.hooks);
         let answer: Answer = Box::new(move |written: Result<(), Error>| {
+            if done.is_ok() && written.is_ok() {
+                hooks.into_iter().for_each(|hook| hook());
+            }
             let result = match written {
                 Ok(()) => done,
                 Err(error) => done.and(Err(error.into())),
@@ -387,6 +391,7 @@ impl Drop for Inner {
 pub struct Batch<'s> {
     view: &'s View<'s>,
     rows: &'s mut Rows,
+    hooks: Vec<Box<dyn FnOnce() + Send>>,
 }
 
 /// Where a batch puts its rows.
@@ -414,7 +419,7 @@ impl Rows {
 
 impl<'s> Batch<'s> {
     pub(crate) fn new(view: &'s View<'s>, rows: &'s mut Rows) -> Self {
-        Self { view, rows }
+        Self { view, rows, hooks: Vec::new() }
     }
 
     /// What was written before this batch.
@@ -432,5 +437,12 @@ impl<'s> Batch<'s> {
     /// Removes a row, if it is there.
     pub fn delete(&mut self, table: Table, key: &[u8]) {
         self.rows.put(table, key, None);
+    }
+
+    /// Calls `hook` when the batch is durable and visible, before the write is answered; not at all when it fails. The hooks
+    /// of all batches are called one after the other, in the order of the batches, on a thread of the store: they must be short
+    /// and not use the store.
+    pub fn on_durable(&mut self, hook: impl FnOnce() + Send + 'static) {
+        self.hooks.push(Box::new(hook));
     }
 }
