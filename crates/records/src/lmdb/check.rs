@@ -91,7 +91,7 @@ enum Account {
 impl Account {
     fn read(view: &View<'_>, account: AccountId) -> Result<Self, Error> {
         Ok(match view.get(ACCOUNT, &account_key(account))? {
-            Some(value) => AccountRow::decode(&value).map_or(Self::Damaged, |row| Self::Row(Box::new(row))),
+            Some(value) => AccountRow::decode(value).map_or(Self::Damaged, |row| Self::Row(Box::new(row))),
             None => Self::Missing,
         })
     }
@@ -208,7 +208,7 @@ impl<'c> Check<'c> {
         match view.get(BODY, &body_key(body))? {
             None => self.note(at, format!("its body {} is not there", body.0)),
             Some(row) => {
-                if let Err(error) = self.engine.bodies.decode(&row) {
+                if let Err(error) = self.engine.bodies.decode(row) {
                     self.note(at, format!("its body {} can't be read: {error}", body.0));
                 }
             }
@@ -245,7 +245,7 @@ impl<'c> Check<'c> {
         let event = if expected == LiveRow::Creation { "creation" } else { "last change" };
         match view.get(HISTORY, &live_key(at.account, at.kind, revision, at.id))? {
             None => self.note(at, format!("its {event} is not in the history")),
-            Some(value) if LiveRow::decode(&value) != Some(expected) => {
+            Some(value) if LiveRow::decode(value) != Some(expected) => {
                 self.note(at, format!("the row of its {event} in the history is wrong"));
             }
             Some(_) => {}
@@ -323,7 +323,7 @@ impl<'c> Check<'c> {
             self.note(at, format!("the history tells of it at revision {}, and it is not there", revision.0));
             return Ok(());
         };
-        let Some(row) = StateRow::decode(&state) else { return Ok(()) };
+        let Some(row) = StateRow::decode(state) else { return Ok(()) };
         if revision != row.created && revision != row.revision {
             self.note(
                 at,
@@ -379,7 +379,7 @@ impl<'c> Check<'c> {
             self.note(at, format!("the index {} has an entry of it, and it is not there", index.name));
             return Ok(());
         };
-        let Some(properties) = StateRow::decode(&state).as_ref().and_then(properties_of) else {
+        let Some(properties) = StateRow::decode(state).as_ref().and_then(properties_of) else {
             return Ok(());
         };
         if !entry.is_of(index, &properties) {
@@ -403,7 +403,7 @@ impl<'c> Check<'c> {
             Account::Missing => return self.owner(view, account),
         };
         let key = feed_key(row.position);
-        let named = view.get(FEED, &key)?.and_then(|value| decode_feed(&key, &value));
+        let named = view.get(FEED, &key)?.and_then(|value| decode_feed(&key, value));
         if named.is_some_and(|named| named.account == account) {
             let what = format!("its account {} has its last commit elsewhere", account.0);
             self.note(format_args!("feed position {}", position.0), what);

@@ -12,13 +12,12 @@ use restante_lmdb::{
 
 use super::{
     Engine, Ledger,
-    announce::Announcing,
     commit::{Writer, put_account},
     schema::{
         ACCOUNT, AccountRow, HISTORY, STATE, account_key, corrupt, decode_state_key, take_history_kind,
     },
 };
-use crate::{AccountId, Erased, Error, Position};
+use crate::{AccountId, Announcement, Erased, Error, Revision};
 
 /// Records and tombstones that one commit erases at most: others wait for about a millisecond.
 const STEP_ROWS: usize = 128;
@@ -31,10 +30,14 @@ impl Engine {
         let mut erasure = Erasure::of(account);
         loop {
             let (rows_max, ledger) = (left.min(STEP_ROWS), self.ledger.clone());
-            let step = self.store.write_blocking(move |batch| erasure.step(batch, &ledger, rows_max))?;
-            if let Some(position) = step.position {
-                drop(Announcing { announcements: self.announcements.clone(), position });
-            }
+            let announcer = self.announcer.clone();
+            let step = self.store.write_blocking(move |batch| {
+                let step = erasure.step(batch, &ledger, rows_max)?;
+                if let Some(revision) = step.revision {
+                    batch.on_durable(move || announcer.announce(Announcement { account, revision }));
+                }
+                Ok::<_, Error>(step)
+            })?;
             erased.records += step.records as u64;
             erased.tombstones += step.tombstones as u64;
             // With nothing left of the limit one more step finds out whether there is more.
@@ -62,8 +65,8 @@ struct Step {
     records: usize,
     tombstones: usize,
     is_done: bool,
-    /// The account's new position in the feed, if it took a revision.
-    position: Option<Position>,
+    /// The account's new revision, if it took one.
+    revision: Option<Revision>,
     erasure: Erasure,
 }
 
@@ -79,7 +82,7 @@ impl Erasure {
         let history = self.keys(batch.view(), HISTORY, &self.history, rows_max + 1)?;
         let stored = AccountRow::read(batch.view(), self.account)?;
         let mut row = stored.clone().after_restores(ledger.restores);
-        let mut step = Step { records: 0, tombstones: 0, is_done: false, position: None, erasure: self };
+        let mut step = Step { records: 0, tombstones: 0, is_done: false, revision: None, erasure: self };
         if !row.is_erasing && history.is_empty() {
             step.is_done = true; // each record has a row in the history
             return Ok(step);
@@ -103,7 +106,8 @@ impl Erasure {
             row.cut_history();
         }
         if row.revision > stored.revision {
-            step.position = Some(put_account(batch, ledger, step.erasure.account, &mut row));
+            put_account(batch, ledger, step.erasure.account, &mut row);
+            step.revision = Some(row.revision);
         } else {
             batch.put(ACCOUNT, &account_key(step.erasure.account), &row.encode());
         }

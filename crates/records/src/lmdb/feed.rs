@@ -117,7 +117,7 @@ impl Engine {
 /// The number of a row of a follower; 0 when it is not there.
 fn read_number(view: &View<'_>, key: &[u8]) -> Result<u64, Error> {
     match view.get(FOLLOWER, key)? {
-        Some(value) => decode_number(&value).ok_or_else(|| corrupt(FOLLOWER, key)),
+        Some(value) => decode_number(value).ok_or_else(|| corrupt(FOLLOWER, key)),
         None => Ok(0),
     }
 }

@@ -44,7 +44,7 @@ impl Origin {
     /// Counts the restore when the folder was a copy. Returns the number of restores that the store has been through.
     pub(super) fn settle(self, store: &Store) -> Result<u64, Error> {
         let restores = store.read(|view| match view.get(META, META_RESTORES)? {
-            Some(value) => decode_number(&value).ok_or_else(|| corrupt(META, META_RESTORES)),
+            Some(value) => decode_number(value).ok_or_else(|| corrupt(META, META_RESTORES)),
             None => Ok(0),
         })?;
         if !self.is_copy {

@@ -151,7 +151,7 @@ fn read(view: &View<'_>, account: AccountId) -> Result<(AccountRow, FeedEntry), 
     let row = AccountRow::read(view, account)?;
     let key = feed_key(row.position);
     let entry = match view.get(FEED, &key)? {
-        Some(value) => FeedEntry::Row(decode_feed(&key, &value)),
+        Some(value) => FeedEntry::Row(decode_feed(&key, value)),
         None => FeedEntry::Missing,
     };
     Ok((row, entry))
