@@ -16,12 +16,15 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
+use tokio_rustls::server::TlsStream;
 use tracing::{Instrument, debug, debug_span, warn};
 
 use crate::{
     Activity, ListenerMetrics, LogThrottle,
     connections::{Connections, Open},
+    metrics,
     pace::Paced,
+    tls::{ServerTls, TlsSession},
 };
 
 /// How long to wait when no connection can be accepted, usually because the process has no file descriptor left.
@@ -40,6 +43,9 @@ pub struct Limits {
     pub connections_per_address_max: usize,
     /// How long a client may take to read each 64 KiB that are sent to it.
     pub stall_timeout: Duration,
+    /// How long a client may take for the TLS handshake. Until then its connection counts as idle, so that handshakes are also
+    /// bounded by `connections_max`, and the oldest ones are closed for new connections.
+    pub handshake_timeout: Duration,
     /// How long connections may take to end after the listener was stopped. Then they are cut.
     pub stop_timeout: Duration,
 }
@@ -50,6 +56,7 @@ impl Default for Limits {
             connections_max: 1024,
             connections_per_address_max: 512,
             stall_timeout: Duration::from_secs(30),
+            handshake_timeout: Duration::from_secs(10),
             stop_timeout: Duration::from_secs(5),
         }
     }
@@ -61,6 +68,7 @@ pub struct Listener {
     socket: TcpListener,
     address: SocketAddr,
     limits: Limits,
+    tls: Option<ServerTls>,
     metrics: ListenerMetrics,
 }
 
@@ -71,6 +79,8 @@ pub struct Connection {
     pub stream: Stream,
     /// The client.
     pub peer: SocketAddr,
+    /// What the TLS handshake agreed on; `None` when the listener does not speak TLS.
+    pub tls: Option<TlsSession>,
     /// Whether it is in use. It is idle at first, and a connection that is idle may be closed for another one.
     pub activity: Arc<Activity>,
     /// Whether the listener is being stopped.
@@ -95,7 +105,12 @@ impl Listener {
     /// When the socket has no local address.
     pub fn new(socket: TcpListener, limits: Limits, metrics: ListenerMetrics) -> io::Result<Self> {
         let address = socket.local_addr()?;
-        Ok(Self { socket, address, limits, metrics })
+        Ok(Self { socket, address, limits, tls: None, metrics })
+    }
+
+    /// Speaks TLS on every connection, from its first byte on.
+    pub fn with_tls(self, tls: ServerTls) -> Self {
+        Self { tls: Some(tls), ..self }
     }
 
     /// The address that it listens on.
@@ -110,10 +125,11 @@ impl Listener {
     /// The handler is also dropped when its connection is idle and is closed for another one.
     pub async fn serve<H, F>(self, handler: H, shutdown: impl Future<Output = ()> + Send)
     where
-        H: Fn(Connection) -> F,
+        H: Fn(Connection) -> F + Send + Sync + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
         let mut shutdown = pin!(shutdown);
+        let handler = Arc::new(handler);
         let (stop, stopping) = watch::channel(false);
         let connections = Connections::new(&self.limits, self.metrics.clone());
         let mut tasks = JoinSet::new();
@@ -131,9 +147,9 @@ impl Listener {
                 admitted = connections.admit(peer) => admitted,
             };
             let Some(open) = admitted else { continue };
-            let connection = self.connection(socket, peer, open.clone(), Stopping(stopping.clone()));
+            let accepted = self.accepted(socket, peer, open.clone(), Stopping(stopping.clone()));
             let span = debug_span!("connection", listener = self.metrics.listener, %peer);
-            tasks.spawn(run(open, handler(connection)).instrument(span));
+            tasks.spawn(run(open, Box::pin(accepted.serve(handler.clone()))).instrument(span));
         }
         drop(self.socket);
         let _ = stop.send(true); // fails when there are no connections
@@ -157,19 +173,69 @@ impl Listener {
         }
     }
 
-    fn connection(
-        &self,
-        socket: TcpStream,
-        peer: SocketAddr,
-        open: Arc<Open>,
-        stopping: Stopping,
-    ) -> Connection {
+    fn accepted(&self, socket: TcpStream, peer: SocketAddr, open: Arc<Open>, stopping: Stopping) -> Accepted {
         if let Err(error) = socket.set_nodelay(true) {
             debug!(%error, "can't set TCP_NODELAY");
         }
         let activity = Arc::new(Activity::new(open));
-        let stream = Stream(Paced::new(socket, self.limits.stall_timeout, activity.clone()));
-        Connection { stream, peer, activity, stopping }
+        let stream = Paced::new(socket, self.limits.stall_timeout, activity.clone());
+        let (limits, tls, metrics) = (self.limits, self.tls.clone(), self.metrics.clone());
+        Accepted { stream, peer, activity, stopping, limits, tls, metrics }
+    }
+}
+
+/// A connection before its handshake.
+struct Accepted {
+    stream: Paced<TcpStream>,
+    peer: SocketAddr,
+    activity: Arc<Activity>,
+    stopping: Stopping,
+    limits: Limits,
+    tls: Option<ServerTls>,
+    metrics: ListenerMetrics,
+}
+
+impl Accepted {
+    /// Makes the handshake, and runs the handler.
+    async fn serve<F: Future<Output = ()>>(self, handler: Arc<impl Fn(Connection) -> F>) {
+        if let Some(connection) = self.shake_hands().await {
+            handler(connection).await;
+        }
+    }
+
+    /// The connection after its handshake, if that succeeds in time and before the listener is stopped.
+    async fn shake_hands(self) -> Option<Connection> {
+        let Self { stream, peer, activity, mut stopping, limits, tls, metrics } = self;
+        let Some(tls) = tls else {
+            return Some(Connection {
+                stream: Stream(Inner::Plain(stream)),
+                peer,
+                tls: None,
+                activity,
+                stopping,
+            });
+        };
+        let shaken = tokio::select! {
+            shaken = timeout(limits.handshake_timeout, tls.accept(stream)) => shaken,
+            () = stopping.begun() => return None,
+        };
+        match shaken {
+            Ok(Ok((stream, session))) => {
+                metrics.count_handshake(metrics::OK);
+                let stream = Stream(Inner::Tls(Box::new(stream)));
+                Some(Connection { stream, peer, tls: Some(session), activity, stopping })
+            }
+            Ok(Err(error)) => {
+                metrics.count_handshake(metrics::FAILED);
+                debug!(%error, "the TLS handshake failed");
+                None
+            }
+            Err(_) => {
+                metrics.count_handshake(metrics::TIMEOUT);
+                debug!("the TLS handshake took too long");
+                None
+            }
+        }
     }
 }
 
@@ -196,9 +262,22 @@ async fn finish(mut tasks: JoinSet<()>, listener: &'static str, limit: Duration)
 /// The bytes of a connection. Its writes fail with `TimedOut` when the client reads too slowly: see [`Limits::stall_timeout`].
 /// Reads have no time limit.
 #[derive(Debug)]
-pub struct Stream(Paced<TcpStream>);
+pub struct Stream(Inner);
+
+#[derive(Debug)]
+enum Inner {
+    Plain(Paced<TcpStream>),
+    Tls(Box<TlsStream<Paced<TcpStream>>>),
+}
 
 impl Stream {
+    fn inner(&mut self) -> Pin<&mut dyn ReadWrite> {
+        match &mut self.0 {
+            Inner::Plain(stream) => Pin::new(stream),
+            Inner::Tls(stream) => Pin::new(stream.as_mut()),
+        }
+    }
+
     /// Ends the connection so that the client gets everything that was written: sends the end, then reads and drops what is
     /// still arriving, within bounds and until the listener is stopped. If the socket was closed with unread bytes in it, the
     /// system would reset the connection, and the client might lose the last answer.
@@ -215,13 +294,18 @@ impl Stream {
     }
 }
 
+/// Both kinds of stream.
+trait ReadWrite: AsyncRead + AsyncWrite + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> ReadWrite for S {}
+
 impl AsyncRead for Stream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(context, buffer)
+        self.inner().poll_read(context, buffer)
     }
 }
 
@@ -231,7 +315,7 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(context, bytes)
+        self.inner().poll_write(context, bytes)
     }
 
     fn poll_write_vectored(
@@ -239,19 +323,22 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(context, slices)
+        self.inner().poll_write_vectored(context, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
+        match &self.0 {
+            Inner::Plain(stream) => stream.is_write_vectored(),
+            Inner::Tls(stream) => stream.is_write_vectored(),
+        }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(context)
+        self.inner().poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
+        self.inner().poll_shutdown(context)
     }
 }
 

@@ -38,9 +38,13 @@ async fn echo(mut connection: Connection) {
 }
 
 async fn start(limits: Limits) -> Echo {
+    start_with(limits, |listener| listener).await
+}
+
+async fn start_with(limits: Limits, change: impl FnOnce(Listener) -> Listener) -> Echo {
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let metrics = NetMetrics::default().listener("test");
-    let listener = Listener::new(socket, limits, metrics.clone()).unwrap();
+    let listener = change(Listener::new(socket, limits, metrics.clone()).unwrap());
     let address = listener.local_addr();
     let (stop, stopped) = oneshot::channel();
     let task = tokio::spawn(listener.serve(echo, async { stopped.await.unwrap_or(()) }));
@@ -53,12 +57,12 @@ impl Echo {
     }
 }
 
-async fn exchange(stream: &mut TcpStream) {
+async fn exchange(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
     stream.write_all(b"x").await.unwrap();
     assert_eq!(timeout(PATIENCE, stream.read_u8()).await.unwrap().unwrap(), b'x');
 }
 
-async fn rest_of(stream: &mut TcpStream) -> Vec<u8> {
+async fn rest_of(stream: &mut (impl AsyncRead + Unpin)) -> Vec<u8> {
     let mut bytes = Vec::new();
     timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.unwrap().unwrap();
     bytes
@@ -72,6 +76,8 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
     };
     timeout(PATIENCE, holding).await.unwrap_or_else(|_| panic!("never: {what}"));
 }
+
+mod over_tls;
 
 #[tokio::test]
 async fn a_new_connection_closes_the_one_that_was_idle_for_longest() {

@@ -39,7 +39,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send,
 ) {
     let header_timeout = Duration::from_millis(config.header_timeout_ms);
-    let handler = |connection| serve_connection(connection, router.clone(), header_timeout);
+    let handler = move |connection| serve_connection(connection, router.clone(), header_timeout);
     listener.serve(handler, shutdown).await;
 }
 
@@ -65,7 +65,7 @@ impl Switch {
 }
 
 async fn serve_connection(connection: Connection, router: Router, header_timeout: Duration) {
-    let Connection { stream, peer, activity, mut stopping } = connection;
+    let Connection { stream, peer, activity, mut stopping, .. } = connection;
     let switch = Switch::default();
     let requests =
         Requests { router, client: Client(peer), activity: activity.clone(), switch: switch.clone() };
