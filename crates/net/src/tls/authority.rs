@@ -1,7 +1,5 @@
 //! A certificate authority for tests.
 
-#![expect(clippy::unwrap_used, reason = "a test that can't go on has failed")]
-
 use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, KeyPair};

@@ -232,8 +232,6 @@ impl ResolvesServerCert for Certificates {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that can't go on has failed")]
-
     use std::fs;
 
     use super::*;

@@ -161,8 +161,6 @@ impl ServerCertVerifier for WithoutName {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that can't go on has failed")]
-
     use std::{
         io::{Read, Write},
         net::{TcpListener, TcpStream},

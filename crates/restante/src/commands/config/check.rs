@@ -74,7 +74,7 @@ fn check_secrets(config: &Config, findings: &mut Findings) {
 
 fn check_node(config: &Config, findings: &mut Findings) {
     let node = &config.waku.node;
-    if let Some(files) = node.tls() {
+    if let Some(files) = node.certificate() {
         findings.note("waku.node.certificate_file", files.check().map_err(Into::into));
     }
     // A key file that is not there is created at the start.
