@@ -13,7 +13,7 @@ use crate::{
 pub enum EngineUrl {
     /// A table in this process: one node.
     Memory,
-    /// Redis, shared by several nodes. It is never shown with its password.
+    /// Redis, shared by several nodes. Display and debug output hide the password.
     Redis(String),
 }
 
@@ -59,8 +59,7 @@ impl fmt::Debug for EngineUrl {
     }
 }
 
-/// A URL without what stands between the user's name and the host. Of a mistyped one no more is left than what is surely no
-/// password.
+/// A URL without its password. Of a mistyped URL only the parts remain that can't contain the password.
 fn without_password(url: &str) -> String {
     let Some((before, host)) = url.rsplit_once('@') else { return url.to_owned() };
     let Some((scheme, secret)) = before.split_once("://") else { return format!("***@{host}") };
@@ -73,17 +72,17 @@ fn without_password(url: &str) -> String {
 /// How to open the table.
 #[derive(Clone)]
 pub struct Config {
-    /// The engine and its place.
+    /// The engine and where it is.
     pub url: EngineUrl,
-    /// Sessions that one user may have; one more takes the place of the oldest.
+    /// Sessions that one user may have; one more ends the oldest.
     pub sessions_per_user_max: usize,
-    /// The name of this node, for people: by default none.
+    /// The name of this node, for display; empty by default.
     pub node_name: String,
     /// Settings of the `redis` engine.
     pub redis: RedisConfig,
-    /// Where the time comes from.
+    /// The source of time.
     pub clock: Arc<dyn Clock>,
-    /// What is counted.
+    /// The metrics to count in.
     pub metrics: SessionMetrics,
 }
 
@@ -104,9 +103,9 @@ impl Config {
 /// Settings of the `redis` engine.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisConfig {
-    /// What all keys begin with, so that several tables can share a database.
+    /// The beginning of all keys, so that several tables can share a database.
     pub prefix: String,
-    /// The password, where the URL names none.
+    /// The password, if the URL has none.
     pub password: Option<String>,
     /// The authorities that have signed the server's certificate, for a `rediss:` URL: a PEM file; none for those of the
     /// operating system.
@@ -115,15 +114,15 @@ pub struct RedisConfig {
     pub identity: Option<(PathBuf, PathBuf)>,
     /// How long a node counts as alive after its last heartbeat.
     pub lease_ms: u64,
-    /// How long a request may take.
+    /// The timeout of a request.
     pub timeout_ms: u64,
 }
 
-/// The most bytes of a prefix: names are for people, and every key has it.
+/// The most bytes of a prefix: every key contains it.
 const PREFIX_BYTES_MAX: usize = 64;
 
 impl RedisConfig {
-    /// Says what is wrong with a prefix, if something is. The colon ends a prefix: the keys of the prefix `a:u` would be
+    /// What is wrong with a prefix, if anything. A colon is refused because it ends the prefix: keys of the prefix `a:u` would be
     /// those of users of the prefix `a`.
     pub fn prefix_fault(prefix: &str) -> Option<String> {
         if prefix.is_empty() || prefix.len() > PREFIX_BYTES_MAX {
@@ -168,11 +167,11 @@ pub struct Opened {
     pub nodes: Arc<dyn Nodes>,
 }
 
-/// Opens the table. `owner` is told what others do to this node's sessions.
+/// Opens the table. `owner` is notified of what other nodes do to this node's sessions.
 ///
 /// # Errors
-/// `Invalid`: a setting can't be used. Redis that is out of reach is no error: the table begins with this node alone, and
-/// [`Nodes::health`] says so.
+/// `Invalid`: a setting can't be used. An unreachable Redis is no error: the table begins with this node alone, and
+/// [`Nodes::health`] reports it.
 pub async fn open(config: Config, owner: Arc<dyn Owner>) -> Result<Opened, Error> {
     match &config.url {
         EngineUrl::Memory => Ok(memory::open(&config, owner)),
@@ -185,14 +184,14 @@ pub async fn open(config: Config, owner: Arc<dyn Owner>) -> Result<Opened, Error
     }
 }
 
-/// An open table, and the hub by which its sessions of this node get what arrives.
+/// An open table, and the hub that delivers events to this node's sessions.
 #[derive(Clone)]
 pub struct Live {
     /// The table.
     pub sessions: Arc<dyn Sessions>,
     /// Its nodes.
     pub nodes: Arc<dyn Nodes>,
-    /// Who wants what now.
+    /// The subscriptions of this node's sessions.
     pub hub: Hub,
 }
 

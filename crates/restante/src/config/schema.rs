@@ -366,6 +366,13 @@ impl Default for ArchiveSpool {
     }
 }
 
+impl Rest {
+    /// The scheme of its URLs.
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.tls { "https" } else { "http" }
+    }
+}
+
 impl Default for Rest {
     fn default() -> Self {
         let door = RestConfig::default();

@@ -17,7 +17,9 @@ impl Tls {
     /// The pairs of files.
     pub(crate) fn files(&self) -> Vec<CertificateFiles> {
         let pairs = self.certificate_files.iter().zip(&self.certificate_key_files);
-        pairs.map(|(certificate, key)| CertificateFiles { certificate: certificate.clone(), key: key.clone() }).collect()
+        pairs
+            .map(|(certificate, key)| CertificateFiles { certificate: certificate.clone(), key: key.clone() })
+            .collect()
     }
 
     /// What is wrong with the lists, and the key to blame.
@@ -31,6 +33,8 @@ impl Tls {
             return Some(("tls.certificate_files", what));
         }
         let is_missing = is_needed && certificates == 0;
-        is_missing.then(|| ("rest.tls", "TLS needs a certificate: set tls.certificate_files and its keys".to_owned()))
+        is_missing.then(|| {
+            ("rest.tls", "TLS needs a certificate: set tls.certificate_files and its keys".to_owned())
+        })
     }
 }

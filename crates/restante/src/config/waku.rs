@@ -10,14 +10,8 @@ use std::{
 use restante_archive::Retention;
 use restante_net::{Rate, tls::CertificateFiles};
 use restante_waku::{
-    Multiaddr, Services,
-    filter::FilterConfig,
-    intake::HandoverConfig,
-    lightpush::LightPushConfig,
-    node::NodeLimits,
-    peer_exchange::PeerExchangeConfig,
-    rates::RateLimits,
-    sync::SyncConfig,
+    Multiaddr, Services, filter::FilterConfig, intake::HandoverConfig, lightpush::LightPushConfig,
+    node::NodeLimits, peer_exchange::PeerExchangeConfig, rates::RateLimits, sync::SyncConfig,
     validate::Rules,
 };
 use restante_waku_wire::enr::Enr;

@@ -43,7 +43,8 @@ impl ReloadingWebSocket {
         let Some(certificates) = &self.certificates else { return Ok(()) };
         self.version = certificates.version(); // read first: a change after it is seen with the next poll
         let Some((chain, key)) = certificates.first() else { return Ok(()) };
-        let chain = chain.into_iter().map(|certificate| websocket::tls::Certificate::new(certificate.to_vec()));
+        let chain =
+            chain.into_iter().map(|certificate| websocket::tls::Certificate::new(certificate.to_vec()));
         let key = websocket::tls::PrivateKey::new(key.secret_der().to_vec());
         self.websocket.set_tls_config(websocket::tls::Config::new(key, chain)?);
         Ok(())
@@ -56,11 +57,7 @@ impl Transport for ReloadingWebSocket {
     type ListenerUpgrade = <WebSocket as Transport>::ListenerUpgrade;
     type Dial = <WebSocket as Transport>::Dial;
 
-    fn listen_on(
-        &mut self,
-        id: ListenerId,
-        address: Multiaddr,
-    ) -> Result<(), TransportError<Self::Error>> {
+    fn listen_on(&mut self, id: ListenerId, address: Multiaddr) -> Result<(), TransportError<Self::Error>> {
         self.websocket.listen_on(id, address)
     }
 

@@ -28,6 +28,7 @@ pub(super) fn check(config: &Config) -> Findings {
         check_node(config, &mut findings);
     }
     check_shards(&config.waku, &mut findings);
+    check_certificates(config, &mut findings);
     if let Some((allowed, wanted)) = open_files::shortage(config) {
         findings.warnings.push(format!(
             "the limits of connections need {wanted} open files, and the system allows {allowed}: raise it (ulimit -n, \
@@ -69,6 +70,12 @@ fn check_secrets(config: &Config, findings: &mut Findings) {
         if is_needed && !file.as_os_str().is_empty() {
             findings.note(key, secrets::read("password", file));
         }
+    }
+}
+
+fn check_certificates(config: &Config, findings: &mut Findings) {
+    for files in config.tls.files() {
+        findings.note("tls.certificate_files", files.check().map_err(Into::into));
     }
 }
 

@@ -8,12 +8,13 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::time::{Instant, timeout_at};
 
-use super::reply::Refusal;
+use crate::Refusal;
 
-/// The body, when it comes whole before the deadline and within the limit.
+/// Reads a whole body of at most `bytes_max` before the deadline. A longer `Content-Length` is refused before any byte is read.
 ///
-/// A body that says it is longer is refused before a byte of it is read.
-pub(crate) async fn read(body: Body, bytes_max: usize, deadline: Instant) -> Result<Bytes, Refusal> {
+/// # Errors
+/// 413 for a longer body, 408 for a late one, and 400 for one that breaks off.
+pub async fn read(body: Body, bytes_max: usize, deadline: Instant) -> Result<Bytes, Refusal> {
     if is_longer(&body, bytes_max) {
         return Err(too_long(bytes_max));
     }
@@ -26,13 +27,13 @@ pub(crate) async fn read(body: Body, bytes_max: usize, deadline: Instant) -> Res
     }
 }
 
-/// Whether the body says that it is longer than that.
-pub(crate) fn is_longer(body: &Body, bytes: usize) -> bool {
+/// Whether the body announces more than `bytes`.
+pub fn is_longer(body: &Body, bytes: usize) -> bool {
     body.size_hint().lower() > bytes as u64
 }
 
-/// Whether the body is surely no longer than that.
-pub(crate) fn is_at_most(body: &Body, bytes: usize) -> bool {
+/// Whether the body announces at most `bytes`.
+pub fn is_at_most(body: &Body, bytes: usize) -> bool {
     body.size_hint().upper().is_some_and(|upper| upper <= bytes as u64)
 }
 

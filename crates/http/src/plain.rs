@@ -1,6 +1,6 @@
-//! Errors of readers of JSON, in words of JSON: their own name types of the language that this server is written in.
+//! Errors of JSON parsing in terms of JSON: serde names Rust types.
 
-/// Words of an error for a type, and the words that replace them in answers.
+/// What serde calls a type, and what answers call it.
 const TYPES: [(&str, &str); 11] = [
     ("u8", "a whole number from 0 to 255"),
     ("u16", "a whole number from 0 to 65535"),
@@ -17,25 +17,25 @@ const TYPES: [(&str, &str); 11] = [
 const FOUND: [(&str, &str); 2] =
     [("invalid type: sequence", "invalid type: array"), ("invalid type: map", "invalid type: object")];
 const TOO_EARLY: &str = "EOF while parsing";
-const PLACE: &str = " at line ";
+const POSITION: &str = " at line ";
 
-/// The text of an error in plain words.
-pub(crate) fn plain(text: &str) -> String {
-    let (text, place) = match text.rfind(PLACE) {
+/// The text of a serde_json error without names of Rust types.
+pub fn describe_json_error(text: &str) -> String {
+    let (text, position) = match text.rfind(POSITION) {
         Some(at) => text.split_at(at),
         None => (text, ""),
     };
     if text.starts_with(TOO_EARLY) {
-        return format!("the JSON ends too early{place}");
+        return format!("the JSON ends too early{position}");
     }
-    let Some((found, expected)) = text.rsplit_once(", expected ") else { return format!("{text}{place}") };
+    let Some((found, expected)) = text.rsplit_once(", expected ") else { return format!("{text}{position}") };
     let expected = TYPES.iter().find(|(theirs, _)| *theirs == expected).map_or(expected, |(_, ours)| ours);
     let mut found = found.to_owned();
     for (theirs, ours) in FOUND {
-        // A field's name may stand before it.
+        // The name of a field may precede it.
         if let Some(before) = found.strip_suffix(theirs) {
             found = format!("{before}{ours}");
         }
     }
-    format!("{found}, expected {expected}{place}")
+    format!("{found}, expected {expected}{position}")
 }
