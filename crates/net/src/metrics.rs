@@ -20,6 +20,7 @@ pub struct NetMetrics {
     idle: Family<ListenerLabel, Gauge>,
     idle_closed: Family<ListenerLabel, Counter>,
     refused: Family<ListenerLabel, Counter>,
+    bad_headers: Family<ListenerLabel, Counter>,
     handshakes: Family<HandshakeLabels, Counter>,
     certificate_expiry: Family<FileLabel, Gauge>,
     certificate_reloads: Family<ResultLabel, Counter>,
@@ -54,6 +55,7 @@ pub struct ListenerMetrics {
     pub(crate) idle: Gauge,
     pub(crate) idle_closed: Counter,
     pub(crate) refused: Counter,
+    pub(crate) bad_headers: Counter,
     handshakes: Family<HandshakeLabels, Counter>,
 }
 
@@ -68,6 +70,8 @@ impl NetMetrics {
         registry.register("idle_connections_closed", what, self.idle_closed.clone());
         let what = "Connections refused because their address had as many as it may have, by listener";
         registry.register("connections_refused", what, self.refused.clone());
+        let what = "Connections closed because a proxy sent no valid PROXY header, by listener";
+        registry.register("proxy_headers_refused", what, self.bad_headers.clone());
         let what = "TLS handshakes by listener and result";
         registry.register("tls_handshakes", what, self.handshakes.clone());
         let what = "When the certificate in a file expires, in seconds since the epoch";
@@ -97,6 +101,7 @@ impl NetMetrics {
             idle: self.idle.get_or_create(&label).clone(),
             idle_closed: self.idle_closed.get_or_create(&label).clone(),
             refused: self.refused.get_or_create(&label).clone(),
+            bad_headers: self.bad_headers.get_or_create(&label).clone(),
             handshakes: self.handshakes.clone(),
         }
     }

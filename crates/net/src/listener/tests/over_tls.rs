@@ -120,3 +120,21 @@ async fn handshakes_that_stall_keep_nobody_out() {
     exchange(&mut stream).await;
     assert!(setup.server.metrics.connections.get() <= 4);
 }
+
+#[tokio::test]
+async fn the_header_of_a_proxy_comes_before_tls() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let files = files_in(folder.path(), "server");
+    let shown = authority.renew(&files, &["localhost"]);
+    let certificates = Certificates::load(&[files], &NetMetrics::default()).unwrap();
+    let tls = ServerTls::new(certificates, &[]).unwrap();
+    let server =
+        start_with(Limits::default(), |listener| listener.with_tls(tls).with_proxies([local()])).await;
+    let mut socket = server.connect().await;
+    socket.write_all(&header(1)).await.unwrap();
+    let client = ClientTls { verify: Verify::Nothing, ..ClientTls::default() }.config().unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut stream = TlsConnector::from(Arc::new(client)).connect(name, socket).await.unwrap();
+    exchange(&mut stream).await;
+    assert_eq!(certificate(&stream), shown);
+}
