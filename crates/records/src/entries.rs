@@ -161,7 +161,7 @@ pub(crate) fn entries(index: &IndexSchema, properties: &Properties) -> Result<Ve
 
 /// A place in an index: an entry, whether it is still there or not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct EntryPlace {
+pub(crate) struct EntryKey {
     /// The values of all parts.
     pub(crate) values: Entry,
     /// The record.
@@ -181,12 +181,12 @@ pub(crate) fn cursor(kind: Kind, index: &IndexSchema, values: &[Value], id: Id) 
 ///
 /// # Errors
 /// `Invalid` when it is not of this kind and index, or is no cursor at all.
-pub(crate) fn place_of(cursor: &Cursor, kind: Kind, index: &IndexSchema) -> Result<EntryPlace, Error> {
+pub(crate) fn place_of(cursor: &Cursor, kind: Kind, index: &IndexSchema) -> Result<EntryKey, Error> {
     let place = take_place(&cursor.0, kind, index);
     place.ok_or_else(|| Error::invalid(format!("the cursor is not of the index {}", index.name)))
 }
 
-fn take_place(mut bytes: &[u8], kind: Kind, index: &IndexSchema) -> Option<EntryPlace> {
+fn take_place(mut bytes: &[u8], kind: Kind, index: &IndexSchema) -> Option<EntryKey> {
     let bytes = &mut bytes;
     let is_of_index =
         bytes.len() <= CURSOR_BYTES_MAX && take_byte(bytes)? == kind.0 && take_byte(bytes)? == index.index.0;
@@ -199,7 +199,7 @@ fn take_place(mut bytes: &[u8], kind: Kind, index: &IndexSchema) -> Option<Entry
     }
     check_values(index, &values).ok()?;
     let id = Id(take_number(bytes)?);
-    bytes.is_empty().then_some(EntryPlace { values, id })
+    bytes.is_empty().then_some(EntryKey { values, id })
 }
 
 /// Any bytes as packed properties and as cursors: see [`crate::fuzz_packed`].

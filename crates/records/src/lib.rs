@@ -71,7 +71,8 @@ pub use record::{
 };
 pub use schema::{Index, IndexOrder, IndexSchema, KindSchema, Schema};
 pub use upkeep::{
-    Cleaned, DUMP_RECORDS_MAX, Dumped, Erased, Finding, KindStats, Place, Referenced, Report, Stats, Upkeep,
+    Cleaned, DUMP_RECORDS_MAX, Dumped, Erased, Finding, KindStats, RecordKey, Referenced, Report, Stats,
+    Upkeep,
 };
 pub use watch::{Announcement, Lagged, Watch};
 

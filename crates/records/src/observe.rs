@@ -15,7 +15,7 @@ use tracing::{Instrument, debug, debug_span, info, warn};
 
 use crate::{
     AccountId, Change, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Count, Dumped, Erased,
-    Error, Feed, FeedRequest, Get, Metrics, Opened, Page, Place, Position, Query, Record, Records,
+    Error, Feed, FeedRequest, Get, Metrics, Opened, Page, Position, Query, Record, RecordKey, Records,
     Referenced, Report, States, Stats, Touched, Upkeep, Watch,
     metrics::{ChangeLabel, Operation},
 };
@@ -226,7 +226,7 @@ impl Upkeep for Observed {
         self.noted_write(Operation::Upkeep, result)
     }
 
-    async fn dump(&self, after: Option<Place>, limit: usize) -> Result<Vec<Dumped>, Error> {
+    async fn dump(&self, after: Option<RecordKey>, limit: usize) -> Result<Vec<Dumped>, Error> {
         self.noted_read(Operation::Upkeep, self.inner.upkeep.dump(after, limit).await)
     }
 

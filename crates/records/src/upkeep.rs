@@ -56,11 +56,11 @@ pub trait Upkeep: Send + Sync + 'static {
     /// Those of a commit; what was erased until then stays erased.
     async fn erase(&self, account: AccountId, limit: usize) -> Result<Erased, Error>;
 
-    /// A page of all records, by account, kind and id, from behind a place. Each record is read as it is at that moment.
+    /// A page of all records, by account, kind and id, after a key. Each record is read as it is at that moment.
     ///
     /// # Errors
     /// `Invalid` for a limit of 0 or above [`DUMP_RECORDS_MAX`]; `Unavailable`; `Corrupt`.
-    async fn dump(&self, after: Option<Place>, limit: usize) -> Result<Vec<Dumped>, Error>;
+    async fn dump(&self, after: Option<RecordKey>, limit: usize) -> Result<Vec<Dumped>, Error>;
 
     /// A page of the blobs that records refer to, with repeats, in an order of the engine's own. `after` is the
     /// [`Referenced::next`] of the page before. Every blob is returned that some record referred to from before the first page
@@ -172,9 +172,9 @@ pub struct Erased {
     pub has_more: bool,
 }
 
-/// A place among all records.
+/// What a record is found by among all of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct RecordKey {
     /// Compared first.
     pub account: AccountId,
     /// Compared second.

@@ -13,7 +13,7 @@ use crate::{
     Change, ChangesSince, Commit, DUMP_RECORDS_MAX, Error, FOLLOWER_NAME_BYTES_MAX, FeedRequest,
     GET_RECORDS_MAX, Get, Id, IndexOrder, IndexSchema, Kind, KindSchema, Properties, QUERY_ROWS_MAX, Query,
     Revision, Schema, TEXT_BYTES_MAX, TOUCHED_MAX, Value,
-    entries::{self, EntryPlace},
+    entries::{self, EntryKey},
 };
 
 /// The id of the first record of an account.
@@ -141,7 +141,7 @@ pub(crate) struct CheckedQuery<'s> {
     pub(crate) index: &'s IndexSchema,
     /// The place of its cursor. In an ordered index what follows is behind the place as a whole, whatever the query's own
     /// values are; in a scattered one behind its id.
-    pub(crate) after: Option<EntryPlace>,
+    pub(crate) after: Option<EntryKey>,
 }
 
 /// Refuses a query that its index can't answer, and reads its cursor.

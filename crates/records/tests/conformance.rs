@@ -34,10 +34,10 @@ mod watch;
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
-use common::engines::{Engine, Place, arguments, run, trial};
+use common::engines::{Engine, TestStore, arguments, run, trial};
 
 /// What a promise is tried on: the place of a store on some engine.
-pub(crate) type Subject = Arc<Place>;
+pub(crate) type Subject = Arc<TestStore>;
 
 type Run = fn(Subject) -> Pin<Box<dyn Future<Output = ()>>>;
 

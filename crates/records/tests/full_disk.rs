@@ -8,7 +8,7 @@ use restante_core::{ErrorKind, Timestamp};
 use restante_disk::testing::small_disk::{self, Store};
 use restante_records::{
     AccountId, Body, Change, Commit, Config, DUMP_RECORDS_MAX, Dumped, Kind, KindSchema, LmdbConfig, Opened,
-    Place, Properties, Schema, open,
+    Properties, RecordKey, Schema, open,
 };
 use tokio::runtime::Runtime;
 
@@ -60,7 +60,7 @@ impl Store for Records {
             let dumped = self.opened.upkeep.dump(after, DUMP_RECORDS_MAX);
             let page = self.runtime.block_on(dumped).unwrap();
             let Some(last) = page.last() else { return all };
-            after = Some(Place { account: last.account, kind: last.record.kind, id: last.record.id });
+            after = Some(RecordKey { account: last.account, kind: last.record.kind, id: last.record.id });
             for Dumped { record, .. } in page {
                 let n = number(&record.body.bytes);
                 assert_eq!(record.body.bytes, body(n));

@@ -19,8 +19,8 @@ use restante_core::{BlobId, Clock, ErrorKind, ManualClock, Timestamp};
 use restante_power_cut::{Child, Cut, child, cuts, record};
 use restante_records::{
     AccountId, Body, CHANGES_MAX, Change, ChangesSince, Checkpoint, Commit, Config, DUMP_RECORDS_MAX, Dumped,
-    Id, Index, IndexSchema, Kind, KindSchema, LmdbConfig, Opened, Place, Position, Properties, Property,
-    RESTORE_JUMP, Revision, Schema, TOUCHED_MAX, open,
+    Id, Index, IndexSchema, Kind, KindSchema, LmdbConfig, Opened, Position, Properties, Property,
+    RESTORE_JUMP, RecordKey, Revision, Schema, TOUCHED_MAX, open,
 };
 use tokio::runtime::Runtime;
 
@@ -269,7 +269,7 @@ async fn dump(store: &Opened) -> Vec<Dumped> {
     loop {
         let page = store.upkeep.dump(after, DUMP_RECORDS_MAX).await.unwrap();
         let Some(last) = page.last() else { return all };
-        after = Some(Place { account: last.account, kind: last.record.kind, id: last.record.id });
+        after = Some(RecordKey { account: last.account, kind: last.record.kind, id: last.record.id });
         all.extend(page);
     }
 }

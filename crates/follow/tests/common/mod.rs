@@ -15,7 +15,7 @@ use restante_core::{Clock, ErrorKind, ManualClock, Timestamp};
 use restante_follow::{Handler, HandlerError};
 use restante_records::{
     AccountId, Body, Change, Changed, Changes, Checkpoint, Commit, Config, Error, Feed, FeedRequest, Get, Id,
-    Kind, KindSchema, Opened, Place, Position, Properties, Records, Revision, Schema, Touched, open,
+    Kind, KindSchema, Opened, Position, Properties, RecordKey, Records, Revision, Schema, Touched, open,
 };
 use tokio::sync::Notify;
 
@@ -93,7 +93,7 @@ impl Store {
         loop {
             let page = self.opened.upkeep.dump(after, 100).await.unwrap();
             let Some(last) = page.last() else { return copied };
-            after = Some(Place { account: last.account, kind: last.record.kind, id: last.record.id });
+            after = Some(RecordKey { account: last.account, kind: last.record.kind, id: last.record.id });
             for dumped in page {
                 let record = dumped.record;
                 copied.insert((dumped.account, record.kind, record.id), record.body.bytes);
@@ -104,7 +104,7 @@ impl Store {
 
 /// What happens at a seam between a follower and its surroundings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum FaultKind {
     Goes,
     Fails,
     FailsAfterwards,
@@ -113,14 +113,14 @@ pub(crate) enum Fate {
     CrashesAfterwards,
 }
 
-/// Draws fates, and tells when one was to crash.
-pub(crate) struct Fates {
+/// Draws faults, and tells when one was to crash.
+pub(crate) struct Faults {
     rng: Mutex<ChaCha8Rng>,
     probability: Mutex<f64>,
     pub(crate) crashed: Notify,
 }
 
-impl Fates {
+impl Faults {
     pub(crate) fn new(seed: u64, probability: f64) -> Arc<Self> {
         let rng = Mutex::new(ChaCha8Rng::seed_from_u64(seed));
         Arc::new(Self { rng, probability: Mutex::new(probability), crashed: Notify::new() })
@@ -130,12 +130,13 @@ impl Fates {
         *self.probability.lock() = 0.0;
     }
 
-    fn draw(&self) -> Fate {
+    fn draw(&self) -> FaultKind {
         let mut rng = self.rng.lock();
         if !rng.random_bool(*self.probability.lock()) {
-            return Fate::Goes;
+            return FaultKind::Goes;
         }
-        let others = [Fate::Fails, Fate::FailsAfterwards, Fate::Crashes, Fate::CrashesAfterwards];
+        let others =
+            [FaultKind::Fails, FaultKind::FailsAfterwards, FaultKind::Crashes, FaultKind::CrashesAfterwards];
         others[rng.random_range(0..others.len())]
     }
 
@@ -144,31 +145,31 @@ impl Fates {
         pending().await
     }
 
-    /// Calls with a fate that is drawn.
+    /// Calls with a fault that is drawn.
     async fn call<T, E>(
         &self,
         call: impl Future<Output = Result<T, E>>,
         error: impl Fn() -> E,
     ) -> Result<T, E> {
-        let fate = self.draw();
-        match fate {
-            Fate::Fails => return Err(error()),
-            Fate::Crashes => self.crash().await,
-            Fate::Goes | Fate::FailsAfterwards | Fate::CrashesAfterwards => {}
+        let fault = self.draw();
+        match fault {
+            FaultKind::Fails => return Err(error()),
+            FaultKind::Crashes => self.crash().await,
+            FaultKind::Goes | FaultKind::FailsAfterwards | FaultKind::CrashesAfterwards => {}
         }
         let answer = call.await;
-        match fate {
-            Fate::FailsAfterwards => Err(error()),
-            Fate::CrashesAfterwards => self.crash().await,
+        match fault {
+            FaultKind::FailsAfterwards => Err(error()),
+            FaultKind::CrashesAfterwards => self.crash().await,
             _ => answer,
         }
     }
 }
 
 /// A feed that fails and crashes now and then.
-pub(crate) struct FatefulFeed {
+pub(crate) struct FaultyFeed {
     pub(crate) inner: Arc<dyn Feed>,
-    pub(crate) fates: Arc<Fates>,
+    pub(crate) faults: Arc<Faults>,
     pub(crate) mirror: Arc<Mutex<Mirror>>,
 }
 
@@ -177,17 +178,17 @@ fn unavailable() -> Error {
 }
 
 #[async_trait]
-impl Feed for FatefulFeed {
+impl Feed for FaultyFeed {
     async fn touched(&self, after: Position, limit: usize) -> Result<Vec<Touched>, Error> {
-        self.fates.call(self.inner.touched(after, limit), unavailable).await
+        self.faults.call(self.inner.touched(after, limit), unavailable).await
     }
 
     async fn follow(&self, account: AccountId, request: &FeedRequest) -> Result<Changes, Error> {
-        self.fates.call(self.inner.follow(account, request), unavailable).await
+        self.faults.call(self.inner.follow(account, request), unavailable).await
     }
 
     async fn checkpoint(&self, follower: &str, accounts: &[AccountId]) -> Result<Checkpoint, Error> {
-        self.fates.call(self.inner.checkpoint(follower, accounts), unavailable).await
+        self.faults.call(self.inner.checkpoint(follower, accounts), unavailable).await
     }
 
     async fn save(&self, follower: &str, checkpoint: &Checkpoint) -> Result<(), Error> {
@@ -196,7 +197,7 @@ impl Feed for FatefulFeed {
             self.mirror.lock().unsaved = 0;
             Ok(())
         };
-        self.fates.call(saving, unavailable).await
+        self.faults.call(saving, unavailable).await
     }
 
     async fn forget(&self, follower: &str) -> Result<(), Error> {
@@ -226,7 +227,7 @@ pub(crate) struct Mirror {
 pub(crate) struct Mirroring {
     pub(crate) records: Arc<dyn Records>,
     pub(crate) mirror: Arc<Mutex<Mirror>>,
-    pub(crate) fates: Arc<Fates>,
+    pub(crate) faults: Arc<Faults>,
     pub(crate) batch: usize,
 }
 
@@ -265,7 +266,7 @@ impl Handler for Mirroring {
             }
             Ok(())
         };
-        self.fates.call(work, || HandlerError::new("the mirror is dim")).await?;
+        self.faults.call(work, || HandlerError::new("the mirror is dim")).await?;
         let mut mirror = self.mirror.lock();
         mirror.seen.insert(account, changes.revision);
         mirror.unsaved += changes.created.len() + changes.updated.len() + changes.destroyed.len();
@@ -280,6 +281,6 @@ impl Handler for Mirroring {
             mirror.resets.push(account);
             Ok(())
         };
-        self.fates.call(work, || HandlerError::new("the mirror is dim")).await
+        self.faults.call(work, || HandlerError::new("the mirror is dim")).await
     }
 }

@@ -8,7 +8,7 @@ use super::{
     schema::{BODY, BodyNumber, STATE, body_key, corrupt, decode_body_key, decode_state_key, state_key},
     walk::walk,
 };
-use crate::{Dumped, Error, Place, Referenced, validate};
+use crate::{Dumped, Error, RecordKey, Referenced, validate};
 
 /// Blobs after which a page of references ends; those of the last body are returned whole.
 const REFERENCED_BLOBS: usize = 4_096;
@@ -17,7 +17,7 @@ const REFERENCED_BODIES: usize = 16_384;
 
 impl Engine {
     /// A page of all records, from behind a place.
-    pub(super) fn dump(&self, after: Option<Place>, limit: usize) -> Result<Vec<Dumped>, Error> {
+    pub(super) fn dump(&self, after: Option<RecordKey>, limit: usize) -> Result<Vec<Dumped>, Error> {
         validate::check_dump(limit)?;
         let after = after.map(|place| state_key(place.account, place.kind, place.id));
         let from = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
@@ -109,7 +109,7 @@ mod tests {
                 let page = engine.dump(after, limit).unwrap();
                 assert!(page.len() <= limit);
                 let Some(last) = page.last() else { break };
-                after = Some(Place { account: last.account, kind: last.record.kind, id: last.record.id });
+                after = Some(RecordKey { account: last.account, kind: last.record.kind, id: last.record.id });
                 for dumped in page {
                     assert!(!dumped.record.body.bytes.is_empty());
                     places.push((dumped.account, dumped.record.kind, dumped.record.id));

@@ -41,8 +41,8 @@ use tokio::task::spawn_blocking;
 
 use crate::{
     AccountId, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Config, Count, Dumped, Erased,
-    Error, Feed, FeedRequest, Get, Opened, Page, Place, Position, Query, Record, Records, Referenced, Report,
-    Revision, Schema, States, Stats, Touched, Upkeep, Watch, validate, watch::Announcer,
+    Error, Feed, FeedRequest, Get, Opened, Page, Position, Query, Record, RecordKey, Records, Referenced,
+    Report, Revision, Schema, States, Stats, Touched, Upkeep, Watch, validate, watch::Announcer,
 };
 
 use self::{
@@ -330,7 +330,7 @@ impl Upkeep for Faces {
         blocking(move || engine.erase(account, limit)).await
     }
 
-    async fn dump(&self, after: Option<Place>, limit: usize) -> Result<Vec<Dumped>, Error> {
+    async fn dump(&self, after: Option<RecordKey>, limit: usize) -> Result<Vec<Dumped>, Error> {
         self.read(true, move |engine| engine.dump(after, limit)).await
     }
 

@@ -9,7 +9,7 @@ use restante_lmdb::{
 
 use crate::{
     AccountId, Count, Cursor, Direction, Error, Id, IndexOrder, IndexSchema, Page, Query, Value,
-    entries::{self, Entry, EntryPlace},
+    entries::{self, Entry, EntryKey},
     validate::{CheckedQuery, check_query},
 };
 
@@ -45,7 +45,7 @@ struct Walk<'q> {
     query: &'q Query,
     index: &'q IndexSchema,
     /// Where the page before ended.
-    after: Option<EntryPlace>,
+    after: Option<EntryKey>,
     /// Entries that are left out before the page begins.
     skip: u64,
     /// Entries that were left out so far.

@@ -8,7 +8,7 @@ use crate::{
     AccountId, Body, Change, Changed, Changes, ChangesSince, Commit, Committed, Count, Direction, Erased,
     Error, FeedRequest, Get, Id, IndexOrder, IndexSchema, Kind, Page, Position, Properties, Query, Record,
     Revision, States, Value,
-    entries::{self, EntryPlace},
+    entries::{self, EntryKey},
     validate::{self, CheckedQuery},
 };
 
@@ -244,14 +244,14 @@ impl Account {
     }
 
     /// All entries of a query from behind its cursor on, in its order.
-    fn places(&self, query: &Query, checked: &CheckedQuery<'_>) -> Result<Vec<EntryPlace>, Error> {
+    fn places(&self, query: &Query, checked: &CheckedQuery<'_>) -> Result<Vec<EntryKey>, Error> {
         let mut places = Vec::new();
         for ((kind, id), stored) in &self.records {
             if *kind != query.kind {
                 continue;
             }
             for values in entries::entries(checked.index, &stored.record.properties)? {
-                places.push(EntryPlace { values, id: *id });
+                places.push(EntryKey { values, id: *id });
             }
         }
         places.retain(|place| is_match(&place.values, query));
@@ -333,7 +333,7 @@ fn is_match(values: &[Value], query: &Query) -> bool {
 }
 
 /// An ordered index is in the order of the values, then of the ids; a scattered one in that of the ids alone.
-fn sort(places: &mut [EntryPlace], index: &IndexSchema, direction: Direction) {
+fn sort(places: &mut [EntryKey], index: &IndexSchema, direction: Direction) {
     match index.order {
         IndexOrder::Ordered => places.sort(),
         IndexOrder::Scattered => places.sort_by_key(|place| place.id),
@@ -344,7 +344,7 @@ fn sort(places: &mut [EntryPlace], index: &IndexSchema, direction: Direction) {
 }
 
 /// Whether a place comes later in the walk than another.
-fn is_behind(place: &EntryPlace, after: &EntryPlace, index: &IndexSchema, direction: Direction) -> bool {
+fn is_behind(place: &EntryKey, after: &EntryKey, index: &IndexSchema, direction: Direction) -> bool {
     let order = match index.order {
         IndexOrder::Ordered => place.cmp(after),
         IndexOrder::Scattered => place.id.cmp(&after.id),

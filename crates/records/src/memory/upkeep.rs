@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use restante_core::{BlobId, Identity, Timestamp};
 
 use crate::{
-    AccountId, Announcement, Cleaned, Dumped, Erased, Error, Kind, KindStats, Place, Position, Referenced,
-    Report, Stats, Upkeep,
+    AccountId, Announcement, Cleaned, Dumped, Erased, Error, Kind, KindStats, Position, RecordKey,
+    Referenced, Report, Stats, Upkeep,
     memory::{Model, State, account::Account},
     validate,
 };
@@ -69,13 +69,13 @@ impl Upkeep for Model {
         Ok(erased)
     }
 
-    async fn dump(&self, after: Option<Place>, limit: usize) -> Result<Vec<Dumped>, Error> {
+    async fn dump(&self, after: Option<RecordKey>, limit: usize) -> Result<Vec<Dumped>, Error> {
         validate::check_dump(limit)?;
         let state = self.state.lock();
         let mut page = Vec::new();
         for (account, known) in &state.accounts {
             for ((kind, id), stored) in &known.records {
-                let place = Place { account: *account, kind: *kind, id: *id };
+                let place = RecordKey { account: *account, kind: *kind, id: *id };
                 let is_behind = after.is_none_or(|after| place > after);
                 if is_behind && page.len() < limit {
                     page.push(Dumped { account: *account, record: stored.record.clone() });

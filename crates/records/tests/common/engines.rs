@@ -71,14 +71,14 @@ pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -
 }
 
 /// Runs an asynchronous test with a new place for a store.
-pub fn run<F: Future<Output = ()>>(engine: Engine, test: impl FnOnce(Arc<Place>) -> F) {
-    let place = Arc::new(Place::new(engine));
+pub fn run<F: Future<Output = ()>>(engine: Engine, test: impl FnOnce(Arc<TestStore>) -> F) {
+    let place = Arc::new(TestStore::new(engine));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
     runtime.block_on(test(place.clone()));
 }
 
 /// Where the store of one test lies. It goes with it.
-pub struct Place {
+pub struct TestStore {
     pub engine: Engine,
     /// How the store is opened.
     pub config: Config,
@@ -87,7 +87,7 @@ pub struct Place {
     folder: tempfile::TempDir,
 }
 
-impl Place {
+impl TestStore {
     pub fn new(engine: Engine) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let clock = Arc::new(ManualClock::new(Timestamp(0)));

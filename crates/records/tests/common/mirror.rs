@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use restante_records::{
-    AccountId, Changed, Changes, ChangesSince, DUMP_RECORDS_MAX, Feed, FeedRequest, Get, Id, Kind, Place,
-    Record, Records, Revision, Upkeep,
+    AccountId, Changed, Changes, ChangesSince, DUMP_RECORDS_MAX, Feed, FeedRequest, Get, Id, Kind, Record,
+    RecordKey, Records, Revision, Upkeep,
 };
 
 use super::PAGES_MAX;
@@ -92,8 +92,8 @@ pub async fn all_of(upkeep: &dyn Upkeep, account: AccountId) -> BTreeMap<(Kind, 
 }
 
 /// All records, by pages of so many.
-pub async fn dump(upkeep: &dyn Upkeep, limit: usize) -> Vec<(Place, Record)> {
-    let mut all: Vec<(Place, Record)> = Vec::new();
+pub async fn dump(upkeep: &dyn Upkeep, limit: usize) -> Vec<(RecordKey, Record)> {
+    let mut all: Vec<(RecordKey, Record)> = Vec::new();
     for _ in 0..PAGES_MAX {
         let after = all.last().map(|(place, _)| *place);
         let page = upkeep.dump(after, limit).await.unwrap();
@@ -103,7 +103,7 @@ pub async fn dump(upkeep: &dyn Upkeep, limit: usize) -> Vec<(Place, Record)> {
         }
         for dumped in page {
             let (account, kind, id) = (dumped.account, dumped.record.kind, dumped.record.id);
-            all.push((Place { account, kind, id }, dumped.record));
+            all.push((RecordKey { account, kind, id }, dumped.record));
         }
     }
     panic!("the dump doesn't end");

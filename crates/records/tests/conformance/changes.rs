@@ -20,20 +20,20 @@ crate::promises! {
         an_old_record_that_changed_is_updated,
         an_old_record_that_changed_twice_is_updated_once,
         an_old_record_that_went_is_destroyed,
-        a_record_that_came_and_went_is_not_told,
-        what_was_before_is_not_told,
+        a_record_that_came_and_went_is_not_returned,
+        what_was_before_is_not_returned,
         each_list_is_in_the_order_of_revisions_kinds_and_ids,
         a_new_record_stands_at_its_creation,
         changes_of_a_kind_leave_out_the_others,
-        changes_of_all_kinds_are_told_together,
+        changes_of_all_kinds_are_returned_together,
         a_page_never_cuts_a_revision_in_two,
         a_page_is_longer_than_its_limit_for_a_single_revision_only,
         a_page_without_more_is_at_the_revision_of_the_account,
         a_page_with_more_is_at_its_last_revision,
-        what_is_told_nothing_of_leaves_no_more,
-        an_update_of_what_was_told_as_created_may_follow,
+        changes_that_are_not_returned_leave_no_more,
+        an_update_of_what_was_returned_as_created_may_follow,
         who_applies_all_pages_has_what_the_store_has,
-        who_is_up_to_date_is_told_nothing,
+        a_client_that_is_up_to_date_gets_nothing,
         an_account_without_commits_has_no_changes,
         below_the_floor_changes_cannot_be_calculated,
         the_floor_is_that_of_the_kind,
@@ -109,7 +109,7 @@ async fn an_old_record_that_went_is_destroyed(subject: Subject) {
     }
 }
 
-async fn a_record_that_came_and_went_is_not_told(subject: Subject) {
+async fn a_record_that_came_and_went_is_not_returned(subject: Subject) {
     let records = subject.open().await.records;
     commit(&*records, A, [thread()]).await;
     let id = create_one(&*records, A, email(1)).await;
@@ -119,7 +119,7 @@ async fn a_record_that_came_and_went_is_not_told(subject: Subject) {
     assert_eq!(all_since(&*records, 2).await.destroyed, changed(EMAIL, &[id]));
 }
 
-async fn what_was_before_is_not_told(subject: Subject) {
+async fn what_was_before_is_not_returned(subject: Subject) {
     let records = subject.open().await.records;
     let created = commit(&*records, A, [email(1), email(2), email(3)]).await.created;
     commit(&*records, A, [rewrite(EMAIL, created[0], "new"), destroy(EMAIL, created[1])]).await;
@@ -167,7 +167,7 @@ async fn changes_of_a_kind_leave_out_the_others(subject: Subject) {
     assert_eq!(of(MAILBOX, 1).await, page(vec![], changed(MAILBOX, &created[1..2]), vec![], 2));
 }
 
-async fn changes_of_all_kinds_are_told_together(subject: Subject) {
+async fn changes_of_all_kinds_are_returned_together(subject: Subject) {
     let records = subject.open().await.records;
     let old = commit(&*records, A, [email(1), mailbox("a"), thread()]).await.created;
     let changes = [rewrite(EMAIL, old[0], "new"), destroy(THREAD, old[2]), mailbox("b")];
@@ -228,7 +228,7 @@ async fn a_page_with_more_is_at_its_last_revision(subject: Subject) {
     assert!((3..5).contains(&page.revision.0), "what it tells goes to 3, what it does not begins with 5");
 }
 
-async fn what_is_told_nothing_of_leaves_no_more(subject: Subject) {
+async fn changes_that_are_not_returned_leave_no_more(subject: Subject) {
     let records = subject.open().await.records;
     let first = create_one(&*records, A, email(1)).await;
     let second = create_one(&*records, A, email(2)).await;
@@ -242,7 +242,7 @@ async fn what_is_told_nothing_of_leaves_no_more(subject: Subject) {
     assert_eq!((page.revision, page.has_more), (Revision(9), false));
 }
 
-async fn an_update_of_what_was_told_as_created_may_follow(subject: Subject) {
+async fn an_update_of_what_was_returned_as_created_may_follow(subject: Subject) {
     let records = subject.open().await.records;
     let first = create_one(&*records, A, email(1)).await;
     let second = create_one(&*records, A, email(2)).await;
@@ -284,7 +284,7 @@ async fn who_applies_all_pages_has_what_the_store_has(subject: Subject) {
     }
 }
 
-async fn who_is_up_to_date_is_told_nothing(subject: Subject) {
+async fn a_client_that_is_up_to_date_gets_nothing(subject: Subject) {
     let records = subject.open().await.records;
     commit(&*records, A, [email(1)]).await;
     assert_eq!(all_since(&*records, 1).await, page(vec![], vec![], vec![], 1));

@@ -27,8 +27,8 @@ crate::promises! {
         what_changes_nothing_has_no_position,
         accounts_that_are_touched_while_a_follower_walks_come_again,
         limits_of_accounts_out_of_bounds_are_refused,
-        a_follower_is_told_what_changes_tell,
-        a_follower_is_told_of_everything_that_was_destroyed,
+        a_follower_gets_what_changes_return,
+        a_follower_gets_everything_that_was_destroyed,
         pages_of_a_follower_never_cut_a_revision_in_two,
         who_begins_at_0_walks_through_all_that_exists,
         forgotten_history_is_no_obstacle_to_who_began_behind_it,
@@ -41,7 +41,7 @@ crate::promises! {
         the_longest_checkpoint_is_kept,
         followers_are_apart,
         a_follower_that_is_forgotten_begins_from_zero,
-        followers_are_told_by_name,
+        followers_are_listed_by_name,
         names_out_of_bounds_are_refused,
         too_many_accounts_are_refused,
         a_checkpoint_is_no_commit,
@@ -195,7 +195,7 @@ async fn a_history(subject: &Subject) -> (Opened, Vec<Id>) {
     (opened, ids)
 }
 
-async fn a_follower_is_told_what_changes_tell(subject: Subject) {
+async fn a_follower_gets_what_changes_return(subject: Subject) {
     let (opened, ids) = a_history(&subject).await;
     let page = opened.feed.follow(A, &request(0, 0, 10)).await.unwrap();
     assert_eq!((page.created, page.updated), (changed(EMAIL, &[ids[0], ids[2]]), vec![]));
@@ -214,7 +214,7 @@ async fn a_follower_is_told_what_changes_tell(subject: Subject) {
     assert_eq!((page.created.len(), page.destroyed.len()), (2, 1), "of all kinds");
 }
 
-async fn a_follower_is_told_of_everything_that_was_destroyed(subject: Subject) {
+async fn a_follower_gets_everything_that_was_destroyed(subject: Subject) {
     let (opened, ids) = a_history(&subject).await;
     for since in 0..=3 {
         let page = opened.feed.follow(A, &request(since, 0, 10)).await.unwrap();
@@ -394,7 +394,7 @@ async fn a_follower_that_is_forgotten_begins_from_zero(subject: Subject) {
     feed.forget("nobody").await.unwrap();
 }
 
-async fn followers_are_told_by_name(subject: Subject) {
+async fn followers_are_listed_by_name(subject: Subject) {
     let feed = subject.open().await.feed;
     assert_eq!(feed.followers().await.unwrap(), []);
     for (name, position) in [("search", 3), ("push", 0), ("sea", 9), ("search\0", 1)] {

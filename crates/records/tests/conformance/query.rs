@@ -29,8 +29,8 @@ crate::promises! {
         numbers_stand_before_texts,
         texts_are_compared_bytewise,
         a_text_that_begins_another_does_not_equal_it,
-        a_record_is_told_once_for_each_combination_of_values,
-        a_record_without_a_value_of_a_part_is_not_told,
+        a_record_is_returned_once_for_each_combination_of_values,
+        a_record_without_a_value_of_a_part_is_not_returned,
         entries_follow_an_update,
         a_scattered_index_answers_when_all_parts_are_given,
         a_scattered_index_is_in_the_order_of_ids,
@@ -208,7 +208,7 @@ async fn a_text_that_begins_another_does_not_equal_it(subject: Subject) {
     assert_eq!(ids(&*records, A, &Query::new(MAILBOX, BY_NAME).equals("")).await, [all[2]]);
 }
 
-async fn a_record_is_told_once_for_each_combination_of_values(subject: Subject) {
+async fn a_record_is_returned_once_for_each_combination_of_values(subject: Subject) {
     let records = subject.open().await.records;
     let first = in_mailbox(1, 10).with(IN, 2).with(RECEIVED, 30);
     let all =
@@ -221,7 +221,7 @@ async fn a_record_is_told_once_for_each_combination_of_values(subject: Subject) 
     assert_eq!(ids(&*records, A, &query.descending()).await, of(&all, &[0, 0, 0, 1, 0]));
 }
 
-async fn a_record_without_a_value_of_a_part_is_not_told(subject: Subject) {
+async fn a_record_without_a_value_of_a_part_is_not_returned(subject: Subject) {
     let records = subject.open().await.records;
     create_one(&*records, A, create(EMAIL, "", none().with(IN, 1))).await;
     create_one(&*records, A, create(EMAIL, "", none().with(RECEIVED, 1))).await;

@@ -35,7 +35,7 @@ crate::promises! {
         too_many_entries_of_an_index_are_refused,
         too_long_entries_of_an_index_are_refused,
         too_many_preconditions_are_refused,
-        what_is_wrong_is_told_before_what_conflicts,
+        an_invalid_commit_is_refused_before_a_conflict_is_reported,
         refused_commits_leave_nothing_behind,
     ],
     disk: []
@@ -256,7 +256,7 @@ async fn too_many_preconditions_are_refused(subject: Subject) {
     assert_eq!(records.commit(A, more).await.unwrap_err().kind(), ErrorKind::Invalid);
 }
 
-async fn what_is_wrong_is_told_before_what_conflicts(subject: Subject) {
+async fn an_invalid_commit_is_refused_before_a_conflict_is_reported(subject: Subject) {
     let records = subject.open().await.records;
     let missing = destroy(EMAIL, Id(99));
     let conflict = Commit::of([missing.clone()]).if_in_state(EMAIL, Revision(9));

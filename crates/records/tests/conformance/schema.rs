@@ -15,7 +15,7 @@ use crate::{
 };
 
 crate::promises! {
-    any: [a_new_store_is_empty, a_kind_of_the_schema_is_told_from_others],
+    any: [a_new_store_is_empty, a_kind_that_the_schema_lacks_is_refused],
     disk: [
         a_store_that_is_open_is_not_opened_again,
         a_store_that_was_closed_can_be_opened,
@@ -38,7 +38,7 @@ async fn a_new_store_is_empty(subject: Subject) {
     assert_eq!(opened.upkeep.check(&|_, _| ()).await.unwrap().findings, []);
 }
 
-async fn a_kind_of_the_schema_is_told_from_others(subject: Subject) {
+async fn a_kind_that_the_schema_lacks_is_refused(subject: Subject) {
     let opened = subject.open_with(Schema::new(vec![mailbox_schema()]).unwrap()).await;
     let refused = opened.records.commit(A, Commit::of([email(1)])).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Invalid);

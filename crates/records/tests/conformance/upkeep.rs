@@ -12,7 +12,7 @@ use std::{
 use restante_core::{BlobId, ErrorKind, Identity, Timestamp};
 use restante_records::{
     AccountId, Body, Change, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Config, DUMP_RECORDS_MAX,
-    EngineUrl, Id, KindStats, Opened, Place, Query, RESTORE_JUMP, Revision, States, Stats, Upkeep, open,
+    EngineUrl, Id, KindStats, Opened, Query, RESTORE_JUMP, RecordKey, Revision, States, Stats, Upkeep, open,
 };
 
 use crate::{
@@ -45,12 +45,12 @@ crate::promises! {
         pages_of_a_dump_join,
         a_dump_goes_on_behind_a_place_that_is_gone,
         limits_of_a_dump_out_of_bounds_are_refused,
-        references_are_told_with_repeats,
-        references_that_are_gone_are_not_told,
-        references_that_stay_while_others_come_and_go_are_told,
-        a_blob_that_is_taken_over_from_record_to_record_is_told,
+        references_are_returned_with_repeats,
+        references_that_are_gone_are_not_returned,
+        references_that_stay_while_others_come_and_go_are_returned,
+        a_blob_that_is_taken_over_from_record_to_record_is_returned,
         a_store_keeps_its_identity_and_another_has_another,
-        many_references_are_told_by_pages,
+        many_references_are_returned_by_pages,
         a_closed_store_takes_no_commits,
         closing_twice_is_no_error,
         closing_finishes_what_was_taken,
@@ -339,11 +339,11 @@ async fn a_dump_goes_on_behind_a_place_that_is_gone(subject: Subject) {
     make_a_history(&opened).await;
     let all = dump(&*opened.upkeep, DUMP_RECORDS_MAX).await;
     let between = [
-        Place { account: AccountId(0), kind: EMAIL, id: Id(0) },
-        Place { account: A, kind: EMAIL, id: Id(3) },
-        Place { account: A, kind: EMAIL, id: Id(u64::MAX) },
-        Place { account: A, kind: THREAD, id: Id(0) },
-        Place { account: LAST, kind: THREAD, id: Id(1) },
+        RecordKey { account: AccountId(0), kind: EMAIL, id: Id(0) },
+        RecordKey { account: A, kind: EMAIL, id: Id(3) },
+        RecordKey { account: A, kind: EMAIL, id: Id(u64::MAX) },
+        RecordKey { account: A, kind: THREAD, id: Id(0) },
+        RecordKey { account: LAST, kind: THREAD, id: Id(1) },
     ];
     for after in all.iter().map(|(place, _)| *place).chain(between) {
         let page = opened.upkeep.dump(Some(after), DUMP_RECORDS_MAX).await.unwrap();
@@ -388,7 +388,7 @@ async fn sorted_references(upkeep: &dyn Upkeep) -> Vec<BlobId> {
     all
 }
 
-async fn references_are_told_with_repeats(subject: Subject) {
+async fn references_are_returned_with_repeats(subject: Subject) {
     let opened = subject.open().await;
     assert_eq!(sorted_references(&*opened.upkeep).await, []);
     commit(&*opened.records, A, [with_blobs(&[1, 2]), thread(), with_blobs(&[2])]).await;
@@ -396,7 +396,7 @@ async fn references_are_told_with_repeats(subject: Subject) {
     assert_eq!(sorted_references(&*opened.upkeep).await, [1, 2, 2, 3].map(blob));
 }
 
-async fn references_that_are_gone_are_not_told(subject: Subject) {
+async fn references_that_are_gone_are_not_returned(subject: Subject) {
     let opened = subject.open().await;
     let ids =
         commit(&*opened.records, A, [with_blobs(&[1]), with_blobs(&[2]), with_blobs(&[3])]).await.created;
@@ -406,7 +406,7 @@ async fn references_that_are_gone_are_not_told(subject: Subject) {
     assert_eq!(sorted_references(&*opened.upkeep).await, [3, 4].map(blob));
 }
 
-async fn references_that_stay_while_others_come_and_go_are_told(subject: Subject) {
+async fn references_that_stay_while_others_come_and_go_are_returned(subject: Subject) {
     let opened = subject.open().await;
     let records = &*opened.records;
     let many = |from: u64| (0..500).map(move |n| with_blobs(&[from + 2 * n, from + 2 * n + 1]));
@@ -430,7 +430,7 @@ async fn references_that_stay_while_others_come_and_go_are_told(subject: Subject
 }
 
 /// However the record that refers to it runs before the pages: in one commit, and in two.
-async fn a_blob_that_is_taken_over_from_record_to_record_is_told(subject: Subject) {
+async fn a_blob_that_is_taken_over_from_record_to_record_is_returned(subject: Subject) {
     let opened = subject.open().await;
     let records = &*opened.records;
     for is_one_commit in [true, false] {
@@ -477,7 +477,7 @@ async fn a_store_keeps_its_identity_and_another_has_another(subject: Subject) {
     }
 }
 
-async fn many_references_are_told_by_pages(subject: Subject) {
+async fn many_references_are_returned_by_pages(subject: Subject) {
     let opened = subject.open().await;
     for n in 0..4 {
         let with = |m: u64| with_blobs(&[n * 10_000 + m, n * 10_000 + m + 5_000]);

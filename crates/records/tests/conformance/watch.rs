@@ -15,12 +15,12 @@ crate::promises! {
         every_commit_is_announced,
         what_was_before_is_not_announced,
         a_commit_is_announced_after_it_is_visible,
-        every_watcher_is_told,
+        every_watcher_gets_announcements,
         what_changes_nothing_is_not_announced,
         commits_made_at_once_are_announced_up_to_the_last_in_rising_order,
         a_commit_is_announced_before_it_is_answered,
         a_commit_whose_committer_gave_up_is_announced_if_it_is_made,
-        a_slow_watcher_is_told_what_it_missed,
+        a_slow_watcher_learns_how_much_it_missed,
         a_watch_ends_with_its_store,
     ],
     disk: []
@@ -73,7 +73,7 @@ async fn a_commit_is_announced_after_it_is_visible(subject: Subject) {
     commits.await.unwrap();
 }
 
-async fn every_watcher_is_told(subject: Subject) {
+async fn every_watcher_gets_announcements(subject: Subject) {
     let records = subject.open().await.records;
     let mut watches = [records.watch(), records.watch(), records.watch()];
     commit(&*records, A, [email(1)]).await;
@@ -150,7 +150,7 @@ async fn a_commit_whose_committer_gave_up_is_announced_if_it_is_made(subject: Su
     }
 }
 
-async fn a_slow_watcher_is_told_what_it_missed(subject: Subject) {
+async fn a_slow_watcher_learns_how_much_it_missed(subject: Subject) {
     let records = subject.open().await.records;
     let mut watch = records.watch();
     // Committed together, so that a device that syncs slowly does so a few times only; each in an account of its own, so that

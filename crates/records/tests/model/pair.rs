@@ -16,7 +16,7 @@ use restante_records::{
 use crate::{
     common::{
         BY_ALL, BY_HASH, EMAIL, PAGES_MAX, email_schema,
-        engines::Place,
+        engines::TestStore,
         mailbox_schema,
         mirror::{Mirror, all_of, dump},
         schema,
@@ -28,7 +28,7 @@ use crate::{
 const FOLLOWERS: [&str; 4] = ["search", "sea", "push", "search\0"];
 
 pub(crate) struct Pair {
-    place: Arc<Place>,
+    place: Arc<TestStore>,
     engine: Opened,
     model: Opened,
     /// Whether the engine has all indexes that the model has.
@@ -69,7 +69,7 @@ fn picked<T: Copy>(of: &[T], pick: Pick) -> Option<T> {
 }
 
 impl Pair {
-    pub(crate) async fn open(place: Arc<Place>) -> Self {
+    pub(crate) async fn open(place: Arc<TestStore>) -> Self {
         let config = Config { url: "memory:".parse().unwrap(), ..place.config.clone() };
         Self {
             engine: place.open().await,

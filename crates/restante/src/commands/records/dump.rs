@@ -10,7 +10,7 @@ use std::{
 use anyhow::Context;
 use clap::{Args, ValueHint};
 use indicatif::HumanCount;
-use restante_records::{Dumped, KindSchema, Place, Property, Record, Schema, Upkeep, Value};
+use restante_records::{Dumped, KindSchema, Property, Record, RecordKey, Schema, Upkeep, Value};
 use serde::Serialize;
 use serde_json::json;
 
@@ -84,7 +84,7 @@ async fn dump(upkeep: &dyn Upkeep, progress: &Progress, out: &mut dyn Write) -> 
     loop {
         let page = upkeep.dump(after, PAGE_RECORDS).await?;
         let Some(last) = page.last() else { break };
-        after = Some(Place { account: last.account, kind: last.record.kind, id: last.record.id });
+        after = Some(RecordKey { account: last.account, kind: last.record.kind, id: last.record.id });
         for dumped in &page {
             write_json(&mut *out, &line(dumped, &schema))?;
             out.write_all(b"\n")?;
