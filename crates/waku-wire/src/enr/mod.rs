@@ -131,8 +131,8 @@ impl<'a> Pairs<'a> {
         true
     }
 
-    fn get(self, key: &[u8]) -> Option<&'a [u8]> {
-        let (_, item) = self.flatten().find(|(known, _)| *known == key)?;
+    fn get(self, wanted: &[u8]) -> Option<&'a [u8]> {
+        let (_, item) = self.flatten().find(|(key, _)| *key == wanted)?;
         item.string()
     }
 }
