@@ -97,7 +97,7 @@ impl<'a> Parsed<'a> {
 struct Pairs<'a>(&'a [u8]);
 
 impl<'a> Iterator for Pairs<'a> {
-    /// The inner `None` is a key without a value or a malformed item; it is the last one.
+    /// `None` inside is a key without a value, or something malformed; nothing follows it.
     type Item = Option<(&'a [u8], rlp::Item<'a>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
