@@ -97,7 +97,7 @@ impl<'a> Parsed<'a> {
 struct Pairs<'a>(&'a [u8]);
 
 impl<'a> Iterator for Pairs<'a> {
-    /// The inner `None` is a key without a value or a malformed item; it is the last one.
+    /// `None` inside is a key without a value, or something malformed; nothing follows it.
     type Item = Option<(&'a [u8], rlp::Item<'a>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -131,8 +131,8 @@ impl<'a> Pairs<'a> {
         true
     }
 
-    fn get(self, key: &[u8]) -> Option<&'a [u8]> {
-        let (_, item) = self.flatten().find(|(known, _)| *known == key)?;
+    fn get(self, wanted: &[u8]) -> Option<&'a [u8]> {
+        let (_, item) = self.flatten().find(|(key, _)| *key == wanted)?;
         item.string()
     }
 }
