@@ -44,7 +44,6 @@ pub mod plan;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod query;
-mod realm;
 pub mod record;
 mod report;
 mod retention;
@@ -71,13 +70,14 @@ pub use open::{
 };
 pub use page::{Page, Part, Row, RowAt};
 pub use query::{Direction, HASHES_MAX, PAGE_BYTES_MAX, PAGE_ROWS_MAX, Query, Topics};
-pub use realm::within;
 pub use report::{Finding, PartStats, Pruned, Report, Stats};
 pub use retention::{ParseRetentionError, Retention};
 pub use upkeep::Upkeep;
 pub use url::{EngineUrl, PostgresUrl};
 pub use walk::Walk;
 
+#[cfg(feature = "postgres")]
+pub use postgres::ConnectOptions as PostgresOptions;
 #[cfg(feature = "postgres")]
 #[doc(hidden)]
 pub use postgres::statements as postgres_statements;
@@ -110,8 +110,8 @@ pub trait Archive: Send + Sync + 'static {
 
     /// One page of the messages that match.
     ///
-    /// - A message matches when its channel begins with the query's realm (if any) and is the query's channel (if any), its
-    ///   topic is among the query's, its hash is among the query's hashes (if any) and `start <= timestamp < end`.
+    /// - A message matches when its channel is the query's (if any), its topic is among the query's, its hash is among the
+    ///   query's hashes (if any) and `start <= timestamp < end`.
     /// - *Forward* pages begin behind the cursor or at the oldest match; *backward* pages end before the cursor or at the
     ///   newest match. The rows of a page are in ascending order in both directions.
     /// - A page has at most `limit` rows, and fewer when the matches end or the page reaches [`PAGE_BYTES_MAX`]; at least

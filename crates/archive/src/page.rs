@@ -85,13 +85,6 @@ impl Page {
         Self { parts, rows: found, next: last_key.map(Cursor::At), bodies: query.bodies }
     }
 
-    /// Leaves out rows, and goes on behind them all the same.
-    pub(crate) fn keep(&mut self, is_wanted: impl Fn(Row<'_>) -> bool) {
-        let mut rows = std::mem::take(&mut self.rows);
-        rows.retain(|at| self.row(*at).is_some_and(&is_wanted));
-        self.rows = rows;
-    }
-
     /// How many rows the page has.
     pub fn len(&self) -> usize {
         self.rows.len()

@@ -14,9 +14,6 @@ pub const HASHES_MAX: usize = 10_000;
 /// The default asks for the oldest 100 messages of everything, with bodies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
-    /// Only channels that begin so, of those that are there when the query begins. Doors ask through [`crate::within`], which
-    /// sets it and leaves out what comes meanwhile.
-    pub realm: Option<&'static str>,
     /// Only this channel.
     pub channel: Option<String>,
     /// Only these topics.
@@ -40,7 +37,6 @@ pub struct Query {
 impl Default for Query {
     fn default() -> Self {
         Self {
-            realm: None,
             channel: None,
             topics: Topics::Any,
             start: None,
@@ -75,10 +71,9 @@ pub enum Direction {
 }
 
 impl Query {
-    /// Whether messages of a channel are wanted, as far as realm and channel say.
+    /// Whether messages of a channel match.
     pub(crate) fn has_channel(&self, channel: &str) -> bool {
-        self.realm.is_none_or(|realm| channel.starts_with(realm))
-            && self.channel.as_deref().is_none_or(|wanted| wanted == channel)
+        self.channel.as_deref().is_none_or(|wanted| wanted == channel)
     }
 
     pub(crate) fn check_bounds(&self) -> Result<(), Error> {

@@ -132,7 +132,7 @@ impl Dictionary {
         let mut set = TopicSet::with_room_for(self.entries.len());
         let is_wanted = |id: TopicId| self.name(id).is_some_and(|name| query.has_channel(&name.channel));
         match &query.topics {
-            Topics::Any if query.channel.is_none() && self.is_within(query.realm) => return Selection::All,
+            Topics::Any if query.channel.is_none() => return Selection::All,
             Topics::Any => {
                 let is_known =
                     query.channel.as_deref().is_none_or(|channel| self.channels.contains_key(channel));
@@ -164,11 +164,6 @@ impl Dictionary {
         set.ids.sort_unstable();
         set.ids.dedup();
         Selection::Topics(set)
-    }
-
-    /// Whether there is nothing outside of a realm. Something may come at any moment: who asks for a realm looks at the rows.
-    fn is_within(&self, realm: Option<&str>) -> bool {
-        realm.is_none_or(|realm| self.channels.keys().all(|channel| channel.starts_with(realm)))
     }
 
     fn each_live(&self, mut visit: impl FnMut(TopicId, &TopicName)) {

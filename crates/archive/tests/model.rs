@@ -22,8 +22,6 @@ use restante_core::{Cursor, Key, MessageHash, Timestamp};
 
 const TOPICS: [&str; 5] = ["apple", "apply", "beech", "cedar", "dates"];
 const CHANNELS: [&str; 2] = ["one", "two"];
-/// All channels, one of them, none.
-const REALMS: [&str; 3] = ["", "t", "x"];
 
 #[derive(Clone, Debug)]
 enum Operation {
@@ -68,7 +66,7 @@ fn queries() -> impl Strategy<Value = Query> {
     let bounds = (prop::option::of(timestamp()), prop::option::of(timestamp()));
     let hashes = prop::collection::vec(messages().prop_map(|message| message.message_hash), 1..6);
     (
-        (prop::option::of(0..CHANNELS.len()), prop::option::of(0..REALMS.len())),
+        prop::option::of(0..CHANNELS.len()),
         topics(),
         bounds,
         prop_oneof![4 => Just(vec![]), 1 => hashes],
@@ -76,8 +74,7 @@ fn queries() -> impl Strategy<Value = Query> {
         prop::bool::ANY,
         prop_oneof![1..6_usize, Just(1_000)],
     )
-        .prop_map(|((channel, realm), topics, (start, end), hashes, cursor, forward, limit)| Query {
-            realm: realm.map(|realm| REALMS[realm]),
+        .prop_map(|(channel, topics, (start, end), hashes, cursor, forward, limit)| Query {
             channel: channel.map(|channel| CHANNELS[channel].to_owned()),
             topics,
             start: start.map(Timestamp),

@@ -171,7 +171,7 @@ mod schema {
     use std::{thread, time::Duration};
 
     use anyhow::Context;
-    use restante_archive::PostgresUrl;
+    use restante_archive::{PostgresOptions, PostgresUrl};
     use tokio::time::timeout;
 
     /// The time limit of dropping; a longer lock is not of a bench.
@@ -195,7 +195,8 @@ mod schema {
     }
 
     async fn drop_schema(url: &PostgresUrl) -> anyhow::Result<()> {
-        let (client, connection) = tokio_postgres::connect(url.connection(), tokio_postgres::NoTls).await?;
+        let options = PostgresOptions::new(url)?;
+        let (client, connection) = options.config.connect(options.connector()?).await?;
         let connection = tokio::spawn(connection);
         // A schema's name consists of letters, digits and underscores, so it needs no escaping.
         client.batch_execute(&format!("drop schema if exists {} cascade", url.schema())).await?;

@@ -40,7 +40,6 @@ impl Ask {
         }
         let wanted = shared.known.read().wanted(query);
         let without_topics = Query {
-            realm: None,
             channel: None,
             topics: Topics::Any,
             start: query.start,

@@ -21,7 +21,6 @@ crate::promises! {
         any_number_of_topics_may_be_asked,
         a_bloom_filter_matches_topics_whose_bits_it_has,
         channels_are_told_apart,
-        a_realm_has_its_own_channels_alone,
         hashes_are_found,
         hashes_and_filters_are_both_applied,
         a_page_has_at_most_limit_rows,
@@ -178,38 +177,6 @@ async fn channels_are_told_apart(subject: Subject) {
     let expected = only(&messages, |message| &*message.channel == "two" && &*message.topic == "beech");
     assert!(!expected.is_empty());
     assert_eq!(all(&*archive, query).await, expected);
-}
-
-/// What one kind of door has archived is never given to another, however it is asked for.
-async fn a_realm_has_its_own_channels_alone(subject: Subject) {
-    let opened = subject.open().await;
-    let archive = restante_archive::within(opened.archive.clone(), "/");
-    let own: Vec<Message> = (0..20).map(|n| message_in("/pubsub", n * SECOND, 1, "t")).collect();
-    archive.append(own.clone()).await.unwrap();
-    assert_eq!(all(&*archive, Query::default()).await, sorted(&own), "while there is nothing else");
-    let others: Vec<Message> = (0..20).map(|n| message_in("juliet@example", n * SECOND, 2, "t")).collect();
-    let refused = archive.append(others.clone()).await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Invalid);
-    opened.archive.append(others.clone()).await.unwrap();
-    let everything = [own.clone(), others.clone()].concat();
-    let hashes = everything.iter().map(|message| message.message_hash).collect();
-    let list = Topics::List(vec!["t".into()]);
-    let bloom = Topics::Bloom(filter_of(&["t"]));
-    for query in [
-        Query { limit: 3, ..Query::default() },
-        Query { limit: 3, direction: Direction::Backward, ..Query::default() },
-        Query { topics: list, ..Query::default() },
-        Query { topics: bloom, ..Query::default() },
-        Query { hashes, limit: 3, ..Query::default() },
-        Query { channel: Some("/pubsub".into()), ..Query::default() },
-    ] {
-        let mut found = all(&*archive, query.clone()).await;
-        found.sort_unstable_by_key(|row| row.key); // backward pages come from new to old
-        assert_eq!(found, sorted(&own), "{query:?}");
-    }
-    let query = Query { channel: Some("juliet@example".into()), ..Query::default() };
-    assert_eq!(all(&*archive, query.clone()).await, []);
-    assert_eq!(all(&*opened.archive, query).await, sorted(&others));
 }
 
 async fn hashes_are_found(subject: Subject) {

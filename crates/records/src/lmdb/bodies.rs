@@ -1,7 +1,7 @@
 //! Bodies as rows: compressed on the thread of who commits them, and read on the thread of who wants them.
 //!
-//! A row is the packed number of the coding (see [`Coding`]), the packed count of the blobs that the body refers to, their
-//! ids of 32 bytes each, and the bytes.
+//! A row is the packed number of the dictionary ([`PLAIN`] when the body is not compressed), the packed count of the blobs
+//! that the body refers to, their ids of 32 bytes each, and the bytes.
 
 use std::{
     ops::Bound,
@@ -21,12 +21,14 @@ use restante_lmdb::{
 };
 
 use super::{
-    dictionary::{self, DICTIONARIES_MAX, Dictionary, EMPTY, Form},
+    dictionary::{self, DICTIONARIES_MAX, Dictionary, EMPTY},
     schema::{BodyNumber, META, META_DICTIONARY},
     training,
 };
 use crate::{BODY_BLOBS_MAX, BODY_BYTES_MAX, Body, Error};
 
+/// Stands in a row for a dictionary when the body is not compressed.
+const PLAIN: u64 = 0;
 /// A blob id in a row.
 const BLOB_BYTES: usize = 32;
 
@@ -72,14 +74,13 @@ impl Bodies {
         if self.shared.is_compressed {
             let dictionaries = self.shared.dictionaries.load();
             if let Some(dictionary) = dictionaries.last() {
-                let form = dictionary.form_of(body.bytes.len());
-                let mut row = begin_row(Coding::Compressed(form, dictionary.number()), &body.blobs);
+                let mut row = begin_row(dictionary.number(), &body.blobs);
                 if dictionary.compress(&body.bytes, &mut row) {
                     return row;
                 }
             }
         }
-        let mut row = begin_row(Coding::Plain, &body.blobs);
+        let mut row = begin_row(PLAIN, &body.blobs);
         row.extend_from_slice(&body.bytes);
         row
     }
@@ -134,13 +135,13 @@ impl Shared {
     pub(super) fn decode(&self, row: &[u8]) -> Result<Body, Error> {
         let row = split(row)?;
         let blobs = row.blobs().collect();
-        let Coding::Compressed(form, number) = row.coding else {
+        if row.dictionary == PLAIN {
             return Ok(Body { bytes: Bytes::copy_from_slice(row.bytes), blobs });
-        };
+        }
         let dictionaries = self.dictionaries.load();
-        let dictionary = dictionaries.iter().find(|known| known.number() == number);
+        let dictionary = dictionaries.iter().find(|known| known.number() == row.dictionary);
         let dictionary = dictionary.ok_or_else(|| damaged("its dictionary is not there"))?;
-        let bytes = dictionary.decompress(form, row.bytes).map_err(damaged)?;
+        let bytes = dictionary.decompress(row.bytes).map_err(damaged)?;
         Ok(Body { bytes, blobs })
     }
 }
@@ -153,37 +154,9 @@ pub(super) fn blobs_of(row: &[u8]) -> Result<impl Iterator<Item = BlobId> + '_, 
     Ok(split(row)?.blobs())
 }
 
-/// How the body of a row is stored. As a number: 0 for a plain one; twice the number of the dictionary for a block of LZ4,
-/// and one more for a frame of zstd.
-#[derive(Clone, Copy)]
-enum Coding {
-    /// As it is.
-    Plain,
-    /// In a form, with the dictionary of this number.
-    Compressed(Form, u64),
-}
-
-impl Coding {
-    fn number(self) -> u64 {
-        match self {
-            Self::Plain => 0,
-            Self::Compressed(Form::Block, dictionary) => 2 * dictionary,
-            Self::Compressed(Form::Frame, dictionary) => 2 * dictionary + 1,
-        }
-    }
-
-    fn of(number: u64) -> Self {
-        match (number, number % 2) {
-            (0, _) => Self::Plain,
-            (_, 0) => Self::Compressed(Form::Block, number / 2),
-            _ => Self::Compressed(Form::Frame, number / 2),
-        }
-    }
-}
-
 /// The parts of a row.
 struct Row<'r> {
-    coding: Coding,
+    dictionary: u64,
     blobs: &'r [u8],
     bytes: &'r [u8],
 }
@@ -198,9 +171,9 @@ fn blob_id(bytes: &[u8]) -> Option<BlobId> {
     bytes.try_into().ok().map(BlobId)
 }
 
-fn begin_row(coding: Coding, blobs: &[BlobId]) -> Vec<u8> {
+fn begin_row(dictionary: u64, blobs: &[BlobId]) -> Vec<u8> {
     let mut row = Vec::new();
-    row.put_number(coding.number());
+    row.put_number(dictionary);
     row.put_number(blobs.len() as u64);
     for blob in blobs {
         row.put_bytes(&blob.0);
@@ -211,7 +184,7 @@ fn begin_row(coding: Coding, blobs: &[BlobId]) -> Vec<u8> {
 fn split(row: &[u8]) -> Result<Row<'_>, Error> {
     let mut rest = row;
     let head = take_number(&mut rest).zip(take_number(&mut rest));
-    let (coding, count) = head.ok_or_else(|| damaged("it has no sound header"))?;
+    let (dictionary, count) = head.ok_or_else(|| damaged("it has no sound header"))?;
     if count > BODY_BLOBS_MAX as u64 {
         return Err(damaged("it refers to more blobs than a body may"));
     }
@@ -220,7 +193,7 @@ fn split(row: &[u8]) -> Result<Row<'_>, Error> {
     if rest.len() > BODY_BYTES_MAX {
         return Err(damaged("it is longer than bodies may be"));
     }
-    Ok(Row { coding: Coding::of(coding), blobs, bytes: rest })
+    Ok(Row { dictionary, blobs, bytes: rest })
 }
 
 fn damaged(what: &str) -> Error {

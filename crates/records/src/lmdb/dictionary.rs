@@ -1,23 +1,15 @@
-//! A dictionary: what bodies have in common, so that each is stored as what is its own.
+//! A dictionary holds what bodies have in common, so that each is stored as what differs.
 //!
-//! A short body is a block of LZ4 (see [`lz4`]), which is read fast. A long one is a frame of zstd (RFC 8878),
-//! which is shorter, without what its row says already or nobody needs: no magic number, no number of the dictionary, no
-//! checksum. The length of the body stands in the frame, so that reading it allocates once.
+//! A compressed body is a frame of zstd (RFC 8878) without a magic number, dictionary number or checksum. It contains the
+//! length of the body, so that reading it allocates once.
 
-use std::{
-    cell::RefCell,
-    sync::{LazyLock, OnceLock},
-    thread::available_parallelism,
-};
+use std::{cell::RefCell, sync::LazyLock, thread::available_parallelism};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use zstd::zstd_safe::{CCtx, CParameter, DCtx, DDict, DParameter, FrameFormat, compress_bound};
+use zstd::zstd_safe::{CCtx, CParameter, DCtx, DDict, DParameter, FrameFormat, ParamSwitch, compress_bound};
 
-use super::{
-    lz4,
-    schema::{META, META_DICTIONARY, corrupt, decode_number},
-};
+use super::schema::{META, META_DICTIONARY, corrupt, decode_number};
 use crate::{BODY_BYTES_MAX, Error};
 
 /// The number of the dictionary that every store has from its first body on: the empty one.
@@ -28,31 +20,23 @@ pub(super) const DICTIONARY_BYTES_MAX: usize = 64 << 10;
 pub(super) const DICTIONARIES_MAX: usize = 16;
 /// Encoders of a dictionary that are kept, each about half a megabyte: no more can work at the same time.
 static ENCODERS_MAX: LazyLock<usize> = LazyLock::new(|| available_parallelism().map_or(1, usize::from));
-/// How hard is tried. With a dictionary the higher levels save 2 % and take six times as long.
+/// With a dictionary the higher levels save 2 % and take six times as long.
 const LEVEL: i32 = 3;
+/// In bodies of at most this length zstd does not entropy-code literals. That makes them a tenth longer, and reading a record of
+/// some hundred bytes takes a fifth less time.
+const RAW_LITERALS_BYTES_MAX: usize = 2 << 10;
 /// The part of a body that is taken, from its beginning: what bodies have in common stands there. All samples together are
 /// thus 8 MiB, about the hundredfold of a dictionary, which is what zstd's manual recommends.
 const SAMPLE_BYTES_MAX: usize = 2 << 10;
 /// A row begins with the CRC-32C of the dictionary: a damaged one would turn every body into another, without an error.
 const CHECKSUM_BYTES: usize = 4;
 
-/// What a compressed body is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
-    /// A block of LZ4.
-    Block,
-    /// A frame of zstd.
-    Frame,
-}
-
-/// A dictionary, ready for both ways.
+/// A dictionary, prepared for compression and decompression.
 pub(super) struct Dictionary {
     number: u64,
     bytes: Box<[u8]>,
     decoder: DDict<'static>,
-    /// What short bodies are compressed with. Only dictionaries that something is written with have it.
-    index: OnceLock<lz4::Index>,
-    /// Encoders of long bodies that nobody uses now. Each has prepared the dictionary for itself, which takes longer than a body does.
+    /// Idle encoders. Each has prepared the dictionary for itself, which takes longer than compressing a body.
     encoders: Mutex<Vec<CCtx<'static>>>,
 }
 
@@ -60,13 +44,7 @@ impl Dictionary {
     /// The dictionary of these bytes; `None` when they are no dictionary.
     pub(super) fn new(number: u64, bytes: &[u8]) -> Option<Self> {
         let decoder = DDict::try_create(bytes)?;
-        Some(Self {
-            number,
-            bytes: bytes.into(),
-            decoder,
-            index: OnceLock::new(),
-            encoders: Mutex::default(),
-        })
+        Some(Self { number, bytes: bytes.into(), decoder, encoders: Mutex::default() })
     }
 
     /// Its number among those of the store.
@@ -74,41 +52,19 @@ impl Dictionary {
         self.number
     }
 
-    /// The form that a body of so many bytes gets. A short one of which nothing is known is a frame as well: LZ4 makes it hardly
-    /// shorter, and there are few of them.
-    pub(super) fn form_of(&self, len: usize) -> Form {
-        let is_block = self.number != EMPTY && len <= lz4::BYTES_MAX;
-        if is_block { Form::Block } else { Form::Frame }
-    }
-
     /// Its length.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Appends `bytes` in the [`Form`] that goes with them to `row`. When that is not shorter it appends nothing and says so.
+    /// Appends `bytes` to `row` as a frame. When that is not shorter it appends nothing and returns false.
     pub(super) fn compress(&self, bytes: &[u8], row: &mut Vec<u8>) -> bool {
-        self.compress_as(self.form_of(bytes.len()), bytes, row)
-    }
-
-    fn compress_as(&self, form: Form, bytes: &[u8], row: &mut Vec<u8>) -> bool {
         let begin = row.len();
-        match form {
-            Form::Block => {
-                let index = self.index.get_or_init(|| lz4::Index::new(&self.bytes));
-                lz4::compress(index, &self.bytes, bytes, row);
-            }
-            Form::Frame => {
-                row.resize(begin + compress_bound(bytes.len()), 0);
-                let written = self.compress_into(bytes, row.get_mut(begin..).unwrap_or_default());
-                row.truncate(begin + written.unwrap_or(bytes.len()));
-            }
-        }
-        let is_shorter = row.len() - begin < bytes.len();
-        if !is_shorter {
-            row.truncate(begin);
-        }
-        is_shorter
+        row.resize(begin + compress_bound(bytes.len()), 0);
+        let written = self.compress_into(bytes, row.get_mut(begin..).unwrap_or_default());
+        let shorter = written.filter(|len| *len < bytes.len());
+        row.truncate(begin + shorter.unwrap_or(0));
+        shorter.is_some()
     }
 
     fn compress_into(&self, bytes: &[u8], space: &mut [u8]) -> Option<usize> {
@@ -117,6 +73,9 @@ impl Dictionary {
             Some(encoder) => encoder,
             None => make_encoder(&self.bytes)?,
         };
+        let is_short = bytes.len() <= RAW_LITERALS_BYTES_MAX;
+        let literals = if is_short { ParamSwitch::Disable } else { ParamSwitch::Auto };
+        encoder.set_parameter(CParameter::LiteralCompressionMode(literals)).ok()?;
         let written = encoder.compress2(space, bytes).ok()?;
         let mut encoders = self.encoders.lock();
         if encoders.len() < *ENCODERS_MAX {
@@ -130,18 +89,11 @@ impl Dictionary {
         self.encoders.lock().clear();
     }
 
-    /// The body that was compressed into `packed`.
+    /// The body of a frame.
     ///
     /// # Errors
-    /// What is wrong with it.
-    pub(super) fn decompress(&self, form: Form, packed: &[u8]) -> Result<Bytes, &'static str> {
-        match form {
-            Form::Block => lz4::decompress(&self.bytes, packed).ok_or("its compressed body is damaged"),
-            Form::Frame => self.read_frame(packed).map(Bytes::from),
-        }
-    }
-
-    fn read_frame(&self, frame: &[u8]) -> Result<Vec<u8>, &'static str> {
+    /// What is wrong with the frame.
+    pub(super) fn decompress(&self, frame: &[u8]) -> Result<Bytes, &'static str> {
         let len = content_bytes(frame).ok_or("its compressed body has no sound header")?;
         if len > BODY_BYTES_MAX as u64 {
             return Err("its compressed body says that it is longer than bodies may be");
@@ -154,7 +106,7 @@ impl Dictionary {
         if done.is_none() || bytes.len() as u64 != len {
             return Err("its compressed body is damaged");
         }
-        Ok(bytes)
+        Ok(bytes.into())
     }
 }
 
@@ -212,8 +164,6 @@ fn content_bytes(frame: &[u8]) -> Option<u64> {
 pub(super) struct Samples {
     bytes: Vec<u8>,
     lens: Vec<usize>,
-    /// The length of the body that each was taken from.
-    body_lens: Vec<usize>,
 }
 
 impl Samples {
@@ -222,7 +172,6 @@ impl Samples {
         let sample = body.get(..SAMPLE_BYTES_MAX).unwrap_or(body);
         self.bytes.extend_from_slice(sample);
         self.lens.push(sample.len());
-        self.body_lens.push(body.len());
     }
 
     /// How many there are.
@@ -230,17 +179,16 @@ impl Samples {
         self.lens.len()
     }
 
-    /// What they take, compressed each by itself with a dictionary, in the form that its body has.
+    /// Their bytes in all when each is compressed with a dictionary.
     pub(super) fn stored_bytes(&self, dictionary: &Dictionary) -> usize {
         let mut rest = &self.bytes[..];
         let mut row = Vec::new();
         let mut total = 0;
-        for (len, body_len) in self.lens.iter().zip(&self.body_lens) {
+        for len in &self.lens {
             let Some((sample, behind)) = rest.split_at_checked(*len) else { break };
             rest = behind;
             row.clear();
-            let form = dictionary.form_of(*body_len);
-            total += if dictionary.compress_as(form, sample, &mut row) { row.len() } else { sample.len() };
+            total += if dictionary.compress(sample, &mut row) { row.len() } else { sample.len() };
         }
         total
     }
@@ -311,8 +259,7 @@ mod tests {
         for dictionary in [&empty, trained] {
             let mut row = b"head".to_vec();
             if dictionary.compress(&body, &mut row) {
-                let form = dictionary.form_of(body.len());
-                assert_eq!(dictionary.decompress(form, &row[4..]).unwrap(), body);
+                assert_eq!(dictionary.decompress(&row[4..]).unwrap(), body);
             }
             lens.push(row.len());
         }
@@ -337,11 +284,8 @@ mod tests {
             let body = mail(3).into_iter().cycle().take(len).collect::<Vec<u8>>();
             let mut packed = Vec::new();
             assert!(dictionary.compress(&body, &mut packed), "{len}");
-            let form = dictionary.form_of(len);
-            if form == Form::Frame {
-                assert_eq!(content_bytes(&packed), Some(len as u64));
-            }
-            assert_eq!(dictionary.decompress(form, &packed).unwrap(), body, "{len}");
+            assert_eq!(content_bytes(&packed), Some(len as u64));
+            assert_eq!(dictionary.decompress(&packed).unwrap(), body, "{len}");
         }
     }
 
@@ -350,7 +294,7 @@ mod tests {
         let descriptor = 0b1110_0000; // eight bytes of length, a single segment
         let mut frame = vec![descriptor];
         frame.extend_from_slice(&u64::MAX.to_le_bytes());
-        let error = trained().decompress(Form::Frame, &frame).unwrap_err();
+        let error = trained().decompress(&frame).unwrap_err();
         assert!(error.contains("longer"), "{error}");
     }
 
@@ -370,11 +314,9 @@ mod tests {
             prop_assert!(dictionary.compress(&body, &mut packed));
             let at = at.index(packed.len());
             packed[at] = byte;
-            for form in [Form::Block, Form::Frame] {
-                for damaged in [&packed[..], &packed[..at], &noise] {
-                    let len = dictionary.decompress(form, damaged).map_or(0, |body| body.len());
-                    prop_assert!(len <= BODY_BYTES_MAX);
-                }
+            for damaged in [&packed[..], &packed[..at], &noise] {
+                let len = dictionary.decompress(damaged).map_or(0, |body| body.len());
+                prop_assert!(len <= BODY_BYTES_MAX);
             }
         }
     }

@@ -2,14 +2,14 @@
 
 use super::{
     bodies::blobs_of,
-    lz4,
+    dictionary::{Dictionary, EMPTY},
     schema::{
         AccountRow, LiveRow, StateRow, TombstoneRow, account_key, body_key, decode_account_key,
         decode_body_key, decode_feed, decode_feed_key, decode_follower_key, decode_number, decode_state_key,
         encode_feed, encode_number, feed_key, follower_account_key, follower_key, skip_value, state_key,
     },
 };
-use crate::{BODY_BLOBS_MAX, entries};
+use crate::{BODY_BLOBS_MAX, BODY_BYTES_MAX, entries};
 
 /// # Panics
 /// When reading panics, or when something is accepted that would be written otherwise.
@@ -19,25 +19,14 @@ pub(crate) fn rows(bytes: &[u8]) {
     if let Ok(blobs) = blobs_of(bytes) {
         assert!(blobs.count() <= BODY_BLOBS_MAX, "a body refers to no more blobs than it may");
     }
-    block(bytes);
+    if let Some(Ok(body)) = Dictionary::new(EMPTY, &[]).map(|empty| empty.decompress(bytes)) {
+        assert!(body.len() <= BODY_BYTES_MAX, "a frame is of no more bytes than a body may have");
+    }
     let mut skipped = bytes;
     let mut taken = bytes;
     if entries::take_value(&mut taken).is_some() {
         assert!(skip_value(&mut skipped).is_some(), "what can be taken can be skipped");
         assert_eq!(skipped, taken, "both leave the same");
-    }
-}
-
-/// The second half as a block and as a body, with the first half as the dictionary.
-fn block(bytes: &[u8]) {
-    let (dictionary, half) = bytes.split_at(bytes.len() / 2);
-    if let Some(body) = lz4::decompress(dictionary, half) {
-        assert!(body.len() <= lz4::BYTES_MAX, "a block is of no more than it may");
-    }
-    if half.len() <= lz4::BYTES_MAX {
-        let mut block = Vec::new();
-        lz4::compress(&lz4::Index::new(dictionary), dictionary, half, &mut block);
-        assert_eq!(lz4::decompress(dictionary, &block).as_deref(), Some(half), "a body");
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) const META: Table = Table::new(8, "meta");
 pub(super) const TABLES: [Table; 8] = [BODY, STATE, HISTORY, INDEX, ACCOUNT, FEED, FOLLOWER, META];
 
 /// The version of the layout, in [`META_FORMAT`].
-pub(super) const FORMAT: u64 = 2;
+pub(super) const FORMAT: u64 = 3;
 
 /// The key in [`META`] of the version of the layout: a packed number.
 pub(super) const META_FORMAT: &[u8] = b"format";
@@ -323,7 +323,7 @@ impl AccountRow {
     pub(super) fn read(view: &View<'_>, account: AccountId) -> Result<Self, Error> {
         let key = account_key(account);
         match view.get(ACCOUNT, &key)? {
-            Some(value) => Self::decode(&value).ok_or_else(|| corrupt(ACCOUNT, &key)),
+            Some(value) => Self::decode(value).ok_or_else(|| corrupt(ACCOUNT, &key)),
             None => Ok(Self::default()),
         }
     }

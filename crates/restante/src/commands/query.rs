@@ -220,7 +220,6 @@ mod tests {
     fn a_query_is_written_in_nwakus_names() {
         let hash = MessageHash([1; 32]);
         let query = Query {
-            realm: None,
             channel: Some("/waku/2/rs/1/0".into()),
             topics: Topics::List(vec!["/a/1/b/c".into(), "/d/1/e/f".into()]),
             start: Some(Timestamp(5)),

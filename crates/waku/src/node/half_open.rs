@@ -1,5 +1,5 @@
-//! Incoming connections whose handshake is not done. Their number is bounded, over all and for each address, and a new one
-//! takes the place of an old one, so that sockets that say nothing keep nobody out.
+//! Incoming connections whose handshake is not done. Their number is bounded, in all and for each address, and a new one
+//! replaces an old one, so that silent sockets don't block others.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -64,9 +64,9 @@ impl HalfOpen {
         })
     }
 
-    /// A place for a new handshake. When there is none, the oldest handshake of the same address makes room, or else the oldest
-    /// of the address that has most.
-    fn admit(self: &Arc<Self>, group: Option<AddressGroup>) -> Place {
+    /// Admits a new handshake. At a limit, the oldest handshake of the same address ends, or else the oldest of the address
+    /// with the most handshakes.
+    fn admit(self: &Arc<Self>, group: Option<AddressGroup>) -> HandshakeSlot {
         let mut table = self.table.lock();
         if table.entries.iter().filter(|entry| entry.group == group).count() >= self.address_max {
             self.evict(&mut table, group, "address");
@@ -78,7 +78,7 @@ impl HalfOpen {
         table.next_id += 1;
         table.entries.push_back(Entry { id, group, eviction: eviction.clone() });
         self.metrics.handshakes.set(table.entries.len() as i64);
-        Place { half_open: self.clone(), id, eviction }
+        HandshakeSlot { half_open: self.clone(), id, eviction }
     }
 
     fn evict(&self, table: &mut Table, group: Option<AddressGroup>, limit: &'static str) {
@@ -91,7 +91,7 @@ impl HalfOpen {
             let advice = "see waku.limits.handshakes_max and waku.limits.handshakes_per_address_max";
             warn!(
                 connections,
-                limit, advice, "connections that did not finish their handshake made room for new ones"
+                limit, advice, "connections that did not finish their handshake were closed for new ones"
             );
         }
     }
@@ -104,27 +104,27 @@ impl Table {
             *counts.entry(entry.group).or_default() += 1;
         }
         let most = counts.values().max().copied();
-        // Of several groups, the one with the oldest handshake.
+        // Among several, the group with the oldest handshake.
         let oldest = self.entries.iter().find(|entry| counts.get(&entry.group).copied() == most);
         oldest.and_then(|entry| entry.group)
     }
 }
 
-/// The place of one handshake, for as long as it lives.
-struct Place {
+/// Counts one handshake for as long as it lives.
+struct HandshakeSlot {
     half_open: Arc<HalfOpen>,
     id: u64,
     eviction: Arc<Eviction>,
 }
 
-impl Place {
+impl HandshakeSlot {
     fn is_evicted(&self, cx: &Context<'_>) -> bool {
         self.eviction.waker.register(cx.waker());
         self.eviction.is_due.load(Ordering::Acquire)
     }
 }
 
-impl Drop for Place {
+impl Drop for HandshakeSlot {
     fn drop(&mut self) {
         let mut table = self.half_open.table.lock();
         table.entries.retain(|entry| entry.id != self.id);
@@ -144,18 +144,18 @@ impl<O> Gate<O> {
     }
 }
 
-/// A handshake that ends when it has to make room.
+/// A handshake that fails when it is evicted.
 pub(crate) struct Handshake<F> {
     upgrade: F,
-    place: Place,
+    slot: HandshakeSlot,
 }
 
 impl<O, F: Future<Output = io::Result<O>> + Unpin> Future for Handshake<F> {
     type Output = io::Result<O>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<O>> {
-        if self.place.is_evicted(cx) {
-            return Poll::Ready(Err(io::Error::other("a newer connection took the place of its handshake")));
+        if self.slot.is_evicted(cx) {
+            return Poll::Ready(Err(io::Error::other("the handshake was replaced by a newer one")));
         }
         Pin::new(&mut self.upgrade).poll(cx)
     }
@@ -192,7 +192,7 @@ impl<O: 'static> Transport for Gate<O> {
             TransportEvent::Incoming { send_back_addr, .. } => AddressGroup::of(send_back_addr),
             _ => None,
         };
-        Poll::Ready(event.map_upgrade(|upgrade| Handshake { upgrade, place: self.half_open.admit(group) }))
+        Poll::Ready(event.map_upgrade(|upgrade| Handshake { upgrade, slot: self.half_open.admit(group) }))
     }
 }
 
@@ -212,37 +212,37 @@ mod tests {
         Some(AddressGroup::V4([192, 0, 2, n].into()))
     }
 
-    fn evicted(places: &[Place]) -> Vec<usize> {
+    fn evicted(slots: &[HandshakeSlot]) -> Vec<usize> {
         let cx = Context::from_waker(Waker::noop());
-        (0..places.len()).filter(|n| places[*n].is_evicted(&cx)).collect()
+        (0..slots.len()).filter(|n| slots[*n].is_evicted(&cx)).collect()
     }
 
     #[test]
-    fn the_oldest_handshake_of_an_address_makes_room() {
+    fn the_oldest_handshake_of_an_address_is_evicted() {
         let half_open = half_open(10, 3);
         let other = half_open.admit(group(9));
-        let places: Vec<Place> = (0..5).map(|_| half_open.admit(group(1))).collect();
-        assert_eq!(evicted(&places), [0, 1]);
+        let slots: Vec<HandshakeSlot> = (0..5).map(|_| half_open.admit(group(1))).collect();
+        assert_eq!(evicted(&slots), [0, 1]);
         assert!(evicted(&[other]).is_empty(), "no other address is affected");
-        drop(places);
+        drop(slots);
         assert!(half_open.table.lock().entries.is_empty());
     }
 
     #[test]
-    fn the_address_with_most_handshakes_makes_room_for_another() {
+    fn the_address_with_most_handshakes_is_evicted_for_another() {
         let half_open = half_open(6, 4);
-        let few: Vec<Place> = (0..2).map(|_| half_open.admit(group(1))).collect();
-        let many: Vec<Place> = (0..4).map(|_| half_open.admit(group(2))).collect();
-        let new: Vec<Place> = (3..5).map(|n| half_open.admit(group(n))).collect();
+        let few: Vec<HandshakeSlot> = (0..2).map(|_| half_open.admit(group(1))).collect();
+        let many: Vec<HandshakeSlot> = (0..4).map(|_| half_open.admit(group(2))).collect();
+        let new: Vec<HandshakeSlot> = (3..5).map(|n| half_open.admit(group(n))).collect();
         assert_eq!((evicted(&few), evicted(&many), evicted(&new)), (vec![], vec![0, 1], vec![]));
     }
 
     #[test]
-    fn a_handshake_that_is_done_leaves_its_place() {
+    fn a_finished_handshake_no_longer_counts() {
         let half_open = half_open(2, 2);
         for _ in 0..10 {
-            let place = half_open.admit(group(1));
-            assert!(evicted(&[place]).is_empty());
+            let slot = half_open.admit(group(1));
+            assert!(evicted(&[slot]).is_empty());
         }
     }
 }

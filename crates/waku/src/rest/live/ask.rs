@@ -9,11 +9,11 @@ use restante_sessions::hub::{Interest, TopicMatch};
 use restante_waku_wire::CONTENT_TOPIC_BYTES_MAX;
 
 use super::super::{
-    path,
+    path::{self, decode_form, set_once},
     reply::{Refusal, cut},
-    store::{decode_form, parse_time, set_once},
+    store::parse_time,
 };
-use crate::validate::{REALM, Rules, check_pubsub_topic};
+use crate::validate::{Rules, check_pubsub_topic};
 
 /// The names that a live stream knows.
 pub(crate) const LIVE_NAMES: &[&str] =
@@ -99,7 +99,7 @@ impl Fields {
         if !LIVE_NAMES.contains(&name) {
             return Err(Refusal::unknown(name, LIVE_NAMES));
         }
-        let value = decode_form(value).map_err(|()| Refusal::field(name, "is not UTF-8"))?;
+        let value = decode_form(value, name)?;
         if value.is_empty() {
             return Ok(());
         }
@@ -189,8 +189,8 @@ impl Wants {
             false => Topics::List(self.content_topics.iter().map(ToString::to_string).collect()),
         };
         let channel = self.pubsub_topic.as_ref().map(ToString::to_string);
-        let (realm, cursor) = (Some(REALM), Some(Cursor::At(behind)));
-        Query { realm, channel, topics, end, cursor, limit, ..Query::default() }
+        let cursor = Some(Cursor::At(behind));
+        Query { channel, topics, end, cursor, limit, ..Query::default() }
     }
 
     /// Whether a row that the archive gives is wanted.

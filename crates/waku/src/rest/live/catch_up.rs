@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     rest::{App, json, reply::Refusal},
-    validate::is_in_realm,
+    validate::is_pubsub_topic,
 };
 
 /// Pieces that wait for the client: the next one is made while one is sent.
@@ -348,7 +348,7 @@ impl CatchUp {
     fn take(&mut self, events: &[Arc<Event>]) -> Result<(), TooSlow> {
         self.marks.taken(events.len(), &self.member.seat);
         let now = self.marks.now();
-        for event in events.iter().filter(|event| is_in_realm(&event.channel)) {
+        for event in events.iter().filter(|event| is_pubsub_topic(&event.channel)) {
             // What may be held for long takes none of the hub's room.
             let is_dropped = self.hand_over.arrived(Arc::new(event.to_kept()), now)?;
             if is_dropped {

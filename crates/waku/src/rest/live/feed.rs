@@ -18,7 +18,7 @@ use super::{
     member::Member,
     metrics::LiveMetrics,
 };
-use crate::{rest::json, validate::is_in_realm};
+use crate::{rest::json, validate::is_pubsub_topic};
 
 /// How often a stream that has nothing to give says that it is there: proxies close what is silent for a minute as a rule.
 pub(super) const BEAT: Duration = Duration::from_secs(15);
@@ -191,7 +191,7 @@ impl Arriving {
             Next::Events(events) => {
                 self.marks.taken(events.len(), &self.member.seat);
                 self.taken = events.into();
-                self.taken.retain(|event| is_in_realm(&event.channel));
+                self.taken.retain(|event| is_pubsub_topic(&event.channel));
                 None
             }
         }

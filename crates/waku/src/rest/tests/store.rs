@@ -187,7 +187,6 @@ fn a_query_string_and_a_body_mean_the_same() {
     );
     let asked = StoreQuery::from_query_string(&text).unwrap();
     let expected = Query {
-        realm: Some(crate::validate::REALM),
         channel: Some("/waku/2/x".to_owned()),
         topics: Topics::List(vec!["/a b".to_owned(), "/c".to_owned()]),
         start: Some(Timestamp(-5)),
