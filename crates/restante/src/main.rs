@@ -18,7 +18,6 @@ mod open_files;
 mod output;
 mod progress;
 mod records;
-mod schema;
 mod secrets;
 mod signals;
 mod telemetry;

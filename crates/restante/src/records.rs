@@ -4,9 +4,20 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use restante_core::ErrorKind;
-use restante_records::{EngineUrl, Metrics, Opened};
+use restante_records::{EngineUrl, Metrics, Opened, Schema};
 
-use crate::{archives, config::Config, exit, schema};
+use crate::{archives, config::Config, exit};
+
+/// All kinds of records that this server has.
+pub(crate) fn schema() -> Schema {
+    Schema::new(restante_mail::kinds())
+        .expect("kinds have numbers of their own, and their indexes have parts")
+}
+
+/// The name of a kind or a property that the schema does not have: it is of a newer server.
+pub(crate) fn unnamed(number: u8) -> String {
+    format!("#{number}")
+}
 
 /// Opens the records of the settings, and makes them when they are not there.
 pub(crate) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Opened> {
@@ -15,7 +26,7 @@ pub(crate) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Op
         lmdb: (&config.records.lmdb).into(),
         clock: archives::clock(),
         metrics,
-        ..restante_records::Config::new(url.clone(), schema::mail())
+        ..restante_records::Config::new(url.clone(), schema())
     })
     .await;
     opened.with_context(|| format!("can't open the records {url}"))

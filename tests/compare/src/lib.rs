@@ -1,5 +1,5 @@
-//! Puts restante's engines beside the stores that they are to beat: the tables of the Status mailserver in PostgreSQL and of
-//! nwaku in SQLite, on the same server, disk and data, asked in turns. `docs/compare.md` tells how to read the result.
+//! Compares restante's engines with other stores, on the same server, disk and data, asked in turns: the tables of the Status
+//! mailserver in PostgreSQL and of nwaku in SQLite, and tables of sessions. `docs/compare.md` says how to read the result.
 
 mod args;
 mod contender;
@@ -11,6 +11,7 @@ mod ours;
 mod present;
 mod question;
 mod server;
+mod sessions;
 mod sides;
 
 use std::sync::Arc;
@@ -20,24 +21,30 @@ use restante_bench::{Machine, Report, dataset::Dataset};
 use tempfile::TempDir;
 use tokio::signal::unix::{SignalKind, signal};
 
-pub use args::{CompareArgs, Database};
+pub use args::{CompareArgs, Comparison};
 use question::Question;
 use server::Server;
 use sides::Side;
 
 const TITLE: &str =
-    "The history of a Status mailserver, asked of restante's engines and of the stores that they are to beat.";
+    "The history of a Status mailserver, and tables of sessions: restante's engines and other stores.";
 
-/// Runs the comparison, prints its report and writes the files that were asked for. Whatever happens, what was filled is
-/// removed, unless it is to be kept, and the databases that were through by then are reported.
+/// Runs the comparison, prints its report and writes the requested files. Also on failure, it removes what it filled, unless
+/// `--keep` is given, and reports the comparisons that were complete. In a child process it runs the task of the environment
+/// instead.
 ///
 /// # Errors
-/// When a server, an engine or a file fails, somebody answers wrongly, or the run was interrupted.
+/// When a server, an engine or a file fails, a store answers wrongly, or the run was interrupted.
 pub async fn run(args: &CompareArgs) -> anyhow::Result<()> {
+    if let Ok(task) = std::env::var(sessions::TASK) {
+        return sessions::run_task(&task).await;
+    }
     let folder = work_folder(args)?;
-    let server = match (&args.postgres, args.wants(Database::Postgres)) {
+    let server = match (&args.postgres, args.includes(Comparison::Postgres)) {
         (Some(url), true) => Some(Server::open(url).await?),
-        (None, true) => bail!("no PostgreSQL server is named: use --postgres URL, or --only sqlite"),
+        (None, true) => {
+            bail!("no PostgreSQL server is named: use --postgres URL, or --only sqlite or sessions")
+        }
         (_, false) => None,
     };
     let mut report = Report::new("compare", TITLE, Machine::look(folder.path()));
@@ -52,13 +59,13 @@ pub async fn run(args: &CompareArgs) -> anyhow::Result<()> {
         server.drop_schemas().await?;
     }
     if !report.tables.is_empty() {
-        present::close(&mut report, args.common.messages());
+        report.note_size(args.common.messages());
         report.deliver(&args.common)?;
     }
     outcome
 }
 
-/// Waits for Ctrl-C or SIGTERM: gigabytes would be left behind if either just ended the process.
+/// Waits for Ctrl-C or SIGTERM: without a handler they would leave gigabytes on disk.
 async fn interrupted() -> anyhow::Result<()> {
     let mut terminated = signal(SignalKind::terminate()).context("can't wait for signals")?;
     tokio::select! {
@@ -79,13 +86,30 @@ fn work_folder(args: &CompareArgs) -> anyhow::Result<TempDir> {
         .with_context(|| format!("can't write in {}: name a folder with --data", parent.display()))
 }
 
-/// Fills and asks everybody on one database after the other, and reports each when it is through.
+/// Makes one comparison after the other and reports each when it is complete.
 async fn compare(
     args: &CompareArgs,
     server: Option<&Server>,
     folder: &TempDir,
     report: &mut Report,
 ) -> anyhow::Result<()> {
+    if args.includes(Comparison::Postgres) || args.includes(Comparison::Sqlite) {
+        histories(args, server, folder, report).await?;
+    }
+    if args.includes(Comparison::Sessions) {
+        sessions::compare(args, folder.path(), report).await?;
+    }
+    Ok(())
+}
+
+/// Compares stores of history on one database after the other.
+async fn histories(
+    args: &CompareArgs,
+    server: Option<&Server>,
+    folder: &TempDir,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    present::notes(report);
     let dataset = Arc::new(Dataset::new(args.common.seed, args.common.messages()));
     let questions = Question::all(&dataset);
     let log = sides::log(args, folder.path(), &dataset).await?;
@@ -95,7 +119,7 @@ async fn compare(
         present::side(&side.measure(&questions, args).await?, report)?;
         side.close().await?;
     }
-    if args.wants(Database::Sqlite) {
+    if args.includes(Comparison::Sqlite) {
         let side = Side::sqlite(folder.path(), args, &dataset, log.clone()).await?;
         present::side(&side.measure(&questions, args).await?, report)?;
         side.close().await?;

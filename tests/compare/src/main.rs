@@ -1,4 +1,4 @@
-//! `restante-compare`: see the library beside it.
+//! The command `restante-compare`; see the library.
 
 use clap::Parser;
 use restante_compare::CompareArgs;

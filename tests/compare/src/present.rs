@@ -164,8 +164,7 @@ const NOTES: [&str; 5] = [
      of tables, indexes and logs by those of the bodies of all messages.",
 ];
 
-/// Says how to read it all.
-pub(crate) fn close(report: &mut Report, messages: u64) {
+/// Adds how to read the tables of history.
+pub(crate) fn notes(report: &mut Report) {
     report.notes.extend(NOTES.map(str::to_owned));
-    report.note_size(messages);
 }

@@ -1,6 +1,6 @@
-//! A small run from end to end. Every answer's rows and bytes are checked by the run itself; here it is seen that nothing is
-//! left out. Trials that need a PostgreSQL server are ignored when `RESTANTE_POSTGRES_URL` names none, and fail when
-//! `RESTANTE_TEST_REQUIRE` says that there must be one.
+//! Small runs from end to end. The run itself checks the rows and bytes of every answer; these tests check that its report is
+//! complete. Trials that need a PostgreSQL server are ignored when `RESTANTE_POSTGRES_URL` names none, and fail when
+//! `RESTANTE_TEST_REQUIRE` requires one.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that can't go on has failed")]
 
@@ -13,6 +13,12 @@ use serde_json::Value;
 const QUESTIONS: usize = 6 * 2 * 3;
 
 fn main() {
+    if std::env::var_os("RESTANTE_COMPARE_TASK").is_some() {
+        // A child of the trial below: it starts its own program again to measure memory.
+        let args = CompareArgs::parse_from(["restante-compare"]);
+        tokio::runtime::Runtime::new().unwrap().block_on(run(&args)).unwrap();
+        return;
+    }
     let has_server = std::env::var_os("RESTANTE_POSTGRES_URL").is_some();
     let required = std::env::var("RESTANTE_TEST_REQUIRE").unwrap_or_default();
     let needs_server = required.split(',').any(|name| name == "postgres");
@@ -27,8 +33,9 @@ fn main() {
                 .with_ignored_flag(is_ignored),
         );
     }
+    trials.push(Trial::test("sessions_compare", sessions_compare));
     let mut arguments = Arguments::from_args();
-    // Two runs can't use one database at the same time.
+    // Two runs can't share a database.
     arguments.test_threads = Some(1);
     libtest_mimic::run(&arguments, trials).exit();
 }
@@ -71,5 +78,20 @@ fn rivals_alone_are_not_judged(database: &str, rivals: usize) -> Result<(), Fail
     let rows = rows(database, &["--rivals-only"])?;
     assert_eq!(of_table(&rows, "answer").len(), QUESTIONS * rivals);
     assert!(of_table(&rows, "goal").iter().all(|goal| goal["met"].is_null()));
+    Ok(())
+}
+
+fn sessions_compare() -> Result<(), Failed> {
+    let rows = rows("sessions", &[])?;
+    let of_part = |part: &str| rows.iter().filter(|row| row["part"] == part).cloned().collect::<Vec<_>>();
+    for table in ["restante", "64 shards", "naive"] {
+        let operations: Vec<Value> =
+            of_part("table").into_iter().filter(|row| row["table"] == table).collect();
+        assert!(!operations.is_empty(), "{table} has no operations");
+        assert!(operations.iter().all(|row| row["bytes_per_session"].is_number()), "{operations:?}");
+        assert!(of_part("memory").iter().any(|row| row["table"] == table), "{table} has no memory");
+    }
+    // Times of twelve finds and two merges, and bytes at three sizes, of each of six maps.
+    assert_eq!(of_part("entries").len(), 6 * (12 + 2 + 3));
     Ok(())
 }

@@ -17,7 +17,7 @@ fn root() -> PathBuf {
 }
 
 /// All texts of the repository with their paths below its root.
-fn texts() -> Vec<(PathBuf, String)> {
+pub(crate) fn texts() -> Vec<(PathBuf, String)> {
     let root = root();
     let mut found = Vec::new();
     let mut folders = vec![root.clone()];
@@ -81,6 +81,17 @@ fn no_function_may_exceed_a_hundred_lines() {
 fn nothing_is_left_to_do() {
     let words = ["todo", "unimplemented"].map(|word| format!("{word}!("));
     assert_eq!(lines_with(sources(), &words), Vec::<String>::new());
+}
+
+/// The product must build without the folder `tests`, which holds other programs and rivals.
+#[test]
+fn no_product_source_includes_a_file_of_tests() {
+    let is_product =
+        |path: &Path| path.starts_with("crates") && path.components().any(|part| part.as_os_str() == "src");
+    let product: Vec<_> = sources().filter(|(path, _)| is_product(path)).collect();
+    assert!(product.len() > 100, "only {} sources were found", product.len());
+    let includes = lines_with(product.into_iter(), &["../tests/".to_owned()]);
+    assert_eq!(includes, Vec::<String>::new());
 }
 
 /// A path of the machine where something was written helps nobody elsewhere.

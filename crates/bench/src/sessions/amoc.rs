@@ -1,5 +1,5 @@
-//! The shape of the load under which MongooseIM was profiled: users arrive one after the other, and everybody who is
-//! there writes to a neighbour.
+//! The load under which MongooseIM was profiled: users arrive one after the other, and all connected users write to a
+//! neighbour.
 
 use std::{
     thread,
@@ -9,7 +9,10 @@ use std::{
 use anyhow::{Context, ensure};
 use serde::Serialize;
 
-use super::subject::{NAME_BYTES, Name, Ours, Subject, info_of, write_name};
+use super::{
+    restante_table::RestanteTable,
+    session_table::{NAME_BYTES, Name, SessionTable, info_of, write_name},
+};
 use crate::{
     measure::{Latencies, rounded},
     progress,
@@ -20,7 +23,7 @@ use crate::{
 const USERS: u32 = 12_000;
 const USERS_QUICK: u32 = 200;
 pub(super) const SEED_ARRIVAL_US: u64 = 10_000;
-/// Look-ups by arrival: the profile has 25,135 of them beside 1,001 sessions that were opened.
+/// Look-ups per arrival: the profile has 25,135 of them and 1,001 opened sessions.
 const LOOKUPS: usize = 25;
 
 /// One figure for programs.
@@ -32,7 +35,7 @@ pub(super) struct AmocRow {
     /// Sessions at the end.
     pub(super) sessions: u64,
     pub(super) arrival_us: u64,
-    /// How many there were.
+    /// The number of operations.
     pub(super) count: u64,
     pub(super) ns_per_op: f64,
     pub(super) p99_ns: f64,
@@ -50,12 +53,12 @@ struct Times {
 /// Lets the users arrive.
 pub(super) async fn measure(arrival_us: u64, is_quick: bool) -> anyhow::Result<Vec<AmocRow>> {
     let users = if is_quick { USERS_QUICK } else { USERS };
-    let table = Ours::open().await?;
+    let table = RestanteTable::open().await?;
     let interval = Duration::from_micros(arrival_us);
     let times = tokio::task::spawn_blocking(move || arrive(&table, users, interval)).await??;
     let row = |op, times: &Latencies| AmocRow {
         part: "amoc",
-        table: Ours::NAME,
+        table: RestanteTable::NAME,
         op,
         sessions: u64::from(users),
         arrival_us,
@@ -71,7 +74,7 @@ pub(super) async fn measure(arrival_us: u64, is_quick: bool) -> anyhow::Result<V
     ])
 }
 
-fn arrive(table: &Ours, users: u32, interval: Duration) -> anyhow::Result<Times> {
+fn arrive(table: &RestanteTable, users: u32, interval: Duration) -> anyhow::Result<Times> {
     let bar = progress::bar("amoc: users arrive, and write to their neighbours", u64::from(users));
     let mut times = Times::default();
     let mut random = Random::new(0, 34);
@@ -87,8 +90,8 @@ fn arrive(table: &Ours, users: u32, interval: Duration) -> anyhow::Result<Times>
     Ok(times)
 }
 
-/// What a client does: it connects, says that it is available, and asks for carbons.
-fn enter(table: &Ours, number: u32, times: &mut Times) -> anyhow::Result<()> {
+/// A client's start: it connects, sends its presence, and enables carbons.
+fn enter(table: &RestanteTable, number: u32, times: &mut Times) -> anyhow::Result<()> {
     let mut text = String::with_capacity(NAME_BYTES);
     write_name(number, &mut text);
     let name = Name::of(&text).context("a name is too short")?;
@@ -104,9 +107,9 @@ fn enter(table: &Ours, number: u32, times: &mut Times) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Some of those who are there write to whoever came after them; the last of them to the first.
+/// Some users write to the next one that arrived; the last of them to the first.
 fn write_to_neighbours(
-    table: &Ours,
+    table: &RestanteTable,
     present: u32,
     random: &mut Random,
     times: &mut Latencies,

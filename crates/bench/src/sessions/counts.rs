@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{
     population::Population,
-    subject::{Ours, now},
+    restante_table::{RestanteTable, now},
 };
 use crate::measure::{median, rounded};
 
@@ -29,13 +29,13 @@ pub(super) struct CountsRow {
 pub(super) async fn measure(sizes: &[u32]) -> anyhow::Result<Vec<CountsRow>> {
     let mut rows = Vec::new();
     for sessions in sizes {
-        let (table, sessions) = (Ours::open().await?, *sessions);
+        let (table, sessions) = (RestanteTable::open().await?, *sessions);
         rows.push(tokio::task::spawn_blocking(move || of_table(&table, sessions)).await??);
     }
     Ok(rows)
 }
 
-fn of_table(table: &Ours, sessions: u32) -> anyhow::Result<CountsRow> {
+fn of_table(table: &RestanteTable, sessions: u32) -> anyhow::Result<CountsRow> {
     Population::fill(table, sessions, false)?;
     let mut times = Vec::with_capacity(BATCHES);
     for _ in 0..BATCHES {

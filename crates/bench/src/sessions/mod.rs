@@ -1,23 +1,26 @@
-//! Who is connected: what is remembered about a session, the table of sessions, and live delivery by it.
+//! Sessions: the info of a session, the table of sessions, and live delivery.
+//!
+//! What is public here lets `tests/compare` measure other tables in the same way.
 
 mod amoc;
 mod chase;
 mod child;
 mod counts;
 mod entries;
-mod erlang;
 mod load;
 mod memory;
 mod population;
 mod present;
 mod redis;
+mod restante_table;
+mod session_table;
 mod streams;
-mod subject;
 mod table;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure};
+use restante_sessions::InfoBuf;
 
 use crate::{
     args::{CommonArgs, Sizes},
@@ -27,30 +30,36 @@ use crate::{
     store::work_folder,
 };
 use amoc::AmocRow;
-use child::Runner;
+pub use child::Runner;
 use counts::CountsRow;
-use entries::{EntriesRow, EntryBytes};
-use erlang::Erlang;
-use memory::MemoryRow;
 use redis::RedisRow;
+use session_table::USERS_MAX;
 use streams::StreamsRow;
-use subject::USERS_MAX;
-use table::TableRow;
+
+pub use entries::{
+    BYTES_SIZES, Changes, EntriesRow, EntryBytes, InfoMap, KEYS, MERGES, Order, assert_is_map, bytes_of,
+    map_count, measure_map,
+};
+pub use memory::{MemoryRow, add_bytes, fill, fills, memory_rows};
+pub use present::{bytes_table, find_table, memory_table, merge_table, op_bars, op_table};
+pub use restante_table::RestanteTable;
+pub use session_table::{Name, SessionTable, assert_is_table, route};
+pub use table::{Plan, TableRow, measure_table};
 
 /// Sizes of the table: that of MongooseIM's measurement, and a large server's.
 const SIZES: &str = "12000,1000000";
 const SIZES_QUICK: [u32; 2] = [200, 500];
 const STREAMS: u64 = 10_000;
 const STREAMS_QUICK: u64 = 20;
-/// Names have room for a quarter more users than sessions, and larger tables have no room in most machines.
+/// Tables need names for a quarter more users than sessions; larger ones exceed the memory of most machines.
 const SESSIONS_MAX: u64 = USERS_MAX as u64 / 4;
 
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
-    /// MongooseIM's micro-benchmark: finding and merging what is remembered about a session, and what it takes
+    /// MongooseIM's micro-benchmark: finding and merging entries of a session's info, and their bytes
     Entries,
-    /// Operations of restante's table, of 64 locked tables and of a naive one, on one and two threads
+    /// Operations of the table, on one and two threads
     Table,
     /// Bytes per session at 16 fills around the largest size
     Memory,
@@ -62,28 +71,17 @@ pub enum Part {
     Redis,
     /// Live streams over REST: messages to 10,000 readers, delivery times, memory per stream
     Streams,
-    /// Entries and a table of Mnesia in Erlang, where Erlang is installed
-    Erlang,
 }
 
 impl Part {
-    const ALL: [Self; 8] = [
-        Self::Entries,
-        Self::Table,
-        Self::Memory,
-        Self::Counts,
-        Self::Amoc,
-        Self::Redis,
-        Self::Streams,
-        Self::Erlang,
-    ];
+    const ALL: [Self; 7] =
+        [Self::Entries, Self::Table, Self::Memory, Self::Counts, Self::Amoc, Self::Redis, Self::Streams];
 }
 
 /// Flags of `bench sessions`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(
-    after_long_help = "Without --parts, everything is measured that can be measured here: redis where a server is named, \
-erlang where escript is on the PATH. --engine and --messages are about the part streams alone: the archive of its server, and how \
+    after_long_help = "Without --parts, everything is measured, redis only where a server is named. --engine and --messages are about the part streams alone: the archive of its server, and how \
 many messages are published to the streams [default: 10000].
 
 Examples:
@@ -100,7 +98,7 @@ pub struct SessionsArgs {
     /// What to measure, separated by commas
     #[arg(long, value_name = "PART", value_enum, value_delimiter = ',')]
     pub parts: Vec<Part>,
-    /// Sessions in the table, separated by commas; a million take up to 2 GB of memory (the naive table, and Mnesia)
+    /// Sessions in the table, separated by commas; a million take 300 MB of memory
     #[arg(long, value_name = "N,N", default_value = SIZES)]
     pub sizes: Sizes,
     /// Microseconds between two arrivals in the part amoc; the published 10000 take two minutes
@@ -138,22 +136,13 @@ impl SessionsArgs {
     }
 
     /// What to measure, in the order of parts.
-    fn parts(&self, has_erlang: bool) -> anyhow::Result<Vec<Part>> {
+    fn parts(&self) -> anyhow::Result<Vec<Part>> {
         if self.parts.is_empty() {
-            let is_possible = |part: &Part| match part {
-                Part::Redis => self.redis.is_some(),
-                Part::Erlang => has_erlang,
-                _ => true,
-            };
+            let is_possible = |part: &Part| *part != Part::Redis || self.redis.is_some();
             return Ok(Part::ALL.into_iter().filter(is_possible).collect());
         }
         if self.parts.contains(&Part::Redis) && self.redis.is_none() {
             bail!("no Redis is named: use --redis redis://HOST:PORT/DATABASE or set RESTANTE_REDIS_URL");
-        }
-        if self.parts.contains(&Part::Erlang) && !has_erlang {
-            bail!(
-                "there is no escript on the PATH: install Erlang (apt-get install erlang-base erlang-mnesia)"
-            );
         }
         Ok(Part::ALL.into_iter().filter(|part| self.parts.contains(part)).collect())
     }
@@ -170,28 +159,31 @@ struct Measured {
     amoc: Vec<AmocRow>,
     redis: Vec<RedisRow>,
     streams: Vec<StreamsRow>,
-    erlang: Erlang,
 }
 
-/// Runs the bench and delivers its report; or, as its own child, tells its memory.
+/// Runs the bench and delivers its report; in a child process, runs the task of the environment.
 pub(crate) async fn run(args: &SessionsArgs) -> anyhow::Result<()> {
-    if let Ok(task) = std::env::var(child::TASK_OF) {
-        return child::tell(&task).await;
+    if let Ok(task) = std::env::var(child::TASK) {
+        return child::run_task(&task).await;
     }
     measure(args).await?.deliver(&args.common)
 }
 
 /// Runs the bench.
 pub(crate) async fn measure(args: &SessionsArgs) -> anyhow::Result<Report> {
-    let parts = args.parts(erlang::is_here())?;
+    let parts = args.parts()?;
     let folder = work_folder(&args.common)?;
-    let title = "Sessions: what is remembered about those who are connected, the table that finds them, and live delivery.";
+    let title = "Sessions: their info, the table that finds them, and live delivery.";
     let mut report = Report::new("sessions", title, Machine::look(folder.path()));
     let bench = Bench {
         args,
         folder: folder.path(),
         sizes: args.sizes()?,
-        runner: Runner { program: server::program(args.server.as_deref())? },
+        runner: Runner {
+            program: server::program(args.server.as_deref())?,
+            args: &["bench", "sessions"],
+            variable: child::TASK,
+        },
     };
     let mut measured = Measured::default();
     for part in parts {
@@ -214,14 +206,15 @@ impl Bench<'_> {
         let is_quick = common.quick;
         match part {
             Part::Entries => {
-                measured.entries = tokio::task::spawn_blocking(move || entries::measure(is_quick)).await??;
-                let bytes = entries::of_containers(&self.runner, is_quick).await;
+                measured.entries =
+                    tokio::task::spawn_blocking(move || measure_map::<InfoBuf>(is_quick)).await??;
+                let bytes = entries::entry_bytes(&self.runner, is_quick).await;
                 measured.entry_bytes = self.or_note(bytes, "bytes per entry", report);
             }
             Part::Table => {
                 measured.table = table::measure(&self.sizes, is_quick).await?;
                 let added = memory::add_to(&mut measured.table, &self.runner, &self.sizes).await;
-                self.or_note(added, "bytes per session in tables", report);
+                self.or_note(added, "bytes per session of the operations", report);
             }
             Part::Memory => {
                 let size = self.sizes.last().copied().unwrap_or_default();
@@ -241,12 +234,11 @@ impl Bench<'_> {
                     measured.streams.push(row.await?);
                 }
             }
-            Part::Erlang => measured.erlang = erlang::measure(self.folder, &self.sizes, is_quick).await?,
         }
         Ok(())
     }
 
-    /// What was measured; or nothing, and a note that says why.
+    /// The measured rows; on an error none, and a note with the reason.
     fn or_note<T: Default>(&self, measured: anyhow::Result<T>, what: &str, report: &mut Report) -> T {
         measured.unwrap_or_else(|error| {
             report.notes.push(format!("{what}: not measured, because {error:#}."));
@@ -297,13 +289,12 @@ mod tests {
     #[test]
     fn parts_are_those_that_can_run() {
         let without = args(&[]);
-        let parts = without.parts(false).unwrap();
-        assert!(!parts.contains(&Part::Redis) && !parts.contains(&Part::Erlang) && parts.len() == 6);
+        let parts = without.parts().unwrap();
+        assert!(!parts.contains(&Part::Redis) && parts.len() == 6);
         let with_redis = SessionsArgs { redis: Some("redis://localhost".to_owned()), ..args(&[]) };
-        assert_eq!(with_redis.parts(true).unwrap(), Part::ALL);
-        assert!(args(&[Part::Redis]).parts(true).unwrap_err().to_string().contains("--redis"));
-        assert!(args(&[Part::Erlang]).parts(false).unwrap_err().to_string().contains("escript"));
-        let chosen = args(&[Part::Table, Part::Entries]).parts(false).unwrap();
+        assert_eq!(with_redis.parts().unwrap(), Part::ALL);
+        assert!(args(&[Part::Redis]).parts().unwrap_err().to_string().contains("--redis"));
+        let chosen = args(&[Part::Table, Part::Entries]).parts().unwrap();
         assert_eq!(chosen, [Part::Entries, Part::Table]);
     }
 

@@ -1,4 +1,4 @@
-//! Operations of tables of sessions at several sizes, on one and on two threads.
+//! Operations of a table of sessions at several sizes, on one and on two threads.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use super::{
     chase::Chase,
     load::{Job, Load},
     population::Population,
-    subject::{Naive, Ours, Sharded, Subject},
+    restante_table::RestanteTable,
+    session_table::SessionTable,
 };
 use crate::{
     measure::{median, rounded},
@@ -18,42 +19,56 @@ use crate::{
     together::together,
 };
 
-/// How many threads work at once.
+/// Numbers of threads.
 const THREADS: [usize; 2] = [1, 2];
-/// Operations of a thread in a round: so many that what lies before and after does not count.
+/// Operations of a thread in a round: enough to make starting and joining threads negligible.
 const OPS: usize = 32_768;
 const OPS_QUICK: usize = 200;
-/// Rounds, in each of which one thread and two threads have their turn.
+/// Rounds; each measures one thread and then two.
 const ROUNDS: usize = 7;
 const ROUNDS_QUICK: usize = 2;
 
-/// One figure for programs.
+/// The time of an operation of one table.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct TableRow {
+pub struct TableRow {
     part: &'static str,
-    pub(super) table: &'static str,
-    pub(super) sessions: u64,
-    /// Entries that are remembered about each session.
-    pub(super) info_entries: usize,
-    pub(super) threads: usize,
-    pub(super) op: &'static str,
-    /// Time by the operations of all threads together.
-    pub(super) ns_per_op: f64,
+    /// The table's name.
+    pub table: &'static str,
+    /// Sessions in the table.
+    pub sessions: u64,
+    /// Entries of info of each session.
+    pub info_entries: usize,
+    /// Threads at once.
+    pub threads: usize,
+    /// The operation or mix of operations.
+    pub op: &'static str,
+    /// Time divided by the operations of all threads.
+    pub ns_per_op: f64,
     /// In a process that holds nothing else.
     pub(super) bytes_per_session: Option<f64>,
     /// One dependent load from 64 MB, before and after this table: their mean.
     pub(super) cache_miss_ns: f64,
 }
 
-/// How much is done.
+/// The size of a measurement.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
-    pub(super) sessions: u32,
-    pub(super) info_entries: usize,
-    pub(super) is_quick: bool,
+pub struct Plan {
+    /// Sessions in the table.
+    pub sessions: u32,
+    /// Entries of info of each session: 0 or 3.
+    pub info_entries: usize,
+    /// Fewer operations and rounds.
+    pub is_quick: bool,
 }
 
 impl Plan {
+    /// All sizes, without and with info.
+    pub fn all(sizes: &[u32], is_quick: bool) -> Vec<Self> {
+        let of_size =
+            |sessions: &u32| [0, 3].map(|info_entries| Self { sessions: *sessions, info_entries, is_quick });
+        sizes.iter().flat_map(of_size).collect()
+    }
+
     fn ops(self) -> usize {
         if self.is_quick { OPS_QUICK } else { OPS }
     }
@@ -63,30 +78,28 @@ impl Plan {
     }
 }
 
-/// Measures all tables at all sizes.
+/// Measures restante's table at all sizes.
 pub(super) async fn measure(sizes: &[u32], is_quick: bool) -> anyhow::Result<Vec<TableRow>> {
-    let mut plans = Vec::new();
-    for sessions in sizes {
-        plans.extend([0, 3].map(|info_entries| Plan { sessions: *sessions, info_entries, is_quick }));
-    }
-    let bar = progress::bar("tables: look-ups and changes, on one and two threads", plans.len() as u64 * 3);
+    let plans = Plan::all(sizes, is_quick);
+    let bar = progress::bar("table: look-ups and changes, on one and two threads", plans.len() as u64);
     let mut rows = Vec::new();
     for plan in plans {
-        let ours = Ours::open().await?;
-        let measured = tokio::task::spawn_blocking(move || measure_table(&ours, plan)).await?;
-        rows.extend(measured?);
-        bar.inc(1);
-        rows.extend(tokio::task::spawn_blocking(move || measure_table(&Sharded::new(), plan)).await??);
-        bar.inc(1);
-        rows.extend(tokio::task::spawn_blocking(move || measure_table(&Naive::default(), plan)).await??);
+        rows.extend(measure_table(RestanteTable::open().await?, plan).await?);
         bar.inc(1);
     }
     bar.finish_and_clear();
     Ok(rows)
 }
 
-/// Measures one table, between two chases.
-fn measure_table<T: Subject>(table: &T, plan: Plan) -> anyhow::Result<Vec<TableRow>> {
+/// Measures all operations of an empty table, after filling it.
+///
+/// # Errors
+/// When the table refuses or loses a session.
+pub async fn measure_table<T: SessionTable>(table: T, plan: Plan) -> anyhow::Result<Vec<TableRow>> {
+    tokio::task::spawn_blocking(move || measure_loads(&table, plan)).await?
+}
+
+fn measure_loads<T: SessionTable>(table: &T, plan: Plan) -> anyhow::Result<Vec<TableRow>> {
     let chase = Chase::new(plan.is_quick);
     let mut users = Population::fill(table, plan.sessions, plan.info_entries > 0)?;
     let before = chase.miss_ns();
@@ -104,8 +117,8 @@ fn measure_table<T: Subject>(table: &T, plan: Plan) -> anyhow::Result<Vec<TableR
     Ok(rows)
 }
 
-/// One load in rounds, after one that warms up.
-fn measure_load<T: Subject>(
+/// Measures one load in rounds, after a round that warms up.
+fn measure_load<T: SessionTable>(
     table: &T,
     load: Load,
     plan: Plan,
@@ -137,8 +150,8 @@ fn measure_load<T: Subject>(
     Ok(kinds.zip(times).map(row).collect())
 }
 
-/// One round: the time of each of the load's operations, by all threads together.
-fn run_round<T: Subject>(
+/// Runs one round and returns the time of each of the load's operations, divided by the operations of all threads.
+fn run_round<T: SessionTable>(
     table: &T,
     load: Load,
     threads: usize,
@@ -168,10 +181,10 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn every_operation_of_every_table_has_a_time() {
+    async fn every_operation_has_a_time() {
         let rows = measure(&[300], true).await.unwrap();
         let ops = Load::ALL.iter().map(|load| load.ops().len()).sum::<usize>();
-        assert_eq!(rows.len(), 2 * THREADS.len() * (3 * ops - 1), "the naive table has no ids");
+        assert_eq!(rows.len(), 2 * THREADS.len() * ops);
         assert!(rows.iter().all(|row| row.ns_per_op > 0.0 && row.cache_miss_ns > 0.0));
     }
 }

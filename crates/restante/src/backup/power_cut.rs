@@ -25,10 +25,10 @@ use super::{
 use crate::{
     commands::tidying,
     config::{Effective, Origin, Setting, load},
-    schema,
+    records,
 };
 
-const THREAD: Kind = Kind(3);
+const THREAD: Kind = restante_mail::thread::KIND;
 const ACCOUNT: AccountId = AccountId(1);
 /// Backups that are taken in one run, each with more in it and restored in another way.
 const BACKUPS: u32 = 3;
@@ -100,7 +100,7 @@ impl Kept {
         let config = &effective.config;
         let mut archive = restante_archive::Config::new(config.archive_url());
         archive.log = LogConfig { window_seconds: 4, segment_messages: 4, open_segments: 2, ..archive.log };
-        let mut records = restante_records::Config::new(config.records_url(), schema::mail());
+        let mut records = restante_records::Config::new(config.records_url(), records::schema());
         records.lmdb.log_bytes = 64 << 10;
         let mut blobs = restante_blobs::Config::new(config.blobs_url());
         blobs.files = restante_blobs::FilesConfig { packed_bytes_max: 1_000, pack_bytes: 4_000 };

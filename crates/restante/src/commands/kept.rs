@@ -194,17 +194,17 @@ impl Kept {
     }
 }
 
-/// Asks at once and then after each interval, until the server is told to stop.
+/// Asks at once and then after each interval, until the server stops.
 pub(crate) async fn run(kept: Kept, metrics: KeptMetrics, stop: Stop) {
     let (mut health, mut stats) = (interval(HEALTH_INTERVAL), interval(STATS_INTERVAL));
     health.set_missed_tick_behavior(MissedTickBehavior::Delay);
     stats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut told = std::pin::pin!(stop.told());
+    let mut stopped = std::pin::pin!(stop.told());
     loop {
         tokio::select! {
             _ = health.tick() => kept.ask_whether_well(&metrics),
             _ = stats.tick() => kept.ask_what_they_hold(&metrics).await,
-            () = &mut told => return,
+            () = &mut stopped => return,
         }
     }
 }
@@ -212,13 +212,13 @@ pub(crate) async fn run(kept: Kept, metrics: KeptMetrics, stop: Stop) {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use restante_records::{AccountId, Body, Change, Commit, Id, Kind, Properties};
+    use restante_records::{AccountId, Body, Change, Commit, Id, Properties};
 
     use super::*;
-    use crate::schema;
+    use crate::records;
 
     async fn in_memory() -> Kept {
-        let records = restante_records::Config::new(restante_records::EngineUrl::Memory, schema::mail());
+        let records = restante_records::Config::new(restante_records::EngineUrl::Memory, records::schema());
         let blobs = restante_blobs::Config::new(restante_blobs::EngineUrl::Memory);
         Kept {
             records: restante_records::open(records).await.unwrap(),
@@ -230,7 +230,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_there_is_counted() {
         let kept = in_memory().await;
-        let (account, thread) = (AccountId(1), Kind(3));
+        let (account, thread) = (AccountId(1), restante_mail::thread::KIND);
         let create =
             || Change::Create { kind: thread, body: Body::default(), properties: Properties::default() };
         kept.records.records.commit(account, Commit::of([create(), create()])).await.unwrap();

@@ -13,14 +13,14 @@ use anyhow::Context;
 use prometheus_client::registry::Registry;
 use restante_archive::{Metrics, Opened};
 use restante_core::Clock;
+use restante_http::{HttpMetrics, OperatorGuard, Route, Token};
+use restante_net::NetMetrics;
 use restante_sessions::{Live, SessionMetrics};
 use restante_waku::{
     Waku, WakuConfig, WakuMetrics,
     live::Listener,
     node::NodeConfig,
-    rest::{
-        self, MessageCache, OperatorRoute, Rest, RestConfig, RestMetrics, RetentionState, SetLogLevel, Token,
-    },
+    rest::{self, MessageCache, Rest, RestConfig, RestMetrics, RetentionState, SetLogLevel},
 };
 use tokio::{
     net::TcpListener,
@@ -118,7 +118,7 @@ async fn open_kept(config: &Config, metrics: &RoleMetrics) -> anyhow::Result<Kep
     Ok(Kept { records, blobs, removing: Removing::default() })
 }
 
-/// Serves the archive until the server is told to stop, the doors have finished, and the archive has what relay brought.
+/// Serves the archive until the server stops, the doors have finished, and the archive has what relay brought.
 async fn serve(doors: &Doors<'_>, stop: Stop) -> anyhow::Result<()> {
     let config = doors.config;
     let listener = listen_for_rest(config).await?;
@@ -202,6 +202,8 @@ struct Doors<'a> {
     tidy_metrics: TidyMetrics,
     waku_metrics: WakuMetrics,
     rest_metrics: RestMetrics,
+    net_metrics: NetMetrics,
+    http_metrics: HttpMetrics,
 }
 
 impl<'a> Doors<'a> {
@@ -241,6 +243,8 @@ impl<'a> Doors<'a> {
             tidy_metrics: TidyMetrics::default(),
             waku_metrics: WakuMetrics::default(),
             rest_metrics,
+            net_metrics: NetMetrics::default(),
+            http_metrics: HttpMetrics::default(),
         }
     }
 
@@ -272,20 +276,23 @@ impl<'a> Doors<'a> {
         started.context("can't start the Waku node")
     }
 
-    /// Serves REST until the server is told to stop and the requests that were begun are finished.
+    /// Serves REST until the server stops and the requests that were begun are finished.
     async fn serve_rest(&self, listener: TcpListener, waku: &Waku, stop: Stop) -> anyhow::Result<()> {
-        let address = listener.local_addr()?;
+        let metrics = self.net_metrics.listener("rest");
+        let listener = restante_net::Listener::new(listener, self.rest.limits(), metrics)
+            .context("the REST listener failed")?;
+        let address = listener.local_addr();
         let rest = Arc::new(self.open_rest(address, waku, &stop)?);
         announce(self.config, Some((address, rest.has_console())), waku);
         // Live streams would never end by themselves.
-        let told = stop.clone().told();
+        let stopped = stop.clone().told();
         let stopped = async {
-            told.await;
+            stopped.await;
             self.live.hub.stop();
         };
         let router = rest::router(rest.clone());
-        let served = rest::serve(listener, router, &rest.config, &rest.metrics, stopped).await;
-        served.context("the REST door failed")
+        restante_http::serve(listener, router, rest.config.server_limits(), stopped).await;
+        Ok(())
     }
 
     fn open_rest(&self, address: SocketAddr, waku: &Waku, stop: &Stop) -> anyhow::Result<Rest> {
@@ -296,11 +303,12 @@ impl<'a> Doors<'a> {
             upkeep: self.opened.upkeep.clone(),
             clock: self.clock.clone(),
             config: self.rest.clone(),
-            access: rest::Access::new(read_token(&self.config.rest.token_file)?, address),
+            operators: Arc::new(OperatorGuard::new(read_token(&self.config.rest.token_file)?, address)),
             operator_routes: self.operator_routes(stop),
             kept: self.kept.health(self.config),
             retention: self.retention.clone(),
             metrics: self.rest_metrics.clone(),
+            http_metrics: self.http_metrics.of("rest"),
             metrics_text: telemetry::shown(self.registry()),
             version: VERSION,
             listen_addresses: vec![format!("http://{address}")],
@@ -309,7 +317,7 @@ impl<'a> Doors<'a> {
     }
 
     /// What operators do over REST beside what the door has them do.
-    fn operator_routes(&self, stop: &Stop) -> Vec<OperatorRoute> {
+    fn operator_routes(&self, stop: &Stop) -> Vec<Route> {
         let (records, blobs) = (self.kept.records.upkeep.clone(), self.kept.blobs.upkeep.clone());
         let sources = Sources::new(
             self.effective,
@@ -341,6 +349,8 @@ impl<'a> Doors<'a> {
         self.connected_metrics.register(&mut registry, self.config.sessions.url.engine());
         self.waku_metrics.register(&mut registry);
         self.rest_metrics.register(&mut registry);
+        self.net_metrics.register(&mut registry);
+        self.http_metrics.register(&mut registry);
         registry
     }
 }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use restante_archive::Retention;
+use restante_net::Rate;
 use restante_waku::{
     Multiaddr, Services,
     filter::FilterConfig,
@@ -15,7 +16,7 @@ use restante_waku::{
     lightpush::LightPushConfig,
     node::{NodeLimits, TlsFiles},
     peer_exchange::PeerExchangeConfig,
-    rates::{Rate, RateLimits},
+    rates::RateLimits,
     sync::SyncConfig,
     validate::Rules,
 };
@@ -458,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_listens_where_it_is_told() {
+    fn a_node_listens_at_its_configured_addresses() {
         let mut node = Node::default();
         assert_eq!(listen(&node), ["/ip4/127.0.0.1/tcp/60000"]);
         node.websocket = true;

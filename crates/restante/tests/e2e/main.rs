@@ -1,9 +1,6 @@
 //! End to end: the built binary, driven as people and scripts drive it.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that can't go on has failed")]
 
-#[path = "../../src/schema.rs"]
-#[allow(dead_code, reason = "the binary uses the rest")]
-mod schema;
 mod support;
 
 mod backup;

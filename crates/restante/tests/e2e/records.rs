@@ -4,15 +4,11 @@ use std::{fs, future::Future, path::Path};
 
 use bytes::Bytes;
 use restante_blobs::{BlobId, Blobs};
-use restante_records::{AccountId, Body, Change, Commit, Id, Kind, Properties, Property};
+use restante_mail::email;
+use restante_records::{AccountId, Body, Change, Commit, Id, Properties, Schema};
 use serde_json::{Value, json};
 
-use crate::{
-    schema,
-    support::{Server, folder, said, say, wait_until},
-};
-
-const EMAIL: Kind = Kind(2);
+use crate::support::{Server, folder, said, say, wait_until};
 
 /// Has both stores of a folder open, as a server has, and closes them.
 fn with_stores<F: Future<Output = ()>>(
@@ -22,7 +18,8 @@ fn with_stores<F: Future<Output = ()>>(
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let url = restante_records::EngineUrl::Lmdb(folder.join("data/records"));
-        let records = restante_records::Config::new(url, schema::mail());
+        let schema = Schema::new(restante_mail::kinds()).unwrap();
+        let records = restante_records::Config::new(url, schema);
         let records = restante_records::open(records).await.unwrap();
         let url = restante_blobs::EngineUrl::Files(folder.join("data/blobs"));
         let blobs = restante_blobs::open(restante_blobs::Config::new(url)).await.unwrap();
@@ -42,15 +39,15 @@ fn fill(folder: &Path) {
         let attached = put(&*blobs.blobs, "attached").await;
         put(&*blobs.blobs, "nobody's").await;
         let email = |blobs| Change::Create {
-            kind: EMAIL,
+            kind: email::KIND,
             body: Body { bytes: Bytes::from_static(b"Hello"), blobs },
-            properties: Properties::default().with(Property(1), 1).with(Property(5), "$seen"),
+            properties: Properties::default().with(email::MAILBOX, 1).with(email::UNSEEN, 1),
         };
         for (account, blobs) in [(1, vec![attached]), (2, Vec::new())] {
             records.records.commit(AccountId(account), Commit::of([email(blobs)])).await.unwrap();
         }
         records.records.commit(AccountId(2), Commit::of([email(Vec::new())])).await.unwrap();
-        let destroy = Change::Destroy { kind: EMAIL, id: Id(2) };
+        let destroy = Change::Destroy { kind: email::KIND, id: Id(2) };
         records.records.commit(AccountId(2), Commit::of([destroy])).await.unwrap();
     });
 }
@@ -97,7 +94,7 @@ fn what_is_kept_is_counted_checked_and_dumped() {
     assert_eq!(
         lines[1],
         json!({"account": 2, "kind": "email", "id": 1, "revision": 1, "created": 1,
-               "properties": {"mailbox": [1], "keyword": ["$seen"]}, "body": "Hello", "blobs": []})
+               "properties": {"mailbox": [1], "unseen": [1]}, "body": "Hello", "blobs": []})
     );
     assert_eq!(said(&folder, &["records", "dump", "--out", "records.ndjson"]), "");
     assert_eq!(fs::read_to_string(folder.join("records.ndjson")).unwrap(), dump);

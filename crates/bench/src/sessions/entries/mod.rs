@@ -1,53 +1,54 @@
-//! The micro-benchmark of MongooseIM's authors: finding one of several things that are remembered about a session, and merging them.
+//! The micro-benchmark of MongooseIM's authors: finding one entry of a session's info, and merging entries.
 
-mod containers;
+mod info_map;
 mod memory;
 pub(super) mod seed;
 
 use std::{
-    hash::RandomState,
     hint::black_box,
     time::{Duration, Instant},
 };
 
 use anyhow::ensure;
-use restante_sessions::InfoBuf;
 use serde::Serialize;
 
 use crate::{
     measure::{median, rounded},
-    progress,
     random::Random,
 };
-use containers::{Changes, Container, Hashed, Scanned, Sorted, Tree};
-pub(super) use memory::{
-    ContainerKind, EntryBytes, IN_A_SESSION, SIZES as MEMORY_SIZES, of_containers, tell,
-};
+pub use info_map::{Changes, InfoMap, assert_is_map};
+pub use memory::{BYTES_SIZES, EntryBytes, bytes_of, map_count};
+pub(super) use memory::{IN_A_SESSION, entry_bytes};
 
-/// Keys beside the one that is looked for, as published.
-pub(super) const SIZES: [u16; 4] = [3, 10, 100, 1_000];
-/// How often the keys are shuffled for `random`.
+/// Keys besides the one that is searched, as published.
+pub const KEYS: [u16; 4] = [3, 10, 100, 1_000];
+/// Shuffles for [`Order::Random`].
 const SHUFFLES: u64 = 15;
-/// Batches of look-ups, of which the median counts, and how long one of them takes at least.
+/// Batches of look-ups, whose median is reported, and the least time of a batch.
 const BATCHES: usize = 15;
 const BATCH: Duration = Duration::from_micros(400);
 const BATCH_QUICK: Duration = Duration::from_micros(20);
-/// Entries that are there, and entries that are merged into them: one of two, and two of five, are there already.
-pub(super) const MERGES: [(u16, u16); 2] = [(3, 2), (10, 5)];
+/// Entries of a map and of the changes: one of two, and two of five, replace an entry.
+pub const MERGES: [(u16, u16); 2] = [(3, 2), (10, 5)];
 
-/// Where the key lies that is looked for: in the list, and for what keeps keys in order also among the keys.
+/// The position of the searched key: in the list, and for sorted maps also among the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Order {
+pub enum Order {
+    /// The first.
     First,
+    /// The last.
     Last,
+    /// At random, on average over shuffles.
     Random,
 }
 
 impl Order {
-    pub(super) const ALL: [Self; 3] = [Self::First, Self::Last, Self::Random];
+    /// All positions.
+    pub const ALL: [Self; 3] = [Self::First, Self::Last, Self::Random];
 
-    pub(super) fn as_str(self) -> &'static str {
+    /// The position's name in reports.
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::First => "first",
             Self::Last => "last",
@@ -56,64 +57,38 @@ impl Order {
     }
 }
 
-/// One figure for programs.
+/// The time of an operation of one map.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct EntriesRow {
+pub struct EntriesRow {
     part: &'static str,
-    pub(super) map: &'static str,
+    /// The map's name.
+    pub map: &'static str,
     /// `find` or `merge`.
-    pub(super) op: &'static str,
-    /// Entries beside the one that is looked for; or before the merge.
-    pub(super) keys: u16,
-    pub(super) order: Option<Order>,
+    pub op: &'static str,
+    /// Entries besides the one that is searched, or before the merge.
+    pub keys: u16,
+    /// Of finds.
+    pub order: Option<Order>,
     /// Entries that are merged in.
-    pub(super) changes: Option<u16>,
-    pub(super) ns_per_op: f64,
+    pub changes: Option<u16>,
+    /// Nanoseconds, the median.
+    pub ns_per_op: f64,
 }
 
-/// The names of all maps, in the order of columns.
-pub(super) const MAPS: [&str; 6] = [
-    InfoBuf::NAME,
-    Scanned::NAME,
-    Sorted::NAME,
-    <Hashed<RandomState>>::NAME,
-    <Hashed<foldhash::fast::RandomState>>::NAME,
-    Tree::NAME,
-];
-
-/// Measures everything; on a thread that may be kept busy.
-pub(super) fn measure(is_quick: bool) -> anyhow::Result<Vec<EntriesRow>> {
-    let bar = progress::bar("entries: finding and merging what is remembered", MAPS.len() as u64);
+/// Measures one map. Blocks for up to a second.
+///
+/// # Errors
+/// When the map loses a key.
+pub fn measure_map<M: InfoMap>(is_quick: bool) -> anyhow::Result<Vec<EntriesRow>> {
     let batch = if is_quick { BATCH_QUICK } else { BATCH };
     let mut rows = Vec::new();
-    let runs: [Run; MAPS.len()] = [
-        of_map::<InfoBuf>,
-        of_map::<Scanned>,
-        of_map::<Sorted>,
-        of_map::<Hashed<RandomState>>,
-        of_map::<Hashed<foldhash::fast::RandomState>>,
-        of_map::<Tree>,
-    ];
-    for run in runs {
-        rows.extend(run(batch)?);
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
-    Ok(rows)
-}
-
-/// Measures one map, in batches of that length.
-type Run = fn(Duration) -> anyhow::Result<Vec<EntriesRow>>;
-
-fn of_map<C: Container>(batch: Duration) -> anyhow::Result<Vec<EntriesRow>> {
-    let mut rows = Vec::new();
-    for keys in SIZES {
+    for keys in KEYS {
         for order in Order::ALL {
-            let ns_per_op = rounded(find_ns::<C>(keys, order, batch)?);
+            let ns_per_op = rounded(find_ns::<M>(keys, order, batch)?);
             let order = Some(order);
             rows.push(EntriesRow {
                 part: "entries",
-                map: C::NAME,
+                map: M::NAME,
                 op: "find",
                 keys,
                 order,
@@ -123,11 +98,11 @@ fn of_map<C: Container>(batch: Duration) -> anyhow::Result<Vec<EntriesRow>> {
         }
     }
     for (keys, changes) in MERGES {
-        let ns_per_op = rounded(merge_ns::<C>(keys, changes, batch));
+        let ns_per_op = rounded(merge_ns::<M>(keys, changes, batch));
         let changes = Some(changes);
         rows.push(EntriesRow {
             part: "entries",
-            map: C::NAME,
+            map: M::NAME,
             op: "merge",
             keys,
             order: None,
@@ -138,36 +113,36 @@ fn of_map<C: Container>(batch: Duration) -> anyhow::Result<Vec<EntriesRow>> {
     Ok(rows)
 }
 
-/// A look-up, over all shuffles when there are any: the mean of their medians.
-fn find_ns<C: Container>(keys: u16, order: Order, batch: Duration) -> anyhow::Result<f64> {
+/// The time of a find: the mean over the medians of all shuffles.
+fn find_ns<M: InfoMap>(keys: u16, order: Order, batch: Duration) -> anyhow::Result<f64> {
     let shuffles = if order == Order::Random { SHUFFLES } else { 1 };
     let mut sum = 0.0;
     for shuffle in 0..shuffles {
-        let (pairs, wanted) = contents(keys, order, shuffle);
-        let map = C::build(&pairs);
-        ensure!(map.find(wanted).is_some(), "{} has lost a key", C::NAME);
+        let (pairs, searched) = contents(keys, order, shuffle);
+        let map = M::build(&pairs);
+        ensure!(map.find(searched).is_some(), "{} lost a key", M::NAME);
         sum += median_ns(batch / shuffles as u32, || {
-            black_box(black_box(&map).find(black_box(wanted)));
+            black_box(black_box(&map).find(black_box(searched)));
         });
     }
     Ok(sum / shuffles as f64)
 }
 
-fn merge_ns<C: Container>(keys: u16, changes: u16, batch: Duration) -> f64 {
+fn merge_ns<M: InfoMap>(keys: u16, changes: u16, batch: Duration) -> f64 {
     let old: Vec<_> = (1..=keys).map(|key| (key, i64::from(key))).collect();
     let first_new = keys + 1 - changes / 2;
     let changes: Vec<_> = (first_new..first_new + changes).map(|key| (key, -1)).collect();
-    let (map, changes) = (C::build(&old), Changes::new(&changes));
+    let (map, changes) = (M::build(&old), Changes::new(&changes));
     median_ns(batch, || {
         black_box(black_box(&map).merged(black_box(&changes)));
     })
 }
 
-/// Entries, one more than `keys`, and the key that is looked for: the first or last in the list and in the order of keys,
-/// or at random places in both.
+/// Entries, one more than `keys`, and the searched key: the first or last both in the list and among the sorted keys, or at
+/// a random position in each.
 fn contents(keys: u16, order: Order, shuffle: u64) -> (Vec<(u16, i64)>, u16) {
     let mut pairs: Vec<_> = (1..=keys + 1).map(|key| (key, i64::from(key % 100))).collect();
-    let wanted = match order {
+    let searched = match order {
         Order::First => 1,
         Order::Last => keys + 1,
         Order::Random => {
@@ -176,10 +151,10 @@ fn contents(keys: u16, order: Order, shuffle: u64) -> (Vec<(u16, i64)>, u16) {
             1 + random.below(u64::from(keys) + 1) as u16
         }
     };
-    (pairs, wanted)
+    (pairs, searched)
 }
 
-/// The median time of `work`, over batches that each take at least so long.
+/// The median time of `work` over batches that each take at least the time `batch`.
 fn median_ns(batch: Duration, mut work: impl FnMut()) -> f64 {
     let mut count = 16_u32;
     let mut repeat = |count: u32| {
@@ -201,11 +176,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_cell_of_the_seed_has_a_time() {
-        let rows = measure(true).unwrap();
-        assert_eq!(rows.len(), MAPS.len() * (SIZES.len() * 3 + MERGES.len()));
+    fn every_published_cell_has_a_time() {
+        let rows = measure_map::<restante_sessions::InfoBuf>(true).unwrap();
+        assert_eq!(rows.len(), KEYS.len() * 3 + MERGES.len());
         assert!(rows.iter().all(|row| row.ns_per_op > 0.0));
-        for keys in SIZES {
+        for keys in KEYS {
             for order in Order::ALL {
                 assert!(seed::medians(keys, order).is_some(), "{keys} {order:?}");
             }
@@ -213,10 +188,10 @@ mod tests {
     }
 
     #[test]
-    fn the_key_lies_where_it_should() {
+    fn the_key_has_the_right_position() {
         assert_eq!(contents(3, Order::First, 0).0[0].0, 1);
         assert_eq!(contents(3, Order::Last, 0).0[3].0, 4);
-        let (pairs, wanted) = contents(10, Order::Random, 3);
-        assert!(pairs.iter().any(|(key, _)| *key == wanted) && !pairs.is_sorted());
+        let (pairs, searched) = contents(10, Order::Random, 3);
+        assert!(pairs.iter().any(|(key, _)| *key == searched) && !pairs.is_sorted());
     }
 }

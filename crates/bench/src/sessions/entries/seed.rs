@@ -3,7 +3,7 @@
 
 use super::Order;
 
-/// Keys beside the one that is looked for, its place, and the medians of keyfind, maps and proplists.
+/// Keys besides the one that is searched, its position, and the medians of keyfind, maps and proplists.
 const MEDIANS: [(u16, Order, [f64; 3]); 12] = [
     (3, Order::First, [15.0, 18.0, 21.0]),
     (3, Order::Last, [18.0, 19.0, 64.0]),
@@ -22,13 +22,16 @@ const MEDIANS: [(u16, Order, [f64; 3]); 12] = [
 /// The columns of [`medians`].
 pub(in super::super) const NAMES: [&str; 3] = ["keyfind", "maps", "proplists"];
 
-/// What was published.
+/// The published medians.
 pub(in super::super) fn medians(keys: u16, order: Order) -> Option<[f64; 3]> {
-    MEDIANS.iter().find(|(size, place, _)| (*size, *place) == (keys, order)).map(|(_, _, medians)| *medians)
+    MEDIANS
+        .iter()
+        .find(|(size, position, _)| (*size, *position) == (keys, order))
+        .map(|(_, _, medians)| *medians)
 }
 
-/// Its profile of the server under load, in microseconds a call, with lists and with maps: reading the sessions of a user,
-/// writing a session (both of its writes), and merging what is remembered of two.
+/// Their profile of the server under load, in microseconds a call, with lists and with maps: reading the sessions of a user,
+/// writing a session (both of its writes), and merging the info of two.
 pub(in super::super) const PROFILE: [(&str, f64, f64); 3] = [
     ("look-up (get_sessions)", 8_089.379e3 / 25_135.0, 5_920.781e3 / 20_824.0),
     ("open (2 writes)", 1_195.291e3 / 1_000.0, 967.430e3 / 1_000.0),

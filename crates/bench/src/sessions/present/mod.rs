@@ -5,6 +5,8 @@ mod live;
 mod table;
 
 use crate::report::{Report, number};
+pub use entries::{bytes_table, find_table, merge_table};
+pub use table::{memory_table, op_bars, op_table};
 
 use super::{Measured, SessionsArgs};
 
@@ -34,24 +36,21 @@ fn add_rows(measured: &Measured, report: &mut Report) -> anyhow::Result<()> {
     report.add_rows(&measured.counts)?;
     report.add_rows(&measured.amoc)?;
     report.add_rows(&measured.redis)?;
-    report.add_rows(&measured.streams)?;
-    report.add_rows(&measured.erlang.finds)?;
-    report.add_rows(&measured.erlang.merges)?;
-    report.add_rows(&measured.erlang.table)?;
-    report.add_rows(&measured.erlang.counts)
+    report.add_rows(&measured.streams)
 }
 
 /// Says which goals are not shown because this run had other sizes.
 fn note_sizes(measured: &Measured, sizes: &[u32], args: &SessionsArgs, report: &mut Report) {
     let has_table = !measured.table.is_empty() || !measured.memory.is_empty() || !measured.counts.is_empty();
     if has_table && sizes.last() != Some(&GOAL_SESSIONS) {
-        let wanted = number(f64::from(GOAL_SESSIONS));
-        report.withhold(format!("those of tables are set for {wanted} sessions, and this run had others"));
+        let set_for = number(f64::from(GOAL_SESSIONS));
+        report.withhold(format!("those of tables are set for {set_for} sessions, and this run had others"));
     }
     if !measured.streams.is_empty() && args.streams() != GOAL_STREAMS {
-        let wanted = number(GOAL_STREAMS as f64);
-        report
-            .withhold(format!("those of live streams are set for {wanted} streams, and this run had others"));
+        let set_for = number(GOAL_STREAMS as f64);
+        report.withhold(format!(
+            "those of live streams are set for {set_for} streams, and this run had others"
+        ));
     }
     report.note_quick(args.common.quick);
     report.note_debug_build();

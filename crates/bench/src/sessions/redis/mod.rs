@@ -1,4 +1,4 @@
-//! The `redis` engine: how many operations a second go through its connection, and what a session takes in Redis.
+//! The `redis` engine: operations a second through its connection, and bytes per session in Redis.
 
 mod client;
 
@@ -16,7 +16,7 @@ use restante_sessions::{Config, Ended, NewSession, Opened, RedisConfig, SessionI
 use serde::Serialize;
 use tokio::task::JoinSet;
 
-use super::subject::{NAME_BYTES, Name, info_of, write_name};
+use super::session_table::{NAME_BYTES, Name, info_of, write_name};
 use crate::{
     measure::{Latencies, rounded},
     progress,
@@ -42,11 +42,11 @@ pub(super) struct RedisRow {
     pub(super) per_s: f64,
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
-    /// What Redis has in use for each session more than before; nothing when it could not be asked.
+    /// Memory that Redis uses per session; `None` when it is not known.
     pub(super) bytes_per_session: Option<f64>,
 }
 
-/// What is done with each session.
+/// An operation on each session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
     Open,
@@ -68,12 +68,12 @@ impl Op {
     }
 }
 
-/// Measures the engine at a URL, and leaves nothing there.
+/// Measures the engine at a URL, and removes its keys.
 pub(super) async fn measure(url: &str, is_quick: bool) -> anyhow::Result<Vec<RedisRow>> {
     let prefix = format!("restante-bench-{}-{}", std::process::id(), SystemClock.now().nanos());
     let mut config = Config::new(url.parse()?);
     config.redis = RedisConfig { prefix: prefix.clone(), ..RedisConfig::default() };
-    let opened = open(config, Arc::new(super::subject::Nobody)).await?;
+    let opened = open(config, Arc::new(super::restante_table::NoOwner)).await?;
     let measured = measure_opened(&opened, url, if is_quick { SESSIONS_QUICK } else { SESSIONS }).await;
     let closed = opened.nodes.close().await;
     let removed = async { Client::open(url).await?.remove_all(&prefix).await }.await;
@@ -126,7 +126,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// Does something with every session, so many at once.
+    /// Runs an operation on every session, [`IN_FLIGHT`] at once.
     async fn all_do(self: &Arc<Self>, op: Op) -> anyhow::Result<Latencies> {
         let next = Arc::new(AtomicU64::new(0));
         let mut workers = JoinSet::new();
@@ -190,8 +190,9 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn every_session_is_opened_found_changed_and_closed() {
-        let opened =
-            open(Config::new(EngineUrl::Memory), Arc::new(super::super::subject::Nobody)).await.unwrap();
+        let opened = open(Config::new(EngineUrl::Memory), Arc::new(super::super::restante_table::NoOwner))
+            .await
+            .unwrap();
         let ids = (0..100).map(|_| parking_lot::Mutex::new(None)).collect();
         let crowd = Arc::new(Crowd { sessions: opened.sessions.clone(), ids });
         assert!(crowd.all_do(Op::ByUser).await.is_err(), "nobody is there yet");

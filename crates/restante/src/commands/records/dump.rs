@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    config::RecordsFlags, new_file::NewFile, output::write_json, progress::Progress, records, schema,
+    config::RecordsFlags, new_file::NewFile, output::write_json, progress::Progress, records,
     transfer::json::encode,
 };
 
@@ -79,7 +79,7 @@ async fn to_file(path: &Path, upkeep: &dyn Upkeep, progress: &Progress) -> anyho
 
 /// Writes all records and gives their number.
 async fn dump(upkeep: &dyn Upkeep, progress: &Progress, out: &mut dyn Write) -> anyhow::Result<u64> {
-    let schema = schema::mail();
+    let schema = records::schema();
     let (mut after, mut count) = (None, 0);
     loop {
         let page = upkeep.dump(after, PAGE_RECORDS).await?;
@@ -101,7 +101,7 @@ fn line<'a>(Dumped { account, record }: &'a Dumped, schema: &Schema) -> Line<'a>
     let text = std::str::from_utf8(&record.body.bytes).ok();
     Line {
         account: account.0,
-        kind: kind.map_or_else(|| schema::number(record.kind.0), |kind| kind.name.to_owned()),
+        kind: kind.map_or_else(|| records::unnamed(record.kind.0), |kind| kind.name.to_owned()),
         id: record.id.0,
         revision: record.revision.0,
         created: record.created.0,
@@ -115,7 +115,7 @@ fn line<'a>(Dumped { account, record }: &'a Dumped, schema: &Schema) -> Line<'a>
 fn properties(record: &Record, kind: Option<&KindSchema>) -> BTreeMap<String, Vec<serde_json::Value>> {
     let name = |property: Property| {
         let known = kind.and_then(|kind| kind.properties.iter().find(|(known, _)| *known == property));
-        known.map_or_else(|| schema::number(property.0), |(_, name)| (*name).to_owned())
+        known.map_or_else(|| records::unnamed(property.0), |(_, name)| (*name).to_owned())
     };
     let mut named: BTreeMap<String, Vec<serde_json::Value>> = BTreeMap::new();
     for (property, value) in record.properties.iter() {
@@ -141,12 +141,13 @@ fn shown(value: &Value) -> serde_json::Value {
 mod tests {
     use bytes::Bytes;
     use restante_core::BlobId;
+    use restante_mail::{email, identity, thread};
     use restante_records::{AccountId, Body, Change, Commit, Config, EngineUrl, Kind, Properties, open};
 
     use super::*;
 
     async fn dumped(changes: Vec<Vec<Change>>) -> Vec<String> {
-        let opened = open(Config::new(EngineUrl::Memory, schema::mail())).await.unwrap();
+        let opened = open(Config::new(EngineUrl::Memory, records::schema())).await.unwrap();
         for (account, changes) in (1..).zip(changes) {
             opened.records.commit(AccountId(account), Commit::of(changes)).await.unwrap();
         }
@@ -158,8 +159,8 @@ mod tests {
         lines
     }
 
-    fn create(kind: u8, body: Body, properties: Properties) -> Change {
-        Change::Create { kind: Kind(kind), body, properties }
+    fn create(kind: Kind, body: Body, properties: Properties) -> Change {
+        Change::Create { kind, body, properties }
     }
 
     #[tokio::test]
@@ -167,21 +168,21 @@ mod tests {
         let body =
             Body { bytes: Bytes::from_static("Grüße\n".as_bytes()), blobs: vec![BlobId([0xab; 32])] };
         let email = Properties::default()
-            .with(Property(1), 7)
-            .with(Property(1), 9)
-            .with(Property(5), "$seen")
-            .with(Property(4), Bytes::from_static(&[0xff, 0]));
-        let identity = Properties::default().with(Property(1), "me@example.org");
+            .with(email::MAILBOX, 7)
+            .with(email::MAILBOX, 9)
+            .with(email::UNSEEN, 1)
+            .with(email::KEYWORD, Bytes::from_static(&[0xff, 0]));
+        let identity = Properties::default().with(identity::EMAIL, "me@example.org");
         let changes = vec![
-            vec![create(2, body, email)],
-            vec![create(4, Body::new(Bytes::from_static(&[0xfe])), identity)],
+            vec![create(email::KIND, body, email)],
+            vec![create(identity::KIND, Body::new(Bytes::from_static(&[0xfe])), identity)],
         ];
         let blob = "ab".repeat(32);
         assert_eq!(
             dumped(changes).await,
             [
                 format!(
-                    r#"{{"account":1,"kind":"email","id":1,"revision":1,"created":1,"properties":{{"keyword":["$seen"],"mailbox":[7,9],"message_id":[{{"base64":"/wA="}}]}},"body":"Grüße\n","blobs":["{blob}"]}}"#
+                    r#"{{"account":1,"kind":"email","id":1,"revision":1,"created":1,"properties":{{"keyword":[{{"base64":"/wA="}}],"mailbox":[7,9],"unseen":[1]}},"body":"Grüße\n","blobs":["{blob}"]}}"#
                 ),
                 r#"{"account":2,"kind":"identity","id":1,"revision":1,"created":1,"properties":{"email":["me@example.org"]},"bodyBase64":"/g==","blobs":[]}"#.to_owned(),
             ]
@@ -190,7 +191,7 @@ mod tests {
 
     #[tokio::test]
     async fn many_pages_are_one_dump() {
-        let create = || create(3, Body::default(), Properties::default());
+        let create = || create(thread::KIND, Body::default(), Properties::default());
         let changes = vec![(0..PAGE_RECORDS * 2).map(|_| create()).collect(), vec![create()]];
         let lines = dumped(changes).await;
         assert_eq!(lines.len(), PAGE_RECORDS * 2 + 1);

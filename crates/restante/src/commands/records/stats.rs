@@ -18,7 +18,7 @@ use crate::{
     commands::findings::{ReportFormat, print_figures},
     config::RecordsFlags,
     output::printable,
-    records, schema,
+    records,
 };
 
 /// Where a server tells what its records hold.
@@ -90,9 +90,9 @@ async fn read(flags: &RecordsFlags) -> anyhow::Result<ShownStats> {
 
 /// Statistics as they are shown.
 pub(super) fn shown(url: String, stats: &Stats) -> ShownStats {
-    let schema = schema::mail();
+    let schema = records::schema();
     let name =
-        |kind: Kind| schema.kind(kind).map_or_else(|_| schema::number(kind.0), |kind| kind.name.to_owned());
+        |kind: Kind| schema.kind(kind).map_or_else(|_| records::unnamed(kind.0), |kind| kind.name.to_owned());
     let kinds = stats.kinds.iter().map(|kind| ShownKind {
         kind: name(kind.kind),
         records: kind.records,

@@ -16,17 +16,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Server {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
-    task: JoinHandle<std::io::Result<()>>,
+    task: JoinHandle<()>,
 }
 
 async fn start(door: &Door, config: RestConfig) -> Server {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = restante_net::Listener::new(socket, config.limits(), door.net.listener("rest")).unwrap();
+    let address = listener.local_addr();
     let (stop, stopped) = oneshot::channel();
-    let (router, metrics) = (door.router.clone(), door.metrics.clone());
+    let router = door.router.clone();
     let task = tokio::spawn(async move {
         let shutdown = async { stopped.await.unwrap_or(()) };
-        serve(listener, router, &config, &metrics, shutdown).await
+        restante_http::serve(listener, router, config.server_limits(), shutdown).await;
     });
     Server { address, stop, task }
 }
@@ -38,7 +39,7 @@ impl Server {
 
     async fn stop(self) {
         self.stop.send(()).unwrap();
-        self.task.await.unwrap().unwrap();
+        self.task.await.unwrap();
     }
 }
 
@@ -76,10 +77,10 @@ async fn a_connection_serves_many_requests_and_is_counted() {
         let answer = read_until(&mut stream, "9.9.9").await;
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     }
-    assert!(door.metrics_text().contains("restante_rest_connections 1\n"));
+    assert!(door.metrics_text().contains("restante_net_connections{listener=\"rest\"} 1\n"));
     drop(stream);
     server.stop().await;
-    assert!(door.metrics_text().contains("restante_rest_connections 0\n"));
+    assert!(door.metrics_text().contains("restante_net_connections{listener=\"rest\"} 0\n"));
 }
 
 /// Nothing in these tests waits for the header timeout.
@@ -116,7 +117,11 @@ async fn idle_connections_give_way_to_new_ones() {
         }
         idle.push(stream);
     }
-    assert!(door.metrics_text().contains("restante_rest_connections 8\n"), "{}", door.metrics_text());
+    assert!(
+        door.metrics_text().contains("restante_net_connections{listener=\"rest\"} 8\n"),
+        "{}",
+        door.metrics_text()
+    );
     assert_eq!(read_rest(&mut idle[0]).await, b"", "the one that has waited longest is closed");
     send(idle.last_mut().unwrap(), VERSION).await;
     read_until(idle.last_mut().unwrap(), "9.9.9").await;
@@ -134,11 +139,11 @@ async fn connections_beyond_the_limit_wait_while_all_are_in_use() {
     let (mut first, body) = begin_publishing(&server).await;
     let mut second = server.connect().await;
     send(&mut second, VERSION).await;
-    assert!(door.metrics_text().contains("restante_rest_connections 1\n"));
+    assert!(door.metrics_text().contains("restante_net_connections{listener=\"rest\"} 1\n"));
     send(&mut first, body).await;
     read_until(&mut first, "\r\n\r\nOK").await;
     read_until(&mut second, "9.9.9").await;
-    assert!(door.metrics_text().contains("restante_rest_connections 1\n"));
+    assert!(door.metrics_text().contains("restante_net_connections{listener=\"rest\"} 1\n"));
     assert_eq!(read_rest(&mut first).await, b"");
     drop(second);
     server.stop().await;
@@ -263,27 +268,27 @@ async fn a_client_that_does_not_read_is_cut_off() {
     let server = start(&door, RestConfig { request_timeout_ms: 50, ..RestConfig::default() }).await;
     let mut stream = server.connect().await;
     send(&mut stream, "GET /archive/v1/export HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
-    while !door.metrics_text().contains("restante_rest_connections 1\n") {
+    while !door.metrics_text().contains("restante_net_connections{listener=\"rest\"} 1\n") {
         tokio::task::yield_now().await;
     }
-    while !door.metrics_text().contains("restante_rest_connections 0\n") {
+    while !door.metrics_text().contains("restante_net_connections{listener=\"rest\"} 0\n") {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     server.stop().await;
 }
 
-/// The bytes of an answer that wait in the connection's buffers take room as well.
+/// The bytes of an answer that wait in the connection's buffers count as well.
 #[tokio::test]
-async fn an_answer_takes_room_for_as_long_as_it_is_sent() {
+async fn an_answer_holds_memory_until_it_is_sent() {
     let opened = memory().await;
     opened.archive.append(vec![archived(0, vec![b'x'; 16 << 20])]).await.unwrap();
-    let room = Arc::new(Room::new(64 << 10));
-    let door = door_over(opened.archive.clone(), opened, RestConfig::default()).with_room(&room);
+    let memory = Arc::new(MemoryBudget::new(64 << 10));
+    let door = door_over(opened.archive.clone(), opened, RestConfig::default()).with_memory(&memory);
     let server = start(&door, RestConfig::default()).await;
     let mut stream = server.connect().await;
     send(&mut stream, "GET /store/v3/messages?includeData=true HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
     read_until(&mut stream, "\r\n\r\n").await;
-    let has_all = async || room.take(64 << 20, Instant::now()).await.is_ok();
+    let has_all = async || memory.acquire(64 << 20, Instant::now()).await.is_ok();
     assert!(!has_all().await, "the answer is longer than what the system takes of it");
     drop(stream);
     until("the connection has ended", has_all).await;
@@ -314,7 +319,7 @@ async fn stopping_closes_idle_connections_and_finishes_running_requests() {
     send(&mut running, json).await;
     let answer = String::from_utf8(read_rest(&mut running).await).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("OK"), "{answer}");
-    server.task.await.unwrap().unwrap();
+    server.task.await.unwrap();
     assert!(TcpStream::connect(server.address).await.is_err());
     assert_eq!(door.archive.query(&restante_archive::Query::default()).await.unwrap().len(), 1);
 }

@@ -306,7 +306,7 @@ fn an_lmdb_file_that_lmdb_could_not_follow_is_refused() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let url = restante_records::EngineUrl::Lmdb(whole.path().to_owned());
-        let config = restante_records::Config::new(url, crate::schema::mail());
+        let config = restante_records::Config::new(url, crate::records::schema());
         restante_records::open(config).await.unwrap().upkeep.close().await.unwrap();
     });
     let sound = fs::read(whole.path().join("data.mdb")).unwrap();
@@ -355,7 +355,7 @@ async fn fill(folder: &Path) {
         let id = blobs.blobs.put(&mut bytes::Bytes::from(bytes)).await.unwrap().id;
         let body = restante_records::Body { bytes: vec![1; number * 7].into(), blobs: vec![id] };
         let properties = restante_records::Properties::default();
-        let email = restante_records::Change::Create { kind: restante_records::Kind(2), body, properties };
+        let email = restante_records::Change::Create { kind: restante_mail::email::KIND, body, properties };
         let account = restante_records::AccountId(number as u32 % 5);
         records.records.commit(account, restante_records::Commit::of([email])).await.unwrap();
     }
@@ -365,7 +365,7 @@ async fn fill(folder: &Path) {
 
 async fn open_two(folder: &Path) -> Result<(restante_records::Opened, restante_blobs::Opened), String> {
     let url = restante_records::EngineUrl::Lmdb(folder.join("records"));
-    let records = restante_records::open(restante_records::Config::new(url, crate::schema::mail())).await;
+    let records = restante_records::open(restante_records::Config::new(url, crate::records::schema())).await;
     let url = restante_blobs::EngineUrl::Files(folder.join("blobs"));
     let blobs = restante_blobs::open(restante_blobs::Config::new(url)).await;
     Ok((records.map_err(|error| error.to_string())?, blobs.map_err(|error| error.to_string())?))
@@ -386,7 +386,7 @@ async fn use_two(folder: &Path) -> Result<(), String> {
         let _ = blobs.blobs.put(&mut bytes.clone()).await;
         let body = restante_records::Body { bytes, blobs: Vec::new() };
         let properties = restante_records::Properties::default();
-        let email = restante_records::Change::Create { kind: restante_records::Kind(2), body, properties };
+        let email = restante_records::Change::Create { kind: restante_mail::email::KIND, body, properties };
         let commit = restante_records::Commit::of([email]);
         let _ = records.records.commit(restante_records::AccountId(u32::from(number) % 5), commit).await;
     }

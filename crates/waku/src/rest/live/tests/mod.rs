@@ -70,25 +70,27 @@ pub(super) fn hash_of(item: &super::feed::Item) -> MessageHash {
 pub(super) struct Server {
     pub(super) address: SocketAddr,
     stop: oneshot::Sender<()>,
-    task: JoinHandle<std::io::Result<()>>,
+    task: JoinHandle<()>,
 }
 
 impl Server {
     pub(super) async fn start(door: &Door, config: RestConfig) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener =
+            restante_net::Listener::new(socket, config.limits(), door.net.listener("rest")).unwrap();
+        let address = listener.local_addr();
         let (stop, stopped) = oneshot::channel();
-        let (router, metrics) = (door.router.clone(), door.metrics.clone());
+        let router = door.router.clone();
         let task = tokio::spawn(async move {
             let shutdown = async { stopped.await.unwrap_or(()) };
-            crate::rest::serve(listener, router, &config, &metrics, shutdown).await
+            restante_http::serve(listener, router, config.server_limits(), shutdown).await;
         });
         Self { address, stop, task }
     }
 
     pub(super) async fn stop(self) {
         self.stop.send(()).unwrap();
-        self.task.await.unwrap().unwrap();
+        self.task.await.unwrap();
     }
 }
 
@@ -131,7 +133,8 @@ async fn streams_beyond_the_limit_are_refused() {
     assert_eq!(refusal, TOO_MANY);
     assert_eq!(sessions(&door).await, 1);
     drop(first);
-    crate::rest::tests::until("there is room again", async || open_feed(&app, "", 7_003).await.is_ok()).await;
+    crate::rest::tests::until("another stream may open", async || open_feed(&app, "", 7_003).await.is_ok())
+        .await;
 }
 
 #[tokio::test]

@@ -1,0 +1,269 @@
+//! The kinds of mail: those of JMAP (RFC 8621), with what IMAP needs in addition.
+//!
+//! The numbers of kinds, properties and indexes stand in files: a number is never changed and never given to something else.
+//! A kind, a property or an index may be added; a new index is made when the records are opened. Kinds from 64 on belong to
+//! others. `docs/formats/records.md` lists all of them, and a test compares that page with this module.
+//!
+//! What is neither a key of an index nor changed often belongs into the body. Each index costs every delivery, so filters that
+//! are rare (size, subject) read the records of a page, or use the search index.
+
+use restante_records::{Kind, KindSchema};
+
+/// The first kind that does not belong to mail.
+pub const KINDS_END: Kind = Kind(64);
+
+/// Kinds that later versions will have. Their numbers must not be used for anything else.
+pub const RESERVED: [(Kind, &str); 8] = [
+    (Kind(7), "submission"),
+    (Kind(8), "vacation"),
+    (Kind(9), "push"),
+    (Kind(10), "upload"),
+    (Kind(11), "vault"),
+    (Kind(12), "sieve"),
+    (Kind(13), "queued"),
+    (Kind(14), "dkim"),
+];
+
+/// The kinds of mail. A store is opened with them and the kinds of others in one schema.
+pub fn kinds() -> Vec<KindSchema> {
+    vec![
+        mailbox::schema(),
+        email::schema(),
+        thread::schema(),
+        identity::schema(),
+        account::schema(),
+        keyword::schema(),
+    ]
+}
+
+/// A mailbox, RFC 8621 §2. An account has few of them, and a client asks for all.
+pub mod mailbox {
+    use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
+
+    /// The number of the kind. An id stays below 2^31, so that it fits into a place, see [`super::email::PLACE`].
+    pub const KIND: Kind = Kind(1);
+
+    /// The id of the mailbox above it, 0 at the top, so that [`BY_PARENT`] has all mailboxes.
+    pub const PARENT: Property = Property(1);
+    /// As much of the beginning of the name as a property takes; the whole name is in the body.
+    pub const NAME: Property = Property(2);
+    /// The role, lowercase; none for most mailboxes.
+    pub const ROLE: Property = Property(3);
+    /// The emails in it.
+    pub const TOTAL: Property = Property(4);
+    /// Its unread emails, as RFC 8621 §2 counts them.
+    pub const UNREAD: Property = Property(5);
+    /// The threads of which an email is in it.
+    pub const THREADS: Property = Property(6);
+    /// Those of them that are unread, as RFC 8621 §2 counts them.
+    pub const UNREAD_THREADS: Property = Property(7);
+    /// The bytes of the emails in it.
+    pub const BYTES: Property = Property(8);
+    /// The UID that the next place in it gets (RFC 9051 §2.3.1.1). It only rises, also over a restore.
+    pub const UID_NEXT: Property = Property(9);
+    /// UIDVALIDITY: given when the mailbox is created, and never changed.
+    pub const UID_VALIDITY: Property = Property(10);
+    /// The revision that last changed an email in it: HIGHESTMODSEQ (RFC 7162).
+    pub const MODSEQ: Property = Property(11);
+    /// The revision that last removed an email from it. A client that has seen it need not ask what vanished.
+    pub const EXPUNGED: Property = Property(12);
+    /// The revision that last changed anything of it but its counts and IMAP's numbers: what the counts alone changed is
+    /// reported as RFC 8621 §2.2 says.
+    pub const SHAPE: Property = Property(13);
+
+    /// All mailboxes of an account, and whether two siblings would have the same name.
+    pub const BY_PARENT: Index = Index(1);
+    /// Delivery finds the inbox here. No two mailboxes of an account have the same role.
+    pub const BY_ROLE: Index = Index(2);
+
+    pub(super) fn schema() -> KindSchema {
+        KindSchema::new(KIND, "mailbox")
+            .property(PARENT, "parent")
+            .property(NAME, "name")
+            .property(ROLE, "role")
+            .property(TOTAL, "total")
+            .property(UNREAD, "unread")
+            .property(THREADS, "threads")
+            .property(UNREAD_THREADS, "unread_threads")
+            .property(BYTES, "bytes")
+            .property(UID_NEXT, "uid_next")
+            .property(UID_VALIDITY, "uid_validity")
+            .property(MODSEQ, "modseq")
+            .property(EXPUNGED, "expunged")
+            .property(SHAPE, "shape")
+            .index(IndexSchema::ordered(BY_PARENT, "parent", &[PARENT, NAME]))
+            .index(IndexSchema::ordered(BY_ROLE, "role", &[ROLE]))
+    }
+}
+
+/// An email, RFC 8621 §4. Only its mailboxes and its keywords change.
+pub mod email {
+    use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
+
+    /// The number of the kind.
+    pub const KIND: Kind = Kind(2);
+
+    /// Each mailbox in which it has a place that is not deleted.
+    pub const MAILBOX: Property = Property(1);
+    /// When it was received, in seconds since 1970.
+    pub const RECEIVED: Property = Property(2);
+    /// The id of its thread.
+    pub const THREAD: Property = Property(3);
+    /// A hash of (message id, base subject) for its own id, In-Reply-To, and the first and the last 15 References: an email
+    /// that shares one belongs to the same thread.
+    pub const THREAD_KEY: Property = Property(4);
+    /// Each keyword but $seen, as a number, see [`super::keyword`].
+    pub const KEYWORD: Property = Property(5);
+    /// 1 while it does not have $seen. So [`BY_UNSEEN`] has unread mail alone.
+    pub const UNSEEN: Property = Property(6);
+    /// Each place of IMAP: the id of a mailbox times 2^32, plus the UID there. Two places in one mailbox are possible.
+    pub const PLACE: Property = Property(7);
+    /// The places that have \Deleted (RFC 9051 §2.3.2): they are in `place`, too.
+    pub const DELETED: Property = Property(8);
+    /// A hash of the bytes as they were received and of the recipient: a delivery that is repeated finds the email.
+    pub const DELIVERY: Property = Property(9);
+
+    /// A mailbox by receivedAt, the one order that every server must support (RFC 8621 §4.4.2).
+    pub const BY_MAILBOX: Index = Index(1);
+    /// The same over all mailboxes, as a query without inMailbox asks.
+    pub const BY_RECEIVED: Index = Index(2);
+    /// The emails of a thread by receivedAt (RFC 8621 §3).
+    pub const BY_THREAD: Index = Index(3);
+    /// The emails that a new one belongs to. Hashes are random, so that the index is scattered.
+    pub const BY_THREAD_KEY: Index = Index(4);
+    /// The unread emails of a mailbox.
+    pub const BY_UNSEEN: Index = Index(5);
+    /// The emails with a keyword.
+    pub const BY_KEYWORD: Index = Index(6);
+    /// A mailbox in the order of UIDs is one range.
+    pub const BY_PLACE: Index = Index(7);
+    /// Whether something was delivered already.
+    pub const BY_DELIVERY: Index = Index(8);
+
+    pub(super) fn schema() -> KindSchema {
+        KindSchema::new(KIND, "email")
+            .property(MAILBOX, "mailbox")
+            .property(RECEIVED, "received")
+            .property(THREAD, "thread")
+            .property(THREAD_KEY, "thread_key")
+            .property(KEYWORD, "keyword")
+            .property(UNSEEN, "unseen")
+            .property(PLACE, "place")
+            .property(DELETED, "deleted")
+            .property(DELIVERY, "delivery")
+            .index(IndexSchema::ordered(BY_MAILBOX, "mailbox", &[MAILBOX, RECEIVED]))
+            .index(IndexSchema::ordered(BY_RECEIVED, "received", &[RECEIVED]))
+            .index(IndexSchema::ordered(BY_THREAD, "thread", &[THREAD, RECEIVED]))
+            .index(IndexSchema::scattered(BY_THREAD_KEY, "thread_key", &[THREAD_KEY]))
+            .index(IndexSchema::ordered(BY_UNSEEN, "unseen", &[MAILBOX, UNSEEN, RECEIVED]))
+            .index(IndexSchema::ordered(BY_KEYWORD, "keyword", &[KEYWORD, RECEIVED]))
+            .index(IndexSchema::ordered(BY_PLACE, "place", &[PLACE]))
+            .index(IndexSchema::scattered(BY_DELIVERY, "delivery", &[DELIVERY]))
+    }
+}
+
+/// A thread, RFC 8621 §3. It exists for its state; its emails are found by [`email::BY_THREAD`].
+pub mod thread {
+    use restante_records::{Kind, KindSchema};
+
+    /// The number of the kind.
+    pub const KIND: Kind = Kind(3);
+
+    pub(super) fn schema() -> KindSchema {
+        KindSchema::new(KIND, "thread")
+    }
+}
+
+/// An identity, RFC 8621 §6: an address that an account sends with.
+pub mod identity {
+    use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
+
+    /// The number of the kind.
+    pub const KIND: Kind = Kind(4);
+
+    /// The address.
+    pub const EMAIL: Property = Property(1);
+
+    /// All identities of an account, and the one of a sender.
+    pub const BY_EMAIL: Index = Index(1);
+
+    pub(super) fn schema() -> KindSchema {
+        KindSchema::new(KIND, "identity").property(EMAIL, "email").index(IndexSchema::ordered(
+            BY_EMAIL,
+            "email",
+            &[EMAIL],
+        ))
+    }
+}
+
+/// What is true of the mail of an account as a whole: one record.
+pub mod account {
+    use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
+
+    /// The number of the kind.
+    pub const KIND: Kind = Kind(5);
+
+    /// The bytes of all emails, each counted once, in however many mailboxes it is.
+    pub const BYTES: Property = Property(1);
+    /// The emails.
+    pub const COUNT: Property = Property(2);
+    /// The revision that last added an email: the state of EmailDelivery (RFC 8621 §1.5).
+    pub const DELIVERED: Property = Property(3);
+    /// The last [`super::mailbox::UID_VALIDITY`] that was given: the next one is higher.
+    pub const UID_VALIDITY: Property = Property(4);
+
+    /// Finds the record: its only entry.
+    pub const ALL: Index = Index(1);
+
+    pub(super) fn schema() -> KindSchema {
+        KindSchema::new(KIND, "account")
+            .property(BYTES, "bytes")
+            .property(COUNT, "count")
+            .property(DELIVERED, "delivered")
+            .property(UID_VALIDITY, "uid_validity")
+            .index(IndexSchema::ordered(ALL, "all", &[UID_VALIDITY]))
+    }
+}
+
+/// A keyword (RFC 8621 §4.1.1) that this version does not know. Emails name keywords by numbers, since a keyword may have 255
+/// bytes: those of [`keyword::KNOWN`] have a number of their own, any other the id of its record plus
+/// [`keyword::FIRST_OTHER`].
+pub mod keyword {
+    use restante_records::{Index, IndexSchema, Kind, KindSchema, Property};
+
+    /// The number of the kind.
+    pub const KIND: Kind = Kind(6);
+
+    /// Added to the id of a keyword's record: smaller numbers belong to [`KNOWN`].
+    pub const FIRST_OTHER: u64 = 256;
+
+    /// The keywords that have fixed numbers, lowercase. $seen is none of them: see [`super::email::UNSEEN`].
+    pub const KNOWN: [(u64, &str); 9] = [
+        (1, "$flagged"),
+        (2, "$draft"),
+        (3, "$answered"),
+        (4, "$forwarded"),
+        (5, "$junk"),
+        (6, "$notjunk"),
+        (7, "$phishing"),
+        (8, "$mdnsent"),
+        (9, "$important"),
+    ];
+
+    /// A hash of the keyword in lowercase; the keyword itself is in the body, as it was first stored.
+    pub const HASH: Property = Property(1);
+
+    /// The record of a keyword. Keywords of one hash are told apart by their bodies.
+    pub const BY_HASH: Index = Index(1);
+
+    pub(super) fn schema() -> KindSchema {
+        KindSchema::new(KIND, "keyword").property(HASH, "hash").index(IndexSchema::ordered(
+            BY_HASH,
+            "hash",
+            &[HASH],
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests;
