@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 use restante_archive::{Metrics, Opened};
 use restante_core::Clock;
 use restante_http::{HttpMetrics, OperatorGuard, Route, Token};
-use restante_net::NetMetrics;
+use restante_net::{NetMetrics, tls::ServerTls};
 use restante_sessions::{Live, SessionMetrics};
 use restante_waku::{
     Waku, WakuConfig, WakuMetrics,
@@ -33,6 +33,7 @@ use crate::{
     archives::{self, Access},
     backup::{self, BackupMetrics, Removing, Sources, Turn},
     blobs,
+    certificates::ServerCertificates,
     commands::{
         self,
         connected::{self, ConnectedMetrics},
@@ -44,7 +45,7 @@ use crate::{
     config::{Config, Effective, ServeFlags},
     exit::UsageError,
     live, logging, open_files, records, secrets,
-    signals::Stop,
+    signals::{self, Stop},
     telemetry::{self, VERSION},
 };
 
@@ -69,12 +70,16 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     check_secrets(&effective)?;
     open_files::raise(config);
     let stop = Stop::on_signals()?;
+    let hangup = signals::hangup()?;
+    let net_metrics = NetMetrics::default();
+    let certificates = ServerCertificates::load(&effective, &net_metrics)?;
 
     let metrics = RoleMetrics::default();
     let live = live::open(config, metrics.sessions.clone()).await?;
     let opened = archives::open(config, Access::Serve, metrics.archive.clone()).await?;
     let kept = open_kept(config, &metrics).await?;
-    let doors = Doors::new(&effective, &opened, &kept, &live, metrics, set_log_level);
+    let doors =
+        Doors { net_metrics, ..Doors::new(&effective, &opened, &kept, &live, metrics, set_log_level) };
     let (schedule, noted) = ((&config.archive).into(), doors.retention.clone());
     let retention = tokio::spawn(retention::run(opened.upkeep.clone(), schedule, noted, stop.clone()));
     let size = tokio::spawn(size::run(opened.upkeep.clone(), doors.size_metrics.clone(), stop.clone()));
@@ -82,9 +87,10 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     let asking = tokio::spawn(kept::run(kept.clone(), doors.kept_metrics.clone(), stop.clone()));
     let tidying = Tidying::new(config, &kept, doors.tidy_metrics.clone());
     let tidying = tokio::spawn(tidying.run(stop.clone()));
-    let served = serve(&doors, stop).await;
+    let current = tokio::spawn(certificates.clone().keep_current(hangup));
+    let served = serve(&doors, &certificates, stop).await;
     let limit = grace(config).mul_f64(KEPT_SHARE);
-    end([retention, size, connected, asking, tidying], limit).await;
+    end([retention, size, connected, asking, tidying, current], limit).await;
     let (closed, kept_closed, ()) =
         tokio::join!(close(&opened, limit), kept.close(limit), live::close(&live, limit));
     served.and(closed).and(kept_closed)?;
@@ -119,12 +125,12 @@ async fn open_kept(config: &Config, metrics: &RoleMetrics) -> anyhow::Result<Kep
 }
 
 /// Serves the archive until the server stops, the doors have finished, and the archive has what relay brought.
-async fn serve(doors: &Doors<'_>, stop: Stop) -> anyhow::Result<()> {
+async fn serve(doors: &Doors<'_>, certificates: &ServerCertificates, stop: Stop) -> anyhow::Result<()> {
     let config = doors.config;
     let listener = listen_for_rest(config).await?;
-    let waku = doors.start_waku().await?;
+    let waku = doors.start_waku(certificates).await?;
     let served = match listener {
-        Some(listener) => doors.serve_rest(listener, &waku, stop).await,
+        Some(listener) => doors.serve_rest(listener, certificates, &waku, stop).await,
         None => {
             announce(config, None, &waku);
             stop.told().await;
@@ -248,9 +254,9 @@ impl<'a> Doors<'a> {
         }
     }
 
-    async fn start_waku(&self) -> anyhow::Result<Waku> {
+    async fn start_waku(&self, certificates: &ServerCertificates) -> anyhow::Result<Waku> {
         let settings = &self.config.waku;
-        let node = if settings.node.enabled { Some(node_config(self.config)?) } else { None };
+        let node = if settings.node.enabled { Some(node_config(self.config, certificates)?) } else { None };
         let config = WakuConfig {
             rules: settings.rules(),
             node,
@@ -277,10 +283,19 @@ impl<'a> Doors<'a> {
     }
 
     /// Serves REST until the server stops and the requests that were begun are finished.
-    async fn serve_rest(&self, listener: TcpListener, waku: &Waku, stop: Stop) -> anyhow::Result<()> {
+    async fn serve_rest(
+        &self,
+        listener: TcpListener,
+        certificates: &ServerCertificates,
+        waku: &Waku,
+        stop: Stop,
+    ) -> anyhow::Result<()> {
         let metrics = self.net_metrics.listener("rest");
-        let listener = restante_net::Listener::new(listener, self.rest.limits(), metrics)
+        let mut listener = restante_net::Listener::new(listener, self.rest.limits(), metrics)
             .context("the REST listener failed")?;
+        if let Some(certificates) = &certificates.listeners {
+            listener = listener.with_tls(ServerTls::new(certificates.clone(), &["h2", "http/1.1"])?);
+        }
         let address = listener.local_addr();
         let rest = Arc::new(self.open_rest(address, waku, &stop)?);
         announce(self.config, Some((address, rest.has_console())), waku);
@@ -311,7 +326,7 @@ impl<'a> Doors<'a> {
             http_metrics: self.http_metrics.of("rest"),
             metrics_text: telemetry::shown(self.registry()),
             version: VERSION,
-            listen_addresses: vec![format!("http://{address}")],
+            listen_addresses: vec![format!("{}://{address}", self.config.rest.scheme())],
             set_log_level: Some(self.set_log_level.clone()),
         })
     }
@@ -375,13 +390,13 @@ pub(super) fn read_token(file: &Path) -> anyhow::Result<Option<Token>> {
     Ok(Some(token))
 }
 
-fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
+fn node_config(config: &Config, certificates: &ServerCertificates) -> anyhow::Result<NodeConfig> {
     check_ports(config)?;
     let (waku, node) = (&config.waku, &config.waku.node);
     Ok(NodeConfig {
         key: node.key.load(&config.server.data_dir)?,
         listen: node.listen(),
-        tls: node.tls(),
+        certificates: certificates.websocket.clone(),
         external_addresses: node.external_addresses.iter().map(Into::into).collect(),
         static_peers: node.static_peers.iter().map(Into::into).collect(),
         reserved_peers: Vec::new(),
@@ -401,8 +416,9 @@ fn announce(config: &Config, rest: Option<(SocketAddr, bool)>, waku: &Waku) {
     // A server whose stdout is closed has nobody to tell, and serves all the same.
     let mut out = std::io::stdout().lock();
     if let Some((address, has_console)) = rest {
+        let scheme = config.rest.scheme();
         match (has_console, is_one) {
-            (true, false) => info!(url = %format!("http://{address}/console"), "REST and console"),
+            (true, false) => info!(url = %format!("{scheme}://{address}/console"), "REST and console"),
             (true, true) => info!(path = "/console", "console"),
             (false, false) => info!(%address, "REST"),
             (false, true) => {}
@@ -413,7 +429,7 @@ fn announce(config: &Config, rest: Option<(SocketAddr, bool)>, waku: &Waku) {
                 warn!("and do what is for operators: set rest.token_file, or leave rest.admin off");
             }
         }
-        let _ = writeln!(out, "listening on http://{address}");
+        let _ = writeln!(out, "listening on {scheme}://{address}");
     }
     let Some(node) = &waku.node else { return };
     for address in node.addresses() {

@@ -19,6 +19,7 @@ use super::{
     origin::{HostName, PageOrigin},
     records::Records,
     sessions::Sessions,
+    tls::Tls,
     waku::Waku,
     words::{self, LogFilter},
 };
@@ -32,6 +33,7 @@ pub(crate) struct Config {
     pub(crate) records: Records,
     pub(crate) blobs: Blobs,
     pub(crate) sessions: Sessions,
+    pub(crate) tls: Tls,
     pub(crate) rest: Rest,
     pub(crate) waku: Waku,
     pub(crate) log: Log,
@@ -110,6 +112,8 @@ pub(crate) struct Rest {
     pub(crate) enabled: bool,
     pub(crate) address: IpAddr,
     pub(crate) port: u16,
+    /// Whether the listener speaks TLS, with the certificates of [`Tls`].
+    pub(crate) tls: bool,
     pub(crate) connections_max: NonZero<usize>,
     pub(crate) connections_per_address_max: NonZero<usize>,
     pub(crate) header_timeout_ms: NonZero<u64>,
@@ -220,8 +224,9 @@ impl Config {
         if !self.rest.enabled && !self.waku.node.enabled {
             return Some(("rest.enabled", "a server has a door: enable the REST door or waku.node".into()));
         }
-        let rooms = self.blobs.contradiction().or_else(|| self.sessions.contradiction());
-        rooms.or_else(|| self.waku.contradiction()).or_else(|| self.port_named_twice())
+        let roles = self.blobs.contradiction().or_else(|| self.sessions.contradiction());
+        let listeners = || self.tls.contradiction(self.rest.enabled && self.rest.tls);
+        roles.or_else(listeners).or_else(|| self.waku.contradiction()).or_else(|| self.port_named_twice())
     }
 
     /// Two addresses of the server that need the same port.
@@ -361,6 +366,13 @@ impl Default for ArchiveSpool {
     }
 }
 
+impl Rest {
+    /// The scheme of its URLs.
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.tls { "https" } else { "http" }
+    }
+}
+
 impl Default for Rest {
     fn default() -> Self {
         let door = RestConfig::default();
@@ -368,6 +380,7 @@ impl Default for Rest {
             enabled: true,
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             port: 8645, // the port of nwaku's REST door
+            tls: false,
             connections_max: nonzero(door.connections_max),
             connections_per_address_max: nonzero(door.connections_per_address_max),
             header_timeout_ms: nonzero(door.header_timeout_ms),
