@@ -194,17 +194,17 @@ impl Kept {
     }
 }
 
-/// Asks at once and then after each interval, until the server is told to stop.
+/// Asks at once and then after each interval, until the server stops.
 pub(crate) async fn run(kept: Kept, metrics: KeptMetrics, stop: Stop) {
     let (mut health, mut stats) = (interval(HEALTH_INTERVAL), interval(STATS_INTERVAL));
     health.set_missed_tick_behavior(MissedTickBehavior::Delay);
     stats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut told = std::pin::pin!(stop.told());
+    let mut stopped = std::pin::pin!(stop.told());
     loop {
         tokio::select! {
             _ = health.tick() => kept.ask_whether_well(&metrics),
             _ = stats.tick() => kept.ask_what_they_hold(&metrics).await,
-            () = &mut told => return,
+            () = &mut stopped => return,
         }
     }
 }

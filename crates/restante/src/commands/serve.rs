@@ -124,7 +124,7 @@ async fn open_kept(config: &Config, metrics: &RoleMetrics) -> anyhow::Result<Kep
     Ok(Kept { records, blobs, removing: Removing::default() })
 }
 
-/// Serves the archive until the server is told to stop, the doors have finished, and the archive has what relay brought.
+/// Serves the archive until the server stops, the doors have finished, and the archive has what relay brought.
 async fn serve(doors: &Doors<'_>, certificates: &ServerCertificates, stop: Stop) -> anyhow::Result<()> {
     let config = doors.config;
     let listener = listen_for_rest(config).await?;
@@ -282,7 +282,7 @@ impl<'a> Doors<'a> {
         started.context("can't start the Waku node")
     }
 
-    /// Serves REST until the server is told to stop and the requests that were begun are finished.
+    /// Serves REST until the server stops and the requests that were begun are finished.
     async fn serve_rest(
         &self,
         listener: TcpListener,
@@ -292,7 +292,8 @@ impl<'a> Doors<'a> {
     ) -> anyhow::Result<()> {
         let metrics = self.net_metrics.listener("rest");
         let mut listener = restante_net::Listener::new(listener, self.rest.limits(), metrics)
-            .context("the REST listener failed")?;
+            .context("the REST listener failed")?
+            .with_proxies(self.config.rest.proxies.iter().copied());
         if let Some(certificates) = &certificates.listeners {
             listener = listener.with_tls(ServerTls::new(certificates.clone(), &["h2", "http/1.1"])?);
         }
@@ -300,9 +301,9 @@ impl<'a> Doors<'a> {
         let rest = Arc::new(self.open_rest(address, waku, &stop)?);
         announce(self.config, Some((address, rest.has_console())), waku);
         // Live streams would never end by themselves.
-        let told = stop.clone().told();
+        let stopped = stop.clone().told();
         let stopped = async {
-            told.await;
+            stopped.await;
             self.live.hub.stop();
         };
         let router = rest::router(rest.clone());

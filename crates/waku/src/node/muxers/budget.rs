@@ -188,7 +188,7 @@ impl ConnectionBudget {
     pub(crate) fn release(&mut self, bytes: usize) {
         self.held_bytes = self.held_bytes.saturating_sub(bytes);
         let surplus = self.taken_bytes.saturating_sub(steps_of(self.held_bytes));
-        // One step stays, so that a connection around its edge does not take and give back all the time.
+        // One step stays, so that a connection around its edge does not take and release all the time.
         if surplus > STEP_BYTES || (surplus > 0 && self.held_bytes == 0) {
             self.taken_bytes -= surplus;
             self.budget.give_back(self.id, surplus);
