@@ -105,7 +105,10 @@ fn certificates_are_read_again_on_sighup_and_no_connection_is_lost() {
     after.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
     let mut metrics = String::new();
     after.read_to_string(&mut metrics).unwrap();
-    assert!(metrics.contains("restante_net_certificate_expiry_timestamp_seconds{file=\"rest.pem\"} "), "{metrics}");
+    assert!(
+        metrics.contains("restante_net_certificate_expiry_timestamp_seconds{file=\"rest.pem\"} "),
+        "{metrics}"
+    );
     assert_eq!(shown(&connect(rest)), new[0]);
     ask(&mut open);
     kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
