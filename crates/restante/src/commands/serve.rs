@@ -292,7 +292,8 @@ impl<'a> Doors<'a> {
     ) -> anyhow::Result<()> {
         let metrics = self.net_metrics.listener("rest");
         let mut listener = restante_net::Listener::new(listener, self.rest.limits(), metrics)
-            .context("the REST listener failed")?;
+            .context("the REST listener failed")?
+            .with_proxies(self.config.rest.proxies.iter().copied());
         if let Some(certificates) = &certificates.listeners {
             listener = listener.with_tls(ServerTls::new(certificates.clone(), &["h2", "http/1.1"])?);
         }

@@ -114,6 +114,8 @@ pub(crate) struct Rest {
     pub(crate) port: u16,
     /// Whether the listener speaks TLS, with the certificates of [`Tls`].
     pub(crate) tls: bool,
+    /// Where connections begin with a PROXY header.
+    pub(crate) proxies: Vec<IpAddr>,
     pub(crate) connections_max: NonZero<usize>,
     pub(crate) connections_per_address_max: NonZero<usize>,
     pub(crate) header_timeout_ms: NonZero<u64>,
@@ -381,6 +383,7 @@ impl Default for Rest {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             port: 8645, // the port of nwaku's REST door
             tls: false,
+            proxies: Vec::new(),
             connections_max: nonzero(door.connections_max),
             connections_per_address_max: nonzero(door.connections_per_address_max),
             header_timeout_ms: nonzero(door.header_timeout_ms),
