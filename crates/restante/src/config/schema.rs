@@ -33,6 +33,7 @@ pub(crate) struct Config {
     pub(crate) blobs: Blobs,
     pub(crate) sessions: Sessions,
     pub(crate) rest: Rest,
+    pub(crate) operate: Operate,
     pub(crate) waku: Waku,
     pub(crate) log: Log,
 }
@@ -131,6 +132,17 @@ pub(crate) struct Rest {
     pub(crate) origins: Vec<PageOrigin>,
 }
 
+/// The listener for operators.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Operate {
+    /// `None`, written as an empty text, is no listener.
+    #[serde(with = "words::text_or_empty")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Empty for no token.
+    pub(crate) token_file: PathBuf,
+}
+
 /// Whether there is a console page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -166,6 +178,17 @@ impl Config {
             Some(url) => url.clone(),
             None => log_below(&self.server.data_dir),
         }
+    }
+
+    /// The file of the operators' token; empty for no token.
+    pub(crate) fn token_file(&self) -> &Path {
+        let own = &self.operate.token_file;
+        if own.as_os_str().is_empty() { &self.rest.token_file } else { own }
+    }
+
+    /// The setting that names that file.
+    pub(crate) fn token_key(&self) -> &'static str {
+        if self.operate.token_file.as_os_str().is_empty() { "rest.token_file" } else { "operate.token_file" }
     }
 
     /// The place of the records, with the default filled in.
@@ -230,6 +253,7 @@ impl Config {
         if self.rest.enabled {
             ports.push(("rest.port", SocketAddr::new(self.rest.address, self.rest.port)));
         }
+        ports.extend(self.operate.listen.map(|address| ("operate.listen", address)));
         if self.waku.node.enabled {
             ports.extend(self.waku.node.named_ports());
         }
@@ -406,6 +430,12 @@ impl From<&Rest> for RestConfig {
             request_timeout_ms: rest.request_timeout_ms.get(),
             requests_max: rest.requests_max.get(),
         }
+    }
+}
+
+impl Default for Operate {
+    fn default() -> Self {
+        Self { listen: Some((Ipv4Addr::LOCALHOST, 8646).into()), token_file: PathBuf::new() }
     }
 }
 
