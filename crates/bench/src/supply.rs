@@ -1,4 +1,4 @@
-//! Messages to append, as many as are wanted, ready at once.
+//! Generated messages to append.
 
 use restante_archive::Message;
 use restante_core::{MessageHash, Timestamp};
@@ -18,7 +18,7 @@ pub(crate) struct Supply {
 }
 
 impl Supply {
-    /// Takes the first messages of the data set; times run on from `first`.
+    /// The first messages of the data set; their times ascend from `first`.
     pub(crate) fn of(dataset: &Dataset, first: Timestamp) -> Self {
         Self { pool: dataset.batches(1_000).flatten().take(POOL_MESSAGES).collect(), first }
     }

@@ -1,4 +1,4 @@
-//! What followers promise, on the reference model, with a clock that jumps.
+//! Promises of followers, on the reference model, with a clock that jumps.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -27,11 +27,11 @@ use tokio::{
     time::sleep,
 };
 
-/// Runs of the random test, each with a seed of its own.
+/// Runs of the random test, each with its own seed.
 const SEEDS: u64 = 60;
 const NAME: &str = "mirror";
 
-/// A store, a mirror of it, and what may go wrong between them.
+/// A store, a mirror of it, and the failures injected between them.
 struct Scene {
     store: Store,
     mirror: Arc<Mutex<Mirror>>,
@@ -76,7 +76,7 @@ impl Scene {
     fn follower(&self) -> Follower<Mirroring> {
         let mirroring = self.mirroring();
         let mut mirror = self.mirror.lock();
-        mirror.told.clear(); // what was told before a restart may come again
+        mirror.told.clear(); // after a restart pages may be repeated
         mirror.unsaved = 0;
         Follower::new(self.settings, &self.opened(), mirroring, &self.metrics).unwrap()
     }
@@ -99,7 +99,7 @@ impl Scene {
     }
 }
 
-/// A follower that runs.
+/// A running follower.
 struct Running {
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<(), Error>>,
@@ -119,7 +119,7 @@ impl Running {
         self.task.await.unwrap()
     }
 
-    /// Ends it as the end of the process does.
+    /// Ends it as a crash of the process would.
     async fn crash(self) {
         self.task.abort();
         let ended = self.task.await;
@@ -127,7 +127,7 @@ impl Running {
     }
 }
 
-/// Waits in the test's own time, which goes on as soon as everybody waits.
+/// Waits in the test's paused time, which advances when all tasks wait.
 async fn wait_until(what: &str, is_so: impl AsyncFn() -> bool) {
     for _ in 0..10_000 {
         if is_so().await {
@@ -214,7 +214,7 @@ async fn no_more_than_a_batch_comes_again_after_a_crash() {
     assert_eq!(noted, 8, "the first two made a batch and were saved; the 8 changes after them come again");
 }
 
-/// Takes some pages and then waits until it is released.
+/// Handles some pages and then waits until it is released.
 struct Stalling {
     pages: usize,
     stalled: Arc<Notify>,
@@ -239,7 +239,7 @@ impl Handler for Stalling {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stop_finishes_the_page_in_hand_and_saves_it() {
+async fn stop_finishes_the_current_page_and_saves_it() {
     let scene = Scene::new(0, 0.0, 2).await;
     for n in 0..9 {
         scene.store.commit(1, vec![create(NOTE, format!("{n}"))]).await;
@@ -258,7 +258,7 @@ async fn stop_finishes_the_page_in_hand_and_saves_it() {
     assert_eq!(saved.position, Position(0), "the account is not at its end");
 }
 
-/// Fails for one account as long as it is told to, and counts.
+/// Fails for one account while that is set, and counts the attempts.
 struct Picky {
     refused: Arc<Mutex<Option<AccountId>>>,
     attempts: Arc<Mutex<u32>>,
@@ -281,7 +281,7 @@ impl Handler for Picky {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_account_that_fails_waits_while_others_go_on() {
+async fn an_account_that_fails_waits_while_others_continue() {
     let scene = Scene::new(0, 0.0, 4).await;
     let inner = scene.mirroring();
     let (refused, attempts) = (Arc::new(Mutex::new(Some(AccountId(1)))), Arc::new(Mutex::new(0)));
@@ -310,7 +310,7 @@ async fn an_account_that_fails_waits_while_others_go_on() {
     scene.assert_mirrored().await;
 }
 
-/// Takes its time.
+/// Handles pages slowly.
 struct Slow(Picky);
 
 #[async_trait]
@@ -325,7 +325,7 @@ impl Handler for Slow {
     }
 }
 
-/// With commits that come while others are followed there is always something else to do.
+/// With steady commits there is always other work, which must not delay the attempts.
 #[tokio::test(start_paused = true)]
 async fn an_account_that_fails_is_tried_again_under_steady_commits() {
     let scene = Scene::new(0, 0.0, 4).await;
@@ -352,7 +352,7 @@ async fn an_account_that_fails_is_tried_again_under_steady_commits() {
     scene.assert_mirrored().await;
 }
 
-/// While it handles a page of an account, more than the page has is committed there.
+/// While it handles a page of an account, it commits more there than the page has.
 struct Feeding {
     account: AccountId,
     is_on: Arc<Mutex<bool>>,
@@ -377,9 +377,9 @@ impl Handler for Feeding {
     }
 }
 
-/// Its end is never reached, and all others had waited for that: those that were committed to, and those set aside.
+/// Its end is never reached; once all others waited for that: other commits and accounts to be tried again.
 #[tokio::test(start_paused = true)]
-async fn an_account_that_is_committed_to_faster_than_it_is_handled_keeps_nobody_waiting() {
+async fn an_account_committed_to_faster_than_it_is_handled_delays_no_other() {
     let scene = Scene::new(0, 0.0, 4).await;
     let inner = scene.mirroring();
     let (refused, attempts) = (Arc::new(Mutex::new(Some(AccountId(3)))), Arc::new(Mutex::new(0)));
@@ -432,14 +432,14 @@ async fn more_accounts_that_take_several_turns_than_wait_at_once_are_followed() 
     }
     let running = scene.start();
     wait_until("some are done", async || scene.mirror.lock().copied.len() > 1_000).await;
-    running.crash().await; // those that are in between go on where they were, or once more
+    running.crash().await; // accounts in progress continue where they were, or begin again
     let running = scene.start();
     scene.caught_up().await;
     running.stop().await.unwrap();
     scene.assert_mirrored().await;
 }
 
-/// Takes so many pages, and refuses all that come then.
+/// Handles some pages, and refuses all later ones.
 struct Tiring {
     pages: u32,
     refused: Arc<Mutex<u32>>,
@@ -453,7 +453,7 @@ impl Handler for Tiring {
             return Ok(());
         }
         *self.refused.lock() += 1;
-        Err(HandlerError::new("nothing goes any more"))
+        Err(HandlerError::new("refused"))
     }
 
     async fn reset(&mut self, _: AccountId) -> Result<(), HandlerError> {
@@ -461,7 +461,7 @@ impl Handler for Tiring {
     }
 }
 
-/// One that hangs would be waited for as often as accounts are behind.
+/// Otherwise a hanging handler would be waited for once per lagging account.
 #[tokio::test(start_paused = true)]
 async fn all_that_are_behind_wait_when_everything_fails() {
     let scene = Scene::new(0, 0.0, 1).await;
@@ -484,7 +484,7 @@ async fn all_that_are_behind_wait_when_everything_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_hangs_is_given_up_and_counted() {
+async fn a_hanging_handler_is_cancelled_and_counted() {
     let scene = Scene::new(0, 0.0, 4).await;
     scene.store.commit(1, vec![create(NOTE, "one".into())]).await;
     let release = Arc::new(Notify::new());
@@ -492,7 +492,7 @@ async fn a_handler_that_hangs_is_given_up_and_counted() {
     let running =
         Running::start(Follower::new(scene.settings, &scene.opened(), handler, &scene.metrics).unwrap());
     let errors = r#"restante_follow_errors_total{follower="mirror",source="handler"}"#;
-    wait_until("it is given up", async || value(&scene.metrics, errors) == 1).await;
+    wait_until("it is cancelled", async || value(&scene.metrics, errors) == 1).await;
     release.notify_one();
     scene.caught_up().await;
     running.stop().await.unwrap();
@@ -510,7 +510,7 @@ async fn all_waits_when_everything_fails() {
     impl Handler for Refusing {
         async fn handle(&mut self, _: AccountId, _: &Changes) -> Result<(), HandlerError> {
             *self.0.lock() += 1;
-            Err(HandlerError::new("nothing goes"))
+            Err(HandlerError::new("refused"))
         }
 
         async fn reset(&mut self, _: AccountId) -> Result<(), HandlerError> {
@@ -532,7 +532,7 @@ async fn all_waits_when_everything_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_account_whose_history_is_forgotten_is_told_from_zero_page_by_page() {
+async fn an_account_whose_history_is_removed_begins_from_zero_page_by_page() {
     let scene = Scene::new(0, 0.0, 3).await;
     let mut ids = Vec::new();
     for n in 0..20 {
@@ -553,7 +553,7 @@ async fn an_account_whose_history_is_forgotten_is_told_from_zero_page_by_page() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn rebuild_resets_and_tells_everything() {
+async fn rebuild_resets_and_passes_everything() {
     let mut scene = Scene::new(0, 0.0, 5).await;
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     for _ in 0..60 {
@@ -577,7 +577,7 @@ async fn rebuild_resets_and_tells_everything() {
     scene.assert_mirrored().await;
 }
 
-/// Records whose commits nobody announces.
+/// Records whose commits are not announced.
 struct Silent(Arc<dyn Records>, Arc<dyn Records>);
 
 #[async_trait]
@@ -625,14 +625,14 @@ async fn what_is_not_announced_is_found_by_looking() {
     sleep(Duration::from_secs(1)).await;
     scene.store.commit(1, vec![create(NOTE, "unheard".into())]).await;
     scene.caught_up().await;
-    drop(other); // and the silent one ends: looking goes on
+    drop(other); // and the watch ends: polling continues
     scene.store.commit(1, vec![create(NOTE, "unheard too".into())]).await;
     scene.caught_up().await;
     running.stop().await.unwrap();
     scene.assert_mirrored().await;
 }
 
-/// Waits less than the time after which a follower looks by itself.
+/// Waits less than the polling interval.
 async fn soon(what: &str, is_so: impl Future<Output = ()>) {
     let in_time = tokio::time::timeout(Duration::from_secs(5), is_so).await;
     assert!(in_time.is_ok(), "not before it looked by itself: {what}");
@@ -646,7 +646,7 @@ async fn a_commit_wakes_the_follower() {
     scene.store.commit(1, vec![create(NOTE, "heard".into())]).await;
     soon("the commit is followed", scene.caught_up()).await;
     for n in 0..3_000 {
-        scene.store.commit(2, vec![create(NOTE, format!("{n}"))]).await; // more than announcements that wait
+        scene.store.commit(2, vec![create(NOTE, format!("{n}"))]).await; // more than the announcements that may wait
     }
     soon("all of them are followed", scene.caught_up()).await;
     running.stop().await.unwrap();
@@ -724,7 +724,7 @@ async fn the_lmdb_engine_is_followed_while_it_is_written() {
                 scene.store.clean().await;
             }
         }
-        running.stop().await.unwrap(); // somewhere on the way
+        running.stop().await.unwrap(); // somewhere in between
     }
     let running = scene.start();
     scene.caught_up().await;

@@ -51,7 +51,7 @@ const SIZES: &str = "12000,1000000";
 const SIZES_QUICK: [u32; 2] = [200, 500];
 const STREAMS: u64 = 10_000;
 const STREAMS_QUICK: u64 = 20;
-/// Names have room for a quarter more users than sessions, and larger tables have no room in most machines.
+/// Tables need names for a quarter more users than sessions; larger ones exceed the memory of most machines.
 const SESSIONS_MAX: u64 = USERS_MAX as u64 / 4;
 
 /// What can be measured.

@@ -1,4 +1,4 @@
-//! The archive of a Status mailserver: whisper's and Waku 1's envelopes, one after the other by time and hash.
+//! The archive of a Status mailserver: envelopes of Whisper and Waku 1, in the order of time and hash.
 
 mod envelope;
 pub(crate) mod leveldb;

@@ -1,23 +1,23 @@
-//! The part of RLP that an envelope is made of: one list of byte strings.
+//! The subset of RLP that envelopes use: one list of byte strings.
 
-/// Why bytes are not what they should be.
+/// Why bytes are not a valid list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RlpError {
-    #[error("it ends before its end")]
+    #[error("the bytes are truncated")]
     Truncated,
-    #[error("it is no list")]
+    #[error("it is not a list")]
     NoList,
-    #[error("something stands behind the list")]
+    #[error("there are bytes after the list")]
     Trailing,
     #[error("there is a list where a field should be")]
     Nested,
-    #[error("a length or number is not written in the shortest way")]
+    #[error("a length or number is not encoded in the shortest form")]
     NotShortest,
     #[error("a number is too large")]
     TooLarge,
 }
 
-/// The fields of a list; the bytes are the list and nothing else.
+/// Parses bytes that are exactly one list.
 pub(super) fn list(bytes: &[u8]) -> Result<Fields<'_>, RlpError> {
     let mut wire = bytes;
     let (is_list, content) = item(&mut wire)?;
@@ -27,7 +27,7 @@ pub(super) fn list(bytes: &[u8]) -> Result<Fields<'_>, RlpError> {
     if wire.is_empty() { Ok(Fields(content)) } else { Err(RlpError::Trailing) }
 }
 
-/// Fields that were not taken yet.
+/// Fields that are still to be parsed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields<'a>(&'a [u8]);
 
@@ -57,24 +57,24 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Takes an item from the front: whether it is a list, and what is in it.
+/// Splits off the first item: whether it is a list, and its content.
 fn item<'a>(wire: &mut &'a [u8]) -> Result<(bool, &'a [u8]), RlpError> {
     let whole = *wire;
     let first = *take(wire, 1)?.first().ok_or(RlpError::Truncated)?;
     let (is_list, len) = match first {
-        0..=0x7f => return Ok((false, whole.get(..1).ok_or(RlpError::Truncated)?)), // the byte is its own content
+        0..=0x7f => return Ok((false, whole.get(..1).ok_or(RlpError::Truncated)?)), // the byte is the content
         0x80..=0xb7 => (false, usize::from(first - 0x80)),
         0xb8..=0xbf => (false, long_len(wire, first - 0xb7)?),
         0xc0..=0xf7 => (true, usize::from(first - 0xc0)),
         0xf8..=0xff => (true, long_len(wire, first - 0xf7)?),
     };
     let content = take(wire, len)?;
-    // A single byte below 0x80 is written as itself.
+    // A single byte below 0x80 is encoded as itself.
     let is_too_long = !is_list && matches!(content, [0..=0x7f]);
     if is_too_long { Err(RlpError::NotShortest) } else { Ok((is_list, content)) }
 }
 
-/// A length that is written in so many bytes: above 55, else it would stand in the first byte.
+/// A length in so many bytes: above 55, as shorter ones are in the first byte.
 fn long_len(wire: &mut &[u8], bytes: u8) -> Result<usize, RlpError> {
     let digits = take(wire, usize::from(bytes))?;
     let len = digits.iter().fold(0_u64, |len, byte| len << 8 | u64::from(*byte));
@@ -85,9 +85,9 @@ fn long_len(wire: &mut &[u8], bytes: u8) -> Result<usize, RlpError> {
 }
 
 fn take<'a>(wire: &mut &'a [u8], len: usize) -> Result<&'a [u8], RlpError> {
-    let (taken, rest) = wire.split_at_checked(len).ok_or(RlpError::Truncated)?;
+    let (item, rest) = wire.split_at_checked(len).ok_or(RlpError::Truncated)?;
     *wire = rest;
-    Ok(taken)
+    Ok(item)
 }
 
 #[cfg(test)]
@@ -96,7 +96,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Writes a byte string, or the content of a list, as the yellow paper of Ethereum says (appendix B).
+    /// Encodes a byte string, or the content of a list, as in the yellow paper of Ethereum (appendix B).
     fn put(out: &mut Vec<u8>, short: u8, content: &[u8]) {
         if short == 0x80 && matches!(content, [0..=0x7f]) {
             return out.extend_from_slice(content);
@@ -136,7 +136,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn published_examples_are_read() {
+    fn published_examples_are_parsed() {
         let cases: [(&[u8], &[&[u8]]); 4] = [
             (b"\xc0", &[]),
             (b"\xc8\x83cat\x83dog", &[b"cat", b"dog"]),
@@ -149,7 +149,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn other_bytes_are_named() {
+    fn errors_name_what_is_wrong() {
         use RlpError::{Nested, NoList, NotShortest, TooLarge, Trailing, Truncated};
         let cases: [(&[u8], RlpError); 10] = [
             (b"", Truncated),
@@ -182,9 +182,9 @@ pub(super) mod tests {
             prop_assert_eq!(list(&encode(&[encode_number(number)])).unwrap().number(), Ok(number));
         }
 
-        /// There is one way to write a list: what is read can be written again, byte by byte.
+        /// A list has one encoding: parsing and encoding returns the same bytes.
         #[test]
-        fn what_is_read_is_written_the_same(
+        fn parsed_lists_are_encoded_the_same(
             bytes in prop::collection::vec(prop_oneof![Just(0xc3_u8), Just(0x81), Just(0xb8), 0_u8..60, any::<u8>()], 0..80),
         ) {
             if let Ok(fields) = decode(&bytes) {

@@ -128,12 +128,12 @@ async fn ask(flags: &BackupFlags, url: String, asked: Asked) -> anyhow::Result<E
         let event = serde_json::from_slice(line).context("the server's answer is no event of a backup")?;
         shown.show(event)
     };
-    let told = client.post_lines(backup::PATH, asked, &mut show).await;
-    told.map_err(explain)?;
+    let result = client.post_lines(backup::PATH, asked, &mut show).await;
+    result.map_err(explain)?;
     shown.end()
 }
 
-/// Says what a server that lets no operators in would have to be told.
+/// Names the setting that a server without operator routes needs.
 fn explain(error: anyhow::Error) -> anyhow::Error {
     let is_closed = |refused: &Refused| {
         refused.status == StatusCode::NOT_FOUND && refused.text.starts_with("no such path")

@@ -207,12 +207,12 @@ pub(crate) async fn run(kept: Kept, checks: Vec<RoleCheck>, metrics: KeptMetrics
     let (mut health, mut stats) = (interval(HEALTH_INTERVAL), interval(STATS_INTERVAL));
     health.set_missed_tick_behavior(MissedTickBehavior::Delay);
     stats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut told = std::pin::pin!(stop.told());
+    let mut stopped = std::pin::pin!(stop.told());
     loop {
         tokio::select! {
             _ = health.tick() => metrics.show_health(&checks),
             _ = stats.tick() => kept.ask_what_they_hold(&metrics).await,
-            () = &mut told => return,
+            () = &mut stopped => return,
         }
     }
 }

@@ -129,15 +129,19 @@ async fn open_kept(config: &Config, metrics: &RoleMetrics) -> anyhow::Result<Kep
     Ok(Kept { records, blobs, removing: Removing::default() })
 }
 
-/// Serves the archive until the server is told to stop, the doors have finished, and the archive has what relay brought.
+/// Serves the archive until the server stops, the doors have finished, and the archive has what relay brought.
 async fn serve(doors: &Doors<'_>, stop: Stop) -> anyhow::Result<()> {
     let config = doors.config;
     let sockets = listen(doors.effective).await?;
     let waku = doors.start_waku().await?;
-    let served = doors.serve_http(sockets, &waku, stop).await;
+    let started = doors.serve_http(sockets, waku, stop).await?;
     let limit = grace(config).mul_f64(RELAYED_SHARE);
-    let (closed, ()) = tokio::join!(tokio::time::timeout(limit, waku.close()), doors.backups.end(limit));
-    served.and(closed.context("the archive did not take in time what relay had brought"))
+    let close = async |door: &Arc<dyn Door>| {
+        let closed = tokio::time::timeout(limit, door.close()).await;
+        closed.with_context(|| format!("{} did not finish in time what it had taken", door.name()))
+    };
+    let (closed, ()) = tokio::join!(join_all(started.iter().map(close)), doors.backups.end(limit));
+    closed.into_iter().collect()
 }
 
 fn grace(config: &Config) -> Duration {
@@ -298,13 +302,13 @@ impl<'a> Doors<'a> {
         started.context("can't start the Waku node")
     }
 
-    /// Serves HTTP until the server is stopped and the requests that were begun are finished.
+    /// Serves HTTP until the server is stopped and the requests that were begun are finished. Returns the doors, which still run.
     async fn serve_http(
         &self,
         sockets: Vec<(Listener, TcpListener)>,
-        waku: &Waku,
+        waku: Waku,
         stop: Stop,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Vec<Arc<dyn Door>>> {
         let mut listeners = Vec::new();
         for (kind, socket) in sockets {
             let metrics = self.net_metrics.listener(kind.as_str());
@@ -314,9 +318,9 @@ impl<'a> Doors<'a> {
         let addresses: Vec<(Listener, SocketAddr)> =
             listeners.iter().map(|(kind, listener)| (*kind, listener.local_addr())).collect();
         let health = self.archive_health();
-        let rest = Arc::new(self.rest(&addresses, waku, &health)?);
+        let rest = Arc::new(self.rest(&addresses, &waku, &health)?);
         let doors: Vec<Arc<dyn Door>> = vec![Arc::new(WakuDoor::new(rest.clone()))];
-        let operate = Operate::new(self.parts(doors, &addresses, health, &stop));
+        let operate = Operate::new(self.parts(doors.clone(), &addresses, health, &stop));
         let mut servers = Vec::new();
         for (kind, listener) in listeners {
             let operators = Arc::new(OperatorGuard::new(self.token()?, listener.local_addr()));
@@ -328,14 +332,14 @@ impl<'a> Doors<'a> {
             let limits = self.rest.server_limits();
             servers.push(restante_http::serve(listener, router, limits, stop.clone().told()));
         }
-        announce(self.config, &addresses, rest.offer(), waku);
+        announce(self.config, &addresses, rest.offer(), &waku);
         // Live streams would never end by themselves.
         let ending = async {
             stop.told().await;
             self.live.hub.stop();
         };
         tokio::join!(join_all(servers), ending);
-        Ok(())
+        Ok(doors)
     }
 
     fn token(&self) -> anyhow::Result<Option<Token>> {

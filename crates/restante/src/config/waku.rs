@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_listens_where_it_is_told() {
+    fn a_node_listens_at_its_configured_addresses() {
         let mut node = Node::default();
         assert_eq!(listen(&node), ["/ip4/127.0.0.1/tcp/60000"]);
         node.websocket = true;

@@ -206,7 +206,7 @@ fn begin_request(server: &Server, body: &str) -> TcpStream {
     stream
 }
 
-/// A server that was told to stop takes no connections any more.
+/// A stopping server accepts no more connections.
 fn wait_until_stopping(server: &Server) {
     wait_until("the server takes no connections", || TcpStream::connect(server.address()).is_err());
 }

@@ -1,11 +1,11 @@
-//! As much of RLP, Ethereum's encoding, as a node record needs: byte strings, and lists of them.
+//! The part of RLP, Ethereum's encoding, that node records need: byte strings, and lists of them.
 //!
-//! Reading is strict: each value has exactly one encoding, so that a record has exactly one too.
+//! Decoding is strict: each value has exactly one encoding, and so has a record.
 
-/// A value and how it stands in its encoding.
+/// A decoded value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Item<'a> {
-    /// What it holds: a string's bytes, or a list's items one behind the other.
+    /// A string's bytes, or a list's encoded items.
     pub(super) payload: &'a [u8],
     pub(super) is_list: bool,
 }
@@ -17,13 +17,13 @@ impl<'a> Item<'a> {
     }
 }
 
-/// Lengths up to this one stand in the first byte.
+/// Lengths up to this one are encoded in the first byte.
 const SHORT_MAX: usize = 55;
 /// The first byte of an empty string, and of an empty list.
 const STRING: u8 = 0x80;
 const LIST: u8 = 0xc0;
 
-/// Takes an item from the front of `bytes`; `None` when there is none, or not in its one encoding.
+/// Decodes an item from the front of `bytes` and advances `bytes`; `None` when there is none, or its encoding is not canonical.
 pub(super) fn take<'a>(bytes: &mut &'a [u8]) -> Option<Item<'a>> {
     let (&first, rest) = bytes.split_first()?;
     if first < STRING {
@@ -38,7 +38,7 @@ pub(super) fn take<'a>(bytes: &mut &'a [u8]) -> Option<Item<'a>> {
         Some(len_bytes) => take_len(len_bytes, rest)?,
     };
     let (payload, rest) = rest.split_at_checked(len)?;
-    // A byte below 0x80 stands for itself.
+    // A byte below 0x80 is its own encoding.
     let is_longer_than_needed = !is_list && matches!(payload, [byte] if *byte < STRING);
     if is_longer_than_needed {
         return None;
@@ -54,7 +54,7 @@ fn take_len(len_bytes: usize, bytes: &[u8]) -> Option<(usize, &[u8])> {
     (len > SHORT_MAX).then_some((len, rest))
 }
 
-/// A number without zeros before it.
+/// Decodes a number without leading zeros.
 pub(super) fn number(digits: &[u8]) -> Option<u64> {
     if digits.first() == Some(&0) || digits.len() > 8 {
         return None;
@@ -75,7 +75,7 @@ pub(super) fn put_number(number: u64, out: &mut Vec<u8>) {
     put_string(significant(&number.to_be_bytes()), out);
 }
 
-/// A list of items that are encoded already.
+/// Encodes a list of encoded items.
 pub(super) fn list(items: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(items.len() + 9);
     put_len(LIST, items.len(), &mut out);
@@ -94,7 +94,7 @@ fn put_len(kind: u8, len: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(digits);
 }
 
-/// The bytes behind the zeros at the front.
+/// The bytes without leading zeros.
 fn significant(bytes: &[u8]) -> &[u8] {
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
     bytes.get(zeros..).unwrap_or_default()
@@ -151,11 +151,11 @@ mod tests {
     fn other_encodings_are_refused() {
         let cases: [(&[u8], &str); 9] = [
             (b"", "nothing"),
-            (b"\x81\x7f", "a low byte behind a length"),
+            (b"\x81\x7f", "a low byte with a length"),
             (b"\x82x", "cut off"),
             (b"\xb8", "no length"),
             (b"\xb8\x01x", "a short string with a long length"),
-            (&[&b"\xb9\x00\x38"[..], &[0; 56]].concat(), "a length with a zero before it"),
+            (&[&b"\xb9\x00\x38"[..], &[0; 56]].concat(), "a length with a leading zero"),
             (b"\xbf\xff\xff\xff\xff\xff\xff\xff\xffx", "a length beyond memory"),
             (b"\xf8\x00", "an empty list with a long length"),
             (b"\xc2x", "a list that is cut off"),

@@ -22,27 +22,27 @@ pub enum LightPushError {
     /// The service node did not answer.
     #[error(transparent)]
     Ask(#[from] AskError),
-    /// Its answer can't be read, or is one to another request.
-    #[error("the answer makes no sense: {0}")]
-    Nonsense(String),
+    /// The answer can't be decoded, or belongs to another request.
+    #[error("the answer is invalid: {0}")]
+    InvalidAnswer(String),
     /// It refused the message.
     #[error("refused with status {status}: {text}")]
     Refused {
-        /// As in HTTP; 0 in version 2, which knows none.
+        /// The status, as in HTTP; 0 in version 2, which has none.
         status: u32,
-        /// The same for people.
+        /// The status text.
         text: String,
     },
 }
 
-/// What a service node says of a published message.
+/// A service node's answer to a published message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PushedTo {
-    /// To how many peers it was relayed, if the node says so.
+    /// The number of peers to which it was relayed, if the node returns it.
     pub relay_peers: Option<u32>,
 }
 
-/// Has messages published by service nodes. Cloning gives another handle of the same.
+/// Publishes messages by service nodes. Clones are handles of the same client.
 #[derive(Clone, Debug)]
 pub struct LightPushClient {
     node: Node,
@@ -50,7 +50,7 @@ pub struct LightPushClient {
 }
 
 impl LightPushClient {
-    /// A client that asks by `node`.
+    /// A client that sends its requests by `node`.
     pub fn new(node: Node) -> Self {
         Self { node, requests: Arc::default() }
     }
@@ -59,7 +59,7 @@ impl LightPushClient {
         self.requests.fetch_add(1, Ordering::Relaxed).to_string()
     }
 
-    /// Has a message published on a pubsub topic, or on the shard of its content topic.
+    /// Publishes a message on a pubsub topic, or on the shard of its content topic.
     ///
     /// # Errors
     /// See [`LightPushError`].
@@ -77,7 +77,7 @@ impl LightPushClient {
         };
         let answer = self.node.ask(peer, ID, &rpc::frame(&request), RESPONSE_BYTES_MAX).await?;
         let response = LightPushResponse::decode(answer);
-        let response = response.map_err(|error| LightPushError::Nonsense(error.to_string()))?;
+        let response = response.map_err(|error| LightPushError::InvalidAnswer(error.to_string()))?;
         if response.status_code != 200 {
             let text = response.status_desc.unwrap_or_default();
             return Err(LightPushError::Refused { status: response.status_code, text });
@@ -86,7 +86,7 @@ impl LightPushClient {
         Ok(PushedTo { relay_peers: response.relay_peer_count })
     }
 
-    /// The same by version 2.
+    /// The same with version 2 of the protocol.
     ///
     /// # Errors
     /// See [`LightPushError`].
@@ -100,8 +100,9 @@ impl LightPushClient {
         let request = PushRequest { pubsub_topic: pubsub_topic.to_owned(), message: Some(wire) };
         let rpc = PushRpc { request_id: request_id.clone(), request: Some(request), response: None };
         let answer = self.node.ask(peer, LEGACY_ID, &rpc::frame(&rpc), RESPONSE_BYTES_MAX).await?;
-        let rpc = PushRpc::decode(answer).map_err(|error| LightPushError::Nonsense(error.to_string()))?;
-        let response = rpc.response.ok_or_else(|| LightPushError::Nonsense("it is empty".to_owned()))?;
+        let rpc =
+            PushRpc::decode(answer).map_err(|error| LightPushError::InvalidAnswer(error.to_string()))?;
+        let response = rpc.response.ok_or_else(|| LightPushError::InvalidAnswer("it is empty".to_owned()))?;
         if !response.is_success {
             return Err(LightPushError::Refused { status: 0, text: response.info.unwrap_or_default() });
         }
@@ -114,5 +115,5 @@ fn check_id(answered: &str, asked: &str) -> Result<(), LightPushError> {
     if answered == asked {
         return Ok(());
     }
-    Err(LightPushError::Nonsense("it is one to another request".to_owned()))
+    Err(LightPushError::InvalidAnswer("it belongs to another request".to_owned()))
 }

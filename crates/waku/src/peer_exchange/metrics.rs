@@ -4,37 +4,37 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// What peer exchange counts.
+/// The metrics of peer exchange.
 #[derive(Clone, Debug, Default)]
 pub struct PeerExchangeMetrics {
     pub(crate) known: Gauge,
-    pub(crate) given: Counter,
+    pub(crate) sent: Counter,
     pub(crate) not_public: Counter,
-    heard: Family<HeardLabels, Counter>,
+    received: Family<ResultLabel, Counter>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct HeardLabels {
+struct ResultLabel {
     result: &'static str,
 }
 
-/// What became of a record that was heard.
+/// The result for a received record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
-    /// The peer was not known.
+pub(crate) enum RecordResult {
+    /// There was no record of the peer.
     New,
-    /// It is newer than the one that was known.
+    /// It is newer than the known record.
     Newer,
-    /// It was known, or a newer one.
+    /// It or a newer one was known.
     Known,
-    /// It is not signed rightly, or malformed.
+    /// It is malformed or its signature is invalid.
     Wrong,
-    /// It is of another cluster, of no Waku node, of a node without an address, or our own.
+    /// Its node is in another cluster, not a Waku node, or without an address, or it is our own.
     Useless,
 }
 
-impl Heard {
-    /// As the value of the label `result`.
+impl RecordResult {
+    /// The value of the label `result`.
     fn as_str(self) -> &'static str {
         match self {
             Self::New => "new",
@@ -47,13 +47,13 @@ impl Heard {
 }
 
 impl PeerExchangeMetrics {
-    pub(super) fn heard(&self, result: Heard) {
-        self.heard.get_or_create(&HeardLabels { result: result.as_str() }).inc();
+    pub(super) fn count_record(&self, result: RecordResult) {
+        self.received.get_or_create(&ResultLabel { result: result.as_str() }).inc();
     }
 
     #[cfg(test)]
-    pub(crate) fn count(&self, result: Heard) -> u64 {
-        self.heard.get_or_create(&HeardLabels { result: result.as_str() }).get()
+    pub(crate) fn count(&self, result: RecordResult) -> u64 {
+        self.received.get_or_create(&ResultLabel { result: result.as_str() }).get()
     }
 
     pub(crate) fn register(&self, registry: &mut Registry) {
@@ -61,9 +61,9 @@ impl PeerExchangeMetrics {
         registry.register("peer_exchange_not_public", what, self.not_public.clone());
         let what = "Node records that are known";
         registry.register("peer_exchange_records", what, self.known.clone());
-        let what = "Node records that were given to peers";
-        registry.register("peer_exchange_given", what, self.given.clone());
-        let what = "Node records that peers told, by what became of them";
-        registry.register("peer_exchange_heard", what, self.heard.clone());
+        let what = "Node records that were sent to peers";
+        registry.register("peer_exchange_given", what, self.sent.clone());
+        let what = "Node records received from peers, by result";
+        registry.register("peer_exchange_heard", what, self.received.clone());
     }
 }

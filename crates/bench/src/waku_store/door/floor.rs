@@ -1,5 +1,5 @@
-//! What a page costs without a store: the same bytes over plain TCP, and over the node's own encrypted connections from a
-//! service that has its answer ready.
+//! The cost of a page without a store: the same bytes over plain TCP, and over the node's own encrypted connections from a
+//! service with a constant answer.
 
 use std::{
     net::SocketAddr,
@@ -28,12 +28,12 @@ use crate::{
     peers::{Peer, Role, bare::Bare, id_of},
 };
 
-/// The protocol of the service whose answer is ready.
+/// The protocol of the service with the constant answer.
 const PROTOCOL: &str = "/restante/bench/floor/1.0.0";
-/// About what a store query takes.
+/// The approximate bytes of a store query.
 const REQUEST_BYTES: usize = 128;
 
-/// What came of asking for constant answers.
+/// The result of requesting constant answers.
 #[derive(Clone, Debug)]
 pub(super) struct Floor {
     pub(super) name: &'static str,
@@ -44,7 +44,7 @@ pub(super) struct Floor {
     pub(super) seconds: f64,
 }
 
-/// What to ask for.
+/// The requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Question {
     pub(super) users: usize,
@@ -129,7 +129,7 @@ pub(super) async fn encrypted(question: Question) -> anyhow::Result<Floor> {
     }
     let answers = gather(&mut asking).await?;
     server.close().await;
-    ensure!(service.asked.load(Ordering::Relaxed) >= answers.0.len(), "answers came from nowhere");
+    ensure!(service.asked.load(Ordering::Relaxed) >= answers.0.len(), "more answers than requests");
     Ok(question.floor("Noise and muxer", begun, answers))
 }
 
@@ -165,7 +165,7 @@ async fn gather(
     Ok((all, last))
 }
 
-/// That many bytes behind their length.
+/// That many bytes, after their length.
 fn frame(len: usize) -> Vec<u8> {
     let mut frame = Vec::with_capacity(len + 10);
     let mut rest = len;

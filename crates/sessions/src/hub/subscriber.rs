@@ -1,4 +1,4 @@
-//! A session's queue: bounded, and nothing of it is there before it is needed.
+//! A subscribed session with its queue: bounded, and allocated only when needed.
 
 use std::{
     collections::VecDeque,
@@ -9,13 +9,13 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{Event, Losses, Next, Overflow, SeatConfig, metrics::DropReason, room::Room};
+use super::{Event, Losses, Next, Overflow, SeatConfig, budget::MemoryBudget, metrics::DropReason};
 use crate::{Ended, SessionId};
 
-/// So many bytes are taken from a queue at once, and one event more.
+/// A batch ends with the event that reaches this many bytes.
 const BATCH_BYTES_MAX: usize = 256 << 10;
 
-pub(super) struct Place {
+pub(super) struct Subscriber {
     pub(super) id: SessionId,
     pub(super) config: SeatConfig,
     losses: Option<Arc<Losses>>,
@@ -25,34 +25,34 @@ pub(super) struct Place {
 #[derive(Default)]
 struct Queue {
     events: VecDeque<Arc<Event>>,
-    /// Of the events that wait.
+    /// Bytes of the waiting events.
     bytes: usize,
-    /// Of those that the reader has and is not done with.
+    /// Bytes of the events that the reader holds and has not released.
     read_bytes: usize,
     reader: Option<Waker>,
     is_paused: bool,
     ended: Option<Ended>,
 }
 
-/// What became of an event that was offered.
+/// The outcome of offering an event to a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Offered {
     Queued,
     /// The client is away, or the session has ended.
     Absent,
     Dropped(DropReason),
-    /// The session has ended by that.
+    /// The event did not fit, and the session has ended because of that.
     Ended(DropReason),
 }
 
-impl Place {
+impl Subscriber {
     pub(super) fn new(id: SessionId, config: SeatConfig, losses: Option<Arc<Losses>>) -> Self {
         Self { id, config, losses, queue: Mutex::default() }
     }
 
-    /// Puts an event into the queue if there is room: a full queue drops the newest, so that what is read has no holes but at
-    /// its end. An event that is larger than a queue may be goes alone.
-    pub(super) fn offer(&self, event: &Arc<Event>, room: &Room) -> Offered {
+    /// Puts an event into the queue if it fits. A full queue drops the newest event, so that what was read has no gaps except at
+    /// its end. An event that is larger than the queue's bound is accepted when the queue is empty.
+    pub(super) fn offer(&self, event: &Arc<Event>, budget: &MemoryBudget) -> Offered {
         let size = event.bytes();
         let mut queue = self.queue.lock();
         if let Some(absent) = self.absent(&queue) {
@@ -64,8 +64,8 @@ impl Place {
         if in_use > 0 && is_full {
             return self.overflow(queue, DropReason::Full);
         }
-        if in_use > 0 && sum > room.queue_bytes_max() {
-            return self.overflow(queue, DropReason::Room);
+        if in_use > 0 && sum > budget.queue_bytes_max() {
+            return self.overflow(queue, DropReason::Memory);
         }
         queue.bytes += size;
         queue.events.push_back(event.clone());
@@ -75,13 +75,13 @@ impl Place {
         Offered::Queued
     }
 
-    /// An event comes for which there is no room at all.
+    /// Refuses an event because the budget is used up.
     pub(super) fn refuse(&self) -> Offered {
         let queue = self.queue.lock();
         if let Some(absent) = self.absent(&queue) {
             return absent;
         }
-        self.overflow(queue, DropReason::Room)
+        self.overflow(queue, DropReason::Memory)
     }
 
     fn overflow(&self, queue: parking_lot::MutexGuard<'_, Queue>, reason: DropReason) -> Offered {
@@ -96,7 +96,7 @@ impl Place {
         }
     }
 
-    /// Who is away misses the event; who has ended is not there to miss it.
+    /// A paused session misses the event, which is counted; an ended one does not count.
     fn absent(&self, queue: &Queue) -> Option<Offered> {
         let is_ended = queue.ended.is_some();
         if let Some(losses) = &self.losses
@@ -108,7 +108,7 @@ impl Place {
         (is_ended || queue.is_paused).then_some(Offered::Absent)
     }
 
-    /// Ends the session; what waits is dropped. Answers how many events that were, or `None` when it had ended before.
+    /// Ends the session and drops the waiting events. Returns how many they were, or `None` when it had ended before.
     pub(super) fn end(&self, why: Ended) -> Option<usize> {
         let mut queue = self.queue.lock();
         let is_first = queue.ended.is_none();
@@ -119,7 +119,7 @@ impl Place {
         is_first.then_some(waited.len())
     }
 
-    /// Takes a batch, of which it makes room for others when it is asked again.
+    /// Takes a batch. It counts as waiting until the next call.
     pub(super) fn poll_next(&self, events_max: usize, cx: &mut Context<'_>) -> Poll<Next> {
         let mut queue = self.queue.lock();
         queue.read_bytes = 0;
@@ -171,7 +171,7 @@ fn wake(reader: Option<Waker>) {
 }
 
 impl Queue {
-    /// A queue that is emptied leaves no memory behind.
+    /// An emptied queue frees its memory.
     fn take_batch(&mut self, events_max: usize) -> Vec<Arc<Event>> {
         if self.events.len() <= events_max && self.bytes <= BATCH_BYTES_MAX {
             self.read_bytes = mem::take(&mut self.bytes);
@@ -195,8 +195,11 @@ impl Queue {
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for Subscriber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Place").field("id", &self.id).field("config", &self.config).finish_non_exhaustive()
+        f.debug_struct("Subscriber")
+            .field("id", &self.id)
+            .field("config", &self.config)
+            .finish_non_exhaustive()
     }
 }

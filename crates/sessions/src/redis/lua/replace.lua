@@ -1,4 +1,4 @@
--- How a session takes its place. Follows names.lua and ends.lua.
+-- How a session is inserted. Follows names.lua and ends.lua.
 
 -- Bytes of the shortest row: an id, a revision, no priority.
 local ROW_BYTES = 23
@@ -13,7 +13,7 @@ local function is_greater(a, b, from, to)
 end
 local function is_newer(id, other) return is_greater(id, other, 1, 16) end
 
--- The row of a user's resource; what is too short to be one is none.
+-- The row of a user's resource; a value that is too short for a row counts as none.
 local function row_at(user, resource)
   local row = redis.call('HGET', user_key(user), resource)
   if row and #row >= ROW_BYTES then return row end
@@ -27,11 +27,11 @@ local function list(user, resource, row)
   local index = index_key(node)
   redis.call('HSET', user_key(user), resource, row)
   redis.call('HSET', index, field_of(id), packed)
-  -- A node that has lost its lease was swept and forgotten. Should it die now, this must be swept as well.
+  -- A sweep removes a node that has lost its lease from this hash. If it dies now, this session must be swept as well.
   if redis.call('HLEN', index) == 1 then redis.call('HSETNX', prefix .. 'nodes', node, '') end
 end
 
--- Puts a row where there was none, or in the place of a session that another node has lost by it.
+-- Inserts a row, or replaces that of another session, whose node is notified.
 local function replace(user, resource, row, here, old)
   if not old then
     redis.call('ZADD', prefix .. 'users', 0, user)
@@ -39,14 +39,14 @@ local function replace(user, resource, row, here, old)
     local id = id_of(old)
     local node = node_of(id)
     unlist(id)
-    -- One without a lease may come back, and write down what it was not told of.
-    if node ~= here then tell(node, id, 'replaced') end
+    -- A node without a lease may come back, and would register the session again if it were not notified.
+    if node ~= here then notify(node, id, 'replaced') end
   end
   list(user, resource, row)
 end
 
--- The oldest sessions beyond what a user may have end, but for the one that is spared. Sessions of dead nodes don't count,
--- and go. Answers those that belong to this node; the owners of others are told.
+-- Ends the oldest sessions beyond the limit of a user, except the spared one. Sessions of dead nodes don't count and are
+-- removed. Returns the ended ones of this node; other nodes are notified.
 local function crowd_out(user, here, most, spared)
   local losers = {}
   if redis.call('HLEN', user_key(user)) <= most then return losers end
@@ -56,7 +56,7 @@ local function crowd_out(user, here, most, spared)
     local id = id_of(rows[i + 1])
     local is_row = #rows[i + 1] >= ROW_BYTES
     local node = is_row and node_of(id)
-    if is_row and known[node] == nil then known[node] = lives(node) end
+    if is_row and known[node] == nil then known[node] = is_alive(node) end
     if is_row and known[node] then
       sessions[#sessions + 1] = { resource = rows[i], id = id, node = node }
     elseif is_row then
@@ -73,7 +73,7 @@ local function crowd_out(user, here, most, spared)
       if session.node == here then
         losers[#losers + 1] = session.id .. 'crowded'
       else
-        tell(session.node, session.id, 'crowded')
+        notify(session.node, session.id, 'crowded')
       end
     end
   end

@@ -1,4 +1,4 @@
-//! A gate before Redis: through it the way to Redis can be shut, and Redis can be made to hang, for one node alone.
+//! A proxy to Redis, which can close the connections of one node or make Redis hang for it.
 
 use std::sync::{
     Arc,
@@ -14,21 +14,21 @@ use tokio::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Open,
-    /// Connections end, and new ones as soon as they are made.
-    Shut,
-    /// Connections last, but nothing comes through.
-    Stuck,
+    /// Existing and new connections are closed.
+    Closed,
+    /// Connections stay open, but nothing is forwarded.
+    Hanging,
 }
 
-pub(crate) struct Gate {
-    /// The URL of Redis behind the gate.
+pub(crate) struct Proxy {
+    /// The URL of Redis behind the proxy.
     pub(crate) url: String,
     mode: watch::Sender<Mode>,
     connections: Arc<AtomicUsize>,
 }
 
-impl Gate {
-    /// A gate before the Redis at a URL of the form `redis://host:port/database`.
+impl Proxy {
+    /// A proxy before the Redis at a URL of the form `redis://host:port/database`.
     pub(crate) async fn new(url: &str) -> Self {
         let (scheme, rest) = url.split_once("://").unwrap();
         let (behind, database) = rest.split_once('/').unwrap_or((rest, "0"));
@@ -44,21 +44,21 @@ impl Gate {
         self.mode.send_replace(Mode::Open);
     }
 
-    pub(crate) fn shut(&self) {
-        self.mode.send_replace(Mode::Shut);
+    pub(crate) fn close(&self) {
+        self.mode.send_replace(Mode::Closed);
     }
 
-    pub(crate) fn stick(&self) {
-        self.mode.send_replace(Mode::Stuck);
+    pub(crate) fn hang(&self) {
+        self.mode.send_replace(Mode::Hanging);
     }
 
-    /// Connections that stand.
+    /// The number of open connections.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 }
 
-/// Until the gate is dropped.
+/// Accepts connections until the proxy is dropped.
 async fn accept(
     listener: TcpListener,
     behind: String,
@@ -71,7 +71,7 @@ async fn accept(
             _ = closed(&mut mode) => return,
         };
         let (client, _) = accepted.unwrap();
-        if *mode.borrow() == Mode::Shut {
+        if *mode.borrow() == Mode::Closed {
             continue;
         }
         let (behind, mode, connections) = (behind.clone(), mode.clone(), connections.clone());
@@ -91,11 +91,11 @@ async fn join(mut client: TcpStream, mut server: TcpStream, mut mode: watch::Rec
     tokio::select! {
         () = pump(&mut from_client, &mut to_server, there) => {}
         () = pump(&mut from_server, &mut to_client, back) => {}
-        _ = mode.wait_for(|mode| *mode == Mode::Shut) => {}
+        _ = mode.wait_for(|mode| *mode == Mode::Closed) => {}
     }
 }
 
-/// Hands on what comes, while the gate is open.
+/// Forwards bytes while the proxy is open.
 async fn pump(
     from: &mut (impl AsyncReadExt + Unpin),
     to: &mut (impl AsyncWriteExt + Unpin),
