@@ -499,7 +499,10 @@ fn announce(config: &Config, addresses: &[(Listener, SocketAddr)], offer: Offer,
     let mut out = std::io::stdout().lock();
     for (kind, address) in addresses {
         if *kind == Listener::Operate {
-            info!(url = %format!("http://{address}"), "console and administration");
+            if !is_one {
+                info!(url = %format!("http://{address}"), "console and administration");
+            }
+            let _ = writeln!(out, "listening for operators on http://{address}");
             continue;
         }
         announce_rest(config, *address, offer, is_one);
