@@ -14,7 +14,7 @@ use heed::{
 };
 use restante_core::ErrorKind;
 use restante_disk::DiskFile;
-use tracing::info;
+use tracing::warn;
 
 use crate::{
     Error, Table,
@@ -82,10 +82,9 @@ impl Environment {
         let opened = OpenOptions::new().read(true).write(true).open(&path);
         let file = opened.map_err(|error| Error::io("open", &path.display().to_string(), error))?;
         pages::check_length(&file)?; // LMDB would read behind the end of a file that was cut
-        let there = std::fs::metadata(&path).map_or(0, |file| file.len());
-        let map = map_size(map_bytes.max(there.saturating_mul(2)));
+        let file_bytes = file.metadata().map_or(0, |file| file.len());
         allocate_lock_file(folder)?;
-        let env = open_env(folder, tables, map)?;
+        let env = reserve(folder, tables, map_bytes, file_bytes.saturating_mul(2))?;
         env.clear_stale_readers().map_err(|error| Error::lmdb("open", error))?;
         let (store, tables) = open_tables(&env, tables)?;
         let readers = Readers::new(env.clone());
@@ -98,15 +97,10 @@ impl Environment {
         self.readers.begin().map_err(|error| Error::lmdb("read", error))
     }
 
-    /// How many transactions are kept for the next reader, or used by one.
+    /// The number of transactions that wait for the next reader or are in use.
     #[cfg(test)]
-    pub(crate) fn kept_transactions(&self) -> usize {
-        self.readers.kept_transactions()
-    }
-
-    #[cfg(test)]
-    pub(crate) fn alone(&self) -> crate::readers::Alone<'_> {
-        self.readers.wait_until_alone()
+    pub(crate) fn reused_transactions(&self) -> usize {
+        self.readers.reused_transactions()
     }
 
     pub(crate) fn table(&self, table: Table) -> Result<Rows, Error> {
@@ -125,28 +119,30 @@ impl Environment {
     /// Puts the newest version of all rows of a layer into LMDB, in one transaction, and how far it is then. Answers the
     /// number of the transaction.
     pub(crate) fn apply(&self, layer: &Layer, progress: Progress) -> Result<usize, Error> {
-        loop {
-            match self.try_apply(layer, progress) {
-                Err(heed::Error::Mdb(MdbError::MapFull)) => self.grow()?,
-                Err(error @ heed::Error::Io(_)) => {
-                    let error = Error::lmdb("write", error);
-                    // LMDB reports a write that was cut short by a full disk as EIO.
-                    return Err(if self.has_space() { error } else { self.full() });
-                }
-                Err(error) => return Err(Error::lmdb("write", error)),
-                Ok(id) => {
-                    let _ = self.allocate();
-                    return Ok(id);
-                }
+        match self.try_apply(layer, progress) {
+            Err(heed::Error::Mdb(MdbError::MapFull)) => {
+                let bytes = self.env.info().map_size;
+                let what = format!("{} has reached {bytes} bytes, the size of its map", self.path.display());
+                Err(Error::new(ErrorKind::Full, what))
+            }
+            Err(error @ heed::Error::Io(_)) => {
+                let error = Error::lmdb("write", error);
+                // LMDB reports a write that was cut short by a full disk as EIO.
+                Err(if self.has_space() { error } else { self.full() })
+            }
+            Err(error) => Err(Error::lmdb("write", error)),
+            Ok(id) => {
+                let _ = self.allocate();
+                Ok(id)
             }
         }
     }
 
     fn try_apply(&self, layer: &Layer, progress: Progress) -> heed::Result<usize> {
-        let _stays = self.readers.stay();
         let mut transaction = self.env.write_txn()?;
         let mut table: Option<Filling> = None;
-        for row in layer.newest() {
+        let guard = crossbeam_epoch::pin();
+        for row in layer.newest(&guard) {
             let number = row.table;
             if table.as_ref().is_none_or(|table| table.number != number) {
                 table = self.filling(number, &transaction)?;
@@ -169,10 +165,7 @@ impl Environment {
     /// # Errors
     /// `Full` when the disk has no space for them.
     pub(crate) fn allocate(&self) -> Result<(), Error> {
-        let end = {
-            let _stays = self.readers.stay();
-            (self.env.info().last_page_number as u64 + 1) * self.page_bytes()
-        };
+        let end = (self.env.info().last_page_number as u64 + 1) * self.page_bytes();
         let allocated = self.file.allocate(end, SPARE_BYTES);
         allocated.map_err(|error| Error::io("allocate space for", &self.path.display().to_string(), error))
     }
@@ -200,31 +193,6 @@ impl Environment {
         Ok(Some(Filling { number, rows: *rows, last }))
     }
 
-    fn grow(&self) -> Result<(), Error> {
-        let _alone = self.readers.wait_until_alone();
-        let before = self.env.info().map_size;
-        let after = map_size(before as u64 * 2);
-        if after <= before {
-            return Err(Error::new(
-                ErrorKind::Full,
-                format!("the LMDB store can't grow beyond {before} bytes"),
-            ));
-        }
-        resize(&self.env, after).map_err(|error| Error::lmdb("grow", error))?;
-        info!(before_bytes = before, after_bytes = after, "the map of the LMDB store has grown");
-        Ok(())
-    }
-
-    /// Sees to it that the map has room for twice what it holds, as long as nothing else is under way.
-    pub(crate) fn make_room(&self) -> Result<(), Error> {
-        let (info, page_bytes) = {
-            let _stays = self.readers.stay();
-            (self.env.info(), self.page_bytes())
-        };
-        let used = info.last_page_number as u64 * page_bytes;
-        if used > info.map_size as u64 / 2 { self.grow() } else { Ok(()) }
-    }
-
     /// Writes a compact copy into a folder, durably.
     pub(crate) fn copy(&self, folder: &Path) -> Result<(), Error> {
         let failed = |error| Error::io("copy the LMDB store into", &folder.display().to_string(), error);
@@ -233,7 +201,6 @@ impl Environment {
             let what = format!("there is an LMDB store already: {}", path.display());
             return Err(Error::new(ErrorKind::Conflict, what));
         }
-        let _stays = self.readers.stay();
         let copy = self.env.copy_to_path(&path, CompactionOption::Enabled);
         copy.map_err(|error| Error::lmdb("copy", error))?.sync_all().map_err(failed)?;
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
@@ -347,7 +314,7 @@ fn make(folder: &Path, tables: &[Table]) -> Result<(), Error> {
 /// Makes an environment in an empty folder.
 fn fill(folder: &Path, tables: &[Table]) -> Result<(), Error> {
     allocate_lock_file(folder)?;
-    let env = open_env(folder, tables, map_size(1 << 20))?;
+    let env = open_env(folder, tables, map_size(1 << 20)).map_err(|error| Error::lmdb("make", error))?;
     let opened = open_tables(&env, tables);
     env.prepare_for_closing().wait();
     opened.map(|_| ())
@@ -433,6 +400,31 @@ fn read_number(rows: Rows, transaction: &RoTxn<'_, WithoutTls>, name: &[u8]) -> 
     })
 }
 
+/// Opens an environment with a map of `map_bytes`, or of `needed_bytes` if that is more. Where the process may not have that
+/// much address space, the map is smaller.
+fn reserve(
+    folder: &Path,
+    tables: &[Table],
+    map_bytes: u64,
+    needed_bytes: u64,
+) -> Result<Env<WithoutTls>, Error> {
+    let mut bytes = map_bytes.max(needed_bytes);
+    loop {
+        match open_env(folder, tables, map_size(bytes)) {
+            Err(heed::Error::Io(error))
+                if error.kind() == std::io::ErrorKind::OutOfMemory && bytes / 2 >= needed_bytes.max(1) =>
+            {
+                bytes /= 2;
+                warn!(
+                    map_bytes = bytes,
+                    "address space is limited (ulimit -v): the LMDB store can't grow as large"
+                );
+            }
+            opened => return opened.map_err(|error| Error::lmdb("open", error)),
+        }
+    }
+}
+
 /// A whole number of pages, of any size that pages have.
 fn map_size(bytes: u64) -> usize {
     const GRAIN: u64 = 64 << 10;
@@ -443,16 +435,8 @@ fn map_size(bytes: u64) -> usize {
     unsafe_code,
     reason = "the file is mapped, so nobody else may cut it: the lock of the folder keeps other stores out of it"
 )]
-fn open_env(folder: &Path, tables: &[Table], map: usize) -> Result<Env<WithoutTls>, Error> {
+fn open_env(folder: &Path, tables: &[Table], map: usize) -> heed::Result<Env<WithoutTls>> {
     let mut options = EnvOpenOptions::new().read_txn_without_tls();
     options.map_size(map).max_dbs(tables.len() as u32 + 1).max_readers(READERS_MAX);
-    unsafe { options.open(folder) }.map_err(|error| Error::lmdb("open", error))
-}
-
-#[expect(
-    unsafe_code,
-    reason = "no transaction may live in this process: who calls holds the lock that each of them shares"
-)]
-fn resize(env: &Env<WithoutTls>, bytes: usize) -> heed::Result<()> {
-    unsafe { env.resize(bytes) }
+    unsafe { options.open(folder) }
 }

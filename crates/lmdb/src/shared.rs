@@ -36,7 +36,6 @@ pub(crate) struct Shared {
     /// Why nothing more is taken.
     refusal: Mutex<Option<(ErrorKind, String)>>,
     is_refusing: AtomicBool,
-    layer_bytes: u64,
     /// How long the files of the commit log are.
     log_bytes: AtomicU64,
     _lock: File,
@@ -54,15 +53,9 @@ struct Applying {
 }
 
 impl Shared {
-    pub(crate) fn new(
-        environment: Environment,
-        metrics: Metrics,
-        layer_bytes: u64,
-        brought_in: BroughtIn,
-        lock: File,
-    ) -> Self {
+    pub(crate) fn new(environment: Environment, metrics: Metrics, brought_in: BroughtIn, lock: File) -> Self {
         let BroughtIn { progress, base, put_off } = brought_in;
-        let active = Arc::new(Layer::new(layer_bytes));
+        let active = Arc::new(Layer::new());
         let (mut frozen, mut applying) = (None, Applying::default());
         if let Some((layer, error)) = put_off {
             frozen = Some(Arc::new(layer));
@@ -78,7 +71,6 @@ impl Shared {
             changed: Condvar::new(),
             refusal: Mutex::default(),
             is_refusing: AtomicBool::new(false),
-            layer_bytes,
             log_bytes: AtomicU64::new(0),
             _lock: lock,
         }
@@ -194,7 +186,7 @@ impl Shared {
 
     fn push_layer(&self) -> Arc<Layer> {
         let layers = self.layers.load_full();
-        let active = Arc::new(Layer::new(self.layer_bytes));
+        let active = Arc::new(Layer::new());
         let frozen = Some(layers.active.clone());
         self.layers.store(Arc::new(Layers { active, frozen, base: layers.base }));
         layers.active.clone()

@@ -31,10 +31,10 @@ const QUEUE_WRITES_MAX: usize = 1_024;
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The size of each of the two files of the commit log; 0 is no commit log, every group is an LMDB transaction. Rows of
-    /// both files are in memory too, where they take two to three times as much, five times when all are short.
+    /// both files are in memory too, where they take about three times as much, six times when all are short.
     pub log_bytes: u64,
-    /// The size of the memory map to begin with: address space, not memory. It grows by itself, and while it does, readers
-    /// wait.
+    /// The largest size of LMDB's file, or twice its size at the opening if that is more. The file is mapped with this size: that
+    /// takes address space, neither memory nor disk.
     pub map_bytes: u64,
     /// What is counted.
     pub metrics: Metrics,
@@ -42,7 +42,8 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { log_bytes: 8 << 20, map_bytes: 16 << 30, metrics: Metrics::default() }
+        let map_bytes = if cfg!(target_pointer_width = "64") { 1 << 40 } else { 512 << 20 };
+        Self { log_bytes: 8 << 20, map_bytes, metrics: Metrics::default() }
     }
 }
 
@@ -123,7 +124,7 @@ impl Store {
         }
         let at_first = log.bytes();
         let log = (options.log_bytes > 0).then_some(log);
-        let shared = Shared::new(environment, options.metrics, options.log_bytes, brought_in, lock);
+        let shared = Shared::new(environment, options.metrics, brought_in, lock);
         let shared = Arc::new(shared);
         let (requests, waiting) = mpsc::channel(QUEUE_WRITES_MAX);
         shared.note_log_bytes(at_first);
@@ -145,7 +146,7 @@ impl Store {
     /// Runs `read` on everything that was acknowledged until now.
     ///
     /// The view ends with the closure, so it can't be held while something is awaited; while it lives, pages that were freed
-    /// after it began can't be used again. Keep it short. A read within a read may have to wait while the map grows.
+    /// after it began can't be used again. Keep it short.
     ///
     /// # Errors
     /// Those of `read`, and `Corrupt` or `Unavailable` from LMDB.
@@ -209,10 +210,7 @@ impl Store {
     pub async fn backup(&self, folder: &Path) -> Result<(), Error> {
         self.settle().await?;
         let (shared, folder) = (self.0.shared.clone(), folder.to_owned());
-        let copied = tokio::task::spawn_blocking(move || {
-            shared.environment.make_room()?; // the map can't grow while the copy is under way
-            shared.environment.copy(&folder)
-        });
+        let copied = tokio::task::spawn_blocking(move || shared.environment.copy(&folder));
         copied.await.unwrap_or_else(|error| Err(Error::new(ErrorKind::Internal, error.to_string())))
     }
 
@@ -286,7 +284,11 @@ where
     let write = move |batch: &mut Batch<'_>| {
         let done = work(batch);
         let keep = if done.is_ok() { Keep::Rows } else { Keep::Nothing };
+        let hooks = std::mem::take(&mut batch.hooks);
         let answer: Answer = Box::new(move |written: Result<(), Error>| {
+            if done.is_ok() && written.is_ok() {
+                hooks.into_iter().for_each(|hook| hook());
+            }
             let result = match written {
                 Ok(()) => done,
                 Err(error) => done.and(Err(error.into())),
@@ -313,7 +315,7 @@ pub(crate) struct BroughtIn {
 fn bring_in(environment: &Environment, disk: &dyn Disk) -> Result<BroughtIn, Error> {
     let before = environment.progress()?;
     let recovered = log::recover(disk, before)?;
-    let layer = Layer::new(0);
+    let layer = Layer::new();
     for frame in recovered.frames() {
         let mut rows = frame.rows;
         while let Some(row) = frame::take_row(&mut rows) {
@@ -326,7 +328,7 @@ fn bring_in(environment: &Environment, disk: &dyn Disk) -> Result<BroughtIn, Err
                 return Err(Error::new(ErrorKind::Corrupt, what));
             }
         }
-        layer.add(frame.head.sequence, frame.rows.into());
+        layer.add(frame.head.sequence, frame.rows);
     }
     let progress = Progress { applied: recovered.last, epoch: before.epoch.wrapping_add(1), ..before };
     let announced = disk.before("apply").map_err(|error| Error::io("write", "the LMDB store", error));
@@ -389,6 +391,7 @@ impl Drop for Inner {
 pub struct Batch<'s> {
     view: &'s View<'s>,
     rows: &'s mut Rows,
+    hooks: Vec<Box<dyn FnOnce() + Send>>,
 }
 
 /// Where a batch puts its rows.
@@ -416,7 +419,7 @@ impl Rows {
 
 impl<'s> Batch<'s> {
     pub(crate) fn new(view: &'s View<'s>, rows: &'s mut Rows) -> Self {
-        Self { view, rows }
+        Self { view, rows, hooks: Vec::new() }
     }
 
     /// What was written before this batch.
@@ -434,5 +437,12 @@ impl<'s> Batch<'s> {
     /// Removes a row, if it is there.
     pub fn delete(&mut self, table: Table, key: &[u8]) {
         self.rows.put(table, key, None);
+    }
+
+    /// Calls `hook` when the batch is durable and visible, before the write is answered; not at all when it fails. The hooks
+    /// of all batches are called one after the other, in the order of the batches, on a thread of the store: they must be short
+    /// and not use the store.
+    pub fn on_durable(&mut self, hook: impl FnOnce() + Send + 'static) {
+        self.hooks.push(Box::new(hook));
     }
 }

@@ -1,14 +1,14 @@
 //! What readers see: LMDB, and over it the rows that are only in the commit log.
 
 use std::{
-    ops::{Bound, Deref},
+    ops::Bound,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use arc_swap::Guard;
+use crossbeam_epoch::Guard;
 
 use crate::{
     Error, Table,
@@ -40,7 +40,9 @@ impl Layers {
 pub struct View<'s> {
     environment: &'s Environment,
     reading: Reading<'s>,
-    layers: Guard<Arc<Layers>>,
+    layers: arc_swap::Guard<Arc<Layers>>,
+    /// Keeps rows of layers readable.
+    guard: Guard,
     until: Sequence,
     /// Whether LMDB could not read something.
     has_failed: AtomicBool,
@@ -50,25 +52,6 @@ impl Drop for View<'_> {
     fn drop(&mut self) {
         if self.has_failed.load(Ordering::Relaxed) {
             self.reading.note_failed();
-        }
-    }
-}
-
-/// The value of a row, as long as the view lives.
-pub struct Value<'v>(Place<'v>);
-
-enum Place<'v> {
-    Layer(LayerRow<'v>),
-    Mapped(&'v [u8]),
-}
-
-impl Deref for Value<'_> {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match &self.0 {
-            Place::Layer(row) => row.value.unwrap_or_default(),
-            Place::Mapped(bytes) => bytes,
         }
     }
 }
@@ -86,7 +69,7 @@ impl<'s> View<'s> {
     /// A view of all batches up to what `visible` answers, which is asked after the layers were looked at.
     pub(crate) fn new(
         environment: &'s Environment,
-        layers: impl Fn() -> Guard<Arc<Layers>>,
+        layers: impl Fn() -> arc_swap::Guard<Arc<Layers>>,
         visible: impl Fn() -> Sequence,
     ) -> Result<Self, Error> {
         loop {
@@ -94,7 +77,8 @@ impl<'s> View<'s> {
             let until = visible();
             let reading = environment.read()?;
             if layers.go_with(reading.id()) {
-                return Ok(Self { environment, reading, layers, until, has_failed: AtomicBool::new(false) });
+                let (guard, has_failed) = (crossbeam_epoch::pin(), AtomicBool::new(false));
+                return Ok(Self { environment, reading, layers, guard, until, has_failed });
             }
         }
     }
@@ -103,15 +87,14 @@ impl<'s> View<'s> {
     ///
     /// # Errors
     /// `Corrupt` or `Unavailable` from LMDB.
-    pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Value<'_>>, Error> {
+    pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<&[u8]>, Error> {
         for layer in self.over().filter(|layer| layer.rows() > 0) {
-            if let Some(row) = layer.get(table.number, key, self.until) {
-                let is_there = row.value.is_some();
-                return Ok(is_there.then_some(Value(Place::Layer(row))));
+            if let Some(row) = layer.get(table.number, key, self.until, &self.guard) {
+                return Ok(row.value);
             }
         }
         let found = self.environment.table(table)?.get(self.reading.transaction(), key);
-        Ok(found.map_err(|error| failed(&self.has_failed, error))?.map(|bytes| Value(Place::Mapped(bytes))))
+        found.map_err(|error| failed(&self.has_failed, error))
     }
 
     /// The rows between two keys, one after the other.
@@ -144,6 +127,7 @@ impl<'s> View<'s> {
                 Direction::Descending => from.map(Box::from),
             },
             layers: [None, None],
+            guard: &self.guard,
             mapped,
             mapped_head: None,
             has_failed: &self.has_failed,
@@ -155,7 +139,7 @@ impl<'s> View<'s> {
                 Direction::Descending => to,
             };
             for (place, layer) in range.layers.iter_mut().zip(self.over()) {
-                let head = step(layer, range.table, begin, range.until, direction);
+                let head = step(layer, range.table, begin, range.until, direction, &self.guard);
                 *place = Some(LayerRange {
                     layer,
                     head: head.filter(|row| is_before(row, &range.end, direction)),
@@ -195,6 +179,7 @@ pub struct Range<'v> {
     /// Where layers are to stop; LMDB's iterator knows by itself.
     end: Bound<Box<[u8]>>,
     layers: [Option<LayerRange<'v>>; 2],
+    guard: &'v Guard,
     mapped: MappedRows<'v>,
     mapped_head: Option<(&'v [u8], &'v [u8])>,
     has_failed: &'v AtomicBool,
@@ -285,10 +270,10 @@ impl Range<'_> {
             if layer.head.as_ref().is_some_and(|head| head.key == key) {
                 let head = match self.direction {
                     Direction::Ascending => {
-                        layer.head.as_ref().and_then(|head| layer.layer.after(head, self.until))
+                        layer.head.as_ref().and_then(|head| layer.layer.after(head, self.until, self.guard))
                     }
                     Direction::Descending => {
-                        layer.layer.at_or_before(self.table, Bound::Excluded(key), self.until)
+                        layer.layer.at_or_before(self.table, Bound::Excluded(key), self.until, self.guard)
                     }
                 };
                 layer.head = head.filter(|row| is_before(row, &self.end, self.direction));
@@ -319,10 +304,11 @@ fn step<'l>(
     begin: Bound<&[u8]>,
     until: Sequence,
     direction: Direction,
+    guard: &'l Guard,
 ) -> Option<LayerRow<'l>> {
     match direction {
-        Direction::Ascending => layer.at_or_after(table, begin, until),
-        Direction::Descending => layer.at_or_before(table, begin, until),
+        Direction::Ascending => layer.at_or_after(table, begin, until, guard),
+        Direction::Descending => layer.at_or_before(table, begin, until, guard),
     }
 }
 

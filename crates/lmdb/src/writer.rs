@@ -16,7 +16,7 @@ use crate::{
     env::Progress,
     frame::{self, Head, Salt},
     group::{self, Answer, Ends, Group, Syncer},
-    layer::{ROWS_MAX, Sequence},
+    layer::Sequence,
     log::{CommitLog, LARGE_BYTES},
     shared::Shared,
     store::{Batch, Rows},
@@ -221,8 +221,8 @@ impl Writer {
     /// Gives the rows of the frame that begins at `start` a sequence, a place in the commit log and in the active layer.
     fn stage(&mut self, start: usize, view: &mut Option<View<'_>>) -> Result<(), Error> {
         let rows = self.pending.rows_from(start);
-        if self.pending.count > ROWS_MAX || u32::try_from(rows.len()).is_err() {
-            let what = format!("a batch of {} rows and {} bytes is too long", self.pending.count, rows.len());
+        if u32::try_from(rows.len()).is_err() {
+            let what = format!("a batch of {} bytes is too long", rows.len());
             self.pending.frames.truncate(start);
             return Err(Error::new(ErrorKind::Invalid, what));
         }
@@ -231,14 +231,15 @@ impl Writer {
             self.place_frame(start, view)?;
         }
         self.sequence += 1;
-        self.shared.active().add(self.sequence, rows);
+        self.shared.active().add(self.sequence, &rows);
         Ok(())
     }
 
     /// Finds room for a frame in the commit log, in the other file if need be.
     fn place_frame(&mut self, start: usize, view: &mut Option<View<'_>>) -> Result<(), Error> {
         let len = (self.pending.frames.len() - start).next_multiple_of(frame::ALIGNMENT);
-        let start = if self.has_room(start + len) { start } else { self.turn_over(start, view)? };
+        let has_room = self.log.as_ref().is_none_or(|log| log.has_room(start + len));
+        let start = if has_room { start } else { self.turn_over(start, view)? };
         let head = Head { epoch: self.epoch, sequence: self.sequence + 1, group: self.grouped + 1 };
         frame::finish(&mut self.pending.frames, start, head, self.salt);
         let Some(log) = &mut self.log else { return Ok(()) };
@@ -257,12 +258,6 @@ impl Writer {
             return Err(Error::io("write", "the commit log", error));
         }
         log.write(&large).map_err(|error| Error::io("write", "the commit log", error))
-    }
-
-    /// Whether so many bytes of frames fit into the active file, and the rows that begin into the active layer.
-    fn has_room(&self, bytes: usize) -> bool {
-        let has_room = self.log.as_ref().is_none_or(|log| log.has_room(bytes));
-        has_room && self.shared.active().rows() + self.pending.count <= ROWS_MAX
     }
 
     /// Ends the group before the frame that begins at `start`, and goes on in the other file. Answers where the frame is then.

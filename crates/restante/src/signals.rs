@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT: the first asks the server to stop, the second ends the process.
+//! SIGTERM and SIGINT: the first asks the server to stop, the second ends the process. SIGHUP: certificates are read again.
 
 use std::process;
 
@@ -42,6 +42,11 @@ impl Stop {
             std::future::pending::<()>().await;
         }
     }
+}
+
+/// Each SIGHUP from now on. Without this the signal would end the process.
+pub(crate) fn hangup() -> anyhow::Result<Signal> {
+    signal(SignalKind::hangup()).context("can't listen for SIGHUP")
 }
 
 async fn listen(mut terminate: Signal, mut interrupt: Signal, tell: watch::Sender<bool>) {

@@ -105,9 +105,8 @@ fn a_view_sees_all_of_a_batch_or_nothing_while_layers_change() {
 
 /// Reads the two rows that every batch writes; they never differ and never go back.
 fn read_both(store: &Store, last: u64) -> u64 {
-    let number = |value: Option<crate::Value<'_>>| {
-        value.map_or(0, |value| u64::from_be_bytes((*value).try_into().unwrap()))
-    };
+    let number =
+        |value: Option<&[u8]>| value.map_or(0, |value| u64::from_be_bytes((*value).try_into().unwrap()));
     let read = store.read(|view| {
         let first = number(view.get(FIRST, b"first")?);
         let mut rows = 0;
@@ -354,22 +353,61 @@ fn a_store_whose_last_handle_goes_with_a_write_is_left_and_can_be_opened_again()
     assert_eq!(get(&opened.unwrap(), FIRST, b"key").as_deref(), Some(&b"value"[..]));
 }
 
+/// Writes are refused, nothing that was acknowledged is lost, and a larger map takes more.
 #[test]
-fn the_map_grows_while_others_read_all_the_time() {
+fn a_full_map_is_full_until_the_store_is_opened_with_a_larger_one() {
+    for log_bytes in [0, 64 << 10] {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { log_bytes, map_bytes: 256 << 10, ..Options::default() };
+        let store = Store::open(folder.path(), &[FIRST, SECOND], options).unwrap();
+        let mut acknowledged = 0_u16;
+        let error = loop {
+            match put(&store, FIRST, &acknowledged.to_be_bytes(), &[7; 10_000]) {
+                Ok(()) => acknowledged += 1,
+                Err(error) => break error,
+            }
+            assert!(acknowledged < 100, "the map is not full");
+        };
+        assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+        assert!(error.to_string().contains("map"), "{error}");
+        assert_eq!(store.health().unwrap_err().kind(), ErrorKind::Full);
+        assert_eq!(count(&store), usize::from(acknowledged));
+        wait(store.close()).unwrap();
+        drop(store);
+        let store = open(folder.path(), log_bytes);
+        assert_eq!(count(&store), usize::from(acknowledged));
+        put(&store, FIRST, b"more", &[7; 10_000]).unwrap();
+    }
+}
+
+/// The map is address space: the file is no longer than its pages.
+#[test]
+fn a_map_takes_no_disk() {
     let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path(), 64 << 10);
-    let is_done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                while !is_done.load(Ordering::Relaxed) {
-                    get(&store, FIRST, &[0, 0]);
-                }
-            });
-        }
-        for number in 0..100_u16 {
-            put(&store, FIRST, &number.to_be_bytes(), &[7; 10_000]).unwrap();
-        }
-        is_done.store(true, Ordering::Relaxed);
-    });
+    let store = open(folder.path(), 1 << 20);
+    let stats = store.stats().unwrap();
+    assert!(stats.file_bytes < 256 << 10, "{} bytes", stats.file_bytes);
+}
+
+/// The test runs itself again in a process with 4 GiB of address space, in which the map must be smaller.
+#[test]
+fn a_store_opens_where_address_space_is_limited() {
+    const IS_LIMITED: &str = "RESTANTE_TEST_ADDRESS_SPACE_IS_LIMITED";
+    if std::env::var_os(IS_LIMITED).is_some() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path(), 1 << 20);
+        put(&store, FIRST, b"key", b"value").unwrap();
+        wait(store.settle()).unwrap();
+        assert_eq!(get(&store, FIRST, b"key").as_deref(), Some(&b"value"[..]));
+        return;
+    }
+    let limited = std::process::Command::new("sh")
+        .args(["-c", "ulimit -v 4194304 && exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "tests::store::a_store_opens_where_address_space_is_limited"])
+        .env(IS_LIMITED, "1")
+        .output()
+        .unwrap();
+    let output = String::from_utf8_lossy(&limited.stdout);
+    assert!(limited.status.success() && output.contains("1 passed"), "{output}");
 }

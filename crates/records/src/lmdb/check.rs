@@ -90,7 +90,7 @@ enum Account {
 impl Account {
     fn read(view: &View<'_>, account: AccountId) -> Result<Self, Error> {
         Ok(match view.get(ACCOUNT, &account_key(account))? {
-            Some(value) => AccountRow::decode(&value).map_or(Self::Damaged, Self::Row),
+            Some(value) => AccountRow::decode(value).map_or(Self::Damaged, Self::Row),
             None => Self::Missing,
         })
     }
@@ -207,7 +207,7 @@ impl<'c> Check<'c> {
         match view.get(BODY, &body_key(body))? {
             None => self.note(at, format!("its body {} is not there", body.0)),
             Some(row) => {
-                if let Err(error) = self.engine.bodies.decode(&row) {
+                if let Err(error) = self.engine.bodies.decode(row) {
                     self.note(at, format!("its body {} can't be read: {error}", body.0));
                 }
             }
@@ -244,7 +244,7 @@ impl<'c> Check<'c> {
         let event = if expected == LiveRow::Creation { "creation" } else { "last change" };
         match view.get(HISTORY, &live_key(at.account, at.kind, revision, at.id))? {
             None => self.note(at, format!("its {event} is not in the history")),
-            Some(value) if LiveRow::decode(&value) != Some(expected) => {
+            Some(value) if LiveRow::decode(value) != Some(expected) => {
                 self.note(at, format!("the row of its {event} in the history is wrong"));
             }
             Some(_) => {}
@@ -322,7 +322,7 @@ impl<'c> Check<'c> {
             self.note(at, format!("the history tells of it at revision {}, and it is not there", revision.0));
             return Ok(());
         };
-        let Some(row) = StateRow::decode(&state) else { return Ok(()) };
+        let Some(row) = StateRow::decode(state) else { return Ok(()) };
         if revision != row.created && revision != row.revision {
             self.note(
                 at,
@@ -378,7 +378,7 @@ impl<'c> Check<'c> {
             self.note(at, format!("the index {} has an entry of it, and it is not there", index.name));
             return Ok(());
         };
-        let Some(properties) = StateRow::decode(&state).as_ref().and_then(properties_of) else {
+        let Some(properties) = StateRow::decode(state).as_ref().and_then(properties_of) else {
             return Ok(());
         };
         if !entry.is_of(index, &properties) {
@@ -401,7 +401,7 @@ impl<'c> Check<'c> {
             Account::Row(_) | Account::Damaged => return Ok(()),
             Account::Missing => return self.owner(view, account),
         };
-        let named = view.get(FEED, &feed_key(row.position))?.and_then(|value| decode_feed(&value));
+        let named = view.get(FEED, &feed_key(row.position))?.and_then(decode_feed);
         if named.is_some_and(|(named, _)| named == account) {
             let what = format!("its account {} has its last commit elsewhere", account.0);
             self.note(format_args!("feed position {}", position.0), what);

@@ -11,15 +11,13 @@ use restante_lmdb::{
 };
 
 use crate::{
-    AccountId, Body, Change, Commit, Committed, Error, Id, IndexSchema, Kind, KindSchema, Position,
-    Properties, Property, Revision, entries,
+    AccountId, Announcement, Body, Change, Commit, Committed, Error, Id, IndexSchema, Kind, KindSchema,
+    Position, Properties, Property, Revision, entries,
     validate::{check_commit, check_state, no_such_record},
 };
 
 use super::{
-    Engine, Ledger,
-    announce::Announcing,
-    blocking,
+    Engine, Ledger, blocking,
     schema::{
         ACCOUNT, AccountRow, BODY, BodyNumber, FEED, HISTORY, INDEX, LiveRow, STATE, StateRow, TombstoneRow,
         account_key, body_key, corrupt, decode_body_key, encode_feed, feed_key, index_key, live_key, second,
@@ -69,14 +67,17 @@ fn body_of(change: &Change) -> Option<&Body> {
 
 async fn write(engine: &Arc<Engine>, plan: Plan) -> Result<Committed, Error> {
     let creates = plan.creates;
-    let (ledger, announcements) = (engine.ledger.clone(), engine.announcements.clone());
+    let (account, ledger, announcer) = (plan.account, engine.ledger.clone(), engine.announcer.clone());
     let work = move |batch: &mut Batch<'_>| {
         let made = plan.carry_out(batch, &ledger)?;
-        let announcing = made.position.map(|position| Announcing { announcements, position });
-        Ok::<_, Error>((made, announcing))
+        if made.position.is_some() {
+            let announcement = Announcement { account, revision: made.revision };
+            batch.on_durable(move || announcer.announce(announcement));
+        }
+        Ok::<_, Error>(made)
     };
-    let (made, announcing) = engine.store.write(work).await?;
-    if announcing.is_some() {
+    let made = engine.store.write(work).await?;
+    if made.position.is_some() {
         engine.bodies.wrote(engine.ledger.last_body());
     }
     Ok(Committed { revision: made.revision, created: (made.first.0..).take(creates).map(Id).collect() })
@@ -347,7 +348,7 @@ impl Writer<'_, '_> {
     /// A copy of a record's row, which is some dozens of bytes: the batch can't be written while a row of it is borrowed.
     fn read_state(&self, key: &[u8], kind: Kind, id: Id) -> Result<KeyBuf, Error> {
         let value = self.batch.view().get(STATE, key)?;
-        value.map(|value| KeyBuf::from_slice(&value)).ok_or_else(|| no_such_record(kind, id))
+        value.map(KeyBuf::from_slice).ok_or_else(|| no_such_record(kind, id))
     }
 
     fn put_body(&mut self, row: &[u8]) -> BodyNumber {

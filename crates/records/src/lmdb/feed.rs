@@ -123,7 +123,7 @@ fn decode_touched(key: &[u8], value: &[u8]) -> Option<Touched> {
 /// The number of a row of a follower; 0 when it is not there.
 fn read_number(view: &View<'_>, key: &[u8]) -> Result<u64, Error> {
     match view.get(FOLLOWER, key)? {
-        Some(value) => decode_number(&value).ok_or_else(|| corrupt(FOLLOWER, key)),
+        Some(value) => decode_number(value).ok_or_else(|| corrupt(FOLLOWER, key)),
         None => Ok(0),
     }
 }

@@ -34,7 +34,7 @@ impl Engine {
     ) -> Result<Option<Record>, Error> {
         let key = state_key(account, kind, id);
         let Some(value) = view.get(STATE, &key)? else { return Ok(None) };
-        let row = StateRow::decode(&value).ok_or_else(|| corrupt(STATE, &key))?;
+        let row = StateRow::decode(value).ok_or_else(|| corrupt(STATE, &key))?;
         let mut packed = row.properties;
         let properties = entries::take_properties(&mut packed).ok_or_else(|| corrupt(STATE, &key))?;
         let body = if with_body { self.read_body(view, row.body)? } else { Body::default() };
@@ -48,8 +48,8 @@ impl Engine {
         }
         let key = body_key(number);
         let row = view.get(BODY, &key)?.ok_or_else(|| corrupt(BODY, &key))?;
-        fetch(&row);
-        self.bodies.decode(&row)
+        fetch(row);
+        self.bodies.decode(row)
     }
 
     /// [`crate::Records::states`].

@@ -4,7 +4,6 @@
 //! to the blocking pool. A commit is checked and packed where it is called, and what depends on what is there already runs
 //! on the thread of the store that writes.
 
-mod announce;
 mod bodies;
 mod changes;
 mod check;
@@ -41,11 +40,10 @@ use tokio::task::spawn_blocking;
 use crate::{
     AccountId, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Config, Count, Dumped, Error,
     Feed, Get, Onward, Opened, Page, Place, Position, Query, Record, Records, Referenced, Report, Revision,
-    Schema, States, Stats, Touched, Upkeep, Watch, validate,
+    Schema, States, Stats, Touched, Upkeep, Watch, validate, watch::Announcer,
 };
 
 use self::{
-    announce::Announcements,
     bodies::Bodies,
     schema::{ACCOUNT, BodyNumber, FORMAT, META, META_FORMAT, META_IDENTITY, decode_number, encode_number},
 };
@@ -82,7 +80,7 @@ pub(super) struct Engine {
     store: Store,
     bodies: Bodies,
     ledger: Arc<Ledger>,
-    announcements: Arc<Announcements>,
+    announcer: Announcer,
     identity: Identity,
 }
 
@@ -130,21 +128,14 @@ impl Engine {
             last_body: AtomicU64::new(last_body.0),
             last_position: AtomicU64::new(last_position.0),
         };
-        let announcements = Arc::new(Announcements::new(store.clone(), last_position));
-        Ok(Self { store, bodies, ledger: Arc::new(ledger), announcements, identity })
-    }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        self.announcements.close();
+        Ok(Self { store, bodies, ledger: Arc::new(ledger), announcer: Announcer::new(), identity })
     }
 }
 
 /// Refuses a store of another layout, and writes down the layout of a new one.
 fn check_format(store: &Store) -> Result<(), Error> {
     let found = store.read(|view| {
-        let format = view.get(META, META_FORMAT)?.map(|value| decode_number(&value));
+        let format = view.get(META, META_FORMAT)?.map(decode_number);
         let is_new =
             view.range(ACCOUNT, Bound::Unbounded, Bound::Unbounded, Direction::Ascending)?.next()?.is_none();
         Ok::<_, Error>((format, is_new))
@@ -264,7 +255,7 @@ impl Records for Faces {
     }
 
     fn watch(&self) -> Watch {
-        self.0.announcements.watch()
+        self.0.announcer.watch()
     }
 }
 

@@ -323,7 +323,7 @@ impl AccountRow {
     pub(super) fn read(view: &View<'_>, account: AccountId) -> Result<Self, Error> {
         let key = account_key(account);
         match view.get(ACCOUNT, &key)? {
-            Some(value) => Self::decode(&value).ok_or_else(|| corrupt(ACCOUNT, &key)),
+            Some(value) => Self::decode(value).ok_or_else(|| corrupt(ACCOUNT, &key)),
             None => Ok(Self::default()),
         }
     }

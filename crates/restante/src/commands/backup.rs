@@ -111,6 +111,11 @@ fn server_of(config: &Config) -> anyhow::Result<String> {
     if !config.rest.enabled || config.rest.port == 0 {
         bail!("{held}, and the settings don't tell where its REST door is: name it with --rest");
     }
+    if config.rest.tls {
+        bail!(
+            "{held}, and its REST interface speaks HTTPS, which this command doesn't: stop the server, or turn rest.tls off"
+        );
+    }
     let address = match config.rest.address {
         IpAddr::V4(any) if any.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(any) if any.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),

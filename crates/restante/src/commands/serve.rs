@@ -15,7 +15,7 @@ use prometheus_client::registry::Registry;
 use restante_archive::{Metrics, Opened};
 use restante_core::Clock;
 use restante_http::{Front, HttpMetrics, MemoryBudget, OperatorGuard, Permits, RefusalFormat, Route, Token};
-use restante_net::NetMetrics;
+use restante_net::{NetMetrics, tls::ServerTls};
 use restante_operate::{ArchiveHealth, Door, Listener, Offer, Operate, Parts, RetentionState, SetLogLevel};
 use restante_sessions::{Live, SessionMetrics};
 use restante_waku::{
@@ -35,6 +35,7 @@ use crate::{
     archives::{self, Access},
     backup::{self, BackupMetrics, Removing, Sources, Turn},
     blobs,
+    certificates::ServerCertificates,
     commands::{
         self,
         connected::{self, ConnectedMetrics},
@@ -46,7 +47,7 @@ use crate::{
     config::{Config, Effective, ServeFlags},
     exit::UsageError,
     live, logging, open_files, records, secrets,
-    signals::Stop,
+    signals::{self, Stop},
     telemetry::{self, VERSION},
 };
 
@@ -79,12 +80,16 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     check_secrets(&effective)?;
     open_files::raise(config);
     let stop = Stop::on_signals()?;
+    let hangup = signals::hangup()?;
+    let net_metrics = NetMetrics::default();
+    let certificates = ServerCertificates::load(&effective, &net_metrics)?;
 
     let metrics = RoleMetrics::default();
     let live = live::open(config, metrics.sessions.clone()).await?;
     let opened = archives::open(config, Access::Serve, metrics.archive.clone()).await?;
     let kept = open_kept(config, &metrics).await?;
-    let doors = Doors::new(&effective, &opened, &kept, &live, metrics, set_log_level);
+    let doors =
+        Doors { net_metrics, ..Doors::new(&effective, &opened, &kept, &live, metrics, set_log_level) };
     let (schedule, noted) = ((&config.archive).into(), doors.retention.clone());
     let retention = tokio::spawn(retention::run(opened.upkeep.clone(), schedule, noted, stop.clone()));
     let size = tokio::spawn(size::run(opened.upkeep.clone(), doors.size_metrics.clone(), stop.clone()));
@@ -93,9 +98,10 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     let asking = tokio::spawn(kept::run(kept.clone(), checks, doors.kept_metrics.clone(), stop.clone()));
     let tidying = Tidying::new(config, &kept, doors.tidy_metrics.clone());
     let tidying = tokio::spawn(tidying.run(stop.clone()));
-    let served = serve(&doors, stop).await;
+    let current = tokio::spawn(certificates.clone().keep_current(hangup));
+    let served = serve(&doors, &certificates, stop).await;
     let limit = grace(config).mul_f64(KEPT_SHARE);
-    end([retention, size, connected, asking, tidying], limit).await;
+    end([retention, size, connected, asking, tidying, current], limit).await;
     let (closed, kept_closed, ()) =
         tokio::join!(close(&opened, limit), kept.close(limit), live::close(&live, limit));
     served.and(closed).and(kept_closed)?;
@@ -130,11 +136,11 @@ async fn open_kept(config: &Config, metrics: &RoleMetrics) -> anyhow::Result<Kep
 }
 
 /// Serves the archive until the server stops, the doors have finished, and the archive has what relay brought.
-async fn serve(doors: &Doors<'_>, stop: Stop) -> anyhow::Result<()> {
+async fn serve(doors: &Doors<'_>, certificates: &ServerCertificates, stop: Stop) -> anyhow::Result<()> {
     let config = doors.config;
     let sockets = listen(doors.effective).await?;
-    let waku = doors.start_waku().await?;
-    let started = doors.serve_http(sockets, waku, stop).await?;
+    let waku = doors.start_waku(certificates).await?;
+    let started = doors.serve_http(sockets, certificates, waku, stop).await?;
     let limit = grace(config).mul_f64(RELAYED_SHARE);
     let close = async |door: &Arc<dyn Door>| {
         let closed = tokio::time::timeout(limit, door.close()).await;
@@ -274,9 +280,9 @@ impl<'a> Doors<'a> {
         }
     }
 
-    async fn start_waku(&self) -> anyhow::Result<Waku> {
+    async fn start_waku(&self, certificates: &ServerCertificates) -> anyhow::Result<Waku> {
         let settings = &self.config.waku;
-        let node = if settings.node.enabled { Some(node_config(self.config)?) } else { None };
+        let node = if settings.node.enabled { Some(node_config(self.config, certificates)?) } else { None };
         let config = WakuConfig {
             rules: settings.rules(),
             node,
@@ -306,6 +312,7 @@ impl<'a> Doors<'a> {
     async fn serve_http(
         &self,
         sockets: Vec<(Listener, TcpListener)>,
+        certificates: &ServerCertificates,
         waku: Waku,
         stop: Stop,
     ) -> anyhow::Result<Vec<Arc<dyn Door>>> {
@@ -313,7 +320,12 @@ impl<'a> Doors<'a> {
         for (kind, socket) in sockets {
             let metrics = self.net_metrics.listener(kind.as_str());
             let listener = restante_net::Listener::new(socket, self.rest.limits(), metrics);
-            listeners.push((kind, listener.context("a listener has no address")?));
+            let mut listener = listener.context("a listener has no address")?;
+            if let Some(certificates) = certificates.listeners.as_ref().filter(|_| self.config.has_tls(kind))
+            {
+                listener = listener.with_tls(ServerTls::new(certificates.clone(), &["h2", "http/1.1"])?);
+            }
+            listeners.push((kind, listener));
         }
         let addresses: Vec<(Listener, SocketAddr)> =
             listeners.iter().map(|(kind, listener)| (*kind, listener.local_addr())).collect();
@@ -385,7 +397,7 @@ impl<'a> Doors<'a> {
             memory: self.memory.clone(),
             permits: self.permits.clone(),
             version: VERSION,
-            listen_addresses: own.iter().map(|address| format!("http://{address}")).collect(),
+            listen_addresses: own.iter().map(|address| self.config.url(Listener::Rest, *address)).collect(),
         })
     }
 
@@ -403,7 +415,10 @@ impl<'a> Doors<'a> {
             archive: Some(health),
             live: self.live.clone(),
             retention: self.retention.clone(),
-            addresses: addresses.iter().map(|(kind, address)| (*kind, format!("http://{address}"))).collect(),
+            addresses: addresses
+                .iter()
+                .map(|(kind, address)| (*kind, self.config.url(*kind, *address)))
+                .collect(),
             routes: self.operator_routes(stop),
             set_log_level: Some(self.set_log_level.clone()),
             version: VERSION,
@@ -472,13 +487,13 @@ pub(super) fn read_token(file: &Path) -> anyhow::Result<Option<Token>> {
     Ok(Some(token))
 }
 
-fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
+fn node_config(config: &Config, certificates: &ServerCertificates) -> anyhow::Result<NodeConfig> {
     check_ports(config)?;
     let (waku, node) = (&config.waku, &config.waku.node);
     Ok(NodeConfig {
         key: node.key.load(&config.server.data_dir)?,
         listen: node.listen(),
-        tls: node.tls(),
+        certificates: certificates.websocket.clone(),
         external_addresses: node.external_addresses.iter().map(Into::into).collect(),
         static_peers: node.static_peers.iter().map(Into::into).collect(),
         reserved_peers: Vec::new(),
@@ -498,15 +513,16 @@ fn announce(config: &Config, addresses: &[(Listener, SocketAddr)], offer: Offer,
     // A server whose stdout is closed has nobody to write to, and serves all the same.
     let mut out = std::io::stdout().lock();
     for (kind, address) in addresses {
+        let url = config.url(*kind, *address);
         if *kind == Listener::Operate {
             if !is_one {
-                info!(url = %format!("http://{address}"), "console and administration");
+                info!(url, "console and administration");
             }
-            let _ = writeln!(out, "listening for operators on http://{address}");
+            let _ = writeln!(out, "listening for operators on {url}");
             continue;
         }
-        announce_rest(config, *address, offer, is_one);
-        let _ = writeln!(out, "listening on http://{address}");
+        announce_rest(config, *address, &url, offer, is_one);
+        let _ = writeln!(out, "listening on {url}");
     }
     let Some(node) = &waku.node else { return };
     for address in node.addresses() {
@@ -521,11 +537,11 @@ fn announce(config: &Config, addresses: &[(Listener, SocketAddr)], offer: Offer,
     }
 }
 
-fn announce_rest(config: &Config, address: SocketAddr, offer: Offer, is_one: bool) {
+fn announce_rest(config: &Config, address: SocketAddr, url: &str, offer: Offer, is_one: bool) {
     match (offer.console, is_one) {
-        (true, false) => info!(url = %format!("http://{address}/console"), "REST and console"),
+        (true, false) => info!(url = %format!("{url}/console"), "REST and console"),
         (true, true) => info!(path = "/console", "console"),
-        (false, false) => info!(%address, "REST"),
+        (false, false) => info!(url, "REST"),
         (false, true) => {}
     }
     if !address.ip().is_loopback() {

@@ -11,6 +11,7 @@ use std::{
 use restante_archive::{
     EngineUrl, LogConfig, PostgresConfig, Retention, SpoolConfig, SqliteConfig, TandemConfig,
 };
+use restante_operate::Listener;
 use restante_waku::rest::RestConfig;
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,7 @@ use super::{
     origin::{HostName, PageOrigin},
     records::Records,
     sessions::Sessions,
+    tls::Tls,
     waku::Waku,
     words::{self, LogFilter},
 };
@@ -32,6 +34,7 @@ pub(crate) struct Config {
     pub(crate) records: Records,
     pub(crate) blobs: Blobs,
     pub(crate) sessions: Sessions,
+    pub(crate) tls: Tls,
     pub(crate) rest: Rest,
     pub(crate) operate: Operate,
     pub(crate) waku: Waku,
@@ -111,6 +114,8 @@ pub(crate) struct Rest {
     pub(crate) enabled: bool,
     pub(crate) address: IpAddr,
     pub(crate) port: u16,
+    /// Whether the listener speaks TLS, with the certificates of [`Tls`].
+    pub(crate) tls: bool,
     pub(crate) connections_max: NonZero<usize>,
     pub(crate) connections_per_address_max: NonZero<usize>,
     pub(crate) header_timeout_ms: NonZero<u64>,
@@ -139,6 +144,8 @@ pub(crate) struct Operate {
     /// `None`, written as an empty text, is no listener.
     #[serde(with = "words::text_or_empty")]
     pub(crate) listen: Option<SocketAddr>,
+    /// Whether it speaks HTTPS.
+    pub(crate) tls: bool,
     /// Empty for no token.
     pub(crate) token_file: PathBuf,
 }
@@ -184,6 +191,21 @@ impl Config {
     pub(crate) fn token_file(&self) -> &Path {
         let own = &self.operate.token_file;
         if own.as_os_str().is_empty() { &self.rest.token_file } else { own }
+    }
+
+    /// Whether a listener speaks HTTPS.
+    pub(crate) fn has_tls(&self, listener: Listener) -> bool {
+        match listener {
+            Listener::Rest => self.rest.enabled && self.rest.tls,
+            Listener::Operate => self.operate.listen.is_some() && self.operate.tls,
+            Listener::Public => false,
+        }
+    }
+
+    /// The URL of a listener.
+    pub(crate) fn url(&self, listener: Listener, address: SocketAddr) -> String {
+        let scheme = if self.has_tls(listener) { "https" } else { "http" };
+        format!("{scheme}://{address}")
     }
 
     /// The setting that names that file.
@@ -240,11 +262,21 @@ impl Config {
                 "what the second archive does not have yet waits in a spool: set archive.spool.bytes_max";
             return Some(("archive.tandem", what.into()));
         }
+        let is_open = self.operate.listen.is_some_and(|address| !address.ip().is_loopback());
+        if is_open && self.token_file().as_os_str().is_empty() {
+            let what = "beyond loopback operators need a token: set operate.token_file";
+            return Some(("operate.listen", what.into()));
+        }
         if !self.rest.enabled && !self.waku.node.enabled {
             return Some(("rest.enabled", "a server has a door: enable the REST door or waku.node".into()));
         }
-        let rooms = self.blobs.contradiction().or_else(|| self.sessions.contradiction());
-        rooms.or_else(|| self.waku.contradiction()).or_else(|| self.port_named_twice())
+        let roles = self.blobs.contradiction().or_else(|| self.sessions.contradiction());
+        let listeners = || {
+            self.tls.contradiction(
+                [Listener::Rest, Listener::Operate].iter().any(|listener| self.has_tls(*listener)),
+            )
+        };
+        roles.or_else(listeners).or_else(|| self.waku.contradiction()).or_else(|| self.port_named_twice())
     }
 
     /// Two addresses of the server that need the same port.
@@ -392,6 +424,7 @@ impl Default for Rest {
             enabled: true,
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             port: 8645, // the port of nwaku's REST door
+            tls: false,
             connections_max: nonzero(door.connections_max),
             connections_per_address_max: nonzero(door.connections_per_address_max),
             header_timeout_ms: nonzero(door.header_timeout_ms),
@@ -435,7 +468,7 @@ impl From<&Rest> for RestConfig {
 
 impl Default for Operate {
     fn default() -> Self {
-        Self { listen: Some((Ipv4Addr::LOCALHOST, 8646).into()), token_file: PathBuf::new() }
+        Self { listen: Some((Ipv4Addr::LOCALHOST, 8646).into()), tls: false, token_file: PathBuf::new() }
     }
 }
 

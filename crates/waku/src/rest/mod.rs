@@ -124,6 +124,7 @@ impl RestConfig {
             connections_max: self.connections_max,
             connections_per_address_max: self.connections_per_address_max,
             stall_timeout: Duration::from_millis(self.request_timeout_ms),
+            handshake_timeout: Duration::from_millis(self.header_timeout_ms),
             stop_timeout: Duration::from_millis(self.stop_timeout_ms),
         }
     }

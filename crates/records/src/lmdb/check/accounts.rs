@@ -150,7 +150,7 @@ fn name(account: AccountId) -> String {
 fn read(view: &View<'_>, account: AccountId) -> Result<(AccountRow, Told), Error> {
     let row = AccountRow::read(view, account)?;
     let told = match view.get(FEED, &feed_key(row.position))? {
-        Some(value) => Told::Row(decode_feed(&value)),
+        Some(value) => Told::Row(decode_feed(value)),
         None => Told::Nothing,
     };
     Ok((row, told))
