@@ -187,6 +187,7 @@ fn command(program: &Path, archive: &EngineUrl, folder: &Path, settings: &Settin
     // All peers of a benchmark come from one address. An older server has no such settings.
     if std::env::current_exe().is_ok_and(|own| own == program) {
         command
+            .env("RESTANTE_OPERATE__LISTEN", "")
             .env("RESTANTE_WAKU__LIMITS__CONNECTIONS_PER_ADDRESS_MAX", "1000")
             .env("RESTANTE_WAKU__LIMITS__HANDSHAKES_PER_ADDRESS_MAX", "256");
     }
