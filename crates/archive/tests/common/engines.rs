@@ -111,16 +111,19 @@ pub fn trial_with(
     name: &str,
     test: impl FnOnce() + Send + 'static,
 ) -> Trial {
-    let unset = move || variable.filter(|name| env::var_os(name).is_none()).map(|name| format!("{name} is not set"));
-    Trial::ignorable_test(format!("{}::{name}", engine.name()), move || match engine.missing().or_else(unset) {
-        None => {
-            test();
-            Ok(Completion::Completed)
+    let unset =
+        move || variable.filter(|name| env::var_os(name).is_none()).map(|name| format!("{name} is not set"));
+    Trial::ignorable_test(format!("{}::{name}", engine.name()), move || {
+        match engine.missing().or_else(unset) {
+            None => {
+                test();
+                Ok(Completion::Completed)
+            }
+            Some(why) if engine.is_required() => {
+                Err(format!("{REQUIRE} names this engine, but it isn't to be had: {why}").into())
+            }
+            Some(why) => Ok(Completion::ignored_with(why)),
         }
-        Some(why) if engine.is_required() => {
-            Err(format!("{REQUIRE} names this engine, but it isn't to be had: {why}").into())
-        }
-        Some(why) => Ok(Completion::ignored_with(why)),
     })
 }
 
