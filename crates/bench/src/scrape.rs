@@ -24,7 +24,7 @@ impl Scrape {
         Ok(Self::parse(&String::from_utf8_lossy(&body)))
     }
 
-    /// Reads the text format of OpenMetrics, as far as our own servers write it.
+    /// Parses the part of OpenMetrics' text format that our own servers use.
     pub(crate) fn parse(text: &str) -> Self {
         let mut figures = Vec::new();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -41,7 +41,7 @@ impl Scrape {
         self.sum_where(|found, _| found == name)
     }
 
-    /// The sum of a figure over the labels that have `label` among them, written `name="value"`.
+    /// The sum of a metric over all series with `label`, written `name="value"`.
     pub(crate) fn sum_with(&self, name: &str, label: &str) -> u64 {
         self.sum_where(|found, labels| found == name && labels.split(',').any(|part| part == label))
     }

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use restante_core::ErrorKind;
+use restante_core::{Clock, ErrorKind};
 use restante_follow::{Follower, Handler, HandlerError, Metrics, Settings};
 use restante_records::{
     AccountId, Change, Changes, Commit, Committed, Error, Get, Opened, Page, Position, Query, Record,
@@ -78,7 +78,8 @@ impl Scene {
         let mut mirror = self.mirror.lock();
         mirror.told.clear(); // after a restart pages may be repeated
         mirror.unsaved = 0;
-        Follower::new(self.settings, &self.opened(), mirroring, &self.metrics).unwrap()
+        Follower::new(self.settings, &self.opened(), mirroring, self.store.clock.clone(), &self.metrics)
+            .unwrap()
     }
 
     fn start(&self) -> Running {
@@ -88,7 +89,8 @@ impl Scene {
     async fn caught_up(&self) {
         let feed = &self.store.opened.feed;
         wait_until("the follower has caught up", async || {
-            feed.checkpoint(NAME, &[]).await.unwrap().position == feed.position().await.unwrap()
+            let saved = feed.checkpoint(NAME, &[]).await.unwrap().position;
+            feed.touched(saved, 1).await.unwrap().is_empty()
         })
         .await;
     }
@@ -204,8 +206,10 @@ async fn no_more_than_a_batch_comes_again_after_a_crash() {
     // The pages have 7 changes, 1 and 6. The handler never returns from the fourth, which has 2.
     let handler = Stalling { pages: 3, stalled: Arc::default(), release: Arc::default() };
     let stalled = handler.stalled.clone();
-    let running =
-        Running::start(Follower::new(scene.settings, &scene.opened(), handler, &scene.metrics).unwrap());
+    let running = Running::start(
+        Follower::new(scene.settings, &scene.opened(), handler, scene.store.clock.clone(), &scene.metrics)
+            .unwrap(),
+    );
     stalled.notified().await;
     running.crash().await;
     let accounts: Vec<AccountId> = (1..=6).map(AccountId).collect();
@@ -246,8 +250,10 @@ async fn stop_finishes_the_current_page_and_saves_it() {
     }
     let handler = Stalling { pages: 1, stalled: Arc::default(), release: Arc::default() };
     let (stalled, release) = (handler.stalled.clone(), handler.release.clone());
-    let running =
-        Running::start(Follower::new(scene.settings, &scene.opened(), handler, &scene.metrics).unwrap());
+    let running = Running::start(
+        Follower::new(scene.settings, &scene.opened(), handler, scene.store.clock.clone(), &scene.metrics)
+            .unwrap(),
+    );
     stalled.notified().await;
     let Running { stop, task } = running;
     stop.send(()).unwrap();
@@ -255,7 +261,7 @@ async fn stop_finishes_the_current_page_and_saves_it() {
     task.await.unwrap().unwrap();
     let saved = scene.store.opened.feed.checkpoint(NAME, &[AccountId(1)]).await.unwrap();
     assert_eq!(saved.accounts, [(AccountId(1), Revision(4))], "the second page of two");
-    assert_eq!(saved.position, Position(0), "the account is not at its end");
+    assert_eq!(saved.position, Position::default(), "the account is not at its end");
 }
 
 /// Fails for one account while that is set, and counts the attempts.
@@ -287,7 +293,9 @@ async fn an_account_that_fails_waits_while_others_continue() {
     let (refused, attempts) = (Arc::new(Mutex::new(Some(AccountId(1)))), Arc::new(Mutex::new(0)));
     let picky = Picky { refused: refused.clone(), attempts: attempts.clone(), inner };
     let opened = scene.opened();
-    let running = Running::start(Follower::new(scene.settings, &opened, picky, &scene.metrics).unwrap());
+    let running = Running::start(
+        Follower::new(scene.settings, &opened, picky, scene.store.clock.clone(), &scene.metrics).unwrap(),
+    );
     for n in 0..5 {
         for account in [1, 2, 3] {
             scene.store.commit(account, vec![create(NOTE, format!("{n}"))]).await;
@@ -300,7 +308,7 @@ async fn an_account_that_fails_waits_while_others_continue() {
     assert!((30..90).contains(&tried), "{tried} attempts in an hour: once a minute after the first");
     assert_eq!(
         opened.feed.checkpoint(NAME, &[]).await.unwrap().position,
-        Position(0),
+        Position::default(),
         "it stays before the account"
     );
 
@@ -333,7 +341,14 @@ async fn an_account_that_fails_is_tried_again_under_steady_commits() {
     let (refused, attempts) = (Arc::new(Mutex::new(Some(AccountId(1)))), Arc::new(Mutex::new(0)));
     let picky = Picky { refused: refused.clone(), attempts: attempts.clone(), inner };
     scene.store.commit(1, vec![create(NOTE, "waits".into())]).await;
-    let follower = Follower::new(scene.settings, &scene.opened(), Slow(picky), &scene.metrics).unwrap();
+    let follower = Follower::new(
+        scene.settings,
+        &scene.opened(),
+        Slow(picky),
+        scene.store.clock.clone(),
+        &scene.metrics,
+    )
+    .unwrap();
     let running = Running::start(follower);
     let commits = async {
         loop {
@@ -391,7 +406,9 @@ async fn an_account_committed_to_faster_than_it_is_handled_delays_no_other() {
         scene.store.commit(account, vec![create(NOTE, "first".into())]).await;
     }
     let opened = scene.opened();
-    let running = Running::start(Follower::new(scene.settings, &opened, feeding, &scene.metrics).unwrap());
+    let running = Running::start(
+        Follower::new(scene.settings, &opened, feeding, scene.store.clock.clone(), &scene.metrics).unwrap(),
+    );
     let notes_of = |account| {
         let mirror = scene.mirror.lock();
         mirror.copied.keys().filter(|(of, ..)| *of == AccountId(account)).count()
@@ -405,18 +422,20 @@ async fn an_account_committed_to_faster_than_it_is_handled_delays_no_other() {
     let told = scene.mirror.lock().told[&AccountId(1)].0 as i64;
     let revision = opened.records.states(AccountId(1)).await.unwrap().revision.0 as i64;
     assert!(revision - told > 100, "it was not too fast");
-    let lag = value(&scene.metrics, "restante_follow_lag_revisions{follower=\"mirror\"}");
-    for waiting in ["aside", "behind"] {
+    let begun = scene.store.clock.now();
+    scene.store.clock.set(begun.plus_seconds(30));
+    let has_risen = async || lag(&scene.metrics) == 30.0;
+    wait_until("the lag is the age of the first commit of the one that fails", has_risen).await;
+    for waiting in ["backoff", "lagging"] {
         let name = format!("restante_follow_{waiting}_accounts{{follower=\"mirror\"}}");
         assert_eq!(value(&scene.metrics, &name), 1, "{waiting}");
     }
-    assert!(lag > (revision - told) / 2, "a lag of {lag}, when {} are not told", revision - told);
     *refused.lock() = None;
     *is_on.lock() = false;
     scene.caught_up().await;
     running.stop().await.unwrap();
     scene.assert_mirrored().await;
-    for waiting in ["aside", "behind"] {
+    for waiting in ["backoff", "lagging"] {
         let name = format!("restante_follow_{waiting}_accounts{{follower=\"mirror\"}}");
         assert_eq!(value(&scene.metrics, &name), 0, "{waiting}");
     }
@@ -472,11 +491,13 @@ async fn all_that_are_behind_wait_when_everything_fails() {
     }
     let refused = Arc::new(Mutex::new(0));
     let tiring = Tiring { pages: 64 * 16, refused: refused.clone() };
-    let running =
-        Running::start(Follower::new(scene.settings, &scene.opened(), tiring, &scene.metrics).unwrap());
+    let running = Running::start(
+        Follower::new(scene.settings, &scene.opened(), tiring, scene.store.clock.clone(), &scene.metrics)
+            .unwrap(),
+    );
     wait_until("it is tired", async || *refused.lock() > 0).await;
     assert_eq!(*refused.lock(), 16, "as many as wait for another attempt");
-    for (waiting, count) in [("aside", 16), ("behind", 48)] {
+    for (waiting, count) in [("backoff", 16), ("lagging", 48)] {
         let name = format!("restante_follow_{waiting}_accounts{{follower=\"mirror\"}}");
         assert_eq!(value(&scene.metrics, &name), count, "{waiting}");
     }
@@ -489,8 +510,10 @@ async fn a_hanging_handler_is_cancelled_and_counted() {
     scene.store.commit(1, vec![create(NOTE, "one".into())]).await;
     let release = Arc::new(Notify::new());
     let handler = Stalling { pages: 0, stalled: Arc::default(), release: release.clone() };
-    let running =
-        Running::start(Follower::new(scene.settings, &scene.opened(), handler, &scene.metrics).unwrap());
+    let running = Running::start(
+        Follower::new(scene.settings, &scene.opened(), handler, scene.store.clock.clone(), &scene.metrics)
+            .unwrap(),
+    );
     let errors = r#"restante_follow_errors_total{follower="mirror",source="handler"}"#;
     wait_until("it is cancelled", async || value(&scene.metrics, errors) == 1).await;
     release.notify_one();
@@ -518,8 +541,10 @@ async fn all_waits_when_everything_fails() {
         }
     }
     let refusing = Refusing(attempts.clone());
-    let running =
-        Running::start(Follower::new(scene.settings, &scene.opened(), refusing, &scene.metrics).unwrap());
+    let running = Running::start(
+        Follower::new(scene.settings, &scene.opened(), refusing, scene.store.clock.clone(), &scene.metrics)
+            .unwrap(),
+    );
     sleep(Duration::from_millis(50)).await;
     assert_eq!(*attempts.lock(), 16, "so many are tried, and the others not at all");
     running.stop().await.unwrap();
@@ -668,19 +693,74 @@ fn value(metrics: &Metrics, name: &str) -> i64 {
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
+fn lag(metrics: &Metrics) -> f64 {
+    let text = exported(metrics);
+    let line = text.lines().find(|line| line.starts_with("restante_follow_lag_seconds{follower=\"mirror\"}"));
+    line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+/// New commits move an account to the end of the feed, and the change that it waits with is as old as before.
 #[tokio::test(start_paused = true)]
-async fn metrics_tell_lag_changes_and_errors() {
+async fn the_lag_of_an_account_that_fails_is_counted_from_its_first_commit() {
+    let scene = Scene::new(0, 0.0, 4).await;
+    let (refused, attempts) = (Arc::new(Mutex::new(Some(AccountId(1)))), Arc::new(Mutex::new(0)));
+    let picky = Picky { refused: refused.clone(), attempts, inner: scene.mirroring() };
+    let clock = scene.store.clock.clone();
+    let follower = Follower::new(scene.settings, &scene.opened(), picky, clock.clone(), &scene.metrics);
+    let running = Running::start(follower.unwrap());
+    let begun = clock.now();
+    for n in 0..6 {
+        clock.set(begun.plus_seconds(10 * n));
+        for account in [1, 2] {
+            scene.store.commit(account, vec![create(NOTE, format!("{n}"))]).await;
+        }
+        let seconds = 10.0 * n as f64;
+        wait_until("the others are followed", async || scene.mirror.lock().copied.len() == n as usize + 1)
+            .await;
+        wait_until("the lag has risen", async || lag(&scene.metrics) == seconds).await;
+    }
+    *refused.lock() = None;
+    scene.caught_up().await;
+    wait_until("the lag is gone", async || lag(&scene.metrics) == 0.0).await;
+    running.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_erased_account_is_reset() {
+    let scene = Scene::new(0, 0.0, 3).await;
+    for account in [1, 2] {
+        scene.store.commit(account, (0..5).map(|n| create(NOTE, format!("{n}"))).collect()).await;
+    }
+    let running = scene.start();
+    scene.caught_up().await;
+    scene.mirror.lock().resets.clear();
+    while scene.store.opened.upkeep.erase(AccountId(1), 2).await.unwrap().has_more {
+        scene.caught_up().await;
+    }
+    scene.caught_up().await;
+    running.stop().await.unwrap();
+    assert_eq!(scene.mirror.lock().resets, [AccountId(1); 2], "when it begins and when it is done");
+    scene.assert_mirrored().await;
+    assert_eq!(scene.mirror.lock().copied.len(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn metrics_have_lag_changes_and_errors() {
     let scene = Scene::new(0, 0.0, 5).await;
+    let begun = scene.store.clock.now();
     for account in 1..=3 {
         scene.store.commit(account, vec![create(NOTE, "one".into()), create(NOTE, "two".into())]).await;
+        scene.store.clock.set(begun.plus_seconds(4 * i64::from(account)));
     }
     let stalled = Arc::new(Notify::new());
     let handler = Stalling { pages: 0, stalled: stalled.clone(), release: Arc::default() };
-    let running =
-        Running::start(Follower::new(scene.settings, &scene.opened(), handler, &scene.metrics).unwrap());
+    let running = Running::start(
+        Follower::new(scene.settings, &scene.opened(), handler, scene.store.clock.clone(), &scene.metrics)
+            .unwrap(),
+    );
     stalled.notified().await;
     let metrics = &scene.metrics;
-    assert_eq!(value(metrics, r#"restante_follow_lag_revisions{follower="mirror"}"#), 3);
+    assert_eq!(lag(metrics), 12.0, "of the first account, which waits longest");
     assert_eq!(value(metrics, r#"restante_follow_changes_total{follower="mirror"}"#), 0);
     assert_eq!(value(metrics, r#"restante_follow_errors_total{follower="mirror",source="records"}"#), 0);
     assert_eq!(value(metrics, r#"restante_follow_errors_total{follower="mirror",source="handler"}"#), 0);
@@ -689,7 +769,7 @@ async fn metrics_tell_lag_changes_and_errors() {
     let running = scene.start();
     scene.caught_up().await;
     running.stop().await.unwrap();
-    assert_eq!(value(metrics, r#"restante_follow_lag_revisions{follower="mirror"}"#), 0);
+    assert_eq!(lag(metrics), 0.0);
     assert_eq!(value(metrics, r#"restante_follow_changes_total{follower="mirror"}"#), 6);
     assert_eq!(
         value(metrics, r#"restante_follow_resets_total{follower="mirror"}"#),
@@ -742,7 +822,8 @@ async fn wrong_settings_are_refused() {
         Settings::new("a name that is longer than any name of a follower should ever have to be"),
     ] {
         let handler = Stalling { pages: 0, stalled: Arc::default(), release: Arc::default() };
-        let refused = Follower::new(settings, &scene.opened(), handler, &scene.metrics);
+        let refused =
+            Follower::new(settings, &scene.opened(), handler, scene.store.clock.clone(), &scene.metrics);
         assert!(refused.is_err_and(|error| error.kind() == ErrorKind::Invalid), "{settings:?}");
     }
 }

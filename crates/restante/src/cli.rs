@@ -50,7 +50,7 @@ pub(crate) enum Command {
     /// Look after an archive: statistics, check, rebuild, export, import, copy, compare, prune
     #[command(subcommand, after_help = "Example:\n  restante archive stats --data /var/lib/restante")]
     Archive(ArchiveCommand),
-    /// Look after records: statistics, check, dump
+    /// Look after records: statistics, check, dump, erasing an account
     #[command(subcommand, after_help = "Example:\n  restante records stats --data /var/lib/restante")]
     Records(RecordsCommand),
     /// Look after blobs: statistics, check, sweep
