@@ -1,4 +1,4 @@
-//! What upkeep tells.
+//! The results of upkeep.
 
 use restante_core::Timestamp;
 
@@ -21,7 +21,7 @@ pub struct Stats {
     pub newest: Option<Timestamp>,
     /// Damaged records found since the archive was opened; they are never served.
     pub damaged: u64,
-    /// What the archive is made of, by the oldest message of each. Every message is in one of them, so that this tells when what the
+    /// What the archive is made of, by the oldest message of each. Every message is in one of them, so that this shows when what the
     /// archive holds was sent: as exactly as its parts are short.
     pub parts: Vec<PartStats>,
 }
@@ -63,7 +63,7 @@ pub struct Report {
     pub bytes: u64,
     /// Messages that were archived and can't be read any more, as far as is known. A finding names each segment.
     pub lost: u64,
-    /// What is wrong; empty when all is well. At most [`Report::FINDINGS_MAX`].
+    /// What is wrong; empty when nothing is. At most [`Report::FINDINGS_MAX`].
     pub findings: Vec<Finding>,
     /// Findings beyond those listed.
     pub findings_left_out: u64,

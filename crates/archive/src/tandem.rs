@@ -4,7 +4,7 @@
 //! second. So the second may be slow, or away, and the first never waits for more than a local write.
 //!
 //! What is acknowledged is in the first and in the second or its spool. A crash between the two writes leaves a message in the
-//! first alone, and nobody was answered for it: when its publisher tries again, the first says that it is a duplicate, and it
+//! first alone, and was not acknowledged: when its publisher tries again, the first says that it is a duplicate, and it
 //! goes to the spool all the same. That is why duplicates are spooled too.
 
 use std::{
@@ -54,10 +54,10 @@ pub(crate) async fn open(
     let draining = Draining::start(store.clone(), second.archive.clone(), circuit.clone(), timeout);
     let gap = spool.folder.join(GAP_NAME);
     let begun = config.clock.now();
-    let earlier = std::fs::read_to_string(&gap).ok().map(|told| {
-        let told = told.trim();
+    let earlier = std::fs::read_to_string(&gap).ok().map(|text| {
+        let text = text.trim();
         format!(
-            "{told}; followed again since {begun}: run `restante archive copy`, then remove {}",
+            "{text}; followed again since {begun}: run `restante archive copy`, then remove {}",
             gap.display()
         )
     });
@@ -81,7 +81,7 @@ pub(crate) async fn open(
     Ok(Opened { archive: tandem.clone(), upkeep: tandem })
 }
 
-/// Two archives, of which the second follows.
+/// Two archives; the second follows the first.
 struct Tandem {
     first: Opened,
     second: Opened,
@@ -111,7 +111,7 @@ struct State {
 
 impl Follower {
     /// Has the second store a batch in its time. Fails only when the archive is being closed: then the batch must not be
-    /// acknowledged. Everything else stops the following, and the first goes on alone.
+    /// acknowledged. Everything else stops the following, and the first continues alone.
     async fn follow(&self, messages: Vec<Message>) -> Result<(), Error> {
         if self.state.lock().is_stopped {
             return Ok(());
@@ -124,7 +124,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Follows no more until the server is started again. A second that lacks messages and goes on would look whole.
+    /// Follows no more until the server is started again. A second that lacks messages and continued would look whole.
     async fn stop(&self, why: &Error) {
         let now = self.clock.now();
         let problem = format!("tandem stopped at {now}: {why}");
@@ -152,13 +152,13 @@ impl Follower {
 
     fn following(&self) -> Following {
         let state = self.state.lock();
-        let trouble = self.circuit.trouble();
+        let outage = self.circuit.outage();
         let (mut problem, mut since) =
             (state.problem.clone(), state.since.filter(|_| state.problem.is_some()));
         if problem.is_none()
-            && let Some(trouble) = trouble
+            && let Some(outage) = outage
         {
-            (problem, since) = (Some(trouble.what), Some(trouble.since));
+            (problem, since) = (Some(outage.what), Some(outage.since));
         }
         let waiting = self.store.usage();
         Following {
@@ -173,7 +173,7 @@ impl Follower {
     }
 }
 
-/// Notes that messages are missing, so that a restart can tell.
+/// Notes on disk that messages are missing, for the next start.
 fn write_gap(gap: &Path, problem: &str) -> std::io::Result<()> {
     let mut file = std::fs::File::create(gap)?;
     writeln!(file, "{problem}")?;

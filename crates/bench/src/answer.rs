@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_are_found_in_their_order() {
+    fn hashes_are_found_in_order() {
         let (one, other) = (MessageHash([1; 32]), MessageHash([2; 32]));
         let body =
             format!("{{\"messages\":[{{\"messageHash\":\"{other}\"}},{{\"messageHash\":\"{one}\"}}]}}");

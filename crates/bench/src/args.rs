@@ -67,7 +67,7 @@ pub enum FreshEngine {
     Log,
     /// In a file of its own.
     Sqlite,
-    /// In a schema of its own, in the database that the environment names.
+    /// In a schema of its own, in the database of the environment.
     Postgres,
 }
 

@@ -114,8 +114,8 @@ pub enum BenchCommand {
     /// Measure the table of sessions: its info, look-ups, memory, Redis, live streams
     ///
     /// Repeats MongooseIM's micro-benchmark (finding and merging entries of a session's info) with its published figures;
-    /// looks up, changes, opens and closes sessions in tables of 12,000 and 1,000,000 on one and two threads, beside the cost
-    /// of a cache miss at the same time; measures bytes per session, counting, 12,000 users that arrive and write to their
+    /// looks up, changes, opens and closes sessions in tables of 12,000 and 1,000,000 on one and two threads, compared with the
+    /// cost of a cache miss; measures bytes per session, counting, 12,000 users that arrive and write to their
     /// neighbours, and 10,000 live streams over REST with 1,000 messages a second; with a Redis, also the redis engine.
     /// Takes about three minutes, 500 MB of memory and 100 MB of disk; --parts chooses. `make compare` measures other tables.
     Sessions(SessionsArgs),

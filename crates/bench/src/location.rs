@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fresh_folder_goes_and_a_kept_one_stays() {
+    fn a_fresh_folder_is_removed_and_an_existing_one_is_not() {
         let parent = tempfile::tempdir().unwrap();
         for text in ["log:", "sqlite:"] {
             let location = Location::of(&text.parse().unwrap(), parent.path()).unwrap();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_is_too_small_is_named() {
+    fn a_disk_that_is_too_small_is_an_error() {
         let parent = tempfile::tempdir().unwrap();
         let location = Location::of(&"log:".parse().unwrap(), parent.path()).unwrap();
         location.check_space(1).unwrap();
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn another_process_gets_the_password_and_people_do_not() {
+    fn only_other_processes_get_the_password() {
         let choice: EngineChoice =
             "postgres://me:secret@host/db?sslmode=disable&schema=mine".parse().unwrap();
         let location = Location::of(&choice, Path::new(".")).unwrap();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn schemas_have_different_names_that_the_archive_takes() {
+    fn schemas_have_unique_names_that_the_archive_accepts() {
         let database: PostgresUrl = "postgres://host/db".parse().unwrap();
         let folder = Path::new("restante-bench-aB_cD1-a-very-long-name-of-a-folder");
         let (one, other) = (schema_name(folder), schema_name(folder));

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_late_ticket_counts_from_when_it_was_due() {
+    async fn a_late_ticket_counts_from_its_due_time() {
         let begun = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
         let tickets = Tickets::new(begun, 4.0, begun + Duration::from_millis(600));
         let mut taken = Vec::new();

@@ -127,7 +127,7 @@ impl Server {
         peer_address(&body)
     }
 
-    /// Asks the server to finish, as an operator does, and waits for it.
+    /// Stops the server with SIGTERM, as an operator does, and waits for its end.
     pub(crate) async fn stop(mut self) -> anyhow::Result<Duration> {
         let begun = Instant::now();
         let id = i32::try_from(self.child.id())
@@ -187,6 +187,7 @@ fn command(program: &Path, archive: &EngineUrl, folder: &Path, settings: &Settin
     // All peers of a benchmark come from one address. An older server has no such settings.
     if std::env::current_exe().is_ok_and(|own| own == program) {
         command
+            .env("RESTANTE_OPERATE__LISTEN", "")
             .env("RESTANTE_WAKU__LIMITS__CONNECTIONS_PER_ADDRESS_MAX", "1000")
             .env("RESTANTE_WAKU__LIMITS__HANDSHAKES_PER_ADDRESS_MAX", "256");
     }
@@ -222,7 +223,7 @@ fn peer_address(info: &[u8]) -> anyhow::Result<Multiaddr> {
             return Ok(address);
         }
     }
-    bail!("the server names no address of a node: {}", info.listen_addresses.join(", "))
+    bail!("the server has no plain TCP address with a peer id: {}", info.listen_addresses.join(", "))
 }
 
 /// The address that a server has printed.
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_read_when_its_line_is_there() {
+    fn an_address_is_read_from_its_line() {
         let folder = tempfile::tempdir().unwrap();
         let stdout = folder.path().join("out");
         assert_eq!(announced(&stdout), None);

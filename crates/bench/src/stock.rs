@@ -84,7 +84,7 @@ impl Stock {
         hot.take(count).map(|number| self.message(number).message_hash).collect()
     }
 
-    /// Opens the chosen engine, makes it hold these messages, and closes it for a server to open.
+    /// Opens the chosen engine, fills it with these messages, and closes it for a server.
     pub(crate) async fn lay_in(
         self: &Arc<Self>,
         choice: &EngineChoice,

@@ -1,4 +1,4 @@
-//! Opening, filling and settling the archives that are measured.
+//! Opens, fills and seals the measured archives.
 
 use std::{
     path::Path,
@@ -21,7 +21,7 @@ use crate::{
 
 /// Messages of one append while filling.
 const FILL_BATCH: usize = 2_500;
-/// Appenders while filling: few, so that messages arrive roughly in the order of time, as they do in life.
+/// Appenders while filling: few, so that messages arrive roughly in time order, as in production.
 const FILL_APPENDERS: usize = 4;
 /// Batches that wait for each appender.
 const FILL_WAITING: usize = 2;
@@ -184,7 +184,7 @@ pub(crate) async fn append_new(archive: &dyn Archive, messages: Vec<Message>) ->
         bail!("{duplicates} of {} messages were duplicates: the archive was not fresh", answers.len());
     }
     if spooled > 0 {
-        bail!("{spooled} of {} messages were put aside: the engine did not answer", answers.len());
+        bail!("{spooled} of {} messages went to the spool: the engine did not answer", answers.len());
     }
     Ok(())
 }

@@ -5,13 +5,13 @@ use restante_core::{MessageHash, Timestamp};
 
 use crate::{dataset::Dataset, random::Random};
 
-/// Bodies to append again and again: more than a processor's cache holds.
+/// Bodies that are appended repeatedly: more than a processor's cache holds.
 const POOL_MESSAGES: usize = 100_000;
 /// A thousand messages a second, so that all messages of a bench fall into one day.
 const MESSAGE_NANOS: u64 = 1_000_000;
 
 /// Messages without end. Topics and bodies are those of the data set, over and over; each message has a time and a hash
-/// of its own. So no message has to be made from random bytes while appends are timed.
+/// of its own. So no random bytes are generated while appends are timed.
 pub(crate) struct Supply {
     pool: Vec<Message>,
     first: Timestamp,

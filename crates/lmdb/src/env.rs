@@ -1,4 +1,4 @@
-//! LMDB itself: one environment, its map, its tables, and the transactions that rows come into it by.
+//! LMDB itself: one environment, its map, its tables, and the transactions that write rows.
 
 use std::{
     collections::hash_map::RandomState,
@@ -30,7 +30,7 @@ type Rows = Database<Bytes, Bytes>;
 /// Threads that may read at the same time: those of an async runtime and of its blocking pool.
 const READERS_MAX: u32 = 1_024;
 
-/// What is allocated behind the pages in use.
+/// Bytes that are allocated behind the pages in use.
 const SPARE_BYTES: u64 = 1 << 20;
 
 /// With fewer free bytes a disk counts as full.
@@ -62,14 +62,14 @@ pub(crate) struct Environment {
     file: File,
 }
 
-/// How far LMDB is.
+/// The progress of LMDB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// The last batch whose rows are in LMDB.
     pub(crate) applied: Sequence,
-    /// How often the store was opened.
+    /// The number of openings.
     pub(crate) epoch: u32,
-    /// What the frames of its commit log are known by.
+    /// The mark of the frames of its commit log.
     pub(crate) salt: Salt,
 }
 
@@ -116,8 +116,8 @@ impl Environment {
         Ok(Progress { applied, epoch: epoch as u32, salt: salt as Salt })
     }
 
-    /// Puts the newest version of all rows of a layer into LMDB, in one transaction, and how far it is then. Answers the
-    /// number of the transaction.
+    /// Writes the newest version of all rows of a layer, and the progress, into LMDB in one transaction. Returns the number of the
+    /// transaction.
     pub(crate) fn apply(&self, layer: &Layer, progress: Progress) -> Result<usize, Error> {
         match self.try_apply(layer, progress) {
             Err(heed::Error::Mdb(MdbError::MapFull)) => {
@@ -170,7 +170,7 @@ impl Environment {
         allocated.map_err(|error| Error::io("allocate space for", &self.path.display().to_string(), error))
     }
 
-    /// Whether the disk has some space to go on with.
+    /// Whether the disk has some space.
     pub(crate) fn has_space(&self) -> bool {
         restante_disk::free_bytes(&self.path).map_or(true, |free| free >= FREE_BYTES_MIN)
             && self.allocate().is_ok()
@@ -211,9 +211,9 @@ impl Environment {
         u64::from(self.env.stat().page_size)
     }
 
-    /// What is wrong with the pages of the file, if anything is.
+    /// The error of the first damaged page, if there is one.
     pub(crate) fn damaged_page(&self) -> Result<Option<String>, Error> {
-        let _reading = self.read()?; // its pages, and those of later transactions, are not used again meanwhile
+        let _reading = self.read()?; // pages of this and later transactions are not reused meanwhile
         match pages::check_pages(&self.file) {
             Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Some(error.to_string())),
             checked => checked.map(|()| None),
@@ -285,7 +285,7 @@ fn allocate_lock_file(folder: &Path) -> Result<(), Error> {
     allocated.map_err(|error| Error::io("allocate", &path.display().to_string(), error))
 }
 
-/// Makes an environment beside its place and moves it there: LMDB can't open a file that a power cut left half made.
+/// Makes an environment in a folder of its own and moves it: LMDB can't open a file that a power cut left half written.
 fn make(folder: &Path, tables: &[Table]) -> Result<(), Error> {
     let failed = |error| Error::io("make an LMDB store in", &folder.display().to_string(), error);
     for name in log::FILES {
@@ -306,7 +306,7 @@ fn make(folder: &Path, tables: &[Table]) -> Result<(), Error> {
     std::fs::create_dir(&making).map_err(failed)?;
     let made = fill(&making, tables).and_then(|()| move_in(&making, folder).map_err(failed));
     if made.is_err() {
-        let _ = std::fs::remove_dir_all(&making); // gives its space back; else the next try removes it
+        let _ = std::fs::remove_dir_all(&making); // or the next try removes it
     }
     made
 }
@@ -348,11 +348,11 @@ fn open_tables(env: &Env<WithoutTls>, tables: &[Table]) -> Result<(Rows, Vec<(Ta
 /// The two pages that LMDB begins with, and the table of tables.
 const META_PAGES: u64 = 3;
 
-/// A table that rows come into in the order of their keys.
+/// A table into which rows are put in the order of their keys.
 struct Filling {
     number: u8,
     rows: Rows,
-    /// The last key of the table. What comes after it is appended: pages are then filled whole instead of split in halves.
+    /// The last key of the table. Rows after it are appended: pages are then filled whole instead of split in halves.
     last: Option<Box<[u8]>>,
 }
 
@@ -380,7 +380,7 @@ fn check_format(store: Rows, transaction: &mut RwTxn<'_>) -> Result<(), Error> {
     match store.get(transaction, FORMAT).map_err(failed)? {
         None => {
             store.put(transaction, FORMAT, &FORMAT_NOW.to_be_bytes()).map_err(failed)?;
-            // The standard library's hash maps are seeded with chance, which is all that is wanted here.
+            // The standard library seeds its hash maps at random, which suffices here.
             let salt = RandomState::new().hash_one(FORMAT) & u64::from(Salt::MAX);
             store.put(transaction, SALT, &salt.to_be_bytes()).map_err(failed)
         }
@@ -396,7 +396,7 @@ fn read_number(rows: Rows, transaction: &RoTxn<'_, WithoutTls>, name: &[u8]) -> 
     let found = rows.get(transaction, name).map_err(|error| Error::lmdb("read", error))?;
     let bytes = found.unwrap_or(&[0; 8]).try_into();
     bytes.map(u64::from_be_bytes).map_err(|_| {
-        Error::new(ErrorKind::Corrupt, "the LMDB store does not tell how far it is: restore a backup")
+        Error::new(ErrorKind::Corrupt, "the progress of the LMDB store is damaged: restore a backup")
     })
 }
 
@@ -433,7 +433,7 @@ fn map_size(bytes: u64) -> usize {
 
 #[expect(
     unsafe_code,
-    reason = "the file is mapped, so nobody else may cut it: the lock of the folder keeps other stores out of it"
+    reason = "the file is mapped and must not be cut: the lock of the folder keeps other stores out"
 )]
 fn open_env(folder: &Path, tables: &[Table], map: usize) -> heed::Result<Env<WithoutTls>> {
     let mut options = EnvOpenOptions::new().read_txn_without_tls();

@@ -88,7 +88,7 @@ impl Layer {
         self.0.len()
     }
 
-    /// Adds the rows of a batch, encoded as in its frame. Of several rows with one key the last holds.
+    /// Adds the rows of a batch, encoded as in its frame. The last of several rows with one key wins.
     pub(crate) fn add(&self, sequence: Sequence, mut rows: &[u8]) {
         let guard = &crossbeam_epoch::pin();
         while let Some(Some(FrameRow { table, key, value })) = frame::take_row(&mut rows) {

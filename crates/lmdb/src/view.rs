@@ -1,4 +1,4 @@
-//! What readers see: LMDB, and over it the rows that are only in the commit log.
+//! What readers see: LMDB, overlaid by the rows that are only in the commit log.
 
 use std::{
     ops::Bound,
@@ -20,18 +20,18 @@ use crate::{
 /// The layers over LMDB at one moment.
 #[derive(Clone)]
 pub(crate) struct Layers {
-    /// What is written now.
+    /// The layer that is written to.
     pub(crate) active: Arc<Layer>,
-    /// What is on its way into LMDB.
+    /// The layer that is being written into LMDB.
     pub(crate) frozen: Option<Arc<Layer>>,
-    /// The number of the LMDB transaction that the layers lie over.
+    /// The number of the LMDB transaction under the layers.
     pub(crate) base: usize,
 }
 
 impl Layers {
-    /// Whether a transaction of LMDB goes with these layers: that which they lie over, or the one that the frozen layer came
-    /// into LMDB by. Later ones may hold rows that came after the layers were looked at.
-    fn go_with(&self, transaction: usize) -> bool {
+    /// Whether a transaction of LMDB belongs to these layers: the one under them, or the one that wrote the frozen layer into
+    /// LMDB. Later ones may hold newer rows than the layers.
+    fn match_transaction(&self, transaction: usize) -> bool {
         transaction == self.base || (self.frozen.is_some() && transaction == self.base + 1)
     }
 }
@@ -56,7 +56,7 @@ impl Drop for View<'_> {
     }
 }
 
-/// Which way a range is walked.
+/// The direction in which a range is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the smallest key on.
@@ -66,7 +66,7 @@ pub enum Direction {
 }
 
 impl<'s> View<'s> {
-    /// A view of all batches up to what `visible` answers, which is asked after the layers were looked at.
+    /// A view of all batches up to what `visible` returns, which is called after `layers`.
     pub(crate) fn new(
         environment: &'s Environment,
         layers: impl Fn() -> arc_swap::Guard<Arc<Layers>>,
@@ -76,7 +76,7 @@ impl<'s> View<'s> {
             let layers = layers();
             let until = visible();
             let reading = environment.read()?;
-            if layers.go_with(reading.id()) {
+            if layers.match_transaction(reading.id()) {
                 let (guard, has_failed) = (crossbeam_epoch::pin(), AtomicBool::new(false));
                 return Ok(Self { environment, reading, layers, guard, until, has_failed });
             }
@@ -131,7 +131,7 @@ impl<'s> View<'s> {
             mapped,
             mapped_head: None,
             has_failed: &self.has_failed,
-            told: Source::None,
+            last: Source::None,
         };
         if !is_empty {
             let begin = match direction {
@@ -176,15 +176,15 @@ pub struct Range<'v> {
     table: u8,
     until: Sequence,
     direction: Direction,
-    /// Where layers are to stop; LMDB's iterator knows by itself.
+    /// The end of the range for layers; LMDB's iterator has its own.
     end: Bound<Box<[u8]>>,
     layers: [Option<LayerRange<'v>>; 2],
     guard: &'v Guard,
     mapped: MappedRows<'v>,
     mapped_head: Option<(&'v [u8], &'v [u8])>,
     has_failed: &'v AtomicBool,
-    /// What the row was taken from that was told last, and is stepped over next.
-    told: Source,
+    /// The source of the last row that was returned, which is stepped over next.
+    last: Source,
 }
 
 /// A layer's part of a range.
@@ -208,9 +208,9 @@ impl Range<'_> {
     #[expect(clippy::should_implement_trait, reason = "an iterator's items can't be borrowed from it")]
     pub fn next(&mut self) -> Result<Option<KeyValue<'_>>, Error> {
         loop {
-            self.step_over_told()?;
-            self.told = self.nearest();
-            match self.told {
+            self.step_over_last()?;
+            self.last = self.nearest();
+            match self.last {
                 Source::None => return Ok(None),
                 Source::Mapped => return Ok(self.mapped_head),
                 Source::Layer(number) => {
@@ -221,7 +221,7 @@ impl Range<'_> {
                 }
             }
         }
-        let Source::Layer(number) = self.told else { return Ok(None) };
+        let Source::Layer(number) = self.last else { return Ok(None) };
         let row = self.layer_head(number);
         Ok(row.map(|row| (row.key, row.value.unwrap_or_default())))
     }
@@ -230,7 +230,7 @@ impl Range<'_> {
         self.layers.get(number)?.as_ref()?.head.as_ref()
     }
 
-    /// Where the next row comes from: of several with the same key, from the newest.
+    /// The source of the next row: of several with the same key, the newest.
     fn nearest(&self) -> Source {
         let mut nearest = (Source::None, None);
         for number in 0..self.layers.len() {
@@ -255,14 +255,14 @@ impl Range<'_> {
         if is_second { second } else { first }
     }
 
-    /// Steps over the row that was told, in every source that has its key: they are older versions of it.
-    fn step_over_told(&mut self) -> Result<(), Error> {
-        let told = match self.told {
+    /// Steps over the last row that was returned, in every source that has its key: the others are older versions.
+    fn step_over_last(&mut self) -> Result<(), Error> {
+        let number = match self.last {
             Source::None => return Ok(()),
             Source::Mapped => return self.advance_mapped(),
             Source::Layer(number) => number,
         };
-        let Some(row) = self.layers.get(told).and_then(|layer| layer.as_ref()?.head.clone()) else {
+        let Some(row) = self.layers.get(number).and_then(|layer| layer.as_ref()?.head.clone()) else {
             return Ok(());
         };
         let key = row.key;

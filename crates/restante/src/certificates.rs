@@ -6,6 +6,7 @@ use restante_net::{
     NetMetrics,
     tls::{CertificateFiles, Certificates, POLL_INTERVAL},
 };
+use restante_operate::Listener;
 use tokio::{
     signal::unix::Signal,
     time::{MissedTickBehavior, interval},
@@ -34,7 +35,7 @@ impl ServerCertificates {
             Certificates::load(files, metrics)
                 .map_err(|error| UsageError(format!("{}: {key}: {error}", effective.origin(key))))
         };
-        let has_tls = config.rest.enabled && config.rest.tls;
+        let has_tls = [Listener::Rest, Listener::Operate].iter().any(|listener| config.has_tls(*listener));
         let listeners = has_tls.then(|| load("tls.certificate_files", &config.tls.files())).transpose()?;
         let node = &config.waku.node;
         let websocket = node.certificate().filter(|_| node.enabled);

@@ -34,7 +34,7 @@ use crate::{
     Config, EngineUrl, Error, Opened,
     disk_full::{self, DiskFull},
     topics::Dictionary,
-    waiting::Room,
+    waiting::MemoryBudget,
 };
 
 /// Commands that wait for the writer at most; their bytes are bounded apart.
@@ -108,18 +108,18 @@ pub(super) fn share(disk: Arc<dyn Disk>, config: &Config, lock: Option<File>) ->
     })
 }
 
-/// Opens the archive on a disk. Without `config.read_only` the caller has made sure that nobody else writes to it.
+/// Opens the archive on a disk. Without `config.read_only` the caller holds the lock of its folder.
 pub(super) fn open_on(disk: Arc<dyn Disk>, config: &Config, lock: Option<File>) -> Result<Opened, Error> {
     let shared = share(disk, config, lock);
     let limits = shared.limits;
     let active = load_all(&shared, config.read_only)?;
-    let room = Room::new(limits.queue_bytes);
+    let budget = MemoryBudget::new(limits.queue_bytes);
     let log = if config.read_only {
-        Log { shared, writer: None, room, threads: Mutex::default() }
+        Log { shared, writer: None, budget, threads: Mutex::default() }
     } else {
         shared.disk_full.note_at_open();
         let (writer, threads) = start_threads(&shared, active)?;
-        Log { shared, writer: Some(writer), room, threads: Mutex::new(threads) }
+        Log { shared, writer: Some(writer), budget, threads: Mutex::new(threads) }
     };
     let log = Arc::new(log);
     Ok(Opened { archive: log.clone(), upkeep: log })
@@ -242,7 +242,7 @@ fn load_one(
             }
             Ok(Some(recovered))
         }
-        // The writer beside whom this process reads has removed it.
+        // The server that writes the archive has removed it meanwhile.
         Err(error) if read_only && error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
@@ -256,7 +256,7 @@ fn remove_temporaries(shared: &Shared, files: &[(String, u64)]) -> Result<(), Er
     Ok(())
 }
 
-/// What a log's header says. A log that has nothing but a torn header was never promised to anybody and is removed.
+/// The header of a log. A log with nothing but a partly written header was never acknowledged and is removed.
 fn segment_id(
     shared: &Shared,
     name: &str,
@@ -289,7 +289,7 @@ fn segment_id(
             let of_index = salt_of_index(shared, &id(0).index_name());
             let in_header = salts_of_damaged_header(&header).into_iter();
             let mut salts: Vec<u64> = in_header.chain(of_index).chain(listed_salt).collect();
-            // Zeros are what a lost sector reads as: everybody could write records for that seed.
+            // A lost sector reads as zeros, and anyone could write records for that seed.
             salts.retain(|salt| id(*salt).seed() != 0);
             salts.dedup();
             // No record is sound under a new salt.
@@ -322,7 +322,7 @@ fn recover(
 ) -> Result<Recovered, Error> {
     let name = id.log_name();
     // A segment that was sealed, and has lost its index since, may be linked to a backup. It is mapped from here on. Without
-    // room for the copy it is only read, until the sealer finds room.
+    // space for the copy it is only read, until the sealer finds space.
     let is_own = read_only || done_if_room(shared, "copy", &name, shared.disk.own(&name))?;
     let mut is_cut = true;
     let log = if read_only {
@@ -348,7 +348,7 @@ fn recover(
                 name,
                 bytes = end.len(),
                 is_cut = !read_only,
-                "the end of a log is torn; nobody was answered for it"
+                "the end of a log was written in part and never acknowledged"
             );
         }
         if !read_only && is_own {

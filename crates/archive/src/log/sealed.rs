@@ -42,7 +42,7 @@ pub(super) struct Sealed {
     verified: Vec<AtomicU64>,
     columns: OnceLock<bool>,
     damaged: Counter,
-    /// How often postings were merged, so that a test can tell which way it went.
+    /// How often postings were merged, for tests.
     #[cfg(test)]
     merges: AtomicU64,
 }
@@ -186,7 +186,7 @@ impl Sealed {
         self.columns.get() == Some(&false)
     }
 
-    /// Whether nobody has verified the index yet.
+    /// Whether the index has not been verified yet.
     pub(super) fn is_unverified(&self) -> bool {
         self.columns.get().is_none()
     }

@@ -72,10 +72,10 @@ struct Spooled {
     me: Weak<Self>,
 }
 
-/// Appends under way at most; further ones wait. Each goes on to its end, also when who asked has gone away.
+/// The most concurrent appends; further ones wait. Each runs to its end, also when its caller is gone.
 pub(crate) const APPENDS_MAX: usize = 1_024;
 
-/// Does work in a task of its own, so that it comes to its end although who asked may go away in the middle: a time-out would
+/// Does work in a task of its own, so that it runs to its end when its caller is gone: a time-out would
 /// never be noticed, and what is stored halfway never be counted.
 pub(crate) async fn to_its_end<T: Send + 'static>(
     turns: &Arc<Semaphore>,
@@ -108,7 +108,7 @@ impl Spooled {
         let answer = tokio::select! {
             biased;
             answer = drain::within(self.timeout, self.engine.archive.append(messages)) => answer,
-            // Somebody else has waited long enough.
+            // Another append has waited long enough.
             () = self.circuit.opened() => return None,
         };
         match answer {
@@ -125,9 +125,8 @@ impl Spooled {
         match self.store.put(messages).await {
             Ok(()) => Ok(answers),
             Err(error) => {
-                let trouble = self.circuit.trouble();
-                let why =
-                    trouble.map_or_else(|| "the engine is unavailable".to_owned(), |trouble| trouble.what);
+                let outage = self.circuit.outage();
+                let why = outage.map_or_else(|| "the engine is unavailable".to_owned(), |outage| outage.what);
                 Err(Error::new(error.kind(), format!("{why}, and {error}")).with_source(error))
             }
         }
@@ -161,9 +160,9 @@ impl Upkeep for Spooled {
 
     fn health(&self) -> Health {
         let mut health = self.engine.upkeep.health();
-        if let Some(trouble) = self.circuit.trouble() {
-            health.problem = Some(trouble.what);
-            health.since = Some(trouble.since);
+        if let Some(outage) = self.circuit.outage() {
+            health.problem = Some(outage.what);
+            health.since = Some(outage.since);
         }
         if self.store.is_full()
             && let Some(problem) = &mut health.problem

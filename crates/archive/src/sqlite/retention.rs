@@ -1,4 +1,4 @@
-//! Retention: the oldest messages are removed in small steps, between which appends go on; then the pages that they took are
+//! Retention: the oldest messages are removed in small steps, between which appends continue; then the pages that they took are
 //! given back, in small steps as well.
 
 use std::{
@@ -29,7 +29,7 @@ const STEP_BYTES: u64 = 1 << 20;
 const STEP_PAGES: u32 = 64;
 /// What a message takes in the file beside its body: its row and three index entries.
 const ROW_BYTES: u64 = 180;
-/// What the write-ahead log takes beside the file while appends go on.
+/// What the write-ahead log takes beside the file while appends continue.
 const LOG_BYTES: u64 = 16 << 20;
 /// How long a step rests, in times of what it has worked, and at most. Measured with 200 appends a second: 12,000 messages a
 /// second are removed, and the appends' p99 rises by less than half.
@@ -37,7 +37,7 @@ const REST: u32 = 2;
 const REST_MAX: Duration = Duration::from_millis(50);
 /// Steps between two checkpoints: about 4 MiB of log, so that the sync of the file doesn't hold up those of appends for long.
 const STEPS_BEFORE_CHECKPOINT: u32 = 4;
-/// How often the end of a prune tries to empty the log while somebody reads it.
+/// How often the end of a prune tries to empty the log while it is being read.
 const TRIES_MAX: u32 = 10;
 
 /// Removes what `policy` lets go.
@@ -74,7 +74,7 @@ struct Prune<'a> {
     oldest_kept: Option<Timestamp>,
     pruned: Pruned,
     steps: u32,
-    /// How often the steps were halved, because the disk had no room for larger ones.
+    /// How often the steps were halved, because the disk had no space for larger ones.
     smaller: u32,
 }
 
@@ -91,7 +91,7 @@ impl Prune<'_> {
         self.shrink()
     }
 
-    /// Does one step. On a full disk the reserve is given up, and steps become smaller until they find room: what they remove
+    /// Does one step. On a full disk the reserve is given up, and steps become smaller until they find space: what they remove
     /// must be written to the log first.
     fn step_in_room(
         &mut self,
@@ -120,7 +120,7 @@ impl Prune<'_> {
         }
     }
 
-    /// Does one step with the writer's connection and rests. The step tells whether there is more to do.
+    /// Does one step with the writer's connection and rests. The step returns whether there is more to do.
     fn step(
         &mut self,
         step: impl FnOnce(&mut Self, &mut Connection) -> rusqlite::Result<bool>,
@@ -140,11 +140,11 @@ impl Prune<'_> {
         let result = result.and_then(|more| restored.map(|()| more));
         let result = result.map_err(|error| self.shared.write_failed(error));
         let worked = begun.elapsed();
-        MutexGuard::<Option<Writer>>::unlock_fair(writer); // whoever waits to append goes first
+        MutexGuard::<Option<Writer>>::unlock_fair(writer); // a waiting append goes first
         let more = result?;
         self.steps += 1;
         if self.shared.disk_full.is_full() {
-            // The log's room is needed by the next step. What can't be moved now is moved when the file is shorter.
+            // The log's space is needed by the next step. What can't be moved now is moved when the file is shorter.
             let moved = checkpoint::move_log(self.shared, End::Truncate);
             let _ = moved.inspect_err(|error| debug!(%error, "the log stays as it is on a full disk"));
         } else if self.steps.is_multiple_of(STEPS_BEFORE_CHECKPOINT) {
@@ -284,7 +284,7 @@ impl Step {
 /// Gives some free pages back. False when there are none left, or an append has taken as many.
 fn give_pages_back(connection: &mut Connection, pages_max: u32) -> rusqlite::Result<bool> {
     let free = schema::pages(connection)?.free;
-    // It gives a row for each page, and does no more than rows are asked for.
+    // It gives a row for each page, and works only as far as rows are read.
     let mut statement = connection.prepare(&format!("PRAGMA incremental_vacuum({pages_max})"))?;
     let mut rows = statement.query([])?;
     while rows.next()?.is_some() {}

@@ -140,7 +140,7 @@ impl Bench {
         Ok(self.handle.block_on(self.archive.query(query))?)
     }
 
-    /// Walks through all matches and touches every byte of every body, `times` times.
+    /// Reads every byte of all matches, page by page, `times` times.
     pub(super) fn walk(&self, times: u64) -> anyhow::Result<Tally> {
         let mut tally = Tally::default();
         for _ in 0..times {
@@ -179,7 +179,7 @@ impl Bench {
         let found = answer.tally.rows;
         if found != expected {
             let (cell, kind, engine) = (self.cell.name, self.kind.name(), self.engine);
-            bail!("{engine} found {found} rows in cell {cell} by {kind} where the data set has {expected}");
+            bail!("{engine} found {found} rows in cell {cell} by {kind} instead of {expected}");
         }
         Ok(())
     }

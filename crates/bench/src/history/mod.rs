@@ -167,10 +167,10 @@ mod tests {
     use crate::{report::assert_explained, tests::quick};
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_small_run_has_every_cell_and_counts_right() {
+    async fn a_small_run_has_every_cell_with_right_counts() {
         let report = measure(&HistoryArgs { common: quick("memory:") }).await.unwrap();
         let dataset = Dataset::new(0, 5_000);
-        // 6 cells, by list and by filter, full and in pages, alone and in twos.
+        // 6 cells, by list and by filter, full and in pages, one and two at once.
         assert_eq!(report.rows.len(), 6 * 2 * 2 * 2);
         for row in &report.rows {
             for key in [

@@ -1,4 +1,4 @@
-//! What the disk can do without any engine: the floors of `bench ingest`.
+//! The disk without any engine: the floors of `bench ingest`.
 
 use std::{
     fs::File,

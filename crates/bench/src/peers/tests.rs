@@ -57,7 +57,7 @@ impl Served {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_goes_from_node_to_node_and_is_found_in_the_archive() {
+async fn a_message_is_relayed_and_archived() {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use restante_core::{Clock, Timestamp};
@@ -94,7 +94,7 @@ async fn a_message_goes_from_node_to_node_and_is_found_in_the_archive() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn users_walk_until_their_time_is_over() {
+async fn users_query_until_their_time_is_over() {
     use restante_core::Timestamp;
 
     let served = Served::start().await;

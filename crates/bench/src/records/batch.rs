@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_are_bounded_and_none_comes_twice() {
+    fn cells_are_bounded_and_unique() {
         let sizes = [10_000, 100_000, 1_000_000];
         let with_log = cells(RecordsEngine::Lmdb, &sizes);
         assert_eq!(with_log.len(), 1 + 3 * 3, "one at a time is measured once");

@@ -29,7 +29,7 @@ pub(super) struct Head {
     pub(super) median_us: Option<f64>,
 }
 
-/// One figure for programs.
+/// A row of JSON.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row<F> {
     pub(super) table: &'static str,
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_counted_where_there_is_a_disk() {
+    fn written_bytes_are_counted_for_engines_with_a_disk() {
         let folder = tempfile::tempdir().unwrap();
         let before = Counters::now(RecordsEngine::Lmdb, folder.path());
         std::fs::write(folder.path().join("file"), vec![7; 50_000]).unwrap();

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_mail_is_made_once_whatever_the_batch() {
+    fn every_mail_is_generated_once_with_any_batch() {
         let payload = |batch, accounts| {
             let load = Load { seed: 0, entities: 2_345, batch, accounts, inbox_every: 2 };
             let (sender, mut receiver) = mpsc::channel(10_000);

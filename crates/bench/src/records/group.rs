@@ -28,9 +28,9 @@ const ROUNDS: usize = 7;
 const ROUNDS_QUICK: usize = 1;
 const ROUND_TIME: Duration = Duration::from_millis(1_000);
 const ROUND_TIME_QUICK: Duration = Duration::from_millis(10);
-/// Mails that are committed over and over, each time as new records.
+/// Mails that are committed repeatedly, each time as new records.
 const MAILS: u64 = 1_024;
-/// The file that the disk is measured with, written in advance as a commit log is.
+/// The file that the disk is measured with, preallocated like a commit log.
 const FLOOR_FILE: &str = "floor";
 const FLOOR_BYTES: u64 = 8 << 20;
 
@@ -42,7 +42,7 @@ pub(super) struct GroupFigures {
     pub(super) committers: u32,
     pub(super) commits_per_s: f64,
     pub(super) p99_us: f64,
-    /// The disk itself: the same bytes written into a file, each with a sync.
+    /// The disk alone: the same bytes written into a file, each with a sync.
     pub(super) floor_per_s: f64,
     pub(super) floor_us: f64,
     pub(super) ratio_to_floor: Option<f64>,
@@ -122,7 +122,7 @@ fn figures(committers: u32, results: &Rounds, floors: &Rounds, one_per_s: f64) -
     }
 }
 
-/// Mails that are ready.
+/// Generated mails.
 struct Pool(Vec<Change>);
 
 impl Pool {

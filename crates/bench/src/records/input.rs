@@ -9,7 +9,7 @@ use crate::measure::rounded;
 
 /// Records that are compressed, and others that train the dictionary.
 const RECORDS: u64 = 3_000;
-/// The size of the dictionary, and the level: those of the measurements that the layout was chosen by.
+/// The size of the dictionary, and the level: those of the measurements that the layout was chosen with.
 const DICTIONARY_BYTES: usize = 64 << 10;
 const LEVEL: i32 = 3;
 
@@ -60,9 +60,9 @@ fn bytes(mails: &Mails, n: u64) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// The measurements that the layout was chosen by had 602 bytes, 445 by zstd alone and 276 with a dictionary.
+    /// The records of those measurements had 602 bytes, 445 by zstd alone and 276 with a dictionary.
     #[test]
-    fn records_are_as_long_and_as_dense_as_those_that_the_layout_was_chosen_by() {
+    fn records_have_the_size_and_density_that_the_layout_was_chosen_with() {
         let input = look(0).unwrap();
         assert!((597.0..607.0).contains(&input.record_bytes), "{input:?}");
         assert!((430.0..460.0).contains(&input.zstd_bytes), "{input:?}");

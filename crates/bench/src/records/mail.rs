@@ -22,7 +22,7 @@ pub(super) const BY_MAILBOX: Index = Index(1);
 const BY_THREAD: Index = Index(2);
 const BY_MESSAGE: Index = Index(3);
 
-/// The mailbox that new mail comes into.
+/// The mailbox of new mail.
 pub(super) const INBOX: u64 = 1;
 /// Other mailboxes.
 const MAILBOXES: u64 = 11;
@@ -34,7 +34,7 @@ const RECENT: u64 = 500;
 /// The most references of a mail within its thread, and to other threads.
 const REFERENCES_MAX: usize = 4;
 const ELSEWHERE_MAX: u64 = 2;
-/// Seconds: the first mail, the time from one to the next, and how much later than that it may come.
+/// Seconds: the time of the first mail, the interval between mails, and the most that one is delayed.
 const FIRST: u64 = 1_600_000_000;
 const INTERVAL: u64 = 30;
 const JITTER: u64 = 600;
@@ -62,7 +62,7 @@ pub(super) fn payload_bytes(body: &Body) -> u64 {
     (body.bytes.len() + body.blobs.len() * size_of::<BlobId>()) as u64
 }
 
-/// A record in one piece: the blobs that it names, and its body.
+/// A record as one byte string: the blobs that it names, and its body.
 pub(super) fn in_one_piece(change: &Change) -> Vec<u8> {
     let Change::Create { body, .. } = change else { return Vec::new() };
     let mut record = Vec::with_capacity(payload_bytes(body) as usize);
@@ -206,12 +206,12 @@ fn message_id(random: &mut Random) -> String {
     id + "@" + pick(&DOMAINS, random)
 }
 
-/// When a mail came: ascending, but for some that were late.
+/// The time of arrival: ascending, except for delayed mails.
 fn received(n: u64, random: &mut Random) -> u64 {
     FIRST + n * INTERVAL + random.below(JITTER)
 }
 
-/// An item of a list that has one at least.
+/// A random item of a list that is not empty.
 fn pick<'a>(items: &[&'a str], random: &mut Random) -> &'a str {
     let place = random.below(items.len() as u64) as usize;
     items.get(place).copied().unwrap_or_default()
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mail_is_made_from_its_number_alone() {
+    fn a_mail_depends_on_its_number_alone() {
         let (one, same) = (mails().create(77), mails().create(77));
         assert_eq!(one, same);
         assert_ne!(one, mails().create(78));

@@ -42,7 +42,7 @@ use seed::SeedFigures;
 /// Sizes of a store, from too small to show growth to large.
 const SIZES: &str = "10000,100000,1000000";
 const SIZES_QUICK: [u64; 1] = [250];
-/// Fewer have no hundred changes, and no twenty mails in the inbox.
+/// Enough for a hundred changes and twenty mails in the inbox.
 const RECORDS_MIN: u64 = 200;
 const RECORDS_MAX: u64 = 100_000_000;
 /// Mails in Sink's two tables.
@@ -127,7 +127,7 @@ pub struct RecordsArgs {
     /// Write a page with plots to this file; it needs no other file and no network
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Only see that it works: few records, figures without meaning
+    /// Only check that it works: few records, figures without meaning
     #[arg(long)]
     pub quick: bool,
 }
@@ -172,7 +172,7 @@ impl RecordsArgs {
         Ok(sizes.into_iter().filter(is_large).collect())
     }
 
-    /// The engines of Sink's tables. Mails of one subject compress as no real mails do, so the same is shown without.
+    /// The engines of Sink's tables. Mails of one subject compress better than real ones, so there is a column without.
     fn seed_engines(&self) -> Vec<RecordsEngine> {
         let mut engines = self.engine.clone();
         let plain = RecordsEngine::LmdbUncompressed;
@@ -369,7 +369,7 @@ mod tests {
         measure(&args(engines, parts), Runner::Here).await.unwrap()
     }
 
-    /// The keys that every row of a measurement has, whether there is a figure or not.
+    /// The keys of every row, with or without a figure.
     const KEYS: [&str; 8] = [
         "engine",
         "entities",
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_small_run_says_everything() {
+    async fn a_small_run_has_a_complete_report() {
         let report = report(&[RecordsEngine::Lmdb, RecordsEngine::LmdbWithoutLog], &[]).await;
         for (table, count) in
             [("seed1", 3), ("seed2", 3), ("batch", 8), ("churn", 2), ("read", 20), ("group", 4)]
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_sizes_and_engines_are_those_that_were_asked_for() {
+    fn requested_parts_sizes_and_engines_are_chosen() {
         let usual = args(&[RecordsEngine::Lmdb], &[]);
         assert_eq!(usual.parts(), Part::ALL);
         assert_eq!(args(&[], &[Part::Read, Part::Seed1]).parts(), [Part::Seed1, Part::Read]);
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_has_no_room_is_not_begun() {
+    fn a_store_without_enough_disk_space_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         assert!(check_space(folder.path(), 1).is_ok());
         let error = check_space(folder.path(), 1 << 50).unwrap_err().to_string();

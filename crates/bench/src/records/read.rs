@@ -25,11 +25,11 @@ use crate::{
 pub(super) const INBOX_MAILS: u64 = 50_000;
 /// Mails that a client shows first.
 const NEWEST: usize = 20;
-/// Changes that a client has missed, one in each commit.
+/// Changes that a client fetches, one in each commit.
 const CHANGES: u64 = 100;
 /// The newest mails, some of which are still in the commit log only.
 const RECENT: u64 = 1_000;
-/// Reads that are timed together, so that the clock has no part in the figure, and groups of them.
+/// Reads that are timed together, to exclude the cost of the clock, and groups of them.
 const POINTS: usize = 100;
 const QUERIES: usize = 10;
 const GROUPS: usize = 201;
@@ -99,7 +99,7 @@ pub(super) struct ReadFigures {
     pub(super) when: When,
     /// Mails in the mailbox that is asked for its newest.
     pub(super) mailbox_mails: u64,
-    /// Rows that were in the commit log and not yet in LMDB, when it began.
+    /// Rows that were in the commit log and not yet in LMDB at the beginning.
     pub(super) waiting_rows: Option<u64>,
 }
 
@@ -176,7 +176,7 @@ impl Reader {
         Ok(median(times))
     }
 
-    /// The time of a few reads, and how many they were. A wrong answer is an error.
+    /// The time and the number of a few reads. A wrong answer is an error.
     async fn group(
         &self,
         store: &Store,

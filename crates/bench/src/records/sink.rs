@@ -58,7 +58,7 @@ const MIME: &[u8] =
 const FIRST: u64 = 1_532_700_000;
 const FOLDER_ID: u64 = 1;
 
-/// The creation of the n-th mail. Its uid, message id and date are its own, all else is the same in every mail.
+/// The creation of the n-th mail. Only uid, message id and date differ between mails.
 pub(super) fn create(seed: u64, n: u64) -> Change {
     let mut random = Random::new(seed, (1 << 62) ^ n);
     let (message, parent) = (random.bits(), random.bits());
@@ -165,12 +165,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mail_has_the_bytes_of_sinks_and_stands_in_every_index() {
+    fn a_mail_has_as_many_bytes_as_in_sink_and_is_in_every_index() {
         let schema = schema().unwrap();
         let kind = schema.kind(MAIL).unwrap();
         let mut bodies = BTreeSet::new();
         for n in 0..500 {
-            let Change::Create { body, properties, .. } = create(0, n) else { panic!("it is no creation") };
+            let Change::Create { body, properties, .. } = create(0, n) else { panic!("not a creation") };
             assert_eq!(body.bytes.len() as u64, MAIL_BYTES);
             assert!(
                 kind.indexes
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn sinks_figures_agree_with_each_other() {
+    fn the_figures_of_sink_are_consistent() {
         for sink in &SINK {
             // The first published table divides kibibytes by 5,000 x 184 bytes; medians of runs don't divide exactly.
             let by_mails = sink.on_disk_kib * 1_024.0 / (5_000 * MAIL_BYTES) as f64;

@@ -110,7 +110,7 @@ pub(super) struct Disk {
 
 /// The name that LMDB gives its file.
 const MAIN_FILE: &str = "data.mdb";
-/// Folders below a store's folder: more than any engine has, and an end.
+/// The deepest nesting below a store's folder, more than any engine needs.
 const DEPTH_MAX: u32 = 8;
 
 impl Disk {
@@ -126,7 +126,7 @@ impl Disk {
 
     fn add(&mut self, folder: &Path, depth: u32) -> anyhow::Result<()> {
         if depth == 0 {
-            bail!("{} is too deep to be of a record store", folder.display());
+            bail!("{} is nested too deep for a record store", folder.display());
         }
         let entries = fs::read_dir(folder).with_context(|| format!("can't read {}", folder.display()))?;
         for entry in entries {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_differ_in_one_thing_each() {
+    fn each_setting_differs_in_one_value() {
         let usual = LmdbConfig::default();
         assert_eq!(RecordsEngine::Lmdb.settings(), usual);
         let without = RecordsEngine::LmdbWithoutLog.settings();

@@ -91,7 +91,7 @@ impl Line {
         let publisher = Peer::start_connected(Role::Publisher, servers, Vec::new()).await?;
         let server = id_of(server)?;
         let waited = until(PATIENCE, async || subscriber.is_in_mesh(server)).await;
-        ensure!(waited.is_some(), "the server did not take the subscriber into its mesh within a minute");
+        ensure!(waited.is_some(), "the server did not add the subscriber to its mesh within a minute");
         Ok(Self { meter, publisher, subscriber, payload_bytes })
     }
 
@@ -154,7 +154,7 @@ impl Crowd<'_> {
         let expected = asked + self.users as u64 * WARM_PAGES;
         let is_asked = async || store_requests(self.rest).await.is_ok_and(|asked| asked >= expected);
         let waited = until(PATIENCE, is_asked).await;
-        ensure!(waited.is_some(), "the users did not begin to ask within a minute");
+        ensure!(waited.is_some(), "the users sent no queries within a minute");
         let during = line.measure(length, 2_002).await?;
         let summary = users.summary().await?;
         let during = Stretch { users: self.users, summary: Some(summary), ..during };
@@ -164,7 +164,7 @@ impl Crowd<'_> {
 }
 
 async fn store_requests(rest: SocketAddr) -> anyhow::Result<u64> {
-    Ok(Scrape::of(rest).await?.sum_with("restante_waku_requests_total", "service=\"store\""))
+    Ok(Scrape::of(rest).await?.sum_with("restante_waku_requests_total", "service", "store"))
 }
 
 #[cfg(test)]
@@ -173,7 +173,7 @@ mod tests {
     use crate::peers::tests::Served;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn every_message_is_delivered_and_its_time_taken() {
+    async fn every_message_is_delivered_and_timed() {
         let served = Served::start().await;
         let line = Line::lay(&served.node, 1_400).await.unwrap();
         for stream in [1, 2] {

@@ -1,4 +1,4 @@
-//! Two servers, of which the second is killed in the middle of the load and started again: what it missed it must find at
+//! Two servers, the second of which is killed in the middle of the load and started again: it must fetch what it missed from
 //! the first.
 
 use std::{
@@ -18,7 +18,7 @@ use crate::{
     server::Server,
 };
 
-/// How often the second server asks the first for what it missed: often, so that nobody waits for minutes.
+/// The interval of the second server's syncs from the first: short, to shorten the run.
 const SYNC_SECONDS: u64 = 2;
 /// The time limit for having all messages.
 const SYNC_PATIENCE: Duration = Duration::from_secs(120);

@@ -244,7 +244,7 @@ mod tests {
     use crate::peers::tests::Served;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_publishers_send_is_counted_from_end_to_end() {
+    async fn published_messages_are_counted_end_to_end() {
         let served = Served::start().await;
         let target = Target { node: &served.node, rest: served.rest, worked: &|| None };
         for (stream, rate, role) in
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_lacks_is_missing() {
+    fn messages_that_a_server_lacks_are_missing() {
         let hash = |number| MessageHash([number; 32]);
         let published = Published { hashes: vec![hash(1), hash(2), hash(3)], ..Published::default() };
         assert_eq!(missing(&published, &HashSet::from([hash(2), hash(9)])), 2);

@@ -102,8 +102,8 @@ const NOTES: [&str; 5] = [
      its own; it remains until the server has everything. A publisher whose queues are full waits and tries again.",
     "Stored messages are counted by reading the server's history with a store client, and compared hash by hash with \
      the published ones.",
-    "subscribed: the publishers are in the relay's mesh themselves, as a desktop client's node is, so the server passes \
-     each message on to them too.",
+    "subscribed: the publishers are in the relay's mesh themselves, as a desktop client's node is, so the server forwards \
+     each message to them too.",
     "killed: the second of two servers, which follows the first by --storenode, gets SIGKILL when it has a third of the \
      messages and is started again two seconds later.",
     "delivery: from the call of the publisher's node until the subscriber's node had the message, through the \
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn loads_are_judged_by_what_was_stored() {
+    fn loads_are_judged_by_stored_messages() {
         let measured = Measured {
             engine: "log",
             outcomes: vec![outcome(6, 6), outcome(6, 5), outcome(4, 4)],
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_server_is_judged_by_what_it_has_in_the_end() {
+    fn a_killed_server_is_judged_by_its_final_history() {
         for (stored, is_met) in [(6, true), (5, false)] {
             let measured = Measured { engine: "log", killed: Some(killed(stored)), ..Measured::default() };
             let report = shown(&measured);

@@ -334,7 +334,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn text_is_plain_and_says_everything() {
+    fn plain_text_is_complete() {
         let text = example().text();
         assert!(text.is_ascii(), "{text}");
         for part in ["An <example>.", "processor", "1ws", "at least 2,000 /s", "NO"] {

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_at_all_is_drawn_without_harm() {
+    fn empty_plots_can_be_drawn() {
         let bars = Bars { title: "none".to_owned(), unit: "ms", groups: Vec::new(), series: Vec::new() };
         assert!(bars.svg().starts_with("<svg"));
         let curves =
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn longer_bars_stand_for_larger_values() {
+    fn larger_values_have_longer_bars() {
         let bars = Bars {
             title: "two".to_owned(),
             unit: "ms",
@@ -332,14 +332,14 @@ mod tests {
     }
 
     #[test]
-    fn an_even_axis_has_a_few_round_ticks() {
+    fn a_linear_axis_has_a_few_round_ticks() {
         assert_eq!(ticks(60.0).collect::<Vec<_>>(), [0.0, 20.0, 40.0, 60.0]);
         assert_eq!(ticks(7.0).collect::<Vec<_>>(), [0.0, 2.0, 4.0, 6.0]);
         assert_eq!(ticks(0.0).count(), 1);
     }
 
     #[test]
-    fn later_points_stand_further_to_the_right() {
+    fn later_points_are_further_to_the_right() {
         let points = vec![(0.0, 10.0), (30.0, 1_500.0), (60.0, 0.0)];
         let series = Series { title: "t".to_owned(), unit: "/min", lines: vec![("a".to_owned(), points)] };
         let drawing = series.svg();

@@ -19,14 +19,14 @@ use crate::{
     random::Random,
 };
 
-/// Users as published, and how far their arrivals lay apart.
+/// The published number of users and interval of arrivals.
 const USERS: u32 = 12_000;
 const USERS_QUICK: u32 = 200;
 pub(super) const SEED_ARRIVAL_US: u64 = 10_000;
 /// Look-ups per arrival: the profile has 25,135 of them and 1,001 opened sessions.
 const LOOKUPS: usize = 25;
 
-/// One figure for programs.
+/// A row of JSON.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct AmocRow {
     part: &'static str,
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn everybody_arrives_and_writes() {
+    async fn all_users_arrive_and_write() {
         let rows = measure(1, true).await.unwrap();
         let counts: Vec<_> = rows.iter().map(|row| (row.op, row.count)).collect();
         let users = u64::from(USERS_QUICK);

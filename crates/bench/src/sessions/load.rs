@@ -17,8 +17,8 @@ const MERGE_EVERY: usize = 10;
 /// In the second mix one of so many closes a session, and another opens one.
 const CHURN_EVERY: usize = 20;
 const CHURN_OPENS_AT: usize = 10;
-/// Stretches of closing, and as many of opening between them.
-const STRETCHES: usize = 8;
+/// Series of closing, and as many of opening between them.
+const SERIES: usize = 8;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,20 +48,20 @@ impl Load {
         Self::MixedChurn,
     ];
 
-    /// Stretches of sessions to close and to open.
+    /// Draws series of sessions to close and to open.
     fn draw_churn<I: Copy>(
         self,
         ops: usize,
         absent: usize,
         users: &mut Population<I>,
     ) -> anyhow::Result<Vec<(Keys<I>, Keys<I>)>> {
-        let (stretches, each) = match self {
-            Self::Churn => (STRETCHES, ops.min(absent) / STRETCHES),
+        let (series, each) = match self {
+            Self::Churn => (SERIES, ops.min(absent) / SERIES),
             Self::MixedChurn => (1, (ops / CHURN_EVERY).min(absent)),
             _ => (0, 0),
         };
-        let mut churn = Vec::with_capacity(stretches);
-        for _ in 0..stretches {
+        let mut churn = Vec::with_capacity(series);
+        for _ in 0..series {
             churn.push((users.take(each.max(1))?, users.invite(each.max(1))?));
         }
         Ok(churn)
@@ -92,7 +92,7 @@ pub(super) struct Job<I> {
     load: Load,
     /// Sessions that are open before and after.
     keys: Keys<I>,
-    /// Stretches of sessions to close and sessions to open.
+    /// Series of sessions to close and sessions to open.
     churn: Vec<(Keys<I>, Keys<I>)>,
     has_info: bool,
 }

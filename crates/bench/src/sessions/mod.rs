@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_small_run_says_everything() {
+    async fn a_small_run_has_a_complete_report() {
         let parts = [Part::Entries, Part::Table, Part::Memory, Part::Counts, Part::Amoc];
         let report = measure(&args(&parts)).await.unwrap();
         let table: Vec<_> = report.rows.iter().filter(|row| row["part"] == "table").collect();
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_those_that_can_run() {
+    fn parts_that_can_run_are_chosen() {
         let without = args(&[]);
         let parts = without.parts().unwrap();
         assert!(!parts.contains(&Part::Redis) && parts.len() == 6);

@@ -219,7 +219,7 @@ impl Target<'_> {
         let visiting = visitors::come_and_go(self.node.clone(), until);
         let auditing = audit::audit(auditor.clone(), book.clone(), shape.keep);
         let sampling = self.sample(shape, begun);
-        // The first error ends the run: an auditor would wait for ever for publishers that are gone.
+        // The first error ends the run: the checks would wait forever for publishers that have ended.
         let auditing = async { Ok(auditing.await) };
         let sampling = async { Ok(sampling.await) };
         let all = Box::pin(async { tokio::try_join!(publishing, asking, visiting, auditing, sampling) });
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn everybody_does_their_part_and_nothing_is_lost() {
+    async fn all_loads_run_and_nothing_is_lost() {
         let served = Served::start().await;
         let memory = || crate::machine::private_memory("self");
         let target = Target { node: &served.node, rest: served.rest, memory: &memory };

@@ -52,7 +52,7 @@ struct SoakRow {
 }
 
 const NOTES: [&str; 4] = [
-    "Publishers, users, visitors and server share this machine. Users stay and make a query a second, up to five pages of 100 \
+    "Publishers, users, visitors and server share this machine. Users stay connected and make a query a second, up to five pages of 100 \
      from the newest on. A visitor comes every 300 ms: one asks for a page, one is in the relay's mesh for two seconds, two \
      subscribe by filter, receive twenty pushes, and one of them disconnects without unsubscribing.",
     "looked for: several times within the retention time, every message published by then is looked \

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_out_of_the_book_is_older_and_out() {
+    fn messages_taken_from_the_list_are_older_and_removed() {
         let book = Book::default();
         for second in [3, 1, 2] {
             book.note(Timestamp::from_seconds(second), MessageHash([second as u8; 32]));

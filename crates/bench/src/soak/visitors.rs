@@ -56,7 +56,7 @@ enum Visit {
 
 const VISITS: [Visit; 4] = [Visit::Query, Visit::Filter, Visit::Relay, Visit::FilterPolitely];
 
-/// Lets visitors come until the end, and waits for the last to leave.
+/// Starts visitors until the end, and waits for the last one.
 pub(super) async fn come_and_go(server: Multiaddr, until: Instant) -> anyhow::Result<Visited> {
     let permits = Arc::new(Semaphore::new(AT_ONCE));
     let mut visiting = JoinSet::new();

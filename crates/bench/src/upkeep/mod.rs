@@ -42,7 +42,7 @@ pub struct UpkeepArgs {
     pub memory_of: Option<EngineUrl>,
 }
 
-/// One figure for programs.
+/// A row of JSON.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct UpkeepRow {
     engine: &'static str,
@@ -260,7 +260,7 @@ mod tests {
     use crate::{report::assert_explained, tests::quick};
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn retention_removes_exactly_the_oldest_days_beside_appends() {
+    async fn retention_removes_exactly_the_oldest_days_during_appends() {
         let report = measure(&UpkeepArgs { common: quick("memory:"), memory_of: None }).await.unwrap();
         let of = |measure: &str| report.rows.iter().filter(|row| row["measure"] == measure).count();
         assert_eq!((of("prune"), of("append"), of("start"), of("disk")), (5, 1, 0, 0));

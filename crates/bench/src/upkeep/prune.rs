@@ -26,11 +26,11 @@ use crate::{
 /// The most days that are removed one by one, which leaves some to query; fewer if enough was measured.
 const PRUNED_DAYS_MIN: usize = 5;
 const PRUNED_DAYS_MAX: usize = 20;
-/// Appends, and queries, during retention that are enough to speak of their 99th percentile.
+/// Appends, and queries, during retention that a 99th percentile needs.
 const ENOUGH: usize = 500;
 /// Queries a second: as many as one client can send to any engine without queueing.
 const QUERIES_PER_SECOND: f64 = 200.0;
-/// How long appends and queries are watched before the first prune, and between prunes.
+/// How long appends and queries are measured before the first prune, and between prunes.
 const BEFORE: Duration = Duration::from_secs(3);
 const BETWEEN: Duration = Duration::from_millis(500);
 /// Longer than any bench: the client is stopped explicitly.
@@ -104,14 +104,11 @@ async fn prune_day(store: &Store, dataset: &Dataset, day: usize) -> anyhow::Resu
     let pruned = store.opened.upkeep.prune(&policy, now).await?;
     let ended = Instant::now();
     let (removed, expected) = (pruned.messages, dataset.day_len(day));
-    ensure!(
-        removed == expected,
-        "retention of day {day} removed {removed} messages where the day has {expected}"
-    );
+    ensure!(removed == expected, "retention of day {day} removed {removed} messages instead of {expected}");
     Ok((Stretch { begun, ended }, pruned))
 }
 
-/// Appends message after message, each when the one before is durable.
+/// Appends one message after the other, each when the previous one is durable.
 async fn append_until(
     archive: Arc<dyn Archive>,
     supply: Supply,

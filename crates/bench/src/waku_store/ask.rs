@@ -23,9 +23,9 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a user waits before connecting again.
 const BACK_OFF: Duration = Duration::from_millis(50);
-/// The span of time that most queries ask for: a client that was away for a day.
+/// The time range of most queries: that of a client that was offline for a day.
 const AWAY_NANOS: i64 = 86_400 * 1_000_000_000;
-/// Ranks of the content topics that are asked for: frequent ones and rare ones.
+/// Ranks of the queried content topics: frequent ones and rare ones.
 const RANKS: [usize; 7] = [1, 2, 3, 4, 9, 61, 601];
 
 /// The load of users.
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_is_counted_and_told() {
+    async fn an_error_is_counted_and_reported() {
         let address = serve(|_, _| sized("500 Internal Server Error", "no")).await;
         let unpaced = Habit { per_second: None, pages: 5 };
         let asked = ask(&[address], &dataset(), 2, unpaced, Duration::from_millis(1)).await.unwrap();

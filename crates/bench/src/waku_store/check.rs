@@ -15,7 +15,7 @@ use crate::store::config;
 /// All messages that were published and stored.
 pub(super) struct StoredMessages {
     pub(super) hashes: HashSet<MessageHash>,
-    /// Rows that a walk gave a second time, or out of order.
+    /// Rows that a walk returned twice, or out of order.
     pub(super) repeated: u64,
 }
 
@@ -29,7 +29,7 @@ impl StoredMessages {
         opened.upkeep.close().await?;
         let (stored_messages, counted) = (stored_messages?, counted?);
         let walked = filled + stored_messages.len();
-        ensure!(counted == walked, "the archive counts {counted} messages where {walked} can be read");
+        ensure!(counted == walked, "the archive counts {counted} messages, and {walked} can be read");
         Ok(stored_messages)
     }
 
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_was_acknowledged_and_is_not_there_is_lost() {
+    async fn a_missing_acknowledged_message_is_lost() {
         let posts = Posts::new(0, 100, Timestamp(1));
         let archive = open(config(EngineUrl::Memory)).await.unwrap().archive;
         let message = |number: u64, channel: &str| Message {

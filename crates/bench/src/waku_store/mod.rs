@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_measured_is_refused_at_once() {
+    async fn unsupported_flags_are_refused_at_once() {
         for (engine, servers, outage, word) in [
             ("memory:", 1, None, "log:"),
             ("log:", 3, None, "postgres:"),

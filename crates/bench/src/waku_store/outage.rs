@@ -248,7 +248,7 @@ impl Drop for StoppedDatabase {
         if let Some(command) = self.start_command.take()
             && let Err(error) = run_now(&command)
         {
-            eprintln!("warning: the database was left stopped: {error:#}");
+            eprintln!("warning: the database is still stopped: {error:#}");
         }
     }
 }
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn states_are_kept_when_they_change() {
+    async fn changed_states_are_recorded() {
         let answers = Arc::new(Mutex::new(0));
         let watched = Arc::new(AtomicBool::new(true));
         let (counted, ended) = (answers.clone(), watched.clone());
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_message_is_waited_for_until_it_can_be_read() {
+    async fn a_message_is_polled_until_it_can_be_read() {
         let posts = Posts::new(0, 100, restante_core::Timestamp(1));
         let (hash, asked) = (posts.hash(7), Arc::new(Mutex::new(0)));
         let count = asked.clone();

@@ -1,4 +1,4 @@
-//! The messages of a load: by number, so that several publishers can bring the same ones, as relay does.
+//! The messages of a load: by number, so that several publishers can send the same ones, as by relay.
 
 use base64_simd::STANDARD;
 use restante_core::{MessageHash, Timestamp};

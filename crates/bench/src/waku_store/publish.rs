@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn refusals_are_counted_with_their_reason() {
+    async fn refusals_are_counted_by_reason() {
         let address = serve(|_, _| sized("503 Service Unavailable", "full")).await;
         let published = publish_for_a_moment(address).await;
         assert_eq!((published.sent, published.refused, published.acknowledged.len()), (20, 20, 0));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_is_gone_answers_nothing() {
+    async fn a_stopped_server_does_not_answer() {
         let published = publish_for_a_moment("127.0.0.1:1".parse().unwrap()).await;
         assert_eq!((published.sent, published.unanswered), (20, 20));
     }

@@ -130,7 +130,7 @@ mod tests {
     use crate::http::tests::{serve, sized};
 
     #[tokio::test]
-    async fn each_server_is_given_the_same_messages_while_users_ask() {
+    async fn each_server_gets_the_same_messages_while_users_query() {
         let answer = |_: &str, _: &str| sized("200 OK", "{}");
         let addresses = [serve(answer).await, serve(answer).await];
         let dataset = Arc::new(Dataset::new(0, 100));
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(acknowledged, twice);
         // The third client is due when the time is over.
         assert_eq!((outcome.asked.walks.len(), outcome.asked.errors), (2, 0));
-        let nobody = site.run(Traffic::LARGE, Scenario::NONE, length, 2).await.unwrap();
-        assert_eq!((nobody.published.sent, nobody.asked.pages.len()), (2, 0));
+        let alone = site.run(Traffic::LARGE, Scenario::NONE, length, 2).await.unwrap();
+        assert_eq!((alone.published.sent, alone.asked.pages.len()), (2, 0));
     }
 }

@@ -136,7 +136,7 @@ async fn walk(address: SocketAddr) -> anyhow::Result<Walked> {
         let mut body = Vec::new();
         let status = connection.ask(get(&path).as_bytes(), |piece| body.extend_from_slice(piece)).await?;
         ensure!(status == 200, "a page was answered with status {status}: {}", beginning(&body));
-        let Ok(text) = std::str::from_utf8(&body) else { bail!("a page is no text") };
+        let Ok(text) = std::str::from_utf8(&body) else { bail!("a page is not text") };
         let before = walked.rows;
         for hash in hashes(text) {
             walked.rows += 1;
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_server_gets_every_message_and_repeated_rows_are_seen() {
+    async fn every_server_gets_every_message_and_repeated_rows_are_counted() {
         let counts = [Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0))];
         let addresses = [server(counts[0].clone()).await, server(counts[1].clone()).await];
         let posts = Arc::new(Posts::new(0, 100, Timestamp(1)));

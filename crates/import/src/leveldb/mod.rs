@@ -42,9 +42,9 @@ pub(crate) struct Reader {
 }
 
 /// A key and a sequence number, the latest first.
-type Place = (Vec<u8>, Reverse<u64>);
+type EntryKey = (Vec<u8>, Reverse<u64>);
 /// The content of the journals: values, and `None` for deletions.
-type Written = BTreeMap<Place, Option<Vec<u8>>>;
+type Written = BTreeMap<EntryKey, Option<Vec<u8>>>;
 
 /// What the parts of a reader report.
 #[derive(Clone, Default)]
@@ -82,7 +82,7 @@ enum Stream {
     /// Tables with consecutive keys.
     Tables { folder: PathBuf, from: Vec<u8>, waiting: VecDeque<TableFile>, open: Option<Table> },
     /// The content of the journals.
-    Journals(btree_map::IntoIter<Place, Option<Vec<u8>>>),
+    Journals(btree_map::IntoIter<EntryKey, Option<Vec<u8>>>),
 }
 
 impl Reader {

@@ -1,9 +1,9 @@
 //! An envelope as a message of Waku 2, mapped as in `15/WAKU-BRIDGE`.
 
+use alloy_rlp::{Decodable, Header};
 use restante_core::{MessageHash, NANOS_PER_SECOND};
 use sha3::{Digest, Keccak256};
 
-use super::rlp::{self, RlpError};
 use crate::{
     Options,
     convert::{Converted, Fields, Unfit},
@@ -27,15 +27,16 @@ struct Envelope<'a> {
 
 impl<'a> Envelope<'a> {
     fn parse(bytes: &'a [u8]) -> Result<Self, Unfit> {
-        let no_envelope = |error: RlpError| Unfit(format!("not an envelope: {error}"));
-        let mut fields = rlp::list(bytes).map_err(no_envelope)?;
-        let expiry = fields.number().map_err(no_envelope)?;
-        let ttl = fields.number().map_err(no_envelope)?;
-        let topic = fields.bytes().map_err(no_envelope)?;
-        let data = fields.bytes().map_err(no_envelope)?;
-        fields.number().map_err(no_envelope)?;
-        if !fields.is_empty() {
-            return Err(Unfit("not an envelope: it has more than five fields".into()));
+        let no_envelope = |error: alloy_rlp::Error| Unfit(format!("not an envelope: {error}"));
+        let mut rest = bytes;
+        let mut fields = Header::decode_bytes(&mut rest, true).map_err(no_envelope)?;
+        let expiry = u64::decode(&mut fields).map_err(no_envelope)?;
+        let ttl = u64::decode(&mut fields).map_err(no_envelope)?;
+        let topic = Header::decode_bytes(&mut fields, false).map_err(no_envelope)?;
+        let data = Header::decode_bytes(&mut fields, false).map_err(no_envelope)?;
+        u64::decode(&mut fields).map_err(no_envelope)?;
+        if !fields.is_empty() || !rest.is_empty() {
+            return Err(Unfit("not an envelope: bytes follow its five fields".into()));
         }
         let seconds = |what: &str, number: u64| {
             u32::try_from(number).map_err(|_| Unfit(format!("not an envelope: its {what} is too large")))
@@ -93,14 +94,18 @@ mod tests {
     use proptest::prelude::*;
     use restante_waku_wire::{WakuMessageView, bloom::topic4, message_hash};
 
-    use super::{
-        super::rlp::tests::{encode, encode_number},
-        *,
-    };
+    use super::*;
+
+    /// A list of fields that are encoded already.
+    fn list(fields: &[Vec<u8>]) -> Vec<u8> {
+        let mut list = Vec::new();
+        Header { list: true, payload_length: fields.concat().len() }.encode(&mut list);
+        [list, fields.concat()].concat()
+    }
 
     fn encoded(expiry: u64, ttl: u64, topic: &[u8], data: &[u8]) -> Vec<u8> {
-        let numbers = |number| encode_number(number);
-        encode(&[numbers(expiry), numbers(ttl), topic.to_vec(), data.to_vec(), numbers(77)])
+        let number = |number: u64| alloy_rlp::encode(number);
+        list(&[number(expiry), number(ttl), alloy_rlp::encode(topic), alloy_rlp::encode(data), number(77)])
     }
 
     fn key(seconds: u32, bytes: &[u8], topic: &[u8]) -> Vec<u8> {
@@ -163,17 +168,17 @@ mod tests {
 
     #[test]
     fn errors_name_what_is_wrong_with_an_envelope() {
-        let field = |bytes: &[u8]| bytes.to_vec();
-        let six = encode(&[field(&[1]), field(&[1]), field(&TOPIC), field(b""), field(&[1]), field(b"")]);
-        let four = encode(&[field(&[1]), field(&[1]), field(&TOPIC), field(b"")]);
+        let field = |bytes: &[u8]| alloy_rlp::encode(bytes);
+        let six = list(&[field(&[1]), field(&[1]), field(&TOPIC), field(b""), field(&[1]), field(b"")]);
+        let four = list(&[field(&[1]), field(&[1]), field(&TOPIC), field(b"")]);
         for (bytes, why) in [
-            (six, "more than five fields"),
-            (four, "the bytes are truncated"),
+            (six, "bytes follow"),
+            (four, "input too short"),
             (encoded(1 << 32, 1, &TOPIC, b""), "expiry is too large"),
             (encoded(100, 1, b"abc", b""), "four bytes"),
             (encoded(100, 101, &TOPIC, b""), "lives for 101 seconds"),
             (encoded(100, 100, &TOPIC, b""), "timestamp is missing"),
-            (b"plain text".to_vec(), "not a list"),
+            (b"plain text".to_vec(), "unexpected string"),
         ] {
             let unfit = message_of(&key(1, &bytes, &TOPIC), &bytes, &Options::default()).unwrap_err();
             assert!(unfit.to_string().contains(why), "{unfit}");

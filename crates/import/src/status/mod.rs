@@ -4,6 +4,5 @@ mod envelope;
 pub(crate) mod leveldb;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
-mod rlp;
 
 pub(crate) use envelope::message_of;

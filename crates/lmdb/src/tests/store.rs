@@ -160,7 +160,7 @@ fn closing_leaves_everything_in_lmdb_and_refuses_more() {
     assert_eq!((stats.log_bytes, stats.waiting_rows), (0, 0));
     assert_eq!(stats.tables.iter().map(|table| table.rows).collect::<Vec<_>>()[..2], [1, 0]);
     assert_eq!(put(&store, FIRST, b"more", b"").unwrap_err().kind(), ErrorKind::Unavailable);
-    assert_eq!(get(&store, FIRST, b"key").as_deref(), Some(&b"value"[..]), "reads go on");
+    assert_eq!(get(&store, FIRST, b"key").as_deref(), Some(&b"value"[..]), "reads continue");
     for file in ["commit-0.log", "commit-1.log"] {
         assert_eq!(std::fs::metadata(folder.path().join(file)).unwrap().len(), 0);
     }
@@ -191,7 +191,7 @@ fn a_backup_is_a_store_with_everything_that_was_acknowledged() {
         assert!(get(&copied, FIRST, &(number as u16).to_be_bytes()).is_some(), "a gap at {number} of {rows}");
     }
     assert_eq!(copied.check().unwrap(), Vec::<String>::new());
-    put(&copied, FIRST, b"more", b"goes on").unwrap();
+    put(&copied, FIRST, b"more", b"continues").unwrap();
 }
 
 fn count(store: &Store) -> usize {
@@ -228,7 +228,7 @@ fn keys_in_order_fill_pages_whole() {
 }
 
 #[test]
-fn a_damaged_frame_is_told_when_it_was_acknowledged_and_cut_when_it_was_not() {
+fn a_damaged_frame_is_an_error_when_it_was_acknowledged_and_cut_when_it_was_not() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path(), 1 << 20);
     for number in 0..10_u8 {
@@ -238,7 +238,7 @@ fn a_damaged_frame_is_told_when_it_was_acknowledged_and_cut_when_it_was_not() {
     let path = folder.path().join("commit-0.log");
     let whole = std::fs::read(&path).unwrap();
     let frame = whole.len() - whole.iter().rev().take_while(|byte| **byte == 0).count();
-    // The last frame, torn: nobody can tell that it was answered.
+    // The last frame, cut: whether it was acknowledged is unknown.
     let mut torn = whole.clone();
     torn[frame - 3] ^= 1;
     std::fs::write(&path, &torn).unwrap();
@@ -261,7 +261,7 @@ fn a_damaged_frame_is_told_when_it_was_acknowledged_and_cut_when_it_was_not() {
 
 #[test]
 fn more_writes_than_a_group_takes_are_all_answered() {
-    // A request that was taken from the queue when the group was full had been dropped, and its caller told nothing.
+    // A request that was taken from the queue when the group was full had been dropped without an answer.
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path(), 1 << 20);
     wait(async {
@@ -326,7 +326,7 @@ fn a_commit_log_without_its_environment_is_not_taken_for_a_new_store() {
     assert_eq!(get(&open(folder.path(), 1 << 20), FIRST, b"key").as_deref(), Some(&b"acknowledged"[..]));
 }
 
-/// The thread of the store that the last handle ends on can't be waited for there.
+/// A thread of the store that drops the last handle can't join itself.
 #[test]
 fn a_store_whose_last_handle_goes_with_a_write_is_left_and_can_be_opened_again() {
     let folder = tempfile::tempdir().unwrap();

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use restante_archive::{Error, Pruned, Retention, Upkeep};
 use restante_core::ErrorKind;
-use restante_waku::rest::RetentionState;
+use restante_operate::RetentionState;
 use tracing::{debug, info, warn};
 
 use crate::{archives, config::ArchiveSection, signals::Stop};
@@ -23,7 +23,7 @@ impl From<&ArchiveSection> for Schedule {
     }
 }
 
-/// What the console tells of it.
+/// What the console shows of it.
 pub(crate) fn state(archive: &ArchiveSection) -> RetentionState {
     let Schedule { policy, interval } = archive.into();
     RetentionState::new(policy, interval)

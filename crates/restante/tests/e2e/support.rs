@@ -76,6 +76,7 @@ impl Server {
         let mut command = restante(folder);
         command.args(["serve", "--rest-port", "0", "--tcp-port", "0"]).args(args);
         command.env("RESTANTE_LOG__LEVEL", "warn"); // a test may have it otherwise, by a flag
+        command.env("RESTANTE_OPERATE__LISTEN", ""); // servers of tests run side by side
         Self::spawn(command)
     }
 

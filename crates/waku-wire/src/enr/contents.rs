@@ -192,7 +192,13 @@ fn encode_port(port: u16) -> Vec<u8> {
 }
 
 fn decode_port(value: &[u8]) -> Option<u16> {
-    super::rlp::number(value).and_then(|port| u16::try_from(port).ok())
+    match *value {
+        [] => Some(0),
+        [0, ..] => None,
+        [low] => Some(low.into()),
+        [high, low] => Some(u16::from_be_bytes([high, low])),
+        _ => None,
+    }
 }
 
 fn decode_capabilities(value: &[u8]) -> Option<Capabilities> {

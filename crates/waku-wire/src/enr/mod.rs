@@ -15,10 +15,10 @@
 //! ```
 
 mod contents;
-mod rlp;
 
 use std::{fmt, str::FromStr};
 
+use alloy_rlp::{Decodable, Encodable, Header};
 use base64_simd::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use k256::ecdsa::{
@@ -83,22 +83,37 @@ struct Parsed<'a> {
 impl<'a> Parsed<'a> {
     fn parse(wire: &'a [u8]) -> Option<Self> {
         let mut rest = wire;
-        let list = rlp::take(&mut rest).filter(|item| item.is_list && rest.is_empty())?;
-        let mut items = list.payload;
-        let signature = rlp::take(&mut items)?.string()?;
+        let mut items = Header::decode_bytes(&mut rest, true).ok().filter(|_| rest.is_empty())?;
+        let signature = string(&mut items)?;
         let signed = items;
-        let seq = rlp::number(rlp::take(&mut items)?.string()?)?;
+        let seq = u64::decode(&mut items).ok()?;
         Pairs(items).are_in_order().then_some(Self { signature, signed, seq, pairs: items })
     }
+}
+
+/// Takes a string of RLP from the front.
+fn string<'a>(items: &mut &'a [u8]) -> Option<&'a [u8]> {
+    Header::decode_bytes(items, false).ok()
+}
+
+/// A list of RLP.
+fn list(items: &[u8]) -> Vec<u8> {
+    let mut list = Vec::new();
+    Header { list: true, payload_length: items.len() }.encode(&mut list);
+    list.extend_from_slice(items);
+    list
 }
 
 /// The keys and values of a record.
 #[derive(Clone, Copy)]
 struct Pairs<'a>(&'a [u8]);
 
+/// A value: the bytes of a string, `None` for a list.
+type Value<'a> = Option<&'a [u8]>;
+
 impl<'a> Iterator for Pairs<'a> {
     /// The inner `None` is a key without a value or a malformed item; it is the last one.
-    type Item = Option<(&'a [u8], rlp::Item<'a>)>;
+    type Item = Option<(&'a [u8], Value<'a>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.0.is_empty() {
@@ -113,9 +128,12 @@ impl<'a> Iterator for Pairs<'a> {
 }
 
 impl<'a> Pairs<'a> {
-    fn take(&mut self) -> Option<(&'a [u8], rlp::Item<'a>)> {
-        let key = rlp::take(&mut self.0)?.string()?;
-        Some((key, rlp::take(&mut self.0)?))
+    fn take(&mut self) -> Option<(&'a [u8], Value<'a>)> {
+        let key = string(&mut self.0)?;
+        let header = Header::decode(&mut self.0).ok()?;
+        let (payload, rest) = self.0.split_at_checked(header.payload_length)?;
+        self.0 = rest;
+        Some((key, (!header.list).then_some(payload)))
     }
 
     /// Whether all pairs are well-formed, and each key is greater than the one before it.
@@ -132,8 +150,8 @@ impl<'a> Pairs<'a> {
     }
 
     fn get(self, key: &[u8]) -> Option<&'a [u8]> {
-        let (_, item) = self.flatten().find(|(known, _)| *known == key)?;
-        item.string()
+        let (_, value) = self.flatten().find(|(known, _)| *known == key)?;
+        value
     }
 }
 
@@ -170,16 +188,16 @@ impl Enr {
         pairs.insert(KEY_PUBLIC_KEY, public_key.to_vec());
 
         let mut signed = Vec::new();
-        rlp::put_number(seq, &mut signed);
+        seq.encode(&mut signed);
         for (key, value) in &pairs {
-            rlp::put_string(key, &mut signed);
-            rlp::put_string(value, &mut signed);
+            key.encode(&mut signed);
+            value.as_slice().encode(&mut signed);
         }
         let signature: Signature = key.sign_prehash(&digest(&signed)).map_err(|_| EnrError::SecretKey)?;
         let mut items = Vec::new();
-        rlp::put_string(&signature.to_bytes(), &mut items);
+        signature.to_bytes().as_slice().encode(&mut items);
         items.extend_from_slice(&signed);
-        let wire = rlp::list(&items);
+        let wire = list(&items);
         if wire.len() > ENR_BYTES_MAX {
             return Err(EnrError::TooLong);
         }
@@ -210,7 +228,7 @@ impl Enr {
 
 /// The signed digest: Keccak-256 over the list without the signature.
 fn digest(signed: &[u8]) -> [u8; 32] {
-    Keccak256::digest(rlp::list(signed)).into()
+    Keccak256::digest(list(signed)).into()
 }
 
 fn verify(public_key: &[u8; 33], digest: &[u8; 32], signature: &[u8]) -> Option<()> {

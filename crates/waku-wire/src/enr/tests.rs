@@ -24,16 +24,11 @@ fn signed(items: &[&[u8]]) -> Vec<u8> {
     let items = items.concat();
     let key = SigningKey::from_slice(&secret()).unwrap();
     let signature: Signature = key.sign_prehash(&digest(&items)).unwrap();
-    let mut list = Vec::new();
-    rlp::put_string(&signature.to_bytes(), &mut list);
-    list.extend_from_slice(&items);
-    rlp::list(&list)
+    list(&[string(&signature.to_bytes()), items].concat())
 }
 
 fn string(bytes: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    rlp::put_string(bytes, &mut out);
-    out
+    alloy_rlp::encode(bytes)
 }
 
 fn public_key() -> Vec<u8> {
@@ -94,7 +89,7 @@ fn signed_records_that_break_the_rules_are_refused() {
     let id = [string(b"id"), string(b"v4")].concat();
     let key = [string(b"secp256k1"), string(&public_key())].concat();
     let ip = [string(b"ip"), string(b"\x7f\x00\x00\x01")].concat();
-    let list = [string(b"eth"), rlp::list(&string(b"x"))].concat();
+    let list = [string(b"eth"), list(&string(b"x"))].concat();
     let fine: [&[&[u8]]; 2] = [&[&seq, &id, &ip, &key], &[&seq, &list, &id, &key]];
     for items in fine {
         assert!(Enr::decode(&signed(items)).is_ok());

@@ -14,7 +14,7 @@ use crate::{
     report::{Bars, Curves, Goal, Plot, Report, Table, number, optional},
 };
 
-/// The size that goals are set for, and the one that must cost about the same.
+/// The size that goals are set for, and a larger one of about the same cost per record.
 const RECORDS: u64 = 100_000;
 const RECORDS_LARGE: u64 = 1_000_000;
 const DISK_GOAL: f64 = 1.0;
@@ -56,7 +56,7 @@ const LEGEND: &[(&str, &str)] = &[
 ];
 
 const NOTES: [&str; 5] = [
-    "Batches: mail-like records in three indexes (mailbox and time of arrival, thread, message id), each commit answered \
+    "Batches: mail-like records in three indexes (mailbox and time of arrival, thread, message id), each commit returning \
      when it is durable. Payload: bodies and the 32-byte blobs that they name; properties are not counted. disk: main file \
      at rest by payload.",
     "written: bytes given to write calls (wchar of /proc/self/io) by payload, from the first commit until the store is \
@@ -236,7 +236,7 @@ fn written_bars(rows: &[Row<BatchFigures>], entities: u64) -> Plot {
     })
 }
 
-/// How the costs grow with the store, in commits of a hundred.
+/// The costs by the size of the store, in commits of a hundred.
 fn size_bars(rows: &[Row<BatchFigures>], sizes: &[u64]) -> Plot {
     const BATCH: u64 = 100;
     let mut series = Vec::new();

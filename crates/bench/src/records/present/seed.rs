@@ -69,7 +69,7 @@ pub(super) fn present(measured: &Measured, report: &mut Report) {
     }
 }
 
-/// A line of a table: ours of each engine, and theirs.
+/// A line of a table: the figures of our engines, and those of Sink.
 type Line<'a> = (&'a str, &'a dyn Fn(&SeedFigures) -> Option<f64>, &'a dyn Fn(&Sink) -> Option<f64>);
 
 fn table(title: String, rows: &[Row<SeedFigures>], lines: &[Line<'_>]) -> Table {

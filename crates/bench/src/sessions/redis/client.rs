@@ -6,7 +6,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// The most parts of an answer, and bytes of one: no answer to these questions is near it.
+/// The most elements of an answer, and bytes of one, far above those of these commands.
 const PARTS_MAX: usize = 100_000;
 const PART_BYTES_MAX: usize = 1 << 20;
 /// Keys that Redis scans for one answer of SCAN.
@@ -107,7 +107,7 @@ impl Client {
                 "*" => missing += size(rest, PARTS_MAX)?,
                 "$" => parts.push(self.text(size(rest, PART_BYTES_MAX)?).await?),
                 "-" => bail!("Redis refused {}: {rest}", words.first().unwrap_or(&"")),
-                _ => bail!("an answer that is not Redis's: {line}"),
+                _ => bail!("not an answer of Redis: {line}"),
             }
         }
         Ok(parts)

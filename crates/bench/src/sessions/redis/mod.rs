@@ -30,7 +30,7 @@ const SESSIONS_QUICK: u64 = 500;
 /// Operations that are under way at any moment.
 pub(super) const IN_FLIGHT: u64 = 16;
 
-/// One figure for programs.
+/// A row of JSON.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct RedisRow {
     part: &'static str,
@@ -195,7 +195,7 @@ mod tests {
             .unwrap();
         let ids = (0..100).map(|_| parking_lot::Mutex::new(None)).collect();
         let crowd = Arc::new(Crowd { sessions: opened.sessions.clone(), ids });
-        assert!(crowd.all_do(Op::ByUser).await.is_err(), "nobody is there yet");
+        assert!(crowd.all_do(Op::ByUser).await.is_err(), "no session is open yet");
         for op in Op::ALL {
             assert_eq!(crowd.all_do(op).await.unwrap().len(), 100, "{op:?}");
         }

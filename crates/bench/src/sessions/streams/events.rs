@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_read_in_whatever_pieces_they_come() {
+    fn lines_are_parsed_in_parts_of_any_size() {
         // Two events, the second split between two chunks.
         let stream =
             format!("{HEAD}f\r\nevent: a\ndata: \r\n3\r\n1\n\n\r\n8;x=y\r\ndata: 2\n\r\n1\r\n\n\r\n");
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_stream_is_an_error() {
+    fn an_answer_that_is_not_a_stream_is_an_error() {
         for (stream, why) in [
             ("HTTP/1.1 503 Service Unavailable\r\n\r\n".to_owned(), "503"),
             ("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc".to_owned(), "not in chunks"),

@@ -92,7 +92,7 @@ impl Account {
         *self.heard.lock() = Heard { counts: vec![0; messages as usize], ..Heard::default() };
     }
 
-    /// Notes a line that a stream has brought, if it is a message.
+    /// Records a line of a stream, if it is a message.
     pub(super) fn note(&self, stream: u64, line: &[u8]) {
         if !line.starts_with(b"data:") {
             return;
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_heard_is_counted() {
+    fn received_messages_are_counted() {
         let account = Account::new();
         account.begin(3);
         let line = |stream, number| {

@@ -72,7 +72,7 @@ const CLUSTER: &str = "1";
 const SHARD: &str = "0";
 const PUBSUB_TOPIC_ESCAPED: &str = "%2Fwaku%2F2%2Frs%2F1%2F0";
 
-/// One figure for programs.
+/// A row of JSON.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct StreamsRow {
     part: &'static str,
@@ -94,7 +94,7 @@ pub(super) struct StreamsRow {
     pub(super) acknowledged_p50_ms: f64,
     pub(super) acknowledged_p99_ms: f64,
     pub(super) acknowledged_max_ms: f64,
-    /// Private memory of the server that the streams have added, by their number.
+    /// Growth of the server's private memory per stream.
     pub(super) bytes_per_stream: Option<f64>,
     /// Time of the server's processors by message.
     pub(super) cpu_us_per_message: Option<f64>,
@@ -294,7 +294,7 @@ async fn read_stream(
     let mut reader = Reader::new();
     loop {
         connection.readable().await?;
-        // On the stack, and only while it is used: ten thousand readers have no buffers of their own.
+        // On the stack during a read only, because ten thousand readers would need as many buffers.
         let mut buffer = [0; READ_BYTES];
         match connection.try_read(&mut buffer) {
             Ok(0) => bail!("the server closed the stream of topic {stream}"),
@@ -310,7 +310,7 @@ async fn read_stream(
     }
 }
 
-/// Connects from an address that has ports left.
+/// Connects from an address with free ports.
 async fn connect(server: SocketAddr, stream: u64) -> anyhow::Result<TcpStream> {
     let block = u8::try_from(stream / STREAMS_PER_ADDRESS).context("too many streams for one machine")?;
     let socket = TcpSocket::new_v4()?;
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn every_stream_hears_its_message() {
+    async fn every_stream_receives_its_message() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(serve(listener));

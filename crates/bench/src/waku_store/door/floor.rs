@@ -107,7 +107,7 @@ async fn ask_plain(address: SocketAddr, question: Question) -> anyhow::Result<(L
     }
 }
 
-/// Over Noise and a muxer, a stream for each question, as store queries go; one node for each user.
+/// Over Noise and a muxer, a stream for each request, as for store queries; one node for each user.
 pub(super) async fn encrypted(question: Question) -> anyhow::Result<Floor> {
     let service = Arc::new(Constant { answer: frame(question.answer_bytes), asked: AtomicU64::new(0) });
     let (server, address) = Bare::listen(service.clone()).await?;
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn both_floors_give_answers() {
+    async fn both_floors_answer() {
         for floor in [plain(QUESTION).await.unwrap(), encrypted(QUESTION).await.unwrap()] {
             assert!(floor.times.len() >= 2, "{}", floor.name);
             assert!(floor.seconds >= 0.1);

@@ -209,7 +209,7 @@ mod tests {
     use crate::peers::tests::Served;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn clients_walk_over_libp2p_and_what_they_get_is_what_was_stored() {
+    async fn clients_read_the_stored_messages_over_libp2p() {
         let served = Served::start().await;
         let stock = Arc::new(Stock::new(0, 4_000));
         stock.append_to(&*served.opened.archive).await.unwrap();

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_stand_beside_nwaku_and_floors_and_are_judged() {
+    fn cells_are_compared_with_nwaku_and_floors_and_judged() {
         let mut times = Latencies::default();
         (0..4_000).for_each(|_| times.record_ms(1.0));
         let name = "plain TCP";

@@ -166,7 +166,7 @@ pub(super) fn present(measured: &[Measured], report: &mut Report) -> anyhow::Res
 
 fn users(row: &StoreRow) -> String {
     match row.users {
-        0 => "nobody".to_owned(),
+        0 => "none".to_owned(),
         users => format!("{users} {}", row.scenario),
     }
 }
@@ -268,7 +268,7 @@ type Line = (String, Vec<(f64, f64)>);
 /// The distributions of an engine's times, and its queries over time.
 fn plots(measured: &Measured, traffic: Traffic, report: &mut Report) {
     let name = |outcome: &Outcome| match outcome.scenario.users {
-        0 => "nobody asks".to_owned(),
+        0 => "no queries".to_owned(),
         users => format!("{users} {}", outcome.scenario.name),
     };
     let (mut queries, mut appends) = (Vec::new(), Vec::new());

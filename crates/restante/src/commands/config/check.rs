@@ -56,8 +56,8 @@ fn check_data_dir(data_dir: &Path, findings: &mut Findings) {
 }
 
 fn check_secrets(config: &Config, findings: &mut Findings) {
-    if config.rest.enabled {
-        findings.note("rest.token_file", read_token(&config.rest.token_file));
+    if config.rest.enabled || config.operate.listen.is_some() {
+        findings.note(config.token_key(), read_token(config.token_file()));
     }
     let is_postgres = |url: &EngineUrl| matches!(url, EngineUrl::Postgres(_));
     let needs_password =

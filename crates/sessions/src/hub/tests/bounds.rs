@@ -277,7 +277,7 @@ fn a_session_that_ended_before_it_joined_ends_at_once() {
 }
 
 #[test]
-fn a_session_that_joins_again_has_one_seat() {
+fn a_session_that_joins_again_has_one_subscription() {
     let (hub, _) = hub();
     let first = subscribe(&hub, 1, Overflow::End, &["t"]);
     let second = subscribe(&hub, 1, Overflow::End, &["t"]);
