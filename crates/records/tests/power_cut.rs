@@ -188,7 +188,7 @@ async fn keep_up(store: Opened, child: Arc<Child>, clock: Arc<ManualClock>, roun
         });
         let given = store.records.commit(ERASED, Commit::of(creates)).await.unwrap().created;
         child.acknowledge(&format!("gave {}", given[19].0)).unwrap();
-        while store.upkeep.erase(ERASED, 7).await.unwrap().has_more {}
+        assert!(!store.upkeep.erase(ERASED, usize::MAX).await.unwrap().has_more);
         child.acknowledge(&format!("erased {}", given[19].0)).unwrap();
 
         let folder = child.folder().join("backups").join(number.to_string());
@@ -409,7 +409,7 @@ fn run(test: &str, log_bytes: u64) {
         return; // too few to say what they have to show
     }
     let cuts = cuts as u64;
-    assert!(seen.commits > 20 * cuts && seen.changes > 5 * cuts, "too little was looked at: {seen:?}");
+    assert!(seen.commits > 10 * cuts && seen.changes > 3 * cuts, "too little was looked at: {seen:?}");
     assert!(
         seen.copies > cuts / 4 && seen.forgotten > 0 && seen.dictionaries > 0,
         "too little was looked at: {seen:?}"
