@@ -56,7 +56,7 @@ fn taken(folder: &Path) -> Error {
     Error::new(ErrorKind::Conflict, what)
 }
 
-/// The end of a copy that somebody has removed while it was made.
+/// The error of a copy that was removed while it was made.
 #[cfg(feature = "sqlite")]
 pub(crate) fn removed(file: &Path) -> Error {
     let what = format!("the copy was removed while it was made: {}", file.display());
@@ -96,7 +96,7 @@ pub(crate) fn create_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Copies the files of a folder, none of which changes any more, and not its folders.
+/// Copies the files of a folder, which don't change any more, without its subfolders.
 pub(crate) fn copy_files(from: &Path, to: &Path, is_wanted: impl Fn(&str) -> bool) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
@@ -109,7 +109,7 @@ pub(crate) fn copy_files(from: &Path, to: &Path, is_wanted: impl Fn(&str) -> boo
     File::open(to)?.sync_all()
 }
 
-/// Copies what a folder's files have now, though somebody may be writing to them.
+/// Copies what a folder's files have now, also while they are written to.
 pub(crate) fn copy_files_as_they_are(
     from: &Path,
     to: &Path,
@@ -154,7 +154,7 @@ fn pump(from: impl Read, to: &File, len: Option<u64>) -> io::Result<()> {
         };
         to.write_all_at(buffer.get(..read).unwrap_or_default(), at)?;
         at += read as u64;
-        // Who removes the copy wants it no more.
+        // Removing the copy cancels it.
         if to.metadata()?.nlink() == 0 {
             return Err(io::Error::new(io::ErrorKind::NotFound, "the copy was removed while it was made"));
         }

@@ -26,7 +26,7 @@ pub struct Scope {
     pub range: TimeRange,
     /// Whether channel, topic and body are compared too, not only timestamp and hash. Every body is read then.
     pub bodies: bool,
-    /// Makes the hash unforeseeable: somebody who knew it could send messages whose sums are equal.
+    /// Makes the hash unpredictable: with its knowledge one could send messages whose sums are equal.
     pub seed: u64,
 }
 

@@ -59,7 +59,7 @@ pub struct Copier<'a> {
 }
 
 impl<'a> Copier<'a> {
-    /// A copy of what lies in `range`, which goes on where `begun` says that an earlier one had come.
+    /// A copy of what lies in `range`, which continues after `begun`, where an earlier one ended.
     pub fn new(from: &'a dyn Archive, to: &'a dyn Archive, range: TimeRange, begun: Copied) -> Self {
         let query = Query { cursor: begun.after.map(Cursor::At), ..range.to_query() };
         Self { from, to, walk: Walk::new(query), ahead: None, copied: begun }

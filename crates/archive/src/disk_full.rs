@@ -108,7 +108,7 @@ impl DiskFull {
         true
     }
 
-    /// Notes a disk that is full when the archive is opened, so that health and log say so before anybody publishes.
+    /// Notes a disk that is full when the archive is opened, so that health and log say so before a message arrives.
     pub(crate) fn note_at_open(&self) {
         let Some(path) = self.path.as_deref() else { return };
         if let Some(free) = free_bytes(path).filter(|free| *free < FULL_BYTES) {

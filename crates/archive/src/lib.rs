@@ -105,7 +105,7 @@ pub trait Archive: Send + Sync + 'static {
     ///   [`CHANNEL_BYTES_MAX`] or [`TOPIC_BYTES_MAX`]; nothing was stored.
     /// - `Full`: no space; nothing of the batch is promised, later appends may succeed.
     /// - `Unavailable`: the engine can't write now. After a failed sync the `log` engine answers this until it is opened
-    ///   again, because nobody knows what the disk has kept.
+    ///   again, because it is unknown what the disk has kept.
     async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error>;
 
     /// One page of the messages that match.

@@ -26,7 +26,7 @@ pub(crate) fn map(file: &File, len: usize, pages: Pages) -> io::Result<Bytes> {
     }
     // SAFETY: segments are append-only. A byte is written before its offset is published and is not changed afterwards; a
     // file is cut only after the last published record. The archive's folder is locked against other
-    // writers of this program; somebody who changes the files by hand can make reads return other bytes, which the
+    // writers of this program; changing the files by hand can make reads return other bytes, which the
     // checksums notice, or fault, which ends the process without harm to the data.
     let mapping = unsafe { MmapOptions::new().len(len).map(file)? };
     if pages == Pages::AtOnce {
@@ -36,7 +36,7 @@ pub(crate) fn map(file: &File, len: usize, pages: Pages) -> io::Result<Bytes> {
     Ok(Bytes::from_owner(mapping))
 }
 
-/// Lines of a record that are asked for ahead of time; the processor notices by itself that the rest is wanted.
+/// Cache lines of a record that are prefetched; the processor's own prefetcher loads the rest.
 const LINES_AHEAD: usize = 4;
 const LINE_BYTES: usize = 64;
 

@@ -15,7 +15,7 @@ pub const TOPIC_BYTES_MAX: usize = 4096;
 /// A message as the archive keeps it. The body is what arrived on the wire and is never decoded here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Who the message is; it is expected to cover the timestamp.
+    /// The identity of the message; it is expected to cover the timestamp.
     pub message_hash: MessageHash,
     /// Waku: the pubsub topic. Chat: the archive's owner.
     pub channel: Arc<str>,

@@ -9,7 +9,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// What an archive counts. Cloning shares the counts; unregistered metrics count for nobody.
+/// Metrics of an archive. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     pub(crate) append_seconds: Histogram,

@@ -1,4 +1,4 @@
-//! Where an archive is when there is none at the place that somebody named.
+//! The nearest archive when there is none at a given path.
 
 use std::{
     collections::VecDeque,

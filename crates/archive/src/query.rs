@@ -50,7 +50,7 @@ impl Default for Query {
     }
 }
 
-/// Which topics a query wants.
+/// The topics that a query matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Topics {
     /// All of them.

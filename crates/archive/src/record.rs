@@ -9,7 +9,7 @@
 //! 52  body
 //! ```
 //!
-//! The seed is a number that nobody outside knows: a body that looks like a record is none when a reader comes upon it.
+//! The seed is secret: a body that looks like a record does not have its checksum.
 //!
 //! All numbers are little endian. A topic definition gives the topic of that number a name; it has, from byte 12 on, the
 //! channel's length as u16, the channel and the topic.

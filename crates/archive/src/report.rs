@@ -63,7 +63,7 @@ pub struct Report {
     pub bytes: u64,
     /// Messages that were archived and can't be read any more, as far as is known. A finding names each segment.
     pub lost: u64,
-    /// What is wrong; empty when all is well. At most [`Report::FINDINGS_MAX`].
+    /// What is wrong; empty when nothing is. At most [`Report::FINDINGS_MAX`].
     pub findings: Vec<Finding>,
     /// Findings beyond those listed.
     pub findings_left_out: u64,

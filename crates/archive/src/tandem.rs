@@ -4,7 +4,7 @@
 //! second. So the second may be slow, or away, and the first never waits for more than a local write.
 //!
 //! What is acknowledged is in the first and in the second or its spool. A crash between the two writes leaves a message in the
-//! first alone, and nobody was answered for it: when its publisher tries again, the first says that it is a duplicate, and it
+//! first alone, and was not acknowledged: when its publisher tries again, the first says that it is a duplicate, and it
 //! goes to the spool all the same. That is why duplicates are spooled too.
 
 use std::{
@@ -81,7 +81,7 @@ pub(crate) async fn open(
     Ok(Opened { archive: tandem.clone(), upkeep: tandem })
 }
 
-/// Two archives, of which the second follows.
+/// Two archives; the second follows the first.
 struct Tandem {
     first: Opened,
     second: Opened,
@@ -111,7 +111,7 @@ struct State {
 
 impl Follower {
     /// Has the second store a batch in its time. Fails only when the archive is being closed: then the batch must not be
-    /// acknowledged. Everything else stops the following, and the first goes on alone.
+    /// acknowledged. Everything else stops the following, and the first continues alone.
     async fn follow(&self, messages: Vec<Message>) -> Result<(), Error> {
         if self.state.lock().is_stopped {
             return Ok(());
@@ -124,7 +124,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Follows no more until the server is started again. A second that lacks messages and goes on would look whole.
+    /// Follows no more until the server is started again. A second that lacks messages and continued would look whole.
     async fn stop(&self, why: &Error) {
         let now = self.clock.now();
         let problem = format!("tandem stopped at {now}: {why}");

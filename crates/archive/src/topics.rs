@@ -127,7 +127,7 @@ impl Dictionary {
         }
     }
 
-    /// Which topics a query wants.
+    /// The topics that a query matches.
     pub(crate) fn select(&self, query: &Query) -> Selection {
         let mut set = TopicSet::with_room_for(self.entries.len());
         let is_wanted = |id: TopicId| self.name(id).is_some_and(|name| query.has_channel(&name.channel));
@@ -175,7 +175,7 @@ impl Dictionary {
     }
 }
 
-/// The topics that a query wants, by number.
+/// The topics that a query matches, by number.
 pub(crate) enum Selection {
     All,
     Topics(TopicSet),

@@ -22,7 +22,7 @@ pub trait Upkeep: Send + Sync + 'static {
     ///
     /// What is removed is a prefix of the order within each part, oldest first; nothing that the policy keeps is removed
     /// (see [`Retention`] for what each rule keeps). An engine may keep a little more than the policy asks for. Appends
-    /// and queries go on meanwhile; pages that were handed out stay readable.
+    /// and queries continue meanwhile; pages that were returned stay readable.
     ///
     /// # Errors
     /// `Unavailable` or `Full` when the engine can't remove now; what was removed until then stays removed.
@@ -53,12 +53,12 @@ pub trait Upkeep: Send + Sync + 'static {
 
     /// Writes a copy of everything that was acknowledged before the call into `folder`, which must exist and be empty: an
     /// archive that can be opened. It is what the archive had at one moment, each batch whole; what is appended later may be
-    /// missing, and nothing is removed by a prune while the copy is made. Appends and queries go on meanwhile. What the copy
+    /// missing, and nothing is removed by a prune while the copy is made. Appends and queries continue meanwhile. What the copy
     /// has is durable when this returns.
     ///
-    /// Files that never change may be links to those of the archive: who wants to write into the copy copies it first.
+    /// Files that never change may be links to those of the archive: copy them before writing to them.
     ///
-    /// Whoever wants the copy no more removes the folder: then it ends at its next file or piece of a file, with an error.
+    /// Removing the folder cancels the copy: it ends at its next file or piece of a file, with an error.
     ///
     /// Beside the engine's own files the folder has what waits in a spool, in [`crate::backup::SPOOL`], the second archive of
     /// a tandem when it lies on this machine, in [`crate::backup::SECOND`], and what waits for that, in

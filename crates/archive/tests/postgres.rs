@@ -29,6 +29,15 @@ macro_rules! promises {
     ($($promise:ident),* $(,)?) => { [$((stringify!($promise), (|place| Box::pin($promise(place))) as Run)),*] };
 }
 
+/// Tests that need a server with certificates.
+const OVER_TLS: [&str; 3] = [
+    "an_archive_is_reached_by_tls",
+    "a_server_with_the_wrong_certificate_is_refused",
+    "a_certificate_takes_the_place_of_a_password",
+];
+/// The folder of certificates of the server that `dev/services` starts.
+const CERTIFICATES: &str = "RESTANTE_POSTGRES_TLS";
+
 fn main() {
     let promises = promises![
         every_statement_goes_by_an_index,
@@ -40,7 +49,7 @@ fn main() {
         large_pages_are_whole_and_in_order,
         an_append_over_very_many_windows_is_stored,
         a_database_that_is_away_is_unavailable,
-        a_url_that_cannot_be_meant_is_refused,
+        an_unusable_url_is_refused,
         an_archive_is_reached_by_tls,
         a_server_with_the_wrong_certificate_is_refused,
         a_certificate_takes_the_place_of_a_password,
@@ -51,7 +60,8 @@ fn main() {
     let mut trials = Vec::new();
     for (name, promise) in promises {
         let engine = Engine::Postgres;
-        trials.push(engines::trial(engine, name, move || engines::run(engine, promise)));
+        let variable = OVER_TLS.contains(&name).then_some(CERTIFICATES);
+        trials.push(engines::trial_with(engine, variable, name, move || engines::run(engine, promise)));
     }
     libtest_mimic::run(&engines::arguments(), trials).exit();
 }
@@ -295,7 +305,7 @@ async fn a_database_that_is_away_is_unavailable(_: Arc<TestArchive>) {
     opened.upkeep.close().await.unwrap();
 }
 
-async fn a_url_that_cannot_be_meant_is_refused(_: Arc<TestArchive>) {
+async fn an_unusable_url_is_refused(_: Arc<TestArchive>) {
     for text in [
         "postgres:///x",
         "postgres://me@127.0.0.1/x?sslmode=always",
@@ -306,14 +316,11 @@ async fn a_url_that_cannot_be_meant_is_refused(_: Arc<TestArchive>) {
     }
 }
 
-/// The certificates of the test's server, which `dev/services` made.
 fn certificates() -> String {
-    let variable = "RESTANTE_POSTGRES_TLS";
-    std::env::var(variable)
-        .unwrap_or_else(|_| panic!("{variable} names no folder: start the server by dev/services"))
+    std::env::var(CERTIFICATES).unwrap()
 }
 
-/// The place's archive for another user, by another way.
+/// The archive of the place, reached over TLS by another user.
 fn by_tls(place: &TestArchive, user: &str, host: &str, parameters: &str) -> Config {
     let url = url(place);
     let (_, at) = url.connection().split_once("127.0.0.1").unwrap();

@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 
 use anyhow::ensure;
+use restante_operate::exposition::{Sample, samples};
 
 use crate::http::{Connection, get};
 
 /// All figures at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scrape {
-    /// Name, labels as they are written, and value.
-    figures: Vec<(String, String, f64)>,
+    text: String,
 }
 
 impl Scrape {
@@ -24,26 +24,19 @@ impl Scrape {
         Ok(Self::parse(&String::from_utf8_lossy(&body)))
     }
 
-    /// Parses the part of OpenMetrics' text format that our own servers use.
+    /// The metrics in the text format of Prometheus.
     pub(crate) fn parse(text: &str) -> Self {
-        let mut figures = Vec::new();
-        for line in text.lines().filter(|line| !line.starts_with('#')) {
-            let Some((what, value)) = line.rsplit_once(' ') else { continue };
-            let Ok(value) = value.parse() else { continue };
-            let (name, labels) = what.split_once('{').unwrap_or((what, ""));
-            figures.push((name.to_owned(), labels.trim_end_matches('}').to_owned(), value));
-        }
-        Self { figures }
+        Self { text: text.to_owned() }
     }
 
     /// The sum of a metric over all its labels; 0 when it is missing.
     pub(crate) fn sum(&self, name: &str) -> u64 {
-        self.sum_where(|found, _| found == name)
+        self.sum_where(|sample| sample.name == name)
     }
 
-    /// The sum of a metric over all series with `label`, written `name="value"`.
-    pub(crate) fn sum_with(&self, name: &str, label: &str) -> u64 {
-        self.sum_where(|found, labels| found == name && labels.split(',').any(|part| part == label))
+    /// The sum of a metric over all series whose `label` is `value`.
+    pub(crate) fn sum_with(&self, name: &str, label: &str, value: &str) -> u64 {
+        self.sum_where(|sample| sample.name == name && sample.label(label) == Some(value))
     }
 
     /// Messages that did not fit into the queue between relay and archive, and those that the archive refused: they are lost
@@ -59,17 +52,16 @@ impl Scrape {
 
     /// Valid messages that relay has received.
     pub(crate) fn arrived(&self) -> u64 {
-        self.sum_with("restante_waku_relay_messages_total", "result=\"taken\"")
+        self.sum_with("restante_waku_relay_messages_total", "result", "taken")
     }
 
     /// Messages that are durable.
     pub(crate) fn stored(&self) -> u64 {
-        self.sum_with("restante_archive_messages_total", "result=\"stored\"")
+        self.sum_with("restante_archive_messages_total", "result", "stored")
     }
 
-    fn sum_where(&self, is_match: impl Fn(&str, &str) -> bool) -> u64 {
-        let matching = self.figures.iter().filter(|(name, labels, _)| is_match(name, labels));
-        matching.map(|(_, _, value)| *value).sum::<f64>() as u64
+    fn sum_where(&self, is_match: impl Fn(&Sample<'_>) -> bool) -> u64 {
+        samples(&self.text).filter(is_match).map(|sample| sample.value).sum::<f64>() as u64
     }
 }
 

@@ -76,7 +76,7 @@ impl Scene {
     fn follower(&self) -> Follower<Mirroring> {
         let mirroring = self.mirroring();
         let mut mirror = self.mirror.lock();
-        mirror.told.clear(); // after a restart pages may be repeated
+        mirror.seen.clear(); // after a restart pages may be repeated
         mirror.unsaved = 0;
         Follower::new(self.settings, &self.opened(), mirroring, self.store.clock.clone(), &self.metrics)
             .unwrap()
@@ -109,9 +109,9 @@ struct Running {
 
 impl Running {
     fn start<H: Handler + 'static>(follower: Follower<H>) -> Self {
-        let (stop, told) = oneshot::channel();
+        let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(follower.run(async {
-            let _ = told.await;
+            let _ = stopped.await;
         }));
         Self { stop, task }
     }
@@ -419,9 +419,9 @@ async fn an_account_committed_to_faster_than_it_is_handled_delays_no_other() {
         wait_until("another is followed", async || notes_of(2) == n + 1).await;
     }
     wait_until("the one that fails is tried again", async || *attempts.lock() >= 3).await;
-    let told = scene.mirror.lock().told[&AccountId(1)].0 as i64;
+    let seen = scene.mirror.lock().seen[&AccountId(1)].0 as i64;
     let revision = opened.records.states(AccountId(1)).await.unwrap().revision.0 as i64;
-    assert!(revision - told > 100, "it was not too fast");
+    assert!(revision - seen > 100, "it was not too fast");
     let begun = scene.store.clock.now();
     scene.store.clock.set(begun.plus_seconds(30));
     let has_risen = async || lag(&scene.metrics) == 30.0;

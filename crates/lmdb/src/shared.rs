@@ -10,7 +10,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use restante_core::ErrorKind;
 use tracing::{info, warn};
 
@@ -173,7 +173,7 @@ impl Shared {
         self.wait_for_applied().map(drop)
     }
 
-    fn wait_for_applied(&self) -> Result<parking_lot::MutexGuard<'_, Applying>, Error> {
+    fn wait_for_applied(&self) -> Result<MutexGuard<'_, Applying>, Error> {
         let mut applying = self.applying.lock();
         while applying.progress.is_some() {
             if let Some((kind, why)) = &applying.error {
@@ -212,6 +212,7 @@ impl Shared {
 
     /// Writes frozen layers into LMDB until it is stopped.
     pub(crate) fn apply_frozen(&self) {
+        let mut retired: Vec<Arc<Layer>> = Vec::new();
         let mut applying = self.applying.lock();
         while !applying.is_stopping {
             let frozen = self.layers.load().frozen.clone();
@@ -230,6 +231,10 @@ impl Shared {
                     applying.progress = None;
                     self.drop_frozen(base);
                     self.changed.notify_all();
+                    // Freeing a layer takes milliseconds: neither a reader that is the last to use it nor the writer may wait for it.
+                    retired.push(frozen);
+                    let free = || retired.retain(|layer| Arc::strong_count(layer) > 1);
+                    MutexGuard::unlocked(&mut applying, free);
                 }
                 Err(error) => {
                     self.metrics.apply_failures.inc();
@@ -245,7 +250,7 @@ impl Shared {
     }
 
     /// Waits until there may be something to do. After writes were refused, checks for space at intervals.
-    fn wait_for_rows_or_space(&self, applying: &mut parking_lot::MutexGuard<'_, Applying>) {
+    fn wait_for_rows_or_space(&self, applying: &mut MutexGuard<'_, Applying>) {
         if applying.full.is_none() {
             return self.changed.wait(applying);
         }

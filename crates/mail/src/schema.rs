@@ -253,7 +253,7 @@ pub mod keyword {
     /// A hash of the keyword in lowercase; the keyword itself is in the body, as it was first stored.
     pub const HASH: Property = Property(1);
 
-    /// The record of a keyword. Keywords of one hash are told apart by their bodies.
+    /// The record of a keyword. Keywords of one hash differ in their bodies.
     pub const BY_HASH: Index = Index(1);
 
     pub(super) fn schema() -> KindSchema {

@@ -3,7 +3,7 @@ use crate::{Id, Kind, Revision};
 /// The largest limit of a page of changes.
 pub const CHANGES_MAX: usize = 4_096;
 
-/// Which changes to tell.
+/// Which changes to return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChangesSince {
     /// Of one kind, or with `None` of all.

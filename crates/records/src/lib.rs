@@ -98,7 +98,7 @@ pub const INDEX_ENTRIES_MAX: usize = 256;
 /// each zero byte in it. With what stands around them they fit into a key of LMDB.
 pub const INDEX_VALUES_BYTES_MAX: usize = 480;
 
-/// Keeps the records of accounts, and tells what changed.
+/// The records of accounts and their changes.
 ///
 /// **Revisions.** Each commit takes the account's next revision; there is one sequence for all kinds of an account, and it
 /// begins with 1. The *state* of a kind is the revision that last touched it. Revision order is commit order as readers see
@@ -147,7 +147,7 @@ pub trait Records: Send + Sync + 'static {
     ///
     /// - The order is that of the index' values, part by part, then of the ids; *descending* is the reverse. Numbers stand
     ///   before texts; texts are compared bytewise.
-    /// - A record with several values of a part stands in the index once for each combination, and is told as often.
+    /// - A record with several values of a part is in the index once for each combination, and is returned as often.
     /// - A *scattered* index answers only when all its parts are given, in the order of the ids.
     /// - The page begins behind the first [`Query::skip`] entries; it is empty when there are no more than those.
     /// - [`Page::next`] is set when, and only when, more entries remain. Walking by it gives every entry that was there
@@ -176,8 +176,8 @@ pub trait Records: Send + Sync + 'static {
     /// - A page covers the revisions from `since` up to [`Changes::revision`]: it never cuts one in two. It has at most
     ///   `limit` entries, more only when a single revision has more.
     /// - Who applies page after page, each from the last one's revision, has after the last what the store has. An update
-    ///   of what was told as created may follow, and the destruction of something that was never told.
-    /// - [`Changes::has_more`] tells whether there is more. When not, `revision` is the account's revision.
+    ///   of what was returned as created may follow, and the destruction of something that was never returned.
+    /// - [`Changes::has_more`] says whether there is more. When not, `revision` is the account's revision.
     ///
     /// # Errors
     /// `NotFound`: `since` is below the floor of the kind's history (see [`Upkeep::clean`]), or was left out by a restore:
@@ -195,13 +195,13 @@ pub trait Records: Send + Sync + 'static {
     /// Announces how far accounts are, from now on.
     ///
     /// - *Visible*: what is announced can be read.
-    /// - *Rising*: the revisions of one account rise, from announcement to announcement: the last one that was told is the
+    /// - *Rising*: the revisions of one account rise, from announcement to announcement: the last one is the
     ///   newest.
     /// - *To the end*: each commit that is not visible before this call is announced, by its own revision or, when others of
     ///   its account came at the same time, by the last of theirs; also when who committed has given up waiting.
     /// - *In time*: a commit is announced before it is answered.
     ///
-    /// Who is slow is told that announcements were left out, and reads [`Records::changes`] instead.
+    /// A slow watcher gets [`Lagged`] when announcements were left out, and reads [`Records::changes`] instead.
     fn watch(&self) -> Watch;
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn observe(inner: Opened, metrics: Metrics) -> Opened {
     Opened { records: observed.clone(), feed: observed.clone(), upkeep: observed }
 }
 
-/// Whether an operation has failed since it last succeeded. An outage is told once, however many ask meanwhile.
+/// Whether an operation has failed since it last succeeded. An outage is logged once, however many operations fail meanwhile.
 #[derive(Default)]
 struct Outage(AtomicBool);
 

@@ -14,7 +14,7 @@ pub trait Upkeep: Send + Sync + 'static {
     /// What the store holds and what it costs. It counts by walking: it is for people, not for every second.
     ///
     /// # Errors
-    /// `Unavailable` when the engine can't tell now.
+    /// `Unavailable` when the engine can't answer now.
     async fn stats(&self) -> Result<Stats, Error>;
 
     /// Whether the store takes commits, from memory.
@@ -34,14 +34,14 @@ pub trait Upkeep: Send + Sync + 'static {
 
     /// Forgets what was destroyed before a time. The floor of an account's history rises to the last revision that was
     /// forgotten: [`crate::Records::changes`] answers from there on. Works in small commits, so that others go on meanwhile,
-    /// and stops after `limit` tombstones; [`Cleaned::has_more`] tells whether there are more.
+    /// and stops after `limit` tombstones; [`Cleaned::has_more`] says whether there are more.
     ///
     /// # Errors
     /// Those of a commit; what was forgotten until then stays forgotten.
     async fn clean(&self, before: Timestamp, limit: usize) -> Result<Cleaned, Error>;
 
     /// Erases an account: its records with their bodies, index entries and history. Works in small commits, so that others go
-    /// on meanwhile, and stops after `limit` records and tombstones; [`Erased::has_more`] tells whether there are more. Call it
+    /// on meanwhile, and stops after `limit` records and tombstones; [`Erased::has_more`] says whether there are more. Call it
     /// again until there are none.
     ///
     /// - *From the first call to the last* commits in the account are answered with `Conflict`, also after a crash. Readers see
@@ -63,7 +63,7 @@ pub trait Upkeep: Send + Sync + 'static {
     async fn dump(&self, after: Option<Place>, limit: usize) -> Result<Vec<Dumped>, Error>;
 
     /// A page of the blobs that records refer to, with repeats, in an order of the engine's own. `after` is the
-    /// [`Referenced::next`] of the page before. Every blob is told that some record referred to from before the first page
+    /// [`Referenced::next`] of the page before. Every blob is returned that some record referred to from before the first page
     /// was asked for until the last one was answered, also when one record has taken it over from another meanwhile: in the
     /// same commit, or in one before that in which the other let go of it.
     ///
@@ -102,7 +102,7 @@ pub struct Stats {
     pub commits: u64,
     /// Bytes on disk, all files together; 0 when the engine keeps nothing on disk.
     pub disk_bytes: u64,
-    /// What else the engine has to tell, each a name and a figure.
+    /// Further figures of the engine, each with its name.
     pub engine: Vec<(String, u64)>,
 }
 

@@ -338,13 +338,13 @@ async fn check_changes(
         expected.revision.0 += restores * RESTORE_JUMP;
         match store.records.changes(account, &asked).await {
             Ok(changes) => {
-                assert!(!is_forgotten, "changes since {since:?} are told and later ones were forgotten");
+                assert!(!is_forgotten, "changes since {since:?} are known and later ones were forgotten");
                 assert_eq!(changes, expected, "{account:?} since {since:?}");
                 seen.changes += 1;
             }
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
-                assert!(since < revision, "nothing is told");
+                assert!(since < revision, "changes since now are none");
                 is_forgotten = true;
             }
         }

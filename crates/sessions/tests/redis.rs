@@ -21,7 +21,7 @@ mod tls;
 use std::{future::Future, pin::Pin, sync::Arc};
 
 use bytes::Bytes;
-use common::engines::{Engine, TestTable, run, trial};
+use common::engines::{Engine, TestTable, run, trial_with};
 use libtest_mimic::Arguments;
 use parking_lot::RwLock;
 use prometheus_client::{encoding::text::encode, registry::Registry};
@@ -89,7 +89,8 @@ fn main() {
     let server = Arc::new(RwLock::new(()));
     let trials = tests().into_iter().map(|(name, test)| {
         let server = server.clone();
-        trial(Engine::Redis, name, move || {
+        let variable = tls::TESTS.contains(&name).then_some(tls::CERTIFICATES);
+        trial_with(Engine::Redis, variable, name, move || {
             if ALONE.contains(&name) {
                 let _alone = server.write();
                 run(Engine::Redis, test);

@@ -41,9 +41,9 @@ const RESERVED_BYTES_MIN: u64 = 64 << 10;
 const RESERVED_BYTES_MAX: u64 = 4 << 20;
 /// A segment of this size takes no more messages once the disk is full, so that retention can remove it later.
 const FROZEN_WHEN_FULL_BYTES_MIN: u64 = 1 << 20;
-/// How long the writer waits awake for those whom it has just answered.
+/// How long the writer polls for appends of callers that it has just answered.
 const LINGER: Duration = Duration::from_micros(100);
-/// A commit of at most so many bytes is finished by the writer when nobody waits.
+/// A commit of at most so many bytes is finished by the writer when no append waits.
 const INLINE_BYTES_MAX: usize = 64 << 10;
 /// Segments that one commit may open beyond those that stay open.
 const OPEN_IN_A_COMMIT_MAX: usize = 32;
@@ -74,7 +74,7 @@ pub(super) enum Command {
     },
 }
 
-/// The writer's own state; nobody else touches it.
+/// The writer's own state.
 pub(super) struct Writer {
     shared: Arc<Shared>,
     finisher: Finisher,
@@ -146,11 +146,11 @@ impl Writer {
                 self.finisher.drain();
                 let sequences = retention::choose(&self.shared.segments(), &policy, now);
                 drop(self.freeze(&sequences));
-                let _ = chosen.send(sequences); // who asked may be gone; then a later prune finds the segments
+                let _ = chosen.send(sequences); // the caller may be gone; then a later prune finds the segments
             }
             Command::Look { seen } => {
                 self.finisher.drain();
-                let _ = seen.send(backup::snapshot(&self.shared)); // who asked may be gone
+                let _ = seen.send(backup::snapshot(&self.shared)); // the caller may be gone
             }
             Command::Close { done } => {
                 self.finisher.drain();
@@ -277,7 +277,7 @@ impl Writer {
             if let Some(segment) = self.open.get_mut(segment) {
                 segment.place(message, &self.shared);
             }
-            // Only now: a message that could not be placed is nobody's duplicate.
+            // Only now: a message that was not written makes no other one a duplicate.
             if let Some(seen) = seen {
                 seen.insert(key);
             }
@@ -411,7 +411,7 @@ impl Writer {
 
 /// The next command, a moment after it came if as many as last time are likely to come.
 ///
-/// Who was answered often has the next message at once: a lone appender as well as sixty-four. Waiting for them awake, for a
+/// A caller that was answered often has the next message at once: a lone appender as well as sixty-four. Waiting for them awake, for a
 /// moment and behind everybody else who wants the processor, spares a lone one the time that waking up takes, and makes one
 /// commit of what would become two.
 fn next_command(commands: &mut mpsc::Receiver<Command>, expected: usize) -> Option<Command> {

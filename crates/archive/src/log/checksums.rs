@@ -1,6 +1,6 @@
 //! Checksums of any range of a log, from checksums of its beginning.
 //!
-//! A reader that looks for the next sound record may find a plausible header at every few bytes, because anybody may choose
+//! A reader that looks for the next sound record may find a plausible header at every few bytes, because senders choose
 //! what a body holds. Reading each candidate to its end would take time quadratic in the log. A CRC is linear, so that the
 //! one of bytes `a..b` follows from those of the bytes before `a` and before `b`:
 //!

@@ -57,7 +57,7 @@ pub(super) enum Work {
     Publish(Commit),
     /// Seal a segment that takes no more messages, once all before it are visible.
     Seal(Arc<Active>),
-    /// Tell somebody that everything before is done.
+    /// Reply when everything before is done.
     Reply(oneshot::Sender<()>),
 }
 
@@ -142,7 +142,7 @@ pub(super) fn sync(shared: &Shared, written: &[Written]) {
     }
 }
 
-/// Makes the rows of commits visible, all of which were synced unless a sync has failed, and answers everybody.
+/// Makes the rows of commits visible, all of which were synced unless a sync has failed, and answers their callers.
 pub(super) fn publish(shared: &Shared, commits: Vec<Commit>) {
     for commit in commits {
         if let Err(error) = shared.check_refusal() {

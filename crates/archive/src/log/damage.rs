@@ -80,7 +80,7 @@ pub(super) fn count(shared: &Shared) {
     shared.metrics.damaged_files.set(shared.damaged_files.load(Ordering::Relaxed) as i64);
 }
 
-/// What operators should know, in a sentence; `None` when all is well.
+/// The damage in a sentence for operators; `None` when there is none.
 pub(super) fn describe(shared: &Shared) -> Option<String> {
     let losses = shared.losses.lock();
     let mut parts = Vec::new();
@@ -298,7 +298,7 @@ fn index_name(sequence: u64) -> String {
     format!("{sequence:08}{INDEX_SUFFIX}")
 }
 
-/// The loss of a log of which there is an index under the name of another one.
+/// The loss of a log whose index has the name of another one.
 fn stranger(entry: &Entry) -> Loss {
     Loss { part: index_name(entry.sequence), lost: entry.rows, of: entry.rows, is_gone: true }
 }

@@ -47,7 +47,7 @@ fn heal_met(shared: &Shared) -> bool {
             healed |= heal(shared, sealed);
         }
     }
-    // Somebody else may have been quicker.
+    // Another thread may have been faster.
     healed || !shared.segments().iter().any(has_damaged_index)
 }
 
@@ -55,7 +55,7 @@ fn has_damaged_index(segment: &Segment) -> bool {
     matches!(segment, Segment::Sealed(sealed) if sealed.has_damaged_index())
 }
 
-/// Verifies the next index that nobody has used yet, and makes it anew if it is damaged; says whether there was one.
+/// Verifies the next index that was not used yet, and rebuilds it if it is damaged; returns whether there was one.
 pub(super) fn verify_next(shared: &Shared) -> bool {
     let segments = shared.segments();
     let unverified = segments.iter().find_map(|segment| match segment {

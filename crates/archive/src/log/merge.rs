@@ -47,7 +47,7 @@ pub(super) fn merge<K: Ord, T>(
     }
 }
 
-/// Whether a visitor wants more.
+/// Whether a visitor continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     More,

@@ -112,7 +112,7 @@ struct Shared {
     last_sequence: AtomicU64,
     clock: Arc<dyn Clock>,
     metrics: Metrics,
-    /// Why nothing more is written: after a failed sync nobody knows what the disk has kept.
+    /// Why writes are refused: after a failed sync it is unknown what the disk has kept.
     refusal: OnceLock<String>,
     /// Whether writes find no space. Nothing was promised then, and the next write is tried as any other.
     disk_full: DiskFull,
@@ -209,7 +209,7 @@ impl Shared {
     }
 
     /// Writes down what the open segments have, all of which is durable: what is missing the next time is lost. When that
-    /// fails a torn end looks like a loss.
+    /// fails a partly written end looks like a loss.
     fn list_open_segments(&self) {
         let active = self.active();
         let entries: Vec<Entry> = active
@@ -226,7 +226,7 @@ impl Shared {
         self.last_sequence.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// A number that nobody outside can guess.
+    /// An unguessable number.
     fn salt(&self) -> u64 {
         use std::hash::{BuildHasher, RandomState};
         RandomState::new().hash_one(self.last_sequence.load(Ordering::Relaxed))
@@ -286,7 +286,7 @@ impl Archive for Log {
             Some(answer) => return answer,
             None => {}
         }
-        // What is cold is read and verified where waiting for the disk holds nobody up.
+        // Cold data is read and verified on a thread that may wait for the disk.
         let (shared, query) = (self.shared.clone(), query.clone());
         blocking(move || heal::query(&shared, &query)).await
     }
@@ -360,7 +360,7 @@ impl Upkeep for Log {
         writer.send(Command::Retire { policy: *policy, now, chosen }).await.map_err(|_| closed())?;
         let sequences = sequences.await.map_err(|_| closed())?;
         let shared = self.shared.clone();
-        // The turn goes with the work, which goes on when who asked has gone away.
+        // The permit belongs to the work, which continues when the caller is gone.
         blocking(move || {
             let pruned = retention::remove(&shared, &sequences, lost_before);
             shared.disk_full.look();

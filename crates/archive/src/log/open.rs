@@ -108,7 +108,7 @@ pub(super) fn share(disk: Arc<dyn Disk>, config: &Config, lock: Option<File>) ->
     })
 }
 
-/// Opens the archive on a disk. Without `config.read_only` the caller has made sure that nobody else writes to it.
+/// Opens the archive on a disk. Without `config.read_only` the caller holds the lock of its folder.
 pub(super) fn open_on(disk: Arc<dyn Disk>, config: &Config, lock: Option<File>) -> Result<Opened, Error> {
     let shared = share(disk, config, lock);
     let limits = shared.limits;
@@ -242,7 +242,7 @@ fn load_one(
             }
             Ok(Some(recovered))
         }
-        // The writer beside whom this process reads has removed it.
+        // The server that writes the archive has removed it meanwhile.
         Err(error) if read_only && error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
@@ -256,7 +256,7 @@ fn remove_temporaries(shared: &Shared, files: &[(String, u64)]) -> Result<(), Er
     Ok(())
 }
 
-/// What a log's header says. A log that has nothing but a torn header was never promised to anybody and is removed.
+/// The header of a log. A log with nothing but a partly written header was never acknowledged and is removed.
 fn segment_id(
     shared: &Shared,
     name: &str,
@@ -289,7 +289,7 @@ fn segment_id(
             let of_index = salt_of_index(shared, &id(0).index_name());
             let in_header = salts_of_damaged_header(&header).into_iter();
             let mut salts: Vec<u64> = in_header.chain(of_index).chain(listed_salt).collect();
-            // Zeros are what a lost sector reads as: everybody could write records for that seed.
+            // A lost sector reads as zeros, and anyone could write records for that seed.
             salts.retain(|salt| id(*salt).seed() != 0);
             salts.dedup();
             // No record is sound under a new salt.
@@ -348,7 +348,7 @@ fn recover(
                 name,
                 bytes = end.len(),
                 is_cut = !read_only,
-                "the end of a log is torn; nobody was answered for it"
+                "the end of a log was written in part and never acknowledged"
             );
         }
         if !read_only && is_own {

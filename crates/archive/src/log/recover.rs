@@ -79,7 +79,7 @@ const DEFINITIONS_AHEAD_MAX: usize = 1 << 16;
 
 /// Reads all records of a log.
 ///
-/// A record that isn't sound is either the torn end of a write that nobody was answered for, or damage. It is damage when
+/// A record that isn't sound is either the end of a write that was never acknowledged, or damage. It is damage when
 /// a sound record follows it: then the bytes between are reported and left out, and what follows is kept.
 pub(super) fn replay(log: &[u8], id: &SegmentId) -> Replay {
     let name = &id.log_name();
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(salt_of(&log, &[wrong[0], id().salt]), Some(id().salt));
     }
 
-    /// Anybody may choose a body. Behind a damaged record each place that may begin a record used to be checked in full,
+    /// Senders choose bodies. After a damaged record each place that may begin a record used to be checked in full,
     /// so that 41 MB of bodies kept a start waiting for minutes.
     #[test]
     fn a_scan_checks_no_more_than_a_few_times_the_log_whatever_bodies_hold() {

@@ -28,8 +28,8 @@ pub(super) struct SegmentId {
     pub(super) window_len: i64,
     /// Counts the segments of the archive; greater than that of any other that is there.
     pub(super) sequence: u64,
-    /// A number that nobody outside knows. It keys the hash index, so that nobody can choose hashes that collide in it,
-    /// and seeds the records' checksums, so that nobody can hide a record in a body.
+    /// A secret number. It keys the hash index, so that senders can't choose hashes that collide in it,
+    /// and seeds the records' checksums, so that senders can't hide a record in a body.
     pub(super) salt: u64,
 }
 

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::Error;
 
-/// Segments that may wait to be sealed; who hands on one more waits.
+/// Segments that may wait to be sealed; the writer waits with a further one.
 const WAITING_MAX: usize = 8;
 /// How often quiet segments are looked for and failed ones are tried again.
 const TICK: Duration = Duration::from_secs(1);

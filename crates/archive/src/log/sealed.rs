@@ -186,7 +186,7 @@ impl Sealed {
         self.columns.get() == Some(&false)
     }
 
-    /// Whether nobody has verified the index yet.
+    /// Whether the index has not been verified yet.
     pub(super) fn is_unverified(&self) -> bool {
         self.columns.get().is_none()
     }

@@ -7,7 +7,7 @@ use restante_core::{Key, MessageHash, Timestamp};
 use super::{active::Active, sealed::Sealed};
 use crate::{Direction, Error, Part, PartStats, plan, query::KeyRange, topics::Selection};
 
-/// Segments in the order of their sequence numbers. The list itself never changes: who adds or removes a segment puts a new
+/// Segments in the order of their sequence numbers. The list itself never changes: adding or removing a segment puts a new
 /// list in its place, so that a query works on one list from beginning to end.
 pub(super) type Segments = Arc<Vec<Segment>>;
 
@@ -41,7 +41,7 @@ impl Span {
     }
 }
 
-/// What a query wants of one segment.
+/// What a query reads from one segment.
 #[derive(Clone, Copy)]
 pub(super) struct Find<'a> {
     pub(super) range: KeyRange,

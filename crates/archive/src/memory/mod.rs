@@ -136,7 +136,7 @@ fn page_of(mut found: Vec<&Message>, query: &Query) -> Page {
     }
 }
 
-/// The days of which there are messages, in UTC. Their keys come in order.
+/// The days that have messages, in UTC. Keys are given in order.
 fn days_of<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<PartStats> {
     let mut days: Vec<PartStats> = Vec::new();
     let day_of = |timestamp: Timestamp| timestamp.nanos().div_euclid(DAY_NANOS);

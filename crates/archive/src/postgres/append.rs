@@ -78,7 +78,7 @@ async fn store_sorted(shared: &Shared, messages: &[&Message]) -> Result<Vec<bool
         let lease = shared.database.writer().await?;
         let connection = lease.connection.clone();
         let step = async {
-            // Who prunes as fast as we make windows has to wait for once.
+            // A server that prunes as fast as windows are made waits here once.
             let keeps_pruning_out = attempt >= ATTEMPTS / 2;
             if keeps_pruning_out {
                 connection

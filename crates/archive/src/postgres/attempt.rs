@@ -85,7 +85,7 @@ impl AttemptError {
         }
     }
 
-    /// Whether the same may succeed at once on another connection, or now that somebody else is done.
+    /// Whether the same may succeed at once on another connection, or now that another transaction has ended.
     pub(super) fn is_worth_repeating(&self) -> bool {
         match self {
             Self::Database(_, error) => {

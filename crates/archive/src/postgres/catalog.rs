@@ -27,7 +27,7 @@ use crate::{
 const WINDOWS_MAX: usize = 10_000;
 /// Notes that are remembered, so that a query sees whether new topics concern it.
 const NOTES_MAX: usize = 4_096;
-/// How long making a window waits for somebody who has the partitioned table: meanwhile nobody can register anything.
+/// How long making a window waits for a lock on the partitioned table: meanwhile nothing can be registered.
 const LOCK_TIMEOUT_MS: u32 = 2_000;
 /// Counts that one statement writes.
 const COUNTS_PER_STATEMENT: usize = 1_000;
@@ -105,7 +105,7 @@ pub(super) struct Catalog {
     state: RwLock<State>,
     /// Messages stored since the counts were last written to the database, by window and topic.
     uncounted: Mutex<HashMap<(i64, TopicId), u64, RandomState>>,
-    /// Held while the database is asked: those who wait find that it was done for them.
+    /// Locked during a query to the database: tasks that waited find it done.
     reading: tokio::sync::Mutex<()>,
     topic_bits: fn(&str) -> TopicBits,
 }
@@ -128,7 +128,7 @@ impl Catalog {
         }
     }
 
-    /// Which topics a query wants and which windows may have them.
+    /// The topics that a query matches and the windows that may have them.
     pub(super) fn ask(&self, query: &Query, range: &KeyRange) -> Answer {
         let state = self.state.read();
         let selection = state.dictionary.select(query);

@@ -195,7 +195,7 @@ async fn count_by(
     connection.client.query_one(sql, &[]).await.doing(what)
 }
 
-/// Makes the indexes of each window anew, one after the other and without stopping anybody, and counts anew.
+/// Rebuilds the indexes of each window, one after the other and without blocking others, and counts again.
 pub(super) async fn rebuild(
     shared: &Shared,
     progress: &(dyn Fn(u64, u64) + Send + Sync),

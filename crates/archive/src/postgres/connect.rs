@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{Config, Error, PostgresUrl};
 
-/// How long nobody tries to connect after a failure, growing from the first to the second.
+/// The pause before connecting again after a failure, growing from the first to the second.
 const BACK_OFF_MIN: Duration = Duration::from_millis(100);
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 /// Prepared statements of one connection: five plans of a year of daily windows. When there are more, all are let go.
@@ -258,7 +258,7 @@ pub(super) struct Held {
 /// A connection and the statements that it knows.
 pub(super) struct Connection {
     pub(super) client: Client,
-    /// A connection whose work was given up, at an error or a time-out, is not used again: nobody knows what it still has to
+    /// A connection whose work was given up, at an error or a time-out, is not used again: it is unknown what it still has to
     /// say.
     is_at_work: AtomicBool,
     is_abandoned: AtomicBool,
@@ -266,7 +266,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// The statement of that key, prepared when it is asked for first.
+    /// The statement of that key, prepared when it is first used.
     pub(super) async fn prepared(
         &self,
         key: SelectKey,
@@ -290,7 +290,7 @@ impl Connection {
         is_given_up || self.client.is_closed()
     }
 
-    /// Has the connection closed after its work, so that the server need not send what nobody will read.
+    /// Has the connection closed after its work, so that the server need not send what is not read.
     pub(super) fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Relaxed);
     }
@@ -413,7 +413,7 @@ impl Reach {
         let mut loss = self.loss.lock();
         let is_known = loss.retry_at.is_some_and(|retry_at| Instant::now() < retry_at);
         if is_known {
-            return; // somebody else has met the same
+            return; // another task has met the same error
         }
         if loss.since.is_none() {
             warn!(problem, "postgres is out of reach");

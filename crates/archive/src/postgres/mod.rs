@@ -4,7 +4,7 @@
 //!
 //! - [`connect`]: connections, lost ones and new ones. [`attempt`]: what an error of the database means.
 //! - [`schema`]: tables and statements. [`catalog`]: windows and topics, the same on all servers.
-//! - [`append`], [`query`], [`retention`], [`check`]: what the archive is asked for.
+//! - [`append`], [`query`], [`retention`], [`check`]: the operations of the archive.
 
 mod append;
 mod attempt;

@@ -1,4 +1,4 @@
-//! How a URL says that a server is reached: what libpq knows of TLS and tokio-postgres doesn't.
+//! The options of connections: those of tokio-postgres, and the parameters of TLS that only libpq has.
 
 use std::{
     net::IpAddr,
@@ -12,7 +12,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::{Error, PostgresUrl};
 
-/// What `sslrootcert` says when the authorities of the operating system are meant, as in libpq.
+/// The value of `sslrootcert` for the authorities of the operating system, as in libpq.
 const SYSTEM_ROOTS: &str = "system";
 
 /// The options of connections to a PostgreSQL server.
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn contradictory_parameters_are_refused() {
         for (url, hint) in [
             ("postgres://me@db/x?sslmode=verify", "verify-full"),
             ("postgres://me@db/x?sslcert=/c.pem", "sslkey"),

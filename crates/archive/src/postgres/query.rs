@@ -374,7 +374,7 @@ impl Reading<'_> {
                 names = catalog.names(&window.topics);
             }
             let Some(names) = names else {
-                // One that isn't there even then went with its window, or was lost by somebody's hand.
+                // One that isn't there even then went with its window, or was removed by hand.
                 let is_pruned = !catalog.is_at(answer.sequence, answer.drops);
                 let lost = "postgres has messages whose topic is missing: run archive check";
                 return if is_pruned { Ok(None) } else { Err(Error::new(ErrorKind::Corrupt, lost).into()) };

@@ -1,7 +1,7 @@
 //! Retention: whole windows go, by detaching and dropping their tables.
 //!
 //! A window goes in one transaction: its place in the catalogue, its counts and its table, all or nothing. The locks that this
-//! takes are had at once or given up, so that nobody queues behind somebody who reads for hours; then it is tried again.
+//! takes are had at once or given up, so that nothing queues behind a reader of hours; then it is tried again.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{Error, Pruned, Retention};
 
-/// How long dropping a table waits for those who read it, before it lets others pass and tries again.
+/// How long dropping a table waits for its readers, before it releases its lock request and tries again.
 const LOCK_TIMEOUT_MS: u32 = 50;
 /// How often and how far apart it is tried.
 const DROP_ATTEMPTS: u32 = 100;
@@ -120,7 +120,7 @@ fn choose(held: &[Held], catalog_bytes: u64, policy: &Retention, now: Timestamp)
     chosen
 }
 
-/// Removes a window; how many messages it had, and which removal of all it is. It is tried for some seconds while somebody else has the locks.
+/// Removes a window; how many messages it had, and which removal of all it is. It is tried for some seconds while others have the locks.
 async fn remove(connection: &Connection, window: &Window) -> Result<(u64, i64), AttemptError> {
     let mut attempt = 1;
     loop {
@@ -142,8 +142,8 @@ async fn remove(connection: &Connection, window: &Window) -> Result<(u64, i64), 
 
 /// One attempt, in one transaction.
 ///
-/// Who stores into the window locks its table and counts in the same transaction, under a foreign key to the window. So those
-/// who are at it are waited for and counted, and those who come later find no table and store elsewhere.
+/// A transaction that stores into the window locks its table and counts, under a foreign key to the window. So running
+/// ones are waited for and counted, and later ones find no table and store elsewhere.
 async fn try_to_remove(connection: &Connection, window: &Window) -> Result<(u64, i64), AttemptError> {
     let what = "remove a window";
     let (client, leaf) = (&connection.client, window.leaf());
@@ -178,7 +178,7 @@ pub(super) async fn disk_bytes(connection: &Connection, which: &str) -> Result<u
     Ok(get::<Option<i64>>(&row, 0)?.unwrap_or(0).max(0) as u64)
 }
 
-/// Forgets topics that occur in no window any more; which removal of all it is. The state is locked, so nobody registers one
+/// Forgets topics that occur in no window any more; which removal of all it is. The state is locked, so that no server registers one
 /// meanwhile.
 async fn forget_topics(connection: &Connection) -> Result<i64, AttemptError> {
     let what = "forget topics";

@@ -91,13 +91,13 @@ pub(super) fn create_leaf(generation: i64, first_ns: i64, end_ns: i64) -> String
     )
 }
 
-/// The name of a window's table. A window that is made again has another one, so that nobody writes into what is about to be
+/// The name of a window's table. A window that is made again has another one, so that no server writes into what is about to be
 /// dropped.
 pub(super) fn leaf_name(generation: i64) -> String {
     format!("messages_{generation}")
 }
 
-/// Which prepared statement: of which window, and what it does.
+/// The key of a prepared statement: its window and its purpose.
 pub(super) type SelectKey = (i64, Select);
 
 /// A statement that reads rows of one window in the order of a query's direction.

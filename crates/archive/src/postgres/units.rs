@@ -95,7 +95,7 @@ impl Iterator for Units<'_> {
 }
 
 impl Unit {
-    /// Where hashes are asked for nobody knows what a window will give, and nothing is expected.
+    /// A query for hashes can't foresee what a window will return, and expects nothing.
     fn new(candidate: Candidate, range: KeyRange, now: i64, by_hash: bool) -> Self {
         let share = share_of(&candidate.window, &range, now);
         let expects = if by_hash { 0.0 } else { candidate.wanted_messages as f64 * share };

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 /// What is known of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Condition {
-    /// It does its work, as far as anybody knows.
+    /// It works, as far as is known.
     Well,
     /// It answers, and yet what is in the spool can't be stored.
     Stuck(Outage),
@@ -26,7 +26,7 @@ pub(crate) struct Outage {
     pub(crate) since: Timestamp,
 }
 
-/// The state of one engine, shared by those who ask it and by the task that waits for its return.
+/// The state of one engine, shared by its callers and by the task that waits for its return.
 pub(crate) struct Circuit {
     engine: &'static str,
     condition: watch::Sender<Condition>,

@@ -1,4 +1,4 @@
-//! The folder of a spool: who may use it, and which generations lie in it.
+//! The folder of a spool: its lock and its generations.
 
 use std::{
     fs::File,
@@ -15,7 +15,7 @@ const LOCK_NAME: &str = "LOCK";
 pub(super) const REFUSED_NAME: &str = "refused";
 /// Digits of a generation's name.
 const NAME_DIGITS: usize = 8;
-/// What the name of a generation ends with of which not everything could be read.
+/// The suffix of a generation that could not be read in full.
 const DAMAGED_SUFFIX: &str = ".damaged";
 
 /// The folder of a generation.
@@ -75,7 +75,7 @@ pub(super) fn remove(spool: &Path, number: u64) -> io::Result<()> {
     }
 }
 
-/// The folders of a spool that are no generations any more, and whose messages are kept for somebody to look at.
+/// The folders of a spool that are no generations any more, and whose messages are kept for the operator.
 fn kept(spool: &Path) -> io::Result<Vec<PathBuf>> {
     let mut kept = Vec::new();
     for entry in std::fs::read_dir(spool)? {
@@ -89,7 +89,7 @@ fn kept(spool: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(kept)
 }
 
-/// Copies a generation to which nobody writes. One that is removed meanwhile was stored by the engine, and is left out.
+/// Copies a generation that is not written to. One that is removed meanwhile was stored by the engine, and is left out.
 pub(super) fn copy_generation(spool: &Path, number: u64, to: &Path) -> io::Result<()> {
     let to = generation(to, number);
     std::fs::create_dir(&to)?;
@@ -116,7 +116,7 @@ fn is_content(name: &str) -> bool {
     name != LOCK_NAME
 }
 
-/// Takes a generation out of the spool and leaves its files for somebody to look at; gives its new place.
+/// Takes a generation out of the spool and leaves its files for the operator; returns their path.
 #[expect(clippy::disallowed_methods, reason = "the folder is synced here; undone, the rename is done again")]
 pub(super) fn set_aside(spool: &Path, number: u64) -> io::Result<PathBuf> {
     let from = generation(spool, number);

@@ -72,10 +72,10 @@ struct Spooled {
     me: Weak<Self>,
 }
 
-/// Appends under way at most; further ones wait. Each goes on to its end, also when who asked has gone away.
+/// The most concurrent appends; further ones wait. Each runs to its end, also when its caller is gone.
 pub(crate) const APPENDS_MAX: usize = 1_024;
 
-/// Does work in a task of its own, so that it comes to its end although who asked may go away in the middle: a time-out would
+/// Does work in a task of its own, so that it runs to its end when its caller is gone: a time-out would
 /// never be noticed, and what is stored halfway never be counted.
 pub(crate) async fn to_its_end<T: Send + 'static>(
     turns: &Arc<Semaphore>,
@@ -108,7 +108,7 @@ impl Spooled {
         let answer = tokio::select! {
             biased;
             answer = drain::within(self.timeout, self.engine.archive.append(messages)) => answer,
-            // Somebody else has waited long enough.
+            // Another append has waited long enough.
             () = self.circuit.opened() => return None,
         };
         match answer {

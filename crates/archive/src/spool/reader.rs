@@ -32,7 +32,7 @@ pub(super) struct Batch {
 }
 
 impl Reader {
-    /// Opens a generation that nobody writes to any more.
+    /// Opens a generation that is not written to any more.
     pub(super) async fn open(spool: &Path, number: u64) -> Result<Self, Error> {
         let place = folder::generation(spool, number);
         let opened = log::open(place, generation_config(true)).await?;

@@ -225,7 +225,7 @@ impl Store {
         }
         let _turn = self.turning.lock().await;
         if let Some(current) = self.reserve(room)? {
-            return Ok(Some(current)); // somebody else has made it meanwhile
+            return Ok(Some(current)); // another task has made it meanwhile
         }
         self.turn(Next::IsMade).await?;
         self.reserve(room)
@@ -266,8 +266,8 @@ impl Store {
         Error::new(kind, what).with_source(error)
     }
 
-    /// Freezes the current generation; the next one is there before, so that nobody waits for it. Whoever calls this holds
-    /// `turning`. When it is given up halfway the next turn goes on where it stopped.
+    /// Freezes the current generation; the next one is there before, so that no append waits for it. The caller holds
+    /// `turning`. When it is cancelled, the next call continues where it stopped.
     async fn turn(&self, next: Next) -> Result<(), Error> {
         self.freeze().await?;
         let next = match next {
@@ -497,7 +497,7 @@ impl Store {
     }
 }
 
-/// Whether a turn makes a generation for those who come next.
+/// Whether a freeze makes the next generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     IsMade,

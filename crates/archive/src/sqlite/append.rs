@@ -24,10 +24,10 @@ use crate::{
 };
 
 /// A group stops taking appends at this size: enough that the sync is the smaller part of its time, and little enough that
-/// nobody waits long behind it.
+/// others don't wait long.
 const GROUP: GroupLimit = GroupLimit { messages: 4_096, bytes: 8 << 20 };
 
-/// The one connection that changes the tables. Who holds its lock is the only one who writes in this process.
+/// The one connection that changes the tables. The holder of its lock is the only writer in this process.
 pub(super) struct Writer {
     pub(super) connection: Connection,
 }
@@ -160,7 +160,7 @@ impl<'a> Stager<'a> {
             find: connection.prepare_cached(schema::FIND_MESSAGE)?,
             add: connection.prepare_cached(schema::ADD_MESSAGE)?,
             new_topics: HashMap::default(),
-            // A number that a failed commit had given was seen by queries already: it is nobody else's.
+            // A number that a failed commit had given was seen by queries already: it is not given again.
             next_topic: next_in_file.max(i64::from(known.next())),
             topics: BTreeMap::new(),
             generations: BTreeMap::new(),

@@ -14,7 +14,7 @@ use crate::{Error, backup};
 const FILE_NAME: &str = "archive.db";
 /// Pages that are copied at once.
 const STEP_PAGES: i32 = 1_024;
-/// A breath for others who want the disk.
+/// A pause in which others use the disk.
 const PAUSE: Duration = Duration::from_millis(1);
 /// What the connection that reads keeps in memory: it reads each page once.
 const CACHE_BYTES: usize = 1 << 20;
@@ -28,7 +28,7 @@ pub(super) fn write(shared: &Shared, folder: &Path) -> Result<(), Error> {
     if removed.is_break() {
         return Err(backup::removed(&file));
     }
-    // Only now: nobody has the copy open, and so no lock on it is lost by closing it.
+    // Only now: the copy is not open, so that closing it loses no lock on it.
     let synced = File::open(&file).and_then(|file| file.sync_all());
     synced.map_err(|error| Error::io("sync", &file.display().to_string(), error))?;
     backup::sync(folder)
@@ -42,7 +42,7 @@ fn copy(from: &Path, to: &Path, is_wanted: impl Fn() -> bool) -> rusqlite::Resul
     schema::totals(&snapshot)?; // a transaction sees what is there at its first look
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
     let mut target = Connection::open_with_flags(to, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-    // Nobody reads the copy before it is whole and synced as a file.
+    // The copy is not read before it is whole and synced.
     target.pragma_update(None, "journal_mode", "OFF")?;
     target.pragma_update(None, "synchronous", "OFF")?;
     let backup = Backup::new(&snapshot, &mut target)?;

@@ -145,7 +145,7 @@ impl<'a> Check<'a> {
         Ok(census)
     }
 
-    /// The bounds of a generation may be wider than its messages, of which retention may have taken some.
+    /// The bounds of a generation may be wider than its messages, because retention may have removed some.
     fn compare_generations(&mut self, connection: &Connection, census: &Census) -> rusqlite::Result<()> {
         let written = generations(connection)?;
         for (number, counted) in &census.generations {

@@ -44,8 +44,8 @@ pub(super) struct Checkpointer {
     changed: Condvar,
     /// `None` when read-only or closed.
     connection: Mutex<Option<Connection>>,
-    /// The pages that make the next checkpoint due: more when somebody kept the last one from being complete, so that one
-    /// who reads for hours doesn't have every commit followed by an attempt.
+    /// The pages that make the next checkpoint due: more when a reader kept the last one from being complete, so that a reader
+    /// of hours doesn't cause an attempt after every commit.
     due_pages: AtomicU64,
     due_pages_min: u64,
 }
@@ -161,8 +161,8 @@ pub(super) fn make_room(shared: &Shared) -> bool {
     log.is_ok_and(|log| log.pages > 0) && run(shared, End::Truncate).is_ok_and(|is_complete| is_complete)
 }
 
-/// Moves the log into the file. Most of it is moved while appends go on; what they have added meanwhile, and the end, is
-/// done while they wait. Whether the log could be brought to that end is returned: somebody may be reading it. On a full disk
+/// Moves the log into the file. Most of it is moved while appends continue; what they have added meanwhile, and the end, is
+/// done while they wait. Whether the log could be brought to that end is returned: it may be in use by a reader. On a full disk
 /// the reserve gives the file space to grow.
 pub(super) fn run(shared: &Shared, end: End) -> rusqlite::Result<bool> {
     let moved = move_log(shared, end);
@@ -205,7 +205,7 @@ pub(super) fn move_log(shared: &Shared, end: End) -> rusqlite::Result<bool> {
     Ok(!log.is_busy)
 }
 
-/// After a failed sync of the file nobody knows what it has kept: the log must stay as it is.
+/// After a failed sync of the file it is unknown what it has kept: the log must stay as it is.
 fn note_failure(shared: &Shared, log: rusqlite::Result<Log>) -> rusqlite::Result<Log> {
     log.inspect_err(|error| {
         if super::is_sync_failure(error) {

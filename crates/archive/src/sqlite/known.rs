@@ -32,7 +32,7 @@ struct Topic {
     messages: u64,
 }
 
-/// The topics that a query wants, by their rows.
+/// The topics that a query matches, by their rows.
 pub(super) enum Wanted {
     All,
     Topics(WantedTopics),
@@ -77,7 +77,7 @@ impl Known {
     pub(super) fn load_new(&mut self, connection: &Connection) -> rusqlite::Result<()> {
         let next: RowId = connection.prepare_cached(schema::NEXT_TOPIC)?.query_row([], |row| row.get(0))?;
         if next <= self.next {
-            return Ok(()); // somebody with a newer snapshot was here before
+            return Ok(()); // a query with a newer snapshot was faster
         }
         let mut statement = connection.prepare_cached(schema::TOPICS_FROM)?;
         let mut rows = statement.query([self.next])?;

@@ -73,7 +73,7 @@ struct Shared {
     checkpointer: Checkpointer,
     clock: Arc<dyn Clock>,
     metrics: Metrics,
-    /// Why nothing more is written, and since when: after a failed sync nobody knows what the disk has kept.
+    /// Why writes are refused, and since when: after a failed sync it is unknown what the disk has kept.
     refusal: OnceLock<(String, Timestamp)>,
     /// Whether writes find no space. Nothing was promised then, and the next write is tried as any other.
     disk_full: DiskFull,

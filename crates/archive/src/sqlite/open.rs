@@ -1,4 +1,4 @@
-//! Opening: whose file it is, who else writes to it, and making it where there is none.
+//! Opening: checks that the file is an archive and not in use, and creates it where there is none.
 
 use std::{
     collections::BTreeMap,
@@ -33,7 +33,7 @@ const USER_VERSION_AT: usize = 60;
 const APPLICATION_ID_AT: usize = 68;
 const HEADER_BYTES: u64 = 100;
 
-/// How often opening waits for those who read the log that a process before has left.
+/// How often opening waits for readers of the log that an earlier process has left.
 const SETTLE_TRIES: u32 = 10;
 
 /// Opens the archive in a file, and makes it when it isn't there.
@@ -90,7 +90,7 @@ fn settle_log(shared: &Shared) -> rusqlite::Result<()> {
             Err(error) => return Err(error),
         }
     }
-    // Somebody reads the log, or the disk is full. What is in it is synced where it is.
+    // The log is being read, or the disk is full. It is synced as it is.
     let synced = File::open(beside(&shared.file, "-wal")).and_then(|log| log.sync_all());
     synced.map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
@@ -197,7 +197,7 @@ fn check_owner(file: &Path) -> Result<bool, Error> {
 /// The first bytes of a file; `None` when an archive of this process has it open.
 ///
 /// A process loses all its POSIX locks on a file as soon as it closes the file anywhere, and SQLite would not notice
-/// (sqlite.org/howtocorrupt.html, 2.2). So a file is only read where nobody in this process has it open.
+/// (sqlite.org/howtocorrupt.html, 2.2). So a file is only read where it is not open in this process.
 fn read_header(file: &Path) -> std::io::Result<Option<Vec<u8>>> {
     let in_use = IN_USE.lock();
     if in_use.contains_key(&real_path(file)) {

@@ -461,7 +461,7 @@ impl View<'_> {
         Ok(found.len())
     }
 
-    /// Adds a record, unless nobody knows the name of its topic.
+    /// Adds a record, unless the name of its topic is unknown.
     fn add(&self, records: &mut Records, place: usize, this: &Found, body: &[u8]) -> rusqlite::Result<()> {
         let number = match records.numbers.get(&this.topic) {
             Some(number) => *number,

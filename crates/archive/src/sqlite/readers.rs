@@ -46,7 +46,7 @@ impl Readers {
         result
     }
 
-    /// Lets go of the connections that nobody uses.
+    /// Closes idle connections.
     pub(super) fn disconnect(&self) {
         self.idle.lock().clear();
     }

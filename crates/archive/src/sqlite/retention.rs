@@ -1,4 +1,4 @@
-//! Retention: the oldest messages are removed in small steps, between which appends go on; then the pages that they took are
+//! Retention: the oldest messages are removed in small steps, between which appends continue; then the pages that they took are
 //! given back, in small steps as well.
 
 use std::{
@@ -29,7 +29,7 @@ const STEP_BYTES: u64 = 1 << 20;
 const STEP_PAGES: u32 = 64;
 /// What a message takes in the file beside its body: its row and three index entries.
 const ROW_BYTES: u64 = 180;
-/// What the write-ahead log takes beside the file while appends go on.
+/// What the write-ahead log takes beside the file while appends continue.
 const LOG_BYTES: u64 = 16 << 20;
 /// How long a step rests, in times of what it has worked, and at most. Measured with 200 appends a second: 12,000 messages a
 /// second are removed, and the appends' p99 rises by less than half.
@@ -37,7 +37,7 @@ const REST: u32 = 2;
 const REST_MAX: Duration = Duration::from_millis(50);
 /// Steps between two checkpoints: about 4 MiB of log, so that the sync of the file doesn't hold up those of appends for long.
 const STEPS_BEFORE_CHECKPOINT: u32 = 4;
-/// How often the end of a prune tries to empty the log while somebody reads it.
+/// How often the end of a prune tries to empty the log while it is being read.
 const TRIES_MAX: u32 = 10;
 
 /// Removes what `policy` lets go.
@@ -284,7 +284,7 @@ impl Step {
 /// Gives some free pages back. False when there are none left, or an append has taken as many.
 fn give_pages_back(connection: &mut Connection, pages_max: u32) -> rusqlite::Result<bool> {
     let free = schema::pages(connection)?.free;
-    // It gives a row for each page, and does no more than rows are asked for.
+    // It gives a row for each page, and works only as far as rows are read.
     let mut statement = connection.prepare(&format!("PRAGMA incremental_vacuum({pages_max})"))?;
     let mut rows = statement.query([])?;
     while rows.next()?.is_some() {}

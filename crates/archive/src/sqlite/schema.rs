@@ -14,7 +14,7 @@ pub(super) const VERSION: i32 = 1;
 pub(super) const PAGE_BYTES: u32 = 8192;
 /// Messages are looked for by hash in one generation after the other: so many in order of arrival.
 pub(super) const GENERATION_BITS: u32 = 16;
-/// How long a statement waits for another process that holds a lock: nobody should, but for somebody with a shell.
+/// How long a statement waits for another process that holds a lock: only an operator with a shell should.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 /// Statements that a connection keeps prepared: more than there are.
 const STATEMENTS_MAX: usize = 64;
@@ -240,7 +240,7 @@ pub(super) fn create(file: &Path) -> rusqlite::Result<()> {
     connection.pragma_update(None, "application_id", APPLICATION_ID)?;
     connection.pragma_update(None, "user_version", VERSION)?;
     connection.execute_batch("COMMIT")?;
-    // Closing moves the log into the file as well, and reports no error when the disk is full. Nobody else reads the log.
+    // Closing moves the log into the file as well, and reports no error when the disk is full. Nothing else reads the log.
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
     connection.close().map_err(|(_, error)| error)
 }
@@ -248,7 +248,7 @@ pub(super) fn create(file: &Path) -> rusqlite::Result<()> {
 /// A connection that writes. It never checkpoints by itself: that is the checkpointer's work.
 pub(super) fn connect_to_write(file: &Path, cache_bytes: usize) -> rusqlite::Result<Connection> {
     let connection = connect(file, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
-    connection.pragma_update(None, "journal_mode", "WAL")?; // somebody with a shell may have changed it
+    connection.pragma_update(None, "journal_mode", "WAL")?; // an operator may have changed it
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
     connection.pragma_update(None, "journal_size_limit", WAL_KEPT_BYTES as i64)?;

@@ -101,15 +101,29 @@ pub fn arguments() -> Arguments {
 /// A test named for an engine and for what holds on it. Where the engine isn't to be had it is ignored; where it is required
 /// but not to be had, it fails.
 pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
-    Trial::ignorable_test(format!("{}::{name}", engine.name()), move || match engine.missing() {
-        None => {
-            test();
-            Ok(Completion::Completed)
+    trial_with(engine, None, name, test)
+}
+
+/// The same for a test that also needs a variable of `dev/services`.
+pub fn trial_with(
+    engine: Engine,
+    variable: Option<&'static str>,
+    name: &str,
+    test: impl FnOnce() + Send + 'static,
+) -> Trial {
+    let unset =
+        move || variable.filter(|name| env::var_os(name).is_none()).map(|name| format!("{name} is not set"));
+    Trial::ignorable_test(format!("{}::{name}", engine.name()), move || {
+        match engine.missing().or_else(unset) {
+            None => {
+                test();
+                Ok(Completion::Completed)
+            }
+            Some(why) if engine.is_required() => {
+                Err(format!("{REQUIRE} names this engine, but it isn't to be had: {why}").into())
+            }
+            Some(why) => Ok(Completion::ignored_with(why)),
         }
-        Some(why) if engine.is_required() => {
-            Err(format!("{REQUIRE} names this engine, but it isn't to be had: {why}").into())
-        }
-        Some(why) => Ok(Completion::ignored_with(why)),
     })
 }
 

@@ -164,7 +164,7 @@ impl Crowd<'_> {
 }
 
 async fn store_requests(rest: SocketAddr) -> anyhow::Result<u64> {
-    Ok(Scrape::of(rest).await?.sum_with("restante_waku_requests_total", "service=\"store\""))
+    Ok(Scrape::of(rest).await?.sum_with("restante_waku_requests_total", "service", "store"))
 }
 
 #[cfg(test)]

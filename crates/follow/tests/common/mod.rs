@@ -208,12 +208,12 @@ impl Feed for FatefulFeed {
     }
 }
 
-/// What a handler has made of what it was told.
+/// What a handler has made of the changes.
 #[derive(Default)]
 pub(crate) struct Mirror {
     pub(crate) copied: Copied,
     /// The revision of the last page of each account in this run.
-    pub(crate) told: BTreeMap<AccountId, Revision>,
+    pub(crate) seen: BTreeMap<AccountId, Revision>,
     /// How many changes each page had, in order.
     pub(crate) pages: Vec<usize>,
     /// Accounts that were reset, in order.
@@ -222,7 +222,7 @@ pub(crate) struct Mirror {
     pub(crate) unsaved: usize,
 }
 
-/// Mirrors the store as it is told.
+/// Mirrors the store by its changes.
 pub(crate) struct Mirroring {
     pub(crate) records: Arc<dyn Records>,
     pub(crate) mirror: Arc<Mutex<Mirror>>,
@@ -254,12 +254,8 @@ impl Mirroring {
 impl Handler for Mirroring {
     async fn handle(&mut self, account: AccountId, changes: &Changes) -> Result<(), HandlerError> {
         self.note(changes);
-        let told = self.mirror.lock().told.get(&account).copied();
-        assert!(
-            told < Some(changes.revision),
-            "{account:?} was told of {told:?} before {:?}",
-            changes.revision
-        );
+        let seen = self.mirror.lock().seen.get(&account).copied();
+        assert!(seen < Some(changes.revision), "{account:?} was at {seen:?} before {:?}", changes.revision);
         let work = async {
             self.copy(account, &changes.created).await;
             self.copy(account, &changes.updated).await;
@@ -271,7 +267,7 @@ impl Handler for Mirroring {
         };
         self.fates.call(work, || HandlerError::new("the mirror is dim")).await?;
         let mut mirror = self.mirror.lock();
-        mirror.told.insert(account, changes.revision);
+        mirror.seen.insert(account, changes.revision);
         mirror.unsaved += changes.created.len() + changes.updated.len() + changes.destroyed.len();
         Ok(())
     }
@@ -280,7 +276,7 @@ impl Handler for Mirroring {
         let work = async {
             let mut mirror = self.mirror.lock();
             mirror.copied.retain(|(known, _, _), _| *known != account);
-            mirror.told.remove(&account);
+            mirror.seen.remove(&account);
             mirror.resets.push(account);
             Ok(())
         };

@@ -21,7 +21,7 @@ use super::{
 };
 
 /// A page ends with the revision in which so many rows were read for each entry that it may have. Rows that are read in vain
-/// are of records that were told as created already; a reader that is far behind may meet many of them side by side.
+/// are of records that were returned as created already; a reader that is far behind may meet many of them side by side.
 const ROWS_PER_ENTRY_MAX: usize = 16;
 
 impl Engine {
@@ -57,7 +57,7 @@ struct Walk {
     account: AccountId,
     since: Revision,
     limit: usize,
-    /// Whether records that were created after `since` and are gone are told.
+    /// Whether records that were created after `since` and are gone are returned.
     with_unknown: bool,
 }
 
@@ -92,7 +92,7 @@ impl Walk {
             let before = Lengths::of(&page);
             while let Some(row) = rows.next_of(revision)? {
                 rows_read += 1;
-                self.tell(row, &mut page);
+                self.add(row, &mut page);
             }
             let with = Lengths::of(&page);
             if before.total() > 0 && with.total() > before.total() && with.total() > self.limit {
@@ -107,7 +107,7 @@ impl Walk {
     }
 
     /// Adds a row to the page, if it is news.
-    fn tell(&self, row: Row, page: &mut Changes) {
+    fn add(&self, row: Row, page: &mut Changes) {
         match row.what {
             What::Created => page.created.push(row.changed),
             What::Updated(created) if created <= self.since => page.updated.push(row.changed),
@@ -305,6 +305,9 @@ mod tests {
             pages.iter().flat_map(|page| &page.updated).map(|changed| changed.id).collect();
         assert_eq!(updated, ids);
         let destroyed: usize = pages.iter().map(|page| page.destroyed.len()).sum();
-        assert!(destroyed < pages.len(), "only what was created before a page is told as destroyed in it");
+        assert!(
+            destroyed < pages.len(),
+            "only what was created before a page is returned as destroyed in it"
+        );
     }
 }

@@ -76,7 +76,7 @@ struct Check<'c> {
     progress: Progress<'c>,
     done: u64,
     total: u64,
-    /// Accounts that other tables tell of and that have no row of their own, each told once; as many as findings are kept.
+    /// Accounts that other tables have rows of and that have no row of their own, each reported once; as many as findings are kept.
     nameless: BTreeSet<AccountId>,
     report: Report,
 }
@@ -189,7 +189,7 @@ impl<'c> Check<'c> {
         if is_missing && self.nameless.len() < Report::FINDINGS_MAX && self.nameless.insert(account) {
             self.note(
                 format_args!("account {}", account.0),
-                "other tables tell of it, and it has no row of its own",
+                "other tables have rows of it, and it has no row of its own",
             );
         }
         Ok(())
@@ -320,14 +320,14 @@ impl<'c> Check<'c> {
             return self.tombstone(view, at, revision, value, state.is_some());
         }
         let Some(state) = state else {
-            self.note(at, format!("the history tells of it at revision {}, and it is not there", revision.0));
+            self.note(at, format!("the history has it at revision {}, and it is not there", revision.0));
             return Ok(());
         };
         let Some(row) = StateRow::decode(state) else { return Ok(()) };
         if revision != row.created && revision != row.revision {
             self.note(
                 at,
-                format!("the history tells of it at revision {}, which is not its last change", revision.0),
+                format!("the history has it at revision {}, which is not its last change", revision.0),
             );
         }
         Ok(())
@@ -391,7 +391,7 @@ impl<'c> Check<'c> {
         Ok(())
     }
 
-    /// Sees that a row of the feed is the one that its account names. When that names none of its own, it has been told.
+    /// Sees that a row of the feed is the one that its account names. When that names none of its own, it has been reported.
     fn feed_row(&mut self, view: &View<'_>, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let Some(Touched { position, account, .. }) = decode_feed(key, value) else {
             self.note(row_name(FEED, key), "it is no row of the feed");
@@ -532,7 +532,7 @@ struct Entry {
 impl Entry {
     /// The entry of the rest of a key; `None` when no entry of this index has it.
     fn take(mut rest: &[u8], index: &IndexSchema) -> Option<Self> {
-        let told = match index.order {
+        let of_key = match index.order {
             IndexOrder::Ordered => None,
             IndexOrder::Scattered => Some(take_number(&mut rest)?),
         };
@@ -541,7 +541,7 @@ impl Entry {
             values.push(entries::take_value(&mut rest)?);
         }
         let id = Id(take_number(&mut rest)?);
-        let is_sound = rest.is_empty() && told.is_none_or(|told| told == generation(id));
+        let is_sound = rest.is_empty() && of_key.is_none_or(|of_key| of_key == generation(id));
         is_sound.then_some(Self { values, id })
     }
 

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{Dumped, Error, Place, Referenced, validate};
 
-/// Blobs after which a page of references ends; the last body's are told whole.
+/// Blobs after which a page of references ends; those of the last body are returned whole.
 const REFERENCED_BLOBS: usize = 4_096;
 /// Bodies after which a page of references ends, however few blobs they refer to: it stays a matter of milliseconds.
 const REFERENCED_BODIES: usize = 16_384;
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_that_moves_behind_the_page_is_told_with_a_later_one() {
+    async fn a_body_that_moves_behind_the_page_is_in_a_later_one() {
         let (_folder, engine) = engine();
         for n in 0..17 {
             refer_to(&engine, n * BODY_BLOBS_MAX..(n + 1) * BODY_BLOBS_MAX).await;

@@ -1,4 +1,4 @@
-//! The LMDB engine. What it keeps is told in `schema`, why so in `docs/design/records.md`.
+//! The LMDB engine. `schema` describes its tables, `docs/design/records.md` gives the reasons.
 //!
 //! Reads are closures on a view and run where they are called; those that may take longer than about half a millisecond go
 //! to the blocking pool. A commit is checked and packed where it is called, and what depends on what is there already runs
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_store_whose_identity_is_damaged_is_refused_and_told_by_the_check() {
+    async fn a_store_whose_identity_is_damaged_is_refused_and_found_by_the_check() {
         let (folder, engine) = testing::engine();
         set_identity(&engine, Some(b"short")).await;
         assert_eq!(engine.check(&|_, _| ()).unwrap().wrong, 1);

@@ -24,7 +24,7 @@ use crate::{AccountId, Error, Id, Index, IndexOrder, IndexSchema, Kind, Properti
 /// Entries that are written or removed in one write; the entries of one record are not cut in two.
 const WRITE_ENTRIES: usize = 1_000;
 
-/// An index of a store, as the row of its schema tells.
+/// An index of a store, as the row of its schema describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Known {
     kind: Kind,
@@ -194,7 +194,7 @@ fn find_entries(view: &View<'_>, from: &[u8], indexes: &[Known]) -> Result<Found
         let mut rows = view.range(INDEX, Bound::Included(&from), Bound::Unbounded, Direction::Ascending)?;
         let Some((key, _)) = rows.next()? else { break };
         let Some(stretch) = Stretch::of(key) else {
-            next = Some(behind(key)); // no key of an entry: the check tells
+            next = Some(behind(key)); // no key of an entry: the check reports it
             continue;
         };
         next = after_prefix(&stretch.prefix);

@@ -307,7 +307,7 @@ pub(super) struct KindRow {
     pub(super) floor: Revision,
     /// Records that exist.
     pub(super) records: u64,
-    /// Destroyed records that history still tells of.
+    /// Destroyed records that are still in the history.
     pub(super) tombstones: u64,
 }
 

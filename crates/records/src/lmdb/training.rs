@@ -1,6 +1,6 @@
 //! When a dictionary is made, and how: beside the commits, of bodies that are read back from the store.
 //!
-//! The numbers of bodies rise with every body that is written, so they tell, also after a restart, whether it is time for a
+//! The numbers of bodies rise with every body that is written, so they show, also after a restart, whether it is time for a
 //! dictionary. The row [`META_EPOCHS`] says how many of the [`EPOCHS`] are done, with or without a new dictionary.
 
 use std::{
@@ -252,7 +252,7 @@ mod tests {
             .into_bytes()
     }
 
-    /// Writes bodies with these numbers and tells so.
+    /// Writes bodies with these numbers and notifies the training.
     fn write(
         store: &Store,
         bodies: &Bodies,

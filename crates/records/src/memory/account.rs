@@ -61,8 +61,8 @@ pub(super) struct Moment {
     pub(super) now: Timestamp,
 }
 
-/// What a page of changes tells of a record.
-enum Told {
+/// What happened to a record, for a page of changes.
+enum Happened {
     Created,
     Updated,
     Destroyed,
@@ -71,11 +71,11 @@ enum Told {
 /// An account in which nothing was ever committed.
 pub(super) static NEW: Account = Account::new();
 
-/// Whether the destruction is told of what was created since, too.
+/// Whether the destruction of what was created since is returned, too.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unseen {
     LeftOut,
-    Told,
+    Returned,
 }
 
 impl Account {
@@ -272,7 +272,7 @@ impl Account {
 
     pub(super) fn follow(&self, account: AccountId, request: &FeedRequest) -> Result<Changes, Error> {
         validate::check_feed_since(account, request, self.revision, self.floor(|_| true))?;
-        let all = self.changes_since(request.since, Unseen::Told);
+        let all = self.changes_since(request.since, Unseen::Returned);
         Ok(page(all, request.since, request.limit, self.revision))
     }
 
@@ -282,21 +282,21 @@ impl Account {
         floors.max().unwrap_or_default()
     }
 
-    /// What there is to tell of each record, at the revision where it is told: a new record at that of its creation.
-    fn changes_since(&self, since: Revision, unseen: Unseen) -> BTreeMap<(Revision, Changed), Told> {
+    /// What happened to each record, at the revision with which it is returned: a new record at that of its creation.
+    fn changes_since(&self, since: Revision, unseen: Unseen) -> BTreeMap<(Revision, Changed), Happened> {
         let mut all = BTreeMap::new();
         for ((kind, id), stored) in &self.records {
             let changed = Changed { kind: *kind, id: *id };
             if stored.record.created > since {
-                all.insert((stored.record.created, changed), Told::Created);
+                all.insert((stored.record.created, changed), Happened::Created);
             } else if stored.record.revision > since {
-                all.insert((stored.record.revision, changed), Told::Updated);
+                all.insert((stored.record.revision, changed), Happened::Updated);
             }
         }
         for ((kind, revision, id), tombstone) in &self.tombstones {
-            let is_told = tombstone.created <= since || unseen == Unseen::Told;
-            if is_told && *revision > since {
-                all.insert((*revision, Changed { kind: *kind, id: *id }), Told::Destroyed);
+            let is_returned = tombstone.created <= since || unseen == Unseen::Returned;
+            if is_returned && *revision > since {
+                all.insert((*revision, Changed { kind: *kind, id: *id }), Happened::Destroyed);
             }
         }
         all
@@ -357,7 +357,7 @@ fn is_behind(place: &EntryPlace, after: &EntryPlace, index: &IndexSchema, direct
 
 /// The first of the changes: whole revisions, and no more than `limit` unless the first alone has more.
 fn page(
-    all: BTreeMap<(Revision, Changed), Told>,
+    all: BTreeMap<(Revision, Changed), Happened>,
     since: Revision,
     limit: usize,
     revision: Revision,
@@ -373,11 +373,11 @@ fn page(
         }
         count += of_revision.len();
         last = revision;
-        for (changed, told) in of_revision {
-            match told {
-                Told::Created => page.created.push(changed),
-                Told::Updated => page.updated.push(changed),
-                Told::Destroyed => page.destroyed.push(changed),
+        for (changed, happened) in of_revision {
+            match happened {
+                Happened::Created => page.created.push(changed),
+                Happened::Updated => page.updated.push(changed),
+                Happened::Destroyed => page.destroyed.push(changed),
             }
         }
     }
@@ -385,10 +385,10 @@ fn page(
 }
 
 /// Changes in groups of one revision, ascending.
-fn by_revision(all: BTreeMap<(Revision, Changed), Told>) -> BTreeMap<Revision, Vec<(Changed, Told)>> {
-    let mut groups: BTreeMap<Revision, Vec<(Changed, Told)>> = BTreeMap::new();
-    for ((revision, changed), told) in all {
-        groups.entry(revision).or_default().push((changed, told));
+fn by_revision(all: BTreeMap<(Revision, Changed), Happened>) -> BTreeMap<Revision, Vec<(Changed, Happened)>> {
+    let mut groups: BTreeMap<Revision, Vec<(Changed, Happened)>> = BTreeMap::new();
+    for ((revision, changed), happened) in all {
+        groups.entry(revision).or_default().push((changed, happened));
     }
     groups
 }

@@ -77,11 +77,11 @@ fn check_page(page: &Changes, since: Revision, limit: usize) {
     assert!(page.revision > since || !page.has_more, "a page with more after it leads on");
     let count = page.created.len() + page.updated.len() + page.destroyed.len();
     assert!(count <= limit || page.revision > since, "more than the limit is one revision");
-    let mut told: Vec<Changed> =
+    let mut changed: Vec<Changed> =
         page.created.iter().chain(&page.updated).chain(&page.destroyed).copied().collect();
-    told.sort();
-    told.dedup();
-    assert_eq!(told.len(), count, "nothing is told twice on one page");
+    changed.sort();
+    changed.dedup();
+    assert_eq!(changed.len(), count, "nothing is on one page twice");
 }
 
 /// All records of an account.

@@ -115,7 +115,7 @@ async fn of_two_commits_that_expect_the_same_state_one_is_made(subject: Subject)
     }
 }
 
-/// Commits that each change all of these records to the same text, until told to stop.
+/// Commits that each change all of these records to the same text, until asked to stop.
 fn rewriter(records: &Arc<dyn Records>, ids: &[Id], stop: &Arc<AtomicBool>) -> Task<u64> {
     let (records, ids, stop) = (records.clone(), ids.to_vec(), stop.clone());
     tokio::spawn(async move {
@@ -190,7 +190,7 @@ async fn no_smaller_revision_appears_after_a_larger_one(subject: Subject) {
     while last.0 < TASKS * COMMITS {
         let since = ChangesSince { kind: None, since: last, limit: 1_000 };
         let page = records.changes(A, &since).await.unwrap();
-        // One record for each revision: what was told until now has no gap, so nothing can appear below it later.
+        // One record for each revision: what was announced until now has no gap, so nothing can appear below it later.
         seen.extend(page.created.iter().map(|changed| changed.id));
         assert_eq!(seen.len() as u64, page.revision.0);
         last = page.revision;

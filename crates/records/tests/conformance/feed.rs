@@ -263,7 +263,7 @@ async fn who_begins_at_0_walks_through_all_that_exists(subject: Subject) {
     assert_eq!(
         (first.created.len(), first.updated),
         (12, vec![]),
-        "what changed since it came is told as created"
+        "what changed since it came is returned as created"
     );
 }
 

@@ -182,7 +182,7 @@ async fn tombstones(opened: &Opened) -> u64 {
     stats.kinds.iter().map(|kind| kind.tombstones).sum()
 }
 
-/// The first revision since which changes of an account can be told.
+/// The first revision since which changes of an account can be calculated.
 async fn floor(opened: &Opened, account: AccountId) -> u64 {
     let last = revision(&*opened.records, account).await;
     for since in 0..last.0 {
@@ -215,9 +215,9 @@ async fn what_was_destroyed_later_is_kept(subject: Subject) {
     let ids = destroyed_one_by_one(&subject, &opened, A, 5).await;
     opened.upkeep.clean(seconds(13), 1_000).await.unwrap();
     let asked = ChangesSince { kind: None, since: Revision(4), limit: 10 };
-    let told: Vec<Id> =
+    let found: Vec<Id> =
         opened.records.changes(A, &asked).await.unwrap().destroyed.iter().map(|gone| gone.id).collect();
-    assert_eq!(told, ids[3..]);
+    assert_eq!(found, ids[3..]);
     for before in [Timestamp(0), Timestamp::MIN, seconds(13)] {
         assert_eq!(opened.upkeep.clean(before, 1_000).await.unwrap(), Cleaned::default());
     }
@@ -364,7 +364,7 @@ fn with_blobs(blobs: &[u64]) -> Change {
     Change::Create { kind: THREAD, body: Body { bytes: "x".into(), blobs }, properties: none() }
 }
 
-/// All blobs that are told, page after page; `between` runs between two pages.
+/// All blobs that are returned, page after page; `between` runs between two pages.
 async fn references(upkeep: &dyn Upkeep, mut between: impl AsyncFnMut()) -> Vec<BlobId> {
     let (mut all, mut after) = (Vec::new(), None);
     for _ in 0..PAGES_MAX {
@@ -413,8 +413,8 @@ async fn references_that_stay_while_others_come_and_go_are_told(subject: Subject
     let ids = commit(records, A, many(0).chain(many(10_000))).await.created;
     let staying: BTreeSet<BlobId> = (0..1_000).chain(10_000..11_000).map(blob).collect();
     let mut n = 0;
-    // A new body with the same references may be told at another place than the old one.
-    let told = references(&*opened.upkeep, async || {
+    // A new body with the same references may be returned elsewhere than the old one.
+    let found = references(&*opened.upkeep, async || {
         for _ in 0..20 {
             n = (n + 7) % 500;
             let blobs = vec![blob(2 * n as u64), blob(2 * n as u64 + 1)];
@@ -425,8 +425,8 @@ async fn references_that_stay_while_others_come_and_go_are_told(subject: Subject
         }
     })
     .await;
-    let told: BTreeSet<BlobId> = told.into_iter().collect();
-    assert!(staying.is_subset(&told));
+    let found: BTreeSet<BlobId> = found.into_iter().collect();
+    assert!(staying.is_subset(&found));
 }
 
 /// However the record that refers to it runs before the pages: in one commit, and in two.
@@ -438,7 +438,7 @@ async fn a_blob_that_is_taken_over_from_record_to_record_is_told(subject: Subjec
         commit(records, A, (0..3_000).map(|n| with_blobs(&[2 * n, 2 * n + 1]))).await;
         commit(records, B, (0..3_000).map(|n| with_blobs(&[2 * n, 2 * n + 1]))).await;
         let mut pages = 1;
-        let told = references(&*opened.upkeep, async || {
+        let found = references(&*opened.upkeep, async || {
             pages += 1;
             let (new, old) = (with_blobs(&[77_777]), destroy(THREAD, carrier));
             carrier = if is_one_commit {
@@ -451,7 +451,7 @@ async fn a_blob_that_is_taken_over_from_record_to_record_is_told(subject: Subjec
         })
         .await;
         assert!(pages > 2, "{pages} pages");
-        assert!(told.contains(&blob(77_777)));
+        assert!(found.contains(&blob(77_777)));
         commit(records, A, [destroy(THREAD, carrier)]).await;
     }
 }
@@ -484,9 +484,9 @@ async fn many_references_are_told_by_pages(subject: Subject) {
         commit(&*opened.records, AccountId(n as u32), (0..4_000).map(with)).await;
     }
     let mut pages = 1;
-    let told = references(&*opened.upkeep, async || pages += 1).await;
-    assert_eq!(told.len(), 32_000);
-    assert_eq!(told.into_iter().collect::<BTreeSet<_>>().len(), 32_000);
+    let found = references(&*opened.upkeep, async || pages += 1).await;
+    assert_eq!(found.len(), 32_000);
+    assert_eq!(found.into_iter().collect::<BTreeSet<_>>().len(), 32_000);
     assert!(pages > 1, "a page has a bound");
 }
 
@@ -588,8 +588,8 @@ async fn a_store_on_disk_tells_its_size(subject: Subject) {
     let EngineUrl::Lmdb(folder) = &subject.config.url else { panic!("an engine on disk has a folder") };
     let files = std::fs::read_dir(folder).unwrap();
     let on_disk: u64 = files.map(|file| file.unwrap().metadata().unwrap().len()).sum();
-    let told = opened.upkeep.stats().await.unwrap().disk_bytes;
-    assert!(told > 0 && told <= on_disk, "told {told}, found {on_disk}");
+    let reported = opened.upkeep.stats().await.unwrap().disk_bytes;
+    assert!(reported > 0 && reported <= on_disk, "reported {reported}, found {on_disk}");
 }
 
 /// Opens what a backup has written.

@@ -154,7 +154,7 @@ async fn a_slow_watcher_is_told_what_it_missed(subject: Subject) {
     let records = subject.open().await.records;
     let mut watch = records.watch();
     // Committed together, so that a device that syncs slowly does so a few times only; each in an account of its own, so that
-    // none is told with another.
+    // none is announced with another.
     for hundred in 0..30_u32 {
         let start = |n: u32| {
             let records = records.clone();
@@ -167,7 +167,7 @@ async fn a_slow_watcher_is_told_what_it_missed(subject: Subject) {
         }
     }
     commit(&*records, B, [thread()]).await;
-    let first = timeout(PATIENCE, watch.next()).await.expect("it is told").expect("the store is there");
+    let first = timeout(PATIENCE, watch.next()).await.expect("it is announced").expect("the store is there");
     let Lagged(missed) = first.expect_err("it was too slow for 3,000");
     let mut followed = 0;
     while next(&mut watch).await.account != B {

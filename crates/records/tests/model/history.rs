@@ -17,18 +17,18 @@ pub(crate) struct History {
     gone: BTreeMap<(AccountId, Kind, Revision, Id), Gone>,
 }
 
-/// Of which changes a page tells.
+/// Which changes a page is to have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) account: AccountId,
     pub(crate) kind: Option<Kind>,
     pub(crate) since: Revision,
     pub(crate) limit: usize,
-    /// Whether what was created after `since` is told when it is gone.
+    /// Whether what was created after `since` is returned when it is gone.
     pub(crate) with_unknown: bool,
 }
 
-/// What is to be told of one record, at a revision.
+/// What happened to one record, at a revision.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
     Created,
@@ -62,32 +62,32 @@ impl History {
         }
     }
 
-    /// What there is to tell, by revisions.
-    fn told(
+    /// What is to be returned, by revisions.
+    fn expected(
         &self,
         asked: &Asked,
         records: &BTreeMap<(Kind, Id), Record>,
     ) -> BTreeMap<(Revision, Changed), What> {
-        let mut told = BTreeMap::new();
+        let mut expected = BTreeMap::new();
         for ((kind, id), record) in records {
             let changed = Changed { kind: *kind, id: *id };
             if record.created > asked.since {
-                told.insert((record.created, changed), What::Created);
+                expected.insert((record.created, changed), What::Created);
             } else if record.revision > asked.since {
-                told.insert((record.revision, changed), What::Updated);
+                expected.insert((record.revision, changed), What::Updated);
             }
         }
         for ((account, kind, revision, id), gone) in &self.gone {
             let is_known = gone.created <= asked.since || asked.with_unknown;
             if *account == asked.account && is_known && *revision > asked.since {
-                told.insert((*revision, Changed { kind: *kind, id: *id }), What::Destroyed);
+                expected.insert((*revision, Changed { kind: *kind, id: *id }), What::Destroyed);
             }
         }
-        told.retain(|(_, changed), _| asked.kind.is_none_or(|kind| kind == changed.kind));
-        told
+        expected.retain(|(_, changed), _| asked.kind.is_none_or(|kind| kind == changed.kind));
+        expected
     }
 
-    /// A page covers whole revisions and tells all of them: how many, is the engine's choice within the limit.
+    /// A page covers whole revisions and has all of them: how many, is the engine's choice within the limit.
     pub(crate) fn assert_right(
         &self,
         page: &Changes,
@@ -95,10 +95,10 @@ impl History {
         records: &BTreeMap<(Kind, Id), Record>,
         revision: Revision,
     ) {
-        let told = self.told(asked, records);
-        let covered = || told.iter().filter(|((at, _), _)| *at <= page.revision);
+        let expected = self.expected(asked, records);
+        let covered = || expected.iter().filter(|((at, _), _)| *at <= page.revision);
         let of = |what: What| -> Vec<Changed> {
-            covered().filter(|(_, told)| **told == what).map(|((_, changed), _)| *changed).collect()
+            covered().filter(|(_, expected)| **expected == what).map(|((_, changed), _)| *changed).collect()
         };
         assert_eq!(page.created, of(What::Created), "{asked:?}: {page:?}");
         assert_eq!(page.updated, of(What::Updated), "{asked:?}: {page:?}");

@@ -104,7 +104,7 @@ fn check_finds_files_that_are_missing_or_hold_nothing_of_use() {
         ),
         (
             "[waku.node]\nwebsocket_secure = true\ncertificate_file = \"missing\"\ncertificate_key_file = \"key\"",
-            "error: waku.node.certificate_file: can't use missing: ",
+            "error: waku.node.certificate_file: can't read missing: ",
         ),
         ("server.data_dir = \".\"\nwaku.node.key = \"key\"", "error: waku.node.key: "),
         ("server.data_dir = \"key\"", "error: server.data_dir: key is not a folder"),

@@ -13,13 +13,6 @@ fn start_without_database(folder: &Path) -> Server {
     Server::start_with(folder, &["--archive", NOWHERE, "--retention", "capacity:1000"])
 }
 
-/// The value of a metric without labels but the engine's.
-fn metric(server: &Server, name: &str) -> Option<u64> {
-    let text = server.get("/metrics").body;
-    let line = text.lines().find(|line| line.starts_with(&format!("{name}{{")))?;
-    line.rsplit(' ').next()?.parse().ok()
-}
-
 #[test]
 fn a_server_takes_messages_while_its_database_is_away_and_keeps_them() {
     let (_guard, folder) = folder();
@@ -36,19 +29,19 @@ fn a_server_takes_messages_while_its_database_is_away_and_keeps_them() {
     assert!(desc.contains("since 20") && desc.contains("waiting in the spool: 20 messages"), "{desc}");
     assert!(!desc.contains("secret"), "{desc}");
     assert_eq!(server.get("/store/v3/messages").status, 503);
-    assert_eq!(metric(&server, "restante_archive_engine_up"), Some(0));
-    assert_eq!(metric(&server, "restante_archive_spool_messages"), Some(20));
+    assert_eq!(server.metric("restante_archive_engine_up"), Some(0.0));
+    assert_eq!(server.metric("restante_archive_spool_messages"), Some(20.0));
     assert!(server.is_running());
     server.kill();
 
     let server = start_without_database(&folder);
-    assert_eq!(metric(&server, "restante_archive_spool_messages"), Some(20));
+    assert_eq!(server.metric("restante_archive_spool_messages"), Some(20.0));
     server.publish("after the crash");
     assert_eq!(server.stop().code(), Some(0));
 
     // An engine that takes the database's place gets what was meant for it.
     let server = Server::start(&folder);
-    wait_until("the spool is drained", || metric(&server, "restante_archive_spool_bytes") == Some(0));
+    wait_until("the spool is drained", || server.metric("restante_archive_spool_bytes") == Some(0.0));
     let mut expected: Vec<String> = (0..20).map(|number| number.to_string()).collect();
     expected.push("after the crash".into());
     assert_eq!(server.payloads(100), expected);
@@ -91,7 +84,7 @@ fn a_second_archive_follows_the_first() {
     for number in 0..20 {
         server.publish(&number.to_string());
     }
-    wait_until("it has followed", || metric(&server, "restante_archive_tandem_messages") == Some(0));
+    wait_until("it has followed", || server.metric("restante_archive_tandem_messages") == Some(0.0));
     assert_eq!(server.get("/health").status, 200);
     let first = server.payloads(100);
     assert_eq!(server.stop().code(), Some(0));

@@ -10,7 +10,10 @@ use std::{
 use serde_json::Value;
 use yaml_rust2::{Yaml, YamlLoader};
 
-use crate::support::{Server, folder, wait_until};
+use crate::{
+    certificates::renew,
+    support::{Server, folder, wait_until},
+};
 
 fn shipped(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
@@ -29,7 +32,14 @@ fn exported() -> BTreeSet<String> {
     let (_guard_one, one_folder) = folder();
     let (_guard_two, two_folder) = folder();
     let cluster = ["--cluster-id=1", "--archive=memory:"];
-    let one = Server::start_with(&one_folder, &cluster);
+    renew(&one_folder, "own");
+    let secure = [
+        "--websocket-secure-support",
+        "--websocket-port=0",
+        "--websocket-secure-cert-path=own.pem",
+        "--websocket-secure-key-path=own.key",
+    ];
+    let one = Server::start_with(&one_folder, &[&cluster[..], &secure].concat());
     let storenode = ["--storenode", &one.peer_address()];
     let two = Server::start_with(&two_folder, &[&cluster[..], &storenode].concat());
     one.publish("kept");

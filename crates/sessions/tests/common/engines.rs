@@ -72,15 +72,29 @@ fn redis_url() -> Option<String> {
 /// A test named for an engine and for what holds on it. It is ignored if the engine is not available, or fails if that is
 /// required.
 pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
-    Trial::ignorable_test(format!("{}::{name}", engine.name()), move || match engine.missing() {
-        None => {
-            test();
-            Ok(Completion::Completed)
+    trial_with(engine, None, name, test)
+}
+
+/// The same for a test that also needs a variable of `dev/services`.
+pub fn trial_with(
+    engine: Engine,
+    variable: Option<&'static str>,
+    name: &str,
+    test: impl FnOnce() + Send + 'static,
+) -> Trial {
+    let unset =
+        move || variable.filter(|name| env::var_os(name).is_none()).map(|name| format!("{name} is not set"));
+    Trial::ignorable_test(format!("{}::{name}", engine.name()), move || {
+        match engine.missing().or_else(unset) {
+            None => {
+                test();
+                Ok(Completion::Completed)
+            }
+            Some(why) if engine.is_required() => {
+                Err(format!("{REQUIRE} names this engine, but it is not available: {why}").into())
+            }
+            Some(why) => Ok(Completion::ignored_with(why)),
         }
-        Some(why) if engine.is_required() => {
-            Err(format!("{REQUIRE} names this engine, but it is not available: {why}").into())
-        }
-        Some(why) => Ok(Completion::ignored_with(why)),
     })
 }
 

@@ -12,12 +12,21 @@ use crate::{
     },
 };
 
+/// The tests of this module, which need a server with certificates.
+pub(crate) const TESTS: [&str; 3] = [
+    "nodes_share_a_table_by_tls",
+    "a_server_with_the_wrong_certificate_is_refused",
+    "a_certificate_of_another_authority_is_refused",
+];
+/// The folder of certificates of the server that `dev/services` starts.
+pub(crate) const CERTIFICATES: &str = "RESTANTE_REDIS_TLS";
+
 fn variable(name: &str) -> String {
-    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: start the server by dev/services"))
+    std::env::var(name).unwrap()
 }
 
 fn certificate(file: &str) -> PathBuf {
-    PathBuf::from(variable("RESTANTE_REDIS_TLS")).join(file)
+    PathBuf::from(variable(CERTIFICATES)).join(file)
 }
 
 /// The same table, reached by TLS.

@@ -36,7 +36,7 @@ const ACCOUNTS: usize = 4_096;
 struct Counted {
     records: u64,
     tombstones: u64,
-    /// The last revision that anything tells of.
+    /// The last revision in any row.
     revision: Revision,
     /// The highest id.
     id: Id,
@@ -242,7 +242,7 @@ impl Count {
         Ok(true)
     }
 
-    /// Counts a row. A damaged one counts as what it is, and tells no revision.
+    /// Counts a row. A damaged one counts as what it is, and has no revision.
     fn count_row(&mut self, table: Table, key: &[u8], value: &[u8]) {
         if table == STATE {
             let Some((_, kind, id)) = decode_state_key(key) else { return };

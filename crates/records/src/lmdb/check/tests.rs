@@ -154,7 +154,7 @@ async fn damage_of_records_is_found() {
     })
     .await;
     assert_found("account 7 kind 1 record 1: it was created by 0", |batch| {
-        // Its history is told from there alone.
+        // Findings about its history come from there alone.
         change_state(batch, Id(1), |row| row.created = Revision(0));
     })
     .await;
@@ -174,8 +174,8 @@ async fn whatever_a_lost_record_leaves_behind_is_found() {
     let findings = findings(|batch| batch.delete(STATE, &state_key(OURS, EMAIL, Id(2)))).await;
     for what in [
         "body 2: it belongs to no record",
-        "record 2: the history tells of it at revision 1, and it is not there",
-        "record 2: the history tells of it at revision 2, and it is not there",
+        "record 2: the history has it at revision 1, and it is not there",
+        "record 2: the history has it at revision 2, and it is not there",
         "record 2: the index mailbox has an entry of it, and it is not there",
         "record 2: the index message_id has an entry of it, and it is not there",
         "account 7 kind 1: it counts 3 records, and has 2",
@@ -224,11 +224,11 @@ async fn damage_of_the_history_is_found() {
     .await;
     assert_found("record 1: the row of its creation", move |batch| batch.put(HISTORY, &live(1, 1), &[0xff]))
         .await;
-    assert_found("record 1: the history tells of it at revision 3", move |batch| {
+    assert_found("record 1: the history has it at revision 3", move |batch| {
         batch.put(HISTORY, &live(3, 1), &[])
     })
     .await;
-    assert_found("record 8: the history tells of it at revision 1, and it is not there", move |batch| {
+    assert_found("record 8: the history has it at revision 1, and it is not there", move |batch| {
         batch.put(HISTORY, &live(1, 8), &[]);
     })
     .await;
@@ -333,8 +333,10 @@ async fn damage_of_accounts_is_found() {
     })
     .await;
     assert_found("it is no row of an account", |batch| batch.put(ACCOUNT, &account_key(OURS), &[9])).await;
-    assert_found("account 7: other tables tell of it", |batch| batch.delete(ACCOUNT, &account_key(OURS)))
-        .await;
+    assert_found("account 7: other tables have rows of it", |batch| {
+        batch.delete(ACCOUNT, &account_key(OURS))
+    })
+    .await;
     assert_found("account 7 kind 3: it counts 1 records, and has 0", |batch| {
         change_account(batch, |row| row.kind_mut(Kind(3)).records = 1);
     })
@@ -358,7 +360,7 @@ async fn damage_of_the_feed_is_found() {
         batch.put(FEED, &feed_key(Position(2)), &feed_row(OURS, 2));
     })
     .await;
-    assert_found("account 11: other tables tell of it", |batch| {
+    assert_found("account 11: other tables have rows of it", |batch| {
         batch.put(FEED, &feed_key(Position(2)), &feed_row(AccountId(11), 2));
     })
     .await;
@@ -437,7 +439,7 @@ fn a_window_knows_its_marks() {
     }
 }
 
-/// Creates, changes and destroys emails in some accounts until it is told to stop.
+/// Creates, changes and destroys emails in some accounts until it is asked to stop.
 async fn keep_committing(engine: &Arc<Engine>, is_over: &AtomicBool) {
     for round in 0_u64.. {
         if is_over.load(Ordering::SeqCst) {
@@ -476,7 +478,7 @@ fn commits_during_a_check_look_like_no_damage() {
         let report = engine.check_with(&|_, _| {}, 256).unwrap();
         assert_eq!(report.findings, []);
         records = report.records;
-        assert!(!committing.is_finished(), "it goes on until it is told to stop");
+        assert!(!committing.is_finished(), "it goes on until it is asked to stop");
     }
     is_over.store(true, Ordering::SeqCst);
     committing.join().unwrap();
