@@ -22,7 +22,7 @@ RUN=$RESTANTE_SERVICES_HOME/run            # pid, port, log and generated config
 
 # Of each service: its usual first port, and how many it takes from there on.
 declare -A PORT_DEFAULT=([postgres]=15432 [redis]=16379 [rabbitmq]=15671 [s3]=19000 [minio]=19010 [cassandra]=19042 [opensearch]=19200)
-declare -A PORT_COUNT=([postgres]=1 [redis]=1 [rabbitmq]=4 [s3]=1 [minio]=1 [cassandra]=4 [opensearch]=2)
+declare -A PORT_COUNT=([postgres]=1 [redis]=2 [rabbitmq]=4 [s3]=1 [minio]=1 [cassandra]=4 [opensearch]=2)
 PORT=
 
 say() { printf 'services: %s\n' "$*" >&2; }
@@ -153,6 +153,25 @@ plain_user() {
     "${PLAIN[@]}" test -x "$path" 2>/dev/null ||
       die "$name refuses root, and nobody can't reach $path: choose a RESTANTE_SERVICES_HOME that everybody can enter, or run as an ordinary user"
   done
+}
+
+# make_certificates DIR : a certificate authority for tests (ca.pem), and what it has signed: server.pem for localhost and
+# client.pem for the user restante_certificate, each with its key. other-ca.pem has signed nothing.
+make_certificates() {
+  local d=$1 name
+  [ ! -f "$d/done" ] || return 0
+  have openssl || need_debian "have openssl" openssl
+  rm -rf "$d"
+  mkdir -p "$d"
+  local new=(openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 3650)
+  for name in ca other-ca; do
+    "${new[@]}" -subj "/CN=restante test $name" -keyout "$d/$name.key" -out "$d/$name.pem" 2>>"$d/log"
+  done
+  local signed=("${new[@]}" -CA "$d/ca.pem" -CAkey "$d/ca.key" -addext basicConstraints=critical,CA:FALSE)
+  "${signed[@]}" -subj /CN=localhost -addext subjectAltName=DNS:localhost -keyout "$d/server.key" -out "$d/server.pem" 2>>"$d/log"
+  "${signed[@]}" -subj /CN=restante_certificate -keyout "$d/client.key" -out "$d/client.pem" 2>>"$d/log"
+  chmod 600 "$d"/*.key
+  : >"$d/done"
 }
 
 # --- ports -----------------------------------------------------------------------------------------------------------

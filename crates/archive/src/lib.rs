@@ -77,6 +77,8 @@ pub use url::{EngineUrl, PostgresUrl};
 pub use walk::Walk;
 
 #[cfg(feature = "postgres")]
+pub use postgres::ConnectOptions as PostgresOptions;
+#[cfg(feature = "postgres")]
 #[doc(hidden)]
 pub use postgres::statements as postgres_statements;
 

@@ -40,7 +40,10 @@ fn main() {
         large_pages_are_whole_and_in_order,
         an_append_over_very_many_windows_is_stored,
         a_database_that_is_away_is_unavailable,
-        a_way_that_is_not_spoken_is_refused,
+        a_url_that_cannot_be_meant_is_refused,
+        an_archive_is_reached_by_tls,
+        a_server_with_the_wrong_certificate_is_refused,
+        a_certificate_takes_the_place_of_a_password,
         a_newer_layout_is_refused,
         a_reader_of_nothing_finds_nothing,
         what_people_read_has_names,
@@ -292,11 +295,81 @@ async fn a_database_that_is_away_is_unavailable(_: Arc<Place>) {
     opened.upkeep.close().await.unwrap();
 }
 
-async fn a_way_that_is_not_spoken_is_refused(_: Arc<Place>) {
-    for text in ["postgres://me@127.0.0.1/x?sslmode=require", "postgres:///x"] {
+async fn a_url_that_cannot_be_meant_is_refused(_: Arc<Place>) {
+    for text in [
+        "postgres:///x",
+        "postgres://me@127.0.0.1/x?sslmode=always",
+        "postgres://me@127.0.0.1/x?sslmode=verify-ca&sslrootcert=/no/such/file.pem",
+    ] {
         let error = open(Config { is_lazy: true, ..Config::new(text.parse().unwrap()) }).await.err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{text}: {error}");
     }
+}
+
+/// The certificates of the test's server, which `dev/services` made.
+fn certificates() -> String {
+    let variable = "RESTANTE_POSTGRES_TLS";
+    std::env::var(variable)
+        .unwrap_or_else(|_| panic!("{variable} names no folder: start the server by dev/services"))
+}
+
+/// The place's archive for another user, by another way.
+fn by_tls(place: &Place, user: &str, host: &str, parameters: &str) -> Config {
+    let url = url(place);
+    let (_, at) = url.connection().split_once("127.0.0.1").unwrap();
+    let text = format!("postgres://{user}@{host}{at}?{parameters}&schema={}_tls", url.schema());
+    Config { url: EngineUrl::Postgres(text.parse().unwrap()), ..place.config.clone() }
+}
+
+/// Appends and finds a message, and leaves nothing behind.
+async fn use_and_remove(place: &Place, config: Config) {
+    let schema = format!("{}_tls", url(place).schema());
+    let opened = open(config).await.unwrap();
+    opened.archive.append(vec![message(1, 1, "topic")]).await.unwrap();
+    assert_eq!(opened.archive.query(&Query::default()).await.unwrap().rows().count(), 1);
+    opened.upkeep.close().await.unwrap();
+    client(place).await.batch_execute(&format!("DROP SCHEMA {schema} CASCADE")).await.unwrap();
+}
+
+async fn an_archive_is_reached_by_tls(place: Arc<Place>) {
+    let user = "restante_tls:restante"; // who is refused without TLS
+    let error = open(by_tls(&place, user, "127.0.0.1", "sslmode=disable")).await.err().unwrap();
+    assert!(error.to_string().contains("pg_hba.conf"), "{error}");
+    let ca = format!("{}/ca.pem", certificates());
+    for (host, parameters) in [
+        ("127.0.0.1", "sslmode=prefer".to_owned()),
+        ("127.0.0.1", "sslmode=require".to_owned()),
+        ("127.0.0.1", format!("sslmode=verify-ca&sslrootcert={ca}")),
+        ("localhost", format!("sslmode=verify-full&sslrootcert={ca}")),
+    ] {
+        use_and_remove(&place, by_tls(&place, user, host, &parameters)).await;
+    }
+}
+
+async fn a_server_with_the_wrong_certificate_is_refused(place: Arc<Place>) {
+    let (ca, other) = (format!("{}/ca.pem", certificates()), format!("{}/other-ca.pem", certificates()));
+    for (host, parameters) in [
+        ("127.0.0.1", format!("sslmode=verify-full&sslrootcert={ca}")), // its certificate is for localhost
+        ("localhost", format!("sslmode=verify-full&sslrootcert={other}")),
+        ("localhost", format!("sslmode=verify-ca&sslrootcert={other}")),
+        ("localhost", format!("sslmode=require&sslrootcert={other}")),
+        ("localhost", "sslmode=verify-full".to_owned()), // the system knows no authority for tests
+    ] {
+        let error = open(by_tls(&place, "restante_tls:restante", host, &parameters)).await.err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{parameters}: {error}");
+        assert!(error.to_string().contains("certificate"), "{parameters}: {error}");
+    }
+}
+
+async fn a_certificate_takes_the_place_of_a_password(place: Arc<Place>) {
+    let tls = certificates();
+    let own = format!("sslcert={tls}/client.pem&sslkey={tls}/client.key");
+    let parameters = format!("sslmode=verify-full&sslrootcert={tls}/ca.pem");
+    let with = by_tls(&place, "restante_certificate", "localhost", &format!("{parameters}&{own}"));
+    use_and_remove(&place, with).await;
+    let without = by_tls(&place, "restante_certificate", "localhost", &parameters);
+    let error = open(without).await.err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }
 
 async fn a_newer_layout_is_refused(place: Arc<Place>) {

@@ -171,7 +171,7 @@ mod schema {
     use std::{thread, time::Duration};
 
     use anyhow::Context;
-    use restante_archive::PostgresUrl;
+    use restante_archive::{PostgresOptions, PostgresUrl};
     use tokio::time::timeout;
 
     /// How long removing may take; what holds a lock for longer is no bench of ours.
@@ -195,7 +195,8 @@ mod schema {
     }
 
     async fn drop_schema(url: &PostgresUrl) -> anyhow::Result<()> {
-        let (client, connection) = tokio_postgres::connect(url.connection(), tokio_postgres::NoTls).await?;
+        let options = PostgresOptions::new(url)?;
+        let (client, connection) = options.config.connect(options.connector()?).await?;
         let connection = tokio::spawn(connection);
         // A schema's name is made of letters, digits and underscores: nothing to escape.
         client.batch_execute(&format!("drop schema if exists {} cascade", url.schema())).await?;

@@ -2,7 +2,7 @@ use std::error::Error as StdError;
 
 use restante_core::{BlobId, ErrorKind};
 
-/// What went wrong in a blob store: a kind for machines, a text for operators.
+/// An error of a blob store: a kind for programs, a text for operators.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
@@ -46,17 +46,17 @@ impl Error {
         Self::new(ErrorKind::Unavailable, "the blob store is closed")
     }
 
-    /// The same for somebody else who waits for it.
-    pub(crate) fn again(&self) -> Self {
+    /// A copy for another waiter of the same operation, without the source.
+    pub(crate) fn duplicate(&self) -> Self {
         Self::new(self.kind, self.message.clone())
     }
 
-    /// The same, about the index.
+    /// Marks it as an error of the index.
     pub(crate) fn of_index(self) -> Self {
         Self { is_of_index: true, ..self }
     }
 
-    /// Whether it says that the index is damaged, which is made anew from packs and files.
+    /// Whether the index is damaged; it can be rebuilt from packs and files.
     pub(crate) fn is_damaged_index(&self) -> bool {
         self.is_of_index && self.kind == ErrorKind::Corrupt
     }

@@ -1,7 +1,7 @@
-//! Blobs: bytes under the name of their hash, put once and read in any part.
+//! Blobs: bytes stored by their hash, written once and read in any range.
 //!
-//! [`Blobs`] is the contract that every engine keeps, [`Upkeep`] what operators need, [`sweep`] removes what nobody refers
-//! to. [`open`] chooses an engine by URL. Each sentence of the contracts is a named test that runs on every engine: see
+//! [`Blobs`] is the contract of every engine, [`Upkeep`] the interface for operators, [`sweep`] removes unreferenced blobs.
+//! [`open`] chooses an engine by URL. Each sentence of the contracts is a named test that runs on every engine: see
 //! `tests/conformance`.
 //!
 //! A blob's id is the SHA-256 of its bytes.
@@ -30,46 +30,44 @@ pub use source::{CHUNK_BYTES_MAX, Source};
 pub use sweep::{References, Swept, sweep};
 pub use upkeep::{Finding, LIST_BLOBS_MAX, Listed, Report, Stats, Upkeep};
 
-/// Keeps blobs.
+/// A store of blobs.
 #[async_trait]
 pub trait Blobs: Send + Sync + 'static {
-    /// Stores what `source` gives, and returns when it is durable.
+    /// Stores the bytes of `source`, and returns when they are durable.
     ///
-    /// - *Durable*: what was answered with success survives the process and a power cut, until it is removed.
-    /// - *Idempotent*: the same bytes again give the same id and take no more room; the blob counts as put now (see
+    /// - *Durable*: an acknowledged blob survives the end of the process and a power cut, until it is removed.
+    /// - *Idempotent*: the same bytes again give the same id and take no more space; the blob counts as put now (see
     ///   [`Upkeep::remove`] and [`Blobs::touch`]).
     /// - *Whole*: a blob is there with all its bytes or not at all; a source that fails leaves nothing.
-    /// - *Streaming*: no more than a few chunks are held in memory, however long the blob is.
+    /// - *Streaming*: at most a few chunks are in memory, however long the blob is.
     ///
     /// # Errors
-    /// `Invalid` when the blob is longer than the store takes ([`Config::blob_bytes_max`]); `Full`; `Unavailable`, after a
-    /// failed sync until the store is opened again, and when the source is slow and others wait for their turn; the error of
-    /// the source.
+    /// `Invalid` when the blob is longer than [`Config::blob_bytes_max`]; `Full`; `Unavailable` after a failed sync until the
+    /// store is opened again, and when the source is slow while other uploads wait; the error of the source.
     async fn put(&self, source: &mut dyn Source) -> Result<Put, Error>;
 
-    /// The bytes of a blob in a range, chunk by chunk; what lies beyond its end is left out. Each chunk is verified as far as
-    /// the engine can do so by itself; reading all of it proves the hash.
+    /// The bytes of a blob in a range, in chunks; a range beyond its end is cut. Each chunk is verified as far as the engine can do
+    /// so by itself; reading all of it verifies the hash.
     ///
     /// # Errors
-    /// `NotFound`; `Invalid` when the range ends before it begins; `Corrupt` when the bytes are not those that were put,
-    /// here or from the source; `Unavailable`.
+    /// `NotFound`; `Invalid` when the range ends before it begins; `Corrupt` when the bytes are not those that were put, here or
+    /// from the source; `Unavailable`.
     async fn read(&self, id: BlobId, range: Range<u64>) -> Result<Box<dyn Source>, Error>;
 
-    /// The length of a blob; `None` when it is not there.
+    /// The length of a blob; `None` when it does not exist.
     ///
     /// # Errors
     /// `Unavailable`.
     async fn size(&self, id: BlobId) -> Result<Option<u64>, Error>;
 
-    /// Lets blobs count as put now, without their bytes, and tells of each whether it is there.
+    /// Makes blobs count as put now, without their bytes, and returns for each whether it exists.
     ///
-    /// Who commits a record that refers to a blob has put it before, or, when others have (a record that was copied, an upload
-    /// that is used at last), has touched it: a sweep may be about to remove what nobody refers to yet.
+    /// Before a record is committed that refers to a blob, the blob must be put, or touched if it was put earlier (a copied record, an
+    /// old upload): a sweep may be about to remove unreferenced blobs.
     ///
-    /// - *Held*: what was answered with true is there until a [`Upkeep::remove`] of what was last put before a time that is
-    ///   after the touch.
-    /// - *In order*: the answers are in the order of `ids`; a blob may be named twice.
-    /// - *Not durable*: a touch may be forgotten when the process ends, as the commit is for which it was made.
+    /// - *Held*: a blob for which this returned true exists until an [`Upkeep::remove`] with a `put_before` after the touch.
+    /// - *In order*: the results are in the order of `ids`; a blob may be named twice.
+    /// - *Not durable*: a touch may be lost when the process ends, as is the commit for which it was made.
     ///
     /// # Errors
     /// `Invalid` for more than [`TOUCH_BLOBS_MAX`] blobs; `Unavailable`, as of a put.

@@ -1,4 +1,4 @@
-//! What every engine refuses, and in the same words.
+//! Limits of all engines, with the same errors.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use crate::{Error, LIST_BLOBS_MAX, TOUCH_BLOBS_MAX};
 
 pub(crate) fn check_length(bytes: u64, bytes_max: u64) -> Result<(), Error> {
     match bytes > bytes_max {
-        true => Err(Error::invalid(format!("the blob is longer than the {bytes_max} bytes that are taken"))),
+        true => Err(Error::invalid(format!("the blob is longer than the limit of {bytes_max} bytes"))),
         false => Ok(()),
     }
 }
@@ -37,7 +37,7 @@ pub(crate) fn check_range(range: &Range<u64>) -> Result<(), Error> {
     }
 }
 
-/// The part of a range that a blob of so many bytes has.
+/// The part of a range that lies in a blob of `bytes` bytes.
 pub(crate) fn clip(range: &Range<u64>, bytes: u64) -> Range<u64> {
     range.start.min(bytes)..range.end.min(bytes)
 }

@@ -9,7 +9,7 @@ use prometheus_client::{
 };
 use restante_core::ErrorKind;
 
-/// What is counted of a blob store. Cloning shares the counts; unregistered metrics count for nobody.
+/// Metrics of a blob store. Clones share their counters.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     pub(crate) put_seconds: Histogram,
@@ -24,7 +24,7 @@ pub struct Metrics {
     pub(crate) commit_blobs: Histogram,
     pub(crate) sync_seconds: Histogram,
     pub(crate) rewritten_bytes: Counter,
-    /// Of the index.
+    /// Metrics of the index.
     pub(crate) index: restante_lmdb::Metrics,
 }
 
@@ -39,11 +39,11 @@ pub(crate) struct ErrorLabel {
     pub(crate) kind: &'static str,
 }
 
-/// Whether a blob that was put was there before.
+/// Whether a blob existed when it was put.
 const RESULTS: [&str; 2] = ["new", "known"];
-/// What can be asked of [`Blobs`](crate::Blobs).
+/// The operations of [`Blobs`](crate::Blobs).
 const OPERATIONS: [&str; 4] = ["put", "read", "size", "touch"];
-/// How it can fail.
+/// The kinds of errors.
 const KINDS: [ErrorKind; 7] = [
     ErrorKind::NotFound,
     ErrorKind::Invalid,
@@ -84,12 +84,11 @@ impl Metrics {
         registry.register("put_seconds", "Time from a put to its durable answer", put_seconds.clone());
         registry.register("put_blobs", "Blobs that were put by result: new, known", put_blobs.clone());
         registry.register("put_bytes", "Bytes of the blobs that were put", put_bytes.clone());
-        let help = "Blobs that were there and counted as put again without their bytes";
+        let help = "Blobs that exist and were touched";
         registry.register("touched_blobs", help, touched_blobs.clone());
-        registry.register("read_blobs", "Blobs of which something was asked for", read_blobs.clone());
-        registry.register("read_bytes", "Bytes of blobs that were handed out", read_bytes.clone());
-        let help =
-            "Uploads that were given up because they made no progress while others waited for their turn";
+        registry.register("read_blobs", "Blobs that were read, in whole or in part", read_blobs.clone());
+        registry.register("read_bytes", "Bytes of blobs that were read", read_bytes.clone());
+        let help = "Uploads that were ended because they made no progress while others waited";
         registry.register("slow_uploads", help, self.slow_uploads.clone());
         let Self { errors, removed_blobs, commit_blobs, sync_seconds, rewritten_bytes, .. } = self;
         registry.register("errors", "Failed operations by kind of error", errors.clone());
@@ -101,7 +100,7 @@ impl Metrics {
         self.index.register(registry);
     }
 
-    /// Creates every label: a family without any is not exported, and a rate needs its zero.
+    /// Creates every label: a family without labels is not exported, and a rate needs its zero.
     fn begin_at_zero(&self) {
         for result in RESULTS {
             drop(self.put_blobs.get_or_create(&ResultLabel { result }));

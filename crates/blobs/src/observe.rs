@@ -19,26 +19,26 @@ use crate::{
     metrics::{ErrorLabel, ResultLabel},
 };
 
-/// A blob store that counts and times what is asked of another.
+/// Wraps a blob store to count, time and log its operations.
 pub(crate) struct Observed {
     inner: Arc<dyn Blobs>,
-    told: Arc<Told>,
+    observer: Arc<Observer>,
 }
 
-/// What operators are told.
-struct Told {
+/// The metrics and the state of logging.
+struct Observer {
     metrics: Metrics,
-    /// Whether the last put failed. An outage is told once, however many ask meanwhile.
-    is_out: AtomicBool,
+    /// Whether the last put failed: an outage is logged once, however many puts fail.
+    is_failing: AtomicBool,
 }
 
-impl Told {
+impl Observer {
     fn put(&self, put: &Put) {
         let result = if put.is_new { "new" } else { "known" };
         self.metrics.put_blobs.get_or_create(&ResultLabel { result }).inc();
         self.metrics.put_bytes.inc_by(put.bytes);
-        // Looked at first: every put comes here, and most end no outage.
-        if self.is_out.load(Ordering::Relaxed) && self.is_out.swap(false, Ordering::Relaxed) {
+        // Loads before it swaps, because every put comes here and most end no outage.
+        if self.is_failing.load(Ordering::Relaxed) && self.is_failing.swap(false, Ordering::Relaxed) {
             info!("blobs can be put again");
         }
     }
@@ -51,7 +51,7 @@ impl Told {
             return;
         }
         let is_known =
-            operation == "put" && error.is_transient() && self.is_out.swap(true, Ordering::Relaxed);
+            operation == "put" && error.is_transient() && self.is_failing.swap(true, Ordering::Relaxed);
         if is_known {
             debug!(operation, kind, %error, "blob operation failed again");
         } else {
@@ -62,19 +62,19 @@ impl Told {
 
 impl Observed {
     pub(crate) fn new(inner: Arc<dyn Blobs>, metrics: Metrics) -> Self {
-        Self { inner, told: Arc::new(Told { metrics, is_out: AtomicBool::new(false) }) }
+        Self { inner, observer: Arc::new(Observer { metrics, is_failing: AtomicBool::new(false) }) }
     }
 }
 
 #[async_trait]
 impl Blobs for Observed {
     async fn put(&self, source: &mut dyn Source) -> Result<Put, Error> {
-        let begun = Instant::now();
+        let start = Instant::now();
         let result = self.inner.put(source).instrument(debug_span!("blob_put")).await;
-        self.told.metrics.put_seconds.observe(begun.elapsed().as_secs_f64());
+        self.observer.metrics.put_seconds.observe(start.elapsed().as_secs_f64());
         match &result {
-            Ok(put) => self.told.put(put),
-            Err(error) => self.told.failed("put", error),
+            Ok(put) => self.observer.put(put),
+            Err(error) => self.observer.failed("put", error),
         }
         result
     }
@@ -82,31 +82,31 @@ impl Blobs for Observed {
     async fn read(&self, id: BlobId, range: Range<u64>) -> Result<Box<dyn Source>, Error> {
         match self.inner.read(id, range).instrument(debug_span!("blob_read")).await {
             Ok(source) => {
-                self.told.metrics.read_blobs.inc();
-                Ok(Box::new(Counted { inner: source, told: self.told.clone() }))
+                self.observer.metrics.read_blobs.inc();
+                Ok(Box::new(Counted { inner: source, observer: self.observer.clone() }))
             }
             Err(error) => {
-                self.told.failed("read", &error);
+                self.observer.failed("read", &error);
                 Err(error)
             }
         }
     }
 
     async fn size(&self, id: BlobId) -> Result<Option<u64>, Error> {
-        self.inner.size(id).await.inspect_err(|error| self.told.failed("size", error))
+        self.inner.size(id).await.inspect_err(|error| self.observer.failed("size", error))
     }
 
     async fn touch(&self, ids: &[BlobId]) -> Result<Vec<bool>, Error> {
-        let found = self.inner.touch(ids).await.inspect_err(|error| self.told.failed("touch", error))?;
-        self.told.metrics.touched_blobs.inc_by(found.iter().filter(|is_there| **is_there).count() as u64);
+        let found = self.inner.touch(ids).await.inspect_err(|error| self.observer.failed("touch", error))?;
+        self.observer.metrics.touched_blobs.inc_by(found.iter().filter(|is_there| **is_there).count() as u64);
         Ok(found)
     }
 }
 
-/// What is read, counted.
+/// Counts the bytes that are read.
 struct Counted {
     inner: Box<dyn Source>,
-    told: Arc<Told>,
+    observer: Arc<Observer>,
 }
 
 #[async_trait]
@@ -114,9 +114,9 @@ impl Source for Counted {
     async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         let next = self.inner.next().await;
         match &next {
-            Ok(Some(chunk)) => drop(self.told.metrics.read_bytes.inc_by(chunk.len() as u64)),
+            Ok(Some(chunk)) => drop(self.observer.metrics.read_bytes.inc_by(chunk.len() as u64)),
             Ok(None) => {}
-            Err(error) => self.told.failed("read", error),
+            Err(error) => self.observer.failed("read", error),
         }
         next
     }

@@ -4,8 +4,8 @@ use restante_core::{Clock, SystemClock};
 
 use crate::{Blobs, Error, Metrics, Upkeep, files, memory, observe::Observed};
 
-/// Checks the pages of the index of the engine `files`, which comes from elsewhere: LMDB maps it, and a page number that was
-/// written over can end the process. What the index says is a matter of [`Upkeep::check`].
+/// Checks the pages of an index of the engine `files` from another machine: LMDB maps it, and a damaged page number can crash
+/// the process. The contents of the index are checked by [`Upkeep::check`].
 ///
 /// # Errors
 /// `Corrupt`, with the page; `Unavailable` when the file can't be read.
@@ -17,7 +17,7 @@ pub fn check_pages(index: &File) -> Result<(), Error> {
 /// Which engine, and where: `memory:` or `files:<folder>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineUrl {
-    /// In memory: it keeps nothing.
+    /// In memory, without durability.
     Memory,
     /// Files in a folder.
     Files(PathBuf),
@@ -59,15 +59,15 @@ impl fmt::Display for EngineUrl {
 /// How to open a blob store.
 #[derive(Clone)]
 pub struct Config {
-    /// The engine and its place.
+    /// The engine and where it is.
     pub url: EngineUrl,
-    /// The longest blob that is taken.
+    /// The length of the longest blob.
     pub blob_bytes_max: u64,
     /// Settings of the `files` engine.
     pub files: FilesConfig,
-    /// Where the time comes from.
+    /// The source of time.
     pub clock: Arc<dyn Clock>,
-    /// What is counted.
+    /// The metrics to count in.
     pub metrics: Metrics,
 }
 
@@ -87,7 +87,7 @@ impl Config {
 /// Settings of the `files` engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilesConfig {
-    /// Blobs up to this length lie together in pack files, longer ones each in a file of its own.
+    /// Blobs up to this length share pack files, longer ones have files of their own.
     pub packed_bytes_max: u64,
     /// A pack file is full at this size.
     pub pack_bytes: u64,
@@ -99,10 +99,10 @@ impl Default for FilesConfig {
     }
 }
 
-/// An opened blob store: the two faces of one engine.
+/// An opened blob store: two interfaces of one engine.
 ///
-/// Close it by [`Upkeep::close`] when it is no longer needed. If it is dropped instead, nothing is lost that was answered; the
-/// engine's threads finish what they were doing, and until then the store can't be opened again (`Conflict`).
+/// Close it by [`Upkeep::close`]. If it is dropped instead, no acknowledged blob is lost, but the engine's threads finish their
+/// work first, and until then the store can't be opened again (`Conflict`).
 #[derive(Clone)]
 pub struct Opened {
     /// For doors.
@@ -111,10 +111,10 @@ pub struct Opened {
     pub upkeep: Arc<dyn Upkeep>,
 }
 
-/// Opens the blob store that `config` names, and creates it when it is not there.
+/// Opens the blob store of `config`, and creates it if it does not exist.
 ///
 /// # Errors
-/// `Conflict` when another process has it open, `Corrupt` when its format is not understood, those of a disk that fails.
+/// `Conflict` when another process has it open, `Corrupt` when its format is not understood, those of the disk.
 pub async fn open(config: Config) -> Result<Opened, Error> {
     let metrics = config.metrics.clone();
     let opened = match config.url.clone() {

@@ -6,17 +6,17 @@ use crate::Error;
 /// The most bytes of one chunk.
 pub const CHUNK_BYTES_MAX: usize = 1 << 20;
 
-/// Bytes that come chunk by chunk.
+/// Bytes that are read in chunks.
 #[async_trait]
 pub trait Source: Send {
     /// The next chunk, of 1 to [`CHUNK_BYTES_MAX`] bytes; `None` after the last.
     ///
     /// # Errors
-    /// When the bytes can't be had; nothing follows then.
+    /// When the bytes can't be read; nothing follows then.
     async fn next(&mut self) -> Result<Option<Bytes>, Error>;
 }
 
-/// Bytes that are there already.
+/// Bytes in memory.
 #[async_trait]
 impl Source for Bytes {
     async fn next(&mut self) -> Result<Option<Bytes>, Error> {

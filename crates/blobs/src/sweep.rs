@@ -1,4 +1,4 @@
-//! Removing what nobody refers to.
+//! Removal of unreferenced blobs.
 
 use std::collections::BTreeSet;
 
@@ -7,25 +7,25 @@ use restante_core::{BlobId, ErrorKind, Identity, Timestamp};
 
 use crate::{Error, LIST_BLOBS_MAX, Listed, Upkeep};
 
-/// Who refers to blobs: the records of a server.
+/// The records of a server, which refer to blobs.
 #[async_trait]
 pub trait References: Send + Sync {
-    /// Which records they are.
+    /// The identity of the records.
     fn identity(&self) -> Identity;
 
-    /// A page of the blobs that are referred to, with repeats, in any order; `after` is the second part of the answer
-    /// before, which is `None` after the last page. Every blob is told that was referred to from before the first page was
-    /// asked for until the last one is answered, also when one record has taken it over from another meanwhile.
+    /// A page of the referenced blobs, with repeats, in any order; `after` is the second part of the former result, which is `None`
+    /// after the last page. A blob is included if it was referenced during the whole time from the call for the first page to the
+    /// result of the last, even if another record took over the reference meanwhile.
     ///
     /// # Errors
-    /// When the references can't be told: nothing is removed then.
+    /// When the references can't be read: then nothing is removed.
     async fn page(&self, after: Option<u64>) -> Result<(Vec<BlobId>, Option<u64>), Error>;
 }
 
-/// What a sweep did.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Blobs that were looked at.
+    /// Blobs that were examined.
     pub blobs: u64,
     /// Blobs that were removed.
     pub removed: u64,
@@ -33,19 +33,18 @@ pub struct Swept {
     pub removed_bytes: u64,
 }
 
-/// Removes the blobs that were last put before a time and that nobody refers to.
+/// Removes the blobs that were last put before a time and are not referenced.
 ///
-/// A blob is put, or touched ([`crate::Blobs::touch`]), before the record that refers to it is committed: `put_before` must lie
-/// so far back that no commit is still under way for a blob that was put or touched then. What is touched while the sweep is
-/// under way stays, whatever the references say.
+/// A blob is put, or touched ([`crate::Blobs::touch`]), before the record that refers to it is committed: `put_before` must be
+/// early enough that every such commit has ended. A blob that is touched during the sweep stays, whatever the references say.
 ///
-/// References are kept as bits, 10 for each blob of the store, so that one in a hundred of the blobs that nobody refers to
-/// may be taken for another one and stays until the next sweep; which ones depends on `put_before`, and is different then.
+/// References are stored in a Bloom filter of 10 bits for each blob of the store, so that one in a hundred of the unreferenced
+/// blobs may be mistaken for a referenced one and stays; which ones depends on `put_before`, and differs in the next sweep.
 ///
 /// # Errors
-/// `Conflict`, and nothing is removed, when the blobs' owner ([`Upkeep::owner`]) is not the one who tells the references: with
-/// other records everything would look as if nobody referred to it. Those of the references and of the blobs; what was removed
-/// until then stays removed.
+/// `Conflict`, and nothing is removed, when the blobs' owner ([`Upkeep::owner`]) has another identity than `references`: for
+/// other records every blob would look unreferenced. Those of the references and of the blobs; what was removed until then
+/// stays removed.
 pub async fn sweep(
     blobs: &dyn Upkeep,
     references: &dyn References,
@@ -70,7 +69,7 @@ fn check_owner(owner: Option<Identity>, records: Identity) -> Result<(), Error> 
     let what = match owner {
         Some(owner) if owner == records => return Ok(()),
         Some(owner) => format!("the blobs belong to the records {owner}"),
-        None => "nobody has said which records the blobs belong to".to_owned(),
+        None => "the blobs have no owner yet".to_owned(),
     };
     let what = format!("{what}, and these are the records {records}: nothing is removed");
     Err(Error::new(ErrorKind::Conflict, what))
@@ -102,7 +101,7 @@ async fn remove_all_but(
     }
 }
 
-/// The blobs behind one up to another: some were put again while others were removed.
+/// The blobs after one up to another that still exist: some were put again while others were removed.
 async fn still_there(
     blobs: &dyn Upkeep,
     mut after: Option<BlobId>,
@@ -119,11 +118,11 @@ async fn still_there(
     }
 }
 
-/// Bits for each reference. With seven of them set, 0.8 % of what was never inserted is taken for something that was.
+/// Bits per reference. With seven of them set, 0.8 % of the other blobs are false positives.
 const BITS_PER_REFERENCE: u64 = 10;
-/// Bits that each reference sets: the best number for ten bits of room is 10 ln 2.
+/// Bits that each reference sets: 10 ln 2 is the best number for ten bits.
 const BITS_SET: u64 = 7;
-/// The most bytes that the bits of a sweep take: enough for two hundred million blobs. Beyond that more of what could go stays.
+/// The most bytes of the filter: enough for two hundred million blobs. With more blobs there are more false positives.
 const FILTER_BYTES_MAX: u64 = 256 << 20;
 
 /// A Bloom filter of the blobs that are referred to.
@@ -133,7 +132,7 @@ struct Referred {
 }
 
 impl Referred {
-    /// A filter for so many blobs. References to blobs that the store does not have count for nothing.
+    /// A filter for `blobs` blobs. References to blobs that the store does not have do not matter.
     fn new(blobs: u64, put_before: Timestamp) -> Self {
         let bits = blobs.saturating_mul(BITS_PER_REFERENCE).clamp(64, FILTER_BYTES_MAX * 8);
         Self { words: vec![0; bits.div_ceil(64) as usize], seed: mix(put_before.nanos() as u64) }
@@ -152,8 +151,8 @@ impl Referred {
             .all(|bit| self.words.get((bit / 64) as usize).is_some_and(|word| word >> (bit % 64) & 1 == 1))
     }
 
-    /// The bits of a blob: two numbers that depend on all of its id and on the seed, combined (Kirsch and Mitzenmacher, "Less
-    /// hashing, same performance", 2006).
+    /// The bits of a blob, by combining two hashes of its id and the seed (Kirsch and Mitzenmacher, "Less hashing, same performance",
+    /// 2006).
     fn bits(&self, id: &BlobId) -> impl Iterator<Item = u64> + use<> {
         let (mut first, mut second) = (self.seed, !self.seed);
         for part in id.0.chunks(8) {

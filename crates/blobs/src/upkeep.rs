@@ -5,76 +5,75 @@ use restante_core::{BlobId, Identity, Timestamp};
 
 use crate::Error;
 
-/// The most blobs that one page of [`Upkeep::list`] has.
+/// The most blobs of a page of [`Upkeep::list`].
 pub const LIST_BLOBS_MAX: usize = 4_096;
 
-/// What operators, and the sweeper, do with a blob store.
+/// The interface of a blob store for operators and the sweeper.
 #[async_trait]
 pub trait Upkeep: Send + Sync + 'static {
-    /// A page of the blobs, by id, from behind one.
+    /// A page of the blobs, ordered by id, after one.
     ///
     /// # Errors
     /// `Invalid` for a limit of 0 or above [`LIST_BLOBS_MAX`]; `Unavailable`.
     async fn list(&self, after: Option<BlobId>, limit: usize) -> Result<Vec<Listed>, Error>;
 
-    /// Removes those of `ids` that were last put before a time, and answers how many. A put of the same bytes at the same
-    /// time either keeps the blob or stores it anew: what a put answered is there. Who reads a blob that is removed meanwhile
-    /// gets it whole, or an error.
+    /// Removes those of `ids` that were last put before a time, and returns how many. A concurrent put of the same bytes either keeps
+    /// the blob or stores it again: an acknowledged blob exists. A concurrent reader gets the whole blob, or an error.
     ///
     /// # Errors
     /// `Unavailable`; what was removed until then stays removed.
     async fn remove(&self, ids: &[BlobId], put_before: Timestamp) -> Result<u64, Error>;
 
-    /// Whose the blobs are: which records [`crate::sweep`] asks for references to them. `None` as long as nobody has said it.
+    /// The identity of the records whose blobs these are, which [`crate::sweep`] compares. `None` until it is set.
     ///
     /// # Errors
-    /// `Corrupt` when it can't be read: it is to be said anew. `Unavailable`.
+    /// `Corrupt` when it can't be read: set it again. `Unavailable`.
     async fn owner(&self) -> Result<Option<Identity>, Error>;
 
-    /// Says whose the blobs are, whoever's they were. Durable when it returns, and in every backup that is begun later.
+    /// Sets or replaces the owner. Durable when it returns, and in every backup that begins later.
     ///
     /// # Errors
-    /// `Full`; `Unavailable`. Whose they are afterwards is what was said now or before.
+    /// `Full`; `Unavailable`. Then the owner is the old or the new one.
     async fn set_owner(&self, owner: Identity) -> Result<(), Error>;
 
-    /// What the store holds and what it costs.
+    /// What the store contains and its size on disk.
     ///
     /// # Errors
     /// `Unavailable`.
     async fn stats(&self) -> Result<Stats, Error>;
 
-    /// Whether the store takes blobs, from memory.
+    /// Whether the store accepts blobs, from memory.
     ///
     /// # Errors
-    /// The error that puts are answered with.
+    /// The error of the last put, or that which the next one will return.
     fn health(&self) -> Result<(), Error>;
 
-    /// Reads every blob and compares it with its id; changes nothing. It keeps the thread of its caller busy until it is done.
+    /// Reads every blob and compares it with its id; changes nothing. It blocks the caller's thread until it is done.
     ///
-    /// `progress` is called now and then with the bytes done and the bytes in all.
+    /// `progress` is called from time to time with the bytes done and the total bytes.
     ///
     /// # Errors
     /// Only when the check could not be made; damage is reported in the [`Report`].
     async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error>;
 
     /// Writes a copy of every blob that was put before the call, and not removed since, into `folder`, which must exist and be
-    /// empty: the engine's files as they would be after a close. Nothing is removed while it works.
+    /// empty: the engine's files as after a close. Nothing is removed while it works.
     ///
     /// # Errors
-    /// `Invalid` when the engine keeps nothing on disk; `Conflict` when the folder is not empty; those of the disk.
+    /// `Invalid` when the engine has no files; `Conflict` when the folder is not empty; those of the disk.
     async fn backup(&self, folder: &Path) -> Result<(), Error>;
 
-    /// Takes no more blobs, finishes those that were taken, and lets the engine's resources go. Closing twice is no error.
+    /// Accepts no more blobs, finishes those that are being put, and releases all resources. Closing twice is no error.
     ///
     /// # Errors
-    /// When what was taken could not be finished.
+    /// When blobs that were being put could not be finished.
     async fn close(&self) -> Result<(), Error>;
 }
 
-/// A blob of a list.
+/// A blob in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Its identity.
+    /// Its id.
     pub id: BlobId,
     /// Its length.
     pub bytes: u64,
@@ -82,37 +81,37 @@ pub struct Listed {
     pub put_at: Timestamp,
 }
 
-/// What a blob store holds and costs.
+/// The contents and size of a blob store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Blobs that are there.
+    /// How many blobs exist.
     pub blobs: u64,
-    /// Their lengths together.
+    /// The sum of their lengths.
     pub bytes: u64,
-    /// Bytes on disk, all files together; 0 when the engine keeps nothing on disk.
+    /// Bytes of all files on disk; 0 when the engine has no files.
     pub disk_bytes: u64,
-    /// What else the engine has to tell, each a name and a figure.
+    /// Further figures of the engine, by name.
     pub engine: Vec<(String, u64)>,
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Blobs that were read.
     pub blobs: u64,
     /// Bytes that were read.
     pub bytes: u64,
-    /// What is wrong, the first [`Report::FINDINGS_MAX`].
+    /// The first [`Report::FINDINGS_MAX`] defects.
     pub findings: Vec<Finding>,
-    /// How much is wrong in all.
+    /// The number of defects.
     pub wrong: u64,
 }
 
 impl Report {
-    /// The most findings that are kept.
+    /// The most findings of a report.
     pub const FINDINGS_MAX: usize = 1_000;
 
-    /// Notes something that is wrong.
+    /// Adds a defect.
     pub fn note(&mut self, place: impl Into<String>, what: impl Into<String>) {
         self.wrong += 1;
         if self.findings.len() < Self::FINDINGS_MAX {
@@ -121,7 +120,7 @@ impl Report {
     }
 }
 
-/// Something that is wrong.
+/// A defect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// Where: a blob or a file.

@@ -1,4 +1,4 @@
-//! Every promise of the contracts, on every engine: one named test for each (engine, promise).
+//! The promises of the contracts: one named test for each engine and promise.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -16,15 +16,15 @@ mod upkeep;
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
-use common::{Engine, Place, run, trial};
+use common::{Engine, TestStore, run, trial};
 use libtest_mimic::Arguments;
 
-/// What a promise is tried on: the place of a store on some engine.
-pub(crate) type Subject = Arc<Place>;
+/// The store that a promise is tested on.
+pub(crate) type Subject = Arc<TestStore>;
 
 type Run = fn(Subject) -> Pin<Box<dyn Future<Output = ()>>>;
 
-/// A promise: its name, whether it takes an engine that keeps what it has when it is closed, and the test.
+/// A promise: its name, whether it needs a durable engine, and the test.
 pub(crate) struct Promise {
     name: &'static str,
     needs_disk: bool,

@@ -1,5 +1,5 @@
 //! A full disk: a store that was stopped or killed on it opens with no byte free, has every blob that was acknowledged, and
-//! takes blobs again when there is space.
+//! accepts blobs again when there is space.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that can't go on has failed")]
 
 use std::{collections::BTreeSet, path::Path, sync::Arc};
@@ -15,7 +15,7 @@ struct Blobs {
     opened: Opened,
 }
 
-/// Short blobs, and now and then one that has a file of its own, beginning with the number of the item.
+/// Short blobs, and sometimes one with a file of its own, beginning with the number of the item.
 fn blob(n: u64) -> Bytes {
     let len = if n % 11 == 10 { 40_000 } else { 100 + (n % 13) as usize * 500 };
     n.to_be_bytes().iter().copied().cycle().take(len).collect::<Vec<u8>>().into()
@@ -32,7 +32,7 @@ impl Blobs {
         }
     }
 
-    /// The number of a blob that can be read.
+    /// The number at the beginning of a readable blob.
     fn read(&self, id: BlobId) -> u64 {
         let bytes = self.runtime.block_on(async {
             let mut source = self.opened.blobs.read(id, 0..u64::MAX).await.unwrap();

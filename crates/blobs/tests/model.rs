@@ -10,7 +10,7 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use common::{Chunks, Engine, Place, at, bytes, list, put, read, trial};
+use common::{Chunks, Engine, TestStore, at, bytes, list, put, read, trial};
 use libtest_mimic::Arguments;
 use proptest::{
     prelude::*,
@@ -38,9 +38,9 @@ enum Operation {
     Touch(Vec<usize>),
     Tick,
     Reopen,
-    /// The process ends at once: what the files hold at that moment is opened somewhere else.
+    /// The process ends at once: a copy of the files as they are is opened.
     Crash,
-    /// The same without its index; times are not kept then.
+    /// The same without the index, which loses the times of later puts.
     Rebuild,
     Check,
     Backup,
@@ -48,13 +48,13 @@ enum Operation {
 
 fn operations() -> impl Strategy<Value = Operation> {
     let blob = || 0..LENGTHS.len();
-    let place = || prop_oneof![0..1_200_u64, Just(1 << 20), Just(u64::MAX)];
+    let offset = || prop_oneof![0..1_200_u64, Just(1 << 20), Just(u64::MAX)];
     let remove = (prop::sample::subsequence(Vec::from_iter(blob()), 0..=LENGTHS.len()), 0..4_i64);
     prop_oneof![
         12 => blob().prop_map(Operation::Put),
         4 => prop::collection::vec(blob(), 2..8).prop_map(Operation::PutTogether),
         2 => blob().prop_map(Operation::PutAndFail),
-        8 => (blob(), place(), place()).prop_map(|(blob, start, end)| Operation::Read { blob, start, end }),
+        8 => (blob(), offset(), offset()).prop_map(|(blob, start, end)| Operation::Read { blob, start, end }),
         4 => remove.prop_map(|(blobs, seconds)| Operation::Remove { blobs, seconds }),
         3 => prop::collection::vec(blob(), 0..6).prop_map(Operation::Touch),
         4 => Just(Operation::Tick),
@@ -71,7 +71,7 @@ fn blob(n: usize) -> Bytes {
 }
 
 struct Pair {
-    place: Place,
+    store: TestStore,
     engine: Opened,
     model: Opened,
     ids: Vec<BlobId>,
@@ -82,17 +82,17 @@ struct Pair {
 
 impl Pair {
     async fn new(engine: Engine) -> Self {
-        let place = Place::new(engine);
-        let model_config = Config { url: EngineUrl::Memory, ..place.config.clone() };
+        let store = TestStore::new(engine);
+        let model_config = Config { url: EngineUrl::Memory, ..store.config.clone() };
         let model = open(model_config.clone()).await.unwrap();
-        // Ids are told by a store of their own.
+        // A store of its own computes the ids.
         let other = open(model_config).await.unwrap();
         let mut ids = Vec::new();
         for n in 0..LENGTHS.len() {
             ids.push(put(&*other.blobs, &blob(n)).await.id);
         }
-        let config = place.config.clone();
-        Self { engine: place.open().await, place, model, ids, seconds: 0, folders: 0, config }
+        let config = store.config.clone();
+        Self { engine: store.open().await, store, model, ids, seconds: 0, folders: 0, config }
     }
 
     async fn run(&mut self, operation: Operation) {
@@ -121,7 +121,7 @@ impl Pair {
             }
             Operation::Tick => {
                 self.seconds += 1;
-                self.place.tick(self.seconds);
+                self.store.tick(self.seconds);
             }
             Operation::Reopen => {
                 self.engine.upkeep.close().await.unwrap();
@@ -176,13 +176,13 @@ impl Pair {
     async fn crash(&mut self, keeps: fn(&str) -> bool) {
         let EngineUrl::Files(from) = self.config.url.clone() else { panic!("only files can crash") };
         self.folders += 1;
-        let to = self.place.folder_named(&format!("crash {}", self.folders));
+        let to = self.store.folder_named(&format!("crash {}", self.folders));
         copy_folder(&from, &to, keeps);
         self.config.url = EngineUrl::Files(to);
         self.engine = open(self.config.clone()).await.unwrap();
     }
 
-    /// Removed blobs may be there again, and times are those of the opening: both go back to what the model has.
+    /// Removed blobs may exist again, and times are those of the opening: both are set back to those of the model.
     async fn rebuild(&mut self) {
         self.crash(|name| name != "index").await;
         let model = list(&*self.model.upkeep).await;
@@ -202,7 +202,7 @@ impl Pair {
 
     async fn backup(&mut self) {
         self.folders += 1;
-        let folder = self.place.folder_named(&format!("copy {}", self.folders));
+        let folder = self.store.folder_named(&format!("copy {}", self.folders));
         std::fs::create_dir(&folder).unwrap();
         self.engine.upkeep.backup(&folder).await.unwrap();
         let config = Config { url: EngineUrl::Files(folder), ..self.config.clone() };

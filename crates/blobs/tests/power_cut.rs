@@ -15,12 +15,12 @@ use restante_blobs::{BlobId, Config, EngineUrl, FilesConfig, Opened, open};
 use restante_core::{Identity, ManualClock, Timestamp};
 use restante_power_cut::{Child, child, cuts, record};
 
-/// The longest go to files of their own, the others to packs of a few blobs.
+/// The longest are in files of their own, the others in packs of a few blobs.
 fn blob(n: u32) -> Bytes {
     bytes(n, if n.is_multiple_of(6) { 1_200 + n as usize } else { 30 * (n as usize % 30) })
 }
 
-/// The blobs that go in a round of removing.
+/// The blobs that a round of removals removes.
 fn goes(n: u32, round: u32) -> bool {
     n % 4 != round % 4
 }
@@ -39,12 +39,12 @@ fn runtime() -> tokio::runtime::Runtime {
 const BLOBS_PER_ROUND: u32 = 40;
 const ROUNDS: u32 = 3;
 
-/// Whose the blobs are said to be in a round. What no owner is said in leaves the one before.
+/// The owner that a round sets; a round without one keeps the last.
 fn owner(round: u32) -> Option<Identity> {
     (round < 2).then_some(Identity([round as u8 + 1; 16]))
 }
 
-/// Puts blobs, many at a time, and says meanwhile whose they are; removes most of them, by which packs are rewritten; copies the store.
+/// Puts many blobs at a time and sets owners meanwhile; removes most of them, which rewrites packs; copies the store.
 async fn run(child: Arc<Child>) {
     let opened = open_at(&child.folder().join("store")).await;
     let mut ids: BTreeMap<u32, BlobId> = BTreeMap::new();
@@ -88,7 +88,7 @@ async fn run(child: Arc<Child>) {
     opened.upkeep.close().await.unwrap();
 }
 
-/// Whether a blob must be there, or must not; those that may are not mentioned.
+/// The blobs that must exist or must not; others may.
 fn expected(acknowledged: &[&str]) -> BTreeMap<u32, bool> {
     let mut expected = BTreeMap::new();
     for line in acknowledged {
@@ -106,7 +106,7 @@ fn expected(acknowledged: &[&str]) -> BTreeMap<u32, bool> {
     expected
 }
 
-/// Whose the blobs may be: the last owner that was acknowledged, or the one that was being said.
+/// The owners that the store may have: the last acknowledged one, or one that was being set.
 fn owners(acknowledged: &[&str]) -> Vec<Option<Identity>> {
     let mut owners = vec![None];
     for line in acknowledged {
@@ -136,7 +136,7 @@ async fn verify(folder: &Path, ids: &[BlobId], acknowledged: &[&str], is_rebuilt
     assert_eq!(report.findings, []);
     let (stats, listed) = (opened.upkeep.stats().await.unwrap(), list(&*opened.upkeep).await);
     assert_eq!((stats.blobs, stats.bytes), (listed.len() as u64, listed.iter().map(|blob| blob.bytes).sum()));
-    // It goes on: all that is there can go, and its room comes back.
+    // The store works: everything can be removed, and its space is reclaimed.
     put(&*opened.blobs, &blob(10_000)).await;
     let all: Vec<BlobId> = list(&*opened.upkeep).await.iter().map(|blob| blob.id).collect();
     assert_eq!(opened.upkeep.remove(&all, Timestamp::MAX).await.unwrap(), all.len() as u64);

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use restante_archive::PostgresUrl;
+use restante_archive::{PostgresOptions, PostgresUrl};
 use restante_core::ErrorKind;
 use tokio::sync::mpsc;
-use tokio_postgres::{Client, Config, NoTls, Row};
+use tokio_postgres::{Client, Row};
 
 use crate::{
     Error, Extent, Options, Owner, Source,
@@ -66,9 +66,9 @@ pub(crate) async fn open(url: &PostgresUrl, owner: Option<Owner>, options: Optio
 }
 
 async fn connect(url: &PostgresUrl) -> Result<Client, Error> {
-    let mut config: Config = url.connection().parse().map_err(|error: tokio_postgres::Error| {
-        Error::invalid(format!("{url} is no URL of a database: {error}"))
-    })?;
+    let options = PostgresOptions::new(url).map_err(|error| Error::invalid(error.to_string()))?;
+    let tls = options.connector().map_err(|error| Error::invalid(error.to_string()))?;
+    let mut config = options.config;
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT_TIMEOUT);
     }
@@ -81,7 +81,7 @@ async fn connect(url: &PostgresUrl) -> Result<Client, Error> {
     if config.get_application_name().is_none() {
         config.application_name("restante import");
     }
-    let (client, connection) = config.connect(NoTls).await.map_err(|error| failed("reach", url, error))?;
+    let (client, connection) = config.connect(tls).await.map_err(|error| failed("reach", url, error))?;
     tokio::spawn(async move {
         let _ = connection.await; // its error is that of the next query
     });

@@ -59,7 +59,7 @@ impl Activity {
     }
 
     /// Whether requests wait for memory that this connection's answers may hold.
-    pub(crate) fn is_memory_short(&self) -> bool {
+    pub fn is_memory_short(&self) -> bool {
         self.memory.get().is_some_and(|memory| memory.has_waiters())
     }
 

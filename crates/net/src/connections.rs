@@ -17,11 +17,11 @@ use crate::{Limits, ListenerMetrics, LogThrottle};
 
 /// What counts as one client: an IPv4 address, or an IPv6 network of 64 bits, the least that a provider gives a customer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Source(IpAddr);
+pub struct Source(IpAddr);
 
 impl Source {
     /// The source of a connection; `None` for loopback, where a proxy may stand for any number of clients.
-    fn of(address: SocketAddr) -> Option<Self> {
+    pub fn of(address: SocketAddr) -> Option<Self> {
         let ip = address.ip().to_canonical();
         if ip.is_loopback() {
             return None;

@@ -1,4 +1,5 @@
-//! What all listeners share: limits on connections, slow and idle clients, a graceful stop, and rates of requests.
+//! What all listeners share: limits on connections, slow and idle clients, a graceful stop, and rates of requests; and TLS, also
+//! for connections to other servers.
 //!
 //! A front or a door makes a [`Listener`] and gives it a handler. The listener accepts, applies the limits, and runs the handler
 //! with a [`Connection`] in a task of its own; when it is stopped, it lets handlers finish and cuts what takes too long.
@@ -10,8 +11,10 @@ mod log_throttle;
 mod metrics;
 mod pace;
 mod rates;
+pub mod tls;
 
 pub use activity::{Activity, InFlight, SharedMemory};
+pub use connections::Source;
 pub use listener::{Connection, Limits, Listener, Stopping, Stream};
 pub use log_throttle::LogThrottle;
 pub use metrics::{ListenerMetrics, NetMetrics};

@@ -12,14 +12,14 @@ pub(crate) const FOLDER: &str = "POWER_CUT_FOLDER";
 pub(crate) const LOG: &str = "POWER_CUT_LOG";
 pub(crate) const ACKS: &str = "POWER_CUT_ACKS";
 
-/// What the recorded process has to know.
+/// The folder and the acknowledgements of the recorded process.
 #[derive(Debug)]
 pub struct Child {
     folder: PathBuf,
     acks: File,
 }
 
-/// Whether this is the process that is recorded; `None` in the one that replays.
+/// The recorded process, if this is one; `None` in the process that replays.
 ///
 /// # Errors
 /// When acknowledgements can't be written.
@@ -32,12 +32,12 @@ pub fn child() -> Result<Option<Child>, Error> {
 }
 
 impl Child {
-    /// The folder that is recorded, empty to begin with.
+    /// The recorded folder, empty at the start.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Notes that something was acknowledged: whatever cut comes after this must have it. Threads may call it at once.
+    /// Records an acknowledgement: every cut after it must contain what it acknowledges. Threads may call it concurrently.
     ///
     /// # Errors
     /// When it can't be written.

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-/// Why something could not be recorded or replayed.
+/// A failure to record or to replay.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file or program could not be used.
@@ -19,7 +19,7 @@ pub enum Error {
     /// The recorded process failed.
     #[error("the recorded process failed: {0}")]
     Child(String),
-    /// The log says what this crate does not understand.
+    /// The log has a record that this crate does not support.
     #[error("the log can't be replayed: {0}")]
     Log(String),
 }

@@ -1,4 +1,4 @@
-//! What a disk may hold after a power cut.
+//! The possible contents of a disk after a power cut.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -7,35 +7,35 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::{
     Error,
-    state::{File, Name, Node, NodeId, ROOT, State, What, put, with_what_they_need},
+    state::{File, Name, Node, NodeId, ROOT, State, What, put, with_dependencies},
 };
 
-/// How deep folders lie in each other at most.
+/// The deepest nesting of folders.
 const DEPTH_MAX: u32 = 32;
 
-/// How a cut treats what was not synced.
+/// What a cut keeps of the changes that were not synced.
 #[derive(Debug)]
 pub(crate) struct Manner {
-    /// Bytes that are written at once or not at all: a sector, or a page.
+    /// The unit of an atomic write: a sector or a page.
     block_bytes: usize,
-    /// Which of the writes since the last sync there are.
-    bytes: Kept,
-    /// Which of the changes of names.
-    names: NamesKept,
+    /// Of the writes.
+    bytes: KeptBytes,
+    /// Of the changes of names.
+    names: KeptNames,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Kept {
+enum KeptBytes {
     Nothing,
     Everything,
     Some,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum NamesKept {
+enum KeptNames {
     Nothing,
     Everything,
-    /// A first part of them, as a journal keeps them.
+    /// The first of them, as with a journal.
     Journal,
     /// Any of them.
     Some,
@@ -43,18 +43,18 @@ enum NamesKept {
 
 impl Manner {
     pub(crate) fn draw(rng: &mut ChaCha8Rng) -> Self {
-        use Kept::{Everything, Nothing, Some};
+        use KeptBytes::{Everything, Nothing, Some};
         let bytes = [Nothing, Everything, Some, Some, Some, Some];
-        let names = [NamesKept::Nothing, NamesKept::Everything, NamesKept::Journal, NamesKept::Some];
+        let names = [KeptNames::Nothing, KeptNames::Everything, KeptNames::Journal, KeptNames::Some];
         Self {
             block_bytes: if rng.random_bool(0.5) { 512 } else { 4_096 },
             bytes: bytes.choose(rng).copied().unwrap_or(Nothing),
-            names: names.choose(rng).copied().unwrap_or(NamesKept::Nothing),
+            names: names.choose(rng).copied().unwrap_or(KeptNames::Nothing),
         }
     }
 }
 
-/// Writes into `folder` what there may be after a cut at the place of `state`.
+/// Writes into `folder` what the disk may hold after a cut at `state`.
 pub(crate) fn write(
     state: &State<'_>,
     folder: &Path,
@@ -66,19 +66,19 @@ pub(crate) fn write(
     image.write_folder(ROOT, folder, 0)
 }
 
-/// The names of each folder that differ from what is durable.
+/// The names of each folder that differ from the durable ones.
 type Names<'s> = BTreeMap<NodeId, BTreeMap<&'s str, Option<NodeId>>>;
 
 fn kept_names<'s>(state: &'s State<'_>, manner: &Manner, rng: &mut ChaCha8Rng) -> Names<'s> {
     let changes = &state.names;
     let kept = match manner.names {
-        NamesKept::Nothing => vec![false; changes.len()],
-        NamesKept::Everything => vec![true; changes.len()],
-        NamesKept::Journal => {
+        KeptNames::Nothing => vec![false; changes.len()],
+        KeptNames::Everything => vec![true; changes.len()],
+        KeptNames::Journal => {
             let first = rng.random_range(0..=changes.len());
-            (0..changes.len()).map(|place| place < first).collect()
+            (0..changes.len()).map(|index| index < first).collect()
         }
-        NamesKept::Some => with_what_they_need(changes, |_| rng.random_bool(0.4)),
+        KeptNames::Some => with_dependencies(changes, |_| rng.random_bool(0.4)),
     };
     let mut names = Names::new();
     for (change, is_kept) in changes.iter().zip(kept) {
@@ -97,14 +97,14 @@ struct Image<'s, 'l> {
     manner: &'s Manner,
     rng: &'s mut ChaCha8Rng,
     names: Names<'s>,
-    /// Files that were drawn already: two names of a file have the same bytes.
+    /// Files already drawn: two names of a file have the same bytes.
     contents: BTreeMap<NodeId, Vec<u8>>,
 }
 
 impl<'s> Image<'s, '_> {
     fn write_folder(&mut self, id: NodeId, path: &Path, depth: u32) -> Result<(), Error> {
         if depth > DEPTH_MAX {
-            return Err(Error::Log(format!("{} lies too deep", path.display())));
+            return Err(Error::Log(format!("{} is nested too deep", path.display())));
         }
         for (name, node) in self.entries(id)? {
             let path = path.join(name);
@@ -128,7 +128,7 @@ impl<'s> Image<'s, '_> {
 
     fn entries(&self, id: NodeId) -> Result<BTreeMap<&'s str, NodeId>, Error> {
         let Node::Folder(folder) = self.state.node(id)? else {
-            return Err(Error::Log("a file that has entries".into()));
+            return Err(Error::Log("a file with entries".into()));
         };
         let mut entries: BTreeMap<&str, NodeId> =
             folder.durable.iter().map(|(name, node)| (name.as_str(), *node)).collect();
@@ -148,13 +148,13 @@ impl<'s> Image<'s, '_> {
         let kept = self.draw(durable_changes, changes.len());
         let mut content = file.durable.clone();
         let mut len = content.len();
-        for (place, change) in changes.iter().enumerate() {
-            let is_length_kept = place < kept;
+        for (index, change) in changes.iter().enumerate() {
+            let is_length_kept = index < kept;
             match &change.what {
                 What::Write { offset, data } => {
                     let bytes = self.state.data(data);
                     self.write_blocks(&mut content, *offset, bytes, |block| {
-                        blocks.get(&block).is_some_and(|first| place < *first)
+                        blocks.get(&block).is_some_and(|first| index < *first)
                     });
                     if is_length_kept {
                         len = len.max(offset + bytes.len());
@@ -172,34 +172,34 @@ impl<'s> Image<'s, '_> {
         content
     }
 
-    /// For each block that was written since the last sync, how many of the file's changes it has seen.
+    /// For each block written since the last sync, the number of the file's changes that are applied to it.
     fn kept_blocks(&mut self, file: &File) -> BTreeMap<usize, usize> {
         let mut writes: BTreeMap<usize, (usize, Vec<usize>)> = BTreeMap::new();
-        for (place, change) in file.pending.iter().enumerate() {
+        for (index, change) in file.pending.iter().enumerate() {
             let What::Write { offset, data } = &change.what else { continue };
             for block in blocks(*offset, data.len(), self.manner.block_bytes) {
-                let (durable, places) = writes.entry(block).or_default();
-                places.push(place);
+                let (durable, indexes) = writes.entry(block).or_default();
+                indexes.push(index);
                 if change.is_durable {
-                    *durable = places.len();
+                    *durable = indexes.len();
                 }
             }
         }
         let mut kept = BTreeMap::new();
-        for (block, (durable, places)) in writes {
-            let count = self.draw(durable, places.len());
-            let seen = count.checked_sub(1).and_then(|last| places.get(last)).map_or(0, |place| place + 1);
+        for (block, (durable, indexes)) in writes {
+            let count = self.draw(durable, indexes.len());
+            let seen = count.checked_sub(1).and_then(|last| indexes.get(last)).map_or(0, |index| index + 1);
             kept.insert(block, seen);
         }
         kept
     }
 
-    /// A number between two bounds.
+    /// A number within bounds, drawn as the cut treats bytes.
     fn draw(&mut self, from: usize, to: usize) -> usize {
         match self.manner.bytes {
-            Kept::Nothing => from,
-            Kept::Everything => to,
-            Kept::Some => self.rng.random_range(from..=to),
+            KeptBytes::Nothing => from,
+            KeptBytes::Everything => to,
+            KeptBytes::Some => self.rng.random_range(from..=to),
         }
     }
 
@@ -222,7 +222,7 @@ impl<'s> Image<'s, '_> {
     }
 }
 
-/// The numbers of the blocks that some bytes lie in.
+/// The numbers of the blocks that the bytes overlap.
 fn blocks(offset: usize, len: usize, size: usize) -> std::ops::Range<usize> {
     offset / size..(offset + len).div_ceil(size)
 }

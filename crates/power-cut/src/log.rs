@@ -2,7 +2,7 @@ use std::{collections::BTreeSet, ops::Range};
 
 use crate::Error;
 
-/// What a recorded process did, in order.
+/// The operations of a recorded process, in order.
 #[derive(Debug)]
 pub struct Log {
     pub(crate) bytes: Vec<u8>,
@@ -11,50 +11,50 @@ pub struct Log {
     mapped: BTreeSet<String>,
 }
 
-/// One thing that was done. Files and folders are told apart by the number of their inode.
+/// One operation. Files and folders are identified by inode number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Record {
-    /// The folder that is recorded.
+    /// The recorded folder.
     Root { inode: u64 },
     /// A new file.
     Create { inode: u64, path: String },
     /// A new folder.
     MakeFolder { inode: u64, path: String },
-    /// A file was cut, or made longer by zeros, to a length.
+    /// A file was truncated, or extended with zeros, to a length.
     Truncate { inode: u64, len: u64 },
-    /// A file has at least a length.
+    /// A file was extended to at least a length.
     Extend { inode: u64, len: u64 },
     /// Bytes of the log were written at an offset.
     Write { inode: u64, offset: u64, data: Range<usize> },
-    /// The write just before is durable.
+    /// The previous write is durable.
     Persist { inode: u64 },
     /// A sync began.
     SyncBegins { inode: u64, sync: u64 },
-    /// It has returned.
+    /// A sync returned.
     SyncEnds { inode: u64, sync: u64 },
-    /// A file has another name, and what had that name has none.
+    /// A file was renamed, replacing the previous owner of the name.
     Rename { from: String, to: String },
     /// A file has one more name.
     Link { from: String, to: String },
     /// A file or folder has lost a name.
     Unlink { path: String },
-    /// Something was acknowledged.
+    /// An acknowledgement.
     Acknowledge,
-    /// A file was mapped so that memory writes into it.
+    /// A file was mapped shared and writable.
     Map,
 }
 
-/// Bytes of a record before its two texts.
+/// Bytes of a record's header.
 const HEADER_BYTES: usize = 25;
 
-/// A record as it stands in the log.
+/// An encoded record.
 struct Raw<'l> {
     kind: u8,
     inode: u64,
     number: u64,
     first: &'l [u8],
     second: &'l [u8],
-    /// Where the second text is in the log.
+    /// The offset of the second text in the log.
     place: Range<usize>,
 }
 
@@ -64,9 +64,9 @@ impl Log {
         let (mut mapped, mut paths) = (BTreeSet::new(), Vec::new());
         let mut at = 0;
         while at < bytes.len() {
-            let raw = read(&bytes, at).ok_or_else(|| Error::Log(format!("it breaks off at byte {at}")))?;
+            let raw = read(&bytes, at).ok_or_else(|| Error::Log(format!("it is truncated at byte {at}")))?;
             at = raw.place.end;
-            let record = understand(&raw)?;
+            let record = decode(&raw)?;
             match &record {
                 Record::Acknowledge => acknowledged.push((records.len(), text(raw.second)?)),
                 Record::Create { inode, path } => paths.push((*inode, path.clone())),
@@ -81,23 +81,23 @@ impl Log {
         Ok(Self { bytes, records, acknowledged, mapped })
     }
 
-    /// What was acknowledged in all, in order.
+    /// All acknowledgements, in order.
     pub fn acknowledged(&self) -> impl Iterator<Item = &str> {
         self.acknowledged.iter().map(|(_, text)| text.as_str())
     }
 
-    /// Where it was acknowledged, and what.
+    /// All acknowledgements with the numbers of their records.
     pub(crate) fn acknowledgements(&self) -> &[(usize, String)] {
         &self.acknowledged
     }
 
-    /// The files that were mapped shared and writable, by the names that they were created with. What memory writes into
-    /// them is not recorded.
+    /// The files that were mapped shared and writable, by the names that they were created with. Writes through memory are not
+    /// recorded.
     pub fn mapped(&self) -> impl Iterator<Item = &str> {
         self.mapped.iter().map(String::as_str)
     }
 
-    /// How many syncs of files and folders have returned.
+    /// The number of completed syncs of files and folders.
     pub fn syncs(&self) -> usize {
         let is_end = |record: &&Record| matches!(record, Record::SyncEnds { .. } | Record::Persist { .. });
         self.records.iter().filter(is_end).count()
@@ -120,7 +120,7 @@ fn read(bytes: &[u8], at: usize) -> Option<Raw<'_>> {
     })
 }
 
-fn understand(raw: &Raw<'_>) -> Result<Record, Error> {
+fn decode(raw: &Raw<'_>) -> Result<Record, Error> {
     let (inode, number) = (raw.inode, raw.number);
     Ok(match raw.kind {
         b'R' => Record::Root { inode },
@@ -140,7 +140,7 @@ fn understand(raw: &Raw<'_>) -> Result<Record, Error> {
         b'!' => {
             return Err(Error::Log(format!("{} can't be recorded: {}", text(raw.first)?, text(raw.second)?)));
         }
-        other => return Err(Error::Log(format!("a record of the unknown kind {other}"))),
+        other => return Err(Error::Log(format!("a record of unknown kind {other}"))),
     })
 }
 

@@ -10,20 +10,20 @@ use crate::{
     child::{ACKS, FOLDER, LOG},
 };
 
-/// What is preloaded into the recorded process.
+/// The library that is preloaded into the recorded process.
 const SHIM: &str = include_str!("shim.c");
-/// How much of what a failed process has said is told.
-const TOLD_BYTES_MAX: usize = 4_096;
+/// Bytes of a failed process' output that the error includes.
+const OUTPUT_BYTES_MAX: usize = 4_096;
 
-/// Runs a test of this test binary again, as a process that is recorded: there [`crate::child`] answers `Some`.
+/// Runs a test of this test binary again as a recorded process, where [`crate::child`] returns `Some`.
 ///
-/// `test` is the test's whole name, as the test binary lists it. A C compiler, `cc`, must be there.
+/// `test` is the test's full name, as the test binary lists it. A C compiler, `cc`, must be installed.
 ///
 /// # Errors
 /// When the recorder can't be compiled, or the process fails.
 pub fn record(test: &str) -> Result<Log, Error> {
     let work = tempfile::tempdir().map_err(Error::io("create", env::temp_dir()))?;
-    // Without symbolic links, so that the recorder finds paths below it by comparing them.
+    // Without symbolic links: the recorder compares paths by prefix.
     let work_path = work.path().canonicalize().map_err(Error::io("find", work.path()))?;
     let shim = compile(&work_path)?;
     let (folder, log) = (work_path.join("recorded"), work_path.join("log"));
@@ -38,8 +38,8 @@ pub fn record(test: &str) -> Result<Log, Error> {
     Log::parse(bytes)
 }
 
-/// A process that is being started has every open file of this one for a moment, and with them their locks: a check that
-/// closes a store and opens it again would find it in use. So processes are started while nothing is checked.
+/// A process that is being started briefly shares every open file of this one, and with them their locks: a check that
+/// closes a store and opens it again would find it locked. So no process is started during a check.
 pub(crate) static STARTING: RwLock<()> = RwLock::new(());
 
 fn run(command: &mut Command) -> io::Result<Output> {
@@ -69,9 +69,10 @@ fn check_ran(test: &str, output: &Output) -> Result<(), Error> {
         return Err(Error::Child(format!("there is no test {test}")));
     }
     if !output.status.success() {
-        let told = format!("{out}{}", String::from_utf8_lossy(&output.stderr));
-        let from = told.len().saturating_sub(TOLD_BYTES_MAX);
-        let end: String = told.char_indices().filter(|(place, _)| *place >= from).map(|(_, c)| c).collect();
+        let output_text = format!("{out}{}", String::from_utf8_lossy(&output.stderr));
+        let from = output_text.len().saturating_sub(OUTPUT_BYTES_MAX);
+        let end: String =
+            output_text.char_indices().filter(|(index, _)| *index >= from).map(|(_, c)| c).collect();
         return Err(Error::Child(format!("{}\n{end}", output.status)));
     }
     Ok(())

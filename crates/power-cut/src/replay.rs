@@ -13,26 +13,26 @@ use crate::{
     state::State,
 };
 
-/// How many cuts a test replays: what `RESTANTE_POWER_CUTS` says, or `default`.
+/// The number of cuts that a test replays: `RESTANTE_POWER_CUTS`, or `default`.
 pub fn cuts(default: usize) -> usize {
-    let told = env::var("RESTANTE_POWER_CUTS").ok();
-    told.and_then(|told| told.parse().ok()).unwrap_or(default)
+    let cuts = env::var("RESTANTE_POWER_CUTS").ok();
+    cuts.and_then(|cuts| cuts.parse().ok()).unwrap_or(default)
 }
 
-/// A folder in memory that Linux has. What a cut leaves is of no use once it was looked at, and a check that opens stores syncs
-/// hundreds of times: on a disk that took 1.4 s for each cut of a whole data folder, here 0.06 s.
+/// A memory file system of Linux. The folder of a cut is temporary, and a check that opens stores syncs hundreds of times: 1.4 s
+/// for each cut of a whole data folder on a disk, 0.06 s here.
 const IN_MEMORY: &str = "/dev/shm";
-/// It must have room for what a cut leaves and for what a check makes of it: containers often give it 64 MiB.
+/// Enough free space for the folder of a cut and for what a check writes: containers often have only 64 MiB.
 const IN_MEMORY_BYTES_MIN: u64 = 1 << 30;
-/// A cut around a renaming is before it or behind one of so many records from it on, among which is the sync of its folder.
+/// A cut around a rename is before it or after one of so many records from it on, which include the sync of its folder.
 const AROUND: usize = 4;
 
-/// The folder of a cut: in memory, unless there is too little or `TMPDIR` names a place.
+/// The folder of a cut: in memory, unless there is too little space or `TMPDIR` is set.
 fn image_folder() -> Result<TempDir, Error> {
-    let is_told = env::var_os("TMPDIR").is_some();
+    let is_chosen = env::var_os("TMPDIR").is_some();
     let has_room =
         || statvfs(IN_MEMORY).is_ok_and(|disk| disk.f_bavail * disk.f_frsize >= IN_MEMORY_BYTES_MIN);
-    if !is_told
+    if !is_chosen
         && has_room()
         && let Ok(folder) = tempfile::tempdir_in(IN_MEMORY)
     {
@@ -41,31 +41,31 @@ fn image_folder() -> Result<TempDir, Error> {
     tempfile::tempdir().map_err(Error::io("create", env::temp_dir()))
 }
 
-/// A power cut: a folder as it may be found after it.
+/// A power cut: a folder with what may be left after it.
 pub struct Cut<'c> {
     folder: &'c Path,
     acknowledged: Vec<&'c str>,
 }
 
 impl Cut<'_> {
-    /// What is left of the folder that was recorded. It may be written into.
+    /// What is left of the recorded folder. It may be written to.
     pub fn folder(&self) -> &Path {
         self.folder
     }
 
-    /// What was acknowledged before the cut, in order. All of it must be there; more may be.
+    /// The acknowledgements before the cut, in order. Everything they acknowledge must be in the folder, which may hold more.
     pub fn acknowledged(&self) -> &[&str] {
         &self.acknowledged
     }
 }
 
-/// Says where a check has failed, and keeps what it was given.
-struct Told {
+/// When a check panics, prints the cut and keeps its folder.
+struct Reporter {
     image: Option<TempDir>,
     what: String,
 }
 
-impl Drop for Told {
+impl Drop for Reporter {
     fn drop(&mut self) {
         if thread::panicking()
             && let Some(image) = self.image.take()
@@ -76,61 +76,60 @@ impl Drop for Told {
 }
 
 impl Log {
-    /// Cuts the log at random places and lets `check` look at each. Half of them are right behind an acknowledgement, and a quarter
-    /// around a renaming, by which things get their name when they are finished: these are rare among writes.
+    /// Cuts the log at random points and calls `check` for each. Half of the cuts directly follow an acknowledgement, and a
+    /// quarter are around a rename, which publishes finished files and is rare among writes.
     ///
-    /// The seed chooses places and what is left. The log itself is of one run, and differs from run to run when threads
-    /// write at once; so a check that fails keeps the folder and says where.
+    /// The seed chooses the cuts and what is left. The log is of one run and differs between runs when threads
+    /// write concurrently, so a failed check keeps the folder and prints the cut.
     ///
     /// # Errors
     /// When the log can't be replayed, or a folder can't be written. A check that fails panics.
     pub fn replay(&self, cuts: usize, seed: u64, mut check: impl FnMut(&Cut<'_>)) -> Result<(), Error> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut state = State::new(self);
-        for (number, place) in self.places(cuts, &mut rng).into_iter().enumerate() {
-            state.advance(place)?;
+        for (number, point) in self.cut_points(cuts, &mut rng).into_iter().enumerate() {
+            state.advance(point)?;
             let manner = Manner::draw(&mut rng);
             let image = image_folder()?;
             image::write(&state, image.path(), &manner, &mut rng)?;
             let records = self.records.len();
-            let what = format!(
-                "cut {number} of {cuts}, seed {seed}, behind record {place} of {records}, {manner:?}"
-            );
-            let told = Told { image: Some(image), what };
-            if let Some(image) = &told.image {
+            let what =
+                format!("cut {number} of {cuts}, seed {seed}, after record {point} of {records}, {manner:?}");
+            let reporter = Reporter { image: Some(image), what };
+            if let Some(image) = &reporter.image {
                 let _nothing_starts = STARTING.read().unwrap_or_else(PoisonError::into_inner);
-                check(&Cut { folder: image.path(), acknowledged: self.acknowledged_before(place) });
+                check(&Cut { folder: image.path(), acknowledged: self.acknowledged_before(point) });
             }
         }
         Ok(())
     }
 
-    /// Where to cut, ascending: each is a number of records that were done.
-    fn places(&self, cuts: usize, rng: &mut ChaCha8Rng) -> Vec<usize> {
+    /// The cuts, ascending: each is a number of completed records.
+    fn cut_points(&self, cuts: usize, rng: &mut ChaCha8Rng) -> Vec<usize> {
         let acknowledgements: Vec<usize> = self.acknowledgements().iter().map(|(at, _)| *at).collect();
-        let renamings = self.renamings();
-        let mut places = Vec::new();
+        let renames = self.renames();
+        let mut points = Vec::new();
         for number in 0..cuts {
             let chosen = match number % 4 {
                 0 | 2 => acknowledgements.choose(rng).map(|at| at + 1),
-                1 => renamings.choose(rng).map(|at| at + rng.random_range(0..=AROUND)),
+                1 => renames.choose(rng).map(|at| at + rng.random_range(0..=AROUND)),
                 _ => None,
             };
-            let place = chosen.unwrap_or_else(|| rng.random_range(0..=self.records.len()));
-            places.push(place.min(self.records.len()));
+            let point = chosen.unwrap_or_else(|| rng.random_range(0..=self.records.len()));
+            points.push(point.min(self.records.len()));
         }
-        places.sort_unstable();
-        places
+        points.sort_unstable();
+        points
     }
 
-    fn renamings(&self) -> Vec<usize> {
+    fn renames(&self) -> Vec<usize> {
         let records = self.records.iter().enumerate();
-        let renamings = records.filter(|(_, record)| matches!(record, Record::Rename { .. }));
-        renamings.map(|(at, _)| at).collect()
+        let renames = records.filter(|(_, record)| matches!(record, Record::Rename { .. }));
+        renames.map(|(at, _)| at).collect()
     }
 
-    fn acknowledged_before(&self, place: usize) -> Vec<&str> {
+    fn acknowledged_before(&self, point: usize) -> Vec<&str> {
         let acknowledgements = self.acknowledgements().iter();
-        acknowledgements.take_while(|(at, _)| *at < place).map(|(_, text)| text.as_str()).collect()
+        acknowledgements.take_while(|(at, _)| *at < point).map(|(_, text)| text.as_str()).collect()
     }
 }

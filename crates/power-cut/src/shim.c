@@ -1,14 +1,14 @@
-/* Preloaded into a program, records what it asks of the disk below one folder.
+/* Preloaded into a program, records its changes to the files below one folder.
  *
- * Every call that changes a file or a folder is made and written to the log under one lock, so that the order of the log is
- * the order in which the calls took effect. A sync is written twice, when it begins and after it has returned, and is made
- * outside the lock: what others write meanwhile may be covered by it or not, and stands between the two in the log.
+ * Every call that changes a file or a folder is made and logged under one lock, so that the log has the order in which the
+ * calls took effect. A sync is logged twice, when it begins and after it has returned, and is made outside the lock: it may
+ * or may not cover concurrent writes, which the log has between the two.
  *
- * A record is a kind, two numbers of 8 bytes, the lengths of two texts of 4 bytes each (all in the machine's order), and the
- * texts. `log.rs` says what each kind means.
+ * A record is a kind, two numbers of 8 bytes, the lengths of two texts of 4 bytes each (all in the machine's byte order), and
+ * the texts. `log.rs` describes each kind.
  *
- * Calls go to the kernel directly, since the functions of the same name in libc are these. What can't be recorded is noted,
- * so that nobody takes the log for whole: a kind of '!' makes the replay fail.
+ * Calls go to the kernel directly, since these functions replace those of libc. What can't be recorded is logged with the
+ * kind '!', which makes the replay fail.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -37,7 +37,7 @@ static dev_t root_device;
 static char acks[PATH_MAX];
 static ino_t acks_inode;
 static uint64_t next_sync = 1;
-/* Inodes that were made below the folder, an open hash table; 0 is free. */
+/* Inodes that were created below the folder, an open hash table; 0 is free. */
 static ino_t known[KNOWN_MAX];
 static unsigned known_count;
 
@@ -101,7 +101,7 @@ static void learn(ino_t inode) {
 	known[place] = inode;
 }
 
-/* The inode of a descriptor, if it was made below the folder or takes the acknowledgements; 0 otherwise. */
+/* The inode of a descriptor, if it was created below the folder or is the file of acknowledgements; 0 otherwise. */
 static ino_t inode_of(int fd) {
 	struct stat about;
 	if (fstat(fd, &about) != 0 || about.st_dev != root_device) return 0;
@@ -109,7 +109,7 @@ static ino_t inode_of(int fd) {
 	return known[place_of(about.st_ino)] == about.st_ino ? about.st_ino : 0;
 }
 
-/* The path of what `path` names, from the folder on. False when it is not below the folder. */
+/* The path of `path` relative to the folder. False when it is not below the folder. */
 static int is_below(int dirfd, const char *path, char *relative) {
 	char full[PATH_BYTES], parent[PATH_MAX];
 	if (path[0] == '/' || dirfd == AT_FDCWD) snprintf(full, sizeof full, "%s", path);
@@ -143,7 +143,7 @@ __attribute__((constructor)) static void begin(void) {
 	record_paths('R', about.st_ino, "", "");
 }
 
-/* Files that are opened. */
+/* Opening files. */
 
 static int do_open(int dirfd, const char *path, int flags, mode_t mode) {
 	char relative[PATH_MAX];
@@ -158,7 +158,7 @@ static int do_open(int dirfd, const char *path, int flags, mode_t mode) {
 		if (strcmp(path, acks) == 0) acks_inode = about.st_ino;
 		if ((flags & O_TMPFILE) == O_TMPFILE && below) cant_record("a file without a name", relative);
 		else if (below && !was_there) { learn(about.st_ino); record_paths('C', about.st_ino, relative, ""); }
-		else if (below && !inode_of(fd)) cant_record("a file that was there before", relative);
+				else if (below && !inode_of(fd)) cant_record("a file older than the recording", relative);
 		else if (below && (flags & O_TRUNC)) record('T', about.st_ino, 0, "", NULL, 0, 0);
 	}
 	pthread_mutex_unlock(&lock);
@@ -181,9 +181,9 @@ int __openat64_2(int dirfd, const char *path, int flags) { return do_open(dirfd,
 int creat(const char *path, mode_t mode) { return do_open(AT_FDCWD, path, O_CREAT | O_WRONLY | O_TRUNC, mode); }
 int creat64(const char *path, mode_t mode) { return creat(path, mode); }
 
-/* Bytes that are written. */
+/* Writing bytes. */
 
-/* What writes: at `offset`, or with -1 where the descriptor stands; `flags` are those of pwritev2. */
+/* Writes at `offset`, or at the descriptor's position if it is -1; `flags` are those of pwritev2. */
 static ssize_t do_write(int fd, const struct iovec *parts, int count, off_t offset, int flags) {
 	ino_t inode = 0;
 	if (log_fd >= 0 && fd != log_fd) {
@@ -195,7 +195,7 @@ static ssize_t do_write(int fd, const struct iovec *parts, int count, off_t offs
 	off_t at = offset;
 	if (inode && (modes & O_APPEND)) {
 		struct stat about;
-		if (fstat(fd, &about) == 0) at = about.st_size; /* Linux appends whatever offset is given */
+				if (fstat(fd, &about) == 0) at = about.st_size; /* Linux appends whatever offset is given */
 	} else if (inode && offset < 0) {
 		at = lseek(fd, 0, SEEK_CUR);
 	}
@@ -232,7 +232,7 @@ ssize_t pwritev64v2(int fd, const struct iovec *parts, int count, off64_t offset
 ssize_t pwritev(int fd, const struct iovec *parts, int count, off_t offset) { return do_write(fd, parts, count, offset, 0); }
 ssize_t pwritev64(int fd, const struct iovec *parts, int count, off64_t offset) { return do_write(fd, parts, count, offset, 0); }
 
-/* Copies inside the kernel are refused: who asks for one copies by itself then. */
+/* Copies inside the kernel are refused: programs then copy by reading and writing. */
 
 static int is_recorded(int fd) {
 	if (log_fd < 0) return 0;
@@ -256,7 +256,7 @@ ssize_t splice(int in, off64_t *in_at, int out, off64_t *out_at, size_t len, uns
 	return syscall(SYS_splice, in, in_at, out, out_at, len, flags);
 }
 
-/* Files that change their length. */
+/* Changing the length of files. */
 
 int ftruncate64(int fd, off64_t len) {
 	if (log_fd < 0) return (int)syscall(SYS_ftruncate, fd, len);
@@ -295,7 +295,7 @@ int fallocate(int fd, int mode, off_t offset, off_t len) { return fallocate64(fd
 int posix_fallocate64(int fd, off64_t offset, off64_t len) { return fallocate64(fd, 0, offset, len) == 0 ? 0 : errno; }
 int posix_fallocate(int fd, off_t offset, off_t len) { return posix_fallocate64(fd, offset, len); }
 
-/* What is durable. */
+/* Syncing. */
 
 static int do_sync(long call, int fd) {
 	if (log_fd < 0) return (int)syscall(call, fd);
@@ -326,7 +326,7 @@ static int do_rename(int from_dir, const char *from, int to_dir, const char *to,
 	int a_below = is_below(from_dir, from, a), b_below = is_below(to_dir, to, b);
 	int done = (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, flags), saved = errno;
 	if (done == 0 && a_below && b_below && !(flags & RENAME_EXCHANGE)) record_paths('N', 0, a, b);
-	else if (done == 0 && (a_below || b_below)) cant_record("a rename over the edge, or an exchange", from);
+		else if (done == 0 && (a_below || b_below)) cant_record("a rename into or out of the folder, or an exchange", from);
 	pthread_mutex_unlock(&lock);
 	errno = saved;
 	return done;
@@ -343,7 +343,7 @@ int linkat(int from_dir, const char *from, int to_dir, const char *to, int flags
 	int a_below = is_below(from_dir, from, a), b_below = is_below(to_dir, to, b);
 	int done = (int)syscall(SYS_linkat, from_dir, from, to_dir, to, flags), saved = errno;
 	if (done == 0 && a_below && b_below) record_paths('L', 0, a, b);
-	else if (done == 0 && b_below) cant_record("a link over the edge", from);
+		else if (done == 0 && b_below) cant_record("a link into the folder", from);
 	pthread_mutex_unlock(&lock);
 	errno = saved;
 	return done;
@@ -394,7 +394,7 @@ int mkdirat(int dirfd, const char *path, mode_t mode) {
 }
 int mkdir(const char *path, mode_t mode) { return mkdirat(AT_FDCWD, path, mode); }
 
-/* Memory that writes into files by itself. */
+/* Mapping files into memory. */
 
 void *mmap64(void *address, size_t len, int protection, int flags, int fd, off64_t offset) {
 	void *mapped = (void *)syscall(SYS_mmap, address, len, protection, flags, fd, offset);

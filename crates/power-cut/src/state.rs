@@ -1,4 +1,4 @@
-//! What is durable, and what is not yet, at one place of a log.
+//! The durable and the pending changes at one point of a log.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -7,18 +7,18 @@ use std::{
 
 use crate::{Error, Log, log::Record};
 
-/// The place of a file or folder among all that ever were.
+/// The index of a file or folder among all that ever existed.
 pub(crate) type NodeId = usize;
 
-/// A disk in the making: a log that was replayed up to a place.
+/// A log, replayed up to a point.
 pub(crate) struct State<'l> {
     log: &'l Log,
     at: usize,
     nodes: Vec<Node>,
     by_inode: HashMap<u64, NodeId>,
-    /// Changes of names whose folders were not synced since, in order.
+    /// Changes of names whose folders were not synced afterwards, in order.
     pub(crate) names: Vec<NameChange>,
-    /// The syncs under way: of what, and where they began.
+    /// The running syncs: the node and the record at which each began.
     syncs: HashMap<u64, (NodeId, usize)>,
 }
 
@@ -30,14 +30,14 @@ pub(crate) enum Node {
 #[derive(Default)]
 pub(crate) struct File {
     pub(crate) durable: Vec<u8>,
-    /// What was done since, in order.
+    /// Changes since the last sync, in order.
     pub(crate) pending: Vec<FileChange>,
 }
 
 pub(crate) struct FileChange {
     at: usize,
     pub(crate) what: What,
-    /// Whether it is durable although it waits behind others.
+    /// Whether it is durable although changes before it are not.
     pub(crate) is_durable: bool,
 }
 
@@ -49,12 +49,12 @@ pub(crate) enum What {
 
 #[derive(Default)]
 pub(crate) struct Folder {
-    /// As the process sees it.
+    /// The entries that the process sees.
     current: BTreeMap<String, NodeId>,
     pub(crate) durable: BTreeMap<String, NodeId>,
 }
 
-/// Names that are set together: a rename takes one away and gives another.
+/// Names that change atomically: a rename removes one and adds another.
 pub(crate) struct NameChange {
     at: usize,
     pub(crate) names: Vec<Name>,
@@ -63,21 +63,21 @@ pub(crate) struct NameChange {
 pub(crate) struct Name {
     pub(crate) folder: NodeId,
     pub(crate) name: String,
-    /// What it names from now on, if anything.
+    /// The new node of the name, if any.
     pub(crate) node: Option<NodeId>,
 }
 
-/// The folder that is recorded: it is made first.
+/// The recorded folder: the first node.
 pub(crate) const ROOT: NodeId = 0;
 
 impl<'l> State<'l> {
-    /// Before the first record.
+    /// The state before the first record.
     pub(crate) fn new(log: &'l Log) -> Self {
         let (nodes, by_inode) = (vec![Node::Folder(Folder::default())], HashMap::new());
         Self { log, at: 0, nodes, by_inode, names: Vec::new(), syncs: HashMap::new() }
     }
 
-    /// Goes on until so many records are done.
+    /// Replays records until `to` of them are done.
     pub(crate) fn advance(&mut self, to: usize) -> Result<(), Error> {
         while self.at < to {
             let Some(record) = self.log.records.get(self.at) else { break };
@@ -125,11 +125,11 @@ impl<'l> State<'l> {
             Record::Rename { from, to } => self.rename(from, to)?,
             Record::Link { from, to } => {
                 let node = self.find(from)?;
-                let (folder, name) = self.place(to)?;
+                let (folder, name) = self.split(to)?;
                 self.set(vec![Name { folder, name, node: Some(node) }])?;
             }
             Record::Unlink { path } => {
-                let (folder, name) = self.place(path)?;
+                let (folder, name) = self.split(path)?;
                 self.set(vec![Name { folder, name, node: None }])?;
             }
             Record::Acknowledge | Record::Map => {}
@@ -140,8 +140,8 @@ impl<'l> State<'l> {
     fn add(&mut self, inode: u64, path: &str, node: Node) -> Result<(), Error> {
         let id = self.nodes.len();
         self.nodes.push(node);
-        self.by_inode.insert(inode, id); // a number that belonged to a removed file is given again
-        let (folder, name) = self.place(path)?;
+        self.by_inode.insert(inode, id); // the number of a removed file is reused
+        let (folder, name) = self.split(path)?;
         self.set(vec![Name { folder, name, node: Some(id) }])
     }
 
@@ -153,13 +153,13 @@ impl<'l> State<'l> {
 
     fn rename(&mut self, from: &str, to: &str) -> Result<(), Error> {
         let node = self.find(from)?;
-        let (from_folder, from_name) = self.place(from)?;
-        let (to_folder, to_name) = self.place(to)?;
+        let (from_folder, from_name) = self.split(from)?;
+        let (to_folder, to_name) = self.split(to)?;
         let gone = Name { folder: from_folder, name: from_name, node: None };
         self.set(vec![gone, Name { folder: to_folder, name: to_name, node: Some(node) }])
     }
 
-    /// Sets names as the process sees them, and notes that they are not durable.
+    /// Sets names as the process sees them, pending until their folders are synced.
     fn set(&mut self, names: Vec<Name>) -> Result<(), Error> {
         for Name { folder, name, node } in &names {
             let current = &mut self.folder(*folder)?.current;
@@ -172,7 +172,7 @@ impl<'l> State<'l> {
         Ok(())
     }
 
-    /// A sync that began at a place has returned: what was done before that place is durable.
+    /// Completes a sync that began at a record: changes before that record are durable.
     fn synced(&mut self, node: NodeId, begun_at: usize) -> Result<(), Error> {
         let log = self.log;
         match self.nodes.get_mut(node) {
@@ -189,7 +189,7 @@ impl<'l> State<'l> {
         let is_synced = |change: &NameChange| {
             change.at < begun_at && change.names.iter().any(|name| name.folder == folder)
         };
-        let kept = with_what_they_need(&self.names, is_synced);
+        let kept = with_dependencies(&self.names, is_synced);
         let mut waiting = Vec::new();
         for (change, is_durable) in std::mem::take(&mut self.names).into_iter().zip(kept) {
             if !is_durable {
@@ -210,7 +210,7 @@ impl<'l> State<'l> {
 
     fn by_inode(&self, inode: u64) -> Result<NodeId, Error> {
         let found = self.by_inode.get(&inode).copied();
-        found.ok_or_else(|| Error::Log(format!("inode {inode} was never made")))
+        found.ok_or_else(|| Error::Log(format!("inode {inode} was never created")))
     }
 
     fn file(&mut self, inode: u64) -> Result<&mut File, Error> {
@@ -224,18 +224,18 @@ impl<'l> State<'l> {
     fn folder(&mut self, node: NodeId) -> Result<&mut Folder, Error> {
         match self.nodes.get_mut(node) {
             Some(Node::Folder(folder)) => Ok(folder),
-            _ => Err(Error::Log("a name in what is no folder".into())),
+            _ => Err(Error::Log("a name in a file".into())),
         }
     }
 
-    /// The folder of a path and the name in it.
-    fn place(&self, path: &str) -> Result<(NodeId, String), Error> {
+    /// The folder of a path, and the name in it.
+    fn split(&self, path: &str) -> Result<(NodeId, String), Error> {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         let folder = if parent.is_empty() { ROOT } else { self.find(parent)? };
         Ok((folder, name.to_owned()))
     }
 
-    /// What a path names.
+    /// The node of a path.
     fn find(&self, path: &str) -> Result<NodeId, Error> {
         let mut node = ROOT;
         for name in path.split('/') {
@@ -264,7 +264,7 @@ impl File {
     }
 }
 
-/// Writes bytes at an offset, behind zeros if need be.
+/// Writes bytes at an offset, after zeros if the content is shorter.
 pub(crate) fn put(content: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
     let end = offset + bytes.len();
     if content.len() < end {
@@ -275,9 +275,8 @@ pub(crate) fn put(content: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
     }
 }
 
-/// Which changes of names are kept when some are: also those before them that concern the same names, since a name is
-/// changed in order.
-pub(crate) fn with_what_they_need(
+/// Chooses changes of names, and with each the earlier changes of the same names, because a name changes in order.
+pub(crate) fn with_dependencies(
     changes: &[NameChange],
     mut is_kept: impl FnMut(&NameChange) -> bool,
 ) -> Vec<bool> {

@@ -1,9 +1,5 @@
-//! Whether the recorder finds what it is for: programs that forget a sync lose what they acknowledged, and others don't.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test ends where something is not as it should be"
-)]
+//! Programs that forget a sync must lose acknowledged data in some cuts, and correct programs never.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "an assertion reports the failure")]
 
 use std::{
     collections::BTreeMap,
@@ -17,16 +13,16 @@ use std::{
 
 use restante_power_cut::{Child, Cut, child, record};
 
-/// Cuts of each program: so many that one that forgets a sync is caught for certain.
+/// Cuts of each program: enough to catch a missing sync reliably.
 const CUTS: usize = 120;
 
-/// `O_DSYNC` of Linux, on the machines that Rust's standard library knows but MIPS and SPARC.
+/// `O_DSYNC` of Linux, on all machines of Rust's standard library but MIPS and SPARC.
 const O_DSYNC: i32 = 0o10000;
 
-/// Runs a program, cuts it, and answers in how many cuts something that was acknowledged is not there.
+/// Runs a program and returns the number of cuts in which something acknowledged is missing.
 fn cuts_that_lose(test: &str, is_whole: impl Fn(&Cut<'_>) -> bool) -> usize {
     let log = record(test).unwrap();
-    assert!(log.acknowledged().count() > 10, "too little was acknowledged to say anything");
+    assert!(log.acknowledged().count() > 10, "too few acknowledgements");
     let (mut lost, mut seen) = (0, 0);
     log.replay(CUTS, 1, |cut| {
         seen += cut.acknowledged().len();
@@ -35,7 +31,7 @@ fn cuts_that_lose(test: &str, is_whole: impl Fn(&Cut<'_>) -> bool) -> usize {
         }
     })
     .unwrap();
-    assert!(seen > CUTS, "nearly all cuts were before anything was acknowledged");
+    assert!(seen > CUTS, "nearly all cuts were before the first acknowledgement");
     lost
 }
 
@@ -89,12 +85,12 @@ fn a_folder_that_is_not_synced_is_caught() {
     assert!(cuts_that_lose("a_folder_that_is_not_synced_is_caught", has_lines) > CUTS / 4);
 }
 
-/// What a file of a number says.
+/// The content of a numbered file.
 fn content(number: usize) -> Vec<u8> {
     format!("{number} ").repeat(1_000 + number).into_bytes()
 }
 
-/// Replaces a file again and again: written beside it, synced, renamed.
+/// Replaces a file repeatedly: writes a temporary file, syncs and renames it.
 fn replace(child: &Child, is_synced: bool, is_folder_synced: bool) {
     let (new, path) = (child.folder().join("new"), child.folder().join("file"));
     for number in 0..60 {
@@ -103,7 +99,7 @@ fn replace(child: &Child, is_synced: bool, is_folder_synced: bool) {
         if is_synced {
             file.sync_all().unwrap();
         }
-        #[expect(clippy::disallowed_methods, reason = "whether the folder is synced is what this is about")]
+        #[expect(clippy::disallowed_methods, reason = "the test chooses whether to sync the folder")]
         fs::rename(&new, &path).unwrap();
         if is_folder_synced {
             sync_folder(child.folder());
@@ -112,7 +108,7 @@ fn replace(child: &Child, is_synced: bool, is_folder_synced: bool) {
     }
 }
 
-/// The file is one of those that were written, whole, and not older than the last that was acknowledged.
+/// The file has one of the written contents, whole, and not older than the last acknowledged one.
 fn is_replaced(cut: &Cut<'_>) -> bool {
     let acknowledged = cut.acknowledged().last().map(|number| number.parse().unwrap());
     let Ok(there) = fs::read(cut.folder().join("file")) else { return acknowledged.is_none() };
@@ -147,8 +143,8 @@ fn a_rename_without_a_sync_of_the_folder_is_caught() {
 const SLOTS: usize = 64;
 const SLOT_BYTES: usize = 1_000;
 
-/// Threads write slots of one file and share syncs, in a folder of its own; each answers only after a sync that began after
-/// its write.
+/// Threads write slots of one file and share syncs, in a folder of its own; each acknowledges only after a sync that began
+/// after its write.
 fn write_slots(child: &Child, is_shared_too_early: bool) {
     let folder = child.folder().join("deep");
     fs::create_dir(&folder).unwrap();
@@ -229,7 +225,7 @@ fn a_write_through_a_synced_descriptor_is_durable_by_itself_alone() {
     assert!(cuts_that_lose(name, has_plain) > CUTS / 4);
 }
 
-/// Everything that a file system is asked for, so that the last cut shows whether all of it was recorded.
+/// Uses every supported operation, so that the last cut shows whether all were recorded.
 fn do_everything(folder: &Path) {
     fs::create_dir_all(folder.join("a/b/c")).unwrap();
     fs::write(folder.join("a/one"), "one").unwrap();
@@ -258,7 +254,7 @@ fn do_everything(folder: &Path) {
     fs::rename(folder.join("a/b"), folder.join("moved")).unwrap();
 }
 
-/// Every file below a folder and what is in it.
+/// Every file below a folder and its content.
 fn all(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -310,13 +306,13 @@ fn what_is_synced_is_there_to_the_byte_whatever_it_was_made_by() {
         }
     })
     .unwrap();
-    assert!(seen >= 20, "every second cut is behind the acknowledgement");
+    assert!(seen >= 20, "every second cut follows the acknowledgement");
     assert_eq!(log.mapped().count(), 0);
 }
 
-/// A renaming is one record among thousands, and what goes wrong goes wrong around it.
+/// A rename is one record among thousands, and most faults are near one.
 #[test]
-fn every_renaming_is_cut_around() {
+fn every_rename_is_cut_around() {
     if let Some(child) = child().unwrap() {
         let file = File::create(child.folder().join("file")).unwrap();
         for byte in 0..5_000 {
@@ -325,7 +321,7 @@ fn every_renaming_is_cut_around() {
         for number in 0..3 {
             let named = child.folder().join(format!("named {number}"));
             fs::write(child.folder().join("new"), "content").unwrap();
-            #[expect(clippy::disallowed_methods, reason = "the folder is synced behind it")]
+            #[expect(clippy::disallowed_methods, reason = "the folder is synced afterwards")]
             fs::rename(child.folder().join("new"), named).unwrap();
             sync_folder(child.folder());
             file.write_all_at(&[2; 5], 0).unwrap();
@@ -335,7 +331,7 @@ fn every_renaming_is_cut_around() {
         }
         return;
     }
-    let log = record("every_renaming_is_cut_around").unwrap();
+    let log = record("every_rename_is_cut_around").unwrap();
     let mut seen = BTreeMap::new();
     log.replay(200, 2, |cut| {
         let names: Vec<String> = all(cut.folder()).into_keys().collect();

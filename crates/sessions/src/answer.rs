@@ -7,26 +7,26 @@ use std::{
 
 use futures_util::future::BoxFuture;
 
-/// What a call answers: at once where the engine is in this process, which costs no allocation, or later.
+/// The result of a call: ready at once where the engine is in this process, which costs no allocation, or a future.
 #[must_use = "an answer does nothing unless it is awaited"]
 pub enum Answer<'a, T> {
-    /// It is there.
+    /// The result is there.
     Ready(Option<T>),
-    /// It comes.
+    /// The result comes later.
     Later(BoxFuture<'a, T>),
 }
 
 impl<'a, T> Answer<'a, T> {
-    /// An answer that is there.
+    /// A result that is there.
     #[inline]
     pub fn ready(answer: T) -> Self {
         Self::Ready(Some(answer))
     }
 
-    /// The answer, if it is there: without a task, and for less than polling it.
+    /// The result, if it is ready: cheaper than polling, and without a task.
     ///
     /// # Errors
-    /// The same answer again, to be awaited.
+    /// This answer, to be awaited.
     #[inline]
     pub fn now(self) -> Result<T, Self> {
         match self {
@@ -35,7 +35,7 @@ impl<'a, T> Answer<'a, T> {
         }
     }
 
-    /// An answer that comes.
+    /// A result that comes later.
     pub fn later(answer: impl Future<Output = T> + Send + 'a) -> Self {
         Self::Later(Box::pin(answer))
     }

@@ -1,6 +1,6 @@
 use restante_core::ErrorKind;
 
-/// What went wrong with sessions: a kind for machines, a text for operators.
+/// An error of the session table: a kind for programs, a text for operators.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {

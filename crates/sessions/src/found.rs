@@ -1,11 +1,11 @@
-//! Sessions of one user, packed as the table keeps them: a look-up copies the bytes and reads them afterwards.
+//! Sessions of one user, in the packed form of the table: a lookup copies the bytes and decodes them afterwards.
 //!
 //! ```text
 //! record:   length of the user (varint), the user, then the sessions, newest first
 //! session:  length of the rest (varint), head (varint), id, the priority (i8) if it has one, the resource, the info
 //! head:     1 if it has a priority, 2 if its id is whole, 4 times the length of the resource
-//! id:       whole: 16 bytes as of SessionId; else the time of opening alone (7 bytes, little-endian): what the ids of one table
-//!           have in common, node and place, stands beside the record
+//! id:       whole: 16 bytes as of SessionId; else only the time of opening (7 bytes, little-endian): the node and user hash
+//!           that all ids of a record have in common are stored beside it
 //! ```
 
 use std::fmt;
@@ -18,16 +18,16 @@ use crate::{
     varint::{put, take, take_array, take_byte, take_slice},
 };
 
-/// The most bytes of a user's bare address: a local part and a domain of 1,023 each, and what stands between (RFC 7622 §3.1).
+/// The most bytes of a user's bare address: a local part and a domain of 1,023 each, and the `@` between them (RFC 7622 §3.1).
 pub const USER_BYTES_MAX: usize = 2_047;
 /// The most bytes of a resource (RFC 7622 §3.4).
 pub const RESOURCE_BYTES_MAX: usize = 1_023;
 
-/// The bytes of one user's sessions. Most records fit without an allocation.
-/// A record may end in zeros, which are no sessions: none has a length of 0.
+/// The bytes of one user's sessions. Most records fit without an allocation. A record may end in zeros, which are no sessions:
+/// none has a length of 0.
 pub(crate) type RecordBytes = SmallVec<[u8; 112]>;
 
-/// The sessions that a look-up has found: of one user, newest first. Every look-up gives this type, also when there can be but
+/// The sessions that a lookup has found: of one user, newest first. Every lookup returns this type, even if it can find only
 /// one session.
 #[derive(Clone)]
 pub struct Found {
@@ -37,36 +37,36 @@ pub struct Found {
 }
 
 impl Found {
-    /// Nothing.
+    /// Without sessions.
     #[inline]
     pub(crate) fn none() -> Self {
         Self::at(Origin::NONE)
     }
 
-    /// Nothing yet: a record of a table is to be filled in.
+    /// Without sessions, for a record of a table that is to be filled in.
     #[inline]
     pub(crate) fn at(origin: Origin) -> Self {
         Self { record: RecordBytes::new(), origin, is_complete: true }
     }
 
-    /// The same, without what other nodes know.
+    /// Marks the result as without the sessions of other nodes.
     pub fn incomplete(mut self) -> Self {
         self.is_complete = false;
         self
     }
 
-    /// What is in a record of a table.
+    /// The sessions in a record of a table.
     pub(crate) fn of(record: RecordBytes, origin: Origin) -> Self {
         Self { record, ..Self::at(origin) }
     }
 
-    /// One of its sessions alone.
+    /// Only one of its sessions.
     pub(crate) fn only(&self, session: Session<'_>) -> Self {
         let record = record_of(session.user(), &mut [session], self.origin);
         Self { record, origin: self.origin, is_complete: self.is_complete }
     }
 
-    /// Whether other nodes were asked as well. If not, sessions of theirs may be missing here.
+    /// Whether the sessions of other nodes are included.
     pub fn is_complete(&self) -> bool {
         self.is_complete
     }
@@ -130,11 +130,11 @@ impl fmt::Debug for Found {
 pub struct Session<'a> {
     user: &'a [u8],
     resource: &'a [u8],
-    /// Its name.
+    /// Its id.
     pub id: SessionId,
-    /// How much it wants messages that are sent to the user (RFC 6121 §4.7.2.3); `None` until it says that it is available.
+    /// Its priority for messages to the user (RFC 6121 §4.7.2.3); `None` until it is available.
     pub priority: Option<i8>,
-    /// What is remembered about it.
+    /// What doors and features remember about it.
     pub info: Info<'a>,
 }
 
@@ -152,7 +152,7 @@ impl<'a> Session<'a> {
         Session { info, ..self }
     }
 
-    /// Whose it is: a bare address.
+    /// The bare address of the user.
     pub fn user(&self) -> &'a str {
         text(self.user)
     }
@@ -168,7 +168,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Bytes that were a text when they were written. Checking them costs more than a look-up, so it is done for who asks.
+/// Bytes that were UTF-8 when they were written. Checking them costs more than a lookup, so only users of the text pay for it.
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }
@@ -185,7 +185,7 @@ impl fmt::Debug for Session<'_> {
     }
 }
 
-/// What the ids of a record have in common, but for those that are written whole.
+/// The part of the ids of a record that is not stored in it, except for ids that are written whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) node: NodeId,
@@ -193,7 +193,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// For records of which every id is whole: no node has the number 0.
+    /// For records in which every id is whole: no node has the number 0.
     pub(crate) const NONE: Self = Self { node: NodeId(0), place: 0 };
 
     fn has(self, id: SessionId) -> bool {
@@ -201,7 +201,7 @@ impl Origin {
     }
 }
 
-/// Bytes of a time of opening that stands alone: enough for two thousand years.
+/// Bytes of a time of opening without the rest of the id: enough for two thousand years.
 const TIME_BYTES: usize = 7;
 /// A head's bit: the session has a priority.
 const HAS_PRIORITY: u32 = 1;
@@ -219,7 +219,7 @@ pub struct FoundIter<'a> {
 }
 
 impl<'a> FoundIter<'a> {
-    /// Reads a record; what can't be read is not there.
+    /// Reads a record; sessions that can't be decoded are skipped.
     #[inline]
     pub(crate) fn new(record: &'a [u8], origin: Origin) -> Self {
         let mut sessions = record;
@@ -283,7 +283,7 @@ pub(crate) fn put_user(user: &str, record: &mut RecordBytes) {
     record.extend_from_slice(user.as_bytes());
 }
 
-/// Appends a session to a record, or to the bytes that stand for it alone.
+/// Appends a session to a record, or to an empty buffer.
 pub(crate) fn put_session(session: &Session<'_>, origin: Origin, record: &mut RecordBytes) {
     let is_whole = !origin.has(session.id);
     let mut head = (session.resource.len() as u32) << HEAD_BITS; // bounded by RESOURCE_BYTES_MAX
@@ -303,7 +303,7 @@ pub(crate) fn put_session(session: &Session<'_>, origin: Origin, record: &mut Re
     record.extend_from_slice(&body);
 }
 
-/// A record of these sessions, which are put in order.
+/// A record of these sessions, which are sorted.
 pub(crate) fn record_of(user: &str, sessions: &mut [Session<'_>], origin: Origin) -> RecordBytes {
     sessions.sort_unstable_by_key(|session| std::cmp::Reverse(session.id));
     let mut record = RecordBytes::new();

@@ -2,7 +2,7 @@ use std::{fmt, str::FromStr};
 
 use restante_core::Timestamp;
 
-/// A node's place in the cluster for as long as it runs: a process that starts again is another node.
+/// The id of a running node: a process that starts again is another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u32);
 
@@ -12,7 +12,7 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// The name of a session, which is never given again.
+/// The id of a session, which is never used again.
 ///
 /// Ids are totally ordered: by the time at which they were opened, then by node. A node never opens two sessions at the same
 /// microsecond: its clock is made strictly increasing.
@@ -20,13 +20,13 @@ impl fmt::Display for NodeId {
 pub struct SessionId {
     /// When it was opened, in microseconds since the epoch.
     pub opened_us: u64,
-    /// Where it was opened.
+    /// The node that opened it.
     pub node: NodeId,
-    /// Where its node's table keeps it: a part of the hash of its user, so that an id is looked up without an index of ids.
+    /// The user hash: with it a node finds the session in its table without an index of ids.
     pub place: u32,
 }
 
-/// Bytes of an id as [`SessionId::to_bytes`] gives it.
+/// Bytes of an id as of [`SessionId::to_bytes`].
 pub const SESSION_ID_BYTES: usize = 16;
 
 impl SessionId {
@@ -35,16 +35,16 @@ impl SessionId {
         Timestamp(i64::try_from(self.opened_us).map_or(i64::MAX, |us| us.saturating_mul(1_000)))
     }
 
-    /// Big-endian, so that bytes are ordered as ids are.
+    /// Big-endian, so that bytes have the order of ids.
     pub fn to_bytes(self) -> [u8; SESSION_ID_BYTES] {
         let id = u128::from(self.opened_us) << 64 | u128::from(self.node.0) << 32 | u128::from(self.place);
         id.to_be_bytes()
     }
 
-    /// The id of these bytes.
+    /// The id with these bytes.
     pub fn from_bytes(bytes: [u8; SESSION_ID_BYTES]) -> Self {
         let id = u128::from_be_bytes(bytes);
-        // Each part keeps its own bits of the whole.
+        // Each cast keeps its own bits.
         Self { opened_us: (id >> 64) as u64, node: NodeId((id >> 32) as u32), place: id as u32 }
     }
 }
@@ -56,7 +56,7 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// A text is no session id.
+/// The text is no session id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a session id has 32 hexadecimal digits")]
 pub struct ParseSessionIdError;

@@ -1,7 +1,7 @@
 //! What a door or a feature remembers about a session: a small map from typed keys to values.
 //!
-//! Up to [`LISTED_MAX`] entries lie one after the other in the order of keys and are looked through, which is fastest for
-//! the two to four that sessions have; more of them lie behind a table of keys that is searched by halves.
+//! Up to [`LISTED_MAX`] entries are stored in the order of keys and searched one by one, which is fastest for the two to four
+//! entries that sessions have; more entries have a table of keys, which is searched by bisection.
 //!
 //! ```text
 //! listed:   count (1 byte, 0 to 15), then for each entry: key (varint), value
@@ -9,11 +9,11 @@
 //!           then the values
 //! value:    kind (3 bits) and n (5 bits) in one byte, then
 //!           kind 0, number:  n bytes (0 to 8) of the zigzag form, lowest first, without leading zeros
-//!           kind 1, text:    n bytes, or for n = 31 their number (u16) and so many bytes of UTF-8
+//!           kind 1, text:    n bytes, or for n = 31 their number (u16) and then as many bytes of UTF-8
 //!           kind 2, address: n = 6 or 18 bytes: IP address, then port (big-endian)
 //! ```
 //!
-//! Numbers are little-endian where nothing else is said.
+//! Numbers are little-endian unless stated otherwise.
 
 use std::{
     fmt,
@@ -27,33 +27,33 @@ use crate::{Error, varint};
 
 /// The most bytes that the info of one session may take.
 pub const INFO_BYTES_MAX: usize = 16 << 10;
-/// Entries that lie one after the other.
+/// The most entries of the listed layout.
 const LISTED_MAX: usize = 15;
-/// Marks the indexed layout.
+/// The first byte of the indexed layout.
 const INDEXED: u8 = 0xff;
 /// Bytes of an entry in the table of keys.
 const INDEX_ENTRY_BYTES: usize = 4;
-/// Texts of this length and more have their length in two bytes.
+/// Texts of this length and more have a length of two bytes.
 const TEXT_LONG: usize = 31;
 
 const KIND_NUMBER: u8 = 0;
 const KIND_TEXT: u8 = 1;
 const KIND_ADDRESS: u8 = 2;
 
-/// Names a thing that is remembered about sessions. Each key has one kind of value.
+/// The key of an entry. Each key has one kind of value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InfoKey(pub u16);
 
 impl InfoKey {
-    /// Which door the session came by: a text, as `waku_filter` or `rest_live`.
+    /// The door that opened the session: a text such as `waku_filter` or `rest_live`.
     pub const DOOR: Self = Self(1);
-    /// From where it is connected: an address.
+    /// The remote address: an address.
     pub const ADDRESS: Self = Self(2);
-    /// What it reads: a text for people.
+    /// What it reads: a text for display.
     pub const READS: Self = Self(3);
-    /// How many topics it wants: a number.
+    /// How many topics it subscribes to: a number.
     pub const TOPICS: Self = Self(4);
-    /// The version of XEP-0280 by which it wants carbons: a number.
+    /// The version of XEP-0280 by which it requests carbons: a number.
     pub const CARBONS: Self = Self(5);
 
     const NAMES: [(Self, &'static str); 5] = [
@@ -74,14 +74,14 @@ impl fmt::Display for InfoKey {
     }
 }
 
-/// What is remembered.
+/// The value of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InfoValue<'a> {
-    /// A number, a flag among them.
+    /// A number or a flag.
     Number(i64),
     /// A text.
     Text(&'a str),
-    /// An IP address and a port. Scope and flow of IPv6 are not kept.
+    /// An IP address and a port. Scope and flow of IPv6 are not stored.
     Address(SocketAddr),
 }
 
@@ -95,13 +95,13 @@ impl fmt::Display for InfoValue<'_> {
     }
 }
 
-/// One change: a key's new value, or `None` to forget it. Of two changes of one key the later counts.
+/// A change: a key's new value, or `None` to remove it. Of two changes of one key the later counts.
 pub type InfoChange<'a> = (InfoKey, Option<InfoValue<'a>>);
 
-/// The bytes of an info while it is made.
+/// The bytes of an info while it is encoded.
 pub(crate) type InfoBytes = SmallVec<[u8; 64]>;
 
-/// The info of a session, as it lies in its entry.
+/// The info of a session, encoded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Info<'a> {
     bytes: &'a [u8],
@@ -111,7 +111,7 @@ impl<'a> Info<'a> {
     /// An info without entries.
     pub const EMPTY: Info<'static> = Info { bytes: &[0] };
 
-    /// Wraps bytes that may be anything: what can't be read is not there.
+    /// Wraps any bytes: entries that can't be decoded are skipped.
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }
@@ -190,7 +190,7 @@ impl<'a> Info<'a> {
         Some(Layout::Indexed { keys: keys.as_chunks().0, values: rest })
     }
 
-    /// Checks bytes that come from outside.
+    /// Checks bytes from outside.
     pub(crate) fn check(self) -> Result<(), Error> {
         let wrong = || Error::corrupt("the info of a session");
         let mut last = None;
@@ -202,7 +202,7 @@ impl<'a> Info<'a> {
             last = Some(key);
             count += 1;
         }
-        // Entries that can't be read end the iteration before its time.
+        // An entry that can't be decoded ends the iteration early.
         if count != self.len() || self.bytes.len() > INFO_BYTES_MAX {
             return Err(wrong());
         }
@@ -277,7 +277,7 @@ impl<'a> Iterator for InfoIter<'a> {
     }
 }
 
-/// The bytes of the first value, which stays unread.
+/// Takes the bytes of the first value without decoding it.
 fn take_value_bytes<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     let head = *bytes.first()?;
     let n = usize::from(head & 0x1f);
@@ -351,7 +351,7 @@ fn put_value(value: InfoValue<'_>, out: &mut InfoBytes) {
     }
 }
 
-/// The bytes that a value takes at least.
+/// The least bytes of an encoded value.
 fn value_len_min(value: InfoValue<'_>) -> usize {
     match value {
         InfoValue::Number(_) => 1,
@@ -392,21 +392,17 @@ fn encode<'a>(
     out.extend_from_slice(&values);
 }
 
-/// Appends to `out` what `info` becomes by these changes: new values take the place of old ones.
+/// Appends `info` with these changes to `out`: new values replace old ones.
 ///
 /// # Errors
-/// `Full` when it would take more than [`INFO_BYTES_MAX`]; then `out` is as before.
+/// `Full` when the result would be longer than [`INFO_BYTES_MAX`]; then `out` is unchanged.
 pub(crate) fn merge(info: Info<'_>, changes: &[InfoChange<'_>], out: &mut InfoBytes) -> Result<(), Error> {
     if changes.is_empty() {
         out.extend_from_slice(if info.bytes.is_empty() { &[0] } else { info.bytes });
         return Ok(());
     }
-    let full = || {
-        Error::new(
-            ErrorKind::Full,
-            format!("what is remembered of a session may take {INFO_BYTES_MAX} bytes"),
-        )
-    };
+    let full =
+        || Error::new(ErrorKind::Full, format!("the info of a session may take {INFO_BYTES_MAX} bytes"));
     let start = out.len();
     if merge_listed(info, changes, out) {
         if out.len() - start > INFO_BYTES_MAX {
@@ -431,7 +427,7 @@ pub(crate) fn merge(info: Info<'_>, changes: &[InfoChange<'_>], out: &mut InfoBy
         merged.extend(value.map(|value| (key, value)));
     }
     merged.extend(old);
-    // What is too long for a length of two bytes is refused here, the rest when it is encoded.
+    // Values too long for a length of two bytes are refused here, the rest after encoding.
     let bytes_min: usize = merged.iter().map(|(_, value)| value_len_min(*value)).sum();
     if bytes_min > INFO_BYTES_MAX {
         return Err(full());
@@ -444,8 +440,8 @@ pub(crate) fn merge(info: Info<'_>, changes: &[InfoChange<'_>], out: &mut InfoBy
     Ok(())
 }
 
-/// The usual case, in which what stays is not even looked at: few entries, and changes in the order of their keys. Answers
-/// false when it is another case.
+/// The fast path for few entries and changes sorted by key: entries that stay are copied without decoding. Returns false when
+/// it does not apply.
 fn merge_listed(info: Info<'_>, changes: &[InfoChange<'_>], out: &mut InfoBytes) -> bool {
     let Some(Layout::Listed { count, mut entries }) = info.layout() else { return false };
     let is_ordered = changes.is_sorted_by(|(one, _), (next, _)| one < next);
@@ -454,7 +450,7 @@ fn merge_listed(info: Info<'_>, changes: &[InfoChange<'_>], out: &mut InfoBytes)
         return false;
     }
     let start = out.len();
-    out.push(0); // how many, once that is known
+    out.push(0); // the count, once it is known
     let mut merged = 0;
     let mut old = take_entry(&mut entries);
     for (key, value) in changes {
@@ -483,7 +479,7 @@ fn merge_listed(info: Info<'_>, changes: &[InfoChange<'_>], out: &mut InfoBytes)
     true
 }
 
-/// The first entry of those that lie one after the other: its key, and its bytes with it.
+/// Takes the first of the listed entries: its key, and its bytes including the key.
 fn take_entry<'a>(entries: &mut &'a [u8]) -> Option<(u32, &'a [u8])> {
     let whole = *entries;
     let key = varint::take(entries)?;
@@ -491,7 +487,7 @@ fn take_entry<'a>(entries: &mut &'a [u8]) -> Option<(u32, &'a [u8])> {
     Some((key, whole.get(..whole.len() - entries.len())?))
 }
 
-/// An info of its own, outside a session.
+/// An info outside a session.
 #[derive(Clone, PartialEq, Eq)]
 pub struct InfoBuf {
     bytes: InfoBytes,
@@ -503,7 +499,7 @@ impl InfoBuf {
         Self { bytes: SmallVec::from_slice(Info::EMPTY.bytes) }
     }
 
-    /// The info to be read.
+    /// The encoded info.
     pub fn as_info(&self) -> Info<'_> {
         Info::new(&self.bytes)
     }
@@ -511,7 +507,7 @@ impl InfoBuf {
     /// Changes it.
     ///
     /// # Errors
-    /// `Full` when it would take more than [`INFO_BYTES_MAX`]; then it stays as it was.
+    /// `Full` when it would be longer than [`INFO_BYTES_MAX`]; then it is unchanged.
     pub fn merge(&mut self, changes: &[InfoChange<'_>]) -> Result<(), Error> {
         let mut merged = InfoBytes::new();
         merge(self.as_info(), changes, &mut merged)?;

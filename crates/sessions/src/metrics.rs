@@ -1,13 +1,13 @@
-//! What the table and the hub count.
+//! Metrics of the table and the hub.
 
 use prometheus_client::registry::Registry;
 
 use crate::{hub::HubMetrics, memory::TableMetrics, redis_metrics::RedisMetrics};
 
-/// What is counted of sessions. Cloning shares the counts; unregistered metrics count for nobody.
+/// Metrics of sessions. Clones share their counters.
 #[derive(Clone, Debug, Default)]
 pub struct SessionMetrics {
-    /// What the hub counts.
+    /// Metrics of the hub.
     pub hub: HubMetrics,
     pub(crate) table: TableMetrics,
     pub(crate) redis: RedisMetrics,

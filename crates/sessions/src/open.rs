@@ -1,4 +1,4 @@
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
 
 use restante_core::{Clock, SystemClock};
 
@@ -8,12 +8,12 @@ use crate::{
     memory,
 };
 
-/// Which engine, and where: `memory:` or `redis://host:port/database`.
+/// Which engine, and where: `memory:`, `redis://host:port/database`, or `rediss://...` for TLS.
 #[derive(Clone, PartialEq, Eq)]
 pub enum EngineUrl {
     /// A table in this process: one node.
     Memory,
-    /// Redis, shared by several nodes. It is never shown with its password.
+    /// Redis, shared by several nodes. Display and debug output hide the password.
     Redis(String),
 }
 
@@ -37,7 +37,7 @@ impl FromStr for EngineUrl {
                 Ok(Self::Redis(text.to_owned()))
             }
             _ => Err(Error::invalid(format!(
-                "sessions URL '{}' is not understood: use memory: or redis://<host>:<port>/<database>",
+                "sessions URL '{}' is not understood: use memory:, redis://<host>:<port>/<database> or rediss://<host>:<port>/<database> for TLS",
                 without_password(text)
             ))),
         }
@@ -59,8 +59,7 @@ impl fmt::Debug for EngineUrl {
     }
 }
 
-/// A URL without what stands between the user's name and the host. Of a mistyped one no more is left than what is surely no
-/// password.
+/// A URL without its password. Of a mistyped URL only the parts remain that can't contain the password.
 fn without_password(url: &str) -> String {
     let Some((before, host)) = url.rsplit_once('@') else { return url.to_owned() };
     let Some((scheme, secret)) = before.split_once("://") else { return format!("***@{host}") };
@@ -73,17 +72,17 @@ fn without_password(url: &str) -> String {
 /// How to open the table.
 #[derive(Clone)]
 pub struct Config {
-    /// The engine and its place.
+    /// The engine and where it is.
     pub url: EngineUrl,
-    /// Sessions that one user may have; one more takes the place of the oldest.
+    /// Sessions that one user may have; one more ends the oldest.
     pub sessions_per_user_max: usize,
-    /// The name of this node, for people: by default none.
+    /// The name of this node, for display; empty by default.
     pub node_name: String,
     /// Settings of the `redis` engine.
     pub redis: RedisConfig,
-    /// Where the time comes from.
+    /// The source of time.
     pub clock: Arc<dyn Clock>,
-    /// What is counted.
+    /// The metrics to count in.
     pub metrics: SessionMetrics,
 }
 
@@ -104,21 +103,26 @@ impl Config {
 /// Settings of the `redis` engine.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisConfig {
-    /// What all keys begin with, so that several tables can share a database.
+    /// The beginning of all keys, so that several tables can share a database.
     pub prefix: String,
-    /// The password, where the URL names none.
+    /// The password, if the URL has none.
     pub password: Option<String>,
+    /// The authorities that have signed the server's certificate, for a `rediss:` URL: a PEM file; none for those of the
+    /// operating system.
+    pub ca_file: Option<PathBuf>,
+    /// The client's own certificate and its key, for a `rediss:` URL: two PEM files.
+    pub identity: Option<(PathBuf, PathBuf)>,
     /// How long a node counts as alive after its last heartbeat.
     pub lease_ms: u64,
-    /// How long a request may take.
+    /// The timeout of a request.
     pub timeout_ms: u64,
 }
 
-/// The most bytes of a prefix: names are for people, and every key has it.
+/// The most bytes of a prefix: every key contains it.
 const PREFIX_BYTES_MAX: usize = 64;
 
 impl RedisConfig {
-    /// Says what is wrong with a prefix, if something is. The colon ends a prefix: the keys of the prefix `a:u` would be
+    /// What is wrong with a prefix, if anything. A colon is refused because it ends the prefix: keys of the prefix `a:u` would be
     /// those of users of the prefix `a`.
     pub fn prefix_fault(prefix: &str) -> Option<String> {
         if prefix.is_empty() || prefix.len() > PREFIX_BYTES_MAX {
@@ -133,6 +137,8 @@ impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisConfig")
             .field("prefix", &self.prefix)
+            .field("ca_file", &self.ca_file)
+            .field("identity", &self.identity)
             .field("lease_ms", &self.lease_ms)
             .field("timeout_ms", &self.timeout_ms)
             .finish_non_exhaustive()
@@ -141,7 +147,14 @@ impl fmt::Debug for RedisConfig {
 
 impl Default for RedisConfig {
     fn default() -> Self {
-        Self { prefix: "restante".to_owned(), password: None, lease_ms: 15_000, timeout_ms: 1_000 }
+        Self {
+            prefix: "restante".to_owned(),
+            password: None,
+            ca_file: None,
+            identity: None,
+            lease_ms: 15_000,
+            timeout_ms: 1_000,
+        }
     }
 }
 
@@ -154,11 +167,11 @@ pub struct Opened {
     pub nodes: Arc<dyn Nodes>,
 }
 
-/// Opens the table. `owner` is told what others do to this node's sessions.
+/// Opens the table. `owner` is notified of what other nodes do to this node's sessions.
 ///
 /// # Errors
-/// `Invalid`: a setting can't be used. Redis that is out of reach is no error: the table begins with this node alone, and
-/// [`Nodes::health`] says so.
+/// `Invalid`: a setting can't be used. An unreachable Redis is no error: the table begins with this node alone, and
+/// [`Nodes::health`] reports it.
 pub async fn open(config: Config, owner: Arc<dyn Owner>) -> Result<Opened, Error> {
     match &config.url {
         EngineUrl::Memory => Ok(memory::open(&config, owner)),
@@ -171,14 +184,14 @@ pub async fn open(config: Config, owner: Arc<dyn Owner>) -> Result<Opened, Error
     }
 }
 
-/// An open table, and the hub by which its sessions of this node get what arrives.
+/// An open table, and the hub that delivers events to this node's sessions.
 #[derive(Clone)]
 pub struct Live {
     /// The table.
     pub sessions: Arc<dyn Sessions>,
     /// Its nodes.
     pub nodes: Arc<dyn Nodes>,
-    /// Who wants what now.
+    /// The subscriptions of this node's sessions.
     pub hub: Hub,
 }
 

@@ -1,4 +1,4 @@
-//! What the `redis` engine counts. It is here, and not with the engine, so that metrics are the same in every build.
+//! Metrics of the `redis` engine. They are outside the engine so that every build has the same metrics.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -11,7 +11,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// What is counted of a table that is shared by Redis.
+/// Metrics of a table that is shared through Redis.
 #[derive(Clone, Debug)]
 pub(crate) struct RedisMetrics {
     pub(crate) requests: Family<RequestLabel, Counter>,
@@ -27,7 +27,7 @@ pub(crate) struct RedisMetrics {
     pub(crate) lost: Family<LossLabel, Counter>,
 }
 
-/// What Redis is asked for.
+/// The kinds of requests to Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Open,
@@ -46,26 +46,26 @@ pub(crate) enum Op {
     Publish,
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Ok,
-    /// It was answered by an error.
+    /// Redis answered with an error.
     Refused,
-    /// It was not answered, or not in time.
+    /// Redis did not answer, or not in time.
     Lost,
 }
 
-/// Why another node, or this one, does not get to see an event.
+/// Why an event did not reach another node, or this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventLoss {
-    /// More waited to be sent than there is room for.
+    /// The queue of events to send was full.
     QueueFull,
-    /// It is longer than one may be.
+    /// The event is too long.
     TooLong,
-    /// Redis was out of reach.
+    /// Redis was unreachable.
     Away,
-    /// What came from another node was no event.
+    /// A message from another node could not be decoded.
     Unreadable,
 }
 
@@ -168,7 +168,7 @@ impl Default for RedisMetrics {
 impl RedisMetrics {
     /// Makes the metrics visible in `registry`, the one of sessions.
     pub(crate) fn register(&self, registry: &mut Registry) {
-        // All labels are there from the start, so that the first of each is an increase.
+        // Create all labels at start, so that the first count of each is an increase.
         for label in RequestLabel::all() {
             let _ = self.requests.get_or_create(&label);
         }
@@ -179,16 +179,17 @@ impl RedisMetrics {
         registry.register("requests", "Requests to Redis, by result", self.requests.clone());
         registry.register("request_seconds", "Time until Redis has answered", self.seconds.clone());
         registry.register("connects", "Connections made to Redis", self.connects.clone());
-        let what = "Whether other nodes are within reach and know this node's sessions: 1, or 0 (also without Redis)";
+        let what =
+            "Whether other nodes are reachable and have this node's sessions: 1, or 0 (also without Redis)";
         registry.register("up", what, self.up.clone());
         registry.register("nodes", "Nodes with a lease, at the last heartbeat", self.nodes.clone());
         registry.register("known", "Sessions of all nodes, at the last heartbeat", self.sessions.clone());
-        let what = "Sessions of this node that were written down again";
+        let what = "Sessions of this node that were registered again";
         registry.register("registered_sessions", what, self.registered.clone());
         let what = "Sessions of dead nodes that this node has removed";
         registry.register("swept_sessions", what, self.swept.clone());
-        registry.register("sent_events", "Events that other nodes were told of", self.sent.clone());
-        registry.register("heard_events", "Events that other nodes have told of", self.heard.clone());
+        registry.register("sent_events", "Events sent to other nodes", self.sent.clone());
+        registry.register("heard_events", "Events received from other nodes", self.heard.clone());
         registry.register(
             "lost_events",
             "Events that did not get from node to node, by reason",

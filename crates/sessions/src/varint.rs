@@ -1,4 +1,4 @@
-//! Small numbers in few bytes: seven bits a byte, the lowest first, as in LEB128.
+//! Small numbers in few bytes: seven bits per byte, the lowest first, as in LEB128.
 
 use smallvec::{Array, SmallVec};
 
@@ -49,7 +49,7 @@ pub(crate) fn take_byte(bytes: &mut &[u8]) -> Option<u8> {
     Some(*byte)
 }
 
-/// Takes so many bytes.
+/// Takes `len` bytes.
 #[inline]
 pub(crate) fn take_slice<'a>(bytes: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     let (taken, rest) = bytes.split_at_checked(len)?;

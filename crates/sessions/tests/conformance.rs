@@ -1,4 +1,4 @@
-//! Every promise of the contract of sessions, on every engine: one named test for each (engine, promise).
+//! The promises of the contract of sessions: one named test for each engine and promise.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -24,15 +24,15 @@ mod shared;
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
-use common::engines::{Engine, Place, run, trial};
+use common::engines::{Engine, TestTable, run, trial};
 use libtest_mimic::Arguments;
 
-/// What a promise is tried on: the place of a table on some engine.
-pub(crate) type Subject = Arc<Place>;
+/// The table that a promise is tested on.
+pub(crate) type Subject = Arc<TestTable>;
 
 type Run = fn(Subject) -> Pin<Box<dyn Future<Output = ()>>>;
 
-/// A promise: its name, whether it takes an engine that several nodes can share, and the test.
+/// A promise: its name, whether it needs an engine that several nodes can share, and the test.
 pub(crate) struct Promise {
     name: &'static str,
     needs_nodes: bool,

@@ -27,7 +27,7 @@ fn main() {
         (Engine::Memory, "agrees_with_the_model", operations::agrees_with_the_model),
         (Engine::Memory, "agrees_while_it_grows_and_shrinks", growth::agrees_while_it_grows_and_shrinks),
         (Engine::Memory, "keeps_what_each_thread_has_opened", threads::keeps_what_each_thread_has_opened),
-        (Engine::Memory, "always_finds_who_stays", threads::always_finds_who_stays),
+        (Engine::Memory, "always_finds_sessions_that_stay", threads::always_finds_sessions_that_stay),
         (Engine::Memory, "keeps_sums_that_threads_change", threads::keeps_sums_that_threads_change),
         (Engine::Redis, "agrees_with_the_model", operations::agrees_with_the_model),
         (Engine::Redis, "agrees_while_it_grows_and_shrinks", growth::agrees_while_it_grows_and_shrinks),

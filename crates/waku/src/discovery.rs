@@ -1,4 +1,4 @@
-//! How this node and its peers get to know each other: where they are, and whom else they know.
+//! Exchanges addresses, clusters and known peers with other nodes.
 
 use std::{fmt, future::Future, sync::Arc};
 
@@ -10,7 +10,7 @@ use tracing::debug;
 
 use crate::{
     Services, WakuMetrics,
-    metadata::{self, MetadataService, Whereabouts},
+    metadata::{self, LocalMetadata, MetadataService},
     node::Node,
     peer_connected::PeerConnected,
     peer_exchange::{self, PeerExchange, PeerExchangeConfig, PeerExchangeService},
@@ -23,7 +23,7 @@ pub(crate) struct Discovery {
     node: Node,
     rules: Rules,
     services: Services,
-    whereabouts: Whereabouts,
+    metadata: LocalMetadata,
     exchange: Option<PeerExchange>,
     metrics: WakuMetrics,
 }
@@ -42,49 +42,48 @@ impl Discovery {
             node: node.clone(),
             rules: rules.clone(),
             services,
-            whereabouts: Whereabouts::new(node.clone(), rules),
+            metadata: LocalMetadata::new(node.clone(), rules),
             exchange: services.peer_exchange.then(new_exchange),
             metrics: metrics.clone(),
         }
     }
 
-    /// What peers may ask. Metadata is always among it: peers hang up on a node that does not answer it.
+    /// The services for peers. Metadata is always one of them: peers disconnect from a node that does not answer it.
     pub(crate) fn services(&self) -> Vec<Arc<dyn Service>> {
-        let mut services: Vec<Arc<dyn Service>> =
-            vec![Arc::new(MetadataService::new(self.whereabouts.clone()))];
+        let mut services: Vec<Arc<dyn Service>> = vec![Arc::new(MetadataService::new(self.metadata.clone()))];
         if let Some(exchange) = &self.exchange {
             services.push(Arc::new(PeerExchangeService::new(exchange.clone())));
         }
         services
     }
 
-    /// Begins to ask peers. To be called before the node runs, so that none is missed.
+    /// Starts the tasks that ask peers. Call it before the node starts, so that no peer is missed.
     pub(crate) fn start(&self) -> Tasks {
         let tasks = Tasks::default();
-        let newcomers = PeerConnected::new(self.node.clone(), rpc::metadata::ID);
+        let connected = PeerConnected::new(self.node.clone(), rpc::metadata::ID);
         let metrics = self.metrics.metadata.clone();
-        tasks.spawn(metadata::keep_asking(self.whereabouts.clone(), newcomers, metrics));
+        tasks.spawn(metadata::keep_asking(self.metadata.clone(), connected, metrics));
         if let Some(exchange) = &self.exchange {
-            let newcomers = PeerConnected::new(self.node.clone(), rpc::peer_exchange::ID);
-            tasks.spawn(peer_exchange::keep_learning(exchange.clone(), newcomers));
+            let connected = PeerConnected::new(self.node.clone(), rpc::peer_exchange::ID);
+            tasks.spawn(peer_exchange::keep_learning(exchange.clone(), connected));
         }
         tasks
     }
 
-    /// Makes this node's own record, now that its addresses are known.
-    pub(crate) fn introduce(&self, now: Timestamp) {
+    /// Makes and publishes this node's own record. Call it once the node's addresses are known.
+    pub(crate) fn publish_record(&self, now: Timestamp) {
         let Some(own) = peer_exchange::own_record(&self.node, &self.rules, self.services, now) else {
             debug!("no node record: only a secp256k1 key can sign one");
             return;
         };
         self.node.set_enr(own.to_string());
         if let Some(exchange) = &self.exchange {
-            exchange.introduce(own);
+            exchange.set_own_record(own);
         }
     }
 }
 
-/// Tasks that run until they are stopped, or until the last handle of them is dropped.
+/// Tasks that run until [`Tasks::stop`], or until the last handle is dropped.
 #[derive(Clone, Default)]
 pub(crate) struct Tasks(Arc<Mutex<JoinSet<()>>>);
 

@@ -1,4 +1,4 @@
-//! Puts the door together: the node, its services, and the way in.
+//! Builds the door from the node, its services and the intake.
 
 use std::sync::Arc;
 
@@ -25,27 +25,27 @@ use crate::{
 /// The settings of the door.
 #[derive(Clone, Debug, Default)]
 pub struct WakuConfig {
-    /// Which messages are taken.
+    /// Which messages are accepted.
     pub rules: Rules,
-    /// The node; without it messages come and go by REST only.
+    /// The node; without it only REST is served.
     pub node: Option<NodeConfig>,
     /// The queue between relay and the archive.
     pub handover: HandoverConfig,
-    /// Which services peers are offered.
+    /// The services for peers.
     pub services: Services,
-    /// How often a peer may ask.
+    /// The request rates of a peer.
     pub rates: RateLimits,
-    /// Filter subscribers and what waits for them.
+    /// Filter subscribers and their queues.
     pub filter: FilterConfig,
-    /// When pushed messages are taken.
+    /// When lightpush messages are accepted.
     pub light_push: LightPushConfig,
-    /// Whom peers are told of.
+    /// Which peers are exchanged.
     pub peer_exchange: PeerExchangeConfig,
-    /// The store nodes that are asked for what this one has missed.
+    /// The store nodes from which missed messages are fetched.
     pub sync: SyncConfig,
 }
 
-/// Which services peers are offered.
+/// The services for peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Services {
     /// Store queries.
@@ -64,20 +64,20 @@ impl Default for Services {
     }
 }
 
-/// The running door. Cloning gives another handle of the same.
+/// The running door. Clones are handles of the same door.
 #[derive(Clone, Debug)]
 pub struct Waku {
-    /// The way in.
+    /// Accepts incoming messages.
     pub intake: Intake,
     /// The node, if there is one.
     pub node: Option<Node>,
-    /// Which services peers are offered, if there is a node.
+    /// The services for peers, if there is a node.
     pub services: Services,
-    /// The filter, if it is offered.
+    /// The filter service, if it is enabled.
     pub filter: Option<Arc<FilterService>>,
-    /// Store sync, if there are peers to ask.
+    /// Store sync, if peers are configured.
     pub sync: Option<StoreSync>,
-    /// Who is connected, and the hub that hands them what arrives.
+    /// The session table, and the hub that delivers messages to sessions.
     pub live: Live,
     tasks: Tasks,
 }
@@ -106,7 +106,7 @@ impl Waku {
         let Some(mut node_config) = config.node else {
             if !config.sync.peers.is_empty() {
                 return Err(NodeError::Config(
-                    "store nodes are asked over the network, and this node is off".into(),
+                    "store sync needs the network: switch the node on or remove the sync peers".into(),
                 ));
             }
             intake.connect(listeners, None);
@@ -148,24 +148,24 @@ impl Waku {
         intake.connect(listeners, Some(node.clone()));
         let tasks = discovery.start();
         unstarted.start(services, Limiter::new(config.rates), intake.clone()).await?;
-        discovery.introduce(clock.now());
+        discovery.publish_record(clock.now());
         if let Some(sync) = &sync {
             sync.start();
         }
         Ok(Self { intake, node: Some(node), services: config.services, filter, sync, live, tasks })
     }
 
-    /// Who the node is.
+    /// The node's peer id.
     pub fn peer_id(&self) -> Option<PeerId> {
         self.node.as_ref().map(Node::peer_id)
     }
 
-    /// Which peers have subscribed to what; `None` when the filter is not offered.
+    /// The subscriptions of peers; `None` when the filter is disabled.
     pub fn filter_subscriptions(&self) -> Option<Vec<Subscription>> {
         self.filter.as_ref().map(|filter| filter.subscriptions())
     }
 
-    /// Asks the store nodes once for what this one has missed, and returns when it is archived.
+    /// Fetches missed messages from the store nodes once, and returns when they are archived.
     pub async fn sync_now(&self) -> SyncReport {
         match &self.sync {
             Some(sync) => sync.run_now().await,
@@ -173,7 +173,7 @@ impl Waku {
         }
     }
 
-    /// Takes leave of the peers, and waits until the archive has what they brought.
+    /// Disconnects from all peers, and waits until their messages are archived.
     pub async fn close(&self) {
         self.tasks.stop();
         if let Some(sync) = &self.sync {

@@ -1,9 +1,8 @@
-//! The way in: every message that arrives, by whatever protocol, goes through here to the archive, the network and those
-//! who are here.
+//! Accepts messages of all protocols and passes them to the archive, the network and live subscribers.
 //!
-//! What a client gives us (REST, lightpush) is told at once to those who are here, and relayed and acknowledged when it is
-//! archived, so that what is acknowledged is durable, and nobody who reads live waits for the disk. What relay brings goes to
-//! the archive through a bounded queue of its own: a slow archive never holds up relay.
+//! A message that a client publishes (REST, lightpush) is delivered to live subscribers at once, and relayed and acknowledged
+//! when it is archived: an acknowledged message is durable, and live delivery does not wait for the disk. Relayed messages
+//! go to the archive through a bounded queue, so a slow archive never blocks relay.
 
 mod handover;
 mod in_flight;
@@ -35,41 +34,41 @@ use handover::Handover;
 use in_flight::{InFlight, InFlightGuard};
 use metrics::Refused;
 
-/// How long the node may take to put a message into its queues: whoever published it waits for that.
+/// How long the node may take to queue a message for its peers: the publisher waits for that.
 pub(crate) const RELAY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What relay does with a message.
+/// What relay does with a received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Relay it on.
+    /// Forward it.
     Accept,
-    /// Relay it not: others may take it, so the peer that sent it is none the worse.
+    /// Drop it without a penalty for the sender: other nodes may accept it.
     Ignore,
-    /// Relay it not, and think less of the peer that sent it: no decoder takes it.
+    /// Drop it and lower the sender's score: no decoder accepts it.
     Reject,
 }
 
-/// What became of a message that a client has published.
+/// The result of publishing a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Published {
-    /// To how many peers it was relayed.
+    /// The number of peers to which it was relayed.
     pub relay_peers: usize,
-    /// Nothing becomes of it: it is ephemeral, so not archived, and nobody is there to get it.
+    /// The message is ephemeral, so not archived, and nobody received it.
     pub is_lost: bool,
 }
 
-/// Why a message that a client has published was not taken.
+/// Why a published message was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum IntakeError {
-    /// The message itself is wrong.
+    /// The message is not valid.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// The archive did not take it.
+    /// The archive did not store it.
     #[error("the archive did not take the message: {0}")]
     Archive(restante_archive::Error),
 }
 
-/// The way in. Cloning gives another handle of the same.
+/// Accepts incoming messages. Clones are handles of the same intake.
 #[derive(Clone)]
 pub struct Intake {
     shared: Arc<Shared>,
@@ -81,7 +80,7 @@ struct Shared {
     rules: Rules,
     handover: Handover,
     in_flight: Arc<InFlight>,
-    /// Whether the archive refused what came last.
+    /// Whether the last append failed.
     is_refusing: AtomicBool,
     listeners: OnceLock<Vec<Arc<dyn Listener>>>,
     node: OnceLock<Node>,
@@ -95,7 +94,7 @@ impl std::fmt::Debug for Intake {
 }
 
 impl Intake {
-    /// A way into `archive`. Its queue is worked on by a task of the present runtime until [`Intake::close`].
+    /// Starts the queue to `archive` in a task of the current runtime. It runs until [`Intake::close`].
     pub fn new(
         archive: Arc<dyn Archive>,
         clock: Arc<dyn Clock>,
@@ -111,8 +110,8 @@ impl Intake {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Tells who hears of messages as they arrive, and by which node they are relayed. Called once, before messages come:
-    /// both need the intake themselves.
+    /// Sets the listeners of new messages and the node that relays them. Call it once, before messages arrive. It is apart
+    /// from [`Intake::new`] because both need the intake themselves.
     pub fn connect(&self, listeners: Vec<Arc<dyn Listener>>, node: Option<Node>) {
         let is_first = self.shared.listeners.set(listeners).is_ok();
         debug_assert!(is_first, "an intake is connected once");
@@ -121,73 +120,74 @@ impl Intake {
         }
     }
 
-    /// Which messages are taken.
+    /// Which messages are accepted.
     pub fn rules(&self) -> &Rules {
         &self.shared.rules
     }
 
-    /// Takes a message that a client has published: it is handed to those who are here, archived (unless it is ephemeral), then
-    /// told to other nodes and relayed. When this returns, what is archived is durable. A message that is valid goes all of its
-    /// way, also when the client leaves meanwhile.
+    /// Publishes a client's message: delivers it to live subscribers, archives it (unless it is ephemeral), then sends it to
+    /// other nodes and relays it. When this returns, an archived message is durable. Cancelling this call does not stop the
+    /// steps that follow.
     ///
-    /// Those who are here have it before it is durable. If the archive does not take it, or the machine fails first, they have
-    /// had a message that was never acknowledged, and that history has only if its publisher sends it again; then all who are
-    /// here are handed it again. From the first refusal until the archive takes a message, none is handed out before it is taken.
+    /// Live subscribers get the message before it is durable. If the append fails, or the machine fails first, they have
+    /// received a message that was never acknowledged, and that is in the archive only if its publisher sends it again; then
+    /// they receive it again. After a failed append, messages are delivered only when they are archived, until an append succeeds.
     ///
     /// # Errors
-    /// When the message is not valid, or the archive did not take it; then it was not relayed.
+    /// When the message is not valid, or the archive did not store it; then it was not relayed.
     pub async fn publish(&self, pubsub_topic: &str, wire: Bytes) -> Result<Published, IntakeError> {
         let shared = &*self.shared;
         let message = validate(pubsub_topic, wire, shared.clock.now(), &shared.rules)?;
         let event = event_of(&message);
         let intake = self.clone();
-        let on_its_way = if is_ephemeral(&message.body) {
+        let publishing = if is_ephemeral(&message.body) {
             let is_wanted = self.is_wanted(&event);
-            self.tell(&event, Stage::Published);
-            tokio::spawn(async move { Ok(intake.send_on(&event, is_wanted).await) })
+            self.notify(&event, Stage::Published);
+            tokio::spawn(async move { Ok(intake.forward(&event, is_wanted).await) })
         } else {
-            // Before it is told: see `settled`.
-            let trip = shared.in_flight.begin();
-            let is_told = !shared.is_refusing.load(Ordering::Relaxed);
-            if is_told {
-                self.tell(&event, Stage::Published);
+            // Before it is announced: see `settled`.
+            let in_flight = shared.in_flight.begin();
+            let is_announced = !shared.is_refusing.load(Ordering::Relaxed);
+            if is_announced {
+                self.notify(&event, Stage::Published);
             }
             tokio::spawn(async move {
-                intake.append(message, &event, is_told, trip).await?;
-                Ok(intake.send_on(&event, true).await)
+                intake.append(message, &event, is_announced, in_flight).await?;
+                Ok(intake.forward(&event, true).await)
             })
         };
-        on_its_way.await.unwrap_or_else(|_| Err(IntakeError::interrupted()))
+        publishing.await.unwrap_or_else(|_| Err(IntakeError::interrupted()))
     }
 
-    /// Archives a message. While the archive refuses what comes, messages are told when it has taken them: otherwise each try
-    /// of each publisher would be told, of messages that nobody may ever find again.
+    /// Archives a message. While appends fail, messages are announced only when they are archived: otherwise every retry of
+    /// every publisher would be announced, for messages that may never be archived.
     async fn append(
         &self,
         message: Message,
         event: &Arc<Event>,
-        is_told: bool,
-        _trip: InFlightGuard,
+        is_announced: bool,
+        _in_flight: InFlightGuard,
     ) -> Result<(), IntakeError> {
         let appended = self.shared.archive.append(vec![message]).await;
         let is_refusing = appended.as_ref().is_err_and(|error| error.kind() != ErrorKind::Invalid);
         self.shared.is_refusing.store(is_refusing, Ordering::Relaxed);
-        match (&appended, is_told) {
-            (Ok(_), false) => self.tell(event, Stage::Published),
-            (Err(_), true) => self.tell(event, Stage::Refused),
+        match (&appended, is_announced) {
+            (Ok(_), false) => self.notify(event, Stage::Published),
+            (Err(_), true) => self.notify(event, Stage::Refused),
             _ => {}
         }
         appended.map(drop).map_err(IntakeError::Archive)
     }
 
-    /// Tells others of a message that was accepted. `is_wanted` says whether somebody has got it, or will.
-    async fn send_on(&self, event: &Arc<Event>, is_wanted: bool) -> Published {
-        self.tell(event, Stage::Accepted);
+    /// Sends an accepted message to other nodes and relays it. `is_received`: whether it is archived or has a subscriber.
+    async fn forward(&self, event: &Arc<Event>, is_received: bool) -> Published {
+        self.notify(event, Stage::Accepted);
         let relay_peers = self.relay(event).await;
-        Published { relay_peers, is_lost: !is_wanted && relay_peers == 0 }
+        Published { relay_peers, is_lost: !is_received && relay_peers == 0 }
     }
 
-    /// Sends a message on its way. Nobody to send it to is no error: whoever comes later finds it in the archive.
+    /// Relays a message; returns to how many peers. Having no peers is not an error: peers that connect later find the message
+    /// in the archive.
     async fn relay(&self, event: &Event) -> usize {
         let Some(node) = self.shared.node.get() else { return 0 };
         let published = node.publish(&event.channel, event.body.clone());
@@ -202,19 +202,19 @@ impl Intake {
         }
     }
 
-    /// Takes a message that relay has brought. Never waits.
+    /// Accepts a message from relay. Never waits.
     ///
-    /// As nwaku does, messages with a timestamp that no archive takes are relayed and delivered all the same.
+    /// As in nwaku, messages with a timestamp that no archive accepts are relayed and delivered all the same.
     pub fn take_relayed(&self, pubsub_topic: &str, wire: Bytes) -> Verdict {
         let shared = &*self.shared;
         match validate(pubsub_topic, wire.clone(), shared.clock.now(), &shared.rules) {
             Ok(message) => {
                 let event = event_of(&message);
-                // Offered before it is told: see `settled`.
+                // Offered before it is announced: see `settled`.
                 if !is_ephemeral(&message.body) {
                     shared.handover.offer(message);
                 }
-                self.tell(&event, Stage::Relayed);
+                self.notify(&event, Stage::Relayed);
                 shared.metrics.relayed(None);
                 Verdict::Accept
             }
@@ -229,21 +229,21 @@ impl Intake {
         if verdict == Verdict::Accept
             && let Ok(view) = WakuMessageView::parse(&wire)
         {
-            self.tell(&unarchived(pubsub_topic, &view, wire.clone()), Stage::Relayed);
+            self.notify(&unarchived(pubsub_topic, &view, wire.clone()), Stage::Relayed);
         }
         verdict
     }
 
-    /// Takes messages that another archive has kept and ours lacks. They are valid: whoever calls has made sure, and has not
-    /// looked at their age. What is answered is durable.
+    /// Archives messages that were fetched from another archive. The caller has validated them, apart from their age. They are
+    /// durable when this returns.
     ///
     /// # Errors
-    /// When the archive does not take them.
-    pub(crate) async fn take_kept(&self, messages: Vec<Message>) -> Result<Vec<Appended>, IntakeError> {
+    /// When the archive does not store them.
+    pub(crate) async fn append_fetched(&self, messages: Vec<Message>) -> Result<Vec<Appended>, IntakeError> {
         self.shared.archive.append(messages).await.map_err(IntakeError::Archive)
     }
 
-    fn tell(&self, event: &Arc<Event>, stage: Stage) {
+    fn notify(&self, event: &Arc<Event>, stage: Stage) {
         for listener in self.listeners() {
             listener.hear(event, stage);
         }
@@ -257,28 +257,28 @@ impl Intake {
         self.shared.listeners.get().into_iter().flatten()
     }
 
-    /// Waits until the archive has all that was told to listeners before this call, but for what it does not take or what
-    /// was dropped. So whoever begins to listen, waits for this, and then reads the archive misses nothing.
+    /// Waits until all messages that were announced to listeners before this call are archived, refused or dropped. A client that
+    /// subscribes, waits for this, and then reads the archive misses nothing.
     ///
-    /// While the archive is away it waits: give it a time-out.
+    /// It waits for as long as the archive is unavailable: use a time-out.
     pub async fn settled(&self) {
         let shared = &self.shared;
         tokio::join!(shared.in_flight.settled(), shared.handover.settled());
     }
 
-    /// Waits until the archive has what relay has brought. What comes later is dropped.
+    /// Waits until all relayed messages are archived. Later ones are dropped.
     pub async fn close(&self) {
         self.shared.handover.close().await;
     }
 }
 
 impl IntakeError {
-    /// The server ends, or failed, before the message had gone its way.
+    /// The server stopped or failed before the message was handled.
     fn interrupted() -> Self {
         Self::Archive(restante_archive::Error::new(ErrorKind::Internal, "the server was interrupted"))
     }
 
-    /// What kind of trouble it is.
+    /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Invalid(_) => ErrorKind::Invalid,
@@ -292,8 +292,8 @@ fn event_of(message: &Message) -> Arc<Event> {
     Arc::new(Event::new(channel, topic, message.message_hash, message.timestamp, message.body.clone()))
 }
 
-/// The event of a message that no archive takes: `14/WAKU2-MESSAGE` does not say what the hash of one without a timestamp is,
-/// and it need only be the same whenever the message comes.
+/// The event of a message that no archive accepts. `14/WAKU2-MESSAGE` does not define the hash of a message without a timestamp;
+/// this hash only has to be the same each time the message arrives.
 fn unarchived(pubsub_topic: &str, view: &WakuMessageView<'_>, wire: Bytes) -> Arc<Event> {
     let (content_topic, timestamp) = (view.content_topic, view.timestamp.unwrap_or_default());
     let meta = view.meta.unwrap_or_default();
@@ -319,8 +319,8 @@ impl Refused {
         }
     }
 
-    /// What relay does with the message. Nodes differ in what they take beyond what `14/WAKU2-MESSAGE` asks, so nobody is
-    /// thought less of for what only we don't take.
+    /// What relay does with the message. Nodes have different limits beyond `14/WAKU2-MESSAGE`, so no sender is penalised for
+    /// messages that only this node refuses.
     fn verdict(self) -> Verdict {
         match self {
             Self::TooOld | Self::InFuture | Self::NoTimestamp => Verdict::Accept,

@@ -1,11 +1,11 @@
-//! Work on many bytes, which would hold up a worker, is done on the blocking pool.
+//! Runs work on many bytes, which would block a worker for too long, on the blocking pool.
 
 use tokio::task::{JoinError, spawn_blocking};
 
-/// Work on more bytes goes to the blocking pool. To copy so many takes a few tenths of a millisecond.
+/// Work on more bytes goes to the blocking pool. Copying this many takes a few tenths of a millisecond.
 const INLINE_BYTES_MAX: usize = 512 << 10;
 
-/// Does work that takes time in proportion to `bytes`, and returns what it gives.
+/// Does work that takes time in proportion to `bytes`, and returns its result.
 ///
 /// # Errors
 /// When the work panicked, or the runtime ends.
@@ -34,7 +34,7 @@ mod tests {
 
     #[tokio::test]
     async fn large_work_that_panics_is_an_error() {
-        let failed = work(INLINE_BYTES_MAX + 1, || panic!("as the test wanted")).await;
+        let failed = work(INLINE_BYTES_MAX + 1, || panic!("on purpose")).await;
         assert!(failed.is_err_and(|error| error.is_panic()));
     }
 }

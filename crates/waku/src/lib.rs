@@ -1,10 +1,9 @@
-//! The Waku door: a node of the network that takes messages in and hands history out, in the protocols that Waku's clients
-//! speak.
+//! The Waku door: a node of the network that receives messages and serves history, over the protocols of Waku's clients.
 //!
-//! - A message comes in by relay, lightpush or REST: [`validate`] says whether it is taken, [`intake`] hands it to the
-//!   archive, [`live`] to those who are here.
-//! - It goes out by store queries, filter pushes and REST.
-//! - [`node`] holds the connections; each protocol that peers ask by is a [`service`].
+//! - A message arrives by relay, lightpush or REST: [`validate`] accepts or refuses it, [`intake`] appends it to the
+//!   archive, [`live`] delivers it to subscribers.
+//! - It leaves by store queries, filter pushes and REST.
+//! - [`node`] manages the connections; each request-response protocol is a [`service`].
 
 mod discovery;
 mod door;

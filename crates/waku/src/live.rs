@@ -1,4 +1,4 @@
-//! Hands messages to those who are here, as they arrive.
+//! Delivers messages to subscribers as they arrive.
 
 use std::sync::Arc;
 
@@ -8,36 +8,36 @@ use restante_sessions::{
     hub::{Hub, HubConfig},
 };
 
-/// Where on its way a message is when listeners are told of it.
+/// The state of a message when listeners are notified of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// A client has published it, and it is on its way to the archive: [`Stage::Accepted`] follows, or [`Stage::Refused`].
+    /// A client has published it, and it is being archived: [`Stage::Accepted`] or [`Stage::Refused`] follows.
     Published,
-    /// It was told as published, and is durable now, or it is ephemeral.
+    /// It was announced as published and is durable now, or it is ephemeral.
     Accepted,
-    /// It was told as published, and the archive has not taken it.
+    /// It was announced as published, and the archive did not accept it.
     Refused,
-    /// Relay has brought it. It is told once.
+    /// It arrived by relay. It is announced once.
     Relayed,
 }
 
-/// Somebody who wants messages as they arrive.
+/// A receiver of messages as they arrive.
 pub trait Listener: Send + Sync + 'static {
-    /// Takes a message, or leaves it. It is called on the relay's way: it looks up who wants the message, puts it into
-    /// bounded queues, and never waits. Who keeps it for long keeps [`Event::to_kept`].
+    /// Handles a message. Relay calls this: it must put the message into bounded queues of subscribers and never wait.
+    /// An implementation that stores the event for long must store [`Event::to_kept`].
     fn hear(&self, event: &Arc<Event>, stage: Stage);
 
-    /// Whether somebody would get the message who has asked for it. Who only watches says no.
+    /// Whether a subscriber would get the message. A listener that only observes returns false.
     fn is_wanted(&self, _event: &Event) -> bool {
         false
     }
 }
 
-/// The hub hands a message to the sessions that want it, here and on other nodes.
+/// The hub delivers a message to the subscribed sessions, on this node and on others.
 ///
-/// Sessions of this node get what a client publishes at once, because a sync may take as long as others keep the disk busy. Other
-/// nodes are told when it is durable: of what is told here this server knows whether it is on its way to the archive
-/// ([`Intake::settled`](crate::intake::Intake::settled)), and of what others tell it does not.
+/// Sessions of this node get a published message at once, because a sync may take long while the disk is busy. Other nodes
+/// get it when it is durable: this server knows which of its own messages are still being archived
+/// ([`Intake::settled`](crate::intake::Intake::settled)), but not which of another server's.
 impl Listener for Hub {
     fn hear(&self, event: &Arc<Event>, stage: Stage) {
         match stage {
@@ -57,7 +57,7 @@ impl Listener for Hub {
     }
 }
 
-/// A table in memory and a hub with the defaults, for a door that runs alone.
+/// A session table in memory and a hub with the defaults, for a server that shares no table.
 ///
 /// # Errors
 /// None in practice: those of [`Live::open`].

@@ -3,7 +3,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// How often one kind of event is logged at most.
+/// The shortest time between two log lines of one kind of event.
 const INTERVAL: Duration = Duration::from_secs(60);
 
 /// Bounds how often one kind of event is logged, so that neither peers nor a full disk fill the log.

@@ -1,6 +1,6 @@
-//! `66/WAKU2-METADATA`: nodes tell each other their cluster and shards, and take leave of those of another cluster.
+//! `66/WAKU2-METADATA`: nodes exchange their cluster and shards, and disconnect from peers of another cluster.
 //!
-//! go-waku and nwaku hang up on a peer that does not answer, and so does js-waku when the answer lacks the shard it wants.
+//! go-waku and nwaku disconnect from a peer that does not answer, and so does js-waku when the answer lacks its shard.
 
 mod ask;
 mod metrics;
@@ -27,50 +27,49 @@ pub(crate) use ask::keep_asking;
 pub(crate) use metrics::Heard;
 pub use metrics::MetadataMetrics;
 
-/// The longest request, and the longest answer that we give: nwaku reads no more.
+/// The longest request and the longest answer of this node: nwaku reads no more.
 const METADATA_BYTES_MAX: usize = 1_024;
-/// The most shards that are told: each takes up to five bytes, in two fields, and all of them have to fit into
-/// [`METADATA_BYTES_MAX`].
+/// The most shards in an answer: each takes up to five bytes, in two fields, and all must fit into [`METADATA_BYTES_MAX`].
 const SHARDS_MAX: usize = 200;
-/// The most shards of a peer that are remembered: a cluster has no more.
+/// The most shards of a peer that are stored: a cluster has no more.
 const NOTED_SHARDS_MAX: usize = SHARD_MAX as usize + 1;
 
-/// Where this node is, as it tells others.
+/// The cluster and shards that this node announces.
 ///
-/// - A server with a cluster tells it, with its shards. Without shards in its settings it takes all of the cluster: it tells
-///   those of the network, those that it relays, and those that the asker is on.
-/// - A server without a cluster takes messages of any: it tells each asker the asker's own cluster, because it is at home
-///   there too, and peers would hang up on it otherwise.
+/// - A server with a cluster announces it with its shards. Without shards in its settings it serves the whole cluster: it
+///   announces the shards of the network, those that it relays, and those of the asker.
+/// - A server without a cluster accepts messages of any: it announces to each asker the asker's own cluster, because peers
+///   would disconnect otherwise.
 #[derive(Clone, Debug)]
-pub(crate) struct Whereabouts {
+pub(crate) struct LocalMetadata {
     node: Node,
     cluster_id: Option<u16>,
     shards: Vec<u16>,
     takes_all_shards: bool,
 }
 
-impl Whereabouts {
+impl LocalMetadata {
     pub(crate) fn new(node: Node, rules: &Rules) -> Self {
         let takes_all_shards = rules.shards.is_empty();
         let shards = shards_of(rules).into_iter().take(SHARDS_MAX).collect();
         Self { node, cluster_id: rules.cluster_id, shards, takes_all_shards }
     }
 
-    /// What is told to a peer that is on `cluster_id` and `shards`, as far as that is known.
-    fn told_to(&self, cluster_id: Option<u32>, shards: &[u32]) -> Metadata {
+    /// The metadata for a peer whose cluster and shards are given, as far as they are known.
+    fn for_asker(&self, cluster_id: Option<u32>, shards: &[u32]) -> Metadata {
         let theirs = cluster_id.and_then(|cluster_id| u16::try_from(cluster_id).ok());
         let cluster_id = self.cluster_id.or(theirs);
-        let mut told: BTreeSet<u16> = self.shards.iter().copied().collect();
+        let mut announced: BTreeSet<u16> = self.shards.iter().copied().collect();
         if self.takes_all_shards {
-            let wanted = shards.iter().filter_map(|shard| u16::try_from(*shard).ok());
+            let asked = shards.iter().filter_map(|shard| u16::try_from(*shard).ok());
             let relayed = relayed_shards(&self.node.topics(), cluster_id);
-            for shard in wanted.filter(|shard| *shard <= SHARD_MAX).chain(relayed) {
-                if told.len() < SHARDS_MAX {
-                    told.insert(shard);
+            for shard in asked.filter(|shard| *shard <= SHARD_MAX).chain(relayed) {
+                if announced.len() < SHARDS_MAX {
+                    announced.insert(shard);
                 }
             }
         }
-        Metadata::new(cluster_id, told)
+        Metadata::new(cluster_id, announced)
     }
 }
 
@@ -92,21 +91,21 @@ fn relayed_shards(topics: &[String], cluster_id: Option<u16>) -> Vec<u16> {
     shards
 }
 
-/// Remembers what a peer said of itself.
+/// Stores the metadata of a peer.
 fn note(node: &Node, peer: PeerId, metadata: &Metadata) {
     let shards = metadata.shards().iter().copied().take(NOTED_SHARDS_MAX).collect();
     node.note_metadata(peer, metadata.cluster_id, shards);
 }
 
-/// Tells peers where this node is, and remembers where they are.
+/// Answers metadata requests, and stores the metadata of the askers.
 #[derive(Clone, Debug)]
 pub(crate) struct MetadataService {
-    whereabouts: Whereabouts,
+    local: LocalMetadata,
 }
 
 impl MetadataService {
-    pub(crate) fn new(whereabouts: Whereabouts) -> Self {
-        Self { whereabouts }
+    pub(crate) fn new(local: LocalMetadata) -> Self {
+        Self { local }
     }
 }
 
@@ -125,11 +124,11 @@ impl Service for MetadataService {
     }
 
     async fn answer(&self, peer: PeerId, request: Bytes) -> Answer {
-        // The protocol has no status: like nwaku, close the stream on what can't be read.
+        // The protocol has no status: like nwaku, close the stream when the request can't be decoded.
         let Ok(asker) = Metadata::decode(request) else { return Answer::none(400) };
-        note(&self.whereabouts.node, peer, &asker);
-        let told = self.whereabouts.told_to(asker.cluster_id, asker.shards());
-        Answer::new(200, rpc::frame(&told))
+        note(&self.local.node, peer, &asker);
+        let metadata = self.local.for_asker(asker.cluster_id, asker.shards());
+        Answer::new(200, rpc::frame(&metadata))
     }
 
     fn answer_too_often(&self, _request: Bytes) -> Answer {

@@ -5,25 +5,25 @@ use crate::{
     peer_exchange::PeerExchangeMetrics, sync::SyncMetrics,
 };
 
-/// What the door counts, but for REST. Cloning shares the counts; unregistered metrics count for nobody.
+/// The metrics of the door, without those of REST. Clones share the counters.
 #[derive(Clone, Debug, Default)]
 pub struct WakuMetrics {
     /// Connections, peers, relay and requests.
     pub node: NodeMetrics,
-    /// What peers say of their cluster.
+    /// Peers' answers to metadata requests.
     pub metadata: MetadataMetrics,
-    /// Whom peers know.
+    /// Records of peers that were exchanged.
     pub peer_exchange: PeerExchangeMetrics,
-    /// Messages on their way in.
+    /// Incoming messages.
     pub intake: IntakeMetrics,
-    /// Filter subscribers and what is pushed to them.
+    /// Filter subscribers and messages pushed to them.
     pub filter: FilterMetrics,
-    /// What store sync found.
+    /// Store sync.
     pub sync: SyncMetrics,
 }
 
 impl WakuMetrics {
-    /// Makes the metrics visible in `registry` as `restante_waku_...`.
+    /// Registers the metrics as `restante_waku_...`.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("restante_waku");
         self.node.register(registry);

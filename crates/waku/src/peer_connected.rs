@@ -1,4 +1,4 @@
-//! Peers that are to be asked something once they are connected.
+//! Notifies of newly connected peers that support a protocol.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -7,25 +7,25 @@ use tokio::sync::broadcast::{Receiver, error::RecvError};
 
 use crate::node::{Node, NodeEvent};
 
-/// Names each connected peer that speaks a protocol, once per connection.
+/// Returns each peer that supports a protocol, once after it connected.
 #[derive(Debug)]
 pub(crate) struct PeerConnected {
     node: Node,
     protocol: &'static str,
     events: Receiver<NodeEvent>,
-    /// As many as are connected: a peer that goes is taken out.
-    named: HashSet<PeerId>,
+    /// Peers that were returned and are still connected.
+    returned: HashSet<PeerId>,
     missed: VecDeque<PeerId>,
 }
 
 impl PeerConnected {
-    /// Names the peers that connect from now on.
+    /// Returns the peers that connect from now on.
     pub(crate) fn new(node: Node, protocol: &'static str) -> Self {
         let events = node.events();
-        Self { node, protocol, events, named: HashSet::new(), missed: VecDeque::new() }
+        Self { node, protocol, events, returned: HashSet::new(), missed: VecDeque::new() }
     }
 
-    /// The next one; none is lost when the wait is broken off. `None` when the node is gone.
+    /// The next peer; `None` when the node has ended. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Option<PeerId> {
         loop {
             if let Some(peer) = self.missed.pop_front() {
@@ -33,31 +33,31 @@ impl PeerConnected {
             }
             match self.events.recv().await {
                 Ok(NodeEvent::Identified { peer, protocols }) => {
-                    let is_speaker = protocols.iter().any(|protocol| protocol == self.protocol);
-                    if is_speaker && self.named.insert(peer) {
+                    let is_supported = protocols.iter().any(|protocol| protocol == self.protocol);
+                    if is_supported && self.returned.insert(peer) {
                         return Some(peer);
                     }
                 }
                 Ok(NodeEvent::Gone { peer }) => {
-                    self.named.remove(&peer);
+                    self.returned.remove(&peer);
                 }
                 Ok(NodeEvent::Connected { .. }) => {}
-                Err(RecvError::Lagged(_)) => self.name_all_again(),
+                Err(RecvError::Lagged(_)) => self.start_over(),
                 Err(RecvError::Closed) => return None,
             }
         }
     }
 
-    /// Who came and went has been missed: rather ask everybody again than leave one out.
-    fn name_all_again(&mut self) {
-        let speakers = speakers(&self.node, self.protocol);
-        self.named = speakers.iter().copied().collect();
-        self.missed = speakers.into();
+    /// Returns all connected peers again: events were missed, and a peer that is asked twice is better than one that is left out.
+    fn start_over(&mut self) {
+        let peers = supporting_peers(&self.node, self.protocol);
+        self.returned = peers.iter().copied().collect();
+        self.missed = peers.into();
     }
 }
 
-/// The connected peers that speak a protocol.
-pub(crate) fn speakers(node: &Node, protocol: &str) -> Vec<PeerId> {
-    let speaks = |protocols: &[String]| protocols.iter().any(|known| known == protocol);
-    node.peers().into_iter().filter(|peer| speaks(&peer.protocols)).map(|peer| peer.peer).collect()
+/// The connected peers that support a protocol.
+pub(crate) fn supporting_peers(node: &Node, protocol: &str) -> Vec<PeerId> {
+    let supports = |protocols: &[String]| protocols.iter().any(|known| known == protocol);
+    node.peers().into_iter().filter(|peer| supports(&peer.protocols)).map(|peer| peer.peer).collect()
 }

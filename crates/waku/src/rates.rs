@@ -1,5 +1,4 @@
-//! How often a peer may ask: a bucket of tokens per service and peer. Each request takes a token, and tokens come back
-//! evenly.
+//! Rate limits: a token bucket per service and peer. Each request takes a token, and tokens are refilled evenly.
 
 mod parse;
 
@@ -10,11 +9,10 @@ use tokio::time::Instant;
 
 pub use parse::{ParseEntryError, RateEntry, RatedService};
 
-/// How often one peer may ask each service; without a rate as often as it likes.
+/// The request rate of each peer for each service; `None` is unlimited.
 ///
-/// nwaku's rates mean something else in one way: they are shared by all peers, and each peer may use three quarters. Here a
-/// busy peer never takes from the others, and what all of them together may take is bounded by
-/// [`crate::node::NodeLimits::requests_max`].
+/// nwaku's rates differ in one respect: they are shared by all peers, and each peer may use three quarters. Here every peer
+/// has its own rate, and [`crate::node::NodeLimits::requests_max`] bounds the requests of all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RateLimits {
     /// Store queries.
@@ -28,8 +26,8 @@ pub struct RateLimits {
 }
 
 impl RateLimits {
-    /// The rates that the values of nwaku's `--rate-limit` say together: a service that is named takes its own rate, the
-    /// others the one without a name; the last of two for the same counts.
+    /// The rates of several values of nwaku's `--rate-limit`: an entry with a service sets that service's rate, one without sets
+    /// all others; the last of two for the same service counts.
     pub fn from_entries(entries: &[RateEntry]) -> Self {
         let mut limits = Self::default();
         let (named, for_all): (Vec<RateEntry>, Vec<RateEntry>) =
@@ -65,7 +63,7 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// A limiter with these rates.
+    /// Makes a limiter.
     pub fn new(limits: RateLimits) -> Self {
         let buckets = |rate: Option<Rate>| rate.map(|rate| Mutex::new(Buckets::new(rate)));
         Self {
@@ -76,7 +74,8 @@ impl Limiter {
         }
     }
 
-    /// Whether a request of a peer to a service (named as [`crate::service::Service::name`] does) is to be answered.
+    /// Takes a token for a request of a peer to a service, given by [`crate::service::Service::name`]. Returns whether the
+    /// request is to be answered.
     pub fn admits(&self, service: &'static str, peer: PeerId) -> bool {
         self.admits_at(service, peer, Instant::now())
     }
@@ -87,7 +86,7 @@ impl Limiter {
             "filter" => &self.filter,
             "lightpush" => &self.lightpush,
             "peer_exchange" => &self.peer_exchange,
-            _ => return true, // metadata: peers hang up on nodes that don't answer it
+            _ => return true, // metadata: peers disconnect from nodes that don't answer it
         };
         buckets.as_ref().is_none_or(|buckets| buckets.lock().take(peer, now))
     }
@@ -102,7 +101,7 @@ mod tests {
     const TWO_A_SECOND: Rate = Rate { requests: 2, period: Duration::from_secs(1) };
 
     #[test]
-    fn each_service_and_each_peer_has_tokens_of_its_own() {
+    fn each_service_and_each_peer_has_its_own_tokens() {
         let limits =
             RateLimits { store: Some(TWO_A_SECOND), filter: Some(TWO_A_SECOND), ..RateLimits::default() };
         let limiter = Limiter::new(limits);
@@ -114,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_add_up_as_those_of_nwaku_do() {
+    fn entries_are_combined_as_in_nwaku() {
         let entries = ["store:2/1s", "100/1s", "px:0/1s"].map(|text| text.parse().unwrap());
         let hundred = Some(Rate { requests: 100, period: Duration::from_secs(1) });
         let expected = RateLimits {

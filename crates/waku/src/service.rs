@@ -1,10 +1,10 @@
-//! Protocols by which peers ask: one request on a stream, one answer, then the stream is closed.
+//! Request-response protocols: one request on a stream, one answer, then the stream is closed.
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use libp2p::PeerId;
 
-/// What the answers of most protocols stay below: a status and a few words.
+/// The longest answer of most protocols: a status and a short text.
 const SHORT_ANSWER_BYTES: usize = 32 << 10;
 
 /// A protocol that this node answers.
@@ -19,29 +19,29 @@ pub trait Service: Send + Sync + 'static {
     /// The longest request in bytes; a longer one resets the stream.
     fn request_bytes_max(&self) -> usize;
 
-    /// The longest answer in bytes, as a rule: so much room is kept for it while it is made.
+    /// The usual longest answer in bytes: this much memory is reserved while the answer is made.
     fn answer_bytes_max(&self) -> usize {
         SHORT_ANSWER_BYTES
     }
 
-    /// Answers a request. Whatever is wrong with the request is said in the answer.
+    /// Answers a request. Errors in the request are reported in the answer.
     async fn answer(&self, peer: PeerId, request: Bytes) -> Answer;
 
-    /// The answer to a peer that asks more often than it may: status 429 where the protocol knows one.
+    /// The answer to a peer that exceeds its rate limit: status 429 if the protocol has statuses.
     fn answer_too_often(&self, request: Bytes) -> Answer;
 }
 
-/// What is written back on the stream.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The response behind its length; `None` where the protocol has none.
+    /// The response with its length prefix; `None` if nothing is sent.
     pub frame: Option<Vec<u8>>,
-    /// How it went, as in HTTP, for the metrics.
+    /// The result as an HTTP status, for the metrics.
     pub status: u32,
 }
 
 impl Answer {
-    /// A response behind its length.
+    /// A response with its length prefix.
     pub fn new(status: u32, frame: Vec<u8>) -> Self {
         Self { frame: Some(frame), status }
     }

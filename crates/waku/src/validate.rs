@@ -1,4 +1,4 @@
-//! Which messages are taken: one pure function, the same for every way in.
+//! Which messages are accepted: one pure function, used by all protocols.
 
 use std::sync::Arc;
 
@@ -9,18 +9,18 @@ use restante_waku_wire::{
     CONTENT_TOPIC_BYTES_MAX, ContentTopic, PubsubTopic, WakuMessageView, WireError, message_hash,
 };
 
-/// What a server takes.
+/// What a server accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// Only pubsub topics of this cluster; without it any.
+    /// Only pubsub topics of this cluster; `None` accepts any.
     pub cluster_id: Option<u16>,
-    /// Only pubsub topics of these shards; empty takes all.
+    /// Only pubsub topics of these shards; empty accepts all.
     pub shards: Vec<u16>,
-    /// How many shards a content topic can fall into.
+    /// The number of shards over which autosharding distributes content topics.
     pub shards_in_network: u16,
     /// The longest message, as on the wire.
     pub max_message_bytes: usize,
-    /// How far a timestamp may be from the clock; 0 takes any.
+    /// How far a timestamp may be from the clock; 0 accepts any.
     pub timestamp_window_seconds: u64,
 }
 
@@ -33,11 +33,11 @@ pub(crate) fn is_pubsub_topic(channel: &str) -> bool {
 
 /// The network's limit on a message, from `64/WAKU2-NETWORK`.
 pub const MESSAGE_BYTES_MAX: usize = 150 << 10;
-/// How far nwaku lets a timestamp be from the clock.
+/// How far nwaku allows a timestamp to be from the clock.
 pub const TIMESTAMP_WINDOW_SECONDS: u64 = 20;
 /// The shards of the public network, from `64/WAKU2-NETWORK`.
 pub const SHARDS_IN_NETWORK: u16 = 8;
-/// The cluster of the public network, in which autosharding works without a configured one (`64/WAKU2-NETWORK`).
+/// The cluster of the public network, used by autosharding when none is configured (`64/WAKU2-NETWORK`).
 const AUTO_CLUSTER_ID: u16 = 1;
 
 impl Default for Rules {
@@ -52,7 +52,7 @@ impl Default for Rules {
     }
 }
 
-/// Why a message is not taken.
+/// Why a message is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct Invalid {
@@ -65,42 +65,42 @@ pub struct Invalid {
 /// What is wrong with a field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// It is not there, or empty.
+    /// It is absent or empty.
     #[error("is missing")]
     Missing,
-    /// It is longer than it may be.
+    /// It is too long.
     #[error("{len} bytes are too many: the limit is {max} bytes")]
     TooLong {
-        /// How long it is.
+        /// Its length in bytes.
         len: usize,
-        /// How long it may be.
+        /// The limit.
         max: usize,
     },
-    /// The message as a whole is larger than it may be.
+    /// The whole message is too large.
     #[error("{len} bytes on the wire are too many: the limit is {max} bytes")]
     TooLarge {
-        /// How large it is.
+        /// Its size in bytes.
         len: usize,
-        /// How large it may be.
+        /// The limit.
         max: usize,
     },
     /// It is further in the past than the window allows.
     #[error("is {seconds} s in the past: at most {window} s are taken")]
     TooOld {
-        /// How far it is off, in whole seconds.
+        /// The difference from the clock, in whole seconds.
         seconds: u64,
-        /// How far it may be off.
+        /// The limit.
         window: u64,
     },
     /// It is further in the future than the window allows.
     #[error("is {seconds} s in the future: at most {window} s are taken")]
     InFuture {
-        /// How far it is off, in whole seconds.
+        /// The difference from the clock, in whole seconds.
         seconds: u64,
-        /// How far it may be off.
+        /// The limit.
         window: u64,
     },
-    /// Its number is a time in another unit.
+    /// It is a time in another unit.
     #[error("{number} looks like {unit} since 1970: nanoseconds are wanted")]
     OtherUnit {
         /// The number.
@@ -108,17 +108,16 @@ pub enum Problem {
         /// The unit that it looks like.
         unit: &'static str,
     },
-    /// It is not written as it should be.
+    /// Its format is wrong.
     #[error("{0}")]
     Malformed(String),
-    /// It is well-formed, but this server serves others.
+    /// It is well-formed, but not served by this server.
     #[error("{0}")]
     NotServed(String),
 }
 
 impl Problem {
-    /// Whether a time must have been meant in another unit: as nanoseconds it is no later than the spring of 1973, and in that unit
-    /// later than that.
+    /// Recognises a time in another unit: in nanoseconds it would be before the spring of 1973, and in that unit it is after.
     pub(crate) fn of_unit(time: Timestamp) -> Option<Self> {
         let number = time.nanos();
         let unit = match number.unsigned_abs() {
@@ -137,12 +136,12 @@ impl Invalid {
     }
 }
 
-/// Checks a message and makes of it what the archive keeps. The wire bytes become the body as they are.
+/// Checks a message and converts it for the archive. The body is the unchanged wire bytes.
 ///
-/// Ephemeral messages are valid: whoever calls decides what to do with them (`14/WAKU2-MESSAGE`: they are not archived).
+/// Ephemeral messages are valid: the caller must not archive them (`14/WAKU2-MESSAGE`).
 ///
 /// # Errors
-/// Names the field that is wrong and what is wrong with it.
+/// Names the wrong field and what is wrong with it.
 pub fn validate(pubsub_topic: &str, wire: Bytes, now: Timestamp, rules: &Rules) -> Result<Message, Invalid> {
     check_pubsub_topic(pubsub_topic, rules)?;
     if wire.len() > rules.max_message_bytes {
@@ -165,18 +164,18 @@ pub fn validate(pubsub_topic: &str, wire: Bytes, now: Timestamp, rules: &Rules) 
     })
 }
 
-/// Checks that a pubsub topic is well-formed and one that the server takes.
+/// Checks that a pubsub topic is well-formed and served.
 ///
 /// # Errors
-/// Says which topics are taken.
+/// Names the topics that are served.
 pub fn check_pubsub_topic(text: &str, rules: &Rules) -> Result<(), Invalid> {
     let malformed = |error: &dyn ToString| Invalid::new("pubsubTopic", Problem::Malformed(error.to_string()));
     let topic: PubsubTopic = text.parse().map_err(|error| malformed(&error))?;
-    let takes_all = rules.cluster_id.is_none() && rules.shards.is_empty();
-    if takes_all {
+    let serves_all = rules.cluster_id.is_none() && rules.shards.is_empty();
+    if serves_all {
         return Ok(());
     }
-    let is_taken = match topic {
+    let is_served = match topic {
         PubsubTopic::Named(_) => false,
         PubsubTopic::Shard { cluster, shard } => {
             let has_cluster = rules.cluster_id.is_none_or(|ours| ours == cluster);
@@ -184,13 +183,17 @@ pub fn check_pubsub_topic(text: &str, rules: &Rules) -> Result<(), Invalid> {
             has_cluster && has_shard
         }
     };
-    if is_taken { Ok(()) } else { Err(Invalid::new("pubsubTopic", Problem::NotServed(taken_topics(rules)))) }
+    if is_served {
+        Ok(())
+    } else {
+        Err(Invalid::new("pubsubTopic", Problem::NotServed(served_topics(rules))))
+    }
 }
 
-/// The pubsub topic into which a content topic falls, by the autosharding of `51/WAKU2-RELAY-SHARDING`.
+/// The pubsub topic of a content topic, by the autosharding of `51/WAKU2-RELAY-SHARDING`.
 ///
 /// # Errors
-/// When the content topic does not have the shape from which a shard follows, or falls on a shard that the server does not take.
+/// When the content topic does not have the format from which a shard is computed, or its shard is not served.
 pub fn autoshard(content_topic: &str, rules: &Rules) -> Result<String, Invalid> {
     let topic: Result<ContentTopic, _> = content_topic.parse();
     let topic = topic.map_err(|error| Invalid::new("contentTopic", Problem::Malformed(error.to_string())))?;
@@ -204,7 +207,7 @@ pub fn autoshard(content_topic: &str, rules: &Rules) -> Result<String, Invalid> 
     Ok(pubsub_topic)
 }
 
-fn taken_topics(rules: &Rules) -> String {
+fn served_topics(rules: &Rules) -> String {
     let cluster = rules.cluster_id.map_or_else(|| "<any cluster>".to_owned(), |cluster| cluster.to_string());
     if rules.shards.is_empty() {
         return format!("this server takes only /waku/2/rs/{cluster}/<any shard>");
@@ -213,7 +216,7 @@ fn taken_topics(rules: &Rules) -> String {
     format!("this server takes only /waku/2/rs/{cluster}/<shard> of the shards {}", shards.join(", "))
 }
 
-/// Relay asks no more of a content topic than that there is one; `23/WAKU2-TOPICS` only recommends the shape.
+/// Relay only requires that there is a content topic; `23/WAKU2-TOPICS` only recommends the format.
 fn check_content_topic(content_topic: &str) -> Result<(), Invalid> {
     if content_topic.is_empty() {
         return Err(Invalid::new("contentTopic", Problem::Missing));

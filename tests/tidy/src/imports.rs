@@ -14,6 +14,7 @@ const CRATES: &[(&str, Kind)] = &[
     ("restante-disk", Kind::Ground),
     ("restante-lmdb", Kind::Ground),
     ("restante-net", Kind::Ground),
+    ("restante-http", Kind::Front),
     ("restante-archive", Kind::Role),
     ("restante-sessions", Kind::Role),
     ("restante-records", Kind::Role),

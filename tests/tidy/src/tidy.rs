@@ -17,7 +17,7 @@ fn root() -> PathBuf {
 }
 
 /// All texts of the repository with their paths below its root.
-fn texts() -> Vec<(PathBuf, String)> {
+pub(crate) fn texts() -> Vec<(PathBuf, String)> {
     let root = root();
     let mut found = Vec::new();
     let mut folders = vec![root.clone()];

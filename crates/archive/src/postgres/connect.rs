@@ -19,14 +19,13 @@ use parking_lot::Mutex;
 use restante_core::{Clock, ErrorKind, Timestamp};
 use rustix::net::sockopt;
 use tokio::{io::BufReader, net::TcpStream};
-use tokio_postgres::{
-    Client, NoTls, Statement,
-    config::{Host, SslMode},
-};
+use tokio_postgres::{Client, Statement, config::Host, tls::MakeTlsConnect};
+use tokio_postgres_rustls::MakeRustlsConnect;
 use tracing::{info, warn};
 
 use super::{
     fault::{self, Fault},
+    options::ConnectOptions,
     schema::SelectKey,
 };
 use crate::{Config, Error, PostgresUrl};
@@ -58,16 +57,15 @@ pub(super) struct Database {
 
 impl Database {
     pub(super) fn new(url: &PostgresUrl, config: &Config) -> Result<Self, Error> {
-        let parsed: tokio_postgres::Config = url
-            .connection()
-            .parse()
-            .map_err(|error| Error::invalid(format!("archive URL {url} is not understood: {error}")))?;
-        check_way(&parsed, url)?;
+        let mut options = ConnectOptions::new(url)?;
+        with_defaults(&mut options.config);
+        options.connector()?; // certificates that can't be read are an error now, and not an outage later
+        let options = Arc::new(options);
         let settings = &config.postgres;
         let reach = Arc::new(Reach::new(config.clock.clone()));
         let pool = |size: usize, is_writer: bool| {
             let connector = Connector {
-                config: with_defaults(parsed.clone()),
+                options: options.clone(),
                 session: session(url, settings.statement_timeout_ms, is_writer),
                 connect_timeout: Duration::from_millis(settings.connect_timeout_ms),
                 reach: reach.clone(),
@@ -134,21 +132,6 @@ impl Database {
             pool.close();
         }
     }
-}
-
-/// Refuses a URL that asks for a way to the server that isn't spoken here.
-fn check_way(parsed: &tokio_postgres::Config, url: &PostgresUrl) -> Result<(), Error> {
-    if parsed.get_ssl_mode() == SslMode::Require {
-        return Err(Error::invalid(format!(
-            "archive URL {url} requires TLS, which isn't spoken to PostgreSQL yet: use a local proxy that does, or a private network"
-        )));
-    }
-    if !parsed.get_hosts().iter().any(|host| matches!(host, Host::Tcp(_))) {
-        return Err(Error::invalid(format!(
-            "archive URL {url} names no host: use postgres://<user>@<host>/<database>"
-        )));
-    }
-    Ok(())
 }
 
 fn no_connection(error: PoolError<Error>) -> Error {
@@ -226,7 +209,7 @@ async fn drive<T>(socket: &mut Socket, work: impl Future<Output = T>) -> T {
     .await
 }
 
-fn with_defaults(mut config: tokio_postgres::Config) -> tokio_postgres::Config {
+fn with_defaults(config: &mut tokio_postgres::Config) {
     if config.get_application_name().is_none() {
         config.application_name("restante");
     }
@@ -235,7 +218,6 @@ fn with_defaults(mut config: tokio_postgres::Config) -> tokio_postgres::Config {
     {
         config.password(password);
     }
-    config
 }
 
 /// What each connection is told first: who it is for, and for how long.
@@ -258,7 +240,7 @@ pub(super) const PLANNER: &str = "\
 
 /// Makes connections.
 pub(super) struct Connector {
-    config: tokio_postgres::Config,
+    options: Arc<ConnectOptions>,
     session: String,
     connect_timeout: Duration,
     reach: Arc<Reach>,
@@ -344,10 +326,14 @@ impl managed::Manager for Connector {
 
 impl Connector {
     async fn connect(&self) -> Result<Held, Error> {
-        let stream = self.dial().await?;
+        let mut tls = self.options.connector()?;
+        let (stream, host) = self.dial().await?;
         // The client reads 8 KiB at a time; from here it costs no system call each.
         let stream = BufReader::with_capacity(READ_AHEAD_BYTES, stream);
-        let connected = self.config.connect_raw(stream, NoTls).await;
+        let tls =
+            <MakeRustlsConnect as MakeTlsConnect<BufReader<TcpStream>>>::make_tls_connect(&mut tls, host);
+        let tls = tls.map_err(|_| Error::invalid(format!("TLS to postgres: {host} is no name of a host")))?;
+        let connected = self.options.config.connect_raw(stream, tls).await;
         let (client, socket) = connected.map_err(|error| fault::failed("be reached", error))?;
         let mut socket: Socket = Box::pin(socket);
         drive(&mut socket, client.batch_execute(&self.session))
@@ -362,17 +348,18 @@ impl Connector {
         Ok(Held { connection: Arc::new(connection), socket })
     }
 
-    /// Reaches the first of the URL's hosts that answers.
-    async fn dial(&self) -> Result<TcpStream, Error> {
-        let ports = self.config.get_ports();
+    /// Reaches the first of the URL's hosts that answers; returns its name, too.
+    async fn dial(&self) -> Result<(TcpStream, &str), Error> {
+        let config = &self.options.config;
+        let ports = config.get_ports();
         let mut last = "the URL names no host to reach by TCP".to_owned();
-        for (number, host) in self.config.get_hosts().iter().enumerate() {
+        for (number, host) in config.get_hosts().iter().enumerate() {
             let Host::Tcp(host) = host else { continue };
             let port = ports.get(number).or(ports.first()).copied().unwrap_or(PORT);
             match TcpStream::connect((host.as_str(), port)).await {
                 Ok(stream) => {
                     keep_alive(&stream);
-                    return Ok(stream);
+                    return Ok((stream, host));
                 }
                 Err(error) => last = format!("{host}:{port}: {error}"),
             }

@@ -11,10 +11,13 @@ mod catalog;
 mod check;
 mod connect;
 mod fault;
+mod options;
 mod query;
 mod retention;
 mod schema;
 mod units;
+
+pub use self::options::ConnectOptions;
 
 use std::{
     path::Path,

@@ -1,4 +1,4 @@
-//! Appending to packs: one sequential write and one sync for all records that come together.
+//! Appending to packs: one sequential write and one sync for a group of records.
 
 use std::{sync::Arc, time::Instant};
 
@@ -6,28 +6,28 @@ use restante_core::{BlobId, Timestamp};
 use restante_disk::DiskFile;
 
 use super::{
-    index::{Entry, Place},
+    index::{Entry, Location},
     schema::{PACK_HEADER_BYTES, PACKS, RecordHeader, pack_header, pack_name, record_bytes},
     shared::Shared,
 };
 use crate::Error;
 
-/// A blob that goes into a pack.
+/// A blob to append to a pack.
 pub(super) struct Record<'a> {
     pub(super) id: BlobId,
     pub(super) bytes: &'a [u8],
     pub(super) put_at: Timestamp,
 }
 
-/// The pack that takes records.
+/// The pack that is appended to.
 struct Current {
     number: u64,
     file: Box<dyn DiskFile>,
-    /// As far as it was synced.
+    /// The length up to the last sync.
     len: u64,
 }
 
-/// Who appends.
+/// The writer of packs.
 pub(super) struct Appender {
     shared: Arc<Shared>,
     current: Option<Current>,
@@ -36,7 +36,7 @@ pub(super) struct Appender {
 }
 
 impl Appender {
-    /// One whose first new pack has the number `next`, and that goes on with `last`, a pack and its length, if there is one.
+    /// Appends to `last`, a pack and its length, if there is one, and begins new packs at number `next`.
     pub(super) fn open(shared: Arc<Shared>, next: u64, last: Option<(u64, u64)>) -> Result<Self, Error> {
         let mut appender = Self { shared, current: None, next, buffer: Vec::new() };
         if let Some((number, len)) = last {
@@ -47,7 +47,7 @@ impl Appender {
         Ok(appender)
     }
 
-    /// Makes records durable, and tells where they lie. After an error none of them counts.
+    /// Makes records durable, and returns where they are. After an error none of them is stored.
     pub(super) fn append<'a>(
         &mut self,
         records: impl Iterator<Item = Record<'a>>,
@@ -58,9 +58,9 @@ impl Appender {
             let bytes = record.bytes.len() as u64;
             self.make_room(record_bytes(bytes))?;
             let current = self.current()?;
-            let place =
-                Place::Pack { number: current.number, offset: current.len + self.buffer.len() as u64 };
-            entries.push(Entry { place, bytes, put_at: record.put_at });
+            let location =
+                Location::Pack { number: current.number, offset: current.len + self.buffer.len() as u64 };
+            entries.push(Entry { location, bytes, put_at: record.put_at });
             RecordHeader::new(record.id, record.bytes, record.put_at).put_into(&mut self.buffer);
             self.buffer.extend_from_slice(record.bytes);
         }
@@ -73,7 +73,7 @@ impl Appender {
         self.current.take_if(|current| current.number == number);
     }
 
-    /// Leaves a pack that would become too long, unless it is empty.
+    /// Ends a pack that would become too long, unless it is empty.
     fn make_room(&mut self, bytes: u64) -> Result<(), Error> {
         let Some(current) = &self.current else { return Ok(()) };
         let len = current.len + self.buffer.len() as u64;
@@ -94,14 +94,14 @@ impl Appender {
 
     fn create(&mut self) -> Result<Current, Error> {
         let number = self.next;
-        self.next += 1; // also when it fails: no number is used twice
+        self.next += 1; // even if it fails: no number is used twice
         let name = pack_name(number);
         let created = self.shared.disk.create(&name).and_then(|file| {
             file.write_at(&pack_header(number), 0)?;
             Ok(file)
         });
         let file = created.map_err(|error| {
-            let _ = self.shared.disk.remove(&name); // otherwise it goes when the store is opened
+            let _ = self.shared.disk.remove(&name); // if this fails, opening the store removes it
             Error::io("create", &name, error)
         })?;
         let synced = file.sync().and_then(|()| self.shared.disk.sync_folder(PACKS));
@@ -110,7 +110,7 @@ impl Appender {
         Ok(Current { number, file, len: PACK_HEADER_BYTES })
     }
 
-    /// Writes and syncs what was gathered for the current pack.
+    /// Writes and syncs the buffered records of the current pack.
     fn write_out(&mut self) -> Result<(), Error> {
         if self.buffer.is_empty() {
             return Ok(());
@@ -119,14 +119,14 @@ impl Appender {
         let Some(mut current) = self.current.take() else { return Ok(()) };
         let name = pack_name(current.number);
         if let Err(error) = current.file.write_at(&buffer, current.len) {
-            // What half a write has left goes again; if it doesn't, nothing is appended behind it.
+            // Removes the rest of a partial write; if that fails, nothing more is appended to this pack.
             let is_cut = current.file.set_len(current.len).is_ok();
             self.current = is_cut.then_some(current);
             return Err(Error::io("write", &name, error));
         }
-        let begun = Instant::now();
+        let start = Instant::now();
         current.file.sync().map_err(|error| self.shared.sync_failed("sync", &name, error))?;
-        self.shared.metrics.sync_seconds.observe(begun.elapsed().as_secs_f64());
+        self.shared.metrics.sync_seconds.observe(start.elapsed().as_secs_f64());
         current.len += buffer.len() as u64;
         self.grow(current.number, current.len);
         self.current = Some(current);

@@ -1,4 +1,4 @@
-//! A copy of the store that can be opened, made while it works.
+//! A copy of a store in use.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use restante_core::{BlobId, ErrorKind};
 use tracing::warn;
 
 use super::{
-    index::{Entry, Files, Index, Pack, Place, Row},
+    index::{Entry, Files, Index, Location, Pack, Row},
     owner,
     schema::{FILES, OWNER, PACKS, file_name, pack_name},
     shared::Shared,
@@ -21,7 +21,7 @@ use crate::Error;
 /// Rows that are copied at once.
 const PAGE_BLOBS: usize = 4_096;
 
-/// Refuses a folder that is not there, or not empty.
+/// Fails unless the folder exists and is empty.
 pub(super) fn check_folder(folder: &Path) -> Result<(), Error> {
     let name = folder.display().to_string();
     let mut entries = std::fs::read_dir(folder).map_err(|error| Error::io("read", &name, error))?;
@@ -33,10 +33,10 @@ pub(super) fn check_folder(folder: &Path) -> Result<(), Error> {
     }
 }
 
-/// Copies the store into a folder; answers the index of the copy, which is to be closed. Nothing may be removed meanwhile.
+/// Copies the store into a folder; returns the index of the copy, which the caller closes. Nothing may be removed meanwhile.
 ///
-/// The index is copied before the packs, so that all that it names lies in them; what a pack has beyond it is read when the copy
-/// is opened. Files never change, and are linked where the file system can.
+/// The index is copied before the packs, so that the packs contain everything in it; further records of a pack are read when the
+/// copy is opened. Files never change, and are hard-linked where the file system can.
 pub(super) fn copy(shared: &Shared, folder: &Path) -> Result<Index, Error> {
     let target = Target { folder };
     for name in [PACKS, FILES] {
@@ -61,28 +61,28 @@ pub(super) fn copy(shared: &Shared, folder: &Path) -> Result<Index, Error> {
         target.copy(shared, &pack_name(number), pack.len)?;
     }
     copied.folders.extend([PACKS, FILES, ""].map(str::to_owned));
-    // The deepest first, so that no folder names another one that is not durable.
+    // The deepest first, so that every synced folder contains only durable names.
     copied.folders.iter().rev().try_for_each(|folder| target.sync_folder(folder))?;
     Ok(index)
 }
 
-/// What the copy has so far.
+/// The contents of the copy so far.
 struct Copied {
     packs: BTreeMap<u64, Pack>,
     files: Files,
-    /// Folders of files, which are to be synced.
+    /// Folders of files to sync.
     folders: BTreeSet<String>,
 }
 
 impl Copied {
     fn count(&mut self, entry: &Entry) {
-        match entry.place {
-            Place::File => {
+        match entry.location {
+            Location::File => {
                 self.files.blobs += 1;
                 self.files.bytes += entry.bytes;
             }
-            Place::Pack { number, offset } => {
-                // Records that came since are counted when the copy is opened.
+            Location::Pack { number, offset } => {
+                // Later records are counted when the copy is opened.
                 if let Some(pack) = self.packs.get_mut(&number).filter(|pack| offset < pack.len) {
                     pack.live += 1;
                     pack.live_bytes += entry.record_bytes();
@@ -101,7 +101,7 @@ fn copy_blobs(shared: &Shared, copy: &Index, target: &Target<'_>, copied: &mut C
         after = Some(*last);
         let mut rows = Vec::new();
         for (id, entry) in page {
-            if entry.place == Place::File {
+            if entry.location == Location::File {
                 let sums = index.sums(id)?.unwrap_or_default();
                 rows.push(Row::Sums(id, sums));
                 target.link(shared, id, entry.bytes, &mut copied.folders)?;
@@ -113,7 +113,7 @@ fn copy_blobs(shared: &Shared, copy: &Index, target: &Target<'_>, copied: &mut C
     }
 }
 
-/// Where the copy goes.
+/// The folder of the copy.
 struct Target<'a> {
     folder: &'a Path,
 }
@@ -131,13 +131,13 @@ impl Target<'_> {
         synced.map_err(|error| Error::io("sync", name, error))
     }
 
-    /// The copy's owner is that of the store. A damaged one is left out: it is said anew for both.
+    /// Copies the owner. A damaged one is left out: it has to be set again for both.
     fn write_owner(&self, shared: &Shared) -> Result<(), Error> {
         let owner = match owner::read(&*shared.disk) {
             Ok(Some(owner)) => owner,
             Ok(None) => return Ok(()),
             Err(error) if error.kind() == ErrorKind::Corrupt => {
-                warn!(%error, "the copy does not say whose the blobs are");
+                warn!(%error, "the copy has no owner of the blobs");
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -165,12 +165,11 @@ impl Target<'_> {
         }
         match std::fs::hard_link(shared.disk.path(&name), self.folder.join(&name)) {
             Ok(()) => Ok(()),
-            Err(_) => self.copy(shared, &name, bytes), // another file system, or one that has no links
+            Err(_) => self.copy(shared, &name, bytes), // another file system, or one without links
         }
     }
 
-    /// Copies the first bytes of a file, and syncs them. What is lost here is lost in the copy too, and no reason to have none
-    /// of the rest.
+    /// Copies the first bytes of a file, and syncs them. A missing file is missing in the copy too, without failing the rest.
     fn copy(&self, shared: &Shared, name: &str, bytes: u64) -> Result<(), Error> {
         match copy_file(&shared.disk.path(name), &self.folder.join(name), bytes) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

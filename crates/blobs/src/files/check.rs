@@ -1,4 +1,4 @@
-//! Reading everything, and telling what is wrong.
+//! Reading everything, and reporting defects.
 
 use restante_core::{BlobId, ErrorKind};
 
@@ -13,7 +13,7 @@ pub(super) fn check(shared: &Shared, progress: &(dyn Fn(u64, u64) + Send + Sync)
     if let Some(damage) = shared.index()?.damaged_page()? {
         report.note(
             "index",
-            format!("{damage}, or close the store and move the folder index away to have it made anew"),
+            format!("{damage}, or close the store and move the folder index away to have it rebuilt"),
         );
         return Ok(report);
     }
@@ -45,14 +45,14 @@ fn check_blob(
     let is_there = || Ok::<_, Error>(shared.find(id)?.is_some());
     match found {
         Ok(Some(_)) => report.blobs += 1,
-        // Removed since the page was read, or between two looks of the reader.
+        // Removed since the page was read, or during the read.
         Ok(None) => {}
         Err(error) if error.kind() == ErrorKind::NotFound && !is_there()? => report.bytes = before,
         Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) && is_there()? => {
             report.blobs += 1;
             report.note(format!("blob {id}"), error.to_string());
         }
-        Err(error) if error.kind() == ErrorKind::Corrupt => {} // it went while it was read
+        Err(error) if error.kind() == ErrorKind::Corrupt => {} // removed during the read
         Err(error) if shared.index().is_ok() => {
             report.blobs += 1;
             report.note(format!("blob {id}"), error.to_string());
@@ -62,12 +62,12 @@ fn check_blob(
     Ok(())
 }
 
-/// Files that belong to no blob take room for nothing.
+/// Reports files that belong to no blob, which waste space.
 fn check_files(shared: &Shared, report: &mut Report) -> Result<(), Error> {
     for id in file_ids(shared).map_err(|error| Error::io("list", "the files of blobs", error))? {
         let id = id.map_err(|error| Error::io("list", "the files of blobs", error))?;
         let index = shared.index()?;
-        // In this order: a file is noted as loose before it is there, and until after it belongs to a blob.
+        // In this order: a file is noted as loose before it exists, and until after it belongs to a blob.
         let is_expected = index.is_loose(id)? || has_file(shared, id)?;
         if !is_expected {
             report.note(
@@ -80,7 +80,7 @@ fn check_files(shared: &Shared, report: &mut Report) -> Result<(), Error> {
 }
 
 fn has_file(shared: &Shared, id: BlobId) -> Result<bool, Error> {
-    // What was removed after the folder was listed is no finding.
+    // A file that was removed after the folder was listed is no defect.
     let is_gone = || !shared.disk.path(&file_name(id).0).exists();
-    Ok(shared.find(id)?.is_some_and(|entry| entry.place == super::index::Place::File) || is_gone())
+    Ok(shared.find(id)?.is_some_and(|entry| entry.location == super::index::Location::File) || is_gone())
 }

@@ -1,4 +1,4 @@
-//! Where each blob lies: the rows that are derived from packs and files.
+//! The index of where each blob is, derived from packs and files.
 
 use std::{collections::BTreeMap, ops::Bound, path::Path, sync::Arc};
 
@@ -12,13 +12,13 @@ use restante_lmdb::{
 use super::schema::{BLOB_BYTES_LIMIT, INDEX, PACKED_BYTES_LIMIT, VERSION, record_bytes};
 use crate::{Error, Listed};
 
-/// id -> where it lies, its length, when it was last put.
+/// id -> location, length, time of the last put.
 const BLOBS: Table = Table::new(1, "blobs");
-/// packed number of a pack -> what is known of it.
+/// packed number of a pack -> its state.
 const PACKS: Table = Table::new(2, "packs");
 /// id -> the checksums of the parts of its own file, 4 bytes each.
 const SUMS: Table = Table::new(3, "sums");
-/// id -> empty: a file of this name may be there, and belongs to no blob.
+/// id -> empty: a file with this name may exist without a blob.
 const LOOSE: Table = Table::new(4, "loose");
 /// name -> bytes.
 const META: Table = Table::new(5, "meta");
@@ -27,34 +27,34 @@ const TABLES: [Table; 5] = [BLOBS, PACKS, SUMS, LOOSE, META];
 const FORMAT: &[u8] = b"format";
 const FILES: &[u8] = b"files";
 
-/// The commit log of the index: rows of some 70 bytes go into LMDB fifty thousand at a time, and are in memory until then.
+/// The commit log of the index: rows of some 70 bytes are written to LMDB fifty thousand at a time, and are in memory until then.
 const LOG_BYTES: u64 = 4 << 20;
 
-/// Where a blob lies.
+/// Where a blob is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Location {
     /// In a file of its own.
     File,
-    /// In a pack, its record beginning at an offset.
+    /// In a pack, with its record at an offset.
     Pack { number: u64, offset: u64 },
 }
 
-/// What is known of a blob.
+/// The row of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    pub(super) place: Place,
+    pub(super) location: Location,
     pub(super) bytes: u64,
     pub(super) put_at: Timestamp,
 }
 
-/// What is known of a pack.
+/// The row of a pack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pack {
-    /// Its length, as far as it was synced; all records up to there have had their rows.
+    /// Its length at the last sync for which all its records have rows.
     pub(super) len: u64,
-    /// Blobs that lie in it.
+    /// Blobs in it.
     pub(super) live: u64,
-    /// What their records take.
+    /// Bytes of their records.
     pub(super) live_bytes: u64,
 }
 
@@ -91,7 +91,7 @@ impl Index {
         Self::open_with(disk, Options { log_bytes: LOG_BYTES, metrics, ..Options::default() })
     }
 
-    /// An index that is written once, in large pieces.
+    /// An index that is written once, in large batches.
     pub(super) fn open_copy(folder: &Path) -> Result<Self, Error> {
         let disk = Arc::new(Folder::new(folder));
         Self::open_with(disk, Options { log_bytes: 0, ..Options::default() })
@@ -127,7 +127,7 @@ impl Index {
         })
     }
 
-    /// The blobs behind one, in the order of their ids.
+    /// The blobs after one, ordered by id.
     pub(super) fn page(&self, after: Option<BlobId>, limit: usize) -> Result<Vec<(BlobId, Entry)>, Error> {
         let mut page = Vec::new();
         self.store.read(|view| {
@@ -153,7 +153,7 @@ impl Index {
         self.store.read(|view| Ok(view.get(LOOSE, &id.0)?.is_some()))
     }
 
-    /// So many files at most that belong to no blob.
+    /// At most `limit` files that belong to no blob.
     pub(super) fn loose(&self, limit: usize) -> Result<Vec<BlobId>, Error> {
         let mut loose = Vec::new();
         self.store.read(|view| {
@@ -177,7 +177,7 @@ impl Index {
         Ok(packs)
     }
 
-    /// The blobs with files of their own; `None` while nobody has counted them.
+    /// The totals of blobs with files of their own; `None` if they were never counted.
     pub(super) fn files(&self) -> Result<Option<Files>, Error> {
         self.store.read(|view| {
             let Some(value) = view.get(META, FILES)? else { return Ok(None) };
@@ -187,7 +187,7 @@ impl Index {
         })
     }
 
-    /// Makes changes durable, all or none; of several of one row the last holds.
+    /// Makes changes durable, all or none; of several changes of one row the last counts.
     pub(super) fn write(&self, rows: Vec<Row>) -> Result<(), Error> {
         if rows.is_empty() {
             return Ok(());
@@ -200,12 +200,12 @@ impl Index {
         })
     }
 
-    /// What is wrong with the pages of its file, if anything is.
+    /// A defect in the pages of its file, if there is one.
     pub(super) fn damaged_page(&self) -> Result<Option<String>, Error> {
         Ok(self.store.damaged_page()?)
     }
 
-    /// What it takes on disk.
+    /// Its size on disk.
     pub(super) fn disk_bytes(&self) -> Result<u64, Error> {
         let stats = self.store.stats()?;
         Ok(stats.file_bytes + stats.log_bytes)
@@ -220,7 +220,7 @@ impl Index {
     }
 }
 
-/// Walks a table until `visit` says that it is enough.
+/// Visits the rows of a table until `visit` returns false.
 fn each(
     view: &View<'_>,
     table: Table,
@@ -257,12 +257,12 @@ fn numbers(numbers: &[u64]) -> Vec<u8> {
     packed
 }
 
-/// The length, 8 bytes of time, then nothing or the number of a pack and an offset.
+/// Encodes the length, 8 bytes of time, then nothing or the number of a pack and an offset.
 fn entry_value(entry: &Entry) -> Vec<u8> {
     let mut value = Vec::with_capacity(32);
     value.put_number(entry.bytes);
     value.put_bytes(&entry.put_at.nanos().to_be_bytes());
-    if let Place::Pack { number, offset } = entry.place {
+    if let Location::Pack { number, offset } = entry.location {
         value.put_number(number);
         value.put_number(offset);
     }
@@ -276,16 +276,16 @@ fn read_entry(value: &[u8]) -> Result<Entry, Error> {
 fn parse_entry(mut value: &[u8]) -> Option<Entry> {
     let bytes = take_number(&mut value)?;
     let put_at = i64::from_be_bytes(take_bytes(&mut value, 8)?.try_into().ok()?);
-    let place = match value.is_empty() {
-        true => Place::File,
-        false => Place::Pack { number: take_number(&mut value)?, offset: take_number(&mut value)? },
+    let location = match value.is_empty() {
+        true => Location::File,
+        false => Location::Pack { number: take_number(&mut value)?, offset: take_number(&mut value)? },
     };
-    let bytes_limit = match place {
-        Place::File => BLOB_BYTES_LIMIT,
-        Place::Pack { .. } => PACKED_BYTES_LIMIT, // it is read as a whole
+    let bytes_limit = match location {
+        Location::File => BLOB_BYTES_LIMIT,
+        Location::Pack { .. } => PACKED_BYTES_LIMIT, // it is read into memory as a whole
     };
     let is_possible = value.is_empty() && bytes <= bytes_limit;
-    is_possible.then_some(Entry { place, bytes, put_at: Timestamp(put_at) })
+    is_possible.then_some(Entry { location, bytes, put_at: Timestamp(put_at) })
 }
 
 fn read_pack(mut value: &[u8]) -> Result<Pack, Error> {
@@ -303,7 +303,7 @@ fn damaged() -> Error {
 }
 
 impl Pack {
-    /// What lies in it and belongs to no blob.
+    /// Bytes of the pack that belong to no blob.
     pub(super) fn dead_bytes(&self) -> u64 {
         self.len.saturating_sub(super::schema::PACK_HEADER_BYTES + self.live_bytes)
     }
@@ -314,7 +314,7 @@ impl Entry {
         Listed { id, bytes: self.bytes, put_at: self.put_at }
     }
 
-    /// What it takes in its pack.
+    /// Bytes of its record in a pack.
     pub(super) fn record_bytes(&self) -> u64 {
         record_bytes(self.bytes)
     }
@@ -326,16 +326,16 @@ mod tests {
 
     #[test]
     fn entries_read_back_and_others_are_damaged() {
-        for place in [Place::File, Place::Pack { number: 3, offset: 70_000 }] {
-            let entry = Entry { place, bytes: 1 << 20, put_at: Timestamp(-1) };
+        for location in [Location::File, Location::Pack { number: 3, offset: 70_000 }] {
+            let entry = Entry { location, bytes: 1 << 20, put_at: Timestamp(-1) };
             let value = entry_value(&entry);
             assert_eq!(parse_entry(&value), Some(entry));
             assert_eq!(parse_entry(&[&value[..], &[0]].concat()), None, "one byte more");
             assert_eq!(parse_entry(&value[..value.len() - 1]), None, "one byte less");
         }
-        let pack = Place::Pack { number: 3, offset: 70_000 };
-        for (place, bytes) in [(Place::File, BLOB_BYTES_LIMIT + 1), (pack, PACKED_BYTES_LIMIT + 1)] {
-            let long = Entry { place, bytes, put_at: Timestamp(0) };
+        let pack = Location::Pack { number: 3, offset: 70_000 };
+        for (location, bytes) in [(Location::File, BLOB_BYTES_LIMIT + 1), (pack, PACKED_BYTES_LIMIT + 1)] {
+            let long = Entry { location, bytes, put_at: Timestamp(0) };
             assert_eq!(parse_entry(&entry_value(&long)), None, "longer than any blob there");
         }
     }

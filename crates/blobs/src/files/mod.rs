@@ -1,13 +1,12 @@
-//! Files: short blobs one behind the other in packs, longer ones each in a file of its own, and an index of where they lie.
+//! Files: packs of short blobs, a file for each longer one, and an index of where they are.
 //!
-//! `docs/design/blobs.md` says why, `docs/formats/blobs.md` how the files look.
+//! `docs/design/blobs.md` has the reasons, `docs/formats/blobs.md` the formats.
 
 mod append;
 mod backup;
 mod check;
 mod index;
 mod owner;
-mod places;
 mod queue;
 mod read;
 mod receive;
@@ -20,6 +19,7 @@ mod shared;
 mod sums;
 #[cfg(test)]
 mod tests;
+mod uploads;
 mod write;
 
 use std::{collections::BTreeSet, ops::Range, path::Path, sync::Arc};
@@ -52,7 +52,7 @@ pub(crate) async fn open(folder: &Path, config: Config) -> Result<Opened, Error>
     .await
 }
 
-/// Opens the store of a folder that is there.
+/// Opens the store in an existing folder.
 fn open_on(disk: Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
     check_settings(config)?;
     let what = format!("the blob store {}", disk.path("").display());
@@ -60,7 +60,7 @@ fn open_on(disk: Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
     make_folders(&*disk)?;
     let (shared, appender, changed) = match read_store(&disk, config) {
         Err(error) if error.is_damaged_index() => {
-            set_index_aside(&*disk, &error)?;
+            rename_damaged_index(&*disk, &error)?;
             read_store(&disk, config)?
         }
         read => read?,
@@ -80,7 +80,7 @@ fn open_on(disk: Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
     Ok(Opened { blobs: files.clone(), upkeep: files })
 }
 
-/// Opens the index and brings it up to what packs and files hold. Returns the packs whose rows are still to be written too.
+/// Opens the index and updates it from packs and files. Returns the packs whose rows are still to be written.
 fn read_store(
     disk: &Arc<dyn Disk>,
     config: &Config,
@@ -92,11 +92,11 @@ fn read_store(
     Ok((shared, appender, changed))
 }
 
-/// Gives a damaged index another name, so that one is made anew from packs and files.
-fn set_index_aside(disk: &dyn Disk, error: &Error) -> Result<(), Error> {
+/// Renames a damaged index, so that a new one is built from packs and files.
+fn rename_damaged_index(disk: &dyn Disk, error: &Error) -> Result<(), Error> {
     let aside = (1..).map(|number: u64| format!("{INDEX}.damaged-{number}"));
     let Some(aside) = aside.into_iter().find(|name| !disk.path(name).exists()) else { return Ok(()) };
-    error!(%error, aside, "the index of the blobs is damaged: it is kept under another name and made anew; all blobs count as put now");
+    error!(%error, aside, "the index of the blobs is damaged: it is renamed and rebuilt; all blobs count as put now");
     let renamed = disk.rename(INDEX, &aside).and_then(|()| disk.sync_folder(""));
     renamed.map_err(|error| Error::io("rename", INDEX, error))
 }
@@ -116,7 +116,7 @@ fn check_settings(config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// The folders of the store. What was being received when it was left goes.
+/// Creates the folders of the store, and removes unfinished uploads.
 fn make_folders(disk: &dyn Disk) -> Result<(), Error> {
     for folder in [PACKS, FILES, INCOMING] {
         disk.create_folder(folder).map_err(|error| Error::io("create", folder, error))?;
@@ -129,7 +129,7 @@ fn make_folders(disk: &dyn Disk) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs what reads or writes files where it holds up nobody.
+/// Runs work on files on the blocking pool.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
@@ -146,7 +146,7 @@ struct FilesEngine {
 #[async_trait]
 impl Blobs for FilesEngine {
     async fn put(&self, source: &mut dyn Source) -> Result<Put, Error> {
-        self.shared.goes_on()?;
+        self.shared.check_writable()?;
         let received = receive::receive(&self.shared, &self.queue, source).await;
         let received = received.inspect_err(|error| {
             if error.kind() == ErrorKind::Full {
@@ -167,7 +167,7 @@ impl Blobs for FilesEngine {
 
     async fn touch(&self, ids: &[BlobId]) -> Result<Vec<bool>, Error> {
         check_touch(ids.len())?;
-        self.shared.goes_on()?;
+        self.shared.check_writable()?;
         self.queue.touch(ids.to_vec()).await
     }
 }
@@ -176,9 +176,9 @@ impl Blobs for FilesEngine {
 impl Upkeep for FilesEngine {
     async fn list(&self, after: Option<BlobId>, limit: usize) -> Result<Vec<Listed>, Error> {
         check_limit(limit)?;
-        let settled = self.queue.settle().await;
+        let flushed = self.queue.flush_index().await;
         let shared = self.shared.clone();
-        let page = blocking(move || match settled {
+        let page = blocking(move || match flushed {
             Ok(()) => shared.index()?.page(after, limit),
             Err(error) if error.kind() == ErrorKind::Full => shared.page(after, limit),
             Err(error) => Err(error),
@@ -192,18 +192,18 @@ impl Upkeep for FilesEngine {
     }
 
     async fn owner(&self) -> Result<Option<Identity>, Error> {
-        self.shared.is_open()?;
+        self.shared.check_open()?;
         let shared = self.shared.clone();
         blocking(move || owner::read(&*shared.disk)).await
     }
 
     async fn set_owner(&self, owner: Identity) -> Result<(), Error> {
-        self.shared.is_open()?;
-        let turn = self.queue.turn().await?;
-        self.shared.is_open()?; // who waited long may have the turn after the close, when the folder is another's
+        self.shared.check_open()?;
+        let permit = self.queue.maintenance_permit().await?;
+        self.shared.check_open()?; // after a close the folder may belong to another process
         let shared = self.shared.clone();
         blocking(move || {
-            let _turn = turn; // held until it is written: one at a time, and not while a backup is made
+            let _permit = permit; // held until it is written: excludes backups and other removals
             owner::write(&*shared.disk, owner)
         })
         .await
@@ -232,18 +232,18 @@ impl Upkeep for FilesEngine {
     }
 
     async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
-        match self.queue.settle().await {
+        match self.queue.flush_index().await {
             Err(error) if error.kind() != ErrorKind::Full => return Err(error),
             _ => check::check(&self.shared, progress),
         }
     }
 
     async fn backup(&self, folder: &Path) -> Result<(), Error> {
-        let turn = self.queue.turn().await?;
-        self.queue.settle().await?;
+        let permit = self.queue.maintenance_permit().await?;
+        self.queue.flush_index().await?;
         let (shared, folder) = (self.shared.clone(), folder.to_owned());
         let copied = blocking(move || {
-            let _turn = turn; // held until nothing is copied any more, also when nobody waits for it
+            let _permit = permit; // held until the copy ends, even if the caller is cancelled
             backup::check_folder(&folder)?;
             backup::copy(&shared, &folder)
         });
@@ -251,20 +251,20 @@ impl Upkeep for FilesEngine {
     }
 
     async fn close(&self) -> Result<(), Error> {
-        if self.shared.begin_to_close() {
+        if self.shared.start_closing() {
             return Ok(());
         }
-        let settled = self.queue.close().await;
-        if let Some(index) = self.shared.let_go() {
+        let flushed = self.queue.close().await;
+        if let Some(index) = self.shared.release() {
             index.close().await?;
         }
         drop(self.shared.lock.lock().take());
-        match settled {
+        match flushed {
             Err(error) if error.kind() == ErrorKind::Full => {
                 warn!(%error, "the store is closed on a full disk: its index is brought up to date when it is opened again");
                 Ok(())
             }
-            settled => settled,
+            flushed => flushed,
         }
     }
 }

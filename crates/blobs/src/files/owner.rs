@@ -1,4 +1,4 @@
-//! Whose the blobs are: a file of its own, since the index is thrown away when it is damaged.
+//! The owner of the blobs, in a file of its own because the index is discarded when it is damaged.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use restante_disk::Disk;
 use super::schema::{OWNER, OWNER_NEW};
 use crate::Error;
 
-/// What the file says; `None` when it is not there.
+/// Reads the owner; `None` when the file does not exist.
 pub(super) fn read(disk: &dyn Disk) -> Result<Option<Identity>, Error> {
     let text = match std::fs::read(disk.path(OWNER)) {
         Ok(text) => text,
@@ -23,18 +23,18 @@ pub(super) fn read(disk: &dyn Disk) -> Result<Option<Identity>, Error> {
     })
 }
 
-/// Writes the file beside the old one, and puts it in its place.
+/// Writes a new file, and renames it over the old one.
 pub(super) fn write(disk: &dyn Disk, owner: Identity) -> Result<(), Error> {
     replace(disk, &text(owner)).map_err(|error| Error::io("write", OWNER, error))
 }
 
-/// The file's content.
+/// The contents of the file.
 pub(super) fn text(owner: Identity) -> String {
     format!("{owner}\n")
 }
 
 fn replace(disk: &dyn Disk, text: &str) -> io::Result<()> {
-    disk.remove(OWNER_NEW)?; // what another attempt has left
+    disk.remove(OWNER_NEW)?; // of a former attempt
     let file = disk.create(OWNER_NEW)?;
     file.write_at(text.as_bytes(), 0)?;
     file.sync()?;

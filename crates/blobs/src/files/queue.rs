@@ -1,4 +1,4 @@
-//! Where the writer's work comes in, in bounded room.
+//! The bounded queue of the writer.
 
 use std::sync::Arc;
 
@@ -6,78 +6,81 @@ use restante_core::{BlobId, Timestamp};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::{
-    places::Places,
     receive::{Content, Received},
+    uploads::UploadSlots,
 };
 use crate::{Error, Metrics, Put};
 
-/// Requests that wait at most. More of them wait in front of the queue.
+/// Requests in the queue; more of them wait for it.
 const JOBS_WAITING_MAX: usize = 1_024;
-/// Bytes of blobs that wait in memory at most.
+/// Bytes of blobs that wait in memory.
 const BYTES_WAITING_MAX: usize = 64 << 20;
 
-/// A put, and who waits for it.
-pub(super) struct Putting {
+/// A put, and its waiter.
+pub(super) struct PendingPut {
     pub(super) received: Received,
     pub(super) waiter: Waiter,
 }
 
 pub(super) struct Waiter {
     answer: oneshot::Sender<Result<Put, Error>>,
-    /// Given back when it is answered.
-    _room: OwnedSemaphorePermit,
+    /// Returned when it is answered.
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Waiter {
     pub(super) fn answer(self, answer: Result<Put, Error>) {
-        let _ = self.answer.send(answer); // who asked may have gone away
+        let _ = self.answer.send(answer); // the caller may be gone
     }
 }
 
-/// The only one who removes or copies; the others wait. Given back when all of it is done.
-pub(super) type Turn = OwnedSemaphorePermit;
+/// Allows one removal or backup at a time. Returned when all of it is done.
+pub(super) type MaintenancePermit = OwnedSemaphorePermit;
 
-/// What the writer does.
+/// The requests to the writer.
 pub(super) enum Job {
-    Put(Putting),
+    Put(PendingPut),
     Remove {
         ids: Vec<BlobId>,
         put_before: Timestamp,
-        turn: Turn,
+        permit: MaintenancePermit,
         answer: oneshot::Sender<Result<u64, Error>>,
     },
-    /// Let blobs count as put now.
+    /// Makes blobs count as put now.
     Touch {
         ids: Vec<BlobId>,
         answer: oneshot::Sender<Result<Vec<bool>, Error>>,
-        /// Given back when it is done.
-        _room: OwnedSemaphorePermit,
+        /// Returned when it is done.
+        _permit: OwnedSemaphorePermit,
     },
-    /// Bring everything that was answered into the index.
-    Settle(oneshot::Sender<Result<(), Error>>),
-    /// The same, and end.
+    /// Writes all acknowledged changes to the index.
+    FlushIndex(oneshot::Sender<Result<(), Error>>),
+    /// The same, and ends the writer.
     Close(oneshot::Sender<Result<(), Error>>),
 }
 
-/// Where work comes in.
+/// The input of the queue.
 pub(super) struct Queue {
     jobs: mpsc::Sender<Job>,
     bytes: Arc<Semaphore>,
     /// For blobs that are received into files of their own.
-    pub(super) places: Places,
-    turn: Arc<Semaphore>,
+    pub(super) upload_slots: UploadSlots,
+    maintenance: Arc<Semaphore>,
 }
 
 impl Queue {
     pub(super) fn new(metrics: &Metrics) -> (Self, mpsc::Receiver<Job>) {
         let (jobs, waiting) = mpsc::channel(JOBS_WAITING_MAX);
         let semaphore = |permits| Arc::new(Semaphore::new(permits));
-        let (bytes, turn) = (semaphore(BYTES_WAITING_MAX), semaphore(1));
-        (Self { jobs, bytes, places: Places::new(metrics.slow_uploads.clone()), turn }, waiting)
+        let (bytes, maintenance) = (semaphore(BYTES_WAITING_MAX), semaphore(1));
+        (
+            Self { jobs, bytes, upload_slots: UploadSlots::new(metrics.slow_uploads.clone()), maintenance },
+            waiting,
+        )
     }
 
-    pub(super) async fn turn(&self) -> Result<Turn, Error> {
-        take(&self.turn, 1).await
+    pub(super) async fn maintenance_permit(&self) -> Result<MaintenancePermit, Error> {
+        take(&self.maintenance, 1).await
     }
 
     pub(super) async fn put(&self, received: Received) -> Result<Put, Error> {
@@ -85,22 +88,22 @@ impl Queue {
             Content::Packed { bytes, .. } => bytes.len().min(BYTES_WAITING_MAX),
             Content::File { .. } => 0,
         };
-        let room = take(&self.bytes, bytes as u32).await?;
-        self.ask(|answer| Job::Put(Putting { received, waiter: Waiter { answer, _room: room } })).await
+        let permit = take(&self.bytes, bytes as u32).await?;
+        self.ask(|answer| Job::Put(PendingPut { received, waiter: Waiter { answer, _permit: permit } })).await
     }
 
     pub(super) async fn touch(&self, ids: Vec<BlobId>) -> Result<Vec<bool>, Error> {
-        let room = take(&self.bytes, size_of_val(&*ids) as u32).await?;
-        self.ask(|answer| Job::Touch { ids, answer, _room: room }).await
+        let permit = take(&self.bytes, size_of_val(&*ids) as u32).await?;
+        self.ask(|answer| Job::Touch { ids, answer, _permit: permit }).await
     }
 
     pub(super) async fn remove(&self, ids: Vec<BlobId>, put_before: Timestamp) -> Result<u64, Error> {
-        let turn = self.turn().await?;
-        self.ask(|answer| Job::Remove { ids, put_before, turn, answer }).await
+        let permit = self.maintenance_permit().await?;
+        self.ask(|answer| Job::Remove { ids, put_before, permit, answer }).await
     }
 
-    pub(super) async fn settle(&self) -> Result<(), Error> {
-        self.ask(Job::Settle).await
+    pub(super) async fn flush_index(&self) -> Result<(), Error> {
+        self.ask(Job::FlushIndex).await
     }
 
     pub(super) async fn close(&self) -> Result<(), Error> {

@@ -1,4 +1,4 @@
-//! Reading a blob: nothing is handed out that does not agree with its checksum.
+//! Reading a blob: only bytes that match their checksum are returned.
 
 use std::{fs::File, io, ops::Range, sync::Arc};
 
@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     blocking,
-    index::{Entry, Place},
+    index::{Entry, Location},
     scan::read_at_most,
     schema::{PART_BYTES, RECORD_HEADER_BYTES, RecordHeader, file_name},
     shared::Shared,
@@ -21,9 +21,9 @@ use crate::{
     limits::{check_range, clip},
 };
 
-/// What a disk answers that can't read a sector, on Linux and everywhere else.
+/// The error for an unreadable sector, on Linux and elsewhere.
 const EIO: i32 = 5;
-/// How often a blob is looked up again because it was moved to another pack in between.
+/// How often a blob is looked up again because it was moved to another pack.
 const MOVES_MAX: usize = 16;
 
 /// A range of a blob.
@@ -43,7 +43,7 @@ pub(super) fn open(shared: &Arc<Shared>, id: BlobId, range: Range<u64>) -> Resul
     }
 }
 
-/// What is known of a blob that is there, but does not read back as it was put. All of it is read, so that it should be short.
+/// The row of a blob that exists but is damaged. It is read as a whole, so it should be short.
 pub(super) fn damaged(shared: &Shared, id: BlobId) -> Result<Option<Entry>, Error> {
     let Some(entry) = shared.find(id)? else { return Ok(None) };
     match verify(shared, id, &mut |_| ()) {
@@ -53,7 +53,7 @@ pub(super) fn damaged(shared: &Shared, id: BlobId) -> Result<Option<Entry>, Erro
     }
 }
 
-/// Reads all of a blob and compares it with its id; `None` when it is not there. `seen` is told how many bytes were read.
+/// Reads all of a blob and compares it with its id; `None` when it does not exist. `seen` is called with the bytes read.
 pub(super) fn verify(shared: &Shared, id: BlobId, seen: &mut dyn FnMut(u64)) -> Result<Option<Entry>, Error> {
     let Some((entry, packed)) = locate(shared, id)? else { return Ok(None) };
     let mut hash = Sha256::new();
@@ -72,12 +72,12 @@ pub(super) fn verify(shared: &Shared, id: BlobId, seen: &mut dyn FnMut(u64)) -> 
     if is_sound { Ok(Some(entry)) } else { Err(not_what_was_put(id)) }
 }
 
-/// Where a blob lies, and its bytes if it lies in a pack.
+/// Where a blob is, and its bytes if it is in a pack.
 fn locate(shared: &Shared, id: BlobId) -> Result<Option<(Entry, Option<Bytes>)>, Error> {
     let mut seen = None;
     for _ in 0..MOVES_MAX {
         let Some(entry) = shared.find(id)? else { return Ok(None) };
-        let Place::Pack { number, offset } = entry.place else { return Ok(Some((entry, None))) };
+        let Location::Pack { number, offset } = entry.location else { return Ok(Some((entry, None))) };
         match shared.pack(number) {
             Ok(file) => {
                 return read_packed(&file, offset, id, &entry).map(|bytes| Some((entry, Some(bytes))));
@@ -85,18 +85,18 @@ fn locate(shared: &Shared, id: BlobId) -> Result<Option<(Entry, Option<Bytes>)>,
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(unavailable("open a pack for", id, error));
             }
-            // Moved after it was looked up, and the pack was removed. If it is said to be there still, it isn't.
-            Err(_) if seen == Some(entry.place) => {
+            // It was moved after the lookup, and the pack was removed. If the lookup finds the same pack again, the blob is lost.
+            Err(_) if seen == Some(entry.location) => {
                 let what = format!("blob {id} is lost: pack {number} is not there");
                 return Err(Error::new(ErrorKind::Corrupt, what));
             }
-            Err(_) => seen = Some(entry.place),
+            Err(_) => seen = Some(entry.location),
         }
     }
     Err(Error::new(ErrorKind::Unavailable, format!("blob {id} is moved again and again: read it once more")))
 }
 
-/// A whole record, header and blob.
+/// Reads a record with its header.
 fn read_packed(file: &File, offset: u64, id: BlobId, entry: &Entry) -> Result<Bytes, Error> {
     let mut record = vec![0; entry.record_bytes() as usize];
     let read = read_at_most(file, &mut record, offset).map_err(|error| unreadable(id, error))?;
@@ -119,7 +119,7 @@ impl Parts {
         Ok(Self { id, bytes, sums })
     }
 
-    /// A part of the file, verified. The file is open no longer than that, so that however many read slowly, few are.
+    /// Reads and verifies a part of the file. The file is open only for that time, so that slow readers hold no open files.
     fn read(&self, shared: &Shared, number: u64) -> Result<Vec<u8>, Error> {
         let file = File::open(shared.disk.path(&file_name(self.id).0))
             .map_err(|error| self.missing(shared, error))?;
@@ -144,16 +144,16 @@ impl Parts {
     }
 }
 
-/// What is left to read of a file.
+/// The rest of a range of a file.
 struct Reading {
     parts: Parts,
     range: Range<u64>,
-    /// Of what was read so far, when all of it is asked for.
+    /// The hash of the bytes read so far, when the whole file is read.
     hash: Option<Sha256>,
 }
 
 impl Reading {
-    /// The next chunk, which ends where a part does. The last chunk of all comes only when the hash is right.
+    /// The next chunk, which ends where a part does. The last chunk of a whole file is returned only if the hash is right.
     fn next(&mut self, shared: &Shared) -> Result<Bytes, Error> {
         let number = self.range.start / PART_BYTES;
         let part = self.parts.read(shared, number)?;
@@ -175,7 +175,7 @@ impl Reading {
 /// A range of a blob's own file, chunk by chunk.
 struct FileSource {
     shared: Arc<Shared>,
-    /// `None` after an error, and when somebody gave up waiting for a chunk.
+    /// `None` after an error, and when the wait for a chunk was cancelled.
     reading: Option<Reading>,
 }
 
@@ -186,7 +186,7 @@ impl Source for FileSource {
             return Ok(None);
         }
         let Some(mut reading) = self.reading.take() else {
-            return Err(Error::new(ErrorKind::Unavailable, "the reading of the blob broke off before"));
+            return Err(Error::new(ErrorKind::Unavailable, "the read of the blob was interrupted before"));
         };
         let shared = self.shared.clone();
         let (reading, chunk) = blocking(move || {
@@ -203,7 +203,7 @@ fn not_what_was_put(id: BlobId) -> Error {
     Error::new(ErrorKind::Corrupt, format!("blob {id} is damaged: its bytes are not those that were put"))
 }
 
-/// What the disk has lost counts as damaged, so that the next put stores it anew; other troubles may pass.
+/// An unreadable sector counts as damage, so that the next put stores the blob again; other errors may be transient.
 fn unreadable(id: BlobId, error: io::Error) -> Error {
     if error.raw_os_error() == Some(EIO) {
         return Error::new(ErrorKind::Corrupt, format!("blob {id} is damaged: {error}")).with_source(error);
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sector_that_is_lost_is_damage_and_other_troubles_may_pass() {
+    fn an_unreadable_sector_is_damage_and_other_errors_are_transient() {
         let kind = |code| unreadable(BlobId([1; 32]), io::Error::from_raw_os_error(code)).kind();
         assert_eq!(kind(EIO), ErrorKind::Corrupt);
         let out_of_memory = 12;

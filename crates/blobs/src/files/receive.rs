@@ -1,4 +1,4 @@
-//! Taking a blob in: its bytes are hashed as they come, and what is too long for a pack goes to a file at once.
+//! Receiving a blob: its bytes are hashed as they come, and a blob too long for a pack is written to a file at once.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -9,11 +9,12 @@ use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
 
 use super::{
-    blocking, index::Entry, places::Place, queue::Queue, read, schema::INCOMING, shared::Shared, sums::Sums,
+    blocking, index::Entry, queue::Queue, read, schema::INCOMING, shared::Shared, sums::Sums,
+    uploads::UploadSlot,
 };
 use crate::{Error, Source, hash::id_of, limits::check_length};
 
-/// A blob with all its bytes, before it has its place.
+/// A blob with all its bytes, before it is stored.
 pub(super) struct Received {
     pub(super) id: BlobId,
     pub(super) bytes: u64,
@@ -21,7 +22,7 @@ pub(super) struct Received {
 }
 
 impl Received {
-    /// What it takes in memory.
+    /// The bytes that it has in memory.
     pub(super) fn held_bytes(&self) -> usize {
         match &self.content {
             Content::Packed { bytes, .. } => bytes.len(),
@@ -32,17 +33,17 @@ impl Received {
 
 /// Where the bytes of a received blob are.
 pub(super) enum Content {
-    /// In memory, to go into a pack.
+    /// In memory, for a pack.
     Packed {
         bytes: Bytes,
-        /// The copy that is there already, when it does not read back.
+        /// The existing copy, if that is damaged.
         damaged: Option<Entry>,
     },
-    /// In a synced file that waits for its name; and the checksums of its parts.
+    /// In a synced file, to be renamed; and the checksums of its parts.
     File { file: Incoming, sums: Vec<u8> },
 }
 
-/// Takes what a source gives. Not more is held in memory than a blob that goes into a pack, and a chunk.
+/// Reads a source, with at most the longest blob for a pack and one chunk in memory.
 pub(super) async fn receive(
     shared: &Arc<Shared>,
     queue: &Queue,
@@ -54,16 +55,15 @@ pub(super) async fn receive(
         total += chunk.len() as u64;
         check_length(total, shared.blob_bytes_max)?;
         if total > shared.settings.packed_bytes_max {
-            let place = queue.places.take().await?;
-            return receive_file(shared, source, place, gathered.freeze(), chunk).await;
+            let slot = queue.upload_slots.take().await?;
+            return receive_file(shared, source, slot, gathered.freeze(), chunk).await;
         }
         gathered.extend_from_slice(&chunk);
     }
     receive_packed(shared.clone(), gathered.freeze()).await
 }
 
-/// Hashes a short blob, and looks whether it is there already. A copy that is damaged counts as none: what a put answers is
-/// there.
+/// Hashes a short blob, and looks up whether it exists. A damaged copy does not count: an acknowledged blob can be read.
 async fn receive_packed(shared: Arc<Shared>, bytes: Bytes) -> Result<Received, Error> {
     blocking(move || {
         let id = id_of(&bytes);
@@ -76,75 +76,75 @@ async fn receive_packed(shared: Arc<Shared>, bytes: Bytes) -> Result<Received, E
 async fn receive_file(
     shared: &Arc<Shared>,
     source: &mut dyn Source,
-    mut place: Place,
+    mut slot: UploadSlot,
     gathered: Bytes,
     chunk: Bytes,
 ) -> Result<Received, Error> {
     let number = shared.incoming.fetch_add(1, Ordering::Relaxed);
     let name = format!("{INCOMING}/{number:08}");
     let disk = shared.disk.clone();
-    let growing = blocking(move || Growing::create(disk, name)?.add(&gathered)?.add(&chunk)).await?;
-    let mut begun = Begun(Some(growing));
-    while let Some(chunk) = begun.next(&mut place, source, shared.blob_bytes_max).await? {
-        begun.change(move |growing| growing.add(&chunk)).await?;
+    let file = blocking(move || PartialFile::create(disk, name)?.add(&gathered)?.add(&chunk)).await?;
+    let mut upload = FileUpload(Some(file));
+    while let Some(chunk) = upload.next(&mut slot, source, shared.blob_bytes_max).await? {
+        upload.change(move |file| file.add(&chunk)).await?;
     }
-    let growing = begun.take()?;
-    blocking(move || growing.finish()).await
+    let file = upload.take()?;
+    blocking(move || file.finish()).await
 }
 
-/// A file whose next bytes are waited for. When these don't come, or nobody waits for it any more, it goes where that holds up
-/// nobody: it takes time to remove a long one.
-struct Begun(Option<Growing>);
+/// A file that is being received. If receiving fails or is cancelled, it is removed on the blocking pool: removing a long file
+/// takes time.
+struct FileUpload(Option<PartialFile>);
 
-impl Begun {
-    /// Its next bytes. After an error the file is gone.
+impl FileUpload {
+    /// Reads the next chunk. After an error the file is removed.
     async fn next(
         &mut self,
-        place: &mut Place,
+        slot: &mut UploadSlot,
         source: &mut dyn Source,
         bytes_max: u64,
     ) -> Result<Option<Bytes>, Error> {
-        let next = place.next(source).await.and_then(|chunk| {
-            let len = self.0.as_ref().map_or(0, |growing| growing.len);
+        let next = slot.next(source).await.and_then(|chunk| {
+            let len = self.0.as_ref().map_or(0, |file| file.len);
             check_length(len + chunk.as_ref().map_or(0, Bytes::len) as u64, bytes_max)?;
             Ok(chunk)
         });
         if next.is_err() {
-            let growing = self.0.take();
+            let file = self.0.take();
             let remove = move || {
-                drop(growing);
+                drop(file);
                 Ok(())
             };
-            let _ = blocking(remove).await; // what is left goes when the store is opened
+            let _ = blocking(remove).await; // if this fails, opening the store removes it
         }
         next
     }
 
     async fn change(
         &mut self,
-        work: impl FnOnce(Growing) -> Result<Growing, Error> + Send + 'static,
+        work: impl FnOnce(PartialFile) -> Result<PartialFile, Error> + Send + 'static,
     ) -> Result<(), Error> {
-        let growing = self.take()?;
-        self.0 = Some(blocking(move || work(growing)).await?);
+        let file = self.take()?;
+        self.0 = Some(blocking(move || work(file)).await?);
         Ok(())
     }
 
-    fn take(&mut self) -> Result<Growing, Error> {
+    fn take(&mut self) -> Result<PartialFile, Error> {
         self.0.take().ok_or_else(|| Error::new(ErrorKind::Internal, "what is received has no file any more"))
     }
 }
 
-impl Drop for Begun {
+impl Drop for FileUpload {
     fn drop(&mut self) {
-        let Some(growing) = self.0.take() else { return };
+        let Some(file) = self.0.take() else { return };
         match Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(move || drop(growing))),
-            Err(_) => drop(growing), // the runtime has ended, and nobody is held up
+            Ok(runtime) => drop(runtime.spawn_blocking(move || drop(file))),
+            Err(_) => drop(file), // the runtime has ended, so blocking is fine
         }
     }
 }
 
-/// A file that is being received. It goes when it is dropped, unless it was given a name.
+/// A file that is being received. Dropping it removes the file, unless it was renamed.
 pub(super) struct Incoming {
     disk: Arc<dyn Disk>,
     pub(super) name: String,
@@ -152,8 +152,8 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// It was renamed: nothing is left of it here.
-    pub(super) fn placed(&mut self) {
+    /// Notes that it was renamed.
+    pub(super) fn mark_placed(&mut self) {
         self.is_placed = true;
     }
 }
@@ -161,12 +161,12 @@ impl Incoming {
 impl Drop for Incoming {
     fn drop(&mut self) {
         if !self.is_placed {
-            let _ = self.disk.remove(&self.name); // otherwise it goes when the store is opened
+            let _ = self.disk.remove(&self.name); // if this fails, opening the store removes it
         }
     }
 }
 
-struct Growing {
+struct PartialFile {
     incoming: Incoming,
     file: Box<dyn DiskFile>,
     len: u64,
@@ -174,7 +174,7 @@ struct Growing {
     sums: Sums,
 }
 
-impl Growing {
+impl PartialFile {
     fn create(disk: Arc<dyn Disk>, name: String) -> Result<Self, Error> {
         let file = disk.create(&name).map_err(|error| unavailable("create", &name, error))?;
         let incoming = Incoming { disk, name, is_placed: false };
@@ -193,7 +193,7 @@ impl Growing {
         Ok(self)
     }
 
-    /// A sync that fails here fails this put alone: nothing else relies on the file, and it goes.
+    /// A sync that fails here fails only this put: nothing else relies on the file, which is removed.
     fn finish(self) -> Result<Received, Error> {
         self.file.sync().map_err(|error| unavailable("sync", &self.incoming.name, error))?;
         let content = Content::File { file: self.incoming, sums: self.sums.finish() };
@@ -201,7 +201,7 @@ impl Growing {
     }
 }
 
-/// Nothing that a put meets on the disk means that a blob is not there.
+/// An error of the disk during a put is never `NotFound`.
 fn unavailable(what: &str, name: &str, error: std::io::Error) -> Error {
     let error = Error::io(what, name, error);
     match error.kind() {

@@ -1,4 +1,4 @@
-//! Opening a store: what a crash has left is put in order, and what the index does not know is read from packs and files.
+//! Opening a store: cleaning up after a crash, and indexing records of packs and files that the index lacks.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use super::{
     append::Appender,
-    index::{Entry, Index, Pack, Place, Row},
+    index::{Entry, Index, Location, Pack, Row},
     scan::{Found, Scan, read_at_most},
     schema::{
         BLOB_BYTES_LIMIT, FILES, PACK_HEADER_BYTES, PACKS, PART_BYTES, VERSION, file_name, pack_name,
@@ -26,24 +26,24 @@ use super::{
 };
 use crate::Error;
 
-/// Rows that are written at once.
+/// Rows per write.
 const ROWS_AT_ONCE: usize = 1_024;
 
-/// Brings index and ledger up to what packs and files hold. Returns the appender, and the packs whose rows are still to be
-/// written because the disk is full.
+/// Updates index and ledger from packs and files. Returns the appender, and the packs whose rows could not be written because the
+/// disk is full.
 pub(super) fn recover(shared: &Arc<Shared>) -> Result<(Appender, BTreeSet<u64>), Error> {
     let index = shared.index()?;
     let counted = index.files()?;
     remove_loose(shared, &index)?;
-    // Before any row tells of a pack that is there, or no longer of one that is gone: its folder may never have been synced.
+    // Before rows are written about existing or removed packs: their folder may never have been synced.
     shared.disk.sync_folder(PACKS).map_err(|error| Error::io("sync", PACKS, error))?;
     let known = packs_left(shared, &index)?;
-    // Times at which blobs were put again stand in the index alone. Without it all count as put now, so that none is swept
-    // too early.
+    // Times of later puts of a blob are only in the index. Without it all blobs count as put now, so that none is swept too
+    // early.
     let now = counted.is_none().then(|| shared.clock.now());
-    let mut recovery = Recovery { shared, index: &index, now, rows: HashMap::new(), is_put_off: false };
+    let mut recovery = Recovery { shared, index: &index, now, rows: HashMap::new(), is_deferred: false };
     let last = recovery.read_packs(&known)?;
-    let is_put_off = recovery.is_put_off;
+    let is_deferred = recovery.is_deferred;
     match counted {
         Some(files) => shared.ledger.lock().files = files,
         None => recovery.read_files()?,
@@ -51,13 +51,13 @@ pub(super) fn recover(shared: &Arc<Shared>) -> Result<(Appender, BTreeSet<u64>),
     let packs = shared.ledger.lock().packs.keys().copied().collect();
     let rows = shared.ledger.lock().rows(&packs);
     let is_changed = counted.is_none() || shared.ledger.lock().packs != known;
-    let is_written = !is_put_off && (!is_changed || write_if_space(&index, rows)?);
+    let is_written = !is_deferred && (!is_changed || write_if_space(&index, rows)?);
     let unwritten = if is_written { BTreeSet::new() } else { packs };
     let next = shared.ledger.lock().packs.keys().chain(known.keys()).max().map_or(1, |last| last + 1);
     Ok((Appender::open(shared.clone(), next, last)?, unwritten))
 }
 
-/// Removes files that were being placed or removed.
+/// Removes files that were being created or removed.
 fn remove_loose(shared: &Shared, index: &Index) -> Result<(), Error> {
     loop {
         let loose = index.loose(ROWS_AT_ONCE)?;
@@ -71,28 +71,28 @@ fn remove_loose(shared: &Shared, index: &Index) -> Result<(), Error> {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(Error::io("sync", &folder, error));
                 }
-                _ => {} // done, or it was never there
+                _ => {} // it does not exist
             }
         }
         if !write_if_space(index, loose.into_iter().map(Row::LooseGone).collect())? {
-            return Ok(()); // the files are gone, and are forgotten at the next opening
+            return Ok(()); // the files are removed, their rows at the next opening
         }
     }
 }
 
-/// Writes rows to the index; returns whether the disk had space for them.
+/// Writes rows to the index; returns false if the disk is full.
 fn write_if_space(index: &Index, rows: Vec<Row>) -> Result<bool, Error> {
     match index.write(rows) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::Full => {
-            warn!(%error, "the store is opened on a full disk: its index is written when there is space");
+            warn!(%error, "the disk is full: the index is written when there is space");
             Ok(false)
         }
         Err(error) => Err(error),
     }
 }
 
-/// The packs that the index knows, without those that were removed.
+/// The packs in the index, except removed ones.
 fn packs_left(shared: &Shared, index: &Index) -> Result<BTreeMap<u64, Pack>, Error> {
     let mut known = index.packs()?;
     let is_removed =
@@ -109,17 +109,17 @@ fn packs_left(shared: &Shared, index: &Index) -> Result<BTreeMap<u64, Pack>, Err
 struct Recovery<'a> {
     shared: &'a Shared,
     index: &'a Index,
-    /// When all blobs count as put, if the index is made anew.
+    /// The time at which all blobs count as put, if the index is rebuilt.
     now: Option<Timestamp>,
-    /// Rows that wait to be written.
+    /// Rows to write.
     rows: HashMap<BlobId, Entry>,
-    /// Whether the disk had no space for rows: they and all later ones wait in memory, and are read from the packs again if
-    /// the store is opened before they are written.
-    is_put_off: bool,
+    /// Whether the disk was full: these rows and all later ones stay in memory, and if the store is opened again before they are
+    /// written, the packs are read again.
+    is_deferred: bool,
 }
 
 impl Recovery<'_> {
-    /// Reads what the index does not know of each pack; answers the pack that may be appended to, and its length.
+    /// Reads the records of all packs that the index lacks; returns the pack to append to, and its length.
     fn read_packs(&mut self, known: &BTreeMap<u64, Pack>) -> Result<Option<(u64, u64)>, Error> {
         self.shared.ledger.lock().packs = known.clone();
         let mut last = None;
@@ -138,7 +138,7 @@ impl Recovery<'_> {
         Ok(numbers)
     }
 
-    /// Reads a pack behind what is known of it. Answers its length when it may be appended to.
+    /// Reads the records of a pack that the index lacks. Returns its length if it can be appended to.
     fn read_pack(&mut self, number: u64, known: Option<&Pack>) -> Result<Option<u64>, Error> {
         let name = pack_name(number);
         let (file, len, header) =
@@ -161,8 +161,8 @@ impl Recovery<'_> {
                 Found::Record { offset, header, bytes } => {
                     records += 1;
                     let put_at = self.now.unwrap_or(header.put_at);
-                    let place = Place::Pack { number, offset };
-                    self.take(header.id, Entry { place, bytes: bytes.len() as u64, put_at })?;
+                    let location = Location::Pack { number, offset };
+                    self.take(header.id, Entry { location, bytes: bytes.len() as u64, put_at })?;
                 }
                 Found::Damage { from, to } => {
                     warn!(pack = number, from, to, "bytes of a pack are no records: a torn end, or damage");
@@ -171,11 +171,11 @@ impl Recovery<'_> {
             }
         }
         if known.is_none() && version.is_none() && records == 0 && len > PACK_HEADER_BYTES {
-            warn!(pack = number, len, "a pack has no record that can be read, and is left alone");
+            warn!(pack = number, len, "a pack has no record that can be read, and is not used");
             return Ok(None);
         }
         if known.is_none() && version.is_none() && records == 0 {
-            // It was being created: nothing was answered that lies in it.
+            // It was being created: it contains no acknowledged blob.
             let removed = self.shared.disk.remove(&name).and_then(|()| self.shared.disk.sync_folder(PACKS));
             removed.map_err(|error| Error::io("remove", &name, error))?;
             return Ok(None);
@@ -189,10 +189,10 @@ impl Recovery<'_> {
         Ok(is_sound.then_some(end))
     }
 
-    /// Makes durable what the index is about to be told of a pack. Behind what the index knows there may be bytes that were
-    /// never synced: after a failed sync, or when the process was killed before it, they are read from memory alone, where they
-    /// may even count as written. So they are written once more. An index that is made anew has no such place: packs that were
-    /// copied or restored by others are synced as they are.
+    /// Makes durable what is about to be indexed. Beyond the indexed length there may be bytes that were never synced: after a
+    /// failed sync, or a kill before it, they are read from the page cache, where they may count as clean. So they are
+    /// written again. For a rebuilt index no such length is known: packs that were copied or restored by others are only
+    /// synced.
     fn make_durable(&self, name: &str, file: &File, unsynced: Range<u64>) -> io::Result<()> {
         let is_made_anew = self.now.is_some();
         if unsynced.is_empty() && !is_made_anew {
@@ -213,7 +213,7 @@ impl Recovery<'_> {
         written.sync()
     }
 
-    /// Takes what lies at a place for a blob, unless it has another place already: then only its time counts, if it is later.
+    /// Records that a blob is at a location, unless it has another one: then only the time counts, if it is later.
     fn take(&mut self, id: BlobId, entry: Entry) -> Result<(), Error> {
         let known = match self.rows.get(&id) {
             Some(known) => Some(*known),
@@ -221,21 +221,21 @@ impl Recovery<'_> {
         };
         let put_at = known.map_or(entry.put_at, |known| known.put_at.max(entry.put_at));
         match known {
-            Some(known) if known.place != entry.place => {
+            Some(known) if known.location != entry.location => {
                 if put_at > known.put_at {
                     self.rows.insert(id, Entry { put_at, ..known });
                 }
             }
             _ => {
                 self.rows.insert(id, Entry { put_at, ..entry });
-                self.shared.ledger.lock().join(&entry);
+                self.shared.ledger.lock().add(&entry);
             }
         }
         if self.rows.len() >= ROWS_AT_ONCE { self.write_rows([].into()) } else { Ok(()) }
     }
 
-    /// Writes the rows that wait, and what is known of packs whose end was reached: after a crash in between a pack is read
-    /// again from where it was begun.
+    /// Writes the waiting rows, and the state of packs that were read to their end: after a crash in between, the rest is read
+    /// again.
     fn write_rows(&mut self, packs: BTreeSet<u64>) -> Result<(), Error> {
         let mut rows: Vec<Row> = self.rows.iter().map(|(id, entry)| Row::Blob(*id, *entry)).collect();
         let ledger = self.shared.ledger.lock();
@@ -244,16 +244,16 @@ impl Recovery<'_> {
         let is_made_anew = self.now.is_some();
         if is_made_anew {
             self.index.write(rows)?;
-        } else if self.is_put_off || !write_if_space(self.index, rows)? {
+        } else if self.is_deferred || !write_if_space(self.index, rows)? {
             // All later rows wait too: a row of a pack says that the index has all blobs before its end.
-            self.is_put_off = true;
+            self.is_deferred = true;
             self.shared.pending.write().extend(self.rows.drain());
         }
         self.rows.clear();
         Ok(())
     }
 
-    /// Reads all files, which the index knows nothing of.
+    /// Indexes all files, for a rebuilt index.
     fn read_files(&mut self) -> Result<(), Error> {
         let mut read = 0_u64;
         for id in file_ids(self.shared).map_err(|error| Error::io("list", FILES, error))? {
@@ -261,22 +261,22 @@ impl Recovery<'_> {
             let name = file_name(id).0;
             let found = sum_up(self.shared, &name).map_err(|error| Error::io("read", &name, error))?;
             let Some((_, bytes, sums)) = found.filter(|(hash, ..)| *hash == id) else {
-                warn!(file = name, "a file has another hash than its name says, and is left alone");
+                warn!(file = name, "a file has another hash than its name says, and is not used");
                 continue;
             };
-            let is_elsewhere = self.index.find(id)?.is_some_and(|known| known.place != Place::File);
+            let is_elsewhere = self.index.find(id)?.is_some_and(|known| known.location != Location::File);
             if is_elsewhere {
-                self.index.write(vec![Row::Loose(id)])?; // a second copy: it goes when the store is opened next
+                self.index.write(vec![Row::Loose(id)])?; // a second copy: the next opening removes it
                 continue;
             }
             let put_at = self.now.unwrap_or_default();
             self.index.write(vec![Row::Sums(id, sums)])?;
-            self.take(id, Entry { place: Place::File, bytes, put_at })?;
+            self.take(id, Entry { location: Location::File, bytes, put_at })?;
             read += 1;
         }
         let packs = self.shared.ledger.lock().totals().0 - read;
         if read + packs > 0 {
-            info!(packed = packs, files = read, "the index of the blobs was made anew");
+            info!(packed = packs, files = read, "the index of the blobs was rebuilt");
         }
         self.write_rows([].into())
     }
@@ -312,7 +312,7 @@ fn sum_up(shared: &Shared, name: &str) -> io::Result<Option<(BlobId, u64, Vec<u8
     }
 }
 
-/// The blobs that have files, by the files' names.
+/// The blobs that have files, by the names of the files.
 pub(super) fn file_ids(shared: &Shared) -> io::Result<impl Iterator<Item = io::Result<BlobId>> + '_> {
     let root = shared.disk.path(FILES);
     let first = names(&root)?.into_iter().map(move |name| root.join(name));
@@ -335,7 +335,7 @@ pub(super) fn file_ids(shared: &Shared) -> io::Result<impl Iterator<Item = io::R
     }))
 }
 
-/// The names in a folder; none when it is a file.
+/// The names in a folder; none if it is a file.
 pub(super) fn names(folder: &Path) -> io::Result<Vec<String>> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,

@@ -16,9 +16,9 @@ use crate::Error;
 const REMOVED_AT_ONCE_MAX: usize = 1_024;
 
 impl Writer {
-    /// Removes blobs that were last put before a time. Puts come to this thread too, so that none comes in between.
+    /// Removes blobs that were last put before a time. This thread handles puts too, so that none comes in between.
     pub(super) fn remove(&mut self, ids: Vec<BlobId>, put_before: Timestamp) -> Result<u64, Error> {
-        self.shared.goes_on()?;
+        self.shared.check_writable()?;
         let ids: Vec<BlobId> = BTreeSet::from_iter(ids).into_iter().collect();
         let mut removed = 0;
         for ids in ids.chunks(REMOVED_AT_ONCE_MAX) {
@@ -32,7 +32,7 @@ impl Writer {
             if moves.is_empty() {
                 continue;
             }
-            self.settle(&moves, vec![])?;
+            self.flush_index(&moves, vec![])?;
             removed += moves.len() as u64;
             self.shared.metrics.removed_blobs.inc_by(moves.len() as u64);
             self.remove_freed(&moves);
@@ -40,8 +40,7 @@ impl Writer {
         Ok(removed)
     }
 
-    /// Removes the files that some changes have left behind. What can't be removed stays noted, and is tried again when the
-    /// store is opened.
+    /// Removes the files of removed blobs. After an error they stay noted, and opening the store tries again.
     pub(super) fn remove_freed(&self, moves: &[Move]) {
         let freed: Vec<BlobId> =
             moves.iter().filter(|change| change.frees_file()).map(|change| change.id).collect();

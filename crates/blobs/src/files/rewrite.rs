@@ -1,4 +1,4 @@
-//! Getting room back: the blobs of a pack of which less than half is in use are appended anew, and the pack goes.
+//! Reclaiming space: the blobs of a pack that is less than half in use are appended to another, and the pack is removed.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -12,8 +12,8 @@ use tracing::{info, warn};
 
 use super::{
     append::{Appender, Record},
-    index::{Entry, Place, Row},
-    queue::Turn,
+    index::{Entry, Location, Row},
+    queue::MaintenancePermit,
     scan::{Found, Scan},
     schema::{PACK_HEADER_BYTES, PACKS, pack_name},
     shared::Shared,
@@ -21,24 +21,24 @@ use super::{
 };
 use crate::Error;
 
-/// So many bytes of a pack are looked at before puts that wait get their turn.
+/// Bytes of a pack that are read between two turns of waiting puts.
 const STEP_BYTES: u64 = 4 << 20;
 
-/// The packs that are rewritten, and who waits for it.
+/// The packs to rewrite, and the removal that waits for it.
 #[derive(Default)]
 pub(super) struct Rewrites {
     waiting: VecDeque<u64>,
     current: Option<(u64, Option<Scan>)>,
-    /// Packs with blobs that can't be read: they stay.
+    /// Packs with unreadable blobs, which stay.
     damaged: BTreeSet<u64>,
     removal: Option<Removal>,
 }
 
-/// A removal that is answered when the room is there.
+/// A removal that is answered when the space is reclaimed.
 struct Removal {
     removed: u64,
     answer: oneshot::Sender<Result<u64, Error>>,
-    _turn: Turn,
+    _permit: MaintenancePermit,
 }
 
 impl Rewrites {
@@ -46,20 +46,20 @@ impl Rewrites {
         self.waiting.is_empty() && self.current.is_none()
     }
 
-    /// After a removal: finds the packs that are worth it. It is answered when they are done.
+    /// Selects packs after a removal, which is answered when they are rewritten.
     pub(super) fn begin(
         &mut self,
         shared: &Shared,
         appender: &mut Appender,
         removed: Result<u64, Error>,
-        turn: Turn,
+        permit: MaintenancePermit,
         answer: oneshot::Sender<Result<u64, Error>>,
     ) {
         let removed = match removed {
             Ok(removed) => removed,
             Err(error) => return drop(answer.send(Err(error))),
         };
-        self.removal = Some(Removal { removed, answer, _turn: turn });
+        self.removal = Some(Removal { removed, answer, _permit: permit });
         for (number, pack) in &shared.ledger.lock().packs {
             let can_go = pack.live == 0 || !self.damaged.contains(number);
             let is_worth_it = pack.live_bytes < pack.dead_bytes() && can_go;
@@ -68,7 +68,7 @@ impl Rewrites {
             }
             appender.leave(*number);
             if pack.live == 0 {
-                self.waiting.push_front(*number); // it gives room at once, which moving needs when the disk is full
+                self.waiting.push_front(*number); // empty packs first: moving needs space when the disk is full
             } else {
                 self.waiting.push_back(*number);
             }
@@ -76,7 +76,7 @@ impl Rewrites {
         self.answer_when_idle();
     }
 
-    /// Gives up for now; what was moved stays moved, and the next removal goes on.
+    /// Stops for now; moved blobs stay moved, and the next removal continues.
     pub(super) fn stop(&mut self) {
         self.waiting.clear();
         self.current = None;
@@ -87,12 +87,12 @@ impl Rewrites {
         if self.is_idle()
             && let Some(removal) = self.removal.take()
         {
-            let _ = removal.answer.send(Ok(removal.removed)); // who asked may have gone away
+            let _ = removal.answer.send(Ok(removal.removed)); // the caller may be gone
         }
     }
 }
 
-/// A blob that is moved.
+/// A blob to move.
 struct Moved {
     id: BlobId,
     entry: Entry,
@@ -100,12 +100,12 @@ struct Moved {
 }
 
 impl Writer {
-    /// Goes on with the pack that is being rewritten, or begins with the next.
+    /// Continues with the current pack, or begins with the next.
     pub(super) fn rewrite_some(&mut self) {
         if self.rewrites.is_idle() {
             return;
         }
-        let done = self.shared.goes_on().and_then(|()| self.rewrite_step());
+        let done = self.shared.check_writable().and_then(|()| self.rewrite_step());
         match done {
             Ok(()) => self.rewrites.answer_when_idle(),
             Err(error) => {
@@ -135,7 +135,7 @@ impl Writer {
         Ok(())
     }
 
-    /// A walk over a pack; `None` when nothing of it is to be moved, or can be, because it can't be opened.
+    /// A scan of a pack; `None` if nothing of it can or must be moved.
     fn scan(&self, number: u64) -> Option<Scan> {
         let pack = self.shared.ledger.lock().packs.get(&number).copied().unwrap_or_default();
         if pack.live == 0 {
@@ -168,21 +168,21 @@ impl Writer {
                 }
                 Ok(None) => return Ok((live, true)),
                 Err(error) => {
-                    // What is behind it stays where it is, and with it the pack.
+                    // The rest of the pack stays, and with it the pack.
                     warn!(pack = number, %error, "a pack can't be read");
                     return Ok((live, true));
                 }
             };
             seen += header.record_bytes();
             let entry = self.shared.find(header.id)?;
-            if let Some(entry) = entry.filter(|entry| entry.place == Place::Pack { number, offset }) {
+            if let Some(entry) = entry.filter(|entry| entry.location == Location::Pack { number, offset }) {
                 live.push(Moved { id: header.id, entry, bytes });
             }
         }
         Ok((live, false))
     }
 
-    /// Appends blobs to the current pack, and lets the index find them there once they are durable.
+    /// Appends blobs to the current pack, and updates the index once they are durable.
     fn move_records(&mut self, moved: &[Moved]) -> Result<(), Error> {
         if moved.is_empty() {
             return Ok(());
@@ -196,14 +196,14 @@ impl Writer {
             self.shared.metrics.rewritten_bytes.inc_by(entry.bytes);
             moves.push(Move { id: blob.id, old: Some(blob.entry), new: Some(entry) });
         }
-        self.settle(&moves, vec![])
+        self.flush_index(&moves, vec![])
     }
 
-    /// Removes a pack that has no blobs any more.
+    /// Removes a pack without blobs.
     fn finish_pack(&mut self, number: u64) -> Result<(), Error> {
         let left = self.shared.ledger.lock().packs.get(&number).map_or(0, |pack| pack.live);
         if left > 0 {
-            warn!(pack = number, blobs = left, "a pack has blobs that can't be read, and stays");
+            warn!(pack = number, blobs = left, "a pack has blobs that can't be read, and is not removed");
             self.rewrites.damaged.insert(number);
             return Ok(());
         }
@@ -212,7 +212,7 @@ impl Writer {
         self.shared.forget_pack(number);
         let synced = self.shared.disk.sync_folder(PACKS);
         synced.map_err(|error| self.shared.sync_failed("sync", PACKS, error))?;
-        // Last: a pack that is there and that the index does not know is read from its beginning, and all its blobs are there again.
+        // Last: a pack that exists without a row is read from its beginning, which would bring back all its blobs.
         self.shared.index()?.write(vec![Row::PackGone(number)])?;
         self.shared.ledger.lock().packs.remove(&number);
         self.changed.remove(&number);

@@ -1,4 +1,4 @@
-//! Reading a pack from one end to the other, across what is damaged.
+//! Reading a pack from one end to the other, skipping damage.
 
 use std::{fs::File, io, os::unix::fs::FileExt};
 
@@ -7,19 +7,19 @@ use bytes::Bytes;
 use super::schema::{RECORD_HEADER_BYTES, RecordHeader};
 use crate::hash::id_of;
 
-/// So much is read at once.
+/// Bytes per read.
 const WINDOW_BYTES: u64 = 1 << 20;
 
-/// What stands in a pack.
+/// The next part of a pack.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// A sound record that begins at an offset.
+    /// A valid record at an offset.
     Record { offset: u64, header: RecordHeader, bytes: Bytes },
-    /// Bytes that are no sound record.
+    /// Bytes that are no valid record.
     Damage { from: u64, to: u64 },
 }
 
-/// A walk over the records of a pack.
+/// An iteration over the records of a pack.
 pub(super) struct Scan {
     window: Window,
     offset: u64,
@@ -27,12 +27,12 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// A walk from the beginning of a record to an offset.
+    /// An iteration from the beginning of a record to an offset.
     pub(super) fn new(file: File, offset: u64, end: u64) -> Self {
         Self { window: Window { file, start: 0, bytes: Vec::new() }, offset, end }
     }
 
-    /// What comes next; `None` at the end.
+    /// The next part; `None` at the end.
     pub(super) fn next(&mut self) -> io::Result<Option<Found>> {
         let from = self.offset;
         if from >= self.end {
@@ -46,22 +46,22 @@ impl Scan {
         Ok(Some(Found::Damage { from, to: self.offset }))
     }
 
-    /// The sound record that begins at an offset.
+    /// The valid record at an offset, if there is one.
     fn record_at(&mut self, offset: u64) -> io::Result<Option<(RecordHeader, Bytes)>> {
-        let room = self.end - offset;
-        if room < RECORD_HEADER_BYTES as u64 {
+        let left = self.end - offset;
+        if left < RECORD_HEADER_BYTES as u64 {
             return Ok(None);
         }
         let header = RecordHeader::read(self.window.at(offset, RECORD_HEADER_BYTES, self.end)?);
-        let Some(header) = header.filter(|header| header.record_bytes() <= room) else { return Ok(None) };
+        let Some(header) = header.filter(|header| header.record_bytes() <= left) else { return Ok(None) };
         let bytes = self.window.at(offset + RECORD_HEADER_BYTES as u64, header.len as usize, self.end)?;
         Ok(header.fits(bytes).then(|| (header, Bytes::copy_from_slice(bytes))))
     }
 
-    /// Where the next sound record begins behind damage, or the end.
+    /// The offset of the next valid record after damage, or the end.
     ///
-    /// A blob may contain what looks like a record, and be met here when its own record is damaged. That does no harm: bytes
-    /// are taken only for a blob whose id is their hash.
+    /// A blob may contain bytes that look like a record, which is found if the blob's own record is damaged. That is harmless: bytes
+    /// are used only for the blob whose id is their hash.
     fn next_record(&mut self) -> io::Result<u64> {
         for offset in self.offset + 1..self.end {
             if let Some((header, bytes)) = self.record_at(offset)?
@@ -74,7 +74,7 @@ impl Scan {
     }
 }
 
-/// A part of a file that is read often.
+/// A buffered part of a file.
 struct Window {
     file: File,
     start: u64,
@@ -82,7 +82,7 @@ struct Window {
 }
 
 impl Window {
-    /// So many bytes at an offset, all before `end`; fewer where the file ends.
+    /// `len` bytes at an offset, all before `end`; fewer at the end of the file.
     fn at(&mut self, offset: u64, len: usize, end: u64) -> io::Result<&[u8]> {
         let is_inside = offset >= self.start && offset + len as u64 <= self.start + self.bytes.len() as u64;
         if !is_inside {
@@ -98,7 +98,7 @@ impl Window {
     }
 }
 
-/// Fills a buffer from an offset on, as far as the file goes.
+/// Fills a buffer from an offset, up to the end of the file.
 pub(super) fn read_at_most(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut filled = 0;
     while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {

@@ -1,4 +1,4 @@
-//! The bytes of the files: names, the header of a pack, the header of a record. Described in `docs/formats/blobs.md`.
+//! The formats of the files: names, the header of a pack, the header of a record. Described in `docs/formats/blobs.md`.
 
 use restante_core::{BlobId, Timestamp};
 
@@ -7,27 +7,27 @@ pub(super) const PACKS: &str = "packs";
 pub(super) const FILES: &str = "blobs";
 pub(super) const INCOMING: &str = "incoming";
 pub(super) const INDEX: &str = "index";
-/// Says whose the blobs are.
+/// The owner of the blobs.
 pub(super) const OWNER: &str = "OWNER";
-/// The same while it is written.
+/// The same while it is being written.
 pub(super) const OWNER_NEW: &str = "OWNER.new";
-/// Held by the process that has the store open.
+/// Locked by the process that has the store open.
 pub(super) const LOCK: &str = "LOCK";
 
 /// The version of the format of packs, and of the index.
 pub(super) const VERSION: u32 = 1;
 
 const PACK_MAGIC: [u8; 8] = *b"RSTNTPCK";
-/// The first bytes of a record. The first of them stands in no UTF-8 text, so that few places look like one.
+/// The first bytes of a record. The first byte occurs in no UTF-8 text, so that few offsets look like a record.
 const RECORD_MAGIC: [u8; 4] = [0xf5, b'B', b'L', b'B'];
 
-/// A pack begins with so many bytes of header.
+/// Bytes of the header of a pack.
 pub(super) const PACK_HEADER_BYTES: u64 = 32;
-/// A record begins with so many bytes of header; the blob follows.
+/// Bytes of the header of a record; the blob follows.
 pub(super) const RECORD_HEADER_BYTES: usize = 56;
-/// The longest blob that can be told to go into a pack: it is held in memory when it is put and when it is read.
+/// The longest blob that a setting can allow in a pack: it is held in memory when it is put and when it is read.
 pub(super) const PACKED_BYTES_LIMIT: u64 = 1 << 20;
-/// Files of their own have a checksum for each part of so many bytes, which is read as a whole.
+/// Bytes of a part of a file. Each part has a checksum and is read as a whole.
 pub(super) const PART_BYTES: u64 = crate::CHUNK_BYTES_MAX as u64;
 /// The longest blob that a setting can allow: its checksums, 4 bytes for each part, are one row of 256 KiB.
 pub(super) const BLOB_BYTES_LIMIT: u64 = 64 << 30;
@@ -68,7 +68,7 @@ pub(super) fn pack_header(number: u64) -> [u8; PACK_HEADER_BYTES as usize] {
     header.try_into().unwrap_or([0; PACK_HEADER_BYTES as usize])
 }
 
-/// The version that the header of a pack tells; `None` when it is damaged.
+/// The version in the header of a pack; `None` when it is damaged.
 pub(super) fn pack_version(header: &[u8]) -> Option<u32> {
     let (covered, sum) = header.split_at_checked(PACK_HEADER_BYTES as usize - 4)?;
     let is_sound = covered.starts_with(&PACK_MAGIC) && sum == crc32c::crc32c(covered).to_le_bytes();
@@ -76,7 +76,7 @@ pub(super) fn pack_version(header: &[u8]) -> Option<u32> {
     is_sound.then_some(u32::from_le_bytes(version))
 }
 
-/// What stands before a blob in a pack.
+/// The header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordHeader {
     pub(super) id: BlobId,
@@ -102,7 +102,7 @@ impl RecordHeader {
         buffer.extend_from_slice(&sum.to_le_bytes());
     }
 
-    /// The header at the front of `bytes`; `None` when it is damaged or none.
+    /// Decodes the header at the front of `bytes`; `None` when it is damaged or none.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         if !bytes.starts_with(&RECORD_MAGIC) {
             return None;
@@ -122,18 +122,18 @@ impl RecordHeader {
         is_possible.then_some(header)
     }
 
-    /// Whether these are the bytes that the header was made for.
+    /// Whether the length and checksum match these bytes.
     pub(super) fn fits(&self, bytes: &[u8]) -> bool {
         bytes.len() == self.len as usize && crc32c::crc32c(bytes) == self.sum
     }
 
-    /// What the record takes in its pack.
+    /// Bytes of the record in its pack.
     pub(super) fn record_bytes(&self) -> u64 {
         record_bytes(u64::from(self.len))
     }
 }
 
-/// What a blob of so many bytes takes in a pack.
+/// Bytes in a pack of a blob of `blob_bytes` bytes.
 pub(super) fn record_bytes(blob_bytes: u64) -> u64 {
     RECORD_HEADER_BYTES as u64 + blob_bytes
 }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pack_tells_its_version_while_its_header_is_sound() {
+    fn a_pack_has_a_version_while_its_header_is_valid() {
         let mut header = pack_header(7);
         assert_eq!(pack_version(&header), Some(VERSION));
         header[16] ^= 1;

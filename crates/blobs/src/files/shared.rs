@@ -1,4 +1,4 @@
-//! What everybody shares who works on a store: where blobs lie, which files are open, whether it goes on.
+//! The shared state of a store: where blobs are, which files are open, and whether it can be written to.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -12,46 +12,46 @@ use restante_core::{BlobId, Clock, ErrorKind};
 use restante_disk::Disk;
 
 use super::{
-    index::{Entry, Files, Index, Pack, Place, Row},
+    index::{Entry, Files, Index, Location, Pack, Row},
     schema::{RECORD_HEADER_BYTES, pack_name},
     write::Move,
 };
 use crate::{Config, Error, FilesConfig, Metrics};
 
-/// Packs that are kept open for reading.
+/// Packs that stay open for reading.
 const PACKS_OPEN_MAX: usize = 128;
 
 pub(super) struct Shared {
     pub(super) disk: Arc<dyn Disk>,
     /// `None` once the store is closed.
     pub(super) index: RwLock<Option<Index>>,
-    /// Blobs whose records are durable, and whose rows will be, and blobs that were touched: the writer adds and takes away,
-    /// everybody looks here first.
+    /// Blobs whose records are durable but not indexed yet, and touched blobs: changed only by the writer, and looked up before the
+    /// index.
     pub(super) pending: RwLock<HashMap<BlobId, Entry>>,
     pub(super) ledger: Mutex<Ledger>,
     pub(super) settings: FilesConfig,
     pub(super) blob_bytes_max: u64,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) metrics: Metrics,
-    /// Names the next file that is being received.
+    /// The number of the next file to receive.
     pub(super) incoming: AtomicU64,
     packs: Mutex<BTreeMap<u64, Arc<File>>>,
-    trouble: Mutex<Trouble>,
-    /// Keeps other processes out.
+    status: Mutex<Status>,
+    /// The lock that excludes other processes.
     pub(super) lock: Mutex<Option<File>>,
 }
 
 /// Why puts are refused.
 #[derive(Default)]
-struct Trouble {
+struct Status {
     is_closed: bool,
-    /// A sync failed: nobody knows what the disk has kept.
+    /// A sync failed, so that it is unknown what is on disk.
     broken: Option<String>,
-    /// What the last put failed by, until one succeeds.
+    /// The error of the last put, until one succeeds.
     last: Option<(ErrorKind, String)>,
 }
 
-/// What the files hold.
+/// The totals of packs and files.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
     pub(super) packs: BTreeMap<u64, Pack>,
@@ -59,14 +59,14 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// A blob begins to lie where `entry` says.
-    pub(super) fn join(&mut self, entry: &Entry) {
-        match entry.place {
-            Place::File => {
+    /// Adds a blob at its location.
+    pub(super) fn add(&mut self, entry: &Entry) {
+        match entry.location {
+            Location::File => {
                 self.files.blobs += 1;
                 self.files.bytes += entry.bytes;
             }
-            Place::Pack { number, .. } => {
+            Location::Pack { number, .. } => {
                 let pack = self.packs.entry(number).or_default();
                 pack.live += 1;
                 pack.live_bytes += entry.record_bytes();
@@ -74,14 +74,14 @@ impl Ledger {
         }
     }
 
-    /// A blob no longer lies where `entry` says.
-    pub(super) fn leave(&mut self, entry: &Entry) {
-        match entry.place {
-            Place::File => {
+    /// Removes a blob from its location.
+    pub(super) fn remove(&mut self, entry: &Entry) {
+        match entry.location {
+            Location::File => {
                 self.files.blobs = self.files.blobs.saturating_sub(1);
                 self.files.bytes = self.files.bytes.saturating_sub(entry.bytes);
             }
-            Place::Pack { number, .. } => {
+            Location::Pack { number, .. } => {
                 let pack = self.packs.entry(number).or_default();
                 pack.live = pack.live.saturating_sub(1);
                 pack.live_bytes = pack.live_bytes.saturating_sub(entry.record_bytes());
@@ -91,25 +91,25 @@ impl Ledger {
 
     pub(super) fn apply(&mut self, moves: &[Move]) {
         for change in moves {
-            change.old.iter().for_each(|entry| self.leave(entry));
-            change.new.iter().for_each(|entry| self.join(entry));
+            change.old.iter().for_each(|entry| self.remove(entry));
+            change.new.iter().for_each(|entry| self.add(entry));
         }
     }
 
     pub(super) fn revert(&mut self, moves: &[Move]) {
         for change in moves {
-            change.new.iter().for_each(|entry| self.leave(entry));
-            change.old.iter().for_each(|entry| self.join(entry));
+            change.new.iter().for_each(|entry| self.remove(entry));
+            change.old.iter().for_each(|entry| self.add(entry));
         }
     }
 
-    /// What the index is told of packs, and of files.
+    /// The rows of packs, and of files.
     pub(super) fn rows(&self, packs: &BTreeSet<u64>) -> Vec<Row> {
         let known = packs.iter().filter_map(|number| Some(Row::Pack(*number, *self.packs.get(number)?)));
         known.chain([Row::Files(self.files)]).collect()
     }
 
-    /// How many blobs there are, and their lengths together.
+    /// The number of blobs, and the sum of their lengths.
     pub(super) fn totals(&self) -> (u64, u64) {
         let mut totals = (self.files.blobs, self.files.bytes);
         for pack in self.packs.values() {
@@ -119,7 +119,7 @@ impl Ledger {
         totals
     }
 
-    /// What the packs take on disk.
+    /// The size of all packs on disk.
     pub(super) fn pack_bytes(&self) -> u64 {
         self.packs.values().map(|pack| pack.len).sum()
     }
@@ -138,7 +138,7 @@ impl Shared {
             metrics: config.metrics.clone(),
             incoming: AtomicU64::new(1),
             packs: Mutex::default(),
-            trouble: Mutex::default(),
+            status: Mutex::default(),
             lock: Mutex::default(),
         }
     }
@@ -147,9 +147,9 @@ impl Shared {
         self.index.read().clone().ok_or_else(Error::closed)
     }
 
-    /// Where a blob lies.
+    /// The row of a blob.
     pub(super) fn find(&self, id: BlobId) -> Result<Option<Entry>, Error> {
-        // In this order: a row is in the index before it goes from here.
+        // In this order: a row is added to the index before it is removed here.
         let pending = self.pending.read().get(&id).copied();
         match pending {
             Some(entry) => Ok(Some(entry)),
@@ -157,10 +157,10 @@ impl Shared {
         }
     }
 
-    /// The blobs behind one in the order of their ids, also those whose rows wait.
+    /// The blobs after one, ordered by id, including those that are not indexed yet.
     pub(super) fn page(&self, after: Option<BlobId>, limit: usize) -> Result<Vec<(BlobId, Entry)>, Error> {
         let is_behind = |id: &BlobId| after.is_none_or(|after| *id > after);
-        // In this order: a row is in the index before it goes from here.
+        // In this order: a row is added to the index before it is removed here.
         let pending = self.pending.read();
         let waiting: Vec<_> =
             pending.iter().filter(|(id, _)| is_behind(id)).map(|(id, at)| (*id, *at)).collect();
@@ -170,73 +170,73 @@ impl Shared {
         Ok(page.into_iter().take(limit).collect())
     }
 
-    /// A pack, to read from. It fails with `NotFound` when its blobs were moved away.
+    /// A pack, for reading. `NotFound` when it was removed after its blobs were moved.
     pub(super) fn pack(&self, number: u64) -> io::Result<Arc<File>> {
-        // Opened under the lock: a pack that is removed is forgotten afterwards, and so none that is gone stays open.
+        // Opened under the lock: a pack is forgotten after it was removed, so that no removed one stays open.
         let mut packs = self.packs.lock();
         if let Some(file) = packs.get(&number) {
             return Ok(file.clone());
         }
         let file = Arc::new(File::open(self.disk.path(&pack_name(number)))?);
         while packs.len() >= PACKS_OPEN_MAX {
-            packs.pop_first(); // the oldest blobs are those that are asked for least
+            packs.pop_first(); // the oldest blobs are read least
         }
         packs.insert(number, file.clone());
         Ok(file)
     }
 
-    /// Lets the handle of a pack go that was removed.
+    /// Closes a removed pack.
     pub(super) fn forget_pack(&self, number: u64) {
         self.packs.lock().remove(&number);
     }
 
-    /// A step on the disk that makes something durable failed: nothing more is taken.
+    /// Handles a failed sync: nothing more is written.
     pub(super) fn sync_failed(&self, what: &str, name: &str, error: io::Error) -> Error {
         let error = Error::io(what, name, error);
         let message =
-            format!("no blobs are taken until the store is opened again, because a sync failed: {error}");
-        self.trouble.lock().broken.get_or_insert(message);
+            format!("no blobs are accepted until the store is opened again, because a sync failed: {error}");
+        self.status.lock().broken.get_or_insert(message);
         Error::new(ErrorKind::Unavailable, error.to_string())
     }
 
-    /// How the last put went.
+    /// Records the outcome of the last put.
     pub(super) fn note(&self, error: Option<&Error>) {
-        self.trouble.lock().last = error.map(|error| (error.kind(), error.to_string()));
+        self.status.lock().last = error.map(|error| (error.kind(), error.to_string()));
     }
 
-    pub(super) fn is_open(&self) -> Result<(), Error> {
-        if self.trouble.lock().is_closed { Err(Error::closed()) } else { Ok(()) }
+    pub(super) fn check_open(&self) -> Result<(), Error> {
+        if self.status.lock().is_closed { Err(Error::closed()) } else { Ok(()) }
     }
 
-    /// Whether the store was neither closed nor broken.
-    pub(super) fn goes_on(&self) -> Result<(), Error> {
-        self.is_open()?;
-        self.is_unbroken()
+    /// Fails when the store is closed or a sync has failed.
+    pub(super) fn check_writable(&self) -> Result<(), Error> {
+        self.check_open()?;
+        self.check_unbroken()
     }
 
-    /// Whether no sync has failed.
-    pub(super) fn is_unbroken(&self) -> Result<(), Error> {
-        match &self.trouble.lock().broken {
+    /// Fails when a sync has failed.
+    pub(super) fn check_unbroken(&self) -> Result<(), Error> {
+        match &self.status.lock().broken {
             Some(message) => Err(Error::new(ErrorKind::Unavailable, message.clone())),
             None => Ok(()),
         }
     }
 
     pub(super) fn health(&self) -> Result<(), Error> {
-        self.goes_on()?;
-        if let Some((kind, message)) = &self.trouble.lock().last {
+        self.check_writable()?;
+        if let Some((kind, message)) = &self.status.lock().last {
             return Err(Error::new(*kind, message.clone()));
         }
         self.index()?.health()
     }
 
-    /// Takes no more; tells whether it was closed before.
-    pub(super) fn begin_to_close(&self) -> bool {
-        std::mem::replace(&mut self.trouble.lock().is_closed, true)
+    /// Refuses further puts; returns whether it was closed before.
+    pub(super) fn start_closing(&self) -> bool {
+        std::mem::replace(&mut self.status.lock().is_closed, true)
     }
 
-    /// Lets go what is open; answers the index, which is to be closed.
-    pub(super) fn let_go(&self) -> Option<Index> {
+    /// Closes all files; returns the index, which the caller closes.
+    pub(super) fn release(&self) -> Option<Index> {
         self.packs.lock().clear();
         self.index.write().take()
     }

@@ -1,12 +1,12 @@
-//! The checksums of the parts of a file: a range of it can be verified without the rest.
+//! The checksums of the parts of a file, by which a range of it can be verified without the rest.
 
 use super::schema::PART_BYTES;
 
-/// Checksums in the making.
+/// Computes checksums.
 #[derive(Default)]
 pub(super) struct Sums {
     done: Vec<u8>,
-    /// The checksum of the part that is not complete yet, and how much of it was seen.
+    /// The checksum and length of the incomplete part.
     open: u32,
     open_bytes: u64,
 }
@@ -14,8 +14,8 @@ pub(super) struct Sums {
 impl Sums {
     pub(super) fn add(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            let room = PART_BYTES - self.open_bytes;
-            let (part, rest) = bytes.split_at(bytes.len().min(room as usize));
+            let left = PART_BYTES - self.open_bytes;
+            let (part, rest) = bytes.split_at(bytes.len().min(left as usize));
             self.open = crc32c::crc32c_append(self.open, part);
             self.open_bytes += part.len() as u64;
             if self.open_bytes == PART_BYTES {
@@ -39,7 +39,7 @@ impl Sums {
     }
 }
 
-/// Whether these bytes are the part of that number.
+/// Whether these bytes match the checksum of part `number`.
 pub(super) fn fits(sums: &[u8], part: u64, bytes: &[u8]) -> bool {
     let begin = part as usize * 4;
     sums.get(begin..begin + 4) == Some(&crc32c::crc32c(bytes).to_le_bytes())

@@ -1,4 +1,4 @@
-//! The writer: one thread changes the store, so that whatever is decided of a blob stays true until it is done.
+//! The writer: one thread makes all changes, so that a decision about a blob holds until it is carried out.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -11,8 +11,8 @@ use tracing::warn;
 
 use super::{
     append::{Appender, Record},
-    index::{Entry, Place, Row},
-    queue::{Job, Putting, Waiter},
+    index::{Entry, Location, Row},
+    queue::{Job, PendingPut, Waiter},
     receive::{Content, Incoming, Received},
     rewrite::Rewrites,
     schema::{FILES, file_name},
@@ -20,26 +20,25 @@ use super::{
 };
 use crate::{Error, Put};
 
-/// The most blobs of one group commit.
+/// The most blobs of a group commit.
 const GROUP_BLOBS_MAX: usize = 1_024;
-/// No more blobs join a group when it has so many bytes.
+/// A group with this many bytes takes no more blobs.
 const GROUP_BYTES_MAX: usize = 8 << 20;
-/// Blobs whose rows may wait. They are written together, because each write of the index is a sync; what is not written
-/// by then is read again from the ends of the packs when the store is opened.
+/// Blobs whose rows may wait. They are written together, because each write of the index is a sync; after a crash they are read
+/// again from the ends of the packs.
 const PENDING_MAX: usize = 1_024;
 
 pub(super) struct Writer {
     pub(super) shared: Arc<Shared>,
     pub(super) appender: Appender,
     pub(super) rewrites: Rewrites,
-    /// Packs of which the index does not know the latest.
+    /// Packs whose rows are outdated.
     pub(super) changed: BTreeSet<u64>,
-    /// The highest time that was seen. A clock that is set back must not make a put look older than a sweep that had begun
-    /// before it.
+    /// The latest time seen. When the clock is set back, a put must not look older than a sweep that began before.
     pub(super) latest: Timestamp,
 }
 
-/// A blob lies elsewhere than before, or was put again, or begins or ceases to be there.
+/// A blob is moved, put again, added or removed.
 #[derive(Clone, Copy)]
 pub(super) struct Move {
     pub(super) id: BlobId,
@@ -48,28 +47,28 @@ pub(super) struct Move {
 }
 
 impl Move {
-    /// Whether it leaves a file behind.
+    /// Whether it leaves a file to remove.
     pub(super) fn frees_file(&self) -> bool {
-        let is_file = |entry: Option<Entry>| entry.is_some_and(|entry| entry.place == Place::File);
+        let is_file = |entry: Option<Entry>| entry.is_some_and(|entry| entry.location == Location::File);
         is_file(self.old) && !is_file(self.new)
     }
 }
 
-/// A blob of a group, and all who put it.
+/// A blob of a group, and all its waiters.
 struct Work {
     id: BlobId,
     bytes: u64,
     content: Content,
-    /// What was known of it before.
+    /// Its row before.
     known: Option<Entry>,
     waiters: Vec<Waiter>,
-    /// Where it lies now.
+    /// Its new row.
     entry: Option<Entry>,
     error: Option<Error>,
 }
 
 impl Work {
-    /// When it counts as put: no put makes a blob older.
+    /// The time of the put: no put makes a blob older.
     fn put_at(&self, now: Timestamp) -> Timestamp {
         self.known.map_or(now, |known| known.put_at.max(now))
     }
@@ -78,14 +77,13 @@ impl Work {
         match (&self.content, &self.known) {
             (Content::Packed { .. }, None) => true,
             (Content::Packed { damaged, .. }, Some(known)) => {
-                damaged.is_some_and(|damaged| damaged.place == known.place)
+                damaged.is_some_and(|damaged| damaged.location == known.location)
             }
             (Content::File { .. }, _) => false,
         }
     }
 
-    /// The change that the index must know before the put is answered. A blob that is new in a pack needs none: its record is
-    /// enough.
+    /// The change that must be indexed before the put is acknowledged. A new blob in a pack needs none: its record is enough.
     fn awaited(&self) -> Option<Move> {
         let is_pending = self.known.is_none() && self.is_appended();
         let is_done = self.error.is_none() && self.entry.is_some() && !is_pending;
@@ -96,10 +94,10 @@ impl Work {
         let mut is_new = self.known.is_none();
         for waiter in self.waiters {
             match &self.error {
-                Some(error) => waiter.answer(Err(error.again())),
+                Some(error) => waiter.answer(Err(error.duplicate())),
                 None => waiter.answer(Ok(Put { id: self.id, bytes: self.bytes, is_new })),
             }
-            is_new = false; // for the second of two who put it at the same time it was there
+            is_new = false; // for a second put in the same group it exists
         }
     }
 }
@@ -116,20 +114,20 @@ impl Writer {
                 Ok(job) => {
                     if let Some(answer) = self.work(job, &mut jobs) {
                         answer();
-                        // Who has come behind it is told that the store is closed, and waits for nothing.
+                        // A request behind the close is answered that the store is closed.
                         jobs.close();
                         while jobs.blocking_recv().is_some() {}
                         return;
                     }
                 }
                 Err(TryRecvError::Empty) => {}
-                Err(TryRecvError::Disconnected) => return drop(self.settle(&[], vec![])),
+                Err(TryRecvError::Disconnected) => return drop(self.flush_index(&[], vec![])),
             }
             self.rewrite_some();
         }
     }
 
-    /// Does a job, and puts that wait behind it together; answers what is left to do when it was the last.
+    /// Does a job, together with the puts that follow it; returns what is left to do after the last job.
     fn work(&mut self, job: Job, jobs: &mut mpsc::Receiver<Job>) -> Option<Box<dyn FnOnce()>> {
         let mut puts = Vec::new();
         let mut bytes = 0;
@@ -147,32 +145,32 @@ impl Writer {
         }
         match next? {
             Job::Put(_) => None,
-            Job::Remove { ids, put_before, turn, answer } => {
+            Job::Remove { ids, put_before, permit, answer } => {
                 let removed = self.remove(ids, put_before);
-                self.rewrites.begin(&self.shared, &mut self.appender, removed, turn, answer);
+                self.rewrites.begin(&self.shared, &mut self.appender, removed, permit, answer);
                 None
             }
             Job::Touch { ids, answer, .. } => {
                 let _ = answer.send(self.touch(&ids));
                 None
             }
-            Job::Settle(answer) => {
-                self.now(); // a sweep lists before it removes, and so its time is noted
-                let _ = answer.send(self.settle(&[], vec![]));
+            Job::FlushIndex(answer) => {
+                self.now(); // notes the time: a sweep lists before it removes
+                let _ = answer.send(self.flush_index(&[], vec![]));
                 None
             }
             Job::Close(answer) => {
-                let settled = self.settle(&[], vec![]);
+                let flushed = self.flush_index(&[], vec![]);
                 self.rewrites.stop();
-                Some(Box::new(move || drop(answer.send(settled))))
+                Some(Box::new(move || drop(answer.send(flushed))))
             }
         }
     }
 
-    fn commit(&mut self, puts: Vec<Putting>) {
+    fn commit(&mut self, puts: Vec<PendingPut>) {
         if let Err(error) = self.is_ready() {
             self.shared.note(Some(&error));
-            return puts.into_iter().for_each(|put| put.waiter.answer(Err(error.again())));
+            return puts.into_iter().for_each(|put| put.waiter.answer(Err(error.duplicate())));
         }
         self.shared.metrics.commit_blobs.observe(puts.len() as f64);
         let now = self.now();
@@ -181,12 +179,12 @@ impl Writer {
         self.place_files(&mut works, now);
         touch_known(&mut works, now);
         self.settle_works(&mut works);
-        // Before the answers: who is told that a blob was put finds a store that is healthy.
+        // Before the answers, so that a client whose put succeeded finds the store healthy.
         self.shared.note(works.iter().find_map(|work| work.error.as_ref()));
         works.into_iter().for_each(Work::answer);
     }
 
-    /// Lets blobs count as put now: in memory at once, which is where a removal looks, and in the index with the next rows.
+    /// Makes blobs count as put now: in memory at once, which a removal looks up, and in the index with the next rows.
     fn touch(&mut self, ids: &[BlobId]) -> Result<Vec<bool>, Error> {
         self.is_ready()?;
         let now = self.now();
@@ -207,18 +205,18 @@ impl Writer {
         self.latest
     }
 
-    /// Whether puts can be taken, also those that were waiting when the store began to close: what is not in the index yet must not grow without end.
+    /// Whether puts can be accepted, including those that waited when the store was closed: rows to write are bounded.
     fn is_ready(&mut self) -> Result<(), Error> {
-        self.shared.is_unbroken()?;
+        self.shared.check_unbroken()?;
         let is_full = self.shared.pending.read().len() >= 2 * PENDING_MAX;
-        if is_full { self.settle(&[], vec![]) } else { Ok(()) }
+        if is_full { self.flush_index(&[], vec![]) } else { Ok(()) }
     }
 
-    /// Joins puts of the same blob, and looks up what is known of each.
-    fn gather(&self, puts: Vec<Putting>) -> Vec<Work> {
+    /// Merges puts of the same blob, and looks up each.
+    fn gather(&self, puts: Vec<PendingPut>) -> Vec<Work> {
         let mut works: Vec<Work> = Vec::with_capacity(puts.len());
         let mut by_id: HashMap<BlobId, usize> = HashMap::new();
-        for Putting { received: Received { id, bytes, content }, waiter } in puts {
+        for PendingPut { received: Received { id, bytes, content }, waiter } in puts {
             if let Some(work) = by_id.get(&id).and_then(|n| works.get_mut(*n)) {
                 work.waiters.push(waiter);
                 continue;
@@ -233,7 +231,7 @@ impl Writer {
         works
     }
 
-    /// Appends the short blobs that are new. From then on they are there.
+    /// Appends the new short blobs. From then on they exist.
     fn append_new(&mut self, works: &mut [Work], now: Timestamp) {
         let mut appended: Vec<&mut Work> =
             works.iter_mut().filter(|work| work.error.is_none() && work.is_appended()).collect();
@@ -243,19 +241,19 @@ impl Writer {
         });
         let entries = match self.appender.append(records) {
             Ok(entries) => entries,
-            Err(error) => return appended.iter_mut().for_each(|work| work.error = Some(error.again())),
+            Err(error) => return appended.iter_mut().for_each(|work| work.error = Some(error.duplicate())),
         };
         for (work, entry) in appended.into_iter().zip(entries) {
             self.note_pack(&entry);
             work.entry = Some(entry);
             if work.known.is_none() {
-                self.shared.ledger.lock().join(&entry);
+                self.shared.ledger.lock().add(&entry);
                 self.shared.pending.write().insert(work.id, entry);
             }
         }
     }
 
-    /// Gives files that were received their names.
+    /// Renames the received files to their final names.
     fn place_files(&mut self, works: &mut [Work], now: Timestamp) {
         let mut placed: Vec<&mut Work> = works
             .iter_mut()
@@ -271,7 +269,7 @@ impl Writer {
                 match self.place(work.id, file, &mut folders) {
                     Ok(()) => {
                         let (bytes, put_at) = (work.bytes, work.put_at(now));
-                        work.entry = Some(Entry { place: Place::File, bytes, put_at });
+                        work.entry = Some(Entry { location: Location::File, bytes, put_at });
                     }
                     Err(error) => work.error = Some(error),
                 }
@@ -279,25 +277,25 @@ impl Writer {
             self.sync_folders(&folders)
         });
         if let Err(error) = done {
-            placed.iter_mut().for_each(|work| work.error = Some(error.again()));
+            placed.iter_mut().for_each(|work| work.error = Some(error.duplicate()));
         }
     }
 
-    /// Before a file gets its name: if there is a power cut before the index knows the blob, the file is found and goes.
+    /// Notes files before they are renamed: after a power cut before the blob is indexed, the file is found and removed.
     fn note_loose(&self, placed: &[&mut Work]) -> Result<(), Error> {
-        let has_file = |work: &Work| work.known.is_some_and(|known| known.place == Place::File);
+        let has_file = |work: &Work| work.known.is_some_and(|known| known.location == Location::File);
         let rows = placed.iter().filter(|work| !has_file(work)).map(|work| Row::Loose(work.id));
         self.shared.index()?.write(rows.collect())
     }
 
-    /// Over a file of the same name: it has the same bytes, or is damaged.
+    /// Renames a file, replacing one of the same name, which has the same bytes or is damaged.
     fn place(&self, id: BlobId, file: &mut Incoming, folders: &mut BTreeSet<String>) -> Result<(), Error> {
         let (name, [folder, above]) = file_name(id);
         let disk = &self.shared.disk;
         let made = disk.create_folder(&above).and_then(|()| disk.create_folder(&folder));
         let placed = made.and_then(|()| disk.rename(&file.name, &name));
         placed.map_err(|error| Error::new(kind_of(&error), format!("can't place {name}: {error}")))?;
-        file.placed();
+        file.mark_placed();
         folders.extend([folder, above]);
         Ok(())
     }
@@ -310,7 +308,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes durable what the index must know before the group is answered.
+    /// Makes durable what must be indexed before the group is acknowledged.
     fn settle_works(&mut self, works: &mut [Work]) {
         let awaited: Vec<Move> = works.iter().filter_map(Work::awaited).collect();
         if awaited.is_empty() {
@@ -322,27 +320,27 @@ impl Writer {
                 rows.extend([Row::Sums(work.id, sums.clone()), Row::LooseGone(work.id)]);
             }
         }
-        match self.settle(&awaited, rows) {
+        match self.flush_index(&awaited, rows) {
             Ok(()) => self.remove_freed(&awaited),
             Err(error) => {
                 for work in works.iter_mut().filter(|work| work.awaited().is_some()) {
-                    work.error = Some(error.again());
+                    work.error = Some(error.duplicate());
                 }
             }
         }
     }
 
-    /// Writes rows that wait when there are many. What can't be written waits on.
+    /// Writes waiting rows when there are many. After an error they wait on.
     fn settle_when_full(&mut self) {
         if self.shared.pending.read().len() >= PENDING_MAX
-            && let Err(error) = self.settle(&[], vec![])
+            && let Err(error) = self.flush_index(&[], vec![])
         {
             warn!(%error, "the index of the blobs can't be written; it is tried again");
         }
     }
 
-    /// Writes to the index what it does not know yet, and with it some changes: all or nothing.
-    pub(super) fn settle(&mut self, moves: &[Move], rows: Vec<Row>) -> Result<(), Error> {
+    /// Writes waiting rows and some changes to the index: all or nothing.
+    pub(super) fn flush_index(&mut self, moves: &[Move], rows: Vec<Row>) -> Result<(), Error> {
         let index = self.shared.index()?;
         let mut all: Vec<Row> = Vec::new();
         all.extend(self.shared.pending.read().iter().map(|(id, entry)| Row::Blob(*id, *entry)));
@@ -369,13 +367,13 @@ impl Writer {
     }
 
     fn note_pack(&mut self, entry: &Entry) {
-        if let Place::Pack { number, .. } = entry.place {
+        if let Location::Pack { number, .. } = entry.location {
             self.changed.insert(number);
         }
     }
 }
 
-/// A blob that is there and was put again counts as put now.
+/// Makes an existing blob that was put again count as put now.
 fn touch_known(works: &mut [Work], now: Timestamp) {
     for work in works {
         if work.error.is_none() && work.entry.is_none() {
@@ -385,7 +383,7 @@ fn touch_known(works: &mut [Work], now: Timestamp) {
     }
 }
 
-/// A folder or a file that is not there does not mean that a blob is not.
+/// A missing folder or file is never `NotFound`, which would mean the blob.
 fn kind_of(error: &std::io::Error) -> ErrorKind {
     match Error::io("", "", std::io::Error::from(error.kind())).kind() {
         ErrorKind::NotFound => ErrorKind::Unavailable,

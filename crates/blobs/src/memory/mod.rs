@@ -20,7 +20,7 @@ use crate::{
 
 pub(crate) fn open(config: &Config) -> Opened {
     let memory = Arc::new(Memory {
-        kept: Mutex::new(Some(BTreeMap::new())),
+        blobs: Mutex::new(Some(BTreeMap::new())),
         owner: Mutex::new(None),
         blob_bytes_max: config.blob_bytes_max,
         clock: config.clock.clone(),
@@ -29,14 +29,14 @@ pub(crate) fn open(config: &Config) -> Opened {
     Opened { blobs: memory.clone(), upkeep: memory }
 }
 
-struct Kept {
+struct StoredBlob {
     bytes: Bytes,
     put_at: Timestamp,
 }
 
 struct Memory {
     /// `None` once it is closed.
-    kept: Mutex<Option<BTreeMap<BlobId, Kept>>>,
+    blobs: Mutex<Option<BTreeMap<BlobId, StoredBlob>>>,
     owner: Mutex<Option<Identity>>,
     blob_bytes_max: u64,
     clock: Arc<dyn Clock>,
@@ -44,8 +44,8 @@ struct Memory {
 }
 
 impl Memory {
-    fn with<T>(&self, work: impl FnOnce(&mut BTreeMap<BlobId, Kept>) -> T) -> Result<T, Error> {
-        self.kept.lock().as_mut().map(work).ok_or_else(Error::closed)
+    fn with<T>(&self, work: impl FnOnce(&mut BTreeMap<BlobId, StoredBlob>) -> T) -> Result<T, Error> {
+        self.blobs.lock().as_mut().map(work).ok_or_else(Error::closed)
     }
 }
 
@@ -61,21 +61,21 @@ impl Blobs for Memory {
         let bytes = collected.freeze();
         let id = id_of(&bytes);
         let len = bytes.len() as u64;
-        let kept = Kept { bytes, put_at: self.clock.now() };
-        let before = self.with(|blobs| blobs.insert(id, kept))?;
+        let blob = StoredBlob { bytes, put_at: self.clock.now() };
+        let before = self.with(|blobs| blobs.insert(id, blob))?;
         Ok(Put { id, bytes: len, is_new: before.is_none() })
     }
 
     async fn read(&self, id: BlobId, range: Range<u64>) -> Result<Box<dyn Source>, Error> {
         check_range(&range)?;
-        let bytes = self.with(|blobs| blobs.get(&id).map(|kept| kept.bytes.clone()))?;
+        let bytes = self.with(|blobs| blobs.get(&id).map(|blob| blob.bytes.clone()))?;
         let bytes = bytes.ok_or_else(|| Error::no_blob(id))?;
         let range = clip(&range, bytes.len() as u64);
         Ok(Box::new(bytes.slice(range.start as usize..range.end as usize)))
     }
 
     async fn size(&self, id: BlobId) -> Result<Option<u64>, Error> {
-        self.with(|blobs| blobs.get(&id).map(|kept| kept.bytes.len() as u64))
+        self.with(|blobs| blobs.get(&id).map(|blob| blob.bytes.len() as u64))
     }
 
     async fn touch(&self, ids: &[BlobId]) -> Result<Vec<bool>, Error> {
@@ -84,10 +84,10 @@ impl Blobs for Memory {
         self.with(|blobs| {
             let mut found = Vec::new();
             for id in ids {
-                let kept = blobs.get_mut(id);
-                found.push(kept.is_some());
-                if let Some(kept) = kept {
-                    kept.put_at = kept.put_at.max(now);
+                let blob = blobs.get_mut(id);
+                found.push(blob.is_some());
+                if let Some(blob) = blob {
+                    blob.put_at = blob.put_at.max(now);
                 }
             }
             found
@@ -102,8 +102,8 @@ impl Upkeep for Memory {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.with(|blobs| {
             let mut page = Vec::new();
-            for (id, kept) in blobs.range((from, Bound::Unbounded)).take(limit) {
-                page.push(Listed { id: *id, bytes: kept.bytes.len() as u64, put_at: kept.put_at });
+            for (id, blob) in blobs.range((from, Bound::Unbounded)).take(limit) {
+                page.push(Listed { id: *id, bytes: blob.bytes.len() as u64, put_at: blob.put_at });
             }
             page
         })
@@ -113,7 +113,7 @@ impl Upkeep for Memory {
         let removed = self.with(|blobs| {
             let mut removed = 0;
             for id in ids {
-                let is_old = blobs.get(id).is_some_and(|kept| kept.put_at < put_before);
+                let is_old = blobs.get(id).is_some_and(|blob| blob.put_at < put_before);
                 if is_old {
                     blobs.remove(id);
                     removed += 1;
@@ -136,7 +136,7 @@ impl Upkeep for Memory {
     async fn stats(&self) -> Result<Stats, Error> {
         self.with(|blobs| Stats {
             blobs: blobs.len() as u64,
-            bytes: blobs.values().map(|kept| kept.bytes.len() as u64).sum(),
+            bytes: blobs.values().map(|blob| blob.bytes.len() as u64).sum(),
             ..Stats::default()
         })
     }
@@ -147,10 +147,10 @@ impl Upkeep for Memory {
 
     async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
         self.with(|blobs| {
-            let bytes = blobs.values().map(|kept| kept.bytes.len() as u64).sum();
+            let bytes = blobs.values().map(|blob| blob.bytes.len() as u64).sum();
             let mut report = Report { blobs: blobs.len() as u64, bytes, ..Report::default() };
-            for (id, kept) in blobs {
-                if id_of(&kept.bytes) != *id {
+            for (id, blob) in blobs {
+                if id_of(&blob.bytes) != *id {
                     report.note(id.to_string(), "the bytes are not those that were put");
                 }
             }
@@ -164,7 +164,7 @@ impl Upkeep for Memory {
     }
 
     async fn close(&self) -> Result<(), Error> {
-        *self.kept.lock() = None;
+        *self.blobs.lock() = None;
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! What the tests of all engines share.
+//! Shared by the tests of all engines.
 #![allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 
 use std::{future::Future, ops::Range, sync::Arc};
@@ -11,7 +11,7 @@ use restante_blobs::{
 };
 use restante_core::{ErrorKind, ManualClock, Timestamp};
 
-/// An engine under test, in one of its shapes.
+/// An engine under test, in one of its configurations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     Memory,
@@ -31,7 +31,7 @@ impl Engine {
         }
     }
 
-    /// Whether it forgets what it has when it is closed.
+    /// Whether closing it loses everything.
     pub fn is_volatile(self) -> bool {
         self == Self::Memory
     }
@@ -45,15 +45,15 @@ pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -
     })
 }
 
-/// Runs an asynchronous test with a new place for blobs.
-pub fn run<F: Future<Output = ()>>(engine: Engine, test: impl FnOnce(Arc<Place>) -> F) {
-    let place = Arc::new(Place::new(engine));
+/// Runs an asynchronous test with a new store for blobs.
+pub fn run<F: Future<Output = ()>>(engine: Engine, test: impl FnOnce(Arc<TestStore>) -> F) {
+    let store = Arc::new(TestStore::new(engine));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(test(place.clone()));
+    runtime.block_on(test(store.clone()));
 }
 
-/// Where the blobs of one test lie. They go with it.
-pub struct Place {
+/// The folder and settings of the store of one test. The folder is removed with it.
+pub struct TestStore {
     pub engine: Engine,
     pub config: Config,
     pub clock: Arc<ManualClock>,
@@ -63,12 +63,12 @@ pub struct Place {
 /// The time at which each test begins.
 pub const BEGIN: Timestamp = Timestamp::from_seconds(1_000);
 
-/// So many seconds after the beginning.
+/// A time in seconds after the beginning.
 pub fn at(seconds: i64) -> Timestamp {
     BEGIN.plus_seconds(seconds)
 }
 
-impl Place {
+impl TestStore {
     pub fn new(engine: Engine) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let clock = Arc::new(ManualClock::new(BEGIN));
@@ -94,7 +94,7 @@ impl Place {
         self.open().await
     }
 
-    /// A store opened from another folder below this place.
+    /// A store opened from another folder below this store.
     pub async fn open_at(&self, name: &str) -> Opened {
         let url = EngineUrl::Files(self.folder_named(name));
         open(Config { url, ..self.config.clone() }).await.unwrap()
@@ -125,7 +125,7 @@ pub async fn put(blobs: &dyn Blobs, bytes: &Bytes) -> Put {
     blobs.put(&mut bytes.clone()).await.unwrap()
 }
 
-/// All bytes of a range, and that each chunk has as many as it may.
+/// Reads a range, and checks that each chunk is as long as possible.
 pub async fn read(blobs: &dyn Blobs, id: BlobId, range: Range<u64>) -> Result<Vec<u8>, Error> {
     let mut source = blobs.read(id, range).await?;
     let mut all = Vec::new();
@@ -152,7 +152,7 @@ pub async fn list(upkeep: &dyn Upkeep) -> Vec<Listed> {
     }
 }
 
-/// Chunks that are given one after the other, then an error or the end.
+/// Chunks, then an error or the end.
 pub struct Chunks {
     pub chunks: std::collections::VecDeque<Bytes>,
     pub error: Option<Error>,

@@ -1,4 +1,4 @@
-//! What `Blobs` and `Source` promise.
+//! Promises of `Blobs` and `Source`.
 
 use bytes::Bytes;
 use restante_blobs::{BlobId, CHUNK_BYTES_MAX, Config, EngineUrl, Source, TOUCH_BLOBS_MAX, open};
@@ -13,7 +13,7 @@ crate::promises! {
     any: [
         the_id_is_the_sha256_of_the_bytes,
         what_was_put_reads_back_whatever_its_length,
-        the_same_bytes_again_take_no_more_room_and_count_as_put_now,
+        the_same_bytes_again_take_no_more_space_and_count_as_put_now,
         of_many_puts_of_one_blob_at_the_same_time_one_is_new,
         puts_at_the_same_time_keep_apart,
         a_source_that_fails_leaves_nothing,
@@ -24,7 +24,7 @@ crate::promises! {
         any_range_can_be_read,
         reading_what_is_not_there_is_not_found,
         a_range_that_ends_before_it_begins_is_invalid,
-        the_size_is_told_without_reading,
+        the_size_needs_no_reading,
         what_is_touched_counts_as_put_now,
         a_touch_tells_of_each_blob_whether_it_is_there,
         a_touch_at_the_same_time_as_a_removal_tells_the_truth,
@@ -40,7 +40,7 @@ crate::promises! {
     ],
 }
 
-/// Lengths around the bounds of both shapes: what goes into a pack, what a part of a file is.
+/// Lengths around the limits of packs and of parts of files.
 const LENGTHS: [usize; 12] = [
     0,
     1,
@@ -149,7 +149,7 @@ async fn what_was_put_is_there_after_reopening(subject: Subject) {
     }
 }
 
-async fn the_same_bytes_again_take_no_more_room_and_count_as_put_now(subject: Subject) {
+async fn the_same_bytes_again_take_no_more_space_and_count_as_put_now(subject: Subject) {
     let opened = subject.open().await;
     let (short, long) = (bytes(1, 500), bytes(2, 300_000));
     let first = [put(&*opened.blobs, &short).await, put(&*opened.blobs, &long).await];
@@ -221,7 +221,7 @@ async fn a_source_that_fails_leaves_nothing(subject: Subject) {
     assert!(opened.upkeep.check(&|_, _| ()).await.unwrap().findings.is_empty());
 }
 
-/// Gives a chunk and then never answers.
+/// Gives a chunk and then hangs.
 struct Stuck(Option<Bytes>);
 
 #[async_trait::async_trait]
@@ -341,7 +341,7 @@ async fn a_range_that_ends_before_it_begins_is_invalid(subject: Subject) {
     }
 }
 
-async fn the_size_is_told_without_reading(subject: Subject) {
+async fn the_size_needs_no_reading(subject: Subject) {
     let opened = subject.open().await;
     for len in LENGTHS {
         let id = put(&*opened.blobs, &bytes(1, len)).await.id;

@@ -1,4 +1,4 @@
-//! What `sweep` promises.
+//! Promises of `sweep`.
 
 use std::collections::BTreeSet;
 
@@ -13,14 +13,14 @@ use crate::{
 
 crate::promises! {
     any: [
-        what_nobody_refers_to_goes,
+        unreferenced_blobs_are_removed,
         what_was_put_later_stays,
         what_is_referred_to_stays_whatever_the_page,
         when_references_fail_nothing_goes,
         a_sweep_of_nothing_does_nothing,
         what_is_touched_while_a_sweep_is_under_way_stays,
         the_blobs_of_other_records_are_not_swept,
-        blobs_that_are_nobodys_are_not_swept,
+        blobs_without_owner_are_not_swept,
     ],
     disk: [],
 }
@@ -28,14 +28,14 @@ crate::promises! {
 /// The records of these tests.
 const OURS: Identity = Identity([1; 16]);
 
-/// A new store whose blobs are those of the records of these tests.
+/// A new store that belongs to the records of these tests.
 async fn open(subject: &Subject) -> Opened {
     let opened = subject.open().await;
     opened.upkeep.set_owner(OURS).await.unwrap();
     opened
 }
 
-/// References in pages of a few; `fails` is the page that can't be told.
+/// References in pages of a few; page `fails` can't be read.
 struct Pages {
     pages: Vec<Vec<BlobId>>,
     fails: Option<u64>,
@@ -63,7 +63,7 @@ impl References for Pages {
     }
 }
 
-async fn what_nobody_refers_to_goes(subject: Subject) {
+async fn unreferenced_blobs_are_removed(subject: Subject) {
     let opened = open(&subject).await;
     let mut ids = Vec::new();
     for n in 0..300 {
@@ -72,14 +72,14 @@ async fn what_nobody_refers_to_goes(subject: Subject) {
     let (referred, loose) = ids.split_at(100);
     let swept = sweep(&*opened.upkeep, &Pages::of(referred), at(1)).await.unwrap();
     assert_eq!(swept.blobs, 300);
-    // Up to one in a hundred may be taken for one that is referred to.
+    // Up to one in a hundred is mistaken for a referenced one.
     assert!((190..=200).contains(&swept.removed), "{swept:?}");
     let left: BTreeSet<BlobId> = list(&*opened.upkeep).await.iter().map(|blob| blob.id).collect();
     assert_eq!(left.len() as u64, 300 - swept.removed);
     assert!(referred.iter().all(|id| left.contains(id)));
     let gone = (0..300).filter(|n| !left.contains(&ids[*n]));
     assert_eq!(swept.removed_bytes, gone.map(|n| 10 * n as u64).sum());
-    // What was mistaken is mistaken no more when the time is another one.
+    // A sweep with another time mistakes others.
     for second in 2..10 {
         sweep(&*opened.upkeep, &Pages::of(referred), at(second)).await.unwrap();
     }
@@ -132,8 +132,8 @@ async fn a_sweep_of_nothing_does_nothing(subject: Subject) {
     assert_eq!(sweep(&*opened.upkeep, &Pages::of(&[]), at(1)).await.unwrap(), Swept::default());
 }
 
-/// Records that refer to nothing. While the last page is told, a record is about to be committed that refers to blobs which
-/// were put long ago, and its committer touches them: no page tells of them.
+/// Records without references. While the last page is read, a commit is about to refer to blobs that were put long ago, and touches
+/// them: no page contains them.
 struct Taken {
     opened: Opened,
     ids: Vec<BlobId>,
@@ -186,7 +186,7 @@ async fn the_blobs_of_other_records_are_not_swept(subject: Subject) {
     assert_eq!(sweep(&*opened.upkeep, &Pages::of(&[]), at(1)).await.unwrap().removed, 1);
 }
 
-async fn blobs_that_are_nobodys_are_not_swept(subject: Subject) {
+async fn blobs_without_owner_are_not_swept(subject: Subject) {
     let opened = subject.open().await;
     put(&*opened.blobs, &bytes(1, 10)).await;
     let error = sweep(&*opened.upkeep, &Pages::of(&[]), at(1)).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! What `Upkeep` promises.
+//! Promises of `Upkeep`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,21 +18,21 @@ crate::promises! {
         removing_counts_each_blob_once,
         what_was_removed_is_gone_and_can_be_put_anew,
         a_put_at_the_same_time_as_a_removal_is_there,
-        who_reads_what_is_removed_gets_it_whole_or_an_error,
+        a_reader_of_a_removed_blob_gets_it_whole_or_an_error,
         stats_follow_what_is_there,
         a_check_reads_everything_and_changes_nothing,
         a_store_that_is_open_is_healthy,
         the_rest_survives_removals_and_is_found_again,
         an_engine_without_files_has_no_backup,
-        blobs_are_whose_they_were_said_to_be_last,
+        the_last_owner_set_counts,
     ],
     disk: [
         removals_survive_reopening,
-        room_comes_back_when_blobs_are_removed,
+        space_is_reclaimed_when_blobs_are_removed,
         a_backup_has_every_blob_that_was_put_before,
         a_backup_needs_an_empty_folder,
-        whose_the_blobs_are_survives_reopening_backups_and_the_loss_of_the_index,
-        a_damaged_owner_is_told_and_said_anew,
+        the_owner_survives_reopening_backups_and_the_loss_of_the_index,
+        a_damaged_owner_is_reported_and_can_be_set_again,
         a_backup_while_blobs_come_and_go_can_be_opened,
     ],
 }
@@ -124,7 +124,7 @@ async fn a_put_at_the_same_time_as_a_removal_is_there(subject: Subject) {
     }
 }
 
-async fn who_reads_what_is_removed_gets_it_whole_or_an_error(subject: Subject) {
+async fn a_reader_of_a_removed_blob_gets_it_whole_or_an_error(subject: Subject) {
     let opened = subject.open().await;
     let (mut whole, mut refused) = (0, 0);
     for round in 0..20 {
@@ -200,7 +200,7 @@ async fn a_store_that_is_open_is_healthy(subject: Subject) {
     opened.upkeep.health().unwrap();
 }
 
-/// What is left is moved about while others go.
+/// Remaining blobs are moved while others are removed.
 async fn the_rest_survives_removals_and_is_found_again(subject: Subject) {
     let opened = subject.open().await;
     let mut ids = Vec::new();
@@ -241,7 +241,7 @@ async fn removals_survive_reopening(subject: Subject) {
     assert_eq!(opened.upkeep.stats().await.unwrap().blobs, 10);
 }
 
-async fn room_comes_back_when_blobs_are_removed(subject: Subject) {
+async fn space_is_reclaimed_when_blobs_are_removed(subject: Subject) {
     let opened = subject.open().await;
     let of_blobs = async || {
         let stats = opened.upkeep.stats().await.unwrap();
@@ -363,7 +363,7 @@ async fn an_engine_without_files_has_no_backup(subject: Subject) {
     assert_eq!(done, if subject.engine.is_volatile() { Err(ErrorKind::Invalid) } else { Ok(()) });
 }
 
-async fn blobs_are_whose_they_were_said_to_be_last(subject: Subject) {
+async fn the_last_owner_set_counts(subject: Subject) {
     let opened = subject.open().await;
     assert_eq!(opened.upkeep.owner().await.unwrap(), None);
     for owner in [Identity([1; 16]), Identity([2; 16]), Identity([2; 16])] {
@@ -376,7 +376,7 @@ async fn blobs_are_whose_they_were_said_to_be_last(subject: Subject) {
     assert_eq!(said.unwrap_err().kind(), ErrorKind::Unavailable);
 }
 
-async fn whose_the_blobs_are_survives_reopening_backups_and_the_loss_of_the_index(subject: Subject) {
+async fn the_owner_survives_reopening_backups_and_the_loss_of_the_index(subject: Subject) {
     let opened = subject.open().await;
     let owner = Identity([5; 16]);
     opened.upkeep.set_owner(owner).await.unwrap();
@@ -393,7 +393,7 @@ async fn whose_the_blobs_are_survives_reopening_backups_and_the_loss_of_the_inde
     assert_eq!(subject.open().await.upkeep.owner().await.unwrap(), Some(owner));
 }
 
-async fn a_damaged_owner_is_told_and_said_anew(subject: Subject) {
+async fn a_damaged_owner_is_reported_and_can_be_set_again(subject: Subject) {
     let opened = subject.open().await;
     put(&*opened.blobs, &bytes(1, 10)).await;
     for damage in [&b""[..], b"somebody\n", b"\xff\xfe", &[b'0'; 40]] {

@@ -7,12 +7,11 @@ use axum::{
     extract::State,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
-    routing::post,
 };
 use bytes::Bytes;
 use futures_util::{Stream, stream};
 use restante_core::ErrorKind;
-use restante_waku::rest::OperatorRoute;
+use restante_http::{Audience, Route};
 use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc},
@@ -68,23 +67,23 @@ impl Turn {
     }
 }
 
-struct Desk {
+struct RequestHandler {
     sources: Arc<Sources>,
     stop: Stop,
     turn: Turn,
 }
 
 /// The route of a server that keeps these.
-pub(crate) fn route(sources: Sources, stop: Stop, turn: Turn) -> OperatorRoute {
-    let desk = Desk { sources: Arc::new(sources), stop, turn };
-    let handler = post(answer).with_state(Arc::new(desk));
-    OperatorRoute { method: "post", path: PATH, what: "back everything up", handler }
+pub(crate) fn route(sources: Sources, stop: Stop, turn: Turn) -> Route {
+    let handler = RequestHandler { sources: Arc::new(sources), stop, turn };
+    let route = Route::post(PATH, "back everything up", answer).with_audience(Audience::Operators);
+    route.with_state(Arc::new(handler))
 }
 
-async fn answer(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
-    match begin(&desk, &body).await {
+async fn answer(State(handler): State<Arc<RequestHandler>>, body: Bytes) -> Response {
+    match begin(&handler, &body).await {
         Ok(events) => {
-            let lines = lines(events, desk.stop.clone());
+            let lines = lines(events, handler.stop.clone());
             ([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(lines)).into_response()
         }
         Err(error) => (status(error.kind()), error.to_string()).into_response(),
@@ -92,20 +91,20 @@ async fn answer(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
 }
 
 /// Begins a backup, which goes on by itself for as long as somebody hears of it.
-async fn begin(desk: &Desk, body: &[u8]) -> Result<mpsc::Receiver<Event>, Trouble> {
+async fn begin(handler: &RequestHandler, body: &[u8]) -> Result<mpsc::Receiver<Event>, Trouble> {
     let asked: Asked = serde_json::from_slice(body).map_err(|error| {
         Trouble::invalid(format!("expected {{\"folder\": \"/an/absolute/path\"}}: {error}"))
     })?;
-    desk.sources.check_meant(asked.data.as_deref())?;
-    let turn = desk.turn.take()?;
-    let sources = desk.sources.clone();
+    handler.sources.check_meant(asked.data.as_deref())?;
+    let turn = handler.turn.take()?;
+    let sources = handler.sources.clone();
     // A task of its own, which keeps the turn while it looks and removes, also when who asked goes away meanwhile.
     let looking = tokio::spawn(async move { (Taking::begin(sources, asked.folder).await, turn) });
     let looked = looking.await;
     let (taking, turn) =
         looked.map_err(|_| Trouble::new(ErrorKind::Internal, "a task of the backup ended early"))?;
-    let taking = taking.inspect_err(|_| desk.sources.metrics.failed())?;
-    let (teller, events) = Teller::until(desk.stop.clone(), Trouble::server_stops);
+    let taking = taking.inspect_err(|_| handler.sources.metrics.failed())?;
+    let (teller, events) = Teller::until(handler.stop.clone(), Trouble::server_stops);
     tokio::spawn(async move {
         let end = match taking.finish(&teller).await {
             Ok(summary) => Event::Done(summary),
@@ -162,7 +161,7 @@ mod tests {
     use crate::backup::{BackupMetrics, Removing, Role};
 
     /// A server that keeps nothing.
-    fn desk() -> (watch::Sender<bool>, Desk) {
+    fn handler() -> (watch::Sender<bool>, RequestHandler) {
         let sources = Sources {
             roles: Vec::new(),
             files: Vec::new(),
@@ -174,7 +173,7 @@ mod tests {
             metrics: BackupMetrics::default(),
         };
         let (tell, told) = watch::channel(false);
-        (tell, Desk { sources: Arc::new(sources), stop: Stop::of(told), turn: Turn::default() })
+        (tell, RequestHandler { sources: Arc::new(sources), stop: Stop::of(told), turn: Turn::default() })
     }
 
     async fn told(lines: impl Stream<Item = Result<Bytes, Infallible>>) -> Vec<Event> {
@@ -187,24 +186,24 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let asked = Asked { folder: folder.path().join("copy"), data: None };
         let asked = serde_json::to_vec(&asked).unwrap();
-        let (_tell, desk) = desk();
-        let other = desk.turn.take().unwrap();
-        let error = begin(&desk, &asked).await.unwrap_err();
+        let (_tell, handler) = handler();
+        let other = handler.turn.take().unwrap();
+        let error = begin(&handler, &asked).await.unwrap_err();
         assert_eq!((error.kind(), status(error.kind())), (ErrorKind::Conflict, StatusCode::CONFLICT));
         drop(other);
-        let events = told(lines(begin(&desk, &asked).await.unwrap(), desk.stop.clone())).await;
+        let events = told(lines(begin(&handler, &asked).await.unwrap(), handler.stop.clone())).await;
         assert!(matches!(events.last(), Some(Event::Done(summary)) if summary.files == 1), "{events:?}");
-        let again = begin(&desk, &asked).await.unwrap_err();
+        let again = begin(&handler, &asked).await.unwrap_err();
         assert!(again.to_string().contains("is not empty"), "it is the next one's turn: {again}");
-        assert_eq!(desk.sources.metrics.counts(), [1, 1], "one was taken, and one could not be");
+        assert_eq!(handler.sources.metrics.counts(), [1, 1], "one was taken, and one could not be");
     }
 
     #[tokio::test]
     async fn a_server_that_stops_says_so() {
-        let (tell, desk) = desk();
+        let (tell, handler) = handler();
         let (teller, events) = Teller::new();
         tell.send(true).unwrap();
-        let events = told(lines(events, desk.stop)).await;
+        let events = told(lines(events, handler.stop)).await;
         let [Event::Failed { kind, error }] = &events[..] else { panic!("{events:?}") };
         assert_eq!((kind.as_str(), error.starts_with("the server is stopping")), ("unavailable", true));
         assert!(teller.check_heard().is_err(), "and the backup ends");
@@ -213,27 +212,27 @@ mod tests {
     #[tokio::test]
     async fn the_end_of_a_server_is_the_end_of_its_backup() {
         let folder = tempfile::tempdir().unwrap();
-        let (tell, desk) = desk();
-        let removing = desk.sources.removing.clone();
+        let (tell, handler) = handler();
+        let removing = handler.sources.removing.clone();
         let sweeping = removing.lock().await;
         let asked = Asked { folder: folder.path().join("copy"), data: None };
-        let mut events = begin(&desk, &serde_json::to_vec(&asked).unwrap()).await.unwrap();
+        let mut events = begin(&handler, &serde_json::to_vec(&asked).unwrap()).await.unwrap();
         // It tells that it waits for the sweeper. Then it is heard no more, and nobody goes away.
         while !matches!(events.recv().await, Some(Event::Copying { role: Role::Files, .. })) {}
-        desk.turn.take().unwrap_err();
+        handler.turn.take().unwrap_err();
         tell.send(true).unwrap();
-        desk.turn.end(Duration::from_secs(60)).await;
+        handler.turn.end(Duration::from_secs(60)).await;
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing of it is left");
-        let error = desk.turn.take().unwrap_err();
+        let error = handler.turn.take().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "none begins any more: {error}");
         drop(sweeping);
     }
 
     #[tokio::test]
     async fn what_is_not_understood_is_refused() {
-        let (_tell, desk) = desk();
+        let (_tell, handler) = handler();
         for body in ["", "{}", "[]", "{\"folder\": 1}", "{\"folder\": \"/x\", \"more\": 1}"] {
-            let error = begin(&desk, body.as_bytes()).await.unwrap_err();
+            let error = begin(&handler, body.as_bytes()).await.unwrap_err();
             assert!(error.to_string().starts_with("expected {\"folder\""), "{body}: {error}");
         }
     }

@@ -13,15 +13,14 @@ use anyhow::Context;
 use prometheus_client::registry::Registry;
 use restante_archive::{Metrics, Opened};
 use restante_core::Clock;
+use restante_http::{HttpMetrics, OperatorGuard, Route, Token};
 use restante_net::NetMetrics;
 use restante_sessions::{Live, SessionMetrics};
 use restante_waku::{
     Waku, WakuConfig, WakuMetrics,
     live::Listener,
     node::NodeConfig,
-    rest::{
-        self, MessageCache, OperatorRoute, Rest, RestConfig, RestMetrics, RetentionState, SetLogLevel, Token,
-    },
+    rest::{self, MessageCache, Rest, RestConfig, RestMetrics, RetentionState, SetLogLevel},
 };
 use tokio::{
     net::TcpListener,
@@ -204,6 +203,7 @@ struct Doors<'a> {
     waku_metrics: WakuMetrics,
     rest_metrics: RestMetrics,
     net_metrics: NetMetrics,
+    http_metrics: HttpMetrics,
 }
 
 impl<'a> Doors<'a> {
@@ -244,6 +244,7 @@ impl<'a> Doors<'a> {
             waku_metrics: WakuMetrics::default(),
             rest_metrics,
             net_metrics: NetMetrics::default(),
+            http_metrics: HttpMetrics::default(),
         }
     }
 
@@ -290,7 +291,7 @@ impl<'a> Doors<'a> {
             self.live.hub.stop();
         };
         let router = rest::router(rest.clone());
-        rest::serve(listener, router, &rest.config, stopped).await;
+        restante_http::serve(listener, router, rest.config.server_limits(), stopped).await;
         Ok(())
     }
 
@@ -302,11 +303,12 @@ impl<'a> Doors<'a> {
             upkeep: self.opened.upkeep.clone(),
             clock: self.clock.clone(),
             config: self.rest.clone(),
-            access: rest::Access::new(read_token(&self.config.rest.token_file)?, address),
+            operators: Arc::new(OperatorGuard::new(read_token(&self.config.rest.token_file)?, address)),
             operator_routes: self.operator_routes(stop),
             kept: self.kept.health(self.config),
             retention: self.retention.clone(),
             metrics: self.rest_metrics.clone(),
+            http_metrics: self.http_metrics.of("rest"),
             metrics_text: telemetry::shown(self.registry()),
             version: VERSION,
             listen_addresses: vec![format!("http://{address}")],
@@ -315,7 +317,7 @@ impl<'a> Doors<'a> {
     }
 
     /// What operators do over REST beside what the door has them do.
-    fn operator_routes(&self, stop: &Stop) -> Vec<OperatorRoute> {
+    fn operator_routes(&self, stop: &Stop) -> Vec<Route> {
         let (records, blobs) = (self.kept.records.upkeep.clone(), self.kept.blobs.upkeep.clone());
         let sources = Sources::new(
             self.effective,
@@ -348,6 +350,7 @@ impl<'a> Doors<'a> {
         self.waku_metrics.register(&mut registry);
         self.rest_metrics.register(&mut registry);
         self.net_metrics.register(&mut registry);
+        self.http_metrics.register(&mut registry);
         registry
     }
 }

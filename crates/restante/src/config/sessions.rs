@@ -28,6 +28,11 @@ pub(crate) struct SessionsRedis {
     pub(crate) prefix: String,
     /// Empty for none.
     pub(crate) password_file: PathBuf,
+    /// Empty for the authorities of the operating system.
+    pub(crate) ca_file: PathBuf,
+    /// Empty for none, as the next.
+    pub(crate) certificate_file: PathBuf,
+    pub(crate) certificate_key_file: PathBuf,
     pub(crate) lease_ms: NonZero<u64>,
     pub(crate) timeout_ms: NonZero<u64>,
 }
@@ -54,6 +59,11 @@ impl Sessions {
                  set at least {heartbeats_ms}"
             );
             return Some(("sessions.redis.lease_ms", what));
+        }
+        let SessionsRedis { certificate_file, certificate_key_file, .. } = &self.redis;
+        if certificate_file.as_os_str().is_empty() != certificate_key_file.as_os_str().is_empty() {
+            let what = "a certificate needs its key: set sessions.redis.certificate_file and certificate_key_file, or neither";
+            return Some(("sessions.redis.certificate_file", what.to_owned()));
         }
         None
     }
@@ -89,6 +99,9 @@ impl Default for SessionsRedis {
         Self {
             prefix: redis.prefix,
             password_file: PathBuf::new(),
+            ca_file: PathBuf::new(),
+            certificate_file: PathBuf::new(),
+            certificate_key_file: PathBuf::new(),
             lease_ms: nonzero(redis.lease_ms),
             timeout_ms: nonzero(redis.timeout_ms),
         }
@@ -97,9 +110,12 @@ impl Default for SessionsRedis {
 
 impl From<&SessionsRedis> for RedisConfig {
     fn from(redis: &SessionsRedis) -> Self {
+        let named = |file: &PathBuf| (!file.as_os_str().is_empty()).then(|| file.clone());
         Self {
             prefix: redis.prefix.clone(),
             password: None,
+            ca_file: named(&redis.ca_file),
+            identity: named(&redis.certificate_file).zip(named(&redis.certificate_key_file)),
             lease_ms: redis.lease_ms.get(),
             timeout_ms: redis.timeout_ms.get(),
         }

@@ -4,7 +4,7 @@ use restante_core::ErrorKind;
 use super::*;
 use crate::{InfoBuf, InfoKey, InfoValue};
 
-/// A session that owns what it is made of.
+/// An owned session.
 #[derive(Clone, Debug)]
 struct Owned {
     id: SessionId,
@@ -50,7 +50,7 @@ fn sessions() -> impl Strategy<Value = Owned> {
     })
 }
 
-/// Sessions of one user, with ids of their own.
+/// Sessions of one user, with distinct ids.
 fn users() -> impl Strategy<Value = (String, Vec<Owned>)> {
     ("\\PC{1,60}", vec(sessions(), 0..12)).prop_map(|(user, mut sessions)| {
         sessions.sort_by_key(|session| session.id);
@@ -68,14 +68,14 @@ fn record(user: &str, sessions: &[Owned]) -> RecordBytes {
     record_of(user, &mut borrowed, Origin::NONE)
 }
 
-/// The bytes of a session alone.
+/// The bytes of one session.
 fn bytes_of(session: &Session<'_>) -> Vec<u8> {
     let mut bytes = RecordBytes::new();
     put_session(session, Origin::NONE, &mut bytes);
     bytes.to_vec()
 }
 
-/// What is accepted is what would have been written.
+/// Bytes that are accepted are those that would have been written.
 fn assert_holds(user: &str, bytes: &[u8]) {
     if let Ok(session) = check_session(user, bytes) {
         assert_eq!(session.user(), user);
@@ -97,7 +97,7 @@ proptest! {
             prop_assert_eq!(found.by_id(session.id), Some(*session));
             prop_assert_eq!((session.user(), session.info.check()), (&*user, Ok(())));
             prop_assert!(session.has_resource(session.resource()));
-            // Ids that differ in one part alone, of which the list may happen to have one.
+            // Ids that differ in one part, which the list may happen to contain.
             let (SessionId { opened_us, node, place }, id) = (session.id, session.id);
             let others = [
                 SessionId { opened_us: !opened_us, ..id },
@@ -151,7 +151,7 @@ proptest! {
         prop_assert!(check_session("ann", &longer).is_err(), "something follows it");
     }
 
-    /// Everything may be wrong in a record; what is read of it lies within it.
+    /// Nothing is read beyond the end of arbitrary bytes.
     #[test]
     fn any_bytes_are_read_without_panic(bytes in vec(any::<u8>(), 0..300)) {
         let mut sessions = FoundIter::new(&bytes, Origin::NONE);
@@ -163,7 +163,7 @@ proptest! {
         }
         prop_assert!(read <= bytes.len(), "no byte is read twice");
         assert_holds("ann", &bytes);
-        // Bytes that begin with their own length come further.
+        // Bytes that begin with their own length get further.
         let mut session = RecordBytes::new();
         put(bytes.len() as u32, &mut session);
         session.extend_from_slice(&bytes);
@@ -235,7 +235,7 @@ fn what_nobody_writes_is_refused() {
     assert!(check_session("ann", &bytes).is_err(), "an info is never left away");
 }
 
-/// A session of the table whose ids have node and place in common has seven bytes of id.
+/// A session whose id has the node and user hash of its record has seven bytes of id.
 #[test]
 fn a_session_of_the_table_is_short() {
     let origin = Origin { node: NodeId(7), place: 9 };
@@ -246,7 +246,7 @@ fn a_session_of_the_table_is_short() {
     assert_eq!(Found::of(record, origin).first(), Some(session));
 }
 
-/// The bytes are what the format says.
+/// The bytes are those of the documented format.
 #[test]
 fn a_session_is_written_as_the_format_says() {
     let mut info = InfoBuf::new();
@@ -264,7 +264,7 @@ fn a_session_is_written_as_the_format_says() {
         &[2 << 2 | 2 | 1],               // two bytes of resource, a whole id, a priority
         &[0, 0, 0, 0, 0, 0, 0x01, 0x02], // opened at
         &[0, 0, 0x01, 0x2c],             // node
-        &[0x0a, 0x0b, 0x0c, 0x0d],       // place
+        &[0x0a, 0x0b, 0x0c, 0x0d],       // user hash
         &[0xff],                         // priority
         &[0xc3, 0xa9],                   // resource
         &[2, 1, 0x21, b'x', 4, 0x01, 5], // info: a text of one byte, a number of one byte

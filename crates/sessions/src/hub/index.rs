@@ -1,21 +1,21 @@
-//! Who wants what, found by channel and topic.
+//! The index of interests by channel and topic.
 
 use std::{collections::HashMap, sync::Arc};
 
 use smallvec::SmallVec;
 
-use super::{Interest, TopicMatch, place::Place, prefixes::Prefixes};
+use super::{Interest, TopicMatch, prefixes::Prefixes, subscriber::Subscriber};
 
-/// Those who want the same, each once. Almost always there is one.
+/// Subscribers with the same interest, each once. Almost always there is one.
 #[derive(Default)]
-pub(super) struct Places(SmallVec<[Arc<Place>; 1]>);
+pub(super) struct Subscribers(SmallVec<[Arc<Subscriber>; 1]>);
 
-impl Places {
+impl Subscribers {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Place>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Subscriber>> {
         self.0.iter()
     }
 
@@ -23,13 +23,13 @@ impl Places {
         self.0.len()
     }
 
-    /// Who adds a place has made sure that it is not there yet.
-    pub(super) fn add(&mut self, place: &Arc<Place>) {
-        self.0.push(place.clone());
+    /// Adds a subscriber that is not in the list.
+    pub(super) fn add(&mut self, subscriber: &Arc<Subscriber>) {
+        self.0.push(subscriber.clone());
     }
 
-    pub(super) fn remove(&mut self, place: &Arc<Place>) {
-        let found = self.0.iter().position(|one| Arc::ptr_eq(one, place));
+    pub(super) fn remove(&mut self, subscriber: &Arc<Subscriber>) {
+        let found = self.0.iter().position(|one| Arc::ptr_eq(one, subscriber));
         if let Some(found) = found {
             self.0.swap_remove(found);
         }
@@ -39,26 +39,26 @@ impl Places {
     }
 }
 
-/// Those who want an event: groups that may overlap.
-pub(super) type Groups<'a> = SmallVec<[&'a Places; 4]>;
+/// The subscribers of an event, in groups that may overlap.
+pub(super) type Groups<'a> = SmallVec<[&'a Subscribers; 4]>;
 
 #[derive(Default)]
 pub(super) struct Index {
     by_channel: HashMap<Arc<str>, Topics>,
     all_channels: Topics,
-    /// What all interests take.
+    /// The bytes of all interests.
     pub(super) bytes: usize,
 }
 
 #[derive(Default)]
 struct Topics {
-    exact: HashMap<Arc<str>, Places>,
+    exact: HashMap<Arc<str>, Subscribers>,
     prefixes: Prefixes,
-    all: Places,
+    all: Subscribers,
 }
 
 impl Index {
-    /// Those who want events of a channel and topic.
+    /// The subscribers of a channel and topic.
     pub(super) fn find(&self, channel: &str, topic: &str) -> Groups<'_> {
         let mut groups = Groups::new();
         if let Some(topics) = self.by_channel.get(channel) {
@@ -68,7 +68,7 @@ impl Index {
         groups
     }
 
-    /// The same interest, with the texts that are known already instead of its own.
+    /// Replaces the texts of an interest by the equal ones that the index has already.
     pub(super) fn share(&self, interest: &mut Interest) {
         let mut topics = Some(&self.all_channels);
         if let Some(channel) = &mut interest.channel {
@@ -85,27 +85,27 @@ impl Index {
         }
     }
 
-    /// Adds what a place wants. It did not want it before.
-    pub(super) fn add(&mut self, interest: &Interest, place: &Arc<Place>) {
+    /// Adds an interest that the subscriber does not have yet.
+    pub(super) fn add(&mut self, interest: &Interest, subscriber: &Arc<Subscriber>) {
         let topics = match &interest.channel {
             Some(channel) => self.by_channel.entry(channel.clone()).or_default(),
             None => &mut self.all_channels,
         };
         match &interest.topics {
-            TopicMatch::All => topics.all.add(place),
-            TopicMatch::Exact(topic) => topics.exact.entry(topic.clone()).or_default().add(place),
-            TopicMatch::Prefix(prefix) => topics.prefixes.add(prefix, place),
+            TopicMatch::All => topics.all.add(subscriber),
+            TopicMatch::Exact(topic) => topics.exact.entry(topic.clone()).or_default().add(subscriber),
+            TopicMatch::Prefix(prefix) => topics.prefixes.add(prefix, subscriber),
         }
     }
 
-    /// Takes away what a place wanted, and leaves nothing empty behind.
-    pub(super) fn remove(&mut self, interest: &Interest, place: &Arc<Place>) {
+    /// Removes an interest of a subscriber, and every entry that becomes empty by it.
+    pub(super) fn remove(&mut self, interest: &Interest, subscriber: &Arc<Subscriber>) {
         self.bytes -= interest.bytes();
         let Some(channel) = &interest.channel else {
-            return self.all_channels.remove(&interest.topics, place);
+            return self.all_channels.remove(&interest.topics, subscriber);
         };
         let Some(topics) = self.by_channel.get_mut(channel) else { return };
-        topics.remove(&interest.topics, place);
+        topics.remove(&interest.topics, subscriber);
         if topics.is_empty() {
             self.by_channel.remove(channel);
             shrink(&mut self.by_channel);
@@ -124,23 +124,23 @@ impl Topics {
     }
 
     fn find<'a>(&'a self, topic: &str, groups: &mut Groups<'a>) {
-        if let Some(places) = self.exact.get(topic) {
-            groups.push(places);
+        if let Some(subscribers) = self.exact.get(topic) {
+            groups.push(subscribers);
         }
-        self.prefixes.find(topic, |places| groups.push(places));
+        self.prefixes.find(topic, |subscribers| groups.push(subscribers));
         if !self.all.is_empty() {
             groups.push(&self.all);
         }
     }
 
-    fn remove(&mut self, topics: &TopicMatch, place: &Arc<Place>) {
+    fn remove(&mut self, topics: &TopicMatch, subscriber: &Arc<Subscriber>) {
         match topics {
-            TopicMatch::All => self.all.remove(place),
-            TopicMatch::Prefix(prefix) => self.prefixes.remove(prefix, place),
+            TopicMatch::All => self.all.remove(subscriber),
+            TopicMatch::Prefix(prefix) => self.prefixes.remove(prefix, subscriber),
             TopicMatch::Exact(topic) => {
-                let Some(places) = self.exact.get_mut(topic) else { return };
-                places.remove(place);
-                if places.is_empty() {
+                let Some(subscribers) = self.exact.get_mut(topic) else { return };
+                subscribers.remove(subscriber);
+                if subscribers.is_empty() {
                     self.exact.remove(topic);
                     shrink(&mut self.exact);
                 }
@@ -149,7 +149,7 @@ impl Topics {
     }
 }
 
-/// Gives memory back when most of those who had wanted something have left.
+/// Frees memory when most entries are gone.
 fn shrink<T>(map: &mut HashMap<Arc<str>, T>) {
     if map.len() < map.capacity() / 8 {
         map.shrink_to_fit();

@@ -6,10 +6,10 @@ use prometheus_client::{
 
 use crate::Ended;
 
-/// What the hub counts.
+/// Metrics of the hub.
 #[derive(Clone, Debug, Default)]
 pub struct HubMetrics {
-    pub(super) seats: Gauge,
+    pub(super) subscriptions: Gauge,
     pub(super) interests: Gauge,
     pub(super) queued_bytes: Gauge,
     pub(super) handed_out: Counter,
@@ -18,24 +18,24 @@ pub struct HubMetrics {
     ended: Family<EndLabel, Counter>,
 }
 
-/// From where an event came.
+/// The origin of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// It was published here.
+    /// Published on this node.
     Here,
-    /// Another node told of it.
+    /// Received from another node.
     Elsewhere,
-    /// It was there already. It is handed out only if nobody here was given it then.
+    /// Published before. It is delivered only if no session of this node got it then.
     Again,
 }
 
-/// Why an event was dropped that somebody wanted.
+/// Why an event was dropped for a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DropReason {
     /// The session's own queue was full.
     Full,
-    /// The room for all sessions was used up, or the queue would have taken too much of what was left.
-    Room,
+    /// The memory for all sessions was used up, or the queue would have taken too much of what was left.
+    Memory,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -67,21 +67,20 @@ impl Source {
 }
 
 impl DropReason {
-    const ALL: [Self; 2] = [Self::Full, Self::Room];
+    const ALL: [Self; 2] = [Self::Full, Self::Memory];
 
-    /// Why a session ends that must not miss the event. Who is refused because others use up the room is not told that it
-    /// was slow.
+    /// Why a session ends that must not miss the event. It is `Slow` only if its own queue was full.
     pub(super) fn ended(self) -> Ended {
         match self {
             Self::Full => Ended::Slow,
-            Self::Room => Ended::Full,
+            Self::Memory => Ended::Full,
         }
     }
 
     fn label(self) -> DropLabel {
         let reason = match self {
             Self::Full => "full",
-            Self::Room => "room",
+            Self::Memory => "room",
         };
         DropLabel { reason }
     }
@@ -117,7 +116,7 @@ impl HubMetrics {
 
     /// Makes the metrics visible in `registry`, the one of sessions.
     pub fn register(&self, registry: &mut Registry) {
-        // All labels are there from the start, so that the first of each is an increase.
+        // Create all labels at start, so that the first count of each is an increase.
         for source in Source::ALL {
             let _ = self.events.get_or_create(&source.label());
         }
@@ -127,19 +126,19 @@ impl HubMetrics {
         for why in Ended::ALL {
             let _ = self.ended.get_or_create(&EndLabel { reason: why.as_str() });
         }
-        let what = "Sessions of this node that are handed what arrives";
-        registry.register("hub_seats", what, self.seats.clone());
-        let what = "What these sessions want: topics and prefixes of topics";
+        let what = "Sessions of this node that subscribe to events";
+        registry.register("hub_seats", what, self.subscriptions.clone());
+        let what = "Interests of these sessions: topics and prefixes of topics";
         registry.register("hub_interests", what, self.interests.clone());
         let what = "Bytes of events that wait for sessions, each event counted once";
         registry.register("hub_queued_bytes", what, self.queued_bytes.clone());
-        let what = "Events that came to the hub, by where they came from";
+        let what = "Events published to the hub, by origin";
         registry.register("hub_events", what, self.events.clone());
         let what = "Events that were put into the queues of sessions";
         registry.register("hub_handed_out", what, self.handed_out.clone());
-        let what = "Events that found no room in the queue of a session, by what was full";
+        let what = "Events that did not fit into the queue of a session, by what was full";
         registry.register("hub_dropped", what, self.dropped.clone());
-        let what = "Sessions whose place in the hub ended before their door gave it up, by reason";
+        let what = "Sessions that the hub ended before their door did, by reason";
         registry.register("hub_ended", what, self.ended.clone());
     }
 }

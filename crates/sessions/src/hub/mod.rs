@@ -1,18 +1,18 @@
-//! The live hub: who wants which topic now.
+//! The live hub: which sessions subscribe to which topics.
 //!
-//! An event that arrives is looked up in an index by channel and topic (exact topics and prefixes of topics), and put into
-//! the bounded queue of each session that wants it. Publishing never waits. A session that reads too slowly is ended with a
-//! reason ([`Overflow::End`]) or loses what its queue has no room for ([`Overflow::Drop`]).
+//! A new event is looked up in an index by channel and topic (exact topics and prefixes of topics), and put into the bounded
+//! queue of each session that subscribed to it. Publishing never waits. When a session reads too slowly it is ended with a
+//! reason ([`Overflow::End`]), or loses the events that do not fit into its queue ([`Overflow::Drop`]).
 
+mod budget;
 mod event;
 mod index;
 mod metrics;
-mod place;
 mod prefixes;
 mod recent;
-mod room;
-mod seat;
-mod seats;
+mod registry;
+mod subscriber;
+mod subscription;
 
 use std::{
     fmt,
@@ -25,62 +25,62 @@ use tokio::time::Instant;
 
 pub use event::{Event, Form};
 pub use metrics::HubMetrics;
-pub use seat::Seat;
+pub use subscription::Seat;
 
 use crate::{Ended, Nodes, Owner, SessionId};
+use budget::MemoryBudget;
 use index::{Groups, Index};
 use metrics::Source;
-use place::{Offered, Place};
 use recent::{Noted, Recent};
-use room::Room;
-use seats::Seats;
+use registry::Registry;
+use subscriber::{Offered, Subscriber};
 
-/// What an interest takes beside its texts: an entry in its session's list and one in the index.
+/// The memory of an interest besides its texts: an entry in its session's list and one in the index.
 pub const INTEREST_BYTES: usize = 320;
 
-/// What a session wants.
+/// A channel and topics that a session subscribes to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Interest {
-    /// Events of this channel; `None` for those of all channels.
+    /// Events of this channel; `None` for all channels.
     pub channel: Option<Arc<str>>,
-    /// Of these topics.
+    /// Events of these topics.
     pub topics: TopicMatch,
 }
 
 impl Interest {
-    /// What it counts as; see [`HubConfig::interest_bytes_max`].
+    /// The bytes that it counts for in [`HubConfig::interest_bytes_max`].
     pub fn bytes(&self) -> usize {
         let channel = self.channel.as_ref().map_or(0, |channel| channel.len());
         let topics = match &self.topics {
             TopicMatch::All => 0,
             TopicMatch::Exact(topic) => topic.len(),
-            TopicMatch::Prefix(prefix) => 2 * prefix.len(), // the index keeps bytes of its own
+            TopicMatch::Prefix(prefix) => 2 * prefix.len(), // the index has its own copy
         };
         INTEREST_BYTES + channel + topics
     }
 }
 
-/// Which topics are wanted.
+/// Which topics match.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TopicMatch {
     /// All.
     All,
     /// This one.
     Exact(Arc<str>),
-    /// All that begin so.
+    /// All topics that begin with this.
     Prefix(Arc<str>),
 }
 
 /// The bounds of the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubConfig {
-    /// Sessions at once.
+    /// Subscribed sessions at once.
     pub seats_max: usize,
-    /// Bytes of events that wait for all sessions, each event counted once; a quarter of it is for sessions that have read all
-    /// they had. Forms that readers make of events count as well, and may go beyond it: then nothing new finds room until they
-    /// are gone.
+    /// Bytes of events that wait for all sessions, each event counted once. A quarter of it is reserved for sessions whose queue is
+    /// empty. Forms that readers make of events count as well and may exceed it: then new events are refused until they are
+    /// freed.
     pub queued_bytes_max: usize,
-    /// Bytes that what all sessions want may take; one of them may take a 64th part.
+    /// Bytes of all interests of all sessions; one session may have a 64th part.
     pub interest_bytes_max: usize,
 }
 
@@ -93,62 +93,62 @@ impl Default for HubConfig {
 /// The bounds of one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeatConfig {
-    /// Events that wait for it.
+    /// Events that may wait for it.
     pub events_max: usize,
-    /// Bytes of events that wait for it.
+    /// Bytes of events that may wait for it.
     pub bytes_max: usize,
     /// Interests that it may have.
     pub interests_max: usize,
-    /// What happens when there is no room.
+    /// What happens when the queue is full.
     pub overflow: Overflow,
 }
 
-/// What happens when a queue has no room for an event.
+/// What happens when an event does not fit into a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overflow {
-    /// The session ends: what it has is without holes.
+    /// The session ends, so that a reader never misses an event unknowingly.
     End,
     /// The event is dropped and counted.
     Drop,
 }
 
-/// Counts what sessions do not get, for doors that show it.
+/// Counts the events that sessions did not get, for doors that show it.
 #[derive(Clone, Debug, Default)]
 pub struct Losses {
-    /// Events for which there was no room.
+    /// Events that did not fit.
     pub dropped: Counter,
-    /// Events that came while the client was away.
+    /// Events that arrived while the client was away.
     pub away: Counter,
 }
 
-/// Why a session can't join, or can't want more.
+/// Why a session can't join the hub or add interests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HubFull {
-    /// There are as many sessions as there may be.
+    /// The hub has as many sessions as allowed.
     #[error("no more than {0} sessions are served: try another node")]
     Seats(usize),
-    /// It wants as much as one may want.
+    /// The session has as many interests as allowed.
     #[error("a session may have no more than {0} interests")]
     Interests(usize),
-    /// What it wants takes as many bytes as one may take.
+    /// The session's interests take as many bytes as allowed.
     #[error("the topics of a session may take no more than {0} bytes")]
     SeatBytes(usize),
-    /// What all want takes as many bytes as it may take.
+    /// All interests together take as many bytes as allowed.
     #[error("the topics of all sessions take too much memory: try another node")]
     Bytes,
 }
 
-/// What a seat has for its reader.
+/// What a subscription returns to its reader.
 #[derive(Debug)]
 pub enum Next {
-    /// Events in the order of their arrival, at least one. They count as waiting until they are released, or the next are
-    /// asked for.
+    /// Events in the order of their arrival, at least one. They count as waiting until they are released or the reader asks for
+    /// the next ones.
     Events(Vec<Arc<Event>>),
     /// The session has ended.
     Ended(Ended),
 }
 
-/// The hub. Cloning gives another handle of the same.
+/// The hub. Clones are handles of the same hub.
 #[derive(Clone)]
 pub struct Hub {
     shared: Arc<Shared>,
@@ -156,32 +156,32 @@ pub struct Hub {
 
 struct Shared {
     config: HubConfig,
-    room: Arc<Room>,
+    budget: Arc<MemoryBudget>,
     index: RwLock<Index>,
-    seats: Mutex<Seats>,
+    registry: Mutex<Registry>,
     recent: Mutex<Recent>,
     /// Weak, because the table holds the hub as the owner of its sessions.
     nodes: OnceLock<Weak<dyn Nodes>>,
     metrics: HubMetrics,
 }
 
-/// What became of an event that came.
-struct Taken {
-    /// It had not come before.
+/// The outcome of publishing an event.
+struct Delivery {
+    /// The event was not published before.
     is_new: bool,
-    /// To how many it was handed.
-    handed: usize,
+    /// How many queues it was put into.
+    queued: usize,
 }
 
 impl Hub {
     /// An empty hub.
     pub fn new(config: HubConfig, metrics: HubMetrics) -> Self {
-        let room = Room::new(config.queued_bytes_max, metrics.queued_bytes.clone());
+        let budget = MemoryBudget::new(config.queued_bytes_max, metrics.queued_bytes.clone());
         let shared = Shared {
             config,
-            room,
+            budget,
             index: RwLock::default(),
-            seats: Mutex::default(),
+            registry: Mutex::default(),
             recent: Mutex::new(Recent::new(Instant::now())),
             nodes: OnceLock::new(),
             metrics,
@@ -189,103 +189,105 @@ impl Hub {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Tells by which nodes others hear of what is published here. Called once, if at all. The hub does not keep them alive.
+    /// Sets the nodes to which events are broadcast. Called at most once. The hub does not keep them alive.
     pub fn connect(&self, nodes: Arc<dyn Nodes>) {
         let is_first = self.shared.nodes.set(Arc::downgrade(&nodes)).is_ok();
         debug_assert!(is_first, "a hub is connected once");
     }
 
-    /// Gives a session a place. It joins right after it was opened: if it has ended meanwhile, its seat says so at once.
+    /// Subscribes a session right after it was opened. If the session has ended meanwhile, its subscription reports that at once.
     ///
     /// # Errors
-    /// When there are as many as there may be.
+    /// When the hub has as many sessions as allowed.
     pub fn join(&self, id: SessionId, config: SeatConfig) -> Result<Seat, HubFull> {
-        self.shared.join(Place::new(id, config, None)).map(|place| Seat::new(place, self.shared.clone()))
+        self.shared
+            .join(Subscriber::new(id, config, None))
+            .map(|subscriber| Seat::new(subscriber, self.shared.clone()))
     }
 
-    /// The same, with counters for what the session does not get.
+    /// Like [`Hub::join`], with counters for the events that the session does not get.
     ///
     /// # Errors
-    /// When there are as many as there may be.
+    /// When the hub has as many sessions as allowed.
     pub fn join_counting(
         &self,
         id: SessionId,
         config: SeatConfig,
         losses: Arc<Losses>,
     ) -> Result<Seat, HubFull> {
-        let place = Place::new(id, config, Some(losses));
-        self.shared.join(place).map(|place| Seat::new(place, self.shared.clone()))
+        let subscriber = Subscriber::new(id, config, Some(losses));
+        self.shared.join(subscriber).map(|subscriber| Seat::new(subscriber, self.shared.clone()))
     }
 
-    /// Hands an event to those who want it, here and on other nodes. What was handed to somebody here within the last minute
-    /// or so, by its hash, channel and topic, is not handed out again; what came and found nobody, or no room, is when it comes
-    /// again. Other nodes are told the first time alone. Answers to how many it was handed here. Never waits.
+    /// Publishes an event to its subscribers, here and on other nodes, and returns how many queues of this node it was put into.
+    /// An event that was delivered here within about the last minute, by its hash, channel and topic, is not delivered again; one
+    /// that had no subscriber, or fitted into no queue, is. Other nodes are sent only the first publication. Never waits.
     pub fn publish(&self, event: &Arc<Event>) -> usize {
-        let Taken { is_new, handed } = self.shared.take(event, Source::Here);
+        let Delivery { is_new, queued } = self.shared.deliver(event, Source::Here);
         if is_new {
             self.tell_others(event);
         }
-        handed
+        queued
     }
 
-    /// The same for those who are here alone: of other nodes whoever calls tells them by [`Hub::tell_others`].
+    /// Publishes to this node's sessions only: the caller sends the event to other nodes by [`Hub::tell_others`].
     pub fn publish_here(&self, event: &Arc<Event>) -> usize {
-        self.shared.take(event, Source::Here).handed
+        self.shared.deliver(event, Source::Here).queued
     }
 
-    /// Takes back that an event came: the archive refused it. When it comes again it is handed to all who want it then, also to
-    /// those who were given it: somebody may have come meanwhile who was not, and finds it nowhere else.
+    /// Forgets an event that the archive refused. When it is published again it is delivered to all subscribers, including those
+    /// that had it already: others may have subscribed meanwhile, and can't read it from the archive.
     pub fn forget(&self, event: &Event) {
         self.shared.recent.lock().forget(event);
     }
 
-    /// Tells other nodes of an event, each time: they know what was handed out there. Never waits.
+    /// Sends an event to the other nodes, each time it is called: they drop what was delivered there. Never waits.
     pub fn tell_others(&self, event: &Event) {
         if let Some(nodes) = self.shared.nodes.get().and_then(Weak::upgrade) {
             nodes.tell_others(event);
         }
     }
 
-    /// Whether somebody here wants such events, be it one whose client is away.
+    /// Whether a session of this node subscribes to such events, even if its client is away.
     pub fn is_wanted(&self, channel: &str, topic: &str) -> bool {
         !self.shared.index.read().find(channel, topic).is_empty()
     }
 
-    /// Bytes of events that wait at this moment, each counted once.
+    /// Bytes of events that wait now, each event counted once.
     pub fn queued_bytes(&self) -> usize {
-        self.shared.room.used()
+        self.shared.budget.used()
     }
 
-    /// Ends all sessions with [`Ended::Stopping`], and those that join from now on at once.
+    /// Ends all sessions with [`Ended::Stopping`], and from now on every session that joins.
     pub fn stop(&self) {
-        let places: Vec<Arc<Place>> = {
-            let mut seats = self.shared.seats.lock();
-            seats.is_stopping = true;
-            seats.all().cloned().collect()
+        let subscribers: Vec<Arc<Subscriber>> = {
+            let mut registry = self.shared.registry.lock();
+            registry.is_stopping = true;
+            registry.all().cloned().collect()
         };
-        for place in places {
-            self.shared.end(&place, Ended::Stopping);
+        for subscriber in subscribers {
+            self.shared.end(&subscriber, Ended::Stopping);
         }
     }
 }
 
 impl Owner for Hub {
     fn ended(&self, id: SessionId, why: Ended) {
-        let place = {
-            let mut seats = self.shared.seats.lock();
-            let place = seats.get(id).cloned();
-            if place.is_none() {
-                seats.note_early(id, why);
+        let subscriber = {
+            let mut registry = self.shared.registry.lock();
+            let subscriber = registry.get(id).cloned();
+            if subscriber.is_none() {
+                registry.note_early(id, why);
             }
-            place
+            subscriber
         };
-        if let Some(place) = place {
-            self.shared.end(&place, why);
+        if let Some(subscriber) = subscriber {
+            self.shared.end(&subscriber, why);
         }
     }
 
     fn heard(&self, event: Event) {
-        self.shared.take(&Arc::new(event), Source::Elsewhere);
+        self.shared.deliver(&Arc::new(event), Source::Elsewhere);
     }
 }
 
@@ -296,67 +298,68 @@ impl fmt::Debug for Hub {
 }
 
 impl Shared {
-    fn join(&self, place: Place) -> Result<Arc<Place>, HubFull> {
-        let place = Arc::new(place);
-        let mut seats = self.seats.lock();
-        if seats.len() >= self.config.seats_max {
+    fn join(&self, subscriber: Subscriber) -> Result<Arc<Subscriber>, HubFull> {
+        let subscriber = Arc::new(subscriber);
+        let mut registry = self.registry.lock();
+        if registry.len() >= self.config.seats_max {
             return Err(HubFull::Seats(self.config.seats_max));
         }
-        let stopping = seats.is_stopping.then_some(Ended::Stopping);
-        let ended = seats.take_early(place.id).or(stopping);
-        let former = seats.enter(&place);
-        self.metrics.seats.set(seats.len() as i64);
-        drop(seats);
+        let stopping = registry.is_stopping.then_some(Ended::Stopping);
+        let ended = registry.take_early(subscriber.id).or(stopping);
+        let former = registry.enter(&subscriber);
+        self.metrics.subscriptions.set(registry.len() as i64);
+        drop(registry);
         if let Some(former) = former {
             self.end(&former, Ended::Replaced);
         }
         if let Some(why) = ended {
-            self.end(&place, why);
+            self.end(&subscriber, why);
         }
-        Ok(place)
+        Ok(subscriber)
     }
 
-    fn forget(&self, place: &Arc<Place>) {
-        let mut seats = self.seats.lock();
-        seats.leave(place);
-        self.metrics.seats.set(seats.len() as i64);
+    fn forget(&self, subscriber: &Arc<Subscriber>) {
+        let mut registry = self.registry.lock();
+        registry.leave(subscriber);
+        self.metrics.subscriptions.set(registry.len() as i64);
     }
 
-    fn end(&self, place: &Place, why: Ended) {
-        if place.end(why).is_some() {
+    fn end(&self, subscriber: &Subscriber, why: Ended) {
+        if subscriber.end(why).is_some() {
             self.metrics.ended(why);
         }
     }
 
-    /// Takes an event that has come, and puts it into the queues of those who want it, unless somebody has it already.
-    fn take(&self, event: &Arc<Event>, source: Source) -> Taken {
-        // Until it is known whether somebody was given it, nobody begins to want it: whoever does so afterwards, and then has
-        // it published again, finds that nobody was.
+    /// Puts a new event into the queues of its subscribers, unless it was delivered before.
+    fn deliver(&self, event: &Arc<Event>, source: Source) -> Delivery {
+        // The index stays locked until the event is noted, so that nobody subscribes in between: a session that subscribes
+        // afterwards and has the event published again finds that it was not delivered.
         let index = self.index.read();
         let groups = index.find(&event.channel, &event.topic);
         let noted = self.recent.lock().note(event, !groups.is_empty(), Instant::now());
         let is_new = noted == Noted::New;
         self.metrics.came(if is_new { source } else { Source::Again });
-        if noted == Noted::Handed || groups.is_empty() {
-            return Taken { is_new, handed: 0 };
+        if noted == Noted::Delivered || groups.is_empty() {
+            return Delivery { is_new, queued: 0 };
         }
-        let handed = self.hand_out(event, &groups);
-        if handed == 0 {
-            self.recent.lock().note_unhanded(event);
+        let queued = self.enqueue(event, &groups);
+        if queued == 0 {
+            self.recent.lock().note_undelivered(event);
         }
-        Taken { is_new, handed }
+        Delivery { is_new, queued }
     }
 
-    fn hand_out(&self, event: &Arc<Event>, groups: &Groups<'_>) -> usize {
-        let has_room = event.take_room(&self.room);
-        let mut handed = 0;
-        each_once(groups, |place| {
-            let offered = if has_room { place.offer(event, &self.room) } else { place.refuse() };
-            handed += usize::from(offered == Offered::Queued);
+    fn enqueue(&self, event: &Arc<Event>, groups: &Groups<'_>) -> usize {
+        let has_budget = event.acquire(&self.budget);
+        let mut queued = 0;
+        each_once(groups, |subscriber| {
+            let offered =
+                if has_budget { subscriber.offer(event, &self.budget) } else { subscriber.refuse() };
+            queued += usize::from(offered == Offered::Queued);
             self.count(offered);
         });
-        self.metrics.handed_out.inc_by(handed as u64);
-        handed
+        self.metrics.handed_out.inc_by(queued as u64);
+        queued
     }
 
     fn count(&self, offered: Offered) {
@@ -371,18 +374,19 @@ impl Shared {
     }
 }
 
-/// Visits everybody in groups that may overlap. Almost always there is one group, which has everybody once.
-fn each_once(groups: &Groups<'_>, visit: impl FnMut(&Arc<Place>)) {
+/// Visits each subscriber of groups that may overlap once. Almost always there is one group, which has each once.
+fn each_once(groups: &Groups<'_>, visit: impl FnMut(&Arc<Subscriber>)) {
     if let [group] = groups.as_slice() {
         return group.iter().for_each(visit);
     }
-    let mut places: Vec<&Arc<Place>> = Vec::with_capacity(groups.iter().map(|group| group.len()).sum());
+    let mut subscribers: Vec<&Arc<Subscriber>> =
+        Vec::with_capacity(groups.iter().map(|group| group.len()).sum());
     for group in groups {
-        places.extend(group.iter());
+        subscribers.extend(group.iter());
     }
-    places.sort_unstable_by_key(|place| Arc::as_ptr(place));
-    places.dedup_by(|one, other| Arc::ptr_eq(one, other));
-    places.into_iter().for_each(visit);
+    subscribers.sort_unstable_by_key(|subscriber| Arc::as_ptr(subscriber));
+    subscribers.dedup_by(|one, other| Arc::ptr_eq(one, other));
+    subscribers.into_iter().for_each(visit);
 }
 
 #[cfg(test)]

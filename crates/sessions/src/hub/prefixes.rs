@@ -1,12 +1,12 @@
-//! Who wants topics that begin so: a tree of prefixes in which all that a topic begins with lie on one way from the root.
-//! Finding them takes time by the length of the topic, however many prefixes there are.
+//! Subscribers to prefixes of topics, in a radix tree: all prefixes of a topic lie on one path from the root. Finding them
+//! takes time by the length of the topic, however many prefixes there are.
 
 use std::sync::Arc;
 
-use super::{index::Places, place::Place};
+use super::{index::Subscribers, subscriber::Subscriber};
 
-/// A prefix is what the labels on the way to its node say, one after the other. Every node but the root has somebody who
-/// wants its prefix, or at least two children.
+/// The prefix of a node is the concatenation of the labels on the path to it. Every node except the root has a subscriber or at
+/// least two children.
 #[derive(Default)]
 pub(super) struct Prefixes {
     root: Node,
@@ -15,17 +15,17 @@ pub(super) struct Prefixes {
 #[derive(Default)]
 struct Node {
     label: Box<[u8]>,
-    places: Places,
-    /// In the order of the first bytes of their labels, which differ.
+    subscribers: Subscribers,
+    /// Ordered by the first bytes of their labels, which differ.
     children: Vec<Node>,
 }
 
 impl Prefixes {
     pub(super) fn is_empty(&self) -> bool {
-        self.root.places.is_empty() && self.root.children.is_empty()
+        self.root.subscribers.is_empty() && self.root.children.is_empty()
     }
 
-    pub(super) fn add(&mut self, prefix: &str, place: &Arc<Place>) {
+    pub(super) fn add(&mut self, prefix: &str, subscriber: &Arc<Subscriber>) {
         let (mut node, mut rest) = (&mut self.root, prefix.as_bytes());
         while let Some(first) = rest.first() {
             let at = match node.find(*first) {
@@ -41,28 +41,28 @@ impl Prefixes {
             rest = rest.get(common..).unwrap_or_default();
             node = child;
         }
-        node.places.add(place);
+        node.subscribers.add(subscriber);
     }
 
-    pub(super) fn remove(&mut self, prefix: &str, place: &Arc<Place>) {
+    pub(super) fn remove(&mut self, prefix: &str, subscriber: &Arc<Subscriber>) {
         let Some(depth) = self.depth_of(prefix) else { return };
         if let Some(node) = self.node_at(prefix, depth) {
-            node.places.remove(place);
+            node.subscribers.remove(subscriber);
             node.join_only_child(depth == 0);
         }
         let Some(above) = depth.checked_sub(1) else { return };
         if let Some(parent) = self.node_at(prefix, above) {
-            parent.children.retain(|child| !(child.places.is_empty() && child.children.is_empty()));
+            parent.children.retain(|child| !(child.subscribers.is_empty() && child.children.is_empty()));
             parent.join_only_child(above == 0);
         }
     }
 
-    /// Gives those who want what a topic begins with, the shortest prefix first.
-    pub(super) fn find<'a>(&'a self, topic: &str, mut give: impl FnMut(&'a Places)) {
+    /// Calls `give` with the subscribers of each prefix of a topic, the shortest first.
+    pub(super) fn find<'a>(&'a self, topic: &str, mut give: impl FnMut(&'a Subscribers)) {
         let (mut node, mut rest) = (&self.root, topic.as_bytes());
         loop {
-            if !node.places.is_empty() {
-                give(&node.places);
+            if !node.subscribers.is_empty() {
+                give(&node.subscribers);
             }
             let Some(child) = node.child(rest) else { return };
             let Some(behind) = rest.strip_prefix(&*child.label) else { return };
@@ -70,7 +70,7 @@ impl Prefixes {
         }
     }
 
-    /// How many nodes lie on the way to that of a prefix, if it has one.
+    /// The depth of the node of a prefix, if it has one.
     fn depth_of(&self, prefix: &str) -> Option<usize> {
         let (mut node, mut rest, mut depth) = (&self.root, prefix.as_bytes(), 0);
         while !rest.is_empty() {
@@ -82,7 +82,7 @@ impl Prefixes {
         Some(depth)
     }
 
-    /// The node on the way to a prefix that has so many before it.
+    /// The node at a depth on the path to a prefix.
     fn node_at(&mut self, prefix: &str, depth: usize) -> Option<&mut Node> {
         let (mut node, mut rest) = (&mut self.root, prefix.as_bytes());
         for _ in 0..depth {
@@ -104,7 +104,7 @@ impl Node {
         self.children.get(at)
     }
 
-    /// Leaves so many bytes of the label, and gives the rest of it to a new child that takes over all that is below.
+    /// Cuts the label to `len` bytes, and moves the rest of it and everything below to a new child.
     fn split(&mut self, len: usize) {
         let Some((front, back)) = self.label.split_at_checked(len).filter(|(_, back)| !back.is_empty())
         else {
@@ -113,12 +113,12 @@ impl Node {
         let (front, label) = (front.into(), back.into());
         let below = std::mem::take(self);
         let child = Self { label, ..below };
-        *self = Self { label: front, places: Places::default(), children: vec![child] };
+        *self = Self { label: front, subscribers: Subscribers::default(), children: vec![child] };
     }
 
-    /// A node that nobody wants and that has one child is one with it, unless it is the root.
+    /// Merges a node without subscribers with its only child, unless it is the root.
     fn join_only_child(&mut self, is_root: bool) {
-        if is_root || !self.places.is_empty() || self.children.len() != 1 {
+        if is_root || !self.subscribers.is_empty() || self.children.len() != 1 {
             self.children.shrink_to_fit();
             return;
         }

@@ -1,4 +1,4 @@
-//! Remembers what came, and what was handed out, so that a message that comes by two ways is handed out once.
+//! Remembers recent events and whether they were delivered, so that a message that arrives twice is delivered once.
 
 use std::{
     collections::{HashMap, hash_map::RandomState},
@@ -11,13 +11,13 @@ use tokio::time::Instant;
 
 use super::Event;
 
-/// Events of one generation at most: a minute at a thousand a second. Two generations are kept, in about two MiB each.
+/// The most events of a generation: one minute at a thousand events a second. Two generations take about two MiB each.
 const GENERATION_EVENTS_MAX: usize = 60_000;
-/// How long a generation is added to: with two of them an event is remembered for one to two minutes, as long as relay and
-/// nwaku remember a message.
+/// A generation takes events for this long. Two of them remember an event for one to two minutes, as long as relay and nwaku
+/// remember a message.
 const GENERATION_AGE_MAX: Duration = Duration::from_secs(60);
 
-/// The events of the last minute or two, by a keyed hash that nobody else can compute, and whether each was handed to somebody.
+/// The events of the last minute or two, by a keyed hash that others can't compute, and whether each was delivered.
 pub(super) struct Recent {
     hasher: RandomState,
     present: HashMap<u64, bool>,
@@ -25,15 +25,15 @@ pub(super) struct Recent {
     begun: Instant,
 }
 
-/// What is known of an event that comes.
+/// What is known of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Noted {
-    /// It is the first time.
+    /// It was not noted before.
     New,
-    /// It came before, and nobody was given it.
-    Unhanded,
-    /// It came before, and is with somebody, or about to be.
-    Handed,
+    /// It was noted before, and delivered to nobody.
+    Undelivered,
+    /// It was noted before, and delivered, or is being delivered.
+    Delivered,
 }
 
 impl Recent {
@@ -41,42 +41,41 @@ impl Recent {
         Self { hasher: RandomState::new(), present: HashMap::new(), former: HashMap::new(), begun: now }
     }
 
-    /// Notes an event. One that is wanted counts as handed to somebody from here on: who asks so hands it out unless it was
-    /// [`Noted::Handed`], and says so if that came to nothing. An event that comes again is not remembered for longer.
-    pub(super) fn note(&mut self, event: &Event, is_wanted: bool, now: Instant) -> Noted {
+    /// Notes an event. If it `has_subscribers` it counts as delivered from here on: unless this returns [`Noted::Delivered`], the caller
+    /// delivers it, or calls [`Recent::note_undelivered`]. Noting an event again does not extend how long it is remembered.
+    pub(super) fn note(&mut self, event: &Event, has_subscribers: bool, now: Instant) -> Noted {
         self.age(now);
         let key = self.key_of(event);
         let Some(is_handed) = self.find(key) else {
-            self.present.insert(key, is_wanted);
+            self.present.insert(key, has_subscribers);
             return Noted::New;
         };
         if *is_handed {
-            return Noted::Handed;
+            return Noted::Delivered;
         }
-        *is_handed = is_wanted;
-        Noted::Unhanded
+        *is_handed = has_subscribers;
+        Noted::Undelivered
     }
 
-    /// Nobody was given an event that was noted as wanted.
-    pub(super) fn note_unhanded(&mut self, event: &Event) {
+    /// Notes that a wanted event was delivered to nobody.
+    pub(super) fn note_undelivered(&mut self, event: &Event) {
         let key = self.key_of(event);
         if let Some(is_handed) = self.find(key) {
             *is_handed = false;
         }
     }
 
-    /// An event that came is as if it had not: when it comes again it is new.
+    /// Forgets an event: the next time it is new.
     pub(super) fn forget(&mut self, event: &Event) {
         let key = self.key_of(event);
         self.present.remove(&key);
         self.former.remove(&key);
     }
 
-    /// The message hash alone does not tell messages apart: `14/WAKU2-MESSAGE` takes it over the fields without their lengths,
-    /// so that somebody could move bytes from one field to the next, and send first what hides another's message. With the
-    /// channel and the topic that is left to those whose payload or meta has the content topic's own text in it: bytes may
-    /// move between these two then. The bytes of the message don't belong to the key, since a message is the same by whatever
-    /// way it comes, and some nodes write it anew or add a proof.
+    /// The message hash alone does not identify a message: `14/WAKU2-MESSAGE` computes it over the fields without their lengths,
+    /// so that an attacker could move bytes between fields, and send first a message that hides another. With channel and topic
+    /// in the key only messages whose payload or meta contains the text of their own content topic can be hidden. The encoded bytes
+    /// are not part of the key, because nodes may encode a message differently or add a proof.
     fn key_of(&self, event: &Event) -> u64 {
         self.hasher.hash_one((&event.message_hash.0, &*event.channel, &*event.topic))
     }
@@ -117,9 +116,9 @@ mod tests {
         let mut note =
             |topic, seconds| recent.note(&event(1, topic), true, begun + Duration::from_secs(seconds));
         assert_eq!(note("a", 0), Noted::New);
-        assert_eq!(note("a", 59), Noted::Handed);
+        assert_eq!(note("a", 59), Noted::Delivered);
         assert_eq!(note("b", 0), Noted::New, "with another topic it is another message");
-        assert_eq!(note("a", 60), Noted::Handed, "the former generation counts");
+        assert_eq!(note("a", 60), Noted::Delivered, "the former generation counts");
         assert_eq!(note("a", 121), Noted::New, "forgotten after two");
         assert_eq!(note("a", 1_000), Noted::New, "and when nothing came for long");
     }
@@ -130,17 +129,21 @@ mod tests {
         let mut recent = Recent::new(begun);
         let event = event(1, "a");
         assert_eq!(recent.note(&event, false, begun), Noted::New);
-        assert_eq!(recent.note(&event, false, begun), Noted::Unhanded);
+        assert_eq!(recent.note(&event, false, begun), Noted::Undelivered);
         let later = begun + GENERATION_AGE_MAX;
-        assert_eq!(recent.note(&event, true, later), Noted::Unhanded);
-        recent.note_unhanded(&event);
-        assert_eq!(recent.note(&event, true, later), Noted::Unhanded, "it came to nothing");
-        assert_eq!(recent.note(&event, true, later), Noted::Handed);
-        assert_eq!(recent.note(&event, false, later), Noted::Handed, "whoever wants it now");
+        assert_eq!(recent.note(&event, true, later), Noted::Undelivered);
+        recent.note_undelivered(&event);
+        assert_eq!(recent.note(&event, true, later), Noted::Undelivered, "it was delivered to nobody");
+        assert_eq!(recent.note(&event, true, later), Noted::Delivered);
+        assert_eq!(
+            recent.note(&event, false, later),
+            Noted::Delivered,
+            "whether it has subscribers now or not"
+        );
         assert_eq!(
             recent.note(&event, true, begun + 2 * GENERATION_AGE_MAX),
             Noted::New,
-            "it grew no younger"
+            "noting it again does not extend its time"
         );
     }
 
@@ -153,7 +156,7 @@ mod tests {
             recent.note(&event(2, "a"), true, later);
             recent.forget(&event(1, "a"));
             assert_eq!(recent.note(&event(1, "a"), true, later), Noted::New);
-            assert_eq!(recent.note(&event(2, "a"), true, later), Noted::Handed);
+            assert_eq!(recent.note(&event(2, "a"), true, later), Noted::Delivered);
         }
     }
 
@@ -166,6 +169,6 @@ mod tests {
         }
         assert!(recent.present.len() + recent.former.len() <= 2 * GENERATION_EVENTS_MAX);
         let last = event(2 * GENERATION_EVENTS_MAX as u32, "a");
-        assert_eq!(recent.note(&last, true, now), Noted::Handed);
+        assert_eq!(recent.note(&last, true, now), Noted::Delivered);
     }
 }

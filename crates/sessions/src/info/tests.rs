@@ -7,7 +7,7 @@ use proptest::{collection::vec, prelude::*};
 
 use super::*;
 
-/// A value that owns what it shows.
+/// An owned value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Owned {
     Number(i64),
@@ -27,7 +27,7 @@ impl Owned {
         }
     }
 
-    /// The bytes that it takes, as the format says.
+    /// Its encoded length, by the format.
     fn bytes(&self) -> usize {
         match self {
             Self::Number(number) => {
@@ -48,7 +48,7 @@ impl Owned {
     }
 }
 
-/// The bytes that the info of a map takes, as the format says.
+/// The length of the info of a map, by the format.
 fn bytes_of(map: &Map) -> usize {
     let values: usize = map.values().map(Owned::bytes).sum();
     let key_bytes = |key: &u16| match key {
@@ -83,7 +83,7 @@ fn info_of(map: &Map) -> InfoBuf {
     info
 }
 
-/// The info is the map, whichever way it is read.
+/// The info equals the map by every way to read it.
 fn assert_is(info: &InfoBuf, map: &Map) {
     let read = info.as_info();
     let entries: Vec<_> = read.iter().collect();
@@ -127,7 +127,7 @@ fn changes(size_max: usize) -> impl Strategy<Value = Vec<Change>> {
 }
 
 proptest! {
-    /// Few entries and many, over the switch between both layouts and back, until there is no room.
+    /// Few entries and many, across the switch of layouts in both directions, until the info is full.
     #[test]
     fn merging_does_what_a_map_does(batches in vec(prop_oneof![4 => changes(8), 1 => changes(60)], 0..12)) {
         let (mut info, mut map) = (InfoBuf::new(), Map::new());
@@ -138,7 +138,7 @@ proptest! {
                 Ok(()) => map = merged,
                 Err(error) => {
                     prop_assert_eq!(error.kind(), ErrorKind::Full);
-                    prop_assert!(bytes_of(&merged) > INFO_BYTES_MAX, "there was room: {}", bytes_of(&merged));
+                    prop_assert!(bytes_of(&merged) > INFO_BYTES_MAX, "it would have fitted: {}", bytes_of(&merged));
                     prop_assert_eq!(&info, &before);
                 }
             }
@@ -147,9 +147,9 @@ proptest! {
         }
     }
 
-    /// Equal infos are equal bytes, however they came about.
+    /// Equal infos have equal bytes, however they were made.
     #[test]
-    fn the_way_to_an_info_does_not_show(
+    fn equal_infos_have_equal_bytes(
         kept in prop::collection::btree_map(keys(), numbers().prop_map(Owned::Number), 0..40),
         forgotten in vec(keys(), 0..40),
         order in any::<prop::sample::Index>(),
@@ -177,7 +177,7 @@ proptest! {
         assert_holds(&bytes);
     }
 
-    /// As above with what is nearly right: lengths and counts that are.
+    /// Like the former test with nearly valid bytes: right lengths and counts.
     #[test]
     fn damaged_infos_are_read_without_panic(
         batch in changes(30),
@@ -201,7 +201,7 @@ proptest! {
     }
 }
 
-/// What is accepted is what would have been written.
+/// Bytes that are accepted are those that would have been written.
 fn assert_holds(bytes: &[u8]) {
     let info = Info::new(bytes);
     let entries: Vec<_> = info.iter().collect();
@@ -270,7 +270,7 @@ fn extreme_values_are_kept() {
     }
 }
 
-/// Of two changes of one key the later counts, also for whether there is room.
+/// Of two changes of one key the later counts, also for the limit.
 #[test]
 fn the_later_change_of_a_key_counts() {
     let long = "x".repeat(INFO_BYTES_MAX - 10);
@@ -286,7 +286,7 @@ fn the_later_change_of_a_key_counts() {
     info.merge(&changes).unwrap();
     assert_eq!(info.as_info().iter().collect::<Vec<_>>(), [(key, InfoValue::Text(&long))]);
     info.merge(&[(key, None), (other, Some(InfoValue::Text(&long)))]).unwrap();
-    assert_eq!(info.as_info().len(), 1, "what is forgotten makes room for what comes with it");
+    assert_eq!(info.as_info().len(), 1, "removed entries free space for new ones");
 }
 
 #[test]
@@ -307,9 +307,9 @@ fn an_info_is_full_at_its_last_byte() {
     assert_eq!(info, before);
 }
 
-/// The most entries that there is room for, and one more.
+/// The most entries that fit, and one more.
 #[test]
-fn an_info_holds_as_many_entries_as_it_has_room_for() {
+fn an_info_holds_as_many_entries_as_fit() {
     let entries_max = ((INFO_BYTES_MAX - 3) / 5) as u16;
     let flags: Map = (0..entries_max).map(|key| (key, Owned::Number(0))).collect();
     let mut info = info_of(&flags);
@@ -319,7 +319,7 @@ fn an_info_holds_as_many_entries_as_it_has_room_for() {
     assert_is(&info, &flags);
 }
 
-/// What was written before stays, also when there is no room for the rest.
+/// What was written before stays, also when the rest does not fit.
 #[test]
 fn what_is_merged_is_appended() {
     let mut out = InfoBytes::from_slice(b"before");
@@ -365,7 +365,7 @@ fn what_nobody_writes_is_refused() {
     assert!(Info::new(&long).check().is_err(), "more than an info may take");
 }
 
-/// Of bytes that can't be trusted nothing is read beyond their end, whatever their index says.
+/// Nothing is read beyond the end of untrusted bytes, whatever their index says.
 #[test]
 fn an_index_that_points_anywhere_is_refused() {
     let info = info_of(&small_numbers(20));

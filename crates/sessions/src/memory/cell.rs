@@ -1,39 +1,38 @@
-//! One cell of a table: a cache line that many read while one writes.
+//! One cell of a table: a cache line with many concurrent readers and one writer.
 //!
-//! A cell is read without a lock, as by a *sequence lock*: its head carries a version, which is odd while the cell is being
-//! written. A reader copies the words, and what it has copied counts only if the head is still what it was before. Reading
-//! writes nothing, so that readers on several cores never take a cache line from one another. All words are atomics, so
-//! that a torn copy is merely thrown away and never undefined.
+//! A cell is read without a lock, as with a *sequence lock*: its head has a version, which is odd while the cell is being
+//! written. A reader copies the words, and the copy is valid if the head has not changed meanwhile. Readers write nothing, so
+//! that readers on several cores do not contend for the cache line. All words are atomics, so that a mixed copy is not
+//! undefined behaviour; it is discarded.
 //!
-//! Writers exclude each other by a lock of their own, which is not here. The order of memory is checked with loom, in
-//! `tests/loom`.
+//! Writers exclude each other by a lock outside this module. The memory ordering is checked with loom, in `tests/loom`.
 
 use std::num::NonZero;
 
 use super::sync::{AtomicU64, Ordering, WORDS, fence};
 
-/// Bytes of a record that a cell holds.
+/// Bytes of a record in a cell.
 pub(crate) const CELL_BYTES: usize = 8 * WORDS;
 
-/// Cells of a home: both are read at once, and the second comes for little more than the first.
-pub(crate) const HOME_CELLS: usize = 2;
-/// The cells of a home and those behind it that may hold what belongs to it.
-pub(crate) const HOOD: usize = 12;
-/// The most cells that one table may have: what a head has room to point at, when those of homes are made to come out even.
-pub(crate) const CELLS_MAX: usize = (1 << NEXT_BITS) - HOME_CELLS;
+/// Cells of a bucket: both are read at once, and the second costs little more than the first.
+pub(crate) const BUCKET_CELLS: usize = 2;
+/// The cells of a bucket and those behind it that may hold records of the bucket.
+pub(crate) const NEIGHBOURHOOD: usize = 12;
+/// The most cells of a table: what the `next` bits of a head can address, rounded down to whole buckets.
+pub(crate) const CELLS_MAX: usize = (1 << NEXT_BITS) - BUCKET_CELLS;
 
 /// Lowest: the version, odd while the cell is written.
 const VERSION_BITS: u32 = 24;
 /// Then the tag of the record that begins here; 0 when none does.
 const TAG_BITS: u32 = 8;
-/// Then, in the first cell of a home, the hood: bit i says that i cells on begins a record that belongs to this home.
-const HOOD_BITS: u32 = HOOD as u32;
-/// Highest: where the record goes on, counted from 1; 0 when it ends here.
+/// Then, in the first cell of a bucket, the neighbourhood: bit i says that a record of this bucket begins i cells further.
+const NEIGHBOURHOOD_BITS: u32 = NEIGHBOURHOOD as u32;
+/// Highest: the cell in which the record continues, counted from 1; 0 when it ends here.
 const NEXT_BITS: u32 = 20;
 
 const TAG_AT: u32 = VERSION_BITS;
-const HOOD_AT: u32 = TAG_AT + TAG_BITS;
-const NEXT_AT: u32 = HOOD_AT + HOOD_BITS;
+const NEIGHBOURHOOD_AT: u32 = TAG_AT + TAG_BITS;
+const NEXT_AT: u32 = NEIGHBOURHOOD_AT + NEIGHBOURHOOD_BITS;
 const _: () = assert!(NEXT_AT + NEXT_BITS == u64::BITS);
 
 /// A cell.
@@ -44,18 +43,18 @@ pub(crate) struct Cell {
     words: [AtomicU64; WORDS],
 }
 
-/// Some bits of a record's place that its home does not depend on: they tell the records of a home apart without a look at them.
+/// Some bits of a user hash that do not select its bucket: they distinguish the records of a bucket before these are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag(NonZero<u8>);
 
 impl Tag {
     #[inline]
-    pub(crate) fn of(place: u32) -> Self {
-        Self(NonZero::new(place as u8).unwrap_or(NonZero::<u8>::MAX))
+    pub(crate) fn of(user_hash: u32) -> Self {
+        Self(NonZero::new(user_hash as u8).unwrap_or(NonZero::<u8>::MAX))
     }
 }
 
-/// What a cell says of itself.
+/// The head of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head(u64);
 
@@ -75,22 +74,22 @@ impl Head {
         self.with(TAG_AT, TAG_BITS, u64::from(tag.map_or(0, |tag| tag.0.get())))
     }
 
-    /// The same without a record.
-    pub(crate) fn emptied(self) -> Self {
+    /// The head without a record.
+    pub(crate) fn without_record(self) -> Self {
         self.with_tag(None).with_next(None)
     }
 
-    /// Where records begin that belong to this home.
+    /// The neighbourhood: where records of this bucket begin.
     #[inline]
-    pub(crate) fn hood(self) -> u16 {
-        (self.0 >> HOOD_AT) as u16 & ((1 << HOOD_BITS) - 1)
+    pub(crate) fn neighbourhood(self) -> u16 {
+        (self.0 >> NEIGHBOURHOOD_AT) as u16 & ((1 << NEIGHBOURHOOD_BITS) - 1)
     }
 
-    pub(crate) fn with_hood(self, hood: u16) -> Self {
-        self.with(HOOD_AT, HOOD_BITS, u64::from(hood))
+    pub(crate) fn with_neighbourhood(self, neighbourhood: u16) -> Self {
+        self.with(NEIGHBOURHOOD_AT, NEIGHBOURHOOD_BITS, u64::from(neighbourhood))
     }
 
-    /// The cell in which the record goes on.
+    /// The cell in which the record continues.
     #[inline]
     pub(crate) fn next(self) -> Option<usize> {
         let next = (self.0 >> NEXT_AT) as usize;
@@ -101,13 +100,13 @@ impl Head {
         self.with(NEXT_AT, NEXT_BITS, next.map_or(0, |next| next as u64 + 1))
     }
 
-    /// The same at the next version. A version comes again after 2^23 changes, for which a reader would have to stand still in
-    /// the middle of a copy.
-    fn stepped(self) -> Self {
+    /// The head with the next version. A version repeats after 2^23 changes, during which a reader would have to stop in the middle
+    /// of a copy.
+    fn next_version(self) -> Self {
         self.with(0, VERSION_BITS, self.0.wrapping_add(1) & ((1 << VERSION_BITS) - 1))
     }
 
-    /// The same but for some bits.
+    /// The head with some bits replaced.
     fn with(self, at: u32, bits: u32, value: u64) -> Self {
         let mask = ((1 << bits) - 1) << at;
         Self(self.0 & !mask | value << at & mask)
@@ -115,13 +114,13 @@ impl Head {
 }
 
 impl Cell {
-    /// The head, before what follows is read.
+    /// The head, loaded before the words are read.
     #[inline]
     pub(crate) fn head(&self) -> Head {
         Head(self.head.load(Ordering::Acquire))
     }
 
-    /// The bytes, which may be torn until [`Cell::is_still`] says that they are not.
+    /// The bytes, which may be mixed with a later write unless [`Cell::is_still`] returns true afterwards.
     #[inline]
     pub(crate) fn bytes(&self) -> [u8; CELL_BYTES] {
         let mut bytes = [0; CELL_BYTES];
@@ -131,26 +130,25 @@ impl Cell {
         bytes
     }
 
-    /// Whether nothing was written since the head was read, so that all that was read meanwhile belongs together.
+    /// Whether nothing was written since the head was loaded, so that everything read since then is consistent.
     #[inline]
     pub(crate) fn is_still(&self, head: Head) -> bool {
         fence(Ordering::Acquire);
         self.head.load(Ordering::Relaxed) == head.0
     }
 
-    /// Writes: `fill` stores words, those of the cells where the record goes on among them, and `head` says what the head
-    /// becomes. Readers see all of it or nothing. Whoever calls holds the writers' lock.
+    /// Writes atomically for readers: `fill` stores words, also those of the cells where the record continues, and `head` computes
+    /// the new head. The caller holds the writers' lock.
     pub(crate) fn write(&self, head: impl FnOnce(Head) -> Head, fill: impl FnOnce(&Self)) {
         let old = Head(self.head.load(Ordering::Relaxed));
-        let busy = old.stepped();
+        let busy = old.next_version();
         self.head.store(busy.0, Ordering::Relaxed);
         fence(Ordering::Release);
         fill(self);
-        self.head.store(head(busy).stepped().0, Ordering::Release);
+        self.head.store(head(busy).next_version().0, Ordering::Release);
     }
 
-    /// Stores the bytes of a part of a record; what is left of the cell becomes zero. Only within [`Cell::write`] of the cell in
-    /// which the record begins.
+    /// Stores a part of a record, padded with zeros. Only within [`Cell::write`] of the cell in which the record begins.
     pub(crate) fn fill(&self, part: &[u8]) {
         let mut bytes = [0; CELL_BYTES];
         if let Some(start) = bytes.get_mut(..part.len()) {
@@ -161,7 +159,7 @@ impl Cell {
         }
     }
 
-    /// Says where a record goes on, of a cell in which no record begins. Only within [`Cell::write`] of the one where it does.
+    /// Sets where a record continues, of a cell in which no record begins. Only within [`Cell::write`] of the one where it does.
     pub(crate) fn link(&self, next: Option<usize>) {
         let head = Head(self.head.load(Ordering::Relaxed)).with_next(next);
         self.head.store(head.0, Ordering::Relaxed);

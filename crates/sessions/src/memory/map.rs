@@ -1,8 +1,8 @@
-//! Which cells are in use, for readers.
+//! The current cells of each shard, for readers.
 //!
-//! A reader must know that the cells it reads are not freed meanwhile. Counting readers would make all of them write to one
-//! place, which costs more than the look-up. So each thread holds on to the map that it has read last, and looks only
-//! whether that is still the present one. Cells that were replaced are freed when the threads that read have come by again.
+//! The cells that a reader uses must not be freed meanwhile. A reference count would make all readers write to one cache line,
+//! which costs more than the lookup. So each thread caches the map that it has read last, and only checks whether that is still
+//! current. Replaced cells are freed when the threads that cached them read again.
 
 use std::{
     array,
@@ -24,9 +24,9 @@ use super::{
 /// The cells of each shard.
 pub(super) type Map = [Arc<Cells>; SHARDS];
 
-/// The present map.
+/// The current map.
 pub(super) struct SharedMap {
-    /// Tells tables apart: a thread may read several.
+    /// Identifies the table: a thread may read several.
     number: u64,
     present: Arc<ArcSwap<Map>>,
 }
@@ -34,7 +34,7 @@ pub(super) struct SharedMap {
 type Seen = Cache<Arc<ArcSwap<Map>>, Arc<Map>>;
 
 thread_local! {
-    /// The map that this thread has read last, and whose it is.
+    /// The map that this thread has read last, and the number of its table.
     static SEEN: RefCell<Option<(u64, Seen)>> = const { RefCell::new(None) };
 }
 
@@ -47,18 +47,18 @@ impl SharedMap {
         Self { number: NUMBERS.fetch_add(1, Ordering::Relaxed), present }
     }
 
-    /// Tells readers of a shard's new cells.
+    /// Publishes a shard's new cells.
     pub(super) fn put(&self, shard: usize, cells: &Arc<Cells>) {
         self.present.rcu(|map| {
             let mut map = Map::clone(map);
-            if let Some(place) = map.get_mut(shard) {
-                *place = cells.clone();
+            if let Some(slot) = map.get_mut(shard) {
+                *slot = cells.clone();
             }
             map
         });
     }
 
-    /// Reads the present map. What it says was so at some moment since the call. Answers nothing in a thread that ends.
+    /// Reads the current map. What it says was true at some moment since the call. Returns `None` in a thread that ends.
     #[inline]
     pub(super) fn with<T>(&self, read: impl FnOnce(&Map) -> T) -> Option<T> {
         let seen = |seen: &RefCell<Option<(u64, Seen)>>| {
@@ -72,7 +72,7 @@ impl SharedMap {
         SEEN.try_with(seen).ok().flatten()
     }
 
-    /// The thread has not read this table before, or another one since.
+    /// Fills the cache when the thread has read no table before, or another one since.
     #[cold]
     fn see(&self, seen: &mut Option<(u64, Seen)>) {
         *seen = Some((self.number, Cache::new(self.present.clone())));

@@ -6,7 +6,7 @@ use prometheus_client::{
 
 use crate::Ended;
 
-/// What is counted of this node's sessions. Look-ups are not: counting them would cost as much as looking up.
+/// What is counted of this node's sessions. Lookups are not: counting them would cost as much as looking up.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TableMetrics {
     open: Gauge,

@@ -1,8 +1,8 @@
 //! The table in this process.
 //!
-//! Users are spread over shards by their *place*, 32 bits of the hash of the user's name. A shard keeps one record for each
-//! user, with all of the user's sessions, in cells of one cache line: see [`table`] for where they lie and [`cell`] for how they
-//! are read without a lock. A session's id carries its place, so that ids need no index.
+//! Users are spread over shards by their *user hash*, 32 bits of a hash of the user's name. A shard has one record for each user,
+//! with all of the user's sessions, in cells of one cache line: see [`table`] for their layout and [`cell`] for how they are
+//! read without a lock. A session's id contains the user hash, so that lookups by id need no index.
 
 mod cell;
 mod map;
@@ -35,19 +35,19 @@ use crate::{
 use cell::CELL_BYTES;
 use map::{Map, SharedMap};
 pub(crate) use metrics::TableMetrics;
-use shard::{Change, PlaceOf, Shard};
-use table::{Cells, HOME_BITS, Torn};
+use shard::{Change, RecordHash, Shard};
+use table::{BUCKET_BITS, Cells, RetryRead};
 
-/// Shards: writers of different ones never wait for each other, and a shard that grows holds up writers for the time that
-/// copying a 64th of the table takes.
-const SHARDS: usize = 1 << (u32::BITS - HOME_BITS);
-/// Homes that [`Sessions::all`] goes through before it lets others have their turn.
+/// Shards: writers of different shards never wait for each other, and a shard that grows blocks its writers while a 64th of the
+/// table is copied.
+const SHARDS: usize = 1 << (u32::BITS - BUCKET_BITS);
+/// Buckets that [`Sessions::all`] reads between two yields to other tasks.
 const PAGES_BETWEEN_PAUSES: u32 = 256;
 /// The node of a table that is not shared.
-const ALONE: NodeId = NodeId(1);
+const SINGLE_NODE: NodeId = NodeId(1);
 
 pub(crate) fn open(config: &Config, owner: Arc<dyn Owner>) -> Opened {
-    let memory = Arc::new(Memory::new(ALONE, config, owner));
+    let memory = Arc::new(Memory::new(SINGLE_NODE, config, owner));
     Opened { sessions: memory.clone(), nodes: memory }
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Memory {
     node: NodeId,
     node_name: String,
     shards: Box<[Shard]>,
-    /// The same shards' cells, for those who read.
+    /// The same shards' cells, for readers.
     map: Arc<SharedMap>,
     hasher: RandomState,
     /// The time of the last id.
@@ -67,23 +67,23 @@ pub(crate) struct Memory {
     metrics: TableMetrics,
 }
 
-/// Sessions that have ended, and whose owner is told.
-pub(crate) type Told = SmallVec<[(SessionId, Ended); 2]>;
+/// Sessions that have ended, with the reasons of which the owner is notified.
+pub(crate) type EndedSessions = SmallVec<[(SessionId, Ended); 2]>;
 
 /// The sessions of a record while it is changed.
 type List<'a> = SmallVec<[Session<'a>; 4]>;
 
 impl Memory {
-    /// An empty table of one node's sessions.
+    /// An empty table of one node.
     pub(crate) fn new(node: NodeId, config: &Config, owner: Arc<dyn Owner>) -> Self {
         let hasher = RandomState::default();
         let of_record = hasher.clone();
-        let place_of: PlaceOf = Arc::new(move |record| {
+        let record_hash: RecordHash = Arc::new(move |record| {
             let user = user_of(record).unwrap_or_default();
-            place(&of_record, user)
+            hash_user(&of_record, user)
         });
         let map = Arc::new(SharedMap::new());
-        let shard = |number| Shard::new(number, map.clone(), place_of.clone());
+        let shard = |number| Shard::new(number, map.clone(), record_hash.clone());
         Self {
             node,
             node_name: config.node_name.clone(),
@@ -99,51 +99,51 @@ impl Memory {
     }
 
     #[inline]
-    fn shard(&self, place: u32) -> &Shard {
-        let shard = self.shards.get((place >> HOME_BITS) as usize);
-        shard.expect("there is a shard for each value of a place's upper bits")
+    fn shard(&self, user_hash: u32) -> &Shard {
+        let shard = self.shards.get((user_hash >> BUCKET_BITS) as usize);
+        shard.expect("there is a shard for each value of a user_hash's upper bits")
     }
 
-    /// What the ids of a place have in common.
+    /// The node and user hash that the ids of a user have in common.
     #[inline]
-    fn origin(&self, place: u32) -> Origin {
-        Origin { node: self.node, place }
+    fn origin(&self, user_hash: u32) -> Origin {
+        Origin { node: self.node, place: user_hash }
     }
 
     #[inline]
-    fn place_of(&self, user: &str) -> u32 {
-        place(&self.hasher, user.as_bytes())
+    fn hash_of(&self, user: &str) -> u32 {
+        hash_user(&self.hasher, user.as_bytes())
     }
 
-    /// A new id, greater than all before it: also when the clock stands still or goes back.
-    fn next_id(&self, place: u32) -> SessionId {
+    /// A new id, greater than all before it, even when the clock stands still or goes back.
+    fn next_id(&self, user_hash: u32) -> SessionId {
         let now_us = u64::try_from(self.clock.now().nanos() / 1_000).unwrap_or(0);
         let next = |last: u64| now_us.max(last + 1);
         let last = self.last_us.update(Ordering::Relaxed, Ordering::Relaxed, next);
-        SessionId { opened_us: next(last), node: self.node, place }
+        SessionId { opened_us: next(last), node: self.node, place: user_hash }
     }
 
-    /// Opens a session. Answers also which have ended by that; their owner has been told.
-    pub(crate) fn open_now(&self, new: NewSession<'_>) -> Result<(SessionId, Told), Error> {
+    /// Opens a session. Returns also the sessions that it ended; their owner has been notified.
+    pub(crate) fn open_now(&self, new: NewSession<'_>) -> Result<(SessionId, EndedSessions), Error> {
         check(new.user, USER_BYTES_MAX, "user")?;
         check(new.resource, RESOURCE_BYTES_MAX, "resource")?;
         let mut info = InfoBytes::new();
         info::merge(Info::EMPTY, new.info, &mut info)?;
-        let place = self.place_of(new.user);
-        let origin = self.origin(place);
-        let (id, told) = self.shard(place).change(place, &is_of(new.user), |record| {
+        let user_hash = self.hash_of(new.user);
+        let origin = self.origin(user_hash);
+        let (id, ended) = self.shard(user_hash).change(user_hash, &is_of(new.user), |record| {
             let mut sessions = sessions_in(record, origin);
             let before = sessions.len() as i64;
-            let told = make_room(&mut sessions, new.resource, self.sessions_per_user_max);
-            let id = self.next_id(place); // while nobody else opens one here, so that the newest is the last
+            let ended = make_room(&mut sessions, new.resource, self.sessions_per_user_max);
+            let id = self.next_id(user_hash); // under the shard's lock, so that the newest is the last
             let (user, resource) = (new.user, new.resource);
             sessions.push(Session::new(id, user, resource, Info::new(&info)));
             let more = sessions.len() as i64 - before;
-            Ok((Change::Put(record_of(user, &mut sessions, origin), more), (id, told)))
+            Ok((Change::Put(record_of(user, &mut sessions, origin), more), (id, ended)))
         })?;
         self.metrics.opened();
-        self.tell(&told);
-        Ok((id, told))
+        self.notify_owner(&ended);
+        Ok((id, ended))
     }
 
     fn close_now(&self, id: SessionId, why: Ended) -> Result<bool, Error> {
@@ -179,25 +179,25 @@ impl Memory {
             let mut changed = session.with_info(Info::new(&merged));
             changed.priority = priority.unwrap_or(session.priority);
             let mut all: List<'_> = sessions.iter().copied().collect();
-            if let Some(place) = all.get_mut(at) {
-                *place = changed;
+            if let Some(slot) = all.get_mut(at) {
+                *slot = changed;
             }
             Ok(Change::Put(record_of(user, &mut all, origin), 0))
         })
     }
 
-    /// Whether a session with an id is in a record. Records near its place are looked at as well, in which no id says where it
-    /// belongs: that is the user's place.
+    /// Whether a record contains the session with an id. Records of other users in the same neighbourhood are tested as well; their
+    /// ids look the same, so the hash of the user is compared.
     fn has(&self, record: &[u8], id: SessionId) -> bool {
         let has_time = FoundIter::new(record, self.origin(id.place)).any(|session| session.id == id);
-        has_time && self.place_of_record(record) == id.place
+        has_time && self.hash_of_record(record) == id.place
     }
 
-    fn place_of_record(&self, record: &[u8]) -> u32 {
-        place(&self.hasher, user_of(record).unwrap_or_default())
+    fn hash_of_record(&self, record: &[u8]) -> u32 {
+        hash_user(&self.hasher, user_of(record).unwrap_or_default())
     }
 
-    /// Changes the sessions of a user, of which one has an id. Answers whether there is such a session.
+    /// Changes the sessions of the user who has the session with an id. Returns whether that exists.
     fn change_by_id(
         &self,
         id: SessionId,
@@ -218,44 +218,47 @@ impl Memory {
         })
     }
 
-    fn tell(&self, told: &Told) {
-        for (id, why) in told {
+    fn notify_owner(&self, ended: &EndedSessions) {
+        for (id, why) in ended {
             self.metrics.ended(*why);
             self.owner.ended(*id, *why);
         }
     }
 
-    /// Copies the record that is looked for, or nothing.
+    /// Copies the record that matches, if there is one.
     #[inline]
-    fn read(&self, place: u32, is_wanted: &impl Fn(&[u8]) -> bool) -> Found {
+    fn read(&self, user_hash: u32, matches: &impl Fn(&[u8]) -> bool) -> Found {
         let mut bytes = [0; CELL_BYTES];
-        let at_home = |map: &Map| cells_of(map, place).read_at_home(place, is_wanted, &mut bytes);
-        match self.map.with(at_home) {
-            Some(true) => Found::of(RecordBytes::from_slice(&bytes), self.origin(place)),
-            _ => self.read_anywhere(place, is_wanted),
+        let in_bucket = |map: &Map| cells_of(map, user_hash).read_in_bucket(user_hash, matches, &mut bytes);
+        match self.map.with(in_bucket) {
+            Some(true) => Found::of(RecordBytes::from_slice(&bytes), self.origin(user_hash)),
+            _ => self.read_anywhere(user_hash, matches),
         }
     }
 
-    /// Writers are waited for only when they were at it again and again.
+    /// Reads without the bucket's fast path, and takes the writers' lock if writers interfered with every try.
     #[inline(never)]
-    fn read_anywhere(&self, place: u32, is_wanted: &impl Fn(&[u8]) -> bool) -> Found {
-        let read = self.with_cells(place, |cells| cells.read(place, is_wanted));
-        let read = read.unwrap_or_else(|Torn| self.shard(place).find_locked(place, is_wanted));
-        Found::of(read.unwrap_or_default(), self.origin(place))
+    fn read_anywhere(&self, user_hash: u32, matches: &impl Fn(&[u8]) -> bool) -> Found {
+        let read = self.with_cells(user_hash, |cells| cells.read(user_hash, matches));
+        let read = read.unwrap_or_else(|RetryRead| self.shard(user_hash).find_locked(user_hash, matches));
+        Found::of(read.unwrap_or_default(), self.origin(user_hash))
     }
 
-    /// Looks at the cells of a place, if that can be done without the writers' lock.
+    /// Reads the cells for a user hash without the writers' lock, if possible.
     #[inline]
-    fn with_cells<T>(&self, place: u32, look: impl FnOnce(&Cells) -> Result<T, Torn>) -> Result<T, Torn> {
-        self.map.with(|map| look(cells_of(map, place))).unwrap_or(Err(Torn))
+    fn with_cells<T>(
+        &self,
+        user_hash: u32,
+        look: impl FnOnce(&Cells) -> Result<T, RetryRead>,
+    ) -> Result<T, RetryRead> {
+        self.map.with(|map| look(cells_of(map, user_hash))).unwrap_or(Err(RetryRead))
     }
 
-    /// One copy of the code for all who ask by user: its parts are worth being put into it, where a call would cost as much as
-    /// they do.
+    /// Not inlined into its callers, so that the functions it calls are inlined here: a call costs as much as one of them.
     #[inline(never)]
     fn find_user(&self, user: &str) -> Found {
-        let place = self.place_of(user);
-        self.read(place, &is_of(user))
+        let user_hash = self.hash_of(user);
+        self.read(user_hash, &is_of(user))
     }
 
     fn find_id(&self, id: SessionId) -> Found {
@@ -279,37 +282,39 @@ impl Memory {
         Counts { sessions, users: sum(|shard| &shard.users), by_node, is_complete: true }
     }
 
-    /// The sessions of users from a place on, as many as share a home, and the place from which to go on.
+    /// The sessions of the users in the bucket of a user hash, and the hash from which to continue.
     fn found_from(&self, from: u32) -> (Vec<Found>, Option<u32>) {
-        let shard = from >> HOME_BITS;
+        let shard = from >> BUCKET_BITS;
         let look = |cells: &Cells| {
-            let home = cells.home_of(from);
-            cells.records_of(home).map(|records| (records, cells.place_behind(home)))
+            let bucket = cells.bucket_of(from);
+            cells.records_of(bucket).map(|records| (records, cells.first_hash_after(bucket)))
         };
         let read = self.with_cells(from, look);
-        let (records, behind) = read.or_else(|Torn| self.shard(from).with_cells(look)).unwrap_or_default();
-        let placed = records.into_iter().map(|record| (self.place_of_record(&record), record));
-        // The table may have grown since the last time, so that a home reaches back to users that were given already.
-        let ahead = placed.filter(|(place, _)| *place >= from);
-        let found = ahead.map(|(place, record)| Found::of(record, self.origin(place))).collect();
-        let next = match behind {
-            Some(behind) => Some(shard << HOME_BITS | behind),
-            None => (shard + 1 < SHARDS as u32).then(|| (shard + 1) << HOME_BITS),
+        let (records, after) =
+            read.or_else(|RetryRead| self.shard(from).with_cells(look)).unwrap_or_default();
+        let hashed = records.into_iter().map(|record| (self.hash_of_record(&record), record));
+        // The table may have grown since the last call, so that a bucket now includes users that were returned already.
+        let ahead = hashed.filter(|(user_hash, _)| *user_hash >= from);
+        let found = ahead.map(|(user_hash, record)| Found::of(record, self.origin(user_hash))).collect();
+        let next = match after {
+            Some(after) => Some(shard << BUCKET_BITS | after),
+            None => (shard + 1 < SHARDS as u32).then(|| (shard + 1) << BUCKET_BITS),
         };
         (found, next)
     }
 }
 
 #[inline]
-fn cells_of(map: &Map, place: u32) -> &Cells {
-    map.get((place >> HOME_BITS) as usize).expect("there is a shard for each value of a place's upper bits")
+fn cells_of(map: &Map, user_hash: u32) -> &Cells {
+    map.get((user_hash >> BUCKET_BITS) as usize)
+        .expect("there is a shard for each value of a user_hash's upper bits")
 }
 
-fn place(hasher: &RandomState, user: &[u8]) -> u32 {
+fn hash_user(hasher: &RandomState, user: &[u8]) -> u32 {
     (hasher.hash_one(user) >> 32) as u32
 }
 
-/// Whether a record is that of a user.
+/// Matches the record of a user.
 fn is_of(user: &str) -> impl Fn(&[u8]) -> bool {
     move |record| user_of(record) == Some(user.as_bytes())
 }
@@ -328,20 +333,20 @@ fn sessions_in(record: Option<&RecordBytes>, origin: Origin) -> List<'_> {
     record.into_iter().flat_map(|record| FoundIter::new(record, origin)).collect()
 }
 
-/// Ends the session whose resource another wants, or else the oldest when there are too many.
-fn make_room(sessions: &mut List<'_>, resource: &str, sessions_max: usize) -> Told {
-    let mut told = Told::new();
+/// Ends the session with this resource, or else the oldest ones beyond the limit.
+fn make_room(sessions: &mut List<'_>, resource: &str, sessions_max: usize) -> EndedSessions {
+    let mut ended = EndedSessions::new();
     if let Some(at) = sessions.iter().position(|session| session.has_resource(resource)) {
-        told.push((sessions.remove(at).id, Ended::Replaced));
+        ended.push((sessions.remove(at).id, Ended::Replaced));
     }
     while sessions.len() >= sessions_max {
         let Some(oldest) = sessions.pop() else { break }; // newest first
-        told.push((oldest.id, Ended::Crowded));
+        ended.push((oldest.id, Ended::Crowded));
     }
-    told
+    ended
 }
 
-/// The one session that the test takes.
+/// The one session that passes the test.
 fn only(found: &Found, test: impl Fn(&Session<'_>) -> bool) -> Found {
     found.iter().find(test).map_or_else(Found::none, |session| found.only(session))
 }
@@ -387,11 +392,11 @@ impl Sessions for Memory {
     }
 
     fn all(&self) -> BoxStream<'_, Result<Found, Error>> {
-        let pages = stream::unfold((Some(0), 0_u32), move |(place, pages)| async move {
+        let pages = stream::unfold((Some(0), 0_u32), move |(user_hash, pages)| async move {
             if pages % PAGES_BETWEEN_PAUSES == 0 {
                 yield_now().await;
             }
-            let (found, next) = self.found_from(place?);
+            let (found, next) = self.found_from(user_hash?);
             Some((stream::iter(found), (next, pages.wrapping_add(1))))
         });
         pages.flatten().map(Ok).boxed()

@@ -1,4 +1,4 @@
-//! A part of the table, for writers: one after the other.
+//! A shard of the table, for writers, which exclude each other.
 
 use std::sync::{
     Arc,
@@ -10,11 +10,11 @@ use restante_core::ErrorKind;
 
 use super::{
     map::SharedMap,
-    table::{Cells, NoRoom, RECORD_CELLS_MAX, Size, Taken, Writer},
+    table::{Cells, RECORD_CELLS_MAX, Size, TableFull, Writer, WriterState},
 };
 use crate::{Error, found::RecordBytes};
 
-/// The longest record that a shard keeps.
+/// The longest record of a shard.
 const RECORD_BYTES_MAX: usize = RECORD_CELLS_MAX * super::cell::CELL_BYTES;
 
 /// A shard.
@@ -24,67 +24,71 @@ pub(super) struct Shard {
     map: Arc<SharedMap>,
     pub(super) sessions: AtomicU64,
     pub(super) users: AtomicU64,
-    place_of: PlaceOf,
+    record_hash: RecordHash,
 }
 
-/// What is behind the writers' lock.
+/// The state under the writers' lock.
 struct Written {
     cells: Arc<Cells>,
-    taken: Taken,
+    state: WriterState,
 }
 
-/// The place of a record, by its user.
-pub(super) type PlaceOf = Arc<dyn Fn(&[u8]) -> u32 + Send + Sync>;
+/// The user hash of a record.
+pub(super) type RecordHash = Arc<dyn Fn(&[u8]) -> u32 + Send + Sync>;
 
-/// What becomes of a record.
+/// A change of a record.
 pub(super) enum Change {
-    /// It stays as it is, or there is none.
+    /// It is not changed.
     Keep,
-    /// It becomes this, with so many sessions more or less.
+    /// It is replaced or created; the number is the difference in sessions.
     Put(RecordBytes, i64),
-    /// It goes, with so many sessions.
+    /// It is removed, with this number of sessions.
     Remove(i64),
 }
 
 impl Shard {
-    /// An empty shard, and its cells for those who read.
-    pub(super) fn new(number: usize, map: Arc<SharedMap>, place_of: PlaceOf) -> Self {
-        let (cells, taken) = Size::MIN.build();
+    /// An empty shard, whose cells are published in `map`.
+    pub(super) fn new(number: usize, map: Arc<SharedMap>, record_hash: RecordHash) -> Self {
+        let (cells, state) = Size::MIN.build();
         let cells = Arc::new(cells);
         map.put(number, &cells);
         let (sessions, users) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { number, written: Mutex::new(Written { cells, taken }), map, sessions, users, place_of }
+        Self { number, written: Mutex::new(Written { cells, state }), map, sessions, users, record_hash }
     }
 
     fn lock(&self) -> Locked<'_> {
         Locked { written: self.written.lock(), shard: self }
     }
 
-    /// The record that is looked for, while no writer is at work.
-    pub(super) fn find_locked(&self, place: u32, is_wanted: &impl Fn(&[u8]) -> bool) -> Option<RecordBytes> {
-        self.lock().find(place, is_wanted).map(|(_, record)| record)
+    /// The record that matches, read under the writers' lock.
+    pub(super) fn find_locked(
+        &self,
+        user_hash: u32,
+        matches: &impl Fn(&[u8]) -> bool,
+    ) -> Option<RecordBytes> {
+        self.lock().find(user_hash, matches).map(|(_, record)| record)
     }
 
-    /// Looks at the cells while no writer is at work.
+    /// Reads the cells under the writers' lock.
     pub(super) fn with_cells<T>(&self, look: impl FnOnce(&Cells) -> T) -> T {
         look(&self.lock().written.cells)
     }
 
-    /// Changes a record. What `change` answers beside is given back.
+    /// Changes a record, and returns the second value of `change`.
     pub(super) fn change<T>(
         &self,
-        place: u32,
-        is_wanted: &impl Fn(&[u8]) -> bool,
+        user_hash: u32,
+        matches: &impl Fn(&[u8]) -> bool,
         change: impl FnOnce(Option<&RecordBytes>) -> Result<(Change, T), Error>,
     ) -> Result<T, Error> {
         let mut locked = self.lock();
-        let found = locked.find(place, is_wanted);
+        let found = locked.find(user_hash, matches);
         let (change, answer) = change(found.as_ref().map(|(_, record)| record))?;
         let at = found.map(|(at, _)| at);
         match change {
             Change::Keep => {}
             Change::Put(record, sessions) => {
-                locked.put(place, at, &record)?;
+                locked.put(user_hash, at, &record)?;
                 self.count(sessions, i64::from(at.is_none()));
                 if sessions < 0 {
                     locked.shrink();
@@ -92,7 +96,7 @@ impl Shard {
             }
             Change::Remove(sessions) => {
                 if let Some(at) = at {
-                    locked.remove(place, at);
+                    locked.remove(user_hash, at);
                     self.count(-sessions, -1);
                 }
             }
@@ -101,21 +105,21 @@ impl Shard {
     }
 
     fn count(&self, sessions: i64, users: i64) {
-        self.sessions.fetch_add(sessions as u64, Ordering::Relaxed); // wraps back to what it should be
+        self.sessions.fetch_add(sessions as u64, Ordering::Relaxed); // a negative number wraps to the right sum
         self.users.fetch_add(users as u64, Ordering::Relaxed);
     }
 
-    /// Removes everything, and answers how many sessions that were.
+    /// Removes everything, and returns how many sessions that were.
     pub(super) fn clear(&self) -> u64 {
         let mut locked = self.lock();
-        let (cells, taken) = Size::MIN.build();
-        locked.replace(cells, taken);
+        let (cells, state) = Size::MIN.build();
+        locked.replace(cells, state);
         self.users.store(0, Ordering::Relaxed);
         self.sessions.swap(0, Ordering::Relaxed)
     }
 }
 
-/// A shard while somebody writes.
+/// A shard under the writers' lock.
 struct Locked<'a> {
     written: MutexGuard<'a, Written>,
     shard: &'a Shard,
@@ -123,16 +127,16 @@ struct Locked<'a> {
 
 impl Locked<'_> {
     fn writer(&mut self) -> Writer<'_> {
-        let Written { cells, taken } = &mut *self.written;
-        Writer::new(cells, taken)
+        let Written { cells, state } = &mut *self.written;
+        Writer::new(cells, state)
     }
 
-    fn find(&mut self, place: u32, is_wanted: &impl Fn(&[u8]) -> bool) -> Option<(usize, RecordBytes)> {
-        self.writer().find(place, is_wanted)
+    fn find(&mut self, user_hash: u32, matches: &impl Fn(&[u8]) -> bool) -> Option<(usize, RecordBytes)> {
+        self.writer().find(user_hash, matches)
     }
 
-    /// Puts a record in the place of the one that begins in this cell, or as a new one.
-    fn put(&mut self, place: u32, at: Option<usize>, record: &RecordBytes) -> Result<(), Error> {
+    /// Replaces the record that begins in a cell, or inserts a new one.
+    fn put(&mut self, user_hash: u32, at: Option<usize>, record: &RecordBytes) -> Result<(), Error> {
         if record.len() > RECORD_BYTES_MAX {
             return Err(Error::new(
                 ErrorKind::Full,
@@ -141,67 +145,67 @@ impl Locked<'_> {
         }
         let put = match at {
             Some(at) => self.writer().write(at, record),
-            None => self.writer().insert(place, record),
+            None => self.writer().insert(user_hash, record),
         };
         match put {
             Ok(()) => Ok(()),
-            Err(missing) => self.put_into_larger(place, at, record, missing),
+            Err(missing) => self.grow_and_put(user_hash, at, record, missing),
         }
     }
 
-    /// Builds a larger table beside the present one, which readers go on to use until it is there.
-    fn put_into_larger(
+    /// Copies everything and the record into a larger table, while readers use the present one.
+    fn grow_and_put(
         &mut self,
-        place: u32,
+        user_hash: u32,
         at: Option<usize>,
         record: &RecordBytes,
-        missing: NoRoom,
+        missing: TableFull,
     ) -> Result<(), Error> {
         let mut size = self.writer().larger(missing, record);
-        // The new table may lack room in its turn, when many records want the same homes.
+        // The new table may be too small again, when many records have the same buckets.
         while size.is_allowed() {
-            match self.rebuild(size, at, Some((place, record))) {
+            match self.rebuild(size, at, Some((user_hash, record))) {
                 Ok(()) => return Ok(()),
-                Err(missing) => size = size.roomier(missing),
+                Err(missing) => size = size.enlarged(missing),
             }
         }
-        Err(Error::new(ErrorKind::Full, "the table of sessions has no room for more"))
+        Err(Error::new(ErrorKind::Full, "the table of sessions is full"))
     }
 
-    /// Takes a new table into use: all records but the one that begins in a cell, and one more.
+    /// Replaces the table by a new one with all records except the one that begins in a cell, and one more.
     fn rebuild(
         &mut self,
         size: Size,
         without: Option<usize>,
         with: Option<(u32, &RecordBytes)>,
-    ) -> Result<(), NoRoom> {
-        let (cells, mut taken) = size.build();
-        let mut writer = Writer::new(&cells, &mut taken);
-        let place_of = &self.shard.place_of;
+    ) -> Result<(), TableFull> {
+        let (cells, mut state) = size.build();
+        let mut writer = Writer::new(&cells, &mut state);
+        let record_hash = &self.shard.record_hash;
         for record in self.writer().records_without(without) {
-            writer.insert(place_of(&record), &record)?;
+            writer.insert(record_hash(&record), &record)?;
         }
-        if let Some((place, record)) = with {
-            writer.insert(place, record)?;
+        if let Some((user_hash, record)) = with {
+            writer.insert(user_hash, record)?;
         }
-        self.replace(cells, taken);
+        self.replace(cells, state);
         Ok(())
     }
 
-    fn replace(&mut self, cells: Cells, taken: Taken) {
-        *self.written = Written { cells: Arc::new(cells), taken };
+    fn replace(&mut self, cells: Cells, state: WriterState) {
+        *self.written = Written { cells: Arc::new(cells), state };
         self.shard.map.put(self.shard.number, &self.written.cells);
     }
 
-    fn remove(&mut self, place: u32, at: usize) {
-        self.writer().remove(place, at);
+    fn remove(&mut self, user_hash: u32, at: usize) {
+        self.writer().remove(user_hash, at);
         self.shrink();
     }
 
-    /// Gives memory back, if much of it is not needed any more.
+    /// Frees memory if much of it is unused.
     fn shrink(&mut self) {
         if let Some(size) = self.writer().smaller() {
-            // Memory that can't be given back now is given back another time.
+            // If the records do not fit into the smaller table, a later call tries again.
             let _ = self.rebuild(size, None, None);
         }
     }

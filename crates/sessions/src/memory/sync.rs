@@ -1,5 +1,5 @@
-//! What cells and tables are made of. Their check with loom (`tests/loom`) puts other things in their place: loom's atomics,
-//! and smaller numbers, so that all that can happen can be tried.
+//! The atomics and sizes of cells and tables. The check with loom (`tests/loom`) replaces this module by loom's atomics and
+//! smaller numbers, so that all interleavings can be tried.
 
 pub(crate) use std::{
     hint::spin_loop,
@@ -8,5 +8,5 @@ pub(crate) use std::{
 
 /// Words of a record in a cell: with the head they fill a cache line.
 pub(crate) const WORDS: usize = 7;
-/// Copies that a reader makes in vain before it waits for the writers.
+/// Tries of a reader before it waits for the writers.
 pub(crate) const TRIES: usize = 32;

@@ -1,12 +1,12 @@
-//! What arrives at one node and is told to the others.
+//! Events that one node publishes to the others.
 //!
 //! ```text
 //! message:  version (1 byte: 1), sending node (u32, big-endian), message hash (32 bytes), timestamp (i64, big-endian),
 //!           length of the channel (varint), the channel, length of the topic (varint), the topic, the body
 //! ```
 //!
-//! Nothing is kept: a node that does not listen at the moment does not hear of it. Clients that must not miss anything ask the
-//! archive, from their cursor on.
+//! Nothing is stored: a node that is not subscribed at that moment misses the event. Clients that must not miss anything query
+//! the archive from their cursor.
 
 use std::{
     iter::Peekable,
@@ -29,19 +29,19 @@ use crate::{
     varint::{put, take, take_array, take_byte, take_slice},
 };
 
-/// Events that wait to be sent: a second of them at the rate of a busy network.
+/// The most events that wait to be sent: one second of a busy network.
 const QUEUE_EVENTS_MAX: usize = 4_096;
-/// Bytes that they take.
+/// The most bytes of these events.
 const QUEUE_BYTES_MAX: usize = 16 << 20;
-/// Events that are sent together.
+/// The most events in a batch.
 const BATCH_EVENTS_MAX: usize = 64;
-/// Bytes that are sent together, or one event: they must arrive within the time that a request may take.
+/// The most bytes of a batch of several events: it must be sent within the timeout of a request.
 const BATCH_BYTES_MAX: usize = 256 << 10;
-/// Bytes of the longest event: a Waku message has 150 KiB at most by default, a stanza is shorter.
+/// The most bytes of an event: a Waku message has at most 150 KiB by default, a stanza is shorter.
 const EVENT_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a channel or a topic.
+/// The most bytes of a channel or a topic.
 const NAME_BYTES_MAX: usize = 16 << 10;
-/// Bytes of an event besides names and body, at most.
+/// The most bytes of an event besides names and body.
 const OVERHEAD_BYTES: usize = 64;
 
 const VERSION: u8 = 1;
@@ -51,13 +51,13 @@ pub(super) struct Waiting {
     message: Vec<u8>,
 }
 
-/// The way to the sender.
+/// The queue of events to send: its input.
 pub(super) struct Queue {
     sender: mpsc::Sender<Waiting>,
     bytes: Arc<AtomicUsize>,
 }
 
-/// The sender's end.
+/// The queue of events to send: its output.
 pub(super) struct Outbox {
     waiting: mpsc::Receiver<Waiting>,
     bytes: Arc<AtomicUsize>,
@@ -70,7 +70,7 @@ pub(super) fn queue() -> (Queue, Outbox) {
 }
 
 impl Queue {
-    /// Puts an event into the queue, if it has room.
+    /// Puts an event into the queue, if it fits.
     fn put(&self, message: Vec<u8>) -> bool {
         let bytes = message.len();
         let before = self.bytes.fetch_add(bytes, Ordering::SeqCst);
@@ -83,7 +83,7 @@ impl Queue {
 }
 
 impl Table {
-    /// Hands an event to the sender. Never waits.
+    /// Queues an event for the sender. Never waits.
     pub(super) fn tell_others(&self, event: &Event) {
         if self.link().is_none() {
             return self.lost_events(EventLoss::Away, 1);
@@ -99,8 +99,8 @@ impl Table {
         }
     }
 
-    /// Something has come from the channel of what arrives.
-    pub(super) fn hear(&self, message: &[u8]) {
+    /// Receives a message from the channel of events.
+    pub(super) fn receive(&self, message: &[u8]) {
         match decode(message) {
             Some((node, _)) if node == self.here => {}
             Some((_, event)) => {
@@ -116,7 +116,7 @@ impl Table {
     }
 }
 
-/// Sends what waits, batch after batch, until the table is closed.
+/// Sends queued events in batches until the table is closed.
 pub(super) async fn send(table: Arc<Table>, mut outbox: Outbox) {
     let channel = table.keys.live();
     let mut taken = Vec::with_capacity(BATCH_EVENTS_MAX);
@@ -134,9 +134,9 @@ pub(super) async fn send(table: Arc<Table>, mut outbox: Outbox) {
 /// Takes the next message, and those behind it that fit into a batch with it.
 fn next_batch(messages: &mut Peekable<impl Iterator<Item = Vec<u8>>>) -> Vec<Vec<u8>> {
     let mut batch = Vec::new();
-    let mut room = BATCH_BYTES_MAX;
-    while let Some(message) = messages.next_if(|message| batch.is_empty() || message.len() <= room) {
-        room = room.saturating_sub(message.len());
+    let mut left = BATCH_BYTES_MAX;
+    while let Some(message) = messages.next_if(|message| batch.is_empty() || message.len() <= left) {
+        left = left.saturating_sub(message.len());
         batch.push(message);
     }
     batch
@@ -148,14 +148,14 @@ async fn send_batch(table: &Table, channel: &str, messages: &[Vec<u8>]) {
         Ok(()) => {
             table.metrics.sent.inc_by(messages.len() as u64);
         }
-        Err(fault) => {
-            table.report(&link, &fault);
+        Err(error) => {
+            table.report(&link, &error);
             table.lost_events(EventLoss::Away, messages.len());
         }
     }
 }
 
-/// The message that tells of an event. Its parts are within their bounds.
+/// Encodes an event whose parts are within their bounds.
 fn encode(here: NodeId, event: &Event) -> Vec<u8> {
     let mut head: SmallVec<[u8; 256]> = SmallVec::new();
     head.push(VERSION);
@@ -172,7 +172,7 @@ fn encode(here: NodeId, event: &Event) -> Vec<u8> {
     message
 }
 
-/// Reads a message; `None` when it is none that [`encode`] could have made.
+/// Decodes a message; `None` if [`encode`] could not have made it.
 fn decode(message: &[u8]) -> Option<(NodeId, Event)> {
     if message.len() > EVENT_BYTES_MAX + 2 * NAME_BYTES_MAX + OVERHEAD_BYTES {
         return None;
@@ -221,10 +221,10 @@ mod tests {
         #[test]
         fn events_survive(channel in ".{0,40}", topic in ".{0,200}", body in proptest::collection::vec(any::<u8>(), 0..300)) {
             let sent = event(&channel, &topic, &body);
-            let (node, heard) = decode(&encode(NodeId(9), &sent)).unwrap();
+            let (node, decoded) = decode(&encode(NodeId(9), &sent)).unwrap();
             prop_assert_eq!(node, NodeId(9));
-            prop_assert_eq!((&heard.channel, &heard.topic, &heard.body), (&sent.channel, &sent.topic, &sent.body));
-            prop_assert_eq!((heard.message_hash, heard.timestamp), (sent.message_hash, sent.timestamp));
+            prop_assert_eq!((&decoded.channel, &decoded.topic, &decoded.body), (&sent.channel, &sent.topic, &sent.body));
+            prop_assert_eq!((decoded.message_hash, decoded.timestamp), (sent.message_hash, sent.timestamp));
         }
 
         #[test]

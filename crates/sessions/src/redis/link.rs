@@ -1,16 +1,17 @@
-//! The way to Redis: one connection for requests, which are all under way at the same time, and one on which it is heard.
+//! The link to Redis: one connection for requests, which are pipelined, and one for subscribed channels.
 //!
-//! A link is lost as a whole, as soon as one of its connections ends or a request on it is not answered in time. Nothing is
-//! tried again here: who asked has the local table to answer from, and the keeper makes the next link.
+//! A link is lost as a whole when one of its connections ends or a request times out. Nothing is retried here: callers fall back
+//! to the local table, and the supervisor makes the next link.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind as RedisErrorKind, IntoConnectionInfo,
-    ProtocolVersion, PushInfo, PushKind, RedisError, ServerErrorKind, Value, aio::MultiplexedConnection,
-    io::tcp::TcpSettings,
+    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionInfo, ErrorKind as RedisErrorKind,
+    IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisError, ServerErrorKind, TlsCertificates,
+    Value, aio::MultiplexedConnection, io::tcp::TcpSettings,
 };
 use restante_core::ErrorKind;
+use restante_net::tls;
 use tokio::{
     sync::Semaphore,
     time::{Instant, timeout},
@@ -22,21 +23,21 @@ use crate::{
     redis_metrics::{Op, Outcome, RedisMetrics, RequestLabel},
 };
 
-/// Requests that may be under way; more of them wait, for as long as a request may take. At a tenth of a millisecond each that is ten million a second, which no
-/// Redis answers.
+/// Requests in flight; more of them wait, up to the timeout of a request. At a tenth of a millisecond per request this allows ten
+/// million a second, more than a Redis answers.
 const REQUESTS_MAX: usize = 1_024;
 /// Bytes of requests that are put together into one write.
 const WRITE_BYTES: usize = 64 << 10;
 
-/// Why Redis has not done as it was asked.
+/// Why a request to Redis has failed.
 #[derive(Clone, Debug)]
-pub(super) struct Fault {
-    /// Whether it did not answer: the link is of no use any more.
+pub(super) struct LinkError {
+    /// Whether Redis did not answer: then the link is unusable.
     pub(super) is_lost: bool,
     text: String,
 }
 
-impl Fault {
+impl LinkError {
     pub(super) fn lost(text: impl Into<String>) -> Self {
         Self { is_lost: true, text: text.into() }
     }
@@ -54,14 +55,14 @@ impl Fault {
     }
 }
 
-impl From<Fault> for Error {
-    fn from(fault: Fault) -> Self {
-        let what = if fault.is_lost { "redis is out of reach" } else { "redis refuses" };
-        Self::new(ErrorKind::Unavailable, format!("{what}: {}", fault.text))
+impl From<LinkError> for Error {
+    fn from(error: LinkError) -> Self {
+        let what = if error.is_lost { "redis is unreachable" } else { "redis refused a request" };
+        Self::new(ErrorKind::Unavailable, format!("{what}: {}", error.text))
     }
 }
 
-/// Where Redis is, and how it is spoken to.
+/// The address of Redis, and how to connect.
 pub(super) struct Address {
     requests: Client,
     listening: Client,
@@ -73,28 +74,33 @@ impl Address {
     /// # Errors
     /// `Invalid`: the URL can't be used.
     pub(super) fn new(url: &str, config: &RedisConfig) -> Result<Self, Error> {
-        // The library's own error might show the password.
+        // The error of the client library might contain the password.
         let invalid =
             || Error::invalid("the URL of Redis can't be used: it is redis://<host>:<port>/<database>");
-        if url.starts_with("rediss:") {
-            return Err(Error::invalid(
-                "Redis over TLS is not supported: use redis:// by a private network or a tunnel",
-            ));
+        let is_tls = url.starts_with("rediss:");
+        if is_tls {
+            tls::install_provider();
         }
         let mut info: ConnectionInfo = url.into_connection_info().map_err(|_| invalid())?;
         if let (None, Some(password)) = (info.redis_settings().password(), &config.password) {
             let settings = info.redis_settings().clone().set_password(password);
             info = info.set_redis_settings(settings);
         }
-        // Requests are short and wait for their answers: none is held back for the next.
+        // Requests are short and wait for their answers: none is delayed to be merged with the next.
         info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
-        // Only since RESP3 can one connection be told of messages and be asked to send some.
+        // Only with RESP3 can one connection both receive messages and send them.
         let listening = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let requests = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2);
+        let certificates = is_tls.then(|| certificates(config)).transpose()?;
+        let client = |info: ConnectionInfo| match &certificates {
+            None => Client::open(info).map_err(|_| invalid()),
+            Some(certificates) => Client::build_with_tls(info, certificates.clone())
+                .map_err(|error| Error::invalid(format!("TLS to redis can't be set up: {error}"))),
+        };
         Ok(Self {
             db: info.redis_settings().db(),
-            listening: Client::open(info.clone().set_redis_settings(listening)).map_err(|_| invalid())?,
-            requests: Client::open(info.set_redis_settings(requests)).map_err(|_| invalid())?,
+            listening: client(info.clone().set_redis_settings(listening))?,
+            requests: client(info.set_redis_settings(requests))?,
             timeout: Duration::from_millis(config.timeout_ms.max(1)),
         })
     }
@@ -104,18 +110,31 @@ impl Address {
     }
 }
 
-/// What is heard on a link.
+/// The certificates for connections over TLS.
+fn certificates(config: &RedisConfig) -> Result<TlsCertificates, Error> {
+    let read =
+        |file: &Path| tls::read_pem(file).map_err(|error| Error::invalid(format!("TLS to redis: {error}")));
+    let client_tls = match &config.identity {
+        Some((certificate, key)) => {
+            Some(ClientTlsConfig { client_cert: read(certificate)?, client_key: read(key)? })
+        }
+        None => None,
+    };
+    Ok(TlsCertificates { client_tls, root_cert: config.ca_file.as_deref().map(read).transpose()? })
+}
+
+/// Receives messages from the subscribed channels of a link.
 pub(super) trait Listener: Send + Sync + 'static {
-    /// A message on a channel. Must not wait.
-    fn heard(&self, channel: &[u8], message: &[u8]);
+    /// A message on a channel. Must not block.
+    fn received(&self, channel: &[u8], message: &[u8]);
 
     /// The connection has ended.
     fn ended(&self);
 }
 
-/// Both connections, for as long as they last.
+/// Both connections.
 pub(super) struct Link {
-    /// Counts links, so that a late report of a lost one doesn't end the next.
+    /// Counts links, so that a late error of a lost one doesn't end the next.
     pub(super) generation: u64,
     requests: MultiplexedConnection,
     listening: MultiplexedConnection,
@@ -126,36 +145,36 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Connects, listens on the channels and loads the scripts.
+    /// Connects, subscribes to the channels and loads the scripts.
     pub(super) async fn open(
         address: &Address,
         generation: u64,
         channels: &[String],
         listener: Arc<dyn Listener>,
         metrics: RedisMetrics,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, LinkError> {
         let work = async {
-            let hear = move |push: PushInfo| {
-                hear(&*listener, &push);
+            let receive = move |push: PushInfo| {
+                receive(&*listener, &push);
                 Ok::<_, std::convert::Infallible>(())
             };
             let config = AsyncConnectionConfig::new()
                 .set_connection_timeout(Some(address.timeout))
-                .set_response_timeout(None) // each request has its own below
+                .set_response_timeout(None) // requests have a timeout of their own, below
                 .set_pipeline_buffer_size(REQUESTS_MAX)
                 .set_write_backpressure_boundary(WRITE_BYTES);
             let mut requests = address.requests.get_multiplexed_async_connection_with_config(&config).await?;
-            let config = config.set_push_sender(hear);
+            let config = config.set_push_sender(receive);
             let mut listening =
                 address.listening.get_multiplexed_async_connection_with_config(&config).await?;
             listening.subscribe(channels).await?;
             let shas = load(&mut requests).await?;
             Ok((requests, listening, shas))
         };
-        // Two connections are made, one after the other, and each is spoken to.
+        // Two connections are made one after the other, each with a request.
         let made = timeout(address.timeout.saturating_mul(2), work).await;
-        let made = made.map_err(|_| Fault::lost("it took too long to connect"))?;
-        let (requests, listening, shas) = made.map_err(|error: RedisError| Fault::of(&error))?;
+        let made = made.map_err(|_| LinkError::lost("connecting timed out"))?;
+        let (requests, listening, shas) = made.map_err(|error: RedisError| LinkError::of(&error))?;
         metrics.connects.inc();
         Ok(Self {
             generation,
@@ -168,7 +187,7 @@ impl Link {
         })
     }
 
-    /// Begins the command that runs a script. Its arguments follow; it finds its keys itself.
+    /// Begins the command that runs a script. Arguments are added by the caller; the script computes its keys.
     pub(super) fn command(&self, script: Script) -> Cmd {
         let sha = self.shas.iter().find(|(known, _)| *known == script).map(|(_, sha)| sha.as_str());
         let mut command = redis::cmd("EVALSHA");
@@ -177,11 +196,11 @@ impl Link {
     }
 
     /// Runs a script.
-    pub(super) async fn call(&self, op: Op, command: &Cmd) -> Result<Value, Fault> {
+    pub(super) async fn call(&self, op: Op, command: &Cmd) -> Result<Value, LinkError> {
         let mut connection = self.requests.clone();
         let work = async {
             match command.query_async(&mut connection).await {
-                // The server has forgotten its scripts (SCRIPT FLUSH): once they are loaded it knows them by the same names.
+                // The server has dropped its scripts (SCRIPT FLUSH): once loaded again they have the same hashes.
                 Err(error) if error.kind() == RedisErrorKind::Server(ServerErrorKind::NoScript) => {
                     load(&mut connection).await?;
                     command.query_async(&mut connection).await
@@ -193,19 +212,19 @@ impl Link {
     }
 
     /// Sends a command.
-    pub(super) async fn ask(&self, op: Op, command: &Cmd) -> Result<Value, Fault> {
+    pub(super) async fn ask(&self, op: Op, command: &Cmd) -> Result<Value, LinkError> {
         let mut connection = self.requests.clone();
         self.timed(op, async { command.query_async(&mut connection).await }).await
     }
 
-    /// Sends commands together; answers what each was answered.
-    pub(super) async fn ask_all(&self, op: Op, commands: &redis::Pipeline) -> Result<Vec<Value>, Fault> {
+    /// Sends commands together; returns the answer to each.
+    pub(super) async fn ask_all(&self, op: Op, commands: &redis::Pipeline) -> Result<Vec<Value>, LinkError> {
         let mut connection = self.requests.clone();
         self.timed(op, async { commands.query_async(&mut connection).await }).await
     }
 
-    /// Sends messages to a channel, by the connection on which others' messages come: requests don't wait behind them.
-    pub(super) async fn publish(&self, channel: &str, messages: &[Vec<u8>]) -> Result<(), Fault> {
+    /// Publishes messages on a channel, over the connection of the subscriptions, so that requests don't wait behind them.
+    pub(super) async fn publish(&self, channel: &str, messages: &[Vec<u8>]) -> Result<(), LinkError> {
         let mut commands = redis::pipe();
         for message in messages {
             commands.cmd("PUBLISH").arg(channel).arg(message).ignore();
@@ -214,19 +233,23 @@ impl Link {
         self.timed(Op::Publish, async { commands.query_async(&mut connection).await }).await
     }
 
-    /// Makes sure that it is still heard: nothing else need ever come by that connection.
-    pub(super) async fn check_listening(&self) -> Result<(), Fault> {
+    /// Checks the connection of the subscriptions, which may otherwise be idle for any time.
+    pub(super) async fn check_listening(&self) -> Result<(), LinkError> {
         let mut connection = self.listening.clone();
         let ping = redis::cmd("PING");
         self.timed(Op::Beat, async { ping.query_async(&mut connection).await }).await
     }
 
-    async fn timed<T>(&self, op: Op, work: impl Future<Output = Result<T, RedisError>>) -> Result<T, Fault> {
+    async fn timed<T>(
+        &self,
+        op: Op,
+        work: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, LinkError> {
         let start = Instant::now();
-        let answer = in_turn(&self.permits, self.timeout, work).await;
+        let answer = with_permit(&self.permits, self.timeout, work).await;
         let outcome = match &answer {
             Ok(_) => Outcome::Ok,
-            Err(fault) if fault.is_lost => Outcome::Lost,
+            Err(error) if error.is_lost => Outcome::Lost,
             Err(_) => Outcome::Refused,
         };
         self.metrics.requests.get_or_create(&RequestLabel::new(op, outcome)).inc();
@@ -235,33 +258,33 @@ impl Link {
     }
 }
 
-/// Does some work when there is a permit for it. The wait for that and the work may each take so long: a wait that takes longer
-/// is no fault of Redis, and doesn't end the link.
-async fn in_turn<T>(
+/// Waits for a permit, then does some work, each for at most `limit`. A wait that takes longer is no failure of Redis, and
+/// doesn't end the link.
+async fn with_permit<T>(
     permits: &Semaphore,
     limit: Duration,
     work: impl Future<Output = Result<T, RedisError>>,
-) -> Result<T, Fault> {
+) -> Result<T, LinkError> {
     let permit = timeout(limit, permits.acquire()).await;
-    // Requests are counted until they are answered. The semaphore is never closed.
-    let _permit = permit.map_err(|_| Fault::refused("too many other requests are under way"))?;
+    // The permit is held until the answer is there. The semaphore is never closed.
+    let _permit = permit.map_err(|_| LinkError::refused("too many other requests are in flight"))?;
     match timeout(limit, work).await {
-        Ok(answer) => answer.map_err(|error| Fault::of(&error)),
-        Err(_) => Err(Fault::lost("it has not answered in time")),
+        Ok(answer) => answer.map_err(|error| LinkError::of(&error)),
+        Err(_) => Err(LinkError::lost("the request timed out")),
     }
 }
 
-fn hear(listener: &dyn Listener, push: &PushInfo) {
+fn receive(listener: &dyn Listener, push: &PushInfo) {
     match (&push.kind, push.data.as_slice()) {
         (PushKind::Message, [Value::BulkString(channel), Value::BulkString(message)]) => {
-            listener.heard(channel, message);
+            listener.received(channel, message);
         }
         (PushKind::Disconnection, _) => listener.ended(),
         _ => {}
     }
 }
 
-/// Gives the server all scripts; answers the names by which it knows them.
+/// Loads all scripts; returns the hashes by which they are called.
 async fn load(connection: &mut MultiplexedConnection) -> Result<Vec<(Script, String)>, RedisError> {
     let mut commands = redis::pipe();
     for script in Script::ALL {
@@ -283,18 +306,23 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_redis_itself_can_be_lost() {
         let limit = Duration::from_secs(1);
-        let waits = in_turn(&Semaphore::new(0), limit, async { Ok(()) }).await;
+        let waits = with_permit(&Semaphore::new(0), limit, async { Ok(()) }).await;
         assert!(!waits.unwrap_err().is_lost, "nothing was sent");
-        let hangs = in_turn(&Semaphore::new(1), limit, std::future::pending::<Result<(), _>>()).await;
+        let hangs = with_permit(&Semaphore::new(1), limit, std::future::pending::<Result<(), _>>()).await;
         assert!(hangs.unwrap_err().is_lost);
-        assert_eq!(in_turn(&Semaphore::new(1), limit, async { Ok(7) }).await.unwrap(), 7);
+        assert_eq!(with_permit(&Semaphore::new(1), limit, async { Ok(7) }).await.unwrap(), 7);
     }
 
     #[test]
     fn urls_are_checked_without_showing_their_password() {
         let config = RedisConfig::default();
-        for url in ["redis://:secret@", "rediss://:secret@localhost/0", "redis://:secret@localhost/x"] {
-            let error = Address::new(url, &config).err().unwrap();
+        let missing = RedisConfig { ca_file: Some("no/such/ca.pem".into()), ..config.clone() };
+        for (url, config) in [
+            ("redis://:secret@", &config),
+            ("rediss://:secret@localhost/0", &missing),
+            ("redis://:secret@localhost/x", &config),
+        ] {
+            let error = Address::new(url, config).err().unwrap();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
             assert!(!error.to_string().contains("secret"), "{error}");
         }

@@ -1,11 +1,11 @@
-//! The sessions of this node: the table of the `memory` engine, which answers at once.
+//! The sessions of this node: a table of the `memory` engine, whose calls are ready at once.
 
 use futures_util::{FutureExt, stream::BoxStream};
 use restante_core::ErrorKind;
 
 use crate::{
     Answer, Ended, Error, Found, InfoChange, NewSession, Nodes, SessionId, Sessions,
-    memory::{Memory, Told},
+    memory::{EndedSessions, Memory},
 };
 
 pub(super) struct Local(Memory);
@@ -15,12 +15,12 @@ impl Local {
         Self(table)
     }
 
-    /// Opens a session; answers which others have ended by it, whose owner knows.
-    pub(super) fn open(&self, new: NewSession<'_>) -> Result<(SessionId, Told), Error> {
+    /// Opens a session; returns also the sessions that it ended, of which the owner has been notified.
+    pub(super) fn open(&self, new: NewSession<'_>) -> Result<(SessionId, EndedSessions), Error> {
         self.0.open_now(new)
     }
 
-    /// Ends a session, if it is there, and tells its owner if the reason is news to it.
+    /// Ends a session, if it exists, and notifies its owner unless that gave the reason.
     pub(super) fn close(&self, id: SessionId, why: Ended) -> bool {
         at_once(Sessions::close(&self.0, id, why)).unwrap_or(false)
     }
@@ -58,18 +58,18 @@ impl Local {
         self.0.all()
     }
 
-    /// Sessions and users.
+    /// The numbers of sessions and users.
     pub(super) fn counts(&self) -> (u64, u64) {
         at_once(self.0.counts()).map_or((0, 0), |counts| (counts.sessions, counts.users))
     }
 
-    /// Ends all sessions; no owner is told.
+    /// Ends all sessions without notifying owners.
     pub(super) fn clear(&self) {
         let _ = at_once(Nodes::close(&self.0));
     }
 }
 
-/// The answer of an engine that is in this process.
+/// The result of a call that is ready at once.
 fn at_once<T>(answer: Answer<'_, Result<T, Error>>) -> Result<T, Error>
 where
     Result<T, Error>: Unpin,

@@ -1,15 +1,14 @@
-//! Redis: one table for several nodes, by Redis 6 or later.
+//! A table shared by several nodes through Redis 6 or later.
 //!
-//! `docs/design/sessions-redis.md` tells why it is so and what happens when Redis is away.
+//! `docs/design/sessions-redis.md` has the reasons, and what happens while Redis is unreachable.
 //!
-//! - [`schema`]: keys and values. [`scripts`]: what is done with them in one step.
-//! - [`table`]: what all parts share, and how it stands with Redis. [`local`]: the sessions of this node.
-//! - [`read`], [`write`], [`events`]: what the table is asked for.
-//! - [`keeper`]: the task that keeps the lease, with [`register`], [`sweep`] and [`nodes`].
-//! - [`link`] and [`reply`]: connections, and what comes by them.
+//! - [`schema`]: keys and values. [`scripts`]: the atomic operations on them.
+//! - [`table`]: the state that all parts share. [`local`]: the sessions of this node.
+//! - [`read`], [`write`], [`events`]: the operations of the table.
+//! - [`supervisor`]: the task that renews the lease, with [`register`], [`sweep`] and [`nodes`].
+//! - [`link`] and [`reply`]: the connections and what Redis answers.
 
 mod events;
-mod keeper;
 mod link;
 mod local;
 mod nodes;
@@ -18,6 +17,7 @@ mod register;
 mod reply;
 mod schema;
 mod scripts;
+mod supervisor;
 mod sweep;
 mod table;
 mod write;
@@ -37,23 +37,23 @@ use tokio::{
 };
 
 use self::{
-    keeper::{BEATS_MAX, BeatRequest, CHORES_MAX, Keeper},
-    link::{Address, Fault, Link},
+    link::{Address, Link, LinkError},
     local::Local,
     schema::Keys,
-    table::{Standing, Table},
+    supervisor::{BEATS_MAX, BeatRequest, REPAIRS_MAX, Supervisor},
+    table::{LinkState, Table},
 };
 use crate::{
     Answer, Config, Counts, Ended, Error, Found, InfoChange, NewSession, NodeId, NodeState, Nodes, Opened,
     Owner, SessionId, Sessions, hub::Event, memory::Memory, redis_metrics::Op,
 };
 
-/// The shortest lease: a heartbeat is a third of it, and must get through in time on a busy machine.
+/// The shortest lease: a heartbeat is sent every third of it, and must arrive in time on a busy machine.
 const LEASE_MS_MIN: u64 = 100;
-/// Bytes of a node's name: it is shown in tables.
+/// The most bytes of a node's name, which is shown in tables.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Opens the table, and waits for the first attempt to reach Redis: whether it succeeds or not.
+/// Opens the table, and waits until the first attempt to reach Redis has succeeded or failed.
 ///
 /// # Errors
 /// `Invalid`: the URL or the prefix can't be used, or the lease is too short.
@@ -66,9 +66,9 @@ pub(crate) async fn open(url: &str, config: &Config, owner: Arc<dyn Owner>) -> R
             "a lease of {lease_ms} ms is too short: {LEASE_MS_MIN} at least"
         )));
     }
-    let here = NodeId((random() as u32).max(1)); // 0 is no node
+    let here = NodeId((random() as u32).max(1)); // no node has the number 0
     let (beats, beats_wanted) = mpsc::channel(BEATS_MAX);
-    let (chores, chores_to_do) = mpsc::channel(CHORES_MAX);
+    let (repairs, repairs_to_do) = mpsc::channel(REPAIRS_MAX);
     let (events, outbox) = events::queue();
     let table = Arc::new(Table {
         here,
@@ -80,32 +80,32 @@ pub(crate) async fn open(url: &str, config: &Config, owner: Arc<dyn Owner>) -> R
         address,
         local: Local::new(Memory::new(here, config, owner.clone())),
         owner,
-        living: RwLock::default(),
+        leases: RwLock::default(),
         events,
         metrics: config.metrics.redis.clone(),
-        chores,
+        repairs,
         lost: Notify::new(),
-        standing: Standing::default(),
+        state: LinkState::default(),
     });
-    let keeper = Keeper::new(table.clone(), beats_wanted, chores_to_do);
-    let tasks = vec![tokio::spawn(keeper.run()), tokio::spawn(events::send(table.clone(), outbox))];
+    let supervisor = Supervisor::new(table.clone(), beats_wanted, repairs_to_do);
+    let tasks = vec![tokio::spawn(supervisor.run()), tokio::spawn(events::send(table.clone(), outbox))];
     let redis = Arc::new(Redis { table, beats, tasks: Mutex::new(tasks) });
-    // Out of reach is no error: then the table begins with this node alone.
+    // An unreachable Redis is no error: then the table begins with this node alone.
     let _ = redis.heartbeat().await;
     Ok(Opened { sessions: redis.clone(), nodes: redis })
 }
 
-/// A number that no other process has: the standard library seeds its hashers from the system's source of chance.
+/// A random number: the standard library seeds its hashers from the system's random source.
 fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-/// The beginning of a name that is too long.
+/// The beginning of a name that is too long, cut between characters.
 fn cut(name: &str) -> &str {
     name.get(..name.floor_char_boundary(NAME_BYTES_MAX)).unwrap_or(name)
 }
 
-/// The table, and the tasks that end with it.
+/// The table, and the tasks that are aborted with it.
 struct Redis {
     table: Arc<Table>,
     beats: mpsc::Sender<BeatRequest>,
@@ -128,14 +128,14 @@ impl Redis {
         answered.await.map_err(|_| closed())?
     }
 
-    /// Asks what takes a link.
-    async fn ask<T>(&self, ask: impl AsyncFnOnce(&Table, &Link) -> Result<T, Fault>) -> Result<T, Error> {
+    /// Runs a request that needs a link.
+    async fn ask<T>(&self, ask: impl AsyncFnOnce(&Table, &Link) -> Result<T, LinkError>) -> Result<T, Error> {
         let table = &self.table;
-        let Some(link) = table.link() else { return Err(table.why_away()) };
+        let Some(link) = table.link() else { return Err(table.last_error()) };
         let answer = ask(table, &link).await;
-        answer.map_err(|fault| {
-            table.report(&link, &fault);
-            fault.into()
+        answer.map_err(|error| {
+            table.report(&link, &error);
+            error.into()
         })
     }
 
@@ -144,14 +144,14 @@ impl Redis {
         let is_closed = tasks.is_empty();
         for task in tasks {
             task.abort();
-            // It ends, by our word or by its own.
+            // Aborted or ended by itself: both are fine.
             let _ = task.await;
         }
         let table = &self.table;
         table.local.clear();
-        let why_away = table.why_away(); // before the reason is that it is closed
+        let last_error = table.last_error(); // before `leave` replaces it
         let Some(link) = table.leave() else {
-            return if is_closed { Ok(()) } else { Err(why_away) };
+            return if is_closed { Ok(()) } else { Err(last_error) };
         };
         let mut end = redis::cmd("DEL");
         end.arg(table.keys.lease(table.here)).arg(table.keys.mail(table.here));
@@ -234,10 +234,10 @@ impl Nodes for Redis {
 
     fn health(&self) -> Result<(), Error> {
         if self.table.link().is_none() {
-            return Err(self.table.why_away());
+            return Err(self.table.last_error());
         }
-        if !self.table.is_in_step() {
-            let text = "redis is back: this node's sessions are being written down";
+        if !self.table.is_synced() {
+            let text = "redis is reachable again: this node's sessions are being registered";
             return Err(Error::new(ErrorKind::Unavailable, text));
         }
         Ok(())

@@ -1,8 +1,7 @@
-//! Which nodes live: those whose lease runs.
+//! The leases of nodes: a node is alive while its lease runs.
 //!
-//! What is known of leases is kept with the moment at which each runs out, so that a look-up need not ask and still finds
-//! nothing of a node whose lease has run out. A node that is not known, or whose lease should have run out by now, is asked
-//! for.
+//! Known leases are cached with the time at which each expires, so that a lookup need not query them and still finds no session
+//! of a node whose lease has expired. Only leases that are unknown, or should have expired by now, are queried.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -10,54 +9,58 @@ use redis::Value;
 use tokio::time::Instant;
 
 use super::{
-    link::{Fault, Link},
+    link::{Link, LinkError},
     reply,
     table::Table,
 };
 use crate::{NodeId, NodeState, redis_metrics::Op};
 
-/// When the lease of each node runs out.
+/// When the lease of each node expires.
 #[derive(Debug, Default)]
-pub(super) struct Living {
+pub(super) struct Leases {
     until: HashMap<NodeId, Instant>,
 }
 
-impl Living {
+impl Leases {
     pub(super) fn has(&self, node: NodeId) -> bool {
         self.until.get(&node).is_some_and(|until| Instant::now() < *until)
     }
 
-    /// When the lease of a node runs out, as far as is known.
+    /// When the lease of a node expires, as far as is known.
     pub(super) fn until(&self, node: NodeId) -> Option<Instant> {
         self.until.get(&node).copied()
     }
 
-    /// When the next lease of another node runs out.
+    /// When the next lease of another node expires.
     pub(super) fn next_end(&self, here: NodeId) -> Option<Instant> {
         self.until.iter().filter(|(node, _)| **node != here).map(|(_, until)| *until).min()
     }
 }
 
 impl Table {
-    /// Takes down what Redis says of the nodes, which was asked at a moment.
-    pub(super) fn learn(&self, asked: Instant, states: &[NodeState]) {
-        let living = states.iter().filter(|state| state.is_living());
-        let until = living
+    /// Records the nodes that Redis returned to a request sent at `asked`.
+    pub(super) fn record_leases(&self, asked: Instant, states: &[NodeState]) {
+        let leases = states.iter().filter(|state| state.is_living());
+        let until = leases
             .clone()
             .map(|state| (state.id, asked + Duration::from_millis(state.lease_ms.unwrap_or(0))));
-        *self.living.write() = Living { until: until.collect() };
+        *self.leases.write() = Leases { until: until.collect() };
         let metrics = &self.metrics;
-        metrics.nodes.set(i64::try_from(living.clone().count()).unwrap_or(i64::MAX));
-        let sessions = living.map(|state| state.sessions).sum::<u64>();
+        metrics.nodes.set(i64::try_from(leases.clone().count()).unwrap_or(i64::MAX));
+        let sessions = leases.map(|state| state.sessions).sum::<u64>();
         metrics.sessions.set(i64::try_from(sessions).unwrap_or(i64::MAX));
     }
 
-    /// Makes sure that it is known of each of these nodes whether it lives.
-    pub(super) async fn meet(&self, link: &Link, nodes: impl Iterator<Item = NodeId>) -> Result<(), Fault> {
+    /// Queries the leases of those nodes that are not known to be alive.
+    pub(super) async fn refresh_leases(
+        &self,
+        link: &Link,
+        nodes: impl Iterator<Item = NodeId>,
+    ) -> Result<(), LinkError> {
         let unknown = {
-            let living = self.living.read();
+            let leases = self.leases.read();
             let mut unknown: Vec<NodeId> =
-                nodes.filter(|node| *node != self.here && !living.has(*node)).collect();
+                nodes.filter(|node| *node != self.here && !leases.has(*node)).collect();
             unknown.sort_unstable();
             unknown.dedup();
             unknown
@@ -70,24 +73,24 @@ impl Table {
         for node in &unknown {
             ask.cmd("PTTL").arg(self.keys.lease(*node));
         }
-        let leases = link.ask_all(Op::Leases, &ask).await?;
-        let mut living = self.living.write();
-        for (node, lease) in unknown.into_iter().zip(&leases) {
+        let answers = link.ask_all(Op::Leases, &ask).await?;
+        let mut leases = self.leases.write();
+        for (node, answer) in unknown.into_iter().zip(&answers) {
             // Negative when there is none.
-            let Ok(runs_ms @ 1..) = reply::count(lease) else { continue };
-            living.until.insert(node, asked + Duration::from_millis(runs_ms));
+            let Ok(runs_ms @ 1..) = reply::count(answer) else { continue };
+            leases.until.insert(node, asked + Duration::from_millis(runs_ms));
         }
         Ok(())
     }
 
-    /// Whether what a node has is to be found. It has been met.
-    pub(super) fn lives(&self, node: NodeId) -> bool {
-        node == self.here || self.living.read().has(node)
+    /// Whether the lease of a node runs. Call [`Table::refresh_leases`] before.
+    pub(super) fn is_alive(&self, node: NodeId) -> bool {
+        node == self.here || self.leases.read().has(node)
     }
 }
 
-/// Reads the number of users and the nodes, in the order of ids.
-pub(super) fn read(value: &Value) -> Result<(u64, Vec<NodeState>), Fault> {
+/// Decodes the number of users and the nodes, ordered by id.
+pub(super) fn read(value: &Value) -> Result<(u64, Vec<NodeState>), LinkError> {
     let [users, nodes] = reply::fields(value)?;
     let mut states = Vec::new();
     for node in reply::array(nodes)? {

@@ -1,4 +1,4 @@
-//! Look-ups.
+//! Lookups.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use redis::{Cmd, Value};
 use tokio::time::Instant;
 
 use super::{
-    link::{Fault, Link},
+    link::{Link, LinkError},
     nodes, reply,
     schema::{Row, field_of, resource_of, user_of},
     scripts::Script,
@@ -22,7 +22,7 @@ use crate::{
     redis_metrics::Op,
 };
 
-/// Users that are read at once when all are read.
+/// Users per page of [`Table::all`].
 const PAGE_USERS: usize = 100;
 
 impl Table {
@@ -50,31 +50,31 @@ impl Table {
             return Answer::ready(Ok(Found::none()));
         }
         Answer::later(async move {
-            let was_in_step = self.is_in_step();
+            let was_synced = self.is_synced();
             let found = async {
                 let answer = link.ask(lookup.op, &ask).await?;
-                self.found(&link, lookup, &answer, was_in_step).await
+                self.found(&link, lookup, &answer, was_synced).await
             };
-            Ok(found.await.unwrap_or_else(|fault| {
-                self.report(&link, &fault);
+            Ok(found.await.unwrap_or_else(|error| {
+                self.report(&link, &error);
                 lookup.here(self).incomplete()
             }))
         })
     }
 
-    /// What a look-up has found, by what Redis has answered to it.
+    /// The sessions that match a lookup, from the answer of Redis.
     async fn found(
         &self,
         link: &Link,
         lookup: Lookup<'_>,
         answer: &Value,
-        was_in_step: bool,
-    ) -> Result<Found, Fault> {
+        was_synced: bool,
+    ) -> Result<Found, LinkError> {
         let mut sessions = sessions_in(lookup, answer)?;
-        self.meet(link, sessions.iter().map(|session| session.id.node)).await?;
-        sessions.retain(|session| self.lives(session.id.node));
-        // Nothing of this node's is missed, whether it was written down before or after Redis was asked.
-        if was_in_step && self.is_in_step() {
+        self.refresh_leases(link, sessions.iter().map(|session| session.id.node)).await?;
+        sessions.retain(|session| self.is_alive(session.id.node));
+        // A session of this node is found whether it was registered before or after Redis was queried.
+        if was_synced && self.is_synced() {
             return Ok(found_of(lookup.user, &mut sessions));
         }
         let here = lookup.here(self);
@@ -88,18 +88,18 @@ impl Table {
             if id.node == self.here { found } else { found.incomplete() }
         };
         let Some(link) = self.link() else { return Answer::ready(Ok(here().incomplete())) };
-        if id.node == self.here && !self.is_in_step() {
+        if id.node == self.here && !self.is_synced() {
             return Answer::ready(Ok(here()));
         }
         Answer::later(async move {
-            Ok(self.found_by_id(&link, id).await.unwrap_or_else(|fault| {
-                self.report(&link, &fault);
+            Ok(self.found_by_id(&link, id).await.unwrap_or_else(|error| {
+                self.report(&link, &error);
                 here().incomplete()
             }))
         })
     }
 
-    async fn found_by_id(&self, link: &Link, id: SessionId) -> Result<Found, Fault> {
+    async fn found_by_id(&self, link: &Link, id: SessionId) -> Result<Found, LinkError> {
         let mut call = self.call(link, Script::ById);
         call.arg(id.node.0).arg(&id.to_bytes()).arg(&field_of(id));
         let answer = link.call(Op::ById, &call).await?;
@@ -111,14 +111,14 @@ impl Table {
         let resource = resource_of(reply::bytes(resource)?);
         let row = Row::read(reply::bytes(row)?);
         let (Some(user), Some(resource), Some(row)) = (user, resource, row) else { return Ok(Found::none()) };
-        self.meet(link, std::iter::once(id.node)).await?;
-        if !self.lives(id.node) {
+        self.refresh_leases(link, std::iter::once(id.node)).await?;
+        if !self.is_alive(id.node) {
             return Ok(Found::none());
         }
         Ok(found_of(user, &mut [row.session(user, resource)]))
     }
 
-    /// All sessions, in the order of users. If Redis goes away meanwhile, this node's users that were not given yet follow.
+    /// All sessions, in the order of users. If Redis becomes unreachable meanwhile, this node's remaining users follow.
     pub(super) fn all(&self) -> BoxStream<'_, Result<Found, Error>> {
         let walk = Walk { table: self, last: None, page: VecDeque::new(), here: None };
         stream::unfold(walk, |mut walk| async move {
@@ -129,13 +129,13 @@ impl Table {
     }
 
     pub(super) fn counts(&self) -> Answer<'_, Result<Counts, Error>> {
-        let link = self.link().filter(|_| self.is_in_step());
+        let link = self.link().filter(|_| self.is_synced());
         let Some(link) = link else { return Answer::ready(Ok(self.counts_here())) };
         Answer::later(async move {
             match self.states(&link).await {
                 Ok((users, states)) => Ok(counts_of(users, &states)),
-                Err(fault) => {
-                    self.report(&link, &fault);
+                Err(error) => {
+                    self.report(&link, &error);
                     Ok(self.counts_here())
                 }
             }
@@ -149,32 +149,32 @@ impl Table {
     }
 
     /// The number of users, and all nodes.
-    pub(super) async fn states(&self, link: &Link) -> Result<(u64, Vec<NodeState>), Fault> {
+    pub(super) async fn states(&self, link: &Link) -> Result<(u64, Vec<NodeState>), LinkError> {
         let asked = Instant::now();
         let answer = link.call(Op::Nodes, &self.call(link, Script::Nodes)).await?;
         let (users, states) = nodes::read(&answer)?;
-        self.learn(asked, &states);
+        self.record_leases(asked, &states);
         Ok((users, states))
     }
 }
 
-/// What is looked for.
+/// What to look up.
 #[derive(Clone, Copy)]
 struct Lookup<'a> {
     op: Op,
     user: &'a str,
-    /// `None` for all.
+    /// `None` for all resources.
     resource: Option<&'a str>,
 }
 
 impl Lookup<'_> {
-    /// Whether no session can have such an address: Redis is not bothered with it.
+    /// Whether no session can have this address: then Redis is not queried.
     fn is_too_long(&self) -> bool {
         let resource_bytes = self.resource.map_or(0, str::len);
         self.user.len() > USER_BYTES_MAX || resource_bytes > RESOURCE_BYTES_MAX
     }
 
-    /// What this node has of it.
+    /// The matching sessions of this node.
     fn here(&self, table: &Table) -> Found {
         match self.resource {
             Some(resource) => table.local.by_address(self.user, resource),
@@ -183,8 +183,8 @@ impl Lookup<'_> {
     }
 }
 
-/// Reads a user's hash, or one value of it. What is no row is not there.
-fn sessions_in<'a>(lookup: Lookup<'a>, answer: &'a Value) -> Result<Vec<Session<'a>>, Fault> {
+/// Reads a user's hash, or one value of it. Values that are no valid row are skipped.
+fn sessions_in<'a>(lookup: Lookup<'a>, answer: &'a Value) -> Result<Vec<Session<'a>>, LinkError> {
     if let Some(resource) = lookup.resource {
         if *answer == Value::Nil {
             return Ok(Vec::new());
@@ -209,7 +209,7 @@ fn found_of(user: &str, sessions: &mut [Session<'_>]) -> Found {
     }
 }
 
-/// The sessions of other nodes and of this one; where two have one resource, the newer.
+/// The sessions of other nodes and of this one; of two with the same resource, the newer.
 fn newest<'a>(others: impl Iterator<Item = Session<'a>>, here: &'a Found) -> Vec<Session<'a>> {
     let mut sessions: Vec<Session<'a>> = others.collect();
     for own in here {
@@ -222,22 +222,21 @@ fn newest<'a>(others: impl Iterator<Item = Session<'a>>, here: &'a Found) -> Vec
     sessions
 }
 
-/// Only the sessions of living nodes count. Users of dead ones are counted until those are swept, but never more of them than
-/// sessions.
+/// Only sessions of living nodes count. Users of dead nodes count until they are swept, but never more users than sessions.
 fn counts_of(users: u64, states: &[NodeState]) -> Counts {
-    let living = states.iter().filter(|state| state.is_living() && state.sessions > 0);
-    let by_node: Vec<_> = living.map(|state| (state.id, state.sessions)).collect();
+    let leases = states.iter().filter(|state| state.is_living() && state.sessions > 0);
+    let by_node: Vec<_> = leases.map(|state| (state.id, state.sessions)).collect();
     let sessions = by_node.iter().map(|(_, sessions)| sessions).sum();
     Counts { sessions, users: users.min(sessions), by_node, is_complete: true }
 }
 
-/// The way through all users.
+/// The state of an iteration over all users.
 struct Walk<'a> {
     table: &'a Table,
     /// The last user of the pages read.
     last: Option<Vec<u8>>,
     page: VecDeque<Found>,
-    /// The rest of the way, once Redis is out of reach.
+    /// This node's remaining users, once Redis is unreachable.
     here: Option<BoxStream<'a, Result<Found, Error>>>,
 }
 
@@ -247,13 +246,13 @@ impl Walk<'_> {
             if let Some(found) = self.page.pop_front() {
                 return Some(found);
             }
-            let link = self.table.link().filter(|_| self.table.is_in_step());
+            let link = self.table.link().filter(|_| self.table.is_synced());
             let Some(link) = link else { break };
             match self.read_page(&link).await {
                 Ok(true) => {}
                 Ok(false) => return None,
-                Err(fault) => {
-                    self.table.report(&link, &fault);
+                Err(error) => {
+                    self.table.report(&link, &error);
                     break;
                 }
             }
@@ -273,9 +272,9 @@ impl Walk<'_> {
         }
     }
 
-    /// Reads the next users; answers whether there were any. What can't be read whole is not read: then this node's own of them
-    /// are still to be given.
-    async fn read_page(&mut self, link: &Link) -> Result<bool, Fault> {
+    /// Reads the next users; returns whether there were any. On an error nothing of the page is taken, so that this node's own users
+    /// on it are still returned.
+    async fn read_page(&mut self, link: &Link) -> Result<bool, LinkError> {
         let table = self.table;
         let from = self.last.as_ref().map_or_else(|| b"-".to_vec(), |last| [b"(", last.as_slice()].concat());
         let mut ask = redis::cmd("ZRANGEBYLEX");

@@ -1,10 +1,10 @@
-//! The lease of this node, and writing down what Redis has forgotten of it.
+//! The lease of this node, and registering its sessions again.
 
 use futures_util::{StreamExt, stream};
 use tokio::time::Instant;
 
 use super::{
-    link::{Fault, Link},
+    link::{Link, LinkError},
     nodes, reply,
     schema::{Row, id_of_field, why_of},
     scripts::Script,
@@ -12,14 +12,14 @@ use super::{
 };
 use crate::{NodeState, SessionId, redis_metrics::Op};
 
-/// Sessions that are written down by one script, in which Redis does nothing else.
+/// Sessions that one script registers; it blocks Redis meanwhile.
 const REGISTER_SESSIONS: usize = 100;
-/// Fields of a hash that are read at once, and about as many sessions that are removed one beside the other.
+/// Fields of a hash per page, and about as many concurrent removals.
 const PAGE_FIELDS: usize = 100;
 /// Rows that are removed at the same time.
 const ERASE_AT_ONCE: usize = 32;
 
-/// What a heartbeat has found.
+/// The result of a heartbeat.
 pub(super) struct Beat {
     /// Whether others had ended sessions of this node; there may be more of them.
     pub(super) had_mail: bool,
@@ -27,30 +27,31 @@ pub(super) struct Beat {
 }
 
 impl Table {
-    /// Takes or renews the lease, and ends what others have ended. When the lease was not held, all is to be written down again.
-    pub(super) async fn beat(&self, link: &Link) -> Result<Beat, Fault> {
+    /// Takes or renews the lease, and ends the sessions that others have ended. If the lease was not held, all sessions must be
+    /// registered again.
+    pub(super) async fn beat(&self, link: &Link) -> Result<Beat, LinkError> {
         let asked = Instant::now();
         let lease_ms = u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX);
         let mut call = self.call(link, Script::Beat);
         call.arg(self.here.0).arg(&self.token).arg(&self.name).arg(lease_ms);
         let answer = link.call(Op::Beat, &call).await?;
         if reply::array(&answer)?.is_empty() {
-            return Err(Fault::lost("another node has the number of this one: start this one again"));
+            return Err(LinkError::lost("another node has the same id: restart this one"));
         }
         let [was_held, mail, nodes] = reply::fields(&answer)?;
         let (_, nodes) = nodes::read(nodes)?;
         if reply::int(was_held)? != 1 {
-            // While there was no lease the others have swept, also what was written down just before. It is missed before the
-            // lease is known, so that nobody takes this node for one that is in step.
-            self.miss();
+            // While the lease was lost the others may have swept everything, also what was just registered. It is marked before the
+            // lease is recorded, so that this node is never taken for a synchronised one.
+            self.mark_missed();
         }
-        self.learn(asked, &nodes);
+        self.record_leases(asked, &nodes);
         let had_mail = self.read_mail(link, mail).await?;
         Ok(Beat { had_mail, nodes })
     }
 
-    /// Ends the sessions that others have ended. Then this node need be told of them no more. Answers whether there were any.
-    async fn read_mail(&self, link: &Link, mail: &redis::Value) -> Result<bool, Fault> {
+    /// Ends the sessions that others have ended, and removes these entries. Returns whether there were any.
+    async fn read_mail(&self, link: &Link, mail: &redis::Value) -> Result<bool, LinkError> {
         let mail = reply::pairs(mail)?;
         if mail.is_empty() {
             return Ok(false);
@@ -67,8 +68,8 @@ impl Table {
         Ok(true)
     }
 
-    /// Renews the lease when a third of it is over: in the middle of longer work.
-    pub(super) async fn beat_if_due(&self, link: &Link) -> Result<(), Fault> {
+    /// Renews the lease during longer work, when a third of it is over.
+    pub(super) async fn beat_if_due(&self, link: &Link) -> Result<(), LinkError> {
         let due = Instant::now() + self.lease * 2 / 3;
         if self.lease_end().is_none_or(|end| end < due) {
             self.beat(link).await?;
@@ -76,14 +77,14 @@ impl Table {
         Ok(())
     }
 
-    /// Makes Redis have all sessions of this node, and no others of it.
-    pub(super) async fn register_all(&self, link: &Link) -> Result<(), Fault> {
+    /// Makes Redis have exactly the sessions of this node.
+    pub(super) async fn register_all(&self, link: &Link) -> Result<(), LinkError> {
         let missed = self.missed();
         self.erase_ended(link).await?;
         let mut all = self.local.all();
         let mut batch = Vec::with_capacity(REGISTER_SESSIONS);
         while let Some(found) = all.next().await {
-            // The table of this node knows no errors.
+            // The table of this node returns no errors.
             let Ok(found) = found else { continue };
             for session in &found {
                 batch.push(session.id);
@@ -99,8 +100,8 @@ impl Table {
         Ok(())
     }
 
-    /// Removes rows of sessions that have ended while Redis could not be told.
-    async fn erase_ended(&self, link: &Link) -> Result<(), Fault> {
+    /// Removes rows of sessions that ended while Redis was unreachable.
+    async fn erase_ended(&self, link: &Link) -> Result<(), LinkError> {
         let mut cursor = 0;
         loop {
             let mut ask = redis::cmd("HSCAN");
@@ -124,8 +125,8 @@ impl Table {
         }
     }
 
-    /// Writes sessions down in one step, as they are now.
-    async fn register(&self, link: &Link, ids: &[SessionId]) -> Result<(), Fault> {
+    /// Registers sessions in one step, as they are now.
+    async fn register(&self, link: &Link, ids: &[SessionId]) -> Result<(), LinkError> {
         let mut call = self.call(link, Script::Register);
         call.arg(self.here.0).arg(self.sessions_per_user_max);
         let mut count = 0;
@@ -140,7 +141,7 @@ impl Table {
             return Ok(());
         }
         let losers = link.call(Op::Register, &call).await?;
-        self.end_losers(&losers)?;
+        self.end_sessions(&losers)?;
         self.metrics.registered.inc_by(count);
         for id in ids {
             // It may have ended after it was read and before it was written.
@@ -151,15 +152,15 @@ impl Table {
         Ok(())
     }
 
-    /// Makes sure that Redis has one session as it is, or has it not.
-    pub(super) async fn settle(&self, link: &Link, id: SessionId) {
+    /// Makes Redis agree with this node on one session.
+    pub(super) async fn repair(&self, link: &Link, id: SessionId) {
         if !self.local.has(id) {
             self.erase(link, id).await;
             return;
         }
-        if let Err(fault) = self.register(link, &[id]).await {
-            self.miss();
-            self.report(link, &fault);
+        if let Err(error) = self.register(link, &[id]).await {
+            self.mark_missed();
+            self.report(link, &error);
         }
     }
 }

@@ -1,27 +1,25 @@
-//! What Redis answers, taken apart. What has another form than was asked for is no answer.
+//! Decodes the answers of Redis. An answer of an unexpected form is an error.
 
 use redis::Value;
 
-use super::link::Fault;
+use super::link::LinkError;
 
-fn unexpected() -> Fault {
-    Fault::refused(
-        "it gave an answer of another form than was asked for: is the prefix used by another program?",
-    )
+fn unexpected() -> LinkError {
+    LinkError::refused("unexpected form of an answer: is the prefix used by another program?")
 }
 
-pub(super) fn int(value: &Value) -> Result<i64, Fault> {
+pub(super) fn int(value: &Value) -> Result<i64, LinkError> {
     match value {
         Value::Int(number) => Ok(*number),
         _ => Err(unexpected()),
     }
 }
 
-pub(super) fn count(value: &Value) -> Result<u64, Fault> {
+pub(super) fn count(value: &Value) -> Result<u64, LinkError> {
     u64::try_from(int(value)?).map_err(|_| unexpected())
 }
 
-pub(super) fn bytes(value: &Value) -> Result<&[u8], Fault> {
+pub(super) fn bytes(value: &Value) -> Result<&[u8], LinkError> {
     match value {
         Value::BulkString(bytes) => Ok(bytes),
         Value::SimpleString(text) => Ok(text.as_bytes()),
@@ -29,12 +27,12 @@ pub(super) fn bytes(value: &Value) -> Result<&[u8], Fault> {
     }
 }
 
-pub(super) fn number(value: &Value) -> Result<u64, Fault> {
+pub(super) fn number(value: &Value) -> Result<u64, LinkError> {
     let text = std::str::from_utf8(bytes(value)?).map_err(|_| unexpected())?;
     text.parse().map_err(|_| unexpected())
 }
 
-pub(super) fn array(value: &Value) -> Result<&[Value], Fault> {
+pub(super) fn array(value: &Value) -> Result<&[Value], LinkError> {
     match value {
         Value::Array(values) => Ok(values),
         Value::Nil => Ok(&[]),
@@ -42,16 +40,16 @@ pub(super) fn array(value: &Value) -> Result<&[Value], Fault> {
     }
 }
 
-/// The first `N` of an array, which may have grown in a later version.
-pub(super) fn fields<const N: usize>(value: &Value) -> Result<&[Value; N], Fault> {
+/// The first `N` values of an array, which a later version may extend.
+pub(super) fn fields<const N: usize>(value: &Value) -> Result<&[Value; N], LinkError> {
     array(value)?.first_chunk().ok_or_else(unexpected)
 }
 
 /// A field of a hash, and its value.
 pub(super) type Pair<'a> = (&'a [u8], &'a [u8]);
 
-/// A hash: fields and values in turn.
-pub(super) fn pairs(value: &Value) -> Result<Vec<Pair<'_>>, Fault> {
+/// A hash, given as alternating fields and values.
+pub(super) fn pairs(value: &Value) -> Result<Vec<Pair<'_>>, LinkError> {
     let (pairs, _) = array(value)?.as_chunks::<2>();
     pairs.iter().map(|[field, value]| Ok((bytes(field)?, bytes(value)?))).collect()
 }

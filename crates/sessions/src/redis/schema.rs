@@ -3,21 +3,21 @@
 //! ```text
 //! <prefix>:u:<user>       hash: a user's sessions, resource -> row
 //! <prefix>:users          sorted set: users with a session, all at score 0, so in the order of their bytes
-//! <prefix>:n:<node>       hash: a node's sessions, field -> place
+//! <prefix>:n:<node>       hash: a node's sessions, field -> location
 //! <prefix>:nodes          hash: nodes that have, or had, a lease, id -> name
 //! <prefix>:lease:<node>   string: the token of the process that has the lease; it expires with the lease
-//! <prefix>:mail:<node>    hash: sessions of a node that others have ended, field -> why; emptied by its heartbeat
-//! <prefix>:to:<node>      channel: the same at once: id, why
-//! <prefix>:live:<db>      channel: what arrives at any node (see events.rs); channels know no databases, hence the number
+//! <prefix>:mail:<node>    hash: sessions of a node that others have ended, field -> reason; emptied by its heartbeat
+//! <prefix>:to:<node>      channel: the same at once: id, reason
+//! <prefix>:live:<db>      channel: events of all nodes (see events.rs); channels belong to no database, hence its number
 //!
 //! row:    id (16 bytes), revision (6 bytes, big-endian), 1 and the priority (i8) or 0, info
-//! field:  id without its node: opened at (8 bytes), place (4 bytes)
-//! place:  length of the user (2 bytes, big-endian), user, resource
+//! field:  id without its node: opened at (8 bytes), user hash (4 bytes)
+//! location: length of the user (2 bytes, big-endian), user, resource
 //! ```
 //!
-//! A row doesn't repeat its resource and stays below 64 bytes with a few entries of info, so that Redis keeps a user's
-//! sessions in one compact list (`hash-max-listpack-value`). The *revision* counts the changes that a node makes: of two rows
-//! of one session the one with the greater revision has the other's change in it.
+//! A row doesn't repeat its resource and stays below 64 bytes with a few entries of info, so that Redis stores a user's
+//! sessions in one compact list (`hash-max-listpack-value`). The *revision* counts the changes of a node: of two rows of one
+//! session the one with the greater revision includes the other's change.
 
 use crate::{
     Ended, Error, Info, NodeId, RESOURCE_BYTES_MAX, RedisConfig, SESSION_ID_BYTES, Session, SessionId,
@@ -25,26 +25,26 @@ use crate::{
     varint::{take_array, take_byte},
 };
 
-/// Bytes of a revision: at a hundred thousand changes a second they last for 89 years.
+/// Bytes of a revision: enough for 89 years at a hundred thousand changes a second.
 const REVISION_BYTES: usize = 6;
 /// Bytes of a session's field in its node's hash.
 const FIELD_BYTES: usize = 12;
-/// The longest reason that is read.
+/// The longest reason that is decoded.
 const WHY_BYTES_MAX: usize = 32;
 
 /// The names of keys and channels.
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
-    /// With the colon.
+    /// Including the colon.
     prefix: String,
     db: i64,
 }
 
 impl Keys {
     pub(super) fn new(prefix: &str, db: i64) -> Result<Self, Error> {
-        if let Some(fault) = RedisConfig::prefix_fault(prefix) {
+        if let Some(error) = RedisConfig::prefix_fault(prefix) {
             return Err(Error::invalid(format!(
-                "the prefix '{prefix}' of keys in Redis can't be used: {fault}"
+                "the prefix '{prefix}' of keys in Redis can't be used: {error}"
             )));
         }
         Ok(Self { prefix: format!("{prefix}:"), db })
@@ -74,18 +74,18 @@ impl Keys {
         format!("{}mail:{node}", self.prefix)
     }
 
-    /// The channel by which a node is told which of its sessions others have ended.
+    /// The channel on which a node is notified of its sessions that others have ended.
     pub(super) fn to(&self, node: NodeId) -> String {
         format!("{}to:{node}", self.prefix)
     }
 
-    /// The channel of what arrives.
+    /// The channel of events.
     pub(super) fn live(&self) -> String {
         format!("{}live:{}", self.prefix, self.db)
     }
 }
 
-/// A session as its row has it.
+/// A session as decoded from its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Row<'a> {
     pub(super) id: SessionId,
@@ -94,7 +94,7 @@ pub(super) struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// The row of a session after so many changes.
+    /// Encodes the row of a session at a revision.
     pub(super) fn of(session: &Session<'_>, revision: u64) -> Vec<u8> {
         let info = session.info.as_bytes();
         let mut row = Vec::with_capacity(SESSION_ID_BYTES + REVISION_BYTES + 2 + info.len());
@@ -109,7 +109,7 @@ impl<'a> Row<'a> {
         row
     }
 
-    /// Reads a row; `None` when it is none.
+    /// Decodes a row; `None` if it is invalid.
     pub(super) fn read(mut bytes: &'a [u8]) -> Option<Self> {
         let id = SessionId::from_bytes(take_array(&mut bytes)?);
         let _revision: [u8; REVISION_BYTES] = take_array(&mut bytes)?;
@@ -123,7 +123,7 @@ impl<'a> Row<'a> {
         Some(Self { id, priority, info })
     }
 
-    /// The session, once user and resource are known.
+    /// The session with this row.
     pub(super) fn session(self, user: &'a str, resource: &'a str) -> Session<'a> {
         let mut session = Session::new(self.id, user, resource, self.info);
         session.priority = self.priority;
@@ -131,19 +131,19 @@ impl<'a> Row<'a> {
     }
 }
 
-/// A resource as Redis has it; `None` when it is none.
+/// A resource from Redis; `None` if it is invalid.
 pub(super) fn resource_of(bytes: &[u8]) -> Option<&str> {
     let is_long = bytes.is_empty() || bytes.len() > RESOURCE_BYTES_MAX;
     if is_long { None } else { std::str::from_utf8(bytes).ok() }
 }
 
-/// A user as Redis has it; `None` when it is none.
+/// A user from Redis; `None` if it is invalid.
 pub(super) fn user_of(bytes: &[u8]) -> Option<&str> {
     let is_long = bytes.is_empty() || bytes.len() > USER_BYTES_MAX;
     if is_long { None } else { std::str::from_utf8(bytes).ok() }
 }
 
-/// Under which name a session lies in its node's hash.
+/// The field of a session in its node's hash.
 pub(super) fn field_of(id: SessionId) -> [u8; FIELD_BYTES] {
     let mut field = [0; FIELD_BYTES];
     let (opened, place) = field.split_at_mut(8);
@@ -152,8 +152,8 @@ pub(super) fn field_of(id: SessionId) -> [u8; FIELD_BYTES] {
     field
 }
 
-/// What its node's hash has of a session.
-pub(super) fn place_of(session: &Session<'_>) -> Vec<u8> {
+/// The value of a session in its node's hash.
+pub(super) fn location_of(session: &Session<'_>) -> Vec<u8> {
     let (user, resource) = (session.user().as_bytes(), session.resource().as_bytes());
     let user_bytes = user.len() as u16; // bounded by USER_BYTES_MAX
     [&user_bytes.to_be_bytes(), user, resource].concat()
@@ -166,13 +166,13 @@ pub(super) fn id_of_field(node: NodeId, field: &[u8]) -> Option<SessionId> {
     Some(SessionId { opened_us: u64::from_be_bytes(*opened), node, place: u32::from_be_bytes(place) })
 }
 
-/// Reads who has ended, and why, as scripts tell it.
+/// Decodes the id and reason of an ended session, as scripts write them.
 pub(super) fn end_of(bytes: &[u8]) -> Option<(SessionId, Ended)> {
     let (id, why) = bytes.split_first_chunk::<SESSION_ID_BYTES>()?;
     Some((SessionId::from_bytes(*id), why_of(why)?))
 }
 
-/// A reason by its name. One that this version doesn't know is another node's decision all the same.
+/// A reason by its name. An unknown name, of a later version, still ends the session.
 pub(super) fn why_of(name: &[u8]) -> Option<Ended> {
     if name.len() > WHY_BYTES_MAX {
         return None;
@@ -238,11 +238,11 @@ mod tests {
 
     #[test]
     fn ends_are_read() {
-        let told = [&id().to_bytes()[..], b"replaced"].concat();
-        assert_eq!(end_of(&told), Some((id(), Ended::Replaced)));
+        let end = [&id().to_bytes()[..], b"replaced"].concat();
+        assert_eq!(end_of(&end), Some((id(), Ended::Replaced)));
         let of_a_later_version = [&id().to_bytes()[..], b"moved"].concat();
         assert_eq!(end_of(&of_a_later_version), Some((id(), Ended::Lost)));
-        assert_eq!(end_of(&told[..10]), None);
+        assert_eq!(end_of(&end[..10]), None);
     }
 
     proptest! {

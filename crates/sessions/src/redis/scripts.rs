@@ -1,7 +1,6 @@
-//! The scripts. Each is one step for everybody who looks, and one message there and back.
+//! The Lua scripts. Each is atomic, and one request.
 //!
-//! A script is made of the parts that it needs and of no others: Lua makes the functions of a script anew whenever it is run,
-//! whether they are called or not.
+//! A script includes only the parts that it needs, because Lua creates the functions of a script at each run, called or not.
 
 /// A script of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +17,7 @@ pub(super) enum Script {
 
 const NAMES: &str = include_str!("lua/names.lua");
 const ENDS: &str = include_str!("lua/ends.lua");
-const PLACES: &str = include_str!("lua/places.lua");
+const REPLACE: &str = include_str!("lua/replace.lua");
 const NODES: &str = include_str!("lua/nodes.lua");
 
 impl Script {
@@ -33,16 +32,16 @@ impl Script {
         Self::Sweep,
     ];
 
-    /// Its text.
+    /// Its source.
     pub(super) fn code(self) -> String {
         let parts: &[&str] = match self {
             Self::Open => {
-                &[include_str!("lua/open_first.lua"), NAMES, ENDS, PLACES, include_str!("lua/open.lua")]
+                &[include_str!("lua/open_first.lua"), NAMES, ENDS, REPLACE, include_str!("lua/open.lua")]
             }
             Self::Update => &[include_str!("lua/update.lua")],
             Self::Close => &[NAMES, ENDS, include_str!("lua/close.lua")],
             Self::ById => &[NAMES, include_str!("lua/by_id.lua")],
-            Self::Register => &[NAMES, ENDS, PLACES, include_str!("lua/register.lua")],
+            Self::Register => &[NAMES, ENDS, REPLACE, include_str!("lua/register.lua")],
             Self::Beat => {
                 &[NAMES, include_str!("lua/beat.lua"), NODES, "return { was_held and 1 or 0, mail, nodes }\n"]
             }

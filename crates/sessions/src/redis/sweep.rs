@@ -1,22 +1,22 @@
-//! Removal of what dead nodes have left.
+//! Removal of the sessions of dead nodes.
 //!
-//! A script removes about a hundred sessions and looks anew each time whether the node is dead. So others get their turn in
-//! between, any number of nodes may sweep at the same time, and a node that comes back loses no more than it has lost already.
+//! A script removes about a hundred sessions and checks each time that the node is still dead. So other requests run in between,
+//! any number of nodes may sweep at the same time, and a node that comes back loses no further sessions.
 
 use super::{
-    link::{Fault, Link},
+    link::{Link, LinkError},
     reply,
     scripts::Script,
     table::Table,
 };
 use crate::{NodeId, NodeState, redis_metrics::Op};
 
-/// Sessions that one script removes, about.
+/// Sessions that one script removes, approximately.
 const SWEEP_SESSIONS: usize = 100;
 
 impl Table {
-    /// Removes the sessions of those nodes that are dead. Answers how many.
-    pub(super) async fn sweep_dead(&self, link: &Link, nodes: &[NodeState]) -> Result<u64, Fault> {
+    /// Removes the sessions of the dead ones of these nodes. Returns how many.
+    pub(super) async fn sweep_dead(&self, link: &Link, nodes: &[NodeState]) -> Result<u64, LinkError> {
         let mut removed = 0;
         for node in nodes {
             if !node.is_living() && node.id != self.here {
@@ -26,8 +26,8 @@ impl Table {
         Ok(removed)
     }
 
-    /// Removes the sessions of a node that has no lease. Ends: it goes through them once.
-    pub(super) async fn sweep_node(&self, link: &Link, node: NodeId) -> Result<u64, Fault> {
+    /// Removes the sessions of a node that has no lease, in one pass over them.
+    pub(super) async fn sweep_node(&self, link: &Link, node: NodeId) -> Result<u64, LinkError> {
         let mut cursor = 0;
         let mut removed = 0;
         loop {

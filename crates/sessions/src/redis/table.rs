@@ -1,10 +1,10 @@
-//! What all parts of the engine share, and how it stands with Redis.
+//! The state that all parts of the engine share.
 //!
-//! - *Away*: there is no link. Look-ups give this node's sessions.
-//! - *Behind*: there is a link, and Redis may lack something of this node. Look-ups give what Redis has and what this node has.
-//! - *In step*: Redis has everything of this node. Look-ups give what Redis has, which changes in one step for everybody.
+//! - *Disconnected*: there is no link. Lookups return this node's sessions.
+//! - *Catching up*: there is a link, and Redis may lack changes of this node. Lookups return what Redis and this node have.
+//! - *Synchronised*: Redis has all changes of this node. Lookups return what Redis has, which changes atomically for all nodes.
 //!
-//! What Redis may lack is only counted, and not remembered: catching up is to write down everything again (`register.rs`).
+//! Changes that Redis may lack are counted, not listed: catching up registers all sessions again (`register.rs`).
 
 use std::sync::{
     Arc,
@@ -21,9 +21,9 @@ use tracing::{debug, info, warn};
 
 use super::{
     events,
-    link::{Address, Fault, Link, Listener},
+    link::{Address, Link, LinkError, Listener},
     local::Local,
-    nodes::Living,
+    nodes::Leases,
     reply, schema,
     schema::Keys,
     scripts::Script,
@@ -33,9 +33,9 @@ use crate::{Ended, Error, Found, NodeId, Owner, SessionId, redis_metrics::RedisM
 pub(super) struct Table {
     /// This node.
     pub(super) here: NodeId,
-    /// Proves that a lease is this process'.
+    /// Proves that a lease belongs to this process.
     pub(super) token: String,
-    /// The name of this node, for people.
+    /// The name of this node, for display.
     pub(super) name: String,
     pub(super) lease: Duration,
     pub(super) sessions_per_user_max: usize,
@@ -43,33 +43,33 @@ pub(super) struct Table {
     pub(super) address: Address,
     pub(super) local: Local,
     pub(super) owner: Arc<dyn Owner>,
-    pub(super) living: RwLock<Living>,
+    pub(super) leases: RwLock<Leases>,
     pub(super) events: events::Queue,
     pub(super) metrics: RedisMetrics,
-    /// Sessions of which the keeper makes sure that Redis has them as they are.
-    pub(super) chores: mpsc::Sender<SessionId>,
-    /// Tells the keeper that the link is lost.
+    /// Sessions on which the supervisor makes Redis agree with this node.
+    pub(super) repairs: mpsc::Sender<SessionId>,
+    /// Notifies the supervisor that the link is lost.
     pub(super) lost: Notify,
-    pub(super) standing: Standing,
+    pub(super) state: LinkState,
 }
 
-/// How it stands with Redis: at first there is no link, and Redis may lack everything.
-pub(super) struct Standing {
+/// The state of the link: at first there is none, and Redis may lack everything.
+pub(super) struct LinkState {
     link: RwLock<Option<Arc<Link>>>,
-    why_away: Mutex<Fault>,
+    last_error: Mutex<LinkError>,
     /// Changes of this node that Redis may lack.
     missed: AtomicU64,
-    /// The value of `missed` when everything was last written down.
+    /// The value of `missed` when everything was last registered.
     caught_up: AtomicU64,
-    /// Changes of this node, in the order in which its own table has made them.
+    /// Counts changes of this node, in the order in which its own table made them.
     revision: Mutex<u64>,
 }
 
-impl Default for Standing {
+impl Default for LinkState {
     fn default() -> Self {
         Self {
             link: RwLock::new(None),
-            why_away: Mutex::new(Fault::lost("it was not reached yet")),
+            last_error: Mutex::new(LinkError::lost("not connected yet")),
             missed: AtomicU64::new(1),
             caught_up: AtomicU64::new(0),
             revision: Mutex::new(0),
@@ -78,78 +78,78 @@ impl Default for Standing {
 }
 
 impl Table {
-    /// The way to Redis, if there is one.
+    /// The link to Redis, if there is one.
     pub(super) fn link(&self) -> Option<Arc<Link>> {
-        self.standing.link.read().clone()
+        self.state.link.read().clone()
     }
 
-    pub(super) fn is_in_step(&self) -> bool {
-        // Others may sweep away what a node without a lease has.
-        self.standing.caught_up.load(Ordering::SeqCst) == self.standing.missed.load(Ordering::SeqCst)
-            && self.living.read().has(self.here)
+    pub(super) fn is_synced(&self) -> bool {
+        // Others may sweep the sessions of a node without a lease.
+        self.state.caught_up.load(Ordering::SeqCst) == self.state.missed.load(Ordering::SeqCst)
+            && self.leases.read().has(self.here)
     }
 
-    /// A change of this node may not be in Redis.
-    pub(super) fn miss(&self) {
-        self.standing.missed.fetch_add(1, Ordering::SeqCst);
+    /// Notes that Redis may lack a change of this node.
+    pub(super) fn mark_missed(&self) {
+        self.state.missed.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// What [`Table::caught_up_to`] takes once everything that is here now was written down.
+    /// The argument of [`Table::caught_up_to`] once everything that exists now has been registered.
     pub(super) fn missed(&self) -> u64 {
-        self.standing.missed.load(Ordering::SeqCst)
+        self.state.missed.load(Ordering::SeqCst)
     }
 
     pub(super) fn caught_up_to(&self, missed: u64) {
-        self.standing.caught_up.store(missed, Ordering::SeqCst);
+        self.state.caught_up.store(missed, Ordering::SeqCst);
         self.metrics.up.set(1);
     }
 
     /// Begins to use a link.
-    pub(super) fn take_up(&self, link: Arc<Link>) {
-        info!(node = %self.here, "redis is within reach");
-        *self.standing.link.write() = Some(link);
+    pub(super) fn use_link(&self, link: Arc<Link>) {
+        info!(node = %self.here, "connected to redis");
+        *self.state.link.write() = Some(link);
     }
 
-    /// Ends the use of a link, unless there is another by now.
-    pub(super) fn lose(&self, generation: u64, fault: &Fault) {
+    /// Stops using a link, unless it has been replaced.
+    pub(super) fn drop_link(&self, generation: u64, error: &LinkError) {
         {
-            let mut link = self.standing.link.write();
+            let mut link = self.state.link.write();
             if link.as_ref().is_none_or(|link| link.generation != generation) {
                 return;
             }
             *link = None;
         }
-        self.miss();
-        self.away_for(fault);
-        warn!(error = %Error::from(fault.clone()), "only the sessions of this node are known until redis is back");
+        self.mark_missed();
+        self.set_error(error);
+        warn!(error = %Error::from(error.clone()), "only the sessions of this node are known until redis is reachable again");
         self.lost.notify_one();
     }
 
-    /// Remembers why there is no link.
-    pub(super) fn away_for(&self, fault: &Fault) {
-        *self.standing.why_away.lock() = fault.clone();
+    /// Records why there is no link.
+    pub(super) fn set_error(&self, error: &LinkError) {
+        *self.state.last_error.lock() = error.clone();
         self.metrics.up.set(0);
     }
 
-    /// Stops the use of Redis; gives the link, for the last words.
+    /// Stops using Redis; returns the link for the last requests.
     pub(super) fn leave(&self) -> Option<Arc<Link>> {
-        let link = self.standing.link.write().take();
-        self.miss();
-        self.away_for(&Fault::lost("the table is closed"));
+        let link = self.state.link.write().take();
+        self.mark_missed();
+        self.set_error(&LinkError::lost("the table is closed"));
         link
     }
 
-    /// Why others are out of reach.
-    pub(super) fn why_away(&self) -> Error {
-        self.standing.why_away.lock().clone().into()
+    /// Why other nodes are unreachable.
+    pub(super) fn last_error(&self) -> Error {
+        self.state.last_error.lock().clone().into()
     }
 
-    /// A request has failed on a link.
-    pub(super) fn report(&self, link: &Link, fault: &Fault) {
-        if fault.is_lost {
-            self.lose(link.generation, fault);
+    /// Handles the failure of a request on a link.
+    pub(super) fn report(&self, link: &Link, error: &LinkError) {
+        if error.is_lost {
+            self.drop_link(link.generation, error);
         } else {
-            debug!(error = %Error::from(fault.clone()), "a request to redis has failed");
+            debug!(error = %Error::from(error.clone()), "a request to redis has failed");
         }
     }
 
@@ -160,9 +160,9 @@ impl Table {
         call
     }
 
-    /// Makes a change in the table of this node and gives it its revision.
+    /// Changes the table of this node, and returns the revision of the change.
     pub(super) fn change<T>(&self, change: impl FnOnce(&Local) -> T) -> (T, u64) {
-        let mut revision = self.standing.revision.lock();
+        let mut revision = self.state.revision.lock();
         let changed = change(&self.local);
         *revision += 1;
         (changed, *revision)
@@ -173,8 +173,8 @@ impl Table {
         self.change(|local| local.by_id(id))
     }
 
-    /// Ends sessions of this node as a script tells.
-    pub(super) fn end_losers(&self, losers: &Value) -> Result<(), Fault> {
+    /// Ends sessions of this node that a script returned.
+    pub(super) fn end_sessions(&self, losers: &Value) -> Result<(), LinkError> {
         for loser in reply::array(losers)? {
             if let Some((id, why)) = schema::end_of(reply::bytes(loser)?) {
                 self.local.close(id, why);
@@ -183,14 +183,14 @@ impl Table {
         Ok(())
     }
 
-    /// Has the keeper make sure that Redis has a session as it is, or has it not.
-    pub(super) fn look_after(&self, id: SessionId) {
-        if self.chores.try_send(id).is_err() {
-            self.miss();
+    /// Has the supervisor make Redis agree with this node on a session.
+    pub(super) fn queue_repair(&self, id: SessionId) {
+        if self.repairs.try_send(id).is_err() {
+            self.mark_missed();
         }
     }
 
-    /// A session, and the others of its user: a script whose answer nobody has read may have ended any of them.
+    /// A session and the others of its user: a script whose answer was not read may have ended any of them.
     pub(super) fn with_others_of_its_user(&self, id: SessionId) -> Vec<SessionId> {
         let mut ids = vec![id];
         if let Some(session) = self.local.by_id(id).first() {
@@ -200,23 +200,23 @@ impl Table {
         ids
     }
 
-    /// When the lease of this node runs out, as far as it knows.
+    /// When the lease of this node expires, as far as it knows.
     pub(super) fn lease_end(&self) -> Option<Instant> {
-        self.living.read().until(self.here)
+        self.leases.read().until(self.here)
     }
 }
 
-/// Hears for the table, which it doesn't keep alive.
-pub(super) struct Ear {
+/// Passes messages to the table, which it doesn't keep alive.
+pub(super) struct LinkListener {
     pub(super) table: std::sync::Weak<Table>,
     pub(super) generation: u64,
 }
 
-impl Listener for Ear {
-    fn heard(&self, channel: &[u8], message: &[u8]) {
+impl Listener for LinkListener {
+    fn received(&self, channel: &[u8], message: &[u8]) {
         let Some(table) = self.table.upgrade() else { return };
         if channel == table.keys.live().as_bytes() {
-            table.hear(message);
+            table.receive(message);
         } else if let Some((id, why)) = schema::end_of(message) {
             end(&table, id, why);
         }
@@ -224,7 +224,10 @@ impl Listener for Ear {
 
     fn ended(&self) {
         if let Some(table) = self.table.upgrade() {
-            table.lose(self.generation, &Fault::lost("the connection on which it is heard has ended"));
+            table.drop_link(
+                self.generation,
+                &LinkError::lost("the connection of the subscribed channels has ended"),
+            );
         }
     }
 }

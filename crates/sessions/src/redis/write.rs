@@ -1,32 +1,32 @@
 //! Open, close and change: first in the table of this node, then by one script in Redis.
 //!
-//! What Redis could not be told is no error of the session: it is open, closed or changed here, and the keeper catches up.
+//! A failure of Redis does not fail the call: the session is open, closed or changed here, and the supervisor catches up.
 
 use std::sync::Arc;
 
 use redis::{Cmd, Value};
 
 use super::{
-    link::{Fault, Link},
+    link::{Link, LinkError},
     local::Local,
     reply,
-    schema::{Row, field_of, place_of},
+    schema::{Row, field_of, location_of},
     scripts::Script,
     table::Table,
 };
 use crate::{Answer, Ended, Error, NewSession, Session, SessionId, memory, redis_metrics::Op};
 
-/// What a script answers that was to change or close a session.
-enum Told {
+/// The answer of a script that changes or closes a session.
+enum UpdateOutcome {
     Done,
-    /// Redis has forgotten it.
+    /// Redis does not have it.
     Missing,
-    /// Another node has ended it; this one is about to be told.
+    /// Another node has ended it; the notification is on its way.
     EndedByOther,
 }
 
-impl Told {
-    fn read(value: &Value) -> Result<Self, Fault> {
+impl UpdateOutcome {
+    fn read(value: &Value) -> Result<Self, LinkError> {
         Ok(match reply::int(value)? {
             1.. => Self::Done,
             0 => Self::Missing,
@@ -42,32 +42,32 @@ impl Table {
             Err(error) => return Answer::ready(Err(error)),
         };
         let Some(link) = self.link() else {
-            self.miss();
+            self.mark_missed();
             return Answer::ready(Ok(id));
         };
         let unfinished = Unfinished { table: self, id, opened: Some(ended) };
         Answer::later(async move {
-            match self.write_down(&link, id).await {
+            match self.write_opened(&link, id).await {
                 true => unfinished.finish(),
-                false => drop(unfinished), // then it is looked after
+                false => drop(unfinished), // queues a repair
             }
             Ok(id)
         })
     }
 
-    /// Writes down a session that was opened. Answers false when there is nothing to write.
-    async fn write_down(&self, link: &Link, id: SessionId) -> bool {
+    /// Writes a session that was opened. Returns false when there is nothing to write.
+    async fn write_opened(&self, link: &Link, id: SessionId) -> bool {
         let (found, revision) = self.now(id);
-        // It may have ended already: another of its resource was opened.
+        // It may have ended already: another session with its resource was opened.
         let Some(session) = found.first() else { return false };
         let mut call = self.row_call(link, Script::Open, &session, revision);
-        call.arg(place_of(&session)).arg(self.sessions_per_user_max);
+        call.arg(location_of(&session)).arg(self.sessions_per_user_max);
         let opened = link.call(Op::Open, &call).await;
-        if let Err(fault) = opened.and_then(|losers| self.end_losers(&losers)) {
-            self.miss();
-            self.report(link, &fault);
+        if let Err(error) = opened.and_then(|losers| self.end_sessions(&losers)) {
+            self.mark_missed();
+            self.report(link, &error);
         } else if !self.local.has(id) {
-            // It has ended while it was written down, and who ended it may have come too early to remove it.
+            // It has ended while it was being written, and its removal may have come first.
             self.erase(link, id).await;
         }
         true
@@ -89,7 +89,7 @@ impl Table {
             return Answer::ready(Ok(false));
         }
         let Some(link) = self.link() else {
-            self.miss();
+            self.mark_missed();
             return Answer::ready(Ok(true));
         };
         let unfinished = Unfinished { table: self, id, opened: None };
@@ -101,39 +101,44 @@ impl Table {
     }
 
     fn close_others(&self, id: SessionId, why: Ended) -> Answer<'_, Result<bool, Error>> {
-        let Some(link) = self.link() else { return Answer::ready(Err(self.why_away())) };
+        let Some(link) = self.link() else { return Answer::ready(Err(self.last_error())) };
         Answer::later(async move {
-            match self.ask_to_close(&link, id, why).await {
-                Ok(told) => Ok(matches!(told, Told::Done)),
-                Err(fault) => {
-                    self.report(&link, &fault);
-                    Err(fault.into())
+            match self.close_in_redis(&link, id, why).await {
+                Ok(outcome) => Ok(matches!(outcome, UpdateOutcome::Done)),
+                Err(error) => {
+                    self.report(&link, &error);
+                    Err(error.into())
                 }
             }
         })
     }
 
-    /// Removes from Redis a session that has ended here. Answers whether it had not ended elsewhere before.
+    /// Removes from Redis a session that has ended here. Returns false if another node had ended it before.
     pub(super) async fn erase(&self, link: &Link, id: SessionId) -> bool {
-        match self.ask_to_close(link, id, Ended::Left).await {
-            Ok(Told::Done | Told::Missing) => true,
-            Ok(Told::EndedByOther) => false,
-            Err(fault) => {
-                self.miss();
-                self.report(link, &fault);
+        match self.close_in_redis(link, id, Ended::Left).await {
+            Ok(UpdateOutcome::Done | UpdateOutcome::Missing) => true,
+            Ok(UpdateOutcome::EndedByOther) => false,
+            Err(error) => {
+                self.mark_missed();
+                self.report(link, &error);
                 true
             }
         }
     }
 
-    async fn ask_to_close(&self, link: &Link, id: SessionId, why: Ended) -> Result<Told, Fault> {
+    async fn close_in_redis(
+        &self,
+        link: &Link,
+        id: SessionId,
+        why: Ended,
+    ) -> Result<UpdateOutcome, LinkError> {
         let is_own = u8::from(id.node == self.here);
         let mut call = self.call(link, Script::Close);
         call.arg(id.node.0).arg(&id.to_bytes()).arg(&field_of(id)).arg(why.as_str()).arg(is_own);
-        Told::read(&link.call(Op::Close, &call).await?)
+        UpdateOutcome::read(&link.call(Op::Close, &call).await?)
     }
 
-    /// Changes a session of this node by what is done to it in its table.
+    /// Changes a session of this node, first in its own table.
     pub(super) fn update<'a>(
         &'a self,
         id: SessionId,
@@ -147,27 +152,27 @@ impl Table {
             Err(error) => return Answer::ready(Err(error)),
         };
         let Some(link) = self.link() else {
-            self.miss();
+            self.mark_missed();
             return Answer::ready(Ok(true));
         };
         let unfinished = Unfinished { table: self, id, opened: None };
         Answer::later(async move {
-            let told = match found.first() {
+            let outcome = match found.first() {
                 Some(session) => self.write_change(&link, &session, revision).await,
                 None => return Ok(false),
             };
-            match told {
-                Ok(Told::Done) => unfinished.finish(),
-                // Then it is looked after.
-                Ok(Told::Missing) => drop(unfinished),
-                Ok(Told::EndedByOther) => {
+            match outcome {
+                Ok(UpdateOutcome::Done) => unfinished.finish(),
+                // Queues a repair.
+                Ok(UpdateOutcome::Missing) => drop(unfinished),
+                Ok(UpdateOutcome::EndedByOther) => {
                     unfinished.finish();
                     return Ok(false);
                 }
-                Err(fault) => {
+                Err(error) => {
                     unfinished.finish();
-                    self.miss();
-                    self.report(&link, &fault);
+                    self.mark_missed();
+                    self.report(&link, &error);
                 }
             }
             Ok(true)
@@ -179,18 +184,18 @@ impl Table {
         link: &Arc<Link>,
         session: &Session<'_>,
         revision: u64,
-    ) -> Result<Told, Fault> {
+    ) -> Result<UpdateOutcome, LinkError> {
         let call = self.row_call(link, Script::Update, session, revision);
-        Told::read(&link.call(Op::Update, &call).await?)
+        UpdateOutcome::read(&link.call(Op::Update, &call).await?)
     }
 }
 
-/// What has happened here and is being written down. If nobody waits for that, the keeper sees to it.
+/// A local change that is being written to Redis. If the caller cancels that, dropping this queues a repair.
 struct Unfinished<'a> {
     table: &'a Table,
     id: SessionId,
-    /// What has ended here by its opening. Then nobody knows the session's id, who could close it.
-    opened: Option<memory::Told>,
+    /// The sessions that opening it has ended. If it is cancelled no caller knows its id, so it is closed here.
+    opened: Option<memory::EndedSessions>,
 }
 
 impl Unfinished<'_> {
@@ -201,12 +206,12 @@ impl Unfinished<'_> {
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        let Some(ended) = &self.opened else { return self.table.look_after(self.id) };
+        let Some(ended) = &self.opened else { return self.table.queue_repair(self.id) };
         let mut ids = self.table.with_others_of_its_user(self.id);
         ids.extend(ended.iter().map(|(id, _)| *id));
-        self.table.local.close(self.id, Ended::Left); // before anybody looks after it
+        self.table.local.close(self.id, Ended::Left); // before its repair
         for id in ids {
-            self.table.look_after(id);
+            self.table.queue_repair(id);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The engines under test: whether each is to be had, and where its table lies during a test.
+//! The engines under test: whether each is available, and the table of a test.
 
 use std::{
     env,
@@ -14,17 +14,17 @@ use restante_sessions::{Config, EngineUrl, RedisConfig};
 
 use super::node::{MortalNode, Node};
 
-/// Names the Redis server, as `dev/services/with redis` sets it.
+/// The URL of the Redis server, as `dev/services/with redis` sets it.
 const REDIS_URL: &str = "RESTANTE_REDIS_URL";
-/// Engines, divided by commas, whose tests must not be ignored.
+/// Engines, separated by commas, whose tests must not be ignored.
 const REQUIRE: &str = "RESTANTE_TEST_REQUIRE";
-/// How long a node that hangs holds up the end of its failed test.
-const FAREWELL: Duration = Duration::from_secs(2);
-/// The lease of a node that is to die: long enough that it lives under load until then, short enough to be waited for.
+/// How long a hanging node may delay the end of its failed test.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
+/// The lease of a node that is to die: long enough to survive under load until then, short enough to be waited for.
 const SHORT_LEASE_MS: u64 = 1_500;
-/// What a request may take on a machine that runs many tests.
+/// The timeout of a request on a machine that runs many tests.
 const TIMEOUT_MS: u64 = 20_000;
-/// The lease of the others: none of them is taken for dead because the machine is busy.
+/// The lease of other nodes: none of them is considered dead because the machine is busy.
 const LONG_LEASE_MS: u64 = 120_000;
 
 /// An engine under test.
@@ -44,12 +44,12 @@ impl Engine {
         }
     }
 
-    /// Whether several nodes can share a table of it.
+    /// Whether several nodes can share a table.
     pub fn is_shared(self) -> bool {
         self == Self::Redis
     }
 
-    /// Why it isn't to be had here.
+    /// Why it is not available here.
     fn missing(self) -> Option<String> {
         match self {
             Self::Memory => None,
@@ -69,8 +69,8 @@ fn redis_url() -> Option<String> {
     env::var(REDIS_URL).ok().filter(|url| !url.is_empty())
 }
 
-/// A test named for an engine and for what holds on it. Where the engine isn't to be had it is ignored; where it is required
-/// but not to be had, it fails.
+/// A test named for an engine and for what holds on it. It is ignored if the engine is not available, or fails if that is
+/// required.
 pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
     Trial::ignorable_test(format!("{}::{name}", engine.name()), move || match engine.missing() {
         None => {
@@ -78,36 +78,36 @@ pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -
             Ok(Completion::Completed)
         }
         Some(why) if engine.is_required() => {
-            Err(format!("{REQUIRE} names this engine, but it isn't to be had: {why}").into())
+            Err(format!("{REQUIRE} names this engine, but it is not available: {why}").into())
         }
         Some(why) => Ok(Completion::ignored_with(why)),
     })
 }
 
-/// Runs an asynchronous test with a new place for a table. A thread that hangs after a failure is left behind, so that the
-/// failure is seen.
-pub fn run<F: Future<Output = ()>>(engine: Engine, test: impl FnOnce(Arc<Place>) -> F) {
+/// Runs an asynchronous test with a new table. A thread that hangs after a failure is not waited for, so that the failure is
+/// reported.
+pub fn run<F: Future<Output = ()>>(engine: Engine, test: impl FnOnce(Arc<TestTable>) -> F) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let place = Arc::new(Place::new(engine));
-    let outcome = panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(test(place))));
-    runtime.shutdown_timeout(FAREWELL);
+    let table = Arc::new(TestTable::new(engine));
+    let outcome = panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(test(table))));
+    runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     if let Err(panic) = outcome {
         panic::resume_unwind(panic);
     }
 }
 
-/// Where the table of one test lies.
-pub struct Place {
+/// The table of one test.
+pub struct TestTable {
     pub engine: Engine,
     prefix: String,
 }
 
-impl Place {
+impl TestTable {
     pub fn new(engine: Engine) -> Self {
         Self { engine, prefix: format!("t{:016x}", RandomState::new().hash_one("prefix")) }
     }
 
-    /// How a node of the table is opened.
+    /// The configuration of a node of the table.
     pub fn config(&self) -> Config {
         let url = match self.engine {
             Engine::Memory => EngineUrl::Memory,
@@ -128,7 +128,7 @@ impl Place {
         Node::new(self.config()).await
     }
 
-    /// A node of the table with a limit of sessions for each user.
+    /// A node of the table with a limit of sessions per user.
     pub async fn node_with_limit(&self, sessions_per_user_max: usize) -> Node {
         Node::new(Config { sessions_per_user_max, ..self.config() }).await
     }
@@ -138,7 +138,7 @@ impl Place {
         (self.node().await, self.node().await)
     }
 
-    /// A node that can die, and is then missed soon.
+    /// A node that can die, with a short lease.
     pub async fn mortal_node(&self) -> MortalNode {
         let mut config = self.config();
         config.redis.lease_ms = SHORT_LEASE_MS;

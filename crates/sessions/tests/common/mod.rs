@@ -1,4 +1,4 @@
-//! What the tests of sessions share: plain values to compare, names that are hard to keep apart, and patience.
+//! Shared by the tests of sessions: plain values to compare, names that are easily confused, and timeouts.
 #![allow(dead_code, unreachable_pub, reason = "each test target uses a part of it")]
 #![allow(
     clippy::unwrap_used,
@@ -14,12 +14,12 @@ use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 use futures_util::{Stream, StreamExt};
 use restante_sessions::{Error, Found, Info, InfoChange, InfoKey, InfoValue, Session, SessionId};
 
-/// How long a test waits for what must come.
+/// How long a test waits for a condition.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often it looks.
+/// How often it checks the condition.
 const GLANCE: Duration = Duration::from_millis(2);
 
-/// A session that owns what it shows.
+/// An owned session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     pub id: SessionId,
@@ -41,7 +41,7 @@ impl From<Session<'_>> for Row {
     }
 }
 
-/// What is remembered of a session, as a plain map.
+/// An info as a plain map.
 pub type OwnedInfo = BTreeMap<u16, OwnedValue>;
 
 pub fn owned_info(info: Info<'_>) -> OwnedInfo {
@@ -50,7 +50,7 @@ pub fn owned_info(info: Info<'_>) -> OwnedInfo {
     entries
 }
 
-/// A value that owns what it shows.
+/// An owned value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OwnedValue {
     Number(i64),
@@ -78,14 +78,14 @@ impl OwnedValue {
     }
 }
 
-/// A change that owns what it brings.
+/// An owned change.
 pub type OwnedChange = (u16, Option<OwnedValue>);
 
 pub fn borrow_changes(changes: &[OwnedChange]) -> Vec<InfoChange<'_>> {
     changes.iter().map(|(key, value)| (InfoKey(*key), value.as_ref().map(OwnedValue::borrow))).collect()
 }
 
-/// Makes the changes, one after the other, on a plain map.
+/// Applies changes to a plain map.
 pub fn change(info: &mut OwnedInfo, changes: &[OwnedChange]) {
     for (key, value) in changes {
         match value {
@@ -105,17 +105,17 @@ pub fn text(key: u16, value: &str) -> InfoChange<'_> {
     (InfoKey(key), Some(InfoValue::Text(value)))
 }
 
-/// A change that forgets a key.
+/// A change that removes a key.
 pub fn forget(key: u16) -> InfoChange<'static> {
     (InfoKey(key), None)
 }
 
-/// What was found, in the order in which it was found.
+/// The found sessions, in order.
 pub fn rows(found: &Found) -> Vec<Row> {
     found.iter().map(Row::from).collect()
 }
 
-/// A stream of everything, one user after the other. None comes without sessions.
+/// Reads a stream of all sessions, by user. No user comes without sessions.
 pub async fn read_all(all: impl Stream<Item = Result<Found, Error>>) -> Vec<(String, Vec<Row>)> {
     let mut all = std::pin::pin!(all);
     let mut users = Vec::new();
@@ -125,16 +125,16 @@ pub async fn read_all(all: impl Stream<Item = Result<Found, Error>>) -> Vec<(Str
     users
 }
 
-/// What a stream of everything gives at once: the sessions of one user.
+/// The sessions of one user from such a stream.
 pub fn one_user(found: &Found) -> (String, Vec<Row>) {
     assert!(found.is_complete());
     let sessions = rows(found);
-    let user = sessions.first().expect("nobody is given without sessions").user.clone();
+    let user = sessions.first().expect("each user has sessions").user.clone();
     assert!(sessions.iter().all(|row| row.user == user), "each user's sessions are together");
     (user, sessions)
 }
 
-/// A stream of everything while nobody comes or goes, by user: no user comes twice.
+/// Reads a stream of all sessions while none is opened or closed: no user comes twice.
 pub async fn gather(all: impl Stream<Item = Result<Found, Error>>) -> BTreeMap<String, Vec<Row>> {
     let users = read_all(all).await;
     let count = users.len();
@@ -143,7 +143,7 @@ pub async fn gather(all: impl Stream<Item = Result<Found, Error>>) -> BTreeMap<S
     by_user
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 pub async fn until(what: &str, holds: impl Fn() -> bool) {
     soon(what, async {
         while !holds() {
@@ -153,7 +153,7 @@ pub async fn until(what: &str, holds: impl Fn() -> bool) {
     .await;
 }
 
-/// Waits until something holds that is asked for.
+/// Waits until an asynchronous condition holds.
 pub async fn eventually(what: &str, holds: impl AsyncFn() -> bool) {
     soon(what, async {
         while !holds().await {
@@ -163,13 +163,13 @@ pub async fn eventually(what: &str, holds: impl AsyncFn() -> bool) {
     .await;
 }
 
-/// Waits for what must come soon: a test fails rather than to hang.
+/// Waits for a future that must finish soon, so that a test fails instead of hanging.
 pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     let answer = tokio::time::timeout(PATIENCE, future).await;
     answer.unwrap_or_else(|_| panic!("{what}: this did not come about"))
 }
 
-/// Names that an engine may take for something else: separators of keys, patterns, quotes, ends of texts, protocol lines.
+/// Names that an engine may misread: separators of keys, patterns, quotes, ends of texts, protocol lines.
 pub const ODD_NAMES: [&str; 28] = [
     "a",
     "A",

@@ -1,4 +1,4 @@
-//! A node under test: its table, and the owner of its sessions, who writes down what it is told.
+//! A node under test: its table, and an owner of its sessions that records notifications.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 
 use super::{Row, gather, rows, until};
 
-/// An owner who writes down what it is told.
+/// An owner that records notifications.
 #[derive(Default)]
 pub struct Recorder {
     ended: Mutex<Vec<(SessionId, Ended)>>,
@@ -32,18 +32,18 @@ impl Owner for Recorder {
 }
 
 impl Recorder {
-    /// What it was told, in the order of ids.
-    pub fn told(&self) -> Vec<(SessionId, Ended)> {
-        let mut told = self.ended.lock().clone();
-        told.sort_by_key(|(id, why)| (*id, why.as_str()));
-        told
+    /// The ended sessions of which it was notified, ordered by id.
+    pub fn ended_sessions(&self) -> Vec<(SessionId, Ended)> {
+        let mut ended = self.ended.lock().clone();
+        ended.sort_by_key(|(id, why)| (*id, why.as_str()));
+        ended
     }
 
     fn forget(&self, id: SessionId) {
-        self.ended.lock().retain(|(told, _)| *told != id);
+        self.ended.lock().retain(|(ended, _)| *ended != id);
     }
 
-    /// What it has heard, as text that shows every field.
+    /// The events that it received, as text that shows every field.
     pub fn heard(&self) -> Vec<String> {
         let mut heard: Vec<String> = self.heard.lock().iter().map(show).collect();
         heard.sort();
@@ -57,7 +57,7 @@ pub fn show(event: &Event) -> String {
     format!("{channel:?} {topic:?} {message_hash:?} {timestamp:?} {body:?}")
 }
 
-/// A node. What fails on it ends the test.
+/// A node. An error of it fails the test.
 pub struct Node {
     pub sessions: Arc<dyn Sessions>,
     pub nodes: Arc<dyn Nodes>,
@@ -105,7 +105,7 @@ impl Node {
         self.sessions.set_presence(id, priority, changes).await.unwrap()
     }
 
-    /// The sessions of a user, which were found with every node asked, newest first.
+    /// The sessions of a user by a complete lookup, newest first.
     pub async fn user(&self, user: &str) -> Vec<Row> {
         let found = self.sessions.by_user(user).await.unwrap();
         assert!(found.is_complete());
@@ -138,7 +138,7 @@ impl Node {
         found.first().map(Row::from)
     }
 
-    /// Everything, by user.
+    /// All sessions, by user.
     pub async fn all(&self) -> BTreeMap<String, Vec<Row>> {
         gather(self.sessions.all()).await
     }
@@ -149,7 +149,7 @@ impl Node {
         counts
     }
 
-    /// Sessions and users, where this node is the only one.
+    /// Sessions and users of a table with one node.
     pub async fn totals(&self) -> (u64, u64) {
         let counts = self.counts().await;
         let of_nodes = if counts.sessions == 0 { vec![] } else { vec![(self.here(), counts.sessions)] };
@@ -157,41 +157,42 @@ impl Node {
         (counts.sessions, counts.users)
     }
 
-    /// This node, as `other` sees it.
+    /// The state of this node, as `other` sees it.
     pub async fn seen_by(&self, other: &Self) -> Option<NodeState> {
         let nodes = other.nodes.nodes().await.unwrap();
         assert!(nodes.is_sorted_by(|one, next| one.id < next.id), "in the order of ids: {nodes:?}");
         nodes.into_iter().find(|node| node.id == self.here())
     }
 
-    /// Waits until this node's owner has heard what `other` has told it: what comes last comes after the rest.
+    /// Waits until this node's owner has every notification that `other` sent: the last one arrives after the rest.
     pub async fn settle(&self, other: &Self) {
         let id = self.open("the test itself", "settles").await;
         assert!(other.close(id, Ended::Operator).await);
-        until("the owner is told", || self.owner.told().iter().any(|(told, _)| *told == id)).await;
+        until("the owner is notified", || self.owner.ended_sessions().iter().any(|(ended, _)| *ended == id))
+            .await;
         self.owner.forget(id);
     }
 
-    /// What this node's owner was told by the time at which it must have been.
-    pub async fn told(&self) -> Vec<(SessionId, Ended)> {
+    /// The ended sessions of which this node's owner was notified by itself.
+    pub async fn ended_sessions(&self) -> Vec<(SessionId, Ended)> {
         self.settle(self).await;
-        self.owner.told()
+        self.owner.ended_sessions()
     }
 
-    /// The same, where another node may have told it.
-    pub async fn told_by(&self, other: &Self) -> Vec<(SessionId, Ended)> {
+    /// The same, when another node may have notified it.
+    pub async fn ended_by(&self, other: &Self) -> Vec<(SessionId, Ended)> {
         self.settle(other).await;
-        self.told().await
+        self.ended_sessions().await
     }
 }
 
-/// A node with threads of its own, so that it can die or stand still as a process can.
+/// A node with a thread of its own, so that it can die or stop as a process can.
 pub struct MortalNode {
     pub node: Node,
     runtime: Option<Runtime>,
 }
 
-/// A node that stands still goes on when this is dropped.
+/// Lets a stopped node continue when it is dropped.
 pub struct Standstill {
     _threads: mpsc::SyncSender<()>,
 }
@@ -204,12 +205,12 @@ impl MortalNode {
         Self { node, runtime: Some(runtime) }
     }
 
-    /// All that it had under way is gone, without a farewell.
+    /// Drops everything that it does, without closing the table.
     pub fn die(mut self) {
         self.stop();
     }
 
-    /// Its one thread waits, and with it all that it has under way.
+    /// Blocks its one thread, and with it everything that it does.
     pub async fn stand_still(&self) -> Standstill {
         let (resume, wait) = mpsc::sync_channel::<()>(1);
         let (stands, is_standing) = tokio::sync::oneshot::channel();

@@ -12,16 +12,16 @@ use crate::{
 crate::promises! {
     any: [
         a_closed_session_is_found_no_more,
-        closing_answers_whether_there_was_one,
+        closing_returns_whether_a_session_existed,
         closing_one_session_leaves_the_others,
-        ids_that_were_never_given_are_nobodys,
-        a_delayed_close_leaves_the_session_that_took_its_place,
+        ids_that_were_never_assigned_have_no_session,
+        a_delayed_close_leaves_the_session_that_replaced_it,
         what_was_replaced_or_crowded_can_not_be_changed,
-        the_owner_is_told_why,
-        the_owner_is_not_told_that_a_session_has_left,
+        the_owner_is_notified_with_the_reason,
+        the_owner_is_not_notified_when_a_session_leaves,
         concurrent_closes_end_a_session_once,
         a_close_and_a_replacement_at_once_end_a_session_once,
-        who_was_closed_comes_back_as_somebody_new,
+        a_closed_client_gets_a_new_session,
     ],
     shared: []
 }
@@ -37,13 +37,13 @@ async fn a_closed_session_is_found_no_more(subject: Subject) {
     assert_eq!(node.totals().await, (0, 0));
 }
 
-async fn closing_answers_whether_there_was_one(subject: Subject) {
+async fn closing_returns_whether_a_session_existed(subject: Subject) {
     let node = subject.node().await;
     let id = node.open("ann", "phone").await;
     assert!(node.close(id, Ended::Operator).await);
     assert!(!node.close(id, Ended::Operator).await);
     assert!(!node.close(id, Ended::Left).await);
-    assert_eq!(node.told().await, [(id, Ended::Operator)]);
+    assert_eq!(node.ended_sessions().await, [(id, Ended::Operator)]);
 }
 
 async fn closing_one_session_leaves_the_others(subject: Subject) {
@@ -61,8 +61,8 @@ async fn closing_one_session_leaves_the_others(subject: Subject) {
     assert_eq!(node.totals().await, (2, 2));
 }
 
-/// Ids near those that were given, and far from all of them.
-async fn ids_that_were_never_given_are_nobodys(subject: Subject) {
+/// Ids near assigned ones, and far from all of them.
+async fn ids_that_were_never_assigned_have_no_session(subject: Subject) {
     let node = subject.node().await;
     let id = node.open("ann", "phone").await;
     let before = node.user("ann").await;
@@ -84,17 +84,17 @@ async fn ids_that_were_never_given_are_nobodys(subject: Subject) {
         assert!(!node.presence(other, Some(1), &[]).await, "{other} near {id}");
     }
     assert_eq!(node.user("ann").await, before);
-    assert_eq!(node.told().await, []);
+    assert_eq!(node.ended_sessions().await, []);
 }
 
-async fn a_delayed_close_leaves_the_session_that_took_its_place(subject: Subject) {
+async fn a_delayed_close_leaves_the_session_that_replaced_it(subject: Subject) {
     let node = subject.node().await;
     let old = node.open("ann", "phone").await;
     let new = node.open("ann", "phone").await;
     assert!(!node.close(old, Ended::Left).await);
     assert!(!node.close(old, Ended::Operator).await);
     assert_eq!((node.ids("ann").await, node.totals().await), (vec![new], (1, 1)));
-    assert_eq!(node.told().await, [(old, Ended::Replaced)]);
+    assert_eq!(node.ended_sessions().await, [(old, Ended::Replaced)]);
 }
 
 async fn what_was_replaced_or_crowded_can_not_be_changed(subject: Subject) {
@@ -113,32 +113,32 @@ async fn what_was_replaced_or_crowded_can_not_be_changed(subject: Subject) {
     assert_eq!(node.user("ann").await, before);
 }
 
-async fn the_owner_is_told_why(subject: Subject) {
+async fn the_owner_is_notified_with_the_reason(subject: Subject) {
     let node = subject.node().await;
-    let mut told = Vec::new();
+    let mut ended = Vec::new();
     for why in Ended::ALL {
         let id = node.open("ann", why.as_str()).await;
         assert!(node.close(id, why).await);
         assert!(!node.close(id, why).await);
         if why != Ended::Left {
-            told.push((id, why));
+            ended.push((id, why));
         }
     }
-    assert_eq!(node.told().await, told);
+    assert_eq!(node.ended_sessions().await, ended);
 }
 
-async fn the_owner_is_not_told_that_a_session_has_left(subject: Subject) {
+async fn the_owner_is_not_notified_when_a_session_leaves(subject: Subject) {
     let node = subject.node().await;
     for n in 0..10 {
         let id = node.open("ann", &n.to_string()).await;
         assert!(node.close(id, Ended::Left).await);
     }
-    assert_eq!(node.told().await, []);
+    assert_eq!(node.ended_sessions().await, []);
 }
 
 async fn concurrent_closes_end_a_session_once(subject: Subject) {
     let node = Arc::new(subject.node().await);
-    let mut told = Vec::new();
+    let mut expected = Vec::new();
     for round in 0..50 {
         let id = node.open("ann", &format!("{}", round % 3)).await;
         let mut tasks = Vec::new();
@@ -151,10 +151,10 @@ async fn concurrent_closes_end_a_session_once(subject: Subject) {
             ended += usize::from(soon("a close is answered", task).await.unwrap());
         }
         assert_eq!(ended, 1, "there was one session in round {round}");
-        told.push((id, Ended::Slow));
+        expected.push((id, Ended::Slow));
     }
     assert_eq!(node.totals().await, (0, 0));
-    assert_eq!(node.told().await, told);
+    assert_eq!(node.ended_sessions().await, expected);
 }
 
 async fn a_close_and_a_replacement_at_once_end_a_session_once(subject: Subject) {
@@ -169,13 +169,13 @@ async fn a_close_and_a_replacement_at_once_end_a_session_once(subject: Subject) 
         opened.push(soon("the open is answered", open).await.unwrap());
         assert_eq!(node.ids("ann").await, opened[round + 1..], "round {round}");
         let why = if was_closed { Ended::Operator } else { Ended::Replaced };
-        let told = node.told().await;
-        assert_eq!(told.len(), round + 1, "each is told once");
-        assert_eq!(told[round], (old, why), "round {round}");
+        let ended = node.ended_sessions().await;
+        assert_eq!(ended.len(), round + 1, "each is reported once");
+        assert_eq!(ended[round], (old, why), "round {round}");
     }
 }
 
-async fn who_was_closed_comes_back_as_somebody_new(subject: Subject) {
+async fn a_closed_client_gets_a_new_session(subject: Subject) {
     let node = subject.node().await;
     let before = node.open_with("ann", "phone", &[number(1, 1)]).await;
     assert!(node.presence(before, Some(3), &[]).await);

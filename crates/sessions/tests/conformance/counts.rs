@@ -1,4 +1,4 @@
-//! What `counts` promises, and what the nodes say of themselves.
+//! Promises of `counts` and `nodes`.
 
 use std::sync::Arc;
 
@@ -12,19 +12,19 @@ use crate::{
 
 crate::promises! {
     any: [
-        nothing_is_counted_as_nothing,
+        an_empty_table_counts_zero,
         counts_follow_every_change,
         counts_are_right_after_concurrent_changes,
         counts_follow_the_growth_and_shrinking_of_a_table,
         a_node_is_one_of_the_nodes,
-        a_node_says_how_many_sessions_it_has,
+        a_node_reports_how_many_sessions_it_has,
         a_node_that_lives_is_not_swept,
         a_heartbeat_changes_nothing,
     ],
     shared: []
 }
 
-async fn nothing_is_counted_as_nothing(subject: Subject) {
+async fn an_empty_table_counts_zero(subject: Subject) {
     let node = subject.node().await;
     let nothing = Counts { sessions: 0, users: 0, by_node: vec![], is_complete: true };
     assert_eq!(node.counts().await, nothing);
@@ -65,7 +65,7 @@ async fn counts_follow_every_change(subject: Subject) {
     assert_eq!(node.totals().await, (0, 0));
 }
 
-/// Tasks open and close sessions of the same users, each with resources of its own; every third one stays.
+/// Tasks open and close sessions of the same users, each with its own resources; every third session stays open.
 async fn counts_are_right_after_concurrent_changes(subject: Subject) {
     let node = Arc::new(subject.node().await);
     let mut tasks = Vec::new();
@@ -111,7 +111,7 @@ async fn a_node_is_one_of_the_nodes(subject: Subject) {
     assert_eq!(node.nodes.health(), Ok(()));
 }
 
-async fn a_node_says_how_many_sessions_it_has(subject: Subject) {
+async fn a_node_reports_how_many_sessions_it_has(subject: Subject) {
     let node = subject.node().await;
     let mut ids = Vec::new();
     for n in 0..5 {
@@ -129,7 +129,7 @@ async fn a_node_that_lives_is_not_swept(subject: Subject) {
         assert_eq!(node.nodes.sweep().await, Ok(0));
     }
     assert_eq!((node.ids("ann").await, node.totals().await), (vec![id], (1, 1)));
-    assert_eq!(node.told().await, []);
+    assert_eq!(node.ended_sessions().await, []);
 }
 
 async fn a_heartbeat_changes_nothing(subject: Subject) {
@@ -142,5 +142,5 @@ async fn a_heartbeat_changes_nothing(subject: Subject) {
         assert_eq!(node.nodes.heartbeat().await, Ok(()));
     }
     assert_eq!((node.user("ann").await, node.counts().await), before);
-    assert_eq!(node.told().await, []);
+    assert_eq!(node.ended_sessions().await, []);
 }

@@ -24,7 +24,7 @@ crate::promises! {
         info_is_forgotten,
         of_two_changes_of_a_key_the_later_counts,
         a_merge_leaves_everything_else,
-        changes_of_nothing_answer_whether_there_is_such_a_session,
+        empty_changes_return_whether_the_session_exists,
         sessions_that_are_gone_can_not_be_changed,
         all_kinds_of_values_are_kept,
         a_thousand_entries_are_kept,
@@ -32,9 +32,9 @@ crate::promises! {
         of_concurrent_merges_none_is_lost,
         of_concurrent_changes_of_neighbours_none_is_lost,
         concurrent_changes_of_presence_and_info_are_both_kept,
-        info_that_takes_too_much_is_refused_and_nothing_is_changed,
+        info_that_is_too_large_is_refused_and_nothing_is_changed,
         info_may_take_all_that_is_allowed_and_not_a_byte_more,
-        what_is_forgotten_makes_room,
+        removed_entries_free_space,
     ],
     shared: []
 }
@@ -53,10 +53,10 @@ async fn presence_is_kept(subject: Subject) {
         expected.priority = priority;
         assert_eq!(node.user("ann").await, [expected]);
     }
-    assert_eq!(node.told().await, []);
+    assert_eq!(node.ended_sessions().await, []);
 }
 
-/// The number is the priority, at each moment at which somebody looks.
+/// Every lookup finds the number equal to the priority.
 async fn presence_and_info_change_in_one_step(subject: Subject) {
     let node = Arc::new(subject.node().await);
     let id = node.open("ann", "phone").await;
@@ -131,10 +131,10 @@ async fn a_merge_leaves_everything_else(subject: Subject) {
     of_ann[1].info.insert(2, OwnedValue::Text("new".into()));
     assert_eq!((node.user("ann").await, node.user("bob").await), (of_ann, of_bob));
     assert_eq!(node.totals().await, (4, 2));
-    assert_eq!(node.told().await, []);
+    assert_eq!(node.ended_sessions().await, []);
 }
 
-async fn changes_of_nothing_answer_whether_there_is_such_a_session(subject: Subject) {
+async fn empty_changes_return_whether_the_session_exists(subject: Subject) {
     let node = subject.node().await;
     let id = node.open_with("ann", "phone", &[number(1, 1)]).await;
     let before = node.user("ann").await;
@@ -175,7 +175,7 @@ fn odd_values() -> Vec<OwnedValue> {
     values
 }
 
-/// Alone, and all of them together.
+/// Each alone, and all of them together.
 async fn all_kinds_of_values_are_kept(subject: Subject) {
     let node = subject.node().await;
     let id = node.open("ann", "phone").await;
@@ -238,7 +238,7 @@ async fn a_merge_is_never_seen_in_part(subject: Subject) {
     writer.await.unwrap();
 }
 
-/// Merges keys of its own into each of the sessions, in several tasks at once.
+/// Several tasks merge their own keys into each of the sessions concurrently.
 async fn merge_at_once(node: &Arc<Node>, ids: &[SessionId], tasks: u16, times: u16) {
     let mut running = Vec::new();
     for task in 0..tasks {
@@ -310,7 +310,7 @@ async fn concurrent_changes_of_presence_and_info_are_both_kept(subject: Subject)
     assert_eq!((row.priority, row.info), (Some(120), merged_at_once(2, 60)));
 }
 
-async fn info_that_takes_too_much_is_refused_and_nothing_is_changed(subject: Subject) {
+async fn info_that_is_too_large_is_refused_and_nothing_is_changed(subject: Subject) {
     let node = subject.node().await;
     let half = "h".repeat(INFO_BYTES_MAX / 2);
     let whole = "w".repeat(INFO_BYTES_MAX);
@@ -327,10 +327,10 @@ async fn info_that_takes_too_much_is_refused_and_nothing_is_changed(subject: Sub
         assert_eq!(node.user("ann").await, before);
     }
     assert!(node.merge(id, &[number(2, 3)]).await, "it is open as before");
-    assert_eq!(node.told().await, []);
+    assert_eq!(node.ended_sessions().await, []);
 }
 
-/// The longest text that an info takes.
+/// The longest text that fits into an info.
 fn longest_text() -> String {
     let fits = |len: usize| InfoBuf::new().merge(&[text(1, &"x".repeat(len))]).is_ok();
     let len = (0..=INFO_BYTES_MAX).rev().find(|len| fits(*len));
@@ -356,13 +356,13 @@ async fn info_may_take_all_that_is_allowed_and_not_a_byte_more(subject: Subject)
     assert_eq!((refused, node.totals().await), (Err(ErrorKind::Full), (2, 1)));
 }
 
-async fn what_is_forgotten_makes_room(subject: Subject) {
+async fn removed_entries_free_space(subject: Subject) {
     let node = subject.node().await;
     let longest = longest_text();
     let id = node.open_with("ann", "phone", &[text(1, &longest)]).await;
     assert!(node.merge(id, &[text(2, &longest), forget(1)]).await);
     assert_eq!(info(&node, id).await, OwnedInfo::from([(2, OwnedValue::Text(longest.clone()))]));
-    // The first text is never there: the second takes its place in the same change.
+    // The first text is never stored: the second replaces it in the same change.
     assert!(node.merge(id, &[forget(2), text(3, &longest), text(3, "short")]).await);
     let twice = [text(3, &longest), text(3, &longest)];
     assert!(node.merge(id, &twice).await, "what counts is what the info takes afterwards");

@@ -1,4 +1,4 @@
-//! What the look-ups promise, `all` among them.
+//! Promises of the lookups, including `all`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +18,7 @@ use crate::{
 
 /// More users than an engine reads at once.
 const MANY: usize = 3_000;
-/// Opens under way at once where many sessions are needed.
+/// Concurrent opens where many sessions are needed.
 const IN_FLIGHT: usize = 32;
 
 crate::promises! {
@@ -26,18 +26,18 @@ crate::promises! {
         sessions_are_found_newest_first,
         every_look_up_finds_the_same,
         what_is_not_there_is_found_empty_and_complete,
-        addresses_that_can_not_be_are_found_empty,
+        invalid_addresses_are_found_empty,
         what_was_found_stays_as_it_was,
         many_sessions_of_one_user_are_found,
         large_records_are_found_beside_small_ones,
         as_many_sessions_as_allowed_have_as_much_info_as_allowed,
-        all_of_nothing_is_nothing,
-        all_gives_each_users_sessions_together,
-        all_gives_more_users_than_one_batch,
-        all_gives_what_stays_exactly_once_while_others_come_and_go,
-        all_gives_what_stays_exactly_once_while_the_table_grows_and_shrinks,
-        all_holds_up_nobody,
-        all_can_be_left_at_any_time,
+        all_of_an_empty_table_is_empty,
+        all_returns_each_users_sessions_together,
+        all_returns_more_users_than_one_batch,
+        all_returns_what_stays_exactly_once_while_others_come_and_go,
+        all_returns_what_stays_exactly_once_while_the_table_grows_and_shrinks,
+        all_blocks_no_other_operation,
+        all_can_be_dropped_at_any_time,
     ],
     shared: []
 }
@@ -90,17 +90,17 @@ async fn what_is_not_there_is_found_empty_and_complete(subject: Subject) {
     }
 }
 
-/// A look-up has no reason to refuse what can't be opened: nobody is there.
-async fn addresses_that_can_not_be_are_found_empty(subject: Subject) {
+/// A lookup of an address that can't be opened is no error: it finds nothing.
+async fn invalid_addresses_are_found_empty(subject: Subject) {
     let node = subject.node().await;
     let user = "u".repeat(USER_BYTES_MAX);
     let resource = "r".repeat(RESOURCE_BYTES_MAX);
     node.open(&user, &resource).await;
     let (long_user, long_resource) = (format!("{user}u"), format!("{resource}r"));
     let very_long = "x".repeat(1 << 20);
-    for nobody in ["", &long_user, &very_long] {
-        assert_eq!(node.user(nobody).await, []);
-        assert_eq!(node.address(nobody, &resource).await, None);
+    for unknown in ["", &long_user, &very_long] {
+        assert_eq!(node.user(unknown).await, []);
+        assert_eq!(node.address(unknown, &resource).await, None);
     }
     for nothing in ["", &long_resource, &very_long] {
         assert_eq!(node.address(&user, nothing).await, None);
@@ -153,14 +153,14 @@ async fn large_records_are_found_beside_small_ones(subject: Subject) {
         }
         expected.insert(user.clone(), node.user(&user).await);
     }
-    // Everything was put somewhere else again and again while the records grew; nothing of it was mixed up.
+    // The records were moved many times while they grew; none was mixed up with another.
     for (user, rows) in &expected {
         assert_eq!(&node.user(user).await, rows);
     }
     assert_eq!(node.all().await, expected);
 }
 
-/// Both bounds are those of the contract: neither makes the other one narrower.
+/// Both limits of the contract can be reached together.
 async fn as_many_sessions_as_allowed_have_as_much_info_as_allowed(subject: Subject) {
     const SESSIONS: usize = 100;
     let node = subject.node_with_limit(SESSIONS).await;
@@ -175,7 +175,7 @@ async fn as_many_sessions_as_allowed_have_as_much_info_as_allowed(subject: Subje
     assert_eq!(node.id(opened[0]).await.unwrap().info.len(), 1);
 }
 
-async fn all_of_nothing_is_nothing(subject: Subject) {
+async fn all_of_an_empty_table_is_empty(subject: Subject) {
     let node = subject.node().await;
     assert_eq!(node.all().await, BTreeMap::new());
     let id = node.open("ann", "phone").await;
@@ -183,7 +183,7 @@ async fn all_of_nothing_is_nothing(subject: Subject) {
     assert_eq!(node.all().await, BTreeMap::new());
 }
 
-async fn all_gives_each_users_sessions_together(subject: Subject) {
+async fn all_returns_each_users_sessions_together(subject: Subject) {
     let node = subject.node().await;
     for resource in ["a", "b", "c"] {
         for user in ODD_NAMES {
@@ -199,7 +199,7 @@ async fn all_gives_each_users_sessions_together(subject: Subject) {
     }
 }
 
-/// Opens a session for each of many users and gives the ids.
+/// Opens a session for each of many users, and returns the ids.
 async fn open_many(node: &Node) -> BTreeMap<String, SessionId> {
     let opening = stream::iter(0..MANY).map(async |n: usize| {
         let user = format!("user {n}");
@@ -209,7 +209,7 @@ async fn open_many(node: &Node) -> BTreeMap<String, SessionId> {
     opening.buffer_unordered(IN_FLIGHT).collect().await
 }
 
-async fn all_gives_more_users_than_one_batch(subject: Subject) {
+async fn all_returns_more_users_than_one_batch(subject: Subject) {
     let node = subject.node().await;
     let opened = open_many(&node).await;
     let all = node.all().await;
@@ -219,9 +219,9 @@ async fn all_gives_more_users_than_one_batch(subject: Subject) {
     }
 }
 
-/// Half of the users stay, with all their sessions; the others come and go, and new ones, so that the table grows, shrinks
-/// and moves what is in it while it is read. Of a user who stays, a second session comes and goes.
-async fn all_gives_what_stays_exactly_once_while_others_come_and_go(subject: Subject) {
+/// Half of the users stay with all their sessions. Other sessions come and go, so that the table grows, shrinks and moves records
+/// while it is read; a user who stays also has a session that comes and goes.
+async fn all_returns_what_stays_exactly_once_while_others_come_and_go(subject: Subject) {
     let node = Arc::new(subject.node().await);
     let opened = open_many(&node).await;
     let stop = Arc::new(AtomicBool::new(false));
@@ -249,7 +249,7 @@ async fn all_gives_what_stays_exactly_once_while_others_come_and_go(subject: Sub
     while reads < 5 && !coming_and_going.is_finished() {
         let given = times_given(&read_all(node.sessions.all()).await);
         for (_, id) in opened.values().enumerate().filter(|(n, _)| n % 2 == 0) {
-            assert_eq!(given.get(id), Some(&1), "who stays is given once");
+            assert_eq!(given.get(id), Some(&1), "a session that stays is returned once");
         }
         reads += 1;
     }
@@ -258,7 +258,7 @@ async fn all_gives_what_stays_exactly_once_while_others_come_and_go(subject: Sub
     assert_eq!(reads, 5);
 }
 
-/// How many times each session was given.
+/// How often each session was returned.
 fn times_given(all: &[(String, Vec<Row>)]) -> BTreeMap<SessionId, usize> {
     let mut times = BTreeMap::new();
     for row in all.iter().flat_map(|(_, rows)| rows) {
@@ -267,8 +267,8 @@ fn times_given(all: &[(String, Vec<Row>)]) -> BTreeMap<SessionId, usize> {
     times
 }
 
-/// Between any two users that a reader takes a few come or go, until the table has many times its size, and shrinks again.
-async fn all_gives_what_stays_exactly_once_while_the_table_grows_and_shrinks(subject: Subject) {
+/// Between reads of a few users others come or go, until the table has many times its size and shrinks again.
+async fn all_returns_what_stays_exactly_once_while_the_table_grows_and_shrinks(subject: Subject) {
     const STAY: usize = 1_500;
     const PASS: usize = 6_000;
     const AT_ONCE: usize = 4;
@@ -293,13 +293,13 @@ async fn all_gives_what_stays_exactly_once_while_the_table_grows_and_shrinks(sub
         assert_eq!(passing.len(), if grows { PASS } else { 0 }, "there was time enough");
         let given = times_given(&given);
         for id in &staying {
-            assert_eq!(given.get(id), Some(&1), "who stays is given once");
+            assert_eq!(given.get(id), Some(&1), "a session that stays is returned once");
         }
     }
 }
 
-/// Between any two users that a slow reader takes, everything goes on.
-async fn all_holds_up_nobody(subject: Subject) {
+/// All other operations work between the reads of a slow reader.
+async fn all_blocks_no_other_operation(subject: Subject) {
     let node = Arc::new(subject.node().await);
     let opened = open_many(&node).await;
     let mut all = node.sessions.all();
@@ -319,10 +319,10 @@ async fn all_holds_up_nobody(subject: Subject) {
         }
     }
     let rest: Vec<_> = all.try_collect().await.unwrap();
-    assert!(rest.len() >= MANY - 2_000 - 20, "the users that nobody changed are given: {}", rest.len());
+    assert!(rest.len() >= MANY - 2_000 - 20, "the unchanged users are returned: {}", rest.len());
 }
 
-async fn all_can_be_left_at_any_time(subject: Subject) {
+async fn all_can_be_dropped_at_any_time(subject: Subject) {
     let node = subject.node().await;
     let opened = open_many(&node).await;
     for taken in [0, 1, 7, 1_000] {

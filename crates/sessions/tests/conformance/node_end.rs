@@ -1,4 +1,4 @@
-//! What holds when a node ends: cleanly, without a farewell, or for a while only.
+//! What holds when a node ends cleanly, dies, or stops for a while.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +11,7 @@ use crate::{
 
 crate::promises! {
     any: [
-        a_node_that_closes_ends_its_sessions_and_tells_nobody,
+        a_node_that_closes_ends_its_sessions_without_notifications,
     ],
     shared: [
         a_node_that_closes_leaves_the_sessions_of_the_others,
@@ -21,12 +21,12 @@ crate::promises! {
         the_address_of_a_dead_nodes_session_is_free,
         sessions_of_a_dead_node_do_not_count_for_the_limit,
         a_node_that_comes_back_is_found_again,
-        what_was_taken_meanwhile_stays_with_whom_took_it,
+        a_replaced_session_of_a_node_taken_for_dead_stays_ended,
         what_was_opened_and_closed_meanwhile_is_known_to_the_others,
     ]
 }
 
-async fn a_node_that_closes_ends_its_sessions_and_tells_nobody(subject: Subject) {
+async fn a_node_that_closes_ends_its_sessions_without_notifications(subject: Subject) {
     let node = subject.node().await;
     let mut ids = Vec::new();
     for user in ["ann", "bob"] {
@@ -47,8 +47,8 @@ async fn a_node_that_closes_ends_its_sessions_and_tells_nobody(subject: Subject)
         assert_eq!(next.id(id).await, None);
     }
     assert_eq!((next.totals().await, next.all().await.len()), ((0, 0), 0));
-    assert_eq!(next.told().await, []);
-    assert_eq!(node.owner.told(), []);
+    assert_eq!(next.ended_sessions().await, []);
+    assert_eq!(node.owner.ended_sessions(), []);
 }
 
 async fn a_node_that_closes_leaves_the_sessions_of_the_others(subject: Subject) {
@@ -62,10 +62,10 @@ async fn a_node_that_closes_leaves_the_sessions_of_the_others(subject: Subject) 
     assert_eq!(node.nodes.sweep().await, Ok(0), "it has left nothing behind");
     let state = leaving.seen_by(&node).await;
     assert!(state.is_none_or(|state| !state.is_living()), "its lease has ended");
-    assert_eq!((node.told().await, leaving.owner.told()), (vec![], vec![]));
+    assert_eq!((node.ended_sessions().await, leaving.owner.ended_sessions()), (vec![], vec![]));
 }
 
-/// Sessions of one user on both nodes, and of another on the node that is to end.
+/// Opens sessions of one user on both nodes, and of another on the node that is to end.
 async fn fill(node: &Node, ending: &Node) {
     node.open("ann", "phone").await;
     for (user, resource) in [("ann", "desk"), ("ann", "watch: *\0"), ("bob", "desk")] {
@@ -75,7 +75,7 @@ async fn fill(node: &Node, ending: &Node) {
     assert_eq!((node.user("ann").await.len(), node.user("bob").await.len()), (3, 1));
 }
 
-/// Waits until the lease of a node has run out.
+/// Waits until the lease of a node has expired.
 async fn missed(node: &Node, ended: NodeId) {
     eventually("the lease runs out", async || {
         let states = node.nodes.nodes().await.unwrap();
@@ -84,7 +84,7 @@ async fn missed(node: &Node, ended: NodeId) {
     .await;
 }
 
-/// Waits until nothing is left of a node whose lease has run out, and answers how much of it was removed by sweeping here.
+/// Waits until nothing is left of a node whose lease has expired, and returns how many sessions were swept here.
 async fn swept(node: &Node, ended: NodeId) -> u64 {
     let removed = AtomicU64::new(0);
     eventually("it is swept", async || {
@@ -118,7 +118,7 @@ async fn sessions_of_a_dead_node_are_found_no_more(subject: Subject) {
         counts.sessions == 1 && counts.by_node.iter().all(|(node, _)| *node != dead)
     })
     .await;
-    assert_eq!(node.told().await, [], "no session of this node has ended");
+    assert_eq!(node.ended_sessions().await, [], "no session of this node has ended");
 }
 
 async fn sessions_of_a_dead_node_are_swept(subject: Subject) {
@@ -171,7 +171,7 @@ async fn sessions_of_a_dead_node_do_not_count_for_the_limit(subject: Subject) {
     mortal.die();
     missed(&node, dead).await;
     let new = node.open("ann", "new").await;
-    assert_eq!((node.ids("ann").await, node.told().await), (vec![new, kept], vec![]));
+    assert_eq!((node.ids("ann").await, node.ended_sessions().await), (vec![new, kept], vec![]));
 }
 
 async fn a_node_that_comes_back_is_found_again(subject: Subject) {
@@ -188,11 +188,11 @@ async fn a_node_that_comes_back_is_found_again(subject: Subject) {
         let after = (look.user("ann").await, look.user("bob").await, look.counts().await);
         assert_eq!(after, before, "it has written down again what was forgotten");
     }
-    assert_eq!((node.told().await, mortal.node.told().await), (vec![], vec![]));
+    assert_eq!((node.ended_sessions().await, mortal.node.ended_sessions().await), (vec![], vec![]));
 }
 
-/// A session was taken for dead, and somebody has come in its place: there is no way back for it.
-async fn what_was_taken_meanwhile_stays_with_whom_took_it(subject: Subject) {
+/// A session whose node was considered dead was replaced: it does not come back.
+async fn a_replaced_session_of_a_node_taken_for_dead_stays_ended(subject: Subject) {
     let (node, mortal) = (subject.node().await, subject.mortal_node().await);
     let old = mortal.node.open("ann", "phone").await;
     let kept = mortal.node.open("ann", "desk").await;
@@ -205,14 +205,14 @@ async fn what_was_taken_meanwhile_stays_with_whom_took_it(subject: Subject) {
         assert_eq!(look.ids("ann").await, [new, kept]);
         assert_eq!((look.id(old).await, look.counts().await.sessions), (None, 2));
     }
-    until("its owner is told", || !mortal.node.owner.told().is_empty()).await;
-    let told = mortal.node.told_by(&node).await;
-    assert!(matches!(told[..], [(id, Ended::Replaced | Ended::Lost)] if id == old), "{told:?}");
-    assert_eq!(node.told_by(&mortal.node).await, []);
+    until("its owner is notified", || !mortal.node.owner.ended_sessions().is_empty()).await;
+    let ended = mortal.node.ended_by(&node).await;
+    assert!(matches!(ended[..], [(id, Ended::Replaced | Ended::Lost)] if id == old), "{ended:?}");
+    assert_eq!(node.ended_by(&mortal.node).await, []);
     assert!(!mortal.node.close(old, Ended::Left).await);
 }
 
-/// Its clients come and go, though the others take it for dead.
+/// Its clients come and go, though the others consider it dead.
 async fn what_was_opened_and_closed_meanwhile_is_known_to_the_others(subject: Subject) {
     let (node, mortal) = (subject.node().await, subject.mortal_node().await);
     let closed = mortal.node.open("ann", "phone").await;

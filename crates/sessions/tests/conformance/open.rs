@@ -16,9 +16,9 @@ crate::promises! {
     any: [
         an_opened_session_is_found,
         a_new_session_is_not_available,
-        a_new_session_has_the_info_that_it_brings,
+        a_new_session_has_the_info_it_was_opened_with,
         the_same_resource_again_replaces_the_old_session,
-        a_replacing_session_has_nothing_of_the_old_ones,
+        a_replacing_session_has_no_info_of_the_old_one,
         the_same_resource_of_another_user_is_left_alone,
         resources_that_look_alike_are_different,
         there_is_no_moment_with_both_or_neither,
@@ -29,16 +29,16 @@ crate::promises! {
         a_limit_of_one_leaves_the_newest,
         the_limit_is_for_each_user,
         concurrent_opens_keep_the_limit,
-        ids_are_ever_greater,
-        ids_are_ever_greater_while_the_clock_stands_still,
-        ids_are_ever_greater_while_the_clock_goes_back,
+        ids_always_increase,
+        ids_always_increase_while_the_clock_stands_still,
+        ids_always_increase_while_the_clock_goes_back,
         concurrent_opens_get_ids_of_their_own,
-        an_id_tells_when_and_where_it_was_opened,
+        an_id_contains_the_time_and_node_of_opening,
         addresses_that_are_empty_or_too_long_are_refused,
         the_longest_addresses_are_kept,
         odd_addresses_are_kept_apart,
         what_is_refused_changes_nothing,
-        sessions_of_a_user_that_take_too_much_together_are_refused,
+        sessions_of_a_user_that_are_too_large_together_are_refused,
     ],
     shared: []
 }
@@ -59,7 +59,7 @@ async fn a_new_session_is_not_available(subject: Subject) {
     assert_eq!(node.id(id).await.unwrap().priority, None);
 }
 
-async fn a_new_session_has_the_info_that_it_brings(subject: Subject) {
+async fn a_new_session_has_the_info_it_was_opened_with(subject: Subject) {
     let node = subject.node().await;
     let bare = node.open("ann", "phone").await;
     assert_eq!(node.id(bare).await.unwrap().info, BTreeMap::new());
@@ -82,10 +82,10 @@ async fn the_same_resource_again_replaces_the_old_session(subject: Subject) {
     assert_eq!(node.address("ann", "phone").await.unwrap().id, new);
     assert_eq!(node.id(old).await, None);
     assert_eq!(node.totals().await, (2, 1));
-    assert_eq!(node.told().await, [(old, Ended::Replaced)]);
+    assert_eq!(node.ended_sessions().await, [(old, Ended::Replaced)]);
 }
 
-async fn a_replacing_session_has_nothing_of_the_old_ones(subject: Subject) {
+async fn a_replacing_session_has_no_info_of_the_old_one(subject: Subject) {
     let node = subject.node().await;
     let old = node.open_with("ann", "phone", &[number(1, 1), number(2, 2)]).await;
     assert!(node.presence(old, Some(5), &[]).await);
@@ -99,7 +99,7 @@ async fn the_same_resource_of_another_user_is_left_alone(subject: Subject) {
     let of_ann = node.open("ann", "phone").await;
     let of_bob = node.open("bob", "phone").await;
     assert_eq!((node.ids("ann").await, node.ids("bob").await), (vec![of_ann], vec![of_bob]));
-    assert_eq!(node.told().await, []);
+    assert_eq!(node.ended_sessions().await, []);
 }
 
 async fn resources_that_look_alike_are_different(subject: Subject) {
@@ -114,10 +114,10 @@ async fn resources_that_look_alike_are_different(subject: Subject) {
     }
     opened.reverse();
     assert_eq!(node.ids("ann").await, opened);
-    assert_eq!(node.told().await, []);
+    assert_eq!(node.ended_sessions().await, []);
 }
 
-/// A reader who looks all the time finds one session each time, and never an older one than before.
+/// A concurrent reader finds one session each time, and never an older one than before.
 async fn there_is_no_moment_with_both_or_neither(subject: Subject) {
     const TIMES: usize = 2_000;
     let node = Arc::new(subject.node().await);
@@ -146,11 +146,11 @@ async fn there_is_no_moment_with_both_or_neither(subject: Subject) {
     let opened = writer.await.unwrap();
     let (current, replaced) = opened.split_last().unwrap();
     assert_eq!(node.ids("ann").await, [*current]);
-    let told: Vec<_> = replaced.iter().map(|id| (*id, Ended::Replaced)).collect();
-    assert_eq!(node.told().await, told);
+    let ended: Vec<_> = replaced.iter().map(|id| (*id, Ended::Replaced)).collect();
+    assert_eq!(node.ended_sessions().await, ended);
 }
 
-/// Opens sessions in several tasks at once and gives their ids by task.
+/// Opens sessions in several concurrent tasks, and returns their ids by task.
 async fn open_at_once(
     node: &Arc<Node>,
     tasks: usize,
@@ -185,7 +185,7 @@ async fn concurrent_opens_at_one_address_leave_one(subject: Subject) {
     let mut replaced: Vec<_> = ids.concat().into_iter().map(|id| (id, Ended::Replaced)).collect();
     replaced.retain(|(id, _)| *id != left[0]);
     replaced.sort_by_key(|(id, _)| *id);
-    assert_eq!(node.told().await, replaced, "each but the one that is left was told once");
+    assert_eq!(node.ended_sessions().await, replaced, "each but the one that is left was reported once");
 }
 
 async fn beyond_the_limit_the_oldest_ends(subject: Subject) {
@@ -196,7 +196,7 @@ async fn beyond_the_limit_the_oldest_ends(subject: Subject) {
     }
     assert_eq!(node.ids("ann").await, [ids[4], ids[3], ids[2]]);
     assert_eq!(node.totals().await, (3, 1));
-    assert_eq!(node.told().await, [(ids[0], Ended::Crowded), (ids[1], Ended::Crowded)]);
+    assert_eq!(node.ended_sessions().await, [(ids[0], Ended::Crowded), (ids[1], Ended::Crowded)]);
 }
 
 async fn the_oldest_is_the_first_opened_however_often_it_was_changed(subject: Subject) {
@@ -207,7 +207,7 @@ async fn the_oldest_is_the_first_opened_however_often_it_was_changed(subject: Su
     assert!(node.presence(first, Some(127), &[]).await);
     let third = node.open("ann", "m").await;
     assert_eq!(node.ids("ann").await, [third, second]);
-    assert_eq!(node.told().await, [(first, Ended::Crowded)]);
+    assert_eq!(node.ended_sessions().await, [(first, Ended::Crowded)]);
 }
 
 async fn a_replacement_is_not_one_more(subject: Subject) {
@@ -216,7 +216,7 @@ async fn a_replacement_is_not_one_more(subject: Subject) {
     let second = node.open("ann", "b").await;
     let again = node.open("ann", "b").await;
     assert_eq!(node.ids("ann").await, [again, first]);
-    assert_eq!(node.told().await, [(second, Ended::Replaced)]);
+    assert_eq!(node.ended_sessions().await, [(second, Ended::Replaced)]);
 }
 
 async fn a_limit_of_one_leaves_the_newest(subject: Subject) {
@@ -225,7 +225,7 @@ async fn a_limit_of_one_leaves_the_newest(subject: Subject) {
     let second = node.open("ann", "b").await;
     let third = node.open("ann", "b").await;
     assert_eq!(node.ids("ann").await, [third]);
-    assert_eq!(node.told().await, [(first, Ended::Crowded), (second, Ended::Replaced)]);
+    assert_eq!(node.ended_sessions().await, [(first, Ended::Crowded), (second, Ended::Replaced)]);
 }
 
 async fn the_limit_is_for_each_user(subject: Subject) {
@@ -233,7 +233,7 @@ async fn the_limit_is_for_each_user(subject: Subject) {
     let of_ann = node.open("ann", "a").await;
     let of_bob = node.open("bob", "b").await;
     assert_eq!((node.ids("ann").await, node.ids("bob").await), (vec![of_ann], vec![of_bob]));
-    assert_eq!(node.told().await, []);
+    assert_eq!(node.ended_sessions().await, []);
 }
 
 async fn concurrent_opens_keep_the_limit(subject: Subject) {
@@ -244,10 +244,10 @@ async fn concurrent_opens_keep_the_limit(subject: Subject) {
     let mut crowded: Vec<_> = ids.concat().into_iter().map(|id| (id, Ended::Crowded)).collect();
     crowded.retain(|(id, _)| !left.contains(id));
     crowded.sort_by_key(|(id, _)| *id);
-    assert_eq!(node.told().await, crowded, "each but those that are left was told once");
+    assert_eq!(node.ended_sessions().await, crowded, "each but those that are left was reported once");
 }
 
-async fn ids_are_ever_greater(subject: Subject) {
+async fn ids_always_increase(subject: Subject) {
     let node = subject.node().await;
     let mut last = node.open("ann", "phone").await;
     for n in 0..500 {
@@ -263,7 +263,7 @@ async fn node_with_clock(subject: &Subject, now: Timestamp) -> (Node, Arc<Manual
     (node, clock)
 }
 
-async fn ids_are_ever_greater_while_the_clock_stands_still(subject: Subject) {
+async fn ids_always_increase_while_the_clock_stands_still(subject: Subject) {
     let (node, _clock) = node_with_clock(&subject, Timestamp(1_700_000_000_000_000_000)).await;
     let mut last = node.open("ann", "phone").await;
     for n in 0..200 {
@@ -273,7 +273,7 @@ async fn ids_are_ever_greater_while_the_clock_stands_still(subject: Subject) {
     }
 }
 
-async fn ids_are_ever_greater_while_the_clock_goes_back(subject: Subject) {
+async fn ids_always_increase_while_the_clock_goes_back(subject: Subject) {
     let (node, clock) = node_with_clock(&subject, Timestamp(1_700_000_000_000_000_000)).await;
     let mut last = node.open("ann", "phone").await;
     for now in [1_600_000_000_000_000_000, 1_000, 0, -1, i64::MIN, 1_700_000_000_000_000_999] {
@@ -299,7 +299,7 @@ async fn concurrent_opens_get_ids_of_their_own(subject: Subject) {
     assert_eq!(node.totals().await, (400, 50));
 }
 
-async fn an_id_tells_when_and_where_it_was_opened(subject: Subject) {
+async fn an_id_contains_the_time_and_node_of_opening(subject: Subject) {
     let (node, clock) = node_with_clock(&subject, Timestamp(1_700_000_000_123_456_789)).await;
     let id = node.open("ann", "phone").await;
     assert_eq!((id.opened_us, id.node), (1_700_000_000_123_456, node.here()));
@@ -311,7 +311,7 @@ async fn addresses_that_are_empty_or_too_long_are_refused(subject: Subject) {
     let node = subject.node().await;
     let long_user = "u".repeat(USER_BYTES_MAX + 1);
     let long_resource = "r".repeat(RESOURCE_BYTES_MAX + 1);
-    // What counts is bytes: these are one too many, though half as many characters.
+    // The limit counts bytes: these are one too many, though half as many characters.
     let wide_user = "é".repeat(USER_BYTES_MAX / 2 + 1);
     let wide_resource = "é".repeat(RESOURCE_BYTES_MAX / 2 + 1);
     let refused = [
@@ -363,7 +363,7 @@ async fn odd_addresses_are_kept_apart(subject: Subject) {
         assert!(node.close(opened[&(user, "*")], Ended::Left).await);
         assert_eq!(node.user(user).await.len(), users - 1);
     }
-    assert_eq!(node.told().await, []);
+    assert_eq!(node.ended_sessions().await, []);
 }
 
 async fn what_is_refused_changes_nothing(subject: Subject) {
@@ -374,7 +374,7 @@ async fn what_is_refused_changes_nothing(subject: Subject) {
     let long = "x".repeat(INFO_BYTES_MAX);
     let kind = |error: Error| error.kind();
     let too_much = [text(1, &long)];
-    // The first would take the place of a session, the second would be one too many, the third a new user's.
+    // The first would replace a session, the second would be one too many, the third a new user's.
     for (user, resource) in [("ann", "a"), ("ann", "c"), ("bob", "a")] {
         let new = NewSession { user, resource, info: &too_much };
         assert_eq!(node.sessions.open(new).await.map_err(kind), Err(ErrorKind::Full));
@@ -382,11 +382,11 @@ async fn what_is_refused_changes_nothing(subject: Subject) {
     assert_eq!(node.try_open("ann", "", &[]).await.map_err(kind), Err(ErrorKind::Invalid));
     assert_eq!((node.user("ann").await, node.user("bob").await), (before, vec![]));
     assert_eq!(node.totals().await, (2, 1));
-    assert_eq!(node.told().await, []);
+    assert_eq!(node.ended_sessions().await, []);
     assert_eq!(node.ids("ann").await, [second, first]);
 }
 
-async fn sessions_of_a_user_that_take_too_much_together_are_refused(subject: Subject) {
+async fn sessions_of_a_user_that_are_too_large_together_are_refused(subject: Subject) {
     const LIMIT: usize = 150;
     let node = subject.node_with_limit(LIMIT).await;
     let long = "x".repeat(INFO_BYTES_MAX - 16);
@@ -402,9 +402,9 @@ async fn sessions_of_a_user_that_take_too_much_together_are_refused(subject: Sub
     assert!(ids.len() > 100, "a hundred sessions may take all that each may take, not only {}", ids.len());
     assert_eq!(node.ids("ann").await, ids);
     let grown = node.sessions.merge_info(ids[0], &[text(2, "y")]).await;
-    assert!(grown.is_ok_and(|is_there| is_there), "what is left of the last cell is room");
+    assert!(grown.is_ok_and(|is_there| is_there), "the rest of the last cell can be used");
     node.open("bob", "phone").await;
     assert!(node.close(ids[0], Ended::Left).await);
     node.open_with("ann", "again", &[text(1, &long)]).await;
-    assert_eq!((node.totals().await, node.told().await), ((ids.len() as u64 + 1, 2), vec![]));
+    assert_eq!((node.totals().await, node.ended_sessions().await), ((ids.len() as u64 + 1, 2), vec![]));
 }

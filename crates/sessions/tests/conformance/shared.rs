@@ -9,7 +9,7 @@ use crate::{
     Subject,
     common::{
         ODD_NAMES, OwnedValue,
-        engines::Place,
+        engines::TestTable,
         node::{Node, show},
         number, soon, text, until,
     },
@@ -23,7 +23,7 @@ crate::promises! {
     shared: [
         nodes_are_different,
         sessions_of_both_nodes_are_found_from_both,
-        nodes_are_given_in_order_with_what_they_have,
+        nodes_are_listed_in_order_with_their_sessions,
         the_same_resource_on_another_node_replaces_the_old_session,
         a_session_is_replaced_though_its_nodes_clock_is_ahead,
         there_is_no_moment_with_both_or_neither_of_two_nodes,
@@ -35,7 +35,7 @@ crate::promises! {
         a_delayed_close_from_another_node_leaves_the_new_session,
         sessions_of_another_node_can_not_be_changed,
         of_concurrent_changes_on_two_nodes_none_is_lost,
-        all_gives_users_with_sessions_on_both_nodes_once,
+        all_returns_users_with_sessions_on_both_nodes_once,
         an_event_is_handed_to_the_owners_of_the_others,
     ]
 }
@@ -80,7 +80,7 @@ async fn sessions_of_both_nodes_are_found_from_both(subject: Subject) {
     }
 }
 
-async fn nodes_are_given_in_order_with_what_they_have(subject: Subject) {
+async fn nodes_are_listed_in_order_with_their_sessions(subject: Subject) {
     let mut nodes = Vec::new();
     for name in ["north", "south", "west"] {
         nodes.push(Node::new(Config { node_name: name.to_owned(), ..subject.config() }).await);
@@ -116,8 +116,8 @@ async fn the_same_resource_on_another_node_replaces_the_old_session(subject: Sub
         assert_eq!(node.ids("ann").await, [new, kept]);
         assert_eq!(node.id(old).await, None);
     }
-    assert_eq!(one.told_by(&two).await, [(old, Ended::Replaced)]);
-    assert_eq!(two.told_by(&one).await, []);
+    assert_eq!(one.ended_by(&two).await, [(old, Ended::Replaced)]);
+    assert_eq!(two.ended_by(&one).await, []);
     assert!(!one.close(old, Ended::Left).await);
     assert!(!one.merge(old, &[number(1, 1)]).await);
     let mut by_node = vec![(one.here(), 1), (two.here(), 1)];
@@ -125,7 +125,7 @@ async fn the_same_resource_on_another_node_replaces_the_old_session(subject: Sub
     assert_eq!(two.counts().await, Counts { sessions: 2, users: 1, by_node, is_complete: true });
 }
 
-/// Ids are ordered by the clocks of their nodes; who opens last stays, whatever its clock shows.
+/// Ids are ordered by the clocks of their nodes; the last session opened stays, whatever its clock shows.
 async fn a_session_is_replaced_though_its_nodes_clock_is_ahead(subject: Subject) {
     let clock = Arc::new(ManualClock::new(Timestamp(4_000_000_000_000_000_000)));
     let ahead = Node::new(Config { clock: clock as Arc<dyn Clock>, ..subject.config() }).await;
@@ -138,11 +138,11 @@ async fn a_session_is_replaced_though_its_nodes_clock_is_ahead(subject: Subject)
         assert_eq!(look.ids("ann").await, [of_ahead, new]);
         assert_eq!(look.address("ann", "phone").await.unwrap().id, new);
     }
-    assert_eq!(ahead.told_by(&node).await, [(old, Ended::Replaced)]);
-    assert_eq!(node.told_by(&ahead).await, []);
+    assert_eq!(ahead.ended_by(&node).await, [(old, Ended::Replaced)]);
+    assert_eq!(node.ended_by(&ahead).await, []);
 }
 
-/// Opens at one address in a task of its own and gives the ids.
+/// Opens at one address in a task of its own, and returns the ids.
 fn open_again_and_again(node: &Arc<Node>, times: usize) -> tokio::task::JoinHandle<Vec<SessionId>> {
     let node = node.clone();
     tokio::spawn(async move {
@@ -175,7 +175,7 @@ async fn there_is_no_moment_with_both_or_neither_of_two_nodes(subject: Subject) 
         replaced.retain(|id| !left.contains(id));
         replaced.sort();
         let replaced: Vec<_> = replaced.into_iter().map(|id| (id, Ended::Replaced)).collect();
-        assert_eq!(node.told_by(other).await, replaced);
+        assert_eq!(node.ended_by(other).await, replaced);
     }
 }
 
@@ -186,8 +186,8 @@ async fn the_limit_counts_the_sessions_of_all_nodes(subject: Subject) {
         ids.push(node.open("ann", resource).await);
     }
     assert_eq!(one.ids("ann").await, [ids[4], ids[3], ids[2]]);
-    assert_eq!(one.told_by(&two).await, [(ids[0], Ended::Crowded)]);
-    assert_eq!(two.told_by(&one).await, [(ids[1], Ended::Crowded)]);
+    assert_eq!(one.ended_by(&two).await, [(ids[0], Ended::Crowded)]);
+    assert_eq!(two.ended_by(&one).await, [(ids[1], Ended::Crowded)]);
     assert_eq!(one.counts().await.sessions, 3);
 }
 
@@ -210,12 +210,12 @@ async fn concurrent_opens_on_two_nodes_keep_the_limit(subject: Subject) {
     }
     let left = nodes[0].ids("ann").await;
     assert_eq!(left.len(), 4);
-    let mut told = nodes[0].told_by(&nodes[1]).await;
-    told.extend(nodes[1].told_by(&nodes[0]).await);
-    told.sort_by_key(|(id, _)| *id);
+    let mut ended = nodes[0].ended_by(&nodes[1]).await;
+    ended.extend(nodes[1].ended_by(&nodes[0]).await);
+    ended.sort_by_key(|(id, _)| *id);
     let mut crowded: Vec<_> = opened.into_iter().filter(|id| !left.contains(id)).collect();
     crowded.sort();
-    assert_eq!(told, crowded.into_iter().map(|id| (id, Ended::Crowded)).collect::<Vec<_>>());
+    assert_eq!(ended, crowded.into_iter().map(|id| (id, Ended::Crowded)).collect::<Vec<_>>());
 }
 
 async fn a_session_can_be_closed_from_another_node(subject: Subject) {
@@ -229,8 +229,8 @@ async fn a_session_can_be_closed_from_another_node(subject: Subject) {
         assert_eq!((node.ids("ann").await, node.id(id).await), (vec![kept], None));
         assert_eq!(node.counts().await.by_node, [(one.here(), 1)]);
     }
-    assert_eq!(one.told_by(&two).await, [(id, Ended::Operator)]);
-    assert_eq!(two.told_by(&one).await, []);
+    assert_eq!(one.ended_by(&two).await, [(id, Ended::Operator)]);
+    assert_eq!(two.ended_by(&one).await, []);
 }
 
 async fn closing_for_another_node_tells_its_owner_why(subject: Subject) {
@@ -243,8 +243,8 @@ async fn closing_for_another_node_tells_its_owner_why(subject: Subject) {
             expected.push((id, why));
         }
     }
-    assert_eq!(one.told_by(&two).await, expected);
-    assert_eq!(two.told_by(&one).await, []);
+    assert_eq!(one.ended_by(&two).await, expected);
+    assert_eq!(two.ended_by(&one).await, []);
     assert_eq!(one.user("ann").await, []);
 }
 
@@ -263,8 +263,8 @@ async fn closes_from_two_nodes_end_a_session_once(subject: Subject) {
         assert!(ended.0 ^ ended.1, "there was one session: {ended:?}");
         expected.push((id, Ended::Slow));
     }
-    assert_eq!(one.told_by(&two).await, expected);
-    assert_eq!(two.told_by(&one).await, []);
+    assert_eq!(one.ended_by(&two).await, expected);
+    assert_eq!(two.ended_by(&one).await, []);
 }
 
 async fn a_delayed_close_from_another_node_leaves_the_new_session(subject: Subject) {
@@ -273,7 +273,7 @@ async fn a_delayed_close_from_another_node_leaves_the_new_session(subject: Subje
     let new = one.open("ann", "phone").await;
     assert!(!two.close(old, Ended::Operator).await);
     assert_eq!((one.ids("ann").await, two.ids("ann").await), (vec![new], vec![new]));
-    assert_eq!(one.told_by(&two).await, [(old, Ended::Replaced)]);
+    assert_eq!(one.ended_by(&two).await, [(old, Ended::Replaced)]);
 }
 
 async fn sessions_of_another_node_can_not_be_changed(subject: Subject) {
@@ -312,7 +312,7 @@ async fn of_concurrent_changes_on_two_nodes_none_is_lost(subject: Subject) {
     }
 }
 
-async fn all_gives_users_with_sessions_on_both_nodes_once(subject: Subject) {
+async fn all_returns_users_with_sessions_on_both_nodes_once(subject: Subject) {
     let (one, two) = subject.two_nodes().await;
     for user in ODD_NAMES {
         one.open(user, "one").await;
@@ -355,14 +355,14 @@ async fn an_event_is_handed_to_the_owners_of_the_others(subject: Subject) {
         one.nodes.tell_others(&event);
     }
     for other in [&two, &three] {
-        until("the others hear of it", || other.owner.heard().len() >= expected.len()).await;
+        until("the others receive them", || other.owner.heard().len() >= expected.len()).await;
         other.settle(&one).await;
-        assert_eq!(other.owner.heard(), expected, "each has heard each once, whole");
+        assert_eq!(other.owner.heard(), expected, "each received each event once, whole");
     }
     one.settle(&two).await;
-    assert_eq!(one.owner.heard(), Vec::<String>::new(), "the sender hears nothing");
+    assert_eq!(one.owner.heard(), Vec::<String>::new(), "the sender receives nothing");
     two.nodes.tell_others(&events()[0]);
-    until("the answer is heard", || one.owner.heard() == [show(&events()[0])]).await;
+    until("the answer is received", || one.owner.heard() == [show(&events()[0])]).await;
 }
 
 async fn an_event_does_not_come_back_to_its_sender(subject: Subject) {
@@ -375,7 +375,7 @@ async fn an_event_does_not_come_back_to_its_sender(subject: Subject) {
 }
 
 async fn tables_with_other_names_share_nothing(subject: Subject) {
-    let (one, other) = (subject.node().await, Place::new(subject.engine).node().await);
+    let (one, other) = (subject.node().await, TestTable::new(subject.engine).node().await);
     let id = one.open("ann", "phone").await;
     let of_other = other.open("ann", "phone").await;
     assert_eq!((one.ids("ann").await, other.ids("ann").await), (vec![id], vec![of_other]));
@@ -384,6 +384,6 @@ async fn tables_with_other_names_share_nothing(subject: Subject) {
     one.nodes.tell_others(&events()[0]);
     assert!(one.close(id, Ended::Operator).await);
     assert_eq!(other.ids("ann").await, [of_other]);
-    assert_eq!((other.told().await, other.owner.heard()), (vec![], vec![]));
-    assert_eq!(one.told().await, [(id, Ended::Operator)]);
+    assert_eq!((other.ended_sessions().await, other.owner.heard()), (vec![], vec![]));
+    assert_eq!(one.ended_sessions().await, [(id, Ended::Operator)]);
 }

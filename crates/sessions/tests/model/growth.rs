@@ -7,7 +7,7 @@ use restante_sessions::Ended;
 use crate::{
     common::{
         OwnedChange, OwnedValue,
-        engines::{Engine, Place, run},
+        engines::{Engine, TestTable, run},
         node::Node,
     },
     table::Model,
@@ -15,10 +15,10 @@ use crate::{
 
 /// Sessions that each user may have.
 const SESSIONS_PER_USER_MAX: usize = 6;
-/// One user has so many resources to choose from that all its places are taken at times.
+/// Users have more resources to choose from than sessions, so that they reach the limit.
 const RESOURCES: usize = 8;
 
-/// To how many sessions the table grows and shrinks, one after the other.
+/// The sizes to which the table grows and shrinks, in order.
 fn sizes(engine: Engine) -> &'static [usize] {
     match engine {
         Engine::Memory => &[4_000, 40, 2_500, 0, 600, 1],
@@ -26,7 +26,7 @@ fn sizes(engine: Engine) -> &'static [usize] {
     }
 }
 
-/// RESTANTE_TEST_SEED names another sequence than that of every day.
+/// The seed: RESTANTE_TEST_SEED, or a fixed one.
 fn seed() -> u64 {
     std::env::var("RESTANTE_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
 }
@@ -34,15 +34,15 @@ fn seed() -> u64 {
 pub(crate) fn agrees_while_it_grows_and_shrinks(engine: Engine) {
     let seed = seed();
     println!("RESTANTE_TEST_SEED={seed}");
-    run(engine, async |place| grow_and_shrink(&place, seed).await);
+    run(engine, async |table| grow_and_shrink(&table, seed).await);
 }
 
-async fn grow_and_shrink(place: &Place, seed: u64) {
+async fn grow_and_shrink(table: &TestTable, seed: u64) {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
-    let node = place.node_with_limit(SESSIONS_PER_USER_MAX).await;
+    let node = table.node_with_limit(SESSIONS_PER_USER_MAX).await;
     let mut model = Model::new(SESSIONS_PER_USER_MAX);
     let mut size = 0;
-    for goal in sizes(place.engine) {
+    for goal in sizes(table.engine) {
         while size != *goal {
             let grows = size < *goal;
             // Mostly towards the goal, now and then away from it.
@@ -58,7 +58,7 @@ async fn grow_and_shrink(place: &Place, seed: u64) {
         }
         model.check(&node).await;
     }
-    assert_eq!(node.told().await, model.told(node.here()));
+    assert_eq!(node.ended_sessions().await, model.ended_sessions(node.here()));
 }
 
 async fn open(node: &Node, model: &mut Model, random: &mut ChaCha8Rng) {
@@ -92,7 +92,7 @@ async fn change(node: &Node, model: &mut Model, random: &mut ChaCha8Rng) {
     assert_eq!(node.user(&user).await, model.user(&user));
 }
 
-/// Mostly little, at times as much as an info takes.
+/// Usually small changes, sometimes one as long as an info may be.
 fn changes(random: &mut ChaCha8Rng) -> Vec<OwnedChange> {
     let len_max = match random.random_range(0..100) {
         0..60 => 0,

@@ -9,7 +9,7 @@ use restante_sessions::{Ended, INFO_BYTES_MAX, SessionId};
 use crate::{
     common::{
         OwnedChange, OwnedValue,
-        engines::{Engine, Place, run},
+        engines::{Engine, TestTable, run},
         node::Node,
     },
     table::Model,
@@ -19,7 +19,7 @@ const USERS: [&str; 5] = ["ann", "bob", "a:b", "a", "\0*é"];
 const RESOURCES: [&str; 6] = ["phone", "desk", "b:c", "*", "ユ\0", "p"];
 const SESSIONS_PER_USER_MAX: usize = 4;
 
-/// What is done, on one of the nodes.
+/// An operation on one of the nodes.
 #[derive(Clone, Debug)]
 enum Operation {
     Open { user: usize, resource: usize, changes: Vec<OwnedChange> },
@@ -35,9 +35,9 @@ enum Operation {
 /// One of the sessions opened so far.
 #[derive(Clone, Debug)]
 enum Which {
-    /// It is open, if any is.
+    /// One that is open, if any is.
     Open(prop::sample::Index),
-    /// It may be open or closed.
+    /// One that is open or closed.
     Any(prop::sample::Index),
 }
 
@@ -57,7 +57,7 @@ fn values() -> impl Strategy<Value = OwnedValue> {
     ]
 }
 
-/// Mostly of few keys, so that they meet; at times of many.
+/// Usually of few keys, so that they collide; sometimes of many.
 fn changes() -> impl Strategy<Value = Vec<OwnedChange>> {
     let key = prop_oneof![4 => 0..6_u16, 1 => any::<u16>()];
     let one = (key, prop::option::weighted(0.8, values()));
@@ -84,20 +84,20 @@ fn operations() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// The nodes of a table and the model of it.
+/// The nodes of a table and its model.
 struct Subject<'a> {
-    place: &'a Place,
+    table: &'a TestTable,
     model: Model,
     nodes: Vec<Node>,
 }
 
 impl<'a> Subject<'a> {
-    async fn new(place: &'a Place) -> Self {
-        let mut nodes = vec![place.node_with_limit(SESSIONS_PER_USER_MAX).await];
-        if place.engine.is_shared() {
-            nodes.push(place.node_with_limit(SESSIONS_PER_USER_MAX).await);
+    async fn new(table: &'a TestTable) -> Self {
+        let mut nodes = vec![table.node_with_limit(SESSIONS_PER_USER_MAX).await];
+        if table.engine.is_shared() {
+            nodes.push(table.node_with_limit(SESSIONS_PER_USER_MAX).await);
         }
-        Self { place, model: Model::new(SESSIONS_PER_USER_MAX), nodes }
+        Self { table, model: Model::new(SESSIONS_PER_USER_MAX), nodes }
     }
 
     fn id(&self, which: &Which) -> Option<SessionId> {
@@ -146,31 +146,31 @@ impl<'a> Subject<'a> {
         assert_eq!(node.address(user, resource).await, expected);
     }
 
-    /// A node ends, and another takes its place.
+    /// A node ends, and a new one is opened.
     async fn leave(&mut self, at: usize) {
-        self.check_told(at).await;
+        self.check_ended(at).await;
         self.model.leave(&self.nodes[at]).await;
-        self.nodes[at] = self.place.node_with_limit(SESSIONS_PER_USER_MAX).await;
+        self.nodes[at] = self.table.node_with_limit(SESSIONS_PER_USER_MAX).await;
     }
 
-    /// The owner of a node was told by itself and by the others what it should have been, and nothing else.
-    async fn check_told(&self, at: usize) {
+    /// The owner of a node got exactly the expected notifications, from its own node and others.
+    async fn check_ended(&self, at: usize) {
         let node = &self.nodes[at];
         for other in &self.nodes {
             node.settle(other).await;
         }
-        assert_eq!(node.owner.told(), self.model.told(node.here()));
+        assert_eq!(node.owner.ended_sessions(), self.model.ended_sessions(node.here()));
     }
 }
 
-async fn compare(place: &Place, operations: Vec<(usize, Operation)>) {
-    let mut subject = Subject::new(place).await;
+async fn compare(table: &TestTable, operations: Vec<(usize, Operation)>) {
+    let mut subject = Subject::new(table).await;
     for (node, operation) in operations {
         subject.run(node, operation).await;
     }
     for at in 0..subject.nodes.len() {
         subject.model.check(&subject.nodes[at]).await;
-        subject.check_told(at).await;
+        subject.check_ended(at).await;
     }
     for node in &subject.nodes {
         subject.model.leave(node).await;
@@ -184,7 +184,7 @@ fn cases(engine: Engine) -> u32 {
     (of_memory.unwrap_or(80) / times_slower).max(1)
 }
 
-/// A failure prints its operations, as few as were found to fail, and is kept in `model.regressions` for later runs.
+/// A failure prints its operations, minimised, and is stored in `model.regressions` for later runs.
 pub(crate) fn agrees_with_the_model(engine: Engine) {
     let mut runner = TestRunner::new(ProptestConfig {
         cases: cases(engine),
@@ -195,7 +195,7 @@ pub(crate) fn agrees_with_the_model(engine: Engine) {
     });
     let operations = prop::collection::vec((0..2_usize, operations()), 1..250);
     let outcome = runner.run(&operations, |operations| {
-        run(engine, async |place| compare(&place, operations).await);
+        run(engine, async |table| compare(&table, operations).await);
         Ok(())
     });
     if let Err(error) = outcome {

@@ -1,5 +1,5 @@
-//! The contract once more, written to be obviously right: what every node of a table must find, and what each owner must
-//! have been told.
+//! A second implementation of the contract, written to be obviously right: what every node of a table must find, and the
+//! notifications that each owner must get.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,18 +8,18 @@ use restante_sessions::{Counts, Ended, Error, InfoBuf, NodeId, SessionId};
 
 use crate::common::{OwnedChange, OwnedInfo, Row, borrow_changes, change, node::Node};
 
-/// What one node's table should be.
+/// The expected contents of a table.
 pub(crate) struct Model {
     per_user_max: usize,
-    /// What is open.
+    /// Open sessions.
     open: BTreeMap<SessionId, Row>,
     /// The same by user.
     by_user: BTreeMap<String, BTreeSet<SessionId>>,
-    /// What owners have been told.
-    told: BTreeSet<(SessionId, &'static str)>,
+    /// Ended sessions of which owners were notified.
+    ended: BTreeSet<(SessionId, &'static str)>,
     /// The last id of each node.
     last: BTreeMap<NodeId, SessionId>,
-    /// Ids in the order in which they were opened, those that are closed among them.
+    /// Ids in the order in which they were opened, including closed ones.
     pub(crate) given: Vec<SessionId>,
 }
 
@@ -29,7 +29,7 @@ impl Model {
             per_user_max,
             open: BTreeMap::new(),
             by_user: BTreeMap::new(),
-            told: BTreeSet::new(),
+            ended: BTreeSet::new(),
             last: BTreeMap::new(),
             given: Vec::new(),
         }
@@ -49,7 +49,7 @@ impl Model {
         self.open.contains_key(&id)
     }
 
-    /// The ids of what is open.
+    /// The ids of open sessions.
     pub(crate) fn ids(&self) -> impl Iterator<Item = SessionId> {
         self.open.keys().copied()
     }
@@ -71,13 +71,13 @@ impl Model {
         }
     }
 
-    /// What the owner of a node was told, in the order of ids.
-    pub(crate) fn told(&self, node: NodeId) -> Vec<(SessionId, Ended)> {
-        let of_node = self.told.iter().filter(|(id, _)| id.node == node);
+    /// The ended sessions of which the owner of a node was notified, ordered by id.
+    pub(crate) fn ended_sessions(&self, node: NodeId) -> Vec<(SessionId, Ended)> {
+        let of_node = self.ended.iter().filter(|(id, _)| id.node == node);
         of_node.map(|(id, why)| (*id, Ended::from_name(why).unwrap())).collect()
     }
 
-    /// Opens a session on the node and in the model. Their answers agree.
+    /// Opens a session on the node and in the model, and compares the results.
     pub(crate) async fn open(&mut self, node: &Node, user: &str, resource: &str, changes: &[OwnedChange]) {
         let answer = node.try_open(user, resource, &borrow_changes(changes)).await;
         let Some(info) = merged(&OwnedInfo::new(), changes) else {
@@ -102,11 +102,11 @@ impl Model {
         self.given.push(id);
     }
 
-    /// Ends a session; its owner is told unless it is the one who says so. Answers whether there was one.
+    /// Ends a session; its owner is notified unless it gave the reason itself. Returns whether it existed.
     fn end(&mut self, id: SessionId, why: Ended) -> bool {
         let was_open = self.remove(id);
         if was_open && why != Ended::Left {
-            self.told.insert((id, why.as_str()));
+            self.ended.insert((id, why.as_str()));
         }
         was_open
     }
@@ -143,7 +143,7 @@ impl Model {
         self.change(node, id, changes, answer);
     }
 
-    /// Changes the info of a session as the engine has, and answers whether it was changed.
+    /// Changes the info of a session as the engine did, and compares the results.
     fn change(
         &mut self,
         node: &Node,
@@ -169,15 +169,15 @@ impl Model {
         }
     }
 
-    /// All sessions of a node end, and nobody is told. Who comes after it may have its id again: what ids of it were given and
-    /// what its owner was told says nothing of that one.
+    /// Ends all sessions of a node without notifications. A later node may have the same id, so ids and notifications of this one are
+    /// forgotten.
     pub(crate) async fn leave(&mut self, node: &Node) {
         node.nodes.close().await.unwrap();
         let ended: Vec<_> = self.ids().filter(|id| id.node == node.here()).collect();
         for id in ended {
             self.remove(id);
         }
-        self.told.retain(|(id, _)| id.node != node.here());
+        self.ended.retain(|(id, _)| id.node != node.here());
         self.last.remove(&node.here());
     }
 

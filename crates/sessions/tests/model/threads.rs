@@ -1,4 +1,4 @@
-//! Threads that change one table at the same time: what each of them has opened is there, and nobody sees half of a change.
+//! Threads that change one table at the same time: what each of them has opened is there, and no reader sees a part of a change.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 
 use crate::common::{
     OwnedInfo, OwnedValue, Row,
-    engines::{Engine, Place, run},
+    engines::{Engine, TestTable, run},
     node::Node,
     number, read_all, text,
 };
@@ -36,8 +36,8 @@ const CHECKSUM: u16 = 3;
 
 /// Runs threads with a node; a thread asks by blocking.
 fn in_threads(engine: Engine, work: impl AsyncFn(Arc<Node>, Handle)) {
-    run(engine, async |place: Arc<Place>| {
-        let node = Arc::new(place.node_with_limit(THREADS * RESOURCES).await);
+    run(engine, async |table: Arc<TestTable>| {
+        let node = Arc::new(table.node_with_limit(THREADS * RESOURCES).await);
         work(node, Handle::current()).await;
     });
 }
@@ -203,15 +203,15 @@ pub(crate) fn keeps_what_each_thread_has_opened(engine: Engine) {
         replaced.sort();
         let replaced: Vec<_> = replaced.into_iter().map(|id| (id, Ended::Replaced)).collect();
         assert!(
-            node.told().await == replaced,
-            "the owner was told of each that was replaced, and of no other"
+            node.ended_sessions().await == replaced,
+            "the owner was notified of each replaced session and of no other"
         );
     });
 }
 
 /// Threads open and close sessions of thousands of users, so that the table grows, shrinks and moves what is in it. Readers
 /// look for others that stay all the time, and always find them.
-pub(crate) fn always_finds_who_stays(engine: Engine) {
+pub(crate) fn always_finds_sessions_that_stay(engine: Engine) {
     const STAY: usize = 300;
     const COME_AND_GO: usize = 2_500;
     in_threads(engine, async |node, handle| {
@@ -225,7 +225,7 @@ pub(crate) fn always_finds_who_stays(engine: Engine) {
         thread::scope(|scope| {
             let (node, handle, staying, stop) = (&node, &handle, &staying, &stop);
             let readers =
-                [0, 1].map(|_| scope.spawn(move || find_again_and_again(node, handle, staying, stop)));
+                [0, 1].map(|_| scope.spawn(move || look_up_repeatedly(node, handle, staying, stop)));
             let come_and_go = |thread: usize| {
                 for round in 0..4 {
                     let user = |n: usize| format!("{thread} passes {n}");
@@ -245,7 +245,7 @@ pub(crate) fn always_finds_who_stays(engine: Engine) {
     });
 }
 
-fn find_again_and_again(node: &Node, handle: &Handle, staying: &[Vec<Row>], stop: &AtomicBool) {
+fn look_up_repeatedly(node: &Node, handle: &Handle, staying: &[Vec<Row>], stop: &AtomicBool) {
     while !stop.load(Ordering::SeqCst) {
         for rows in staying {
             let row = &rows[0];

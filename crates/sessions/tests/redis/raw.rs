@@ -1,4 +1,4 @@
-//! Redis itself, for tests that look behind the table or put something there.
+//! Direct access to Redis, for tests that inspect or change the keys of a table.
 
 use redis::{Commands, FromRedisValue, ToRedisArgs};
 use restante_sessions::NodeId;
@@ -45,20 +45,20 @@ impl Raw {
         keys
     }
 
-    /// Has Redis forget the table.
+    /// Removes all keys of the table.
     pub(crate) fn forget_all(&mut self) {
         let keys = self.keys();
         let _: u64 = self.connection.del(keys).unwrap();
     }
 
-    /// Leaves Redis no room, until the answer is dropped.
-    pub(crate) fn without_room(mut self) -> WithoutRoom {
+    /// Lowers Redis' memory limit below its use, until the result is dropped.
+    pub(crate) fn without_memory(mut self) -> WithoutMemory {
         let (_, bytes_max): (String, u64) = self.ask("CONFIG", ("GET", "maxmemory"));
         let _: String = self.ask("CONFIG", ("SET", "maxmemory", 1));
-        WithoutRoom { raw: self, bytes_max }
+        WithoutMemory { raw: self, bytes_max }
     }
 
-    /// Bytes that keys take, with all that is in them.
+    /// Bytes of keys and their values.
     pub(crate) fn bytes(&mut self, keys: &[String]) -> u64 {
         let mut ask = redis::pipe();
         for key in keys {
@@ -69,13 +69,13 @@ impl Raw {
     }
 }
 
-/// While it lasts Redis has no room.
-pub(crate) struct WithoutRoom {
+/// Restores the memory limit when it is dropped.
+pub(crate) struct WithoutMemory {
     raw: Raw,
     bytes_max: u64,
 }
 
-impl Drop for WithoutRoom {
+impl Drop for WithoutMemory {
     fn drop(&mut self) {
         let _: String = self.raw.ask("CONFIG", ("SET", "maxmemory", self.bytes_max));
     }

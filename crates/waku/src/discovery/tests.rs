@@ -1,4 +1,4 @@
-//! Nodes on loopback that get to know each other.
+//! Nodes on loopback that discover each other.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use restante_waku_wire::{
 use super::*;
 use crate::{Waku, WakuConfig, metadata, node::NodeConfig, service::Answer};
 
-/// So long a test waits for something to happen before it gives up.
+/// How long a test waits for a condition before it fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Running {
@@ -102,7 +102,7 @@ async fn nodes_of_a_cluster_remember_each_other_s_shards() {
 }
 
 #[tokio::test]
-async fn nodes_of_different_clusters_part() {
+async fn nodes_of_different_clusters_disconnect() {
     let (one, other) = (start(Some(42), &[]).await, start(Some(43), &[]).await);
     one.connect(&other).await;
     until("one has heard of the other's cluster", async || {
@@ -110,25 +110,27 @@ async fn nodes_of_different_clusters_part() {
         others(&one) + others(&other) >= 1
     })
     .await;
-    until("they have parted", async || one.node().peers().is_empty() && other.node().peers().is_empty())
-        .await;
+    until("they have disconnected", async || {
+        one.node().peers().is_empty() && other.node().peers().is_empty()
+    })
+    .await;
 }
 
 #[tokio::test]
-async fn a_node_of_all_clusters_is_at_home_with_its_peers() {
+async fn a_node_of_all_clusters_answers_with_the_cluster_of_its_peer() {
     let (any, one) = (start(None, &[]).await, start(Some(42), &[500]).await);
     one.connect(&any).await;
-    until("it says that it is there too", async || {
+    until("it names the same cluster", async || {
         one.metrics.metadata.count(metadata::Heard::SameCluster) == 1
     })
     .await;
     let shards = (0..8).chain([500]).collect();
     assert_eq!(one.knows(&any), Some((Some(42), shards)));
-    assert_eq!(any.knows(&one), Some((Some(42), vec![500])), "learnt from the question");
+    assert_eq!(any.knows(&one), Some((Some(42), vec![500])), "known from the request");
 }
 
 #[tokio::test]
-async fn a_node_signs_what_it_is() {
+async fn the_record_of_a_node_is_signed() {
     let running = start(Some(42), &[3]).await;
     let record: Enr = running.node().enr().unwrap().parse().unwrap();
     let contents = record.contents();
@@ -151,7 +153,7 @@ async fn a_node_whose_key_signs_no_record_has_none() {
 }
 
 #[tokio::test]
-async fn a_third_node_is_told_of_the_first() {
+async fn a_third_node_learns_of_the_first() {
     let (first, second, third) =
         (start(Some(42), &[]).await, start(Some(42), &[]).await, start(Some(42), &[]).await);
     first.connect(&second).await;
@@ -164,14 +166,14 @@ async fn a_third_node_is_told_of_the_first() {
     let frame = rpc::frame(&query);
     let answer = third.node().ask(second.peer_id(), rpc::peer_exchange::ID, &frame, 10_000).await.unwrap();
     let response = PeerExchangeRpc::decode(answer).unwrap().response.unwrap();
-    let told: Vec<String> =
+    let returned: Vec<String> =
         response.peer_infos.iter().map(|info| Enr::decode(&info.enr).unwrap().to_string()).collect();
-    assert_eq!(told, [first.node().enr().unwrap(), second.node().enr().unwrap()], "not the asker's own");
+    assert_eq!(returned, [first.node().enr().unwrap(), second.node().enr().unwrap()], "not the asker's own");
     assert!(third.node().peer(first.peer_id()).is_none(), "nobody is dialled unless the settings say so");
 }
 
 #[tokio::test]
-async fn peers_that_others_told_of_are_dialled_when_the_settings_say_so() {
+async fn peers_from_other_nodes_are_dialled_when_the_settings_say_so() {
     let (first, second) = (start(Some(42), &[]).await, start(Some(42), &[]).await);
     first.connect(&second).await;
     until("the second knows the first", async || second.known_records() == 1).await;
@@ -184,9 +186,9 @@ async fn peers_that_others_told_of_are_dialled_when_the_settings_say_so() {
         .await;
 }
 
-/// A stranger's record could name what only this machine can reach.
+/// A record from an unknown peer could name services that only this machine can reach.
 #[tokio::test]
-async fn loopback_addresses_that_others_told_of_are_not_dialled() {
+async fn loopback_addresses_from_other_nodes_are_not_dialled() {
     let (first, second) = (start(Some(42), &[]).await, start(Some(42), &[]).await);
     first.connect(&second).await;
     until("the second knows the first", async || second.known_records() == 1).await;
@@ -195,12 +197,12 @@ async fn loopback_addresses_that_others_told_of_are_not_dialled() {
     config.peer_exchange.records = vec![second.node().enr().unwrap().parse().unwrap()];
     let third = start_with(config).await;
     let not_public = || third.metrics.peer_exchange.not_public.get();
-    until("the third has left the first's addresses", async || not_public() >= 2).await;
+    until("the third has skipped the first's addresses", async || not_public() >= 2).await;
     let connected: Vec<PeerId> = third.node().peers().into_iter().map(|peer| peer.peer).collect();
     assert_eq!(connected, [second.peer_id()], "a record of the settings may name any address");
 }
 
-/// Says that it knows thirty peers, and has made all of them up.
+/// Answers with forged records.
 struct Liar;
 
 #[async_trait]
@@ -250,7 +252,7 @@ async fn forged_records_are_counted_and_forgotten() {
     let running = start(None, &[]).await;
     running.node().connect(liar.addresses()[0].clone()).await.unwrap();
     let wrong = || running.metrics.peer_exchange.count(peer_exchange::Heard::Wrong);
-    until("as many as were asked for are looked at", async || wrong() == 30).await;
+    until("as many records as requested are checked", async || wrong() == 30).await;
     assert_eq!(running.known_records(), 0);
     assert!(running.node().peer(liar.peer_id()).is_some());
     assert_eq!(wrong(), 30, "and no more");

@@ -1,4 +1,4 @@
-//! The other side: asking a service node for messages, and taking what it pushes.
+//! The client side: subscribes at a service node and receives pushed messages.
 
 use std::{
     sync::{
@@ -28,32 +28,31 @@ use crate::{
 
 /// The longest answer: an id and a text.
 const RESPONSE_BYTES_MAX: usize = 64 << 10;
-/// What a push may have beside its message.
+/// The most bytes of a push beyond its message.
 const PUSH_EXTRA_BYTES: usize = 8 << 10;
-/// How long a push waits for room among those that nobody has taken yet. A service node that waits for longer may take
-/// the stream for one that is read on.
-const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a push waits when the receiver is full. After a longer wait a service node may assume that the stream is reused.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Why a service node did not do what it was asked for.
+/// Why a request to a service node failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
     /// It did not answer.
     #[error(transparent)]
     Ask(#[from] AskError),
-    /// Its answer can't be read, or is one to another request.
-    #[error("the answer makes no sense: {0}")]
+    /// The answer can't be decoded, or belongs to another request.
+    #[error("the answer is invalid: {0}")]
     Nonsense(String),
     /// It refused.
     #[error("refused with status {status}: {text}")]
     Refused {
-        /// As in HTTP.
+        /// The status, as in HTTP.
         status: u32,
-        /// The same for people.
+        /// The status text.
         text: String,
     },
 }
 
-/// Asks service nodes for messages. Cloning gives another handle of the same.
+/// Subscribes at service nodes. Clones are handles of the same client.
 #[derive(Clone, Debug)]
 pub struct FilterClient {
     node: Node,
@@ -61,12 +60,12 @@ pub struct FilterClient {
 }
 
 impl FilterClient {
-    /// A client that asks by `node`.
+    /// A client that sends its requests by `node`.
     pub fn new(node: Node) -> Self {
         Self { node, requests: Arc::default() }
     }
 
-    /// Asks for the messages of content topics, beside those that were asked for before.
+    /// Subscribes to further content topics.
     ///
     /// # Errors
     /// See [`FilterError`].
@@ -79,7 +78,7 @@ impl FilterClient {
         self.ask(peer, SubscribeType::Subscribe, Some(pubsub_topic), content_topics).await
     }
 
-    /// Asks for the messages of content topics no more.
+    /// Unsubscribes from content topics.
     ///
     /// # Errors
     /// See [`FilterError`].
@@ -92,7 +91,7 @@ impl FilterClient {
         self.ask(peer, SubscribeType::Unsubscribe, Some(pubsub_topic), content_topics).await
     }
 
-    /// Asks for no messages any more.
+    /// Unsubscribes from everything.
     ///
     /// # Errors
     /// See [`FilterError`].
@@ -100,10 +99,10 @@ impl FilterClient {
         self.ask(peer, SubscribeType::UnsubscribeAll, None, &[]).await
     }
 
-    /// Asks whether the subscription is still there, and keeps it there.
+    /// Checks whether there is a subscription, and renews it.
     ///
     /// # Errors
-    /// See [`FilterError`]; status 404 when it is not.
+    /// See [`FilterError`]; status 404 when there is none.
     pub async fn ping(&self, peer: PeerId) -> Result<(), FilterError> {
         self.ask(peer, SubscribeType::Ping, None, &[]).await
     }
@@ -128,26 +127,26 @@ impl FilterClient {
         let (status, text) = (response.status_code, response.status_desc.unwrap_or_default());
         match status {
             200..=299 if response.request_id == request_id => Ok(()),
-            200..=299 => Err(FilterError::Nonsense("it is one to another request".to_owned())),
+            200..=299 => Err(FilterError::Nonsense("it belongs to another request".to_owned())),
             _ => Err(FilterError::Refused { status, text }),
         }
     }
 }
 
-/// A message that a service node has pushed.
+/// A pushed message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushedMessage {
-    /// By whom.
+    /// The service node.
     pub from: PeerId,
-    /// Where it was sent.
+    /// The pubsub topic.
     pub pubsub_topic: Arc<str>,
-    /// What it is about.
+    /// The content topic.
     pub content_topic: Arc<str>,
     /// The message as on the wire.
     pub wire: Bytes,
 }
 
-/// Takes what service nodes push, one message per stream. Only mounted on a node that subscribes.
+/// Receives pushes of service nodes, one message per stream. Only mounted on a node that subscribes.
 #[derive(Debug)]
 pub struct FilterPushReceiver {
     messages: mpsc::Sender<PushedMessage>,
@@ -155,8 +154,8 @@ pub struct FilterPushReceiver {
 }
 
 impl FilterPushReceiver {
-    /// A receiver, and where its messages come out. When `capacity` messages wait there, the service nodes wait for a
-    /// second; what has found no room by then is lost.
+    /// A receiver and the channel of its messages. When `capacity` messages wait, a push waits for a second; after that its
+    /// message is lost.
     pub fn new(capacity: usize, max_message_bytes: usize) -> (Arc<Self>, mpsc::Receiver<PushedMessage>) {
         let (messages, received) = mpsc::channel(capacity);
         (Arc::new(Self { messages, max_message_bytes }), received)
@@ -179,9 +178,9 @@ impl Service for FilterPushReceiver {
 
     async fn answer(&self, peer: PeerId, request: Bytes) -> Answer {
         let Some(message) = read(peer, request) else { return Answer::none(400) };
-        match timeout(ROOM_TIMEOUT, self.messages.send(message)).await {
+        match timeout(QUEUE_TIMEOUT, self.messages.send(message)).await {
             Ok(Ok(())) => Answer::none(200),
-            Ok(Err(_)) | Err(_) => Answer::none(503), // nobody takes them, or not fast enough
+            Ok(Err(_)) | Err(_) => Answer::none(503), // the channel is closed or full
         }
     }
 

@@ -5,7 +5,7 @@ use prometheus_client::{
 };
 use restante_sessions::{Ended, hub::Losses};
 
-/// What the filter counts.
+/// The metrics of the filter.
 #[derive(Clone, Debug, Default)]
 pub struct FilterMetrics {
     pub(crate) subscribers: Gauge,
@@ -19,16 +19,16 @@ struct PushLabel {
     result: &'static str,
 }
 
-/// What became of a message for one subscriber.
+/// The result of pushing a message to one subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
-    /// It was written to a stream that was closed in order behind it, or stayed open.
+    /// It was written to a stream that was then closed in order, or stayed open.
     Sent,
-    /// It found no room in a queue, or was in the queue of a subscriber that was removed.
+    /// The queue was full, or its subscriber was removed.
     Dropped,
     /// The subscriber is not connected.
     Away,
-    /// No stream could be opened, or it broke, or took too long.
+    /// No stream could be opened, or the stream broke or was too slow.
     Failed,
 }
 
@@ -40,15 +40,15 @@ struct RemovedLabel {
 /// Why a subscriber was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Removed {
-    /// It asked for it.
+    /// It unsubscribed.
     Unsubscribed,
-    /// It was not heard of for too long.
+    /// Its subscription expired.
     Expired,
     /// Several pushes in a row failed.
     Failed,
-    /// It was not connected when another needed its place.
+    /// It was not connected, and was removed for a new subscriber.
     Replaced,
-    /// Its session was ended: by an operator, or with the server.
+    /// Its session was closed by an operator or with the server.
     Closed,
 }
 
@@ -78,7 +78,7 @@ impl Removed {
         }
     }
 
-    /// What the table of sessions is told; `None` when it was the table that told.
+    /// The reason for the session table; `None` when the table itself closed the session.
     pub(crate) fn ended(self) -> Option<Ended> {
         match self {
             Self::Unsubscribed => Some(Ended::Left),
@@ -108,7 +108,7 @@ impl FilterMetrics {
         }
     }
 
-    /// Counts what the hub does not queue for subscribers.
+    /// The counters for messages that the hub does not queue for subscribers.
     pub(crate) fn losses(&self) -> Losses {
         let counter = |result| self.pushes.get_or_create(&PushLabel::of(result)).clone();
         Losses { dropped: counter(Pushed::Dropped), away: counter(Pushed::Away) }
@@ -129,7 +129,7 @@ impl FilterMetrics {
     }
 
     pub(crate) fn register(&self, registry: &mut Registry) {
-        // All labels are there from the start, so that the first of each is an increase.
+        // All label values exist from the start, so that the first of each is an increase.
         for result in Pushed::ALL {
             let _ = self.pushes.get_or_create(&PushLabel::of(result));
         }
@@ -137,9 +137,9 @@ impl FilterMetrics {
             let _ = self.removed.get_or_create(&RemovedLabel::of(reason));
         }
         registry.register("filter_subscribers", "Filter subscribers", self.subscribers.clone());
-        let what = "Pairs of pubsub and content topic that filter subscribers want, over all of them";
+        let what = "Pairs of pubsub and content topic of all filter subscribers";
         registry.register("filter_criteria", what, self.criteria.clone());
-        let what = "Messages for filter subscribers, by what became of them";
+        let what = "Messages for filter subscribers, by result";
         registry.register("filter_pushes", what, self.pushes.clone());
         registry.register("filter_removed", "Filter subscribers that were removed", self.removed.clone());
     }

@@ -1,11 +1,10 @@
-//! `12/WAKU2-FILTER`: subscribers say which content topics they want, and have messages pushed to them as they arrive.
+//! `12/WAKU2-FILTER`: peers subscribe to content topics, and the node pushes messages to them as they arrive.
 //!
-//! A subscriber is a session with a seat in the live hub, which puts what it wants into a bounded queue. A task per subscriber
-//! pushes what is in its queue, in order, so that one who reads slowly or not at all holds up nobody else. A message is encoded
-//! once for all. What a queue has no room for is dropped and counted: it is in the archive.
+//! A subscriber is a session with a subscription in the live hub, which puts matching messages into a bounded queue. A task per
+//! subscriber pushes the messages of its queue in order, so that a slow subscriber does not delay others. A message is encoded
+//! once for all subscribers. Messages that don't fit into a queue are dropped and counted: they are in the archive.
 //!
-//! All subscribers together take at most [`FilterConfig::criteria_bytes_max`] for what they want, some KiB each, and what the hub
-//! has room for to wait.
+//! The criteria of all subscribers take at most [`FilterConfig::criteria_bytes_max`], and their queues are bounded by the hub.
 
 mod client;
 mod metrics;
@@ -57,29 +56,29 @@ use peer_locks::{PeerLock, PeerLocks};
 use push_streams::{Opener, PushStreams};
 use pusher::Pusher;
 use subscriber::Subscriber;
-use subscriptions::{Entered, Full, Subscriptions, criteria_of};
+use subscriptions::{Added, Full, Subscriptions, criteria_of};
 use table::Table;
 
 /// The settings of the filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilterConfig {
-    /// Subscribers at once. One more takes the place of one that is not connected, or is refused.
+    /// The most subscribers. A new one replaces one that is not connected, or is refused.
     pub subscribers_max: usize,
-    /// Pairs of pubsub and content topic that one subscriber may want.
+    /// The most criteria (pairs of pubsub and content topic) of one subscriber.
     pub criteria_per_peer_max: usize,
-    /// Content topics that one request may name.
+    /// The most content topics in one request.
     pub content_topics_per_request_max: usize,
-    /// Bytes that what all subscribers want may take; one of them may take a 64th part.
+    /// The most bytes of the criteria of all subscribers; one subscriber may use a 64th part.
     pub criteria_bytes_max: usize,
-    /// How long a subscription lasts from the last request or ping of its subscriber.
+    /// How long a subscription lasts after the last request or ping of its subscriber.
     pub ttl_seconds: u64,
-    /// Messages that wait for one subscriber.
+    /// The most messages in the queue of one subscriber.
     pub queue_messages_max: usize,
-    /// Bytes of messages that wait for one subscriber.
+    /// The most bytes in the queue of one subscriber.
     pub queue_bytes_max: usize,
     /// How long a push may take: a few messages, or one large one.
     pub push_timeout: Duration,
-    /// After so many failed pushes in a row, with no message that arrived between them, a subscriber is removed.
+    /// A subscriber is removed after this many failed pushes in a row.
     pub failures_max: u32,
 }
 
@@ -103,10 +102,10 @@ impl Default for FilterConfig {
 
 /// The longest request: 100 content topics of more than a thousand bytes each.
 const REQUEST_BYTES_MAX: usize = 128 << 10;
-/// How often expired subscriptions are looked for: ten times in their life, within these.
+/// The bounds of the period in which expired subscriptions are removed: a tenth of their lifetime.
 const SWEEP_PERIOD_MIN: Duration = Duration::from_secs(1);
 const SWEEP_PERIOD_MAX: Duration = Duration::from_secs(10);
-/// What stands for a request's id when the request can't be read, as in nwaku's answers.
+/// The request id in the answer to a request that can't be decoded, as in nwaku.
 const NO_REQUEST_ID: &str = "N/A";
 
 /// The filter of a service node.
@@ -141,21 +140,21 @@ enum Refusal {
     Full(String),
 }
 
-/// What a peer asks for: checked, and each criterion once.
-enum Wish {
+/// The action of a validated request, without duplicate criteria.
+enum Action {
     Ping,
     Subscribe(Vec<Interest>),
     Unsubscribe(Vec<Interest>),
     UnsubscribeAll,
 }
 
-/// Who asks, and when.
+/// The peer of a request.
 #[derive(Clone, Copy)]
 struct Asker {
     peer: PeerId,
-    /// Whether it was known to be connected when its request came.
-    was_there: bool,
-    /// When it had its turn.
+    /// Whether it was known to be connected when its request arrived.
+    was_connected: bool,
+    /// When it got its lock.
     now: Instant,
 }
 
@@ -166,7 +165,8 @@ impl From<Full> for Refusal {
 }
 
 impl FilterService {
-    /// A filter that pushes by `node` what the hub of `live` is told. Its tasks run on the present runtime until it is dropped.
+    /// Starts a filter that pushes the messages of the hub of `live` by `node`. Its tasks run on the current runtime until it is
+    /// dropped.
     pub fn start(
         config: FilterConfig,
         rules: Rules,
@@ -175,10 +175,10 @@ impl FilterService {
         metrics: FilterMetrics,
     ) -> Arc<Self> {
         let events = node.events();
-        Self::start_over(config, rules, (Arc::new(node), events), live, metrics)
+        Self::start_with(config, rules, (Arc::new(node), events), live, metrics)
     }
 
-    fn start_over(
+    fn start_with(
         config: FilterConfig,
         rules: Rules,
         (opener, events): (Arc<dyn Opener>, broadcast::Receiver<NodeEvent>),
@@ -200,7 +200,7 @@ impl FilterService {
         Arc::new(Self { shared })
     }
 
-    /// Who wants what, in the order of peer ids.
+    /// All subscriptions, in the order of peer ids.
     pub fn subscriptions(&self) -> Vec<Subscription> {
         let mut all = self.shared.subscriptions.read().all();
         all.sort_unstable_by_key(|subscription| subscription.peer);
@@ -214,7 +214,7 @@ impl Drop for FilterService {
         let mut subscriptions = self.shared.subscriptions.write();
         subscriptions.close();
         for subscriber in subscriptions.iter() {
-            subscriber.seat.leave();
+            subscriber.subscription.leave();
             self.shared.table.close(subscriber, Ended::Left);
         }
     }
@@ -236,15 +236,15 @@ impl Service for FilterService {
 
     async fn answer(&self, peer: PeerId, request: Bytes) -> Answer {
         let Ok(mut request) = SubscribeRequest::decode(request) else {
-            return respond(NO_REQUEST_ID.to_owned(), 400, "the request can't be read".to_owned());
+            return respond(NO_REQUEST_ID.to_owned(), 400, "the request can't be decoded".to_owned());
         };
         let request_id = std::mem::take(&mut request.request_id);
-        let wish = self.shared.wish_of(&request);
-        // Many empty topics take many times their bytes while they are decoded. They are gone before anything waits, so that
-        // no more than one request per worker is decoded at a time.
+        let action = self.shared.action_of(&request);
+        // A decoded request with many empty topics is many times larger than its bytes. It is dropped before anything waits, so
+        // that there is only one per worker.
         drop(request);
-        let served = match wish {
-            Ok(wish) => self.shared.serve(peer, wish).await,
+        let served = match action {
+            Ok(action) => self.shared.serve(peer, action).await,
             Err(refusal) => Err(refusal),
         };
         let (status, text) = match served {
@@ -269,20 +269,20 @@ fn respond(request_id: String, status: u32, text: String) -> Answer {
 }
 
 impl Shared {
-    fn wish_of(&self, request: &SubscribeRequest) -> Result<Wish, Refusal> {
+    fn action_of(&self, request: &SubscribeRequest) -> Result<Action, Refusal> {
         let kind = SubscribeType::try_from(request.subscribe_type);
-        let kind = kind.map_err(|_| Refusal::Wrong("the type of the request is not known".to_owned()))?;
+        let kind = kind.map_err(|_| Refusal::Wrong("the type of the request is unknown".to_owned()))?;
         Ok(match kind {
-            SubscribeType::Ping => Wish::Ping,
-            SubscribeType::UnsubscribeAll => Wish::UnsubscribeAll,
-            SubscribeType::Unsubscribe => Wish::Unsubscribe(self.criteria_of(request)?),
+            SubscribeType::Ping => Action::Ping,
+            SubscribeType::UnsubscribeAll => Action::UnsubscribeAll,
+            SubscribeType::Unsubscribe => Action::Unsubscribe(self.criteria_of(request)?),
             SubscribeType::Subscribe => {
-                let wanted = self.criteria_of(request)?;
-                // Of other topics nothing would ever come, and the client would not learn why.
+                let criteria = self.criteria_of(request)?;
+                // Messages of other topics never arrive, and the client would not learn why.
                 let pubsub_topic = request.pubsub_topic.as_deref().unwrap_or_default();
                 check_pubsub_topic(pubsub_topic, &self.rules)
                     .map_err(|invalid| Refusal::Wrong(invalid.to_string()))?;
-                Wish::Subscribe(wanted)
+                Action::Subscribe(criteria)
             }
         })
     }
@@ -308,88 +308,90 @@ impl Shared {
         Ok(criteria_of(pubsub_topic, content_topics))
     }
 
-    async fn serve(self: &Arc<Self>, peer: PeerId, wish: Wish) -> Result<(), Refusal> {
-        let was_there = self.opener.reaches(peer);
-        let turn = self.peer_locks.take(peer).await;
+    async fn serve(self: &Arc<Self>, peer: PeerId, action: Action) -> Result<(), Refusal> {
+        let was_connected = self.opener.is_connected(peer);
+        let lock = self.peer_locks.lock(peer).await;
         let now = Instant::now();
         self.drop_expired(peer, now);
         self.drop_closed(peer);
-        match wish {
-            Wish::Ping => self.ping(peer, now),
-            Wish::Subscribe(wanted) => self.subscribe(turn, Asker { peer, was_there, now }, wanted).await,
-            Wish::Unsubscribe(unwanted) => self.unsubscribe(peer, &unwanted, now).await,
-            Wish::UnsubscribeAll => self.unsubscribe_all(peer),
+        match action {
+            Action::Ping => self.ping(peer, now),
+            Action::Subscribe(criteria) => {
+                self.subscribe(lock, Asker { peer, was_connected, now }, criteria).await
+            }
+            Action::Unsubscribe(criteria) => self.unsubscribe(peer, &criteria, now).await,
+            Action::UnsubscribeAll => self.unsubscribe_all(peer),
         }
     }
 
-    /// Whoever asks is there, even if the news of it has not come yet.
+    /// A peer that sends a request is connected, even if its event has not arrived yet.
     fn ping(&self, peer: PeerId, now: Instant) -> Result<(), Refusal> {
         let subscriber = self.subscriptions.write().refresh(peer, now);
-        subscriber.ok_or(Refusal::NotFound)?.peer_came();
+        subscriber.ok_or(Refusal::NotFound)?.peer_connected();
         Ok(())
     }
 
     async fn subscribe(
         self: &Arc<Self>,
-        turn: PeerLock,
+        lock: PeerLock,
         asker: Asker,
-        wanted: Vec<Interest>,
+        criteria: Vec<Interest>,
     ) -> Result<(), Refusal> {
-        let known = self.subscriptions.write().add(asker.peer, &wanted, asker.now)?;
+        let known = self.subscriptions.write().add(asker.peer, &criteria, asker.now)?;
         if let Some(subscriber) = known {
-            subscriber.peer_came();
-            self.show();
+            subscriber.peer_connected();
+            self.update_metrics();
             self.table.note_criteria(&subscriber).await;
             return Ok(());
         }
-        // In a task of its own: a session that is being opened is entered or closed, also when the client gives up.
+        // A separate task: a session that is being opened must be inserted or closed, even when the request is cancelled.
         let shared = self.clone();
-        let entering = self.runtime.spawn(async move {
-            let entered = shared.enter(asker, wanted).await;
-            drop(turn);
-            entered
+        let inserting = self.runtime.spawn(async move {
+            let inserted = shared.insert(asker, criteria).await;
+            drop(lock);
+            inserted
         });
-        entering.await.unwrap_or_else(|_| Err(Refusal::Full("the server was interrupted".to_owned())))
+        inserting.await.unwrap_or_else(|_| Err(Refusal::Full("the server was interrupted".to_owned())))
     }
 
-    /// Opens the session of a new subscriber and enters it. It has its turn.
-    async fn enter(self: &Arc<Self>, asker: Asker, wanted: Vec<Interest>) -> Result<(), Refusal> {
-        let Asker { peer, was_there, now } = asker;
-        // Before a session is opened for nothing; there may be less room afterwards.
-        self.subscriptions.read().check_newcomer(&wanted)?;
-        let id = self.table.open(peer, wanted.len(), &*self.opener).await;
-        let entered = self.subscriptions.write().enter(id, peer, &wanted, now);
-        let Entered { subscriber, replaced } = match entered {
-            Ok(entered) => entered,
+    /// Opens the session of a new subscriber and inserts it. The caller holds the peer's lock.
+    async fn insert(self: &Arc<Self>, asker: Asker, criteria: Vec<Interest>) -> Result<(), Refusal> {
+        let Asker { peer, was_connected, now } = asker;
+        // Checked before a session is opened, and again when the subscriber is inserted.
+        self.subscriptions.read().check_new_subscriber(&criteria)?;
+        let id = self.table.open(peer, criteria.len(), &*self.opener).await;
+        let inserted = self.subscriptions.write().insert(id, peer, &criteria, now);
+        let Added { subscriber, replaced } = match inserted {
+            Ok(added) => added,
             Err(full) => {
                 self.table.close_unused(id).await;
                 return Err(full.into());
             }
         };
-        self.show();
+        self.update_metrics();
         if let Some(replaced) = replaced {
-            self.dismiss(&replaced, Removed::Replaced);
+            self.close_subscriber(&replaced, Removed::Replaced);
         }
-        // It may have been ended by others before it had its seat.
-        if let Some(why) = subscriber.seat.ended() {
-            self.give_up(&subscriber, Removed::Closed);
+        // The session may have been closed before it had its subscription.
+        if let Some(why) = subscriber.subscription.ended() {
+            self.remove_if_present(&subscriber, Removed::Closed);
             return Err(Refusal::Full(why.text().to_owned()));
         }
-        // The news that it went away meanwhile found no subscriber.
-        if was_there && !self.opener.reaches(peer) {
-            self.metrics.pushed(Pushed::Away, subscriber.peer_left());
+        // If the peer disconnected meanwhile, the event found no subscriber.
+        if was_connected && !self.opener.is_connected(peer) {
+            self.metrics.pushed(Pushed::Away, subscriber.peer_disconnected());
         }
-        let way = PushStreams::new(peer, self.opener.clone(), self.config.push_timeout);
-        self.runtime.spawn(Pusher::new(self, subscriber, way).run());
+        let streams = PushStreams::new(peer, self.opener.clone(), self.config.push_timeout);
+        self.runtime.spawn(Pusher::new(self, subscriber, streams).run());
         Ok(())
     }
 
-    async fn unsubscribe(&self, peer: PeerId, unwanted: &[Interest], now: Instant) -> Result<(), Refusal> {
-        let cut = self.subscriptions.write().cut(peer, unwanted, now);
-        let (subscriber, is_over) = cut.ok_or(Refusal::NotFound)?;
-        self.show();
+    async fn unsubscribe(&self, peer: PeerId, criteria: &[Interest], now: Instant) -> Result<(), Refusal> {
+        let removed = self.subscriptions.write().remove_criteria(peer, criteria, now);
+        let (subscriber, is_over) = removed.ok_or(Refusal::NotFound)?;
+        self.update_metrics();
         if is_over {
-            self.dismiss(&subscriber, Removed::Unsubscribed);
+            self.close_subscriber(&subscriber, Removed::Unsubscribed);
         } else {
             self.table.note_criteria(&subscriber).await;
         }
@@ -398,11 +400,11 @@ impl Shared {
 
     fn unsubscribe_all(&self, peer: PeerId) -> Result<(), Refusal> {
         let removed = self.subscriptions.write().remove(peer);
-        self.dismiss(&removed.ok_or(Refusal::NotFound)?, Removed::Unsubscribed);
+        self.close_subscriber(&removed.ok_or(Refusal::NotFound)?, Removed::Unsubscribed);
         Ok(())
     }
 
-    /// Removes subscriptions that have expired, one by one: to take all topics of many subscribers out of the hub takes long.
+    /// Removes expired subscriptions one by one: removing all topics of many subscribers from the hub takes long.
     async fn sweep(&self, now: Instant) {
         let expired = self.subscriptions.read().expired(now);
         for peer in expired {
@@ -411,48 +413,47 @@ impl Shared {
         }
     }
 
-    /// The sweeper may be late: a subscription that has expired is not found any more.
+    /// Removes a peer's expired subscription: the sweeper may be late.
     fn drop_expired(&self, peer: PeerId, now: Instant) {
         let expired = self.subscriptions.write().expire(peer, now);
         if let Some(subscriber) = expired {
-            self.dismiss(&subscriber, Removed::Expired);
+            self.close_subscriber(&subscriber, Removed::Expired);
         }
     }
 
-    /// The pusher may be late, too: a subscriber whose session was ended by others is none any more, and is not told that all
-    /// is well.
+    /// Removes a subscriber whose session was closed: the pusher may be late. Otherwise its requests would succeed.
     fn drop_closed(&self, peer: PeerId) {
         if let Some(subscriber) = self.subscriber(peer)
-            && subscriber.seat.ended().is_some()
+            && subscriber.subscription.ended().is_some()
         {
-            self.give_up(&subscriber, Removed::Closed);
+            self.remove_if_present(&subscriber, Removed::Closed);
         }
     }
 
-    /// Removes a subscriber to whom nothing can be pushed, or whose session has ended, unless it was removed already.
-    fn give_up(&self, subscriber: &Arc<Subscriber>, reason: Removed) {
+    /// Removes a subscriber unless it was removed already.
+    fn remove_if_present(&self, subscriber: &Arc<Subscriber>, reason: Removed) {
         let mut subscriptions = self.subscriptions.write();
         let is_present =
             subscriptions.get(subscriber.peer).is_some_and(|present| Arc::ptr_eq(present, subscriber));
         if is_present {
             subscriptions.remove(subscriber.peer);
             drop(subscriptions);
-            self.dismiss(subscriber, reason);
+            self.close_subscriber(subscriber, reason);
         }
     }
 
-    /// Takes leave of a subscriber that was removed.
-    fn dismiss(&self, subscriber: &Arc<Subscriber>, reason: Removed) {
+    /// Closes the subscription and the session of a subscriber that was removed.
+    fn close_subscriber(&self, subscriber: &Arc<Subscriber>, reason: Removed) {
         debug!(peer = %subscriber.peer, ?reason, "a filter subscriber was removed");
-        self.metrics.pushed(Pushed::Dropped, subscriber.seat.leave());
+        self.metrics.pushed(Pushed::Dropped, subscriber.subscription.leave());
         self.metrics.removed(reason);
-        self.show();
+        self.update_metrics();
         if let Some(why) = reason.ended() {
             self.table.close(subscriber, why);
         }
     }
 
-    fn show(&self) {
+    fn update_metrics(&self) {
         let subscriptions = self.subscriptions.read();
         self.metrics.subscribers.set(subscriptions.subscribers() as i64);
         self.metrics.criteria.set(subscriptions.criteria() as i64);
@@ -462,36 +463,36 @@ impl Shared {
         self.subscriptions.read().get(peer).cloned()
     }
 
-    /// A subscriber that goes away keeps its subscription until it expires, so that it finds it when it comes back soon.
+    /// A subscriber that disconnects keeps its subscription until it expires, so that it can reconnect.
     fn note_event(&self, event: &NodeEvent) {
         match event {
             NodeEvent::Connected { peer, .. } => {
                 if let Some(subscriber) = self.subscriber(*peer) {
-                    subscriber.peer_came();
+                    subscriber.peer_connected();
                 }
             }
             NodeEvent::Gone { peer } => {
                 if let Some(subscriber) = self.subscriber(*peer) {
-                    self.metrics.pushed(Pushed::Away, subscriber.peer_left());
+                    self.metrics.pushed(Pushed::Away, subscriber.peer_disconnected());
                 }
             }
             NodeEvent::Identified { .. } => {}
         }
     }
 
-    /// Events were missed: looks at every subscriber.
-    fn look_at_all(&self) {
+    /// Checks whether each subscriber is connected, after events were missed.
+    fn check_all(&self) {
         for subscriber in self.subscriptions.read().iter() {
-            match (self.opener.reaches(subscriber.peer), subscriber.is_away()) {
-                (true, true) => subscriber.peer_came(),
-                (false, false) => self.metrics.pushed(Pushed::Away, subscriber.peer_left()),
+            match (self.opener.is_connected(subscriber.peer), subscriber.is_away()) {
+                (true, true) => subscriber.peer_connected(),
+                (false, false) => self.metrics.pushed(Pushed::Away, subscriber.peer_disconnected()),
                 _ => {}
             }
         }
     }
 }
 
-/// Looks for expired subscriptions from time to time, and hears who comes and goes.
+/// Removes expired subscriptions periodically, and handles the events of the node.
 async fn watch(shared: Weak<Shared>, config: FilterConfig, mut events: broadcast::Receiver<NodeEvent>) {
     let period = Duration::from_secs(config.ttl_seconds / 10).clamp(SWEEP_PERIOD_MIN, SWEEP_PERIOD_MAX);
     let mut ticks = interval(period);
@@ -505,8 +506,8 @@ async fn watch(shared: Weak<Shared>, config: FilterConfig, mut events: broadcast
         match event {
             None => shared.sweep(Instant::now()).await,
             Some(Ok(event)) => shared.note_event(&event),
-            Some(Err(RecvError::Lagged(_))) => shared.look_at_all(),
-            Some(Err(RecvError::Closed)) => return, // the node is gone, and with it all who subscribed
+            Some(Err(RecvError::Lagged(_))) => shared.check_all(),
+            Some(Err(RecvError::Closed)) => return, // the node has ended
         }
     }
 }

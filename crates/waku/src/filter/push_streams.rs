@@ -1,14 +1,14 @@
-//! The way to one subscriber: the streams on which messages are pushed to it.
+//! The streams on which messages are pushed to one subscriber.
 //!
-//! `12/WAKU2-FILTER` does not say how many messages a stream carries, and clients differ. go-waku reads one message and
-//! closes the stream, so a second one on it is lost. js-waku and nwaku read on for as long as a stream lasts; js-waku
-//! never closes one, and takes no more than 100 of them on a connection. So each message goes on a stream of its own at
-//! first, and the stream is watched: if the subscriber closes it, the next message gets another stream again; if it is
-//! still open after a while, the subscriber reads on, and this stream is kept for all messages to come.
+//! `12/WAKU2-FILTER` does not define how many messages a stream carries, and clients differ. go-waku reads one message and
+//! closes the stream, so a second one on it is lost. js-waku and nwaku read until the stream ends; js-waku never closes a
+//! stream, and accepts no more than 100 of them on a connection. So at first each message gets its own stream, and the stream
+//! is watched: if the subscriber closes it, the next message gets another stream; if it is still open after a while, the
+//! subscriber reads on, and this stream is reused for all further messages.
 //!
-//! A message is written before the subscriber has agreed to the protocol, so that it was written says little. It is sent
-//! when its stream was closed in order or stayed open, and lost when its stream broke: so do those of a peer that doesn't
-//! speak the protocol.
+//! A message is written before the protocol is negotiated, so a successful write proves little. A message counts as sent when
+//! its stream was closed in order or stayed open, and as failed when the stream broke, as it does for a peer that does not
+//! support the protocol.
 
 use std::{
     collections::VecDeque,
@@ -31,10 +31,10 @@ use tokio::time::{Instant, error::Elapsed, timeout, timeout_at};
 
 use crate::node::{Node, OpenError};
 
-/// How long a stream must stay open behind its message until it is taken for one that is read on: above a round trip
-/// round the world and the time that a busy client needs.
+/// A stream that stays open for this long after its message is reused: longer than a round trip around the world and the time
+/// that a busy client needs.
 const WATCHED: Duration = Duration::from_secs(2);
-/// Streams that are watched at once: a third of those that js-waku takes.
+/// The most watched streams: a third of those that js-waku accepts.
 const WATCHED_MAX: usize = 32;
 
 /// A stream to a subscriber.
@@ -42,7 +42,7 @@ pub(crate) trait PushStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> PushStream for S {}
 
-/// A stream, or why there is none.
+/// The result of opening a stream.
 pub(crate) type Opened = Result<Box<dyn PushStream>, OpenError>;
 
 /// Opens streams to subscribers.
@@ -51,9 +51,9 @@ pub(crate) trait Opener: Send + Sync + 'static {
     async fn open(&self, peer: PeerId) -> Opened;
 
     /// Whether the peer is connected.
-    fn reaches(&self, peer: PeerId) -> bool;
+    fn is_connected(&self, peer: PeerId) -> bool;
 
-    /// From where the peer is connected, if that is known.
+    /// The remote address of the peer, if it is known.
     fn address(&self, peer: PeerId) -> Option<SocketAddr>;
 }
 
@@ -64,8 +64,8 @@ impl Opener for Node {
         Ok(Box::new(stream))
     }
 
-    fn reaches(&self, peer: PeerId) -> bool {
-        self.is_connected(peer)
+    fn is_connected(&self, peer: PeerId) -> bool {
+        Node::is_connected(self, peer)
     }
 
     fn address(&self, peer: PeerId) -> Option<SocketAddr> {
@@ -87,7 +87,7 @@ fn socket_address(address: &Multiaddr) -> Option<SocketAddr> {
     }
 }
 
-/// A message as it is pushed, a `MessagePush` behind its length: made once for all who want it.
+/// An encoded `MessagePush` with its length prefix: made once for all subscribers.
 fn frame_of(event: &Event) -> &Bytes {
     event.form(Form::Push, |event| {
         let push = MessagePush {
@@ -109,26 +109,26 @@ pub(crate) enum PushError {
     TimedOut(#[from] Elapsed),
 }
 
-/// What became of messages since it was last asked for.
+/// The number of messages that were sent or failed since the last [`PushStreams::take_outcome`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PushOutcome {
-    /// As far as can be seen they arrived.
+    /// Messages that probably arrived.
     pub(crate) sent: usize,
-    /// They could not be written, or their streams broke.
+    /// Messages that could not be written, or whose streams broke.
     pub(crate) failed: usize,
 }
 
-/// The way to one subscriber.
+/// The streams to one subscriber.
 pub(crate) struct PushStreams {
     peer: PeerId,
     opener: Arc<dyn Opener>,
-    /// How long it may take to open streams and to write what goes on them at once.
+    /// How long opening streams and writing a batch may take.
     push_timeout: Duration,
-    /// The stream that is read on.
-    kept: Option<Box<dyn PushStream>>,
+    /// The stream that the subscriber reads until its end.
+    reused: Option<Box<dyn PushStream>>,
     /// Streams with one message each, the oldest first.
     watched: VecDeque<Watched>,
-    /// Whether the subscriber was seen to close a stream behind its message.
+    /// Whether the subscriber has closed a stream after one message.
     reads_one: bool,
     outcome: PushOutcome,
 }
@@ -138,7 +138,7 @@ struct Watched {
     until: Instant,
 }
 
-/// How a stream ended. It is not to be touched after that: some panic when they are read again after an error.
+/// How a stream ended. It must not be used after that: some streams panic when they are read after an error.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Closed,
@@ -146,7 +146,7 @@ enum End {
 }
 
 impl End {
-    /// A subscriber says nothing on these streams, so whatever is read is their end.
+    /// The result of a read: subscribers send nothing on these streams, so any result is their end.
     fn of(read: io::Result<usize>) -> Self {
         match read {
             Ok(0) => Self::Closed,
@@ -157,24 +157,32 @@ impl End {
 
 impl PushStreams {
     pub(crate) fn new(peer: PeerId, opener: Arc<dyn Opener>, push_timeout: Duration) -> Self {
-        let (kept, watched) = (None, VecDeque::new());
-        Self { peer, opener, push_timeout, kept, watched, reads_one: false, outcome: PushOutcome::default() }
+        let (reused, watched) = (None, VecDeque::new());
+        Self {
+            peer,
+            opener,
+            push_timeout,
+            reused,
+            watched,
+            reads_one: false,
+            outcome: PushOutcome::default(),
+        }
     }
 
-    /// Forgets all streams and what was learned: whoever connects next with this peer id may be another client.
+    /// Drops all streams and what was learned: the next client with this peer id may be a different one.
     pub(crate) fn forget(&mut self) {
         self.settle(Instant::now());
-        self.outcome.sent += self.watched.len(); // nothing says that they were lost
+        self.outcome.sent += self.watched.len(); // they may have arrived
         self.watched.clear();
-        (self.kept, self.reads_one) = (None, false);
+        (self.reused, self.reads_one) = (None, false);
     }
 
-    /// What became of messages since this was last asked for.
+    /// Returns and resets the counts.
     pub(crate) fn take_outcome(&mut self) -> PushOutcome {
         std::mem::take(&mut self.outcome)
     }
 
-    /// Writes messages in their order. Those that are not written when it fails are lost.
+    /// Writes messages in order. On an error, the rest is lost.
     pub(crate) async fn push(&mut self, events: &[Arc<Event>]) -> Result<(), PushError> {
         let mut written = 0;
         let pushed = self.write_all(events, &mut written).await;
@@ -190,20 +198,20 @@ impl PushStreams {
             if rest.is_empty() {
                 return Ok(());
             }
-            // Taken out, because a stream with half a message on it must not come back.
-            if let Some(mut stream) = self.kept.take() {
+            // Taken out: a stream with half a message must not be used again.
+            if let Some(mut stream) = self.reused.take() {
                 let before = *written;
                 let wrote = timeout(push_timeout, write_each(&mut stream, rest, written)).await;
                 self.outcome.sent += *written - before;
                 if wrote?.is_ok() {
-                    self.kept = Some(stream);
+                    self.reused = Some(stream);
                 }
                 continue;
             }
             match WATCHED_MAX.saturating_sub(self.watched.len()) {
                 0 => self.wait_for_oldest().await,
-                places => {
-                    let some = rest.get(..places).unwrap_or(rest);
+                free => {
+                    let some = rest.get(..free).unwrap_or(rest);
                     let pushing = self.push_one_each(some, written);
                     timeout(push_timeout, pushing).await??;
                 }
@@ -211,18 +219,18 @@ impl PushStreams {
         }
     }
 
-    /// Opens a stream for each message at once, and writes one message after the other on those that did open: when some
-    /// did not, the last messages are lost, and no others.
+    /// Opens a stream for each message at once, and writes the messages in order on those that opened: if some did not, only the
+    /// last messages are lost.
     async fn push_one_each(&mut self, events: &[Arc<Event>], written: &mut usize) -> Result<(), PushError> {
         let opening = events.iter().map(|_| self.opener.open(self.peer));
         let opened = join_all(opening).await;
         let mut rest = events;
         let mut result = Ok(());
         for stream in opened {
-            let Some((event, behind)) = rest.split_first() else { break };
+            let Some((event, others)) = rest.split_first() else { break };
             match self.push_one(stream, event).await {
                 Ok(()) => {
-                    rest = behind;
+                    rest = others;
                     *written += 1;
                 }
                 Err(error) => result = Err(error),
@@ -238,7 +246,7 @@ impl PushStreams {
         Ok(())
     }
 
-    /// Waits until the oldest stream ends, or was open for long enough.
+    /// Waits until the oldest stream ends or its time is over.
     async fn wait_for_oldest(&mut self) {
         let Some(mut oldest) = self.watched.pop_front() else { return };
         match timeout_at(oldest.until, oldest.stream.read(&mut [0])).await {
@@ -247,7 +255,7 @@ impl PushStreams {
         }
     }
 
-    /// Notes how a stream with one message ended.
+    /// Counts the message of a stream that ended.
     fn note_end(&mut self, end: End) {
         match end {
             End::Closed => {
@@ -258,18 +266,17 @@ impl PushStreams {
         }
     }
 
-    /// When [`PushStreams::settle`] has something to do.
+    /// When to call [`PushStreams::settle`] next.
     pub(crate) fn settles_at(&self) -> Option<Instant> {
         self.watched.front().map(|oldest| oldest.until)
     }
 
-    /// Looks at all streams: those that the subscriber closed are dropped, and one that is still open after a while is
-    /// kept. Others that are still open then are dropped without having been closed, which resets them, because js-waku
-    /// counts a stream that was closed by one side only.
+    /// Checks all streams: those that the subscriber closed are dropped, and one that is still open after a while is reused.
+    /// Others that are still open then are reset by dropping them: js-waku would still count a stream that only one side closed.
     pub(crate) fn settle(&mut self, now: Instant) {
-        match self.kept.as_mut().and_then(end_of) {
-            Some(End::Closed) => (self.kept, self.reads_one) = (None, true),
-            Some(End::Broken) => self.kept = None,
+        match self.reused.as_mut().and_then(end_of) {
+            Some(End::Closed) => (self.reused, self.reads_one) = (None, true),
+            Some(End::Broken) => self.reused = None,
             None => {}
         }
         for mut one in std::mem::take(&mut self.watched) {
@@ -278,8 +285,8 @@ impl PushStreams {
                 None if now < one.until => self.watched.push_back(one),
                 None => {
                     self.outcome.sent += 1;
-                    if !self.reads_one && self.kept.is_none() {
-                        self.kept = Some(one.stream);
+                    if !self.reads_one && self.reused.is_none() {
+                        self.reused = Some(one.stream);
                     }
                 }
             }
@@ -287,7 +294,7 @@ impl PushStreams {
     }
 }
 
-/// How a stream has ended, if it has.
+/// How a stream ended; `None` if it is open.
 fn end_of(stream: &mut Box<dyn PushStream>) -> Option<End> {
     stream.read(&mut [0]).now_or_never().map(End::of)
 }

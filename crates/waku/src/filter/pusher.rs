@@ -14,37 +14,37 @@ use super::{
     subscriber::{Subscriber, Task},
 };
 
-/// How long a pusher rests after a failure: a peer that is gone is known to be by then, and is not blamed.
+/// How long a pusher pauses after a failure: by then the node knows whether the peer disconnected, and such failures don't count.
 pub(super) const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Pushes what is in a subscriber's queue until the subscriber is removed, and removes it when too many pushes fail or its
+/// Pushes the messages of a subscriber's queue until the subscriber is removed, and removes it when too many pushes fail or its
 /// session has ended.
 pub(super) struct Pusher {
     shared: Weak<Shared>,
     subscriber: Arc<Subscriber>,
-    way: PushStreams,
+    streams: PushStreams,
 }
 
 impl Pusher {
-    pub(super) fn new(shared: &Arc<Shared>, subscriber: Arc<Subscriber>, way: PushStreams) -> Self {
-        Self { shared: Arc::downgrade(shared), subscriber, way }
+    pub(super) fn new(shared: &Arc<Shared>, subscriber: Arc<Subscriber>, streams: PushStreams) -> Self {
+        Self { shared: Arc::downgrade(shared), subscriber, streams }
     }
 
     pub(super) async fn run(mut self) {
         loop {
-            let task = match self.way.settles_at() {
+            let task = match self.streams.settles_at() {
                 Some(at) => timeout_at(at, self.subscriber.next()).await,
                 None => Ok(self.subscriber.next().await),
             };
             let mut pushed = Ok(());
             match task {
-                Err(_) => self.way.settle(Instant::now()),
+                Err(_) => self.streams.settle(Instant::now()),
                 Ok(Task::Forget) => self.forget(),
                 Ok(Task::Serve(Next::Events(batch))) => pushed = self.push(&batch).await,
-                // It was removed, or its session was ended by others: then it is removed now.
+                // It was removed, or its session was closed: then it is removed now.
                 Ok(Task::Serve(Next::Ended(_))) => return self.end(Removed::Closed),
             }
-            if !self.goes_on_after(pushed).await {
+            if !self.continues_after(pushed).await {
                 return self.end(Removed::Failed);
             }
         }
@@ -53,20 +53,20 @@ impl Pusher {
     fn end(&mut self, reason: Removed) {
         self.forget();
         if let Some(shared) = self.shared.upgrade() {
-            shared.give_up(&self.subscriber, reason);
+            shared.remove_if_present(&self.subscriber, reason);
         }
     }
 
-    /// Pushes a batch. A failed one is not tried again: its messages are in the archive, and newer ones wait.
+    /// Pushes a batch. A failed one is not retried: its messages are in the archive, and newer ones wait.
     async fn push(&mut self, batch: &[Arc<Event>]) -> Result<(), PushError> {
-        let pushed = self.way.push(batch).await;
-        self.subscriber.seat.release(batch);
+        let pushed = self.streams.push(batch).await;
+        self.subscriber.subscription.release(batch);
         pushed
     }
 
-    /// Counts what became of messages; false when too many pushes have failed in a row.
-    async fn goes_on_after(&mut self, pushed: Result<(), PushError>) -> bool {
-        let outcome = self.way.take_outcome();
+    /// Counts the outcome of a push; returns false when too many pushes have failed in a row.
+    async fn continues_after(&mut self, pushed: Result<(), PushError>) -> bool {
+        let outcome = self.streams.take_outcome();
         let is_failure = pushed.is_err() || (outcome.failed > 0 && outcome.sent == 0);
         if is_failure {
             sleep(FAILURE_PAUSE).await;
@@ -90,10 +90,10 @@ impl Pusher {
         shared.metrics.pushed(lost, outcome.failed);
     }
 
-    /// The subscriber went away or is removed.
+    /// The subscriber disconnected or is removed.
     fn forget(&mut self) {
-        self.way.forget();
-        let outcome = self.way.take_outcome();
+        self.streams.forget();
+        let outcome = self.streams.take_outcome();
         if let Some(shared) = self.shared.upgrade() {
             self.count(&shared, outcome);
         }
@@ -101,11 +101,10 @@ impl Pusher {
 }
 
 impl Drop for Pusher {
-    /// However a pusher ends, also by a panic, no subscriber stays in the table to whom nothing is pushed any more: it learns
-    /// that from its next ping, and subscribes anew.
+    /// Removes the subscriber however the pusher ends, also by a panic: its next ping fails, and it subscribes again.
     fn drop(&mut self) {
         if let Some(shared) = self.shared.upgrade() {
-            shared.give_up(&self.subscriber, Removed::Failed);
+            shared.remove_if_present(&self.subscriber, Removed::Failed);
         }
     }
 }

@@ -6,21 +6,21 @@ use restante_sessions::{
 };
 use tokio::sync::Notify;
 
-/// So many messages are taken from a queue at once: a push is that much, and has its time-out.
+/// The most messages of one push, to which the time-out applies.
 const BATCH_MESSAGES_MAX: usize = 8;
 
-/// A subscriber: its seat in the hub, and how it does.
+/// A subscriber: its subscription in the hub, and its state.
 pub(super) struct Subscriber {
     pub(super) peer: PeerId,
-    pub(super) seat: Seat,
+    pub(super) subscription: Seat,
     state: Mutex<State>,
-    /// The peer went away since the pusher last looked.
+    /// The peer disconnected since the pusher last checked.
     left: Notify,
 }
 
 #[derive(Default)]
 struct State {
-    /// Pushes that failed since the last that did not.
+    /// The number of failed pushes since the last success.
     failures: u32,
     is_away: bool,
 }
@@ -28,28 +28,28 @@ struct State {
 /// What the pusher is to do next.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// Forget the streams: the peer went away.
+    /// Drop the streams: the peer disconnected.
     Forget,
-    /// What the seat has.
+    /// Messages of the subscription, or its end.
     Serve(Next),
 }
 
 impl Subscriber {
-    pub(super) fn new(peer: PeerId, seat: Seat) -> Self {
-        Self { peer, seat, state: Mutex::default(), left: Notify::new() }
+    pub(super) fn new(peer: PeerId, subscription: Seat) -> Self {
+        Self { peer, subscription, state: Mutex::default(), left: Notify::new() }
     }
 
-    /// Tells subscribers apart, also two of the same peer one after the other.
+    /// The session id, which differs for two subscribers of the same peer.
     pub(super) fn id(&self) -> SessionId {
-        self.seat.id()
+        self.subscription.id()
     }
 
-    /// Waits for something to do. Nothing is lost when the wait is given up.
+    /// Waits for the next task. Cancel-safe.
     pub(super) async fn next(&self) -> Task {
         tokio::select! {
             biased;
             () = self.left.notified() => Task::Forget,
-            next = self.seat.next_few(BATCH_MESSAGES_MAX) => Task::Serve(next),
+            next = self.subscription.next_few(BATCH_MESSAGES_MAX) => Task::Serve(next),
         }
     }
 
@@ -58,7 +58,7 @@ impl Subscriber {
         self.state.lock().failures = 0;
     }
 
-    /// A push failed. Returns how many did in a row; those to a peer that is away are not counted.
+    /// A push failed. Returns the number of failures in a row, without those while the peer was not connected.
     pub(super) fn failed(&self) -> u32 {
         let mut state = self.state.lock();
         if !state.is_away {
@@ -73,19 +73,19 @@ impl Subscriber {
     }
 
     /// The peer is connected: messages are queued again.
-    pub(super) fn peer_came(&self) {
+    pub(super) fn peer_connected(&self) {
         let mut state = self.state.lock();
         if std::mem::take(&mut state.is_away) {
             state.failures = 0;
-            self.seat.resume();
+            self.subscription.resume();
         }
     }
 
-    /// The peer went away. Returns how many messages are dropped by that.
-    pub(super) fn peer_left(&self) -> usize {
+    /// The peer disconnected. Returns the number of queued messages that are dropped.
+    pub(super) fn peer_disconnected(&self) -> usize {
         let mut state = self.state.lock();
         state.is_away = true;
-        let dropped = self.seat.pause();
+        let dropped = self.subscription.pause();
         self.left.notify_one();
         dropped
     }

@@ -1,4 +1,4 @@
-//! Who has subscribed to what, and until when. Who wants a message is the hub's business.
+//! The subscriptions of peers and when they expire. The hub matches messages.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -18,7 +18,7 @@ use super::{FilterConfig, subscriber::Subscriber};
 /// One subscriber's criteria take at most this part of the bytes for all.
 const SUBSCRIBER_SHARE: usize = 64;
 
-/// What a subscriber wants: messages of one content topic on one pubsub topic.
+/// Selects the messages of one content topic on one pubsub topic.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Criterion {
     /// The pubsub topic.
@@ -27,16 +27,16 @@ pub struct Criterion {
     pub content_topic: Arc<str>,
 }
 
-/// A subscriber and what it wants.
+/// A subscriber and its criteria.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subscription {
-    /// Who.
+    /// The peer id of the subscriber.
     pub peer: PeerId,
-    /// What, in the order of topics.
+    /// The criteria, in the order of topics.
     pub criteria: Vec<Criterion>,
 }
 
-/// Why somebody can't subscribe, or not to more.
+/// A limit that a subscription reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Full {
     #[error("no more than {0} subscribers are served: try another node")]
@@ -70,7 +70,7 @@ pub(super) struct Subscriptions {
     rows: HashMap<PeerId, Row>,
     criteria: usize,
     bytes: usize,
-    /// Nobody enters any more.
+    /// New subscribers are refused.
     is_closed: bool,
     config: FilterConfig,
     hub: Hub,
@@ -83,10 +83,10 @@ struct Row {
     expires: Instant,
 }
 
-/// A subscriber that is new in the table.
-pub(super) struct Entered {
+/// A subscriber that was added to the table.
+pub(super) struct Added {
     pub(super) subscriber: Arc<Subscriber>,
-    /// Who had to go to make room.
+    /// The subscriber that was removed for it.
     pub(super) replaced: Option<Arc<Subscriber>>,
 }
 
@@ -120,7 +120,7 @@ impl Subscriptions {
         self.rows.values().map(|row| &row.subscriber)
     }
 
-    /// Lets nobody in from now on: whoever takes leave of those who are there takes leave of all.
+    /// Refuses new subscribers from now on, so that the caller can close all that are in the table.
     pub(super) fn close(&mut self) {
         self.is_closed = true;
     }
@@ -129,21 +129,20 @@ impl Subscriptions {
         Duration::from_secs(self.config.ttl_seconds)
     }
 
-    /// Adds to what a subscriber wants, all of it or nothing, and keeps its subscription alive. Returns `None` when the peer
-    /// is no subscriber yet.
+    /// Adds criteria of a subscriber, all or none, and renews its subscription. Returns `None` when the peer is not a subscriber.
     pub(super) fn add(
         &mut self,
         peer: PeerId,
-        wanted: &[Interest],
+        criteria: &[Interest],
         now: Instant,
     ) -> Result<Option<Arc<Subscriber>>, Full> {
         let Some(row) = self.rows.get(&peer) else { return Ok(None) };
-        let seat = &row.subscriber.seat;
-        let fresh: Vec<Interest> = wanted.iter().filter(|one| !seat.wants(one)).cloned().collect();
-        let bytes = self.check_limits(seat.interest_count(), row.bytes, &fresh)?;
-        seat.want(&fresh)?;
+        let subscription = &row.subscriber.subscription;
+        let added: Vec<Interest> = criteria.iter().filter(|one| !subscription.wants(one)).cloned().collect();
+        let bytes = self.check_limits(subscription.interest_count(), row.bytes, &added)?;
+        subscription.want(&added)?;
         let expires = now + self.ttl();
-        self.criteria += fresh.len();
+        self.criteria += added.len();
         self.bytes += bytes;
         let row = self.rows.get_mut(&peer);
         Ok(row.map(|row| {
@@ -153,24 +152,24 @@ impl Subscriptions {
         }))
     }
 
-    /// Whether a peer could subscribe to this that has not subscribed to anything.
-    pub(super) fn check_newcomer(&self, wanted: &[Interest]) -> Result<(), Full> {
+    /// Checks whether a new subscriber with these criteria fits into the limits.
+    pub(super) fn check_new_subscriber(&self, criteria: &[Interest]) -> Result<(), Full> {
         if self.is_closed {
             return Err(Full::Stopping);
         }
-        self.check_limits(0, 0, wanted)?;
+        self.check_limits(0, 0, criteria)?;
         let is_full = self.rows.len() >= self.config.subscribers_max;
-        if is_full && self.longest_away().is_none() {
+        if is_full && self.oldest_disconnected().is_none() {
             return Err(Full::Subscribers(self.config.subscribers_max));
         }
         Ok(())
     }
 
-    /// The bytes of criteria that are added, if there is room for them.
-    fn check_limits(&self, had: usize, had_bytes: usize, fresh: &[Interest]) -> Result<usize, Full> {
-        let bytes: usize = fresh.iter().map(Interest::bytes).sum();
+    /// The bytes of the criteria to add, if they fit into the limits.
+    fn check_limits(&self, had: usize, had_bytes: usize, added: &[Interest]) -> Result<usize, Full> {
+        let bytes: usize = added.iter().map(Interest::bytes).sum();
         let bytes_max = self.config.criteria_bytes_max / SUBSCRIBER_SHARE;
-        if had + fresh.len() > self.config.criteria_per_peer_max {
+        if had + added.len() > self.config.criteria_per_peer_max {
             return Err(Full::Criteria(self.config.criteria_per_peer_max));
         }
         if had_bytes + bytes > bytes_max {
@@ -182,28 +181,28 @@ impl Subscriptions {
         Ok(bytes)
     }
 
-    /// Enters a peer that is not in the table yet. Its session was opened; from now on what it wants is queued for it.
-    pub(super) fn enter(
+    /// Adds a peer that is not in the table. Its session is open; from now on matching messages are queued.
+    pub(super) fn insert(
         &mut self,
         id: SessionId,
         peer: PeerId,
-        wanted: &[Interest],
+        criteria: &[Interest],
         now: Instant,
-    ) -> Result<Entered, Full> {
-        self.check_newcomer(wanted)?;
-        let seat = self.hub.join_counting(id, self.seat_config(), self.losses.clone())?;
-        seat.want(wanted)?;
-        let replaced = self.make_room();
-        let subscriber = Arc::new(Subscriber::new(peer, seat));
-        let bytes: usize = wanted.iter().map(Interest::bytes).sum();
+    ) -> Result<Added, Full> {
+        self.check_new_subscriber(criteria)?;
+        let subscription = self.hub.join_counting(id, self.subscription_config(), self.losses.clone())?;
+        subscription.want(criteria)?;
+        let replaced = self.evict_if_full();
+        let subscriber = Arc::new(Subscriber::new(peer, subscription));
+        let bytes: usize = criteria.iter().map(Interest::bytes).sum();
         let row = Row { subscriber: subscriber.clone(), bytes, expires: now + self.ttl() };
         self.rows.insert(peer, row);
-        self.criteria += wanted.len();
+        self.criteria += criteria.len();
         self.bytes += bytes;
-        Ok(Entered { subscriber, replaced })
+        Ok(Added { subscriber, replaced })
     }
 
-    fn seat_config(&self) -> SeatConfig {
+    fn subscription_config(&self) -> SeatConfig {
         SeatConfig {
             events_max: self.config.queue_messages_max,
             bytes_max: self.config.queue_bytes_max,
@@ -212,48 +211,49 @@ impl Subscriptions {
         }
     }
 
-    /// In a full table a newcomer takes the place of the one who is away and was heard of least lately.
-    fn make_room(&mut self) -> Option<Arc<Subscriber>> {
+    /// When the table is full, removes the subscriber that is not connected and expires first.
+    fn evict_if_full(&mut self) -> Option<Arc<Subscriber>> {
         if self.rows.len() < self.config.subscribers_max {
             return None;
         }
-        self.longest_away().and_then(|peer| self.remove(peer))
+        self.oldest_disconnected().and_then(|peer| self.remove(peer))
     }
 
-    fn longest_away(&self) -> Option<PeerId> {
+    fn oldest_disconnected(&self) -> Option<PeerId> {
         let away = self.rows.iter().filter(|(_, row)| row.subscriber.is_away());
         away.min_by_key(|(_, row)| row.expires).map(|(peer, _)| *peer)
     }
 
-    /// Takes from what a peer wants, and keeps the rest of its subscription alive. Returns `None` when it wanted none of it,
-    /// else the subscriber, and whether nothing is left that it wants: then it was removed.
-    pub(super) fn cut(
+    /// Removes criteria of a peer and renews its subscription. Returns `None` when it had none of them, else the subscriber, and
+    /// whether it was removed because it has no criteria left.
+    pub(super) fn remove_criteria(
         &mut self,
         peer: PeerId,
-        unwanted: &[Interest],
+        criteria: &[Interest],
         now: Instant,
     ) -> Option<(Arc<Subscriber>, bool)> {
         let expires = now + self.ttl();
         let row = self.rows.get_mut(&peer)?;
         let subscriber = row.subscriber.clone();
-        let gone: Vec<Interest> = unwanted.iter().filter(|one| subscriber.seat.wants(one)).cloned().collect();
-        if gone.is_empty() {
+        let removed: Vec<Interest> =
+            criteria.iter().filter(|one| subscriber.subscription.wants(one)).cloned().collect();
+        if removed.is_empty() {
             return None;
         }
-        subscriber.seat.unwant(&gone);
-        let bytes: usize = gone.iter().map(Interest::bytes).sum();
+        subscriber.subscription.unwant(&removed);
+        let bytes: usize = removed.iter().map(Interest::bytes).sum();
         row.bytes -= bytes;
         row.expires = expires;
         self.bytes -= bytes;
-        self.criteria -= gone.len();
-        let is_over = subscriber.seat.interest_count() == 0;
+        self.criteria -= removed.len();
+        let is_over = subscriber.subscription.interest_count() == 0;
         if is_over {
             self.remove(peer);
         }
         Some((subscriber, is_over))
     }
 
-    /// Keeps a peer's subscription alive.
+    /// Renews a peer's subscription.
     pub(super) fn refresh(&mut self, peer: PeerId, now: Instant) -> Option<Arc<Subscriber>> {
         let expires = now + self.ttl();
         let row = self.rows.get_mut(&peer)?;
@@ -261,27 +261,27 @@ impl Subscriptions {
         Some(row.subscriber.clone())
     }
 
-    /// Removes a subscriber. Whoever does so takes leave of it.
+    /// Removes a subscriber. The caller must close it.
     pub(super) fn remove(&mut self, peer: PeerId) -> Option<Arc<Subscriber>> {
         let Row { subscriber, bytes, .. } = self.rows.remove(&peer)?;
-        self.criteria -= subscriber.seat.interest_count();
+        self.criteria -= subscriber.subscription.interest_count();
         self.bytes -= bytes;
         Some(subscriber)
     }
 
-    /// Those who were not heard of for too long.
+    /// The subscribers whose subscriptions have expired.
     pub(super) fn expired(&self, now: Instant) -> Vec<PeerId> {
         let expired = self.rows.iter().filter(|(_, row)| row.expires <= now);
         expired.map(|(peer, _)| *peer).collect()
     }
 
-    /// Removes a subscriber if it was not heard of for too long.
+    /// Removes a subscriber if its subscription has expired.
     pub(super) fn expire(&mut self, peer: PeerId, now: Instant) -> Option<Arc<Subscriber>> {
         let is_expired = self.rows.get(&peer).is_some_and(|row| row.expires <= now);
         if is_expired { self.remove(peer) } else { None }
     }
 
-    /// All subscribers, in no order: sorting many would hold up those who wait for the table.
+    /// All subscriptions, unsorted: sorting many would block other users of the table.
     pub(super) fn all(&self) -> Vec<Subscription> {
         self.iter().map(|subscriber| subscription_of(subscriber)).collect()
     }
@@ -292,9 +292,9 @@ fn subscription_of(subscriber: &Subscriber) -> Subscription {
         (Some(pubsub_topic), TopicMatch::Exact(content_topic)) => {
             Some(Criterion { pubsub_topic, content_topic })
         }
-        _ => None, // the filter asks for nothing else
+        _ => None, // the filter has no other interests
     };
-    let criteria = subscriber.seat.interests().into_iter().filter_map(criterion).collect();
+    let criteria = subscriber.subscription.interests().into_iter().filter_map(criterion).collect();
     Subscription { peer: subscriber.peer, criteria }
 }
 

@@ -1,8 +1,8 @@
-//! Subscribers as sessions: their entries in the table of all who are connected.
+//! The sessions of subscribers in the session table.
 //!
-//! The filter does not depend on the table. A subscriber whose session can't be opened, or not within [`TABLE_TIMEOUT`], is
-//! served all the same: it stands in no list, and no operator can close it. Nothing is pushed later, and no lock is held,
-//! because the table is slow; only the answer to the request that changes a subscription waits.
+//! The filter does not depend on the table. A subscriber whose session can't be opened within [`TABLE_TIMEOUT`] is served all
+//! the same: it is not listed, and no operator can close it. A slow table delays no push, and no lock is held while waiting for
+//! it; only the answer to the request that changes a subscription waits.
 
 use std::{
     sync::{
@@ -21,21 +21,21 @@ use tracing::debug;
 
 use super::{push_streams::Opener, subscriber::Subscriber};
 
-/// How long the table may take: twice as long as it gives the database behind it unless it was set otherwise, so that the table
-/// itself has given up by then, and knows what became of it.
+/// How long the table may take: twice its default time-out for the database, so that the table gives up first and knows the
+/// result.
 const TABLE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Sessions that are being opened at once. When so many don't end, the table hangs, and further ones are not tried.
+/// The most sessions that are being opened. When this many don't finish, the table hangs, and no further ones are opened.
 const OPENING_MAX: usize = 256;
 /// The door's name in the table.
 const DOOR: &str = "waku_filter";
-/// No node has this id, so that no session has an id with it.
+/// The node id of subscribers without a session: no node has it.
 const NO_NODE: NodeId = NodeId(0);
 
-/// The table, for subscribers.
+/// The session table, for subscribers.
 pub(super) struct Table {
     sessions: Arc<dyn Sessions>,
-    /// A peer may subscribe at several nodes, as clients do that can't afford to miss a message. Each subscription is a session
-    /// of its own; one resource for all would have them take each other's place.
+    /// The resource includes the node: a peer may subscribe at several nodes, and with one resource these sessions would replace
+    /// each other.
     resource: String,
     opening: Arc<Semaphore>,
     unlisted: AtomicU64,
@@ -54,7 +54,7 @@ impl Table {
         }
     }
 
-    /// Opens the session of a peer. It always gives an id: one of its own when the table gives none.
+    /// Opens the session of a peer. Returns an id without a session when the table fails.
     pub(super) async fn open(&self, peer: PeerId, criteria: usize, opener: &dyn Opener) -> SessionId {
         let Ok(permit) = self.opening.clone().try_acquire_owned() else { return self.unlisted_id() };
         let (sessions, resource) = (self.sessions.clone(), self.resource.clone());
@@ -75,7 +75,7 @@ impl Table {
             Ok(Err(_)) => debug!(%peer, "opening a session for a filter subscriber failed"),
             Err(_) => {
                 debug!(%peer, "opening a session for a filter subscriber takes too long");
-                // When it is opened after all, it is nobody's.
+                // Close it if it is opened after all.
                 let sessions = self.sessions.clone();
                 self.runtime.spawn(async move {
                     if let Ok(Ok(id)) = opening.await {
@@ -92,17 +92,17 @@ impl Table {
         SessionId { opened_us, node: NO_NODE, place: 0 }
     }
 
-    /// Notes how many criteria a subscriber has.
+    /// Updates the number of a subscriber's criteria in its session.
     pub(super) async fn note_criteria(&self, subscriber: &Subscriber) {
         if subscriber.id().node == NO_NODE {
             return;
         }
-        let changes = [(InfoKey::TOPICS, Some(number(subscriber.seat.interest_count())))];
+        let changes = [(InfoKey::TOPICS, Some(number(subscriber.subscription.interest_count())))];
         let merged = timeout(TABLE_TIMEOUT, self.sessions.merge_info(subscriber.id(), &changes)).await;
         note(merged.unwrap_or(Ok(false)));
     }
 
-    /// Closes a session without waiting for it. Its subscriber keeps its seat until then: the table tells the seat's hub.
+    /// Closes a session without waiting for it. The hub's subscription stays until the table notifies the hub.
     pub(super) fn close(&self, subscriber: &Arc<Subscriber>, why: Ended) {
         if subscriber.id().node == NO_NODE {
             return;
@@ -114,7 +114,7 @@ impl Table {
         });
     }
 
-    /// Closes a session for which there was no place.
+    /// Closes a session whose subscriber was refused.
     pub(super) async fn close_unused(&self, id: SessionId) {
         if id.node != NO_NODE {
             let closed = timeout(TABLE_TIMEOUT, self.sessions.close(id, Ended::Left)).await;

@@ -13,7 +13,7 @@ use crate::log_limit::LogLimit;
 /// Bounds of the queue between relay and the archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandoverConfig {
-    /// Bytes of messages that wait at most, each counted with its topics and a fixed share.
+    /// The most bytes of waiting messages, each counted with its topics and a fixed overhead.
     pub bytes_max: usize,
 }
 
@@ -23,23 +23,23 @@ impl Default for HandoverConfig {
     }
 }
 
-/// What a waiting message takes beside its bytes.
+/// The overhead of a waiting message in bytes.
 const MESSAGE_BYTES: usize = 256;
-/// One append takes so many messages and bytes at most: a commit of that size is as cheap as one gets.
+/// The most messages and bytes of one append: larger commits are not cheaper per message.
 const BATCH_MESSAGES_MAX: usize = 1_000;
 const BATCH_BYTES_MAX: usize = 8 << 20;
-/// How long to wait before the archive is tried again: from the first to the last, doubling.
+/// The delay before an append is retried: from the first to the last, doubling.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LAST: Duration = Duration::from_secs(5);
 
-/// The relay's end of the queue.
+/// The sending side of the queue.
 pub(crate) struct Handover {
     queue: Arc<Queue>,
 }
 
 struct Queue {
     waiting: Mutex<Waiting>,
-    /// Something was put in, or the queue was closed.
+    /// A message was added, or the queue was closed.
     changed: Notify,
     /// A batch is durable or lost, or the worker has ended.
     settled: Notify,
@@ -54,16 +54,16 @@ struct Queue {
 struct Waiting {
     messages: VecDeque<Message>,
     bytes: usize,
-    /// Messages that were put in up to now.
-    taken: u64,
-    /// Those of them that are durable or lost: the queue keeps their order.
+    /// The number of messages that were added so far.
+    added: u64,
+    /// The number of them that are durable or lost. The queue is in order.
     settled: u64,
     is_closed: bool,
     has_ended: bool,
 }
 
 impl Handover {
-    /// A queue, and a task that hands what is in it to `archive`.
+    /// Makes a queue and starts a task that appends its messages to `archive`.
     pub(crate) fn start(archive: Arc<dyn Archive>, config: HandoverConfig, metrics: IntakeMetrics) -> Self {
         let queue = Arc::new(Queue {
             waiting: Mutex::default(),
@@ -79,26 +79,26 @@ impl Handover {
         Self { queue }
     }
 
-    /// Puts a message into the queue, or drops it when there is no room.
+    /// Adds a message to the queue, or drops it when the queue is full.
     pub(crate) fn offer(&self, message: Message) {
         let queue = &*self.queue;
         let size = size_of(&message);
         let mut waiting = queue.waiting.lock();
-        let has_room = !waiting.is_closed && waiting.bytes.saturating_add(size) <= queue.bytes_max;
-        if has_room {
+        let fits = !waiting.is_closed && waiting.bytes.saturating_add(size) <= queue.bytes_max;
+        if fits {
             waiting.bytes += size;
-            waiting.taken += 1;
+            waiting.added += 1;
             waiting.messages.push_back(message);
-            queue.show(&waiting);
+            queue.update_metrics(&waiting);
         }
         let is_closed = waiting.is_closed;
         drop(waiting);
-        if has_room {
+        if fits {
             queue.changed.notify_one();
         } else {
             queue.metrics.handover_dropped.inc();
         }
-        if !has_room
+        if !fits
             && !is_closed
             && let Some(dropped) = queue.drop_log.count(Instant::now())
         {
@@ -107,22 +107,22 @@ impl Handover {
         }
     }
 
-    /// Waits until the archive has taken what waits. What is offered from now on is dropped.
+    /// Waits until all waiting messages are archived. Messages that are offered from now on are dropped.
     pub(crate) async fn close(&self) {
         self.queue.waiting.lock().is_closed = true;
         self.queue.changed.notify_one();
         self.queue.until(|waiting| waiting.has_ended).await;
     }
 
-    /// Waits until the archive has taken what was offered before this call, or it was dropped.
+    /// Waits until the messages that were offered before this call are archived or dropped.
     pub(crate) async fn settled(&self) {
-        let taken = self.queue.waiting.lock().taken;
-        self.queue.until(|waiting| waiting.settled >= taken || waiting.has_ended).await;
+        let added = self.queue.waiting.lock().added;
+        self.queue.until(|waiting| waiting.settled >= added || waiting.has_ended).await;
     }
 }
 
 impl Drop for Handover {
-    /// Nobody can offer any more: the worker ends when it has handed over what waits.
+    /// Closes the queue: the worker ends when all waiting messages are archived.
     fn drop(&mut self) {
         self.queue.waiting.lock().is_closed = true;
         self.queue.changed.notify_one();
@@ -134,10 +134,10 @@ fn size_of(message: &Message) -> usize {
 }
 
 impl Queue {
-    async fn until(&self, holds: impl Fn(&Waiting) -> bool) {
+    async fn until(&self, condition: impl Fn(&Waiting) -> bool) {
         loop {
-            let settled = self.settled.notified(); // before the look, so that nothing is missed between
-            if holds(&self.waiting.lock()) {
+            let settled = self.settled.notified(); // before the check, so that no notification is missed
+            if condition(&self.waiting.lock()) {
                 return;
             }
             settled.await;
@@ -171,24 +171,24 @@ impl Queue {
         batch
     }
 
-    /// Makes room for others once a batch is durable or lost.
+    /// Frees the bytes of a batch that is durable or lost.
     fn release(&self, batch: &[Message]) {
         let mut waiting = self.waiting.lock();
         let bytes: usize = batch.iter().map(size_of).sum();
         waiting.bytes = waiting.bytes.saturating_sub(bytes);
         waiting.settled += batch.len() as u64;
-        self.show(&waiting);
+        self.update_metrics(&waiting);
         drop(waiting);
         self.settled.notify_waiters();
     }
 
-    fn show(&self, waiting: &Waiting) {
+    fn update_metrics(&self, waiting: &Waiting) {
         self.metrics.handover_messages.set(waiting.messages.len() as i64);
         self.metrics.handover_bytes.set(waiting.bytes as i64);
     }
 }
 
-/// Hands batch after batch to the archive. Load makes the batches larger by itself.
+/// Appends batch after batch. Batches grow with the load.
 async fn work(queue: Arc<Queue>, archive: Arc<dyn Archive>) {
     let mut is_failure_logged = false;
     while let Some(batch) = queue.next_batch().await {
@@ -199,8 +199,8 @@ async fn work(queue: Arc<Queue>, archive: Arc<dyn Archive>) {
     queue.settled.notify_waiters();
 }
 
-/// Tries until the archive has the batch, or refuses it for good. `is_failure_logged`: whether the log says that messages
-/// wait, and not yet that the archive takes them again.
+/// Retries until the batch is archived or refused permanently. `is_failure_logged`: whether a failure was logged whose end was
+/// not logged yet.
 async fn store(queue: &Queue, archive: &dyn Archive, batch: &[Message], is_failure_logged: &mut bool) {
     let mut pause = RETRY_FIRST;
     let mut attempts = 0_u32;
@@ -209,16 +209,16 @@ async fn store(queue: &Queue, archive: &dyn Archive, batch: &[Message], is_failu
         match archive.append(batch.to_vec()).await {
             Ok(_) => {
                 if std::mem::take(is_failure_logged) {
-                    info!(attempts, "the archive takes relayed messages again");
+                    info!(attempts, "the archive accepts relayed messages again");
                 }
                 return;
             }
             Err(error) if error.kind().is_transient() => match queue.retry_log.count(Instant::now()) {
                 Some(failures) => {
                     *is_failure_logged = true;
-                    warn!(failures, %error, "the archive does not take relayed messages: they wait");
+                    warn!(failures, %error, "the archive does not accept relayed messages: they wait");
                 }
-                None => debug!(%error, attempts, "the archive does not take relayed messages"),
+                None => debug!(%error, attempts, "the archive does not accept relayed messages"),
             },
             Err(error) => {
                 let messages = batch.len();

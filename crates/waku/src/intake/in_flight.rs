@@ -1,15 +1,15 @@
-//! What clients publish and the archive has not answered for yet.
+//! Published messages whose append has not finished.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Messages that are on their way to the archive. There are as many as requests are worked on at once.
+/// Messages that are being archived: at most one for each request that is handled.
 #[derive(Default)]
 pub(crate) struct InFlight {
     numbers: Mutex<Numbers>,
-    /// One of them has arrived, or was refused.
+    /// An append has finished.
     changed: Notify,
 }
 
@@ -19,14 +19,14 @@ struct Numbers {
     open: BTreeSet<u64>,
 }
 
-/// A message on its way, until this is dropped.
+/// Counts a message as in flight until it is dropped.
 pub(crate) struct InFlightGuard {
     number: u64,
     in_flight: Arc<InFlight>,
 }
 
 impl InFlight {
-    /// A message sets out.
+    /// Adds a message.
     pub(crate) fn begin(self: &Arc<Self>) -> InFlightGuard {
         let mut numbers = self.numbers.lock();
         let number = numbers.next;
@@ -35,12 +35,12 @@ impl InFlight {
         InFlightGuard { number, in_flight: self.clone() }
     }
 
-    /// Waits until all that set out before this call have arrived or were refused. Those that set out later are not waited for,
-    /// or under load it would never end.
+    /// Waits until the appends of all messages that were added before this call have finished. Later messages are not waited
+    /// for: under load this would never return.
     pub(crate) async fn settled(&self) {
         let next = self.numbers.lock().next;
         loop {
-            let changed = self.changed.notified(); // before the look, so that nothing is missed between
+            let changed = self.changed.notified(); // before the check, so that no notification is missed
             if self.numbers.lock().open.first().is_none_or(|first| *first >= next) {
                 return;
             }
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_those_who_set_out_before_are_waited_for() {
+    fn only_messages_added_before_are_waited_for() {
         let in_flight = Arc::new(InFlight::default());
         assert!(in_flight.settled().now_or_never().is_some());
         let (first, second) = (in_flight.begin(), in_flight.begin());
@@ -71,25 +71,25 @@ mod tests {
         assert!((&mut settled).now_or_never().is_none());
         let third = in_flight.begin();
         drop(second);
-        assert!((&mut settled).now_or_never().is_none(), "the first is still on its way");
+        assert!((&mut settled).now_or_never().is_none(), "the first is still in flight");
         drop(first);
-        assert!((&mut settled).now_or_never().is_some(), "the third set out later");
+        assert!((&mut settled).now_or_never().is_some(), "the third was added later");
         assert!(in_flight.settled().now_or_never().is_none());
         drop(third);
         assert!(in_flight.settled().now_or_never().is_some());
     }
 
     #[tokio::test]
-    async fn who_waits_is_woken() {
+    async fn a_waiting_task_is_woken() {
         let in_flight = Arc::new(InFlight::default());
-        let trip = in_flight.begin();
+        let guard = in_flight.begin();
         let waiting = tokio::spawn({
             let in_flight = in_flight.clone();
             async move { in_flight.settled().await }
         });
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
-        drop(trip);
+        drop(guard);
         waiting.await.unwrap();
     }
 }

@@ -4,7 +4,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// What is counted of messages on their way in.
+/// Metrics of incoming messages.
 #[derive(Clone, Debug, Default)]
 pub struct IntakeMetrics {
     relayed: Family<ResultLabel, Counter>,
@@ -41,7 +41,7 @@ impl Refused {
     const ALL: [Self; 6] =
         [Self::TooOld, Self::InFuture, Self::NoTimestamp, Self::TooLarge, Self::NotServed, Self::Malformed];
 
-    /// As the value of the label `result`.
+    /// The value of the label `result`.
     fn as_str(self) -> &'static str {
         match self {
             Self::TooOld => "too_old",
@@ -55,25 +55,25 @@ impl Refused {
 }
 
 impl IntakeMetrics {
-    /// Counts a message that relay has brought.
+    /// Counts a relayed message.
     pub(crate) fn relayed(&self, refused: Option<Refused>) {
         self.relayed.get_or_create(&ResultLabel::of(refused)).inc();
     }
 
     pub(crate) fn register(&self, registry: &mut Registry) {
-        // All results are there from the start, so that the first message of each is an increase.
+        // All label values exist from the start, so that the first message of each is an increase.
         for refused in Refused::ALL.map(Some).into_iter().chain([None]) {
             let _ = self.relayed.get_or_create(&ResultLabel::of(refused));
         }
         let relayed = self.relayed.clone();
-        registry.register("relay_messages", "Messages that relay brought, by what became of them", relayed);
+        registry.register("relay_messages", "Messages received by relay, by result", relayed);
         let unrelayed = self.unrelayed.clone();
         registry.register("relay_unsent", "Published messages that could not be relayed", unrelayed);
         let dropped = self.handover_dropped.clone();
-        let what = "Relayed messages that found no room in the queue for the archive";
+        let what = "Relayed messages that were dropped because the queue for the archive was full";
         registry.register("handover_dropped", what, dropped);
         let failed = self.handover_failed.clone();
-        registry.register("handover_failed", "Relayed messages that the archive refused for good", failed);
+        registry.register("handover_failed", "Relayed messages that the archive refused permanently", failed);
         let messages = self.handover_messages.clone();
         registry.register("handover_messages", "Relayed messages that wait for the archive", messages);
         let bytes = self.handover_bytes.clone();

@@ -6,11 +6,11 @@ use super::*;
 
 const TOPIC: &str = "/waku/2/rs/42/0";
 
-/// Remembers what it heard, once each.
+/// Records the events that it receives, once each.
 #[derive(Default)]
-struct Ear(parking_lot::Mutex<Vec<Arc<Event>>>);
+struct Recorder(parking_lot::Mutex<Vec<Arc<Event>>>);
 
-impl Listener for Ear {
+impl Listener for Recorder {
     fn hear(&self, event: &Arc<Event>, stage: Stage) {
         if matches!(stage, Stage::Published | Stage::Relayed) {
             self.0.lock().push(event.clone());
@@ -18,28 +18,28 @@ impl Listener for Ear {
     }
 }
 
-struct Way {
+struct Setup {
     intake: Intake,
     archive: Arc<dyn Archive>,
-    ear: Arc<Ear>,
+    recorder: Arc<Recorder>,
 }
 
-impl Way {
+impl Setup {
     async fn new() -> Self {
         Self::with_listeners(|_| Vec::new()).await
     }
 
-    /// A way in that tells others beside the ear.
+    /// With further listeners beside the recorder.
     async fn with_listeners(others: impl FnOnce(&Intake) -> Vec<Arc<dyn Listener>>) -> Self {
         let archive = open(Config::new("memory:".parse().unwrap())).await.unwrap().archive;
         let rules = Rules { cluster_id: Some(42), max_message_bytes: 10_000, ..Rules::default() };
         let (clock, config) = (Arc::new(SystemClock), HandoverConfig::default());
         let intake = Intake::new(archive.clone(), clock, rules, config, IntakeMetrics::default());
-        let ear = Arc::new(Ear::default());
+        let recorder = Arc::new(Recorder::default());
         let mut listeners = others(&intake);
-        listeners.push(ear.clone());
+        listeners.push(recorder.clone());
         intake.connect(listeners, None);
-        Self { intake, archive, ear }
+        Self { intake, archive, recorder }
     }
 
     async fn archived(&self) -> usize {
@@ -47,7 +47,7 @@ impl Way {
     }
 
     fn heard(&self) -> usize {
-        self.ear.0.lock().len()
+        self.recorder.0.lock().len()
     }
 
     fn relayed(&self, topic: &str, message: &WakuMessage) -> Verdict {
@@ -65,20 +65,20 @@ fn message(age_seconds: i64) -> WakuMessage {
 }
 
 #[tokio::test]
-async fn relay_accepts_what_others_may_want_and_the_archive_what_is_of_now() {
-    let way = Way::new().await;
-    assert_eq!(way.relayed(TOPIC, &message(0)), Verdict::Accept);
+async fn relay_forwards_messages_that_are_too_old_to_be_archived() {
+    let setup = Setup::new().await;
+    assert_eq!(setup.relayed(TOPIC, &message(0)), Verdict::Accept);
     for unarchived in [message(3_600), message(-3_600), WakuMessage { timestamp: None, ..message(0) }] {
-        assert_eq!(way.relayed(TOPIC, &unarchived), Verdict::Accept);
+        assert_eq!(setup.relayed(TOPIC, &unarchived), Verdict::Accept);
     }
-    assert_eq!(way.relayed(TOPIC, &WakuMessage { ephemeral: Some(true), ..message(0) }), Verdict::Accept);
-    way.intake.close().await;
-    assert_eq!((way.heard(), way.archived().await), (5, 1));
+    assert_eq!(setup.relayed(TOPIC, &WakuMessage { ephemeral: Some(true), ..message(0) }), Verdict::Accept);
+    setup.intake.close().await;
+    assert_eq!((setup.heard(), setup.archived().await), (5, 1));
 }
 
 #[tokio::test]
-async fn nobody_is_blamed_for_what_only_we_do_not_take() {
-    let way = Way::new().await;
+async fn senders_are_not_penalised_for_messages_that_only_we_refuse() {
+    let setup = Setup::new().await;
     let ignored = [
         (TOPIC, WakuMessage { payload: vec![0; 20_000].into(), ..message(0) }),
         (TOPIC, WakuMessage { content_topic: String::new(), ..message(0) }),
@@ -86,65 +86,65 @@ async fn nobody_is_blamed_for_what_only_we_do_not_take() {
         ("/waku/2/rs/43/0", message(0)),
     ];
     for (topic, message) in &ignored {
-        assert_eq!(way.relayed(topic, message), Verdict::Ignore, "{topic}");
+        assert_eq!(setup.relayed(topic, message), Verdict::Ignore, "{topic}");
     }
-    let undecodable = way.intake.take_relayed(TOPIC, Bytes::from_static(b"\xff\xff"));
+    let undecodable = setup.intake.take_relayed(TOPIC, Bytes::from_static(b"\xff\xff"));
     assert_eq!(undecodable, Verdict::Reject);
     let long_meta = WakuMessage { meta: Some(vec![0; 65].into()), ..message(0) };
-    assert_eq!(way.relayed(TOPIC, &long_meta), Verdict::Reject);
-    way.intake.close().await;
-    assert_eq!((way.heard(), way.archived().await), (0, 0));
+    assert_eq!(setup.relayed(TOPIC, &long_meta), Verdict::Reject);
+    setup.intake.close().await;
+    assert_eq!((setup.heard(), setup.archived().await), (0, 0));
 }
 
-/// A client that hung up took its message with it: it was archived, and nobody heard of it.
+/// When a client disconnected, its message was archived and never delivered.
 #[tokio::test]
-async fn a_message_goes_on_when_its_client_has_left() {
-    let way = Way::new().await;
+async fn a_message_is_delivered_after_its_client_has_disconnected() {
+    let setup = Setup::new().await;
     let wire = message(0).to_wire();
     {
-        let mut publish = Box::pin(way.intake.publish(TOPIC, wire));
-        assert!(futures_util::FutureExt::now_or_never(&mut publish).is_none(), "it is on its way");
+        let mut publish = Box::pin(setup.intake.publish(TOPIC, wire));
+        assert!(futures_util::FutureExt::now_or_never(&mut publish).is_none(), "it is being archived");
     }
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
-    assert_eq!((way.heard(), way.archived().await), (1, 1));
+    assert_eq!((setup.heard(), setup.archived().await), (1, 1));
 }
 
-/// Looks, whenever it is told of a message, whether the archive is said to have it.
-struct Doubter(Intake, parking_lot::Mutex<Vec<(Stage, bool)>>);
+/// Records for each stage whether the intake was settled.
+struct SettledProbe(Intake, parking_lot::Mutex<Vec<(Stage, bool)>>);
 
-impl Listener for Doubter {
+impl Listener for SettledProbe {
     fn hear(&self, _: &Arc<Event>, stage: Stage) {
         let is_settled = futures_util::FutureExt::now_or_never(self.0.settled()).is_some();
         self.1.lock().push((stage, is_settled));
     }
 }
 
-/// A stream that joined between the two missed the message: it was told too early, and not yet waited for.
+/// A stream that subscribed in between missed the message: it was announced before it counted as in flight.
 #[tokio::test]
-async fn what_is_told_before_it_is_archived_is_waited_for() {
-    let mut doubter = None;
-    let way = Way::with_listeners(|intake| {
-        let one = Arc::new(Doubter(intake.clone(), parking_lot::Mutex::default()));
-        doubter = Some(one.clone());
+async fn a_message_announced_before_it_is_archived_is_waited_for() {
+    let mut probe = None;
+    let setup = Setup::with_listeners(|intake| {
+        let one = Arc::new(SettledProbe(intake.clone(), parking_lot::Mutex::default()));
+        probe = Some(one.clone());
         vec![one]
     });
-    let way = way.await;
-    assert_eq!(way.relayed(TOPIC, &message(0)), Verdict::Accept);
-    way.intake.settled().await;
-    assert_eq!(way.archived().await, 1);
-    way.intake.publish(TOPIC, message(1).to_wire()).await.unwrap();
+    let setup = setup.await;
+    assert_eq!(setup.relayed(TOPIC, &message(0)), Verdict::Accept);
+    setup.intake.settled().await;
+    assert_eq!(setup.archived().await, 1);
+    setup.intake.publish(TOPIC, message(1).to_wire()).await.unwrap();
     let ephemeral = WakuMessage { ephemeral: Some(true), ..message(2) };
-    way.intake.publish(TOPIC, ephemeral.to_wire()).await.unwrap();
+    setup.intake.publish(TOPIC, ephemeral.to_wire()).await.unwrap();
     use Stage::{Accepted, Published, Relayed};
     assert_eq!(
-        *doubter.unwrap().1.lock(),
+        *probe.unwrap().1.lock(),
         [(Relayed, false), (Published, false), (Accepted, true), (Published, true), (Accepted, true)]
     );
 }
 
-/// An archive that answers when it is told to.
+/// An archive whose appends wait for a permit.
 struct Stalling {
     inner: Arc<dyn Archive>,
     disk: tokio::sync::Semaphore,
@@ -166,7 +166,7 @@ impl Archive for Stalling {
     }
 }
 
-/// Remembers the stages that it heard of.
+/// Records stages.
 #[derive(Default)]
 struct Stages(parking_lot::Mutex<Vec<Stage>>);
 
@@ -176,9 +176,9 @@ impl Listener for Stages {
     }
 }
 
-/// Each try of a publisher would be told, and those who come between two tries would miss the message for good.
+/// Otherwise each retry would be announced, and a client that subscribes between two of them would miss the message.
 #[tokio::test]
-async fn what_is_refused_is_taken_back_and_what_comes_then_is_told_when_it_is_archived() {
+async fn after_a_failed_append_messages_are_announced_when_they_are_archived() {
     let inner = open(Config::new("memory:".parse().unwrap())).await.unwrap().archive;
     let disk = tokio::sync::Semaphore::new(100);
     let archive = Arc::new(Stalling { inner, disk, is_broken: true.into() });
@@ -198,16 +198,16 @@ async fn what_is_refused_is_taken_back_and_what_comes_then_is_told_when_it_is_ar
     assert_eq!(stages.0.lock()[2..], [Published, Accepted, Published, Accepted]);
 }
 
-/// A stall of the disk kept messages from those who read live: publishing is durable, and they were told behind it.
+/// A stalled disk delayed live delivery: messages were announced only when they were durable.
 #[tokio::test]
-async fn those_who_are_here_do_not_wait_for_the_disk_and_those_who_publish_do() {
+async fn publishers_wait_for_the_disk_and_subscribers_do_not() {
     let inner = open(Config::new("memory:".parse().unwrap())).await.unwrap().archive;
     let (disk, is_broken) = (tokio::sync::Semaphore::new(0), Default::default());
     let archive = Arc::new(Stalling { inner, disk, is_broken });
     let (clock, config, metrics) = (Arc::new(SystemClock), HandoverConfig::default(), Default::default());
     let intake = Intake::new(archive.clone(), clock, Rules::default(), config, metrics);
-    let ear = Arc::new(Ear::default());
-    intake.connect(vec![ear.clone()], None);
+    let recorder = Arc::new(Recorder::default());
+    intake.connect(vec![recorder.clone()], None);
     let publish = |wire: Bytes| {
         let intake = intake.clone();
         tokio::spawn(async move { intake.publish(TOPIC, wire).await })
@@ -217,11 +217,11 @@ async fn those_who_are_here_do_not_wait_for_the_disk_and_those_who_publish_do() 
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
-    assert!(ear.0.lock().len() == 1 && !published.is_finished(), "told, and not acknowledged");
+    assert!(recorder.0.lock().len() == 1 && !published.is_finished(), "announced, and not acknowledged");
     archive.is_broken.store(true, std::sync::atomic::Ordering::SeqCst);
     archive.disk.add_permits(1);
     assert!(published.await.unwrap().is_err());
-    intake.settled().await; // what was refused is waited for no longer
+    intake.settled().await; // a refused message is not waited for
     assert!(archive.query(&Query::default()).await.unwrap().is_empty());
     archive.is_broken.store(false, std::sync::atomic::Ordering::SeqCst);
     archive.disk.add_permits(1);
@@ -230,30 +230,30 @@ async fn those_who_are_here_do_not_wait_for_the_disk_and_those_who_publish_do() 
 }
 
 #[tokio::test]
-async fn the_hub_hands_out_what_is_archived_and_what_is_not_once() {
+async fn the_hub_delivers_each_message_once_whether_it_is_archived_or_not() {
     use restante_sessions::{
         NodeId, SessionId,
         hub::{Interest, Next, Overflow, SeatConfig, TopicMatch},
     };
     let hub = crate::live::alone().await.unwrap().hub;
     let config = SeatConfig { events_max: 9, bytes_max: 10_000, interests_max: 9, overflow: Overflow::End };
-    let seat = hub.join(SessionId { opened_us: 1, node: NodeId(1), place: 0 }, config).unwrap();
+    let subscriber = hub.join(SessionId { opened_us: 1, node: NodeId(1), place: 0 }, config).unwrap();
     let topics = TopicMatch::Exact("/toy/1/chat/proto".into());
-    seat.want(&[Interest { channel: Some(TOPIC.into()), topics }]).unwrap();
-    let way = Way::with_listeners(|_| vec![Arc::new(hub.clone())]).await;
+    subscriber.want(&[Interest { channel: Some(TOPIC.into()), topics }]).unwrap();
+    let setup = Setup::with_listeners(|_| vec![Arc::new(hub.clone())]).await;
     let (archived, timeless) = (message(0), WakuMessage { timestamp: None, ..message(0) });
     for message in [&archived, &timeless, &archived, &timeless] {
-        assert_eq!(way.relayed(TOPIC, message), Verdict::Accept);
+        assert_eq!(setup.relayed(TOPIC, message), Verdict::Accept);
     }
-    let Next::Events(events) = seat.next().await else { panic!("the seat has ended") };
+    let Next::Events(events) = subscriber.next().await else { panic!("the subscription has ended") };
     let bodies: Vec<&Bytes> = events.iter().map(|event| &event.body).collect();
     assert_eq!(bodies, [&archived.to_wire(), &timeless.to_wire()]);
     assert_ne!(events[0].message_hash, events[1].message_hash);
     assert_eq!((events[0].timestamp.nanos(), events[1].timestamp.nanos()), (archived.timestamp.unwrap(), 0));
     let ephemeral = WakuMessage { ephemeral: Some(true), payload: "e".into(), ..message(0) };
-    let published = way.intake.publish(TOPIC, ephemeral.to_wire()).await.unwrap();
-    assert!(!published.is_lost, "somebody is there to get it");
-    drop(seat);
+    let published = setup.intake.publish(TOPIC, ephemeral.to_wire()).await.unwrap();
+    assert!(!published.is_lost, "it has a subscriber");
+    drop(subscriber);
     let ephemeral = WakuMessage { payload: "f".into(), ..ephemeral };
-    assert!(way.intake.publish(TOPIC, ephemeral.to_wire()).await.unwrap().is_lost);
+    assert!(setup.intake.publish(TOPIC, ephemeral.to_wire()).await.unwrap().is_lost);
 }

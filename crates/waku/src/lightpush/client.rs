@@ -22,27 +22,27 @@ pub enum LightPushError {
     /// The service node did not answer.
     #[error(transparent)]
     Ask(#[from] AskError),
-    /// Its answer can't be read, or is one to another request.
-    #[error("the answer makes no sense: {0}")]
+    /// The answer can't be decoded, or belongs to another request.
+    #[error("the answer is invalid: {0}")]
     Nonsense(String),
     /// It refused the message.
     #[error("refused with status {status}: {text}")]
     Refused {
-        /// As in HTTP; 0 in version 2, which knows none.
+        /// The status, as in HTTP; 0 in version 2, which has none.
         status: u32,
-        /// The same for people.
+        /// The status text.
         text: String,
     },
 }
 
-/// What a service node says of a published message.
+/// A service node's answer to a published message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PushedTo {
-    /// To how many peers it was relayed, if the node says so.
+    /// The number of peers to which it was relayed, if the node returns it.
     pub relay_peers: Option<u32>,
 }
 
-/// Has messages published by service nodes. Cloning gives another handle of the same.
+/// Publishes messages by service nodes. Clones are handles of the same client.
 #[derive(Clone, Debug)]
 pub struct LightPushClient {
     node: Node,
@@ -50,7 +50,7 @@ pub struct LightPushClient {
 }
 
 impl LightPushClient {
-    /// A client that asks by `node`.
+    /// A client that sends its requests by `node`.
     pub fn new(node: Node) -> Self {
         Self { node, requests: Arc::default() }
     }
@@ -59,7 +59,7 @@ impl LightPushClient {
         self.requests.fetch_add(1, Ordering::Relaxed).to_string()
     }
 
-    /// Has a message published on a pubsub topic, or on the shard of its content topic.
+    /// Publishes a message on a pubsub topic, or on the shard of its content topic.
     ///
     /// # Errors
     /// See [`LightPushError`].
@@ -86,7 +86,7 @@ impl LightPushClient {
         Ok(PushedTo { relay_peers: response.relay_peer_count })
     }
 
-    /// The same by version 2.
+    /// The same with version 2 of the protocol.
     ///
     /// # Errors
     /// See [`LightPushError`].
@@ -114,5 +114,5 @@ fn check_id(answered: &str, asked: &str) -> Result<(), LightPushError> {
     if answered == asked {
         return Ok(());
     }
-    Err(LightPushError::Nonsense("it is one to another request".to_owned()))
+    Err(LightPushError::Nonsense("it belongs to another request".to_owned()))
 }

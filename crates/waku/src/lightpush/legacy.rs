@@ -10,7 +10,7 @@ use restante_waku_wire::rpc::{
 use super::{LightPush, NO_REQUEST_ID, Outcome, too_often};
 use crate::service::{Answer, Service};
 
-/// Version 2: whether it succeeded, and a text. go-waku and older clients speak it.
+/// Version 2, for go-waku and older clients: the answer is a flag for success and a text.
 pub(super) struct LegacyLightPush(pub(super) LightPush);
 
 #[async_trait]
@@ -29,7 +29,7 @@ impl Service for LegacyLightPush {
 
     async fn answer(&self, _peer: PeerId, request: Bytes) -> Answer {
         let Ok(rpc) = PushRpc::decode(request) else {
-            return respond(NO_REQUEST_ID.to_owned(), Outcome::refused(400, "the request can't be read"));
+            return respond(NO_REQUEST_ID.to_owned(), Outcome::refused(400, "the request can't be decoded"));
         };
         let Some(request) = rpc.request else {
             return respond(rpc.request_id, Outcome::refused(400, "the request is missing"));

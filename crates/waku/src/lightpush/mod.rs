@@ -1,10 +1,9 @@
-//! `19/WAKU2-LIGHTPUSH`, versions 3 and 2: a light node has a message published.
+//! `19/WAKU2-LIGHTPUSH`, versions 3 and 2: light nodes publish messages.
 //!
-//! Both versions give the message to the [`Intake`], as REST does. That a push succeeded means that the message is in the
-//! archive, and was handed to the filter's subscribers and to those relay peers that `relay_peer_count` tells. A server
-//! without relay peers therefore takes messages too: js clients that talk by it find them by filter and store. nwaku
-//! refuses them; whoever wants that sets [`LightPushConfig::relay_peers_min`]. Only an ephemeral message that nobody is
-//! there to get is refused in any case, because nothing would become of it.
+//! Both versions pass the message to the [`Intake`], as REST does. Success means that the message is archived, and was
+//! delivered to filter subscribers and to `relay_peer_count` relay peers. So a server without relay peers accepts messages
+//! too: other clients get them by filter and store. nwaku refuses them; [`LightPushConfig::relay_peers_min`] does the same.
+//! An ephemeral message without a recipient is always refused, because it would be lost.
 
 mod client;
 mod legacy;
@@ -37,17 +36,17 @@ use legacy::LegacyLightPush;
 /// The settings of lightpush.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LightPushConfig {
-    /// Take messages only while so many peers follow their pubsub topic by relay. With 0 a message is taken when it is
-    /// archived, whoever is there; nwaku refuses messages when it has no peer.
+    /// Accept messages only while this many peers follow their pubsub topic by relay. With 0 no peer is needed; nwaku refuses
+    /// messages when it has none.
     pub relay_peers_min: usize,
 }
 
-/// What a request may have beside its message.
+/// The most bytes of a request besides its message.
 const REQUEST_EXTRA_BYTES: usize = 8 << 10;
-/// What stands for a request's id when the request can't be read, as in nwaku's answers.
+/// The request id in the answer to a request that can't be decoded, as in nwaku.
 const NO_REQUEST_ID: &str = "N/A";
 
-/// What becomes of pushed messages, the same for both versions.
+/// Handles pushed messages of both versions.
 #[derive(Clone)]
 pub struct LightPush {
     shared: Arc<Shared>,
@@ -65,7 +64,7 @@ impl fmt::Debug for LightPush {
     }
 }
 
-/// What a request comes to.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Outcome {
     status: u32,
@@ -79,7 +78,7 @@ impl Outcome {
     }
 }
 
-/// The status of a message that is wrong.
+/// The status of an invalid message.
 impl From<Invalid> for Outcome {
     fn from(invalid: Invalid) -> Self {
         let status = match invalid.problem {
@@ -91,7 +90,7 @@ impl From<Invalid> for Outcome {
     }
 }
 
-/// What is said outside of an error inside.
+/// The status and the public text of an error.
 impl From<IntakeError> for Outcome {
     fn from(error: IntakeError) -> Self {
         let kind = error.kind();
@@ -101,7 +100,7 @@ impl From<IntakeError> for Outcome {
                 Self::refused(400, error.to_string())
             }
             IntakeError::Archive(_) if kind.is_transient() => {
-                Self::refused(503, "the archive takes no messages now: try again later")
+                Self::refused(503, "the archive accepts no messages now: try again later")
             }
             IntakeError::Archive(error) => {
                 tracing::error!(%error, "the archive refused a pushed message");
@@ -112,7 +111,7 @@ impl From<IntakeError> for Outcome {
 }
 
 impl LightPush {
-    /// Publishes by `intake`. The node tells who follows a topic by relay.
+    /// Publishes by `intake`. The node counts the followers of a topic.
     pub fn new(config: LightPushConfig, intake: Intake, node: Option<Node>) -> Self {
         Self { shared: Arc::new(Shared { config, intake, node }) }
     }
@@ -122,7 +121,7 @@ impl LightPush {
         [Arc::new(self.clone()), Arc::new(LegacyLightPush(self.clone()))]
     }
 
-    /// A message somewhat above the limit is read, so that it can be answered with 413.
+    /// Messages somewhat above the limit are read, so that they can be answered with 413.
     fn request_bytes_max(&self) -> usize {
         let max_message_bytes = self.shared.intake.rules().max_message_bytes;
         max_message_bytes.saturating_mul(2).saturating_add(REQUEST_EXTRA_BYTES)
@@ -139,7 +138,7 @@ impl LightPush {
 impl Shared {
     async fn publish(&self, pubsub_topic: Option<&str>, message: Option<Bytes>) -> Result<usize, Outcome> {
         let message = message.ok_or_else(|| Invalid::new("message", Problem::Missing))?;
-        // A copy, so that what else is in the request is not kept for as long as the message is.
+        // A copy, so that the message does not keep the whole request in memory.
         let message = Bytes::copy_from_slice(&message);
         let view = WakuMessageView::parse(&message)
             .map_err(|error| Invalid::new("message", Problem::Malformed(error.to_string())))?;
@@ -152,7 +151,7 @@ impl Shared {
         if published.is_lost { Err(nobody_there()) } else { Ok(published.relay_peers) }
     }
 
-    /// Looked at before anything becomes of the message, so that whoever is refused can go to another node.
+    /// Checked before the message is published, so that a refused client can try another node.
     fn check_relay_peers(&self, pubsub_topic: &str) -> Result<(), Outcome> {
         check_pubsub_topic(pubsub_topic, self.intake.rules())?;
         if self.config.relay_peers_min == 0 {
@@ -163,7 +162,7 @@ impl Shared {
     }
 }
 
-/// The specification says 503; nwaku and js-waku mean by it a service that is not available, and say 505 for this.
+/// The specification says 503; nwaku and js-waku use 505, and 503 for an unavailable service.
 pub(crate) const NOBODY_THERE_STATUS: u16 = 505;
 pub(crate) const NOBODY_THERE: &str = "there are not enough peers to relay the message to: try another node";
 
@@ -187,7 +186,7 @@ impl Service for LightPush {
 
     async fn answer(&self, _peer: PeerId, request: Bytes) -> Answer {
         let Ok(request) = LightPushRequest::decode(request) else {
-            return respond(NO_REQUEST_ID.to_owned(), Outcome::refused(400, "the request can't be read"));
+            return respond(NO_REQUEST_ID.to_owned(), Outcome::refused(400, "the request can't be decoded"));
         };
         let pubsub_topic = request.pubsub_topic.as_deref().filter(|topic| !topic.is_empty());
         let outcome = self.push(pubsub_topic, request.message).await;

@@ -1,4 +1,4 @@
-//! Asks each peer for its cluster, and takes leave of those of another.
+//! Asks each peer for its cluster, and disconnects from peers of another.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -9,35 +9,35 @@ use restante_waku_wire::rpc::{self, metadata::Metadata};
 use tokio::{task::JoinSet, time::timeout};
 use tracing::{debug, warn};
 
-use super::{Whereabouts, metrics::Heard, metrics::MetadataMetrics, note};
+use super::{LocalMetadata, metrics::Heard, metrics::MetadataMetrics, note};
 use crate::peer_connected::PeerConnected;
 
-/// Peers that are asked at once: enough that a thousand that connect together are through in seconds.
+/// Peers that are asked at the same time: enough to ask a thousand new peers within seconds.
 const ASKED_AT_ONCE_MAX: usize = 32;
 /// How long a peer may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest answer of a peer: all shards of a cluster, in both fields.
 const ANSWER_BYTES_MAX: usize = 8 << 10;
-/// The most static peers that are remembered as being of another cluster.
+/// The most static peers of another cluster that are stored, to warn once of each.
 const WARNED_MAX: usize = 1_024;
 
-/// Asks peers until it is dropped. A node that has no cluster asks nobody: it is at home everywhere, and learns where its
-/// peers are when they ask.
+/// Asks peers until it is dropped. A node without a cluster asks nobody: it accepts all clusters, and gets the metadata of
+/// its peers when they ask.
 pub(crate) async fn keep_asking(
-    whereabouts: Whereabouts,
-    mut newcomers: PeerConnected,
+    local: LocalMetadata,
+    mut connected: PeerConnected,
     metrics: MetadataMetrics,
 ) {
-    let Some(cluster_id) = whereabouts.cluster_id else { return };
-    let asker = Arc::new(Asker { whereabouts, cluster_id, metrics, warned: Mutex::default() });
+    let Some(cluster_id) = local.cluster_id else { return };
+    let asker = Arc::new(Asker { local, cluster_id, metrics, warned: Mutex::default() });
     let mut asked = JoinSet::new();
     loop {
         if asked.len() >= ASKED_AT_ONCE_MAX {
             asked.join_next().await;
         }
         tokio::select! {
-            newcomer = newcomers.next() => match newcomer {
-                Some(peer) => { asked.spawn(Arc::clone(&asker).meet(peer)); }
+            peer = connected.next() => match peer {
+                Some(peer) => { asked.spawn(Arc::clone(&asker).check(peer)); }
                 None => return,
             },
             Some(_) = asked.join_next() => {}
@@ -46,19 +46,19 @@ pub(crate) async fn keep_asking(
 }
 
 struct Asker {
-    whereabouts: Whereabouts,
+    local: LocalMetadata,
     cluster_id: u16,
     metrics: MetadataMetrics,
     warned: Mutex<HashSet<PeerId>>,
 }
 
 impl Asker {
-    async fn meet(self: Arc<Self>, peer: PeerId) {
+    async fn check(self: Arc<Self>, peer: PeerId) {
         let Some(metadata) = self.ask(peer).await else {
             self.metrics.heard(Heard::NoAnswer);
             return;
         };
-        note(&self.whereabouts.node, peer, &metadata);
+        note(&self.local.node, peer, &metadata);
         let heard = match metadata.cluster_id {
             Some(theirs) if theirs == u32::from(self.cluster_id) => Heard::SameCluster,
             Some(_) => Heard::OtherCluster,
@@ -66,32 +66,32 @@ impl Asker {
         };
         self.metrics.heard(heard);
         if heard != Heard::SameCluster {
-            self.take_leave(peer, metadata.cluster_id).await;
+            self.disconnect(peer, metadata.cluster_id).await;
         }
     }
 
-    /// What the peer says; `None` when it says nothing that can be read.
+    /// The peer's metadata; `None` when it does not answer or the answer can't be decoded.
     async fn ask(&self, peer: PeerId) -> Option<Metadata> {
-        let node = &self.whereabouts.node;
+        let node = &self.local.node;
         let known = node.peer(peer)?; // gone meanwhile
-        let request = rpc::frame(&self.whereabouts.told_to(known.cluster_id, &known.shards));
+        let request = rpc::frame(&self.local.for_asker(known.cluster_id, &known.shards));
         let answer = node.ask(peer, rpc::metadata::ID, &request, ANSWER_BYTES_MAX);
         match timeout(ANSWER_TIMEOUT, answer).await {
             Ok(Ok(answer)) => Metadata::decode(answer).ok(),
             Ok(Err(error)) => {
-                debug!(%peer, %error, "peer did not tell its cluster");
+                debug!(%peer, %error, "peer did not answer the metadata request");
                 None
             }
             Err(_) => {
-                debug!(%peer, "peer did not tell its cluster in time");
+                debug!(%peer, "peer did not answer the metadata request in time");
                 None
             }
         }
     }
 
-    /// As nwaku and go-waku do: messages of another cluster are of no use here, nor ours there.
-    async fn take_leave(&self, peer: PeerId, theirs: Option<u32>) {
-        let node = &self.whereabouts.node;
+    /// Disconnects, as nwaku and go-waku do: peers of different clusters exchange no messages.
+    async fn disconnect(&self, peer: PeerId, theirs: Option<u32>) {
+        let node = &self.local.node;
         let ours = self.cluster_id;
         let is_static = node.peer(peer).is_some_and(|peer| peer.is_static);
         if is_static && self.is_first_warning(peer) {

@@ -4,7 +4,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// What asking peers for their cluster counts.
+/// Counts the answers of peers to metadata requests.
 #[derive(Clone, Debug, Default)]
 pub struct MetadataMetrics {
     answers: Family<AnswerLabels, Counter>,
@@ -15,21 +15,21 @@ struct AnswerLabels {
     result: &'static str,
 }
 
-/// What a peer said of its cluster.
+/// What a peer answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
-    /// It is on ours.
+    /// It is in our cluster.
     SameCluster,
-    /// It is on another: it was disconnected.
+    /// It is in another cluster, and was disconnected.
     OtherCluster,
-    /// It named none: it was disconnected.
+    /// It named no cluster, and was disconnected.
     NoCluster,
-    /// It did not answer, or not so that it can be read.
+    /// It did not answer, or the answer can't be decoded.
     NoAnswer,
 }
 
 impl Heard {
-    /// As the value of the label `result`.
+    /// The value of the label `result`.
     fn as_str(self) -> &'static str {
         match self {
             Self::SameCluster => "same_cluster",
@@ -51,7 +51,7 @@ impl MetadataMetrics {
     }
 
     pub(crate) fn register(&self, registry: &mut Registry) {
-        let what = "Peers that were asked for their cluster, by what they said";
+        let what = "Peers that were asked for their cluster, by their answer";
         registry.register("metadata_answers", what, self.answers.clone());
     }
 }

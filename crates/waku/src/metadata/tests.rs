@@ -9,7 +9,7 @@ fn node() -> Node {
 }
 
 fn service(rules: &Rules) -> MetadataService {
-    MetadataService::new(Whereabouts::new(node(), rules))
+    MetadataService::new(LocalMetadata::new(node(), rules))
 }
 
 async fn ask(service: &MetadataService, asker: &Metadata) -> Metadata {
@@ -25,24 +25,24 @@ fn rules(cluster_id: Option<u16>, shards: &[u16]) -> Rules {
 }
 
 #[tokio::test]
-async fn shards_of_the_settings_are_told_in_both_fields() {
-    let told = ask(&service(&rules(Some(42), &[0, 5])), &Metadata::new(Some(7), [3])).await;
-    assert_eq!(told, Metadata::new(Some(42), [0, 5]));
-    assert_eq!((&told.shards_unpacked[..], &told.shards_packed[..]), (&[0, 5][..], &[0, 5][..]));
+async fn shards_of_the_settings_are_returned_in_both_fields() {
+    let answer = ask(&service(&rules(Some(42), &[0, 5])), &Metadata::new(Some(7), [3])).await;
+    assert_eq!(answer, Metadata::new(Some(42), [0, 5]));
+    assert_eq!((&answer.shards_unpacked[..], &answer.shards_packed[..]), (&[0, 5][..], &[0, 5][..]));
 }
 
-/// js-waku does not ask a node for messages of a shard that the node did not tell.
+/// js-waku does not ask a node for messages of a shard that the node did not announce.
 #[tokio::test]
-async fn a_server_of_all_shards_tells_those_of_the_asker_too() {
-    let told = ask(&service(&rules(Some(16), &[])), &Metadata::new(Some(16), [32, 1023])).await;
-    assert_eq!(told, Metadata::new(Some(16), (0..8).chain([32, 1023])));
+async fn a_server_of_all_shards_also_announces_those_of_the_asker() {
+    let answer = ask(&service(&rules(Some(16), &[])), &Metadata::new(Some(16), [32, 1023])).await;
+    assert_eq!(answer, Metadata::new(Some(16), (0..8).chain([32, 1023])));
 }
 
 #[tokio::test]
-async fn a_server_of_all_clusters_is_at_home_where_the_asker_is() {
+async fn a_server_of_all_clusters_announces_the_cluster_of_the_asker() {
     let service = service(&rules(None, &[]));
-    let told = ask(&service, &Metadata::new(Some(42), [9])).await;
-    assert_eq!(told, Metadata::new(Some(42), (0..8).chain([9])));
+    let answer = ask(&service, &Metadata::new(Some(42), [9])).await;
+    assert_eq!(answer, Metadata::new(Some(42), (0..8).chain([9])));
     assert_eq!(ask(&service, &Metadata::default()).await, Metadata::new(None, 0..8));
     let impossible =
         Metadata { cluster_id: Some(1 << 20), shards_packed: vec![1024, u32::MAX], ..Metadata::default() };
@@ -52,18 +52,18 @@ async fn a_server_of_all_clusters_is_at_home_where_the_asker_is() {
 #[tokio::test]
 async fn answers_are_bounded_however_many_shards_there_are() {
     let everything = Rules { shards_in_network: 1024, ..rules(Some(u16::MAX), &[]) };
-    let told = ask(&service(&everything), &Metadata::default()).await;
-    assert_eq!(told.shards().len(), SHARDS_MAX);
+    let answer = ask(&service(&everything), &Metadata::default()).await;
+    assert_eq!(answer.shards().len(), SHARDS_MAX);
     let high: Vec<u16> = (300..600).collect();
-    let told = ask(&service(&rules(Some(u16::MAX), &high)), &Metadata::default()).await;
-    assert_eq!(told.shards().len(), SHARDS_MAX);
+    let answer = ask(&service(&rules(Some(u16::MAX), &high)), &Metadata::default()).await;
+    assert_eq!(answer.shards().len(), SHARDS_MAX);
     let asker = Metadata { shards_packed: (500..900).collect(), ..Metadata::default() };
-    let told = ask(&service(&rules(None, &[])), &asker).await;
-    assert_eq!(told.shards().len(), SHARDS_MAX);
+    let answer = ask(&service(&rules(None, &[])), &asker).await;
+    assert_eq!(answer.shards().len(), SHARDS_MAX);
 }
 
 #[tokio::test]
-async fn what_is_no_request_is_not_answered() {
+async fn an_invalid_request_is_not_answered() {
     let service = service(&rules(Some(1), &[]));
     let answer = service.answer(PeerId::random(), Bytes::from_static(b"\x08")).await;
     assert_eq!(answer, Answer::none(400));

@@ -1,10 +1,10 @@
-//! What an address says about the machine behind it.
+//! Groups addresses of one machine or network, and tells public addresses from private ones.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use libp2p::{Multiaddr, multiaddr::Protocol};
 
-/// The addresses that one machine or household has as a rule: one IPv4 address, or an IPv6 network of 64 bits.
+/// The usual addresses of one machine or household: one IPv4 address, or an IPv6 network of 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum AddressGroup {
     V4(Ipv4Addr),
@@ -30,7 +30,7 @@ fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
     }
 }
 
-/// Whether an address leads to the public internet: by IP, without a name that a resolver could turn into anything.
+/// Whether an address is a public IP address. Names are not: they could resolve to any address.
 pub(crate) fn is_public(address: &Multiaddr) -> bool {
     let is_name = |part| {
         matches!(part, Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_) | Protocol::Dnsaddr(_))

@@ -1,4 +1,4 @@
-//! What a node does on its connections.
+//! The libp2p behaviours of a node.
 
 use libp2p::{
     connection_limits::{self, ConnectionLimits},
@@ -8,9 +8,9 @@ use libp2p::{
 
 use super::{NodeConfig, NodeError, NodeLimits, peer_of, relay, streams};
 
-/// The version of libp2p's own protocols that nodes tell each other.
+/// The protocol version that the identify protocol sends.
 const PROTOCOL_VERSION: &str = "/ipfs/0.1.0";
-/// Beyond its limit a node takes some connections for as long as it needs to close an idle one.
+/// Connections that are accepted beyond the limit, for as long as closing an idle one takes.
 const CONNECTIONS_SPARE: u32 = 64;
 
 #[derive(NetworkBehaviour)]

@@ -1,25 +1,25 @@
 use libp2p::{Multiaddr, PeerId};
 
-/// What happens at a node.
+/// An event of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeEvent {
     /// A peer is connected by its first connection.
     Connected {
-        /// Who.
+        /// The peer.
         peer: PeerId,
-        /// From where, or where it was dialled.
+        /// The remote address of the connection.
         address: Multiaddr,
     },
-    /// A peer has told which protocols it speaks.
+    /// A peer has announced its protocols.
     Identified {
-        /// Who.
+        /// The peer.
         peer: PeerId,
         /// Their ids.
         protocols: Vec<String>,
     },
     /// The last connection to a peer is closed.
     Gone {
-        /// Who.
+        /// The peer.
         peer: PeerId,
     },
 }

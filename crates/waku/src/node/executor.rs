@@ -1,10 +1,9 @@
-//! Two lanes for connections: those of peers that have large answers written to them leave the fast one, so that relay does not
-//! wait behind them.
+//! Runs the tasks of connections on two runtimes, so that relay does not wait for peers that read much history.
 //!
-//! A connection's task encrypts and decrypts all that travels on it. One that hands out history keeps a core busy for as long
-//! as its peer asks, and tasks of one runtime take turns: a relayed message would wait until everybody's page has gone out.
-//! So the task moves, for as long as its peer goes on, to a runtime whose threads have a lower priority: then the system's scheduler
-//! gives relay a core as soon as it wants one, and history all that is left.
+//! A connection's task encrypts and decrypts all of its traffic. A task that sends history keeps a core busy for as long as its
+//! peer asks, and the tasks of one runtime share its threads fairly: a relayed message would wait for many pages. So while a
+//! connection sends much, its task runs on a second runtime whose threads have a lower priority. The system's scheduler then
+//! prefers relay, and history gets the remaining time.
 
 use std::{
     cell::RefCell,
@@ -22,47 +21,47 @@ use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tracing::{debug, warn};
 
-/// A connection that was written so much in answers in one window of time moves to the slow traffic, and back when less was
-/// written in a whole one: three full pages change nothing for others, thirty for each of many readers do.
+/// A connection on which more bytes of answers were written in one time window moves to the slow runtime, and back after a
+/// whole window with less: three full pages do not delay others, thirty for each of many readers do.
 const BULK_BYTES: u64 = 512 << 10;
 const WINDOW_SECONDS: u64 = 10;
-/// By how much the slow traffic's threads are less urgent than all others: under load they get about a tenth of the time that
-/// others want, and all of the time that nobody wants.
+/// The nice value of the slow runtime's threads: under load they get about a tenth of the time of other threads, and all idle
+/// time.
 const NICENESS: i32 = 10;
-/// The name of the slow traffic's threads.
+/// The name of the slow runtime's threads.
 const SLOW: &str = "waku-history";
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 thread_local! {
-    /// The traffic of the connection whose task is running on this thread.
+    /// The counter of the connection whose task is running on this thread.
     static CURRENT: RefCell<Option<AnswerTraffic>> = const { RefCell::new(None) };
 }
 
-/// What was written in answers on one connection.
+/// Counts the bytes of answers that were written on one connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AnswerTraffic(Arc<Mutex<Written>>);
 
-/// Bytes that were written in the present window of time and in the one before.
+/// Bytes that were written in the current time window and in the one before.
 #[derive(Debug, Default)]
 struct Written {
     window: u64,
     bytes: u64,
-    before: u64,
+    previous_bytes: u64,
 }
 
 impl Written {
-    fn turn_to(&mut self, window: u64) {
+    fn advance_to(&mut self, window: u64) {
         if window != self.window {
             let is_next = window == self.window + 1;
-            self.before = if is_next { self.bytes } else { 0 };
+            self.previous_bytes = if is_next { self.bytes } else { 0 };
             (self.window, self.bytes) = (window, 0);
         }
     }
 }
 
 impl AnswerTraffic {
-    /// The traffic of the connection whose task runs now; one of its own when none does.
+    /// The counter of the connection whose task is running; a new one when none is.
     pub(crate) fn current() -> Self {
         CURRENT.with_borrow(|current| current.clone().unwrap_or_default())
     }
@@ -70,43 +69,43 @@ impl AnswerTraffic {
     /// Counts an answer.
     pub(crate) fn answered(&self, bytes: usize) {
         let mut written = self.0.lock();
-        written.turn_to(window());
+        written.advance_to(window());
         written.bytes += bytes as u64;
     }
 
-    /// Whether much was written lately.
+    /// Whether more than [`BULK_BYTES`] were written in a recent window.
     fn is_bulk(&self) -> bool {
         let mut written = self.0.lock();
-        written.turn_to(window());
-        written.bytes.max(written.before) > BULK_BYTES
+        written.advance_to(window());
+        written.bytes.max(written.previous_bytes) > BULK_BYTES
     }
 }
 
-/// The present window of time.
+/// The current time window.
 fn window() -> u64 {
     static EPOCH: OnceLock<Instant> = OnceLock::new();
     EPOCH.get_or_init(Instant::now).elapsed().as_secs() / WINDOW_SECONDS
 }
 
-/// Runs connections' tasks.
+/// Runs the tasks of connections on the fast or the slow runtime.
 pub(crate) struct ConnectionExecutor {
     fast: Handle,
-    slow: Arc<Slow>,
+    slow: Arc<SlowRuntime>,
 }
 
 impl ConnectionExecutor {
-    /// The fast traffic is the present runtime.
+    /// Uses the current runtime as the fast one.
     pub(crate) fn new() -> Self {
         Self { fast: Handle::current(), slow: Arc::default() }
     }
 }
 
-/// The slow traffic's runtime, made when the first connection needs it: most nodes never hand out much.
+/// The slow runtime, started when the first connection needs it: most nodes never send much history.
 #[derive(Default)]
-struct Slow(OnceLock<Option<Runtime>>);
+struct SlowRuntime(OnceLock<Option<Runtime>>);
 
-impl Slow {
-    /// Without threads of its own (there may be no more) the slow traffic is the fast one.
+impl SlowRuntime {
+    /// `None` when its threads could not be started; then the fast runtime is used.
     fn handle(&self) -> Option<&Handle> {
         self.0.get_or_init(Self::start).as_ref().map(Runtime::handle)
     }
@@ -117,71 +116,71 @@ impl Slow {
             .worker_threads(cores.saturating_sub(1).max(1)) // a core is left to everything else
             .thread_name(SLOW)
             .enable_all()
-            .on_thread_start(step_back)
+            .on_thread_start(lower_priority)
             .build();
-        started.inspect_err(|error| warn!(%error, "history is served by the threads of everything else")).ok()
+        started.inspect_err(|error| warn!(%error, "can't start threads for history: it shares the threads of everything else")).ok()
     }
 }
 
-impl Drop for Slow {
+impl Drop for SlowRuntime {
     fn drop(&mut self) {
         if let Some(slow) = self.0.take().flatten() {
-            slow.shutdown_background(); // a runtime may not be waited for by another's task
+            slow.shutdown_background(); // dropping a runtime in an async task would panic
         }
     }
 }
 
-/// Gives the present thread a lower priority.
-fn step_back() {
-    // Linux takes 0 for the calling thread, not for its process.
+/// Gives the current thread a lower priority.
+fn lower_priority() {
+    // On Linux, 0 means the calling thread, not its process.
     if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
-        debug!(%error, "history is served with the priority of everything else");
+        debug!(%error, "can't lower the priority of the threads for history");
     }
 }
 
 impl Executor for ConnectionExecutor {
     fn exec(&self, task: Task) {
         let (fast, slow) = (self.fast.clone(), Arc::downgrade(&self.slow));
-        let ride =
-            ConnectionTask { task, traffic: AnswerTraffic::default(), bell: Arc::default(), is_slow: false };
-        self.fast.spawn(travel(ride, fast, slow));
+        let task =
+            ConnectionTask { task, traffic: AnswerTraffic::default(), waker: Arc::default(), is_slow: false };
+        self.fast.spawn(run(task, fast, slow));
     }
 }
 
-/// Has a task go on in its traffic until it belongs into the other, and sends it there.
-fn travel(mut ride: ConnectionTask, fast: Handle, slow: Weak<Slow>) -> Task {
+/// Runs a task until it is done or has to move, and then spawns it on the other runtime.
+fn run(mut task: ConnectionTask, fast: Handle, slow: Weak<SlowRuntime>) -> Task {
     Box::pin(async move {
-        if (&mut ride).await == TaskEvent::Done {
+        if (&mut task).await == TaskEvent::Done {
             return;
         }
-        // A node that is gone needs no connections.
+        // The node was dropped: the connection ends with it.
         let Some(slow_runtime) = slow.upgrade() else { return };
-        ride.is_slow = !ride.is_slow;
-        let traffic =
-            if ride.is_slow { slow_runtime.handle().unwrap_or(&fast).clone() } else { fast.clone() };
-        traffic.spawn(travel(ride, fast, slow));
+        task.is_slow = !task.is_slow;
+        let runtime =
+            if task.is_slow { slow_runtime.handle().unwrap_or(&fast).clone() } else { fast.clone() };
+        runtime.spawn(run(task, fast, slow));
     })
 }
 
-/// A connection's task in one of the lanes.
+/// A connection's task on one of the runtimes.
 struct ConnectionTask {
     task: Task,
     traffic: AnswerTraffic,
-    bell: Arc<TaskWaker>,
+    waker: Arc<TaskWaker>,
     is_slow: bool,
 }
 
-/// Why a ride is over.
+/// Why a task stopped running on its runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TaskEvent {
     /// The task is done.
     Done,
-    /// The task is to go on in the other traffic.
-    Change,
+    /// The task has to move to the other runtime.
+    Move,
 }
 
-/// Wakes a connection's task in whichever traffic it is. What the task gives to others to be woken by never changes, because
-/// some of them (gossipsub's queues) keep the first that they were given.
+/// Wakes a connection's task on its current runtime. The task passes on the same waker for all of its life, because some
+/// wakers are stored once and never replaced (by gossipsub's queues).
 #[derive(Default)]
 struct TaskWaker(AtomicWaker);
 
@@ -199,16 +198,16 @@ impl Future for ConnectionTask {
     type Output = TaskEvent;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TaskEvent> {
-        self.bell.0.register(cx.waker());
-        let bell = Waker::from(self.bell.clone());
-        let before = CURRENT.replace(Some(self.traffic.clone()));
-        let polled = self.task.as_mut().poll(&mut Context::from_waker(&bell));
-        CURRENT.set(before);
+        self.waker.0.register(cx.waker());
+        let waker = Waker::from(self.waker.clone());
+        let previous = CURRENT.replace(Some(self.traffic.clone()));
+        let polled = self.task.as_mut().poll(&mut Context::from_waker(&waker));
+        CURRENT.set(previous);
         if polled.is_ready() {
             return Poll::Ready(TaskEvent::Done);
         }
         if self.traffic.is_bulk() != self.is_slow {
-            return Poll::Ready(TaskEvent::Change);
+            return Poll::Ready(TaskEvent::Move);
         }
         Poll::Pending
     }
@@ -220,12 +219,12 @@ mod tests {
 
     use super::*;
 
-    /// Tells on which thread it runs, each time it is polled, and counts an answer each time.
-    async fn chatter(answer_bytes: usize, told: mpsc::Sender<String>) {
+    /// Counts an answer and sends the name of its thread, each time it is polled.
+    async fn send_answers(answer_bytes: usize, threads: mpsc::Sender<String>) {
         loop {
             AnswerTraffic::current().answered(answer_bytes);
             let name = std::thread::current().name().unwrap_or_default().to_owned();
-            if told.send(name).await.is_err() {
+            if threads.send(name).await.is_err() {
                 return;
             }
             tokio::task::yield_now().await;
@@ -233,9 +232,9 @@ mod tests {
     }
 
     async fn threads_of(answer_bytes: usize) -> Vec<String> {
-        let (told, mut threads) = mpsc::channel(1);
-        let lanes = ConnectionExecutor::new();
-        lanes.exec(Box::pin(chatter(answer_bytes, told)));
+        let (sender, mut threads) = mpsc::channel(1);
+        let executor = ConnectionExecutor::new();
+        executor.exec(Box::pin(send_answers(answer_bytes, sender)));
         let mut names = Vec::new();
         while names.len() < 40 {
             names.push(threads.recv().await.unwrap());
@@ -244,33 +243,33 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_hands_out_much_moves_once() {
+    async fn a_connection_that_sends_much_moves_once() {
         let names = threads_of(BULK_BYTES as usize / 8).await;
         let moved = names.iter().position(|name| name == SLOW).unwrap();
-        assert!((8..20).contains(&moved), "it moved at its turn {moved}");
+        assert!((8..20).contains(&moved), "it moved at poll {moved}");
         assert!(names.iter().skip(moved).all(|name| name == SLOW));
     }
 
     #[tokio::test]
-    async fn a_connection_that_hands_out_little_stays() {
+    async fn a_connection_that_sends_little_stays() {
         let names = threads_of(10).await;
         assert!(names.iter().all(|name| name != SLOW));
     }
 
-    /// Keeps the first waker that it is given, as gossipsub's queues do.
-    struct Stubborn {
+    /// Stores the first waker that it gets, as gossipsub's queues do.
+    struct FirstWaker {
         waker: Arc<Mutex<Option<Waker>>>,
-        told: mpsc::Sender<String>,
+        threads: mpsc::Sender<String>,
         polls: usize,
     }
 
-    impl Future for Stubborn {
+    impl Future for FirstWaker {
         type Output = ();
 
         fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
             self.waker.lock().get_or_insert_with(|| cx.waker().clone());
             let name = std::thread::current().name().unwrap_or_default().to_owned();
-            let _ = self.told.try_send(name);
+            let _ = self.threads.try_send(name);
             self.polls += 1;
             if self.polls == 1 {
                 AnswerTraffic::current().answered(BULK_BYTES as usize + 1); // it moves now
@@ -280,11 +279,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_that_has_moved_is_woken_by_whoever_knew_it_before() {
-        let (told, mut threads) = mpsc::channel(100);
+    async fn a_task_that_has_moved_is_woken_by_its_first_waker() {
+        let (sender, mut threads) = mpsc::channel(100);
         let waker = Arc::default();
-        let lanes = ConnectionExecutor::new();
-        lanes.exec(Box::pin(Stubborn { waker: Arc::clone(&waker), told, polls: 0 }));
+        let executor = ConnectionExecutor::new();
+        executor.exec(Box::pin(FirstWaker { waker: Arc::clone(&waker), threads: sender, polls: 0 }));
         assert_ne!(threads.recv().await.unwrap(), SLOW);
         assert_eq!(threads.recv().await.unwrap(), SLOW);
         let first = waker.lock().clone().unwrap();
@@ -293,18 +292,18 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_forgotten_after_a_window() {
-        let mut written = Written { window: 7, bytes: 5, before: 3 };
-        written.turn_to(7);
-        assert_eq!((written.bytes, written.before), (5, 3));
-        written.turn_to(8);
-        assert_eq!((written.bytes, written.before), (0, 5));
-        written.turn_to(10);
-        assert_eq!((written.bytes, written.before), (0, 0));
+    fn written_bytes_expire_after_a_window() {
+        let mut written = Written { window: 7, bytes: 5, previous_bytes: 3 };
+        written.advance_to(7);
+        assert_eq!((written.bytes, written.previous_bytes), (5, 3));
+        written.advance_to(8);
+        assert_eq!((written.bytes, written.previous_bytes), (0, 5));
+        written.advance_to(10);
+        assert_eq!((written.bytes, written.previous_bytes), (0, 0));
     }
 
     #[test]
-    fn outside_of_connections_nothing_is_counted_for_others() {
+    fn outside_of_connections_each_counter_is_separate() {
         let traffic = AnswerTraffic::current();
         traffic.answered(usize::MAX);
         assert!(!AnswerTraffic::current().is_bulk());

@@ -1,5 +1,5 @@
-//! Incoming connections whose handshake is not done. Their number is bounded, over all and for each address, and a new one
-//! takes the place of an old one, so that sockets that say nothing keep nobody out.
+//! Incoming connections whose handshake is not done. Their number is bounded, in all and for each address, and a new one
+//! replaces an old one, so that silent sockets don't block others.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -64,8 +64,8 @@ impl HalfOpen {
         })
     }
 
-    /// A place for a new handshake. When there is none, the oldest handshake of the same address makes room, or else the oldest
-    /// of the address that has most.
+    /// Admits a new handshake. At a limit, the oldest handshake of the same address ends, or else the oldest of the address
+    /// with the most handshakes.
     fn admit(self: &Arc<Self>, group: Option<AddressGroup>) -> HandshakeSlot {
         let mut table = self.table.lock();
         if table.entries.iter().filter(|entry| entry.group == group).count() >= self.address_max {
@@ -91,7 +91,7 @@ impl HalfOpen {
             let advice = "see waku.limits.handshakes_max and waku.limits.handshakes_per_address_max";
             warn!(
                 connections,
-                limit, advice, "connections that did not finish their handshake made room for new ones"
+                limit, advice, "connections that did not finish their handshake were closed for new ones"
             );
         }
     }
@@ -104,13 +104,13 @@ impl Table {
             *counts.entry(entry.group).or_default() += 1;
         }
         let most = counts.values().max().copied();
-        // Of several groups, the one with the oldest handshake.
+        // Among several, the group with the oldest handshake.
         let oldest = self.entries.iter().find(|entry| counts.get(&entry.group).copied() == most);
         oldest.and_then(|entry| entry.group)
     }
 }
 
-/// The place of one handshake, for as long as it lives.
+/// Counts one handshake for as long as it lives.
 struct HandshakeSlot {
     half_open: Arc<HalfOpen>,
     id: u64,
@@ -144,7 +144,7 @@ impl<O> Gate<O> {
     }
 }
 
-/// A handshake that ends when it has to make room.
+/// A handshake that fails when it is evicted.
 pub(crate) struct Handshake<F> {
     upgrade: F,
     slot: HandshakeSlot,
@@ -155,7 +155,7 @@ impl<O, F: Future<Output = io::Result<O>> + Unpin> Future for Handshake<F> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<O>> {
         if self.slot.is_evicted(cx) {
-            return Poll::Ready(Err(io::Error::other("a newer connection took the place of its handshake")));
+            return Poll::Ready(Err(io::Error::other("the handshake was replaced by a newer one")));
         }
         Pin::new(&mut self.upgrade).poll(cx)
     }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_handshake_of_an_address_makes_room() {
+    fn the_oldest_handshake_of_an_address_is_evicted() {
         let half_open = half_open(10, 3);
         let other = half_open.admit(group(9));
         let slots: Vec<HandshakeSlot> = (0..5).map(|_| half_open.admit(group(1))).collect();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_with_most_handshakes_makes_room_for_another() {
+    fn the_address_with_most_handshakes_is_evicted_for_another() {
         let half_open = half_open(6, 4);
         let few: Vec<HandshakeSlot> = (0..2).map(|_| half_open.admit(group(1))).collect();
         let many: Vec<HandshakeSlot> = (0..4).map(|_| half_open.admit(group(2))).collect();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handshake_that_is_done_leaves_its_place() {
+    fn a_finished_handshake_no_longer_counts() {
         let half_open = half_open(2, 2);
         for _ in 0..10 {
             let slot = half_open.admit(group(1));

@@ -1,4 +1,4 @@
-//! Connections that end in time.
+//! Bounds the time for closing a connection.
 
 use std::{
     future::Future,
@@ -10,11 +10,11 @@ use std::{
 use libp2p::core::muxing::{StreamMuxer, StreamMuxerEvent};
 use tokio::time::{Sleep, sleep};
 
-/// How long a connection has to say goodbye.
+/// How long closing a connection may take.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// A muxer whose goodbye is cut short: a peer that reads nothing would never take it, and its connection would count among
-/// those that there may be for ever.
+/// A muxer whose orderly close has a time-out: it would never finish if the peer reads nothing, and the connection would count
+/// against the limits for ever.
 pub(crate) struct Hasty<M> {
     muxer: M,
     until: Option<Pin<Box<Sleep>>>,
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_goodbye_that_nobody_takes_is_cut_short() {
+    async fn closing_a_connection_that_is_not_read_times_out() {
         let begun = Instant::now();
         let mut muxer = Hasty::new(Stuck);
         poll_fn(|cx| Pin::new(&mut muxer).poll_close(cx)).await.unwrap();

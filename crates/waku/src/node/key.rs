@@ -1,4 +1,4 @@
-//! The node's key: who the node is, kept in a file so that it stays the same.
+//! The node's key, which determines its peer id. It is stored in a file.
 
 use std::{
     fs,
@@ -16,15 +16,15 @@ pub enum KeyError {
     /// It is not 64 hex digits, or not a secp256k1 key.
     #[error("not a node key: expected 64 hex digits (a secp256k1 secret key)")]
     Malformed,
-    /// Its file can't be read or written.
+    /// The file can't be read or written.
     #[error("can't use the node key {path}: {source}")]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Its file holds something else.
+    /// The file holds something else.
     #[error("{path} holds no node key: expected 64 hex digits; move it away to have a new key made")]
     FileMalformed {
         /// The file.
@@ -32,10 +32,10 @@ pub enum KeyError {
     },
 }
 
-/// A key from 64 hex digits, as nwaku's `--nodekey` takes it.
+/// Parses a key of 64 hex digits, the format of nwaku's `--nodekey`.
 ///
 /// # Errors
-/// When the text is no secp256k1 secret key.
+/// When the text is not a secp256k1 secret key.
 pub fn parse(text: &str) -> Result<Keypair, KeyError> {
     let digits = text.trim();
     let mut bytes = [0; 32];
@@ -44,8 +44,8 @@ pub fn parse(text: &str) -> Result<Keypair, KeyError> {
     Ok(secp256k1::Keypair::from(secret).into())
 }
 
-/// The key in a file; a new one is made, and written there, when there is none. On a full disk it is used without being
-/// written.
+/// Reads the key from a file; makes a new one and writes it there when the file does not exist. On a full disk the new key
+/// is used without being written.
 ///
 /// # Errors
 /// When the file can't be read or written, or holds no key.
@@ -83,7 +83,7 @@ fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
         let _ = fs::remove_file(&draft); // the next start removes it otherwise
         return Err(error);
     }
-    // A link fails when somebody else has made the file meanwhile; a rename would replace their key.
+    // A link fails when another process has made the file meanwhile; a rename would replace its key.
     fs::hard_link(&draft, path)?;
     fs::remove_file(&draft)?;
     fs::File::open(folder)?.sync_all()
@@ -109,7 +109,7 @@ mod tests {
 
     /// The peer id was computed from this key by go-waku.
     #[test]
-    fn keys_are_read_as_nwaku_writes_them() {
+    fn keys_are_parsed_as_in_nwaku() {
         let digits = "0101010101010101010101010101010101010101010101010101010101010101";
         let key = parse(digits).unwrap();
         assert_eq!(key.public().to_peer_id(), parse(&format!(" {digits}\n")).unwrap().public().to_peer_id());

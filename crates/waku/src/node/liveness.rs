@@ -1,19 +1,19 @@
-//! Connections that seem to be there and are not, and peers that take nothing.
+//! Detects dead connections and peers that accept no messages.
 
 use std::{collections::HashMap, time::Duration};
 
 use libp2p::{PeerId, swarm::ConnectionId};
 use tokio::time::Instant;
 
-/// So many pings in a row that nobody answers mean that nobody is there: without them a machine that lost its power would be
-/// noticed only when TCP gives up, after a quarter of an hour.
+/// A connection is dead after this many unanswered pings in a row. Without pings, a machine that lost its power would be noticed
+/// only by TCP's time-out, after a quarter of an hour.
 const LATE_PINGS_MAX: u32 = 2;
-/// A peer whose queue was full in so many of relay's heartbeats in a row takes nothing any more.
+/// A peer is stuck when its queue was full in this many of relay's heartbeats in a row.
 const STUCK_BEATS_MAX: u32 = 10;
-/// Heartbeats further apart than this are not in a row.
+/// Heartbeats that are further apart are not in a row.
 const BEATS_APART: Duration = Duration::from_secs(3);
 
-/// What was noticed of connected peers.
+/// Unanswered pings and full queues of connected peers.
 #[derive(Debug, Default)]
 pub(crate) struct Liveness {
     late_pings: HashMap<ConnectionId, u32>,
@@ -21,7 +21,7 @@ pub(crate) struct Liveness {
 }
 
 impl Liveness {
-    /// Notes how a ping went; whether the connection is to be given up.
+    /// Records a ping; returns whether the connection is dead.
     pub(crate) fn is_dead(&mut self, id: ConnectionId, is_late: bool) -> bool {
         if !is_late {
             self.late_pings.remove(&id);
@@ -32,7 +32,7 @@ impl Liveness {
         *late >= LATE_PINGS_MAX
     }
 
-    /// Notes that a peer's queue was full; whether the peer is to be given up.
+    /// Records that a peer's queue was full; returns whether the peer is stuck.
     pub(crate) fn is_stuck(&mut self, peer: PeerId, now: Instant) -> bool {
         let (beats, last) = self.stuck.entry(peer).or_insert((0, now));
         let is_in_a_row = now.duration_since(*last) <= BEATS_APART;
@@ -59,7 +59,7 @@ mod tests {
         assert!(!liveness.is_dead(one, true));
         assert!(!liveness.is_dead(other, true), "each connection by itself");
         assert!(!liveness.is_dead(one, false));
-        assert!(!liveness.is_dead(one, true), "an answer makes up for it");
+        assert!(!liveness.is_dead(one, true), "an answer resets the count");
         assert!(liveness.is_dead(one, true));
         liveness.forget(PeerId::random(), other);
         assert!(!liveness.is_dead(other, true));
@@ -71,7 +71,7 @@ mod tests {
         let peer = PeerId::random();
         let mut now = Instant::now();
         for _ in 0..50 {
-            assert!(!liveness.is_stuck(peer, now), "now and then is no matter");
+            assert!(!liveness.is_stuck(peer, now), "not in a row");
             now += BEATS_APART * 2;
         }
         let beats = (1..).find(|_| {

@@ -11,7 +11,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// What a node counts.
+/// The metrics of a node.
 #[derive(Clone, Debug)]
 pub struct NodeMetrics {
     pub(crate) connections: Gauge,
@@ -80,7 +80,7 @@ impl Default for NodeMetrics {
     }
 }
 
-/// The value of the label `status` for a status as in HTTP.
+/// The value of the label `status` for an HTTP status.
 fn class_of(status: u32) -> &'static str {
     match status {
         200..=299 => "2xx",
@@ -99,7 +99,7 @@ impl NodeMetrics {
         self.answer_bytes.get_or_create(&ServiceLabel { service }).inc_by(bytes as u64);
     }
 
-    /// Counts a request that came to nothing: unreadable, too slow, or its answer was not read.
+    /// Counts a request that failed: it was malformed or too slow, or its answer was not read.
     pub(crate) fn broken(&self, service: &'static str) {
         self.count(service, "broken");
     }
@@ -109,12 +109,12 @@ impl NodeMetrics {
         self.closed_for_unread.get_or_create(&LimitLabel { limit }).inc();
     }
 
-    /// Counts a connection that made room for another; `limit` is `address` or `all`.
+    /// Counts a connection that was closed for a new one; `limit` is `address` or `all`.
     pub(crate) fn evicted_connection(&self, limit: &'static str) {
         self.evicted_connections.get_or_create(&LimitLabel { limit }).inc();
     }
 
-    /// Counts a handshake that made room for another; `limit` is `address` or `all`.
+    /// Counts a handshake that was ended for a new one; `limit` is `address` or `all`.
     pub(crate) fn evicted_handshake(&self, limit: &'static str) {
         self.evicted_handshakes.get_or_create(&LimitLabel { limit }).inc();
     }
@@ -128,7 +128,7 @@ impl NodeMetrics {
         registry.register("peers", "Connected peers", self.peers.clone());
         let what = "Messages of this node that were relayed";
         registry.register("relay_published", what, self.relay_published.clone());
-        // Both kinds are there from the start, so that the first of each is an increase.
+        // Both label values exist from the start, so that the first of each is an increase.
         for kind in ["data", "control"] {
             let _ = self.relay_slow.get_or_create(&KindLabel { kind });
         }
@@ -142,23 +142,23 @@ impl NodeMetrics {
             let _ = self.evicted_connections.get_or_create(&LimitLabel { limit });
             let _ = self.evicted_handshakes.get_or_create(&LimitLabel { limit });
         }
-        let what = "Idle connections that were closed to make room, by limit";
+        let what = "Idle connections that were closed for new ones, by limit";
         registry.register("connections_evicted", what, self.evicted_connections.clone());
         let what = "Incoming connections whose handshake is not done";
         registry.register("handshakes", what, self.handshakes.clone());
-        let what = "Handshakes that were ended to make room, by limit";
+        let what = "Handshakes that were ended for new ones, by limit";
         registry.register("handshakes_evicted", what, self.evicted_handshakes.clone());
         let what = "Connections with a peer that has this node's own peer id";
         registry.register("own_peer_id_met", what, self.own_peer_id.clone());
         let what = "Streams that were refused by a limit";
         registry.register("streams_refused", what, self.refused_streams.clone());
-        let what = "Received bytes that nobody has read yet, over all connections, beyond the first of each";
+        let what =
+            "Received bytes that were not read yet, over all connections, beyond the first 16 KiB of each";
         registry.register("unread_bytes", what, self.unread_bytes.clone());
         for limit in ["connection", "all"] {
             let _ = self.closed_for_unread.get_or_create(&LimitLabel { limit });
         }
-        let what =
-            "Connections that were closed because too much was sent on them that is not read, by limit";
+        let what = "Connections that were closed because of too many unread bytes, by limit";
         registry.register("connections_closed_unread", what, self.closed_for_unread.clone());
         let what = "Requests of peers by service and class of status";
         registry.register("requests", what, self.requests.clone());

@@ -1,7 +1,7 @@
-//! A node of the Waku network: its connections, its relay, and the streams on which peers ask each other.
+//! A node of the Waku network: its connections, its relay, and its request streams.
 //!
-//! One task, the swarm's, drives relay and says which connections there are; each connection has a task, which answers its
-//! requests. [`Node`] is the handle by which everybody else reaches the node.
+//! One task, the swarm's, drives relay and manages connections; each connection has a task that answers its requests.
+//! [`Node`] is the handle for the rest of the program.
 
 mod address;
 mod behaviour;
@@ -44,33 +44,33 @@ use crate::validate::MESSAGE_BYTES_MAX;
 use peers::Peers;
 use streams::Streams;
 
-/// Commands that wait for the swarm's task at most; who gives more waits.
+/// The most commands that wait for the swarm's task; further callers wait.
 const COMMANDS_MAX: usize = 1_024;
-/// Events that a slow listener may fall behind by before it misses some.
+/// The most events that wait for a slow listener; it misses older ones.
 const EVENTS_MAX: usize = 1_024;
 
 /// The settings of a node.
 #[derive(Clone)]
 pub struct NodeConfig {
-    /// Who the node is.
+    /// The node's key.
     pub key: Keypair,
-    /// Where it listens: `/ip4/127.0.0.1/tcp/60000`, `/ip4/127.0.0.1/tcp/8000/ws`, `/ip4/0.0.0.0/tcp/8443/tls/ws`.
+    /// The addresses to listen on: `/ip4/127.0.0.1/tcp/60000`, `/ip4/127.0.0.1/tcp/8000/ws`, `/ip4/0.0.0.0/tcp/8443/tls/ws`.
     pub listen: Vec<Multiaddr>,
     /// The certificate of secure WebSockets.
     pub tls: Option<TlsFiles>,
-    /// Addresses by which peers reach this node from outside.
+    /// The addresses at which peers reach this node from outside.
     pub external_addresses: Vec<Multiaddr>,
-    /// Peers to which a connection is always held, each with its peer id.
+    /// Peers to which the node always keeps a connection, each with its peer id.
     pub static_peers: Vec<Multiaddr>,
-    /// Peers whose connections are exempt from limits and never make room for others, beside the static ones.
+    /// Peers whose connections are exempt from limits and never closed for others, besides the static ones.
     pub reserved_peers: Vec<PeerId>,
     /// Relay on these pubsub topics; `None` is a node without relay.
     pub relay: Option<Vec<String>>,
     /// The longest message, as on the wire.
     pub max_message_bytes: usize,
-    /// What one peer, and all of them, may take.
+    /// Limits of one peer and of all peers.
     pub limits: NodeLimits,
-    /// How the node names itself to others.
+    /// The agent version that the node announces.
     pub agent: String,
 }
 
@@ -81,7 +81,7 @@ impl fmt::Debug for NodeConfig {
 }
 
 impl NodeConfig {
-    /// A node with this key that listens nowhere, knows nobody and does not relay.
+    /// A node with this key that does not listen, has no static peers and does not relay.
     pub fn new(key: Keypair) -> Self {
         Self {
             key,
@@ -101,41 +101,42 @@ impl NodeConfig {
 /// A certificate chain and its key, both as PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate and those that vouch for it.
+    /// The certificate and its intermediates.
     pub certificate: PathBuf,
     /// The certificate's private key.
     pub key: PathBuf,
 }
 
-/// What peers may take.
+/// Limits of peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeLimits {
-    /// Connections at once. One more takes the place of the one that has been idle for longest.
+    /// Open connections. A new one beyond the limit replaces the one that has been idle for longest.
     pub connections_max: u32,
     /// Connections of one peer.
     pub connections_per_peer_max: u32,
-    /// Incoming connections of one address (of 64 bits of an IPv6 address). One more takes the place of the one of them that has
-    /// been idle for longest.
+    /// Incoming connections of one address (IPv6: of one /64 network). A new one beyond the limit replaces the one of them that
+    /// has been idle for longest.
     pub connections_per_address_max: u32,
-    /// Connections whose handshake is not done, incoming and outgoing each. One more incoming takes the place of an old one.
+    /// Connections whose handshake is not done, incoming and outgoing each. A new incoming one beyond the limit replaces an old
+    /// one.
     pub handshakes_max: u32,
     /// The same for incoming connections of one address.
     pub handshakes_per_address_max: u32,
-    /// Streams that one connection may have open at once.
+    /// Open streams of one connection.
     pub streams_per_connection_max: usize,
-    /// Bytes that were received on one connection and that nobody has read yet. A connection at this limit is not received from,
-    /// and is closed when nothing is read for five seconds.
+    /// Bytes that were received on one connection and not read yet. At this limit nothing more is received, and the connection
+    /// is closed when nothing is read for five seconds.
     pub unread_bytes_per_connection_max: usize,
     /// The same over all connections. At this limit the connection with the most unread bytes is closed.
     pub unread_bytes_max: usize,
-    /// Requests that are answered at once over all connections.
+    /// Requests that are answered at the same time over all connections.
     pub requests_max: usize,
     /// How long a handshake may take.
     pub handshake_timeout: Duration,
     /// How long a request may take from its first byte to its last, and how long a peer may take for each 16 KiB of an answer,
     /// and for each MiB of it.
     pub request_timeout: Duration,
-    /// How long a connection, or a stream that was opened ahead, may be idle.
+    /// How long a connection, or a stream that was opened in advance, may be idle.
     pub idle_timeout: Duration,
 }
 
@@ -169,7 +170,7 @@ pub enum NodeError {
     Listen {
         /// The address.
         address: Multiaddr,
-        /// What the system said.
+        /// The system's error.
         reason: String,
     },
 }
@@ -177,7 +178,7 @@ pub enum NodeError {
 /// Why a message was not relayed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
-    /// Nobody who follows the topic is connected.
+    /// No connected peer follows the topic.
     #[error("no peer follows the pubsub topic")]
     NoPeers,
     /// The same message was published before.
@@ -186,7 +187,7 @@ pub enum PublishError {
     /// The queues to all peers are full.
     #[error("the queues to all peers are full: try again later")]
     Busy,
-    /// It is larger than the network takes.
+    /// It is larger than the network accepts.
     #[error("the message is too large to be relayed")]
     TooLarge,
     /// This node does not relay.
@@ -203,7 +204,7 @@ pub enum ConnectError {
     /// The address names no peer or can't be dialled.
     #[error("not an address of a peer: {0}")]
     Address(String),
-    /// Nobody answered, or not as that peer.
+    /// Nobody answered, or another peer did.
     #[error("can't connect to the peer: {0}")]
     Failed(String),
     /// The node has been closed.
@@ -220,15 +221,15 @@ pub enum AskError {
     /// The stream broke.
     #[error("the stream to the peer broke: {0}")]
     Io(#[from] std::io::Error),
-    /// It took too long.
+    /// The peer did not answer in time.
     #[error("the peer did not answer in time")]
     TimedOut,
-    /// It would be longer than is taken.
+    /// The answer is too long.
     #[error("the answer is longer than {0} bytes")]
     TooLong(usize),
 }
 
-/// What is asked of the swarm's task.
+/// A command to the swarm's task.
 enum Command {
     Publish { topic: String, wire: Bytes, reply: oneshot::Sender<Result<usize, PublishError>> },
     Subscribe { topic: String, reply: oneshot::Sender<bool> },
@@ -238,7 +239,7 @@ enum Command {
     Close { reply: oneshot::Sender<()> },
 }
 
-/// A handle of a node. Cloning gives another of the same.
+/// A handle of a node. Clones are handles of the same node.
 #[derive(Clone)]
 pub struct Node {
     shared: Arc<Shared>,
@@ -266,7 +267,7 @@ impl fmt::Debug for Node {
 }
 
 impl Node {
-    /// A node, and what starts it. The handle may be given to services before the node runs.
+    /// Makes a node that [`Unstarted::start`] starts. Services may get the handle before that.
     ///
     /// # Errors
     /// When a setting can't be used.
@@ -290,17 +291,17 @@ impl Node {
         Ok((node, unstarted))
     }
 
-    /// Who the node is.
+    /// The node's peer id.
     pub fn peer_id(&self) -> PeerId {
         self.shared.peer_id
     }
 
-    /// The node's key, to sign what the node says of itself.
+    /// The node's key.
     pub fn key(&self) -> &Keypair {
         &self.shared.key
     }
 
-    /// Where peers reach the node: the external addresses, then those that it listens on, each with the peer id.
+    /// The addresses of the node: the external ones, then those that it listens on, each with the peer id.
     pub fn addresses(&self) -> Vec<Multiaddr> {
         let listening = self.shared.listening.read().clone();
         let all = self.shared.external.iter().cloned().chain(listening);
@@ -318,12 +319,12 @@ impl Node {
         self.shared.listening.write().retain(|known| known != address);
     }
 
-    /// The node's own signed record as a text `enr:...`, once it is known.
+    /// The node's own signed record as text (`enr:...`), once it is set.
     pub fn enr(&self) -> Option<&str> {
         self.shared.enr.get().map(String::as_str)
     }
 
-    /// Tells the node its own signed record.
+    /// Sets the node's own signed record.
     pub(crate) fn set_enr(&self, enr: String) {
         let _ = self.shared.enr.set(enr);
     }
@@ -338,7 +339,7 @@ impl Node {
         self.shared.topics.read().clone()
     }
 
-    /// Sends a message to those who follow a pubsub topic, and returns how many peers it was sent to.
+    /// Sends a message to the followers of a pubsub topic, and returns the number of peers to which it was sent.
     ///
     /// # Errors
     /// See [`PublishError`].
@@ -352,14 +353,14 @@ impl Node {
         answer.await.map_err(|_| PublishError::Closed)?
     }
 
-    /// Begins to relay a pubsub topic; false when it was relayed already or the node does not relay.
+    /// Starts to relay a pubsub topic; false when it was relayed already or the node does not relay.
     pub async fn subscribe(&self, topic: &str) -> bool {
         let (reply, answer) = oneshot::channel();
         let command = Command::Subscribe { topic: topic.to_owned(), reply };
         self.commands.send(command).await.is_ok() && answer.await.unwrap_or(false)
     }
 
-    /// Ends to relay a pubsub topic; false when it was not relayed.
+    /// Stops to relay a pubsub topic; false when it was not relayed.
     pub async fn unsubscribe(&self, topic: &str) -> bool {
         let (reply, answer) = oneshot::channel();
         let command = Command::Unsubscribe { topic: topic.to_owned(), reply };
@@ -387,7 +388,7 @@ impl Node {
         self.shared.peers.all()
     }
 
-    /// What is known of a connected peer.
+    /// The entry of a connected peer.
     pub fn peer(&self, peer: PeerId) -> Option<PeerInfo> {
         self.shared.peers.get(peer)
     }
@@ -397,17 +398,17 @@ impl Node {
         self.shared.peers.contains(peer)
     }
 
-    /// How many connected peers follow a pubsub topic.
+    /// The number of connected peers that follow a pubsub topic.
     pub fn followers(&self, topic: &str) -> usize {
         self.shared.peers.followers(topic)
     }
 
-    /// Remembers what a connected peer said of itself.
+    /// Stores the metadata of a connected peer.
     pub(crate) fn note_metadata(&self, peer: PeerId, cluster_id: Option<u32>, shards: Vec<u32>) {
         self.shared.peers.note_metadata(peer, cluster_id, shards);
     }
 
-    /// What happens from now on.
+    /// The events from now on.
     pub fn events(&self) -> broadcast::Receiver<NodeEvent> {
         self.shared.events.subscribe()
     }
@@ -420,7 +421,8 @@ impl Node {
         self.shared.streams.open(peer, protocol).await
     }
 
-    /// Asks a connected peer: writes `frame` (a request behind its length), and returns the answer without its length.
+    /// Sends a request to a connected peer: writes `frame` (the request with its length prefix), and returns the answer without
+    /// the prefix.
     ///
     /// # Errors
     /// See [`AskError`].
@@ -435,13 +437,13 @@ impl Node {
         tokio::time::timeout(self.shared.request_timeout, asked).await.map_err(|_| AskError::TimedOut)?
     }
 
-    /// Tells a connected peer something that is not answered: writes `frame` and closes the stream.
+    /// Sends a connected peer a message that is not answered: writes `frame` and closes the stream.
     ///
     /// # Errors
     /// See [`AskError`].
-    pub async fn tell(&self, peer: PeerId, protocol: &'static str, frame: &[u8]) -> Result<(), AskError> {
-        let told = streams::tell(self, peer, protocol, frame);
-        tokio::time::timeout(self.shared.request_timeout, told).await.map_err(|_| AskError::TimedOut)?
+    pub async fn send(&self, peer: PeerId, protocol: &'static str, frame: &[u8]) -> Result<(), AskError> {
+        let sent = streams::send(self, peer, protocol, frame);
+        tokio::time::timeout(self.shared.request_timeout, sent).await.map_err(|_| AskError::TimedOut)?
     }
 
     /// Closes all connections and ends the swarm's task.
@@ -458,7 +460,7 @@ pub(crate) fn with_peer_id(address: Multiaddr, peer: PeerId) -> Multiaddr {
     address.clone().with_p2p(peer).unwrap_or(address)
 }
 
-/// The peer that an address names.
+/// The peer id in an address.
 pub fn peer_of(address: &Multiaddr) -> Option<PeerId> {
     address.iter().find_map(|part| match part {
         libp2p::multiaddr::Protocol::P2p(peer) => Some(peer),

@@ -1,4 +1,4 @@
-//! The table of connected peers, for everybody who wants to look.
+//! The table of connected peers.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,31 +8,31 @@ use parking_lot::RwLock;
 /// What is known of a connected peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerInfo {
-    /// Who.
+    /// The peer id.
     pub peer: PeerId,
-    /// From where, or where it was dialled.
+    /// The remote address of its first connection.
     pub address: Multiaddr,
-    /// Who began.
+    /// Who opened the connection.
     pub direction: Direction,
-    /// The protocols that it told.
+    /// The protocols that it announced.
     pub protocols: Vec<String>,
-    /// How it names itself.
+    /// Its agent version.
     pub agent: String,
-    /// The cluster that it told.
+    /// The cluster that it announced.
     pub cluster_id: Option<u32>,
-    /// The shards that it told.
+    /// The shards that it announced.
     pub shards: Vec<u32>,
     /// The pubsub topics that it follows.
     pub topics: BTreeSet<String>,
     /// The pubsub topics for which it is in our mesh.
     pub mesh_topics: BTreeSet<String>,
-    /// Whether a connection to it is always held.
+    /// Whether it is a static peer.
     pub is_static: bool,
-    /// The last round trip.
+    /// The last round-trip time.
     pub latency_ms: Option<u64>,
 }
 
-/// Who began a connection.
+/// Who opened a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// The peer.
@@ -83,7 +83,7 @@ impl Peers {
         self.by_id.write().remove(&peer);
     }
 
-    /// Changes what is known of a peer, if it is still connected.
+    /// Updates the entry of a peer, if it is still connected.
     pub(crate) fn change(&self, peer: PeerId, change: impl FnOnce(&mut PeerInfo)) {
         if let Some(info) = self.by_id.write().get_mut(&peer) {
             change(info);
@@ -95,7 +95,7 @@ impl Peers {
         self.by_id.read().get(&peer).is_some_and(|info| !info.topics.is_empty())
     }
 
-    /// How many peers follow a pubsub topic.
+    /// The number of peers that follow a pubsub topic.
     pub(crate) fn followers(&self, topic: &str) -> usize {
         self.by_id.read().values().filter(|info| info.topics.contains(topic)).count()
     }

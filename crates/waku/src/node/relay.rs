@@ -13,35 +13,35 @@ use sha2::{Digest, Sha256};
 
 use super::NodeError;
 
-/// The one protocol id; no other gossipsub is spoken.
+/// The only protocol id that is supported.
 const ID: &str = "/vac/waku/relay/2.0.0";
-/// What a frame may have beside the message: gossip, and the beginning of the next frame, which the library counts too.
+/// The most bytes of a frame beyond the message: gossip, and the beginning of the next frame, which the library counts too.
 const FRAME_EXTRA_BYTES: usize = 256 << 10;
-/// What of it may be gossip: 5,000 message ids, as many as go-libp2p names at once, and more.
+/// The most bytes of gossip in a frame: more than 5,000 message ids, which go-libp2p sends at once.
 const CONTROL_BYTES_MAX: usize = 256 << 10;
-/// Message ids that we name at once: their bytes stay below the 150 KiB that go-waku takes.
+/// The most message ids that we send at once: their bytes stay below the 150 KiB that go-waku accepts.
 const IDS_AT_ONCE_MAX: usize = 2_000;
 /// Pubsub topics that a peer may follow: all shards of a cluster, and some others.
 const TOPICS_PER_PEER_MAX: usize = 1_200;
 /// The longest pubsub topic that a peer may follow; shards' names have 22 bytes at most.
 const TOPIC_BYTES_MAX: usize = 128;
-/// Messages that wait for one peer at most; more are dropped and counted.
+/// The most messages that wait for one peer; more are dropped and counted.
 const QUEUE_MESSAGES_MAX: usize = 1_000;
-/// Pubsub topics that the node knows before one that it only publishes to is none of its concern.
+/// The most pubsub topics in [`KnownTopics`]; further topics to which the node only publishes are not added.
 const KNOWN_TOPICS_MAX: usize = 4_096;
-/// A message of our own waits for a slow peer until the queue is full: a burst shall arrive.
+/// How long our own message may wait for a slow peer: long, so that a burst arrives.
 const PUBLISH_WAIT: Duration = Duration::from_secs(60);
-/// A message of others is worth less when it is late: peers have others to get it from.
+/// How long a forwarded message may wait for a slow peer: short, because peers get it from others as well.
 const FORWARD_WAIT: Duration = Duration::from_secs(5);
 
-/// How long a peer has to send what it has offered: it may wait in a queue for as long as messages do.
+/// How long a peer may take to send a message that it offered: it may wait in the peer's queue like others.
 const PROMISE_TIME: Duration = Duration::from_secs(6);
 /// Peers of a mesh.
 const MESH_PEERS: usize = 6;
 
 pub(crate) type Relay = gossipsub::Behaviour<IdentityTransform, MaxCountSubscriptionFilter<WakuTopics>>;
 
-/// Lets peers follow pubsub topics that are none too long.
+/// Accepts subscriptions of peers to valid pubsub topics of bounded length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WakuTopics;
 
@@ -51,7 +51,7 @@ impl TopicSubscriptionFilter for WakuTopics {
     }
 }
 
-/// The pubsub topics that concern this node: those that it follows, and those that it has published to.
+/// The pubsub topics that this node follows or has published to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KnownTopics(Arc<RwLock<HashSet<TopicHash>>>);
 
@@ -61,7 +61,7 @@ impl KnownTopics {
         self.0.write().insert(topic.hash());
     }
 
-    /// The node follows a topic no more.
+    /// The node no longer follows a topic.
     pub(crate) fn unfollowed(&self, topic: &IdentTopic) {
         self.0.write().remove(&topic.hash());
     }
@@ -79,8 +79,8 @@ impl KnownTopics {
 
     /// The id of a message: SHA-256 of its bytes, as all nodes of the network compute it, without the topic.
     ///
-    /// The library remembers the ids of messages of all topics. Whoever sent us the bytes of a message on a topic of no concern
-    /// would make us take the message itself for known, so on such topics the id is another one; nobody else sees it.
+    /// The library stores the ids of messages of all topics. A peer that sends the bytes of a message on a topic that this node
+    /// does not use would make the message itself a duplicate, so on such topics the id is a different one. It stays internal.
     fn message_id(&self, message: &gossipsub::Message) -> MessageId {
         let digest = Sha256::new();
         let is_known = self.0.read().contains(&message.topic);
@@ -90,8 +90,8 @@ impl KnownTopics {
     }
 }
 
-/// The relay, with the parameters that the network's nodes share, but that messages of our own go to the mesh like others, and
-/// not to everybody: otherwise whoever may publish here could fill the queues to all peers.
+/// Makes the relay with the parameters of the network's nodes, except that our own messages go only to the mesh (no flood
+/// publishing): otherwise a client that publishes here could fill the queues to all peers.
 pub(crate) fn build(max_message_bytes: usize, known: KnownTopics) -> Result<Relay, NodeError> {
     let wrong = |error: &dyn ToString| NodeError::Config(format!("relay: {}", error.to_string()));
     let config = ConfigBuilder::default()
@@ -126,7 +126,7 @@ pub(crate) fn build(max_message_bytes: usize, known: KnownTopics) -> Result<Rela
         max_subscribed_topics: TOPICS_PER_PEER_MAX,
         max_subscriptions_per_request: TOPICS_PER_PEER_MAX,
     };
-    // StrictNoSign: a message says nothing of who sent it.
+    // StrictNoSign: messages have no author and no signature.
     let mut relay = Relay::new_with_subscription_filter(MessageAuthenticity::Anonymous, config, filter)
         .map_err(|error| wrong(&error))?;
     relay.with_peer_score(score_params(), score_thresholds()).map_err(|error| wrong(&error))?;
@@ -138,8 +138,8 @@ pub(crate) fn topic(name: &str) -> IdentTopic {
     IdentTopic::new(name)
 }
 
-/// nwaku's weights, but that peers of one IP address are not thought less of: they may be a load balancer's or one house's,
-/// and how many connections there are is bounded anyway.
+/// nwaku's weights, except that peers of one IP address have no penalty: they may be behind a load balancer or share a NAT,
+/// and connections per address are bounded anyway.
 fn score_params() -> PeerScoreParams {
     PeerScoreParams {
         ip_colocation_factor_weight: 0.0,
@@ -157,7 +157,7 @@ fn score_thresholds() -> PeerScoreThresholds {
     }
 }
 
-/// In a topic only invalid messages count against a peer, as much as in nwaku.
+/// Within a topic only invalid messages lower the score of a peer, with nwaku's weight.
 pub(crate) fn topic_score_params() -> TopicScoreParams {
     TopicScoreParams {
         topic_weight: 1.0,
@@ -169,7 +169,7 @@ pub(crate) fn topic_score_params() -> TopicScoreParams {
     }
 }
 
-/// To how many peers a message is sent of those that follow its topic.
+/// The number of peers to which a message is sent.
 pub(crate) fn recipients(relay: &Relay, topic: &IdentTopic, followers: usize) -> usize {
     relay.mesh_peers(&topic.hash()).count().max(followers.min(MESH_PEERS))
 }
@@ -189,7 +189,7 @@ mod tests {
 
     /// All nodes must compute the same id: SHA-256 of the bytes alone.
     #[test]
-    fn ids_of_topics_of_concern_are_those_of_the_network() {
+    fn ids_of_known_topics_are_those_of_the_network() {
         let known = KnownTopics::default();
         known.followed(&topic("/waku/2/rs/42/0"));
         let id = known.message_id(&message("/waku/2/rs/42/0", b"abc"));
@@ -199,7 +199,7 @@ mod tests {
             "the test vector of FIPS 180 for abc"
         );
         known.unfollowed(&topic("/waku/2/rs/42/0"));
-        assert_ne!(known.message_id(&message("/waku/2/rs/42/0", b"abc")), id, "it concerns us no more");
+        assert_ne!(known.message_id(&message("/waku/2/rs/42/0", b"abc")), id, "the topic is no longer known");
         let elsewhere = known.message_id(&message("/waku/2/rs/42/1", b"abc"));
         assert_ne!(id, elsewhere, "the same bytes elsewhere don't make the message known");
     }

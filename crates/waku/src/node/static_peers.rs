@@ -1,4 +1,4 @@
-//! Peers to which a connection is always held.
+//! Peers to which the node always keeps a connection.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -7,10 +7,10 @@ use tokio::time::Instant;
 
 use super::peer_of;
 
-/// How long to wait before a peer is dialled again: from the first to the last, doubling.
+/// The delay before a peer is dialled again: from the first to the last, doubling.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(60);
-/// A connection that did not last so long counts as a dial that failed: one of the two may not want the other.
+/// A shorter connection counts as a failed dial: one of the two may have refused the other.
 const STEADY: Duration = Duration::from_secs(30);
 
 /// The static peers and when each is to be dialled.
@@ -22,8 +22,8 @@ pub(crate) struct StaticPeers {
 #[derive(Debug)]
 struct Static {
     addresses: Vec<Multiaddr>,
-    /// Which address is next.
-    turn: usize,
+    /// The index of the address to dial next.
+    next: usize,
     failures: u32,
     state: State,
 }
@@ -32,18 +32,18 @@ struct Static {
 enum State {
     Connected(Instant),
     Dialling,
-    /// To be dialled then; at once when there is no time.
+    /// To be dialled at that time; at once for `None`.
     Waiting(Option<Instant>),
 }
 
 impl StaticPeers {
-    /// Several addresses of one peer are tried in turn.
+    /// Several addresses of one peer are tried one after the other.
     pub(crate) fn new(addresses: &[Multiaddr]) -> Self {
         let mut static_peers = Self::default();
         for address in addresses {
             let Some(peer) = peer_of(address) else { continue };
             let fresh =
-                || Static { addresses: Vec::new(), turn: 0, failures: 0, state: State::Waiting(None) };
+                || Static { addresses: Vec::new(), next: 0, failures: 0, state: State::Waiting(None) };
             static_peers.by_id.entry(peer).or_insert_with(fresh).addresses.push(address.clone());
         }
         static_peers
@@ -53,15 +53,15 @@ impl StaticPeers {
         self.by_id.contains_key(&peer)
     }
 
-    /// The peers that are to be dialled now. They count as being dialled from now on.
+    /// Returns the peers to dial now, and marks them as being dialled.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<(PeerId, Multiaddr)> {
         let mut due = Vec::new();
         for (peer, one) in &mut self.by_id {
             let is_due = matches!(one.state, State::Waiting(at) if at.is_none_or(|at| at <= now));
-            let address = one.addresses.get(one.turn % one.addresses.len().max(1));
+            let address = one.addresses.get(one.next % one.addresses.len().max(1));
             if let Some(address) = address.filter(|_| is_due) {
                 due.push((*peer, address.clone()));
-                one.turn = one.turn.wrapping_add(1);
+                one.next = one.next.wrapping_add(1);
                 one.state = State::Dialling;
             }
         }
@@ -74,8 +74,8 @@ impl StaticPeers {
         }
     }
 
-    /// A connection to a peer ended: it is dialled again, soon if the connection was a lasting one. Returns whether it was
-    /// one, or the first.
+    /// A connection to a peer ended: the peer is dialled again, soon if the connection was a lasting one. Returns whether to
+    /// log it: it was a lasting connection, or the first.
     pub(crate) fn gone(&mut self, peer: PeerId, now: Instant) -> bool {
         let Some(one) = self.by_id.get_mut(&peer) else { return false };
         let was_steady = matches!(one.state, State::Connected(since) if now.duration_since(since) >= STEADY);
@@ -85,7 +85,7 @@ impl StaticPeers {
         self.failed(peer, now)
     }
 
-    /// A dial failed: the next is later. Returns whether this is the first time since a lasting connection.
+    /// A dial failed: the next is later. Returns whether to log it: it is the first failure since a lasting connection.
     pub(crate) fn failed(&mut self, peer: PeerId, now: Instant) -> bool {
         let Some(one) = self.by_id.get_mut(&peer) else { return false };
         let pause = RETRY_FIRST.saturating_mul(1 << one.failures.min(10)).min(RETRY_LAST);
@@ -104,13 +104,13 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_away_is_dialled_more_and_more_rarely() {
+    fn an_unreachable_peer_is_dialled_with_growing_delays() {
         let peer = PeerId::random();
         let mut static_peers = StaticPeers::new(&[address(1, peer), address(2, peer)]);
         let mut now = Instant::now();
         assert_eq!(static_peers.due(now), [(peer, address(1, peer))]);
         assert_eq!(static_peers.due(now), [], "it is being dialled");
-        assert!(static_peers.failed(peer, now), "the first failure is told");
+        assert!(static_peers.failed(peer, now), "the first failure is logged");
         assert_eq!(static_peers.due(now), []);
         let mut pauses = Vec::new();
         for _ in 0..8 {
@@ -119,7 +119,7 @@ mod tests {
                 now += Duration::from_millis(500);
             }
             pauses.push((now - begun).as_secs());
-            assert!(!static_peers.failed(peer, now), "further failures are not told");
+            assert!(!static_peers.failed(peer, now), "further failures are not logged");
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
         static_peers.connected(peer, now);
@@ -128,18 +128,22 @@ mod tests {
         assert_eq!(
             static_peers.due(now + RETRY_LAST),
             [],
-            "it hung up at once: that is no better than not answering"
+            "a connection that closed at once counts as a failure"
         );
         now += RETRY_LAST * 2;
         assert_eq!(static_peers.due(now).len(), 1);
         static_peers.connected(peer, now);
         now += STEADY;
         static_peers.gone(peer, now);
-        assert_eq!(static_peers.due(now + RETRY_FIRST).len(), 1, "a lasting connection is soon sought again");
+        assert_eq!(
+            static_peers.due(now + RETRY_FIRST).len(),
+            1,
+            "after a lasting connection the peer is dialled again soon"
+        );
     }
 
     #[test]
-    fn other_peers_are_left_alone() {
+    fn other_peers_are_ignored() {
         let mut static_peers = StaticPeers::new(&[]);
         let stranger = PeerId::random();
         static_peers.connected(stranger, Instant::now());

@@ -1,4 +1,4 @@
-//! The swarm's task: connections come and go, messages are relayed, commands are carried out.
+//! The swarm's task: handles connections, relays messages and runs commands.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -43,22 +43,22 @@ use crate::{
     service::Service,
 };
 
-/// How often static peers and meshes are looked at.
+/// How often static peers and meshes are checked.
 const TICK: Duration = Duration::from_secs(1);
-/// How long an address may take until it is listened on.
+/// How long starting to listen on an address may take.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long messages on their way have when the node is closed.
-const FAREWELL: Duration = Duration::from_millis(250);
-/// What is wrong with an address of nobody.
+/// How long queued messages may still be sent when the node is closed.
+const FLUSH_TIME: Duration = Duration::from_millis(250);
+/// The error for an address without a peer id.
 const NAMES_NO_PEER: &str = "it names no peer: expected /ip4/.../tcp/.../p2p/<peer id>";
-/// What a peer says of itself is cut here.
+/// The most that is stored of what a peer announces.
 const PROTOCOLS_PER_PEER_MAX: usize = 64;
 const AGENT_CHARS_MAX: usize = 128;
 const PROTOCOL_CHARS_MAX: usize = 256;
-/// Events of one connection that wait for the swarm's task: enough that a burst of messages does not wait for each.
+/// The most events of one connection that wait for the swarm's task: enough for a burst of messages.
 const EVENTS_PER_CONNECTION: usize = 64;
 
-/// A node that does not run yet.
+/// A node that is not started yet.
 pub struct Unstarted {
     node: Node,
     config: NodeConfig,
@@ -87,7 +87,7 @@ impl Unstarted {
         Ok(Self { node, config, metrics, commands })
     }
 
-    /// Listens on the addresses, and answers peers by these services from then on. What relay brings goes to `intake`.
+    /// Listens on the addresses and answers requests by these services. Relayed messages go to `intake`.
     ///
     /// # Errors
     /// When an address can't be listened on.
@@ -98,8 +98,8 @@ impl Unstarted {
         intake: Intake,
     ) -> Result<(), NodeError> {
         let Self { node, config, metrics, commands } = self;
-        let desk = Arc::new(streams::RequestHandler::new(services, limiter, config.limits.requests_max));
-        let streams = streams::Behaviour::new(node.shared.streams.clone(), desk);
+        let requests = Arc::new(streams::RequestHandler::new(services, limiter, config.limits.requests_max));
+        let streams = streams::Behaviour::new(node.shared.streams.clone(), requests);
         let known = relay::KnownTopics::default();
         let behaviour = Behaviour::new(&config, streams, known.clone())?;
         let transport = transport::build(&config.key, config.tls.as_ref(), &config.limits, &metrics)?;
@@ -140,11 +140,12 @@ fn swarm_config(config: &NodeConfig) -> swarm::Config {
         .with_idle_connection_timeout(config.limits.idle_timeout)
         .with_per_connection_event_buffer_size(EVENTS_PER_CONNECTION)
         .with_max_negotiating_inbound_streams(config.limits.streams_per_connection_max)
-        // A request goes out with the name of its protocol, without waiting for the peer's consent.
+        // A request is sent together with the protocol's name, without waiting for the negotiation.
         .with_substream_upgrade_protocol_override(Version::V1Lazy)
 }
 
-/// Begins to listen, and waits until every address is known. Peers may come at once: what happens with them is returned.
+/// Starts to listen, and waits until every address is known. Returns other events that happened meanwhile: peers may connect
+/// at once.
 async fn listen(
     swarm: &mut Swarm<Behaviour>,
     node: &Node,
@@ -160,13 +161,13 @@ async fn listen(
         listeners.push(listener);
     }
     let mut others = Vec::new();
-    let mut heard = Vec::new();
+    let mut bound = Vec::new();
     let until = Instant::now() + LISTEN_TIMEOUT;
     while let Some(address) = waiting.values().next().cloned() {
         let late = |_| NodeError::Listen { address, reason: "the system did not confirm it".to_owned() };
         match timeout_at(until, swarm.select_next_some()).await.map_err(late)? {
             SwarmEvent::NewListenAddr { listener_id, address } => {
-                heard.push((listener_id, address));
+                bound.push((listener_id, address));
                 waiting.remove(&listener_id);
             }
             SwarmEvent::ListenerClosed { listener_id, reason: Err(error), .. }
@@ -178,16 +179,15 @@ async fn listen(
             other => others.push(other),
         }
     }
-    // In the order of the settings: people take the first.
-    heard.sort_by_key(|(listener, _)| listeners.iter().position(|known| known == listener));
-    for (_, address) in heard {
+    // In the order of the settings: users take the first.
+    bound.sort_by_key(|(listener, _)| listeners.iter().position(|known| known == listener));
+    for (_, address) in bound {
         node.note_listening(address);
     }
     Ok(others)
 }
 
-/// libp2p lets several processes share a port, and peers would meet now the one, now the other: a port that somebody listens
-/// on is refused here.
+/// Refuses a port on which another process listens: libp2p would share it, and peers would reach one process or the other.
 fn check_is_free(address: &Multiaddr) -> std::io::Result<()> {
     let mut parts = address.iter();
     let ip: IpAddr = match parts.next() {
@@ -201,7 +201,7 @@ fn check_is_free(address: &Multiaddr) -> std::io::Result<()> {
     }
 }
 
-/// The innermost cause: those around it only say that listening failed.
+/// The innermost cause: the outer errors only say that listening failed.
 fn reason_of(error: &dyn std::error::Error) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
@@ -210,7 +210,7 @@ fn reason_of(error: &dyn std::error::Error) -> String {
     innermost.to_string()
 }
 
-/// A dial that somebody waits for.
+/// A dial for which callers wait.
 struct Dial {
     replies: Vec<oneshot::Sender<Result<PeerId, ConnectError>>>,
 }
@@ -224,7 +224,7 @@ struct Task {
     static_peers: StaticPeers,
     dials: HashMap<ConnectionId, Dial>,
     liveness: Liveness,
-    /// Peers that never make room, beside the static ones.
+    /// Peers whose connections are never evicted, besides the static ones.
     reserved: HashSet<PeerId>,
     connections_max: usize,
     connections_per_address_max: usize,
@@ -242,21 +242,21 @@ impl Task {
                 event = self.swarm.select_next_some() => self.on_event(event),
                 command = commands.recv() => match command {
                     Some(Command::Close { reply }) => {
-                        self.take_leave().await;
+                        self.flush().await;
                         let _ = reply.send(());
                         return;
                     }
                     Some(command) => self.on_command(command),
-                    None => return, // every handle is gone
+                    None => return, // every handle was dropped
                 },
                 _ = tick.tick() => self.on_tick(),
             }
         }
     }
 
-    /// Gives what is in the queues to peers a moment to leave.
-    async fn take_leave(&mut self) {
-        let until = Instant::now() + FAREWELL;
+    /// Runs the swarm for a moment, to send what is queued for peers.
+    async fn flush(&mut self) {
+        let until = Instant::now() + FLUSH_TIME;
         loop {
             tokio::select! {
                 event = self.swarm.select_next_some() => self.on_event(event),
@@ -341,7 +341,7 @@ impl Task {
     }
 
     fn dial(&mut self, peer: PeerId, address: Multiaddr) -> Result<ConnectionId, DialError> {
-        let always = swarm::dial_opts::PeerCondition::Always; // another dial may be of an address that is no longer right
+        let always = swarm::dial_opts::PeerCondition::Always; // another dial may use an outdated address
         let options = DialOpts::peer_id(peer).addresses(vec![address]).condition(always).build();
         let id = options.connection_id();
         self.swarm.dial(options).map(|()| id)
@@ -376,7 +376,11 @@ impl Task {
             SwarmEvent::ExpiredListenAddr { address, .. } => self.node.forget_listening(&address),
             SwarmEvent::ListenerError { error, .. } => debug!(%error, "a listener failed"),
             SwarmEvent::ListenerClosed { addresses, reason, .. } => {
-                warn!(?addresses, ?reason, "peers can no longer connect here");
+                warn!(
+                    ?addresses,
+                    ?reason,
+                    "a listener has closed: peers can no longer connect to these addresses"
+                );
             }
             _ => {}
         }
@@ -414,7 +418,7 @@ impl Task {
                 let is_stuck =
                     failed_messages.non_priority > 0 && self.liveness.is_stuck(peer_id, Instant::now());
                 if is_stuck && self.swarm.disconnect_peer_id(peer_id).is_ok() {
-                    debug!(peer = %peer_id, "a peer that takes no messages is disconnected");
+                    debug!(peer = %peer_id, "a peer that accepts no messages is disconnected");
                 }
             }
             gossipsub::Event::GossipsubNotSupported { .. } => {}
@@ -431,7 +435,7 @@ impl Task {
             peer.protocols.clone_from(&protocols);
             peer.agent = agent;
         });
-        self.tell(NodeEvent::Identified { peer: peer_id, protocols });
+        self.notify(NodeEvent::Identified { peer: peer_id, protocols });
     }
 
     fn on_ping(&mut self, event: &ping::Event) {
@@ -439,7 +443,7 @@ impl Task {
         self.node.shared.peers.change(event.peer, |peer| peer.latency_ms = latency_ms);
         let is_late = matches!(event.result, Err(ping::Failure::Timeout));
         if self.liveness.is_dead(event.connection, is_late) && self.swarm.close_connection(event.connection) {
-            debug!(peer = %event.peer, "a connection is dead: nothing answers");
+            debug!(peer = %event.peer, "a connection is dead: pings are not answered");
         }
     }
 
@@ -454,19 +458,19 @@ impl Task {
         if count == 1 {
             let address = with_peer_id(endpoint.get_remote_address().clone(), peer);
             self.node.shared.peers.insert(peer, address.clone(), direction, self.static_peers.contains(peer));
-            self.tell(NodeEvent::Connected { peer, address });
+            self.notify(NodeEvent::Connected { peer, address });
         }
         let origin = match direction {
             Direction::Outbound => Origin::Dialled,
             Direction::Inbound => Origin::Incoming(AddressGroup::of(endpoint.get_remote_address())),
         };
-        self.make_room(id, origin);
-        self.show_connections();
+        self.enforce_limits(id, origin);
+        self.update_connection_metrics();
     }
 
-    /// Keeps to the limits: one connection more takes the place of the one that has been idle for longest. Named peers never make
-    /// room, and those that this node dialled don't for those who come.
-    fn make_room(&mut self, newest: ConnectionId, origin: Origin) {
+    /// Closes the connections that have been idle for longest while a limit is exceeded. Connections of static and reserved
+    /// peers are never closed, and outgoing ones not for incoming ones.
+    fn enforce_limits(&mut self, newest: ConnectionId, origin: Origin) {
         let is_incoming = origin != Origin::Dialled;
         while is_incoming && self.node.shared.streams.count_of(origin) > self.connections_per_address_max {
             if !self.evict(newest, "address", |other| other == origin) {
@@ -480,16 +484,22 @@ impl Task {
         }
     }
 
-    /// Closes the connection that has been idle for longest of those that `may_go`; returns whether there was one.
-    fn evict(&mut self, newest: ConnectionId, limit: &'static str, may_go: impl Fn(Origin) -> bool) -> bool {
-        let is_named = |peer| self.static_peers.contains(peer) || self.reserved.contains(&peer);
-        let may_go = |peer, origin| may_go(origin) && !is_named(peer);
-        let Some(idle) = self.node.shared.streams.take_most_idle(may_go, newest) else { return false };
+    /// Closes the connection that has been idle for longest among those for which `may_close` holds; returns whether there was
+    /// one.
+    fn evict(
+        &mut self,
+        newest: ConnectionId,
+        limit: &'static str,
+        may_close: impl Fn(Origin) -> bool,
+    ) -> bool {
+        let is_exempt = |peer| self.static_peers.contains(peer) || self.reserved.contains(&peer);
+        let may_close = |peer, origin| may_close(origin) && !is_exempt(peer);
+        let Some(idle) = self.node.shared.streams.take_most_idle(may_close, newest) else { return false };
         if self.swarm.close_connection(idle) {
             self.metrics.evicted_connection(limit);
             if let Some(connections) = self.eviction_log.count(Instant::now()) {
                 let advice = "see waku.limits.connections_max and waku.limits.connections_per_address_max";
-                info!(connections, limit, advice, "idle connections were closed to make room for new ones");
+                info!(connections, limit, advice, "idle connections were closed for new ones");
             }
         }
         true
@@ -506,15 +516,15 @@ impl Task {
     }
 
     fn on_closed(&mut self, peer: PeerId, left: u32) {
-        self.show_connections();
+        self.update_connection_metrics();
         if left > 0 {
             return;
         }
         self.node.shared.peers.remove(peer);
         if self.static_peers.gone(peer, Instant::now()) {
-            info!(%peer, "the connection to a static peer has ended: it is dialled again");
+            info!(%peer, "the connection to a static peer has ended: dialling it again");
         }
-        self.tell(NodeEvent::Gone { peer });
+        self.notify(NodeEvent::Gone { peer });
     }
 
     fn on_dial_failed(&mut self, id: ConnectionId, peer: Option<PeerId>, error: &DialError) {
@@ -531,7 +541,7 @@ impl Task {
             return;
         }
         if self.static_peers.failed(peer, Instant::now()) {
-            warn!(%peer, error = %connect_error(error), "a static peer can't be reached: it is tried again and again");
+            warn!(%peer, error = %connect_error(error), "a static peer can't be reached: dialling it again until it answers");
         }
     }
 
@@ -545,20 +555,20 @@ impl Task {
             }
         }
         self.close_idle();
-        self.show_mesh();
+        self.update_meshes();
     }
 
-    /// Closes connections on which nothing has happened for long. Relay's own streams keep a connection open by themselves.
+    /// Closes idle connections of peers that don't follow a topic: relay's streams keep those open.
     fn close_idle(&mut self) {
         let peers = &self.node.shared.peers;
-        let may_go = |peer| !self.static_peers.contains(peer) && !peers.is_follower(peer);
-        for id in self.node.shared.streams.take_idle(self.idle_timeout, may_go) {
+        let may_close = |peer| !self.static_peers.contains(peer) && !peers.is_follower(peer);
+        for id in self.node.shared.streams.take_idle(self.idle_timeout, may_close) {
             self.swarm.close_connection(id);
         }
     }
 
-    /// Lets others see who is in which mesh.
-    fn show_mesh(&mut self) {
+    /// Updates the table of peers and the metric with the peers in each mesh.
+    fn update_meshes(&mut self) {
         let Some(relay) = self.swarm.behaviour().relay.as_ref() else { return };
         let mut meshes: HashMap<PeerId, std::collections::BTreeSet<String>> = HashMap::new();
         for topic in relay.topics() {
@@ -571,13 +581,13 @@ impl Task {
         self.node.shared.peers.set_meshes(meshes);
     }
 
-    fn show_connections(&self) {
+    fn update_connection_metrics(&self) {
         let info = self.swarm.network_info();
         self.metrics.connections.set(i64::from(info.connection_counters().num_established()));
         self.metrics.peers.set(info.num_peers() as i64);
     }
 
-    fn tell(&self, event: NodeEvent) {
+    fn notify(&self, event: NodeEvent) {
         let _ = self.node.shared.events.send(event); // nobody may listen
     }
 }

@@ -18,7 +18,7 @@ use crate::{
 };
 
 const TOPIC: &str = "/waku/2/rs/42/0";
-/// So long a test waits for something to happen before it gives up.
+/// How long a test waits for a condition before it fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Running {
@@ -88,7 +88,7 @@ async fn connect(from: &Running, to: &Running) -> PeerId {
 }
 
 #[tokio::test]
-async fn what_one_publishes_the_other_archives() {
+async fn a_published_message_is_archived_by_the_peer() {
     let (one, other) = (start(TCP).await, start(TCP).await);
     connect(&one, &other).await;
     let sent: BTreeSet<Vec<u8>> = (0..50).map(|n| message(&format!("message {n}")).to_vec()).collect();
@@ -96,14 +96,14 @@ async fn what_one_publishes_the_other_archives() {
         let published = one.intake.publish(TOPIC, wire.clone().into()).await.unwrap();
         assert_eq!(published.relay_peers, 1);
     }
-    assert_eq!(bodies(&*one.archive).await, sent, "the publisher keeps them itself");
+    assert_eq!(bodies(&*one.archive).await, sent, "the publisher archives them too");
     until("all have arrived", async || bodies(&*other.archive).await == sent).await;
     one.node.close().await;
     until("the other has noticed", async || other.node.peers().is_empty()).await;
 }
 
 #[tokio::test]
-async fn websockets_are_spoken_too() {
+async fn websockets_work_too() {
     let (one, other) = (start("/ip4/127.0.0.1/tcp/0/ws").await, start(TCP).await);
     let address = one.node.addresses()[0].clone();
     assert!(address.to_string().contains("/ws/p2p/16Uiu2HA"), "{address}");
@@ -176,7 +176,7 @@ async fn requests_are_answered_many_at_once() {
 }
 
 #[tokio::test]
-async fn static_peers_are_connected_again() {
+async fn static_peers_are_dialled_again() {
     let first = start(TCP).await;
     let address = first.node.addresses()[0].clone();
     let follower =
@@ -192,7 +192,7 @@ async fn static_peers_are_connected_again() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_makes_room_for_a_new_one() {
+async fn an_idle_connection_is_closed_for_a_new_one() {
     let limits = NodeLimits { connections_max: 4, ..NodeLimits::default() };
     let server = start_with(NodeConfig { limits, ..config(TCP) }, vec![Arc::new(Echo)]).await;
     let address = server.node.addresses()[0].clone();
@@ -201,14 +201,14 @@ async fn an_idle_connection_makes_room_for_a_new_one() {
         let client = start(TCP).await;
         let peer = client.node.connect(address.clone()).await.unwrap();
         let answer = client.node.ask(peer, "/test/echo/1", &frame(b"here"), 100).await.unwrap();
-        assert_eq!(&answer[..], b"herehere", "whoever is new is served");
+        assert_eq!(&answer[..], b"herehere", "a new peer is served");
         clients.push(client);
     }
     until("the limit is kept", async || server.node.peers().len() <= 4).await;
 }
 
 #[tokio::test]
-async fn addresses_that_cannot_be_used_are_told() {
+async fn addresses_that_cannot_be_used_are_reported() {
     let first = start(TCP).await;
     let taken = first.node.addresses()[0].to_string();
     let taken = taken.split("/p2p/").next().unwrap();
@@ -226,13 +226,13 @@ async fn addresses_that_cannot_be_used_are_told() {
 }
 
 #[tokio::test]
-async fn a_topic_is_followed_and_left() {
+async fn a_topic_is_subscribed_and_unsubscribed() {
     let (one, other) = (start(TCP).await, start(TCP).await);
     connect(&one, &other).await;
     let topic = "/waku/2/rs/42/5";
     assert_eq!(one.node.publish(topic, message("nobody")).await, Err(PublishError::NoPeers));
     assert!(other.node.subscribe(topic).await);
-    assert!(!other.node.subscribe(topic).await, "once is enough");
+    assert!(!other.node.subscribe(topic).await, "it is subscribed already");
     let peer = other.node.peer_id();
     until("it is known", async || one.node.peer(peer).unwrap().topics.contains(topic)).await;
     let wire = message("somebody");
@@ -253,6 +253,6 @@ async fn a_node_notices_that_another_has_its_key() {
     assert!(one.node.connect(other.node.addresses()[0].clone()).await.is_err());
     let met = |running: &Running| running.node.shared.streams.metrics.own_peer_id.get();
     until("both have noticed", async || met(&one) == 1 && met(&other) == 1).await;
-    connect(&one, &start(TCP).await).await; // a third one is none of them
+    connect(&one, &start(TCP).await).await; // a node with another key is not counted
     assert_eq!(met(&one), 1);
 }

@@ -1,4 +1,4 @@
-//! Asks peers for the records that they know.
+//! Asks peers for records.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,21 +21,21 @@ use tracing::debug;
 use super::{PeerExchange, dial::Dialler, metrics::Heard};
 use crate::peer_connected::{self, PeerConnected};
 
-/// Peers that are asked at once.
+/// Peers that are asked at the same time.
 const ASKED_AT_ONCE_MAX: usize = 4;
-/// Peers that are asked again each time.
+/// Connected peers that are asked again each [`ASK_INTERVAL`].
 const ASKED_AGAIN_MAX: usize = 3;
-/// How often some peers are asked again.
+/// How often some connected peers are asked again.
 const ASK_INTERVAL: Duration = Duration::from_secs(300);
 /// How long a peer may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Records that a peer is asked for; what it tells beyond them is left.
+/// Records that a peer is asked for; more in an answer are ignored.
 const RECORDS_ASKED: usize = 30;
-/// The longest answer: as many records as anybody tells, each of 300 bytes, and room for what else may come with them.
+/// The longest answer: 60 records of 300 bytes, as in nwaku, and some space for other fields.
 const ANSWER_BYTES_MAX: usize = 32 << 10;
 
-/// Learns from peers until it is dropped: from each when it connects, and from a few by chance every few minutes.
-pub(crate) async fn keep_learning(exchange: PeerExchange, mut newcomers: PeerConnected) {
+/// Asks peers until it is dropped: each when it connects, and a few random ones every few minutes.
+pub(crate) async fn keep_learning(exchange: PeerExchange, mut connected: PeerConnected) {
     let exchange = Arc::new(exchange);
     let mut dialler = Dialler::new(&exchange);
     let mut again = interval_at(Instant::now() + ASK_INTERVAL, ASK_INTERVAL);
@@ -48,14 +48,14 @@ pub(crate) async fn keep_learning(exchange: PeerExchange, mut newcomers: PeerCon
             dialler.dial_some();
         }
         tokio::select! {
-            newcomer = newcomers.next() => match newcomer {
+            peer = connected.next() => match peer {
                 Some(peer) => { asked.spawn(Arc::clone(&exchange).learn_from(peer)); }
                 None => return,
             },
             Some(_) = asked.join_next() => dialler.dial_some(),
             () = dialler.next_done() => {}
             _ = again.tick() => {
-                for peer in exchange.some_speakers() {
+                for peer in exchange.sample_peers() {
                     asked.spawn(Arc::clone(&exchange).learn_from(peer));
                 }
                 dialler.dial_some();
@@ -65,13 +65,13 @@ pub(crate) async fn keep_learning(exchange: PeerExchange, mut newcomers: PeerCon
 }
 
 impl PeerExchange {
-    /// Notes who is connected, and chooses some of those to be asked again.
-    fn some_speakers(&self) -> Vec<PeerId> {
+    /// Marks the records of connected peers as seen, and chooses some of these peers to be asked again.
+    fn sample_peers(&self) -> Vec<PeerId> {
         let connected = self.node.peers().into_iter().map(|peer| peer.peer);
-        self.book.see(connected, Instant::now());
-        self.count_known();
-        let speakers = peer_connected::speakers(&self.node, peer_exchange::ID);
-        speakers.sample(&mut rand::rng(), ASKED_AGAIN_MAX).copied().collect()
+        self.records.mark_seen(connected, Instant::now());
+        self.update_metrics();
+        let peers = peer_connected::supporting_peers(&self.node, peer_exchange::ID);
+        peers.sample(&mut rand::rng(), ASKED_AGAIN_MAX).copied().collect()
     }
 
     async fn learn_from(self: Arc<Self>, peer: PeerId) {
@@ -80,23 +80,23 @@ impl PeerExchange {
         let answer = self.node.ask(peer, peer_exchange::ID, &request, ANSWER_BYTES_MAX);
         let answer = match timeout(ANSWER_TIMEOUT, answer).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => return debug!(%peer, %error, "peer told of no others"),
-            Err(_) => return debug!(%peer, "peer told of no others in time"),
+            Ok(Err(error)) => return debug!(%peer, %error, "peer did not answer the peer exchange request"),
+            Err(_) => return debug!(%peer, "peer did not answer the peer exchange request in time"),
         };
         let response = PeerExchangeRpc::decode(answer).ok().and_then(|rpc| rpc.response);
         let infos = response.map(|response| response.peer_infos).unwrap_or_default();
-        debug!(%peer, records = infos.len(), "peer told of others");
+        debug!(%peer, records = infos.len(), "peer sent records");
         for info in infos.into_iter().take(RECORDS_ASKED) {
-            self.metrics.heard(self.take(peer, &info));
-            // Checking a signature takes a good part of the time that a worker may be held up for.
+            self.metrics.heard(self.add(peer, &info));
+            // Checking a signature takes a large part of the time for which a worker may be blocked.
             tokio::task::yield_now().await;
         }
-        self.count_known();
+        self.update_metrics();
     }
 
-    fn take(&self, teller: PeerId, info: &PeerInfo) -> Heard {
+    fn add(&self, sender: PeerId, info: &PeerInfo) -> Heard {
         let Ok(record) = Enr::decode(&info.enr) else { return Heard::Wrong };
-        let is_seen = |peer| peer == teller || self.node.peer(peer).is_some();
-        self.book.take(record, is_seen, Instant::now())
+        let is_seen = |peer| peer == sender || self.node.peer(peer).is_some();
+        self.records.add(record, is_seen, Instant::now())
     }
 }

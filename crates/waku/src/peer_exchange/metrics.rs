@@ -4,7 +4,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// What peer exchange counts.
+/// The metrics of peer exchange.
 #[derive(Clone, Debug, Default)]
 pub struct PeerExchangeMetrics {
     pub(crate) known: Gauge,
@@ -18,23 +18,23 @@ struct HeardLabels {
     result: &'static str,
 }
 
-/// What became of a record that was heard.
+/// The result for a received record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
-    /// The peer was not known.
+    /// There was no record of the peer.
     New,
-    /// It is newer than the one that was known.
+    /// It is newer than the known record.
     Newer,
-    /// It was known, or a newer one.
+    /// It or a newer one was known.
     Known,
-    /// It is not signed rightly, or malformed.
+    /// It is malformed or its signature is invalid.
     Wrong,
-    /// It is of another cluster, of no Waku node, of a node without an address, or our own.
+    /// Its node is in another cluster, not a Waku node, or without an address, or it is our own.
     Useless,
 }
 
 impl Heard {
-    /// As the value of the label `result`.
+    /// The value of the label `result`.
     fn as_str(self) -> &'static str {
         match self {
             Self::New => "new",
@@ -61,9 +61,9 @@ impl PeerExchangeMetrics {
         registry.register("peer_exchange_not_public", what, self.not_public.clone());
         let what = "Node records that are known";
         registry.register("peer_exchange_records", what, self.known.clone());
-        let what = "Node records that were given to peers";
+        let what = "Node records that were sent to peers";
         registry.register("peer_exchange_given", what, self.given.clone());
-        let what = "Node records that peers told, by what became of them";
+        let what = "Node records received from peers, by result";
         registry.register("peer_exchange_heard", what, self.heard.clone());
     }
 }

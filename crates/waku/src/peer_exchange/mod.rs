@@ -1,10 +1,10 @@
-//! `34/WAKU2-PEER-EXCHANGE`: nodes tell each other of peers, as the peers' own signed records.
+//! `34/WAKU2-PEER-EXCHANGE`: nodes exchange the signed records of peers.
 
-mod book;
 mod dial;
 mod learn;
 mod metrics;
 mod record;
+mod record_table;
 
 use std::sync::Arc;
 
@@ -30,11 +30,11 @@ use crate::{
     validate::Rules,
 };
 
-use book::Book;
 pub(crate) use learn::keep_learning;
 #[cfg(test)]
 pub(crate) use metrics::Heard;
 pub use metrics::PeerExchangeMetrics;
+use record_table::RecordTable;
 
 /// The most records of an answer, as in nwaku.
 const ANSWER_RECORDS_MAX: usize = 60;
@@ -45,24 +45,24 @@ const OK: u32 = 200;
 const BAD_REQUEST: u32 = 400;
 const TOO_MANY_REQUESTS: u32 = 429;
 
-/// Whom peers are told of, and what this node does with what it is told.
+/// The settings of peer exchange.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerExchangeConfig {
-    /// Records that are always known and handed on.
+    /// Records that are always stored and sent to peers.
     pub records: Vec<Enr>,
-    /// Dial peers that others told of until so many peers are connected. With 0, the default, nobody is dialled: what
-    /// addresses a record names is up to whoever signed it.
+    /// Dial peers from received records until this many peers are connected. With 0, the default, none are dialled: the signer
+    /// of a record can put any address into it.
     pub dial_until_peers: usize,
-    /// Whether addresses that are not public, and names, are dialled as well.
+    /// Whether addresses that are not public, and host names, are dialled as well.
     pub dial_any_address: bool,
 }
 
-/// What this node knows of others, shared by the service and the task that learns.
+/// The known records, shared by the service and the task that asks peers.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerExchange {
     node: Node,
     config: PeerExchangeConfig,
-    book: Arc<Book>,
+    records: Arc<RecordTable>,
     metrics: PeerExchangeMetrics,
 }
 
@@ -73,31 +73,31 @@ impl PeerExchange {
         cluster_id: Option<u16>,
         metrics: PeerExchangeMetrics,
     ) -> Self {
-        let book = Book::new(cluster_id, StdRng::from_rng(&mut rand::rng()));
+        let records = RecordTable::new(cluster_id, StdRng::from_rng(&mut rand::rng()));
         for record in &config.records {
-            book.pin(record.clone());
+            records.pin(record.clone());
         }
-        let exchange = Self { node, config, book: Arc::new(book), metrics };
-        exchange.count_known();
+        let exchange = Self { node, config, records: Arc::new(records), metrics };
+        exchange.update_metrics();
         exchange
     }
 
-    fn count_known(&self) {
-        self.metrics.known.set(i64::try_from(self.book.len()).unwrap_or(i64::MAX));
+    fn update_metrics(&self) {
+        self.metrics.known.set(i64::try_from(self.records.len()).unwrap_or(i64::MAX));
     }
 
-    /// Makes this node's own record, now that it listens, and tells it to whom it concerns.
-    pub(crate) fn introduce(&self, own: Enr) {
-        self.book.set_own(own);
+    /// Sets this node's own record, which is sent to peers from then on.
+    pub(crate) fn set_own_record(&self, own: Enr) {
+        self.records.set_own(own);
     }
 }
 
-/// What a node that listens says of itself; `None` when its key is none that can sign a record.
+/// The own record of a node that listens; `None` when its key can't sign records.
 pub(crate) fn own_record(node: &Node, rules: &Rules, services: Services, now: Timestamp) -> Option<Enr> {
     record::own(node, rules, services, now)
 }
 
-/// Tells peers of others.
+/// Answers peers with known records.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerExchangeService {
     exchange: PeerExchange,
@@ -127,7 +127,7 @@ impl Service for PeerExchangeService {
         let query = PeerExchangeRpc::decode(request).ok().and_then(|rpc| rpc.query);
         let Some(query) = query else { return refusal(BAD_REQUEST, "expected a query") };
         let count = usize::try_from(query.num_peers).unwrap_or(usize::MAX).min(ANSWER_RECORDS_MAX);
-        let records = self.exchange.book.pick(count, peer, Instant::now());
+        let records = self.exchange.records.pick(count, peer, Instant::now());
         self.exchange.metrics.given.inc_by(records.len() as u64);
         let peer_infos = records.iter().map(|record| PeerInfo { enr: record.wire().clone() }).collect();
         Answer::new(OK, response(query, peer_infos, OK, "OK"))
@@ -142,7 +142,7 @@ fn refusal(status: u32, text: &str) -> Answer {
     Answer::new(status, response(PeerExchangeQuery::default(), Vec::new(), status, text))
 }
 
-/// The query goes back with the response: nwaku's decoder refuses an answer without it.
+/// The response includes the query: nwaku's decoder refuses an answer without it.
 fn response(query: PeerExchangeQuery, peer_infos: Vec<PeerInfo>, status: u32, text: &str) -> Vec<u8> {
     let response =
         PeerExchangeResponse { peer_infos, status_code: Some(status), status_desc: Some(text.to_owned()) };

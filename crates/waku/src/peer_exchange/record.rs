@@ -1,4 +1,4 @@
-//! Node records and libp2p: who and where the node of a record is, and the record of this node.
+//! Converts between node records and libp2p's types, and makes the record of this node.
 
 use std::net::IpAddr;
 
@@ -15,13 +15,13 @@ use crate::{Services, metadata, node::Node, validate::Rules};
 /// The most addresses of a record: more don't fit into its 300 bytes.
 const ADDRESSES_MAX: usize = 16;
 
-/// The peer that a record is of.
+/// The peer id of a record.
 pub(super) fn peer_of(record: &Enr) -> Option<PeerId> {
     let key = secp256k1::PublicKey::try_from_bytes(record.public_key()).ok()?;
     Some(identity::PublicKey::from(key).to_peer_id())
 }
 
-/// The addresses that a record names, without the peer id.
+/// The addresses in a record, without the peer id.
 pub(super) fn addresses_of(contents: &Contents) -> Vec<Multiaddr> {
     let tcp = |ip: IpAddr, port: u16| Multiaddr::from(ip).with(Protocol::Tcp(port));
     let ip4 = contents.ip.zip(contents.tcp).map(|(ip, port)| tcp(ip.into(), port));
@@ -30,9 +30,9 @@ pub(super) fn addresses_of(contents: &Contents) -> Vec<Multiaddr> {
     ip4.into_iter().chain(ip6).chain(others).take(ADDRESSES_MAX).collect()
 }
 
-/// What this node says of itself; `None` when its key is none that can sign a record.
+/// The record of this node; `None` when its key can't sign records.
 ///
-/// Its number is the time in milliseconds, so that the record of a later start is the newer one.
+/// Its sequence number is the time in milliseconds, so the record of a later start is newer.
 pub(super) fn own(node: &Node, rules: &Rules, services: Services, now: Timestamp) -> Option<Enr> {
     let key = node.key().clone().try_into_secp256k1().ok()?;
     let secret = key.secret().to_bytes();
@@ -44,7 +44,7 @@ pub(super) fn own(node: &Node, rules: &Rules, services: Services, now: Timestamp
     sign(seq, contents, &secret)
 }
 
-/// Signs as much as fits: the last addresses go first.
+/// Signs a record, without the last addresses if they don't fit.
 fn sign(seq: u64, mut contents: Contents, secret: &[u8; 32]) -> Option<Enr> {
     loop {
         match Enr::sign(seq, &contents, secret) {
@@ -66,8 +66,8 @@ fn capabilities(is_relay: bool, services: Services) -> Capabilities {
     offered.fold(Capabilities::default(), |capabilities, (_, capability)| capabilities | capability)
 }
 
-/// The first plain TCP addresses stand in entries of their own; WebSockets and names stand among the multiaddrs. Loopback
-/// addresses are of use to nobody, unless there are no others.
+/// The first plain TCP addresses have their own entries; WebSockets and names are among the multiaddrs. Loopback addresses are
+/// left out unless there are no others.
 fn contents_at(addresses: &[Multiaddr]) -> Contents {
     let has_public = addresses.iter().any(|address| !is_loopback(address));
     let mut contents = Contents::default();
@@ -79,7 +79,7 @@ fn contents_at(addresses: &[Multiaddr]) -> Contents {
         let parts: Vec<Protocol<'_>> = address.iter().collect();
         match parts[..] {
             [Protocol::Ip4(ip), Protocol::Tcp(port)] => {
-                let (ip, port) = contents.ip.zip(contents.tcp).unwrap_or((ip, port)); // the first one stays
+                let (ip, port) = contents.ip.zip(contents.tcp).unwrap_or((ip, port)); // keep the first one
                 (contents.ip, contents.tcp) = (Some(ip), Some(port));
             }
             [Protocol::Ip6(ip), Protocol::Tcp(port)] => {
@@ -111,7 +111,7 @@ mod tests {
 
     /// The peer id was computed from this record by go-waku.
     #[test]
-    fn the_peer_of_a_record_is_the_one_that_others_see() {
+    fn the_peer_id_of_a_record_is_that_of_go_waku() {
         let text = "enr:-QESuEC1p_s3xJzAC_XlOuuNrhVUETmfhbm1wxRGis0f7DlqGSw2FM-p2Ugl_r25UHQJ3f1rIRrpzxJXSMaJe4yk1XFSAYJpZIJ2NIJpcISygI2rim11bHRpYWRkcnO4XAArNiZub2RlLTAxLmRvLWFtczMud2FrdS50ZXN0LnN0YXR1c2ltLm5ldAZ2XwAtNiZub2RlLTAxLmRvLWFtczMud2FrdS50ZXN0LnN0YXR1c2ltLm5ldAYfQN4DgnJzkwABCAAAAAEAAgADAAQABQAGAAeJc2VjcDI1NmsxoQJATXRSRSUyTw_QLB6H_U3oziVQgNRgrXpK7wp2AMyNxYN0Y3CCdl-DdWRwgiMohXdha3UyDw";
         let record: Enr = text.parse().unwrap();
         let peer = peer_of(&record).unwrap();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_read_back_without_the_peer() {
+    fn addresses_are_decoded_without_the_peer() {
         let peer = PeerId::random();
         let given = addresses(&[
             "/ip4/127.0.0.1/tcp/1",
@@ -148,13 +148,13 @@ mod tests {
     }
 
     #[test]
-    fn loopback_is_told_when_there_is_nothing_else() {
+    fn loopback_is_included_when_there_is_nothing_else() {
         let given = addresses(&["/ip4/127.0.0.1/tcp/60000", "/ip4/127.0.0.1/tcp/8000/ws"]);
         assert_eq!(addresses_of(&contents_at(&given)), given);
     }
 
     #[test]
-    fn what_does_not_fit_is_left_out_from_the_end() {
+    fn the_last_addresses_are_left_out_when_they_do_not_fit() {
         let host = "a".repeat(40);
         let many: Vec<Multiaddr> =
             (0..20).map(|n| format!("/dns4/{n}.{host}.org/tcp/443/wss").parse().unwrap()).collect();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn capabilities_are_those_that_are_offered() {
+    fn capabilities_are_those_of_the_services() {
         let store_alone = Services { store: true, filter: false, lightpush: false, peer_exchange: true };
         assert_eq!(capabilities(false, store_alone), Capabilities::STORE);
         let all = Capabilities::RELAY | Capabilities::STORE | Capabilities::FILTER | Capabilities::LIGHTPUSH;

@@ -35,31 +35,31 @@ async fn ask(service: &PeerExchangeService, num_peers: u64) -> PeerExchangeRespo
     let answer = service.answer(PeerId::random(), request.encode_to_vec().into()).await;
     assert_eq!(answer.status, 200);
     let rpc = read(&answer);
-    assert_eq!(rpc.query, query, "nwaku wants it back");
+    assert_eq!(rpc.query, query, "nwaku needs it in the answer");
     rpc.response.unwrap()
 }
 
 #[tokio::test]
-async fn as_many_are_told_as_are_asked_for_but_60_at_most() {
+async fn as_many_records_are_sent_as_requested_but_60_at_most() {
     let service = service(1..=100);
-    for (asked, told) in [(0, 0), (1, 1), (59, 59), (60, 60), (61, 60), (u64::MAX, 60)] {
+    for (asked, sent) in [(0, 0), (1, 1), (59, 59), (60, 60), (61, 60), (u64::MAX, 60)] {
         let response = ask(&service, asked).await;
-        assert_eq!(response.peer_infos.len(), told, "{asked}");
+        assert_eq!(response.peer_infos.len(), sent, "{asked}");
         assert_eq!((response.status_code, response.status_desc.as_deref()), (Some(200), Some("OK")));
     }
     assert_eq!(service.exchange.metrics.given.get(), 240);
 }
 
 #[tokio::test]
-async fn our_own_record_is_told_when_there_is_room() {
+async fn our_own_record_is_sent_when_fewer_are_known() {
     let service = service([1]);
-    service.exchange.introduce(record(9));
-    let told: Vec<Bytes> = ask(&service, 5).await.peer_infos.into_iter().map(|info| info.enr).collect();
-    assert_eq!(told, [record(1).wire().clone(), record(9).wire().clone()]);
+    service.exchange.set_own_record(record(9));
+    let sent: Vec<Bytes> = ask(&service, 5).await.peer_infos.into_iter().map(|info| info.enr).collect();
+    assert_eq!(sent, [record(1).wire().clone(), record(9).wire().clone()]);
 }
 
 #[tokio::test]
-async fn a_request_that_is_none_is_refused_with_a_status() {
+async fn an_invalid_request_is_refused_with_a_status() {
     let service = service([1]);
     for request in [&b""[..], b"\x0a", b"\x12\x00"] {
         let answer = service.answer(PeerId::random(), Bytes::from_static(request)).await;

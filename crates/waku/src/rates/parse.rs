@@ -1,4 +1,4 @@
-//! Rates as texts: `150/1s` for a service, `store:150/1s` as nwaku's `--rate-limit` takes it.
+//! Rates as text: `150/1s` for a service, `store:150/1s` as in nwaku's `--rate-limit`.
 
 use std::{fmt, str::FromStr};
 
@@ -17,26 +17,26 @@ pub enum RatedService {
     PeerExchange,
 }
 
-/// One value of nwaku's `--rate-limit`: `<service>:<requests>/<time>`; without a service it is for all that have none of
+/// One value of nwaku's `--rate-limit`: `<service>:<requests>/<time>`; without a service it is for all that have no value of
 /// their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateEntry {
-    /// The service; `None` is all of them.
+    /// The service; `None` is all services.
     pub service: Option<RatedService>,
-    /// The rate; `None` is as often as a peer likes, as nwaku reads `0/1s` and `100/0s`.
+    /// The rate; `None` is unlimited, as nwaku reads `0/1s` and `100/0s`.
     pub rate: Option<Rate>,
 }
 
-/// Why a text is no rate of a service.
+/// Why a text is not a rate of a service.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseEntryError {
-    /// What follows the service is no rate.
+    /// The text after the service is not a rate.
     #[error(transparent)]
     Rate(#[from] restante_net::ParseRateError),
-    /// It names no service that can be limited.
+    /// The service is unknown or can't be limited.
     #[error("no service {0:?} has a rate: expected store, filter, lightpush or px")]
     Service(String),
-    /// It is for nwaku's former store protocol.
+    /// The rate is for nwaku's former store protocol.
     #[error("the former store protocol (storev2) is not served: name store instead")]
     FormerStore,
 }

@@ -32,7 +32,7 @@ pub(crate) async fn index(State(app): State<Arc<App>>, headers: HeaderMap) -> Re
     if app.has_console() && console::is_wanted(&headers) {
         return console::page(&headers);
     }
-    let routes = super::describe_routes(&app);
+    let routes = restante_http::describe(&super::all_routes(&app));
     let mut response = reply::text(format!("restante {}\n\n{routes}", app.rest.version));
     response.headers_mut().insert(header::VARY, console::VARY);
     response
@@ -191,8 +191,8 @@ pub(crate) async fn version(State(app): State<Arc<App>>) -> Response {
 /// `GET /metrics`
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
     let text = (app.rest.metrics_text)().into_bytes();
-    let room = app.room.take(text.capacity(), app.deadline()).await?;
-    Ok(reply::with_type(OPENMETRICS, room.hold(text)))
+    let memory = app.memory.acquire(text.capacity(), app.deadline()).await?;
+    Ok(reply::with_type(OPENMETRICS, memory.hold(text)))
 }
 
 /// `GET /openapi.json`

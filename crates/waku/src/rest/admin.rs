@@ -11,7 +11,6 @@ use axum::{
 };
 use futures_util::future::join_all;
 use libp2p::PeerId;
-use restante_core::ErrorKind;
 use restante_waku_wire::{PubsubTopic, rpc};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -51,15 +50,15 @@ async fn report(
     write: impl FnOnce(&App) -> Result<Vec<u8>, Refusal> + Send + 'static,
 ) -> Result<Response, Refusal> {
     let deadline = app.deadline();
-    let turn = timeout_at(deadline, app.reports.clone().acquire_owned()).await;
-    let turn = turn.ok().and_then(Result::ok).ok_or(Refusal::busy())?;
+    let permit = timeout_at(deadline, app.reports.clone().acquire_owned()).await;
+    let permit = permit.ok().and_then(Result::ok).ok_or(Refusal::busy())?;
     let with = app.clone();
-    // The turn goes with the work, which goes on when the client leaves.
-    let written = spawn_blocking(move || (write(&with), turn)).await;
-    let (json, _turn) = written.map_err(|_| Refusal::of_kind(ErrorKind::Internal))?;
+    // The permit moves with the work, which continues when the client leaves.
+    let written = spawn_blocking(move || (write(&with), permit)).await;
+    let (json, _permit) = written.map_err(|_| Refusal::internal())?;
     let json = json?;
-    let room = app.room.take(json.capacity(), deadline).await?;
-    Ok(reply::json(room.hold(json)))
+    let memory = app.memory.acquire(json.capacity(), deadline).await?;
+    Ok(reply::json(memory.hold(json)))
 }
 
 /// A report as JSON, up to what a report may take.
@@ -196,7 +195,7 @@ pub(crate) async fn connect(
         parsed.push(PeerAddress::parse(address).ok_or_else(wrong)?.address);
     }
     let node = app.node()?;
-    let _turn = app.take_turn()?;
+    let _permit = app.permits.acquire()?;
     let connected = join_all(parsed.into_iter().map(|address| node.connect(address)));
     let connected = timeout_at(deadline, connected).await;
     let connected = connected.map_err(|_| Refusal::invalid("not all peers answered in time".to_owned()))?;

@@ -18,7 +18,7 @@ use tokio::{
 use tracing::warn;
 
 use super::{
-    App, json, reply,
+    App, json, refusals, reply,
     reply::Refusal,
     store::{EXPORT_NAMES, Fields, Format},
 };
@@ -50,17 +50,17 @@ pub(crate) async fn export(
     let fields = Fields::from_query_string(EXPORT_NAMES, query.as_deref().unwrap_or_default())?;
     let format = fields.format();
     let query = Query { limit: PAGE_ROWS, ..fields.into_query()? };
-    let turn = app.take_export_turn()?;
+    let permit = app.exports.acquire()?;
     let direction = query.direction;
     let mut walk = Walk::new(query);
     let first = timeout_at(app.deadline(), walk.next(&*app.archive)).await;
-    let first = first.map_err(|_| Refusal::late())?;
-    let first = first.map_err(|error| Refusal::of_query(&error))?;
+    let first = first.map_err(|_| refusals::late())?;
+    let first = first.map_err(|error| refusals::of_query(&error))?;
 
     let (sender, receiver) = mpsc::channel(CHUNKS_WAITING);
     let page_timeout = Duration::from_millis(app.rest.config.request_timeout_ms);
     let archive = app.archive.clone();
-    let producer = Producer { archive, walk, format, direction, sender, page_timeout, _turn: turn };
+    let producer = Producer { archive, walk, format, direction, sender, page_timeout, _permit: permit };
     tokio::spawn(producer.run(first));
     let content_type = match format {
         Format::Ndjson => NDJSON,
@@ -85,7 +85,7 @@ struct Producer {
     sender: mpsc::Sender<Piece>,
     /// How long the archive may take for a page; the export as a whole may take any time.
     page_timeout: Duration,
-    _turn: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 /// The archive can't go on.

@@ -6,10 +6,8 @@
 
 mod about;
 mod admin;
-mod body;
 mod cache;
 mod console;
-mod cross_site;
 mod export;
 mod filter;
 mod json;
@@ -17,42 +15,31 @@ mod light_push;
 mod live;
 mod metrics;
 mod object;
-mod path;
-mod plain;
 mod publish;
+mod refusals;
 mod relay;
 mod remote;
-mod reply;
-mod room;
-mod serve;
 mod sessions;
 mod store;
-mod token;
 mod topics;
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
-use axum::{
-    Router,
-    http::{StatusCode, Uri},
-    middleware::from_fn_with_state,
-    routing::{self, MethodRouter, delete, get, post, put},
-};
+use axum::Router;
 use parking_lot::RwLock;
 use restante_archive::{Archive, Upkeep};
 use restante_core::Clock;
-use restante_net::{Limits, LogThrottle};
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit},
-    time::Instant,
+use restante_http::{
+    Audience, Front, HttpMetrics, MemoryBudget, OperatorGuard, Permits, Refusal, RefusalFormat, Route,
+    ServerLimits, Sites, body, path, reply,
 };
+use restante_net::Limits;
+use tokio::{sync::Semaphore, time::Instant};
 use tracing::warn;
 
 pub use cache::MessageCache;
 pub use console::RetentionState;
 pub use metrics::RestMetrics;
-pub use serve::serve;
-pub use token::{Access, TOKEN_CHARS_MAX, TOKEN_CHARS_MIN, Token, TokenError};
 
 use crate::{
     Waku,
@@ -60,10 +47,6 @@ use crate::{
     validate::Rules,
 };
 use console::Desk;
-use cross_site::SitePolicy;
-use metrics::Observer;
-use reply::Refusal;
-use room::Room;
 
 /// What a published message's JSON may have beside its payload: topic, meta, proof, names and fields that are ignored.
 const PUBLISH_EXTRA_BYTES: usize = 32 << 10;
@@ -152,6 +135,18 @@ impl RestConfig {
     }
 }
 
+impl RestConfig {
+    /// The bounds of the server on the listener.
+    pub fn server_limits(&self) -> ServerLimits {
+        ServerLimits {
+            header_timeout: Duration::from_millis(self.header_timeout_ms),
+            stall_timeout: Duration::from_millis(self.request_timeout_ms),
+            requests_max: self.connections_max,
+            requests_per_address_max: self.connections_per_address_max,
+        }
+    }
+}
+
 /// Sets the log level, by a name as `debug` or `WARN`; says what is wrong with one that it does not know.
 pub type SetLogLevel = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
@@ -162,20 +157,6 @@ pub struct KeptHealth {
     pub name: &'static str,
     /// What is wrong with it, if something is; answered from memory.
     pub problem: Arc<dyn Fn() -> Option<String> + Send + Sync>,
-}
-
-/// A route for operators that the server adds to those of the door. It is there with those below `/admin`, and whoever asks is
-/// looked at by the same guard before it is.
-#[derive(Clone, Debug)]
-pub struct OperatorRoute {
-    /// Its method, in lower case.
-    pub method: &'static str,
-    /// Its path.
-    pub path: &'static str,
-    /// What it is for, in a few words.
-    pub what: &'static str,
-    /// What answers that method.
-    pub handler: MethodRouter,
 }
 
 /// What the REST door works with.
@@ -192,16 +173,18 @@ pub struct Rest {
     pub clock: Arc<dyn Clock>,
     /// The settings.
     pub config: RestConfig,
-    /// Who may come where operators come.
-    pub access: Access,
-    /// What the server has operators do beside what the door has them do.
-    pub operator_routes: Vec<OperatorRoute>,
+    /// Who is an operator.
+    pub operators: Arc<OperatorGuard>,
+    /// Routes for operators that the server adds.
+    pub operator_routes: Vec<Route>,
     /// What the server keeps beside the archive.
     pub kept: Vec<KeptHealth>,
     /// What retention keeps and did, for the console.
     pub retention: RetentionState,
     /// What is counted.
     pub metrics: RestMetrics,
+    /// What is counted of requests.
+    pub http_metrics: HttpMetrics,
     /// The text of `GET /metrics`.
     pub metrics_text: Arc<dyn Fn() -> String + Send + Sync>,
     /// The server's version.
@@ -222,17 +205,19 @@ impl fmt::Debug for Rest {
 pub(crate) struct App {
     pub(crate) rest: Arc<Rest>,
     pub(crate) archive: Arc<dyn Archive>,
-    pub(crate) long_queries: Semaphore,
-    pub(crate) remote_queries: Semaphore,
+    /// For requests that ask the archive. Acquired once the body is there, so that slow senders hold none.
+    pub(crate) permits: Permits,
+    pub(crate) long_queries: Permits,
+    pub(crate) remote_queries: Permits,
+    /// For exports, each for as long as it runs.
+    pub(crate) exports: Permits,
     /// Held by the one report to an operator that is being written.
     pub(crate) reports: Arc<Semaphore>,
-    pub(crate) room: Arc<Room>,
+    pub(crate) memory: Arc<MemoryBudget>,
     /// What the console keeps between requests.
     pub(crate) desk: Desk,
     /// The pubsub topics that the node relayed before the first request.
     configured_topics: Vec<String>,
-    turns: Semaphore,
-    exports: Arc<Semaphore>,
     live: live::Bounds,
     append_failed_at: RwLock<Option<Instant>>,
 }
@@ -245,13 +230,13 @@ impl App {
         Self {
             archive: rest.archive.clone(),
             configured_topics,
-            long_queries: Semaphore::new(LONG_QUERIES_MAX),
-            remote_queries: Semaphore::new(REMOTE_QUERIES_MAX),
+            permits: Permits::new(config.requests_max),
+            long_queries: Permits::new(LONG_QUERIES_MAX),
+            remote_queries: Permits::new(REMOTE_QUERIES_MAX),
+            exports: Permits::new(EXPORTS_MAX),
             reports: Arc::new(Semaphore::new(1)),
-            room: Arc::default(),
+            memory: Arc::default(),
             desk: Desk::default(),
-            turns: Semaphore::new(config.requests_max.clamp(1, Semaphore::MAX_PERMITS)),
-            exports: Arc::new(Semaphore::new(EXPORTS_MAX)),
             live: live::Bounds::of(config),
             append_failed_at: RwLock::default(),
             rest,
@@ -265,7 +250,7 @@ impl App {
 
     /// Whether there are routes for operators.
     pub(crate) fn has_admin(&self) -> bool {
-        self.rest.config.admin || self.rest.access.has_token()
+        self.rest.config.admin || self.rest.operators.has_token()
     }
 
     /// Whether there is a console.
@@ -303,16 +288,6 @@ impl App {
         self.rules().max_message_bytes.saturating_mul(2).saturating_add(PUBLISH_EXTRA_BYTES)
     }
 
-    /// A turn to ask the archive. Taken once the body is there, so that slow senders take nobody's turn.
-    pub(crate) fn take_turn(&self) -> Result<SemaphorePermit<'_>, Refusal> {
-        self.turns.try_acquire().map_err(|_| Refusal::busy())
-    }
-
-    /// A turn to export, for as long as the export runs.
-    pub(crate) fn take_export_turn(&self) -> Result<OwnedSemaphorePermit, Refusal> {
-        self.exports.clone().try_acquire_owned().map_err(|_| Refusal::busy())
-    }
-
     /// Remembers whether the archive took the last message that was offered to it.
     pub(crate) fn note_append(&self, is_archive_well: bool) {
         if !is_archive_well {
@@ -336,30 +311,6 @@ fn keep_messages_of(topics: &[String], cache: &MessageCache) {
     }
 }
 
-/// One method of one path.
-struct Route {
-    method: &'static str,
-    path: &'static str,
-    what: &'static str,
-    handler: MethodRouter<Arc<App>>,
-}
-
-fn get_route(path: &'static str, what: &'static str, handler: MethodRouter<Arc<App>>) -> Route {
-    Route { method: "get", path, what, handler }
-}
-
-fn post_route(path: &'static str, what: &'static str, handler: MethodRouter<Arc<App>>) -> Route {
-    Route { method: "post", path, what, handler }
-}
-
-fn put_route(path: &'static str, what: &'static str, handler: MethodRouter<Arc<App>>) -> Route {
-    Route { method: "put", path, what, handler }
-}
-
-fn delete_route(path: &'static str, what: &'static str, handler: MethodRouter<Arc<App>>) -> Route {
-    Route { method: "delete", path, what, handler }
-}
-
 /// Routes that are there or not, as the settings say.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
@@ -367,7 +318,7 @@ pub(crate) struct Offer {
     pub(crate) console: bool,
 }
 
-fn routes(offer: Offer) -> Vec<Route> {
+fn routes(offer: Offer) -> Vec<Route<Arc<App>>> {
     let mut all = relay_routes();
     all.extend(live_routes());
     all.extend(filter_routes());
@@ -381,128 +332,122 @@ fn routes(offer: Offer) -> Vec<Route> {
     all
 }
 
-fn relay_routes() -> Vec<Route> {
+fn relay_routes() -> Vec<Route<Arc<App>>> {
     let (subscriptions, auto_subscriptions) = ("/relay/v1/subscriptions", "/relay/v1/auto/subscriptions");
     let (messages, auto_messages) = ("/relay/v1/messages/{pubsubTopic}", "/relay/v1/auto/messages");
     let auto_messages_of = "/relay/v1/auto/messages/{contentTopic}";
     vec![
-        post_route(messages, "publish a message", post(publish::publish)),
-        get_route(messages, "what came since the last time", get(relay::messages)),
-        post_route(subscriptions, "keep messages of pubsub topics", post(relay::subscribe)),
-        delete_route(subscriptions, "keep them no more", delete(relay::unsubscribe)),
-        post_route(auto_messages, "publish, sharded by content topic", post(publish::publish_auto)),
-        get_route(auto_messages_of, "what came since the last time", get(relay::messages_auto)),
-        post_route(auto_subscriptions, "keep messages of content topics", post(relay::subscribe_auto)),
-        delete_route(auto_subscriptions, "keep them no more", delete(relay::unsubscribe_auto)),
-        post_route("/lightpush/v3/message", "publish, answered in JSON", post(light_push::push)),
-        post_route("/lightpush/v1/message", "the same, answered as text", post(light_push::push_v1)),
+        Route::post(messages, "publish a message", publish::publish),
+        Route::get(messages, "what came since the last time", relay::messages),
+        Route::post(subscriptions, "keep messages of pubsub topics", relay::subscribe),
+        Route::delete(subscriptions, "keep them no more", relay::unsubscribe),
+        Route::post(auto_messages, "publish, sharded by content topic", publish::publish_auto),
+        Route::get(auto_messages_of, "what came since the last time", relay::messages_auto),
+        Route::post(auto_subscriptions, "keep messages of content topics", relay::subscribe_auto),
+        Route::delete(auto_subscriptions, "keep them no more", relay::unsubscribe_auto),
+        Route::post("/lightpush/v3/message", "publish, answered in JSON", light_push::push),
+        Route::post("/lightpush/v1/message", "the same, answered as text", light_push::push_v1),
     ]
 }
 
-fn live_routes() -> Vec<Route> {
+fn live_routes() -> Vec<Route<Arc<App>>> {
     let live_of = "/relay/v1/messages/{pubsubTopic}/live";
     vec![
-        get_route("/live", "messages as they arrive, behind a cursor", get(live::live)),
-        get_route(live_of, "the same on one pubsub topic", get(live::live_of)),
+        Route::get("/live", "messages as they arrive, behind a cursor", live::live).as_stream(),
+        Route::get(live_of, "the same on one pubsub topic", live::live_of).as_stream(),
     ]
 }
 
-fn filter_routes() -> Vec<Route> {
+fn filter_routes() -> Vec<Route<Arc<App>>> {
     let subscriptions = "/filter/v2/subscriptions";
     let messages = "/filter/v2/messages/{contentTopic}";
     let messages_on = "/filter/v2/messages/{pubsubTopic}/{contentTopic}";
     let ping = "/filter/v2/subscriptions/{requestId}";
     vec![
-        post_route(subscriptions, "keep messages of content topics", post(filter::subscribe)),
-        put_route(subscriptions, "the same", put(filter::subscribe)),
-        delete_route(subscriptions, "keep them no more", delete(filter::unsubscribe)),
-        delete_route("/filter/v2/subscriptions/all", "keep nothing", delete(filter::unsubscribe_all)),
-        get_route(ping, "whether there is a subscription", get(filter::ping)),
-        get_route(messages, "what came since the last time", get(filter::messages)),
-        get_route(messages_on, "the same on one pubsub topic", get(filter::messages_on)),
+        Route::post(subscriptions, "keep messages of content topics", filter::subscribe),
+        Route::put(subscriptions, "the same", filter::subscribe),
+        Route::delete(subscriptions, "keep them no more", filter::unsubscribe),
+        Route::delete("/filter/v2/subscriptions/all", "keep nothing", filter::unsubscribe_all),
+        Route::get(ping, "whether there is a subscription", filter::ping),
+        Route::get(messages, "what came since the last time", filter::messages),
+        Route::get(messages_on, "the same on one pubsub topic", filter::messages_on),
     ]
 }
 
-fn other_routes() -> Vec<Route> {
+fn other_routes() -> Vec<Route<Arc<App>>> {
     vec![
-        get_route("/", "this text", get(about::index)),
-        get_route("/store/v3/messages", "a page of history", get(store::get)),
-        post_route("/store/v3/messages", "the same, asked by a JSON body", post(store::post)),
-        get_route("/archive/v1/export", "a whole range as NDJSON or protobuf", get(export::export)),
-        get_route("/health", "whether the server is well", get(about::health)),
-        get_route("/info", "the server's addresses", get(about::info)),
-        get_route("/debug/v1/info", "the same", get(about::info)),
-        get_route("/version", "the server's version", get(about::version)),
-        get_route("/debug/v1/version", "the same", get(about::version)),
-        get_route("/metrics", "metrics for Prometheus", get(about::metrics)),
-        get_route("/openapi.json", "all of this for machines", get(about::openapi)),
+        Route::get("/", "this text", about::index).as_linked_page(),
+        Route::get("/store/v3/messages", "a page of history", store::get),
+        Route::post("/store/v3/messages", "the same, asked by a JSON body", store::post),
+        Route::get("/archive/v1/export", "a whole range as NDJSON or protobuf", export::export),
+        Route::get("/health", "whether the server is well", about::health),
+        Route::get("/info", "the server's addresses", about::info),
+        Route::get("/debug/v1/info", "the same", about::info),
+        Route::get("/version", "the server's version", about::version),
+        Route::get("/debug/v1/version", "the same", about::version),
+        Route::get("/metrics", "metrics for Prometheus", about::metrics),
+        Route::get("/openapi.json", "all of this for machines", about::openapi),
     ]
 }
 
-fn console_routes() -> Vec<Route> {
+fn console_routes() -> Vec<Route<Arc<App>>> {
     vec![
-        get_route("/console/v1/state", "what the console shows", get(console::state)),
-        get_route("/console/v1/search", "messages by the beginning of a topic", get(console::search)),
-        get_route("/console", "leads to the console page", get(console::redirect)),
-        get_route("/console/", "the same", get(console::redirect)),
-        get_route("/console/{file}", "a file of the console page", get(console::file)),
+        Route::get("/console/v1/state", "what the console shows", console::state)
+            .with_audience(Audience::Operators),
+        Route::get("/console/v1/search", "messages by the beginning of a topic", console::search)
+            .with_audience(Audience::Operators),
+        Route::get("/console", "leads to the console page", console::redirect).as_linked_page(),
+        Route::get("/console/", "the same", console::redirect),
+        Route::get("/console/{file}", "a file of the console page", console::file),
     ]
 }
 
-fn admin_routes() -> Vec<Route> {
+fn admin_routes() -> Vec<Route<Arc<App>>> {
     let log_level = "/admin/v1/log-level/{logLevel}";
     let connected_on = "/admin/v1/peers/connected/on/{shardId}";
     let (sessions, session) = ("/admin/v1/sessions", "/admin/v1/sessions/{sessionId}");
-    vec![
-        get_route("/admin/v1/peers", "the peers", get(admin::peers)),
-        post_route("/admin/v1/peers", "connect to peers", post(admin::connect)),
-        get_route("/admin/v1/peer/{peerId}", "one peer", get(admin::peer)),
-        get_route("/admin/v1/peers/stats", "how many peers there are", get(admin::stats)),
-        get_route("/admin/v1/peers/service", "peers that offer services", get(admin::service_peers)),
-        get_route("/admin/v1/peers/connected", "connected peers", get(admin::peers)),
-        get_route(connected_on, "those on a shard", get(admin::connected_on)),
-        get_route("/admin/v1/peers/relay", "relay peers by shard", get(admin::relay_peers)),
-        get_route("/admin/v1/peers/relay/on/{shardId}", "those of a shard", get(admin::relay_peers_on)),
-        get_route("/admin/v1/peers/mesh", "mesh peers by shard", get(admin::mesh_peers)),
-        get_route("/admin/v1/peers/mesh/on/{shardId}", "those of a shard", get(admin::mesh_peers_on)),
-        get_route("/admin/v1/filter/subscriptions", "peers' filters", get(admin::filter_subscriptions)),
-        get_route(sessions, "who is connected", get(sessions::list)),
-        delete_route(sessions, "close all sessions of a user", delete(sessions::close_all)),
-        get_route("/admin/v1/sessions/counts", "how many are connected", get(sessions::counts)),
-        get_route(session, "one session", get(sessions::one)),
-        delete_route(session, "close it", delete(sessions::close)),
-        post_route(log_level, "set the log level", post(admin::set_log_level)),
-    ]
+    let routes = vec![
+        Route::get("/admin/v1/peers", "the peers", admin::peers),
+        Route::post("/admin/v1/peers", "connect to peers", admin::connect),
+        Route::get("/admin/v1/peer/{peerId}", "one peer", admin::peer),
+        Route::get("/admin/v1/peers/stats", "how many peers there are", admin::stats),
+        Route::get("/admin/v1/peers/service", "peers that offer services", admin::service_peers),
+        Route::get("/admin/v1/peers/connected", "connected peers", admin::peers),
+        Route::get(connected_on, "those on a shard", admin::connected_on),
+        Route::get("/admin/v1/peers/relay", "relay peers by shard", admin::relay_peers),
+        Route::get("/admin/v1/peers/relay/on/{shardId}", "those of a shard", admin::relay_peers_on),
+        Route::get("/admin/v1/peers/mesh", "mesh peers by shard", admin::mesh_peers),
+        Route::get("/admin/v1/peers/mesh/on/{shardId}", "those of a shard", admin::mesh_peers_on),
+        Route::get("/admin/v1/filter/subscriptions", "peers' filters", admin::filter_subscriptions),
+        Route::get(sessions, "who is connected", sessions::list),
+        Route::delete(sessions, "close all sessions of a user", sessions::close_all),
+        Route::get("/admin/v1/sessions/counts", "how many are connected", sessions::counts),
+        Route::get(session, "one session", sessions::one),
+        Route::delete(session, "close it", sessions::close),
+        Route::post(log_level, "set the log level", admin::set_log_level),
+    ];
+    routes.into_iter().map(|route| route.with_audience(Audience::Operators)).collect()
 }
 
-/// The routes of the door, and those of the server that are for operators.
-fn all_routes(app: &App) -> Vec<Route> {
-    let mut all = routes(app.offer());
+/// The routes of the interface, and those of the server that are for operators.
+fn all_routes(app: &Arc<App>) -> Vec<Route> {
+    let mut all: Vec<Route> =
+        routes(app.offer()).into_iter().map(|route| route.with_state(app.clone())).collect();
     if app.has_admin() {
-        all.extend(app.rest.operator_routes.iter().map(|route| {
-            let OperatorRoute { method, path, what, handler } = route.clone();
-            Route { method, path, what, handler: handler.with_state(()) }
-        }));
+        let added = app.rest.operator_routes.iter().cloned();
+        all.extend(added.map(|route| route.with_audience(Audience::Operators)));
     }
     all
-}
-
-/// The routes as a text, one per line.
-fn describe_routes(app: &App) -> String {
-    all_routes(app)
-        .iter()
-        .map(|route| format!("{:6} {:48} {}\n", route.method.to_uppercase(), route.path, route.what))
-        .collect()
 }
 
 impl Rest {
     /// Whether there is a console.
     pub fn has_console(&self) -> bool {
-        self.config.console && self.access.is_safe()
+        self.config.console && self.operators.is_safe()
     }
 }
 
-/// All routes of the REST door.
+/// All routes of the REST interface.
 pub fn router(rest: Arc<Rest>) -> Router {
     router_of(App::new(rest))
 }
@@ -512,49 +457,20 @@ fn router_of(app: App) -> Router {
     if app.has_console() {
         Desk::watch(&app);
     }
-    let (metrics, room) = (app.rest.metrics.clone(), app.room.clone());
-    let access = Arc::new(app.rest.access.clone());
-    let observed = |path| {
-        let observer =
-            Observer { metrics: metrics.route(path), memory: room.clone(), refused: LogThrottle::default() };
-        from_fn_with_state(Arc::new(observer), metrics::observe)
+    let config = &app.rest.config;
+    let front = Front {
+        metrics: app.rest.http_metrics.clone(),
+        memory: app.memory.clone(),
+        operators: app.rest.operators.clone(),
+        accounts: None,
+        sites: Sites {
+            hosts: config.hosts.clone(),
+            origins: config.origins.clone(),
+            stream_origins: config.live_origins.clone(),
+        },
+        format: RefusalFormat::Text,
     };
-    let mut by_path: BTreeMap<&'static str, MethodRouter<Arc<App>>> = BTreeMap::new();
-    for route in all_routes(&app) {
-        let methods = by_path.remove(route.path).unwrap_or_default();
-        by_path.insert(route.path, methods.merge(route.handler));
-    }
-    let from_sites = |path| {
-        let policy = SitePolicy::of(&app.rest, path);
-        from_fn_with_state(Arc::new(policy), cross_site::check)
-    };
-    let mut router = Router::new();
-    for (path, methods) in by_path {
-        let mut methods = methods.fallback(wrong_method);
-        let is_operators = app.rest.operator_routes.iter().any(|route| route.path == path);
-        if is_operators || token::is_guarded(path) {
-            methods = methods.layer(from_fn_with_state(access.clone(), token::guard));
-        }
-        router = router.route(path, methods.layer(from_sites(path)).layer(observed(path)));
-    }
-    let unknown = routing::any(unknown_path).layer(from_sites("")).layer(observed("other")).with_state(());
-    router.fallback_service(unknown).with_state(app)
-}
-
-async fn wrong_method() -> Refusal {
-    Refusal::new(
-        StatusCode::METHOD_NOT_ALLOWED,
-        "this path does not take this method: GET / names those it takes",
-    )
-}
-
-/// The paths of operators are none where `rest.admin` is off, and where it is on the others are none as well.
-async fn unknown_path(uri: Uri) -> Refusal {
-    let text = match uri.path().starts_with("/admin/") {
-        true => "no such path: GET / names all, and those below /admin only with --rest-admin or a token",
-        false => "no such path: GET / names all",
-    };
-    Refusal::new(StatusCode::NOT_FOUND, text)
+    front.router(all_routes(&app))
 }
 
 /// Feeds bytes to both parsers of store queries and checks that what they let through is bounded.

@@ -8,13 +8,13 @@ use serde::{
 };
 use serde_json::{Deserializer, Map, Value};
 
-use super::{plain::plain, reply::Refusal};
+use restante_http::{Refusal, describe_json_error};
 
 /// The fields of an object that have not been read yet.
 #[derive(Debug)]
 pub(crate) struct Object {
     fields: Map<String, Value>,
-    /// What stands before a field's name when it is told: the name of the field that this object is in.
+    /// What precedes the names of fields in errors: the name of the field that this object is in.
     path: String,
 }
 
@@ -31,8 +31,9 @@ impl Object {
     /// The value of a field; none when it is not there or null.
     pub(crate) fn take<T: DeserializeOwned>(&mut self, field: &str) -> Result<Option<T>, Refusal> {
         let value = self.fields.remove(field).unwrap_or_default();
-        serde_json::from_value(value)
-            .map_err(|error| Refusal::invalid(format!("{}{field}: {}", self.path, plain(&error.to_string()))))
+        serde_json::from_value(value).map_err(|error| {
+            Refusal::invalid(format!("{}{field}: {}", self.path, describe_json_error(&error.to_string())))
+        })
     }
 
     /// The object in a field.

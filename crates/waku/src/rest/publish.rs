@@ -8,7 +8,7 @@ use restante_core::{ErrorKind, Timestamp};
 use restante_waku_wire::WakuMessage;
 use tokio::time::{Instant, timeout_at};
 
-use super::{App, body, object::Object, path, reply, reply::Refusal};
+use super::{App, body, object::Object, path, refusals, reply, reply::Refusal};
 use crate::{
     intake::{IntakeError, Published, RELAY_TIMEOUT},
     validate::{Invalid, Problem, autoshard},
@@ -51,7 +51,7 @@ pub(crate) async fn take(
     message: &WakuMessage,
     deadline: Instant,
 ) -> Result<Published, Refusal> {
-    let _turn = app.take_turn()?;
+    let _permit = app.permits.acquire()?;
     let is_archived = message.ephemeral != Some(true); // 14/WAKU2-MESSAGE: ephemeral ones are not
     let taken = app.rest.waku.intake.publish(pubsub_topic, message.to_wire());
     // What is archived in time may still be on its way into the node's queues: the archive is not to blame for that.
@@ -73,7 +73,7 @@ pub(crate) async fn take(
         Err(IntakeError::Invalid(invalid)) => Err(invalid.into()),
         Err(IntakeError::Archive(error)) => {
             app.note_append(!is_archives_fault(&error));
-            Err(Refusal::of_kind(error.kind()))
+            Err(refusals::of_kind(error.kind()))
         }
     }
 }

@@ -10,7 +10,7 @@ use axum::{
 use bytes::Bytes;
 use libp2p::{Multiaddr, PeerId};
 use restante_archive::{Direction, Query, Topics};
-use restante_core::{Cursor, ErrorKind};
+use restante_core::Cursor;
 use restante_waku_wire::rpc::store::{StoreQueryRequest, StoreQueryResponse};
 use tokio::time::{Instant, timeout_at};
 
@@ -52,7 +52,7 @@ impl FromRequestParts<Arc<App>> for MayDial {
     type Rejection = Infallible;
 
     async fn from_request_parts(head: &mut Parts, app: &Arc<App>) -> Result<Self, Infallible> {
-        let is_let_pass = app.rest.access.lets_pass(&head.method, &head.uri, &head.headers);
+        let is_let_pass = app.rest.operators.passes(&head.method, &head.uri, &head.headers);
         Ok(Self(app.has_admin() && is_let_pass))
     }
 }
@@ -66,18 +66,18 @@ pub(crate) async fn answer(
     deadline: Instant,
 ) -> Result<Response, Refusal> {
     let request = request_of(asked)?;
-    let _remote_turn = app.remote_queries.try_acquire().map_err(|_| Refusal::busy())?;
+    let _remote_permit = app.remote_queries.acquire()?;
     let message_bytes_max = if asked.include_data { app.rules().max_message_bytes } else { 0 };
     let longest = json::longest_answer(asked.query.limit, message_bytes_max);
-    let room = app.room.take(longest, deadline).await?;
-    let _turn = app.take_turn()?;
+    let memory = app.memory.acquire(longest, deadline).await?;
+    let _permit = app.permits.acquire()?;
     let deadline = deadline.min(Instant::now() + PEER_TIMEOUT);
     let answered = timeout_at(deadline, ask(app, to, &request, may_dial)).await;
     let answer = answered.map_err(|_| too_late())??;
     let include_data = asked.include_data;
     let size = json::remote_size(&answer);
-    let write = move || json::write_remote_answer(&answer, include_data).map(|written| room.hold(written));
-    let written = large::work(size, write).await.map_err(|_| Refusal::of_kind(ErrorKind::Internal))?;
+    let write = move || json::write_remote_answer(&answer, include_data).map(|written| memory.hold(written));
+    let written = large::work(size, write).await.map_err(|_| Refusal::internal())?;
     written.map(reply::json).map_err(|json::Malformed| malformed())
 }
 

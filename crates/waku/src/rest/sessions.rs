@@ -12,6 +12,7 @@ use axum::{
 };
 use futures_util::StreamExt;
 use restante_core::ErrorKind;
+use restante_http::MemoryPermit;
 use restante_sessions::{
     Counts, Ended, Error, Found, Info, InfoKey, InfoValue, NodeId, NodeState, Session, SessionId, Sessions,
 };
@@ -19,12 +20,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::{
-    App, path, reply,
-    reply::Refusal,
-    room::Taken,
-    store::{decode_form, set_once},
-};
+use super::{App, path, reply, reply::Refusal};
 
 /// Sessions on a page when nobody says how many.
 const PAGE_SESSIONS: usize = 100;
@@ -53,11 +49,11 @@ pub(crate) async fn list(
 ) -> Result<Response, Refusal> {
     let asked = Asked::from_query_string(LIST_NAMES, query.as_deref().unwrap_or_default())?;
     let deadline = app.deadline();
-    let (room, page) = match &asked.user {
+    let (memory, page) = match &asked.user {
         Some(user) => of_user(&app, &asked, user, deadline).await?,
         None => of_all(&app, &asked, deadline).await?,
     };
-    Ok(reply::json(room.hold(page.into_json())))
+    Ok(reply::json(memory.hold(page.into_json())))
 }
 
 /// `GET /admin/v1/sessions/counts`
@@ -102,7 +98,7 @@ pub(crate) async fn close_all(
     let asked = Asked::from_query_string(CLOSE_NAMES, query.as_deref().unwrap_or_default())?;
     let user = asked.user.as_deref().ok_or(NO_USER)?;
     let sessions = &*app.rest.waku.live.sessions;
-    let _turn = app.take_turn()?;
+    let _permit = app.permits.acquire()?;
     let closing = async {
         let found = look_up(sessions, user, asked.resource.as_deref()).await?;
         let ids: Vec<SessionId> = found.iter().map(|session| session.id).collect();
@@ -132,7 +128,7 @@ fn refuse(error: &Error) -> Refusal {
     match error.kind() {
         ErrorKind::Unavailable => OUT_OF_REACH,
         ErrorKind::Invalid => Refusal::bad_request("the table of sessions can't take this request"),
-        _ => Refusal::of_kind(ErrorKind::Internal),
+        _ => Refusal::internal(),
     }
 }
 
@@ -144,26 +140,31 @@ async fn look_up(sessions: &dyn Sessions, user: &str, resource: Option<&str>) ->
     found.map_err(|error| refuse(&error))
 }
 
-/// The sessions of one user, and room for them.
-async fn of_user(app: &App, asked: &Asked, user: &str, deadline: Instant) -> Result<(Taken, Page), Refusal> {
-    let room = app.room.take(ANSWER_BYTES_MAX, deadline).await?;
-    let _turn = app.take_turn()?;
+/// The sessions of one user, and memory for them.
+async fn of_user(
+    app: &App,
+    asked: &Asked,
+    user: &str,
+    deadline: Instant,
+) -> Result<(MemoryPermit, Page), Refusal> {
+    let memory = app.memory.acquire(ANSWER_BYTES_MAX, deadline).await?;
+    let _permit = app.permits.acquire()?;
     let looked_up = async {
         let nodes = wanted_nodes(app, asked).await?;
         let found = look_up(&*app.rest.waku.live.sessions, user, asked.resource.as_deref()).await?;
         let mut page = Page::new(asked);
         page.take(&found, asked, nodes.as_deref());
-        Ok((room, page))
+        Ok((memory, page))
     };
     timeout_at(deadline, looked_up).await.map_err(|_| TOO_SLOW)?
 }
 
 /// Walks through the table, one at a time: many walks would leave no processor for others. Who waits for the turn holds no
 /// room.
-async fn of_all(app: &App, asked: &Asked, deadline: Instant) -> Result<(Taken, Page), Refusal> {
+async fn of_all(app: &App, asked: &Asked, deadline: Instant) -> Result<(MemoryPermit, Page), Refusal> {
     let turn = timeout_at(deadline, app.reports.acquire()).await;
     let _turn = turn.ok().and_then(Result::ok).ok_or(Refusal::busy())?;
-    let room = app.room.take(ANSWER_BYTES_MAX, deadline).await?;
+    let memory = app.memory.acquire(ANSWER_BYTES_MAX, deadline).await?;
     let walked = async {
         let nodes = wanted_nodes(app, asked).await?;
         let live = &app.rest.waku.live;
@@ -179,7 +180,7 @@ async fn of_all(app: &App, asked: &Asked, deadline: Instant) -> Result<(Taken, P
         }
         // An empty table has nothing by which it could say that others are missing.
         page.is_complete &= live.nodes.health().is_ok();
-        Ok((room, page))
+        Ok((memory, page))
     };
     timeout_at(deadline, walked).await.map_err(|_| TOO_SLOW)?
 }
@@ -222,7 +223,7 @@ impl Asked {
             if !names.contains(&name) {
                 return Err(Refusal::unknown(name, names));
             }
-            let value = decode_form(value).map_err(|()| Refusal::field(name, "is not UTF-8"))?;
+            let value = path::decode_form(value, name)?;
             asked.set(name, &value).map_err(|problem| Refusal::field(name, problem))?;
         }
         Ok(asked)
@@ -233,12 +234,14 @@ impl Asked {
             return Err("is empty");
         }
         match name {
-            "user" => set_once(&mut self.user, text.to_owned()),
-            "resource" => set_once(&mut self.resource, text.to_owned()),
-            "door" => set_once(&mut self.door, text.to_owned()),
-            "node" => set_once(&mut self.node, text.to_owned()),
-            "limit" => set_once(&mut self.limit, parse_limit(text)?),
-            _ => set_once(&mut self.cursor, text.parse().map_err(|_| "is no cursor of an earlier page")?),
+            "user" => path::set_once(&mut self.user, text.to_owned()),
+            "resource" => path::set_once(&mut self.resource, text.to_owned()),
+            "door" => path::set_once(&mut self.door, text.to_owned()),
+            "node" => path::set_once(&mut self.node, text.to_owned()),
+            "limit" => path::set_once(&mut self.limit, parse_limit(text)?),
+            _ => {
+                path::set_once(&mut self.cursor, text.parse().map_err(|_| "is no cursor of an earlier page")?)
+            }
         }
     }
 

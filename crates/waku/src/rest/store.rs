@@ -9,14 +9,15 @@ use axum::{
     response::Response,
 };
 use bytes::Bytes;
-use percent_encoding::percent_decode;
 use restante_archive::{Direction, HASHES_MAX, Query, Topics};
-use restante_core::{Bloom, Cursor, ErrorKind, MessageHash, Timestamp};
+use restante_core::{Bloom, Cursor, MessageHash, Timestamp};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    App, body, json, remote,
+    App, body, json,
+    path::{self, set_once},
+    refusals, remote,
     remote::{MayDial, PeerAddress},
     reply,
     reply::Refusal,
@@ -47,7 +48,7 @@ pub(crate) const EXPORT_NAMES: &[&str] =
 
 /// The longest query as a JSON body.
 pub(crate) const QUERY_BYTES_MAX: usize = 4 << 20;
-/// A body up to this size is read without waiting for room among the long ones.
+/// A body up to this size is read without a permit for long ones.
 const SHORT_QUERY_BYTES: usize = 64 << 10;
 /// The most content topics of one query: what a body of the longest kind holds of topics of usual length.
 pub(crate) const CONTENT_TOPICS_MAX: usize = 100_000;
@@ -71,10 +72,10 @@ pub(crate) async fn post(
     let deadline = app.deadline();
     let body = request.into_body();
     // Held until the answer is there, because a parsed query takes several times its body's memory.
-    let _room = if body::is_at_most(&body, SHORT_QUERY_BYTES) || body::is_longer(&body, QUERY_BYTES_MAX) {
+    let _long = if body::is_at_most(&body, SHORT_QUERY_BYTES) || body::is_longer(&body, QUERY_BYTES_MAX) {
         None
     } else {
-        Some(app.long_queries.try_acquire().map_err(|_| Refusal::busy())?)
+        Some(app.long_queries.acquire()?)
     };
     let json = body::read(body, QUERY_BYTES_MAX, deadline).await?;
     let asked = read_json(json).await?;
@@ -87,7 +88,7 @@ async fn read_json(json: Bytes) -> Result<StoreQuery, Refusal> {
         return StoreQuery::from_json(&json);
     }
     let read = tokio::task::spawn_blocking(move || StoreQuery::from_json(&json)).await;
-    read.map_err(|_| Refusal::of_kind(ErrorKind::Internal))?
+    read.map_err(|_| Refusal::internal())?
 }
 
 async fn answer(
@@ -102,16 +103,16 @@ async fn answer(
     }
     let message_bytes_max = if asked.include_data { app.rules().max_message_bytes } else { 0 };
     let longest = json::longest_page(asked.query.limit, message_bytes_max);
-    let room = app.room.take(longest, deadline).await?;
-    let _turn = app.take_turn()?;
+    let memory = app.memory.acquire(longest, deadline).await?;
+    let _permit = app.permits.acquire()?;
     let page = timeout_at(deadline, app.archive.query(&asked.query)).await;
-    let page = page.map_err(|_| Refusal::late())?;
-    let page = page.map_err(|error| Refusal::of_query(&error))?;
+    let page = page.map_err(|_| refusals::late())?;
+    let page = page.map_err(|error| refusals::of_query(&error))?;
     let (include_data, direction) = (asked.include_data, asked.query.direction);
     let size = json::estimate_size(&page, include_data);
-    let write = move || room.hold(json::write_answer(&page, include_data, direction));
+    let write = move || memory.hold(json::write_answer(&page, include_data, direction));
     let written = large::work(size, write).await;
-    written.map(reply::json).map_err(|_| Refusal::of_kind(ErrorKind::Internal))
+    written.map(reply::json).map_err(|_| Refusal::internal())
 }
 
 /// What a client asks of the store.
@@ -176,11 +177,11 @@ impl Fields {
         let mut fields = Self::new(names);
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let name = decode_form(name).unwrap_or(Cow::Borrowed(name));
+            let name = path::decode_form(name, "").unwrap_or(Cow::Borrowed(name));
             if !fields.names.contains(&&*name) {
                 return Err(Refusal::unknown(&name, names));
             }
-            let value = decode_form(value).map_err(|()| Refusal::field(&name, "is not UTF-8"))?;
+            let value = path::decode_form(value, &name)?;
             fields.set(&name, &value).map_err(|problem| Refusal::field(&name, &problem))?;
         }
         Ok(fields)
@@ -270,15 +271,6 @@ impl Fields {
     }
 }
 
-/// Sets what may be given once.
-pub(crate) fn set_once<T>(field: &mut Option<T>, value: T) -> Result<(), &'static str> {
-    if field.is_some() {
-        return Err("is given twice");
-    }
-    *field = Some(value);
-    Ok(())
-}
-
 /// nwaku takes a time of 0 for one that is not there.
 fn set_time(field: &mut Option<Timestamp>, text: &str) -> Result<(), Cow<'static, str>> {
     let time = parse_time(text)?;
@@ -323,16 +315,6 @@ fn parse_format(text: &str) -> Result<Format, &'static str> {
         "protobuf" => Ok(Format::Protobuf),
         _ => Err("expected ndjson or protobuf"),
     }
-}
-
-/// Undoes the escaping of a form: `+` is a space, `%41` a byte.
-pub(crate) fn decode_form(text: &str) -> Result<Cow<'_, str>, ()> {
-    if !text.contains('+') {
-        return percent_decode(text.as_bytes()).decode_utf8().map_err(|_| ());
-    }
-    let spaced = text.replace('+', " ");
-    let decoded = percent_decode(spaced.as_bytes()).decode_utf8().map_err(|_| ())?;
-    Ok(Cow::Owned(decoded.into_owned()))
 }
 
 /// Reads the object of a JSON query into the fields.

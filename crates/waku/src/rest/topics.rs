@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::{body::Body, response::Response};
 use bytes::Bytes;
-use restante_core::ErrorKind;
 use tokio::time::{Instant, timeout_at};
 
 use super::{
@@ -127,10 +126,10 @@ pub(crate) async fn fetch(
     fetch: impl FnOnce(&MessageCache) -> Option<Vec<Arc<Event>>>,
     not_subscribed: Refusal,
 ) -> Result<Response, Refusal> {
-    let room = app.room.take(FETCHED_JSON_BYTES_MAX, app.deadline()).await?;
-    let _turn = app.take_turn()?;
+    let memory = app.memory.acquire(FETCHED_JSON_BYTES_MAX, app.deadline()).await?;
+    let _permit = app.permits.acquire()?;
     let events = fetch(&app.rest.cache).ok_or(not_subscribed)?;
     let size = json::estimate_messages_size(&events);
-    let written = large::work(size, move || room.hold(json::write_messages(&events))).await;
-    written.map(reply::json).map_err(|_| Refusal::of_kind(ErrorKind::Internal))
+    let written = large::work(size, move || memory.hold(json::write_messages(&events))).await;
+    written.map(reply::json).map_err(|_| Refusal::internal())
 }

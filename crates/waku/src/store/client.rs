@@ -23,16 +23,16 @@ use crate::{
     validate::MESSAGE_BYTES_MAX,
 };
 
-/// What an answer takes beside its messages: request id, status, text and cursor.
+/// The most bytes of an answer besides its messages: request id, status, text and cursor.
 const HEAD_BYTES_MAX: usize = 64 << 10;
-/// What a message takes in an answer beside itself: its hash and its pubsub topic, with their keys and lengths.
+/// The most bytes of a row besides its message: its hash and its pubsub topic, with their keys and lengths.
 const ROW_BYTES_MAX: usize = 64 + PUBSUB_TOPIC_BYTES_MAX;
-/// A peer's own words are cut here.
+/// A peer's error text is cut here.
 const TEXT_CHARS_MAX: usize = 200;
 /// The field of an answer that holds its messages.
 const MESSAGES_FIELD: u32 = 20;
 
-/// Asks peers for history. Cloning gives another handle of the same.
+/// Queries peers. Clones are handles of the same client.
 #[derive(Clone, Debug)]
 pub struct StoreClient {
     node: Node,
@@ -40,41 +40,40 @@ pub struct StoreClient {
     asked: Arc<AtomicU64>,
 }
 
-/// Why a peer's history could not be had.
+/// Why a query failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreClientError {
     /// The peer did not answer.
     #[error(transparent)]
     Ask(#[from] AskError),
-    /// The peer answered something that is no answer to the request.
+    /// The peer's answer is not an answer to the request.
     #[error("the peer's answer can't be used: {0}")]
     Malformed(&'static str),
     /// The peer refused.
     #[error("the peer answered with status {status}: {text:?}")]
     Refused {
-        /// As in HTTP.
+        /// The status, as in HTTP.
         status: u32,
-        /// The peer's own words.
+        /// The peer's text.
         text: String,
     },
 }
 
 impl StoreClient {
-    /// A client that asks the peers of a node, and takes messages of up to the network's usual limit.
+    /// A client that queries the peers of a node, and accepts messages up to the network's usual limit.
     pub fn new(node: Node) -> Self {
         Self { node, max_message_bytes: MESSAGE_BYTES_MAX, asked: Arc::default() }
     }
 
-    /// The same for a network with another limit on messages.
+    /// The same with another limit on messages.
     #[must_use]
     pub fn with_max_message_bytes(self, max_message_bytes: usize) -> Self {
         Self { max_message_bytes, ..self }
     }
 
-    /// Asks a connected peer for one page. The request gets an id unless it has one.
+    /// Queries one page from a connected peer. The request gets an id unless it has one.
     ///
-    /// What is returned answers this request with status 200, has no more messages than were asked for, each with a hash of
-    /// 32 bytes; whether the hashes are those of the messages is not looked at.
+    /// The result has status 200 and no more messages than requested, each with a hash of 32 bytes. The hashes are not verified.
     ///
     /// # Errors
     /// See [`StoreClientError`].
@@ -93,8 +92,7 @@ impl StoreClient {
         read_answer(answer, &request.request_id, rows_max)
     }
 
-    /// An id that this node has given to no other request. A stream carries one request, so that nobody can gain anything by
-    /// guessing it: a number will do, and a run can be replayed.
+    /// An id that is unique on this node. A number is enough: a stream carries one request, so guessing an id gains nothing.
     fn next_id(&self) -> String {
         let number = self.asked.fetch_add(1, Ordering::Relaxed);
         format!("{}-{number}", self.node.peer_id())
@@ -106,7 +104,7 @@ impl StoreClient {
     }
 }
 
-/// How many messages may stand in the answer. When the page size is left to the server, up to the largest page there is.
+/// The most messages in the answer: the page size of the request, or else the largest page.
 fn rows_max(request: &StoreQueryRequest) -> usize {
     let limit = request.pagination_limit.filter(|limit| *limit > 0).unwrap_or(PAGE_ROWS_MAX);
     limit.min(PAGE_ROWS_MAX) as usize
@@ -118,15 +116,13 @@ fn read_answer(
     rows_max: usize,
 ) -> Result<StoreQueryResponse, StoreClientError> {
     if count_messages(answer.clone()).is_none_or(|count| count > rows_max) {
-        return Err(StoreClientError::Malformed(
-            "not a store answer, or with more messages than were asked for",
-        ));
+        return Err(StoreClientError::Malformed("not a store answer, or more messages than requested"));
     }
     let response = StoreQueryResponse::decode(answer);
     let mut response = response.map_err(|_| StoreClientError::Malformed("not a store answer"))?;
     // Some servers write an empty cursor at the end.
     response.pagination_cursor = response.pagination_cursor.filter(|cursor| !cursor.is_empty());
-    // Servers that have not read the request answer with no id, or with one that says so.
+    // Servers that could not decode the request answer without an id, or with NO_REQUEST_ID.
     if !["", NO_REQUEST_ID, request_id].contains(&&*response.request_id) {
         return Err(StoreClientError::Malformed("the answer to another request"));
     }
@@ -135,8 +131,8 @@ fn read_answer(
     Ok(response)
 }
 
-/// Counts the messages of an answer before it is decoded: a decoded message takes thirty times the room of an empty one on
-/// the wire. `None` when the bytes are no protobuf.
+/// Counts the messages of an answer before it is decoded: decoded, an empty message is thirty times larger than on the wire.
+/// `None` when the bytes are not protobuf.
 fn count_messages(mut answer: Bytes) -> Option<usize> {
     let mut count = 0;
     while !answer.is_empty() {
@@ -163,12 +159,12 @@ fn check_hashes(response: &StoreQueryResponse) -> Result<(), StoreClientError> {
         }
     }
     if response.pagination_cursor.as_ref().is_some_and(|cursor| hash_of(cursor).is_none()) {
-        return Err(StoreClientError::Malformed("a cursor that is no hash of 32 bytes"));
+        return Err(StoreClientError::Malformed("a cursor that is not a hash of 32 bytes"));
     }
     Ok(())
 }
 
-/// What is let through is an answer, and bounded.
+/// Checks that accepted answers are bounded.
 pub(super) fn fuzz_answer(bytes: &[u8]) {
     if let Ok(response) = read_answer(Bytes::copy_from_slice(bytes), "r", PAGE_ROWS_MAX as usize) {
         assert_eq!(response.status_code, Some(OK));

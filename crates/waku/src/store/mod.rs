@@ -1,4 +1,4 @@
-//! Store v3, `13/WAKU2-STORE`: [`StoreService`] answers peers from the archive, [`StoreClient`] asks them.
+//! Store v3, `13/WAKU2-STORE`: [`StoreService`] answers queries of peers from the archive, [`StoreClient`] queries peers.
 
 mod client;
 mod server;
@@ -14,21 +14,21 @@ pub(crate) use server::{PAGE_BYTES_MAX, cut};
 pub(crate) const PAGE_ROWS_DEFAULT: u64 = 20;
 pub(crate) const PAGE_ROWS_MAX: u64 = 100;
 
-/// All is well.
+/// Success.
 pub(crate) const OK: u32 = 200;
 
-/// The peer asks more often than it may.
+/// The peer exceeds its rate limit.
 pub(crate) const TOO_MANY_REQUESTS: u32 = 429;
 
-/// The request id in an answer to a request that was not read. Clients take it for their own.
+/// The request id in an answer to a request that was not decoded. Clients accept it as their own.
 pub(crate) const NO_REQUEST_ID: &str = "N/A";
 
-/// A message hash as it stands on the wire.
+/// Decodes a message hash.
 pub(crate) fn hash_of(bytes: &Bytes) -> Option<MessageHash> {
     bytes[..].try_into().ok().map(MessageHash)
 }
 
-/// Feeds bytes to the server's and the client's parser, and checks that what they let through is bounded.
+/// Feeds bytes to the server's and the client's parser, and checks that the results are bounded.
 #[doc(hidden)]
 pub fn fuzz_store_rpc(bytes: &[u8]) {
     server::fuzz_request(bytes);

@@ -18,8 +18,8 @@ use crate::{
     validate::MESSAGE_BYTES_MAX,
 };
 
-/// The most content topics of one query. nwaku bounds them by 10, but only behind a cursor; clients with many
-/// conversations send hundreds.
+/// The most content topics of one query. nwaku bounds them by 10, but only with a cursor; clients with many conversations send
+/// hundreds.
 const CONTENT_TOPICS_MAX: usize = 1_000;
 /// The most hashes of one query: ten full pages.
 const HASHES_MAX: usize = 1_000;
@@ -28,7 +28,7 @@ const REQUEST_BYTES_MAX: usize = 256 << 10;
 /// A page ends with the row that would bring it above this, because js-waku reads no answer of more than 4 MiB (the
 /// default of `it-length-prefixed`). A page has one row at least, however long.
 pub(crate) const PAGE_BYTES_MAX: usize = 4_000_000;
-/// What a row takes in an answer beside its message and its pubsub topic: its hash, keys and lengths.
+/// The bytes of a row in an answer besides its message and its pubsub topic: its hash, keys and lengths.
 const ROW_BYTES: usize = 64;
 
 const BAD_RESPONSE: u32 = 300;
@@ -39,15 +39,14 @@ const SERVICE_UNAVAILABLE: u32 = 503;
 /// Answers store queries from the archive.
 ///
 /// Where `13/WAKU2-STORE` leaves a choice, or nwaku differs from it:
-/// - The end of the time range is exclusive, as the specification says; nwaku includes it. js-waku cuts long ranges into
-///   days, so that an inclusive end would give it the messages on an edge twice.
-/// - Hashes together with topics or times are no error: a message has to match all of them.
-/// - Pubsub topic and content topics may be given one without the other, as with nwaku. An empty pubsub topic is none; an
-///   empty content topic is one that no message has. Without a pubsub topic all are looked through, and nothing that another
-///   door has archived.
-/// - A cursor that names no archived message is answered with status 300, as nwaku does. One that names the last message
-///   gives an empty page: js-waku makes its cursors itself and goes on until a page is empty.
-/// - A page has fewer messages than were asked for when it would become too long; its cursor says that more remain.
+/// - The end of the time range is exclusive, as the specification says; nwaku includes it. js-waku splits long ranges into
+///   days, so an inclusive end would give it the messages on a boundary twice.
+/// - Hashes together with topics or times are allowed: a message has to match all of them.
+/// - Pubsub topic and content topics may be given one without the other, as with nwaku. An empty pubsub topic means none; an
+///   empty content topic matches no message. Without a pubsub topic, all messages of this door are searched.
+/// - A cursor of a message that is not archived is answered with status 300, as in nwaku. A cursor of the last message gives an
+///   empty page: js-waku makes its cursors itself and continues until a page is empty.
+/// - A page has fewer messages than requested when it would become too long; its cursor says that more remain.
 #[derive(Clone)]
 pub struct StoreService {
     archive: Arc<dyn Archive>,
@@ -62,7 +61,7 @@ impl std::fmt::Debug for StoreService {
 impl StoreService {
     /// A service that answers from `archive`.
     pub fn new(archive: Arc<dyn Archive>) -> Self {
-        Self { archive: archive }
+        Self { archive }
     }
 
     async fn page(&self, request_id: &str, request: StoreQueryRequest) -> Result<Vec<u8>, Refusal> {
@@ -86,8 +85,7 @@ impl Service for StoreService {
         REQUEST_BYTES_MAX
     }
 
-    /// The frame, and beside it the archive's page, which holds copies with some engines and is cut only when it is written.
-    /// What the frame does not need is given back as soon as it is there.
+    /// The frame and the archive's page, which holds copies with some engines and is cut only when it is written.
     fn answer_bytes_max(&self) -> usize {
         PAGE_BYTES_MAX + PAGE_ROWS_MAX as usize * MESSAGE_BYTES_MAX
     }
@@ -103,14 +101,14 @@ impl Service for StoreService {
         }
     }
 
-    /// The request is not even read, so its id is not known; nwaku does the same.
+    /// The request is not decoded, so its id is unknown, as in nwaku.
     fn answer_too_often(&self, _request: Bytes) -> Answer {
-        let text = "TOO_MANY_REQUESTS: ask less often".into();
+        let text = "TOO_MANY_REQUESTS: try again later".into();
         Refusal { status: TOO_MANY_REQUESTS, text }.answer(NO_REQUEST_ID)
     }
 }
 
-/// Why a query is not answered with a page: a status, and a text without internals.
+/// Why a query is refused: a status, and a text without internals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Refusal {
     status: u32,
@@ -118,12 +116,12 @@ struct Refusal {
 }
 
 impl Refusal {
-    /// The request itself is wrong. The text begins as nwaku's do.
+    /// The request is invalid. The text has nwaku's prefix.
     fn bad_request(what: &str) -> Self {
         Self { status: BAD_REQUEST, text: format!("BAD_REQUEST: {what}").into() }
     }
 
-    /// The one table from kinds of errors to statuses. The errors' own texts name files: they are for operators.
+    /// Maps kinds of errors to statuses. The texts of the errors are not used: they may name files.
     fn of(error: &Error) -> Self {
         let (status, text) = match error.kind() {
             ErrorKind::NotFound => (BAD_RESPONSE, "BAD_RESPONSE: cursor not found"),
@@ -192,7 +190,7 @@ async fn write_answer(page: Page, request_id: &str, direction: Direction) -> Res
     written.map_err(|_| Refusal { status: INTERNAL_ERROR, text: "INTERNAL_ERROR".into() })
 }
 
-/// A page as an answer. Each message is copied once, from the archive's page into the frame.
+/// Encodes a page. Each message is copied once, from the archive's page into the frame.
 fn answer_of(page: &Page, request_id: &str, direction: Direction) -> Vec<u8> {
     let mut rows: Vec<Row<'_>> = page.rows().collect();
     let cut_at = cut(&mut rows, direction);
@@ -206,8 +204,8 @@ fn answer_of(page: &Page, request_id: &str, direction: Direction) -> Vec<u8> {
     store::encode_response(head, entries)
 }
 
-/// Cuts a page of which the messages would take more than [`PAGE_BYTES_MAX`], at its end in the direction of the query.
-/// Returns the last message that is left there, if some are gone.
+/// Cuts a page whose messages take more than [`PAGE_BYTES_MAX`], at its end in the direction of the query. Returns the last
+/// message that is left there, if some were removed.
 pub(crate) fn cut(rows: &mut Vec<Row<'_>>, direction: Direction) -> Option<MessageHash> {
     let fitting = match direction {
         Direction::Forward => count_fitting(rows.iter()),
@@ -250,11 +248,11 @@ fn message_of_cursor(cursor: Cursor) -> MessageHash {
     }
 }
 
-/// The row's message as every client can read it: as a rule its body as it is.
+/// The message of a row, usually its unchanged body.
 ///
-/// An importer may have stored something else: one such row would make the whole page unreadable. It is
-/// served as REST shows it, as a message whose payload is the whole body and whose topic and timestamp are the row's. To
-/// find out takes a look at the keys of the message's few fields: the payload is stepped over, not read.
+/// An importer may have stored other bytes, and one such row would make clients refuse the whole page. It is served as in REST:
+/// as a message whose payload is the whole body and whose topic and timestamp are the row's. The check reads only the keys of
+/// the message's fields and skips the payload.
 fn message_of<'a>(row: &Row<'a>) -> Cow<'a, [u8]> {
     let is_readable = |view: &WakuMessageView<'_>| view.content_topic == row.topic && view.check().is_ok();
     if WakuMessageView::parse(row.body).is_ok_and(|view| is_readable(&view)) {
@@ -269,7 +267,7 @@ fn message_of<'a>(row: &Row<'a>) -> Cow<'a, [u8]> {
     Cow::Owned(message.to_wire().into())
 }
 
-/// What is let through is bounded, and what is not is refused with a short text.
+/// Checks that accepted queries are bounded, and that others are refused with a short text.
 pub(super) fn fuzz_request(bytes: &[u8]) {
     let Ok(request) = StoreQueryRequest::decode(bytes) else { return };
     match query_of(request) {

@@ -4,7 +4,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// What store sync counts.
+/// The metrics of store sync.
 #[derive(Clone, Debug, Default)]
 pub struct SyncMetrics {
     runs: Family<ResultLabel, Counter>,
@@ -23,7 +23,7 @@ struct ResultLabel {
 /// How a run with a peer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RunResult {
-    /// All that was to be looked at was.
+    /// The whole window was read.
     Complete,
     /// The time for a run was over.
     Unfinished,
@@ -31,7 +31,7 @@ pub(super) enum RunResult {
     Away,
     /// The peer answered, but refused.
     Refused,
-    /// The peer gave answers that make no sense.
+    /// The peer's answers were invalid.
     Wrong,
     /// This node's own archive failed.
     Archive,
@@ -41,7 +41,7 @@ impl RunResult {
     const ALL: [Self; 6] =
         [Self::Complete, Self::Unfinished, Self::Away, Self::Refused, Self::Wrong, Self::Archive];
 
-    /// As the value of the label `result`.
+    /// The value of the label `result`.
     fn as_str(self) -> &'static str {
         match self {
             Self::Complete => "complete",
@@ -60,7 +60,7 @@ impl SyncMetrics {
     }
 
     pub(crate) fn register(&self, registry: &mut Registry) {
-        // All results are there from the start, so that the first run of each is an increase.
+        // All label values exist from the start, so that the first run of each is an increase.
         for result in RunResult::ALL {
             let _ = self.runs.get_or_create(&ResultLabel { result: result.as_str() });
         }
@@ -69,15 +69,15 @@ impl SyncMetrics {
             "Runs of store sync with a peer, by how they ended",
             self.runs.clone(),
         );
-        let what = "Hashes of store peers that were looked up in the own archive";
+        let what = "Hashes of store peers that were looked up in this node's archive";
         registry.register("sync_hashes", what, self.hashes.clone());
-        let what = "Messages that store sync brought and the archive lacked";
+        let what = "Missing messages that store sync has archived";
         registry.register("sync_messages", what, self.messages.clone());
-        let what = "Messages of store peers that this node does not take";
+        let what = "Messages of store peers that this node does not accept";
         registry.register("sync_declined_messages", what, self.declined.clone());
-        let what = "Messages that store peers did not give, or gave with a wrong hash, after they had told their hashes";
+        let what = "Announced messages that store peers did not send, or sent with a wrong hash";
         registry.register("sync_wrong_messages", what, self.wrong.clone());
-        let what = "When a run of store sync last came to its end, in seconds since 1970; 0 is never";
+        let what = "When a run of store sync was last completed, in seconds since 1970; 0 is never";
         registry.register("sync_last_success_timestamp_seconds", what, self.last_success.clone());
     }
 }

@@ -1,11 +1,10 @@
-//! Store sync: asks other store nodes for the messages that this one has missed, by Store v3 alone.
+//! Store sync: fetches missed messages from other store nodes by Store v3.
 //!
-//! From each store peer this node asks, for a range of time, first the hashes, looks which of them its own archive lacks, and
-//! then asks for the messages with those. What comes is validated as any message is, but for its age, and its hash must be
-//! the one that was asked for.
+//! From each store peer this node queries the hashes of a time range, looks up which of them its own archive lacks, and fetches
+//! these messages. They are validated as any message, except for their age, and must have the requested hashes.
 //!
-//! Ranges overlap, so that a message that reached the peer late is found by a later run. How far a peer's messages are known
-//! to be here is kept in a file, from where a node that was away goes on.
+//! Ranges overlap, so a message that reached the peer late is found by a later run. The time until which each peer's messages
+//! are archived here is stored in a file, so a node that was offline continues from there.
 
 mod floor;
 mod metrics;
@@ -36,33 +35,32 @@ use crate::{
 use floor::Floor;
 use metrics::RunResult;
 use progress::ProgressFile;
-use run::{Place, Run, SyncError};
+use run::{Position, Run, SyncError};
 
-/// One run with one peer takes no longer; the next goes on where it has stopped.
+/// The longest run with one peer; the next run continues where it stopped.
 const RUN_TIME_MAX: Duration = Duration::from_secs(300);
-/// A peer that is away, or answers nonsense, is asked again after this, then after twice as long, up to the interval.
+/// The first delay after a failed run; it doubles with each failure, up to the interval.
 const RETRY_FIRST: Duration = Duration::from_secs(5);
-/// Messages that a peer tells and this node does not take, or the peer does not give, are remembered, so that they are not
-/// asked for in each run. When so many came together the memory is cleared; then they are asked for once more.
+/// The most declined messages of a peer that are stored, so that they are not requested in each run: messages that this node
+/// does not accept or that the peer does not send. The set is cleared when it is full; then they are requested once more.
 const DECLINED_MAX: usize = 10_000;
 
 /// The settings of store sync.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncConfig {
-    /// The store nodes that are asked, each with its peer id; none turns sync off.
+    /// The store nodes to query, each with its peer id; an empty list disables sync.
     pub peers: Vec<Multiaddr>,
-    /// How long to wait between two runs.
+    /// The time between two runs.
     pub interval_seconds: u64,
     /// How far a run looks back.
     pub range_seconds: u64,
-    /// How far the first run looks back at most, when this node was away or never here.
+    /// The most that a run looks back, when this node was offline or has no progress.
     pub resume_range_seconds: u64,
-    /// Messages younger than this are left to relay: they may still be on their way.
+    /// Younger messages are left to relay.
     pub lag_seconds: u64,
-    /// What the own archive keeps: nothing is fetched that would be removed again.
+    /// The retention of the archive: messages that it would remove are not fetched.
     pub retention: Retention,
-    /// Where it is kept until when each peer's messages are known to be here. Without it every start looks back as far as
-    /// it may.
+    /// The file with the progress of each peer. Without it, the first run after a start looks back as far as allowed.
     pub online_file: Option<PathBuf>,
 }
 
@@ -81,20 +79,20 @@ impl Default for SyncConfig {
     }
 }
 
-/// What runs have done.
+/// The results of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SyncReport {
-    /// Hashes of peers that were looked up in the own archive.
+    /// Hashes that were looked up in this node's archive.
     pub hashes: u64,
-    /// Messages that were new and are archived now.
+    /// New messages that were archived.
     pub messages: u64,
-    /// Peers with which the run came to its end.
+    /// Peers with which the run was completed.
     pub peers: usize,
-    /// Peers that were away or gave wrong answers, or with which the run was not finished.
+    /// Peers with which the run failed or was not finished.
     pub failed_peers: usize,
 }
 
-/// Store sync with all configured peers. Cloning gives another handle of the same.
+/// Store sync with all configured peers. Clones are handles of the same sync.
 #[derive(Clone)]
 pub struct StoreSync {
     shared: Arc<Shared>,
@@ -118,29 +116,29 @@ struct Shared {
     progress: Option<Arc<ProgressFile>>,
     floor: Floor,
     metrics: SyncMetrics,
-    /// One run at a time: what one peer gives, the next need not.
-    turn: Semaphore,
+    /// One run at a time: messages of one peer need not be fetched from the next.
+    run_permit: Semaphore,
     is_stopped: watch::Sender<bool>,
 }
 
-/// A store node that is asked.
+/// A store node to query.
 struct StorePeer {
     id: PeerId,
-    /// They are tried one after the other.
+    /// Tried one after the other.
     addresses: Vec<Multiaddr>,
     state: Mutex<PeerState>,
 }
 
-/// What is remembered of a store node.
+/// The sync state of a store node.
 #[derive(Default)]
 struct PeerState {
-    /// Its messages before this are known to be here.
+    /// Its messages before this time are archived here.
     synced_until: Option<Timestamp>,
-    /// Where the last run has stopped, if that was in its middle.
-    place: Place,
-    /// Its messages that this node does not take, or that it does not give.
+    /// Where the last run stopped, if it was not finished.
+    position: Position,
+    /// Messages that this node does not accept, or that the peer does not send.
     declined: HashSet<MessageHash>,
-    /// Runs that failed one after the other.
+    /// The number of failed runs in a row.
     failures: u32,
 }
 
@@ -154,10 +152,10 @@ impl PeerState {
 }
 
 impl StoreSync {
-    /// Sync over a node. It runs when it is told to, and regularly once it is started.
+    /// Makes a sync that queries by `node`. It runs on [`StoreSync::run_now`], and periodically after [`StoreSync::start`].
     ///
     /// # Errors
-    /// When an address does not name its peer.
+    /// When an address has no peer id.
     pub fn new(
         config: SyncConfig,
         node: Node,
@@ -181,17 +179,17 @@ impl StoreSync {
             progress,
             floor,
             metrics,
-            turn: Semaphore::new(1),
+            run_permit: Semaphore::new(1),
             is_stopped: watch::Sender::new(false),
         };
         Ok(Self { shared: Arc::new(shared), tasks: Arc::default() })
     }
 
-    /// Runs with each peer at once and then regularly, until [`StoreSync::close`].
+    /// Runs with each peer now and then periodically, until [`StoreSync::close`].
     pub fn start(&self) {
         let mut tasks = self.tasks.lock();
         for peer in &self.shared.peers {
-            tasks.push(tokio::spawn(self.shared.clone().follow(peer.clone())));
+            tasks.push(tokio::spawn(self.shared.clone().run_periodically(peer.clone())));
         }
     }
 
@@ -204,7 +202,7 @@ impl StoreSync {
         report
     }
 
-    /// Ends the runs, also in their middle: what they have archived stays, and the next start goes on from there.
+    /// Stops all runs. Archived messages stay, and the next start continues from there.
     pub async fn close(&self) {
         self.shared.is_stopped.send_replace(true);
         let tasks = std::mem::take(&mut *self.tasks.lock());
@@ -235,8 +233,8 @@ fn peers_of(
 }
 
 impl Shared {
-    /// Runs with a peer at once and then regularly.
-    async fn follow(self: Arc<Self>, peer: Arc<StorePeer>) {
+    /// Runs with a peer now and then periodically.
+    async fn run_periodically(self: Arc<Self>, peer: Arc<StorePeer>) {
         let mut is_stopped = self.is_stopped.subscribe();
         let runs = async {
             loop {
@@ -254,7 +252,7 @@ impl Shared {
         let interval = Duration::from_secs(self.config.interval_seconds.max(1));
         match result {
             RunResult::Complete => interval,
-            RunResult::Unfinished => RETRY_FIRST.min(interval), // the rest waits
+            RunResult::Unfinished => RETRY_FIRST.min(interval), // there is more to fetch
             _ => {
                 let doublings = peer.state.lock().failures.saturating_sub(1).min(16);
                 (RETRY_FIRST * 2_u32.pow(doublings)).min(interval)
@@ -262,13 +260,13 @@ impl Shared {
         }
     }
 
-    /// Runs once with a peer, when no other run is under way.
+    /// Runs once with a peer, when no other run is active.
     async fn sync(&self, peer: &StorePeer, report: &mut SyncReport) -> RunResult {
-        let Ok(_turn) = self.turn.acquire().await else {
+        let Ok(_permit) = self.run_permit.acquire().await else {
             return RunResult::Unfinished; // the semaphore is never closed
         };
         let mut run = Run::new(self, peer);
-        let outcome = timeout(RUN_TIME_MAX, run.go()).await.unwrap_or(Err(SyncError::TimedOut));
+        let outcome = timeout(RUN_TIME_MAX, run.execute()).await.unwrap_or(Err(SyncError::TimedOut));
         report.hashes += run.hashes;
         report.messages += run.messages;
         match outcome {
@@ -280,14 +278,14 @@ impl Shared {
         result
     }
 
-    /// Counts a run, and says what the operator should know: once when a peer begins to fail, and once when it is back.
+    /// Counts a run and logs its result: failures of a peer once when they begin, and once when they end.
     fn conclude(&self, peer: &StorePeer, run: Run<'_>, outcome: Result<(), SyncError>) -> RunResult {
         let result = outcome.as_ref().err().map_or(RunResult::Complete, SyncError::result);
         self.metrics.ran(result);
-        tell(peer, &run);
+        log_messages(peer, &run);
         let mut state = peer.state.lock();
-        if outcome.as_ref().is_err_and(SyncError::keeps_place) {
-            state.place = run.place;
+        if outcome.as_ref().is_err_and(SyncError::keeps_position) {
+            state.position = run.position;
         }
         let Err(error) = outcome else {
             self.metrics.last_success.set(self.clock.now().seconds());
@@ -297,12 +295,12 @@ impl Shared {
             return result;
         };
         if result == RunResult::Unfinished {
-            info!(peer = %peer.id, "there is more at the store peer than a run has time for: it goes on in a moment");
+            info!(peer = %peer.id, "the time for a run of store sync is over: the next one continues in a moment");
             return result;
         }
         state.failures = state.failures.saturating_add(1);
         match state.failures {
-            1 => warn!(peer = %peer.id, %error, "store sync with the peer failed: it is tried again"),
+            1 => warn!(peer = %peer.id, %error, "store sync with the peer failed: trying again"),
             failures => debug!(peer = %peer.id, %error, failures, "store sync with the peer failed again"),
         }
         result
@@ -314,17 +312,17 @@ impl Shared {
         let known = self.peers.iter().filter_map(until).collect();
         let saved = tokio::task::spawn_blocking(move || file.save(known)).await;
         if let Ok(Err(error)) = saved {
-            warn!(%error, "can't keep how far store sync has come: the next start looks back further");
+            warn!(%error, "can't save the progress of store sync: the next start looks back further");
         }
     }
 }
 
-fn tell(peer: &StorePeer, run: &Run<'_>) {
+fn log_messages(peer: &StorePeer, run: &Run<'_>) {
     if run.messages > 0 {
         info!(peer = %peer.id, messages = run.messages, hashes = run.hashes, "store sync found messages");
     }
     if run.wrong > 0 {
-        warn!(peer = %peer.id, messages = run.wrong, "the store peer did not give the messages whose hashes it told");
+        warn!(peer = %peer.id, messages = run.wrong, "the store peer did not send the messages whose hashes it announced");
     }
 }
 

@@ -1,5 +1,5 @@
-//! The file that says until when the messages of each store peer are known to be here: a line `<peer id> <nanoseconds>` for
-//! each.
+//! The progress file: for each store peer a line `<peer id> <nanoseconds>` with the time until which its messages are archived
+//! here.
 
 use std::{
     collections::HashMap,
@@ -13,10 +13,10 @@ use parking_lot::Mutex;
 use restante_core::Timestamp;
 use tracing::warn;
 
-/// No file of ours is longer; one that was named by mistake may be.
+/// The most bytes to read, in case another file was named by mistake.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The file, and what it says.
+/// The file and its last saved contents.
 #[derive(Debug)]
 pub(super) struct ProgressFile {
     path: PathBuf,
@@ -28,21 +28,20 @@ impl ProgressFile {
         Self { path, saved: Mutex::default() }
     }
 
-    /// What an earlier run of the server has left. A file that can't be read is as good as none: sync looks back further.
+    /// Reads the file. An unreadable file is treated as missing: sync looks back further.
     pub(super) fn load(&self) -> HashMap<PeerId, Timestamp> {
         match read(&self.path) {
             Ok(known) => known,
             Err(error) if error.kind() == io::ErrorKind::NotFound => HashMap::new(),
             Err(error) => {
                 let path = self.path.display();
-                warn!(%path, %error, "can't read how far store sync has come: it looks back as far as it may");
+                warn!(%path, %error, "can't read the progress of store sync: it looks back as far as allowed");
                 HashMap::new()
             }
         }
     }
 
-    /// Keeps what is known, and returns when it is on disk. Whoever reads the file sees what was there before or this,
-    /// whole.
+    /// Saves the progress durably. The file is replaced atomically.
     pub(super) fn save(&self, known: HashMap<PeerId, Timestamp>) -> io::Result<()> {
         let mut saved = self.saved.lock();
         if known == *saved {
@@ -67,11 +66,11 @@ fn parse_line(line: &str) -> Option<(PeerId, Timestamp)> {
     Some((peer.parse().ok()?, Timestamp(nanos.parse().ok()?)))
 }
 
-#[expect(clippy::disallowed_methods, reason = "the folder is synced right behind the rename")]
+#[expect(clippy::disallowed_methods, reason = "the folder is synced right after the rename")]
 fn write(path: &Path, known: &HashMap<PeerId, Timestamp>) -> io::Result<()> {
     let mut lines: Vec<String> =
         known.iter().map(|(peer, until)| format!("{peer} {}\n", until.nanos())).collect();
-    lines.sort(); // the same knowledge is the same file
+    lines.sort(); // so that equal progress makes equal files
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     let mut name = path.as_os_str().to_owned();
@@ -89,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_reads_back() {
+    fn progress_is_saved_and_loaded() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/waku.online");
         let file = ProgressFile::new(path.clone());
@@ -100,11 +99,11 @@ mod tests {
             assert_eq!(ProgressFile::new(path.clone()).load(), known);
         }
         let names = fs::read_dir(path.parent().unwrap()).unwrap();
-        assert_eq!(names.count(), 1, "nothing else is left behind");
+        assert_eq!(names.count(), 1, "no other file is left");
     }
 
     #[test]
-    fn a_damaged_file_is_as_good_as_none() {
+    fn a_damaged_file_is_treated_as_missing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("waku.online");
         for text in ["x", "x 1\n", &format!("{} y\n", PeerId::random()), "\u{0}", "\n"] {
@@ -116,16 +115,16 @@ mod tests {
         assert_eq!(file.load(), HashMap::new());
         let known = HashMap::from([(PeerId::random(), Timestamp(5))]);
         file.save(known.clone()).unwrap();
-        assert_eq!(file.load(), known, "the next run mends it");
+        assert_eq!(file.load(), known, "the next save replaces it");
     }
 
     #[test]
-    fn what_can_t_be_written_is_an_error() {
+    fn a_failed_write_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("file"), "").unwrap();
         let file = ProgressFile::new(folder.path().join("file/waku.online"));
         let known = HashMap::from([(PeerId::random(), Timestamp(5))]);
         assert!(file.save(known.clone()).is_err());
-        assert!(file.save(known).is_err(), "what was not written is tried again");
+        assert!(file.save(known).is_err(), "a failed write is retried");
     }
 }

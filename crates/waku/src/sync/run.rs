@@ -1,4 +1,4 @@
-//! One run with one peer.
+//! One sync run with one peer.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -28,14 +28,14 @@ use crate::{
     validate::{Rules, validate},
 };
 
-/// A slice of time has so many pages at most: about 2,200 messages a second. It ends pages that go round in a circle, too.
+/// The most pages of a time slice: about 2,200 messages a second. It also ends pages whose cursors form a loop.
 pub(super) const SLICE_PAGES_MAX: usize = 20_000;
-/// The messages of one answer are no longer than this, unless a single one is.
+/// The most bytes of messages to request in one answer, unless a single message is longer.
 const FETCH_BYTES_MAX: usize = 16 << 20;
-/// A peer may fail to give so many of the messages whose hashes it told, because its retention removed them meanwhile. One
-/// with more has its run ended.
+/// The most announced messages in a run that a peer may fail to send, because its retention removed them. The run fails with
+/// more.
 const WRONG_MAX: u64 = 1_000;
-/// A peer that says that it is asked too often is asked again after this, so many times for one page.
+/// The pause after an answer with status 429, and the most retries for one page.
 const TOO_OFTEN_PAUSE: Duration = Duration::from_secs(1);
 const TOO_OFTEN_MAX: usize = 30;
 /// How long to wait for a connection.
@@ -44,27 +44,27 @@ const CONNECT_TIME_MAX: Duration = Duration::from_secs(30);
 /// Why a run was ended before it was done.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SyncError {
-    #[error("the peer is away: {0}")]
+    #[error("the peer can't be reached: {0}")]
     Connect(#[from] ConnectError),
-    #[error("the peer is away: no connection in time")]
+    #[error("the peer can't be reached: no connection in time")]
     ConnectTimedOut,
     #[error(transparent)]
     Ask(#[from] StoreClientError),
-    #[error("the peer's answers make no sense: {0}")]
+    #[error("the peer's answers are invalid: {0}")]
     Wrong(&'static str),
-    #[error("the peer does not give the messages whose hashes it tells")]
-    NotGiven,
-    #[error("the peer's messages could not be looked at: {0}")]
-    Judge(#[from] JoinError),
-    #[error("the peer says that it is asked too often")]
+    #[error("the peer does not send the messages whose hashes it announced")]
+    NotSent,
+    #[error("the peer's messages could not be checked: {0}")]
+    Check(#[from] JoinError),
+    #[error("the peer answered too often with status 429")]
     TooOften,
-    #[error("its answer is longer than the messages that were asked for may be")]
+    #[error("the answer is longer than the requested messages may be")]
     TooLong,
-    #[error("the own archive failed: {0}")]
+    #[error("this node's archive failed: {0}")]
     Archive(#[from] restante_archive::Error),
     #[error(transparent)]
     Intake(#[from] IntakeError),
-    #[error("there is more than a run has time for")]
+    #[error("the time for a run is over")]
     TimedOut,
 }
 
@@ -75,63 +75,63 @@ impl SyncError {
             Self::Ask(StoreClientError::Refused { .. }) | Self::TooOften => RunResult::Refused,
             Self::Ask(StoreClientError::Malformed(_))
             | Self::Wrong(_)
-            | Self::NotGiven
-            | Self::Judge(_)
+            | Self::NotSent
+            | Self::Check(_)
             | Self::TooLong => RunResult::Wrong,
             Self::Archive(_) | Self::Intake(_) => RunResult::Archive,
             Self::TimedOut => RunResult::Unfinished,
         }
     }
 
-    /// Whether the next run goes on where this one has stopped. What the peer refused, or answered with nonsense, may be the
-    /// place itself: it may have removed the message that is the cursor.
-    pub(super) fn keeps_place(&self) -> bool {
+    /// Whether the next run continues where this one stopped. After a refusal or an invalid answer it does not, because the
+    /// position itself may be invalid: the peer may have removed the message of the cursor.
+    pub(super) fn keeps_position(&self) -> bool {
         match self {
             Self::Ask(StoreClientError::Refused { .. } | StoreClientError::Malformed(_)) => false,
-            Self::Wrong(_) | Self::Judge(_) | Self::TooLong => false,
+            Self::Wrong(_) | Self::Check(_) | Self::TooLong => false,
             Self::Connect(_) | Self::ConnectTimedOut | Self::Ask(StoreClientError::Ask(_)) => true,
-            Self::TooOften | Self::NotGiven | Self::TimedOut => true,
+            Self::TooOften | Self::NotSent | Self::TimedOut => true,
             Self::Archive(_) | Self::Intake(_) => true,
         }
     }
 }
 
-/// Where a run has come to. It is always one from which another run can go on: a wanted message is wanted until it is durable.
+/// The position of a run, from which another run can continue: a missing message is removed only when it is durable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
-    /// What is left of the run's window, from the start of the slice that is walked.
+pub(super) struct Position {
+    /// The rest of the run's window, from the start of the current slice.
     pub(super) rest: Window,
-    /// Which of the pubsub topics is walked in that slice.
+    /// The index of the pubsub topic in that slice.
     pub(super) topic: usize,
-    /// How many pages of it were walked, and behind which message the next begins.
+    /// The number of pages of it that were read, and the cursor of the next page.
     pub(super) pages: usize,
     pub(super) cursor: Option<Bytes>,
-    /// Messages of the pages before that the own archive lacks, and that were not fetched yet.
-    pub(super) wanted: BTreeSet<MessageHash>,
+    /// Messages of these pages that this node lacks and has not fetched yet.
+    pub(super) missing: BTreeSet<MessageHash>,
 }
 
-impl Place {
-    pub(super) fn at_start_of(rest: Window, topic: usize) -> Self {
-        Self { rest, topic, pages: 0, cursor: None, wanted: BTreeSet::new() }
+impl Position {
+    pub(super) fn start_of(rest: Window, topic: usize) -> Self {
+        Self { rest, topic, pages: 0, cursor: None, missing: BTreeSet::new() }
     }
 }
 
-/// A run and what it has done so far.
+/// A run and its results so far.
 pub(super) struct Run<'r> {
     shared: &'r Shared,
     peer: &'r StorePeer,
-    /// What this node takes, of any age.
+    /// What this node accepts, of any age.
     rules: Arc<Rules>,
-    /// Where it is; at first where the run before has stopped, if that was in its middle.
-    pub(super) place: Place,
-    /// How many messages are asked for at once, so that the answer is bounded; fewer while one of them is too long.
+    /// The current position; at first that of the previous run if it was not finished.
+    pub(super) position: Position,
+    /// The number of messages to request at once, so that the answer is bounded; fewer while one of them is too long.
     fetch_rows: usize,
     fetch_rows_max: usize,
-    /// Hashes that were looked up in the own archive.
+    /// Hashes that were looked up in this node's archive.
     pub(super) hashes: u64,
     /// Messages that were new.
     pub(super) messages: u64,
-    /// Messages that the peer did not give, or whose hash is another one than it told.
+    /// Messages that the peer did not send, or sent with a wrong hash.
     pub(super) wrong: u64,
 }
 
@@ -140,12 +140,12 @@ impl<'r> Run<'r> {
         let rules = Rules { timestamp_window_seconds: 0, ..shared.intake.rules().clone() };
         let fetch_rows = FETCH_BYTES_MAX / rules.max_message_bytes.max(1);
         let fetch_rows = fetch_rows.clamp(1, PAGE_ROWS_MAX as usize);
-        let place = std::mem::take(&mut peer.state.lock().place);
+        let position = std::mem::take(&mut peer.state.lock().position);
         Self {
             shared,
             peer,
             rules: Arc::new(rules),
-            place,
+            position,
             fetch_rows,
             fetch_rows_max: fetch_rows,
             hashes: 0,
@@ -154,23 +154,23 @@ impl<'r> Run<'r> {
         }
     }
 
-    pub(super) async fn go(&mut self) -> Result<(), SyncError> {
+    pub(super) async fn execute(&mut self) -> Result<(), SyncError> {
         self.connect().await?;
         self.begin().await?;
         let pubsub_topics = pubsub_topics(&self.rules);
-        while let Some(slice) = self.place.rest.slices().next() {
-            while let Some(pubsub_topic) = pubsub_topics.get(self.place.topic) {
+        while let Some(slice) = self.position.rest.slices().next() {
+            while let Some(pubsub_topic) = pubsub_topics.get(self.position.topic) {
                 self.walk(pubsub_topic.clone(), slice).await?;
-                self.place = Place::at_start_of(self.place.rest, self.place.topic + 1);
+                self.position = Position::start_of(self.position.rest, self.position.topic + 1);
             }
-            self.place = Place::at_start_of(Window { start: slice.end, ..self.place.rest }, 0);
+            self.position = Position::start_of(Window { start: slice.end, ..self.position.rest }, 0);
             let mut state = self.peer.state.lock();
             state.synced_until = state.synced_until.max(Some(slice.end));
         }
         Ok(())
     }
 
-    /// Connects by the first of the peer's addresses that leads to it.
+    /// Connects at the first of the peer's addresses that answers.
     async fn connect(&self) -> Result<(), SyncError> {
         let mut outcome = Err(SyncError::ConnectTimedOut);
         for address in &self.peer.addresses {
@@ -183,11 +183,11 @@ impl<'r> Run<'r> {
         outcome
     }
 
-    /// Takes up what the run before has left, or a new window. A place or a progress in the future is of a time when the clock
-    /// was wrong.
+    /// Continues at the position of the previous run, or starts a new window. A position or a progress in the future is ignored:
+    /// the clock was wrong then.
     async fn begin(&mut self) -> Result<(), SyncError> {
         let now = self.shared.clock.now();
-        let is_resumed = self.place.rest.slices().next().is_some() && self.place.rest.end <= now;
+        let is_resumed = self.position.rest.slices().next().is_some() && self.position.rest.end <= now;
         let synced_until = {
             let mut state = self.peer.state.lock();
             state.synced_until = state.synced_until.filter(|until| *until <= now);
@@ -196,24 +196,24 @@ impl<'r> Run<'r> {
         if !is_resumed {
             let floor = self.shared.floor.find(&*self.shared.archive, now).await?;
             let window = Window::next(now, synced_until, floor, &self.shared.config);
-            self.place = Place::at_start_of(window, 0);
+            self.position = Position::start_of(window, 0);
         }
         Ok(())
     }
 
-    /// Walks the peer's pages of hashes to the end of a slice, and fetches what the own archive lacks.
+    /// Reads the peer's pages of hashes to the end of a slice, and fetches missing messages.
     async fn walk(&mut self, pubsub_topic: Option<String>, slice: Window) -> Result<(), SyncError> {
         let mut request = hashes_request(pubsub_topic, slice);
-        while self.place.pages < SLICE_PAGES_MAX {
-            request.pagination_cursor = self.place.cursor.clone();
+        while self.position.pages < SLICE_PAGES_MAX {
+            request.pagination_cursor = self.position.cursor.clone();
             let page = self.ask(&request).await?;
             let hashes: Vec<MessageHash> = hashes_of(&page).collect();
-            self.want_lacking(&hashes).await?;
-            while self.place.wanted.len() >= self.fetch_rows {
+            self.find_missing(&hashes).await?;
+            while self.position.missing.len() >= self.fetch_rows {
                 self.fetch_some().await?;
             }
             if page.pagination_cursor.is_none() {
-                while !self.place.wanted.is_empty() {
+                while !self.position.missing.is_empty() {
                     self.fetch_some().await?;
                 }
                 return Ok(());
@@ -221,14 +221,13 @@ impl<'r> Run<'r> {
             if hashes.is_empty() {
                 return Err(SyncError::Wrong("an empty page with a cursor"));
             }
-            self.place.cursor = page.pagination_cursor;
-            self.place.pages += 1;
+            self.position.cursor = page.pagination_cursor;
+            self.position.pages += 1;
         }
         Err(SyncError::Wrong("more pages than a slice of time can have"))
     }
 
-    /// Asks the peer, and again after a pause when it says that this node asks too often: a walk asks more at once than users
-    /// do.
+    /// Queries the peer, and retries after a pause when it answers with status 429: a run sends more requests than users do.
     async fn ask(&self, request: &StoreQueryRequest) -> Result<StoreQueryResponse, SyncError> {
         for _ in 0..TOO_OFTEN_MAX {
             match self.shared.client.query(self.peer.id, request).await {
@@ -242,29 +241,30 @@ impl<'r> Run<'r> {
         Err(SyncError::TooOften)
     }
 
-    /// Wants those of the hashes that the own archive lacks, but for those that are not worth asking for.
-    async fn want_lacking(&mut self, hashes: &[MessageHash]) -> Result<(), SyncError> {
+    /// Adds the hashes that this node's archive lacks to the missing ones, except for declined messages.
+    async fn find_missing(&mut self, hashes: &[MessageHash]) -> Result<(), SyncError> {
         if hashes.is_empty() {
-            return Ok(()); // no hashes would ask for everything
+            return Ok(()); // a query without hashes would return everything
         }
         let query = Query { hashes: hashes.to_vec(), limit: hashes.len(), bodies: false, ..Query::default() };
-        let mut here = HashSet::with_capacity(hashes.len());
+        let mut archived = HashSet::with_capacity(hashes.len());
         let mut walk = Walk::new(query);
         while let Some(page) = walk.next(&*self.shared.archive).await? {
-            here.extend(page.rows().map(|row| row.message_hash));
+            archived.extend(page.rows().map(|row| row.message_hash));
         }
         self.hashes += hashes.len() as u64;
         self.shared.metrics.hashes.inc_by(hashes.len() as u64);
         let state = self.peer.state.lock();
-        let is_wanted = |hash: &&MessageHash| !here.contains(hash) && !state.declined.contains(hash);
-        self.place.wanted.extend(hashes.iter().filter(is_wanted));
+        let is_missing = |hash: &&MessageHash| !archived.contains(hash) && !state.declined.contains(hash);
+        self.position.missing.extend(hashes.iter().filter(is_missing));
         Ok(())
     }
 
-    /// Fetches the first of the wanted messages. A server may give fewer than were asked for; as long as it gives any, the
-    /// others are asked for again. Those that came are wanted until they are durable.
+    /// Fetches the first missing messages. A server may send fewer than requested; as long as it sends any, the others are
+    /// requested again. Received messages stay in the position until they are durable.
     async fn fetch_some(&mut self) -> Result<(), SyncError> {
-        let asked: BTreeSet<MessageHash> = self.place.wanted.iter().take(self.fetch_rows).copied().collect();
+        let asked: BTreeSet<MessageHash> =
+            self.position.missing.iter().take(self.fetch_rows).copied().collect();
         let answer = match self.ask(&messages_request(&asked)).await {
             Err(SyncError::TooLong) => {
                 self.split(&asked);
@@ -272,72 +272,77 @@ impl<'r> Run<'r> {
             }
             answer => answer?,
         };
-        let mut missing = asked.clone();
-        let given = self.sort_out(answer.messages, &mut missing);
-        let taken = self.judge(given).await?;
-        self.keep(taken).await?;
-        if missing.len() < asked.len() {
-            self.place.wanted.retain(|hash| missing.contains(hash) || !asked.contains(hash));
+        let mut not_received = asked.clone();
+        let received = self.match_requested(answer.messages, &mut not_received);
+        let accepted = self.check(received).await?;
+        self.archive(accepted).await?;
+        if not_received.len() < asked.len() {
+            self.position.missing.retain(|hash| not_received.contains(hash) || !asked.contains(hash));
             self.fetch_rows = (self.fetch_rows * 2).min(self.fetch_rows_max);
         } else {
-            self.give_up(&missing);
+            self.skip(&not_received);
         }
-        if self.wrong > WRONG_MAX { Err(SyncError::NotGiven) } else { Ok(()) }
+        if self.wrong > WRONG_MAX { Err(SyncError::NotSent) } else { Ok(()) }
     }
 
-    /// Among the messages that were asked for is one that is longer than this node takes. It is found by asking for fewer.
+    /// One of the requested messages is longer than this node accepts. It is found by requesting fewer.
     fn split(&mut self, asked: &BTreeSet<MessageHash>) {
         if let (1, Some(hash)) = (asked.len(), asked.first()) {
             self.decline(*hash);
-            self.place.wanted.remove(hash);
+            self.position.missing.remove(hash);
         }
         self.fetch_rows = (asked.len() / 2).max(1);
     }
 
-    /// The peer gives none of these. Were they asked for again in each run, none would come further than the first thousand.
-    fn give_up(&mut self, missing: &BTreeSet<MessageHash>) {
-        self.count_wrong(missing.len());
-        for hash in missing {
+    /// Declines messages that the peer does not send. Otherwise each run would request them again and fail at [`WRONG_MAX`].
+    fn skip(&mut self, not_received: &BTreeSet<MessageHash>) {
+        self.count_wrong(not_received.len());
+        for hash in not_received {
             self.peer.state.lock().decline(*hash);
-            self.place.wanted.remove(hash);
+            self.position.missing.remove(hash);
         }
     }
 
-    /// Takes what was given out of `missing`. What nobody has asked for is left out.
-    fn sort_out(&mut self, entries: Vec<KeyValue>, missing: &mut BTreeSet<MessageHash>) -> Vec<Given> {
-        let mut given = Vec::with_capacity(entries.len());
+    /// Returns the requested messages and removes their hashes from `not_received`. Other messages are dropped.
+    fn match_requested(
+        &mut self,
+        entries: Vec<KeyValue>,
+        not_received: &mut BTreeSet<MessageHash>,
+    ) -> Vec<ReceivedMessage> {
+        let mut received = Vec::with_capacity(entries.len());
         for entry in entries {
-            let told = entry.message_hash.as_ref().and_then(hash_of).filter(|hash| missing.contains(hash));
-            let (Some(told), Some(wire), Some(pubsub_topic)) = (told, entry.message, entry.pubsub_topic)
+            let hash =
+                entry.message_hash.as_ref().and_then(hash_of).filter(|hash| not_received.contains(hash));
+            let (Some(hash), Some(wire), Some(pubsub_topic)) = (hash, entry.message, entry.pubsub_topic)
             else {
-                self.count_wrong(1); // nobody asked for it, or it is none
+                self.count_wrong(1); // not requested, or incomplete
                 continue;
             };
-            missing.remove(&told);
-            given.push(Given { told, pubsub_topic, wire });
+            not_received.remove(&hash);
+            received.push(ReceivedMessage { hash, pubsub_topic, wire });
         }
-        given
+        received
     }
 
-    /// What this node takes of what was given. Each message is looked at once, many of them on the blocking pool.
-    async fn judge(&mut self, given: Vec<Given>) -> Result<Vec<Message>, SyncError> {
-        let bytes = given.iter().map(|given| given.wire.len()).sum();
+    /// Validates messages and returns the accepted ones. Many bytes are checked on the blocking pool.
+    async fn check(&mut self, received: Vec<ReceivedMessage>) -> Result<Vec<Message>, SyncError> {
+        let bytes = received.iter().map(|received| received.wire.len()).sum();
         let (now, rules) = (self.shared.clock.now(), self.rules.clone());
-        let judge_all = move || -> Vec<(MessageHash, Judgement)> {
-            given.into_iter().map(|given| (given.told, given.judge(now, &rules))).collect()
+        let check_all = move || -> Vec<(MessageHash, CheckResult)> {
+            received.into_iter().map(|received| (received.hash, received.check(now, &rules))).collect()
         };
-        let mut taken = Vec::new();
-        for (told, judgement) in large::work(bytes, judge_all).await? {
-            match judgement {
-                Judgement::Taken(message) => taken.push(message),
-                Judgement::Declined => self.decline(told),
-                Judgement::Wrong => {
+        let mut accepted = Vec::new();
+        for (hash, result) in large::work(bytes, check_all).await? {
+            match result {
+                CheckResult::Accepted(message) => accepted.push(message),
+                CheckResult::Declined => self.decline(hash),
+                CheckResult::Wrong => {
                     self.count_wrong(1);
-                    self.peer.state.lock().decline(told);
+                    self.peer.state.lock().decline(hash);
                 }
             }
         }
-        Ok(taken)
+        Ok(accepted)
     }
 
     fn decline(&self, hash: MessageHash) {
@@ -350,55 +355,55 @@ impl<'r> Run<'r> {
         self.shared.metrics.wrong.inc_by(messages as u64);
     }
 
-    async fn keep(&mut self, taken: Vec<Message>) -> Result<(), SyncError> {
-        if taken.is_empty() {
+    async fn archive(&mut self, accepted: Vec<Message>) -> Result<(), SyncError> {
+        if accepted.is_empty() {
             return Ok(());
         }
-        let timestamps: Vec<Timestamp> = taken.iter().map(|message| message.timestamp).collect();
-        let appended = self.shared.intake.take_kept(taken).await?;
+        let timestamps: Vec<Timestamp> = accepted.iter().map(|message| message.timestamp).collect();
+        let appended = self.shared.intake.append_fetched(accepted).await?;
         for (timestamp, appended) in timestamps.into_iter().zip(appended) {
             let is_new = appended != Appended::Duplicate;
             self.messages += u64::from(is_new);
             self.shared.metrics.messages.inc_by(u64::from(is_new));
             if appended != Appended::Spooled {
-                self.shared.floor.note(timestamp); // what is spooled can't be seen in the archive yet
+                self.shared.floor.note(timestamp); // queries don't return spooled messages yet
             }
         }
         Ok(())
     }
 }
 
-/// A message that was asked for by the hash that the peer had told, as the peer gave it.
-struct Given {
-    told: MessageHash,
+/// A message that the peer sent for a requested hash.
+struct ReceivedMessage {
+    hash: MessageHash,
     pubsub_topic: String,
     wire: Bytes,
 }
 
-/// What to do with a message that a peer gave.
-enum Judgement {
-    Taken(Message),
-    /// This node does not keep such messages.
+/// What to do with a received message.
+enum CheckResult {
+    Accepted(Message),
+    /// This node does not archive such messages.
     Declined,
-    /// It is another message than the one that was told.
+    /// The message has another hash than the requested one.
     Wrong,
 }
 
-impl Given {
-    fn judge(self, now: Timestamp, rules: &Rules) -> Judgement {
+impl ReceivedMessage {
+    fn check(self, now: Timestamp, rules: &Rules) -> CheckResult {
         match validate(&self.pubsub_topic, self.wire, now, rules) {
-            Ok(message) if message.message_hash != self.told => Judgement::Wrong,
-            Ok(message) if is_ephemeral(&message.body) => Judgement::Declined,
-            Ok(message) => Judgement::Taken(message),
+            Ok(message) if message.message_hash != self.hash => CheckResult::Wrong,
+            Ok(message) if is_ephemeral(&message.body) => CheckResult::Declined,
+            Ok(message) => CheckResult::Accepted(message),
             Err(invalid) => {
                 debug!(%invalid, "a message of a store peer was declined");
-                Judgement::Declined
+                CheckResult::Declined
             }
         }
     }
 }
 
-/// The pubsub topics that are asked for one by one; `None` stands for all, where the rules make no list.
+/// The pubsub topics to query one by one; a single `None` means all topics, when the rules have no list.
 fn pubsub_topics(rules: &Rules) -> Vec<Option<String>> {
     let Some(cluster) = rules.cluster_id.filter(|_| !rules.shards.is_empty()) else { return vec![None] };
     let topic = |shard: &u16| Some(PubsubTopic::Shard { cluster, shard: *shard }.to_string());
@@ -441,7 +446,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_topics_that_are_served_are_asked_for() {
+    fn only_served_topics_are_queried() {
         let all = Rules::default();
         assert_eq!(pubsub_topics(&all), [None]);
         let cluster = Rules { cluster_id: Some(42), ..Rules::default() };

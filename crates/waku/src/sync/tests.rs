@@ -1,4 +1,4 @@
-//! Sync between nodes on loopback, with peers that are honest and peers that are not.
+//! Sync between nodes on loopback, with honest and malicious peers.
 
 use std::{
     collections::BTreeMap,
@@ -33,7 +33,7 @@ use crate::{
 
 const PUBSUB: &str = "/waku/2/rs/42/0";
 const NOW: Timestamp = Timestamp::from_seconds(1_700_000_000);
-/// So long a test waits for something to happen before it gives up.
+/// How long a test waits for a condition before it fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn node_config() -> NodeConfig {
@@ -47,7 +47,7 @@ async fn memory() -> Arc<dyn Archive> {
     open(Config::new("memory:".parse().unwrap())).await.unwrap().archive
 }
 
-/// A message from so many seconds ago.
+/// A message with a timestamp `seconds_ago`.
 fn message(seconds_ago: i64, payload: &str) -> Message {
     message_in(PUBSUB, seconds_ago, payload)
 }
@@ -70,7 +70,7 @@ fn message_in(pubsub_topic: &str, seconds_ago: i64, payload: &str) -> Message {
     }
 }
 
-/// So many messages, one each second, the newest a minute ago.
+/// `count` messages, one per second, the newest a minute ago.
 fn history(count: i64) -> Vec<Message> {
     (0..count).map(|index| message(60 + index, &format!("message {index}"))).collect()
 }
@@ -132,7 +132,7 @@ impl Peer {
     }
 }
 
-/// A node that asks.
+/// A node that syncs.
 struct Asker {
     sync: StoreSync,
     archive: Arc<dyn Archive>,
@@ -182,26 +182,26 @@ fn config_of(peers: &[&Peer]) -> SyncConfig {
     SyncConfig { peers: peers.iter().map(|peer| peer.address()).collect(), ..SyncConfig::default() }
 }
 
-/// A store node whose answers a test makes up; it remembers what it was asked.
-struct Made<F> {
+/// A store service with made-up answers, which records its requests.
+struct FakeService<F> {
     answer: F,
     asked: Mutex<Vec<StoreQueryRequest>>,
 }
 
-impl<F: Fn(&StoreQueryRequest) -> StoreQueryResponse + Send + Sync + 'static> Made<F> {
+impl<F: Fn(&StoreQueryRequest) -> StoreQueryResponse + Send + Sync + 'static> FakeService<F> {
     fn new(answer: F) -> Arc<Self> {
         Arc::new(Self { answer, asked: Mutex::default() })
     }
 }
 
-impl<F> Made<F> {
+impl<F> FakeService<F> {
     fn asked(&self) -> Vec<StoreQueryRequest> {
         self.asked.lock().clone()
     }
 }
 
 #[async_trait]
-impl<F: Fn(&StoreQueryRequest) -> StoreQueryResponse + Send + Sync + 'static> Service for Made<F> {
+impl<F: Fn(&StoreQueryRequest) -> StoreQueryResponse + Send + Sync + 'static> Service for FakeService<F> {
     fn id(&self) -> &'static str {
         store::ID
     }
@@ -236,24 +236,24 @@ fn ok(request: &StoreQueryRequest, messages: Vec<KeyValue>, cursor: Option<Bytes
     }
 }
 
-fn told(hash: MessageHash) -> KeyValue {
+fn hash_entry(hash: MessageHash) -> KeyValue {
     KeyValue { message_hash: Some(Bytes::copy_from_slice(hash.as_bytes())), ..KeyValue::default() }
 }
 
-fn given(message: &Message) -> KeyValue {
+fn message_entry(message: &Message) -> KeyValue {
     let (body, pubsub_topic) = (message.body.clone(), message.channel.to_string());
-    KeyValue { message: Some(body), pubsub_topic: Some(pubsub_topic), ..told(message.message_hash) }
+    KeyValue { message: Some(body), pubsub_topic: Some(pubsub_topic), ..hash_entry(message.message_hash) }
 }
 
-/// The n-th of as many hashes as one likes.
-fn made_hash(number: u64) -> MessageHash {
+/// The n-th made-up hash.
+fn fake_hash(number: u64) -> MessageHash {
     let mut hash = [0xaa; 32];
     hash[..8].copy_from_slice(&number.to_be_bytes());
     MessageHash(hash)
 }
 
 #[tokio::test]
-async fn a_client_walks_the_pages_of_a_peer() {
+async fn a_client_reads_the_pages_of_a_peer() {
     let all = history(250);
     let peer = Peer::with_messages(&all).await;
     let asker = Asker::of(&peer).await;
@@ -282,7 +282,7 @@ async fn a_client_walks_the_pages_of_a_peer() {
 }
 
 #[tokio::test]
-async fn what_was_missed_is_found_again() {
+async fn missed_messages_are_fetched() {
     let all = history(1_500);
     let peer = Peer::with_messages(&all).await;
     let asker = Asker::of(&peer).await;
@@ -298,11 +298,11 @@ async fn what_was_missed_is_found_again() {
 }
 
 #[tokio::test]
-async fn when_nothing_is_missing_no_message_is_asked_for() {
+async fn when_nothing_is_missing_no_message_is_requested() {
     let all = history(350);
     let archive = memory().await;
     archive.append(all.clone()).await.unwrap();
-    let service = Arc::new(Watched::new(StoreService::new(archive)));
+    let service = Arc::new(RecordingService::new(StoreService::new(archive)));
     let peer = Peer::start(service.clone()).await;
     let asker = Asker::of(&peer).await;
     asker.archive.append(all).await.unwrap();
@@ -310,25 +310,25 @@ async fn when_nothing_is_missing_no_message_is_asked_for() {
     service.asked.lock().clear();
     asker.run().await;
     let asked = service.asked.lock().clone();
-    assert!(asked.iter().all(|request| !request.include_data), "only hashes are asked for");
+    assert!(asked.iter().all(|request| !request.include_data), "only hashes are requested");
     assert_eq!(asked.len(), 7, "an hour in four slices, one of them with four pages");
 }
 
-/// A real service that remembers what it was asked, and may be told to treat ends as nwaku does.
-struct Watched {
+/// A real service that records its requests, and optionally includes the end of a range as nwaku does.
+struct RecordingService {
     inner: StoreService,
     asked: Mutex<Vec<StoreQueryRequest>>,
     includes_end: bool,
 }
 
-impl Watched {
+impl RecordingService {
     fn new(inner: StoreService) -> Self {
         Self { inner, asked: Mutex::default(), includes_end: false }
     }
 }
 
 #[async_trait]
-impl Service for Watched {
+impl Service for RecordingService {
     fn id(&self) -> &'static str {
         self.inner.id()
     }
@@ -355,13 +355,14 @@ impl Service for Watched {
     }
 }
 
-/// nwaku includes the end of a range: a message on the edge of two slices is told twice.
+/// nwaku includes the end of a range: a message between two slices is returned twice.
 #[tokio::test]
-async fn peers_that_include_the_end_of_a_range_are_no_trouble() {
+async fn peers_that_include_the_end_of_a_range_work() {
     let all = history(3_000);
     let archive = memory().await;
     archive.append(all.clone()).await.unwrap();
-    let service = Watched { includes_end: true, ..Watched::new(StoreService::new(archive)) };
+    let service =
+        RecordingService { includes_end: true, ..RecordingService::new(StoreService::new(archive)) };
     let peer = Peer::start(Arc::new(service)).await;
     let asker = Asker::of(&peer).await;
     let report = asker.run().await;
@@ -371,7 +372,7 @@ async fn peers_that_include_the_end_of_a_range_are_no_trouble() {
 }
 
 #[tokio::test]
-async fn a_run_looks_at_its_window_only() {
+async fn a_run_reads_only_its_window() {
     let (fresh, old, far) = (message(10, "fresh"), message(7_000, "old"), message(30_000, "far"));
     let peer = Peer::with_messages(&[fresh.clone(), old.clone(), far]).await;
     let asker = Asker::of(&peer).await;
@@ -383,7 +384,7 @@ async fn a_run_looks_at_its_window_only() {
 }
 
 #[tokio::test]
-async fn what_reached_the_peer_late_is_found_by_a_later_run() {
+async fn a_message_that_reached_the_peer_late_is_found_by_a_later_run() {
     let archive = memory().await;
     let peer = Peer::start(Arc::new(StoreService::new(archive.clone()))).await;
     let asker = Asker::of(&peer).await;
@@ -394,7 +395,7 @@ async fn what_reached_the_peer_late_is_found_by_a_later_run() {
 }
 
 #[tokio::test]
-async fn long_messages_come_in_as_many_answers_as_they_need() {
+async fn long_messages_are_split_over_several_answers() {
     let payload = "x".repeat(140_000);
     let all: Vec<Message> = (0..70).map(|index| message(60 + index, &format!("{index} {payload}"))).collect();
     let peer = Peer::with_messages(&all).await;
@@ -402,13 +403,13 @@ async fn long_messages_come_in_as_many_answers_as_they_need() {
     let report = asker.run().await;
     assert_eq!((report.messages, report.failed_peers), (70, 0));
     assert_eq!(stored(&*asker.archive).await, bodies(&all));
-    assert_eq!(asker.metrics.wrong.get(), 0, "what did not fit into an answer was asked for again");
+    assert_eq!(asker.metrics.wrong.get(), 0, "messages that did not fit into an answer were requested again");
 }
 
 #[tokio::test]
-async fn a_start_goes_on_where_the_last_one_ended() {
+async fn a_start_continues_where_the_last_one_ended() {
     let folder = tempfile::tempdir().unwrap();
-    let service = Made::new(|request| ok(request, Vec::new(), None));
+    let service = FakeService::new(|request| ok(request, Vec::new(), None));
     let peer = Peer::start(service.clone()).await;
     let file = folder.path().join("waku.online");
     let config = SyncConfig { online_file: Some(file), range_seconds: 600, ..config_of(&[&peer]) };
@@ -419,24 +420,20 @@ async fn a_start_goes_on_where_the_last_one_ended() {
     let first = Asker::with(config.clone(), Rules::default(), memory().await).await;
     first.run().await;
     let asked = service.asked();
-    assert_eq!(seconds_back(&asked[0], NOW), 6 * 3_600, "it was never here");
+    assert_eq!(seconds_back(&asked[0], NOW), 6 * 3_600, "there is no progress");
 
     let later = NOW.plus_seconds(7_200);
     let second = Asker::with(config, Rules::default(), memory().await).await;
     second.clock.set(later);
     second.run().await;
     let request = &service.asked()[asked.len()];
-    assert_eq!(
-        seconds_back(request, later),
-        7_200 + 20 + 60,
-        "two hours away, what was left to relay, and an overlap"
-    );
+    assert_eq!(seconds_back(request, later), 7_200 + 20 + 60, "two hours offline, the lag, and an overlap");
 }
 
 #[tokio::test]
-async fn a_run_that_breaks_off_goes_on_from_its_last_slice() {
+async fn after_a_failure_a_run_continues_from_the_last_slice() {
     let answers = AtomicU64::new(0);
-    let service = Made::new(move |request: &StoreQueryRequest| {
+    let service = FakeService::new(move |request: &StoreQueryRequest| {
         if answers.fetch_add(1, Ordering::SeqCst) == 3 {
             StoreQueryResponse { status_code: Some(503), ..ok(request, Vec::new(), None) }
         } else {
@@ -452,13 +449,13 @@ async fn a_run_that_breaks_off_goes_on_from_its_last_slice() {
     assert_eq!(Timestamp(service.asked()[4].time_start.unwrap()), Timestamp(third).plus_seconds(-60));
 }
 
-/// A peer with more than a run has time for was asked for the same slice for ever.
+/// The same slice was read for ever when it took longer than a run may.
 #[tokio::test]
-async fn a_run_out_of_time_is_gone_on_with_in_the_middle_of_a_slice() {
+async fn after_a_time_out_a_run_continues_within_the_slice() {
     let all = history(800);
     let archive = memory().await;
     archive.append(all.clone()).await.unwrap();
-    let service = Arc::new(Watched::new(StoreService::new(archive)));
+    let service = Arc::new(RecordingService::new(StoreService::new(archive)));
     let peer = Peer::start(service.clone()).await;
     let asker = Asker::of(&peer).await;
     let (shared, store_peer) = (&asker.sync.shared, &asker.sync.shared.peers[0]);
@@ -471,32 +468,28 @@ async fn a_run_out_of_time_is_gone_on_with_in_the_middle_of_a_slice() {
     let mut run = Run::new(shared, store_peer);
     tokio::select! {
         biased;
-        () = until("some pages of a slice are walked", async || pages().iter().filter(|page| has_cursor(page)).count() > 3) => {}
-        outcome = run.go() => panic!("{outcome:?}"),
+        () = until("some pages of a slice are read", async || pages().iter().filter(|page| has_cursor(page)).count() > 3) => {}
+        outcome = run.execute() => panic!("{outcome:?}"),
     }
-    let (walked, place) = (pages().len(), run.place.clone());
-    assert!(place.pages > 2);
+    let (walked, position) = (pages().len(), run.position.clone());
+    assert!(position.pages > 2);
     shared.conclude(store_peer, run, Err(SyncError::TimedOut));
     assert_eq!(asker.peer().lock().failures, 0, "a run that needs more time has not failed");
 
     assert_eq!(asker.run().await.peers, 1);
     let first = &pages()[walked];
-    assert_eq!(first.pagination_cursor, place.cursor);
-    assert_eq!(first.time_start, Some(place.rest.start.nanos()));
+    assert_eq!(first.pagination_cursor, position.cursor);
+    assert_eq!(first.time_start, Some(position.rest.start.nanos()));
     assert_eq!(stored(&*asker.archive).await, bodies(&all));
     assert_eq!(asker.synced_until(), Some(NOW.plus_seconds(-20)));
-    assert_eq!(
-        asker.peer().lock().place.rest,
-        Window::default(),
-        "the next run looks at a window of its own"
-    );
+    assert_eq!(asker.peer().lock().position.rest, Window::default(), "the next run has a new window");
 }
 
-/// Until a clock that was wrong came round again, nothing was known to be missed.
+/// After a wrong clock, nothing was fetched until that time had come.
 #[tokio::test]
-async fn progress_in_the_future_is_none() {
+async fn progress_in_the_future_is_ignored() {
     let folder = tempfile::tempdir().unwrap();
-    let service = Made::new(|request| ok(request, Vec::new(), None));
+    let service = FakeService::new(|request| ok(request, Vec::new(), None));
     let peer = Peer::start(service.clone()).await;
     let file = folder.path().join("waku.online");
     let config = SyncConfig { online_file: Some(file.clone()), ..config_of(&[&peer]) };
@@ -509,9 +502,9 @@ async fn progress_in_the_future_is_none() {
     assert_eq!(saved[&peer.node.peer_id()], NOW.plus_seconds(-20));
 }
 
-/// What retention had just removed was fetched again in each run.
+/// Messages that retention had removed were fetched again in each run.
 #[tokio::test]
-async fn what_is_too_old_to_be_kept_is_not_fetched() {
+async fn messages_too_old_for_retention_are_not_fetched() {
     let all = history(1_500);
     let peer = Peer::with_messages(&all).await;
     let retention = "time:600".parse().unwrap();
@@ -521,9 +514,9 @@ async fn what_is_too_old_to_be_kept_is_not_fetched() {
     assert_eq!((report.messages, report.peers), (541, 1), "those of 60 to 600 seconds ago");
 }
 
-/// What retention had just removed was fetched again in each run.
+/// Messages that retention had removed were fetched again in each run.
 #[tokio::test]
-async fn what_capacity_has_removed_is_not_fetched_again() {
+async fn messages_removed_by_capacity_are_not_fetched_again() {
     let all = history(1_500);
     let service = memory().await;
     service.append(all.clone()).await.unwrap();
@@ -539,7 +532,7 @@ async fn what_capacity_has_removed_is_not_fetched_again() {
     let again = asker.run().await;
     assert_eq!((again.messages, again.peers), (0, 1), "capacity has removed them");
 
-    // Time goes on: new messages come, older ones go, and what is missed among the newest is found.
+    // Later, new messages arrive, older ones are removed, and missed ones among the newest are found.
     asker.clock.set(NOW.plus_seconds(50));
     let new: Vec<Message> = (0..50).map(|index| message(59 - index, &format!("new {index}"))).collect();
     service.append(new.clone()).await.unwrap();
@@ -550,13 +543,13 @@ async fn what_capacity_has_removed_is_not_fetched_again() {
 }
 
 #[tokio::test]
-async fn only_served_topics_are_asked_for_and_taken() {
+async fn only_served_topics_are_queried_and_accepted() {
     let served = message(100, "served");
     let other = message_in("/waku/2/rs/42/1", 100, "other");
     let foreign = message_in("/waku/2/rs/7/0", 100, "foreign");
     let archive = memory().await;
     archive.append(vec![served.clone(), other, foreign]).await.unwrap();
-    let service = Arc::new(Watched::new(StoreService::new(archive)));
+    let service = Arc::new(RecordingService::new(StoreService::new(archive)));
     let peer = Peer::start(service.clone()).await;
     let one_shard = Rules { cluster_id: Some(42), shards: vec![0], ..Rules::default() };
     let asker = Asker::with(config_of(&[&peer]), one_shard, memory().await).await;
@@ -568,15 +561,15 @@ async fn only_served_topics_are_asked_for_and_taken() {
     assert!(asked.iter().filter(is_hashes).all(|request| request.pubsub_topic.as_deref() == Some(PUBSUB)));
 }
 
-/// One message that is longer than this node takes must not keep the others away.
+/// One message that is too long for this node must not prevent fetching the others.
 #[tokio::test]
-async fn what_is_not_taken_is_not_asked_for_again() {
+async fn a_declined_message_is_not_requested_again() {
     let mut all = history(40);
     let too_long = message(80, &"x".repeat(2_000_000));
     all.push(too_long.clone());
     let archive = memory().await;
     archive.append(all.clone()).await.unwrap();
-    let service = Arc::new(Watched::new(StoreService::new(archive)));
+    let service = Arc::new(RecordingService::new(StoreService::new(archive)));
     let peer = Peer::start(service.clone()).await;
     let rules = Rules { max_message_bytes: 10_000, ..Rules::default() };
     let asker = Asker::with(config_of(&[&peer]), rules, memory().await).await;
@@ -591,14 +584,14 @@ async fn what_is_not_taken_is_not_asked_for_again() {
     assert_eq!(asker.metrics.declined.get(), 1);
 }
 
-/// After one message that is too long all others were asked for one by one.
+/// After one message that is too long all others were requested one by one.
 #[tokio::test]
 async fn a_long_message_slows_only_itself_down() {
     let mut all = history(300);
     all.push(message(80, &"x".repeat(2_000_000)));
     let archive = memory().await;
     archive.append(all).await.unwrap();
-    let service = Arc::new(Watched::new(StoreService::new(archive)));
+    let service = Arc::new(RecordingService::new(StoreService::new(archive)));
     let peer = Peer::start(service.clone()).await;
     let rules = Rules { max_message_bytes: 10_000, ..Rules::default() };
     let asker = Asker::with(config_of(&[&peer]), rules, memory().await).await;
@@ -620,38 +613,38 @@ async fn an_ephemeral_message_is_not_archived() {
     assert_eq!(asker.metrics.declined.get(), 1);
 }
 
-/// Runs with a made-up peer, which fails, and returns how often it was asked. Nothing is archived.
-async fn requests_until_given_up(
+/// Runs with a made-up peer, which fails, and returns the number of its requests. Nothing is archived.
+async fn requests_until_failure(
     answer: impl Fn(&StoreQueryRequest) -> StoreQueryResponse + Send + Sync + 'static,
 ) -> usize {
-    let service = Made::new(answer);
+    let service = FakeService::new(answer);
     let peer = Peer::start(service.clone()).await;
     let asker = Asker::of(&peer).await;
     let report = asker.run().await;
     assert_eq!((report.peers, report.failed_peers), (0, 1));
-    assert_eq!(asker.synced_until(), None, "it is asked for the same again");
+    assert_eq!(asker.synced_until(), None, "the same window is read again");
     assert!(stored(&*asker.archive).await.is_empty());
     service.asked().len()
 }
 
 #[tokio::test]
-async fn pages_that_go_round_in_a_circle_end_the_run() {
-    let circle = Made::new(move |request: &StoreQueryRequest| {
+async fn pages_whose_cursors_form_a_loop_end_the_run() {
+    let circle = FakeService::new(move |request: &StoreQueryRequest| {
         // Page after page the same messages, with three cursors that follow each other.
-        let place = request.pagination_cursor.as_ref().map_or(0, |cursor| cursor[0]);
-        let cursor = Bytes::from(vec![(place + 1) % 3; 32]);
-        ok(request, vec![told(made_hash(1))], Some(cursor))
+        let position = request.pagination_cursor.as_ref().map_or(0, |cursor| cursor[0]);
+        let cursor = Bytes::from(vec![(position + 1) % 3; 32]);
+        ok(request, vec![hash_entry(fake_hash(1))], Some(cursor))
     });
     let peer = Peer::start(circle.clone()).await;
     let asker = Asker::of(&peer).await;
-    asker.peer().lock().declined.insert(made_hash(1));
-    asker.peer().lock().place = Place {
+    asker.peer().lock().declined.insert(fake_hash(1));
+    asker.peer().lock().position = Position {
         pages: run::SLICE_PAGES_MAX - 10,
-        ..Place::at_start_of(Window { start: NOW.plus_seconds(-3_600), end: NOW }, 0)
+        ..Position::start_of(Window { start: NOW.plus_seconds(-3_600), end: NOW }, 0)
     };
     assert_eq!(asker.run().await.failed_peers, 1);
-    assert_eq!(circle.asked().len(), 10, "the run before had walked the other pages");
-    assert_eq!(asker.peer().lock().place, Place::default(), "the next run begins anew");
+    assert_eq!(circle.asked().len(), 10, "the previous run had read the other pages");
+    assert_eq!(asker.peer().lock().position, Position::default(), "the next run starts over");
     assert_eq!(asker.synced_until(), None);
 }
 
@@ -659,10 +652,10 @@ async fn pages_that_go_round_in_a_circle_end_the_run() {
 async fn pages_without_messages_end_the_run() {
     let number = AtomicU64::new(0);
     let empty = move |request: &StoreQueryRequest| {
-        let cursor = made_hash(number.fetch_add(1, Ordering::SeqCst));
+        let cursor = fake_hash(number.fetch_add(1, Ordering::SeqCst));
         ok(request, Vec::new(), Some(Bytes::copy_from_slice(cursor.as_bytes())))
     };
-    assert_eq!(requests_until_given_up(empty).await, 1);
+    assert_eq!(requests_until_failure(empty).await, 1);
 }
 
 #[tokio::test]
@@ -672,37 +665,41 @@ async fn hashes_without_messages_end_the_run() {
         if request.include_data {
             return ok(request, Vec::new(), None);
         }
-        let hashes: Vec<_> = (0..100).map(|_| made_hash(number.fetch_add(1, Ordering::SeqCst))).collect();
+        let hashes: Vec<_> = (0..100).map(|_| fake_hash(number.fetch_add(1, Ordering::SeqCst))).collect();
         let cursor = Bytes::copy_from_slice(hashes[99].as_bytes());
-        ok(request, hashes.into_iter().map(told).collect(), Some(cursor))
+        ok(request, hashes.into_iter().map(hash_entry).collect(), Some(cursor))
     };
-    let requests = requests_until_given_up(endless).await;
+    let requests = requests_until_failure(endless).await;
     assert!(requests <= 24, "{requests}: eleven pages and as many fetches");
 }
 
-/// They were asked for in each run, and none came further than the first thousand of them.
+/// They were requested in each run, and no run got past the first thousand of them.
 #[tokio::test]
-async fn hashes_without_messages_keep_only_themselves_away() {
-    const EMPTY: u64 = 2 * DECLINED_MAX as u64 + 500; // more than are remembered
+async fn hashes_without_messages_do_not_block_others() {
+    const EMPTY: u64 = 2 * DECLINED_MAX as u64 + 500; // more than are stored
     let start = NOW.plus_seconds(-6 * 3_600).nanos();
     let real = message(100, "real");
-    let service = Made::new({
+    let service = FakeService::new({
         let real = real.clone();
         move |request: &StoreQueryRequest| {
             let real_hash = Bytes::copy_from_slice(real.message_hash.as_bytes());
             if request.include_data {
                 let is_asked = request.message_hashes.contains(&real_hash);
-                return ok(request, is_asked.then(|| given(&real)).into_iter().collect(), None);
+                return ok(request, is_asked.then(|| message_entry(&real)).into_iter().collect(), None);
             }
             if request.time_start != Some(start) {
                 let is_last = request.time_end == Some(NOW.plus_seconds(-20).nanos());
-                return ok(request, is_last.then(|| told(real.message_hash)).into_iter().collect(), None);
+                return ok(
+                    request,
+                    is_last.then(|| hash_entry(real.message_hash)).into_iter().collect(),
+                    None,
+                );
             }
             let cursor = request.pagination_cursor.as_ref();
             let first = cursor.map_or(0, |cursor| u64::from_be_bytes(cursor[..8].try_into().unwrap()) + 1);
             let last = first + 99;
-            let next = (last + 1 < EMPTY).then(|| Bytes::copy_from_slice(made_hash(last).as_bytes()));
-            ok(request, (first..=last).map(|number| told(made_hash(number))).collect(), next)
+            let next = (last + 1 < EMPTY).then(|| Bytes::copy_from_slice(fake_hash(last).as_bytes()));
+            ok(request, (first..=last).map(|number| hash_entry(fake_hash(number))).collect(), next)
         }
     });
     let peer = Peer::start(service.clone()).await;
@@ -710,27 +707,27 @@ async fn hashes_without_messages_keep_only_themselves_away() {
     let mut failures = 0;
     while asker.run().await.failed_peers == 1 {
         failures += 1;
-        assert!(failures <= EMPTY / 1_000, "no run comes to its end");
+        assert!(failures <= EMPTY / 1_000, "no run is completed");
     }
     assert_eq!(stored(&*asker.archive).await, bodies(&[real]));
     assert!(asker.peer().lock().declined.len() <= DECLINED_MAX);
-    assert_eq!(asker.metrics.wrong.get(), EMPTY, "each was asked for once");
+    assert_eq!(asker.metrics.wrong.get(), EMPTY, "each was requested once");
 }
 
-/// What a server leaves out without saying that there is more was given up.
+/// Messages that a server left out of its answer were not requested again.
 #[tokio::test]
-async fn a_peer_that_gives_less_than_was_asked_for_is_asked_again() {
+async fn messages_left_out_of_an_answer_are_requested_again() {
     let all = history(90);
     let messages = bodies(&all);
     let by_hash: BTreeMap<MessageHash, Message> =
         all.iter().map(|message| (message.message_hash, message.clone())).collect();
-    let service = Made::new(move |request: &StoreQueryRequest| {
+    let service = FakeService::new(move |request: &StoreQueryRequest| {
         if request.include_data {
             let some = request.message_hashes.iter().take(20).filter_map(crate::store::hash_of);
-            return ok(request, some.map(|hash| given(&by_hash[&hash])).collect(), None);
+            return ok(request, some.map(|hash| message_entry(&by_hash[&hash])).collect(), None);
         }
         let is_last = request.time_end == Some(NOW.plus_seconds(-20).nanos());
-        ok(request, by_hash.keys().filter(|_| is_last).copied().map(told).collect(), None)
+        ok(request, by_hash.keys().filter(|_| is_last).copied().map(hash_entry).collect(), None)
     });
     let peer = Peer::start(service).await;
     let asker = Asker::of(&peer).await;
@@ -741,32 +738,32 @@ async fn a_peer_that_gives_less_than_was_asked_for_is_asked_again() {
 }
 
 #[tokio::test]
-async fn other_messages_than_those_that_were_told_are_not_taken() {
+async fn other_messages_than_the_announced_ones_are_refused() {
     let number = AtomicU64::new(0);
     let liar = move |request: &StoreQueryRequest| {
         let lie = |hash: &Bytes| KeyValue {
             message_hash: Some(hash.clone()),
-            ..given(&message(100, "not the one that was asked for"))
+            ..message_entry(&message(100, "not the requested one"))
         };
         if request.include_data {
             return ok(request, request.message_hashes.iter().map(lie).collect(), None);
         }
-        let hashes: Vec<_> = (0..100).map(|_| made_hash(number.fetch_add(1, Ordering::SeqCst))).collect();
+        let hashes: Vec<_> = (0..100).map(|_| fake_hash(number.fetch_add(1, Ordering::SeqCst))).collect();
         let cursor = Bytes::copy_from_slice(hashes[99].as_bytes());
-        ok(request, hashes.into_iter().map(told).collect(), Some(cursor))
+        ok(request, hashes.into_iter().map(hash_entry).collect(), Some(cursor))
     };
-    let requests = requests_until_given_up(liar).await;
+    let requests = requests_until_failure(liar).await;
     assert!(requests <= 24, "{requests}");
 }
 
-/// Answers every request for messages with these, after it has told of those.
-async fn run_with(told_of: &[Message], gives: &[Message]) -> (SyncReport, BTreeMap<MessageHash, Vec<u8>>) {
-    let (hashes, entries) = (told_of.to_vec(), gives.to_vec());
-    let service = Made::new(move |request: &StoreQueryRequest| {
+/// Runs with a peer that announces the hashes of `announced` and answers every request for messages with `gives`.
+async fn run_with(announced: &[Message], gives: &[Message]) -> (SyncReport, BTreeMap<MessageHash, Vec<u8>>) {
+    let (hashes, entries) = (announced.to_vec(), gives.to_vec());
+    let service = FakeService::new(move |request: &StoreQueryRequest| {
         if request.include_data {
-            return ok(request, entries.iter().map(given).collect(), None);
+            return ok(request, entries.iter().map(message_entry).collect(), None);
         }
-        ok(request, hashes.iter().map(|message| told(message.message_hash)).collect(), None)
+        ok(request, hashes.iter().map(|message| hash_entry(message.message_hash)).collect(), None)
     });
     let peer = Peer::start(service).await;
     let asker = Asker::of(&peer).await;
@@ -775,30 +772,30 @@ async fn run_with(told_of: &[Message], gives: &[Message]) -> (SyncReport, BTreeM
 }
 
 #[tokio::test]
-async fn a_message_with_another_hash_than_was_told_is_not_archived() {
-    let (told_of, other) = (message(100, "told"), message(100, "other"));
-    let forged = Message { message_hash: told_of.message_hash, ..other };
-    let (report, archived) = run_with(std::slice::from_ref(&told_of), &[forged]).await;
+async fn a_message_with_another_hash_than_announced_is_not_archived() {
+    let (announced, other) = (message(100, "announced"), message(100, "other"));
+    let forged = Message { message_hash: announced.message_hash, ..other };
+    let (report, archived) = run_with(std::slice::from_ref(&announced), &[forged]).await;
     assert_eq!((report.peers, report.messages, archived.len()), (1, 0, 0));
 }
 
 #[tokio::test]
-async fn messages_that_nobody_asked_for_are_not_taken() {
+async fn messages_that_were_not_requested_are_refused() {
     let [one, other, unasked] = ["one", "other", "unasked"].map(|payload| message(100, payload));
-    let told_of = [one.clone(), other];
-    let (report, archived) = run_with(&told_of, &[unasked.clone(), one.clone()]).await;
+    let announced = [one.clone(), other];
+    let (report, archived) = run_with(&announced, &[unasked.clone(), one.clone()]).await;
     assert_eq!((report.messages, archived), (1, bodies(std::slice::from_ref(&one))));
-    let (report, archived) = run_with(&told_of, &[one.clone(), one.clone()]).await;
+    let (report, archived) = run_with(&announced, &[one.clone(), one.clone()]).await;
     assert_eq!((report.messages, archived), (1, bodies(std::slice::from_ref(&one))));
-    // An answer with more messages than were asked for is no answer at all.
-    let (report, archived) = run_with(&told_of, &[one.clone(), one, unasked]).await;
+    // An answer with more messages than requested is refused.
+    let (report, archived) = run_with(&announced, &[one.clone(), one, unasked]).await;
     assert_eq!((report.failed_peers, archived.len()), (1, 0));
 }
 
 #[tokio::test]
-async fn a_peer_that_wants_to_be_asked_less_often_gets_time() {
+async fn requests_are_paused_after_status_429() {
     let requests = AtomicU64::new(0);
-    let service = Made::new(move |request: &StoreQueryRequest| {
+    let service = FakeService::new(move |request: &StoreQueryRequest| {
         let is_too_often = requests.fetch_add(1, Ordering::SeqCst) == 1;
         let status_code = Some(if is_too_often { 429 } else { 200 });
         StoreQueryResponse { status_code, ..ok(request, Vec::new(), None) }
@@ -807,43 +804,43 @@ async fn a_peer_that_wants_to_be_asked_less_often_gets_time() {
     let asker = Asker::of(&peer).await;
     assert_eq!(asker.run().await.peers, 1);
     let asked = service.asked();
-    assert_eq!(asked[1].time_start, asked[2].time_start, "it was asked for the same again");
+    assert_eq!(asked[1].time_start, asked[2].time_start, "the request was repeated");
 }
 
 #[tokio::test]
-async fn nonsense_is_not_believed() {
+async fn invalid_answers_end_the_run() {
     let status = |status: Option<u32>| {
         move |request: &StoreQueryRequest| StoreQueryResponse {
             status_code: status,
             ..ok(request, Vec::new(), None)
         }
     };
-    assert_eq!(requests_until_given_up(status(None)).await, 1);
-    assert_eq!(requests_until_given_up(status(Some(300))).await, 1);
+    assert_eq!(requests_until_failure(status(None)).await, 1);
+    assert_eq!(requests_until_failure(status(Some(300))).await, 1);
     let other_id = |request: &StoreQueryRequest| StoreQueryResponse {
         request_id: "x".into(),
         ..ok(request, Vec::new(), None)
     };
-    assert_eq!(requests_until_given_up(other_id).await, 1);
+    assert_eq!(requests_until_failure(other_id).await, 1);
     let too_many = |request: &StoreQueryRequest| {
-        ok(request, (0..101).map(|number| told(made_hash(number))).collect(), None)
+        ok(request, (0..101).map(|number| hash_entry(fake_hash(number))).collect(), None)
     };
-    assert_eq!(requests_until_given_up(too_many).await, 1);
+    assert_eq!(requests_until_failure(too_many).await, 1);
     let too_long = |request: &StoreQueryRequest| StoreQueryResponse {
         status_desc: Some("x".repeat(1 << 20)),
         ..ok(request, Vec::new(), None)
     };
-    assert_eq!(requests_until_given_up(too_long).await, 1);
+    assert_eq!(requests_until_failure(too_long).await, 1);
 }
 
-/// An archive that can be told to fail.
-struct Fragile {
+/// An archive whose appends can be made to fail.
+struct BreakableArchive {
     inner: Arc<dyn Archive>,
     is_broken: Arc<AtomicBool>,
 }
 
 #[async_trait]
-impl Archive for Fragile {
+impl Archive for BreakableArchive {
     async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
         if self.is_broken.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Unavailable, "broken"));
@@ -857,11 +854,11 @@ impl Archive for Fragile {
 }
 
 #[tokio::test]
-async fn what_the_own_archive_did_not_take_is_fetched_again() {
+async fn messages_that_could_not_be_archived_are_fetched_again() {
     let all = history(10);
     let peer = Peer::with_messages(&all).await;
     let is_broken = Arc::new(AtomicBool::new(true));
-    let archive = Arc::new(Fragile { inner: memory().await, is_broken: is_broken.clone() });
+    let archive = Arc::new(BreakableArchive { inner: memory().await, is_broken: is_broken.clone() });
     let asker = Asker::with(config_of(&[&peer]), Rules::default(), archive).await;
     assert_eq!(asker.run().await.failed_peers, 1);
     is_broken.store(false, Ordering::SeqCst);
@@ -870,10 +867,11 @@ async fn what_the_own_archive_did_not_take_is_fetched_again() {
 }
 
 #[tokio::test]
-async fn a_peer_that_is_away_is_found_when_it_is_back_and_others_are_asked_meanwhile() {
+async fn an_unreachable_peer_is_tried_again_and_does_not_block_others() {
     let all = history(10);
     let config = node_config();
-    let away = Peer::start_with(config.clone(), Made::new(|request| ok(request, Vec::new(), None))).await;
+    let away =
+        Peer::start_with(config.clone(), FakeService::new(|request| ok(request, Vec::new(), None))).await;
     let address = away.address();
     away.node.close().await;
     let other = Peer::with_messages(&all[..4]).await;
@@ -893,7 +891,7 @@ async fn a_peer_that_is_away_is_found_when_it_is_back_and_others_are_asked_meanw
 }
 
 #[tokio::test]
-async fn a_peer_that_fails_is_left_alone_for_longer_and_longer() {
+async fn a_failing_peer_is_tried_with_growing_delays() {
     let peer = Peer::with_messages(&[]).await;
     let asker = Asker::of(&peer).await;
     let shared = &asker.sync.shared;
@@ -910,7 +908,7 @@ async fn a_peer_that_fails_is_left_alone_for_longer_and_longer() {
 }
 
 #[tokio::test]
-async fn addresses_of_one_peer_are_one_peer() {
+async fn several_addresses_of_a_peer_are_one_peer() {
     let peer = Peer::with_messages(&history(3)).await;
     let nowhere = "/ip4/127.0.0.1/tcp/1".parse::<Multiaddr>().unwrap().with_p2p(peer.node.peer_id()).unwrap();
     let config = SyncConfig { peers: vec![nowhere, peer.address()], ..SyncConfig::default() };
@@ -918,9 +916,9 @@ async fn addresses_of_one_peer_are_one_peer() {
     assert_eq!(asker.run().await, SyncReport { hashes: 3, messages: 3, peers: 1, failed_peers: 0 });
 }
 
-/// The door as a whole: it begins by itself, and keeps how far it has come.
+/// The whole door: it starts to sync by itself, and saves its progress.
 #[tokio::test]
-async fn the_door_asks_its_store_nodes_at_start() {
+async fn the_door_syncs_at_start() {
     let all = history(120);
     let peer = Peer::with_messages(&all).await;
     let folder = tempfile::tempdir().unwrap();
@@ -940,14 +938,14 @@ async fn the_door_asks_its_store_nodes_at_start() {
     )
     .await
     .unwrap();
-    until("all are here", async || stored(&*archive).await == bodies(&all)).await;
-    until("it is kept how far sync has come", async || file.exists()).await;
+    until("all are archived", async || stored(&*archive).await == bodies(&all)).await;
+    until("the progress is saved", async || file.exists()).await;
     assert_eq!(waku.sync_now().await, SyncReport { hashes: 120, messages: 0, peers: 1, failed_peers: 0 });
     waku.close().await;
 }
 
 #[tokio::test]
-async fn a_store_node_without_a_name_is_refused() {
+async fn a_store_node_without_a_peer_id_is_refused() {
     let peers = vec!["/ip4/127.0.0.1/tcp/1".parse().unwrap()];
     for node in [None, Some(node_config())] {
         let config = WakuConfig {

@@ -2,12 +2,12 @@ use restante_core::Timestamp;
 
 use super::SyncConfig;
 
-/// A range is walked in slices of this length. One that was walked to its end counts, whatever comes of the next ones.
+/// A range is read in slices of this length. A finished slice counts as progress even if the next ones fail.
 const SLICE_SECONDS: i64 = 900;
-/// How far a run begins before the end of the last one at least, whatever its range: clocks differ, and messages come late.
+/// The least overlap of a run with the previous one: clocks differ, and messages arrive late.
 const OVERLAP_SECONDS: i64 = 60;
 
-/// A range of time, its end excluded.
+/// A time range with exclusive end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Window {
     pub(super) start: Timestamp,
@@ -15,8 +15,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// What a run is to look at: the configured range, and further back what earlier runs have not come to, as far as
-    /// the first run may look, but nothing before `floor`.
+    /// The window of a run: the configured range, extended back to the progress of earlier runs, within the resume range, and not
+    /// before `floor`.
     pub(super) fn next(
         now: Timestamp,
         synced_until: Option<Timestamp>,
@@ -60,7 +60,7 @@ mod tests {
 
     fn start(synced_until: Option<Timestamp>) -> Timestamp {
         let window = Window::next(NOW, synced_until, Timestamp::MIN, &SyncConfig::default());
-        assert_eq!(window.end, ago(20), "what is younger is left to relay");
+        assert_eq!(window.end, ago(20), "younger messages are left to relay");
         window.start
     }
 
@@ -69,16 +69,16 @@ mod tests {
         assert_eq!(start(Some(ago(300))), ago(3_600), "the usual range");
         assert_eq!(start(Some(ago(3_600))), ago(3_660), "an overlap with the run before");
         assert_eq!(start(Some(ago(7_200))), ago(7_260), "two hours were missed");
-        assert_eq!(start(Some(ago(86_400))), ago(21_600), "a day was missed: six hours are asked for");
-        assert_eq!(start(None), ago(21_600), "this node was never here");
+        assert_eq!(start(Some(ago(86_400))), ago(21_600), "a day was missed: six hours are queried");
+        assert_eq!(start(None), ago(21_600), "there is no progress");
     }
 
     #[test]
-    fn a_run_does_not_look_for_what_would_not_be_kept() {
+    fn a_run_does_not_fetch_messages_that_retention_would_remove() {
         let window = |floor| Window::next(NOW, None, floor, &SyncConfig::default());
         assert_eq!(window(ago(600)), Window { start: ago(600), end: ago(20) });
         assert_eq!(window(ago(99_999)).start, ago(21_600));
-        assert_eq!(window(ago(5)).slices().count(), 0, "nothing is kept so long");
+        assert_eq!(window(ago(5)).slices().count(), 0, "nothing is retained that long");
     }
 
     #[test]

@@ -21,11 +21,14 @@ fn problem_of(message: &WakuMessage, rules: &Rules) -> String {
 #[test]
 fn a_valid_message_keeps_its_wire_bytes() {
     let wire = WakuMessage { meta: Some("m".into()), ..message() }.to_wire();
-    let kept = validate(TOPIC, wire.clone(), NOW, &Rules::default()).unwrap();
-    assert_eq!(kept.body, wire);
-    assert_eq!((&*kept.channel, &*kept.topic, kept.timestamp), (TOPIC, "/toychat/2/huilong/proto", NOW));
+    let archived = validate(TOPIC, wire.clone(), NOW, &Rules::default()).unwrap();
+    assert_eq!(archived.body, wire);
+    assert_eq!(
+        (&*archived.channel, &*archived.topic, archived.timestamp),
+        (TOPIC, "/toychat/2/huilong/proto", NOW)
+    );
     let expected = message_hash(TOPIC, b"hello", "/toychat/2/huilong/proto", b"m", NOW.nanos());
-    assert_eq!(kept.message_hash, expected);
+    assert_eq!(archived.message_hash, expected);
 }
 
 #[test]
@@ -35,7 +38,7 @@ fn ephemeral_messages_are_valid() {
 }
 
 #[test]
-fn the_window_of_time_includes_its_ends() {
+fn the_time_window_includes_its_ends() {
     let at = |nanos: i64| {
         let message = WakuMessage { timestamp: Some(NOW.nanos() + nanos), ..message() };
         validate(TOPIC, message.to_wire(), NOW, &Rules::default())
@@ -54,7 +57,7 @@ fn the_window_of_time_includes_its_ends() {
 }
 
 #[test]
-fn without_a_window_any_time_is_taken() {
+fn without_a_window_any_time_is_accepted() {
     let rules = Rules { timestamp_window_seconds: 0, ..Rules::default() };
     for timestamp in [i64::MIN, -1, 0, i64::MAX] {
         let message = WakuMessage { timestamp: Some(timestamp), ..message() };
@@ -83,7 +86,7 @@ fn the_wrong_field_is_named() {
 }
 
 #[test]
-fn bytes_that_are_no_message_are_refused() {
+fn bytes_that_are_not_a_message_are_refused() {
     for (wire, problem) in [
         (&b""[..], "payload: is missing"),
         (b"\x0a\x01x", "contentTopic: is missing"),
@@ -104,7 +107,7 @@ fn the_size_on_the_wire_counts() {
 }
 
 #[test]
-fn without_cluster_and_shards_any_well_formed_pubsub_topic_is_taken() {
+fn without_cluster_and_shards_any_well_formed_pubsub_topic_is_accepted() {
     let rules = Rules::default();
     for topic in ["/waku/2/rs/0/0", "/waku/2/rs/65535/1023", "/waku/2/default-waku/proto"] {
         assert_eq!(check_pubsub_topic(topic, &rules), Ok(()), "{topic}");
@@ -116,17 +119,17 @@ fn without_cluster_and_shards_any_well_formed_pubsub_topic_is_taken() {
 }
 
 #[test]
-fn with_cluster_or_shards_only_theirs_are_taken() {
-    let taken = |cluster_id, shards: &[u16], topic| {
+fn with_cluster_or_shards_only_theirs_are_accepted() {
+    let checked = |cluster_id, shards: &[u16], topic| {
         let rules = Rules { cluster_id, shards: shards.to_vec(), ..Rules::default() };
         check_pubsub_topic(topic, &rules).map_err(|invalid| invalid.to_string())
     };
-    assert_eq!(taken(Some(16), &[], "/waku/2/rs/16/1000"), Ok(()));
-    assert_eq!(taken(Some(16), &[32, 64], "/waku/2/rs/16/64"), Ok(()));
-    assert_eq!(taken(None, &[32], "/waku/2/rs/7/32"), Ok(()));
+    assert_eq!(checked(Some(16), &[], "/waku/2/rs/16/1000"), Ok(()));
+    assert_eq!(checked(Some(16), &[32, 64], "/waku/2/rs/16/64"), Ok(()));
+    assert_eq!(checked(None, &[32], "/waku/2/rs/7/32"), Ok(()));
     let not = |shards: &str| Err(format!("pubsubTopic: this server takes only /waku/2/rs/{shards}"));
-    assert_eq!(taken(Some(16), &[], "/waku/2/rs/1/0"), not("16/<any shard>"));
-    assert_eq!(taken(Some(16), &[], "/waku/2/default-waku/proto"), not("16/<any shard>"));
-    assert_eq!(taken(Some(16), &[32, 64], "/waku/2/rs/16/1"), not("16/<shard> of the shards 32, 64"));
-    assert_eq!(taken(None, &[32], "/waku/2/rs/7/33"), not("<any cluster>/<shard> of the shards 32"));
+    assert_eq!(checked(Some(16), &[], "/waku/2/rs/1/0"), not("16/<any shard>"));
+    assert_eq!(checked(Some(16), &[], "/waku/2/default-waku/proto"), not("16/<any shard>"));
+    assert_eq!(checked(Some(16), &[32, 64], "/waku/2/rs/16/1"), not("16/<shard> of the shards 32, 64"));
+    assert_eq!(checked(None, &[32], "/waku/2/rs/7/33"), not("<any cluster>/<shard> of the shards 32"));
 }

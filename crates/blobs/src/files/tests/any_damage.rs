@@ -1,4 +1,4 @@
-//! Every file of a store is removed, emptied, cut and changed: what is sound is served, what is lost is found, and nothing is
+//! Every file of a store is removed, emptied, cut and changed: undamaged blobs are served, lost ones are reported, and no file is
 //! removed.
 
 use std::{
@@ -14,7 +14,7 @@ use restante_core::BlobId;
 use super::{blob, copy_folder, open_folder, put, read_all, runtime};
 use crate::files::schema::INDEX;
 
-/// How many lengths each file is cut to, and thrice as many bytes changed, if `RESTANTE_TEST_DAMAGES` doesn't say.
+/// Cuts of each file, and a third of the changed bytes, unless `RESTANTE_TEST_DAMAGES` is set.
 const DAMAGES_DEFAULT: u64 = 3;
 
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +39,7 @@ impl Damage {
     }
 }
 
-/// The damages of a file of `len` bytes. LMDB's files are not changed in place: LMDB trusts what its pages say.
+/// The kinds of damage to a file of `len` bytes. LMDB's files are not changed in place: LMDB trusts its pages.
 fn damages(name: &Path, len: u64, seed: u64) -> Vec<Damage> {
     let count = std::env::var("RESTANTE_TEST_DAMAGES").ok().and_then(|count| count.parse().ok());
     let count: u64 = count.unwrap_or(DAMAGES_DEFAULT);
@@ -77,9 +77,9 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, u64> {
 }
 
 /// Opens the damaged store; returns how many blobs can't be read.
-async fn check_damaged(place: &Path, damaged: &Path, blobs: &BTreeMap<BlobId, Bytes>, what: &str) -> u64 {
-    let before = files(place);
-    let opened = open_folder(place);
+async fn check_damaged(dir: &Path, damaged: &Path, blobs: &BTreeMap<BlobId, Bytes>, what: &str) -> u64 {
+    let before = files(dir);
+    let opened = open_folder(dir);
     let mut lost = Vec::new();
     for (id, bytes) in blobs {
         match read_all(&*opened.blobs, *id).await {
@@ -95,9 +95,9 @@ async fn check_damaged(place: &Path, damaged: &Path, blobs: &BTreeMap<BlobId, By
     put(&opened, &Bytes::from_static(b"one more")).await;
     opened.upkeep.close().await.unwrap();
     drop(opened);
-    let after = files(place);
+    let after = files(dir);
     for (name, len) in before {
-        let is_log = name.starts_with(INDEX); // commit logs are emptied by closing, a damaged index is kept under another name
+        let is_log = name.starts_with(INDEX); // commit logs are emptied by closing, a damaged index is renamed
         let kept = after.get(&name).copied();
         assert!(
             is_log || kept.is_some_and(|kept| kept >= len),
@@ -106,7 +106,7 @@ async fn check_damaged(place: &Path, damaged: &Path, blobs: &BTreeMap<BlobId, By
         );
     }
     if damaged.starts_with(INDEX) {
-        assert_eq!(lost, [], "{what}: the index can be made anew");
+        assert_eq!(lost, [], "{what}: the index can be rebuilt");
     }
     lost.len() as u64
 }
@@ -114,8 +114,8 @@ async fn check_damaged(place: &Path, damaged: &Path, blobs: &BTreeMap<BlobId, By
 #[test]
 fn any_damage_of_any_file_is_found_and_costs_no_more_than_it_hit() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
-        let opened = open_folder(place.path());
+        let dir = tempfile::tempdir().unwrap();
+        let opened = open_folder(dir.path());
         let mut blobs = BTreeMap::new();
         for n in 0..40 {
             let bytes = blob(n, if n % 8 == 7 { 3_000 } else { 100 + 37 * (n as usize % 20) });
@@ -125,10 +125,10 @@ fn any_damage_of_any_file_is_found_and_costs_no_more_than_it_hit() {
         opened.upkeep.close().await.unwrap();
         drop(opened);
         let (mut tried, mut losses) = (0, 0);
-        for (number, (name, len)) in files(place.path()).into_iter().enumerate() {
+        for (number, (name, len)) in files(dir.path()).into_iter().enumerate() {
             for damage in damages(&name, len, number as u64) {
                 let copy = tempfile::tempdir().unwrap();
-                copy_folder(place.path(), copy.path(), &|_| true);
+                copy_folder(dir.path(), copy.path(), &|_| true);
                 damage.inflict(&copy.path().join(&name));
                 let what = format!("{} {damage:?}", name.display());
                 losses += check_damaged(copy.path(), &name, &blobs, &what).await;

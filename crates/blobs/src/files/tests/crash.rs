@@ -1,4 +1,4 @@
-//! What a process leaves that ends at once.
+//! What a crashed process leaves.
 
 use std::{fs::OpenOptions, io::Write, path::Path};
 
@@ -8,15 +8,15 @@ use super::{assert_sound, blob, copy_folder, folder, open_folder, put, read_all,
 use crate::{
     Opened,
     files::{
-        index::{Entry, Index, Pack, Place, Row},
+        index::{Entry, Index, Location, Pack, Row},
         schema::{INDEX, PACK_HEADER_BYTES, file_name, pack_name},
     },
 };
 
-/// Opens what the files hold at this moment.
-fn crash(place: &Path) -> (Opened, tempfile::TempDir) {
+/// Opens a copy of the files as they are now.
+fn crash(dir: &Path) -> (Opened, tempfile::TempDir) {
     let copy = tempfile::tempdir().unwrap();
-    copy_folder(place, copy.path(), &|_| true);
+    copy_folder(dir, copy.path(), &|_| true);
     (open_folder(copy.path()), copy)
 }
 
@@ -24,9 +24,9 @@ async fn count(opened: &Opened) -> u64 {
     opened.upkeep.stats().await.unwrap().blobs
 }
 
-/// Changes the index of a store that is closed.
-fn change_index(place: &Path, rows: Vec<Row>) {
-    let index = Index::open(folder(place), restante_lmdb::Metrics::default()).unwrap();
+/// Changes the index of a closed store.
+fn change_index(dir: &Path, rows: Vec<Row>) {
+    let index = Index::open(folder(dir), restante_lmdb::Metrics::default()).unwrap();
     index.write(rows).unwrap();
     runtime().block_on(index.close()).unwrap();
 }
@@ -34,12 +34,12 @@ fn change_index(place: &Path, rows: Vec<Row>) {
 #[test]
 fn what_the_index_does_not_know_yet_is_read_from_the_packs() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
-        let opened = open_folder(place.path());
+        let dir = tempfile::tempdir().unwrap();
+        let opened = open_folder(dir.path());
         let mut ids = Vec::new();
         for n in 0..20 {
             ids.push(put(&opened, &blob(n, 300)).await);
-            let (after, _copy) = crash(place.path());
+            let (after, _copy) = crash(dir.path());
             assert_eq!(count(&after).await, u64::from(n) + 1);
             for (n, id) in ids.iter().enumerate() {
                 assert_eq!(read_all(&*after.blobs, *id).await.unwrap(), blob(n as u32, 300));
@@ -52,13 +52,13 @@ fn what_the_index_does_not_know_yet_is_read_from_the_packs() {
 #[test]
 fn a_torn_end_is_passed_over_wherever_it_is_torn() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
-        let opened = open_folder(place.path());
+        let dir = tempfile::tempdir().unwrap();
+        let opened = open_folder(dir.path());
         let ids: [BlobId; 2] = [put(&opened, &blob(0, 100)).await, put(&opened, &blob(1, 100)).await];
         // Within the bytes, at their beginning, within the header and at its beginning.
         for cut in [1, 2, 50, 99, 100, 101, 103, 104, 130, 155, 156] {
             let copy = tempfile::tempdir().unwrap();
-            copy_folder(place.path(), copy.path(), &|_| true);
+            copy_folder(dir.path(), copy.path(), &|_| true);
             let pack = OpenOptions::new().write(true).open(copy.path().join(pack_name(1))).unwrap();
             pack.set_len(pack.metadata().unwrap().len() - cut).unwrap();
             let after = open_folder(copy.path());
@@ -77,16 +77,16 @@ fn a_torn_end_is_passed_over_wherever_it_is_torn() {
 #[test]
 fn a_pack_that_was_being_created_goes() {
     for len in [0, 7, 32] {
-        let place = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         runtime().block_on(async {
-            let opened = open_folder(place.path());
+            let opened = open_folder(dir.path());
             put(&opened, &blob(0, 100)).await;
             opened.upkeep.close().await.unwrap();
         });
-        std::fs::write(place.path().join(pack_name(2)), vec![0; len]).unwrap();
+        std::fs::write(dir.path().join(pack_name(2)), vec![0; len]).unwrap();
         runtime().block_on(async {
-            let opened = open_folder(place.path());
-            assert!(!place.path().join(pack_name(2)).exists());
+            let opened = open_folder(dir.path());
+            assert!(!dir.path().join(pack_name(2)).exists());
             put(&opened, &blob(1, 100)).await;
             assert_eq!(count(&opened).await, 2);
             assert_sound(&opened).await;
@@ -97,66 +97,66 @@ fn a_pack_that_was_being_created_goes() {
 #[test]
 fn what_was_being_received_goes() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
-        open_folder(place.path()).upkeep.close().await.unwrap();
-        std::fs::write(place.path().join("incoming/00000001"), "half of a blob").unwrap();
-        let opened = open_folder(place.path());
-        assert_eq!(std::fs::read_dir(place.path().join("incoming")).unwrap().count(), 0);
+        let dir = tempfile::tempdir().unwrap();
+        open_folder(dir.path()).upkeep.close().await.unwrap();
+        std::fs::write(dir.path().join("incoming/00000001"), "half of a blob").unwrap();
+        let opened = open_folder(dir.path());
+        assert_eq!(std::fs::read_dir(dir.path().join("incoming")).unwrap().count(), 0);
         put(&opened, &blob(1, 5_000)).await;
-        assert_eq!(std::fs::read_dir(place.path().join("incoming")).unwrap().count(), 0);
+        assert_eq!(std::fs::read_dir(dir.path().join("incoming")).unwrap().count(), 0);
     });
 }
 
-/// The power goes after a file got its name and before the index knows it, or before it is removed.
+/// A power cut after a file was renamed and before the blob is indexed, or before the file is removed.
 #[test]
 fn a_file_that_belongs_to_no_blob_goes() {
-    let place = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let id = runtime().block_on(async {
-        let opened = open_folder(place.path());
+        let opened = open_folder(dir.path());
         let id = put(&opened, &blob(1, 5_000)).await;
         opened.upkeep.remove(&[id], Timestamp::MAX).await.unwrap();
         opened.upkeep.close().await.unwrap();
         id
     });
-    let file = place.path().join(file_name(id).0);
+    let file = dir.path().join(file_name(id).0);
     std::fs::write(&file, blob(1, 5_000)).unwrap();
-    change_index(place.path(), vec![Row::Loose(id), Row::Loose(BlobId([3; 32]))]);
+    change_index(dir.path(), vec![Row::Loose(id), Row::Loose(BlobId([3; 32]))]);
     runtime().block_on(async {
-        let opened = open_folder(place.path());
+        let opened = open_folder(dir.path());
         assert!(!file.exists());
         assert_eq!(opened.blobs.size(id).await.unwrap(), None);
         assert_sound(&opened).await;
         put(&opened, &blob(1, 5_000)).await;
         assert!(file.exists());
-        let (after, _copy) = crash(place.path());
+        let (after, _copy) = crash(dir.path());
         assert_eq!(read_all(&*after.blobs, id).await.unwrap(), blob(1, 5_000), "it is loose no more");
     });
 }
 
-/// The power goes after the blobs of a pack were moved and before the pack is removed, or before the index knows that it is.
+/// A power cut after the blobs of a pack were moved and before the pack is removed, or before that is indexed.
 #[test]
 fn a_pack_whose_blobs_were_moved_brings_none_back() {
     for is_there in [true, false] {
-        let place = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let saved = tempfile::tempdir().unwrap();
         let mut ids = Vec::new();
         let len = runtime().block_on(async {
-            let opened = open_folder(place.path());
+            let opened = open_folder(dir.path());
             for n in 0..10 {
                 ids.push(put(&opened, &blob(n, 100)).await);
             }
-            let len = std::fs::copy(place.path().join(pack_name(1)), saved.path().join("pack")).unwrap();
+            let len = std::fs::copy(dir.path().join(pack_name(1)), saved.path().join("pack")).unwrap();
             assert_eq!(opened.upkeep.remove(&ids[..8], Timestamp::MAX).await.unwrap(), 8);
-            assert!(!place.path().join(pack_name(1)).exists());
+            assert!(!dir.path().join(pack_name(1)).exists());
             opened.upkeep.close().await.unwrap();
             len
         });
         if is_there {
-            std::fs::copy(saved.path().join("pack"), place.path().join(pack_name(1))).unwrap();
+            std::fs::copy(saved.path().join("pack"), dir.path().join(pack_name(1))).unwrap();
         }
-        change_index(place.path(), vec![Row::Pack(1, Pack { len, live: 0, live_bytes: 0 })]);
+        change_index(dir.path(), vec![Row::Pack(1, Pack { len, live: 0, live_bytes: 0 })]);
         runtime().block_on(async {
-            let opened = open_folder(place.path());
+            let opened = open_folder(dir.path());
             assert_eq!(count(&opened).await, 2);
             for n in [8, 9] {
                 assert_eq!(read_all(&*opened.blobs, ids[n]).await.unwrap(), blob(n as u32, 100));
@@ -165,47 +165,47 @@ fn a_pack_whose_blobs_were_moved_brings_none_back() {
             let packs = opened.upkeep.stats().await.unwrap().engine[0].1;
             assert_eq!(packs, if is_there { 2 } else { 1 });
             opened.upkeep.remove(&ids[..1], Timestamp::MAX).await.unwrap();
-            assert!(!place.path().join(pack_name(1)).exists(), "it goes with the next removal");
+            assert!(!dir.path().join(pack_name(1)).exists(), "it goes with the next removal");
             assert_eq!(opened.upkeep.stats().await.unwrap().engine[0], ("packs".into(), 1));
         });
     }
 }
 
-/// What was put again counts as put then, also when the process ends at once.
+/// A blob that was put again counts as put then, even if the process ends at once.
 #[test]
 fn the_time_of_a_second_put_survives() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let mut config = super::config();
         let clock = std::sync::Arc::new(restante_core::ManualClock::new(Timestamp(1)));
         config.clock = clock.clone();
-        let opened = super::open_with(super::folder(place.path()), config).unwrap();
+        let opened = super::open_with(super::folder(dir.path()), config).unwrap();
         let ids = [put(&opened, &blob(1, 100)).await, put(&opened, &blob(1, 5_000)).await];
         clock.set(Timestamp(2));
         put(&opened, &blob(1, 100)).await;
         put(&opened, &blob(1, 5_000)).await;
-        let (after, _copy) = crash(place.path());
+        let (after, _copy) = crash(dir.path());
         assert_eq!(after.upkeep.remove(&ids, Timestamp(2)).await.unwrap(), 0);
         assert_eq!(after.upkeep.remove(&ids, Timestamp(3)).await.unwrap(), 2);
     });
 }
 
-/// A sweep that had begun before the clock was set back must find that they were put since.
+/// A sweep that began before the clock was set back must find that blobs were put since.
 #[test]
 fn a_clock_that_is_set_back_makes_no_put_look_older() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let mut config = super::config();
         let clock = std::sync::Arc::new(restante_core::ManualClock::new(Timestamp(5)));
         config.clock = clock.clone();
-        let opened = super::open_with(super::folder(place.path()), config.clone()).unwrap();
+        let opened = super::open_with(super::folder(dir.path()), config.clone()).unwrap();
         let first = [put(&opened, &blob(1, 100)).await, put(&opened, &blob(1, 5_000)).await];
         clock.set(Timestamp(2));
         let second = [put(&opened, &blob(2, 100)).await, put(&opened, &blob(2, 5_000)).await];
         put(&opened, &blob(1, 100)).await;
         put(&opened, &blob(1, 5_000)).await;
         opened.upkeep.close().await.unwrap();
-        let opened = super::open_with(super::folder(place.path()), config).unwrap();
+        let opened = super::open_with(super::folder(dir.path()), config).unwrap();
         put(&opened, &blob(1, 100)).await;
         put(&opened, &blob(1, 5_000)).await;
         let all = [first, second].concat();
@@ -216,19 +216,19 @@ fn a_clock_that_is_set_back_makes_no_put_look_older() {
 
 #[test]
 fn the_later_time_of_two_records_of_a_blob_counts() {
-    let place = tempfile::tempdir().unwrap();
-    let opened = open_folder(place.path());
+    let dir = tempfile::tempdir().unwrap();
+    let opened = open_folder(dir.path());
     let id = runtime().block_on(put(&opened, &blob(1, 100)));
     runtime().block_on(opened.upkeep.close()).unwrap();
-    std::fs::copy(place.path().join(pack_name(1)), place.path().join(pack_name(2))).unwrap();
+    std::fs::copy(dir.path().join(pack_name(1)), dir.path().join(pack_name(2))).unwrap();
     let old = Entry {
-        place: Place::Pack { number: 1, offset: PACK_HEADER_BYTES },
+        location: Location::Pack { number: 1, offset: PACK_HEADER_BYTES },
         bytes: 100,
         put_at: Timestamp(1),
     };
-    change_index(place.path(), vec![Row::Blob(id, old)]);
+    change_index(dir.path(), vec![Row::Blob(id, old)]);
     runtime().block_on(async {
-        let opened = open_folder(place.path());
+        let opened = open_folder(dir.path());
         assert_eq!(opened.upkeep.remove(&[id], Timestamp(2)).await.unwrap(), 0);
         assert_eq!(count(&opened).await, 1);
         assert_sound(&opened).await;
@@ -238,22 +238,22 @@ fn the_later_time_of_two_records_of_a_blob_counts() {
 #[test]
 fn names_that_are_not_ours_are_left_alone() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
-        let opened = open_folder(place.path());
+        let dir = tempfile::tempdir().unwrap();
+        let opened = open_folder(dir.path());
         put(&opened, &blob(1, 100)).await;
         for name in ["packs/notes.txt", "packs/1.pack", "blobs/notes.txt"] {
-            let mut file = std::fs::File::create(place.path().join(name)).unwrap();
+            let mut file = std::fs::File::create(dir.path().join(name)).unwrap();
             file.write_all(b"mine").unwrap();
         }
         let id = crate::hash::id_of(b"elsewhere");
-        std::fs::create_dir_all(place.path().join("blobs/zz/zz")).unwrap();
-        std::fs::write(place.path().join(format!("blobs/zz/zz/{id}")), "elsewhere").unwrap();
-        let (after, copy) = crash(place.path());
+        std::fs::create_dir_all(dir.path().join("blobs/zz/zz")).unwrap();
+        std::fs::write(dir.path().join(format!("blobs/zz/zz/{id}")), "elsewhere").unwrap();
+        let (after, copy) = crash(dir.path());
         assert_eq!(count(&after).await, 1);
         assert_sound(&after).await;
         assert!(copy.path().join("packs/1.pack").exists());
         let rebuilt = tempfile::tempdir().unwrap();
-        copy_folder(place.path(), rebuilt.path(), &|name| name != INDEX);
+        copy_folder(dir.path(), rebuilt.path(), &|name| name != INDEX);
         let rebuilt = open_folder(rebuilt.path());
         assert_eq!(count(&rebuilt).await, 1);
     });

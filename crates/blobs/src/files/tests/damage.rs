@@ -1,4 +1,4 @@
-//! Damaged bytes are told to be, and never served.
+//! Damaged bytes are reported, and never served.
 
 use std::{
     fs::OpenOptions,
@@ -29,12 +29,12 @@ fn flip(file: &Path, offset: u64) {
     file.write_all_at(&[byte[0] ^ 4], offset).unwrap();
 }
 
-fn pack(place: &Path, number: u64) -> PathBuf {
-    place.join(pack_name(number))
+fn pack(dir: &Path, number: u64) -> PathBuf {
+    dir.join(pack_name(number))
 }
 
-fn file(place: &Path, id: BlobId) -> PathBuf {
-    place.join(file_name(id).0)
+fn file(dir: &Path, id: BlobId) -> PathBuf {
+    dir.join(file_name(id).0)
 }
 
 async fn assert_corrupt(opened: &Opened, id: BlobId) {
@@ -42,7 +42,7 @@ async fn assert_corrupt(opened: &Opened, id: BlobId) {
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
 }
 
-/// Where the record of the `n`-th of some blobs of 100 bytes begins.
+/// The offset of record `n` of blobs of 100 bytes.
 fn record(n: u64) -> u64 {
     PACK_HEADER_BYTES + n * (RECORD_HEADER_BYTES as u64 + 100)
 }
@@ -50,15 +50,15 @@ fn record(n: u64) -> u64 {
 #[test]
 fn no_flipped_bit_of_a_record_is_served_and_a_new_put_heals_it() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
-        let opened = open_folder(place.path());
+        let dir = tempfile::tempdir().unwrap();
+        let opened = open_folder(dir.path());
         let mut ids = Vec::new();
         for n in 0..3 {
             ids.push(put(&opened, &blob(n, 100)).await);
         }
         let record_bytes = RECORD_HEADER_BYTES as u64 + 100;
         for byte in 0..record_bytes {
-            flip(&pack(place.path(), 1), record(1) + byte);
+            flip(&pack(dir.path(), 1), record(1) + byte);
             assert_corrupt(&opened, ids[1]).await;
             let error = read(&*opened.blobs, ids[1], 0..1).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt, "a range shows nothing that was not verified");
@@ -67,17 +67,17 @@ fn no_flipped_bit_of_a_record_is_served_and_a_new_put_heals_it() {
                 assert_eq!((report.blobs, report.wrong), (3, 1));
                 assert!(report.findings[0].place.contains(&ids[1].to_string()));
             }
-            flip(&pack(place.path(), 1), record(1) + byte);
+            flip(&pack(dir.path(), 1), record(1) + byte);
             assert_eq!(read_all(&*opened.blobs, ids[1]).await.unwrap(), blob(1, 100));
         }
-        flip(&pack(place.path(), 1), record(1) + 70);
+        flip(&pack(dir.path(), 1), record(1) + 70);
         let answer = opened.blobs.put(&mut blob(1, 100)).await.unwrap();
         assert!(!answer.is_new);
-        assert_eq!(read_all(&*opened.blobs, ids[1]).await.unwrap(), blob(1, 100), "it was stored anew");
+        assert_eq!(read_all(&*opened.blobs, ids[1]).await.unwrap(), blob(1, 100), "it was stored again");
         assert_sound(&opened).await;
         opened.upkeep.close().await.unwrap();
         drop(opened);
-        let opened = open_folder(place.path());
+        let opened = open_folder(dir.path());
         assert_sound(&opened).await;
         assert_eq!(opened.upkeep.stats().await.unwrap().blobs, 3);
     });
@@ -86,11 +86,11 @@ fn no_flipped_bit_of_a_record_is_served_and_a_new_put_heals_it() {
 #[test]
 fn a_damaged_part_of_a_file_is_not_served_and_a_new_put_heals_it() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
-        let opened = open_folder(place.path());
+        let dir = tempfile::tempdir().unwrap();
+        let opened = open_folder(dir.path());
         let bytes = blob(7, 3 * PART_BYTES as usize - 10);
         let id = put(&opened, &bytes).await;
-        flip(&file(place.path(), id), PART_BYTES + 5);
+        flip(&file(dir.path(), id), PART_BYTES + 5);
         assert_corrupt(&opened, id).await;
         let blobs = &*opened.blobs;
         let parts = [
@@ -116,19 +116,19 @@ fn a_damaged_part_of_a_file_is_not_served_and_a_new_put_heals_it() {
 #[test]
 fn a_file_that_is_cut_or_lost_is_told() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
-        let opened = open_folder(place.path());
+        let dir = tempfile::tempdir().unwrap();
+        let opened = open_folder(dir.path());
         let long = put(&opened, &blob(7, 5_000)).await;
-        OpenOptions::new().write(true).open(file(place.path(), long)).unwrap().set_len(4_999).unwrap();
+        OpenOptions::new().write(true).open(file(dir.path(), long)).unwrap().set_len(4_999).unwrap();
         assert_corrupt(&opened, long).await;
-        std::fs::remove_file(file(place.path(), long)).unwrap();
+        std::fs::remove_file(file(dir.path(), long)).unwrap();
         assert_corrupt(&opened, long).await;
         let short = put(&opened, &blob(7, 100)).await;
         opened.upkeep.close().await.unwrap();
         drop(opened);
 
-        std::fs::remove_file(pack(place.path(), 1)).unwrap();
-        let opened = open_folder(place.path());
+        std::fs::remove_file(pack(dir.path(), 1)).unwrap();
+        let opened = open_folder(dir.path());
         assert_corrupt(&opened, short).await;
         let report = opened.upkeep.check(&|_, _| ()).await.unwrap();
         assert_eq!((report.blobs, report.wrong), (2, 2));
@@ -139,17 +139,17 @@ fn a_file_that_is_cut_or_lost_is_told() {
     });
 }
 
-/// Checksums find what a disk does to bytes; the hash also finds what somebody does who can compute checksums.
+/// Checksums detect damage by a disk; the hash also detects changes by somebody who computes checksums.
 #[test]
 fn reading_all_of_a_blob_proves_its_hash() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
-        let opened = open_folder(place.path());
+        let dir = tempfile::tempdir().unwrap();
+        let opened = open_folder(dir.path());
         let id = put(&opened, &blob(1, 100)).await;
         let mut forged = Vec::new();
         RecordHeader { id, ..RecordHeader::new(id, &blob(2, 100), Timestamp(0)) }.put_into(&mut forged);
         forged.extend_from_slice(&blob(2, 100));
-        let target = OpenOptions::new().write(true).open(pack(place.path(), 1)).unwrap();
+        let target = OpenOptions::new().write(true).open(pack(dir.path(), 1)).unwrap();
         target.write_all_at(&forged, record(0)).unwrap();
         assert_corrupt(&opened, id).await;
         assert_eq!(opened.upkeep.check(&|_, _| ()).await.unwrap().wrong, 1);
@@ -157,9 +157,9 @@ fn reading_all_of_a_blob_proves_its_hash() {
 }
 
 /// Copies a store without its index, changes the copy, and opens it.
-async fn opened_without_index(place: &Path, change: impl FnOnce(&Path)) -> (Opened, tempfile::TempDir) {
+async fn opened_without_index(dir: &Path, change: impl FnOnce(&Path)) -> (Opened, tempfile::TempDir) {
     let copy = tempfile::tempdir().unwrap();
-    copy_folder(place, copy.path(), &|name| name != "index");
+    copy_folder(dir, copy.path(), &|name| name != "index");
     change(copy.path());
     (open_folder(copy.path()), copy)
 }
@@ -167,8 +167,8 @@ async fn opened_without_index(place: &Path, change: impl FnOnce(&Path)) -> (Open
 #[test]
 fn without_its_index_a_store_is_read_across_damage() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
-        let opened = open_folder(place.path());
+        let dir = tempfile::tempdir().unwrap();
+        let opened = open_folder(dir.path());
         let mut ids = Vec::new();
         for n in 0..40 {
             ids.push(put(&opened, &blob(n, 100)).await);
@@ -178,7 +178,7 @@ fn without_its_index_a_store_is_read_across_damage() {
 
         for byte in [0, 5, 20, RECORD_HEADER_BYTES as u64 - 1, RECORD_HEADER_BYTES as u64, 120] {
             let damage = |copy: &Path| flip(&pack(copy, 1), record(10) + byte);
-            let (copy, _place) = opened_without_index(place.path(), damage).await;
+            let (copy, _dir) = opened_without_index(dir.path(), damage).await;
             for (n, id) in ids.iter().enumerate() {
                 match read_all(&*copy.blobs, *id).await {
                     Ok(found) => assert!(n != 10 && found == blob(n as u32, 100)),
@@ -196,10 +196,10 @@ fn without_its_index_a_store_is_read_across_damage() {
 #[test]
 fn a_header_of_a_pack_is_not_needed_to_read_it() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
-        let opened = open_folder(place.path());
+        let dir = tempfile::tempdir().unwrap();
+        let opened = open_folder(dir.path());
         let id = put(&opened, &blob(1, 100)).await;
-        let (copy, _place) = opened_without_index(place.path(), |copy| flip(&pack(copy, 1), 3)).await;
+        let (copy, _dir) = opened_without_index(dir.path(), |copy| flip(&pack(copy, 1), 3)).await;
         assert_eq!(read_all(&*copy.blobs, id).await.unwrap(), blob(1, 100));
         put(&copy, &blob(2, 100)).await;
         let stats = copy.upkeep.stats().await.unwrap();
@@ -213,13 +213,13 @@ fn a_header_of_a_pack_is_not_needed_to_read_it() {
 #[test]
 fn a_file_with_other_bytes_than_its_name_says_is_no_blob() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
-        let opened = open_folder(place.path());
+        let dir = tempfile::tempdir().unwrap();
+        let opened = open_folder(dir.path());
         let (kept, lost) = (put(&opened, &blob(1, 5_000)).await, put(&opened, &blob(2, 5_000)).await);
-        let (copy, copy_place) = opened_without_index(place.path(), |copy| flip(&file(copy, lost), 77)).await;
+        let (copy, copy_dir) = opened_without_index(dir.path(), |copy| flip(&file(copy, lost), 77)).await;
         assert_eq!(read_all(&*copy.blobs, kept).await.unwrap(), blob(1, 5_000));
         assert_eq!(copy.blobs.size(lost).await.unwrap(), None);
-        assert!(file(copy_place.path(), lost).exists(), "it is left to the operator");
+        assert!(file(copy_dir.path(), lost).exists(), "it is left to the operator");
         let report = copy.upkeep.check(&|_, _| ()).await.unwrap();
         assert_eq!((report.blobs, report.wrong), (1, 1));
         assert!(report.findings[0].what.contains("belongs to no blob"), "{report:?}");
@@ -228,13 +228,13 @@ fn a_file_with_other_bytes_than_its_name_says_is_no_blob() {
     });
 }
 
-/// A blob may hold what looks like records. It is met when the header of its own record is damaged; then only bytes that have the
-/// hash by which they are called are taken.
+/// A blob may contain bytes that look like records. They are found when the header of its own record is damaged; then bytes are
+/// only used if their hash is their id.
 #[test]
 fn what_looks_like_a_record_inside_a_blob_changes_no_other_blob() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
-        let opened = open_folder(place.path());
+        let dir = tempfile::tempdir().unwrap();
+        let opened = open_folder(dir.path());
         let (victim, honest) = (id_of(&blob(5, 100)), blob(6, 40));
         let mut hostile = Vec::new();
         RecordHeader { id: victim, ..RecordHeader::new(victim, b"not what it says", Timestamp(0)) }
@@ -245,7 +245,7 @@ fn what_looks_like_a_record_inside_a_blob_changes_no_other_blob() {
         put(&opened, &Bytes::from(hostile)).await;
         let behind = put(&opened, &blob(7, 100)).await;
         let damage = |copy: &Path| flip(&pack(copy, 1), PACK_HEADER_BYTES + 8);
-        let (copy, _place) = opened_without_index(place.path(), damage).await;
+        let (copy, _dir) = opened_without_index(dir.path(), damage).await;
         assert_eq!(copy.blobs.size(victim).await.unwrap(), None);
         assert_eq!(read_all(&*copy.blobs, id_of(&honest)).await.unwrap(), honest);
         assert_eq!(read_all(&*copy.blobs, behind).await.unwrap(), blob(7, 100));
@@ -256,15 +256,15 @@ fn what_looks_like_a_record_inside_a_blob_changes_no_other_blob() {
 #[test]
 fn damaged_blobs_keep_their_pack_when_others_are_moved() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
-        let opened = open_folder(place.path());
+        let dir = tempfile::tempdir().unwrap();
+        let opened = open_folder(dir.path());
         let mut ids = Vec::new();
         for n in 0..10 {
             ids.push(put(&opened, &blob(n, 100)).await);
         }
-        flip(&pack(place.path(), 1), record(9) + 80);
+        flip(&pack(dir.path(), 1), record(9) + 80);
         assert_eq!(opened.upkeep.remove(&ids[..7], Timestamp::MAX).await.unwrap(), 7);
-        assert!(pack(place.path(), 1).exists(), "what is left of a damaged blob is not thrown away");
+        assert!(pack(dir.path(), 1).exists(), "what is left of a damaged blob is not thrown away");
         assert_corrupt(&opened, ids[9]).await;
         for n in [7, 8] {
             assert_eq!(read_all(&*opened.blobs, ids[n]).await.unwrap(), blob(n as u32, 100));
@@ -272,7 +272,7 @@ fn damaged_blobs_keep_their_pack_when_others_are_moved() {
         put(&opened, &blob(9, 100)).await;
         assert_sound(&opened).await;
         assert_eq!(opened.upkeep.remove(&ids[..8], Timestamp::MAX).await.unwrap(), 1);
-        assert!(!pack(place.path(), 1).exists(), "once it was put anew, the pack goes");
+        assert!(!pack(dir.path(), 1).exists(), "once it was put again, the pack is removed");
         assert_sound(&opened).await;
     });
 }
@@ -280,19 +280,19 @@ fn damaged_blobs_keep_their_pack_when_others_are_moved() {
 #[test]
 fn a_lost_pack_does_not_keep_others_from_being_rewritten() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
-        let opened = open_folder(place.path());
+        let dir = tempfile::tempdir().unwrap();
+        let opened = open_folder(dir.path());
         let mut ids = Vec::new();
         for n in 0..12 {
             ids.push(put(&opened, &blob(n, 900)).await); // four to a pack
         }
         opened.upkeep.close().await.unwrap();
         drop(opened);
-        std::fs::remove_file(pack(place.path(), 1)).unwrap();
-        let opened = open_folder(place.path());
+        std::fs::remove_file(pack(dir.path(), 1)).unwrap();
+        let opened = open_folder(dir.path());
         let going = [&ids[..3], &ids[4..7]].concat();
         assert_eq!(opened.upkeep.remove(&going, Timestamp::MAX).await.unwrap(), 6);
-        assert!(!pack(place.path(), 2).exists());
+        assert!(!pack(dir.path(), 2).exists());
         assert_eq!(read_all(&*opened.blobs, ids[7]).await.unwrap(), blob(7, 900));
         assert_corrupt(&opened, ids[3]).await;
         put(&opened, &blob(3, 900)).await;
@@ -306,8 +306,8 @@ fn a_lost_pack_does_not_keep_others_from_being_rewritten() {
 #[test]
 fn a_pack_of_a_newer_version_is_not_touched() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
-        let opened = open_folder(place.path());
+        let dir = tempfile::tempdir().unwrap();
+        let opened = open_folder(dir.path());
         put(&opened, &blob(1, 100)).await;
         opened.upkeep.close().await.unwrap();
         drop(opened);
@@ -315,19 +315,19 @@ fn a_pack_of_a_newer_version_is_not_touched() {
         header[8] = 2;
         let sum = crc32c::crc32c(&header[..28]);
         header[28..].copy_from_slice(&sum.to_le_bytes());
-        OpenOptions::new().write(true).open(pack(place.path(), 1)).unwrap().write_all_at(&header, 0).unwrap();
-        let error = open(folder(place.path())).map(|_| ()).unwrap_err();
+        OpenOptions::new().write(true).open(pack(dir.path(), 1)).unwrap().write_all_at(&header, 0).unwrap();
+        let error = open(folder(dir.path())).map(|_| ()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert!(error.to_string().contains("newer"), "{error}");
     });
 }
 
-/// A blob that is in a file may be short by now, and one in a pack long: the bound is a setting.
+/// The limit between packs and files is a setting, so that a file may hold a short blob, and a pack a long one.
 #[test]
 fn the_bound_between_packs_and_files_may_change() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
-        let opened = open_folder(place.path());
+        let dir = tempfile::tempdir().unwrap();
+        let opened = open_folder(dir.path());
         let (short, long) = (blob(1, 600), blob(2, 1_500));
         let ids = [put(&opened, &short).await, put(&opened, &long).await];
         opened.upkeep.close().await.unwrap();
@@ -335,7 +335,7 @@ fn the_bound_between_packs_and_files_may_change() {
         for packed_bytes_max in [2_000, 500] {
             let mut other = config();
             other.files.packed_bytes_max = packed_bytes_max;
-            let opened = open_with(folder(place.path()), other).unwrap();
+            let opened = open_with(folder(dir.path()), other).unwrap();
             for (id, bytes) in ids.iter().zip([&short, &long]) {
                 assert!(!opened.blobs.put(&mut bytes.clone()).await.unwrap().is_new);
                 assert_eq!(&read_all(&*opened.blobs, *id).await.unwrap(), bytes);
@@ -344,19 +344,19 @@ fn the_bound_between_packs_and_files_may_change() {
             let stats = opened.upkeep.stats().await.unwrap();
             assert_eq!((stats.blobs, stats.bytes), (2, 2_100));
             if packed_bytes_max == 2_000 {
-                flip(&file(place.path(), ids[1]), 5);
+                flip(&file(dir.path(), ids[1]), 5);
                 put(&opened, &long).await;
                 assert_eq!(
                     &read_all(&*opened.blobs, ids[1]).await.unwrap(),
                     &long,
-                    "a damaged file, stored anew in a pack"
+                    "a damaged file, stored again in a pack"
                 );
-                assert!(!file(place.path(), ids[1]).exists());
+                assert!(!file(dir.path(), ids[1]).exists());
                 assert_sound(&opened).await;
             }
             opened.upkeep.close().await.unwrap();
         }
-        let opened = open_folder(place.path());
+        let opened = open_folder(dir.path());
         assert_eq!(opened.upkeep.remove(&ids, Timestamp::MAX).await.unwrap(), 2);
         assert_sound(&opened).await;
     });

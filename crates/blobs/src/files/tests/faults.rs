@@ -1,4 +1,4 @@
-//! The n-th step on the disk fails, for n = 1, 2, 3, ... until none does.
+//! Disk step n fails, for n = 1, 2, 3, ... until none does.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -17,18 +17,17 @@ use crate::{
     files::{index::Index, schema::pack_name},
 };
 
-/// What was answered with success.
+/// Acknowledged operations.
 #[derive(Default)]
 struct Acked {
     there: Vec<Bytes>,
     gone: Vec<BlobId>,
-    /// Whose the blobs were said to be, and, if it was refused, may be.
+    /// The owners that the store may have: the last acknowledged one and refused later ones.
     owners: Vec<Option<Identity>>,
     was_refused: bool,
 }
 
-/// Puts short and long blobs, some of them twice, removes most of them, and puts more. Every error is taken as clients would
-/// take it.
+/// Puts short and long blobs, some of them twice, removes most of them, and puts more. Errors are handled as a client would.
 async fn run_workload(disk: Arc<dyn Disk>) -> Acked {
     let mut acked = Acked::default();
     let Ok(opened) = open(disk) else { return acked };
@@ -40,7 +39,7 @@ async fn run_workload(disk: Arc<dyn Disk>) -> Acked {
     let going: Vec<Bytes> =
         (0..10).filter(|n| n % 4 != 3).map(|n| blob(n, if n % 5 == 0 { 1_500 } else { 700 })).collect();
     let ids: Vec<BlobId> = going.iter().map(|bytes| crate::hash::id_of(bytes)).collect();
-    // What was asked to go may be gone in any case; it is gone for sure when that was answered.
+    // A refused removal may have removed blobs; an acknowledged one has.
     acked.there.retain(|bytes| !going.contains(bytes));
     match opened.upkeep.remove(&ids, Timestamp::MAX).await {
         Ok(_) => acked.gone = ids,
@@ -73,19 +72,19 @@ async fn put_noted(opened: &Opened, bytes: Bytes, acked: &mut Acked) {
     }
 }
 
-/// Runs the workload again and again; `plan` decides which steps of which run fail.
+/// Runs the workload repeatedly; `plan` decides which steps of each run fail.
 fn every_step_may_fail(plan: fn(run: u64, step: u64) -> Option<Fault>, expected: &[&str]) {
     let runtime = runtime();
     let mut seen = BTreeSet::new();
     for step in 1.. {
-        let place = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let faults = Faults::none();
         faults.plan(move |number, _| plan(step, number));
-        let disk = FailingDisk::new(place.path(), faults.clone());
+        let disk = FailingDisk::new(dir.path(), faults.clone());
         let acked = runtime.block_on(run_workload(Arc::new(disk)));
         let failed = faults.failed();
         runtime.block_on(async {
-            let opened = open_folder(place.path());
+            let opened = open_folder(dir.path());
             for bytes in &acked.there {
                 let found = read_all(&*opened.blobs, crate::hash::id_of(bytes)).await;
                 assert_eq!(&found.unwrap(), bytes, "step {step} ({failed:?}): what was acknowledged");
@@ -148,15 +147,15 @@ fn the_disk_may_go_away_at_any_step() {
     );
 }
 
-/// After a failed sync nobody knows what the disk has kept: a second sync may succeed without having written anything.
+/// After a failed sync it is unknown what is on disk: a second sync may succeed without having written anything.
 #[test]
 fn after_a_failed_sync_nothing_more_is_taken() {
-    // A write that succeeds and its sync; the folders of a file of its own, behind its creation, write, sync, note and naming.
+    // The write to a pack and its sync; and the folders, creation, write, sync, note and rename of a file.
     for (steps, len) in [(2, 700), (8, 1_500)] {
         runtime().block_on(async {
-            let place = tempfile::tempdir().unwrap();
+            let dir = tempfile::tempdir().unwrap();
             let faults = Faults::none();
-            let opened = open(Arc::new(FailingDisk::new(place.path(), faults.clone()))).unwrap();
+            let opened = open(Arc::new(FailingDisk::new(dir.path(), faults.clone()))).unwrap();
             let id = put(&opened, &blob(0, 700)).await;
             faults.fail_at(steps, Fault::Fails);
             for n in 1..4 {
@@ -170,22 +169,22 @@ fn after_a_failed_sync_nothing_more_is_taken() {
                 opened.upkeep.remove(&[id], Timestamp::MAX).await.unwrap_err().kind(),
                 ErrorKind::Unavailable
             );
-            assert_eq!(read_all(&*opened.blobs, id).await.unwrap(), blob(0, 700), "it goes on answering");
+            assert_eq!(read_all(&*opened.blobs, id).await.unwrap(), blob(0, 700), "reads still work");
             opened.upkeep.close().await.unwrap();
-            let opened = open_folder(place.path());
+            let opened = open_folder(dir.path());
             assert_eq!(read_all(&*opened.blobs, id).await.unwrap(), blob(0, 700));
             put(&opened, &blob(1, len)).await;
         });
     }
 }
 
-/// Nothing but the put relies on a file that is being received.
+/// Only the put itself relies on a file that is being received.
 #[test]
 fn a_failed_sync_of_a_file_that_is_received_fails_that_put_alone() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let faults = Faults::none();
-        let opened = open(Arc::new(FailingDisk::new(place.path(), faults.clone()))).unwrap();
+        let opened = open(Arc::new(FailingDisk::new(dir.path(), faults.clone()))).unwrap();
         faults.fail_at(3, Fault::Fails); // it is created, written, synced
         let error = opened.blobs.put(&mut blob(1, 1_500)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -196,13 +195,13 @@ fn a_failed_sync_of_a_file_that_is_received_fails_that_put_alone() {
     });
 }
 
-/// Short blobs that are new need no row, for a while; what needs one is refused, and nothing of it is done.
+/// New short blobs need no row, for a while; operations that need one are refused, and change nothing.
 #[test]
 fn while_the_index_cannot_be_written_new_blobs_are_taken_up_to_a_bound() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let faults = Faults::none();
-        let disk = FailingDisk::new(place.path(), faults.clone());
+        let disk = FailingDisk::new(dir.path(), faults.clone());
         let mut config = config();
         config.files.pack_bytes = 1 << 20;
         let opened = open_with(Arc::new(disk), config).unwrap();
@@ -230,7 +229,7 @@ fn while_the_index_cannot_be_written_new_blobs_are_taken_up_to_a_bound() {
         assert_eq!(opened.upkeep.remove(&[short, long], Timestamp::MAX).await.unwrap(), 2);
         opened.upkeep.close().await.unwrap();
         drop(opened);
-        let opened = open_folder(place.path());
+        let opened = open_folder(dir.path());
         assert_sound(&opened).await;
         for n in taken {
             let found = opened.blobs.size(crate::hash::id_of(&blob(10 + n, 50))).await.unwrap();
@@ -239,16 +238,16 @@ fn while_the_index_cannot_be_written_new_blobs_are_taken_up_to_a_bound() {
     });
 }
 
-/// What lies behind the known end of a pack may be in memory alone: once it has a row it would be promised.
+/// Bytes beyond the known end of a pack may be in the page cache only: they must be durable before they are indexed.
 #[test]
 fn what_was_perhaps_never_synced_is_written_again_before_it_gets_a_row() {
-    let place = tempfile::tempdir().unwrap();
-    let opened = open_folder(place.path());
+    let dir = tempfile::tempdir().unwrap();
+    let opened = open_folder(dir.path());
     let id = runtime().block_on(put(&opened, &blob(1, 300)));
     let mut seen = BTreeSet::new();
     for step in 1.. {
         let copy = tempfile::tempdir().unwrap();
-        copy_folder(place.path(), copy.path(), &|_| true);
+        copy_folder(dir.path(), copy.path(), &|_| true);
         let faults = Faults::at_step(step, Fault::Fails);
         let is_open = open(Arc::new(FailingDisk::new(copy.path(), faults.clone()))).is_ok();
         let failed = faults.failed();
@@ -256,7 +255,7 @@ fn what_was_perhaps_never_synced_is_written_again_before_it_gets_a_row() {
             break;
         }
         if is_open {
-            // An open store writes down by itself, and later, what it has found.
+            // An open store writes waiting rows later, by itself.
             assert!(failed.iter().all(|step| *step == "index"), "passed over: {failed:?}");
             continue;
         }
@@ -270,34 +269,34 @@ fn what_was_perhaps_never_synced_is_written_again_before_it_gets_a_row() {
     assert!(seen.contains("write") && seen.contains("sync") && seen.contains("sync folder"), "{seen:?}");
 }
 
-/// Moving blobs takes room before it gives any.
+/// Moving blobs needs space before it reclaims any.
 #[test]
 fn on_a_full_disk_packs_without_blobs_still_go() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let faults = Faults::none();
-        let opened = open(Arc::new(FailingDisk::new(place.path(), faults.clone()))).unwrap();
+        let opened = open(Arc::new(FailingDisk::new(dir.path(), faults.clone()))).unwrap();
         let mut ids = Vec::new();
         for n in 0..11 {
             ids.push(put(&opened, &blob(n, 700)).await); // five in a pack
         }
-        // Behind the rows of what is removed, the removal of a pack, the sync of the folder, and the row of the pack.
+        // After the rows of the removal: removing the pack, syncing the folder, and the row of the pack.
         faults.fail_at(5, Fault::Full);
         assert_eq!(opened.upkeep.remove(&ids[1..10], Timestamp::MAX).await.unwrap(), 9);
         assert!(faults.failed().contains("write"), "the blob that is left was not moved");
-        assert!(place.path().join(pack_name(1)).exists());
-        assert!(!place.path().join(pack_name(2)).exists());
+        assert!(dir.path().join(pack_name(1)).exists());
+        assert!(!dir.path().join(pack_name(2)).exists());
         assert_eq!(read_all(&*opened.blobs, ids[0]).await.unwrap(), blob(0, 700));
     });
 }
 
-/// A disk that is full for a while costs what was put meanwhile, and nothing else.
+/// Only what was put while the disk was full is lost.
 #[test]
 fn a_store_goes_on_when_there_is_room_again() {
     runtime().block_on(async {
-        let place = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let faults = Faults::none();
-        let opened = open(Arc::new(FailingDisk::new(place.path(), faults.clone()))).unwrap();
+        let opened = open(Arc::new(FailingDisk::new(dir.path(), faults.clone()))).unwrap();
         put(&opened, &blob(0, 700)).await;
         faults.fail_at(1, Fault::Full);
         let error = opened.blobs.put(&mut blob(1, 700)).await.unwrap_err();

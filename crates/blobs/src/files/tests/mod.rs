@@ -1,4 +1,4 @@
-//! What can't be seen from outside: failing disks, damage, what a crash leaves, and who keeps others waiting.
+//! Tests from inside: failing disks, damage, crashes, and slow uploads.
 
 mod any_damage;
 mod crash;
@@ -31,17 +31,17 @@ fn open(disk: Arc<dyn Disk>) -> Result<Opened, Error> {
     open_with(disk, config())
 }
 
-/// Opens a store where a thread may wait, as [`crate::open`] does.
+/// Opens a store on a thread that may block, as [`crate::open`] does.
 fn open_with(disk: Arc<dyn Disk>, config: Config) -> Result<Opened, Error> {
     std::thread::spawn(move || open_on(disk, &config)).join().unwrap()
 }
 
-/// Opens the store of a folder on a disk that does what it should.
+/// Opens the store of a folder on a working disk.
 fn open_folder(path: &Path) -> Opened {
     open(folder(path)).unwrap()
 }
 
-/// Blob number `n`, which repeats its number.
+/// Blob number `n`, filled with its number.
 fn blob(n: u32, len: usize) -> Bytes {
     n.to_le_bytes().iter().copied().cycle().take(len).collect::<Vec<u8>>().into()
 }
@@ -65,7 +65,7 @@ async fn read(blobs: &dyn Blobs, id: BlobId, range: std::ops::Range<u64>) -> Res
     Ok(all)
 }
 
-/// Everything is there and sound.
+/// Asserts that every blob exists and is undamaged.
 async fn assert_sound(opened: &Opened) {
     let report = opened.upkeep.check(&|_, _| ()).await.unwrap();
     assert_eq!(report.findings, []);
@@ -75,7 +75,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// What the folder holds now, as if the process had ended; `keeps` chooses what is copied.
+/// Copies the folder as it is, as if the process had ended; `keeps` selects the files.
 fn copy_folder(from: &Path, to: &Path, keeps: &dyn Fn(&str) -> bool) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {

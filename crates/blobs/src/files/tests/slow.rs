@@ -1,4 +1,4 @@
-//! Uploads that take their time, on a clock that jumps when everybody waits.
+//! Slow uploads, on a clock that jumps when all tasks wait.
 
 use std::{collections::VecDeque, future::pending, path::Path, sync::Arc, time::Duration};
 
@@ -10,11 +10,11 @@ use tokio::{sync::Notify, task::JoinSet, time::sleep};
 use super::{blob, open_with, put, read_all};
 use crate::{
     Error, Opened, Source,
-    files::{places::FILES_RECEIVED_MAX, schema::INCOMING},
+    files::{schema::INCOMING, uploads::FILES_RECEIVED_MAX},
     hash::id_of,
 };
 
-/// Gives these chunks and nothing any more.
+/// Gives these chunks, then hangs.
 struct Stalls(VecDeque<Bytes>);
 
 #[async_trait]
@@ -27,7 +27,7 @@ impl Source for Stalls {
     }
 }
 
-/// Gives a chunk every twenty seconds, until it is told to end.
+/// Gives a chunk every twenty seconds, until it is signalled to end.
 struct Steady {
     chunk: Bytes,
     end: Arc<Notify>,
@@ -43,18 +43,18 @@ impl Source for Steady {
     }
 }
 
-fn receiving(place: &Path) -> usize {
-    std::fs::read_dir(place.join(INCOMING)).unwrap().count()
+fn receiving(dir: &Path) -> usize {
+    std::fs::read_dir(dir.join(INCOMING)).unwrap().count()
 }
 
-async fn until_receiving(place: &Path, count: usize) {
-    while receiving(place) != count {
+async fn until_receiving(dir: &Path, count: usize) {
+    while receiving(dir) != count {
         sleep(Duration::from_millis(1)).await;
     }
 }
 
-fn open(place: &Path) -> Opened {
-    open_with(super::folder(place), super::config()).unwrap()
+fn open(dir: &Path) -> Opened {
+    open_with(super::folder(dir), super::config()).unwrap()
 }
 
 fn put_slowly(opened: &Opened, puts: &mut JoinSet<Result<(), Error>>, mut source: impl Source + 'static) {
@@ -63,25 +63,25 @@ fn put_slowly(opened: &Opened, puts: &mut JoinSet<Result<(), Error>>, mut source
 }
 
 #[tokio::test(start_paused = true)]
-async fn uploads_without_progress_give_their_places_to_who_waits() {
-    let place = tempfile::tempdir().unwrap();
-    let opened = open(place.path());
+async fn uploads_without_progress_lose_their_slots_to_waiters() {
+    let dir = tempfile::tempdir().unwrap();
+    let opened = open(dir.path());
     let (mut slow, mut steady, end) = (JoinSet::new(), JoinSet::new(), Arc::new(Notify::new()));
     put_slowly(&opened, &mut steady, Steady { chunk: blob(1, 256 << 10), end: end.clone() });
-    until_receiving(place.path(), 1).await;
+    until_receiving(dir.path(), 1).await;
     for n in 1..FILES_RECEIVED_MAX as u32 {
         put_slowly(&opened, &mut slow, Stalls([blob(n, 700), blob(n, 700)].into()));
     }
-    until_receiving(place.path(), FILES_RECEIVED_MAX).await;
+    until_receiving(dir.path(), FILES_RECEIVED_MAX).await;
 
     sleep(Duration::from_secs(3_600)).await;
-    assert_eq!(receiving(place.path()), FILES_RECEIVED_MAX, "nobody waits for a place");
+    assert_eq!(receiving(dir.path()), FILES_RECEIVED_MAX, "nobody waits for a slot");
     for n in 0..20 {
         let bytes = blob(1_000 + n, 5_000);
         put(&opened, &bytes).await;
         assert_eq!(read_all(&*opened.blobs, id_of(&bytes)).await.unwrap(), bytes);
     }
-    // One was given up for the first; the others took its place after him.
+    // One was ended for the first waiter; the others took its slot one after another.
     let error = slow.join_next().await.unwrap().unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("too slowly"), "{error}");
@@ -91,22 +91,22 @@ async fn uploads_without_progress_give_their_places_to_who_waits() {
     for n in 0..FILES_RECEIVED_MAX as u32 - 1 {
         put_slowly(&opened, &mut waiting, Stalls([blob(n, 701), blob(n, 701)].into()));
     }
-    // So that all of them have their places, the steady one alone of the old ones is left.
+    // After all of them got a slot, only the steady one of the old uploads is left.
     while slow.join_next().await.is_some() {}
-    until_receiving(place.path(), FILES_RECEIVED_MAX).await;
+    until_receiving(dir.path(), FILES_RECEIVED_MAX).await;
     end.notify_one();
     steady.join_next().await.unwrap().unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_place_and_goes_away_costs_nobody_his() {
-    let place = tempfile::tempdir().unwrap();
-    let opened = open(place.path());
+async fn a_cancelled_waiter_takes_no_slot() {
+    let dir = tempfile::tempdir().unwrap();
+    let opened = open(dir.path());
     let (mut slow, mut waiting) = (JoinSet::new(), JoinSet::new());
     for n in 0..FILES_RECEIVED_MAX as u32 {
         put_slowly(&opened, &mut slow, Stalls([blob(n, 700), blob(n, 700)].into()));
     }
-    until_receiving(place.path(), FILES_RECEIVED_MAX).await;
+    until_receiving(dir.path(), FILES_RECEIVED_MAX).await;
     for n in 0..10 {
         put_slowly(&opened, &mut waiting, Stalls([blob(n, 701), blob(n, 701)].into()));
     }

@@ -6,29 +6,23 @@ use axum::{
     Json,
     http::StatusCode,
     response::{IntoResponse, Response},
-    routing,
 };
+use restante_http::{Audience, Route};
 use restante_records::Upkeep;
-use restante_waku::rest::OperatorRoute;
 use tokio::sync::Semaphore;
 use tracing::warn;
 
 use super::stats::{RECORDS_PATH, shown};
 
 /// Where a running server tells what its records hold. To count them takes a walk: one at a time.
-pub(crate) fn route(url: String, upkeep: Arc<dyn Upkeep>) -> OperatorRoute {
-    let turn = Arc::new(Semaphore::new(1));
-    let answer = move || answer(url.clone(), upkeep.clone(), turn.clone());
-    OperatorRoute {
-        method: "get",
-        path: RECORDS_PATH,
-        what: "what the records hold",
-        handler: routing::get(answer),
-    }
+pub(crate) fn route(url: String, upkeep: Arc<dyn Upkeep>) -> Route {
+    let permits = Arc::new(Semaphore::new(1));
+    let answer = move || answer(url.clone(), upkeep.clone(), permits.clone());
+    Route::get(RECORDS_PATH, "what the records hold", answer).with_audience(Audience::Operators)
 }
 
-async fn answer(url: String, upkeep: Arc<dyn Upkeep>, turn: Arc<Semaphore>) -> Response {
-    let Ok(_turn) = turn.try_acquire() else {
+async fn answer(url: String, upkeep: Arc<dyn Upkeep>, permits: Arc<Semaphore>) -> Response {
+    let Ok(_permit) = permits.try_acquire() else {
         return (StatusCode::SERVICE_UNAVAILABLE, "the records are being counted already: ask again")
             .into_response();
     };

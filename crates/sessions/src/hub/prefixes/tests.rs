@@ -5,62 +5,64 @@ use proptest::prelude::*;
 use super::*;
 use crate::{NodeId, SessionId, hub::SeatConfig};
 
-fn place(number: u64) -> Arc<Place> {
+fn subscriber(number: u64) -> Arc<Subscriber> {
     let id = SessionId { opened_us: number, node: NodeId(1), place: 0 };
     let config =
         SeatConfig { events_max: 1, bytes_max: 1, interests_max: 1, overflow: crate::hub::Overflow::Drop };
-    Arc::new(Place::new(id, config, None))
+    Arc::new(Subscriber::new(id, config, None))
 }
 
 fn found(prefixes: &Prefixes, topic: &str) -> Vec<u64> {
     let mut found = Vec::new();
-    prefixes.find(topic, |places| found.extend(places.iter().map(|place| place.id.opened_us)));
+    prefixes.find(topic, |subscribers| {
+        found.extend(subscribers.iter().map(|subscriber| subscriber.id.opened_us))
+    });
     found.sort_unstable();
     found
 }
 
-/// Checks what is said of nodes, and counts them.
+/// Checks the invariants of nodes, and counts them.
 fn check(node: &Node, is_root: bool) -> usize {
     assert!(is_root || !node.label.is_empty());
-    assert!(is_root || !node.places.is_empty() || node.children.len() >= 2);
+    assert!(is_root || !node.subscribers.is_empty() || node.children.len() >= 2);
     assert!(node.children.is_sorted_by_key(|child| child.label[0]));
     1 + node.children.iter().map(|child| check(child, false)).sum::<usize>()
 }
 
 #[test]
 fn prefixes_of_prefixes_are_found_and_taken_away() {
-    let (mut prefixes, places) = (Prefixes::default(), [0, 1, 2, 3].map(place));
+    let (mut prefixes, subscribers) = (Prefixes::default(), [0, 1, 2, 3].map(subscriber));
     let wanted = ["/app/1/", "/app/1/chat", "", "/app/2/"];
-    for (place, prefix) in places.iter().zip(wanted) {
-        prefixes.add(prefix, place);
+    for (subscriber, prefix) in subscribers.iter().zip(wanted) {
+        prefixes.add(prefix, subscriber);
     }
     assert_eq!(found(&prefixes, "/app/1/chat/proto"), [0, 1, 2]);
     assert_eq!(found(&prefixes, "/app/1/cha"), [0, 2]);
     assert_eq!(found(&prefixes, "/app/"), [2]);
-    prefixes.remove("/app/", &places[0]);
-    prefixes.remove("/app/1/", &places[1]);
-    assert_eq!(found(&prefixes, "/app/1/chat"), [0, 1, 2], "what nobody wanted so is not taken away");
-    prefixes.remove("/app/1/", &places[0]);
+    prefixes.remove("/app/", &subscribers[0]);
+    prefixes.remove("/app/1/", &subscribers[1]);
+    assert_eq!(found(&prefixes, "/app/1/chat"), [0, 1, 2], "only existing subscribers are removed");
+    prefixes.remove("/app/1/", &subscribers[0]);
     assert_eq!(found(&prefixes, "/app/1/chat"), [1, 2]);
-    for (place, prefix) in places.iter().zip(wanted) {
-        prefixes.remove(prefix, place);
+    for (subscriber, prefix) in subscribers.iter().zip(wanted) {
+        prefixes.remove(prefix, subscriber);
     }
     assert!(prefixes.is_empty());
 }
 
-/// A prefix at every length of a topic makes the deepest tree; nothing goes through it by recursion.
+/// A prefix at every length of a topic makes the deepest tree; no operation is recursive.
 #[test]
 fn a_deep_tree_is_walked_with_a_flat_stack() {
     const DEPTH: usize = 2_000;
     let walk = || {
-        let (mut prefixes, place) = (Prefixes::default(), place(0));
+        let (mut prefixes, subscriber) = (Prefixes::default(), subscriber(0));
         let topic = "x".repeat(DEPTH);
         for len in 1..=DEPTH {
-            prefixes.add(&topic[..len], &place);
+            prefixes.add(&topic[..len], &subscriber);
         }
         assert_eq!(found(&prefixes, &topic).len(), DEPTH);
         for len in (1..=DEPTH).rev() {
-            prefixes.remove(&topic[..len], &place);
+            prefixes.remove(&topic[..len], &subscriber);
         }
         assert!(prefixes.is_empty());
     };
@@ -74,15 +76,15 @@ proptest! {
         steps in prop::collection::vec(("[ab]{0,6}", 0..3_usize, any::<bool>()), 0..80),
         topics in prop::collection::vec("[ab]{0,8}", 1..6),
     ) {
-        let (mut prefixes, places) = (Prefixes::default(), [0, 1, 2].map(place));
+        let (mut prefixes, subscribers) = (Prefixes::default(), [0, 1, 2].map(subscriber));
         let mut model: BTreeSet<(String, usize)> = BTreeSet::new();
         for (prefix, one, is_added) in steps {
             if is_added {
                 if model.insert((prefix.clone(), one)) {
-                    prefixes.add(&prefix, &places[one]);
+                    prefixes.add(&prefix, &subscribers[one]);
                 }
             } else {
-                prefixes.remove(&prefix, &places[one]);
+                prefixes.remove(&prefix, &subscribers[one]);
                 model.remove(&(prefix, one));
             }
             let distinct: BTreeSet<&String> = model.iter().map(|(prefix, _)| prefix).collect();

@@ -1,12 +1,12 @@
 use super::*;
 
 #[test]
-fn a_slow_reader_ends_with_a_reason_and_others_go_on() {
+fn a_slow_reader_ends_with_a_reason_and_others_continue() {
     let (hub, metrics) = hub();
     let small = SeatConfig { events_max: 3, ..config(Overflow::End) };
     let slow = hub.join(id(1), small).unwrap();
     slow.want(&[exact("t")]).unwrap();
-    let quick = seat_wanting(&hub, 2, Overflow::End, &["t"]);
+    let quick = subscribe(&hub, 2, Overflow::End, &["t"]);
     for number in 0..3 {
         assert_eq!(hub.publish(&event(number)), 2);
     }
@@ -26,14 +26,14 @@ fn a_queue_that_drops_loses_the_newest_and_counts_them() {
     let (hub, metrics) = hub();
     let losses = Arc::new(Losses::default());
     let small = SeatConfig { events_max: 3, ..config(Overflow::Drop) };
-    let seat = hub.join_counting(id(1), small, losses.clone()).unwrap();
-    seat.want(&[exact("t")]).unwrap();
+    let subscription = hub.join_counting(id(1), small, losses.clone()).unwrap();
+    subscription.want(&[exact("t")]).unwrap();
     for number in 0..5 {
         assert_eq!(hub.publish(&event(number)), usize::from(number < 3));
     }
-    assert_eq!(read(&seat), [0, 1, 2]);
-    assert_eq!(hub.publish(&event(5)), 1, "there is room again");
-    assert_eq!(seat.pause(), 1);
+    assert_eq!(read(&subscription), [0, 1, 2]);
+    assert_eq!(hub.publish(&event(5)), 1, "there is space again");
+    assert_eq!(subscription.pause(), 1);
     assert_eq!(hub.publish(&event(6)), 0);
     assert_eq!((losses.dropped.get(), losses.away.get()), (2, 1));
     assert_eq!(metrics.count_of_dropped(DropReason::Full), 2);
@@ -43,74 +43,74 @@ fn a_queue_that_drops_loses_the_newest_and_counts_them() {
 fn bytes_count_until_they_are_released_or_more_is_asked_for() {
     let (hub, _) = hub();
     let size = event_of("c", "t", 0, 1_000).bytes();
-    let seat = hub.join(id(1), SeatConfig { bytes_max: 2 * size, ..config(Overflow::Drop) }).unwrap();
-    seat.want(&[exact("t")]).unwrap();
+    let subscription = hub.join(id(1), SeatConfig { bytes_max: 2 * size, ..config(Overflow::Drop) }).unwrap();
+    subscription.want(&[exact("t")]).unwrap();
     let mut number = 0;
     let mut publish = || {
         number += 1;
         hub.publish(&event_of("c", "t", number, 1_000))
     };
     assert_eq!([publish(), publish(), publish()], [1, 1, 0]);
-    let Some(Next::Events(events)) = seat.next().now_or_never() else { panic!("two wait") };
+    let Some(Next::Events(events)) = subscription.next().now_or_never() else { panic!("two wait") };
     assert_eq!(publish(), 0, "what is being sent counts");
-    seat.release(&events[..1]);
+    subscription.release(&events[..1]);
     assert_eq!([publish(), publish()], [1, 0]);
-    seat.release(&events[1..]);
+    subscription.release(&events[1..]);
     assert_eq!([publish(), publish()], [1, 0]);
-    assert!(seat.next().now_or_never().is_some() && seat.next().now_or_never().is_none());
-    assert_eq!([publish(), publish(), publish()], [1, 1, 0], "who asks for more is done with the last");
+    assert!(subscription.next().now_or_never().is_some() && subscription.next().now_or_never().is_none());
+    assert_eq!([publish(), publish(), publish()], [1, 1, 0], "asking for more releases the last");
 }
 
 #[test]
 fn an_event_larger_than_a_queue_goes_alone() {
     let (hub, _) = hub();
-    let seat = hub.join(id(1), SeatConfig { bytes_max: 500, ..config(Overflow::Drop) }).unwrap();
-    seat.want(&[exact("t")]).unwrap();
+    let subscription = hub.join(id(1), SeatConfig { bytes_max: 500, ..config(Overflow::Drop) }).unwrap();
+    subscription.want(&[exact("t")]).unwrap();
     assert_eq!(hub.publish(&event_of("c", "t", 1, 10_000)), 1);
     assert_eq!(hub.publish(&event_of("c", "t", 2, 10_000)), 0);
-    assert_eq!(read(&seat), [1]);
+    assert_eq!(read(&subscription), [1]);
 }
 
 #[test]
 fn batches_are_bounded_and_in_order() {
     let (hub, _) = hub();
     let wide = SeatConfig { bytes_max: 64 << 20, ..config(Overflow::End) };
-    let seat = hub.join(id(1), wide).unwrap();
-    seat.want(&[exact("t")]).unwrap();
+    let subscription = hub.join(id(1), wide).unwrap();
+    subscription.want(&[exact("t")]).unwrap();
     for number in 0..200 {
         hub.publish(&event(number));
     }
-    let Some(Next::Events(few)) = seat.next_few(8).now_or_never() else { panic!("many wait") };
+    let Some(Next::Events(few)) = subscription.next_few(8).now_or_never() else { panic!("many wait") };
     assert_eq!(few.len(), 8);
-    let Some(Next::Events(more)) = seat.next().now_or_never() else { panic!("many wait") };
+    let Some(Next::Events(more)) = subscription.next().now_or_never() else { panic!("many wait") };
     assert!((2..100).contains(&more.len()));
-    assert_eq!(read(&seat), (8 + more.len() as u64..200).collect::<Vec<_>>());
+    assert_eq!(read(&subscription), (8 + more.len() as u64..200).collect::<Vec<_>>());
     for number in 200..210 {
         hub.publish(&event_of("c", "t", number, 200 << 10));
     }
-    let Some(Next::Events(large)) = seat.next().now_or_never() else { panic!("ten wait") };
+    let Some(Next::Events(large)) = subscription.next().now_or_never() else { panic!("ten wait") };
     assert_eq!(large.len(), 2, "bytes end a batch");
 }
 
-/// However many sessions are slow, what waits for them leaves room for one who keeps up. One after the other they took all of it
-/// once: each took its part of what was left, and in the end the one event that an empty queue takes whatever is left.
+/// However many sessions are slow, memory is left for a reader that keeps up. Slow queues that filled one after the other once
+/// took all of it, because an empty queue took one event whatever was left.
 #[test]
-fn slow_queues_that_fill_one_after_another_leave_room_for_who_keeps_up() {
+fn slow_queues_that_fill_one_after_another_leave_memory_for_fast_readers() {
     let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: 1 << 20, ..HubConfig::default() });
     let wide = SeatConfig { events_max: 10_000, ..config(Overflow::Drop) };
     let mut slow = Vec::new();
     for number in 0..120 {
-        let seat = hub.join(id(number), wide).unwrap();
+        let subscription = hub.join(id(number), wide).unwrap();
         let topic = number.to_string();
-        seat.want(&[exact(&topic)]).unwrap();
+        subscription.want(&[exact(&topic)]).unwrap();
         for event in 0..200 {
             hub.publish(&event_of("c", &topic, number * 200 + event, 1_000));
         }
-        assert!(seat.waiting() > 0, "an empty queue takes one");
-        slow.push(seat);
+        assert!(subscription.waiting() > 0, "an empty queue takes one");
+        slow.push(subscription);
     }
     assert!(metrics.queued_bytes.get() > (1 << 20) * 3 / 4, "they have taken all they may");
-    let quick = seat_wanting(&hub, 999, Overflow::End, &["quick"]);
+    let quick = subscribe(&hub, 999, Overflow::End, &["quick"]);
     for number in 100_000..100_100 {
         assert_eq!(hub.publish(&event_of("c", "quick", number, 10_000)), 1);
         assert_eq!(read(&quick), [number]);
@@ -119,18 +119,18 @@ fn slow_queues_that_fill_one_after_another_leave_room_for_who_keeps_up() {
     assert_eq!(metrics.queued_bytes.get(), 0);
 }
 
-/// The room is not without end: those who stop reading with one event of their own each use it up. Then others are refused, and
-/// whoever must not miss an event is not told that it was slow.
+/// The budget is bounded: enough stopped readers, each with an event of its own, exhaust it. Then a session that must not miss an
+/// event ends with another reason than `Slow`.
 #[test]
-fn who_finds_no_room_is_not_called_slow() {
+fn a_session_refused_for_lack_of_memory_is_not_called_slow() {
     let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: 1 << 20, ..HubConfig::default() });
     let stopped: Vec<Seat> =
-        (0..200).map(|number| seat_wanting(&hub, number, Overflow::Drop, &[&number.to_string()])).collect();
+        (0..200).map(|number| subscribe(&hub, number, Overflow::Drop, &[&number.to_string()])).collect();
     for number in 0..200 {
         hub.publish(&event_of("c", &number.to_string(), number, 10_000));
     }
-    let empty = seat_wanting(&hub, 998, Overflow::End, &["t"]);
-    let reading = seat_wanting(&hub, 999, Overflow::End, &["u"]);
+    let empty = subscribe(&hub, 998, Overflow::End, &["t"]);
+    let reading = subscribe(&hub, 999, Overflow::End, &["u"]);
     hub.publish(&event_of("c", "u", 1_000, 10));
     hub.publish(&event_of("c", "u", 1_001, 10));
     assert_eq!(end_of(&reading), Ended::Full, "its queue is not what is full");
@@ -138,69 +138,69 @@ fn who_finds_no_room_is_not_called_slow() {
     assert_eq!(end_of(&empty), Ended::Full);
     assert_eq!((metrics.count_of_ended(Ended::Full), metrics.count_of_ended(Ended::Slow)), (2, 0));
     drop(stopped);
-    let back = seat_wanting(&hub, 1_000, Overflow::End, &["t"]);
+    let back = subscribe(&hub, 1_000, Overflow::End, &["t"]);
     assert_eq!((hub.publish(&event_of("c", "t", 1_003, 10_000)), read(&back)), (1, vec![1_003]));
 }
 
-/// What came when nobody was there was taken for handed out, and was lost to those who had it published again.
+/// An event without subscribers was once remembered as delivered, and lost when it was published again.
 #[test]
-fn what_nobody_was_given_is_handed_out_when_it_comes_again() {
+fn an_undelivered_event_is_delivered_when_published_again() {
     let (hub, metrics) = hub();
-    let told = Arc::new(Told::default());
-    hub.connect(told.clone());
-    assert_eq!(hub.publish(&event(1)), 0, "nobody is there");
-    let seat = seat_wanting(&hub, 1, Overflow::Drop, &["t"]);
+    let broadcasts = Arc::new(Broadcasts::default());
+    hub.connect(broadcasts.clone());
+    assert_eq!(hub.publish(&event(1)), 0, "there is no subscriber");
+    let subscription = subscribe(&hub, 1, Overflow::Drop, &["t"]);
     assert_eq!([hub.publish(&event(1)), hub.publish(&event(1))], [1, 0]);
-    seat.pause();
+    subscription.pause();
     assert_eq!(hub.publish(&event(2)), 0, "its client is away");
-    seat.resume();
+    subscription.resume();
     hub.heard(event(2).to_kept());
     hub.heard(event(2).to_kept());
-    assert_eq!(read(&seat), [2], "what waited was dropped with the pause");
+    assert_eq!(read(&subscription), [2], "what waited was dropped with the pause");
     hub.heard(event(3).to_kept());
-    assert_eq!((hub.publish(&event(3)), read(&seat)), (0, vec![3]));
-    assert_eq!(*told.0.lock(), [1, 2], "others are told once");
+    assert_eq!((hub.publish(&event(3)), read(&subscription)), (0, vec![3]));
+    assert_eq!(*broadcasts.0.lock(), [1, 2], "others are notified once");
     let counts = [Source::Here, Source::Elsewhere, Source::Again].map(|source| metrics.count_of(source));
     assert_eq!(counts, [2, 1, 5]);
 }
 
-/// A message that was published again was told to other nodes once, so that it did not reach who had come there meanwhile.
+/// A message that was published again was once sent to other nodes only the first time, and missed new subscribers there.
 #[test]
-fn other_nodes_are_told_when_whoever_publishes_says_so() {
+fn other_nodes_are_notified_each_time_the_publisher_asks() {
     let (hub, metrics) = hub();
-    let told = Arc::new(Told::default());
-    hub.connect(told.clone());
-    let seat = seat_wanting(&hub, 1, Overflow::End, &["t"]);
+    let broadcasts = Arc::new(Broadcasts::default());
+    hub.connect(broadcasts.clone());
+    let subscription = subscribe(&hub, 1, Overflow::End, &["t"]);
     assert_eq!([hub.publish_here(&event(1)), hub.publish_here(&event(1))], [1, 0]);
-    assert_eq!(*told.0.lock(), [], "it is not durable yet");
+    assert_eq!(*broadcasts.0.lock(), [], "it is not durable yet");
     hub.tell_others(&event(1));
     hub.tell_others(&event(1));
-    assert_eq!((hub.publish(&event(1)), read(&seat)), (0, vec![1]), "relay brings it as well");
-    assert_eq!(*told.0.lock(), [1, 1]);
+    assert_eq!((hub.publish(&event(1)), read(&subscription)), (0, vec![1]), "relay brings it as well");
+    assert_eq!(*broadcasts.0.lock(), [1, 1]);
     assert_eq!([Source::Here, Source::Again].map(|source| metrics.count_of(source)), [1, 2]);
 }
 
 #[test]
-fn what_found_no_room_is_handed_out_when_it_comes_again() {
+fn an_event_that_did_not_fit_is_delivered_when_published_again() {
     let (hub, _) = hub();
     let small = SeatConfig { events_max: 1, ..config(Overflow::Drop) };
-    let seat = hub.join(id(1), small).unwrap();
-    seat.want(&[exact("t")]).unwrap();
+    let subscription = hub.join(id(1), small).unwrap();
+    subscription.want(&[exact("t")]).unwrap();
     assert_eq!([hub.publish(&event(1)), hub.publish(&event(2)), hub.publish(&event(2))], [1, 0, 0]);
-    assert_eq!(read(&seat), [1]);
-    assert_eq!((hub.publish(&event(2)), read(&seat)), (1, vec![2]));
-    let other = seat_wanting(&hub, 2, Overflow::Drop, &["t"]);
-    assert_eq!((hub.publish(&event(2)), other.waiting()), (0, 0), "somebody has it");
+    assert_eq!(read(&subscription), [1]);
+    assert_eq!((hub.publish(&event(2)), read(&subscription)), (1, vec![2]));
+    let other = subscribe(&hub, 2, Overflow::Drop, &["t"]);
+    assert_eq!((hub.publish(&event(2)), other.waiting()), (0, 0), "it was delivered");
 }
 
-/// Many sessions that are slow at the same time don't take more than there is.
+/// Many sessions that are slow at the same time stay within the budget.
 #[test]
-fn slow_queues_never_take_all_the_room() {
+fn slow_queues_never_take_the_whole_budget() {
     let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: 1 << 20, ..HubConfig::default() });
     let wide = SeatConfig { events_max: 10_000, ..config(Overflow::Drop) };
     let slow: Vec<Seat> = (0..50).map(|number| hub.join(id(number), wide).unwrap()).collect();
-    for (number, seat) in slow.iter().enumerate() {
-        seat.want(&[exact(&number.to_string())]).unwrap();
+    for (number, subscription) in slow.iter().enumerate() {
+        subscription.want(&[exact(&number.to_string())]).unwrap();
     }
     for number in 0..50 * 200 {
         hub.publish(&event_of("c", &(number % 50).to_string(), number, 1_000));
@@ -209,23 +209,23 @@ fn slow_queues_never_take_all_the_room() {
     let quick = hub.join(id(99), wide).unwrap();
     quick.want(&[exact("quick")]).unwrap();
     assert_eq!(hub.publish(&event_of("c", "quick", 99_999, 1_000)), 1);
-    assert!(metrics.count_of_dropped(DropReason::Room) > 0);
+    assert!(metrics.count_of_dropped(DropReason::Memory) > 0);
     drop((slow, quick));
     assert_eq!(metrics.queued_bytes.get(), 0);
 }
 
 #[test]
-fn an_event_takes_its_room_once_however_many_want_it() {
+fn an_event_counts_once_however_many_subscribe() {
     let size = event_of("c", "t", 0, 5_000).bytes();
     let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: size + 100, ..HubConfig::default() });
-    let seats: Vec<Seat> =
-        (0..100).map(|number| seat_wanting(&hub, number, Overflow::Drop, &["t"])).collect();
-    let ending = seat_wanting(&hub, 100, Overflow::End, &["u"]);
+    let subscriptions: Vec<Seat> =
+        (0..100).map(|number| subscribe(&hub, number, Overflow::Drop, &["t"])).collect();
+    let ending = subscribe(&hub, 100, Overflow::End, &["u"]);
     assert_eq!(hub.publish(&event_of("c", "t", 1, 5_000)), 100);
     assert_eq!(metrics.queued_bytes.get(), size as i64);
-    assert_eq!(hub.publish(&event_of("c", "u", 2, 5_000)), 0, "there is no room for a second");
-    assert_eq!(end_of(&ending), Ended::Full, "and who has no holes ends");
-    assert!(seats.iter().all(|seat| read(seat) == [1]));
+    assert_eq!(hub.publish(&event_of("c", "u", 2, 5_000)), 0, "there is no budget for a second");
+    assert_eq!(end_of(&ending), Ended::Full, "a queue without gaps ends");
+    assert!(subscriptions.iter().all(|subscription| read(subscription) == [1]));
     assert_eq!(metrics.queued_bytes.get(), 0);
 }
 
@@ -234,44 +234,44 @@ fn interests_are_bounded_and_a_refused_request_changes_nothing() {
     let interest_bytes_max = 64 * 1_000;
     let (hub, metrics) = hub_with(HubConfig { interest_bytes_max, seats_max: 200, ..HubConfig::default() });
     let few = SeatConfig { interests_max: 2, ..config(Overflow::Drop) };
-    let seat = hub.join(id(0), few).unwrap();
-    seat.want(&[exact("a"), exact("a"), exact("b")]).unwrap();
-    seat.want(&[exact("b"), exact("a")]).expect("what it wants already is no more");
-    assert_eq!(seat.want(&[exact("a"), exact("c")]), Err(HubFull::Interests(2)));
-    assert_eq!(seat.interests(), [exact("a"), exact("b")]);
-    assert_eq!(seat.unwant(&[exact("b"), exact("b"), exact("c")]), 1);
-    assert_eq!(seat.want(&[exact(&"x".repeat(1_000))]), Err(HubFull::SeatBytes(1_000)));
+    let subscription = hub.join(id(0), few).unwrap();
+    subscription.want(&[exact("a"), exact("a"), exact("b")]).unwrap();
+    subscription.want(&[exact("b"), exact("a")]).expect("what it wants already is no more");
+    assert_eq!(subscription.want(&[exact("a"), exact("c")]), Err(HubFull::Interests(2)));
+    assert_eq!(subscription.interests(), [exact("a"), exact("b")]);
+    assert_eq!(subscription.unwant(&[exact("b"), exact("b"), exact("c")]), 1);
+    assert_eq!(subscription.want(&[exact(&"x".repeat(1_000))]), Err(HubFull::SeatBytes(1_000)));
     let full = (1..199).map(|number| {
-        let seat = hub.join(id(number), config(Overflow::Drop)).unwrap();
-        let wanted = seat.want(&[exact(&format!("{number}{}", "x".repeat(600)))]);
-        (seat, wanted)
+        let subscription = hub.join(id(number), config(Overflow::Drop)).unwrap();
+        let wanted = subscription.want(&[exact(&format!("{number}{}", "x".repeat(600)))]);
+        (subscription, wanted)
     });
-    let (seats, wanted): (Vec<Seat>, Vec<_>) = full.unzip();
+    let (subscriptions, wanted): (Vec<Seat>, Vec<_>) = full.unzip();
     let taken = wanted.iter().filter(|wanted| wanted.is_ok()).count();
     assert!((50..70).contains(&taken), "{taken} of 920 bytes and more fit into 64,000");
     assert!(wanted.iter().all(|wanted| matches!(wanted, Ok(()) | Err(HubFull::Bytes))));
     assert_eq!(metrics.interests.get(), 1 + taken as i64);
-    drop(seats);
-    seat.want(&[exact("c")]).expect("there is room again");
+    drop(subscriptions);
+    subscription.want(&[exact("c")]).expect("there is space again");
 }
 
 #[test]
-fn seats_are_bounded_and_come_back() {
+fn subscriptions_are_bounded_and_come_back() {
     let (hub, metrics) = hub_with(HubConfig { seats_max: 2, ..HubConfig::default() });
     let [one, other] = [1, 2].map(|number| hub.join(id(number), config(Overflow::End)).unwrap());
     assert_eq!(hub.join(id(3), config(Overflow::End)).unwrap_err(), HubFull::Seats(2));
     drop(one);
     hub.join(id(3), config(Overflow::End)).unwrap();
     drop(other);
-    assert_eq!(metrics.seats.get(), 0);
+    assert_eq!(metrics.subscriptions.get(), 0);
 }
 
 #[test]
 fn a_session_that_ended_before_it_joined_ends_at_once() {
     let (hub, metrics) = hub();
     hub.ended(id(1), Ended::Replaced);
-    let seat = seat_wanting(&hub, 1, Overflow::End, &["t"]);
-    assert_eq!(end_of(&seat), Ended::Replaced);
+    let subscription = subscribe(&hub, 1, Overflow::End, &["t"]);
+    assert_eq!(end_of(&subscription), Ended::Replaced);
     assert_eq!(hub.publish(&event(1)), 0);
     assert_eq!(metrics.count_of_ended(Ended::Replaced), 1);
 }
@@ -279,8 +279,8 @@ fn a_session_that_ended_before_it_joined_ends_at_once() {
 #[test]
 fn a_session_that_joins_again_has_one_seat() {
     let (hub, _) = hub();
-    let first = seat_wanting(&hub, 1, Overflow::End, &["t"]);
-    let second = seat_wanting(&hub, 1, Overflow::End, &["t"]);
+    let first = subscribe(&hub, 1, Overflow::End, &["t"]);
+    let second = subscribe(&hub, 1, Overflow::End, &["t"]);
     assert_eq!(end_of(&first), Ended::Replaced);
     drop(first);
     assert_eq!(hub.publish(&event(1)), 1);
@@ -290,12 +290,15 @@ fn a_session_that_joins_again_has_one_seat() {
 }
 
 #[test]
-fn a_seat_that_was_left_wants_nothing_any_more() {
+fn a_subscription_that_was_left_wants_nothing_any_more() {
     let (hub, metrics) = hub();
-    let seat = seat_wanting(&hub, 1, Overflow::End, &["t", "u"]);
+    let subscription = subscribe(&hub, 1, Overflow::End, &["t", "u"]);
     hub.publish(&event(1));
-    assert_eq!(seat.leave(), 1);
-    assert_eq!((end_of(&seat), seat.leave(), seat.interests()), (Ended::Left, 0, Vec::new()));
+    assert_eq!(subscription.leave(), 1);
+    assert_eq!(
+        (end_of(&subscription), subscription.leave(), subscription.interests()),
+        (Ended::Left, 0, Vec::new())
+    );
     assert_eq!((hub.is_wanted("c", "t"), hub.publish(&event(2))), (false, 0));
     hub.ended(id(1), Ended::Operator);
     assert_eq!((metrics.interests.get(), metrics.count_of_ended(Ended::Operator)), (0, 0));
@@ -304,11 +307,11 @@ fn a_seat_that_was_left_wants_nothing_any_more() {
 #[test]
 fn all_end_when_the_hub_stops() {
     let (hub, metrics) = hub();
-    let seat = seat_wanting(&hub, 1, Overflow::End, &["t"]);
+    let subscription = subscribe(&hub, 1, Overflow::End, &["t"]);
     hub.publish(&event(1));
     hub.stop();
-    assert_eq!((end_of(&seat), seat.waiting()), (Ended::Stopping, 0));
-    let late = seat_wanting(&hub, 2, Overflow::End, &["t"]);
+    assert_eq!((end_of(&subscription), subscription.waiting()), (Ended::Stopping, 0));
+    let late = subscribe(&hub, 2, Overflow::End, &["t"]);
     assert_eq!((end_of(&late), hub.publish(&event(2))), (Ended::Stopping, 0));
     assert_eq!(metrics.count_of_ended(Ended::Stopping), 2);
 }
@@ -316,10 +319,10 @@ fn all_end_when_the_hub_stops() {
 #[tokio::test]
 async fn a_reader_that_waits_is_woken_by_events_and_by_the_end() {
     let (hub, _) = hub();
-    let seat = Arc::new(seat_wanting(&hub, 1, Overflow::End, &["t"]));
+    let subscription = Arc::new(subscribe(&hub, 1, Overflow::End, &["t"]));
     let wait = || {
-        let seat = seat.clone();
-        tokio::spawn(async move { seat.next().await })
+        let subscription = subscription.clone();
+        tokio::spawn(async move { subscription.next().await })
     };
     let waiting = wait();
     tokio::task::yield_now().await;
@@ -334,29 +337,29 @@ async fn a_reader_that_waits_is_woken_by_events_and_by_the_end() {
 #[test]
 fn nothing_is_lost_when_a_wait_is_given_up() {
     let (hub, _) = hub();
-    let seat = seat_wanting(&hub, 1, Overflow::End, &["t"]);
-    assert!(seat.next().now_or_never().is_none());
+    let subscription = subscribe(&hub, 1, Overflow::End, &["t"]);
+    assert!(subscription.next().now_or_never().is_none());
     hub.publish(&event(1));
-    drop(seat.next());
-    assert_eq!(read(&seat), [1]);
+    drop(subscription.next());
+    assert_eq!(read(&subscription), [1]);
 }
 
 #[test]
-fn what_is_heard_of_others_is_handed_out_once_and_not_told_on() {
+fn events_of_other_nodes_are_delivered_once_and_not_sent_on() {
     let (hub, metrics) = hub();
-    let told = Arc::new(Told::default());
-    hub.connect(told.clone());
-    let seat = seat_wanting(&hub, 1, Overflow::End, &["t"]);
+    let broadcasts = Arc::new(Broadcasts::default());
+    hub.connect(broadcasts.clone());
+    let subscription = subscribe(&hub, 1, Overflow::End, &["t"]);
     hub.publish(&event(1));
     hub.heard(event(1).to_kept());
     hub.heard(event(2).to_kept());
     hub.publish(&event(2));
-    hub.publish(&event_of("d", "nobody wants it here", 3, 10));
-    assert_eq!(read(&seat), [1, 2]);
-    assert_eq!(*told.0.lock(), [1, 3]);
+    hub.publish(&event_of("d", "no subscriber here", 3, 10));
+    assert_eq!(read(&subscription), [1, 2]);
+    assert_eq!(*broadcasts.0.lock(), [1, 3]);
     let counts = [Source::Here, Source::Elsewhere, Source::Again].map(|source| metrics.count_of(source));
     assert_eq!(counts, [2, 1, 2]);
-    drop(told);
+    drop(broadcasts);
     assert_eq!(hub.publish(&event(4)), 1, "the hub keeps no table alive");
 }
 
@@ -365,7 +368,7 @@ fn what_is_counted_is_shown_from_the_start() {
     let (hub, metrics) = hub();
     let mut registry = prometheus_client::registry::Registry::default();
     crate::SessionMetrics { hub: metrics, ..crate::SessionMetrics::default() }.register(&mut registry);
-    let seat = seat_wanting(&hub, 1, Overflow::End, &["t"]);
+    let subscription = subscribe(&hub, 1, Overflow::End, &["t"]);
     hub.publish(&event(1));
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
@@ -385,25 +388,25 @@ fn what_is_counted_is_shown_from_the_start() {
         assert!(text.lines().any(|shown| shown == line), "{line} is not in {text}");
     }
     assert!(text.contains(&format!("restante_sessions_hub_queued_bytes {}\n", hub.queued_bytes())));
-    assert_eq!((read(&seat), hub.queued_bytes()), (vec![1], 0));
+    assert_eq!((read(&subscription), hub.queued_bytes()), (vec![1], 0));
 }
 
-/// What one idle session with one interest takes, beside its topic: the constants that make up most of it.
+/// The memory of an idle session with one interest, without its topic: the constants that make up most of it.
 #[test]
-fn an_idle_seat_is_small() {
-    let place = size_of::<Place>() + 16; // reference counts
-    let seat = size_of::<Seat>();
-    let in_maps = size_of::<(SessionId, Arc<Place>)>() + size_of::<(Arc<str>, index::Places)>();
+fn an_idle_subscription_is_small() {
+    let place = size_of::<Subscriber>() + 16; // reference counts
+    let subscription = size_of::<Seat>();
+    let in_maps = size_of::<(SessionId, Arc<Subscriber>)>() + size_of::<(Arc<str>, index::Subscribers)>();
     let interest = size_of::<Interest>();
-    let total = place + seat + 2 * in_maps + interest; // a map may be half empty
-    assert!(total < 600, "{total} bytes: {place} + {seat} + 2 * {in_maps} + {interest}");
+    let total = place + subscription + 2 * in_maps + interest; // a map may be half empty
+    assert!(total < 600, "{total} bytes: {place} + {subscription} + 2 * {in_maps} + {interest}");
 }
 
-/// Nodes that note what they are told to pass on.
+/// Nodes that record the events to broadcast.
 #[derive(Default)]
-struct Told(Mutex<Vec<i64>>);
+struct Broadcasts(Mutex<Vec<i64>>);
 
-impl Nodes for Told {
+impl Nodes for Broadcasts {
     fn here(&self) -> NodeId {
         NodeId(1)
     }

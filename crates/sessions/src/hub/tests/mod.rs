@@ -52,28 +52,28 @@ fn exact(topic: &str) -> Interest {
     interest(Some("c"), TopicMatch::Exact(topic.into()))
 }
 
-fn seat_wanting(hub: &Hub, number: u64, overflow: Overflow, topics: &[&str]) -> Seat {
-    let seat = hub.join(id(number), config(overflow)).unwrap();
+fn subscribe(hub: &Hub, number: u64, overflow: Overflow, topics: &[&str]) -> Seat {
+    let subscription = hub.join(id(number), config(overflow)).unwrap();
     let interests: Vec<Interest> = topics.iter().map(|topic| exact(topic)).collect();
-    seat.want(&interests).unwrap();
-    seat
+    subscription.want(&interests).unwrap();
+    subscription
 }
 
-/// What a seat has at this moment, taken as its reader would.
-fn read(seat: &Seat) -> Vec<u64> {
+/// Everything that a subscription has now.
+fn read(subscription: &Seat) -> Vec<u64> {
     let mut read = Vec::new();
-    while let Some(next) = seat.next().now_or_never() {
+    while let Some(next) = subscription.next().now_or_never() {
         match next {
             Next::Events(events) => read.extend(events.iter().map(|event| event.timestamp.0 as u64)),
-            Next::Ended(why) => panic!("the seat ended: {why:?}"),
+            Next::Ended(why) => panic!("the subscription ended: {why:?}"),
         }
     }
     read
 }
 
-fn end_of(seat: &Seat) -> Ended {
-    match seat.next().now_or_never() {
+fn end_of(subscription: &Seat) -> Ended {
+    match subscription.next().now_or_never() {
         Some(Next::Ended(why)) => why,
-        other => panic!("the seat should have ended: {other:?}"),
+        other => panic!("the subscription should have ended: {other:?}"),
     }
 }

@@ -18,7 +18,7 @@ enum Step {
 }
 
 const CHANNELS: [&str; 2] = ["c", "d"];
-const SEATS: u64 = 4;
+const SUBSCRIPTIONS: u64 = 4;
 
 fn topics() -> impl Strategy<Value = TopicMatch> {
     prop_oneof![
@@ -35,21 +35,21 @@ fn interests() -> impl Strategy<Value = Vec<Interest>> {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        2 => (0..SEATS).prop_map(Step::Join),
-        1 => (0..SEATS).prop_map(Step::Leave),
-        4 => (0..SEATS, interests()).prop_map(|(seat, interests)| Step::Want(seat, interests)),
-        2 => (0..SEATS, interests()).prop_map(|(seat, interests)| Step::Unwant(seat, interests)),
+        2 => (0..SUBSCRIPTIONS).prop_map(Step::Join),
+        1 => (0..SUBSCRIPTIONS).prop_map(Step::Leave),
+        4 => (0..SUBSCRIPTIONS, interests()).prop_map(|(subscription, interests)| Step::Want(subscription, interests)),
+        2 => (0..SUBSCRIPTIONS, interests()).prop_map(|(subscription, interests)| Step::Unwant(subscription, interests)),
         8 => (prop::sample::select(&CHANNELS[..]), "[ab]{0,4}")
             .prop_map(|(channel, topic)| Step::Publish(channel, topic)),
-        1 => (0..SEATS).prop_map(Step::Pause),
-        1 => (0..SEATS).prop_map(Step::Resume),
-        3 => (0..SEATS).prop_map(Step::Read),
-        1 => (0..SEATS).prop_map(Step::End),
+        1 => (0..SUBSCRIPTIONS).prop_map(Step::Pause),
+        1 => (0..SUBSCRIPTIONS).prop_map(Step::Resume),
+        3 => (0..SUBSCRIPTIONS).prop_map(Step::Read),
+        1 => (0..SUBSCRIPTIONS).prop_map(Step::End),
     ];
     prop::collection::vec(step, 0..120)
 }
 
-/// A seat as it should be.
+/// The model of a subscription.
 #[derive(Default)]
 struct Model {
     wants: BTreeSet<Interest>,
@@ -72,50 +72,50 @@ impl Model {
     }
 }
 
-/// The hub and its model, seat by seat.
+/// The hub and the models of its subscriptions.
 struct Pair {
     hub: Hub,
     metrics: HubMetrics,
-    seats: BTreeMap<u64, (Seat, Model)>,
+    subscriptions: BTreeMap<u64, (Seat, Model)>,
     published: u64,
 }
 
 impl Pair {
     fn apply(&mut self, step: Step) {
         match step {
-            Step::Join(seat) => {
-                let (hub, number) = (self.hub.clone(), self.published << 8 | seat);
+            Step::Join(subscription) => {
+                let (hub, number) = (self.hub.clone(), self.published << 8 | subscription);
                 let join = || hub.join(id(number), config(Overflow::End)).unwrap();
-                self.seats.entry(seat).or_insert_with(|| (join(), Model::default()));
-                self.published += 1; // so that no id is given twice
+                self.subscriptions.entry(subscription).or_insert_with(|| (join(), Model::default()));
+                self.published += 1; // so that no id is used twice
             }
-            Step::Leave(seat) => drop(self.seats.remove(&seat)),
+            Step::Leave(subscription) => drop(self.subscriptions.remove(&subscription)),
             Step::Publish(channel, topic) => self.publish(channel, &topic),
-            Step::Want(seat, interests) => self.with(seat, |seat, model| {
-                seat.want(&interests).unwrap();
+            Step::Want(subscription, interests) => self.with(subscription, |subscription, model| {
+                subscription.want(&interests).unwrap();
                 model.wants.extend(interests);
             }),
-            Step::Unwant(seat, interests) => self.with(seat, |seat, model| {
+            Step::Unwant(subscription, interests) => self.with(subscription, |subscription, model| {
                 let gone: BTreeSet<_> = interests.iter().filter(|one| model.wants.remove(one)).collect();
-                assert_eq!(seat.unwant(&interests), gone.len());
+                assert_eq!(subscription.unwant(&interests), gone.len());
             }),
-            Step::Pause(seat) => self.with(seat, |seat, model| {
-                assert_eq!(seat.pause(), model.waiting.len());
+            Step::Pause(subscription) => self.with(subscription, |subscription, model| {
+                assert_eq!(subscription.pause(), model.waiting.len());
                 model.waiting.clear();
                 model.is_paused = true;
             }),
-            Step::Resume(seat) => self.with(seat, |seat, model| {
-                seat.resume();
+            Step::Resume(subscription) => self.with(subscription, |subscription, model| {
+                subscription.resume();
                 model.is_paused = false;
             }),
-            Step::Read(seat) => self.with(seat, |seat, model| match model.is_ended {
-                true => assert_eq!(end_of(seat), Ended::Operator),
-                false => assert_eq!(read(seat), std::mem::take(&mut model.waiting)),
+            Step::Read(subscription) => self.with(subscription, |subscription, model| match model.is_ended {
+                true => assert_eq!(end_of(subscription), Ended::Operator),
+                false => assert_eq!(read(subscription), std::mem::take(&mut model.waiting)),
             }),
-            Step::End(seat) => {
+            Step::End(subscription) => {
                 let hub = self.hub.clone();
-                self.with(seat, |seat, model| {
-                    hub.ended(seat.id(), Ended::Operator);
+                self.with(subscription, |subscription, model| {
+                    hub.ended(subscription.id(), Ended::Operator);
                     model.waiting.clear();
                     model.is_ended = true;
                 });
@@ -123,54 +123,54 @@ impl Pair {
         }
     }
 
-    fn with(&mut self, seat: u64, act: impl FnOnce(&Seat, &mut Model)) {
-        if let Some((seat, model)) = self.seats.get_mut(&seat) {
-            act(seat, model);
+    fn with(&mut self, subscription: u64, act: impl FnOnce(&Seat, &mut Model)) {
+        if let Some((subscription, model)) = self.subscriptions.get_mut(&subscription) {
+            act(subscription, model);
         }
     }
 
     fn publish(&mut self, channel: &str, topic: &str) {
         self.published += 1;
-        let (mut handed, mut is_wanted) = (0, false);
-        for (_, model) in self.seats.values_mut() {
+        let (mut queued, mut is_wanted) = (0, false);
+        for (_, model) in self.subscriptions.values_mut() {
             let wants = model.wants(channel, topic);
             is_wanted |= wants;
             if wants && !model.is_paused && !model.is_ended {
                 model.waiting.push(self.published);
-                handed += 1;
+                queued += 1;
             }
         }
         assert_eq!(self.hub.is_wanted(channel, topic), is_wanted);
         let event = event_of(channel, topic, self.published, 10);
-        assert_eq!(self.hub.publish(&event), handed);
-        assert_eq!(self.hub.publish(&event), 0, "an event is handed out once");
+        assert_eq!(self.hub.publish(&event), queued);
+        assert_eq!(self.hub.publish(&event), 0, "an event is delivered once");
     }
 
     fn check(&self) {
-        let interests: usize = self.seats.values().map(|(_, model)| model.wants.len()).sum();
+        let interests: usize = self.subscriptions.values().map(|(_, model)| model.wants.len()).sum();
         assert_eq!(self.metrics.interests.get(), interests as i64);
-        assert_eq!(self.metrics.seats.get(), self.seats.len() as i64);
-        for (seat, model) in self.seats.values() {
-            assert!(seat.interests().iter().eq(&model.wants), "in order, each once");
-            assert_eq!(seat.interest_count(), model.wants.len());
-            assert_eq!(seat.waiting(), model.waiting.len());
+        assert_eq!(self.metrics.subscriptions.get(), self.subscriptions.len() as i64);
+        for (subscription, model) in self.subscriptions.values() {
+            assert!(subscription.interests().iter().eq(&model.wants), "in order, each once");
+            assert_eq!(subscription.interest_count(), model.wants.len());
+            assert_eq!(subscription.waiting(), model.waiting.len());
         }
     }
 }
 
 proptest! {
-    /// Seats get what they want, once and in order, as sets of interests and lists of events say, and nothing is left of them.
+    /// Subscriptions get the events that match, once and in order, as a model of sets and lists does, and nothing is left of them.
     #[test]
     fn the_hub_agrees_with_a_naive_model(steps in steps()) {
         let (hub, metrics) = hub();
-        let mut pair = Pair { hub, metrics, seats: BTreeMap::new(), published: 0 };
+        let mut pair = Pair { hub, metrics, subscriptions: BTreeMap::new(), published: 0 };
         for step in steps {
             pair.apply(step);
             pair.check();
         }
-        pair.seats.clear();
+        pair.subscriptions.clear();
         let Pair { hub, metrics, .. } = pair;
         prop_assert!(hub.shared.index.read().is_empty());
-        prop_assert_eq!((hub.shared.seats.lock().len(), metrics.queued_bytes.get()), (0, 0));
+        prop_assert_eq!((hub.shared.registry.lock().len(), metrics.queued_bytes.get()), (0, 0));
     }
 }

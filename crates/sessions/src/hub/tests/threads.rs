@@ -27,7 +27,7 @@ fn by_publisher(read: &[u64]) -> Vec<Vec<u64>> {
     (0..PUBLISHERS).map(|publisher| of(publisher).map(|number| number % EVENTS).collect()).collect()
 }
 
-/// Publishers publish, each in the order of its numbers, and tell how far they are before and after each event.
+/// Publishes in the order of numbers, and shows its progress before and after each event.
 struct Publisher {
     begun: AtomicU64,
     done: AtomicU64,
@@ -46,26 +46,26 @@ impl Publisher {
     }
 }
 
-/// Joins, reads and leaves again and again until all is published; between `want` and `unwant` nothing is lost, nothing comes
-/// twice, and the events of a publisher come in its order.
+/// Joins, reads and leaves until all is published. Between subscribing and unsubscribing no event is lost or repeated, and the
+/// events of a publisher are in its order.
 fn come_and_go(hub: &Hub, publishers: &[Publisher], reader: u64, is_over: &AtomicBool) {
     let mut rounds = 0;
     while !is_over.load(Ordering::SeqCst) {
         rounds += 1;
-        let seat = hub.join(id(rounds << 8 | reader), wide()).unwrap();
-        seat.want(&[exact("t")]).unwrap();
+        let subscription = hub.join(id(rounds << 8 | reader), wide()).unwrap();
+        subscription.want(&[exact("t")]).unwrap();
         let begun: Vec<u64> = publishers.iter().map(|one| one.begun.load(Ordering::SeqCst)).collect();
-        let mut read = read(&seat);
+        let mut read = read(&subscription);
         for _ in 0..rounds % 7 {
             thread::yield_now();
-            read.extend(super::read(&seat));
+            read.extend(super::read(&subscription));
         }
         let done: Vec<u64> = publishers.iter().map(|one| one.done.load(Ordering::SeqCst)).collect();
-        assert_eq!(seat.unwant(&[exact("t")]), 1);
-        read.extend(super::read(&seat));
+        assert_eq!(subscription.unwant(&[exact("t")]), 1);
+        read.extend(super::read(&subscription));
         for (publisher, came) in by_publisher(&read).into_iter().enumerate() {
             assert!(came.windows(2).all(|pair| pair[0] + 1 == pair[1]), "no hole, no repeat: {came:?}");
-            // What began after `want` had returned, and was done before `unwant` was called, is there.
+            // What was published wholly between subscribing and unsubscribing is there.
             let due = begun[publisher]..done[publisher];
             if !due.is_empty() {
                 let (first, last) = (came.first().copied(), came.last().copied());
@@ -101,17 +101,17 @@ fn nothing_is_lost_while_others_publish_join_and_leave() {
     assert!(by_publisher(&read(&staying)).iter().all(|came| *came == all));
     drop(staying);
     assert!(hub.shared.index.read().is_empty());
-    assert_eq!((metrics.seats.get(), metrics.interests.get(), metrics.queued_bytes.get()), (0, 0, 0));
+    assert_eq!((metrics.subscriptions.get(), metrics.interests.get(), metrics.queued_bytes.get()), (0, 0, 0));
 }
 
-/// An event that finds nobody is not in the way of the same event from somebody else who has seen to it that it is wanted.
+/// An event without subscribers does not prevent the delivery of the same event published by somebody who has subscribed first.
 #[test]
-fn of_two_who_publish_the_same_one_reaches_who_has_come_meanwhile() {
+fn of_two_equal_events_one_reaches_a_subscriber_that_came_in_between() {
     let (hub, _) = hub();
-    let away = seat_wanting(&hub, u64::MAX, Overflow::Drop, &["t"]);
+    let away = subscribe(&hub, u64::MAX, Overflow::Drop, &["t"]);
     away.pause();
     for number in 0..1_000 {
-        let seat = hub.join(id(number), wide()).unwrap();
+        let subscription = hub.join(id(number), wide()).unwrap();
         let start = Barrier::new(2);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -119,24 +119,24 @@ fn of_two_who_publish_the_same_one_reaches_who_has_come_meanwhile() {
                 hub.publish(&event(number));
             });
             start.wait();
-            seat.want(&[exact("t")]).unwrap();
+            subscription.want(&[exact("t")]).unwrap();
             hub.publish(&event(number));
         });
-        assert_eq!(read(&seat), [number], "once, by whomever");
+        assert_eq!(read(&subscription), [number], "once, from either publisher");
     }
 }
 
-/// Readers that sleep are woken for every event, by whomever it comes.
+/// Waiting readers are woken for every event of every publisher.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sleeping_readers_miss_no_wake_up() {
     let (hub, _) = hub();
     let readers = (0..READERS).map(|reader| {
-        let seat = hub.join(id(reader), wide()).unwrap();
-        seat.want(&[exact("t")]).unwrap();
+        let subscription = hub.join(id(reader), wide()).unwrap();
+        subscription.want(&[exact("t")]).unwrap();
         tokio::spawn(async move {
             let mut came = 0;
             while came < PUBLISHERS * EVENTS {
-                match seat.next().await {
+                match subscription.next().await {
                     Next::Events(events) => came += events.len() as u64,
                     Next::Ended(why) => panic!("ended: {why:?}"),
                 }

@@ -1,13 +1,13 @@
 -- How sessions end. Follows names.lua.
 
--- Seconds for which a node may be away and still learn which of its sessions others have ended.
+-- Seconds for which a node may be disconnected and still learn which of its sessions others have ended.
 local MAIL_SECONDS = 86400
--- Ends that are kept for one node; one that has more of them is long dead.
+-- The most entries for one node; a node with more of them is long dead.
 local MAIL_MAX = 10000
 
 local function unlist(id) return redis.call('HDEL', index_key(node_of(id)), field_of(id)) end
 
--- Removes a session and nothing that has taken its place. Answers 1 if it was there.
+-- Removes a session, but not one that has replaced it. Returns 1 if it existed.
 local function drop(user, resource, id)
   local key = user_key(user)
   local row = redis.call('HGET', key, resource)
@@ -18,8 +18,8 @@ local function drop(user, resource, id)
   return unlist(id)
 end
 
--- Tells a node that another has ended its session: at once, and in writing in case that it does not listen just now.
-local function tell(node, id, why)
+-- Notifies a node that another has ended its session: by a message, and by an entry in case that it is disconnected now.
+local function notify(node, id, why)
   local mail = prefix .. 'mail:' .. node
   if redis.call('HLEN', mail) < MAIL_MAX then redis.call('HSET', mail, field_of(id), why) end
   redis.call('EXPIRE', mail, MAIL_SECONDS)

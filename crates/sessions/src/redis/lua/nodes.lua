@@ -1,4 +1,4 @@
--- nodes: prefix. Answers the number of users, and of each node: id, name, milliseconds that its lease still runs, sessions.
+-- nodes: prefix. Returns the number of users, and of each node: id, name, milliseconds until its lease expires, sessions.
 local known = {}
 local names = redis.call('HGETALL', prefix .. 'nodes')
 for i = 1, #names, 2 do

@@ -1,10 +1,10 @@
--- The second part of open: the resource belongs to another session, or the user has too many.
+-- The second part of open: another session has the resource, or the user has too many.
 local here, user, resource, row, most = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[8])
 local id = id_of(row)
 if not is_free then
   local old = row_at(user, resource)
   if old and node_of(id_of(old)) == here and is_newer(id_of(old), id) then
-    return {} -- this node has opened a newer one meanwhile, whose request came first
+    return {} -- the request of a newer session of this node overtook this one
   end
   replace(user, resource, row, here, old)
 end

@@ -1,6 +1,6 @@
 -- register: prefix, node, sessions that a user may have, then user, resource and row of each session.
--- Writes down what others may have forgotten of a node's sessions. One that was ended by others meanwhile stays so, and one
--- whose resource belongs to a newer session of a living node has lost it. Answers the sessions of this node that end.
+-- Registers sessions of a node that Redis may lack. A session that others have ended stays ended, and one whose resource
+-- belongs to a newer session of a living node ends. Returns the sessions of this node that end.
 local here, most = ARGV[2], tonumber(ARGV[3])
 local losers = {}
 
@@ -18,7 +18,7 @@ local function register(user, resource, row)
   end
   if old and is_newer(old_id, id) then
     if node_of(old_id) == here then return end -- opened since these were read
-    if lives(node_of(old_id)) then
+    if is_alive(node_of(old_id)) then
       unlist(id)
       return lose(id, 'replaced')
     end

@@ -8,24 +8,24 @@ use restante_core::{MessageHash, Timestamp};
 
 use super::*;
 
-/// How a client treats the streams that it is pushed on.
+/// How a client handles push streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
     /// Reads one message and closes the stream, as go-waku does.
     ReadsOne,
-    /// Reads on for as long as the stream lasts, as js-waku and nwaku do.
+    /// Reads until the stream ends, as js-waku and nwaku do.
     ReadsOn,
-    /// Takes no byte.
-    Deaf,
-    /// Opens no stream and breaks those that are open.
+    /// Reads no byte.
+    ReadsNothing,
+    /// Refuses new streams and breaks open ones.
     Refuses,
-    /// Speaks another protocol: takes a message, and then breaks its stream.
-    Foreign,
-    /// Makes the one who opens a stream panic.
+    /// Does not support the protocol: accepts a message, and then breaks the stream.
+    OtherProtocol,
+    /// Makes opening a stream panic.
     Panics,
 }
 
-/// A client that notes what it is pushed.
+/// A client that records pushed messages.
 pub(crate) struct Client {
     state: Mutex<State>,
 }
@@ -87,7 +87,7 @@ impl Client {
         if !state.is_connected {
             return Err(OpenError::NotConnected);
         }
-        assert!(state.manner != Manner::Panics, "a mistake that a test makes on purpose");
+        assert!(state.manner != Manner::Panics, "a panic on purpose");
         let opened = state.opened;
         let is_refused = state.refused.take_if(|at| *at == opened).is_some();
         if is_refused || state.manner == Manner::Refuses {
@@ -103,7 +103,7 @@ impl Client {
 struct Stream {
     client: Arc<Client>,
     messages: usize,
-    /// It must not be touched any more: libp2p's streams panic then.
+    /// It must not be used any more: libp2p's streams panic then.
     is_broken: bool,
 }
 
@@ -116,13 +116,13 @@ impl AsyncWrite for Stream {
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
         }
         match state.manner {
-            Manner::Deaf => {
+            Manner::ReadsNothing => {
                 state.waiting.push(cx.waker().clone());
                 return Poll::Pending;
             }
             Manner::Refuses => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
             Manner::ReadsOne if self.messages > 0 => state.lost += 1,
-            Manner::Foreign => state.lost += 1,
+            Manner::OtherProtocol => state.lost += 1,
             _ => state.read.push(bytes.to_vec()),
         }
         self.messages += 1;
@@ -144,7 +144,7 @@ impl AsyncRead for Stream {
         assert!(!self.is_broken, "a broken stream is read again");
         let client = self.client.clone();
         let mut state = client.state.lock();
-        if state.manner == Manner::Foreign {
+        if state.manner == Manner::OtherProtocol {
             self.is_broken = true;
             return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
         }
@@ -162,15 +162,15 @@ impl Drop for Stream {
     }
 }
 
-struct Alone(Arc<Client>);
+struct SingleClient(Arc<Client>);
 
 #[async_trait]
-impl Opener for Alone {
+impl Opener for SingleClient {
     async fn open(&self, _: PeerId) -> Opened {
         self.0.stream()
     }
 
-    fn reaches(&self, _: PeerId) -> bool {
+    fn is_connected(&self, _: PeerId) -> bool {
         self.0.is_connected()
     }
 
@@ -179,11 +179,11 @@ impl Opener for Alone {
     }
 }
 
-fn way_to(client: &Arc<Client>) -> PushStreams {
-    PushStreams::new(PeerId::random(), Arc::new(Alone(client.clone())), 5 * WATCHED)
+fn streams_to(client: &Arc<Client>) -> PushStreams {
+    PushStreams::new(PeerId::random(), Arc::new(SingleClient(client.clone())), 5 * WATCHED)
 }
 
-/// Messages, each of which is its number.
+/// Messages whose payloads are their numbers.
 fn events(numbers: std::ops::Range<u32>) -> Vec<Arc<Event>> {
     let event = |number: u32| {
         let (channel, topic) = ("/waku/2/rs/1/0".into(), "/a/1/b/proto".into());
@@ -197,8 +197,8 @@ fn bytes_of(events: &[Arc<Event>]) -> Vec<Vec<u8>> {
     events.iter().map(|event| frame_of(event).to_vec()).collect()
 }
 
-async fn push(way: &mut PushStreams, events: &[Arc<Event>]) {
-    way.push(events).await.unwrap();
+async fn push(streams: &mut PushStreams, events: &[Arc<Event>]) {
+    streams.push(events).await.unwrap();
 }
 
 fn outcome(sent: usize, failed: usize) -> PushOutcome {
@@ -206,148 +206,148 @@ fn outcome(sent: usize, failed: usize) -> PushOutcome {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_reads_on_keeps_one_stream() {
+async fn a_client_that_reads_on_gets_one_stream() {
     let client = Client::new(Manner::ReadsOn);
-    let mut way = way_to(&client);
+    let mut streams = streams_to(&client);
     let all = events(0..200);
-    push(&mut way, &all[..1]).await;
+    push(&mut streams, &all[..1]).await;
     tokio::time::sleep(WATCHED).await;
     for batch in all[1..].chunks(8) {
-        push(&mut way, batch).await;
+        push(&mut streams, batch).await;
     }
     assert_eq!(client.read(), bytes_of(&all));
     assert_eq!(client.state.lock().opened, 1);
-    assert_eq!(way.take_outcome(), outcome(200, 0));
+    assert_eq!(streams.take_outcome(), outcome(200, 0));
 }
 
-/// js-waku refuses the 101st stream that it has not seen the end of.
+/// js-waku refuses the 101st open stream.
 #[tokio::test(start_paused = true)]
-async fn a_burst_to_one_who_reads_on_takes_few_streams() {
+async fn a_burst_to_a_client_that_reads_on_takes_few_streams() {
     let client = Client::new(Manner::ReadsOn);
-    let mut way = way_to(&client);
+    let mut streams = streams_to(&client);
     let all = events(0..500);
-    push(&mut way, &all).await;
+    push(&mut streams, &all).await;
     assert_eq!(client.read(), bytes_of(&all));
     assert_eq!(client.state.lock().open_max, WATCHED_MAX);
     tokio::time::sleep(WATCHED).await;
-    way.settle(Instant::now());
-    assert_eq!(client.state.lock().open, 1, "the others are given back");
+    streams.settle(Instant::now());
+    assert_eq!(client.state.lock().open, 1, "the others are dropped");
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_reads_one_message_gets_each_on_a_stream_of_its_own() {
+async fn a_client_that_reads_one_message_gets_each_on_its_own_stream() {
     let client = Client::new(Manner::ReadsOne);
-    let mut way = way_to(&client);
+    let mut streams = streams_to(&client);
     let all = events(0..300);
     for batch in all.chunks(7) {
-        push(&mut way, batch).await;
+        push(&mut streams, batch).await;
         tokio::time::sleep(WATCHED / 3).await;
     }
     assert_eq!(client.read(), bytes_of(&all));
     assert_eq!(client.state.lock().opened, 300);
     assert_eq!(client.state.lock().lost, 0);
-    way.settle(Instant::now());
-    assert_eq!(way.take_outcome(), outcome(300, 0));
+    streams.settle(Instant::now());
+    assert_eq!(streams.take_outcome(), outcome(300, 0));
     assert_eq!(client.state.lock().open, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_to_one_who_reads_one_message_arrives() {
+async fn a_burst_to_a_client_that_reads_one_message_arrives() {
     let client = Client::new(Manner::ReadsOne);
-    let mut way = way_to(&client);
+    let mut streams = streams_to(&client);
     let all = events(0..100);
-    push(&mut way, &all).await;
+    push(&mut streams, &all).await;
     assert_eq!(client.read(), bytes_of(&all));
     assert_eq!(client.state.lock().lost, 0);
 }
 
-/// A slow client that closes late must not be taken for one who reads on again and again.
+/// Otherwise a slow client that closes late would again and again get a stream that is reused.
 #[tokio::test(start_paused = true)]
-async fn who_was_seen_to_read_one_message_keeps_no_stream() {
+async fn after_a_client_closed_a_stream_none_is_reused() {
     let client = Client::new(Manner::ReadsOne);
-    let mut way = way_to(&client);
+    let mut streams = streams_to(&client);
     let all = events(0..3);
-    push(&mut way, &all[..1]).await;
-    way.settle(Instant::now());
+    push(&mut streams, &all[..1]).await;
+    streams.settle(Instant::now());
     client.behave(Manner::ReadsOn);
-    push(&mut way, &all[1..2]).await;
+    push(&mut streams, &all[1..2]).await;
     tokio::time::sleep(WATCHED).await;
-    push(&mut way, &all[2..]).await;
+    push(&mut streams, &all[2..]).await;
     assert_eq!(client.state.lock().opened, 3);
-    way.forget();
-    push(&mut way, &all[..1]).await;
+    streams.forget();
+    push(&mut streams, &all[..1]).await;
     tokio::time::sleep(WATCHED).await;
-    push(&mut way, &all[..1]).await;
-    assert_eq!(client.state.lock().opened, 4, "after it came back it is watched anew");
+    push(&mut streams, &all[..1]).await;
+    assert_eq!(client.state.lock().opened, 4, "after it reconnected its streams are watched again");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_broken_stream_loses_nothing() {
     let client = Client::new(Manner::ReadsOn);
-    let mut way = way_to(&client);
+    let mut streams = streams_to(&client);
     let all = events(0..20);
-    push(&mut way, &all[..1]).await;
+    push(&mut streams, &all[..1]).await;
     tokio::time::sleep(WATCHED).await;
-    push(&mut way, &all[1..10]).await;
+    push(&mut streams, &all[1..10]).await;
     client.state.lock().breaks = true;
-    push(&mut way, &all[10..]).await;
+    push(&mut streams, &all[10..]).await;
     assert_eq!(client.read(), bytes_of(&all));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_sent_before_a_failure_is_told() {
+async fn messages_sent_before_a_failure_are_counted() {
     let client = Client::new(Manner::ReadsOn);
-    let mut way = way_to(&client);
+    let mut streams = streams_to(&client);
     let all = events(0..10);
-    push(&mut way, &all[..2]).await;
-    assert_eq!(way.take_outcome(), outcome(0, 0), "nothing is known yet");
+    push(&mut streams, &all[..2]).await;
+    assert_eq!(streams.take_outcome(), outcome(0, 0), "nothing is known yet");
     tokio::time::sleep(WATCHED).await;
-    client.behave(Manner::Deaf);
-    let error = way.push(&all[2..]).await.unwrap_err();
+    client.behave(Manner::ReadsNothing);
+    let error = streams.push(&all[2..]).await.unwrap_err();
     assert!(matches!(error, PushError::TimedOut(_)));
-    assert_eq!(way.take_outcome(), outcome(2, 8));
+    assert_eq!(streams.take_outcome(), outcome(2, 8));
     client.behave(Manner::ReadsOn);
-    push(&mut way, &all[2..]).await;
-    assert_eq!(client.read(), bytes_of(&all), "half a message on a kept stream would show here");
+    push(&mut streams, &all[2..]).await;
+    assert_eq!(client.read(), bytes_of(&all), "half a message on a reused stream would show here");
     client.connect(false);
-    way.forget();
-    assert_eq!(way.take_outcome(), outcome(8, 0));
-    let error = way.push(&all).await.unwrap_err();
+    streams.forget();
+    assert_eq!(streams.take_outcome(), outcome(8, 0));
+    let error = streams.push(&all).await.unwrap_err();
     assert!(matches!(error, PushError::Open(OpenError::NotConnected)));
-    assert_eq!(way.take_outcome(), outcome(0, 10));
+    assert_eq!(streams.take_outcome(), outcome(0, 10));
 }
 
-/// libp2p's streams panic when they are read again after an error, and that was done to the oldest one.
+/// libp2p's streams panic when they are read again after an error, which happened to the oldest one.
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_breaks_while_it_is_waited_for_is_left_alone() {
+async fn a_stream_that_breaks_while_it_is_waited_for_is_not_read_again() {
     let client = Client::new(Manner::ReadsOn);
-    let mut way = way_to(&client);
+    let mut streams = streams_to(&client);
     let all = events(0..40);
     let breaking = async {
         tokio::time::sleep(WATCHED / 2).await;
         assert_eq!(client.read().len(), WATCHED_MAX, "the rest waits for the oldest stream");
-        client.behave(Manner::Foreign);
+        client.behave(Manner::OtherProtocol);
     };
-    let (pushed, ()) = tokio::join!(way.push(&all), breaking);
+    let (pushed, ()) = tokio::join!(streams.push(&all), breaking);
     pushed.unwrap();
-    way.settle(Instant::now());
-    assert_eq!(way.take_outcome(), outcome(0, 40));
+    streams.settle(Instant::now());
+    assert_eq!(streams.take_outcome(), outcome(0, 40));
     assert_eq!(client.state.lock().open, 0);
 }
 
-/// The streams behind one that could not be opened were dropped, and their messages lost.
+/// The streams after one that could not be opened were dropped, and their messages lost.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_does_not_open_costs_one_message() {
     let client = Client::new(Manner::ReadsOn);
-    let mut way = way_to(&client);
+    let mut streams = streams_to(&client);
     let all = events(0..8);
     client.state.lock().refused = Some(2);
-    let error = way.push(&all).await.unwrap_err();
+    let error = streams.push(&all).await.unwrap_err();
     assert!(matches!(error, PushError::Open(OpenError::Broken(_))));
     assert_eq!(client.read(), bytes_of(&all[..7]));
     tokio::time::sleep(WATCHED).await;
-    way.settle(Instant::now());
-    assert_eq!(way.take_outcome(), outcome(7, 1));
+    streams.settle(Instant::now());
+    assert_eq!(streams.take_outcome(), outcome(7, 1));
 }
 
 #[test]
@@ -364,7 +364,7 @@ fn an_event_is_encoded_once_for_all_subscribers() {
 }
 
 #[test]
-fn addresses_of_tcp_are_read_and_others_are_not() {
+fn only_tcp_addresses_are_converted() {
     let of = |text: &str| socket_address(&text.parse().unwrap()).map(|address| address.to_string());
     assert_eq!(of("/ip4/192.0.2.1/tcp/60000").as_deref(), Some("192.0.2.1:60000"));
     assert_eq!(of("/ip6/::1/tcp/443/wss").as_deref(), Some("[::1]:443"));

@@ -10,14 +10,14 @@ use super::*;
 
 const PUBSUB: &str = "/waku/2/rs/1/0";
 
-/// A table, its hub, and what comes in place of the table of sessions.
-struct Stage {
+/// A table and its hub, without a session table.
+struct Setup {
     table: Subscriptions,
     hub: Hub,
     ids: u64,
 }
 
-impl Stage {
+impl Setup {
     fn new(config: FilterConfig) -> Self {
         let hub = Hub::new(HubConfig::default(), HubMetrics::default());
         let table = Subscriptions::new(config, hub.clone(), Arc::default());
@@ -29,20 +29,20 @@ impl Stage {
         SessionId { opened_us: self.ids, node: NodeId(1), place: 0 }
     }
 
-    /// Subscribes as a request does. Returns who was entered, if the peer was not there.
+    /// Subscribes as a request does. Returns the new subscriber, if the peer was not one.
     fn subscribe(
         &mut self,
         peer: PeerId,
         pubsub: &str,
         topics: &[String],
         now: Instant,
-    ) -> Result<Option<Entered>, Full> {
-        let wanted = criteria_of(pubsub, topics);
-        if self.table.add(peer, &wanted, now)?.is_some() {
+    ) -> Result<Option<Added>, Full> {
+        let criteria = criteria_of(pubsub, topics);
+        if self.table.add(peer, &criteria, now)?.is_some() {
             return Ok(None);
         }
         let id = self.next_id();
-        self.table.enter(id, peer, &wanted, now).map(Some)
+        self.table.insert(id, peer, &criteria, now).map(Some)
     }
 
     fn problem_of(&mut self, peer: PeerId, topics: &[String]) -> Full {
@@ -50,18 +50,18 @@ impl Stage {
     }
 
     fn remove(&mut self, peer: PeerId) -> bool {
-        self.table.remove(peer).map(|subscriber| subscriber.seat.leave()).is_some()
+        self.table.remove(peer).map(|subscriber| subscriber.subscription.leave()).is_some()
     }
 
-    /// Who is handed a message, by the hub.
-    fn wanting(&mut self, pubsub: &str, topic: &str) -> BTreeSet<PeerId> {
+    /// The peers to which the hub delivers a message.
+    fn receivers_of(&mut self, pubsub: &str, topic: &str) -> BTreeSet<PeerId> {
         self.ids += 1;
         let mut hash = [0; 32];
         hash[..8].copy_from_slice(&self.ids.to_be_bytes());
         let event =
             Event::new(pubsub.into(), topic.into(), MessageHash(hash), Timestamp(0), Default::default());
         let handed = self.hub.publish(&Arc::new(event));
-        let of = |subscriber: &&Arc<Subscriber>| match subscriber.seat.next().now_or_never() {
+        let of = |subscriber: &&Arc<Subscriber>| match subscriber.subscription.next().now_or_never() {
             Some(Next::Events(events)) => events.len() == 1,
             Some(Next::Ended(why)) => panic!("ended: {why:?}"),
             None => false,
@@ -79,93 +79,97 @@ fn topics(names: &[&str]) -> Vec<String> {
 #[test]
 fn limits_hold_and_a_refused_request_changes_nothing() {
     let config = FilterConfig { criteria_per_peer_max: 3, subscribers_max: 2, ..FilterConfig::default() };
-    let (mut stage, now) = (Stage::new(config), Instant::now());
+    let (mut setup, now) = (Setup::new(config), Instant::now());
     let [one, other, third] = [(); 3].map(|()| PeerId::random());
-    stage.subscribe(one, PUBSUB, &topics(&["a", "b", "b", "a"]), now).unwrap();
-    assert_eq!(stage.table.criteria(), 2, "what is named twice counts once");
-    assert_eq!(stage.problem_of(one, &topics(&["c", "d"])), Full::Criteria(3));
-    assert_eq!((stage.table.criteria(), stage.wanting(PUBSUB, "c")), (2, BTreeSet::new()));
-    stage.subscribe(one, PUBSUB, &topics(&["a", "b", "c"]), now).unwrap();
-    stage.subscribe(other, PUBSUB, &topics(&["a"]), now).unwrap();
-    assert_eq!(stage.problem_of(third, &topics(&["a"])), Full::Subscribers(2));
-    assert_eq!(stage.problem_of(third, &topics(&["a", "b", "c", "d"])), Full::Criteria(3));
-    assert_eq!(stage.wanting(PUBSUB, "a"), BTreeSet::from([one, other]));
+    setup.subscribe(one, PUBSUB, &topics(&["a", "b", "b", "a"]), now).unwrap();
+    assert_eq!(setup.table.criteria(), 2, "duplicates count once");
+    assert_eq!(setup.problem_of(one, &topics(&["c", "d"])), Full::Criteria(3));
+    assert_eq!((setup.table.criteria(), setup.receivers_of(PUBSUB, "c")), (2, BTreeSet::new()));
+    setup.subscribe(one, PUBSUB, &topics(&["a", "b", "c"]), now).unwrap();
+    setup.subscribe(other, PUBSUB, &topics(&["a"]), now).unwrap();
+    assert_eq!(setup.problem_of(third, &topics(&["a"])), Full::Subscribers(2));
+    assert_eq!(setup.problem_of(third, &topics(&["a", "b", "c", "d"])), Full::Criteria(3));
+    assert_eq!(setup.receivers_of(PUBSUB, "a"), BTreeSet::from([one, other]));
 }
 
 #[test]
 fn topics_take_bounded_memory() {
     let criteria_bytes_max = SUBSCRIBER_SHARE * 2_000;
-    let (mut stage, now) =
-        (Stage::new(FilterConfig { criteria_bytes_max, ..FilterConfig::default() }), Instant::now());
+    let (mut setup, now) =
+        (Setup::new(FilterConfig { criteria_bytes_max, ..FilterConfig::default() }), Instant::now());
     let long = |n: usize| vec![format!("{n}{}", "x".repeat(1_000))];
     let first = PeerId::random();
-    stage.subscribe(first, PUBSUB, &long(0), now).unwrap();
-    assert_eq!(stage.problem_of(first, &long(1)), Full::SubscriberBytes(2_000));
+    setup.subscribe(first, PUBSUB, &long(0), now).unwrap();
+    assert_eq!(setup.problem_of(first, &long(1)), Full::SubscriberBytes(2_000));
     let subscribed =
-        (1..200).take_while(|n| stage.subscribe(PeerId::random(), PUBSUB, &long(*n), now).is_ok());
+        (1..200).take_while(|n| setup.subscribe(PeerId::random(), PUBSUB, &long(*n), now).is_ok());
     let count = 1 + subscribed.count();
     assert!((50..=96).contains(&count), "{count} of 1,300 bytes and more fit into 128,000");
-    assert_eq!(stage.problem_of(PeerId::random(), &long(999)), Full::Bytes);
-    stage.remove(first);
-    assert!(stage.subscribe(PeerId::random(), PUBSUB, &long(999), now).is_ok(), "there is room again");
+    assert_eq!(setup.problem_of(PeerId::random(), &long(999)), Full::Bytes);
+    setup.remove(first);
+    assert!(setup.subscribe(PeerId::random(), PUBSUB, &long(999), now).is_ok(), "the bytes are free again");
 }
 
-/// The hub is shared with live streams: where it is full before the filter is, the filter says so, and nothing is left behind.
+/// The hub is shared with live streams and may be full before the filter is. Then the request changes nothing.
 #[test]
-fn the_limits_of_the_hub_are_told_as_the_filters_own() {
-    let mut stage = Stage::new(FilterConfig::default());
-    stage.hub = Hub::new(
+fn the_limits_of_the_hub_are_reported_as_the_filters_own() {
+    let mut setup = Setup::new(FilterConfig::default());
+    setup.hub = Hub::new(
         HubConfig { seats_max: 1, interest_bytes_max: 64 * 500, ..HubConfig::default() },
         HubMetrics::default(),
     );
-    stage.table = Subscriptions::new(FilterConfig::default(), stage.hub.clone(), Arc::default());
+    setup.table = Subscriptions::new(FilterConfig::default(), setup.hub.clone(), Arc::default());
     let (peer, now) = (PeerId::random(), Instant::now());
-    assert_eq!(stage.problem_of(peer, &topics(&["a", "b"])), Full::SubscriberBytes(500));
-    assert_eq!((stage.table.subscribers(), stage.table.criteria(), stage.table.bytes), (0, 0, 0));
-    stage.subscribe(peer, PUBSUB, &topics(&["a"]), now).unwrap();
-    assert_eq!(stage.problem_of(peer, &topics(&["b"])), Full::SubscriberBytes(500));
-    assert_eq!(stage.problem_of(PeerId::random(), &topics(&["a"])), Full::Subscribers(1));
-    assert_eq!((stage.table.subscribers(), stage.table.criteria()), (1, 1));
+    assert_eq!(setup.problem_of(peer, &topics(&["a", "b"])), Full::SubscriberBytes(500));
+    assert_eq!((setup.table.subscribers(), setup.table.criteria(), setup.table.bytes), (0, 0, 0));
+    setup.subscribe(peer, PUBSUB, &topics(&["a"]), now).unwrap();
+    assert_eq!(setup.problem_of(peer, &topics(&["b"])), Full::SubscriberBytes(500));
+    assert_eq!(setup.problem_of(PeerId::random(), &topics(&["a"])), Full::Subscribers(1));
+    assert_eq!((setup.table.subscribers(), setup.table.criteria()), (1, 1));
 }
 
 #[test]
-fn a_newcomer_takes_the_place_of_one_who_is_away() {
+fn a_new_subscriber_replaces_a_disconnected_one() {
     let config = FilterConfig { subscribers_max: 3, ..FilterConfig::default() };
-    let (mut stage, now) = (Stage::new(config), Instant::now());
+    let (mut setup, now) = (Setup::new(config), Instant::now());
     let peers = [(); 4].map(|()| PeerId::random());
     for (n, peer) in peers[..3].iter().enumerate() {
-        stage.subscribe(*peer, PUBSUB, &topics(&["a"]), now + Duration::from_secs(n as u64)).unwrap();
+        setup.subscribe(*peer, PUBSUB, &topics(&["a"]), now + Duration::from_secs(n as u64)).unwrap();
     }
     for away in &peers[1..3] {
-        stage.table.get(*away).unwrap().peer_left();
+        setup.table.get(*away).unwrap().peer_disconnected();
     }
-    let entered = stage.subscribe(peers[3], PUBSUB, &topics(&["a"]), now).unwrap().unwrap();
-    let replaced = entered.replaced.unwrap();
-    assert_eq!(replaced.peer, peers[1], "the one who was heard of least lately");
-    replaced.seat.leave();
-    assert_eq!(stage.wanting(PUBSUB, "a"), BTreeSet::from([peers[0], peers[3]]), "and not who is away");
+    let added = setup.subscribe(peers[3], PUBSUB, &topics(&["a"]), now).unwrap().unwrap();
+    let replaced = added.replaced.unwrap();
+    assert_eq!(replaced.peer, peers[1], "the disconnected one that expires first");
+    replaced.subscription.leave();
+    assert_eq!(
+        setup.receivers_of(PUBSUB, "a"),
+        BTreeSet::from([peers[0], peers[3]]),
+        "and not the disconnected one"
+    );
 }
 
 #[test]
 fn a_subscription_expires_unless_it_is_refreshed() {
     let config = FilterConfig { ttl_seconds: 100, ..FilterConfig::default() };
-    let (mut stage, begun) = (Stage::new(config), Instant::now());
+    let (mut setup, begun) = (Setup::new(config), Instant::now());
     let after = |seconds| begun + Duration::from_secs(seconds);
     let peers = [(); 4].map(|()| PeerId::random());
     for peer in peers {
-        stage.subscribe(peer, PUBSUB, &topics(&["a", "b"]), begun).unwrap();
+        setup.subscribe(peer, PUBSUB, &topics(&["a", "b"]), begun).unwrap();
     }
     let a = criteria_of(PUBSUB, &topics(&["a"]));
-    assert!(stage.table.refresh(peers[0], after(50)).is_some());
-    stage.subscribe(peers[1], PUBSUB, &topics(&["a"]), after(50)).unwrap();
-    assert!(stage.table.cut(peers[2], &a, after(50)).is_some_and(|(_, is_over)| !is_over));
-    assert!(stage.table.expired(after(99)).is_empty());
-    assert!(stage.table.expire(peers[3], after(99)).is_none());
-    assert_eq!(stage.table.expired(after(100)), [peers[3]]);
-    assert_eq!(stage.table.expire(peers[3], after(100)).unwrap().peer, peers[3]);
-    assert!(stage.table.expired(after(100)).is_empty());
-    assert_eq!(stage.table.expire(peers[0], after(150)).unwrap().peer, peers[0]);
-    assert!(stage.table.refresh(peers[0], after(150)).is_none());
+    assert!(setup.table.refresh(peers[0], after(50)).is_some());
+    setup.subscribe(peers[1], PUBSUB, &topics(&["a"]), after(50)).unwrap();
+    assert!(setup.table.remove_criteria(peers[2], &a, after(50)).is_some_and(|(_, is_over)| !is_over));
+    assert!(setup.table.expired(after(99)).is_empty());
+    assert!(setup.table.expire(peers[3], after(99)).is_none());
+    assert_eq!(setup.table.expired(after(100)), [peers[3]]);
+    assert_eq!(setup.table.expire(peers[3], after(100)).unwrap().peer, peers[3]);
+    assert!(setup.table.expired(after(100)).is_empty());
+    assert_eq!(setup.table.expire(peers[0], after(150)).unwrap().peer, peers[0]);
+    assert!(setup.table.refresh(peers[0], after(150)).is_none());
 }
 
 #[derive(Clone, Debug)]
@@ -194,10 +198,10 @@ fn names(topics: &[usize]) -> Vec<String> {
 }
 
 proptest! {
-    /// The hub, the lists of subscribers and the counts say the same as a plain set of triples.
+    /// The hub, the lists of subscribers and the counts agree with a plain set of triples.
     #[test]
     fn the_table_agrees_with_a_set(steps in steps()) {
-        let mut stage = Stage::new(FilterConfig::default());
+        let mut setup = Setup::new(FilterConfig::default());
         let now = Instant::now();
         let peers = [(); 4].map(|()| PeerId::random());
         let mut model: BTreeSet<(PeerId, &str, String)> = BTreeSet::new();
@@ -206,7 +210,7 @@ proptest! {
                 Step::Subscribe(peer, pubsub, topics) => {
                     let (peer, pubsub, topics) = (peers[peer], PUBSUBS[pubsub], names(&topics));
                     let is_new = !model.iter().any(|(one, ..)| *one == peer);
-                    let subscribed = stage.subscribe(peer, pubsub, &topics, now).unwrap();
+                    let subscribed = setup.subscribe(peer, pubsub, &topics, now).unwrap();
                     prop_assert_eq!(subscribed.is_some(), is_new);
                     model.extend(topics.into_iter().map(|topic| (peer, pubsub, topic)));
                 }
@@ -217,13 +221,13 @@ proptest! {
                         is_found |= model.remove(&(peer, pubsub, topic.clone()));
                     }
                     let is_left = model.iter().any(|(one, ..)| *one == peer);
-                    let cut = stage.table.cut(peer, &criteria_of(pubsub, &topics), now);
-                    prop_assert_eq!(cut.map(|(_, is_over)| is_over), is_found.then_some(!is_left));
+                    let removed = setup.table.remove_criteria(peer, &criteria_of(pubsub, &topics), now);
+                    prop_assert_eq!(removed.map(|(_, is_over)| is_over), is_found.then_some(!is_left));
                 }
                 Step::Remove(peer) => {
                     let before = model.len();
                     model.retain(|(one, ..)| *one != peers[peer]);
-                    prop_assert_eq!(stage.remove(peers[peer]), model.len() < before);
+                    prop_assert_eq!(setup.remove(peers[peer]), model.len() < before);
                 }
             }
             for pubsub in PUBSUBS {
@@ -231,21 +235,21 @@ proptest! {
                     let expected: BTreeSet<PeerId> = peers.into_iter()
                         .filter(|peer| model.contains(&(*peer, pubsub, topic.clone())))
                         .collect();
-                    prop_assert_eq!(stage.wanting(pubsub, &topic), expected);
+                    prop_assert_eq!(setup.receivers_of(pubsub, &topic), expected);
                 }
             }
-            let listed: BTreeSet<(PeerId, &str, String)> = stage.table.all().into_iter()
+            let listed: BTreeSet<(PeerId, &str, String)> = setup.table.all().into_iter()
                 .flat_map(|one| one.criteria.into_iter().map(move |it| (one.peer, it)))
                 .map(|(peer, it)| (peer, PUBSUBS[usize::from(&*it.pubsub_topic != PUBSUBS[0])], it.content_topic.to_string()))
                 .collect();
             prop_assert_eq!(&listed, &model);
             let subscribers: BTreeSet<PeerId> = model.iter().map(|(peer, ..)| *peer).collect();
-            prop_assert_eq!((stage.table.criteria(), stage.table.subscribers()), (model.len(), subscribers.len()));
+            prop_assert_eq!((setup.table.criteria(), setup.table.subscribers()), (model.len(), subscribers.len()));
         }
         for peer in peers {
-            stage.remove(peer);
+            setup.remove(peer);
         }
-        prop_assert_eq!((stage.table.bytes, stage.table.criteria()), (0, 0));
-        prop_assert!(!PUBSUBS.iter().any(|pubsub| stage.hub.is_wanted(pubsub, "/app/1/0/proto")));
+        prop_assert_eq!((setup.table.bytes, setup.table.criteria()), (0, 0));
+        prop_assert!(!PUBSUBS.iter().any(|pubsub| setup.hub.is_wanted(pubsub, "/app/1/0/proto")));
     }
 }

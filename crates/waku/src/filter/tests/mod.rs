@@ -1,4 +1,4 @@
-//! The filter over clients that are made up, and over real nodes on loopback.
+//! The filter with simulated clients, and with real nodes on loopback.
 
 pub(crate) mod network;
 mod sessions;
@@ -24,7 +24,7 @@ use crate::{live::Event, node::OpenError};
 
 const PUBSUB: &str = "/waku/2/rs/42/0";
 const CHAT: &str = "/toychat/2/huilong/proto";
-/// From where all clients are connected.
+/// The address of all clients.
 const ADDRESS: &str = "192.0.2.1:60000";
 
 /// Clients by their peer ids.
@@ -40,17 +40,17 @@ impl Opener for Clients {
         client.ok_or(OpenError::NotConnected)?.stream()
     }
 
-    fn reaches(&self, peer: PeerId) -> bool {
+    fn is_connected(&self, peer: PeerId) -> bool {
         self.by_id.lock().get(&peer).is_some_and(|client| client.is_connected())
     }
 
     fn address(&self, peer: PeerId) -> Option<SocketAddr> {
-        self.reaches(peer).then(|| ADDRESS.parse().unwrap())
+        self.is_connected(peer).then(|| ADDRESS.parse().unwrap())
     }
 }
 
 /// A filter and its clients.
-struct Stage {
+struct Setup {
     filter: Arc<FilterService>,
     clients: Arc<Clients>,
     live: Live,
@@ -58,7 +58,7 @@ struct Stage {
     events: broadcast::Sender<NodeEvent>,
 }
 
-impl Stage {
+impl Setup {
     fn new(config: FilterConfig) -> Self {
         Self::with_rules(config, Rules::default())
     }
@@ -71,7 +71,7 @@ impl Stage {
         let (metrics, clients) = (FilterMetrics::default(), Arc::new(Clients::default()));
         let (events, received) = broadcast::channel(4);
         let node = (clients.clone() as Arc<dyn Opener>, received);
-        let filter = FilterService::start_over(config, rules, node, &live, metrics.clone());
+        let filter = FilterService::start_with(config, rules, node, &live, metrics.clone());
         Self { filter, clients, live, metrics, events }
     }
 
@@ -107,15 +107,15 @@ impl Stage {
         self.ask_of(SubscribeType::Ping, peer, "", &[]).await
     }
 
-    fn hear(&self, number: usize) {
-        self.hear_of(CHAT, number);
+    fn publish(&self, number: usize) {
+        self.publish_to(CHAT, number);
     }
 
-    fn hear_of(&self, content_topic: &str, number: usize) {
+    fn publish_to(&self, content_topic: &str, number: usize) {
         self.live.hub.publish(&event(content_topic, number));
     }
 
-    /// Waits until so many messages were pushed, lost or dropped.
+    /// Waits until `messages` were pushed, lost or dropped.
     async fn settled(&self, messages: u64) {
         let all = [Pushed::Sent, Pushed::Dropped, Pushed::Failed, Pushed::Away];
         until(|| all.iter().map(|result| self.metrics.count_of(*result)).sum::<u64>() >= messages).await;
@@ -130,7 +130,7 @@ impl Stage {
 /// A table in memory, and a hub.
 fn live(hub: HubConfig) -> Live {
     let opened = Live::open(Config::new(EngineUrl::Memory), hub).now_or_never();
-    opened.expect("memory is there at once").unwrap()
+    opened.expect("the memory engine opens at once").unwrap()
 }
 
 fn request(kind: SubscribeType, pubsub: &str, topics: &[&str]) -> SubscribeRequest {
@@ -154,7 +154,7 @@ fn event(content_topic: &str, number: usize) -> Arc<Event> {
     Arc::new(Event::new(PUBSUB.into(), content_topic.into(), MessageHash(hash), Timestamp(0), wire))
 }
 
-/// The numbers of the messages that a client was pushed.
+/// The numbers of the messages that were pushed to a client.
 fn numbers(client: &Client) -> Vec<usize> {
     let read = client.read();
     let pushes = read.iter().map(|frame| MessagePush::decode_length_delimited(&**frame).unwrap());
@@ -167,40 +167,40 @@ fn numbers(client: &Client) -> Vec<usize> {
         .collect()
 }
 
-/// Time is paused in these tests and goes on whenever nothing else happens, so this takes no time.
-async fn until(holds: impl Fn() -> bool) {
+/// Waits for a condition. Time is paused in these tests and advances when all tasks wait, so this takes no time.
+async fn until(condition: impl Fn() -> bool) {
     for _ in 0..100_000 {
-        if holds() {
+        if condition() {
             return;
         }
         sleep(Duration::from_millis(10)).await;
     }
-    panic!("it never came to that");
+    panic!("the condition never held");
 }
 
 #[tokio::test(start_paused = true)]
-async fn messages_are_pushed_in_order_to_those_who_want_them() {
+async fn messages_are_pushed_in_order_to_their_subscribers() {
     for manner in [Manner::ReadsOne, Manner::ReadsOn] {
-        let stage = Stage::new(FilterConfig::default());
-        let (_, chatting) = stage.subscribed(manner).await;
-        let (other, silent) = stage.client(manner);
-        assert_eq!(stage.subscribe(other, PUBSUB, &["/other/1/x/proto"]).await, 200);
-        assert_eq!(stage.subscribe(other, "/waku/2/rs/42/1", &[CHAT]).await, 200);
+        let setup = Setup::new(FilterConfig::default());
+        let (_, chatting) = setup.subscribed(manner).await;
+        let (other, silent) = setup.client(manner);
+        assert_eq!(setup.subscribe(other, PUBSUB, &["/other/1/x/proto"]).await, 200);
+        assert_eq!(setup.subscribe(other, "/waku/2/rs/42/1", &[CHAT]).await, 200);
         for number in 0..300 {
-            stage.hear(number);
+            setup.publish(number);
         }
-        stage.settled(300).await;
+        setup.settled(300).await;
         assert_eq!(numbers(&chatting), (0..300).collect::<Vec<_>>(), "{manner:?}");
         assert_eq!(silent.read().len(), 0);
-        assert_eq!(stage.counts(), [300, 0, 0, 0]);
-        assert_eq!(stage.live.hub.queued_bytes(), 0);
+        assert_eq!(setup.counts(), [300, 0, 0, 0]);
+        assert_eq!(setup.live.hub.queued_bytes(), 0);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn requests_have_their_statuses() {
     use SubscribeType::{Ping, Subscribe, Unsubscribe, UnsubscribeAll};
-    let stage = Stage::new(FilterConfig::default());
+    let setup = Setup::new(FilterConfig::default());
     let peer = PeerId::random();
     let many: Vec<String> = (0..101).map(|n| format!("/a/1/{n}/proto")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
@@ -231,21 +231,21 @@ async fn requests_have_their_statuses() {
         (UnsubscribeAll, "", &[], 404),
     ];
     for (step, (kind, pubsub, topics, status)) in steps.into_iter().enumerate() {
-        assert_eq!(stage.ask_of(kind, peer, pubsub, topics).await, status, "step {step}: {kind:?}");
+        assert_eq!(setup.ask_of(kind, peer, pubsub, topics).await, status, "step {step}: {kind:?}");
     }
     let unknown = SubscribeRequest { subscribe_type: 9, ..request(Ping, "", &[]) };
-    assert_eq!(stage.ask(peer, &unknown).await.status_code, 400);
-    assert_eq!(stage.metrics.removed_for(Removed::Unsubscribed), 2);
-    assert_eq!((stage.metrics.subscribers.get(), stage.metrics.criteria.get()), (0, 0));
+    assert_eq!(setup.ask(peer, &unknown).await.status_code, 400);
+    assert_eq!(setup.metrics.removed_for(Removed::Unsubscribed), 2);
+    assert_eq!((setup.metrics.subscribers.get(), setup.metrics.criteria.get()), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn unreadable_requests_are_answered() {
-    let stage = Stage::new(FilterConfig::default());
-    let answer = stage.filter.answer(PeerId::random(), Bytes::from_static(b"\xff\xff\xff")).await;
+async fn requests_that_cannot_be_decoded_are_answered() {
+    let setup = Setup::new(FilterConfig::default());
+    let answer = setup.filter.answer(PeerId::random(), Bytes::from_static(b"\xff\xff\xff")).await;
     let response = SubscribeResponse::decode_length_delimited(&*answer.frame.unwrap()).unwrap();
     assert_eq!((response.status_code, &*response.request_id), (400, "N/A"));
-    let often = stage.filter.answer_too_often(request(SubscribeType::Ping, "", &[]).encode_to_vec().into());
+    let often = setup.filter.answer_too_often(request(SubscribeType::Ping, "", &[]).encode_to_vec().into());
     let response = SubscribeResponse::decode_length_delimited(&*often.frame.unwrap()).unwrap();
     assert_eq!((response.status_code, &*response.request_id, often.status), (429, "id", 429));
 }
@@ -253,252 +253,252 @@ async fn unreadable_requests_are_answered() {
 #[tokio::test(start_paused = true)]
 async fn limits_are_answered_with_503_and_unserved_topics_with_400() {
     let config = FilterConfig { subscribers_max: 1, criteria_per_peer_max: 2, ..FilterConfig::default() };
-    let stage =
-        Stage::with_rules(config, Rules { cluster_id: Some(42), shards: vec![0], ..Rules::default() });
+    let setup =
+        Setup::with_rules(config, Rules { cluster_id: Some(42), shards: vec![0], ..Rules::default() });
     let peer = PeerId::random();
-    assert_eq!(stage.subscribe(peer, PUBSUB, &["/a/1/1/x", "/a/1/2/x", "/a/1/3/x"]).await, 503);
-    assert_eq!(stage.subscribe(peer, PUBSUB, &["/a/1/1/x", "/a/1/2/x"]).await, 200);
-    assert_eq!(stage.subscribe(peer, PUBSUB, &["/a/1/3/x"]).await, 503);
-    assert_eq!(stage.subscribe(PeerId::random(), PUBSUB, &[CHAT]).await, 503);
+    assert_eq!(setup.subscribe(peer, PUBSUB, &["/a/1/1/x", "/a/1/2/x", "/a/1/3/x"]).await, 503);
+    assert_eq!(setup.subscribe(peer, PUBSUB, &["/a/1/1/x", "/a/1/2/x"]).await, 200);
+    assert_eq!(setup.subscribe(peer, PUBSUB, &["/a/1/3/x"]).await, 503);
+    assert_eq!(setup.subscribe(PeerId::random(), PUBSUB, &[CHAT]).await, 503);
     for unserved in ["/waku/2/rs/42/1", "/waku/2/rs/1/0"] {
-        let answer = stage.ask(peer, &request(SubscribeType::Subscribe, unserved, &[CHAT])).await;
+        let answer = setup.ask(peer, &request(SubscribeType::Subscribe, unserved, &[CHAT])).await;
         assert_eq!(answer.status_code, 400);
-        assert!(answer.status_desc.unwrap().contains("/waku/2/rs/42/"), "it says what is served");
+        assert!(answer.status_desc.unwrap().contains("/waku/2/rs/42/"), "it names the served topics");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn unsubscribing_stops_the_pushes() {
-    let stage = Stage::new(FilterConfig::default());
-    let (peer, client) = stage.subscribed(Manner::ReadsOn).await;
-    stage.subscribe(peer, PUBSUB, &["/other/1/x/proto"]).await;
-    stage.hear(1);
-    stage.settled(1).await;
-    assert_eq!(stage.ask_of(SubscribeType::Unsubscribe, peer, PUBSUB, &[CHAT]).await, 200);
-    stage.hear(2);
-    stage.hear_of("/other/1/x/proto", 3);
-    stage.settled(2).await;
-    assert_eq!(stage.ask_of(SubscribeType::UnsubscribeAll, peer, "", &[]).await, 200);
-    stage.hear_of("/other/1/x/proto", 4);
+    let setup = Setup::new(FilterConfig::default());
+    let (peer, client) = setup.subscribed(Manner::ReadsOn).await;
+    setup.subscribe(peer, PUBSUB, &["/other/1/x/proto"]).await;
+    setup.publish(1);
+    setup.settled(1).await;
+    assert_eq!(setup.ask_of(SubscribeType::Unsubscribe, peer, PUBSUB, &[CHAT]).await, 200);
+    setup.publish(2);
+    setup.publish_to("/other/1/x/proto", 3);
+    setup.settled(2).await;
+    assert_eq!(setup.ask_of(SubscribeType::UnsubscribeAll, peer, "", &[]).await, 200);
+    setup.publish_to("/other/1/x/proto", 4);
     sleep(Duration::from_secs(60)).await;
     assert_eq!(numbers(&client), [1, 3]);
-    assert!(!stage.live.hub.is_wanted(PUBSUB, CHAT));
+    assert!(!setup.live.hub.is_wanted(PUBSUB, CHAT));
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_same_message_is_pushed_once() {
-    let stage = Stage::new(FilterConfig::default());
-    let (_, client) = stage.subscribed(Manner::ReadsOn).await;
+    let setup = Setup::new(FilterConfig::default());
+    let (_, client) = setup.subscribed(Manner::ReadsOn).await;
     for number in [1, 1, 2, 1] {
-        stage.hear(number);
+        setup.publish(number);
     }
     sleep(Duration::from_secs(1)).await;
     assert_eq!(numbers(&client), [1, 2]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_subscriber_is_bounded_and_removed_while_others_go_on() {
+async fn a_slow_subscriber_is_bounded_and_removed_without_delaying_others() {
     let config = FilterConfig { queue_messages_max: 100, ..FilterConfig::default() };
-    let stage = Stage::new(config);
-    let (deaf_peer, deaf) = stage.subscribed(Manner::Deaf).await;
-    let (_, well) = stage.subscribed(Manner::ReadsOn).await;
+    let setup = Setup::new(config);
+    let (deaf_peer, deaf) = setup.subscribed(Manner::ReadsNothing).await;
+    let (_, well) = setup.subscribed(Manner::ReadsOn).await;
     for number in 0..500 {
-        stage.hear(number);
+        setup.publish(number);
         sleep(Duration::from_millis(20)).await;
     }
     until(|| well.read().len() == 500).await;
     assert_eq!(numbers(&well), (0..500).collect::<Vec<_>>());
-    until(|| stage.metrics.removed_for(Removed::Failed) == 1).await;
-    assert_eq!(stage.ping(deaf_peer).await, 404);
-    assert_eq!((deaf.read().len(), stage.metrics.subscribers.get()), (0, 1));
-    stage.settled(1_000).await;
-    let [sent, dropped, failed, away] = stage.counts();
+    until(|| setup.metrics.removed_for(Removed::Failed) == 1).await;
+    assert_eq!(setup.ping(deaf_peer).await, 404);
+    assert_eq!((deaf.read().len(), setup.metrics.subscribers.get()), (0, 1));
+    setup.settled(1_000).await;
+    let [sent, dropped, failed, away] = setup.counts();
     assert_eq!((sent, dropped + failed, away), (500, 500, 0));
     assert!(dropped >= 350 && failed > 0, "{dropped} dropped, {failed} failed");
-    assert_eq!(stage.live.hub.queued_bytes(), 0);
+    assert_eq!(setup.live.hub.queued_bytes(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscriber_that_takes_no_streams_is_removed_after_three_failures() {
-    let stage = Stage::new(FilterConfig::default());
-    let (peer, client) = stage.subscribed(Manner::Refuses).await;
+async fn a_subscriber_that_refuses_streams_is_removed_after_three_failures() {
+    let setup = Setup::new(FilterConfig::default());
+    let (peer, client) = setup.subscribed(Manner::Refuses).await;
     for number in 0..2 {
-        stage.hear(number);
+        setup.publish(number);
         sleep(2 * FAILURE_PAUSE).await;
     }
-    assert_eq!(stage.ping(peer).await, 200, "two failures are borne");
+    assert_eq!(setup.ping(peer).await, 200, "two failures are not enough");
     client.behave(Manner::ReadsOn);
-    stage.hear(2);
+    setup.publish(2);
     sleep(2 * FAILURE_PAUSE).await;
     client.behave(Manner::Refuses);
     for number in 3..5 {
-        stage.hear(number);
+        setup.publish(number);
         sleep(2 * FAILURE_PAUSE).await;
     }
-    assert_eq!(stage.ping(peer).await, 200, "a success starts the count anew");
-    stage.hear(5);
+    assert_eq!(setup.ping(peer).await, 200, "a success resets the count");
+    setup.publish(5);
     sleep(2 * FAILURE_PAUSE).await;
-    assert_eq!(stage.ping(peer).await, 404);
-    assert_eq!((stage.metrics.removed_for(Removed::Failed), stage.counts()), (1, [1, 0, 5, 0]));
+    assert_eq!(setup.ping(peer).await, 404);
+    assert_eq!((setup.metrics.removed_for(Removed::Failed), setup.counts()), (1, [1, 0, 5, 0]));
 }
 
-/// Messages that were written to a peer which does not speak the protocol were counted as sent, and it was kept.
+/// Messages that were written to a peer that does not support the protocol were counted as sent, and it was not removed.
 #[tokio::test(start_paused = true)]
-async fn a_subscriber_that_does_not_speak_the_protocol_is_removed() {
+async fn a_subscriber_that_does_not_support_the_protocol_is_removed() {
     for messages_at_once in [1, 20] {
-        let stage = Stage::new(FilterConfig::default());
-        let (peer, _) = stage.subscribed(Manner::Foreign).await;
+        let setup = Setup::new(FilterConfig::default());
+        let (peer, _) = setup.subscribed(Manner::OtherProtocol).await;
         for number in 0..3 * messages_at_once {
-            stage.hear(number);
+            setup.publish(number);
             if number % messages_at_once == 0 {
                 sleep(Duration::from_secs(5)).await;
             }
         }
-        until(|| stage.metrics.removed_for(Removed::Failed) == 1).await;
-        assert_eq!(stage.ping(peer).await, 404);
-        let [sent, _, failed, away] = stage.counts();
+        until(|| setup.metrics.removed_for(Removed::Failed) == 1).await;
+        assert_eq!(setup.ping(peer).await, 404);
+        let [sent, _, failed, away] = setup.counts();
         assert_eq!((sent, away), (0, 0), "{failed} failed");
     }
 }
 
-/// When a connection ends, its streams break before the news of it comes.
+/// When a connection ends, its streams break before its event arrives.
 #[tokio::test(start_paused = true)]
-async fn a_subscriber_whose_connection_ended_is_not_blamed() {
-    let stage = Stage::new(FilterConfig { failures_max: 1, ..FilterConfig::default() });
-    let (peer, client) = stage.subscribed(Manner::ReadsOn).await;
-    stage.hear(1);
+async fn failures_after_a_connection_ended_do_not_count() {
+    let setup = Setup::new(FilterConfig { failures_max: 1, ..FilterConfig::default() });
+    let (peer, client) = setup.subscribed(Manner::ReadsOn).await;
+    setup.publish(1);
     sleep(Duration::from_secs(1)).await;
-    client.behave(Manner::Foreign);
-    stage.hear(2);
+    client.behave(Manner::OtherProtocol);
+    setup.publish(2);
     sleep(FAILURE_PAUSE / 2).await;
-    stage.events.send(NodeEvent::Gone { peer }).unwrap();
+    setup.events.send(NodeEvent::Gone { peer }).unwrap();
     sleep(Duration::from_secs(10)).await;
-    assert_eq!(stage.ping(peer).await, 200);
-    assert_eq!(stage.counts(), [0, 0, 0, 2]);
+    assert_eq!(setup.ping(peer).await, 200);
+    assert_eq!(setup.counts(), [0, 0, 0, 2]);
 }
 
-/// The subscriber stayed in the table and had its pings answered, and nothing was ever pushed to it again.
+/// The subscriber stayed in the table and its pings were answered, but nothing was pushed to it any more.
 #[tokio::test(start_paused = true)]
-async fn a_pusher_that_panics_leaves_no_deaf_subscriber() {
-    let stage = Stage::new(FilterConfig::default());
-    let (peer, client) = stage.subscribed(Manner::Panics).await;
-    stage.hear(1);
+async fn a_subscriber_is_removed_when_its_pusher_panics() {
+    let setup = Setup::new(FilterConfig::default());
+    let (peer, client) = setup.subscribed(Manner::Panics).await;
+    setup.publish(1);
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(stage.metrics.removed_for(Removed::Failed), 1);
-    assert_eq!(stage.ping(peer).await, 404);
+    assert_eq!(setup.metrics.removed_for(Removed::Failed), 1);
+    assert_eq!(setup.ping(peer).await, 404);
     client.behave(Manner::ReadsOn);
-    assert_eq!(stage.subscribe(peer, PUBSUB, &[CHAT]).await, 200);
-    stage.hear(2);
-    stage.settled(1).await;
+    assert_eq!(setup.subscribe(peer, PUBSUB, &[CHAT]).await, 200);
+    setup.publish(2);
+    setup.settled(1).await;
     assert_eq!(numbers(&client), [2]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_comes_back_finds_the_subscription() {
-    let stage = Stage::new(FilterConfig::default());
-    let (peer, client) = stage.subscribed(Manner::ReadsOn).await;
+async fn a_peer_that_reconnects_still_has_its_subscription() {
+    let setup = Setup::new(FilterConfig::default());
+    let (peer, client) = setup.subscribed(Manner::ReadsOn).await;
     let address: libp2p::Multiaddr = "/ip4/127.0.0.1/tcp/1".parse().unwrap();
     for by_event in [true, false] {
         client.connect(false);
-        stage.events.send(NodeEvent::Gone { peer }).unwrap();
+        setup.events.send(NodeEvent::Gone { peer }).unwrap();
         sleep(Duration::from_secs(1)).await;
-        stage.hear(usize::from(by_event));
+        setup.publish(usize::from(by_event));
         sleep(Duration::from_secs(200)).await;
         client.connect(true);
         if by_event {
-            stage.events.send(NodeEvent::Connected { peer, address: address.clone() }).unwrap();
+            setup.events.send(NodeEvent::Connected { peer, address: address.clone() }).unwrap();
             sleep(Duration::from_secs(1)).await;
         }
-        assert_eq!(stage.ping(peer).await, 200);
-        stage.hear(10 + usize::from(by_event));
+        assert_eq!(setup.ping(peer).await, 200);
+        setup.publish(10 + usize::from(by_event));
         sleep(Duration::from_secs(1)).await;
     }
     assert_eq!(numbers(&client), [11, 10]);
-    stage.settled(4).await;
-    assert_eq!(stage.counts(), [2, 0, 0, 2]);
+    setup.settled(4).await;
+    assert_eq!(setup.counts(), [2, 0, 0, 2]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn missed_events_are_made_up_for() {
-    let stage = Stage::new(FilterConfig::default());
-    let (peer, client) = stage.subscribed(Manner::ReadsOn).await;
+async fn after_missed_events_all_subscribers_are_checked() {
+    let setup = Setup::new(FilterConfig::default());
+    let (peer, client) = setup.subscribed(Manner::ReadsOn).await;
     client.connect(false);
-    // More events than are kept, none of them about this peer.
+    // More events than the channel holds, none of them about this peer.
     for _ in 0..20 {
-        stage.events.send(NodeEvent::Gone { peer: PeerId::random() }).unwrap();
+        setup.events.send(NodeEvent::Gone { peer: PeerId::random() }).unwrap();
     }
     sleep(Duration::from_secs(1)).await;
-    stage.hear(1);
-    assert_eq!(stage.counts(), [0, 0, 0, 1]);
+    setup.publish(1);
+    assert_eq!(setup.counts(), [0, 0, 0, 1]);
     client.connect(true);
     for _ in 0..20 {
-        stage.events.send(NodeEvent::Gone { peer: PeerId::random() }).unwrap();
+        setup.events.send(NodeEvent::Gone { peer: PeerId::random() }).unwrap();
     }
     sleep(Duration::from_secs(1)).await;
-    stage.hear(2);
+    setup.publish(2);
     sleep(Duration::from_secs(1)).await;
     assert_eq!(numbers(&client), [2]);
-    assert_eq!(stage.ping(peer).await, 200);
+    assert_eq!(setup.ping(peer).await, 200);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_subscription_expires_without_pings() {
-    let stage = Stage::new(FilterConfig { ttl_seconds: 300, ..FilterConfig::default() });
-    let (pinging, _) = stage.subscribed(Manner::ReadsOn).await;
-    let (silent, _) = stage.subscribed(Manner::ReadsOn).await;
+    let setup = Setup::new(FilterConfig { ttl_seconds: 300, ..FilterConfig::default() });
+    let (pinging, _) = setup.subscribed(Manner::ReadsOn).await;
+    let (silent, _) = setup.subscribed(Manner::ReadsOn).await;
     for _ in 0..4 {
         sleep(Duration::from_secs(70)).await;
-        assert_eq!(stage.ping(pinging).await, 200);
+        assert_eq!(setup.ping(pinging).await, 200);
     }
-    assert_eq!(stage.filter.subscriptions().len(), 2);
+    assert_eq!(setup.filter.subscriptions().len(), 2);
     sleep(Duration::from_secs(21)).await;
-    assert_eq!(stage.ping(silent).await, 404, "whether or not the sweeper has been there");
+    assert_eq!(setup.ping(silent).await, 404, "even before the sweeper runs");
     sleep(Duration::from_secs(290)).await;
-    assert_eq!(stage.filter.subscriptions(), []);
-    assert_eq!(stage.metrics.removed_for(Removed::Expired), 2);
-    assert_eq!(stage.metrics.criteria.get(), 0);
+    assert_eq!(setup.filter.subscriptions(), []);
+    assert_eq!(setup.metrics.removed_for(Removed::Expired), 2);
+    assert_eq!(setup.metrics.criteria.get(), 0);
 }
 
-/// All were taken out of the table at once, while relay waited for it; now it is the hub that would wait.
+/// All were removed at once, while relay waited for the table.
 #[tokio::test(start_paused = true)]
 async fn many_that_expire_are_removed_one_by_one() {
-    let stage = Stage::new(FilterConfig::default());
+    let setup = Setup::new(FilterConfig::default());
     for _ in 0..3 {
-        stage.subscribed(Manner::ReadsOn).await;
+        setup.subscribed(Manner::ReadsOn).await;
     }
     let end = Instant::now() + Duration::from_secs(300);
-    let mut sweep = pin!(stage.filter.shared.sweep(end));
+    let mut sweep = pin!(setup.filter.shared.sweep(end));
     for left in [2, 1, 0] {
         assert!(sweep.as_mut().now_or_never().is_none());
-        assert!(stage.filter.shared.subscriptions.try_write().is_some());
-        assert_eq!(stage.metrics.subscribers.get(), left);
+        assert!(setup.filter.shared.subscriptions.try_write().is_some());
+        assert_eq!(setup.metrics.subscribers.get(), left);
     }
     sweep.await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_room_for_all_is_bounded() {
+async fn the_queues_of_all_subscribers_are_bounded() {
     let live = live(HubConfig { queued_bytes_max: 100_000, ..HubConfig::default() });
-    let stage = Stage::over(FilterConfig::default(), Rules::default(), live);
+    let setup = Setup::over(FilterConfig::default(), Rules::default(), live);
     for _ in 0..20 {
-        stage.subscribed(Manner::Deaf).await;
+        setup.subscribed(Manner::ReadsNothing).await;
     }
     for number in 0..10_000 {
-        stage.hear(number);
-        assert!(stage.live.hub.queued_bytes() <= 100_000);
+        setup.publish(number);
+        assert!(setup.live.hub.queued_bytes() <= 100_000);
     }
-    assert!(stage.live.hub.queued_bytes() > 0);
-    assert!(stage.metrics.count_of(Pushed::Dropped) > 0);
+    assert!(setup.live.hub.queued_bytes() > 0);
+    assert!(setup.metrics.count_of(Pushed::Dropped) > 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn all_tasks_end_with_the_filter() {
-    let stage = Stage::new(FilterConfig::default());
-    let (_, client) = stage.subscribed(Manner::ReadsOn).await;
-    stage.hear(1);
-    stage.settled(1).await;
+    let setup = Setup::new(FilterConfig::default());
+    let (_, client) = setup.subscribed(Manner::ReadsOn).await;
+    setup.publish(1);
+    setup.settled(1).await;
     let weak = Arc::downgrade(&client);
-    let Stage { filter, clients, .. } = stage;
+    let Setup { filter, clients, .. } = setup;
     drop((filter, client));
     clients.by_id.lock().clear();
     drop(clients);
@@ -507,10 +507,10 @@ async fn all_tasks_end_with_the_filter() {
 
 #[tokio::test(start_paused = true)]
 async fn subscriptions_are_listed() {
-    let stage = Stage::new(FilterConfig::default());
+    let setup = Setup::new(FilterConfig::default());
     let peer = PeerId::random();
-    stage.subscribe(peer, PUBSUB, &["/b/1/x/proto", "/a/1/x/proto"]).await;
+    setup.subscribe(peer, PUBSUB, &["/b/1/x/proto", "/a/1/x/proto"]).await;
     let criterion = |topic: &str| Criterion { pubsub_topic: PUBSUB.into(), content_topic: topic.into() };
     let criteria = vec![criterion("/a/1/x/proto"), criterion("/b/1/x/proto")];
-    assert_eq!(stage.filter.subscriptions(), [Subscription { peer, criteria }]);
+    assert_eq!(setup.filter.subscriptions(), [Subscription { peer, criteria }]);
 }

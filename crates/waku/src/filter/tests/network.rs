@@ -1,4 +1,4 @@
-//! The whole door and light nodes, on loopback.
+//! The whole door with light nodes, on loopback.
 
 use libp2p::{Multiaddr, identity::Keypair, multiaddr::Protocol};
 use restante_archive::{Archive, Config, open};
@@ -19,7 +19,7 @@ use crate::{
     rates::Limiter,
 };
 
-/// So long a test waits for something to happen before it gives up.
+/// How long a test waits for a condition before it fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The longest message of these nodes.
 const MESSAGE_BYTES_MAX: usize = 150 << 10;
@@ -31,7 +31,7 @@ pub(crate) struct Server {
     pub(crate) metrics: WakuMetrics,
 }
 
-/// A node that only asks and takes what is pushed.
+/// A node that only subscribes and receives pushes.
 pub(crate) struct LightNode {
     pub(crate) node: Node,
     pub(crate) filter: FilterClient,
@@ -131,7 +131,7 @@ impl LightNode {
     }
 }
 
-/// A message of the present moment; its payload is its number, filled up with spaces.
+/// A message with the current time; its payload is its number, padded with spaces.
 pub(crate) fn now_wire(number: usize, payload_bytes: usize) -> Bytes {
     let mut payload = number.to_string().into_bytes();
     payload.resize(payload_bytes, b' ');
@@ -179,11 +179,11 @@ async fn messages_are_pushed_to_a_light_node_until_it_unsubscribes() {
     server.publish(100).await;
     assert_eq!(status_of(filter.subscribe(server.peer(), PUBSUB, &[CHAT]).await), 200);
     server.publish(101).await;
-    assert_eq!(light.next_number().await, 101, "what came meanwhile is not pushed");
+    assert_eq!(light.next_number().await, 101, "messages in between are not pushed");
     soon("all are counted", async || server.counts() == [101, 0, 0, 0]).await;
 }
 
-/// The client reads one message per stream, so that hundreds of streams come and go.
+/// The client reads one message per stream, so hundreds of streams are opened.
 #[tokio::test]
 async fn a_burst_reaches_every_light_node_whole() {
     let server = Server::start(|_| {}).await;
@@ -207,7 +207,7 @@ async fn a_burst_reaches_every_light_node_whole() {
 
 /// Its pusher panicked, and its pings were answered for ever.
 #[tokio::test]
-async fn a_light_node_that_takes_no_pushes_is_removed() {
+async fn a_light_node_that_accepts_no_pushes_is_removed() {
     let server = Server::start(|_| {}).await;
     let light = LightNode::start_with(|_| Vec::new()).await;
     light.subscribe_at(&server).await;
@@ -221,14 +221,14 @@ async fn a_light_node_that_takes_no_pushes_is_removed() {
 }
 
 #[tokio::test]
-async fn a_light_node_that_comes_back_finds_its_subscription() {
+async fn a_light_node_that_reconnects_still_has_its_subscription() {
     let server = Server::start(|_| {}).await;
     let mut light = LightNode::subscribed(&server).await;
     server.publish(1).await;
     assert_eq!(light.next_number().await, 1);
     light.node.disconnect(server.peer()).await;
     soon("the server has noticed", async || server.node().peer(light.node.peer_id()).is_none()).await;
-    soon("what comes is not queued", async || {
+    soon("messages are not queued", async || {
         server.publish(2).await;
         server.metrics.filter.count_of(Pushed::Away) > 0
     })
@@ -239,7 +239,7 @@ async fn a_light_node_that_comes_back_finds_its_subscription() {
     while light.next_number().await != 3 {}
 }
 
-/// Carries bytes between a client and a server, until it is told to carry no more.
+/// Forwards bytes between a client and a server until it is frozen.
 struct Proxy {
     address: Multiaddr,
     tasks: Vec<JoinHandle<()>>,
@@ -280,30 +280,30 @@ impl Drop for Proxy {
 }
 
 #[tokio::test]
-async fn a_light_node_that_hangs_costs_nothing_in_the_end_while_others_go_on() {
+async fn a_light_node_that_hangs_is_removed_without_delaying_others() {
     let server = Server::start(|config| {
         config.filter.push_timeout = Duration::from_millis(200);
         config.filter.queue_messages_max = 20;
     })
     .await;
-    let mut well = LightNode::subscribed(&server).await;
+    let mut healthy = LightNode::subscribed(&server).await;
     let mut proxy = Proxy::to(&server).await;
     let mut hanging = LightNode::start().await;
     hanging.node.connect(proxy.address.clone()).await.unwrap();
     hanging.filter.subscribe(server.peer(), PUBSUB, &[CHAT]).await.unwrap();
     server.publish(0).await;
-    assert_eq!((well.next_number().await, hanging.next_number().await), (0, 0));
+    assert_eq!((healthy.next_number().await, hanging.next_number().await), (0, 0));
     proxy.freeze();
-    // Large messages, because buffers on the way take some MiB before anything is noticed: then pushes fail until it is
-    // removed, or the node finds that it does not answer any more, whichever comes first.
+    // Large messages, because buffers hold some MiB before a write blocks: then pushes fail until it is removed, or pings
+    // time out, whichever happens first.
     for number in 1.. {
         if server.metrics.filter.subscribers.get() == 1 || server.metrics.filter.count_of(Pushed::Away) > 0 {
             break;
         }
-        assert!(number < 6_000, "nothing was ever noticed: {:?}", server.counts());
+        assert!(number < 6_000, "it was never noticed: {:?}", server.counts());
         server.waku.intake.publish(PUBSUB, now_wire(number, 100 << 10)).await.unwrap();
-        assert_eq!(well.next_number().await, number);
+        assert_eq!(healthy.next_number().await, number);
         sleep(Duration::from_millis(10)).await;
     }
-    soon("nothing waits any more", async || server.waku.live.hub.queued_bytes() == 0).await;
+    soon("the queues are empty", async || server.waku.live.hub.queued_bytes() == 0).await;
 }

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 
 use super::*;
 
-/// An archive that takes a batch for each permit, after so many failures.
+/// An archive that appends a batch for each permit, after a number of failures.
 struct Slow {
     permits: Semaphore,
     failures: AtomicUsize,
@@ -65,7 +65,7 @@ fn start(archive: &Arc<Slow>, messages_max: usize) -> (Handover, IntakeMetrics) 
     (Handover::start(archive.clone(), config, metrics.clone()), metrics)
 }
 
-/// Lets the worker go as far as it can.
+/// Runs the worker until it waits.
 async fn settle() {
     for _ in 0..50 {
         tokio::task::yield_now().await;
@@ -73,11 +73,11 @@ async fn settle() {
 }
 
 #[tokio::test]
-async fn what_waits_is_bounded_and_drops_are_counted() {
+async fn waiting_messages_are_bounded_and_drops_are_counted() {
     let archive = Slow::new(0, 0, ErrorKind::Internal);
     let (handover, metrics) = start(&archive, 3);
     handover.offer(message(0));
-    settle().await; // the first is with the archive, which does not answer: it still takes its room
+    settle().await; // the first is being appended and still counts
     (1..=5).for_each(|n| handover.offer(message(n)));
     assert_eq!(metrics.handover_dropped.get(), 3);
     assert_eq!((metrics.handover_messages.get(), metrics.handover_bytes.get()), (2, 3 * size() as i64));
@@ -86,7 +86,7 @@ async fn what_waits_is_bounded_and_drops_are_counted() {
     settle().await;
     handover.offer(message(6));
     handover.close().await;
-    assert_eq!(archive.stored(), [0, 1, 2, 6], "room came back, order was kept");
+    assert_eq!(archive.stored(), [0, 1, 2, 6], "bytes were freed, order was kept");
     assert_eq!((metrics.handover_messages.get(), metrics.handover_bytes.get()), (0, 0));
     assert_eq!(
         archive.batches.lock().iter().map(Vec::len).collect::<Vec<_>>(),
@@ -96,7 +96,7 @@ async fn what_waits_is_bounded_and_drops_are_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_archive_that_is_away_is_asked_again() {
+async fn an_unavailable_archive_is_retried() {
     let archive = Slow::new(9, 4, ErrorKind::Unavailable);
     let (handover, metrics) = start(&archive, 9);
     handover.offer(message(1));
@@ -106,7 +106,7 @@ async fn an_archive_that_is_away_is_asked_again() {
 }
 
 #[tokio::test]
-async fn what_is_refused_for_good_is_counted_and_holds_up_nobody() {
+async fn permanently_refused_messages_are_counted_and_block_nothing() {
     let archive = Slow::new(9, 1, ErrorKind::Internal);
     let (handover, metrics) = start(&archive, 9);
     handover.offer(message(1));
@@ -118,7 +118,7 @@ async fn what_is_refused_for_good_is_counted_and_holds_up_nobody() {
 }
 
 #[tokio::test]
-async fn what_comes_after_closing_is_dropped() {
+async fn messages_after_closing_are_dropped() {
     let archive = Slow::new(9, 0, ErrorKind::Internal);
     let (handover, metrics) = start(&archive, 9);
     handover.close().await;
@@ -128,7 +128,7 @@ async fn what_comes_after_closing_is_dropped() {
 }
 
 #[tokio::test]
-async fn settled_waits_for_what_came_before_and_for_nothing_else() {
+async fn settled_waits_only_for_earlier_messages() {
     let archive = Slow::new(0, 0, ErrorKind::Internal);
     let (handover, _) = start(&archive, 9);
     handover.settled().now_or_never().expect("nothing waits");
@@ -140,32 +140,32 @@ async fn settled_waits_for_what_came_before_and_for_nothing_else() {
     handover.offer(message(3));
     archive.permits.add_permits(1);
     settle().await;
-    assert!((&mut settled).now_or_never().is_none(), "the second is on its way");
+    assert!((&mut settled).now_or_never().is_none(), "the second is not archived yet");
     archive.permits.add_permits(1);
     settle().await;
     handover.offer(message(4));
-    settled.now_or_never().expect("the second is there, and the fourth came later");
+    settled.now_or_never().expect("the second is archived, and the fourth came later");
     assert_eq!(archive.stored(), [1, 2, 3]);
 }
 
 #[tokio::test]
-async fn settled_does_not_wait_for_what_was_refused_or_came_too_late() {
+async fn settled_does_not_wait_for_refused_or_late_messages() {
     let archive = Slow::new(9, 1, ErrorKind::Internal);
     let (handover, _) = start(&archive, 1);
     handover.offer(message(1));
     handover.offer(message(2));
     settle().await;
-    handover.settled().now_or_never().expect("one was refused for good, one was dropped");
+    handover.settled().now_or_never().expect("one was refused, one was dropped");
     handover.close().await;
     handover.offer(message(3));
-    handover.settled().now_or_never().expect("nobody waits for a queue that has ended");
+    handover.settled().now_or_never().expect("a closed queue is settled");
 }
 
-/// What is logged on this thread until the guard is dropped.
+/// The log lines of this thread until the guard is dropped.
 struct Logged {
     lines: Arc<Mutex<Vec<u8>>>,
     _guard: tracing::subscriber::DefaultGuard,
-    /// With one dispatcher alone, a line that another thread met first would be off for this thread too.
+    /// With a single dispatcher, a callsite that another thread reached first would be disabled for this thread too.
     _second: tracing::Dispatch,
 }
 
@@ -189,7 +189,7 @@ fn logged() -> Logged {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_archive_that_fails_again_and_again_is_logged_rarely() {
+async fn repeated_failures_of_the_archive_are_logged_rarely() {
     for (kind, expected) in [(ErrorKind::Full, "they wait"), (ErrorKind::Internal, "refused")] {
         let logged = logged();
         let archive = Slow::new(1_000, 0, kind);
@@ -198,7 +198,7 @@ async fn an_archive_that_fails_again_and_again_is_logged_rarely() {
         for n in 0..100 {
             archive.failures.store(1, Ordering::SeqCst);
             handover.offer(message(n));
-            handover.offer(message(n)); // one too many
+            handover.offer(message(n)); // the queue is full
             handover.settled().await;
         }
         tokio::time::advance(Duration::from_secs(60)).await;

@@ -2,7 +2,7 @@
 
 mod network;
 
-use restante_archive::{Appended, Archive, Config, Error, Message as Kept, Page, Query, open};
+use restante_archive::{Appended, Archive, Config, Error, Message as Archived, Page, Query, open};
 use restante_core::{ManualClock, Timestamp};
 use restante_waku_wire::{
     WakuMessage,
@@ -64,7 +64,7 @@ async fn ask_legacy(light_push: &LightPush, pubsub_topic: &str, message: Option<
     response
 }
 
-async fn kept(archive: &dyn Archive) -> Vec<(String, Bytes)> {
+async fn archived(archive: &dyn Archive) -> Vec<(String, Bytes)> {
     let page = archive.query(&Query::default()).await.unwrap();
     page.rows().map(|row| (row.channel.to_owned(), Bytes::copy_from_slice(row.body))).collect()
 }
@@ -82,22 +82,22 @@ async fn a_pushed_message_is_archived_before_it_is_answered() {
         relay_peer_count: Some(0),
     };
     assert_eq!(response, expected);
-    assert_eq!(kept(&*archive).await, [(PUBSUB.to_owned(), wire.clone())]);
+    assert_eq!(archived(&*archive).await, [(PUBSUB.to_owned(), wire.clone())]);
     let again = ask(&light_push, &request(Some(PUBSUB), Some(wire))).await;
-    assert_eq!(again.status_code, 200, "a client may repeat what it is not sure of");
-    assert_eq!(kept(&*archive).await.len(), 1);
+    assert_eq!(again.status_code, 200, "a client may send a message again");
+    assert_eq!(archived(&*archive).await.len(), 1);
 }
 
 #[tokio::test]
-async fn without_a_pubsub_topic_the_content_topic_says_the_shard() {
+async fn without_a_pubsub_topic_the_content_topic_determines_the_shard() {
     let archive = memory().await;
     let light_push = push_over(archive.clone(), LightPushConfig::default());
     for (pubsub_topic, payload) in [(None, "absent"), (Some(""), "empty")] {
         let wire = WakuMessage { payload: payload.into(), ..message() }.to_wire();
         assert_eq!(ask(&light_push, &request(pubsub_topic, Some(wire))).await.status_code, 200);
     }
-    let kept = kept(&*archive).await;
-    assert!(kept.len() == 2 && kept.iter().all(|(pubsub_topic, _)| pubsub_topic == PUBSUB));
+    let found = archived(&*archive).await;
+    assert!(found.len() == 2 && found.iter().all(|(pubsub_topic, _)| pubsub_topic == PUBSUB));
     let elsewhere = WakuMessage { content_topic: "/myapp/1/x/cbor".into(), ..message() }.to_wire();
     assert_eq!(ask(&light_push, &request(None, Some(elsewhere))).await.status_code, 421);
     let shapeless = WakuMessage { content_topic: "shapeless".into(), ..message() }.to_wire();
@@ -107,7 +107,7 @@ async fn without_a_pubsub_topic_the_content_topic_says_the_shard() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_said_in_both_versions() {
+async fn errors_are_reported_in_both_versions() {
     let archive = memory().await;
     let light_push = push_over(archive.clone(), LightPushConfig::default());
     let with = |change: fn(&mut WakuMessage)| {
@@ -130,13 +130,13 @@ async fn what_is_wrong_is_said_in_both_versions() {
     ];
     for (pubsub_topic, wire, status, text) in cases {
         let response = ask(&light_push, &request(Some(pubsub_topic), wire.clone())).await;
-        let said = response.status_desc.unwrap();
-        assert_eq!((response.status_code, response.relay_peer_count), (status, None), "{said}");
-        assert!(said.starts_with(text), "{said}");
+        let text_of_answer = response.status_desc.unwrap();
+        assert_eq!((response.status_code, response.relay_peer_count), (status, None), "{text_of_answer}");
+        assert!(text_of_answer.starts_with(text), "{text_of_answer}");
         let legacy = ask_legacy(&light_push, pubsub_topic, wire).await;
-        assert_eq!((legacy.is_success, legacy.info), (false, Some(said)));
+        assert_eq!((legacy.is_success, legacy.info), (false, Some(text_of_answer)));
     }
-    assert_eq!(kept(&*archive).await, []);
+    assert_eq!(archived(&*archive).await, []);
 }
 
 #[tokio::test]
@@ -145,11 +145,11 @@ async fn version_2_publishes_too() {
     let light_push = push_over(archive.clone(), LightPushConfig::default());
     let response = ask_legacy(&light_push, PUBSUB, Some(message().to_wire())).await;
     assert_eq!((response.is_success, response.info.as_deref()), (true, Some("OK")));
-    assert_eq!(kept(&*archive).await.len(), 1);
+    assert_eq!(archived(&*archive).await.len(), 1);
 }
 
 #[tokio::test]
-async fn unreadable_and_too_frequent_requests_are_answered() {
+async fn invalid_and_too_frequent_requests_are_answered() {
     let light_push = push_over(memory().await, LightPushConfig::default());
     let [present, legacy] = light_push.services();
     let garbage = Bytes::from_static(b"\xff\xff\xff");
@@ -169,23 +169,23 @@ async fn unreadable_and_too_frequent_requests_are_answered() {
 }
 
 #[tokio::test]
-async fn without_enough_relay_peers_nothing_becomes_of_a_message() {
+async fn without_enough_relay_peers_a_message_is_refused() {
     let archive = memory().await;
     let light_push = push_over(archive.clone(), LightPushConfig { relay_peers_min: 1 });
     let response = ask(&light_push, &request(Some(PUBSUB), Some(message().to_wire()))).await;
     assert_eq!(response.status_code, 505);
-    assert_eq!(kept(&*archive).await, []);
+    assert_eq!(archived(&*archive).await, []);
     let unserved = ask(&light_push, &request(Some("/waku/2/rs/42/4"), Some(message().to_wire()))).await;
-    assert_eq!(unserved.status_code, 421, "a topic that is not served is the other trouble");
+    assert_eq!(unserved.status_code, 421, "a topic that is not served is another error");
 }
 
 #[tokio::test]
-async fn an_ephemeral_message_that_nobody_gets_is_refused() {
+async fn an_ephemeral_message_without_recipients_is_refused() {
     let archive = memory().await;
     let light_push = push_over(archive.clone(), LightPushConfig::default());
     let wire = WakuMessage { ephemeral: Some(true), ..message() }.to_wire();
     assert_eq!(ask(&light_push, &request(Some(PUBSUB), Some(wire))).await.status_code, 505);
-    assert_eq!(kept(&*archive).await, []);
+    assert_eq!(archived(&*archive).await, []);
 }
 
 /// An archive that fails in one way.
@@ -193,8 +193,8 @@ struct Broken(ErrorKind);
 
 #[async_trait]
 impl Archive for Broken {
-    async fn append(&self, _: Vec<Kept>) -> Result<Vec<Appended>, Error> {
-        Err(Error::new(self.0, "the disk at /secret/place"))
+    async fn append(&self, _: Vec<Archived>) -> Result<Vec<Appended>, Error> {
+        Err(Error::new(self.0, "the disk at /secret/path"))
     }
 
     async fn query(&self, _: &Query) -> Result<Page, Error> {
@@ -203,7 +203,7 @@ impl Archive for Broken {
 }
 
 #[tokio::test]
-async fn a_broken_archive_is_told_without_its_secrets() {
+async fn errors_of_the_archive_are_reported_without_internals() {
     for (kind, status) in [
         (ErrorKind::Unavailable, 503),
         (ErrorKind::Full, 503),

@@ -11,7 +11,7 @@ async fn push_client(server: &Server) -> (LightNode, LightPushClient) {
 }
 
 async fn bodies(server: &Server) -> Vec<Bytes> {
-    kept(&*server.archive).await.into_iter().map(|(_, body)| body).collect()
+    archived(&*server.archive).await.into_iter().map(|(_, body)| body).collect()
 }
 
 /// Two service nodes that relay to each other.
@@ -66,7 +66,7 @@ async fn wrong_messages_get_their_status_over_the_network() {
 }
 
 #[tokio::test]
-async fn an_ephemeral_message_needs_somebody_who_is_there() {
+async fn an_ephemeral_message_needs_a_subscriber() {
     let server = Server::start(|_| {}).await;
     let (_light, client) = push_client(&server).await;
     let ephemeral = |number| {
@@ -83,7 +83,7 @@ async fn an_ephemeral_message_needs_somebody_who_is_there() {
 }
 
 #[tokio::test]
-async fn relay_peers_are_counted_where_some_are_needed() {
+async fn relay_peers_are_counted_when_some_are_required() {
     let server = Server::start(|config| config.light_push.relay_peers_min = 1).await;
     let (_light, client) = push_client(&server).await;
     let refused = client.push(server.peer(), Some(PUBSUB), now_wire(1, 10)).await;

@@ -1,4 +1,4 @@
-//! The memory that unread bytes may take.
+//! Bounds the memory of unread bytes.
 
 use std::{
     collections::HashMap,
@@ -23,11 +23,11 @@ use crate::{
     node::{NodeLimits, metrics::NodeMetrics},
 };
 
-/// A connection may always hold so much, whatever the others hold.
+/// What each connection may hold, even when the shared budget is used up.
 const FLOOR_BYTES: usize = 16 << 10;
 /// Beyond the floor, bytes are taken from the shared budget in steps of this size, so that its lock is rarely needed.
 const STEP_BYTES: usize = 32 << 10;
-/// A connection that has used up its budget is closed when nothing of it was read for so long.
+/// A connection at its limit is closed when nothing was read for this long.
 const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The memory for unread bytes of all connections.
@@ -51,7 +51,7 @@ struct Member {
     eviction: Arc<Eviction>,
 }
 
-/// Tells a connection that it has to make room for others.
+/// Signals a connection that it is closed because others need the memory.
 #[derive(Default)]
 struct Eviction {
     is_due: AtomicBool,
@@ -78,7 +78,7 @@ impl Budget {
         self.connection_bytes_max
     }
 
-    /// The budget of a new connection.
+    /// Makes the budget of a new connection.
     pub(crate) fn connection(self: &Arc<Self>) -> ConnectionBudget {
         let eviction = Arc::new(Eviction::default());
         let mut pool = self.pool.lock();
@@ -97,8 +97,8 @@ impl Budget {
         }
     }
 
-    /// Takes bytes for a connection. When there are not enough, the connection that has taken most is evicted, and the caller is
-    /// woken once bytes are free.
+    /// Takes bytes for a connection. When there are not enough, evicts the connection that has taken most, and wakes the caller
+    /// once bytes are free.
     fn take(&self, id: u64, bytes: usize, waker: &Waker) -> bool {
         let mut pool = self.pool.lock();
         let is_free = pool.free_bytes >= bytes;
@@ -135,10 +135,7 @@ impl Budget {
         self.metrics.closed_for_unread(reason);
         if let Some(connections) = self.log.count(Instant::now()) {
             let advice = "see waku.limits.unread_bytes_per_connection_max and waku.limits.unread_bytes_max";
-            warn!(
-                connections,
-                reason, advice, "connections were closed: too much was sent on them that is not read"
-            );
+            warn!(connections, reason, advice, "connections were closed because of too many unread bytes");
         }
     }
 }
@@ -152,7 +149,7 @@ impl Pool {
     }
 }
 
-/// What one connection holds. Dropping it gives everything back.
+/// The bytes that one connection holds, released when dropped.
 pub(crate) struct ConnectionBudget {
     budget: Arc<Budget>,
     id: u64,
@@ -170,7 +167,7 @@ impl ConnectionBudget {
     /// Takes bytes. When there are not enough, the connection is stalled, and `waker` is woken once trying again makes sense.
     pub(crate) fn hold(&mut self, bytes: usize, waker: &Waker) -> bool {
         let held = self.held_bytes + bytes;
-        // A connection that holds nothing may receive one frame of any length that its muxer takes.
+        // A connection that holds nothing may receive one frame of any length that its muxer accepts.
         let is_allowed = held <= self.budget.connection_bytes_max || self.held_bytes == 0;
         let missing = steps_of(held).saturating_sub(self.taken_bytes);
         if !is_allowed || (missing > 0 && !self.budget.take(self.id, missing, waker)) {
@@ -184,12 +181,12 @@ impl ConnectionBudget {
         true
     }
 
-    /// Takes bytes for something of our own, whether or not there are enough.
+    /// Takes bytes for a stream that we open, even beyond the limit.
     pub(crate) fn hold_own(&mut self, bytes: usize) {
         self.held_bytes += bytes;
     }
 
-    /// Gives bytes back.
+    /// Releases bytes.
     pub(crate) fn release(&mut self, bytes: usize) {
         self.held_bytes = self.held_bytes.saturating_sub(bytes);
         let surplus = self.taken_bytes.saturating_sub(steps_of(self.held_bytes));
@@ -199,7 +196,7 @@ impl ConnectionBudget {
             self.budget.give_back(self.id, surplus);
         }
         if let Some(waker) = self.waker.take() {
-            // Something was read: the time of a stall begins anew.
+            // Something was read: the time-out starts again.
             self.stall = None;
             waker.wake();
         }
@@ -211,7 +208,7 @@ impl ConnectionBudget {
         self.stall = None;
     }
 
-    /// Whether the connection has to be closed: because others need the memory, or because it was stalled for too long.
+    /// Fails when the connection has to be closed: others need the memory, or it was stalled for too long.
     pub(crate) fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         self.eviction.waker.register(cx.waker());
         if self.eviction.is_due.load(Ordering::Acquire) {
@@ -241,7 +238,7 @@ impl Drop for ConnectionBudget {
     }
 }
 
-/// What is taken from the shared budget for so many held bytes.
+/// The bytes to take from the shared budget when `held_bytes` are held.
 fn steps_of(held_bytes: usize) -> usize {
     held_bytes.saturating_sub(FLOOR_BYTES).div_ceil(STEP_BYTES) * STEP_BYTES
 }
@@ -268,7 +265,7 @@ mod tests {
         budget.pool.lock().free_bytes
     }
 
-    /// Whether the connection is closed, once nothing else happens any more.
+    /// Whether the connection is closed, after all time-outs have passed.
     async fn is_closed(connection: &mut ConnectionBudget) -> bool {
         let closed = poll_fn(|cx| match connection.check(cx) {
             Ok(()) => Poll::Pending,
@@ -278,12 +275,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_given_back() {
+    fn held_bytes_are_released() {
         let budget = budget(1 << 20, 4 << 20);
         let before = free(&budget);
         let mut connection = budget.connection();
         assert!(connection.hold(FLOOR_BYTES, Waker::noop()));
-        assert_eq!(free(&budget), before, "the floor is the connection's own");
+        assert_eq!(free(&budget), before, "the floor is not taken from the shared budget");
         assert!(connection.hold(500_000, Waker::noop()));
         assert!(before - free(&budget) >= 500_000);
         connection.release(400_000);
@@ -301,17 +298,17 @@ mod tests {
         let budget = budget(1 << 20, 4 << 20);
         let mut connection = budget.connection();
         assert!(connection.hold(1 << 20, Waker::noop()));
-        assert!(!is_closed(&mut connection).await, "it may hold its part for as long as it likes");
+        assert!(!is_closed(&mut connection).await, "there is no time-out below the limit");
         assert!(!connection.hold(1, Waker::noop()));
         connection.release(10);
         assert!(connection.hold(1, Waker::noop()));
-        assert!(!is_closed(&mut connection).await, "it goes on");
+        assert!(!is_closed(&mut connection).await, "the time-out started again");
         assert!(!connection.hold(1_000, Waker::noop()));
         assert!(is_closed(&mut connection).await);
     }
 
     #[test]
-    fn one_long_frame_is_taken_when_nothing_else_is_held() {
+    fn one_long_frame_is_accepted_when_nothing_else_is_held() {
         let budget = budget(100_000, 4 << 20);
         let mut connection = budget.connection();
         assert!(connection.hold(200_000, Waker::noop()));
@@ -319,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_connection_that_holds_most_makes_room() {
+    async fn the_connection_that_holds_most_is_closed() {
         let budget = budget(1 << 20, (2 << 20) + 2 * FLOOR_BYTES);
         let (mut greedy, mut other) = (budget.connection(), budget.connection());
         assert!(greedy.hold(1 << 20, Waker::noop()));

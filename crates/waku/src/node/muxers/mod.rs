@@ -1,9 +1,8 @@
-//! Both muxers that peers may choose, with one bound for the bytes that wait to be read on a connection, and one for all
-//! connections.
+//! The muxers that peers may choose, with a bound for the unread bytes of a connection, and one for all connections.
 //!
-//! Neither protocol bounds them well enough by itself: mplex has no flow control, and yamux gives each stream a window of
-//! 256 KiB. So both count what they hold against a [`Budget`]. A connection that has used up its part is not read from until
-//! some of it is read, which slows its peer down by TCP's own flow control, and is closed when that takes too long.
+//! The protocols don't bound them well enough: mplex has no flow control, and yamux gives each stream a window of 256 KiB. So
+//! both count unread bytes against a [`Budget`]. Nothing is received on a connection at its limit until some bytes are read,
+//! so TCP's flow control slows its peer down, and the connection is closed when that takes too long.
 
 mod budget;
 mod mplex;
@@ -13,7 +12,7 @@ pub(crate) use budget::Budget;
 pub(crate) use mplex::Mplex;
 pub(crate) use yamux::Yamux;
 
-/// What an open stream counts, beside what waits on it: its state, and the buffers of its negotiation.
+/// What an open stream counts besides its unread bytes: its state, and the buffers of its negotiation.
 const STREAM_BYTES: usize = 1 << 10;
 
 #[cfg(test)]

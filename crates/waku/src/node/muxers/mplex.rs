@@ -1,10 +1,9 @@
-//! mplex: streams without flow control of their own, as js-waku speaks it.
+//! mplex: a muxer without flow control, used by js-waku.
 //!
-//! A frame is a number (the stream's id and what the frame is), a length and so many bytes, both numbers as varints. Data goes
-//! into its stream's buffer as it arrives, so a long frame is never held as a whole.
+//! A frame is a header (the stream's id and the kind of frame), a length, both as varints, and data. Data goes into its stream's
+//! buffer as it arrives, so a long frame is never held as a whole.
 //!
-//! The muxer itself, which the connection's task polls, is the only one that reads from and writes to the socket. Streams share
-//! buffers with it.
+//! Only the muxer, which the connection's task polls, reads from and writes to the socket. Streams share buffers with it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -32,23 +31,23 @@ use super::{
 };
 
 const PROTOCOL: &str = "/mplex/6.7.0";
-/// The longest frame that peers may send: 1 MiB by the specification.
+/// The longest frame of peers: 1 MiB by the specification.
 const FRAME_BYTES_MAX: u64 = 1 << 20;
-/// Our frames are no longer: while one is written, other streams wait.
+/// The longest frame of ours: while one is written, other streams wait.
 const SENT_FRAME_BYTES: usize = 64 << 10;
-/// Streams don't write while so many bytes wait to be sent.
+/// Streams don't write while this many bytes wait to be sent.
 const OUT_BYTES: usize = 64 << 10;
-/// Beyond these bytes and a frame, a peer makes us answer and reads nothing.
+/// The connection ends when more bytes wait: the peer makes us answer and reads nothing.
 const OUT_BYTES_MAX: usize = OUT_BYTES + 2 * SENT_FRAME_BYTES;
-/// What is read from the socket at once, and how often in a row before others have their turn.
+/// The bytes of one read from the socket, and the most reads in one poll.
 const READ_BYTES: usize = 8 << 10;
 const READS_MAX: usize = 8;
-/// A stream's buffer is made of chunks that begin with this size and double up to the largest.
+/// The sizes of the first and of the largest chunk of a stream's buffer; they double in between.
 const CHUNK_BYTES_MIN: usize = 512;
 const CHUNK_BYTES_MAX: usize = 16 << 10;
-/// What a chunk takes beside its bytes.
+/// The overhead of a chunk in memory.
 const CHUNK_OVERHEAD: usize = 64;
-/// A varint of 64 bits has so many bytes at most.
+/// The most bytes of a varint of 64 bits.
 const VARINT_BYTES_MAX: u32 = 10;
 
 /// Offers mplex to a peer.
@@ -116,14 +115,14 @@ impl<C> OutboundConnectionUpgrade<C> for Mplex {
     }
 }
 
-/// A stream's number and who opened it: both sides count by themselves.
+/// A stream's number and who opened it: each side has its own numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct StreamId {
     number: u64,
     is_ours: bool,
 }
 
-/// What a frame is, apart from who sent it.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Open,
@@ -132,7 +131,7 @@ enum Kind {
     Reset,
 }
 
-/// The first number of a frame that we send.
+/// The header of a frame that we send.
 fn header(id: StreamId, kind: Kind) -> u64 {
     let tag = match (kind, id.is_ours) {
         (Kind::Open, _) => 0,
@@ -146,7 +145,7 @@ fn header(id: StreamId, kind: Kind) -> u64 {
     id.number << 3 | tag
 }
 
-/// What the first number of a received frame says. An odd tag is of a stream that we opened.
+/// Decodes the header of a received frame. Odd tags are for streams that we opened.
 fn read_header(header: u64) -> io::Result<(StreamId, Kind)> {
     let (number, tag) = (header >> 3, header & 7);
     let kind = match tag {
@@ -163,11 +162,11 @@ fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// What a stream has received and nobody has read.
+/// The unread bytes of a stream.
 #[derive(Debug, Default)]
 struct Buffer {
     chunks: VecDeque<Vec<u8>>,
-    /// Bytes of the first chunk that were read.
+    /// The number of bytes of the first chunk that were read.
     read: usize,
 }
 
@@ -180,7 +179,7 @@ impl Buffer {
         self.chunks.back().map_or(0, |chunk| chunk.capacity() - chunk.len())
     }
 
-    /// The capacity of the chunk that is to be added for so many bytes.
+    /// The capacity of the next chunk when `bytes` are to be added.
     fn next_capacity(&self, bytes: usize) -> usize {
         let doubled = self.chunks.back().map_or(0, |chunk| chunk.capacity() * 2);
         doubled.max(bytes).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX)
@@ -190,19 +189,19 @@ impl Buffer {
         capacity + CHUNK_OVERHEAD
     }
 
-    /// Everything that it takes.
+    /// The memory of the buffer.
     fn cost(&self) -> usize {
         self.chunks.iter().map(|chunk| Self::cost_of(chunk.capacity())).sum()
     }
 
-    /// Takes as many bytes as the budget allows; returns how many.
+    /// Adds as many bytes as the budget allows; returns how many.
     fn push(&mut self, bytes: &[u8], budget: &mut ConnectionBudget, waker: &Waker) -> usize {
-        let mut taken = 0;
-        while let Some(rest) = bytes.get(taken..).filter(|rest| !rest.is_empty()) {
+        let mut added = 0;
+        while let Some(rest) = bytes.get(added..).filter(|rest| !rest.is_empty()) {
             if self.spare() == 0 {
                 let capacity = self.next_capacity(rest.len());
                 if !budget.hold(Self::cost_of(capacity), waker) {
-                    return taken;
+                    return added;
                 }
                 self.chunks.push_back(Vec::with_capacity(capacity));
             }
@@ -210,12 +209,12 @@ impl Buffer {
             if let (Some(chunk), Some(piece)) = (self.chunks.back_mut(), rest.get(..len)) {
                 chunk.extend_from_slice(piece);
             }
-            taken += len;
+            added += len;
         }
-        taken
+        added
     }
 
-    /// Copies to `target`; returns how many bytes, and gives back what the read chunks took.
+    /// Copies to `target` and releases the chunks that were read; returns the number of bytes.
     fn read(&mut self, target: &mut [u8], budget: &mut ConnectionBudget) -> usize {
         let mut copied = 0;
         while let Some(chunk) = self.chunks.front() {
@@ -238,7 +237,7 @@ impl Buffer {
     }
 }
 
-/// One stream, as the muxer knows it.
+/// The state of a stream.
 #[derive(Debug, Default)]
 struct StreamState {
     received: Buffer,
@@ -250,21 +249,21 @@ struct StreamState {
     reader: Option<Waker>,
 }
 
-/// What the muxer and its streams share.
+/// The state that the muxer and its streams share.
 struct Shared {
     streams: HashMap<StreamId, StreamState>,
     streams_max: usize,
-    /// Streams of the peer that nobody has taken yet.
+    /// Streams of the peer that were not returned yet.
     accepted: VecDeque<StreamId>,
     next_id: u64,
     /// Frames that wait to be sent.
     out: Vec<u8>,
-    /// Whether the muxer is sending what it took from `out`.
+    /// Whether the muxer is sending bytes from `out`.
     is_sending: bool,
     is_closed: bool,
     budget: ConnectionBudget,
     connection_waker: Waker,
-    /// Streams that wait until they may write, or until everything was sent.
+    /// Streams that wait for space in `out`, or until everything was sent.
     write_wakers: Vec<Waker>,
 }
 
@@ -318,15 +317,15 @@ impl Shared {
         }
     }
 
-    /// Data for a stream; returns how much of it was taken. What comes for a stream that is gone is dropped.
+    /// Data for a stream; returns how many bytes were handled. Data for a stream that is gone is dropped.
     fn on_data(&mut self, id: StreamId, bytes: &[u8], waker: &Waker) -> usize {
         let open = self.streams.get_mut(&id).filter(|stream| !stream.is_read_closed);
         let Some(stream) = open else { return bytes.len() };
-        let taken = stream.received.push(bytes, &mut self.budget, waker);
+        let added = stream.received.push(bytes, &mut self.budget, waker);
         if let Some(reader) = stream.reader.take() {
             reader.wake();
         }
-        taken
+        added
     }
 
     fn remove(&mut self, id: StreamId) {
@@ -336,7 +335,7 @@ impl Shared {
             let kind = if stream.is_read_closed { Kind::Close } else { Kind::Reset };
             self.send(id, kind, b"");
         }
-        self.wake_writers(); // somebody may wait for the number of streams
+        self.wake_writers(); // a task may wait to open a stream
     }
 
     /// Ends all streams: the connection is closed or broken.
@@ -351,11 +350,11 @@ impl Shared {
     }
 }
 
-/// Takes frames apart.
+/// Parses frames.
 #[derive(Debug, Default)]
 struct Parser {
     state: ParserState,
-    /// The number that is being read, and how many bytes of it were.
+    /// The varint that is being read, and the number of its bytes so far.
     varint: u64,
     varint_bytes: u32,
 }
@@ -365,9 +364,9 @@ enum ParserState {
     #[default]
     Header,
     Len(u64),
-    /// A frame was announced, and not carried out yet.
+    /// The header and length of a frame were read, and the frame is not handled yet.
     Begin(StreamId, Kind, u64),
-    /// So many bytes of a frame are missing.
+    /// The rest of the data of a frame; the number is its length.
     Body(StreamId, Kind, u64),
 }
 
@@ -409,12 +408,13 @@ impl Parser {
                     }
                     let len = usize::try_from(missing).unwrap_or(usize::MAX).min(rest.len());
                     let piece = rest.get(..len).unwrap_or_default();
-                    let taken = if kind == Kind::Data { shared.on_data(id, piece, cx.waker()) } else { len };
-                    at += taken;
-                    let missing = missing - taken as u64;
+                    let handled =
+                        if kind == Kind::Data { shared.on_data(id, piece, cx.waker()) } else { len };
+                    at += handled;
+                    let missing = missing - handled as u64;
                     self.state =
                         if missing == 0 { ParserState::Header } else { ParserState::Body(id, kind, missing) };
-                    if taken < len {
+                    if handled < len {
                         return Ok(at);
                     }
                 }
@@ -422,7 +422,7 @@ impl Parser {
         }
     }
 
-    /// Whether a frame's header was read and the frame was not carried out yet.
+    /// Whether a frame's header was read and the frame is not handled yet.
     fn has_frame(&self) -> bool {
         matches!(self.state, ParserState::Begin(..))
     }
@@ -458,12 +458,12 @@ impl Parser {
     }
 }
 
-/// A connection.
+/// An mplex connection.
 pub(crate) struct Muxer<C> {
     socket: C,
     shared: Arc<Mutex<Shared>>,
     parser: Parser,
-    /// Was read from the socket when memory or the task's budget was used up.
+    /// Bytes that were read from the socket, but not parsed because memory or the task's budget was used up.
     unparsed: Vec<u8>,
     sending: Vec<u8>,
     sent: usize,
@@ -487,12 +487,12 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Muxer<C> {
         self.read_in(cx)?;
         let mut shared = self.shared.lock();
         if shared.out.len() > OUT_BYTES_MAX {
-            return Err(invalid("a peer reads nothing of what it makes us send"));
+            return Err(invalid("the peer does not read our answers"));
         }
         shared.budget.check(cx)
     }
 
-    /// Sends what waits; ready when everything has left.
+    /// Sends waiting bytes; ready when all were sent.
     fn write_out(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<()>> {
         loop {
             while let Some(rest) = self.sending.get(self.sent..).filter(|rest| !rest.is_empty()) {
@@ -602,7 +602,7 @@ impl<C> Drop for Muxer<C> {
     }
 }
 
-/// One stream.
+/// An mplex stream.
 pub(crate) struct Stream {
     id: StreamId,
     shared: Arc<Mutex<Shared>>,

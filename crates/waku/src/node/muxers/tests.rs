@@ -1,4 +1,4 @@
-//! Our muxers with those of the libraries at the other end, and with peers that send more than is read.
+//! Our muxers against those of libp2p, and against peers that send more than is read.
 
 use std::{
     collections::VecDeque,
@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use super::*;
 use crate::node::{NodeLimits, NodeMetrics};
 
-/// One end of a connection in memory, which takes any number of bytes.
+/// One end of a connection in memory with unbounded buffers.
 struct Pipe {
     incoming: Arc<Mutex<Half>>,
     outgoing: Arc<Mutex<Half>>,
@@ -116,7 +116,7 @@ where
     StreamMuxerBox::new(upgrade.upgrade_outbound(socket, info).await.ok().unwrap())
 }
 
-/// Drives a connection as libp2p does, and returns what comes on each stream of the peer to it. Ends with the connection.
+/// Drives a connection as libp2p does, and echoes each stream of the peer. Ends with the connection.
 async fn echo(mut muxer: StreamMuxerBox) -> io::Error {
     let mut streams = FuturesUnordered::<BoxFuture<'static, ()>>::new();
     poll_fn(move |cx| {
@@ -145,7 +145,7 @@ async fn echo_stream(stream: SubstreamBox) {
     let _ = to.close().await;
 }
 
-/// Sends bytes on a stream of its own, and returns what came back.
+/// Sends bytes on a stream, and returns the echo.
 async fn sent_and_back(stream: SubstreamBox, bytes: &[u8]) -> Vec<u8> {
     let (mut from, mut to) = stream.split();
     let send = async {
@@ -158,7 +158,7 @@ async fn sent_and_back(stream: SubstreamBox, bytes: &[u8]) -> Vec<u8> {
     back
 }
 
-/// Opens streams to an echo at the other end, many at once.
+/// Opens many streams to an echo at the other end.
 async fn talk(mut muxer: StreamMuxerBox) {
     let mut streams = Vec::new();
     for _ in 0..20 {
@@ -175,7 +175,7 @@ async fn talk(mut muxer: StreamMuxerBox) {
     let exchanged = pin!(join_all(exchanges));
     match select(exchanged, pin!(driven)).await {
         futures_util::future::Either::Left((back, _)) => {
-            assert!(back == texts, "what came back is what was sent")
+            assert!(back == texts, "the echo is what was sent")
         }
         futures_util::future::Either::Right((ended, _)) => panic!("the connection ended: {ended:?}"),
     }
@@ -190,7 +190,7 @@ async fn talk_to_an_echo(talker: StreamMuxerBox, echoer: StreamMuxerBox) {
 }
 
 #[tokio::test]
-async fn mplex_is_what_the_library_speaks() {
+async fn mplex_interoperates_with_the_library() {
     let ours = || Mplex::new(budget(), 64);
     let theirs = || {
         let mut config = libp2p_mplex::Config::new();
@@ -205,7 +205,7 @@ async fn mplex_is_what_the_library_speaks() {
 }
 
 #[tokio::test]
-async fn yamux_is_what_the_library_speaks() {
+async fn yamux_interoperates_with_the_library() {
     let ours = || Yamux::new(budget(), 64);
     let theirs = libp2p::yamux::Config::default;
     let (one, other) = pipe();
@@ -231,7 +231,7 @@ fn yamux_frame(stream: u32, flags: u16, bytes: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Drives a connection until nothing happens any more, and keeps its streams.
+/// Drives a connection until it is idle, and collects its streams.
 async fn settle(muxer: &mut StreamMuxerBox, streams: &mut Vec<SubstreamBox>) -> io::Result<()> {
     let settled = poll_fn(|cx| {
         muxer.poll_unpin(cx)?.map(drop).is_ready().then_some(()).map_or(Poll::Pending, Poll::Ready).map(Ok)
@@ -243,11 +243,11 @@ async fn settle(muxer: &mut StreamMuxerBox, streams: &mut Vec<SubstreamBox>) -> 
     ended.unwrap_or(Ok(()))
 }
 
-/// A connection's budget, and what is received ahead of it.
+/// A connection's budget, and what is received in advance.
 const RECEIVED_MAX: usize = CONNECTION_BYTES + 20_000;
 
-/// What a peer can make a connection hold by these frames; then the connection goes on when the streams are read, and ends when
-/// they are not.
+/// Checks that these frames make a connection hold no more than `received_max`, that more is received when the streams are
+/// read, and that the connection ends when they are not.
 async fn is_bounded(upgrade: impl Fn() -> (StreamMuxerBox, Pipe), frames: &[u8], received_max: usize) {
     let (mut muxer, mut peer) = upgrade();
     let mut streams = Vec::new();
@@ -266,7 +266,7 @@ async fn is_bounded(upgrade: impl Fn() -> (StreamMuxerBox, Pipe), frames: &[u8],
         settle(&mut muxer, &mut streams).await.unwrap();
     }
     let then = peer.outgoing.lock().bytes.len();
-    assert!(then < left, "it goes on when something was read");
+    assert!(then < left, "more is received when something was read");
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert!(settle(&mut muxer, &mut streams).await.is_err(), "it ends when nothing is read");
 }
@@ -304,7 +304,7 @@ async fn yamux_holds_what_its_budget_allows() {
     is_bounded(upgrade, &many(&[7], 5_000), RECEIVED_MAX).await;
 }
 
-/// The library takes frames of up to 1 MiB; others send 64 KiB at most.
+/// The library accepts frames of up to 1 MiB; other implementations send 64 KiB at most.
 #[tokio::test(start_paused = true)]
 async fn a_yamux_frame_beyond_its_window_ends_the_connection() {
     let (one, mut peer) = pipe();
@@ -314,7 +314,7 @@ async fn a_yamux_frame_beyond_its_window_ends_the_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn mplex_frames_of_no_kind_end_the_connection() {
+async fn invalid_mplex_frames_end_the_connection() {
     for wrong in [&[0xff; 11][..], &[0x07, 0x00], &[0x02, 0x81, 0x80, 0x40]] {
         let (one, mut peer) = pipe();
         let mut muxer = server_of(Mplex::new(budget(), 64), one).await;
@@ -429,7 +429,7 @@ async fn the_last_mplex_frame_is_handled_after_any_number_of_frames() {
     }
 }
 
-/// What a peer opens beyond the limit is refused, and the others go on.
+/// Streams beyond the limit are refused, and the others work.
 #[tokio::test(start_paused = true)]
 async fn mplex_streams_beyond_the_limit_are_reset() {
     let (one, mut peer) = pipe();

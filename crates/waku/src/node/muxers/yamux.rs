@@ -1,7 +1,7 @@
-//! yamux, by the library of that name, with what it holds counted.
+//! yamux, by the library of that name, with its unread bytes counted.
 //!
-//! Its windows bound what waits on one stream, and not what waits on a connection. So a [`Meter`] between the library and the
-//! socket reads each frame's header, and lets the frame through when the connection's budget has room for it.
+//! Its windows bound the unread bytes of a stream, but not of a connection. So a [`Meter`] between the library and the
+//! socket reads each frame's header, and passes the frame on when it fits into the connection's budget.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -30,9 +30,9 @@ use super::{
 };
 
 const PROTOCOL: &str = "/yamux/1.0.0";
-/// A frame that is longer than a stream's first window is refused: others send 64 KiB at most.
+/// A frame that is longer than a stream's first window is refused: other implementations send 64 KiB at most.
 const FRAME_BYTES_MAX: usize = DEFAULT_CREDIT as usize;
-/// What a frame takes beside its bytes.
+/// The overhead of a frame in memory.
 const FRAME_OVERHEAD: usize = 96;
 const HEADER_BYTES: usize = 12;
 const KIND_DATA: u8 = 0;
@@ -52,7 +52,7 @@ impl Yamux {
     }
 
     fn muxer<C: AsyncRead + AsyncWrite + Unpin>(self, socket: C, mode: Mode) -> Muxer<C> {
-        // Windows may grow by what the connection may hold, all of them together.
+        // All windows together may grow by what the connection may hold.
         let growth = self.budget.connection_bytes_max().saturating_sub(DEFAULT_CREDIT as usize);
         let windows = self.streams_max.saturating_mul(DEFAULT_CREDIT as usize).saturating_add(growth);
         let mut config = Config::default();
@@ -100,7 +100,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> OutboundConnectionUpgrade<C> for Yamux {
     }
 }
 
-/// What the streams of a connection hold.
+/// The unread bytes of the streams of a connection.
 struct Ledger {
     streams: HashMap<u32, Held>,
     budget: ConnectionBudget,
@@ -115,7 +115,7 @@ struct Held {
 }
 
 impl Ledger {
-    /// Takes what a frame needs, as a whole or not at all. Until the frame is complete it belongs to no stream.
+    /// Takes the memory of a frame, as a whole or not at all. Until the frame is complete it belongs to no stream.
     fn begin(&mut self, frame: Frame, waker: &Waker) -> bool {
         let is_new = frame.opens && !self.streams.contains_key(&frame.stream);
         let opening = if is_new { STREAM_BYTES } else { 0 };
@@ -163,7 +163,7 @@ impl Ledger {
     }
 }
 
-/// What a frame's header says.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Frame {
     stream: u32,
@@ -191,7 +191,7 @@ impl Frame {
     }
 }
 
-/// The library's socket: reading from it counts the frames.
+/// The socket that the library reads from: it counts the frames.
 struct Meter<C> {
     socket: C,
     ledger: Arc<Mutex<Ledger>>,
@@ -200,11 +200,11 @@ struct Meter<C> {
 
 #[derive(Clone, Copy, Debug)]
 enum MeterState {
-    /// So many bytes of a header have arrived.
+    /// A header and the number of its bytes that have arrived.
     Receiving([u8; HEADER_BYTES], usize),
-    /// The header is handed over from this byte on.
+    /// A header and the number of its bytes that were passed on.
     Passing([u8; HEADER_BYTES], usize, Frame),
-    /// So many bytes of the frame's data are missing.
+    /// The number of missing bytes of the frame's data.
     Data(usize, Frame),
 }
 
@@ -274,7 +274,7 @@ impl<C: AsyncRead + Unpin> AsyncRead for Meter<C> {
 }
 
 impl<C> Meter<C> {
-    /// So many bytes of a frame are still to come.
+    /// Sets the number of bytes of a frame that are still to come.
     fn expect(&mut self, missing: usize, frame: Frame) {
         if missing > 0 {
             self.state = MeterState::Data(missing, frame);
@@ -299,11 +299,11 @@ impl<C: AsyncWrite + Unpin> AsyncWrite for Meter<C> {
     }
 }
 
-/// A connection.
+/// A yamux connection.
 pub(crate) struct Muxer<C> {
     connection: Connection<Meter<C>>,
     ledger: Arc<Mutex<Ledger>>,
-    /// Streams of the peer that nobody has taken yet.
+    /// Streams of the peer that were not returned yet.
     accepted: VecDeque<Stream>,
     streams_max: usize,
 }
@@ -354,7 +354,7 @@ fn io_error(error: ConnectionError) -> io::Error {
     }
 }
 
-/// One stream.
+/// A yamux stream.
 pub(crate) struct Stream {
     stream: yamux::Stream,
     ledger: Arc<Mutex<Ledger>>,

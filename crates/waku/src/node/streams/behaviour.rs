@@ -16,15 +16,15 @@ use libp2p::{
 use super::{Origin, RequestHandler, Streams, handler::Handler};
 use crate::node::address::AddressGroup;
 
-/// Gives each connection a handler and forgets it when it is closed.
+/// Makes a handler for each connection.
 pub(crate) struct Behaviour {
     streams: Streams,
-    desk: Arc<RequestHandler>,
+    requests: Arc<RequestHandler>,
 }
 
 impl Behaviour {
-    pub(crate) fn new(streams: Streams, desk: Arc<RequestHandler>) -> Self {
-        Self { streams, desk }
+    pub(crate) fn new(streams: Streams, requests: Arc<RequestHandler>) -> Self {
+        Self { streams, requests }
     }
 }
 
@@ -40,7 +40,7 @@ impl NetworkBehaviour for Behaviour {
         remote: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
         let origin = Origin::Incoming(AddressGroup::of(remote));
-        Ok(Handler::new(peer, id, origin, self.streams.clone(), self.desk.clone()))
+        Ok(Handler::new(peer, id, origin, self.streams.clone(), self.requests.clone()))
     }
 
     fn handle_established_outbound_connection(
@@ -51,11 +51,10 @@ impl NetworkBehaviour for Behaviour {
         _: Endpoint,
         _: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(Handler::new(peer, id, Origin::Dialled, self.streams.clone(), self.desk.clone()))
+        Ok(Handler::new(peer, id, Origin::Dialled, self.streams.clone(), self.requests.clone()))
     }
 
-    /// Another behaviour may refuse the connection after this one has made a handler, so a handler tells of itself when it
-    /// begins and ends, not this.
+    /// Handlers register and unregister themselves: another behaviour may refuse a connection after its handler was made.
     fn on_swarm_event(&mut self, _: FromSwarm<'_>) {}
 
     fn on_connection_handler_event(&mut self, _: PeerId, _: ConnectionId, event: THandlerOutEvent<Self>) {

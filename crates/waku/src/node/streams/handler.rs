@@ -17,23 +17,25 @@ use libp2p::{
 };
 use tokio::sync::{Semaphore, mpsc};
 
-use super::{Activity, OpenError, Origin, RequestHandler, Streams, Then, Wanted, serve::ConnectionContext};
+use super::{
+    Activity, OpenError, OpenRequest, Origin, RequestHandler, Streams, Then, serve::ConnectionContext,
+};
 
-/// What is done on a stream.
+/// The handling of a stream.
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// One connection's streams.
+/// The streams of one connection.
 pub(crate) struct Handler {
     peer: PeerId,
     id: ConnectionId,
     streams: Streams,
-    desk: Arc<RequestHandler>,
-    wanted: mpsc::Receiver<Wanted>,
+    requests: Arc<RequestHandler>,
+    opens: mpsc::Receiver<OpenRequest>,
     activity: Activity,
-    line: ConnectionContext,
-    /// Requests that are being answered, and those whose answer is waited for.
+    context: ConnectionContext,
+    /// Requests that are being answered, and our own that wait for an answer.
     work: FuturesUnordered<Work>,
-    /// Streams of ours that are being opened.
+    /// The number of our streams that are being opened.
     opening: usize,
 }
 
@@ -43,31 +45,41 @@ impl Handler {
         id: ConnectionId,
         origin: Origin,
         streams: Streams,
-        desk: Arc<RequestHandler>,
+        requests: Arc<RequestHandler>,
     ) -> Self {
         let activity = Activity::default();
-        let wanted = streams.add(peer, id, origin, activity.clone());
+        let opens = streams.add(peer, id, origin, activity.clone());
         let slots = Arc::new(Semaphore::new(streams.limits.streams_per_connection_max));
-        let line = ConnectionContext::new(peer, slots, activity.clone(), streams.clone());
-        Self { peer, id, streams, desk, wanted, activity, line, work: FuturesUnordered::new(), opening: 0 }
+        let context = ConnectionContext::new(peer, slots, activity.clone(), streams.clone());
+        Self {
+            peer,
+            id,
+            streams,
+            requests,
+            opens,
+            activity,
+            context,
+            work: FuturesUnordered::new(),
+            opening: 0,
+        }
     }
 }
 
 impl Handler {
-    /// The next stream that somebody wants, when there are not too many.
-    fn poll_wanted(&mut self, cx: &mut Context<'_>) -> Poll<Wanted> {
+    /// The next stream to open, unless there are too many.
+    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<OpenRequest> {
         if self.opening + self.work.len() >= self.streams.limits.streams_per_connection_max * 2 {
             return Poll::Pending; // each that ends wakes this task
         }
-        match self.wanted.poll_recv(cx) {
-            Poll::Ready(Some(wanted)) => Poll::Ready(wanted),
+        match self.opens.poll_recv(cx) {
+            Poll::Ready(Some(open)) => Poll::Ready(open),
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     }
 
     fn opened(&mut self, then: Then, opened: Result<Stream, OpenError>) {
         self.opening = self.opening.saturating_sub(1);
-        if let Some(work) = then.go_on(opened) {
+        if let Some(work) = then.run(opened) {
             self.work.push(work);
         }
     }
@@ -88,7 +100,7 @@ impl ConnectionHandler for Handler {
     type OutboundOpenInfo = Then;
 
     fn listen_protocol(&self) -> SubstreamProtocol<Offer, ()> {
-        SubstreamProtocol::new(Offer(self.desk.protocols()), ())
+        SubstreamProtocol::new(Offer(self.requests.protocols()), ())
     }
 
     fn connection_keep_alive(&self) -> bool {
@@ -100,7 +112,7 @@ impl ConnectionHandler for Handler {
         cx: &mut Context<'_>,
     ) -> Poll<ConnectionHandlerEvent<Self::OutboundProtocol, Self::OutboundOpenInfo, Self::ToBehaviour>> {
         while let Poll::Ready(Some(())) = self.work.poll_next_unpin(cx) {}
-        self.poll_wanted(cx).map(|Wanted { protocol, then }| {
+        self.poll_open(cx).map(|OpenRequest { protocol, then }| {
             self.opening += 1;
             let protocol = SubstreamProtocol::new(Offer(vec![protocol]), then);
             ConnectionHandlerEvent::OutboundSubstreamRequest { protocol }
@@ -118,7 +130,7 @@ impl ConnectionHandler for Handler {
         match event {
             ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound { protocol, .. }) => {
                 let (stream, protocol) = protocol;
-                if let Some(served) = self.desk.take(&self.line, stream, &protocol) {
+                if let Some(served) = self.requests.serve(&self.context, stream, &protocol) {
                     self.work.push(Box::pin(served));
                 }
             }

@@ -1,8 +1,8 @@
-//! MemoryBudget for answers that their peers have not read yet.
+//! Bounds the memory of answers that peers have not read yet.
 //!
-//! MemoryBudget is taken before an answer is made, for the longest one that its service gives, and what is not needed is given back. A peer
-//! that does not read holds its room, so as soon as somebody else waits for room, a peer that has read nothing for a moment loses
-//! its stream.
+//! Memory is reserved before an answer is made, for the longest answer of its service, and the unused part is released when the
+//! length is known. A peer that does not read keeps its memory reserved, so when other answers wait for memory, a stream on
+//! which the peer has read nothing for a moment is reset.
 
 use std::{
     future::Future,
@@ -20,26 +20,26 @@ use tokio::{
     time::timeout,
 };
 
-/// Answers that one connection has not read yet: eight of the longest pages.
+/// The most memory of one connection: eight of the longest pages.
 const KIB_PER_CONNECTION: usize = 32 << 10;
-/// Answers that nobody has read yet, over all connections.
+/// The most memory of all connections.
 const KIB_MAX: usize = 256 << 10;
-/// How long a peer may read nothing while others wait.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a peer may read nothing while others wait for memory.
+const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The room of all connections.
+/// The memory of all connections.
 pub(crate) struct MemoryBudget {
     kib: Semaphore,
     waiting: AtomicUsize,
 }
 
-/// The room of one connection.
+/// The memory of one connection.
 #[derive(Clone)]
 pub(crate) struct ConnectionMemory(Arc<Semaphore>);
 
-/// MemoryBudget for one answer.
+/// The memory of one answer, released when dropped.
 pub(crate) struct MemoryPermit<'a> {
-    room: &'a MemoryBudget,
+    budget: &'a MemoryBudget,
     of_connection: SemaphorePermit<'a>,
     of_all: SemaphorePermit<'a>,
 }
@@ -56,7 +56,7 @@ impl Default for ConnectionMemory {
     }
 }
 
-/// Counts somebody who waits for as long as it lives.
+/// Counts a waiting answer for as long as it lives.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
@@ -73,15 +73,15 @@ impl Drop for Waiting<'_> {
 }
 
 impl MemoryBudget {
-    /// Takes room for an answer of so many bytes. The connection's own answers are waited for first: they take nobody else's
-    /// room meanwhile.
-    pub(crate) async fn take<'a>(
+    /// Reserves memory for an answer of `bytes`. Waits for the connection's own answers first, so that it does not hold memory
+    /// of other connections meanwhile.
+    pub(crate) async fn acquire<'a>(
         &'a self,
-        corner: &'a ConnectionMemory,
+        connection: &'a ConnectionMemory,
         bytes: usize,
     ) -> io::Result<MemoryPermit<'a>> {
         let kib = kib_of(bytes);
-        let of_connection = corner.0.acquire_many(kib).await.map_err(io::Error::other)?;
+        let of_connection = connection.0.acquire_many(kib).await.map_err(io::Error::other)?;
         let of_all = match self.kib.try_acquire_many(kib) {
             Ok(permit) => permit,
             Err(_) => {
@@ -89,43 +89,43 @@ impl MemoryBudget {
                 self.kib.acquire_many(kib).await.map_err(io::Error::other)?
             }
         };
-        Ok(MemoryPermit { room: self, of_connection, of_all })
+        Ok(MemoryPermit { budget: self, of_connection, of_all })
     }
 
-    fn is_crowded(&self) -> bool {
+    fn has_waiters(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 }
 
-/// An answer of any length counts with what one connection may have at most: one that is longer has the room to itself.
+/// The memory of an answer, at most the limit of a connection: a longer answer waits until its connection has no other.
 fn kib_of(bytes: usize) -> u32 {
     let kib = bytes.div_ceil(1024).min(KIB_PER_CONNECTION);
     u32::try_from(kib).unwrap_or(u32::MAX)
 }
 
 impl MemoryPermit<'_> {
-    /// Gives back what an answer of so many bytes does not need.
-    pub(crate) fn keep(&mut self, bytes: usize) {
+    /// Releases what exceeds an answer of `bytes`.
+    pub(crate) fn shrink_to(&mut self, bytes: usize) {
         let surplus = self.of_connection.num_permits().saturating_sub(kib_of(bytes) as usize);
         drop(self.of_connection.split(surplus));
         drop(self.of_all.split(surplus));
     }
 
-    /// Does a step of writing, for which the peer has so much time; less when others wait for room.
-    pub(crate) async fn patiently(
+    /// Runs a step of writing. Fails after `limit`, or earlier when the peer stalls while others wait for memory.
+    pub(crate) async fn write_step(
         &self,
         limit: Duration,
         step: impl Future<Output = io::Result<()>>,
     ) -> io::Result<()> {
         let mut step = pin!(step);
-        let patience = PATIENCE.min(limit);
+        let interval = STALL_TIMEOUT.min(limit);
         let mut waited = Duration::ZERO;
         loop {
-            if let Ok(done) = timeout(patience, step.as_mut()).await {
+            if let Ok(done) = timeout(interval, step.as_mut()).await {
                 return done;
             }
-            waited += patience;
-            if waited >= limit || self.room.is_crowded() {
+            waited += interval;
+            if waited >= limit || self.budget.has_waiters() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }
@@ -142,59 +142,60 @@ mod tests {
     const LONG: Duration = Duration::from_secs(600);
 
     #[tokio::test]
-    async fn what_is_not_needed_is_given_back() {
-        let (room, corner) = (MemoryBudget::default(), ConnectionMemory::default());
-        let mut taken = room.take(&corner, 15 * MIB).await.unwrap();
-        assert_eq!(room.kib.available_permits(), KIB_MAX - (15 << 10));
-        taken.keep(145_000);
-        assert_eq!(room.kib.available_permits(), KIB_MAX - 142);
-        taken.keep(usize::MAX);
-        assert_eq!(corner.0.available_permits(), KIB_PER_CONNECTION - 142, "nothing is left to give back");
-        drop(taken);
+    async fn unused_memory_is_released() {
+        let (budget, connection) = (MemoryBudget::default(), ConnectionMemory::default());
+        let mut permit = budget.acquire(&connection, 15 * MIB).await.unwrap();
+        assert_eq!(budget.kib.available_permits(), KIB_MAX - (15 << 10));
+        permit.shrink_to(145_000);
+        assert_eq!(budget.kib.available_permits(), KIB_MAX - 142);
+        permit.shrink_to(usize::MAX);
+        assert_eq!(connection.0.available_permits(), KIB_PER_CONNECTION - 142, "it never grows");
+        drop(permit);
         assert_eq!(
-            (room.kib.available_permits(), corner.0.available_permits()),
+            (budget.kib.available_permits(), connection.0.available_permits()),
             (KIB_MAX, KIB_PER_CONNECTION)
         );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_connection_waits_for_itself_only() {
-        let (room, corner) = (MemoryBudget::default(), ConnectionMemory::default());
-        let _first = room.take(&corner, 32 * MIB).await.unwrap();
-        assert!(timeout(LONG, room.take(&corner, 1)).await.is_err());
-        assert!(!room.is_crowded(), "it does not press upon others");
-        assert!(room.take(&ConnectionMemory::default(), 32 * MIB).await.is_ok());
+    async fn a_connection_at_its_limit_waits_without_affecting_others() {
+        let (budget, connection) = (MemoryBudget::default(), ConnectionMemory::default());
+        let _first = budget.acquire(&connection, 32 * MIB).await.unwrap();
+        assert!(timeout(LONG, budget.acquire(&connection, 1)).await.is_err());
+        assert!(!budget.has_waiters(), "it does not count as waiting for others");
+        assert!(budget.acquire(&ConnectionMemory::default(), 32 * MIB).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_reads_nothing_makes_room_when_others_wait() {
-        let room = MemoryBudget::default();
-        let corners: Vec<ConnectionMemory> = (0..9).map(|_| ConnectionMemory::default()).collect();
+    async fn a_peer_that_reads_nothing_is_reset_when_others_wait() {
+        let budget = MemoryBudget::default();
+        let connections: Vec<ConnectionMemory> = (0..9).map(|_| ConnectionMemory::default()).collect();
         let mut all = Vec::new();
-        for corner in &corners[..8] {
-            all.push(room.take(corner, 32 * MIB).await.unwrap());
+        for connection in &connections[..8] {
+            all.push(budget.acquire(connection, 32 * MIB).await.unwrap());
         }
         let held = all.pop().unwrap();
-        let alone = timeout(Duration::from_secs(60), held.patiently(LONG, pending())).await;
-        assert!(alone.is_err(), "nobody waits: it has its time");
-        let newcomer = room.take(&corners[8], 32 * MIB);
+        let alone = timeout(Duration::from_secs(60), held.write_step(LONG, pending())).await;
+        assert!(alone.is_err(), "nobody waits: the whole limit applies");
+        let waiting = budget.acquire(&connections[8], 32 * MIB);
         let slow = async {
-            let written = held.patiently(LONG, pending()).await;
+            let written = held.write_step(LONG, pending()).await;
             drop(held);
             written
         };
-        let (slow, newcomer) = tokio::join!(timeout(2 * PATIENCE, slow), timeout(3 * PATIENCE, newcomer));
+        let (slow, waiting) =
+            tokio::join!(timeout(2 * STALL_TIMEOUT, slow), timeout(3 * STALL_TIMEOUT, waiting));
         assert!(slow.unwrap().is_err());
-        assert!(newcomer.unwrap().is_ok());
-        assert!(!room.is_crowded());
+        assert!(waiting.unwrap().is_ok());
+        assert!(!budget.has_waiters());
     }
 
     #[tokio::test(start_paused = true)]
     async fn time_is_bounded_also_when_nobody_waits() {
-        let (room, corner) = (MemoryBudget::default(), ConnectionMemory::default());
-        let taken = room.take(&corner, 1).await.unwrap();
+        let (budget, connection) = (MemoryBudget::default(), ConnectionMemory::default());
+        let permit = budget.acquire(&connection, 1).await.unwrap();
         let limit = Duration::from_secs(5);
-        assert!(timeout(2 * limit, taken.patiently(limit, pending())).await.unwrap().is_err());
-        assert!(taken.patiently(limit, async { Ok(()) }).await.is_ok());
+        assert!(timeout(2 * limit, permit.write_step(limit, pending())).await.unwrap().is_err());
+        assert!(permit.write_step(limit, async { Ok(()) }).await.is_ok());
     }
 }

@@ -1,8 +1,7 @@
-//! Streams by which peers ask each other: those that peers open are answered by services, those that we open are handed to
-//! whoever wants to ask.
+//! Request streams: services answer those that peers open, and [`Node::open`] and [`Node::ask`] open our own.
 //!
-//! A connection's handler passes streams on directly, without a way through the swarm's task, so that many requests are
-//! answered at once.
+//! A connection's handler passes streams on directly, not through the swarm's task, so that many requests are answered
+//! at the same time.
 
 mod behaviour;
 mod handler;
@@ -34,10 +33,10 @@ use super::{AskError, Node, NodeLimits, NodeMetrics, address::AddressGroup};
 pub(crate) use behaviour::Behaviour;
 pub(crate) use serve::RequestHandler;
 
-/// Streams to one peer that wait to be opened at most; who wants more waits.
+/// The most streams to one peer that wait to be opened; further callers wait.
 const OPENS_MAX: usize = 64;
 
-/// How long a stream that has done its work has to be closed.
+/// How long closing a finished stream may take.
 const CLOSING: Duration = Duration::from_secs(5);
 
 /// Why no stream to a peer could be opened.
@@ -57,21 +56,21 @@ pub enum OpenError {
     Broken(String),
 }
 
-/// A stream that somebody wants to a peer.
-pub(crate) struct Wanted {
+/// A request to open a stream to a peer.
+pub(crate) struct OpenRequest {
     pub(crate) protocol: StreamProtocol,
     pub(crate) then: Then,
 }
 
-/// What is done with a stream once it is open.
+/// What to do with a stream once it is open.
 pub(crate) enum Then {
-    /// It is handed over.
-    Give(oneshot::Sender<Result<Stream, OpenError>>),
-    /// Something is written, and an answer read, by the connection's own task.
+    /// Return it to the caller.
+    Return(oneshot::Sender<Result<Stream, OpenError>>),
+    /// Write a message and read the answer, in the connection's own task.
     Exchange(Exchange),
 }
 
-/// A message to a peer, and whether it is answered.
+/// A message to a peer and its answer.
 pub(crate) struct Exchange {
     frame: Vec<u8>,
     /// The longest answer; `None` when there is none.
@@ -80,11 +79,11 @@ pub(crate) struct Exchange {
 }
 
 impl Then {
-    /// Goes on with a stream, or with why there is none; returns what is still to be done.
-    fn go_on(self, opened: Result<Stream, OpenError>) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
-        // Whoever wanted the stream may have given up, and then nobody is told.
+    /// Handles an opened stream or the error; returns the work that is left.
+    fn run(self, opened: Result<Stream, OpenError>) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        // Replies may fail: the caller may have gone.
         match (self, opened) {
-            (Self::Give(reply), opened) => _ = reply.send(opened),
+            (Self::Return(reply), opened) => _ = reply.send(opened),
             (Self::Exchange(exchange), Err(error)) => _ = exchange.reply.send(Err(error.into())),
             (Self::Exchange(exchange), Ok(stream)) => return Some(Box::pin(exchange.run(stream))),
         }
@@ -102,13 +101,13 @@ impl Exchange {
         let is_whole = answered.is_ok();
         let _ = reply.send(answered);
         if is_whole {
-            // The answer is there: how the stream ends changes nothing.
+            // The answer is complete: an error while closing changes nothing.
             let _ = timeout(CLOSING, stream.close()).await;
         }
     }
 }
 
-/// The connections by which streams can be opened. Cloning gives another handle of the same.
+/// The connections on which streams can be opened. Clones are handles of the same table.
 #[derive(Clone)]
 pub(crate) struct Streams {
     connections: Arc<Mutex<HashMap<PeerId, Vec<OpenConnection>>>>,
@@ -121,20 +120,20 @@ pub(crate) struct Streams {
 struct OpenConnection {
     id: ConnectionId,
     origin: Origin,
-    wanted: mpsc::Sender<Wanted>,
+    opens: mpsc::Sender<OpenRequest>,
     activity: Activity,
 }
 
-/// Where a connection came from.
+/// Who opened a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// This node dialled.
     Dialled,
-    /// The peer dialled, from one of these addresses if its address is known.
+    /// The peer dialled, from this group of addresses if its address is known.
     Incoming(Option<AddressGroup>),
 }
 
-/// When a connection was last used, in milliseconds since the node was made, and how many streams are in use.
+/// When a connection was last used, in milliseconds since the node was made, and the number of streams in use.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Activity(Arc<[AtomicU64; 2]>);
 
@@ -182,17 +181,17 @@ impl Streams {
         u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Opens a stream by the peer's oldest connection.
+    /// Opens a stream on the peer's oldest connection.
     pub(crate) async fn open(&self, peer: PeerId, protocol: &'static str) -> Result<Stream, OpenError> {
         let (reply, answer) = oneshot::channel();
         let opened = async {
-            self.want(peer, protocol, Then::Give(reply)).await?;
+            self.request_stream(peer, protocol, Then::Return(reply)).await?;
             answer.await.map_err(|_| closed())?
         };
         timeout(self.limits.request_timeout, opened).await.map_err(|_| OpenError::TimedOut)?
     }
 
-    /// Writes a message to a peer, and reads an answer unless there is none.
+    /// Writes a message to a peer, and reads the answer if `answer_bytes_max` is given.
     async fn exchange(
         &self,
         peer: PeerId,
@@ -202,21 +201,26 @@ impl Streams {
     ) -> Result<Bytes, AskError> {
         let (reply, answer) = oneshot::channel();
         let exchange = Exchange { frame: frame.to_vec(), answer_bytes_max, reply };
-        self.want(peer, protocol, Then::Exchange(exchange)).await?;
+        self.request_stream(peer, protocol, Then::Exchange(exchange)).await?;
         answer.await.map_err(|_| closed())?
     }
 
-    async fn want(&self, peer: PeerId, protocol: &'static str, then: Then) -> Result<(), OpenError> {
-        let wanted = self.line_to(peer).ok_or(OpenError::NotConnected)?;
-        let want = Wanted { protocol: StreamProtocol::new(protocol), then };
-        wanted.send(want).await.map_err(|_| OpenError::NotConnected)
+    async fn request_stream(
+        &self,
+        peer: PeerId,
+        protocol: &'static str,
+        then: Then,
+    ) -> Result<(), OpenError> {
+        let opens = self.connection_to(peer).ok_or(OpenError::NotConnected)?;
+        let request = OpenRequest { protocol: StreamProtocol::new(protocol), then };
+        opens.send(request).await.map_err(|_| OpenError::NotConnected)
     }
 
-    fn line_to(&self, peer: PeerId) -> Option<mpsc::Sender<Wanted>> {
+    fn connection_to(&self, peer: PeerId) -> Option<mpsc::Sender<OpenRequest>> {
         let connections = self.connections.lock();
-        let line = connections.get(&peer)?.iter().find(|line| !line.wanted.is_closed())?;
-        line.activity.touch(self.now_ms());
-        Some(line.wanted.clone())
+        let connection = connections.get(&peer)?.iter().find(|connection| !connection.opens.is_closed())?;
+        connection.activity.touch(self.now_ms());
+        Some(connection.opens.clone())
     }
 
     fn add(
@@ -225,15 +229,10 @@ impl Streams {
         id: ConnectionId,
         origin: Origin,
         activity: Activity,
-    ) -> mpsc::Receiver<Wanted> {
-        let (wanted, received) = mpsc::channel(OPENS_MAX);
+    ) -> mpsc::Receiver<OpenRequest> {
+        let (opens, received) = mpsc::channel(OPENS_MAX);
         activity.touch(self.now_ms());
-        self.connections.lock().entry(peer).or_default().push(OpenConnection {
-            id,
-            origin,
-            wanted,
-            activity,
-        });
+        self.connections.lock().entry(peer).or_default().push(OpenConnection { id, origin, opens, activity });
         received
     }
 
@@ -241,64 +240,69 @@ impl Streams {
         forget(&mut self.connections.lock(), peer, id);
     }
 
-    /// Notes that a peer did something useful.
+    /// Marks the connections of a peer as used now.
     pub(crate) fn touch(&self, peer: PeerId) {
         let now = self.now_ms();
-        for line in self.connections.lock().get(&peer).into_iter().flatten() {
-            line.activity.touch(now);
+        for connection in self.connections.lock().get(&peer).into_iter().flatten() {
+            connection.activity.touch(now);
         }
     }
 
-    /// Takes the connection off the table that has been idle for longest among those that `may_go`; one without a stream in
-    /// use before all others. It is to be closed: until it is, nobody shall find it again.
+    /// Removes and returns the connection that has been idle for longest among those for which `may_close` holds; connections
+    /// without a stream in use come first. The caller must close it.
     pub(crate) fn take_most_idle(
         &self,
-        may_go: impl Fn(PeerId, Origin) -> bool,
+        may_close: impl Fn(PeerId, Origin) -> bool,
         except: ConnectionId,
     ) -> Option<ConnectionId> {
         let mut connections = self.connections.lock();
         let all = connections.iter();
-        let lines = all.flat_map(|(peer, lines)| lines.iter().map(move |line| (*peer, line)));
-        let lines = lines.filter(|(peer, line)| line.id != except && may_go(*peer, line.origin));
-        let idlest = lines.min_by_key(|(_, line)| (line.activity.streams() > 0, line.activity.last_ms()));
-        let (peer, id) = idlest.map(|(peer, line)| (peer, line.id))?;
+        let all = all.flat_map(|(peer, list)| list.iter().map(move |connection| (*peer, connection)));
+        let closable =
+            all.filter(|(peer, connection)| connection.id != except && may_close(*peer, connection.origin));
+        let idlest = closable
+            .min_by_key(|(_, connection)| (connection.activity.streams() > 0, connection.activity.last_ms()));
+        let (peer, id) = idlest.map(|(peer, connection)| (peer, connection.id))?;
         forget(&mut connections, peer, id);
         Some(id)
     }
 
-    /// Takes the connections off the table that have been idle for so long, of those that `may_go`.
-    pub(crate) fn take_idle(&self, idle: Duration, may_go: impl Fn(PeerId) -> bool) -> Vec<ConnectionId> {
+    /// Removes and returns the connections that have been idle for longer than `idle` and for which `may_close` holds.
+    pub(crate) fn take_idle(&self, idle: Duration, may_close: impl Fn(PeerId) -> bool) -> Vec<ConnectionId> {
         let idle_ms = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
         let now = self.now_ms();
         let mut connections = self.connections.lock();
-        let is_idle = |line: &OpenConnection| {
-            line.activity.streams() == 0 && now.saturating_sub(line.activity.last_ms()) > idle_ms
+        let is_idle = |connection: &OpenConnection| {
+            connection.activity.streams() == 0 && now.saturating_sub(connection.activity.last_ms()) > idle_ms
         };
-        let all = connections.iter().flat_map(|(peer, lines)| lines.iter().map(move |line| (*peer, line)));
-        let idle = all.filter(|(peer, line)| is_idle(line) && may_go(*peer));
-        let idle: Vec<(PeerId, ConnectionId)> = idle.map(|(peer, line)| (peer, line.id)).collect();
+        let all = connections
+            .iter()
+            .flat_map(|(peer, list)| list.iter().map(move |connection| (*peer, connection)));
+        let idle = all.filter(|(peer, connection)| is_idle(connection) && may_close(*peer));
+        let idle: Vec<(PeerId, ConnectionId)> =
+            idle.map(|(peer, connection)| (peer, connection.id)).collect();
         for (peer, id) in &idle {
             forget(&mut connections, *peer, *id);
         }
         idle.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// How many connections of an origin there are that are not being closed.
+    /// The number of connections of an origin that are not being closed.
     pub(crate) fn count_of(&self, origin: Origin) -> usize {
         let connections = self.connections.lock();
-        connections.values().flatten().filter(|line| line.origin == origin).count()
+        connections.values().flatten().filter(|connection| connection.origin == origin).count()
     }
 
-    /// How many connections there are that are not being closed.
+    /// The number of connections that are not being closed.
     pub(crate) fn len(&self) -> usize {
         self.connections.lock().values().map(Vec::len).sum()
     }
 }
 
 fn forget(connections: &mut HashMap<PeerId, Vec<OpenConnection>>, peer: PeerId, id: ConnectionId) {
-    if let Some(lines) = connections.get_mut(&peer) {
-        lines.retain(|line| line.id != id);
-        if lines.is_empty() {
+    if let Some(list) = connections.get_mut(&peer) {
+        list.retain(|connection| connection.id != id);
+        if list.is_empty() {
             connections.remove(&peer);
         }
     }
@@ -308,7 +312,7 @@ fn closed() -> OpenError {
     OpenError::Broken("it was closed".to_owned())
 }
 
-/// Writes a request and reads the answer behind its length.
+/// Writes a request and reads the answer after its length prefix.
 pub(crate) async fn ask(
     node: &Node,
     peer: PeerId,
@@ -320,7 +324,7 @@ pub(crate) async fn ask(
 }
 
 /// Writes a message and closes the stream.
-pub(crate) async fn tell(
+pub(crate) async fn send(
     node: &Node,
     peer: PeerId,
     protocol: &'static str,
@@ -346,10 +350,10 @@ async fn exchange(
     Ok(read_exactly(stream, len).await?.into())
 }
 
-/// The bytes of a length, lowest first, seven bits in each.
+/// The most bytes of a length prefix (a varint of 64 bits).
 const LEN_BYTES_MAX: usize = 10;
 
-/// Reads the length before a frame, byte by byte: what follows it is wanted as a whole.
+/// Reads the length prefix of a frame byte by byte, to leave the frame itself in the stream.
 async fn read_len(stream: &mut (impl AsyncReadExt + Unpin)) -> std::io::Result<u64> {
     let mut len = 0_u64;
     for index in 0..LEN_BYTES_MAX {
@@ -361,13 +365,13 @@ async fn read_len(stream: &mut (impl AsyncReadExt + Unpin)) -> std::io::Result<u
             return Ok(len);
         }
     }
-    Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "a length of more than ten bytes"))
+    Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "length prefix of more than ten bytes"))
 }
 
-/// A buffer grows to what has arrived, and is not made as large as a peer says that it will need.
+/// The largest buffer that is allocated before its bytes arrive: the length comes from the peer.
 const RESERVED_BYTES_MAX: usize = 256 << 10;
 
-/// Reads so many bytes.
+/// Reads exactly `len` bytes.
 async fn read_exactly(stream: &mut (impl AsyncReadExt + Unpin), len: usize) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(len.min(RESERVED_BYTES_MAX));
     let read = stream.take(len as u64).read_to_end(&mut bytes).await?;

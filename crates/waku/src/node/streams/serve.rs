@@ -24,37 +24,37 @@ use crate::{
     service::{Answer, Service},
 };
 
-/// A request of this size arrives as a whole as a rule: it is read before a place among the larger ones is needed.
+/// A request of this size usually arrives as a whole: it is read without a permit for large requests.
 const SMALL_REQUEST_BYTES: usize = 4 << 10;
-/// Larger requests that are read at once over all connections, and on one of them.
+/// Larger requests that are read at the same time, on all connections and on one.
 const LARGE_REQUESTS_MAX: usize = 256;
 const LARGE_REQUESTS_PER_CONNECTION_MAX: usize = 4;
-/// A peer has the request's time for every so many bytes of an answer...
+/// A peer has the request time-out for each of these parts of an answer...
 const BYTES_PER_TIMEOUT: usize = 1 << 20;
-/// ...and must have read so many of them within it.
+/// ...and for each of these steps.
 const STEP_BYTES: usize = 16 << 10;
-/// What arrives first is read into a buffer of this size: most streams that are opened ahead get no more than that.
+/// The buffer for the first read: streams that clients open in advance have no larger one.
 const HEAD_BYTES: usize = 512;
 
-/// Where peers' requests are answered.
+/// Answers the requests of peers.
 pub(crate) struct RequestHandler {
     services: Vec<(StreamProtocol, Arc<dyn Service>)>,
     limiter: Limiter,
-    /// Places for requests that are being answered.
-    turns: Semaphore,
+    /// Permits for requests that are being answered.
+    active: Semaphore,
     large: Semaphore,
-    room: MemoryBudget,
+    memory: MemoryBudget,
 }
 
-/// One connection, as its requests see it.
+/// The connection of a request.
 #[derive(Clone)]
 pub(crate) struct ConnectionContext {
     peer: PeerId,
     slots: Arc<Semaphore>,
-    corner: ConnectionMemory,
+    memory: ConnectionMemory,
     large: Arc<Semaphore>,
     activity: Activity,
-    /// Known once the connection's task runs.
+    /// Set when the connection's task runs.
     traffic: AnswerTraffic,
     streams: Streams,
 }
@@ -65,7 +65,7 @@ impl ConnectionContext {
         Self {
             peer,
             slots,
-            corner: ConnectionMemory::default(),
+            memory: ConnectionMemory::default(),
             large,
             activity,
             traffic: AnswerTraffic::default(),
@@ -76,8 +76,8 @@ impl ConnectionContext {
 
 /// A request and its service.
 struct Request {
-    desk: Arc<RequestHandler>,
-    line: ConnectionContext,
+    handler: Arc<RequestHandler>,
+    context: ConnectionContext,
     service: Arc<dyn Service>,
 }
 
@@ -87,9 +87,9 @@ impl RequestHandler {
         Self {
             services: named.collect(),
             limiter,
-            turns: Semaphore::new(requests_max),
+            active: Semaphore::new(requests_max),
             large: Semaphore::new(LARGE_REQUESTS_MAX),
-            room: MemoryBudget::default(),
+            memory: MemoryBudget::default(),
         }
     }
 
@@ -97,25 +97,25 @@ impl RequestHandler {
         self.services.iter().map(|(protocol, _)| protocol.clone()).collect()
     }
 
-    /// What answers a stream, unless its connection has too many. It is worked on by the connection's own task: what a request
-    /// brings with it and what answers it then travel together, and no other task is woken.
-    pub(crate) fn take(
+    /// The future that answers the request on a stream; `None` when the connection has too many streams. It runs in the
+    /// connection's own task, so no other task is woken.
+    pub(crate) fn serve(
         self: &Arc<Self>,
-        line: &ConnectionContext,
+        context: &ConnectionContext,
         stream: Stream,
         protocol: &StreamProtocol,
     ) -> Option<impl Future<Output = ()> + Send + use<>> {
         let (_, service) = self.services.iter().find(|(id, _)| id == protocol)?;
-        let Ok(slot) = line.slots.clone().try_acquire_owned() else {
-            line.streams.metrics.refused_streams.inc();
-            debug!(peer = %line.peer, service = service.name(), "too many streams on a connection");
+        let Ok(slot) = context.slots.clone().try_acquire_owned() else {
+            context.streams.metrics.refused_streams.inc();
+            debug!(peer = %context.peer, service = service.name(), "too many streams on a connection");
             return None;
         };
-        let line = ConnectionContext { traffic: AnswerTraffic::current(), ..line.clone() };
-        let visit = Request { desk: self.clone(), line, service: service.clone() };
-        let span = debug_span!("waku_request", service = service.name(), peer = %visit.line.peer);
+        let context = ConnectionContext { traffic: AnswerTraffic::current(), ..context.clone() };
+        let request = Request { handler: self.clone(), context, service: service.clone() };
+        let span = debug_span!("waku_request", service = service.name(), peer = %request.context.peer);
         let served = async move {
-            visit.serve(stream).await;
+            request.serve(stream).await;
             drop(slot);
         };
         Some(served.instrument(span))
@@ -124,80 +124,80 @@ impl RequestHandler {
 
 impl Request {
     async fn serve(self, mut stream: Stream) {
-        let idle = self.line.streams.limits.idle_timeout;
-        // js-waku opens streams ahead and may never use them: until its first byte a stream is no request.
+        let idle = self.context.streams.limits.idle_timeout;
+        // js-waku opens streams in advance and may never use them: a stream is a request from its first byte on.
         let head = match timeout(idle, read_head(&mut stream)).await {
             Ok(Ok(head)) if head.is_empty() => return,
             Ok(Ok(head)) => head,
             Ok(Err(_)) | Err(_) => return,
         };
-        let _in_use = self.line.activity.begin();
-        self.line.activity.touch(self.line.streams.now_ms());
+        let _in_use = self.context.activity.begin();
+        self.context.activity.touch(self.context.streams.now_ms());
         if let Err(error) = self.answer(head, &mut stream).await {
-            self.line.streams.metrics.broken(self.service.name());
-            debug!(%error, "a request came to nothing");
+            self.context.streams.metrics.broken(self.service.name());
+            debug!(%error, "a request failed");
         }
-        self.line.activity.touch(self.line.streams.now_ms());
+        self.context.activity.touch(self.context.streams.now_ms());
     }
 
     async fn answer(&self, head: Vec<u8>, stream: &mut Stream) -> io::Result<()> {
-        let limit = self.line.streams.limits.request_timeout;
+        let limit = self.context.streams.limits.request_timeout;
         let request = in_time(limit, self.read_request(head, stream)).await?;
         let begun = Instant::now();
-        let is_admitted = self.desk.limiter.admits(self.service.name(), self.line.peer);
+        let is_admitted = self.handler.limiter.admits(self.service.name(), self.context.peer);
         let bytes_max = if is_admitted { self.service.answer_bytes_max() } else { 0 };
-        let mut room = in_time(limit, self.desk.room.take(&self.line.corner, bytes_max)).await?;
+        let mut memory = in_time(limit, self.handler.memory.acquire(&self.context.memory, bytes_max)).await?;
         let answer = match is_admitted {
             true => in_time(limit, self.work(request)).await?,
             false => self.service.answer_too_often(request),
         };
         let len = answer.frame.as_ref().map_or(0, Vec::len);
-        room.keep(len);
+        memory.shrink_to(len);
         if let Some(frame) = answer.frame {
-            self.line.traffic.answered(len);
-            write(stream, &frame, limit, &room).await?;
+            self.context.traffic.answered(len);
+            write(stream, &frame, limit, &memory).await?;
         }
         in_time(limit, stream.close()).await?;
-        self.line.streams.metrics.answered(self.service.name(), answer.status, len, begun.elapsed());
+        self.context.streams.metrics.answered(self.service.name(), answer.status, len, begun.elapsed());
         Ok(())
     }
 
     async fn read_request(&self, head: Vec<u8>, stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Bytes> {
         let (len, begun) = split_len(head, stream).await?;
         let len = usize::try_from(len).ok().filter(|len| *len <= self.service.request_bytes_max());
-        let len = len.ok_or_else(|| invalid("a request that is too long"))?;
+        let len = len.ok_or_else(|| invalid("the request is too long"))?;
         let missing = len.saturating_sub(begun.len());
         let is_large = missing > SMALL_REQUEST_BYTES;
-        // A connection's own large requests are waited for first, so that it can't take everybody's places.
-        let _turn =
-            if is_large { Some(self.line.large.acquire().await.map_err(io::Error::other)?) } else { None };
-        let _place =
-            if is_large { Some(self.desk.large.acquire().await.map_err(io::Error::other)?) } else { None };
+        // First the connection's own permit, so that it can't hold the permits of others while it waits.
+        let _of_connection =
+            if is_large { Some(self.context.large.acquire().await.map_err(io::Error::other)?) } else { None };
+        let _of_all =
+            if is_large { Some(self.handler.large.acquire().await.map_err(io::Error::other)?) } else { None };
         let mut request = begun;
         request.extend(read_exactly(stream, missing).await?);
-        request.truncate(len); // one request on a stream: what is behind it is nobody's
+        request.truncate(len); // one request on a stream: ignore what follows
         Ok(request.into())
     }
 
     async fn work(&self, request: Bytes) -> io::Result<Answer> {
-        let _turn = self.desk.turns.acquire().await.map_err(io::Error::other)?;
-        Ok(self.service.answer(self.line.peer, request).await)
+        let _active = self.handler.active.acquire().await.map_err(io::Error::other)?;
+        Ok(self.service.answer(self.context.peer, request).await)
     }
 }
 
-/// Writes an answer. A peer that does not read waits for nobody but itself, and not for long.
+/// Writes an answer, in steps with time-outs.
 async fn write(
     stream: &mut Stream,
     frame: &[u8],
     limit: Duration,
-    room: &MemoryPermit<'_>,
+    memory: &MemoryPermit<'_>,
 ) -> io::Result<()> {
     let times = u32::try_from(1 + frame.len() / BYTES_PER_TIMEOUT).unwrap_or(u32::MAX);
     in_time(limit.saturating_mul(times), async {
         for step in frame.chunks(STEP_BYTES) {
-            room.patiently(limit, stream.write_all(step)).await?;
+            memory.write_step(limit, stream.write_all(step)).await?;
         }
-        room.patiently(limit, stream.flush()).await
+        memory.write_step(limit, stream.flush()).await
     })
     .await
 }
@@ -210,7 +210,7 @@ fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Reads what arrives first; empty at the end of the stream.
+/// Reads the first bytes; empty at the end of the stream.
 async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
     let mut head = vec![0; HEAD_BYTES];
     let len = stream.read(&mut head).await?;
@@ -218,7 +218,7 @@ async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>>
     Ok(head)
 }
 
-/// Takes the length off the front of what has arrived; reads more when it is not whole yet.
+/// Splits the length prefix off the first bytes; reads more when it is incomplete.
 async fn split_len(mut head: Vec<u8>, stream: &mut (impl AsyncRead + Unpin)) -> io::Result<(u64, Vec<u8>)> {
     loop {
         let mut rest = &head[..];
@@ -229,7 +229,7 @@ async fn split_len(mut head: Vec<u8>, stream: &mut (impl AsyncRead + Unpin)) -> 
                 stream.read_exact(&mut byte).await?;
                 head.extend(byte);
             }
-            Err(_) => return Err(invalid("a length that is none")),
+            Err(_) => return Err(invalid("invalid length prefix")),
         }
     }
 }

@@ -24,7 +24,7 @@ fn connections_are_counted_by_their_origin() {
     let group = |address: &str| Origin::Incoming(AddressGroup::of(&address.parse().unwrap()));
     let (one, other) = (group("/ip4/192.0.2.1/tcp/1"), group("/ip4/192.0.2.2/tcp/1"));
     let origins = [one, Origin::Dialled, one, other];
-    let _lines: Vec<_> = (0..)
+    let _receivers: Vec<_> = (0..)
         .zip(origins)
         .map(|(n, origin)| {
             streams.add(PeerId::random(), ConnectionId::new_unchecked(n), origin, Activity::default())
@@ -38,23 +38,27 @@ fn connections_are_counted_by_their_origin() {
 }
 
 #[test]
-fn the_most_idle_connection_is_found() {
+fn the_most_idle_connection_is_taken() {
     let streams = Streams::new(NodeLimits::default(), NodeMetrics::default());
-    let (one, other, kept) = (PeerId::random(), PeerId::random(), PeerId::random());
+    let (one, other, exempt) = (PeerId::random(), PeerId::random(), PeerId::random());
     let id = ConnectionId::new_unchecked;
     let activities: Vec<Activity> = (0..4).map(|_| Activity::default()).collect();
-    let _lines: Vec<_> = [(kept, 0), (one, 1), (other, 2), (other, 3)]
+    let _receivers: Vec<_> = [(exempt, 0), (one, 1), (other, 2), (other, 3)]
         .map(|(peer, n)| streams.add(peer, id(n), Origin::Dialled, activities[n].clone()))
         .into();
     activities[1].touch(1_000_000);
     let _busy = activities[2].begin();
-    let may_go = |peer, _| peer != kept;
-    assert_eq!(streams.take_most_idle(may_go, id(3)), Some(id(1)), "not the newest, busy ones go last");
-    assert_eq!(streams.take_most_idle(may_go, id(9)), Some(id(3)), "not kept, not busy, not used lately");
+    let may_close = |peer, _| peer != exempt;
+    assert_eq!(streams.take_most_idle(may_close, id(3)), Some(id(1)), "not the newest, busy ones come last");
+    assert_eq!(
+        streams.take_most_idle(may_close, id(9)),
+        Some(id(3)),
+        "not exempt, not busy, not used lately"
+    );
     assert_eq!(streams.len(), 2);
-    assert_eq!(streams.take_most_idle(may_go, id(9)), Some(id(2)), "each is taken once");
-    assert_eq!(streams.take_most_idle(may_go, id(9)), None);
+    assert_eq!(streams.take_most_idle(may_close, id(9)), Some(id(2)), "each is taken once");
+    assert_eq!(streams.take_most_idle(may_close, id(9)), None);
     streams.remove(other, id(2));
-    streams.remove(kept, id(0));
+    streams.remove(exempt, id(0));
     assert_eq!(streams.len(), 0);
 }

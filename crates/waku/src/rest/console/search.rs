@@ -14,11 +14,7 @@ use restante_core::MessageHash;
 use serde_json::json;
 use tokio::time::timeout_at;
 
-use super::super::{
-    App, reply,
-    reply::Refusal,
-    store::{Fields, decode_form},
-};
+use super::super::{App, path, refusals, reply, reply::Refusal, store::Fields};
 
 /// The names that a search understands.
 pub(crate) const SEARCH_NAMES: &[&str] =
@@ -41,11 +37,11 @@ pub(crate) async fn search(
     let text = query.as_deref().unwrap_or_default();
     let prefix = prefix_in(text)?;
     let query = Fields::from_query_string(SEARCH_NAMES, text)?.into_store_query()?.query;
-    let _turn = app.take_turn()?;
+    let _permit = app.permits.acquire()?;
     let searching = look_through(&*app.archive, query, &prefix);
     let found = timeout_at(app.deadline(), searching).await;
-    let found = found.map_err(|_| Refusal::late())?;
-    let found = found.map_err(|error| Refusal::of_query(&error))?;
+    let found = found.map_err(|_| refusals::late())?;
+    let found = found.map_err(|error| refusals::of_query(&error))?;
     let hashes: Vec<String> = found.hashes.iter().map(ToString::to_string).collect();
     let next = found.next.map(|hash| hash.to_string());
     Ok(reply::json(json!({"hashes": hashes, "looked": found.looked, "next": next}).to_string()))
@@ -56,7 +52,7 @@ fn prefix_in(text: &str) -> Result<String, Refusal> {
     let (_, prefix) = prefixes
         .find(|(name, _)| *name == PREFIX_NAME)
         .ok_or_else(|| Refusal::field(PREFIX_NAME, "is missing"))?;
-    let prefix = decode_form(prefix).map_err(|()| Refusal::field(PREFIX_NAME, "is not UTF-8"))?;
+    let prefix = path::decode_form(prefix, PREFIX_NAME)?;
     if prefix.is_empty() || prefix.len() > PREFIX_BYTES_MAX {
         return Err(Refusal::field(PREFIX_NAME, "expected 1 to 1024 bytes"));
     }

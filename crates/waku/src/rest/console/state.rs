@@ -111,7 +111,9 @@ impl Facts {
             "restante_archive_pruned_messages_total" => self.pruned = sample.value,
             "restante_waku_handover_dropped_total" => self.handover_dropped = sample.value,
             "restante_waku_relay_mesh_peers" => self.mesh_peers = sample.value,
-            "restante_rest_connections" => self.rest_connections = sample.value,
+            "restante_net_connections" if sample.label("listener") == Some("rest") => {
+                self.rest_connections = sample.value
+            }
             _ => {}
         }
     }
@@ -238,8 +240,10 @@ fn problems(app: &App, health: &Health, facts: &Facts) -> Vec<Value> {
             .push(problem(format!("{} damaged records were found and are not served", facts.damaged), None));
     }
     if facts.handover_dropped > 0.0 {
-        let what =
-            format!("{} relayed messages found no room on their way to the archive", facts.handover_dropped);
+        let what = format!(
+            "{} relayed messages were dropped on their way to the archive: the queue was full",
+            facts.handover_dropped
+        );
         problems.push(problem(what, None));
     }
     problems

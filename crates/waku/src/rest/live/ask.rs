@@ -9,9 +9,9 @@ use restante_sessions::hub::{Interest, TopicMatch};
 use restante_waku_wire::CONTENT_TOPIC_BYTES_MAX;
 
 use super::super::{
-    path,
+    path::{self, decode_form, set_once},
     reply::{Refusal, cut},
-    store::{decode_form, parse_time, set_once},
+    store::parse_time,
 };
 use crate::validate::{Rules, check_pubsub_topic};
 
@@ -99,7 +99,7 @@ impl Fields {
         if !LIVE_NAMES.contains(&name) {
             return Err(Refusal::unknown(name, LIVE_NAMES));
         }
-        let value = decode_form(value).map_err(|()| Refusal::field(name, "is not UTF-8"))?;
+        let value = decode_form(value, name)?;
         if value.is_empty() {
             return Ok(());
         }

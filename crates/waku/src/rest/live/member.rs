@@ -34,7 +34,7 @@ pub(super) struct Member {
     end: Option<End>,
     metrics: LiveMetrics,
     gauge: Gauge,
-    _turn: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Member {
@@ -45,7 +45,7 @@ impl Member {
         wants: &Wants,
         config: &RestConfig,
         (metrics, transport): (&LiveMetrics, Transport),
-        turn: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
     ) -> Result<Self, Refusal> {
         let id = open(live, client, wants).await?;
         let seat_config = SeatConfig {
@@ -64,7 +64,7 @@ impl Member {
         let gauge = metrics.streams(transport);
         gauge.inc();
         let (sessions, metrics) = (live.sessions.clone(), metrics.clone());
-        let member = Self { seat, sessions, end: None, metrics, gauge, _turn: turn };
+        let member = Self { seat, sessions, end: None, metrics, gauge, _permit: permit };
         member.seat.want(&wants.interests()).map_err(refusal_of)?;
         Ok(member)
     }
@@ -104,7 +104,7 @@ async fn open(live: &Live, client: SocketAddr, wants: &Wants) -> Result<SessionI
         debug!(%error, "no session was opened for a live stream");
         match error.kind() {
             ErrorKind::Full | ErrorKind::Unavailable => NO_SESSION,
-            _ => Refusal::of_kind(ErrorKind::Internal),
+            _ => Refusal::internal(),
         }
     })
 }

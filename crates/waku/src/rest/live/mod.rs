@@ -24,7 +24,6 @@
 mod ask;
 mod catch_up;
 mod feed;
-mod frames;
 mod hand_over;
 mod member;
 mod metrics;
@@ -45,7 +44,9 @@ use tokio::{
 pub(super) use ask::LIVE_NAMES;
 pub(super) use metrics::LiveMetrics;
 
-use super::{App, RestConfig, reply::Refusal, serve::Client};
+use restante_http::{Client, Permits, websocket::Upgrade};
+
+use super::{App, RestConfig, refusals, reply::Refusal};
 use ask::{Asked, From};
 use catch_up::{CatchUp, Pages};
 use feed::{Arriving, Feed, Marks};
@@ -59,16 +60,15 @@ const WALKS_MAX: usize = 16;
 /// What bounds the streams of a door.
 #[derive(Debug)]
 pub(super) struct Bounds {
-    streams: Arc<Semaphore>,
+    streams: Permits,
     walks: Semaphore,
     pages: Pages,
 }
 
 impl Bounds {
     pub(super) fn of(config: &RestConfig) -> Self {
-        let streams = config.live_streams_max.clamp(1, Semaphore::MAX_PERMITS);
         Self {
-            streams: Arc::new(Semaphore::new(streams)),
+            streams: Permits::new(config.live_streams_max),
             walks: Semaphore::new(WALKS_MAX),
             pages: Pages::default(),
         }
@@ -90,7 +90,7 @@ pub(super) async fn live_of(
 
 async fn open(app: Arc<App>, request: Request<Body>, is_topic_in_path: bool) -> Result<Response, Refusal> {
     let deadline = app.deadline();
-    let upgrade = socket::Upgrade::read(&request)?;
+    let upgrade = Upgrade::read(&request)?;
     let asked = Asked::read(request.uri(), request.headers(), app.rules(), is_topic_in_path)?;
     let client = request.extensions().get::<Client>().map_or(NOBODY, |client| client.0);
     let transport = if upgrade.is_some() { Transport::WebSocket } else { Transport::Sse };
@@ -98,7 +98,7 @@ async fn open(app: Arc<App>, request: Request<Body>, is_topic_in_path: bool) -> 
     let feed = feed(&app, asked, client, transport, deadline).await?;
     Ok(match upgrade {
         None => sse::answer(feed),
-        Some(upgrade) => upgrade.answer(feed),
+        Some(upgrade) => socket::answer(upgrade, feed),
     })
 }
 
@@ -113,7 +113,7 @@ async fn feed(
     transport: Transport,
     deadline: Instant,
 ) -> Result<Feed, Refusal> {
-    let turn = app.live.streams.clone().try_acquire_owned().map_err(|_| TOO_MANY)?;
+    let permit = app.live.streams.acquire().map_err(|_| TOO_MANY)?;
     let behind = match asked.from {
         From::Now => None,
         From::Behind(key) => Some(key),
@@ -122,7 +122,8 @@ async fn feed(
     let (rest, times) = (&app.rest, Times::of(app.rules()));
     let marks = Marks::new(rest.clock.clone(), times);
     let metrics = &rest.metrics.live;
-    let join = Member::join(&rest.waku.live, client, &asked.wants, &rest.config, (metrics, transport), turn);
+    let join =
+        Member::join(&rest.waku.live, client, &asked.wants, &rest.config, (metrics, transport), permit);
     let member = join.await?;
     let Some(behind) = behind else {
         return Ok(Feed::Live(Box::new(Arriving::from_now(member, marks, metrics.clone()))));
@@ -137,11 +138,11 @@ const TOO_MANY: Refusal =
 
 /// The place of a message in the archive.
 async fn place_of(app: &App, hash: MessageHash, deadline: Instant) -> Result<Key, Refusal> {
-    let _turn = app.take_turn()?;
+    let _permit = app.permits.acquire()?;
     let query = Query { hashes: vec![hash], limit: 1, bodies: false, ..Query::default() };
     let page = timeout_at(deadline, app.archive.query(&query)).await;
-    let page = page.map_err(|_| Refusal::late())?;
-    let page = page.map_err(|error| Refusal::of_query(&error))?;
+    let page = page.map_err(|_| refusals::late())?;
+    let page = page.map_err(|error| refusals::of_query(&error))?;
     let key = page.rows().next().map(|row| row.key());
     key.ok_or_else(|| Refusal::field("cursor", "no message with this hash is archived"))
 }

@@ -293,11 +293,10 @@ async fn requests_are_counted_by_route_and_class() {
     door.get("/never/heard/of").await;
     let text = door.metrics_text();
     for line in [
-        r#"restante_rest_requests_total{route="/relay/v1/messages/{pubsubTopic}",status="2xx"} 1"#,
-        r#"restante_rest_requests_total{route="/store/v3/messages",status="4xx"} 1"#,
-        r#"restante_rest_requests_total{route="other",status="4xx"} 1"#,
-        r#"restante_rest_request_seconds_count{route="/store/v3/messages"} 1"#,
-        "restante_rest_connections 0",
+        r#"restante_http_requests_total{listener="rest",route="/relay/v1/messages/{pubsubTopic}",status="2xx"} 1"#,
+        r#"restante_http_requests_total{listener="rest",route="/store/v3/messages",status="4xx"} 1"#,
+        r#"restante_http_requests_total{listener="rest",route="other",status="4xx"} 1"#,
+        r#"restante_http_request_seconds_count{listener="rest",route="/store/v3/messages"} 1"#,
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }

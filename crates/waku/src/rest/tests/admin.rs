@@ -164,12 +164,12 @@ async fn the_log_level_is_set_where_that_can_be_done() {
 }
 
 /// A route of the server that says who it is.
-pub(super) fn operator_route(method: &'static str, path: &'static str) -> OperatorRoute {
-    let handler = match method {
-        "post" => post(async || "the server"),
-        _ => get(async || "the server"),
-    };
-    OperatorRoute { method, path, what: "something else", handler }
+pub(super) fn operator_route(method: &'static str, path: &'static str) -> Route {
+    let (what, handler) = ("something else", async || "the server");
+    match method {
+        "post" => Route::post(path, what, handler),
+        _ => Route::get(path, what, handler),
+    }
 }
 
 #[tokio::test]
@@ -189,7 +189,7 @@ async fn what_the_server_adds_is_guarded_as_the_doors_own() {
     assert!(listed.text().contains("POST   /admin/v1/other"), "{}", listed.text());
 
     let token = Token::new("correct-horse-battery").unwrap();
-    let door = door.with_access(Access::new(Some(token), LOOPBACK));
+    let door = door.with_operators(OperatorGuard::new(Some(token), LOOPBACK));
     assert_eq!(door.post(path, "").await.status, 401);
 }
 
@@ -199,6 +199,6 @@ async fn what_the_server_adds_is_guarded_whatever_its_path_is() {
     let token = Token::new("correct-horse-battery").unwrap();
     let door = door_with(admin()).await.with_operator_routes(vec![operator_route("get", "/elsewhere")]);
     assert_eq!(door.get("/elsewhere").await.text(), "the server");
-    let door = door.with_access(Access::new(Some(token), LOOPBACK));
+    let door = door.with_operators(OperatorGuard::new(Some(token), LOOPBACK));
     assert_eq!(door.get("/elsewhere").await.status, 401);
 }

@@ -24,8 +24,8 @@ async fn send_with(door: &Door, method: &str, path: &str, headers: &[(&'static s
     Answer::of(door.router.clone().oneshot(request).await.unwrap()).await
 }
 
-fn with_token() -> Access {
-    Access::new(Some(Token::new(SECRET).unwrap()), "0.0.0.0:8645".parse().unwrap())
+fn with_token() -> OperatorGuard {
+    OperatorGuard::new(Some(Token::new(SECRET).unwrap()), "0.0.0.0:8645".parse().unwrap())
 }
 
 fn header_of(headers: &HeaderMap, name: impl Into<HeaderName>) -> String {
@@ -86,7 +86,7 @@ async fn files_that_a_browser_has_are_not_sent_again() {
 
 #[tokio::test]
 async fn there_is_no_console_where_others_than_operators_can_come() {
-    let open = door().await.with_access(Access::new(None, "0.0.0.0:8645".parse().unwrap()));
+    let open = door().await.with_operators(OperatorGuard::new(None, "0.0.0.0:8645".parse().unwrap()));
     let off = door_with(RestConfig { console: false, ..RestConfig::default() }).await;
     for door in [open, off] {
         assert!(get_with(&door, "/", &[("accept", BROWSER)]).await.refusal().1.starts_with("restante"));
@@ -99,7 +99,7 @@ async fn there_is_no_console_where_others_than_operators_can_come() {
 
 #[tokio::test]
 async fn with_a_token_operators_come_from_everywhere_and_nobody_else_does() {
-    let door = door().await.with_access(with_token());
+    let door = door().await.with_operators(with_token());
     assert_eq!(get_with(&door, "/", &[("accept", BROWSER)]).await.content_type, "text/html; charset=utf-8");
     assert_eq!(door.get("/console/console.js").await.status, 200, "there is nothing secret in it");
     let bearer = format!("Bearer {SECRET}");

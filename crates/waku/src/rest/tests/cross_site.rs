@@ -123,8 +123,10 @@ async fn hosts_and_origins_of_the_settings_are_served_and_may_read_the_answers()
 #[tokio::test]
 async fn hosts_are_checked_on_loopback_without_a_token_alone() {
     let token = Token::new("correct-horse-battery").unwrap();
-    for access in [Access::new(None, "0.0.0.0:8645".parse().unwrap()), Access::new(Some(token), LOOPBACK)] {
-        let door = door().await.with_access(access);
+    for access in
+        [OperatorGuard::new(None, "0.0.0.0:8645".parse().unwrap()), OperatorGuard::new(Some(token), LOOPBACK)]
+    {
+        let door = door().await.with_operators(access);
         assert_eq!(ask(&door, "GET", "/version", &[("host", "waku.example")]).await.status, 200);
         let page = [("host", "waku.example"), ("origin", "http://evil.example")];
         assert_eq!(ask(&door, "POST", PUBLISH, &page).await.status, 403);

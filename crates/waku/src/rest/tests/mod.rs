@@ -9,11 +9,11 @@ mod export;
 mod filter;
 mod json;
 mod light_push;
+mod memory;
 mod openapi;
 mod publish;
 mod relay;
 mod remote;
-mod room;
 mod serve;
 mod sessions;
 mod store;
@@ -44,6 +44,7 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::{WakuConfig, WakuMetrics, live::Listener, node::NodeConfig};
+use restante_http::Token;
 
 pub(super) const NOW: Timestamp = Timestamp::from_seconds(1_700_000_000);
 /// Where the door listens, as far as it can tell.
@@ -124,7 +125,7 @@ pub(super) async fn start_door_with(
     waku: WakuConfig,
 ) -> Door {
     let clock = Arc::new(ManualClock::new(NOW));
-    let metrics = RestMetrics::default();
+    let (metrics, http_metrics) = (RestMetrics::default(), HttpMetrics::default());
     let cache = Arc::new(MessageCache::new(&config, &metrics));
     let listeners: Vec<Arc<dyn Listener>> = vec![cache.clone()];
     let waku_metrics = WakuMetrics::default();
@@ -137,11 +138,12 @@ pub(super) async fn start_door_with(
         upkeep,
         clock: clock.clone(),
         config,
-        access: Access::new(None, LOOPBACK),
+        operators: Arc::new(OperatorGuard::new(None, LOOPBACK)),
         operator_routes: Vec::new(),
         kept: Vec::new(),
         retention: RetentionState::default(),
         metrics: metrics.clone(),
+        http_metrics: http_metrics.clone(),
         metrics_text: Arc::new(|| "restante_up 1\n# EOF\n".to_owned()),
         version: "9.9.9",
         listen_addresses: vec!["/ip4/127.0.0.1/tcp/8645/http".to_owned()],
@@ -219,24 +221,29 @@ impl Answer {
 
 impl Door {
     /// The same door, open to others.
-    pub(super) fn with_access(self, access: Access) -> Self {
+    pub(super) fn with_operators(self, operators: OperatorGuard) -> Self {
         let (routes, kept) = (self.rest.operator_routes.clone(), self.rest.kept.clone());
-        self.rebuilt(access, routes, kept)
+        self.rebuilt(Arc::new(operators), routes, kept)
     }
 
     /// The same door of a server that keeps more.
     pub(super) fn with_kept(self, kept: Vec<KeptHealth>) -> Self {
-        let (access, routes) = (self.rest.access.clone(), self.rest.operator_routes.clone());
-        self.rebuilt(access, routes, kept)
+        let (operators, routes) = (self.rest.operators.clone(), self.rest.operator_routes.clone());
+        self.rebuilt(operators, routes, kept)
     }
 
     /// The same door of a server that has operators do more.
-    pub(super) fn with_operator_routes(self, routes: Vec<OperatorRoute>) -> Self {
-        let (access, kept) = (self.rest.access.clone(), self.rest.kept.clone());
-        self.rebuilt(access, routes, kept)
+    pub(super) fn with_operator_routes(self, routes: Vec<Route>) -> Self {
+        let (operators, kept) = (self.rest.operators.clone(), self.rest.kept.clone());
+        self.rebuilt(operators, routes, kept)
     }
 
-    fn rebuilt(self, access: Access, operator_routes: Vec<OperatorRoute>, kept: Vec<KeptHealth>) -> Self {
+    fn rebuilt(
+        self,
+        operators: Arc<OperatorGuard>,
+        operator_routes: Vec<Route>,
+        kept: Vec<KeptHealth>,
+    ) -> Self {
         let Rest { waku, cache, archive, upkeep, clock, config, retention, metrics, .. } = &*self.rest;
         let rest = Rest {
             waku: waku.clone(),
@@ -245,11 +252,12 @@ impl Door {
             upkeep: upkeep.clone(),
             clock: clock.clone(),
             config: config.clone(),
-            access,
+            operators,
             operator_routes,
             kept,
             retention: retention.clone(),
             metrics: metrics.clone(),
+            http_metrics: self.rest.http_metrics.clone(),
             metrics_text: self.rest.metrics_text.clone(),
             version: self.rest.version,
             listen_addresses: self.rest.listen_addresses.clone(),
@@ -259,9 +267,9 @@ impl Door {
         Self { router: router(rest.clone()), rest, ..self }
     }
 
-    /// The same door with another amount of room for answers.
-    pub(super) fn with_room(self, room: &Arc<Room>) -> Self {
-        let app = App { room: room.clone(), ..App::new(self.rest.clone()) };
+    /// The same door with other memory for answers.
+    pub(super) fn with_memory(self, memory: &Arc<MemoryBudget>) -> Self {
+        let app = App { memory: memory.clone(), ..App::new(self.rest.clone()) };
         Self { router: router_of(app), ..self }
     }
 
@@ -316,6 +324,7 @@ impl Door {
     pub(super) fn metrics_text(&self) -> String {
         let mut registry = Registry::default();
         self.metrics.register(&mut registry);
+        self.rest.http_metrics.register(&mut registry);
         self.net.register(&mut registry);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();

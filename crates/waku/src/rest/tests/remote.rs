@@ -58,8 +58,8 @@ async fn with_a_token_only_who_shows_it_has_the_node_dial() {
     const SECRET: &str = "correct-horse-battery";
     let there = door_with_node(RestConfig::default(), &[]).await;
     for config in [RestConfig::default(), admin()] {
-        let access = Access::new(Some(Token::new(SECRET).unwrap()), LOOPBACK);
-        let here = door_with_node(config, &[]).await.with_access(access);
+        let access = OperatorGuard::new(Some(Token::new(SECRET).unwrap()), LOOPBACK);
+        let here = door_with_node(config, &[]).await.with_operators(access);
         assert_eq!(here.get(&at(&there, "")).await.refusal().0, 403);
         let asked = json!({"peerAddr": there.address().to_string()});
         assert_eq!(here.post(STORE, asked).await.refusal().0, 403);

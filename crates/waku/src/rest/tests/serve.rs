@@ -27,7 +27,7 @@ async fn start(door: &Door, config: RestConfig) -> Server {
     let router = door.router.clone();
     let task = tokio::spawn(async move {
         let shutdown = async { stopped.await.unwrap_or(()) };
-        serve(listener, router, &config, shutdown).await;
+        restante_http::serve(listener, router, config.server_limits(), shutdown).await;
     });
     Server { address, stop, task }
 }
@@ -277,18 +277,18 @@ async fn a_client_that_does_not_read_is_cut_off() {
     server.stop().await;
 }
 
-/// The bytes of an answer that wait in the connection's buffers take room as well.
+/// The bytes of an answer that wait in the connection's buffers count as well.
 #[tokio::test]
-async fn an_answer_takes_room_for_as_long_as_it_is_sent() {
+async fn an_answer_holds_memory_until_it_is_sent() {
     let opened = memory().await;
     opened.archive.append(vec![archived(0, vec![b'x'; 16 << 20])]).await.unwrap();
-    let room = Arc::new(Room::new(64 << 10));
-    let door = door_over(opened.archive.clone(), opened, RestConfig::default()).with_room(&room);
+    let memory = Arc::new(MemoryBudget::new(64 << 10));
+    let door = door_over(opened.archive.clone(), opened, RestConfig::default()).with_memory(&memory);
     let server = start(&door, RestConfig::default()).await;
     let mut stream = server.connect().await;
     send(&mut stream, "GET /store/v3/messages?includeData=true HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
     read_until(&mut stream, "\r\n\r\n").await;
-    let has_all = async || room.take(64 << 20, Instant::now()).await.is_ok();
+    let has_all = async || memory.acquire(64 << 20, Instant::now()).await.is_ok();
     assert!(!has_all().await, "the answer is longer than what the system takes of it");
     drop(stream);
     until("the connection has ended", has_all).await;

@@ -19,7 +19,7 @@ fn read(response: &StoreQueryResponse) -> Result<StoreQueryResponse, String> {
 }
 
 #[test]
-fn a_good_answer_is_taken() {
+fn a_valid_answer_is_accepted() {
     assert_eq!(read(&response()), Ok(response()));
     for id in ["", "N/A"] {
         let unread = StoreQueryResponse { request_id: id.into(), ..response() };
@@ -38,7 +38,7 @@ fn an_empty_cursor_is_none() {
 }
 
 #[test]
-fn answers_that_are_none_are_refused() {
+fn invalid_answers_are_refused() {
     let short = KeyValue { message_hash: Some(vec![7; 31].into()), ..KeyValue::default() };
     let cases = [
         ("another request", StoreQueryResponse { request_id: "s".into(), ..response() }),
@@ -58,7 +58,7 @@ fn answers_that_are_none_are_refused() {
 }
 
 #[test]
-fn a_refusal_says_its_status_and_little_more() {
+fn the_text_of_a_refusal_is_cut() {
     let refusal =
         StoreQueryResponse { status_code: Some(300), status_desc: Some("x\n".repeat(10_000)), ..response() };
     let error = read(&refusal).unwrap_err();
@@ -67,7 +67,7 @@ fn a_refusal_says_its_status_and_little_more() {
 }
 
 #[test]
-fn an_answer_is_as_long_as_what_was_asked_for() {
+fn the_size_of_an_answer_follows_the_request() {
     let asked =
         |limit| rows_max(&StoreQueryRequest { pagination_limit: limit, ..StoreQueryRequest::default() });
     assert_eq!([None, Some(0), Some(7), Some(1_000)].map(asked), [100, 100, 7, 100]);

@@ -31,7 +31,7 @@ fn message(pubsub_topic: &str, content_topic: &str, nanos: i64, payload: &[u8]) 
     }
 }
 
-/// So many messages, one a nanosecond from 1 on.
+/// `count` messages, one per nanosecond from 1 on.
 fn messages(count: i64) -> Vec<Message> {
     (1..=count).map(|nanos| message(PUBSUB, TOPIC, nanos, b"hello")).collect()
 }
@@ -42,7 +42,7 @@ async fn service(messages: &[Message]) -> StoreService {
     StoreService::new(archive)
 }
 
-/// A query forward for hashes, as long as pages get.
+/// A forward query for hashes with the largest page.
 fn forward() -> StoreQueryRequest {
     StoreQueryRequest {
         request_id: "r1".into(),
@@ -68,13 +68,13 @@ async fn ask_raw(service: &StoreService, request: Bytes) -> StoreQueryResponse {
     response
 }
 
-/// The hashes of an answer that is well.
+/// The hashes of a successful answer.
 fn hashes(response: &StoreQueryResponse) -> Vec<MessageHash> {
     assert_eq!(response.status_code, Some(200), "{:?}", response.status_desc);
     response.messages.iter().map(|entry| hash_of(entry.message_hash.as_ref().unwrap()).unwrap()).collect()
 }
 
-/// The times of the messages that a query gives.
+/// The timestamps of the messages that a query returns.
 async fn times(service: &StoreService, request: &StoreQueryRequest) -> Vec<i64> {
     let request = StoreQueryRequest { include_data: true, ..request.clone() };
     let response = ask(service, &request).await;
@@ -91,7 +91,7 @@ fn refusal(response: &StoreQueryResponse) -> (u32, &str) {
 }
 
 #[tokio::test]
-async fn messages_are_served_as_they_came() {
+async fn messages_are_served_unchanged() {
     let all = messages(3);
     let service = service(&all).await;
     let response = ask(&service, &StoreQueryRequest { include_data: true, ..forward() }).await;
@@ -107,7 +107,7 @@ async fn messages_are_served_as_they_came() {
 }
 
 #[tokio::test]
-async fn the_page_size_is_20_or_what_is_asked_for_up_to_100() {
+async fn the_page_size_is_20_or_as_requested_up_to_100() {
     let service = service(&messages(150)).await;
     for (limit, rows) in [(None, 20), (Some(0), 20), (Some(7), 7), (Some(100), 100), (Some(u64::MAX), 100)] {
         let response = ask(&service, &StoreQueryRequest { pagination_limit: limit, ..forward() }).await;
@@ -138,7 +138,7 @@ async fn the_end_of_a_time_range_is_exclusive() {
         [0_i64; 0],
         "a range that ends before it begins"
     );
-    assert_eq!(times(&service, &range(Some(-5), Some(0))).await, [0_i64; 0], "0 is a time as any other");
+    assert_eq!(times(&service, &range(Some(-5), Some(0))).await, [0_i64; 0], "0 is an ordinary time");
 }
 
 #[tokio::test]
@@ -157,9 +157,9 @@ async fn the_cursor_stands_at_the_end_of_a_page_in_its_direction() {
     }
 }
 
-/// js-waku asks behind the last message of each page, and ends on a page without messages.
+/// js-waku uses the last message of each page as cursor, and stops at an empty page.
 #[tokio::test]
-async fn behind_the_last_message_there_is_an_empty_page() {
+async fn after_the_last_message_there_is_an_empty_page() {
     let all = messages(5);
     let service = service(&all).await;
     for (is_forward, last) in [(true, 4), (false, 0)] {
@@ -201,14 +201,14 @@ async fn topics_may_be_given_in_any_mix() {
 }
 
 #[tokio::test]
-async fn hashes_are_found_and_go_together_with_other_filters() {
+async fn hashes_are_found_and_combine_with_other_filters() {
     let all = messages(9);
     let service = service(&all).await;
-    let wanted = [8, 0, 3].map(|index: usize| wire_hash(all[index].message_hash));
-    let mut by_hash = StoreQueryRequest { message_hashes: wanted.to_vec(), ..forward() };
+    let requested = [8, 0, 3].map(|index: usize| wire_hash(all[index].message_hash));
+    let mut by_hash = StoreQueryRequest { message_hashes: requested.to_vec(), ..forward() };
     assert_eq!(times(&service, &by_hash).await, [1, 4, 9]);
     by_hash.message_hashes.push(Bytes::from(vec![0; 32]));
-    assert_eq!(times(&service, &by_hash).await, [1, 4, 9], "a hash that nobody has is left out");
+    assert_eq!(times(&service, &by_hash).await, [1, 4, 9], "an unknown hash is left out");
     let in_time = StoreQueryRequest { time_start: Some(2), time_end: Some(9), ..by_hash.clone() };
     assert_eq!(times(&service, &in_time).await, [4]);
     let elsewhere = StoreQueryRequest { pubsub_topic: Some("/waku/2/rs/1/9".into()), ..by_hash.clone() };
@@ -253,7 +253,7 @@ async fn wrong_queries_are_refused_with_their_id() {
 }
 
 #[tokio::test]
-async fn what_is_no_query_is_refused() {
+async fn an_invalid_query_is_refused() {
     let service = service(&[]).await;
     for garbage in [&b"\xff"[..], b"\x0a\x05r", b"\x0a\x01\xff", b"\x10\x01\x52"] {
         let response = ask_raw(&service, Bytes::from_static(garbage)).await;
@@ -261,11 +261,11 @@ async fn what_is_no_query_is_refused() {
         assert_eq!(refusal(&response), (400, "BAD_REQUEST: not a store query"));
     }
     let response = ask_raw(&service, Bytes::new()).await;
-    assert_eq!(hashes(&response), [], "no field at all asks for the newest messages");
+    assert_eq!(hashes(&response), [], "without any field the newest messages are returned");
 }
 
 #[tokio::test]
-async fn who_asks_too_often_is_told_so() {
+async fn too_many_requests_are_refused_with_429() {
     let answer = service(&[]).await.answer_too_often(forward().encode_to_vec().into());
     let response = StoreQueryResponse::decode_length_delimited(&answer.frame.unwrap()[..]).unwrap();
     assert_eq!((answer.status, &*response.request_id), (429, "N/A"));
@@ -287,7 +287,7 @@ impl Archive for Failing {
 }
 
 #[tokio::test]
-async fn trouble_of_the_archive_is_told_without_internals() {
+async fn errors_of_the_archive_are_reported_without_internals() {
     for (kind, status) in [
         (ErrorKind::Unavailable, 503),
         (ErrorKind::Full, 503),
@@ -303,7 +303,7 @@ async fn trouble_of_the_archive_is_told_without_internals() {
     }
 }
 
-/// A row that is no Waku message, as an importer may store one, would make a client drop the whole page.
+/// A row that is not a Waku message, from an importer, would make a client refuse the whole page.
 #[tokio::test]
 async fn rows_of_others_do_not_break_a_page() {
     let other_topic = message(PUBSUB, "/another/1/x/proto", 2, b"p").body;
@@ -337,7 +337,7 @@ async fn rows_of_others_do_not_break_a_page() {
 async fn pages_of_long_messages_are_cut_and_lose_nothing() {
     let payload = vec![7; 150_000];
     let mut all: Vec<Message> = (1..=60).map(|nanos| message(PUBSUB, TOPIC, nanos, &payload)).collect();
-    all.push(message(PUBSUB, TOPIC, 30, &vec![8; 5_000_000])); // longer than a page: it comes alone
+    all.push(message(PUBSUB, TOPIC, 30, &vec![8; 5_000_000])); // longer than a page: it is returned alone
     let service = service(&all).await;
     for is_forward in [true, false] {
         let mut request =
@@ -363,7 +363,7 @@ async fn pages_of_long_messages_are_cut_and_lose_nothing() {
     }
 }
 
-/// All pages by the cursors of the answers, as go-waku and nwaku walk.
+/// All pages by the cursors of the answers, as in go-waku and nwaku.
 async fn walk_by_cursor(service: &StoreService, mut request: StoreQueryRequest) -> Vec<Vec<MessageHash>> {
     let mut pages = Vec::new();
     loop {
@@ -377,7 +377,7 @@ async fn walk_by_cursor(service: &StoreService, mut request: StoreQueryRequest) 
     }
 }
 
-/// All pages by the client's own cursors until one is empty, as js-waku walks.
+/// All pages by the client's own cursors until one is empty, as in js-waku.
 async fn walk_until_empty(service: &StoreService, mut request: StoreQueryRequest) -> Vec<Vec<MessageHash>> {
     let mut pages = Vec::new();
     loop {
@@ -389,7 +389,7 @@ async fn walk_until_empty(service: &StoreService, mut request: StoreQueryRequest
     }
 }
 
-/// Pages put together in ascending order.
+/// Joins pages in ascending order.
 fn join(mut pages: Vec<Vec<MessageHash>>, is_forward: bool) -> Vec<MessageHash> {
     if !is_forward {
         pages.reverse();
@@ -397,15 +397,15 @@ fn join(mut pages: Vec<Vec<MessageHash>>, is_forward: bool) -> Vec<MessageHash> 
     pages.concat()
 }
 
-fn placed_messages() -> impl Strategy<Value = Vec<Message>> {
-    // Few times and topics, so that many stand at the same place and some topics are rare.
+fn random_messages() -> impl Strategy<Value = Vec<Message>> {
+    // Few times and topics, so that many messages have equal timestamps and some topics are rare.
     let one = (0_usize..3, 0_usize..4, 0_i64..12, any::<u16>());
-    prop::collection::vec(one, 0..120).prop_map(|placed| {
+    prop::collection::vec(one, 0..120).prop_map(|fields| {
         let make = |(pubsub, topic, nanos, payload): (usize, usize, i64, u16)| {
             let topic = format!("/toy/1/{topic}/proto");
             message(&format!("/waku/2/rs/1/{pubsub}"), &topic, nanos, &payload.to_be_bytes())
         };
-        placed.into_iter().map(make).collect()
+        fields.into_iter().map(make).collect()
     })
 }
 
@@ -431,7 +431,7 @@ fn queries() -> impl Strategy<Value = StoreQueryRequest> {
     })
 }
 
-/// What a query as a whole should give, in ascending order.
+/// The expected result of all pages of a query, in ascending order.
 fn model(all: &[Message], query: &StoreQueryRequest) -> Vec<MessageHash> {
     let mut matching = BTreeMap::new();
     for message in all {
@@ -451,14 +451,14 @@ fn model(all: &[Message], query: &StoreQueryRequest) -> Vec<MessageHash> {
 
 proptest! {
     #[test]
-    fn walks_give_every_message_once(all in placed_messages(), query in queries()) {
+    fn walking_all_pages_returns_every_message_once(all in random_messages(), query in queries()) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let service = service(&all).await;
             let expected = model(&all, &query);
             let by_cursor = walk_by_cursor(&service, query.clone()).await;
             let limit = query.pagination_limit.unwrap_or(20) as usize;
-            assert_eq!(by_cursor.len(), expected.len().div_ceil(limit).max(1), "no page more than needed");
+            assert_eq!(by_cursor.len(), expected.len().div_ceil(limit).max(1), "no more pages than needed");
             assert_eq!(join(by_cursor, query.pagination_forward), expected);
             let until_empty = walk_until_empty(&service, query.clone()).await;
             assert_eq!(join(until_empty, query.pagination_forward), expected);

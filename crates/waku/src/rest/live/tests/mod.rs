@@ -83,7 +83,7 @@ impl Server {
         let router = door.router.clone();
         let task = tokio::spawn(async move {
             let shutdown = async { stopped.await.unwrap_or(()) };
-            crate::rest::serve(listener, router, &config, shutdown).await;
+            restante_http::serve(listener, router, config.server_limits(), shutdown).await;
         });
         Self { address, stop, task }
     }
@@ -133,7 +133,8 @@ async fn streams_beyond_the_limit_are_refused() {
     assert_eq!(refusal, TOO_MANY);
     assert_eq!(sessions(&door).await, 1);
     drop(first);
-    crate::rest::tests::until("there is room again", async || open_feed(&app, "", 7_003).await.is_ok()).await;
+    crate::rest::tests::until("another stream may open", async || open_feed(&app, "", 7_003).await.is_ok())
+        .await;
 }
 
 #[tokio::test]

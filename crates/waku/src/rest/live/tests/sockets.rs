@@ -12,15 +12,18 @@ use tokio::{
 use tokio_tungstenite::{
     WebSocketStream, client_async,
     tungstenite::{
-        Error, Message, client::IntoClientRequest, http::HeaderValue, protocol::Role,
-        protocol::frame::coding::CloseCode,
+        Error, Message,
+        client::IntoClientRequest,
+        http::HeaderValue,
+        protocol::{CloseFrame, Role, frame::coding::CloseCode},
     },
 };
 
+use restante_http::websocket::{SocketLimits, WebSocket};
 use restante_sessions::{Owner, hub::Event};
 
 use super::{
-    super::socket::Socket,
+    super::socket::{self, LIMITS},
     sse::{Listener, payload_of},
     *,
 };
@@ -89,7 +92,7 @@ async fn a_client_that_closes_is_answered_and_its_session_closed() {
     let server = Server::start(&door, RestConfig::default()).await;
     let mut client = connect(&server, "/live", None).await.unwrap();
     assert_eq!(text(&mut client).await["type"], "live");
-    client.close(None).await.unwrap();
+    client.close(Some(CloseFrame { code: CloseCode::Normal, reason: "".into() })).await.unwrap();
     assert_eq!(close_code(&mut client).await, u16::from(CloseCode::Normal));
     until("the session is closed", async || sessions(&door).await == 0).await;
     assert!(door.metrics_text().contains("restante_rest_live_ended_total{reason=\"left\"} 1\n"));
@@ -184,7 +187,11 @@ async fn frames_that_come_with_the_handshake_are_read() {
 async fn paired(door: &Door, beat: Duration) -> (DuplexStream, tokio::task::JoinHandle<()>) {
     let feed = open_feed(&app_of(door), "", 7_001).await.ok().unwrap();
     let (here, there) = duplex(4_096);
-    let task = tokio::spawn(async move { Socket::new(here, BytesMut::new()).run(feed, beat).await });
+    let limits = SocketLimits { ping_interval: beat, ..LIMITS };
+    let task = tokio::spawn(async move {
+        let mut socket = WebSocket::new(here, BytesMut::new(), limits).await;
+        socket::run(&mut socket, feed).await;
+    });
     (there, task)
 }
 

@@ -1,0 +1,246 @@
+//! WebSockets (RFC 6455) over HTTP/1.1: the handshake, and a socket with limits and a heartbeat. Payloads go both ways, as texts and
+//! as binary messages. No extension is negotiated: compression would let a small frame become any amount of memory.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    body::Body,
+    http::{HeaderMap, HeaderValue, Request, StatusCode, Version, header},
+    response::Response,
+};
+use bytes::{Bytes, BytesMut};
+use futures_util::{SinkExt, StreamExt, future::BoxFuture};
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{
+        Error, Message as Frame, Utf8Bytes,
+        handshake::derive_accept_key,
+        protocol::{CloseFrame, Role, WebSocketConfig},
+    },
+};
+
+pub use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+
+use crate::{Refusal, server::ClientStream};
+
+/// The characters of a client's key: 16 bytes in base64 (section 4.1).
+const KEY_CHARS: usize = 24;
+const VERSION: HeaderValue = HeaderValue::from_static("13");
+const UPGRADE: HeaderValue = HeaderValue::from_static("upgrade");
+const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
+/// Pings that a client may leave unanswered.
+const PINGS_MAX: u32 = 2;
+/// How long a client may take to read and answer the close frame.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// What a socket holds to read into. Many sockets are idle most of the time.
+const READ_BUFFER_BYTES: usize = 4 << 10;
+/// Messages are collected up to this size before they are written.
+const WRITE_BUFFER_BYTES: usize = 32 << 10;
+
+/// What serves a connection after a 101. It gets the bytes that were read behind the request, and returns the connection to be closed.
+pub(crate) type Serve = Box<dyn FnOnce(ClientStream, BytesMut) -> BoxFuture<'static, ClientStream> + Send>;
+
+/// In the extensions of each HTTP/1.1 request: where the handler of an upgrade leaves what serves the connection afterwards.
+#[derive(Clone, Default)]
+pub(crate) struct UpgradeSlot(Arc<Mutex<Option<Serve>>>);
+
+impl UpgradeSlot {
+    pub(crate) fn take(&self) -> Option<Serve> {
+        self.0.lock().take()
+    }
+}
+
+/// A valid request for a WebSocket.
+pub struct Upgrade {
+    accept: HeaderValue,
+    slot: UpgradeSlot,
+}
+
+/// The bounds of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketLimits {
+    /// The longest message that a client may send, in one frame or in many. A longer one closes the socket with code 1009.
+    pub message_bytes_max: usize,
+    /// How often a client is pinged. One that leaves two pings unanswered is closed with code 1008.
+    pub ping_interval: Duration,
+}
+
+impl Upgrade {
+    /// Reads the handshake; `None` when the request does not ask for a WebSocket.
+    ///
+    /// The origin of the page is checked by [`Sites`](crate::Sites) before.
+    ///
+    /// # Errors
+    /// 400 for a handshake that is wrong, 503 on a connection that can't be upgraded.
+    pub fn read(request: &Request<Body>) -> Result<Option<Self>, Refusal> {
+        let headers = request.headers();
+        // RFC 9110 section 7.8: an HTTP/1.0 request can't ask for an upgrade; HTTP/2 has none.
+        let is_asked = request.version() == Version::HTTP_11
+            && has_word(headers, header::CONNECTION.as_str(), "upgrade")
+            && has_word(headers, header::UPGRADE.as_str(), "websocket");
+        if !is_asked {
+            return Ok(None);
+        }
+        if headers.get(header::SEC_WEBSOCKET_VERSION) != Some(&VERSION) {
+            return Err(Refusal::field("Sec-WebSocket-Version", "expected 13"));
+        }
+        let key = headers.get(header::SEC_WEBSOCKET_KEY).map(HeaderValue::as_bytes).unwrap_or_default();
+        if key.len() != KEY_CHARS {
+            return Err(Refusal::field("Sec-WebSocket-Key", "expected 16 bytes in base64"));
+        }
+        let slot = request.extensions().get::<UpgradeSlot>().cloned().ok_or(NO_UPGRADE)?;
+        let accept = HeaderValue::try_from(derive_accept_key(key)).map_err(|_| NO_UPGRADE)?;
+        Ok(Some(Self { accept, slot }))
+    }
+
+    /// Answers 101 and has `serve` use the socket. The connection is closed when that is done.
+    pub fn answer<F>(self, limits: SocketLimits, serve: F) -> Response
+    where
+        F: for<'s> FnOnce(&'s mut WebSocket<ClientStream>) -> BoxFuture<'s, ()> + Send + 'static,
+    {
+        let run: Serve = Box::new(move |stream, read| {
+            Box::pin(async move {
+                let mut socket = WebSocket::new(stream, read, limits).await;
+                serve(&mut socket).await;
+                socket.frames.into_inner()
+            })
+        });
+        *self.slot.0.lock() = Some(run);
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        let headers = response.headers_mut();
+        headers.insert(header::CONNECTION, UPGRADE);
+        headers.insert(header::UPGRADE, WEBSOCKET);
+        headers.insert(header::SEC_WEBSOCKET_ACCEPT, self.accept);
+        response
+    }
+}
+
+const NO_UPGRADE: Refusal = Refusal::unavailable("this connection can't become a WebSocket");
+
+/// Whether a header is a list with a word in it.
+fn has_word(headers: &HeaderMap, name: &str, word: &str) -> bool {
+    let lists = headers.get_all(name).iter().filter_map(|list| list.to_str().ok());
+    lists.flat_map(|list| list.split(',')).any(|item| item.trim().eq_ignore_ascii_case(word))
+}
+
+/// A message of either side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// A text.
+    Text(String),
+    /// Bytes.
+    Binary(Bytes),
+}
+
+/// The socket is closed, or its connection is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the WebSocket is closed")]
+pub struct Closed;
+
+/// The server's end of a WebSocket.
+#[derive(Debug)]
+pub struct WebSocket<S> {
+    frames: WebSocketStream<S>,
+    limits: SocketLimits,
+    /// Pings since the last frame of the client.
+    unanswered: u32,
+    next_ping: Instant,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
+    /// A socket on a connection after its handshake; `read` was received behind it.
+    pub async fn new(stream: S, read: BytesMut, limits: SocketLimits) -> Self {
+        let max = Some(limits.message_bytes_max);
+        let config = WebSocketConfig::default().max_message_size(max).max_frame_size(max);
+        let config = config.read_buffer_size(READ_BUFFER_BYTES).write_buffer_size(WRITE_BUFFER_BYTES);
+        let frames =
+            WebSocketStream::from_partially_read(stream, read.into(), Role::Server, Some(config)).await;
+        Self { frames, limits, unanswered: 0, next_ping: Instant::now() + limits.ping_interval }
+    }
+
+    /// The client's next message; pings it meanwhile, and answers its pings and its close. No message is lost when the wait is
+    /// cancelled.
+    ///
+    /// # Errors
+    /// When the socket is closed: by the client, because it breaks the protocol or a limit, or because it answers no pings.
+    pub async fn receive(&mut self) -> Result<Message, Closed> {
+        loop {
+            tokio::select! {
+                frame = self.frames.next() => {
+                    self.unanswered = 0;
+                    match frame {
+                        Some(Ok(Frame::Text(text))) => return Ok(Message::Text(text.as_str().to_owned())),
+                        Some(Ok(Frame::Binary(bytes))) => return Ok(Message::Binary(bytes)),
+                        Some(Ok(_)) => {} // pings and closes are answered with the next read
+                        Some(Err(error)) => return self.fail(&error).await,
+                        None => return Err(Closed),
+                    }
+                }
+                () = sleep_until(self.next_ping) => self.ping().await?,
+            }
+        }
+    }
+
+    /// Sends messages, and returns when the connection has taken them. A client that reads slowly has had no time to answer pings, so
+    /// the next ping comes a whole interval later.
+    ///
+    /// # Errors
+    /// When the socket is closed.
+    pub async fn send(&mut self, messages: impl IntoIterator<Item = Message>) -> Result<(), Closed> {
+        for message in messages {
+            let frame = match message {
+                Message::Text(text) => Frame::Text(Utf8Bytes::from(text)),
+                Message::Binary(bytes) => Frame::Binary(bytes),
+            };
+            self.frames.feed(frame).await.map_err(|_| Closed)?;
+        }
+        self.frames.flush().await.map_err(|_| Closed)?;
+        self.next_ping = Instant::now() + self.limits.ping_interval;
+        Ok(())
+    }
+
+    /// Closes the socket with a code and a short reason, and waits a second for the client to do the same.
+    pub async fn close(&mut self, code: CloseCode, reason: &'static str) {
+        let frame = CloseFrame { code, reason: Utf8Bytes::from_static(reason) };
+        let closing = async {
+            if self.frames.close(Some(frame)).await.is_ok() {
+                while let Some(Ok(_)) = self.frames.next().await {}
+            }
+        };
+        let _ = timeout(CLOSE_TIMEOUT, closing).await;
+    }
+
+    /// Closes a socket whose client broke a rule, with the code for it.
+    async fn fail(&mut self, error: &Error) -> Result<Message, Closed> {
+        let code = match error {
+            Error::Capacity(_) => Some(CloseCode::Size),
+            Error::Protocol(_) => Some(CloseCode::Protocol),
+            Error::Utf8(_) => Some(CloseCode::Invalid),
+            _ => None, // the connection is lost
+        };
+        if let Some(code) = code {
+            self.close(code, "").await;
+        }
+        Err(Closed)
+    }
+
+    async fn ping(&mut self) -> Result<(), Closed> {
+        if self.unanswered >= PINGS_MAX {
+            self.close(CloseCode::Policy, "expired").await; // it may read although it does not answer
+            return Err(Closed);
+        }
+        self.unanswered += 1;
+        self.frames.send(Frame::Ping(Bytes::new())).await.map_err(|_| Closed)?;
+        self.next_ping = Instant::now() + self.limits.ping_interval;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+use super::*;
+
+const LIMITS: SocketLimits =
+    SocketLimits { message_bytes_max: 1 << 10, ping_interval: Duration::from_secs(15) };
+
+/// A client, and the task of a server that sends back what it receives.
+async fn echo() -> (WebSocketStream<DuplexStream>, tokio::task::JoinHandle<()>) {
+    let (server, task) = raw_echo();
+    (WebSocketStream::from_raw_socket(server, Role::Client, None).await, task)
+}
+
+fn raw_echo() -> (DuplexStream, tokio::task::JoinHandle<()>) {
+    let (here, there) = duplex(64 << 10);
+    let task = tokio::spawn(async move {
+        let mut socket = WebSocket::new(here, BytesMut::new(), LIMITS).await;
+        while let Ok(message) = socket.receive().await {
+            if socket.send([message]).await.is_err() {
+                return;
+            }
+        }
+    });
+    (there, task)
+}
+
+/// A masked frame whose mask changes nothing.
+fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![first];
+    match u8::try_from(payload.len()) {
+        Ok(len @ ..126) => frame.push(0x80 | len),
+        _ => {
+            frame.push(0x80 | 126);
+            frame.extend_from_slice(&u16::try_from(payload.len()).unwrap().to_be_bytes());
+        }
+    }
+    frame.extend_from_slice(&[0; 4]);
+    frame.extend_from_slice(payload);
+    frame
+}
+
+/// What the server sends until it closes.
+async fn rest(stream: &mut DuplexStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).await.unwrap();
+    bytes
+}
+
+fn close_frame(code: u16, reason: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0x88, 2 + u8::try_from(reason.len()).unwrap()];
+    frame.extend_from_slice(&code.to_be_bytes());
+    frame.extend_from_slice(reason);
+    frame
+}
+
+#[tokio::test(start_paused = true)]
+async fn payloads_go_both_ways_as_texts_and_as_bytes() {
+    let (mut client, task) = echo().await;
+    for frame in [Frame::Text("one".into()), Frame::Binary(vec![0xff; 1_024].into()), Frame::Text("".into())]
+    {
+        client.send(frame.clone()).await.unwrap();
+        assert_eq!(client.next().await.unwrap().unwrap(), frame);
+    }
+    client.close(Some(CloseFrame { code: CloseCode::Normal, reason: "".into() })).await.unwrap();
+    let answer = client.next().await.unwrap().unwrap();
+    assert!(matches!(answer, Frame::Close(Some(close)) if close.code == CloseCode::Normal));
+    task.await.unwrap();
+}
+
+/// The sum of the fragments counts, so that no number of small frames makes a large message.
+#[tokio::test(start_paused = true)]
+async fn a_message_over_the_limit_closes_the_socket_in_one_frame_or_in_many() {
+    let whole = frame(0x82, &[b'x'; 1_025]);
+    let mut fragments = frame(0x02, &[b'x'; 100]);
+    for _ in 0..10 {
+        fragments.extend(frame(0x00, &[b'x'; 100]));
+    }
+    for bytes in [whole, fragments] {
+        let (mut client, task) = raw_echo();
+        client.write_all(&bytes).await.unwrap();
+        assert_eq!(rest(&mut client).await, close_frame(1009, b""));
+        task.await.unwrap();
+    }
+}
+
+/// A frame may announce 2^63 bytes. Nothing of it is awaited or allocated.
+#[tokio::test(start_paused = true)]
+async fn an_announced_length_over_the_limit_closes_the_socket_at_once() {
+    let (mut client, task) = raw_echo();
+    client
+        .write_all(&[0x82, 0xff, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0])
+        .await
+        .unwrap();
+    assert_eq!(rest(&mut client).await, close_frame(1009, b""));
+    task.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn broken_rules_close_the_socket_with_their_code() {
+    let unmasked = vec![0x89, 0];
+    let compressed = frame(0xc1, b"x"); // nothing was negotiated
+    let long_ping = frame(0x89, &[0; 126]);
+    let not_utf8 = frame(0x81, &[0xff]);
+    for (bytes, code) in [(unmasked, 1002), (compressed, 1002), (long_ping, 1002), (not_utf8, 1007)] {
+        let (mut client, task) = raw_echo();
+        client.write_all(&bytes).await.unwrap();
+        assert_eq!(rest(&mut client).await, close_frame(code, b""), "{bytes:x?}");
+        task.await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_answers_no_ping_is_closed() {
+    let (mut client, task) = raw_echo();
+    let expected = [&[0x89, 0, 0x89, 0][..], &close_frame(1008, b"expired")].concat();
+    assert_eq!(rest(&mut client).await, expected);
+    task.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_answers_pings_stays() {
+    let (mut client, task) = echo().await;
+    for _ in 0..10 {
+        assert!(client.next().await.unwrap().unwrap().is_ping());
+        client.flush().await.unwrap(); // the answer that was queued
+    }
+    assert!(!task.is_finished());
+    drop(client);
+    task.await.unwrap();
+}
