@@ -83,13 +83,21 @@ impl Follower {
                 Err(_) => Shard::all().collect(), // announcements were left out
             };
             for shard in shards {
-                while let Err(error) = self.read(shard).await {
-                    warn!(%error, "the directory can't be followed: no log-in is remembered meanwhile");
-                    self.directory.0.remembered.forget_all();
-                    self.directory.announce(AccountChange::Any);
-                    tokio::time::sleep(RETRY).await;
-                }
+                self.read_until_done(shard).await;
             }
+        }
+    }
+
+    /// Reads what is new in a shard, again and again when the records fail. No password is remembered meanwhile.
+    async fn read_until_done(&mut self, shard: Shard) {
+        let mut has_failed = false;
+        while let Err(error) = self.read(shard).await {
+            if !has_failed {
+                warn!(%error, "the directory can't be followed: all passwords are checked meanwhile");
+            }
+            has_failed = true;
+            self.directory.0.remembered.forget_all();
+            tokio::time::sleep(RETRY).await;
         }
     }
 

@@ -45,11 +45,11 @@ impl DirectoryConfig {
     /// The most: a check would take seconds.
     pub const ROUNDS_MAX: u32 = 10_000_000;
 
-    /// What is wrong with the settings, if something is: the name of the setting, and what to do.
-    pub fn contradiction(&self) -> Option<(&'static str, String)> {
+    /// What is wrong with `rounds`, if something is, and what to do.
+    pub fn rounds_problem(&self) -> Option<String> {
         if !(Self::ROUNDS_MIN..=Self::ROUNDS_MAX).contains(&self.rounds.get()) {
             let (min, max) = (Self::ROUNDS_MIN, Self::ROUNDS_MAX);
-            return Some(("rounds", format!("use {min} to {max}")));
+            return Some(format!("use {min} to {max}"));
         }
         None
     }

@@ -52,6 +52,7 @@ pub use keys::{Mechanism, PASSWORD_BYTES_MAX, StoredKeys};
 pub use login::{Login, LoginError, ScramExchange};
 pub use metrics::DirectoryMetrics;
 pub use operations::{Answer, NewPassword, Operation};
+pub use random::random_secret;
 pub use resolve::{Resolution, Target};
 pub use schema::{FIRST_ACCOUNT, SHARDS, kinds};
 pub use scram::{Challenge, ChannelBinding, ClientFirst, MESSAGE_BYTES_MAX, ScramError, UserKeys, Verified};

@@ -210,7 +210,7 @@ impl Directory {
             drop(core);
             (keys, held)
         });
-        // Held until the password is remembered, so that the next one who waits for the lock derives nothing.
+        // Held until the password is remembered, so that the next holder of the lock finds it.
         let (derived, _held) = derived
             .await
             .map_err(|_| Error::new(ErrorKind::Internal, "a task that checks passwords ended early"))?;

@@ -13,6 +13,14 @@ pub(crate) fn bytes<const COUNT: usize>() -> Result<[u8; COUNT], Error> {
     Ok(bytes)
 }
 
+/// 256 random bits as 64 hex digits, for a secret that programs send.
+///
+/// # Errors
+/// `Internal` when the system has no random numbers.
+pub fn random_secret() -> Result<String, Error> {
+    bytes::<32>().map(hex::encode)
+}
+
 /// Letters and digits that are not mistaken for each other; 32, so that each takes five bits.
 const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 

@@ -11,6 +11,7 @@ use std::{
 use restante_archive::{
     EngineUrl, LogConfig, PostgresConfig, Retention, SpoolConfig, SqliteConfig, TandemConfig,
 };
+use restante_directory::DirectoryConfig;
 use restante_waku::rest::RestConfig;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +32,7 @@ pub(crate) struct Config {
     pub(crate) archive: Archive,
     pub(crate) records: Records,
     pub(crate) blobs: Blobs,
+    pub(crate) directory: DirectoryConfig,
     pub(crate) sessions: Sessions,
     pub(crate) rest: Rest,
     pub(crate) waku: Waku,
@@ -216,6 +218,9 @@ impl Config {
             let what =
                 "what the second archive does not have yet waits in a spool: set archive.spool.bytes_max";
             return Some(("archive.tandem", what.into()));
+        }
+        if let Some(what) = self.directory.rounds_problem() {
+            return Some(("directory.rounds", what));
         }
         if !self.rest.enabled && !self.waku.node.enabled {
             return Some(("rest.enabled", "a server has a door: enable the REST door or waku.node".into()));
