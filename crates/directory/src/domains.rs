@@ -87,8 +87,7 @@ impl Directory {
             .await
     }
 
-    /// Removes a domain that has no addresses. An account that is added at the same moment stays, and gets mail again when the
-    /// domain is added again.
+    /// Removes a domain that has no addresses. An account that is added at the same moment may stay.
     pub(crate) async fn remove_domain(&self, actor: &Actor, domain: &Domain) -> Result<(), Error> {
         let addresses =
             Query::new(ADDRESS, ADDRESS_BY_NAME).equals(hash64(domain.as_str().as_bytes())).limit(1);

@@ -362,7 +362,7 @@ impl ScramExchange {
         self.challenge.message()
     }
 
-    /// As whom the client wants to act, if that is not whose password it has.
+    /// The identity that the client asks to act as, if it is not the user.
     pub fn authorization(&self) -> Option<&str> {
         self.challenge.first().authorization.as_deref()
     }

@@ -4,8 +4,7 @@ use restante_core::ErrorKind;
 use restante_records::AccountId;
 
 use crate::{
-    Directory, Domain, EmailAddress, Error, State,
-    domains::DomainInfo,
+    Directory, EmailAddress, Error, State,
     entry::{AccountHead, AddressEntry, AliasBody},
     schema::Shard,
     store::Entry,
@@ -53,6 +52,8 @@ pub enum Target {
 enum Recipient {
     Account { head: AccountHead, address: EmailAddress, detail: Option<String> },
     Alias(AliasBody),
+    Unknown,
+    Foreign,
 }
 
 impl Directory {
@@ -64,39 +65,37 @@ impl Directory {
     /// # Errors
     /// `Conflict` when aliases lead back to themselves, lead deeper than 8 or to more than 1,000 targets; those of the records.
     pub async fn resolve(&self, address: &EmailAddress) -> Result<Resolution, Error> {
-        let Some(domain) = self.domain(address.domain()).await? else { return Ok(Resolution::Foreign) };
-        let Some(recipient) = self.recipient(address, &domain).await? else { return Ok(Resolution::Unknown) };
         let mut walk = Walk::of(address);
-        match recipient {
+        match self.recipient(address).await? {
             Recipient::Account { head, address, detail } => walk.add_account(head, address, detail),
             Recipient::Alias(alias) => self.follow_aliases(&mut walk, alias).await?,
+            Recipient::Unknown => {}
+            Recipient::Foreign => return Ok(Resolution::Foreign),
         }
         Ok(if walk.targets.is_empty() { Resolution::Unknown } else { Resolution::Targets(walk.targets) })
     }
 
-    /// What an address of a domain of this server stands for.
-    async fn recipient(
-        &self,
-        address: &EmailAddress,
-        domain: &DomainInfo,
-    ) -> Result<Option<Recipient>, Error> {
+    /// What an address stands for.
+    async fn recipient(&self, address: &EmailAddress) -> Result<Recipient, Error> {
+        // An address that is there belongs to a domain of this server: a domain with addresses is not removed.
         if let Some(found) = self.lookup(address, None).await? {
-            return Ok(Some(found));
+            return Ok(found);
         }
+        let Some(domain) = self.domain(address.domain()).await? else { return Ok(Recipient::Foreign) };
         if let Some((base, detail)) = domain.separator.and_then(|separator| address.split_detail(separator))
             && let Some(found) = self.lookup(&base, Some(detail)).await?
         {
-            return Ok(Some(found));
+            return Ok(found);
         }
-        match &domain.catch_all {
-            Some(catch_all) if catch_all != address => {
-                let target = self.lookup(catch_all, None).await?;
-                // A catch-all elsewhere, or one that has details of its own, is an alias of one target.
+        match domain.catch_all {
+            Some(catch_all) if catch_all != *address => {
+                let found = self.lookup(&catch_all, None).await?;
+                // A catch-all elsewhere, or one that has a detail of its own, is an alias of one target.
                 let alias =
                     || AliasBody { address: address.clone(), created: 0, targets: vec![catch_all.clone()] };
-                Ok(Some(target.unwrap_or_else(|| Recipient::Alias(alias()))))
+                Ok(found.unwrap_or_else(|| Recipient::Alias(alias())))
             }
-            _ => Ok(None),
+            _ => Ok(Recipient::Unknown),
         }
     }
 
@@ -122,16 +121,11 @@ impl Directory {
         while let Some(target) = walk.next() {
             walk.check_circle(&target)?;
             walk.count_lookup()?;
-            let domain: &Domain = target.domain();
-            let Some(domain) = self.domain(domain).await? else {
-                walk.add(Target::Foreign(target));
-                walk.check_targets()?;
-                continue;
-            };
-            match self.recipient(&target, &domain).await? {
-                Some(Recipient::Account { head, address, detail }) => walk.add_account(head, address, detail),
-                Some(Recipient::Alias(alias)) => walk.enter(alias)?,
-                None => {}
+            match self.recipient(&target).await? {
+                Recipient::Account { head, address, detail } => walk.add_account(head, address, detail),
+                Recipient::Alias(alias) => walk.enter(alias)?,
+                Recipient::Foreign => walk.add(Target::Foreign(target)),
+                Recipient::Unknown => {}
             }
             walk.check_targets()?;
         }

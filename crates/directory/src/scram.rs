@@ -18,7 +18,7 @@ pub enum ScramError {
     /// A message that the grammar does not allow.
     #[error("other-error")]
     Malformed,
-    /// A mandatory extension, of which there is none.
+    /// A mandatory extension: none is known.
     #[error("extensions-not-supported")]
     Extension,
     /// The proof is not that of any of the user's keys, or the user is unknown.
@@ -56,7 +56,7 @@ pub struct ChannelBinding {
 pub struct ClientFirst {
     /// Who logs in.
     pub username: String,
-    /// As whom, if that is not the same.
+    /// The identity to act as, if it is not the user.
     pub authorization: Option<String>,
     /// What `c=` of the client's last message must be: the header with the binding's data.
     binding: Vec<u8>,
