@@ -1,4 +1,4 @@
-// A page in headless Chromium that notes whatever goes wrong in it.
+// A page in headless Chromium that records all errors.
 
 import { join } from "node:path";
 
@@ -21,22 +21,22 @@ export async function open(browser, url, options = {}) {
   await context.grantPermissions(["clipboard-read", "clipboard-write"], { origin: new URL(url).origin });
   const page = await context.newPage();
   page.setDefaultTimeout(PATIENCE_MS);
-  const trouble = [];
+  const problems = [];
   let bytes = 0;
   page.on("console", (message) => {
-    if (["error", "warning"].includes(message.type())) trouble.push(`console: ${message.text()}`);
+    if (["error", "warning"].includes(message.type())) problems.push(`console: ${message.text()}`);
   });
-  page.on("pageerror", (error) => trouble.push(`error: ${error.stack ?? error}`));
-  page.on("requestfailed", (request) => trouble.push(`failed: ${request.url()} ${request.failure()?.errorText}`));
+  page.on("pageerror", (error) => problems.push(`error: ${error.stack ?? error}`));
+  page.on("requestfailed", (request) => problems.push(`failed: ${request.url()} ${request.failure()?.errorText}`));
   page.on("response", (response) => {
-    if (response.status() >= 400) trouble.push(`${response.status()}: ${response.url()}`);
+    if (response.status() >= 400) problems.push(`${response.status()}: ${response.url()}`);
   });
   page.on("requestfinished", async (request) => {
     const sizes = await request.sizes().catch(() => undefined);
     if (sizes) bytes += sizes.responseBodySize + sizes.responseHeadersSize;
   });
   await page.goto(url);
-  return { page, trouble, transferred: () => bytes, close: () => context.close() };
+  return { page, problems, transferred: () => bytes, close: () => context.close() };
 }
 
 export const shoot = (page, name, options = {}) =>

@@ -1,4 +1,4 @@
-// The console page as people use it: looked at, searched, followed, by mouse, by keyboard, on a phone.
+// Uses the console page as people do: reading, searching, following, by mouse, by keyboard, on a phone.
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
@@ -61,18 +61,18 @@ const pointsAt = (page) => until("points in the history", async () => {
 }) && page;
 
 test("it loads small, without an error, a warning or a failed request", TIMEOUT, async (t) => {
-  const { page, trouble, transferred } = await visit(t);
+  const { page, problems, transferred } = await visit(t);
   await isReady(page);
   await page.waitForLoadState("networkidle").catch(() => {});
   const whole = await until("the transfer", () => transferred());
   assert.ok(whole > 50_000 && whole < BYTES_MAX, `${whole} bytes`);
   t.diagnostic(`${whole} bytes transferred`);
-  assert.deepEqual(trouble, []);
+  assert.deepEqual(problems, []);
   assert.equal(await page.title(), "restante");
 });
 
 test("the overview shows the server at a glance, and its plots have data", TIMEOUT, async (t) => {
-  const { page, trouble } = await visit(t);
+  const { page, problems } = await visit(t);
   await isReady(page);
   await until("the archive's size", async () => (await text(page, '[data-tile="messages"]')) !== "–");
   assert.match(await text(page, "#archive-facts"), /Engine\s+log/);
@@ -94,14 +94,14 @@ test("the overview shows the server at a glance, and its plots have data", TIMEO
   assert.match(await page.locator("#plot-days .canvas").getAttribute("aria-label"), /By day: on disk \d.* messages \d+/);
   await page.locator("#plot-messages .canvas").hover();
   await until("the moment below the mouse", async () => /\d\d:\d\d:\d\d/.test(await text(page, "#plot-messages figcaption")));
-  assert.deepEqual(trouble, []);
+  assert.deepEqual(problems, []);
 });
 
 /** A minute went by until the first message was counted, and plots of nothing had axes of zeros. */
 test("a fresh server's first message is shown at once, and plots without values are empty", TIMEOUT, async (t) => {
   const fresh = await Server.start();
   t.after(() => fresh.remove());
-  const { page, trouble } = await visit(t, "", {}, fresh);
+  const { page, problems } = await visit(t, "", {}, fresh);
   await isReady(page);
   await until("the count of no messages", async () => (await text(page, '[data-tile="messages"]')) === "0");
   for (const plot of ["messages", "queries", "append", "query"]) {
@@ -116,7 +116,7 @@ test("a fresh server's first message is shown at once, and plots without values 
   await page.goto(`${fresh.url}/console`);
   await isReady(page);
   assert.equal(new URL(page.url()).pathname, "/");
-  assert.deepEqual(trouble, []);
+  assert.deepEqual(problems, []);
 });
 
 /** Whether a line of the first or second colour is drawn: axes and grid are grey. */
@@ -130,7 +130,7 @@ const hasInk = (page, selector) => page.locator(selector).evaluate((canvas) => {
   return coloured > 20;
 });
 
-test("plots move, and pages that come later see what was before", TIMEOUT, async (t) => {
+test("plots move, and pages opened later show earlier points", TIMEOUT, async (t) => {
   const { page } = await visit(t);
   await isReady(page);
   const now = async () => (await server.get("/console/v1/state")).history.at.length;
@@ -143,7 +143,7 @@ test("plots move, and pages that come later see what was before", TIMEOUT, async
 });
 
 test("the browser pages through messages, there and back", TIMEOUT, async (t) => {
-  const { page, trouble } = await visit(t, `#/messages?topic=${encodeURIComponent(CHAT)}`);
+  const { page, problems } = await visit(t, `#/messages?topic=${encodeURIComponent(CHAT)}`);
   await waitForRows(page, PAGE_MESSAGES);
   const seen = [await previews(page)];
   assert.ok(await page.locator("#newer").isDisabled());
@@ -160,11 +160,11 @@ test("the browser pages through messages, there and back", TIMEOUT, async (t) =>
   await until("the page before", async () => JSON.stringify(await previews(page)) === JSON.stringify(seen[1]));
   await page.locator("#newer").click();
   await until("the first page", async () => JSON.stringify(await previews(page)) === JSON.stringify(seen[0]));
-  assert.deepEqual(trouble, []);
+  assert.deepEqual(problems, []);
 });
 
 test("topics are searched exactly, several at once, and by their beginning", TIMEOUT, async (t) => {
-  const { page, trouble } = await visit(t, "#/messages");
+  const { page, problems } = await visit(t, "#/messages");
   await waitForRows(page, PAGE_MESSAGES);
   const search = async (topic, mode) => {
     await page.locator("#mode").selectOption(mode);
@@ -191,11 +191,11 @@ test("topics are searched exactly, several at once, and by their beginning", TIM
   await search(messages[0].messageHash, "exact");
   await waitForRows(page, 1);
   assert.match(await text(page, "#rows .topic"), /\/news\/1\/daily/);
-  assert.deepEqual(trouble, []);
+  assert.deepEqual(problems, []);
 });
 
 test("time ranges narrow the search, and the address keeps it", TIMEOUT, async (t) => {
-  const { page, trouble } = await visit(t, `#/messages?topic=${encodeURIComponent(NEWS)}`);
+  const { page, problems } = await visit(t, `#/messages?topic=${encodeURIComponent(NEWS)}`);
   await waitForRows(page, 1);
   for (const range of ["Last hour", "Today", "7 days", "All"]) {
     await page.getByRole("radio", { name: range, exact: true }).check();
@@ -213,11 +213,11 @@ test("time ranges narrow the search, and the address keeps it", TIMEOUT, async (
   assert.equal(await page.locator("#topic").inputValue(), NEWS);
   await page.getByRole("button", { name: "Search all of the time" }).click();
   await waitForRows(page, 1);
-  assert.deepEqual(trouble, []);
+  assert.deepEqual(problems, []);
 });
 
-test("a message is shown with its times, its hash and its payload in the shape that it has", TIMEOUT, async (t) => {
-  const { page, trouble } = await visit(t, `#/messages?topic=${encodeURIComponent("/news/1/")}&mode=prefix`);
+test("a message is shown with its times, its hash and its payload in its format", TIMEOUT, async (t) => {
+  const { page, problems } = await visit(t, `#/messages?topic=${encodeURIComponent("/news/1/")}&mode=prefix`);
   await waitForRows(page, 2);
   await rows(page).filter({ hasText: "/weekly/" }).click();
   const detail = page.locator("#detail");
@@ -237,14 +237,14 @@ test("a message is shown with its times, its hash and its payload in the shape t
   await page.locator("#topic").press("Enter");
   await waitForRows(page, 1);
   await rows(page).first().click();
-  assert.match(await detail.locator("pre").innerText(), /^000000 {2}00 25 4a 6f/, "what is no text is shown as digits");
+  assert.match(await detail.locator("pre").innerText(), /^000000 {2}00 25 4a 6f/, "binary payloads are shown as hex");
   assert.equal(await detail.getByRole("button", { name: "Text", exact: true }).count(), 0);
   await shoot(page, "detail");
-  assert.deepEqual(trouble, []);
+  assert.deepEqual(problems, []);
 });
 
-test("hostile topics and payloads stay texts", TIMEOUT, async (t) => {
-  const { page, trouble } = await visit(t, "#/messages?topic=%2Fevil%2F1%2F&mode=prefix");
+test("hostile topics and payloads are shown as text", TIMEOUT, async (t) => {
+  const { page, problems } = await visit(t, "#/messages?topic=%2Fevil%2F1%2F&mode=prefix");
   await waitForRows(page, 1);
   assert.equal((await previews(page))[0], HOSTILE);
   await rows(page).first().click();
@@ -253,12 +253,12 @@ test("hostile topics and payloads stay texts", TIMEOUT, async (t) => {
   assert.equal(await topic.innerText(), `/evil/1/${HOSTILE}/proto`);
   assert.equal(await page.locator("main img, main script").count(), 0);
   assert.equal(await page.evaluate(() => window.hacked), undefined);
-  assert.deepEqual(trouble, []);
+  assert.deepEqual(problems, []);
 });
 
 test("the live tail shows what is published, newest first, and can be stopped and cleared", TIMEOUT, async (t) => {
   const topic = "/tail/1/now/proto";
-  const { page, trouble } = await visit(t, `#/messages?topic=${encodeURIComponent(topic)}`);
+  const { page, problems } = await visit(t, `#/messages?topic=${encodeURIComponent(topic)}`);
   await page.getByText("No message is like that.").waitFor();
   await page.getByRole("button", { name: /^Live tail/ }).click();
   await until("the stream", async () => (await text(page, "#results-status")).startsWith("connected"));
@@ -270,7 +270,7 @@ test("the live tail shows what is published, newest first, and can be stopped an
   assert.match(await page.locator("#detail pre").innerText(), /^second$/);
   await server.publish(topic, "third");
   await waitForRows(page, 4);
-  assert.match(await page.locator("#detail pre").innerText(), /^second$/, "who reads is not disturbed");
+  assert.match(await page.locator("#detail pre").innerText(), /^second$/, "the open message stays open");
   await page.getByRole("button", { name: "Clear" }).click();
   await waitForRows(page, 0);
   await server.publish(topic, "fourth");
@@ -279,7 +279,7 @@ test("the live tail shows what is published, newest first, and can be stopped an
   await server.publish(topic, "unheard");
   await until("the end", async () => /stopped after 1 message/.test(await text(page, "#results-status")));
   assert.deepEqual(await previews(page), ["fourth"]);
-  assert.deepEqual(trouble.filter((each) => !/\/live\?.* net::ERR_ABORTED/.test(each)), [], "stopping ends a request, and nothing else");
+  assert.deepEqual(problems.filter((each) => !/\/live\?.* net::ERR_ABORTED/.test(each)), [], "stopping ends a request, and nothing else");
 });
 
 test("the live tail follows the beginning of a topic", TIMEOUT, async (t) => {
@@ -313,8 +313,8 @@ test("sessions are listed and closed", TIMEOUT, async (t) => {
   await until("nobody", async () => (await line.count()) === 0);
 });
 
-test("the keyboard alone is enough", TIMEOUT, async (t) => {
-  const { page, trouble } = await visit(t);
+test("everything works by keyboard", TIMEOUT, async (t) => {
+  const { page, problems } = await visit(t);
   await isReady(page);
   const focused = () => page.evaluate(() => document.activeElement?.id || document.activeElement?.textContent);
   await page.keyboard.press("Tab");
@@ -363,14 +363,14 @@ test("the keyboard alone is enough", TIMEOUT, async (t) => {
   await page.keyboard.press("Escape");
   await page.keyboard.press("m");
   assert.ok(await page.locator("#overview").isVisible(), "shortcuts are switched off");
-  assert.deepEqual(trouble.filter((each) => !/\/live\?.* net::ERR_ABORTED/.test(each)), []);
+  assert.deepEqual(problems.filter((each) => !/\/live\?.* net::ERR_ABORTED/.test(each)), []);
 });
 
 test("with a token the page asks for it, once", TIMEOUT, async (t) => {
   const token = "a-token-of-this-test";
   const guarded = await Server.start("--rest-address", "0.0.0.0", "--rest-token-file", (own) => own.file("token", `${token}\nsecond line\n`));
   t.after(() => guarded.remove());
-  const { page, trouble } = await visit(t, "", {}, guarded);
+  const { page, problems } = await visit(t, "", {}, guarded);
   await page.locator("#ask-token").waitFor();
   await shoot(page, "token");
   await page.keyboard.press("Escape");
@@ -385,13 +385,13 @@ test("with a token the page asks for it, once", TIMEOUT, async (t) => {
   await page.reload();
   await isReady(page);
   assert.ok(!(await page.locator("#ask-token").isVisible()), "the tab remembers it");
-  const refused = trouble.filter((each) => !/401/.test(each));
+  const refused = problems.filter((each) => !/401/.test(each));
   assert.deepEqual(refused, []);
   const other = await visit(t, "", {}, guarded);
   await other.page.locator("#ask-token").waitFor();
 });
 
-test("a server that goes is told, and one that comes back is noticed", TIMEOUT, async (t) => {
+test("the page shows when a server stops and when it is back", TIMEOUT, async (t) => {
   const mortal = await Server.start();
   t.after(() => mortal.remove());
   await mortal.publish(CHAT, "before");
@@ -417,7 +417,7 @@ test("a server that goes is told, and one that comes back is noticed", TIMEOUT, 
   assert.deepEqual(await previews(tail.page), ["after", "heard"], "nothing is lost, and nothing comes twice");
 });
 
-test("an answer that is not understood is told, and asked for again", TIMEOUT, async (t) => {
+test("the page reports an invalid answer and asks again", TIMEOUT, async (t) => {
   const { page } = await visit(t);
   await isReady(page);
   let isBroken = true;
@@ -447,8 +447,8 @@ for (const [name, options] of [
   ["phone", { ...PHONE, colorScheme: "light" }],
   ["phone-dark", { ...PHONE, colorScheme: "dark" }],
 ]) {
-  test(`in ${name} all can be read, by eyes and by machines, and nothing stands out of the window`, TIMEOUT, async (t) => {
-    const { page, trouble } = await visit(t, "", options);
+  test(`in ${name} everything is accessible, and nothing is wider than the window`, TIMEOUT, async (t) => {
+    const { page, problems } = await visit(t, "", options);
     await isReady(page);
     await page.locator("#plot-days canvas").waitFor();
     await pointsAt(page);
@@ -473,18 +473,18 @@ for (const [name, options] of [
     await page.locator("#help-open").click();
     assert.deepEqual((await accessibility(page)).violations, []);
     await shoot(page, `help-${name}`);
-    assert.deepEqual(trouble, []);
+    assert.deepEqual(problems, []);
   });
 }
 
-test("motion is left out for those who want none", TIMEOUT, async (t) => {
+test("there is no animation with reduced motion", TIMEOUT, async (t) => {
   const { page } = await visit(t, "#/messages", { reducedMotion: "reduce" });
   await waitForRows(page, PAGE_MESSAGES);
   await rows(page).first().evaluate((row) => row.classList.add("is-new"));
   assert.equal(await rows(page).first().evaluate((row) => getComputedStyle(row).animationName), "none");
 });
 
-test("frames, foreign pages and foreign names are kept out", TIMEOUT, async (t) => {
+test("frames, foreign pages and foreign host names are refused", TIMEOUT, async (t) => {
   const { page } = await visit(t);
   await isReady(page);
   const response = await fetch(`${server.url}/console/v1/state`, { headers: { "sec-fetch-site": "same-origin" } });

@@ -1,4 +1,4 @@
-// Starts `restante serve` on a port of loopback that stays the same when it is started again, and speaks REST with it.
+// Starts `restante serve` on a port of loopback that it keeps across restarts, and uses its REST interface.
 
 import { spawn } from "node:child_process";
 import { closeSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -38,7 +38,7 @@ export class Server {
   }
 
   static async start(...flags) {
-    if (!process.env.RESTANTE_BIN) throw new Error("RESTANTE_BIN names no binary: start the tests by tests/console/run");
+    if (!process.env.RESTANTE_BIN) throw new Error("RESTANTE_BIN is not set: start the tests by tests/console/run");
     const server = new Server(flags);
     await server.start();
     return server;

@@ -19,16 +19,16 @@ use crate::Error;
 
 /// A full disk is logged once in this time at most, however many writes fail.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// With so much room a disk no longer counts as full: enough for a message of any size.
+/// With so much space a disk no longer counts as full: enough for a message of any size.
 const ROOM_BYTES: u64 = 1 << 20;
-/// With less room than this a disk counts as full when the archive is opened, before the first write has tried.
+/// With less space than this a disk counts as full when the archive is opened, before the first write has tried.
 const FULL_BYTES: u64 = 64 << 10;
 
 /// What `GET /health` says.
 const PROBLEM: &str = "the disk is full: messages are refused; queries, exports and pruning work: free some space on \
                        the disk, or prune the archive";
 
-/// Whether an error says that the disk, or the quota on it, has no room.
+/// Whether an error says that the disk, or the quota on it, has no space.
 pub(crate) fn has_no_room(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
@@ -62,13 +62,13 @@ impl LogLimit {
 
 /// Whether the archive's disk is full, as the last writes found it.
 pub(crate) struct DiskFull {
-    /// Any path on the disk; `None` where a write that succeeds is the only sign of room.
+    /// Any path on the disk; `None` where a write that succeeds is the only sign of space.
     path: Option<PathBuf>,
-    /// Read before each look at the disk, so that a disk with room costs nothing.
+    /// Read before each look at the disk, so that a disk with space costs nothing.
     is_full: AtomicBool,
     since: Mutex<Option<Timestamp>>,
     lines: LogLimit,
-    /// Whether the log says that the disk is full, and not yet that it has room again.
+    /// Whether the log says that the disk is full, and not yet that it has space again.
     is_logged: AtomicBool,
     clock: Arc<dyn Clock>,
     gauge: Gauge,
@@ -117,7 +117,7 @@ impl DiskFull {
         }
     }
 
-    /// Looks whether a disk that was full has room again. Call it after a write that succeeded.
+    /// Looks whether a disk that was full has space again. Call it after a write that succeeded.
     pub(crate) fn look(&self) {
         if !self.is_full() {
             return;
@@ -137,14 +137,14 @@ impl DiskFull {
         }
     }
 
-    /// Asks the system, which answers from memory, whether a disk that was full has room again.
+    /// Asks the system, which answers from memory, whether a disk that was full has space again.
     pub(crate) fn refresh(&self) {
         if self.path.is_some() {
             self.look();
         }
     }
 
-    /// What is wrong, and since when; `None` when the disk has room, as far as it is known.
+    /// What is wrong, and since when; `None` when the disk has space, as far as it is known.
     pub(crate) fn problem(&self) -> Option<(String, Timestamp)> {
         self.refresh();
         let since = *self.since.lock();

@@ -5,7 +5,7 @@ use tokio::sync::mpsc;
 use crate::{
     Message,
     message::check_batch,
-    waiting::{Answer, Append, Room, batch_bytes, closed},
+    waiting::{Answer, Append, MemoryBudget, batch_bytes, closed},
 };
 
 /// Appends that wait at most, beside the bound of their bytes.
@@ -19,7 +19,7 @@ enum Item {
 /// Where appends come in.
 pub(crate) struct Queue {
     sender: mpsc::Sender<Item>,
-    room: Room,
+    budget: MemoryBudget,
 }
 
 /// Where a writer takes them out.
@@ -40,30 +40,30 @@ pub(crate) struct GroupLimit {
 /// A queue that holds at most so many bytes of messages.
 pub(crate) fn queue(bytes_max: usize) -> (Queue, Waiting) {
     let (sender, receiver) = mpsc::channel(APPENDS_WAITING_MAX);
-    let queue = Queue { sender, room: Room::new(bytes_max) };
+    let queue = Queue { sender, budget: MemoryBudget::new(bytes_max) };
     (queue, Waiting { receiver, next: None, is_closed: false })
 }
 
 impl Queue {
-    /// Waits for room, has a batch stored and gives its answer.
+    /// Waits for space, has a batch stored and gives its answer.
     pub(crate) async fn append(&self, messages: Vec<Message>) -> Answer {
         check_batch(&messages)?;
         if messages.is_empty() {
             return Ok(Vec::new());
         }
-        let (append, answered) = self.room.admit(messages).await?;
+        let (append, answered) = self.budget.admit(messages).await?;
         self.sender.send(Item::Append(append)).await.map_err(|_| closed())?;
         answered.await.map_err(|_| closed())?
     }
 
     /// Takes no more appends and has the writers end once they have stored what was taken.
     pub(crate) async fn close(&self) {
-        self.room.close();
-        let _ = self.sender.send(Item::Close).await; // a writer that has ended needs no telling
+        self.budget.close();
+        let _ = self.sender.send(Item::Close).await; // a writer that has ended needs no request
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.room.is_closed()
+        self.budget.is_closed()
     }
 }
 

@@ -103,7 +103,7 @@ pub trait Archive: Send + Sync + 'static {
     /// # Errors
     /// - `Invalid`: more than [`APPEND_MESSAGES_MAX`] messages, a body over [`BODY_BYTES_MAX`], or a channel or topic over
     ///   [`CHANNEL_BYTES_MAX`] or [`TOPIC_BYTES_MAX`]; nothing was stored.
-    /// - `Full`: no room; nothing of the batch is promised, later appends may succeed.
+    /// - `Full`: no space; nothing of the batch is promised, later appends may succeed.
     /// - `Unavailable`: the engine can't write now. After a failed sync the `log` engine answers this until it is opened
     ///   again, because nobody knows what the disk has kept.
     async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error>;

@@ -24,8 +24,8 @@ pub(crate) fn map(file: &File, len: usize, pages: Pages) -> io::Result<Bytes> {
     if len == 0 {
         return Ok(Bytes::new());
     }
-    // SAFETY: segments are append-only. A byte is written before anybody is told of it and is not changed afterwards; a
-    // file is cut only behind the last record that anybody was told of. The archive's folder is locked against other
+    // SAFETY: segments are append-only. A byte is written before its offset is published and is not changed afterwards; a
+    // file is cut only after the last published record. The archive's folder is locked against other
     // writers of this program; somebody who changes the files by hand can make reads return other bytes, which the
     // checksums notice, or fault, which ends the process without harm to the data.
     let mapping = unsafe { MmapOptions::new().len(len).map(file)? };

@@ -26,7 +26,7 @@ pub(crate) struct Observed {
 }
 
 /// Whether an operation has failed, and was logged, since it last succeeded. An outage is logged once, however many operations
-/// fail, and outages that follow each other quickly are logged as one: on a full disk small messages may find room where large
+/// fail, and outages that follow each other quickly are logged as one: on a full disk small messages may find space where large
 /// ones don't.
 #[derive(Default)]
 struct Outage {

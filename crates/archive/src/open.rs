@@ -70,7 +70,7 @@ pub struct LogConfig {
     pub open_segments: usize,
     /// A segment whose window is over is sealed when nothing came for this long.
     pub quiet_seconds: u64,
-    /// Bytes of messages that wait for the writer at most; further appends wait for room.
+    /// Bytes of messages that wait for the writer at most; further appends wait.
     pub queue_bytes: usize,
 }
 
@@ -94,7 +94,7 @@ pub struct SqliteConfig {
     pub readers: usize,
     /// Bytes of pages that each connection keeps in memory.
     pub cache_bytes: usize,
-    /// Bytes of messages that wait for the writer at most; further appends wait for room.
+    /// Bytes of messages that wait for the writer at most; further appends wait.
     pub queue_bytes: usize,
 }
 
@@ -117,7 +117,7 @@ pub struct PostgresConfig {
     pub connect_timeout_ms: u64,
     /// How long a statement may take, in the server and on the way.
     pub statement_timeout_ms: u64,
-    /// Bytes of messages that wait for a connection at most; further appends wait for room.
+    /// Bytes of messages that wait for a connection at most; further appends wait.
     pub queue_bytes: usize,
 }
 
@@ -191,7 +191,7 @@ pub async fn open(config: Config) -> Result<Opened, Error> {
     open_over(first, second, &config).await
 }
 
-/// The second archive of a tandem. What it counts, the tandem tells.
+/// The second archive of a tandem. The tandem reports its counts.
 async fn open_second(tandem: &TandemConfig, config: &Config) -> Result<Opened, Error> {
     let config =
         Config { url: tandem.url.clone(), is_lazy: true, metrics: Metrics::default(), ..config.clone() };

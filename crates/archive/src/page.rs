@@ -68,7 +68,7 @@ impl Row<'_> {
 }
 
 impl Page {
-    /// Cuts what was found, in the direction of the query, down to one page. What was found beyond the limit tells that more
+    /// Cuts what was found, in the direction of the query, down to one page. What was found beyond the limit shows that more
     /// remain.
     pub(crate) fn assemble(parts: Vec<Part>, mut found: Vec<RowAt>, query: &Query) -> Self {
         let found_len = found.len();

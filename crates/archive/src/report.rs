@@ -1,4 +1,4 @@
-//! What upkeep tells.
+//! The results of upkeep.
 
 use restante_core::Timestamp;
 
@@ -21,7 +21,7 @@ pub struct Stats {
     pub newest: Option<Timestamp>,
     /// Damaged records found since the archive was opened; they are never served.
     pub damaged: u64,
-    /// What the archive is made of, by the oldest message of each. Every message is in one of them, so that this tells when what the
+    /// What the archive is made of, by the oldest message of each. Every message is in one of them, so that this shows when what the
     /// archive holds was sent: as exactly as its parts are short.
     pub parts: Vec<PartStats>,
 }

@@ -54,10 +54,10 @@ pub(crate) async fn open(
     let draining = Draining::start(store.clone(), second.archive.clone(), circuit.clone(), timeout);
     let gap = spool.folder.join(GAP_NAME);
     let begun = config.clock.now();
-    let earlier = std::fs::read_to_string(&gap).ok().map(|told| {
-        let told = told.trim();
+    let earlier = std::fs::read_to_string(&gap).ok().map(|text| {
+        let text = text.trim();
         format!(
-            "{told}; followed again since {begun}: run `restante archive copy`, then remove {}",
+            "{text}; followed again since {begun}: run `restante archive copy`, then remove {}",
             gap.display()
         )
     });
@@ -152,13 +152,13 @@ impl Follower {
 
     fn following(&self) -> Following {
         let state = self.state.lock();
-        let trouble = self.circuit.trouble();
+        let outage = self.circuit.outage();
         let (mut problem, mut since) =
             (state.problem.clone(), state.since.filter(|_| state.problem.is_some()));
         if problem.is_none()
-            && let Some(trouble) = trouble
+            && let Some(outage) = outage
         {
-            (problem, since) = (Some(trouble.what), Some(trouble.since));
+            (problem, since) = (Some(outage.what), Some(outage.since));
         }
         let waiting = self.store.usage();
         Following {
@@ -173,7 +173,7 @@ impl Follower {
     }
 }
 
-/// Notes that messages are missing, so that a restart can tell.
+/// Notes on disk that messages are missing, for the next start.
 fn write_gap(gap: &Path, problem: &str) -> std::io::Result<()> {
     let mut file = std::fs::File::create(gap)?;
     writeln!(file, "{problem}")?;

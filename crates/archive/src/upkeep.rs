@@ -12,7 +12,7 @@ pub trait Upkeep: Send + Sync + 'static {
     /// messages for it.
     ///
     /// # Errors
-    /// `Unavailable` when the engine can't tell now.
+    /// `Unavailable` when the engine can't be read now.
     async fn stats(&self) -> Result<Stats, Error>;
 
     /// How the archive is, from memory: it never waits for an engine.

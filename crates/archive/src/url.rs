@@ -71,7 +71,7 @@ pub struct PostgresUrl {
     schema: String,
 }
 
-/// Where an archive lies in its database unless told otherwise.
+/// The default schema of an archive in its database.
 const SCHEMA_DEFAULT: &str = "restante";
 
 impl PostgresUrl {

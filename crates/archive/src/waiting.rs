@@ -1,4 +1,4 @@
-//! Appends that wait for a writer, in bounded room.
+//! Appends that wait for a writer, in bounded memory.
 
 use std::sync::Arc;
 
@@ -7,65 +7,65 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::{Appended, Error, Message};
 
-/// What a message counts for beside its body and names: what it takes in memory and in a record.
+/// Bytes that a message takes in memory and in a record beside its body and names.
 const MESSAGE_EXTRA_BYTES: usize = 128;
 
-/// What an append is answered.
+/// The result of an append.
 pub(crate) type Answer = Result<Vec<Appended>, Error>;
 
-/// A batch and whoever waits for the answer.
+/// A batch and the sender of its answer.
 pub(crate) struct Append {
     pub(crate) messages: Vec<Message>,
     answer: oneshot::Sender<Answer>,
-    /// Given back when the batch is answered.
-    _room: OwnedSemaphorePermit,
+    /// Released when the batch is answered.
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Append {
-    /// A batch that was given room, and where its answer comes out.
+    /// A batch with its permit, and the receiver of its answer.
     pub(crate) fn new(
         messages: Vec<Message>,
-        room: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
     ) -> (Self, oneshot::Receiver<Answer>) {
         let (answer, answered) = oneshot::channel();
-        (Self { messages, answer, _room: room }, answered)
+        (Self { messages, answer, _permit: permit }, answered)
     }
 
-    /// Answers with an error that others get as well.
+    /// Answers with an error that other batches get as well.
     pub(crate) fn fail(self, error: &Error) {
         self.answer(Err(Error::new(error.kind(), error.to_string())));
     }
 
     pub(crate) fn answer(self, answer: Answer) {
-        let _ = self.answer.send(answer); // who asked may have gone away
+        let _ = self.answer.send(answer); // the caller may be gone
     }
 }
 
-/// Room for so many bytes of messages.
-pub(crate) struct Room {
+/// A budget for the bytes of messages in memory.
+pub(crate) struct MemoryBudget {
     permits: Arc<Semaphore>,
     bytes_max: usize,
 }
 
-impl Room {
+impl MemoryBudget {
     pub(crate) fn new(bytes_max: usize) -> Self {
         let bytes_max = bytes_max.clamp(1 << 20, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
         Self { permits: Arc::new(Semaphore::new(bytes_max)), bytes_max }
     }
 
-    /// Waits for room for a batch.
+    /// Waits until a batch fits into the budget.
     pub(crate) async fn admit(
         &self,
         messages: Vec<Message>,
     ) -> Result<(Append, oneshot::Receiver<Answer>), Error> {
-        // A batch larger than the whole room waits until the room is empty.
+        // A batch larger than the whole budget waits until nothing else uses it.
         let bytes = batch_bytes(&messages).min(self.bytes_max);
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let room = self.permits.clone().acquire_many_owned(permits).await.map_err(|_| closed())?;
-        Ok(Append::new(messages, room))
+        let permit = self.permits.clone().acquire_many_owned(permits).await.map_err(|_| closed())?;
+        Ok(Append::new(messages, permit))
     }
 
-    /// Admits nobody any more.
+    /// Refuses further batches.
     pub(crate) fn close(&self) {
         self.permits.close();
     }
@@ -75,13 +75,13 @@ impl Room {
     }
 }
 
-/// What a batch counts for.
+/// Bytes of a batch in the budget.
 pub(crate) fn batch_bytes(messages: &[Message]) -> usize {
     let names = |message: &Message| message.topic.len() + message.channel.len();
     messages.iter().map(|message| message.body.len() + names(message) + MESSAGE_EXTRA_BYTES).sum()
 }
 
-/// What an archive that takes no appends answers.
+/// The error of an archive that takes no appends.
 pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Unavailable, "the archive takes no messages: it is closed or read-only")
 }

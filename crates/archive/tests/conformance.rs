@@ -18,10 +18,10 @@ mod upkeep;
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
-use common::engines::{Engine, Place, arguments, run, trial};
+use common::engines::{Engine, TestArchive, arguments, run, trial};
 
 /// What a promise is tried on: the place of an archive on some engine.
-pub(crate) type Subject = Arc<Place>;
+pub(crate) type Subject = Arc<TestArchive>;
 
 type Run = fn(Subject) -> Pin<Box<dyn Future<Output = ()>>>;
 

@@ -1,4 +1,4 @@
-//! Files that were damaged, cut or left over: what is sound is served, what isn't is never served, and the operator is told.
+//! Files that were damaged, cut or left over: what is sound is served, what isn't is never served, and the damage is reported.
 
 #![allow(
     clippy::unwrap_used,

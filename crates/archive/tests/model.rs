@@ -8,7 +8,7 @@
 mod common;
 
 use common::{
-    engines::{self, Engine, Place},
+    engines::{self, Engine, TestArchive},
     filter_of, message_in, rows,
 };
 use proptest::{
@@ -185,7 +185,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
     )
 }
 
-async fn compare_all(place: &Place, shape: Shape, operations: Vec<Operation>) {
+async fn compare_all(place: &TestArchive, shape: Shape, operations: Vec<Operation>) {
     let Shape { segment_messages, open_segments, window_seconds } = shape;
     let mut config = place.config.clone();
     config.log = LogConfig { window_seconds, segment_messages, open_segments, ..config.log };

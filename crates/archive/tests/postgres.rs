@@ -10,7 +10,7 @@ mod common;
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use common::{
-    engines::{self, Engine, Place},
+    engines::{self, Engine, TestArchive},
     message, sorted, walk,
 };
 use restante_archive::{
@@ -22,7 +22,7 @@ use tokio_postgres::{Client, NoTls};
 const SECOND: i64 = 1_000_000_000;
 const DAY: i64 = 86_400 * SECOND;
 
-type Run = fn(Arc<Place>) -> Pin<Box<dyn Future<Output = ()>>>;
+type Run = fn(Arc<TestArchive>) -> Pin<Box<dyn Future<Output = ()>>>;
 
 /// Lists test functions by name.
 macro_rules! promises {
@@ -56,7 +56,7 @@ fn main() {
     libtest_mimic::run(&engines::arguments(), trials).exit();
 }
 
-fn url(place: &Place) -> &PostgresUrl {
+fn url(place: &TestArchive) -> &PostgresUrl {
     match &place.config.url {
         EngineUrl::Postgres(url) => url,
         other => panic!("{other} is no database"),
@@ -64,7 +64,7 @@ fn url(place: &Place) -> &PostgresUrl {
 }
 
 /// A connection beside the archive's own.
-async fn client(place: &Place) -> Client {
+async fn client(place: &TestArchive) -> Client {
     let (client, connection) = tokio_postgres::connect(url(place).connection(), NoTls).await.unwrap();
     tokio::spawn(connection);
     client.batch_execute(&format!("SET search_path = {}", url(place).schema())).await.unwrap();
@@ -83,7 +83,7 @@ fn three_days() -> Vec<Message> {
     (0..3_000).map(|n| message(n * 86 * SECOND, n as u8, &format!("{:03}", n % 30))).collect()
 }
 
-async fn every_statement_goes_by_an_index(place: Arc<Place>) {
+async fn every_statement_goes_by_an_index(place: Arc<TestArchive>) {
     let opened = place.open().await;
     opened.archive.append(three_days()).await.unwrap();
     let client = client(&place).await;
@@ -120,7 +120,7 @@ async fn every_statement_goes_by_an_index(place: Arc<Place>) {
     }
 }
 
-async fn no_query_reads_a_whole_table(place: Arc<Place>) {
+async fn no_query_reads_a_whole_table(place: Arc<TestArchive>) {
     let opened = place.open().await;
     opened.archive.append(three_days()).await.unwrap();
     let client = client(&place).await;
@@ -138,7 +138,7 @@ async fn no_query_reads_a_whole_table(place: Arc<Place>) {
         assert!(!found.is_empty(), "{query:?}");
     }
     opened.upkeep.close().await.unwrap();
-    // Counters are told when a connection ends, a little later.
+    // Counters are reported when a connection ends, a little later.
     let by_index = "SELECT relname::text FROM pg_stat_user_tables \
                     WHERE schemaname = current_schema() AND relname ~ '^messages' AND idx_tup_fetch > 0";
     while texts(&client, by_index).await.len() < 3 {
@@ -149,7 +149,7 @@ async fn no_query_reads_a_whole_table(place: Arc<Place>) {
     assert_eq!(texts(&client, scanned).await, [""; 0]);
 }
 
-async fn connections_that_are_cut_are_replaced(place: Arc<Place>) {
+async fn connections_that_are_cut_are_replaced(place: Arc<TestArchive>) {
     let mut config = place.config.clone();
     let name = url(&place).schema().to_owned();
     let mut named: String = url(&place).connection().to_owned();
@@ -189,7 +189,7 @@ async fn connections_that_are_cut_are_replaced(place: Arc<Place>) {
     assert_eq!(opened.upkeep.health().problem, None);
 }
 
-async fn who_reads_all_tables_holds_pruning_up_and_nothing_else(place: Arc<Place>) {
+async fn who_reads_all_tables_holds_pruning_up_and_nothing_else(place: Arc<TestArchive>) {
     let opened = place.open().await;
     let mut messages = three_days();
     for message in &mut messages {
@@ -218,7 +218,7 @@ async fn who_reads_all_tables_holds_pruning_up_and_nothing_else(place: Arc<Place
     assert_eq!(texts(&client, LEAVES).await.len(), before + 1 - 2);
 }
 
-async fn a_page_that_its_bytes_end_has_a_next(place: Arc<Place>) {
+async fn a_page_that_its_bytes_end_has_a_next(place: Arc<TestArchive>) {
     let opened = place.open().await;
     for n in 0..5 {
         let mut large = message(n, 1, "large");
@@ -231,7 +231,7 @@ async fn a_page_that_its_bytes_end_has_a_next(place: Arc<Place>) {
     assert_eq!(rows, [5, 1]);
 }
 
-async fn large_pages_are_whole_and_in_order(place: Arc<Place>) {
+async fn large_pages_are_whole_and_in_order(place: Arc<TestArchive>) {
     let opened = place.open().await;
     let messages: Vec<Message> = (0..9_500)
         .map(|n| message((n * 7_919 % 9_500) * 27 * SECOND, n as u8, &format!("{:03}", n % 7)))
@@ -258,7 +258,7 @@ async fn large_pages_are_whole_and_in_order(place: Arc<Place>) {
     }
 }
 
-async fn a_lone_reader_can_catch_up(place: Arc<Place>) {
+async fn a_lone_reader_can_catch_up(place: Arc<TestArchive>) {
     let config = Config {
         postgres: restante_archive::PostgresConfig { read_connections: 1, ..place.config.postgres },
         ..place.config.clone()
@@ -273,7 +273,7 @@ async fn a_lone_reader_can_catch_up(place: Arc<Place>) {
     assert_eq!(page.len(), 2);
 }
 
-async fn an_append_over_very_many_windows_is_stored(place: Arc<Place>) {
+async fn an_append_over_very_many_windows_is_stored(place: Arc<TestArchive>) {
     let opened = place.open().await;
     let messages: Vec<Message> = (0..300).map(|n| message(n * 3 * DAY, 1, "topic")).collect();
     opened.archive.append(messages.clone()).await.unwrap();
@@ -281,7 +281,7 @@ async fn an_append_over_very_many_windows_is_stored(place: Arc<Place>) {
     assert_eq!(found, sorted(&messages));
 }
 
-async fn a_database_that_is_away_is_unavailable(_: Arc<Place>) {
+async fn a_database_that_is_away_is_unavailable(_: Arc<TestArchive>) {
     // Port 1 of loopback: nobody listens there.
     let url: EngineUrl = "postgres://nobody@127.0.0.1:1/none".parse().unwrap();
     let error = open(Config::new(url.clone())).await.err().unwrap();
@@ -295,7 +295,7 @@ async fn a_database_that_is_away_is_unavailable(_: Arc<Place>) {
     opened.upkeep.close().await.unwrap();
 }
 
-async fn a_url_that_cannot_be_meant_is_refused(_: Arc<Place>) {
+async fn a_url_that_cannot_be_meant_is_refused(_: Arc<TestArchive>) {
     for text in [
         "postgres:///x",
         "postgres://me@127.0.0.1/x?sslmode=always",
@@ -314,7 +314,7 @@ fn certificates() -> String {
 }
 
 /// The place's archive for another user, by another way.
-fn by_tls(place: &Place, user: &str, host: &str, parameters: &str) -> Config {
+fn by_tls(place: &TestArchive, user: &str, host: &str, parameters: &str) -> Config {
     let url = url(place);
     let (_, at) = url.connection().split_once("127.0.0.1").unwrap();
     let text = format!("postgres://{user}@{host}{at}?{parameters}&schema={}_tls", url.schema());
@@ -322,7 +322,7 @@ fn by_tls(place: &Place, user: &str, host: &str, parameters: &str) -> Config {
 }
 
 /// Appends and finds a message, and leaves nothing behind.
-async fn use_and_remove(place: &Place, config: Config) {
+async fn use_and_remove(place: &TestArchive, config: Config) {
     let schema = format!("{}_tls", url(place).schema());
     let opened = open(config).await.unwrap();
     opened.archive.append(vec![message(1, 1, "topic")]).await.unwrap();
@@ -331,7 +331,7 @@ async fn use_and_remove(place: &Place, config: Config) {
     client(place).await.batch_execute(&format!("DROP SCHEMA {schema} CASCADE")).await.unwrap();
 }
 
-async fn an_archive_is_reached_by_tls(place: Arc<Place>) {
+async fn an_archive_is_reached_by_tls(place: Arc<TestArchive>) {
     let user = "restante_tls:restante"; // who is refused without TLS
     let error = open(by_tls(&place, user, "127.0.0.1", "sslmode=disable")).await.err().unwrap();
     assert!(error.to_string().contains("pg_hba.conf"), "{error}");
@@ -346,7 +346,7 @@ async fn an_archive_is_reached_by_tls(place: Arc<Place>) {
     }
 }
 
-async fn a_server_with_the_wrong_certificate_is_refused(place: Arc<Place>) {
+async fn a_server_with_the_wrong_certificate_is_refused(place: Arc<TestArchive>) {
     let (ca, other) = (format!("{}/ca.pem", certificates()), format!("{}/other-ca.pem", certificates()));
     for (host, parameters) in [
         ("127.0.0.1", format!("sslmode=verify-full&sslrootcert={ca}")), // its certificate is for localhost
@@ -361,7 +361,7 @@ async fn a_server_with_the_wrong_certificate_is_refused(place: Arc<Place>) {
     }
 }
 
-async fn a_certificate_takes_the_place_of_a_password(place: Arc<Place>) {
+async fn a_certificate_takes_the_place_of_a_password(place: Arc<TestArchive>) {
     let tls = certificates();
     let own = format!("sslcert={tls}/client.pem&sslkey={tls}/client.key");
     let parameters = format!("sslmode=verify-full&sslrootcert={tls}/ca.pem");
@@ -372,7 +372,7 @@ async fn a_certificate_takes_the_place_of_a_password(place: Arc<Place>) {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }
 
-async fn a_newer_layout_is_refused(place: Arc<Place>) {
+async fn a_newer_layout_is_refused(place: Arc<TestArchive>) {
     place.open().await.upkeep.close().await.unwrap();
     let client = client(&place).await;
     client.batch_execute("INSERT INTO version (version) VALUES (1000)").await.unwrap();
@@ -381,12 +381,12 @@ async fn a_newer_layout_is_refused(place: Arc<Place>) {
     assert!(error.to_string().contains("1000"), "{error}");
 }
 
-async fn a_reader_of_nothing_finds_nothing(place: Arc<Place>) {
+async fn a_reader_of_nothing_finds_nothing(place: Arc<TestArchive>) {
     let error = open(Config { read_only: true, ..place.config.clone() }).await.err().unwrap();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
 }
 
-async fn what_people_read_has_names(place: Arc<Place>) {
+async fn what_people_read_has_names(place: Arc<TestArchive>) {
     let opened = place.open().await;
     opened.archive.append(vec![message(3 * DAY, 7, "/toy/1/chat/proto")]).await.unwrap();
     let sql = "SELECT at::date || ' ' || channel || ' ' || topic || ' ' || left(hash, 2) FROM readable";

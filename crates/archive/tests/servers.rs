@@ -11,7 +11,7 @@ use std::{future::Future, pin::Pin, sync::Arc};
 
 use common::{
     OwnedRow,
-    engines::{self, Engine, Place},
+    engines::{self, Engine, TestArchive},
     filter_of, message, message_in, rows, sorted, walk,
 };
 use rand::{SeedableRng, seq::SliceRandom};
@@ -25,7 +25,7 @@ const DAY: i64 = 86_400 * SECOND;
 const TOPICS: usize = 100;
 const CHANNELS: [&str; 2] = ["one", "two"];
 
-type Run = fn(Arc<Place>) -> Pin<Box<dyn Future<Output = ()>>>;
+type Run = fn(Arc<TestArchive>) -> Pin<Box<dyn Future<Output = ()>>>;
 
 /// Lists test functions by name.
 macro_rules! promises {
@@ -51,7 +51,7 @@ fn main() {
     libtest_mimic::run(&engines::arguments(), trials).exit();
 }
 
-/// Its first three bytes tell a topic apart, so that a filter of one matches that one alone.
+/// Its first three bytes distinguish a topic, so that a filter of one matches that one alone.
 fn topic(n: usize) -> String {
     format!("{:03}", n % TOPICS)
 }
@@ -125,10 +125,10 @@ async fn shows(server: &Opened, messages: &[Message]) {
     assert_eq!(stats.messages, messages.len() as u64);
 }
 
-/// Migrations exclude one another, and whoever comes second finds the work done.
-async fn two_may_open_an_empty_database_at_once(place: Arc<Place>) {
+/// Migrations exclude one another, and the second finds the work done.
+async fn two_may_open_an_empty_database_at_once(place: Arc<TestArchive>) {
     for round in 0..5 {
-        let place = Place::new(place.engine);
+        let place = TestArchive::new(place.engine);
         let (one, other) = tokio::join!(place.open(), place.open());
         let (first, second) = (message(round, 1, "a"), message(round, 2, "b"));
         assert_eq!(one.archive.append(vec![first.clone()]).await.unwrap(), [Appended::Stored]);
@@ -142,7 +142,7 @@ async fn two_may_open_an_empty_database_at_once(place: Arc<Place>) {
     }
 }
 
-async fn the_same_messages_through_both_are_stored_once(place: Arc<Place>) {
+async fn the_same_messages_through_both_are_stored_once(place: Arc<TestArchive>) {
     let (one, other) = (place.open().await, place.open().await);
     let messages = shared_messages(2_000);
     let backward: Vec<Message> = messages.iter().rev().cloned().collect();
@@ -163,7 +163,7 @@ async fn the_same_messages_through_both_are_stored_once(place: Arc<Place>) {
     shows(&other, &messages).await;
 }
 
-async fn new_topics_through_one_are_found_through_the_other(place: Arc<Place>) {
+async fn new_topics_through_one_are_found_through_the_other(place: Arc<TestArchive>) {
     let servers = [place.open().await, place.open().await];
     for n in 0..20 {
         let (appends, answers) = (&servers[n % 2].archive, &servers[(n + 1) % 2].archive);
@@ -185,7 +185,7 @@ async fn new_topics_through_one_are_found_through_the_other(place: Arc<Place>) {
     }
 }
 
-async fn a_walk_goes_on_at_the_other(place: Arc<Place>) {
+async fn a_walk_goes_on_at_the_other(place: Arc<TestArchive>) {
     let servers = [place.open().await, place.open().await];
     let messages = shared_messages(200);
     append_all(servers[0].archive.clone(), messages.clone(), 50).await;
@@ -204,7 +204,7 @@ async fn a_walk_goes_on_at_the_other(place: Arc<Place>) {
 }
 
 /// What a server remembers of topics and partitions may be gone meanwhile.
-async fn a_topic_that_one_pruned_comes_back_through_the_other(place: Arc<Place>) {
+async fn a_topic_that_one_pruned_comes_back_through_the_other(place: Arc<TestArchive>) {
     let (one, other) = (place.open().await, place.open().await);
     let messages = shared_messages(300);
     for _ in 0..3 {
@@ -220,7 +220,7 @@ async fn a_topic_that_one_pruned_comes_back_through_the_other(place: Arc<Place>)
     shows(&other, &messages).await;
 }
 
-async fn one_prunes_while_the_other_appends_and_answers(place: Arc<Place>) {
+async fn one_prunes_while_the_other_appends_and_answers(place: Arc<TestArchive>) {
     let (one, other) = (place.open().await, place.open().await);
     let newest = message(50 * DAY, 9, "newest");
     other.archive.append(vec![newest.clone()]).await.unwrap();
@@ -255,7 +255,7 @@ async fn one_prunes_while_the_other_appends_and_answers(place: Arc<Place>) {
     }
 }
 
-async fn one_closes_and_the_other_goes_on(place: Arc<Place>) {
+async fn one_closes_and_the_other_goes_on(place: Arc<TestArchive>) {
     let (one, other) = (place.open().await, place.open().await);
     let messages = shared_messages(400);
     let (early, late) = messages.split_at(200);

@@ -250,7 +250,7 @@ async fn an_engine_that_hangs_costs_one_time_out_and_not_one_for_each_message() 
     for message in &messages {
         assert_eq!(opened.archive.append(vec![message.clone()]).await.unwrap(), [Appended::Spooled]);
     }
-    // Only the first one was asked about, by its publisher and by whoever looks whether the engine is back.
+    // Only the first one was asked about, by its publisher and by the check whether the engine is back.
     let asked: BTreeSet<_> = engine.asked().concat().into_iter().collect();
     assert_eq!(asked.into_iter().collect::<Vec<_>>(), [messages[0].key()]);
     engine.set(Mode::On);
@@ -428,7 +428,7 @@ async fn an_engine_that_answers_and_stores_nothing_is_told_of() {
     let subject = Subject::new(Mode::Off).await;
     subject.spool(&numbered(0..10)).await;
     subject.engine.set(Mode::Fails(ErrorKind::Full));
-    wait_until("it is told", async || {
+    wait_until("it is reported", async || {
         subject.problem().is_some_and(|problem| problem.starts_with("what is in the spool can't be stored"))
     })
     .await;
@@ -454,7 +454,7 @@ async fn damaged_messages_are_told_of_and_the_others_stored() {
     assert_eq!(subject.engine.count().await, 99);
 }
 
-/// A log that can't be read has no messages as far as anybody can tell, and was once removed for that.
+/// A log that can't be read seems to have no messages, and was once removed for that.
 #[tokio::test]
 async fn a_part_that_cannot_be_read_at_all_is_kept() {
     let subject = Subject::new(Mode::Off).await;
@@ -563,7 +563,7 @@ async fn nothing_acknowledged_is_lost_whatever_the_engine_does() {
                     _ => Mode::Fails(kind),
                 };
                 subject.engine.set(mode);
-                // Long enough that whoever drains the spool has a turn now and then between its pauses.
+                // Long enough that the drain runs now and then between its pauses.
                 tokio::time::sleep(Duration::from_millis(random.random_range(0..60))).await;
             }
             for publisher in publishers {

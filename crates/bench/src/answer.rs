@@ -1,8 +1,8 @@
-//! What a load client reads of an answer: as little as it can do with, because reading JSON would cost more than making it.
+//! Extracts what a load client needs from an answer without parsing its JSON, which would cost more than the server's encoding.
 
 use restante_core::MessageHash;
 
-/// The cursor for the next page: looked for from the end of the answer, because reading JSON would cost more than making it.
+/// The cursor for the next page, searched from the end of the answer.
 pub(crate) fn next_cursor(body: &[u8]) -> Option<&str> {
     const NAME: &[u8] = b"\"paginationCursor\":\"";
     const NEAR_THE_END: usize = 512;
@@ -17,21 +17,21 @@ pub(crate) fn next_cursor(body: &[u8]) -> Option<&str> {
     std::str::from_utf8(value.get(..end)?).ok().filter(|cursor| !cursor.is_empty())
 }
 
-fn position_from_end(text: &[u8], wanted: &[u8]) -> Option<usize> {
-    text.windows(wanted.len()).rposition(|part| part == wanted)
+fn position_from_end(text: &[u8], pattern: &[u8]) -> Option<usize> {
+    text.windows(pattern.len()).rposition(|part| part == pattern)
 }
 
-/// How often a text stands in another.
-pub(crate) fn count(text: &[u8], wanted: &[u8]) -> usize {
-    text.windows(wanted.len()).filter(|part| *part == wanted).count()
+/// The number of occurrences of a pattern in a text.
+pub(crate) fn count(text: &[u8], pattern: &[u8]) -> usize {
+    text.windows(pattern.len()).filter(|part| *part == pattern).count()
 }
 
-/// What an unexpected answer says, as far as an error message has room for it.
+/// The beginning of an unexpected answer, for error messages.
 pub(crate) fn beginning(body: &[u8]) -> String {
     String::from_utf8_lossy(body.get(..200).unwrap_or(body)).into_owned()
 }
 
-/// The hashes of the messages of a page, in its order; a text that is no hash is left out.
+/// The hashes of the messages of a page, in its order; anything that is not a hash is skipped.
 pub(crate) fn hashes(body: &str) -> impl Iterator<Item = MessageHash> {
     const NAME: &str = "\"messageHash\":\"";
     body.split(NAME).skip(1).filter_map(|rest| rest.split('"').next()?.parse().ok())
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cursors_are_found_wherever_they_stand() {
+    fn cursors_are_found_anywhere() {
         assert_eq!(next_cursor(b"{\"paginationCursor\":\"0x12\"}"), Some("0x12"));
         let early = format!("{{\"paginationCursor\":\"0x12\",\"messages\":[{}]}}", "0,".repeat(1_000));
         assert_eq!(next_cursor(early.as_bytes()), Some("0x12"));
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_are_found_in_their_order() {
+    fn hashes_are_found_in_order() {
         let (one, other) = (MessageHash([1; 32]), MessageHash([2; 32]));
         let body =
             format!("{{\"messages\":[{{\"messageHash\":\"{other}\"}},{{\"messageHash\":\"{one}\"}}]}}");

@@ -1,4 +1,4 @@
-//! What all benches take.
+//! Flags of all benches.
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
@@ -6,7 +6,7 @@ use restante_archive::EngineUrl;
 
 use crate::dataset::MESSAGES_FULL;
 
-/// More messages than this are no size for one machine.
+/// The largest data set.
 const MESSAGES_MAX: u64 = 1_000_000_000;
 /// Messages of a quick run.
 const MESSAGES_QUICK: u64 = 5_000;
@@ -14,18 +14,18 @@ const MESSAGES_QUICK: u64 = 5_000;
 /// Flags of every bench.
 #[derive(clap::Args, Clone, Debug)]
 pub struct CommonArgs {
-    /// Messages of the data set; every topic and day keeps its share of the full 1,467,846
+    /// Messages of the data set; every topic and day has the same share as in the full 1,467,846
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MESSAGES_MAX))]
     pub messages: Option<u64>,
-    /// Engine to measure, may be given several times, and all stand side by side in one report: `log:`, `sqlite:` and
+    /// Engine to measure, may be given several times for one report with all of them: `log:`, `sqlite:` and
     /// `postgres:` (in the database of RESTANTE_POSTGRES_URL) for a fresh archive that is removed afterwards;
-    /// `log:FOLDER`, `sqlite:FILE` and `postgres://...` to keep it; `memory:`
+    /// `log:FOLDER`, `sqlite:FILE` and `postgres://...` for one that is not removed; `memory:`
     #[arg(long = "engine", value_name = "URL", default_value = "log:")]
     pub engines: Vec<EngineChoice>,
-    /// Folder for what a bench writes; without it a temporary one in the current folder
+    /// Folder for the bench's files; by default a temporary one in the current folder
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Number that the data set is made from
+    /// Seed of the data set
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub seed: u64,
     /// Write the rows and the machine to this file
@@ -34,18 +34,18 @@ pub struct CommonArgs {
     /// Write a page with plots to this file; it needs no other file and no network
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Only see that it works: few messages, few repetitions, figures without meaning
+    /// Only check that it works: few messages, few repetitions, figures without meaning
     #[arg(long)]
     pub quick: bool,
 }
 
 impl CommonArgs {
-    /// How many messages the data set has.
+    /// The number of messages of the data set.
     pub fn messages(&self) -> u64 {
         self.messages.unwrap_or(if self.quick { MESSAGES_QUICK } else { MESSAGES_FULL })
     }
 
-    /// One of two settings: for a real run, or for a quick one.
+    /// Chooses a value for a real or for a quick run.
     pub fn pick<T>(&self, real: T, quick: T) -> T {
         if self.quick { quick } else { real }
     }
@@ -54,25 +54,25 @@ impl CommonArgs {
 /// Which engine to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineChoice {
-    /// An archive of its own, which is removed afterwards.
+    /// A fresh archive, removed afterwards.
     Fresh(FreshEngine),
-    /// A named place, which is kept.
+    /// A named archive, not removed.
     At(EngineUrl),
 }
 
-/// An engine that makes a fresh archive anywhere.
+/// An engine that can create a fresh archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FreshEngine {
     /// In a folder of its own.
     Log,
     /// In a file of its own.
     Sqlite,
-    /// In a schema of its own, in the database that the environment names.
+    /// In a schema of its own, in the database of the environment.
     Postgres,
 }
 
 impl FreshEngine {
-    /// What names each of them.
+    /// The names of all.
     const ALL: [(&str, Self); 3] =
         [("log:", Self::Log), ("sqlite:", Self::Sqlite), ("postgres:", Self::Postgres)];
 }
@@ -105,7 +105,7 @@ impl fmt::Display for EngineChoice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sizes(pub Vec<u64>);
 
-/// A text that is no list of sizes.
+/// The text is not a list of sizes.
 #[derive(Debug)]
 pub struct ParseSizesError;
 
@@ -143,13 +143,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn engines_are_read() {
+    fn engines_are_parsed() {
         for (text, engine) in FreshEngine::ALL {
             assert_eq!(text.parse::<EngineChoice>().unwrap(), EngineChoice::Fresh(engine));
             assert_eq!(EngineChoice::Fresh(engine).to_string(), text);
         }
-        let kept: EngineChoice = "postgres://me@host/db".parse().unwrap();
-        assert!(matches!(kept, EngineChoice::At(EngineUrl::Postgres(_))));
+        let at: EngineChoice = "postgres://me@host/db".parse().unwrap();
+        assert!(matches!(at, EngineChoice::At(EngineUrl::Postgres(_))));
         assert_eq!("memory:".parse::<EngineChoice>().unwrap(), EngineChoice::At(EngineUrl::Memory));
         assert_eq!(
             "log:a/b".parse::<EngineChoice>().unwrap(),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_read_in_order() {
+    fn sizes_are_parsed_and_sorted() {
         assert_eq!("20, 10,20".parse::<Sizes>().unwrap(), Sizes(vec![10, 20]));
         assert!("10,".parse::<Sizes>().is_err());
         assert!("0".parse::<Sizes>().is_err());

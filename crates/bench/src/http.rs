@@ -1,7 +1,7 @@
-//! A client of HTTP/1.1 that does as little as possible: the load must not cost more than the server that it measures.
+//! A minimal HTTP/1.1 client: the load must cost less than the server that it measures.
 //!
-//! It speaks with restante's own server over one kept-alive connection, reads bodies of known length and chunked ones,
-//! and hands their bytes on as they come.
+//! It talks to restante's own server over one kept-alive connection, reads bodies of known length and chunked ones,
+//! and passes their bytes on as they arrive.
 
 use std::net::SocketAddr;
 
@@ -11,19 +11,19 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Room for what one read brings; also the longest line of a head.
+/// Bytes of the read buffer; also the longest line of a head.
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// A connection; one request at a time.
 pub(crate) struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
-    /// The part of the buffer that was received and not yet handed on.
+    /// The received bytes that are not consumed yet.
     start: usize,
     end: usize,
 }
 
-/// How the end of a body is told.
+/// How a body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Framing {
     Length(u64),
@@ -38,7 +38,7 @@ impl Connection {
         Ok(Self { stream, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0 })
     }
 
-    /// Sends a whole request and gives the body of its answer, piece by piece, to `body`. The status code.
+    /// Sends a whole request and passes the body of the answer to `body` in parts. Returns the status code.
     pub(crate) async fn ask(&mut self, request: &[u8], mut body: impl FnMut(&[u8])) -> anyhow::Result<u16> {
         self.stream.write_all(request).await?;
         let (status, framing) = self.head().await?;
@@ -52,7 +52,7 @@ impl Connection {
     async fn head(&mut self) -> anyhow::Result<(u16, Framing)> {
         let line = self.line().await?;
         let code = line.split(' ').nth(1).and_then(|code| code.parse().ok());
-        let status = code.with_context(|| format!("not an answer of HTTP: '{line}'"))?;
+        let status = code.with_context(|| format!("not an HTTP answer: '{line}'"))?;
         let mut framing = Framing::Length(0);
         loop {
             let line = self.line().await?;
@@ -62,7 +62,7 @@ impl Connection {
             let (name, value) = line.split_once(':').with_context(|| format!("not a header: '{line}'"))?;
             let value = value.trim();
             if name.eq_ignore_ascii_case("content-length") {
-                framing = Framing::Length(value.parse().context("content-length is no number")?);
+                framing = Framing::Length(value.parse().context("content-length is not a number")?);
             } else if name.eq_ignore_ascii_case("transfer-encoding") && value.eq_ignore_ascii_case("chunked")
             {
                 framing = Framing::Chunked;
@@ -70,13 +70,13 @@ impl Connection {
         }
     }
 
-    /// Chunks until the last, which is empty, and the trailer behind it (RFC 9112 section 7.1).
+    /// Reads chunks until the last, which is empty, and the trailer after it (RFC 9112 section 7.1).
     async fn chunks(&mut self, body: &mut impl FnMut(&[u8])) -> anyhow::Result<()> {
         loop {
             let line = self.line().await?;
             let size = line.split(';').next().unwrap_or_default().trim();
-            let size = u64::from_str_radix(size, 16)
-                .with_context(|| format!("not the size of a chunk: '{line}'"))?;
+            let size =
+                u64::from_str_radix(size, 16).with_context(|| format!("not a chunk size: '{line}'"))?;
             if size == 0 {
                 break;
             }
@@ -87,7 +87,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Hands on that many bytes.
+    /// Passes that many bytes on.
     async fn pass(&mut self, mut length: u64, body: &mut impl FnMut(&[u8])) -> anyhow::Result<()> {
         while length > 0 {
             if self.start == self.end {
@@ -124,10 +124,10 @@ impl Connection {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        let Some(room) = self.buffer.get_mut(self.end..).filter(|room| !room.is_empty()) else {
+        let Some(space) = self.buffer.get_mut(self.end..).filter(|space| !space.is_empty()) else {
             bail!("a line of the answer's head is longer than {BUFFER_BYTES} bytes");
         };
-        let received = self.stream.read(room).await?;
+        let received = self.stream.read(space).await?;
         if received == 0 {
             bail!("the server closed the connection before its answer was complete");
         }
@@ -155,7 +155,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A server that answers every request with what `answer` makes of its first line and body.
+    /// A server that answers every request by `answer`, a function of its first line and body.
     pub(crate) async fn serve<A>(answer: A) -> SocketAddr
     where
         A: Fn(&str, &str) -> Vec<u8> + Clone + Send + Sync + 'static,
@@ -181,7 +181,7 @@ pub(crate) mod tests {
                 let Some(body) = rest.get(..length) else { break };
                 let answer = answer(head.lines().next().unwrap(), body);
                 let rest = rest[length..].to_owned();
-                // In two pieces, so that no answer comes whole.
+                // In two parts, so that no answer arrives whole.
                 let (first, second) = answer.split_at(answer.len() / 2);
                 stream.write_all(first).await.unwrap();
                 tokio::task::yield_now().await;
@@ -240,7 +240,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_is_cut_off_is_an_error() {
+    async fn a_truncated_answer_is_an_error() {
         async fn cut_off(listener: TcpListener) {
             let (mut stream, _) = listener.accept().await.unwrap();
             stream.write_all(&echo("GET /close HTTP/1.1", "")).await.unwrap();

@@ -1,4 +1,4 @@
-//! Workloads, load clients and reports: `restante bench NAME` shows on anybody's machine what restante promises.
+//! Workloads, load clients and reports: `restante bench NAME` measures on any machine what restante promises.
 //!
 //! Benches use public traits and doors only. Floors (copying the same bytes, syncing the same disk) are measured in the
 //! same run, between the measurements that they are compared with; results are ratios to them.
@@ -13,12 +13,13 @@ mod directory;
 mod history;
 mod http;
 mod ingest;
+mod location;
 mod machine;
 mod measure;
 mod pace;
 mod pages;
 mod peers;
-mod place;
+
 mod progress;
 mod random;
 mod records;
@@ -64,8 +65,8 @@ pub enum BenchCommand {
     History(HistoryArgs),
     /// Append durably, in batches of 1 to 1,000 and by 1 to 64 appenders
     ///
-    /// Measures messages a second, the time of an append, bytes written and bytes on disk by bytes of payload, each beside
-    /// what the disk below the folder does without any engine: syncs after an append of 700 bytes, and one long write.
+    /// Measures messages a second, the time of an append, bytes written and bytes on disk by bytes of payload, and compares each
+    /// with the disk below the folder alone: syncs after an append of 700 bytes, and one long write.
     /// Name a folder on the disk you mean with --data. Takes about a minute and a half and up to 2 GB of disk.
     Ingest(IngestArgs),
     /// Read pages of 100 at any depth, in archives of several sizes
@@ -75,14 +76,14 @@ pub enum BenchCommand {
     /// page should cost the same in each of them. 15 million messages take 13 GB of disk at most and a few minutes;
     /// --sizes chooses others.
     Pages(PagesArgs),
-    /// Start, remove the oldest day while messages arrive, look at the memory
+    /// Start, remove the oldest day while messages arrive, measure memory
     ///
-    /// Fills an archive with the data set, opens it again and again, looks at the private memory of a process that holds it,
-    /// and removes the oldest days one by one while an appender and a client that queries go on: how long each takes, the
-    /// longest append meanwhile, the 99th percentile of appends and queries with and without, and the disk that came
-    /// back. Takes about half a minute and 1.2 GB of disk. An archive that is kept loses up to its oldest twenty days.
+    /// Fills an archive with the data set, opens it repeatedly, reads the private memory of a process that has it open,
+    /// and removes the oldest days one by one while an appender and a client with queries run: the time of each removal, the
+    /// longest append meanwhile, the 99th percentile of appends and queries with and without, and the freed disk space.
+    /// Takes about half a minute and 1.2 GB of disk. An archive of --engine loses up to its oldest twenty days.
     Upkeep(UpkeepArgs),
-    /// Put the REST door under load: pages, export, publishing
+    /// Load the REST interface: pages, export, publishing
     ///
     /// Fills an archive with the data set, starts `restante serve` on it in a process of its own, and lets 25 clients page
     /// through it over kept-alive connections, one export everything, and 64 publish messages of 700 bytes: requests a
@@ -94,7 +95,7 @@ pub enum BenchCommand {
     /// query a second and then without a pause, while 10 messages a second of 10 kB, and then 1,000 of 1.4 kB, are
     /// published. At the end every acknowledged message must be there. Takes about four minutes for each engine.
     ///
-    /// --servers N starts N servers on one PostgreSQL database instead: each is given the same messages, and 50 and 100
+    /// --servers N starts N servers on one PostgreSQL database instead: each gets the same messages, and 50 and 100
     /// clients query them ten times a second each. --outage stops the database under load and starts it again.
     ///
     /// --door waku asks over libp2p instead, as light nodes do: a million messages of 1.4 kB, pages of 20 and 100, 1, 10 and 25
@@ -102,31 +103,31 @@ pub enum BenchCommand {
     Store(StoreArgs),
     /// Publish through relay by real nodes: what arrives, what is stored, what is lost
     ///
-    /// Starts `restante serve` and 30 nodes that publish 300 messages of 1.4 kB each, at once and paced, and compares what the
-    /// server's history holds with what was published. Then with two servers, of which one is killed in the middle and
-    /// started again. Last, how long a message takes to a subscriber, without and while 25 users query as fast as they
+    /// Starts `restante serve` and 30 nodes that publish 300 messages of 1.4 kB each, at once and paced, and compares the
+    /// server's history with what was published. Then the same with two servers, one of which is killed halfway and
+    /// started again. Last, the time from publisher to subscriber, without and while 25 users query as fast as they
     /// can. Takes about three minutes and 300 MB of disk.
     Relay(RelayArgs),
-    /// Run a server for ten minutes as it runs for a day: messages, queries, peers that come and go, retention
+    /// Run a server for ten minutes with all kinds of load: messages, queries, peers that come and go, retention
     ///
-    /// 100 messages a second by relay, 20 users, a visitor every 300 ms, and messages kept for a minute. At the end memory
+    /// 100 messages a second by relay, 20 users, a visitor every 300 ms, and a retention of one minute. At the end memory
     /// must be flat, the log without a warning, nothing lost and no request failed.
     Soak(SoakArgs),
     /// Measure the table of sessions: its info, look-ups, memory, Redis, live streams
     ///
     /// Repeats MongooseIM's micro-benchmark (finding and merging entries of a session's info) with its published figures;
-    /// looks up, changes, opens and closes sessions in tables of 12,000 and 1,000,000 on one and two threads, beside the cost
-    /// of a cache miss at the same time; measures bytes per session, counting, 12,000 users that arrive and write to their
+    /// looks up, changes, opens and closes sessions in tables of 12,000 and 1,000,000 on one and two threads, compared with the
+    /// cost of a cache miss; measures bytes per session, counting, 12,000 users that arrive and write to their
     /// neighbours, and 10,000 live streams over REST with 1,000 messages a second; with a Redis, also the redis engine.
     /// Takes about three minutes, 500 MB of memory and 100 MB of disk; --parts chooses. `make compare` measures other tables.
     Sessions(SessionsArgs),
-    /// Keep records: KDE Sink's tables beside its figures, bytes on disk and written, commits, reads
+    /// Measure records: KDE Sink's tables, bytes on disk and written, commits, reads
     ///
-    /// Repeats the two tables of KDE Sink's authors (5,000 and 1,000 mails of 184 bytes) with the figures of KDE Sink before and after its
-    /// patches beside ours; puts 10 thousand, 100 thousand and a million mail-like records of 602 bytes into fresh stores, 1 to
+    /// Repeats the two tables of KDE Sink's authors (5,000 and 1,000 mails of 184 bytes) with their figures before and after their
+    /// patches; puts 10 thousand, 100 thousand and a million mail-like records of 602 bytes into fresh stores, 1 to
     /// 1,000 in a commit, with and without the commit log, and counts bytes on disk and bytes written by bytes of records;
     /// changes flags; reads single records, the newest of a mailbox and changes since; commits one at a time and by 64
-    /// committers beside what the disk itself does. Name a folder on the disk you mean with --data. Takes several minutes
+    /// committers, compared with the disk alone. Name a folder on the disk you mean with --data. Takes several minutes
     /// and 2.6 GB of disk; --parts and --records choose.
     Records(RecordsArgs),
     /// Look up addresses and log in, among 100,000 accounts
@@ -137,19 +138,19 @@ pub enum BenchCommand {
     Directory(DirectoryArgs),
 }
 
-/// Runs a bench, prints its report and writes the files that were asked for. Interrupted from the keyboard, it removes
-/// what it wrote and ends what it started.
+/// Runs a bench, prints its report and writes the requested files. On Ctrl-C it removes its files and ends the processes
+/// that it started.
 ///
 /// # Errors
 /// When an engine fails or answers wrongly, a file can't be written, or the bench was interrupted.
 pub async fn run(command: BenchCommand) -> anyhow::Result<()> {
     tokio::select! {
-        result = Box::pin(run_to_its_end(command)) => result,
+        result = Box::pin(run_to_end(command)) => result,
         _ = tokio::signal::ctrl_c() => anyhow::bail!("the bench was interrupted"),
     }
 }
 
-async fn run_to_its_end(command: BenchCommand) -> anyhow::Result<()> {
+async fn run_to_end(command: BenchCommand) -> anyhow::Result<()> {
     match command {
         BenchCommand::History(args) => history::run(&args).await,
         BenchCommand::Ingest(args) => ingest::run(&args).await,
@@ -169,7 +170,7 @@ async fn run_to_its_end(command: BenchCommand) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    /// The flags of a small run that needs no disk.
+    /// The flags of a small run without a disk.
     pub(crate) fn quick(engine: &str) -> CommonArgs {
         CommonArgs {
             messages: Some(5_000),

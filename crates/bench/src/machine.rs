@@ -1,11 +1,11 @@
-//! The machine that a report speaks of, as far as it tells.
+//! Facts about the machine and its processes, as far as the system reports them.
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path, time::Duration};
 
 use restante_core::{Clock, SystemClock};
 use serde::Serialize;
 
-/// What a reader must know to judge figures.
+/// What a reader needs to judge figures.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     pub(crate) cpu: String,
@@ -13,7 +13,7 @@ pub struct Machine {
     pub(crate) memory_mb: Option<u64>,
     pub(crate) kernel: String,
     pub(crate) filesystem: String,
-    /// Average number of running processes over the last minute, when the bench began.
+    /// Average number of running processes over the last minute, at the start of the bench.
     pub(crate) load_average: Option<f64>,
     pub(crate) restante: &'static str,
     pub(crate) build: &'static str,
@@ -21,7 +21,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine; `folder` lies on the disk that is measured.
+    /// Describes this machine; `folder` is on the measured disk.
     pub fn look(folder: &Path) -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let unknown = || "unknown".to_owned();
@@ -41,7 +41,7 @@ impl Machine {
         }
     }
 
-    /// The same as pairs of words, for tables.
+    /// The same as pairs of name and value, for tables.
     pub(crate) fn facts(&self) -> Vec<(&'static str, String)> {
         let unknown = "unknown".to_owned();
         vec![
@@ -58,7 +58,7 @@ impl Machine {
     }
 }
 
-/// The value behind `name:` in one of the kernel's tables.
+/// The value of `name:` in a table of the kernel.
 fn field<'a>(table: &'a str, name: &str) -> Option<&'a str> {
     for line in table.lines() {
         if let Some((key, value)) = line.split_once(':')
@@ -74,7 +74,7 @@ fn first_number(text: &str) -> Option<u64> {
     text.split_whitespace().next()?.parse().ok()
 }
 
-/// Type of the file system on which a folder lies: that of the longest mount point above it.
+/// The type of a folder's file system: that of the longest mount point above it.
 fn filesystem(folder: &Path) -> Option<String> {
     let folder = folder.canonicalize().ok()?;
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
@@ -91,12 +91,12 @@ fn filesystem(folder: &Path) -> Option<String> {
     best.map(|(_, kind)| kind.to_owned())
 }
 
-/// Private memory of a process in bytes: what the system could not take back by writing files out.
+/// Private memory of a process in bytes: without mapped files, whose pages the system can drop.
 pub(crate) fn private_memory(process: &str) -> Option<u64> {
     memory(process, "RssAnon")
 }
 
-/// All memory of a process that is resident, in bytes, mapped files included.
+/// Resident memory of a process in bytes, mapped files included.
 pub(crate) fn resident_memory(process: &str) -> Option<u64> {
     memory(process, "VmRSS")
 }
@@ -107,11 +107,11 @@ fn memory(process: &str, kind: &str) -> Option<u64> {
     Some(kib * 1_024)
 }
 
-/// How long a process has kept processors busy until now, in user mode and in the kernel, with all its threads.
+/// Processor time of a process so far, in user mode and in the kernel, with all its threads.
 pub(crate) fn processor_time(process: &str) -> Option<Duration> {
-    const TICKS_PER_SECOND: f64 = 100.0; // USER_HZ, which Linux shows to programs whatever it uses itself
+    const TICKS_PER_SECOND: f64 = 100.0; // USER_HZ, which Linux reports whatever its internal rate is
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name in parentheses may hold spaces; fields 14 and 15 are the twelfth and thirteenth behind it (proc(5)).
+    // The name in parentheses may contain spaces; fields 14 and 15 are the twelfth and thirteenth after it (proc(5)).
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ').skip(11);
     let user: u64 = fields.next()?.parse().ok()?;
@@ -119,17 +119,17 @@ pub(crate) fn processor_time(process: &str) -> Option<Duration> {
     Some(Duration::from_secs_f64((user + system) as f64 / TICKS_PER_SECOND))
 }
 
-/// Bytes that this process has given to write calls until now.
+/// Bytes that this process has given to write calls so far.
 ///
-/// `write_bytes` of the same table counts whole folios of the page cache on newer kernels and is of no use.
+/// `write_bytes` of the same table counts whole folios of the page cache on newer kernels, so it is unusable.
 pub(crate) fn bytes_written() -> Option<u64> {
     let io = fs::read_to_string("/proc/self/io").ok()?;
     field(&io, "wchar").and_then(first_number)
 }
 
-/// Bytes that the device below a folder has written until now, for whomever; nothing where there is no single device.
+/// Bytes that the device below a folder has written so far, for all processes; `None` if there is no single device.
 pub(crate) fn device_bytes_written(folder: &Path) -> Option<u64> {
-    const SECTOR_BYTES: u64 = 512; // the kernel's unit, whatever the device's is
+    const SECTOR_BYTES: u64 = 512; // the kernel's unit for every device
     let device = fs::metadata(folder).ok()?.dev();
     let (major, minor) = (rustix::fs::major(device).to_string(), rustix::fs::minor(device).to_string());
     let table = fs::read_to_string("/proc/diskstats").ok()?;
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_of_the_kernel_are_read() {
+    fn tables_of_the_kernel_are_parsed() {
         let table = "model name\t: Fast CPU: 3\nMemTotal:       1024 kB\n";
         assert_eq!(field(table, "model name"), Some("Fast CPU: 3"));
         assert_eq!(field(table, "MemTotal").and_then(first_number), Some(1_024));
@@ -165,9 +165,9 @@ mod tests {
     }
 
     #[test]
-    fn work_is_counted() {
+    fn processor_time_is_counted() {
         let Some(before) = processor_time("self") else { return };
-        // Until the clock of the kernel, which ticks a hundred times a second, has seen it.
+        // Until the kernel's clock, which ticks a hundred times a second, has counted it.
         while processor_time("self").unwrap() == before {
             std::hint::black_box((0..100_000_u64).sum::<u64>());
         }

@@ -1,15 +1,15 @@
-//! Durations, honestly: histograms, medians, and the touching and copying that results are compared with.
+//! Durations: histograms, medians, and reading and copying of bytes as floors.
 
 use std::{hint::black_box, time::Duration};
 
 use hdrhistogram::Histogram;
 
-/// The longest duration that is told from longer ones.
+/// Longer durations count as this one.
 const NANOS_MAX: u64 = 3_600_000_000_000; // an hour
 /// Points of a percentile curve.
 const CURVE: [f64; 14] = [1.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.9, 100.0];
 
-/// Many durations, kept to three significant digits.
+/// Many durations, with three significant digits.
 #[derive(Clone, Debug)]
 pub(crate) struct Latencies(Histogram<u64>);
 
@@ -66,7 +66,7 @@ impl Latencies {
     }
 }
 
-/// The middle of the numbers (the lower of two); 0 of none.
+/// The median (the lower of two middle numbers); 0 of none.
 pub fn median(mut numbers: Vec<f64>) -> f64 {
     numbers.sort_by(f64::total_cmp);
     let middle = numbers.len().saturating_sub(1) / 2;
@@ -78,22 +78,22 @@ pub fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// A number with as many digits as a report needs: no more than six after the point.
+/// Rounds a number for a report: to at most six decimals.
 pub fn rounded(number: f64) -> f64 {
     (number * 1e6).round() / 1e6
 }
 
-/// One number by another; nothing when there is nothing to compare with.
+/// One number divided by another; `None` for a divisor of 0.
 pub(crate) fn ratio(number: f64, by: f64) -> Option<f64> {
     (by > 0.0 && number.is_finite()).then(|| rounded(number / by))
 }
 
-/// Reads every byte: counts the zeros among them, with the widest registers that the processor has, as copying does.
+/// Reads every byte: counts the zeros, with the widest registers of the processor, as copying does.
 pub(crate) fn touch(bytes: &[u8]) -> u64 {
     bytecount::count(bytes, 0) as u64
 }
 
-/// Touches all bodies; the result must not be optimised away.
+/// Reads all bodies, in a way that is not optimised away.
 pub fn touch_all<'a>(bodies: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     let mut total = 0_u64;
     for body in bodies {
@@ -102,7 +102,7 @@ pub fn touch_all<'a>(bodies: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     black_box(total)
 }
 
-/// A buffer that answers are copied into, as a server that bundles messages does.
+/// A buffer that answers are copied into, as by a server that bundles messages.
 pub(crate) struct Bundle(Vec<u8>);
 
 /// The size of the Status mailserver's bundles.
@@ -113,7 +113,7 @@ impl Bundle {
         Self(Vec::with_capacity(BUNDLE_BYTES))
     }
 
-    /// Copies all bodies, one behind the other; a full bundle is begun anew.
+    /// Copies all bodies one after the other; starts again at the front of a full buffer.
     pub(crate) fn copy_all(&mut self, bodies: &[&[u8]]) {
         self.0.clear();
         for body in bodies {
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_counts() {
+    fn every_byte_is_read() {
         for len in [0, 1, 7, 8, 63, 64, 65, 200] {
             let mut bytes = vec![1_u8; len];
             for at in 0..len {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_takes_bodies_of_any_size() {
+    fn a_bundle_accepts_bodies_of_any_size() {
         let long = vec![7; BUNDLE_BYTES + 1];
         let mut bundle = Bundle::new();
         bundle.copy_all(&[b"ab", &long, b"cd"]);

@@ -1,4 +1,4 @@
-//! When requests are due: arrival does not wait for answers.
+//! An open-loop schedule: requests are due at a fixed rate, whether or not earlier ones were answered.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -7,9 +7,8 @@ use std::{
 
 /// Numbered tickets at an even rate, for any number of clients.
 ///
-/// A client that takes a ticket after its time is late because all clients were waiting for answers: its time counts from
-/// the moment when the ticket was due. One that comes early waits, and its time counts from the moment when it wakes: how
-/// late a timer wakes it is not the server's doing.
+/// A client that takes a ticket late was waiting for an answer: its time counts from the moment when the ticket was due. A
+/// client that takes it early sleeps, and its time counts from its waking, because the delay of a timer is not the server's.
 pub(crate) struct Tickets {
     begun: Instant,
     interval: Duration,
@@ -18,27 +17,27 @@ pub(crate) struct Tickets {
     is_ended: AtomicBool,
 }
 
-/// A request to make now.
+/// A request that is due.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticket {
     pub(crate) number: u64,
-    /// From when on its time counts.
+    /// The start of its time.
     pub(crate) from: Instant,
 }
 
 impl Tickets {
-    /// Tickets from `begun` until before `until`.
+    /// Tickets from `begun` until just before `until`.
     pub(crate) fn new(begun: Instant, per_second: f64, until: Instant) -> Self {
         let interval = Duration::from_secs_f64(1.0 / per_second);
         Self { begun, interval, until, next: AtomicU64::new(0), is_ended: AtomicBool::new(false) }
     }
 
-    /// Gives out no more.
+    /// Ends the schedule.
     pub(crate) fn end(&self) {
         self.is_ended.store(true, Ordering::Relaxed);
     }
 
-    /// Waits for the next ticket; there is none when the time is over.
+    /// Waits for the next ticket; `None` at the end.
     pub(crate) async fn take(&self) -> Option<Ticket> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let due = self.begun + self.interval.mul_f64(number as f64);
@@ -58,7 +57,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_late_ticket_counts_from_when_it_was_due() {
+    async fn a_late_ticket_counts_from_its_due_time() {
         let begun = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
         let tickets = Tickets::new(begun, 4.0, begun + Duration::from_millis(600));
         let mut taken = Vec::new();

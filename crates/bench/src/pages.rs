@@ -1,4 +1,4 @@
-//! The cost of a page at several sizes of the archive: it should follow the answer, not the archive.
+//! The cost of a page at several sizes of the archive: it should depend on the answer, not on the archive.
 
 use std::{
     sync::Arc,
@@ -22,15 +22,15 @@ use crate::{
 };
 
 const PAGE_ROWS: usize = 100;
-/// Pages of each kind and place.
+/// Pages of each kind and position.
 const REPETITIONS: usize = 300;
 const REPETITIONS_QUICK: usize = 3;
-/// A slow engine gets fewer repetitions: those that fit into this.
+/// A slow engine gets fewer repetitions: as many as fit into this time.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Messages that hash look-ups choose from.
+/// Messages whose hashes are looked up.
 const KNOWN_HASHES: usize = 2_000;
 const KNOWN_HASHES_QUICK: usize = 150;
-/// Sizes when none are given: the largest, a tenth and a hundredth of it.
+/// The default sizes: the largest, a tenth and a hundredth of it.
 const LARGEST: u64 = 15_000_000;
 const LARGEST_QUICK: u64 = 10_000;
 
@@ -58,7 +58,7 @@ impl PagesArgs {
     }
 }
 
-/// What is asked for.
+/// The condition of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Any,
@@ -86,18 +86,18 @@ impl Kind {
         }
     }
 
-    /// Places to begin a page at. What fits into one page has no depth.
-    fn places(self) -> &'static [Place] {
+    /// The positions of pages. Answers of a single page have only the first.
+    fn positions(self) -> &'static [Position] {
         match self {
-            Self::Any | Self::Hot | Self::Rare | Self::Bloom => &Place::ALL,
-            Self::Few | Self::Absent | Self::Hashes => &[Place::First],
+            Self::Any | Self::Hot | Self::Rare | Self::Bloom => &Position::ALL,
+            Self::Few | Self::Absent | Self::Hashes => &[Position::First],
         }
     }
 }
 
-/// Where a page begins, as a share of the whole time.
+/// The position of a page, as a share of the whole time range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Position {
     /// Without a cursor.
     First,
     /// Near the middle.
@@ -106,7 +106,7 @@ enum Place {
     Deep,
 }
 
-impl Place {
+impl Position {
     const ALL: [Self; 3] = [Self::First, Self::Middle, Self::Deep];
 
     fn name(self) -> &'static str {
@@ -117,9 +117,9 @@ impl Place {
         }
     }
 
-    /// A cursor near the place; each time another, so that no page is read twice in a row.
+    /// A cursor near the position; another one each time, so that no page is read twice in a row.
     ///
-    /// Cursors name a place in the order and need no message to be there.
+    /// Cursors are positions in the order, where no message needs to be.
     fn cursor(self, direction: Direction, random: &mut Random) -> Option<Cursor> {
         let centre = match (self, direction) {
             (Self::First, _) => return None,
@@ -134,7 +134,7 @@ impl Place {
     }
 }
 
-/// One figure for programs.
+/// A row of JSON.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct PageRow {
     engine: &'static str,
@@ -143,11 +143,11 @@ pub(crate) struct PageRow {
     query: &'static str,
     direction: &'static str,
     position: &'static str,
-    /// Rows of a page, in the mean.
+    /// Rows of a page, on average.
     rows: f64,
     median_ms: f64,
     p99_ms: f64,
-    /// `median_ms` by that of the smallest archive.
+    /// `median_ms` divided by that of the smallest archive.
     ratio_to_smallest: Option<f64>,
     repetitions: u64,
 }
@@ -166,7 +166,7 @@ pub(crate) async fn run(args: &PagesArgs) -> anyhow::Result<()> {
 pub(crate) async fn measure(args: &PagesArgs) -> anyhow::Result<Report> {
     let common = &args.common;
     let folder = work_folder(common)?;
-    let title = "Pages of 100, every byte of their bodies touched, in archives of several sizes.";
+    let title = "Pages of 100, reading every byte of their bodies, in archives of several sizes.";
     let mut report = Report::new("pages", title, Machine::look(folder.path()));
     let sizes = args.sizes();
     let mut measured: Vec<Measured> = Vec::new();
@@ -192,7 +192,7 @@ pub(crate) async fn measure(args: &PagesArgs) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Fills in the ratios to the smallest size.
+/// Sets the ratios to the smallest size.
 fn compare(measured: &mut [Measured]) {
     let rows: Vec<PageRow> = measured.iter().map(|cell| cell.row.clone()).collect();
     for cell in measured {
@@ -217,9 +217,14 @@ async fn measure_size(
     let mut measured = Vec::new();
     for kind in Kind::ALL {
         for direction in [Direction::Forward, Direction::Backward] {
-            for place in kind.places() {
-                let asked =
-                    Asked { kind, direction, place: *place, topics: topics(kind, dataset), known: &known };
+            for position in kind.positions() {
+                let asked = Asked {
+                    kind,
+                    direction,
+                    position: *position,
+                    topics: topics(kind, dataset),
+                    known: &known,
+                };
                 let (times, rows) = asked.measure(archive, common).await?;
                 check_rows(kind, rows, dataset)?;
                 measured.push(Measured { row: asked.row(store.engine(), dataset, &times, rows), times });
@@ -231,7 +236,7 @@ async fn measure_size(
     Ok(measured)
 }
 
-/// An answer with the wrong number of rows would be quick for a wrong reason.
+/// A wrong number of rows would make a page fast for the wrong reason.
 fn check_rows(kind: Kind, rows: f64, dataset: &Dataset) -> anyhow::Result<()> {
     let full = PAGE_ROWS as f64;
     let is_right = match kind {
@@ -240,7 +245,7 @@ fn check_rows(kind: Kind, rows: f64, dataset: &Dataset) -> anyhow::Result<()> {
         Kind::Absent => rows == 0.0,
         Kind::Rare | Kind::Few | Kind::Bloom => true,
     };
-    ensure!(is_right, "a page of {} has {rows} rows in the mean", kind.name());
+    ensure!(is_right, "a page of {} has {rows} rows on average", kind.name());
     Ok(())
 }
 
@@ -250,7 +255,7 @@ fn topics(kind: Kind, dataset: &Dataset) -> Topics {
         Kind::Hot => Topics::List(vec![dataset.topic(1).to_string()]),
         Kind::Rare => Topics::List((5..8).map(|rank| dataset.topic(rank).to_string()).collect()),
         Kind::Few => Topics::List(vec![topic_of_few(dataset)]),
-        // No topic of the data set has this number: a head has another one, and chance is kept out by looking.
+        // No topic of the data set has this name, which `check_rows` verifies.
         Kind::Absent => Topics::List(vec![absent_topic(dataset)]),
         Kind::Bloom => Topics::Bloom(Box::new(dataset.query_set(SetName::Large).bloom)),
     }
@@ -273,12 +278,12 @@ fn absent_topic(dataset: &Dataset) -> String {
     String::new()
 }
 
-/// Hashes of messages from all over the time.
-async fn known_hashes(archive: &dyn Archive, wanted: usize) -> anyhow::Result<Vec<MessageHash>> {
+/// Hashes of messages from the whole time range.
+async fn known_hashes(archive: &dyn Archive, count: usize) -> anyhow::Result<Vec<MessageHash>> {
     let mut random = Random::new(0, 7);
     let mut hashes = std::collections::BTreeSet::new();
     let span = (day_start(DAYS).nanos() - START.nanos()) as u64;
-    for _ in 0..wanted {
+    for _ in 0..count {
         let start = Timestamp(START.nanos() + random.below(span) as i64);
         let query = Query { start: Some(start), limit: 1, bodies: false, ..Query::default() };
         let page = archive.query(&query).await?;
@@ -287,17 +292,17 @@ async fn known_hashes(archive: &dyn Archive, wanted: usize) -> anyhow::Result<Ve
     Ok(hashes.into_iter().collect())
 }
 
-/// A kind of page at a place.
+/// A kind of page at a position.
 struct Asked<'a> {
     kind: Kind,
     direction: Direction,
-    place: Place,
+    position: Position,
     topics: Topics,
     known: &'a [MessageHash],
 }
 
 impl Asked<'_> {
-    /// Reads the pages; their times, and how many rows they had in the mean.
+    /// Reads the pages; returns their times and the average number of rows.
     async fn measure(&self, archive: &dyn Archive, common: &CommonArgs) -> anyhow::Result<(Latencies, f64)> {
         let mut random = Random::new(common.seed, 8);
         let repetitions = common.pick(REPETITIONS, REPETITIONS_QUICK);
@@ -328,14 +333,14 @@ impl Asked<'_> {
         Query {
             topics: self.topics.clone(),
             hashes,
-            cursor: self.place.cursor(self.direction, random),
+            cursor: self.position.cursor(self.direction, random),
             direction: self.direction,
             limit: PAGE_ROWS,
             ..Query::default()
         }
     }
 
-    /// A hundred different hashes: a random stretch, in order of hash, of those that are known.
+    /// A hundred different hashes: a random range of the known ones, in order of hash.
     fn some_hashes(&self, random: &mut Random) -> Vec<MessageHash> {
         let spare = self.known.len().saturating_sub(PAGE_ROWS) as u64;
         let first = random.below(spare + 1) as usize;
@@ -351,7 +356,7 @@ impl Asked<'_> {
                 Direction::Forward => "forward",
                 Direction::Backward => "backward",
             },
-            position: self.place.name(),
+            position: self.position.name(),
             rows: rounded(rows),
             median_ms: rounded(times.median_ms()),
             p99_ms: rounded(times.p99_ms()),
@@ -362,17 +367,17 @@ impl Asked<'_> {
 }
 
 const NOTES: [&str; 3] = [
-    "Each page begins at another random place near the first, middle or deep part of the time, and its bodies are touched.",
+    "Each page begins at another random position near the start, the middle or the end of the time range, and its bodies are read.",
     "The rare topics have 0.3 % of all messages; the bloom filter matches about half of all topics and a quarter of the \
-     messages; hashes are a hundred out of 2,000 from all over the time.",
+ messages; hashes are a hundred out of 2,000 from the whole time range.",
     "Pages with fewer rows than 100 are cheaper at small sizes for that reason alone: compare the rows.",
 ];
 
 fn present(measured: &[Measured], report: &mut Report) {
     let columns =
-        ["engine", "messages", "query", "direction", "place", "rows", "ms", "p99 ms", "by smallest"];
+        ["engine", "messages", "query", "direction", "position", "rows", "ms", "p99 ms", "by smallest"];
     let mut table = Table::new("Pages of 100", &columns).explain(&[
-        ("place", "which part of the time the pages begin in"),
+        ("position", "the part of the time range in which the pages begin"),
         ("ms", "median time of a page"),
         ("by smallest", "ms divided by that of the smallest archive in this run"),
     ]);
@@ -453,13 +458,13 @@ fn curves(engine: &str, measured: &[&Measured]) -> Plot {
 }
 
 fn goals(engine: &str, measured: &[&Measured]) -> Vec<Goal> {
-    // Hashes are a hundred questions at once; they have rows of their own and no goal.
+    // Hashes are a hundred look-ups at once; they have rows of their own and no goal.
     let by_topic = || measured.iter().filter(|cell| cell.row.query != Kind::Hashes.name());
     let slowest = by_topic().map(|cell| cell.row.median_ms).max_by(f64::total_cmp);
     let sizes = sizes_of(measured);
     let mut worst: Option<f64> = None;
     for cell in by_topic().filter(|cell| sizes.first() != Some(&cell.row.messages)) {
-        // The ratio counts where the answers have the same length, within a tenth.
+        // The ratio counts where the answers have the same number of rows, within a tenth.
         let smallest = measured.iter().find(|other| is_same_question(&other.row, &cell.row));
         let is_alike = smallest.is_some_and(|other| other.row.rows >= 0.9 * cell.row.rows);
         if is_alike {

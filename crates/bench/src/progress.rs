@@ -1,4 +1,4 @@
-//! Progress on stderr, for people: nothing of it is written when stderr is no terminal.
+//! Progress bars on stderr, shown only on a terminal.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! Chance by number: SplitMix64, so that a data set depends on its seed alone and on no library's version.
+//! Random numbers by SplitMix64, so that a data set depends on its seed alone and not on a library's version.
 
-/// A stream of random numbers. Two streams of one seed have nothing in common.
+/// A stream of random numbers. Streams of one seed are independent.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 

@@ -1,4 +1,4 @@
-//! What a server counts, read from its metrics.
+//! The metrics of a server.
 
 use std::net::SocketAddr;
 
@@ -24,7 +24,7 @@ impl Scrape {
         Ok(Self::parse(&String::from_utf8_lossy(&body)))
     }
 
-    /// Reads the text format of OpenMetrics, as far as our own servers write it.
+    /// Parses the part of OpenMetrics' text format that our own servers use.
     pub(crate) fn parse(text: &str) -> Self {
         let mut figures = Vec::new();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -36,28 +36,28 @@ impl Scrape {
         Self { figures }
     }
 
-    /// The sum of a figure over all its labels; 0 when it is not told.
+    /// The sum of a metric over all its labels; 0 when it is missing.
     pub(crate) fn sum(&self, name: &str) -> u64 {
         self.sum_where(|found, _| found == name)
     }
 
-    /// The sum of a figure over the labels that have `label` among them, written `name="value"`.
+    /// The sum of a metric over all series with `label`, written `name="value"`.
     pub(crate) fn sum_with(&self, name: &str, label: &str) -> u64 {
         self.sum_where(|found, labels| found == name && labels.split(',').any(|part| part == label))
     }
 
-    /// Messages that a queue between relay and archive had no room for, and those that the archive refused: they are lost
-    /// to this server, unless it finds them again.
+    /// Messages that did not fit into the queue between relay and archive, and those that the archive refused: they are lost
+    /// to this server, unless it fetches them later.
     pub(crate) fn lost_to_archive(&self) -> u64 {
         self.sum("restante_waku_handover_dropped_total") + self.sum("restante_waku_handover_failed_total")
     }
 
-    /// Messages that relay did not get to a slow peer.
+    /// Messages that relay did not deliver to a slow peer.
     pub(crate) fn lost_to_peers(&self) -> u64 {
         self.sum("restante_waku_relay_dropped_total")
     }
 
-    /// Messages that relay has brought and that were in order.
+    /// Valid messages that relay has received.
     pub(crate) fn arrived(&self) -> u64 {
         self.sum_with("restante_waku_relay_messages_total", "result=\"taken\"")
     }
@@ -67,9 +67,9 @@ impl Scrape {
         self.sum_with("restante_archive_messages_total", "result=\"stored\"")
     }
 
-    fn sum_where(&self, is_wanted: impl Fn(&str, &str) -> bool) -> u64 {
-        let wanted = self.figures.iter().filter(|(name, labels, _)| is_wanted(name, labels));
-        wanted.map(|(_, _, value)| *value).sum::<f64>() as u64
+    fn sum_where(&self, is_match: impl Fn(&str, &str) -> bool) -> u64 {
+        let matching = self.figures.iter().filter(|(name, labels, _)| is_match(name, labels));
+        matching.map(|(_, _, value)| *value).sum::<f64>() as u64
     }
 }
 

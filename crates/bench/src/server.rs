@@ -15,15 +15,15 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
     http::{Connection, get},
+    location::secret_url,
     machine::{private_memory, processor_time},
-    place::secret_url,
 };
 
-/// How long the server may take to start and to stop.
+/// The time limit of the server's start and stop.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(2);
 
-/// What a server is told beside its archive.
+/// The settings of a server besides its archive.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
     pub(crate) flags: Vec<String>,
@@ -62,29 +62,29 @@ impl Server {
     ) -> anyhow::Result<Self> {
         let folder = folder.join(name);
         fs::create_dir_all(&folder)?;
-        let (log, said) = (folder.join("serve.log"), folder.join("serve.out"));
+        let (log, stdout) = (folder.join("serve.log"), folder.join("serve.out"));
         let begun = Instant::now();
         let child = command(program, archive, &folder, settings)
-            .stdout(File::create(&said)?)
+            .stdout(File::create(&stdout)?)
             .stderr(File::create(&log)?)
             .spawn()
             .with_context(|| format!("can't start {}", program.display()))?;
         let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let mut server = Self { child, log, address: nowhere, start: Duration::ZERO };
         loop {
-            if let Some(address) = announced(&said) {
+            if let Some(address) = announced(&stdout) {
                 server.address = address;
                 if is_healthy(address).await {
                     break;
                 }
             }
             if let Some(status) = server.child.try_wait()? {
-                bail!("the server ended with {status} before it was healthy: {}", server.last_words());
+                bail!("the server ended with {status} before it was healthy: {}", server.log_tail());
             }
             ensure!(
                 begun.elapsed() < PATIENCE,
                 "the server was not healthy within a minute: {}",
-                server.last_words()
+                server.log_tail()
             );
             tokio::time::sleep(POLL).await;
         }
@@ -92,7 +92,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Whether the process is still there.
+    /// Whether the process is still running.
     pub(crate) fn is_running(&mut self) -> anyhow::Result<bool> {
         Ok(self.child.try_wait()?.is_none())
     }
@@ -101,7 +101,7 @@ impl Server {
         private_memory(&self.child.id().to_string())
     }
 
-    /// How long the server has kept processors busy until now.
+    /// The server's processor time so far.
     pub(crate) fn worked(&self) -> Option<Duration> {
         processor_time(&self.child.id().to_string())
     }
@@ -113,12 +113,12 @@ impl Server {
         Ok(())
     }
 
-    /// Everything that the server has logged.
+    /// The server's log.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Where peers reach the server's node.
+    /// The address of the server's node for peers.
     pub(crate) async fn peer_address(&self) -> anyhow::Result<Multiaddr> {
         let mut connection = Connection::open(self.address).await?;
         let mut body = Vec::new();
@@ -127,7 +127,7 @@ impl Server {
         peer_address(&body)
     }
 
-    /// Asks the server to finish, as an operator does, and waits for it.
+    /// Stops the server with SIGTERM, as an operator does, and waits for its end.
     pub(crate) async fn stop(mut self) -> anyhow::Result<Duration> {
         let begun = Instant::now();
         let id = i32::try_from(self.child.id())
@@ -137,20 +137,20 @@ impl Server {
         kill_process(id, Signal::TERM).context("can't stop the server")?;
         loop {
             if let Some(status) = self.child.try_wait()? {
-                ensure!(status.success(), "the server ended with {status}: {}", self.last_words());
+                ensure!(status.success(), "the server ended with {status}: {}", self.log_tail());
                 return Ok(begun.elapsed());
             }
             ensure!(
                 begun.elapsed() < PATIENCE,
                 "the server did not stop within a minute: {}",
-                self.last_words()
+                self.log_tail()
             );
             tokio::time::sleep(POLL).await;
         }
     }
 
     /// The last lines of the server's log.
-    pub(crate) fn last_words(&self) -> String {
+    pub(crate) fn log_tail(&self) -> String {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = log.lines().rev().take(5).collect();
         lines.into_iter().rev().collect::<Vec<_>>().join("; ")
@@ -159,7 +159,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both fail when the server has ended already, and then there is nothing to do.
+        // Both fail if the server has already ended.
         let _ = self.child.kill();
         let _: Result<ExitStatus, _> = self.child.wait();
     }
@@ -173,10 +173,10 @@ pub(crate) fn program(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// A server with no settings but ours: neither a file nor the environment of the caller has any say. The archive's URL is in
-/// the environment, because everybody can read a command line, and a URL may hold a password. Messages may be of any
-/// time: a load that runs behind must not be refused for it. Servers of one bench share a folder, where one alone could have
-/// records and blobs; no bench of a server needs them.
+/// A server with no other settings: files and the caller's environment are ignored. The archive's URL is in the environment,
+/// because all users can read a command line, and a URL may hold a password. Messages may have any timestamp, so that a
+/// delayed load is not refused. Servers of one bench share a folder, but only one server could open records and blobs there,
+/// which no bench of a server needs.
 fn command(program: &Path, archive: &EngineUrl, folder: &Path, settings: &Settings) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -187,6 +187,7 @@ fn command(program: &Path, archive: &EngineUrl, folder: &Path, settings: &Settin
     // All peers of a benchmark come from one address. An older server has no such settings.
     if std::env::current_exe().is_ok_and(|own| own == program) {
         command
+            .env("RESTANTE_OPERATE__LISTEN", "")
             .env("RESTANTE_WAKU__LIMITS__CONNECTIONS_PER_ADDRESS_MAX", "1000")
             .env("RESTANTE_WAKU__LIMITS__HANDSHAKES_PER_ADDRESS_MAX", "256");
     }
@@ -207,14 +208,14 @@ fn command(program: &Path, archive: &EngineUrl, folder: &Path, settings: &Settin
     command
 }
 
-/// The first address in what `/info` says that is a peer's, over plain TCP.
+/// The first plain TCP address with a peer id in the answer of `/info`.
 fn peer_address(info: &[u8]) -> anyhow::Result<Multiaddr> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Info {
         listen_addresses: Vec<String>,
     }
-    let info: Info = serde_json::from_slice(info).context("can't understand /info")?;
+    let info: Info = serde_json::from_slice(info).context("can't parse /info")?;
     for text in &info.listen_addresses {
         let Ok(address) = text.parse::<Multiaddr>() else { continue };
         let is_plain = !text.contains("/ws") && !text.contains("/tls");
@@ -222,13 +223,13 @@ fn peer_address(info: &[u8]) -> anyhow::Result<Multiaddr> {
             return Ok(address);
         }
     }
-    bail!("the server names no address of a node: {}", info.listen_addresses.join(", "))
+    bail!("the server has no plain TCP address with a peer id: {}", info.listen_addresses.join(", "))
 }
 
 /// The address that a server has printed.
-fn announced(said: &Path) -> Option<SocketAddr> {
-    let said = fs::read_to_string(said).ok()?;
-    let address = said.lines().find_map(|line| line.strip_prefix("listening on http://"))?;
+fn announced(stdout: &Path) -> Option<SocketAddr> {
+    let stdout = fs::read_to_string(stdout).ok()?;
+    let address = stdout.lines().find_map(|line| line.strip_prefix("listening on http://"))?;
     address.trim().parse().ok()
 }
 
@@ -242,7 +243,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_server_that_ends_at_once_is_an_error_with_its_last_words() {
+    async fn a_server_that_ends_at_once_is_an_error_with_the_tail_of_its_log() {
         let folder = tempfile::tempdir().unwrap();
         let started = Server::start(Path::new("/bin/ls"), &EngineUrl::Memory, folder.path(), "one").await;
         let error = started.err().unwrap().to_string();
@@ -258,12 +259,12 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_read_when_its_line_is_there() {
+    fn an_address_is_read_from_its_line() {
         let folder = tempfile::tempdir().unwrap();
-        let said = folder.path().join("out");
-        assert_eq!(announced(&said), None);
-        fs::write(&said, "hello\nlistening on http://127.0.0.1:8645\n").unwrap();
-        assert_eq!(announced(&said), Some("127.0.0.1:8645".parse().unwrap()));
+        let stdout = folder.path().join("out");
+        assert_eq!(announced(&stdout), None);
+        fs::write(&stdout, "hello\nlistening on http://127.0.0.1:8645\n").unwrap();
+        assert_eq!(announced(&stdout), Some("127.0.0.1:8645".parse().unwrap()));
     }
 
     #[test]

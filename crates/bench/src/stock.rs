@@ -24,13 +24,13 @@ const OTHER_TOPICS: u64 = 1_000;
 const OTHER_EACH: u64 = 4;
 /// The size in nwaku's measurements.
 pub(crate) const PAYLOAD_BYTES: usize = 1_400;
-/// All messages lie within ten days from here on, evenly.
+/// The start of all messages, which are spread evenly over ten days.
 const START: Timestamp = Timestamp::from_seconds(1_700_000_000);
 const SPAN_NANOS: u64 = 10 * 86_400 * 1_000_000_000;
 const FILL_BATCH: u64 = 2_500;
 /// Batches that wait for the archive while it is filled.
 const FILL_WAITING: usize = 4;
-/// What a data set's message takes on disk, by what one of these takes.
+/// The disk space of a data set's message, in units of one of these.
 const DISK_SHARE: u64 = 2;
 
 /// The messages of such an archive.
@@ -61,7 +61,7 @@ impl Stock {
         self.messages
     }
 
-    /// The message of that place in the order of time.
+    /// The message with that index in time order.
     fn message(&self, number: u64) -> Message {
         let offset = (u128::from(SPAN_NANOS) * u128::from(number) / u128::from(self.messages)) as i64;
         let timestamp = Timestamp(START.nanos() + offset);
@@ -72,7 +72,7 @@ impl Stock {
         letters.message(number, timestamp, names)
     }
 
-    /// Which of the other topics a message has; nothing for the hot one.
+    /// The index of a message's topic among the others; `None` for the hot one.
     fn other(&self, number: u64) -> Option<usize> {
         let is_other = number.is_multiple_of(OTHER_EACH);
         is_other.then(|| ((number / OTHER_EACH) % self.others.len().max(1) as u64) as usize)
@@ -84,7 +84,7 @@ impl Stock {
         hot.take(count).map(|number| self.message(number).message_hash).collect()
     }
 
-    /// Opens the chosen engine, makes it hold these messages, and closes it for a server to open.
+    /// Opens the chosen engine, fills it with these messages, and closes it for a server.
     pub(crate) async fn lay_in(
         self: &Arc<Self>,
         choice: &EngineChoice,
@@ -92,10 +92,10 @@ impl Stock {
     ) -> anyhow::Result<Store> {
         let store = Store::open(choice, parent, self.messages * DISK_SHARE).await?;
         let held = store.opened.upkeep.stats().await?.messages;
-        let wanted = self.messages;
+        let expected = self.messages;
         ensure!(
-            held == 0 || held == wanted,
-            "{} holds {held} messages where {wanted} were expected: name an empty folder",
+            held == 0 || held == expected,
+            "{} holds {held} messages instead of {expected}: name an empty folder",
             store.config.url
         );
         if held == 0 {
@@ -122,7 +122,7 @@ impl Stock {
         Ok(())
     }
 
-    /// Makes all messages in batches; ends early when nobody wants more.
+    /// Generates all messages in batches; ends early when the receiver is dropped.
     fn produce(&self, batches: &mpsc::Sender<Vec<Message>>) {
         let mut next = 0;
         while next < self.messages {
@@ -136,10 +136,12 @@ impl Stock {
     }
 }
 
-/// A server in another process can't be handed an archive in memory.
+/// A server in another process can't open an archive in memory.
 pub(crate) fn refuse_memory(common: &CommonArgs, bench: &str) -> anyhow::Result<()> {
     if common.engines.contains(&EngineChoice::At(EngineUrl::Memory)) {
-        bail!("{bench} can't hand a memory archive to a server in another process: use --engine log:");
+        bail!(
+            "{bench} runs a server in another process, which can't open a memory archive: use --engine log:"
+        );
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Opening, filling and settling the archives that are measured.
+//! Opens, fills and seals the measured archives.
 
 use std::{
     path::Path,
@@ -15,20 +15,20 @@ use tokio::{sync::mpsc, task::JoinSet};
 use crate::{
     args::{CommonArgs, EngineChoice},
     dataset::Dataset,
-    place::Place,
+    location::Location,
     progress,
 };
 
 /// Messages of one append while filling.
 const FILL_BATCH: usize = 2_500;
-/// Appenders while filling: few, so that messages arrive roughly in the order of time, as they do in life.
+/// Appenders while filling: few, so that messages arrive roughly in time order, as in production.
 const FILL_APPENDERS: usize = 4;
 /// Batches that wait for each appender.
 const FILL_WAITING: usize = 2;
-/// How long an engine may take to seal what it has.
+/// The time limit for sealing all segments.
 const SETTLE_MAX: Duration = Duration::from_secs(60);
 
-/// The folder in which a bench writes; removed when it goes out of scope.
+/// The folder of a bench's files; removed when it goes out of scope.
 pub(crate) fn work_folder(common: &CommonArgs) -> anyhow::Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("restante-bench-");
@@ -46,16 +46,16 @@ pub(crate) fn work_folder(common: &CommonArgs) -> anyhow::Result<TempDir> {
 pub(crate) struct Store {
     pub(crate) opened: Opened,
     pub(crate) config: Config,
-    /// Where it lies; behind the archive, so that a fresh one is removed when nobody holds it any more.
-    pub(crate) place: Place,
+    /// Its location. After the archive, so that a fresh one is removed after the archive is closed.
+    pub(crate) location: Location,
 }
 
 impl Store {
-    /// Opens the chosen engine; a fresh one below `parent`, if there is room for that many messages.
+    /// Opens the chosen engine; a fresh one below `parent`, if there is space for that many messages.
     pub(crate) async fn open(choice: &EngineChoice, parent: &Path, messages: u64) -> anyhow::Result<Self> {
-        let place = Place::of(choice, parent)?;
-        place.check_room(messages)?;
-        Self::open_at(place).await
+        let location = Location::of(choice, parent)?;
+        location.check_space(messages)?;
+        Self::open_at(location).await
     }
 
     /// Opens a fresh archive of the chosen engine: within a named folder or database, or below `parent`.
@@ -64,15 +64,15 @@ impl Store {
         parent: &Path,
         messages: u64,
     ) -> anyhow::Result<Self> {
-        let place = Place::fresh(choice, parent)?;
-        place.check_room(messages)?;
-        Self::open_at(place).await
+        let location = Location::fresh(choice, parent)?;
+        location.check_space(messages)?;
+        Self::open_at(location).await
     }
 
-    async fn open_at(place: Place) -> anyhow::Result<Self> {
-        let config = config(place.url.clone());
+    async fn open_at(location: Location) -> anyhow::Result<Self> {
+        let config = config(location.url.clone());
         let opened = open(config.clone()).await.with_context(|| format!("can't open {}", config.url))?;
-        Ok(Self { opened, config, place })
+        Ok(Self { opened, config, location })
     }
 
     /// Opens a closed archive again; how long that took.
@@ -92,24 +92,21 @@ impl Store {
         self.config.url.engine()
     }
 
-    /// Makes the archive hold the data set: an empty one is filled, one that was filled before is taken as it is.
+    /// Fills an empty archive with the data set; one that holds it already is used unchanged.
     pub(crate) async fn fill(&self, dataset: &Arc<Dataset>) -> anyhow::Result<()> {
         let held = self.opened.upkeep.stats().await?.messages;
         if held == 0 {
             fill(self.archive(), dataset).await?;
         } else if held != dataset.len() {
-            let wanted = dataset.len();
-            bail!(
-                "{} holds {held} messages where {wanted} were expected: name an empty folder",
-                self.config.url
-            );
+            let expected = dataset.len();
+            bail!("{} holds {held} messages instead of {expected}: name an empty folder", self.config.url);
         }
         self.settle().await?;
         Ok(())
     }
 
-    /// Waits until everything is in its final form: with the `log` engine, until all segments are sealed. The tables of other
-    /// engines have no other form, and stay open.
+    /// Waits until the `log` engine has sealed all segments. The tables of other engines
+    /// are not sealed.
     pub(crate) async fn settle(&self) -> anyhow::Result<Stats> {
         let begun = Instant::now();
         loop {
@@ -124,8 +121,8 @@ impl Store {
     }
 }
 
-/// How benches open an archive: the defaults, but segments are sealed as soon as they are quiet, so that nobody has to
-/// wait for a minute.
+/// The configuration of archives in benches: the defaults, but segments are sealed after a second without appends instead of
+/// a minute.
 pub(crate) fn config(url: EngineUrl) -> Config {
     let mut config = Config::new(url);
     config.topic_bits = content_topic_bits;
@@ -133,7 +130,7 @@ pub(crate) fn config(url: EngineUrl) -> Config {
     config
 }
 
-/// Appends the whole data set. One thread makes messages, a few tasks append them.
+/// Appends the whole data set. One thread generates messages, a few tasks append them.
 async fn fill(archive: &Arc<dyn Archive>, dataset: &Arc<Dataset>) -> anyhow::Result<()> {
     let bar = progress::bar("filling the archive", dataset.len());
     let mut tasks = JoinSet::new();
@@ -155,7 +152,7 @@ async fn fill(archive: &Arc<dyn Archive>, dataset: &Arc<Dataset>) -> anyhow::Res
     Ok(())
 }
 
-/// Makes all messages and gives them to the appenders in turn; ends early when an appender has ended.
+/// Generates all messages and sends them to the appenders in turn; ends early when an appender has ended.
 fn produce(dataset: &Dataset, appenders: &[mpsc::Sender<Vec<Message>>]) {
     for (batch, appender) in dataset.batches(FILL_BATCH).zip(appenders.iter().cycle()) {
         let is_taken = appender.blocking_send(batch).is_ok();
@@ -178,16 +175,16 @@ async fn append_all(
     Ok(())
 }
 
-/// Appends messages that are not there yet; it is an error when one is, or when the engine did not store it.
+/// Appends new messages; a duplicate or a message that was not stored is an error.
 pub(crate) async fn append_new(archive: &dyn Archive, messages: Vec<Message>) -> anyhow::Result<()> {
     let answers = archive.append(messages).await?;
-    let count = |wanted: Appended| answers.iter().filter(|answer| **answer == wanted).count();
+    let count = |expected: Appended| answers.iter().filter(|answer| **answer == expected).count();
     let (duplicates, spooled) = (count(Appended::Duplicate), count(Appended::Spooled));
     if duplicates > 0 {
-        bail!("{duplicates} of {} messages were there before: the archive was not fresh", answers.len());
+        bail!("{duplicates} of {} messages were duplicates: the archive was not fresh", answers.len());
     }
     if spooled > 0 {
-        bail!("{spooled} of {} messages were put aside: the engine did not answer", answers.len());
+        bail!("{spooled} of {} messages went to the spool: the engine did not answer", answers.len());
     }
     Ok(())
 }

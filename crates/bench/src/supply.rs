@@ -1,24 +1,24 @@
-//! Messages to append, as many as are wanted, ready at once.
+//! Generated messages to append.
 
 use restante_archive::Message;
 use restante_core::{MessageHash, Timestamp};
 
 use crate::{dataset::Dataset, random::Random};
 
-/// Bodies to append again and again: more than a processor's cache holds.
+/// Bodies that are appended repeatedly: more than a processor's cache holds.
 const POOL_MESSAGES: usize = 100_000;
 /// A thousand messages a second, so that all messages of a bench fall into one day.
 const MESSAGE_NANOS: u64 = 1_000_000;
 
 /// Messages without end. Topics and bodies are those of the data set, over and over; each message has a time and a hash
-/// of its own. So no message has to be made from random bytes while appends are timed.
+/// of its own. So no random bytes are generated while appends are timed.
 pub(crate) struct Supply {
     pool: Vec<Message>,
     first: Timestamp,
 }
 
 impl Supply {
-    /// Takes the first messages of the data set; times run on from `first`.
+    /// The first messages of the data set; their times ascend from `first`.
     pub(crate) fn of(dataset: &Dataset, first: Timestamp) -> Self {
         Self { pool: dataset.batches(1_000).flatten().take(POOL_MESSAGES).collect(), first }
     }

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::anyhow;
 
-/// Runs a job on `threads` threads at once: the time from the first beginning to the last end, and the results.
+/// Runs a job on `threads` threads at once: returns the time from the first start to the last end, and the results.
 pub(crate) fn together<T: Send>(
     threads: usize,
     job: impl Fn() -> anyhow::Result<T> + Sync,

@@ -2,7 +2,7 @@ use std::{fmt, str::FromStr};
 
 /// The bits that one topic sets in a [`Bloom`]: one to three of 512.
 ///
-/// Which bits they are is a matter of the protocol; whoever opens an archive gives it the function that computes them.
+/// The protocol defines the bits; the opener of an archive passes the function that computes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TopicBits([u16; 3]);
 
@@ -13,8 +13,8 @@ impl TopicBits {
     }
 }
 
-/// A 512-bit filter over topics, as the Status mailserver used it: a client that sends one asks for a superset of its
-/// topics and does not say which of them it wants.
+/// A 512-bit filter over topics, as in the Status mailserver: with it a client queries a superset of its topics without
+/// revealing which of them it needs.
 ///
 /// Written as 128 hex digits, byte 0 first.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,8 +37,8 @@ impl Bloom {
 
     /// Whether the filter has every bit of the topic.
     pub fn contains(&self, topic: TopicBits) -> bool {
-        // All three bits are looked at whatever the first one says: thousands of topics are matched in a row, and a branch
-        // that goes either way costs more than the look.
+        // All three bits are tested without a branch: thousands of topics are matched in a row, and a mispredicted branch costs more
+        // than the test.
         let bit = |bit: u16| self.0.get(usize::from(bit / 8)).copied().unwrap_or(0) >> (bit % 8);
         let [one, two, three] = topic.0;
         bit(one) & bit(two) & bit(three) & 1 != 0

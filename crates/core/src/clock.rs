@@ -2,9 +2,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::Timestamp;
 
-/// Where the time comes from, so that every run can be replayed.
+/// The source of time, injected so that every run can be replayed.
 pub trait Clock: Send + Sync + 'static {
-    /// The present moment.
+    /// The current time.
     fn now(&self) -> Timestamp;
 }
 
@@ -13,7 +13,7 @@ pub trait Clock: Send + Sync + 'static {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    #[expect(clippy::disallowed_methods, reason = "this is the door by which time comes in")]
+    #[expect(clippy::disallowed_methods, reason = "the only place that reads the machine's clock")]
     fn now(&self) -> Timestamp {
         let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         match since_epoch {

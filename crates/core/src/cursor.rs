@@ -1,6 +1,6 @@
 use crate::{MessageHash, Timestamp};
 
-/// A place in the archive's total order: timestamp first, then message hash, both ascending.
+/// A position in the archive's total order: timestamp first, then message hash, both ascending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// Compared first.
@@ -9,10 +9,10 @@ pub struct Key {
     pub message_hash: MessageHash,
 }
 
-/// Where a page begins; the named message itself is excluded.
+/// Where a page begins; the message at the cursor is excluded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cursor {
-    /// A place in the order. It needs no message to be there, so it survives retention.
+    /// A position in the order. It needs no message there, so it survives retention.
     At(Key),
     /// The message with this hash, as Store v3 and REST name it. It must be archived.
     Message(MessageHash),

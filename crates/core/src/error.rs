@@ -1,13 +1,13 @@
-/// What kind of trouble an error is: what a door needs to know to answer, and a retry to decide.
+/// The kind of an error: enough for a door to choose its reply, and for a caller to decide whether to retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// The thing asked for does not exist.
+    /// The requested thing does not exist.
     NotFound,
     /// The request is wrong, and will be wrong again.
     Invalid,
-    /// The request conflicts with what is stored, or somebody else holds the resource.
+    /// The request conflicts with what is stored, or another process holds the resource.
     Conflict,
-    /// There is no room: the disk or a bounded queue is full.
+    /// The disk or a bounded queue is full.
     Full,
     /// The engine can't answer now.
     Unavailable,

@@ -4,14 +4,14 @@ use std::{
     str::FromStr,
 };
 
-/// Which store something is, drawn when it is made, written as 32 hex digits.
+/// The identity of a store, chosen randomly when it is created, written as 32 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity(pub [u8; 16]);
 
 impl Identity {
-    /// One that no other store has.
+    /// A random identity.
     pub fn draw() -> Self {
-        // The standard library seeds its hashers from the system's source of chance, with 128 bits.
+        // The standard library seeds its hashers from the system's random source, with 128 bits.
         let chance = RandomState::new();
         let mut bytes = [0; 16];
         for (half, place) in bytes.chunks_exact_mut(8).enumerate() {

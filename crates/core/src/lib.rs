@@ -1,7 +1,7 @@
-//! Words that every room of restante shares: timestamps, hashes, blob ids, identities of stores, cursors, error kinds, clocks
-//! and topic filters.
+//! Types that all crates of restante share: timestamps, hashes, blob ids, identities of stores, cursors, error kinds, clocks and
+//! topic filters.
 //!
-//! This crate does no I/O, knows no async runtime and imports no other crate of the project.
+//! This crate does no I/O, uses no async runtime and imports no other crate of the project.
 
 mod blob;
 mod bloom;

@@ -3,14 +3,14 @@ use std::fmt;
 /// Nanoseconds in one second.
 pub const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
-/// A point in time: signed nanoseconds since 1970-01-01T00:00:00Z, as `14/WAKU2-MESSAGE` carries it.
+/// A point in time: signed nanoseconds since 1970-01-01T00:00:00Z, as in `14/WAKU2-MESSAGE`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
-    /// The earliest timestamp there can be.
+    /// The earliest timestamp.
     pub const MIN: Self = Self(i64::MIN);
-    /// The latest timestamp there can be.
+    /// The latest timestamp.
     pub const MAX: Self = Self(i64::MAX);
 
     /// The timestamp of a whole second; saturates at the ends of the range.
@@ -35,7 +35,7 @@ impl Timestamp {
 }
 
 impl fmt::Display for Timestamp {
-    /// RFC 3339 in UTC with nanoseconds, for people: `2019-04-01T00:00:00.000000000Z`.
+    /// RFC 3339 in UTC with nanoseconds, for display: `2019-04-01T00:00:00.000000000Z`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.seconds();
         let (year, month, day) = civil_date(seconds.div_euclid(86_400));

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use restante_core::ErrorKind;
 use restante_records::{
-    AccountId, CHANGES_MAX, Changed, Feed, GET_RECORDS_MAX, Get, Id, Onward, Revision, Watch,
+    AccountId, CHANGES_MAX, Changed, Feed, FeedRequest, GET_RECORDS_MAX, Get, Id, Revision, Watch,
 };
 use tokio::sync::broadcast;
 use tracing::warn;
@@ -106,8 +106,8 @@ impl Follower {
         let Some(seen) = self.seen.get_mut(usize::from(shard.number())) else { return Ok(()) };
         loop {
             // Unlike a client's changes, a follower's have what was created and destroyed since.
-            let onward = Onward { since: *seen, began: *seen, limit: CHANGES_MAX };
-            let changes = match self.feed.follow(shard.account(), &onward).await {
+            let request = FeedRequest { since: *seen, began: *seen, limit: CHANGES_MAX };
+            let changes = match self.feed.follow(shard.account(), &request).await {
                 Ok(changes) => changes,
                 // History was forgotten, or the records were restored to an earlier state.
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid) => {

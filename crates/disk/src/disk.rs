@@ -89,7 +89,7 @@ impl Disk for Folder {
                 (Ok(name), Ok(metadata)) => files.push((name, metadata.len())),
                 (_, Err(error)) if error.kind() == io::ErrorKind::NotFound => {} // removed or renamed meanwhile
                 (_, Err(error)) => return Err(error),
-                (Err(_), _) => {} // not UTF-8, so not one of ours
+                (Err(_), _) => {} // not UTF-8, so no file of this store
             }
         }
         files.sort();

@@ -2,7 +2,7 @@ use std::io;
 
 use restante_core::ErrorKind;
 
-/// What went wrong on the disk. Role crates turn it into their own error.
+/// An error of the disk. Role crates convert it into their own error.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {

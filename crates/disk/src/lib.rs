@@ -1,7 +1,7 @@
-//! What every engine that keeps files needs: locks, durable folders and files, and a disk that tests can make fail.
+//! Shared by all engines with files: locks, durable folders and files, and a disk that tests can make fail.
 //!
-//! An engine changes its files only through the trait [`Disk`]. In production that is [`Folder`]; tests put
-//! `testing::FailingDisk` (feature `testing`) in its place, which fails any step and models a disk of limited size.
+//! An engine changes its files only through the trait [`Disk`]. In production that is [`Folder`]; tests replace it by
+//! `testing::FailingDisk` (feature `testing`), which fails any step and models a disk of limited size.
 
 mod disk;
 mod error;

@@ -11,8 +11,8 @@ use restante_core::ErrorKind;
 
 use crate::Error;
 
-/// Takes the lock `file` and keeps all other processes out of `what` until the returned file is closed. The lock file stays
-/// and names the process that holds it.
+/// Takes the lock `file` and excludes all other processes from `what` until the returned file is closed. The lock file stays,
+/// and contains the id of the process that holds it.
 ///
 /// # Errors
 /// `Conflict` when another process holds it, with `advice`; `Full` when the lock file does not exist and the disk has no
@@ -32,8 +32,8 @@ pub fn hold(file: &Path, what: &str, advice: &str) -> Result<File, Error> {
         }
     }
     let note = format!("process {}\n", std::process::id());
-    // The note only helps people, so a full disk doesn't prevent the opening. It is written before the file is cut, so that
-    // the file never gives its block away.
+    // The note only helps people, so a full disk doesn't prevent opening. It is written before the file is truncated, so that the
+    // file always has its block.
     let _ = lock.write_all_at(note.as_bytes(), 0).and_then(|()| lock.set_len(note.len() as u64));
     Ok(lock)
 }

@@ -1,4 +1,4 @@
-//! A disk that fails when a test wants it to.
+//! A disk that fails when a test requests it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +12,7 @@ use crate::{Disk, DiskFile, Folder};
 
 pub mod small_disk;
 
-/// The unit in which a disk of limited size gives space away.
+/// The unit of space of a disk of limited size.
 pub const BLOCK_BYTES: u64 = 4_096;
 
 /// How a step fails.
@@ -93,8 +93,8 @@ impl Faults {
         self.state().failed.clone()
     }
 
-    /// From now on the disk has `bytes` free beside what its files take, in whole blocks of [`BLOCK_BYTES`]. Each new file
-    /// or folder takes a block, and what is written or reserved takes the blocks that it touches.
+    /// From now on the disk has `bytes` free besides its files, in whole blocks of [`BLOCK_BYTES`]. Each new file or folder
+    /// takes a block, and written or reserved ranges take the blocks that they touch.
     pub fn limit(&self, bytes: u64) {
         let free_blocks = bytes / BLOCK_BYTES;
         self.state().space.get_or_insert_default().free_blocks = free_blocks;
@@ -143,7 +143,7 @@ struct Space {
 }
 
 impl Space {
-    /// The blocks of a file that has `len` bytes; a file that is met first is taken to have them all.
+    /// The blocks of a file of `len` bytes; a file seen for the first time is assumed to have them all.
     fn blocks(&mut self, name: &str, len: u64) -> &mut BTreeSet<u64> {
         self.files.entry(name.to_owned()).or_insert_with(|| (0..len.div_ceil(BLOCK_BYTES)).collect())
     }
@@ -154,7 +154,7 @@ impl Space {
         Ok(())
     }
 
-    /// Allocates the blocks of `range`, from the first on, as far as there are any. Returns where the allocated part ends.
+    /// Allocates the blocks of `range` in order, as many as are free. Returns where the allocated part ends.
     fn allocate(&mut self, name: &str, len: u64, range: Range<u64>) -> u64 {
         let mut free = self.free_blocks;
         let blocks = self.blocks(name, len);
@@ -185,7 +185,7 @@ impl Space {
         self.free_blocks += cut.len() as u64;
     }
 
-    /// Gives the blocks of a file of `len` bytes back.
+    /// Frees the blocks of a file of `len` bytes.
     fn remove(&mut self, name: &str, len: u64) {
         self.cut(name, len, 0);
         self.files.remove(name);
@@ -193,7 +193,7 @@ impl Space {
     }
 }
 
-/// A folder whose steps fail as [`Faults`] says.
+/// A folder whose steps fail as [`Faults`] specifies.
 pub struct FailingDisk {
     folder: Folder,
     faults: Arc<Faults>,
@@ -226,11 +226,11 @@ impl Disk for FailingDisk {
 
     fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         self.faults.run("create")?;
-        let mut room = Ok(());
+        let mut space_left = Ok(());
         if self.len(name).is_none() {
-            room = self.faults.space(|space| Some(space.add_entry())).unwrap_or(Ok(()));
+            space_left = self.faults.space(|space| Some(space.add_entry())).unwrap_or(Ok(()));
         }
-        room?;
+        space_left?;
         Ok(self.file(name, self.folder.create(name)?))
     }
 
@@ -387,7 +387,7 @@ mod tests {
         faults.limit(5 * BLOCK_BYTES + 100);
         assert_eq!(faults.free_bytes(), Some(5 * BLOCK_BYTES));
 
-        before.write_at(&[2; 8_192], 0).unwrap(); // both of its blocks are there already
+        before.write_at(&[2; 8_192], 0).unwrap(); // both of its blocks are allocated
         let file = disk.create("a").unwrap();
         file.write_at(&[3; 100], 6_000).unwrap();
         assert_eq!(

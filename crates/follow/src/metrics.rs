@@ -1,5 +1,7 @@
 //! What followers count.
 
+use std::sync::atomic::AtomicU64;
+
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
@@ -9,9 +11,9 @@ use prometheus_client::{
 /// What followers count. Cloning shares the counts; unregistered metrics count for nobody.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
-    lag: Family<FollowerLabel, Gauge>,
-    aside: Family<FollowerLabel, Gauge>,
-    behind: Family<FollowerLabel, Gauge>,
+    lag: Family<FollowerLabel, Gauge<f64, AtomicU64>>,
+    backoff: Family<FollowerLabel, Gauge>,
+    lagging: Family<FollowerLabel, Gauge>,
     changes: Family<FollowerLabel, Counter>,
     resets: Family<FollowerLabel, Counter>,
     errors: Family<ErrorLabel, Counter>,
@@ -33,13 +35,13 @@ impl Metrics {
     /// is made.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("restante_follow");
-        let help = "Commits of all accounts since the follower's position";
-        registry.register("lag_revisions", help, self.lag.clone());
+        let help = "Age of the oldest commit that is not followed and saved, 0 when there is none";
+        registry.register("lag_seconds", help, self.lag.clone());
         let help = "Accounts that could not be followed, and wait for another attempt";
-        registry.register("aside_accounts", help, self.aside.clone());
-        let help = "Accounts that have more changes than are handed on in one turn, and wait for their next";
-        registry.register("behind_accounts", help, self.behind.clone());
-        registry.register("changes", "Changes that were handed on", self.changes.clone());
+        registry.register("backoff_accounts", help, self.backoff.clone());
+        let help = "Accounts that have more changes than are handled in one round";
+        registry.register("lagging_accounts", help, self.lagging.clone());
+        registry.register("changes", "Changes that were handled", self.changes.clone());
         registry.register("resets", "Accounts that were begun from zero", self.resets.clone());
         registry.register("errors", "Attempts that failed, by who failed", self.errors.clone());
     }
@@ -48,9 +50,9 @@ impl Metrics {
 /// The counts of one follower.
 #[derive(Debug)]
 pub(crate) struct Counts {
-    pub(crate) lag: Gauge,
-    pub(crate) aside: Gauge,
-    pub(crate) behind: Gauge,
+    pub(crate) lag: Gauge<f64, AtomicU64>,
+    pub(crate) backoff: Gauge,
+    pub(crate) lagging: Gauge,
     pub(crate) changes: Counter,
     pub(crate) resets: Counter,
     pub(crate) records_errors: Counter,
@@ -63,8 +65,8 @@ impl Counts {
         let errors = |source| metrics.errors.get_or_create_owned(&ErrorLabel { follower, source });
         Self {
             lag: metrics.lag.get_or_create_owned(&label),
-            aside: metrics.aside.get_or_create_owned(&label),
-            behind: metrics.behind.get_or_create_owned(&label),
+            backoff: metrics.backoff.get_or_create_owned(&label),
+            lagging: metrics.lagging.get_or_create_owned(&label),
             changes: metrics.changes.get_or_create_owned(&label),
             resets: metrics.resets.get_or_create_owned(&label),
             records_errors: errors("records"),

@@ -4,33 +4,33 @@ use std::{
     task::Poll,
 };
 
-/// Whether a follower was told to stop: a future that may be asked again after it was ready.
+/// Whether a follower is to stop: a future that may be polled again after it was ready.
 pub(crate) struct Stop<F> {
     future: Pin<Box<F>>,
-    is_told: bool,
+    is_requested: bool,
 }
 
 impl<F: Future<Output = ()>> Stop<F> {
     pub(crate) fn new(future: F) -> Self {
-        Self { future: Box::pin(future), is_told: false }
+        Self { future: Box::pin(future), is_requested: false }
     }
 
-    /// Whether it was told until now.
-    pub(crate) async fn is_told(&mut self) -> bool {
+    /// Whether the stop was requested until now.
+    pub(crate) async fn is_requested(&mut self) -> bool {
         poll_fn(|context| {
-            if !self.is_told {
-                self.is_told = self.future.as_mut().poll(context).is_ready();
+            if !self.is_requested {
+                self.is_requested = self.future.as_mut().poll(context).is_ready();
             }
-            Poll::Ready(self.is_told)
+            Poll::Ready(self.is_requested)
         })
         .await
     }
 
-    /// Returns when it is told.
-    pub(crate) async fn told(&mut self) {
-        if !self.is_told {
+    /// Returns when the stop is requested.
+    pub(crate) async fn requested(&mut self) {
+        if !self.is_requested {
             self.future.as_mut().await;
-            self.is_told = true;
+            self.is_requested = true;
         }
     }
 }

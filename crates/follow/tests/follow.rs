@@ -1,4 +1,4 @@
-//! What followers promise, on the reference model, with a clock that jumps.
+//! Promises of followers, on the reference model, with a clock that jumps.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use restante_core::ErrorKind;
+use restante_core::{Clock, ErrorKind};
 use restante_follow::{Follower, Handler, HandlerError, Metrics, Settings};
 use restante_records::{
     AccountId, Change, Changes, Commit, Committed, Error, Get, Opened, Page, Position, Query, Record,
@@ -27,11 +27,11 @@ use tokio::{
     time::sleep,
 };
 
-/// Runs of the random test, each with a seed of its own.
+/// Runs of the random test, each with its own seed.
 const SEEDS: u64 = 60;
 const NAME: &str = "mirror";
 
-/// A store, a mirror of it, and what may go wrong between them.
+/// A store, a mirror of it, and the failures injected between them.
 struct Scene {
     store: Store,
     mirror: Arc<Mutex<Mirror>>,
@@ -76,9 +76,10 @@ impl Scene {
     fn follower(&self) -> Follower<Mirroring> {
         let mirroring = self.mirroring();
         let mut mirror = self.mirror.lock();
-        mirror.told.clear(); // what was told before a restart may come again
+        mirror.told.clear(); // after a restart pages may be repeated
         mirror.unsaved = 0;
-        Follower::new(self.settings, &self.opened(), mirroring, &self.metrics).unwrap()
+        Follower::new(self.settings, &self.opened(), mirroring, self.store.clock.clone(), &self.metrics)
+            .unwrap()
     }
 
     fn start(&self) -> Running {
@@ -88,7 +89,8 @@ impl Scene {
     async fn caught_up(&self) {
         let feed = &self.store.opened.feed;
         wait_until("the follower has caught up", async || {
-            feed.checkpoint(NAME, &[]).await.unwrap().position == feed.position().await.unwrap()
+            let saved = feed.checkpoint(NAME, &[]).await.unwrap().position;
+            feed.touched(saved, 1).await.unwrap().is_empty()
         })
         .await;
     }
@@ -99,7 +101,7 @@ impl Scene {
     }
 }
 
-/// A follower that runs.
+/// A running follower.
 struct Running {
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<(), Error>>,
@@ -119,7 +121,7 @@ impl Running {
         self.task.await.unwrap()
     }
 
-    /// Ends it as the end of the process does.
+    /// Ends it as a crash of the process would.
     async fn crash(self) {
         self.task.abort();
         let ended = self.task.await;
@@ -127,7 +129,7 @@ impl Running {
     }
 }
 
-/// Waits in the test's own time, which goes on as soon as everybody waits.
+/// Waits in the test's paused time, which advances when all tasks wait.
 async fn wait_until(what: &str, is_so: impl AsyncFn() -> bool) {
     for _ in 0..10_000 {
         if is_so().await {
@@ -204,8 +206,10 @@ async fn no_more_than_a_batch_comes_again_after_a_crash() {
     // The pages have 7 changes, 1 and 6. The handler never returns from the fourth, which has 2.
     let handler = Stalling { pages: 3, stalled: Arc::default(), release: Arc::default() };
     let stalled = handler.stalled.clone();
-    let running =
-        Running::start(Follower::new(scene.settings, &scene.opened(), handler, &scene.metrics).unwrap());
+    let running = Running::start(
+        Follower::new(scene.settings, &scene.opened(), handler, scene.store.clock.clone(), &scene.metrics)
+            .unwrap(),
+    );
     stalled.notified().await;
     running.crash().await;
     let accounts: Vec<AccountId> = (1..=6).map(AccountId).collect();
@@ -214,7 +218,7 @@ async fn no_more_than_a_batch_comes_again_after_a_crash() {
     assert_eq!(noted, 8, "the first two made a batch and were saved; the 8 changes after them come again");
 }
 
-/// Takes some pages and then waits until it is released.
+/// Handles some pages and then waits until it is released.
 struct Stalling {
     pages: usize,
     stalled: Arc<Notify>,
@@ -239,15 +243,17 @@ impl Handler for Stalling {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stop_finishes_the_page_in_hand_and_saves_it() {
+async fn stop_finishes_the_current_page_and_saves_it() {
     let scene = Scene::new(0, 0.0, 2).await;
     for n in 0..9 {
         scene.store.commit(1, vec![create(NOTE, format!("{n}"))]).await;
     }
     let handler = Stalling { pages: 1, stalled: Arc::default(), release: Arc::default() };
     let (stalled, release) = (handler.stalled.clone(), handler.release.clone());
-    let running =
-        Running::start(Follower::new(scene.settings, &scene.opened(), handler, &scene.metrics).unwrap());
+    let running = Running::start(
+        Follower::new(scene.settings, &scene.opened(), handler, scene.store.clock.clone(), &scene.metrics)
+            .unwrap(),
+    );
     stalled.notified().await;
     let Running { stop, task } = running;
     stop.send(()).unwrap();
@@ -255,10 +261,10 @@ async fn stop_finishes_the_page_in_hand_and_saves_it() {
     task.await.unwrap().unwrap();
     let saved = scene.store.opened.feed.checkpoint(NAME, &[AccountId(1)]).await.unwrap();
     assert_eq!(saved.accounts, [(AccountId(1), Revision(4))], "the second page of two");
-    assert_eq!(saved.position, Position(0), "the account is not at its end");
+    assert_eq!(saved.position, Position::default(), "the account is not at its end");
 }
 
-/// Fails for one account as long as it is told to, and counts.
+/// Fails for one account while that is set, and counts the attempts.
 struct Picky {
     refused: Arc<Mutex<Option<AccountId>>>,
     attempts: Arc<Mutex<u32>>,
@@ -281,13 +287,15 @@ impl Handler for Picky {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_account_that_fails_waits_while_others_go_on() {
+async fn an_account_that_fails_waits_while_others_continue() {
     let scene = Scene::new(0, 0.0, 4).await;
     let inner = scene.mirroring();
     let (refused, attempts) = (Arc::new(Mutex::new(Some(AccountId(1)))), Arc::new(Mutex::new(0)));
     let picky = Picky { refused: refused.clone(), attempts: attempts.clone(), inner };
     let opened = scene.opened();
-    let running = Running::start(Follower::new(scene.settings, &opened, picky, &scene.metrics).unwrap());
+    let running = Running::start(
+        Follower::new(scene.settings, &opened, picky, scene.store.clock.clone(), &scene.metrics).unwrap(),
+    );
     for n in 0..5 {
         for account in [1, 2, 3] {
             scene.store.commit(account, vec![create(NOTE, format!("{n}"))]).await;
@@ -300,7 +308,7 @@ async fn an_account_that_fails_waits_while_others_go_on() {
     assert!((30..90).contains(&tried), "{tried} attempts in an hour: once a minute after the first");
     assert_eq!(
         opened.feed.checkpoint(NAME, &[]).await.unwrap().position,
-        Position(0),
+        Position::default(),
         "it stays before the account"
     );
 
@@ -310,7 +318,7 @@ async fn an_account_that_fails_waits_while_others_go_on() {
     scene.assert_mirrored().await;
 }
 
-/// Takes its time.
+/// Handles pages slowly.
 struct Slow(Picky);
 
 #[async_trait]
@@ -325,7 +333,7 @@ impl Handler for Slow {
     }
 }
 
-/// With commits that come while others are followed there is always something else to do.
+/// With steady commits there is always other work, which must not delay the attempts.
 #[tokio::test(start_paused = true)]
 async fn an_account_that_fails_is_tried_again_under_steady_commits() {
     let scene = Scene::new(0, 0.0, 4).await;
@@ -333,7 +341,14 @@ async fn an_account_that_fails_is_tried_again_under_steady_commits() {
     let (refused, attempts) = (Arc::new(Mutex::new(Some(AccountId(1)))), Arc::new(Mutex::new(0)));
     let picky = Picky { refused: refused.clone(), attempts: attempts.clone(), inner };
     scene.store.commit(1, vec![create(NOTE, "waits".into())]).await;
-    let follower = Follower::new(scene.settings, &scene.opened(), Slow(picky), &scene.metrics).unwrap();
+    let follower = Follower::new(
+        scene.settings,
+        &scene.opened(),
+        Slow(picky),
+        scene.store.clock.clone(),
+        &scene.metrics,
+    )
+    .unwrap();
     let running = Running::start(follower);
     let commits = async {
         loop {
@@ -352,7 +367,7 @@ async fn an_account_that_fails_is_tried_again_under_steady_commits() {
     scene.assert_mirrored().await;
 }
 
-/// While it handles a page of an account, more than the page has is committed there.
+/// While it handles a page of an account, it commits more there than the page has.
 struct Feeding {
     account: AccountId,
     is_on: Arc<Mutex<bool>>,
@@ -377,9 +392,9 @@ impl Handler for Feeding {
     }
 }
 
-/// Its end is never reached, and all others had waited for that: those that were committed to, and those set aside.
+/// Its end is never reached; once all others waited for that: other commits and accounts to be tried again.
 #[tokio::test(start_paused = true)]
-async fn an_account_that_is_committed_to_faster_than_it_is_handled_keeps_nobody_waiting() {
+async fn an_account_committed_to_faster_than_it_is_handled_delays_no_other() {
     let scene = Scene::new(0, 0.0, 4).await;
     let inner = scene.mirroring();
     let (refused, attempts) = (Arc::new(Mutex::new(Some(AccountId(3)))), Arc::new(Mutex::new(0)));
@@ -391,7 +406,9 @@ async fn an_account_that_is_committed_to_faster_than_it_is_handled_keeps_nobody_
         scene.store.commit(account, vec![create(NOTE, "first".into())]).await;
     }
     let opened = scene.opened();
-    let running = Running::start(Follower::new(scene.settings, &opened, feeding, &scene.metrics).unwrap());
+    let running = Running::start(
+        Follower::new(scene.settings, &opened, feeding, scene.store.clock.clone(), &scene.metrics).unwrap(),
+    );
     let notes_of = |account| {
         let mirror = scene.mirror.lock();
         mirror.copied.keys().filter(|(of, ..)| *of == AccountId(account)).count()
@@ -405,18 +422,20 @@ async fn an_account_that_is_committed_to_faster_than_it_is_handled_keeps_nobody_
     let told = scene.mirror.lock().told[&AccountId(1)].0 as i64;
     let revision = opened.records.states(AccountId(1)).await.unwrap().revision.0 as i64;
     assert!(revision - told > 100, "it was not too fast");
-    let lag = value(&scene.metrics, "restante_follow_lag_revisions{follower=\"mirror\"}");
-    for waiting in ["aside", "behind"] {
+    let begun = scene.store.clock.now();
+    scene.store.clock.set(begun.plus_seconds(30));
+    let has_risen = async || lag(&scene.metrics) == 30.0;
+    wait_until("the lag is the age of the first commit of the one that fails", has_risen).await;
+    for waiting in ["backoff", "lagging"] {
         let name = format!("restante_follow_{waiting}_accounts{{follower=\"mirror\"}}");
         assert_eq!(value(&scene.metrics, &name), 1, "{waiting}");
     }
-    assert!(lag > (revision - told) / 2, "a lag of {lag}, when {} are not told", revision - told);
     *refused.lock() = None;
     *is_on.lock() = false;
     scene.caught_up().await;
     running.stop().await.unwrap();
     scene.assert_mirrored().await;
-    for waiting in ["aside", "behind"] {
+    for waiting in ["backoff", "lagging"] {
         let name = format!("restante_follow_{waiting}_accounts{{follower=\"mirror\"}}");
         assert_eq!(value(&scene.metrics, &name), 0, "{waiting}");
     }
@@ -432,14 +451,14 @@ async fn more_accounts_that_take_several_turns_than_wait_at_once_are_followed() 
     }
     let running = scene.start();
     wait_until("some are done", async || scene.mirror.lock().copied.len() > 1_000).await;
-    running.crash().await; // those that are in between go on where they were, or once more
+    running.crash().await; // accounts in progress continue where they were, or begin again
     let running = scene.start();
     scene.caught_up().await;
     running.stop().await.unwrap();
     scene.assert_mirrored().await;
 }
 
-/// Takes so many pages, and refuses all that come then.
+/// Handles some pages, and refuses all later ones.
 struct Tiring {
     pages: u32,
     refused: Arc<Mutex<u32>>,
@@ -453,7 +472,7 @@ impl Handler for Tiring {
             return Ok(());
         }
         *self.refused.lock() += 1;
-        Err(HandlerError::new("nothing goes any more"))
+        Err(HandlerError::new("refused"))
     }
 
     async fn reset(&mut self, _: AccountId) -> Result<(), HandlerError> {
@@ -461,7 +480,7 @@ impl Handler for Tiring {
     }
 }
 
-/// One that hangs would be waited for as often as accounts are behind.
+/// Otherwise a hanging handler would be waited for once per lagging account.
 #[tokio::test(start_paused = true)]
 async fn all_that_are_behind_wait_when_everything_fails() {
     let scene = Scene::new(0, 0.0, 1).await;
@@ -472,11 +491,13 @@ async fn all_that_are_behind_wait_when_everything_fails() {
     }
     let refused = Arc::new(Mutex::new(0));
     let tiring = Tiring { pages: 64 * 16, refused: refused.clone() };
-    let running =
-        Running::start(Follower::new(scene.settings, &scene.opened(), tiring, &scene.metrics).unwrap());
+    let running = Running::start(
+        Follower::new(scene.settings, &scene.opened(), tiring, scene.store.clock.clone(), &scene.metrics)
+            .unwrap(),
+    );
     wait_until("it is tired", async || *refused.lock() > 0).await;
     assert_eq!(*refused.lock(), 16, "as many as wait for another attempt");
-    for (waiting, count) in [("aside", 16), ("behind", 48)] {
+    for (waiting, count) in [("backoff", 16), ("lagging", 48)] {
         let name = format!("restante_follow_{waiting}_accounts{{follower=\"mirror\"}}");
         assert_eq!(value(&scene.metrics, &name), count, "{waiting}");
     }
@@ -484,15 +505,17 @@ async fn all_that_are_behind_wait_when_everything_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_hangs_is_given_up_and_counted() {
+async fn a_hanging_handler_is_cancelled_and_counted() {
     let scene = Scene::new(0, 0.0, 4).await;
     scene.store.commit(1, vec![create(NOTE, "one".into())]).await;
     let release = Arc::new(Notify::new());
     let handler = Stalling { pages: 0, stalled: Arc::default(), release: release.clone() };
-    let running =
-        Running::start(Follower::new(scene.settings, &scene.opened(), handler, &scene.metrics).unwrap());
+    let running = Running::start(
+        Follower::new(scene.settings, &scene.opened(), handler, scene.store.clock.clone(), &scene.metrics)
+            .unwrap(),
+    );
     let errors = r#"restante_follow_errors_total{follower="mirror",source="handler"}"#;
-    wait_until("it is given up", async || value(&scene.metrics, errors) == 1).await;
+    wait_until("it is cancelled", async || value(&scene.metrics, errors) == 1).await;
     release.notify_one();
     scene.caught_up().await;
     running.stop().await.unwrap();
@@ -510,7 +533,7 @@ async fn all_waits_when_everything_fails() {
     impl Handler for Refusing {
         async fn handle(&mut self, _: AccountId, _: &Changes) -> Result<(), HandlerError> {
             *self.0.lock() += 1;
-            Err(HandlerError::new("nothing goes"))
+            Err(HandlerError::new("refused"))
         }
 
         async fn reset(&mut self, _: AccountId) -> Result<(), HandlerError> {
@@ -518,8 +541,10 @@ async fn all_waits_when_everything_fails() {
         }
     }
     let refusing = Refusing(attempts.clone());
-    let running =
-        Running::start(Follower::new(scene.settings, &scene.opened(), refusing, &scene.metrics).unwrap());
+    let running = Running::start(
+        Follower::new(scene.settings, &scene.opened(), refusing, scene.store.clock.clone(), &scene.metrics)
+            .unwrap(),
+    );
     sleep(Duration::from_millis(50)).await;
     assert_eq!(*attempts.lock(), 16, "so many are tried, and the others not at all");
     running.stop().await.unwrap();
@@ -532,7 +557,7 @@ async fn all_waits_when_everything_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_account_whose_history_is_forgotten_is_told_from_zero_page_by_page() {
+async fn an_account_whose_history_is_removed_begins_from_zero_page_by_page() {
     let scene = Scene::new(0, 0.0, 3).await;
     let mut ids = Vec::new();
     for n in 0..20 {
@@ -553,7 +578,7 @@ async fn an_account_whose_history_is_forgotten_is_told_from_zero_page_by_page() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn rebuild_resets_and_tells_everything() {
+async fn rebuild_resets_and_passes_everything() {
     let mut scene = Scene::new(0, 0.0, 5).await;
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     for _ in 0..60 {
@@ -577,7 +602,7 @@ async fn rebuild_resets_and_tells_everything() {
     scene.assert_mirrored().await;
 }
 
-/// Records whose commits nobody announces.
+/// Records whose commits are not announced.
 struct Silent(Arc<dyn Records>, Arc<dyn Records>);
 
 #[async_trait]
@@ -625,14 +650,14 @@ async fn what_is_not_announced_is_found_by_looking() {
     sleep(Duration::from_secs(1)).await;
     scene.store.commit(1, vec![create(NOTE, "unheard".into())]).await;
     scene.caught_up().await;
-    drop(other); // and the silent one ends: looking goes on
+    drop(other); // and the watch ends: polling continues
     scene.store.commit(1, vec![create(NOTE, "unheard too".into())]).await;
     scene.caught_up().await;
     running.stop().await.unwrap();
     scene.assert_mirrored().await;
 }
 
-/// Waits less than the time after which a follower looks by itself.
+/// Waits less than the polling interval.
 async fn soon(what: &str, is_so: impl Future<Output = ()>) {
     let in_time = tokio::time::timeout(Duration::from_secs(5), is_so).await;
     assert!(in_time.is_ok(), "not before it looked by itself: {what}");
@@ -646,7 +671,7 @@ async fn a_commit_wakes_the_follower() {
     scene.store.commit(1, vec![create(NOTE, "heard".into())]).await;
     soon("the commit is followed", scene.caught_up()).await;
     for n in 0..3_000 {
-        scene.store.commit(2, vec![create(NOTE, format!("{n}"))]).await; // more than announcements that wait
+        scene.store.commit(2, vec![create(NOTE, format!("{n}"))]).await; // more than the announcements that may wait
     }
     soon("all of them are followed", scene.caught_up()).await;
     running.stop().await.unwrap();
@@ -668,19 +693,74 @@ fn value(metrics: &Metrics, name: &str) -> i64 {
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
+fn lag(metrics: &Metrics) -> f64 {
+    let text = exported(metrics);
+    let line = text.lines().find(|line| line.starts_with("restante_follow_lag_seconds{follower=\"mirror\"}"));
+    line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+/// New commits move an account to the end of the feed, and the change that it waits with is as old as before.
 #[tokio::test(start_paused = true)]
-async fn metrics_tell_lag_changes_and_errors() {
+async fn the_lag_of_an_account_that_fails_is_counted_from_its_first_commit() {
+    let scene = Scene::new(0, 0.0, 4).await;
+    let (refused, attempts) = (Arc::new(Mutex::new(Some(AccountId(1)))), Arc::new(Mutex::new(0)));
+    let picky = Picky { refused: refused.clone(), attempts, inner: scene.mirroring() };
+    let clock = scene.store.clock.clone();
+    let follower = Follower::new(scene.settings, &scene.opened(), picky, clock.clone(), &scene.metrics);
+    let running = Running::start(follower.unwrap());
+    let begun = clock.now();
+    for n in 0..6 {
+        clock.set(begun.plus_seconds(10 * n));
+        for account in [1, 2] {
+            scene.store.commit(account, vec![create(NOTE, format!("{n}"))]).await;
+        }
+        let seconds = 10.0 * n as f64;
+        wait_until("the others are followed", async || scene.mirror.lock().copied.len() == n as usize + 1)
+            .await;
+        wait_until("the lag has risen", async || lag(&scene.metrics) == seconds).await;
+    }
+    *refused.lock() = None;
+    scene.caught_up().await;
+    wait_until("the lag is gone", async || lag(&scene.metrics) == 0.0).await;
+    running.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_erased_account_is_reset() {
+    let scene = Scene::new(0, 0.0, 3).await;
+    for account in [1, 2] {
+        scene.store.commit(account, (0..5).map(|n| create(NOTE, format!("{n}"))).collect()).await;
+    }
+    let running = scene.start();
+    scene.caught_up().await;
+    scene.mirror.lock().resets.clear();
+    while scene.store.opened.upkeep.erase(AccountId(1), 2).await.unwrap().has_more {
+        scene.caught_up().await;
+    }
+    scene.caught_up().await;
+    running.stop().await.unwrap();
+    assert_eq!(scene.mirror.lock().resets, [AccountId(1); 2], "when it begins and when it is done");
+    scene.assert_mirrored().await;
+    assert_eq!(scene.mirror.lock().copied.len(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn metrics_have_lag_changes_and_errors() {
     let scene = Scene::new(0, 0.0, 5).await;
+    let begun = scene.store.clock.now();
     for account in 1..=3 {
         scene.store.commit(account, vec![create(NOTE, "one".into()), create(NOTE, "two".into())]).await;
+        scene.store.clock.set(begun.plus_seconds(4 * i64::from(account)));
     }
     let stalled = Arc::new(Notify::new());
     let handler = Stalling { pages: 0, stalled: stalled.clone(), release: Arc::default() };
-    let running =
-        Running::start(Follower::new(scene.settings, &scene.opened(), handler, &scene.metrics).unwrap());
+    let running = Running::start(
+        Follower::new(scene.settings, &scene.opened(), handler, scene.store.clock.clone(), &scene.metrics)
+            .unwrap(),
+    );
     stalled.notified().await;
     let metrics = &scene.metrics;
-    assert_eq!(value(metrics, r#"restante_follow_lag_revisions{follower="mirror"}"#), 3);
+    assert_eq!(lag(metrics), 12.0, "of the first account, which waits longest");
     assert_eq!(value(metrics, r#"restante_follow_changes_total{follower="mirror"}"#), 0);
     assert_eq!(value(metrics, r#"restante_follow_errors_total{follower="mirror",source="records"}"#), 0);
     assert_eq!(value(metrics, r#"restante_follow_errors_total{follower="mirror",source="handler"}"#), 0);
@@ -689,7 +769,7 @@ async fn metrics_tell_lag_changes_and_errors() {
     let running = scene.start();
     scene.caught_up().await;
     running.stop().await.unwrap();
-    assert_eq!(value(metrics, r#"restante_follow_lag_revisions{follower="mirror"}"#), 0);
+    assert_eq!(lag(metrics), 0.0);
     assert_eq!(value(metrics, r#"restante_follow_changes_total{follower="mirror"}"#), 6);
     assert_eq!(
         value(metrics, r#"restante_follow_resets_total{follower="mirror"}"#),
@@ -724,7 +804,7 @@ async fn the_lmdb_engine_is_followed_while_it_is_written() {
                 scene.store.clean().await;
             }
         }
-        running.stop().await.unwrap(); // somewhere on the way
+        running.stop().await.unwrap(); // somewhere in between
     }
     let running = scene.start();
     scene.caught_up().await;
@@ -742,7 +822,8 @@ async fn wrong_settings_are_refused() {
         Settings::new("a name that is longer than any name of a follower should ever have to be"),
     ] {
         let handler = Stalling { pages: 0, stalled: Arc::default(), release: Arc::default() };
-        let refused = Follower::new(settings, &scene.opened(), handler, &scene.metrics);
+        let refused =
+            Follower::new(settings, &scene.opened(), handler, scene.store.clock.clone(), &scene.metrics);
         assert!(refused.is_err_and(|error| error.kind() == ErrorKind::Invalid), "{settings:?}");
     }
 }

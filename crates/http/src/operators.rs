@@ -153,11 +153,11 @@ impl Reason {
             Self::NoToken => Denied::unauthorized(no_token, CHALLENGE, false),
             Self::WrongToken => Denied::unauthorized("this is not the server's token", CHALLENGE, true),
             Self::Host => Denied::forbidden(
-                "without a token this is for this machine alone: ask localhost, 127.0.0.1 or [::1], or set rest.token_file",
+                "without a token this is for this machine alone: ask localhost, 127.0.0.1 or [::1], or set operate.token_file",
             ),
             Self::Proxy => Denied::forbidden(
                 "without a token this is for this machine alone, and a proxy may forward requests of others: set \
-                 rest.token_file",
+                 operate.token_file",
             ),
             Self::Origin => Denied::forbidden("pages of others may not change anything here"),
         }

@@ -180,7 +180,9 @@ async fn wrong_method() -> Refusal {
 /// Paths of operators exist only where the settings say so; on such a listener a wrong path below them is as unknown.
 async fn unknown_path(uri: Uri) -> Refusal {
     let text = match uri.path().starts_with("/admin/") {
-        true => "no such path: GET / names all, and those below /admin only with --rest-admin or a token",
+        true => {
+            "no such path: GET / names all, and operators have a listener of their own: see operate.listen"
+        }
         false => "no such path: GET / names all",
     };
     Refusal::new(StatusCode::NOT_FOUND, text)

@@ -76,8 +76,8 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send,
 ) {
     let open = Arc::new(OpenRequests::new(limits.requests_max, limits.requests_per_address_max));
-    let handler = |connection: Connection| {
-        let Connection { stream, peer, activity, stopping } = connection;
+    let handler = move |connection: Connection| {
+        let Connection { stream, peer, activity, stopping, .. } = connection;
         let requests =
             Requests { router: router.clone(), client: Client(peer), activity, open: open.clone() };
         Box::pin(run(stream, requests, stopping, limits))

@@ -1,4 +1,4 @@
-//! From the fields that other servers keep to the message as it went over the wire.
+//! Builds the message as sent over the wire from the fields that other servers store.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use restante_archive::{BODY_BYTES_MAX, CHANNEL_BYTES_MAX, Message, TOPIC_BYTES_M
 use restante_core::{MessageHash, Timestamp};
 use restante_waku_wire::{META_BYTES_MAX, WakuMessage, message_hash};
 
-/// Why a row can't be taken.
+/// Why a row can't be imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfit(pub String);
 
@@ -16,44 +16,44 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// The fields of a message that servers keep.
+/// The fields of a message that other servers store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fields {
     pub(crate) pubsub_topic: String,
     pub(crate) content_topic: String,
     pub(crate) payload: Vec<u8>,
     pub(crate) version: u32,
-    /// 0 says that there was none: nwaku and go-waku write it so.
+    /// 0 if there was none, as nwaku and go-waku write it.
     pub(crate) timestamp: i64,
     pub(crate) meta: Vec<u8>,
 }
 
-/// A message that was taken.
+/// An imported message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
-    /// Under the hash that the other server knew it by, or without that one had stored a hash.
-    AsNamed(Message),
-    /// Under another hash, and why.
-    Renamed(Message, String),
+pub(crate) enum Converted {
+    /// The stored hash is that of the content, or there is none.
+    SameHash(Message),
+    /// The stored hash is another one; the text says which.
+    Rehashed(Message, String),
 }
 
 impl Fields {
-    /// The message. Its hash is computed anew, so that a damaged row is not taken under the name of a sound one; a row
-    /// whose stored hash is another one is taken only when `rehash` says so.
-    pub(crate) fn into_message(self, stated: Option<MessageHash>, rehash: bool) -> Result<Taken, Unfit> {
+    /// Builds the message. Its hash is computed, so that a damaged row is not imported under the hash of an undamaged one; a row
+    /// with another stored hash is imported only with `rehash`.
+    pub(crate) fn into_message(self, stated: Option<MessageHash>, rehash: bool) -> Result<Converted, Unfit> {
         self.check()?;
         let computed =
             message_hash(&self.pubsub_topic, &self.payload, &self.content_topic, &self.meta, self.timestamp);
         let why = stated
             .filter(|stated| *stated != computed)
-            .map(|stated| format!("the stored hash is {stated}, and that of what is stored {computed}"));
+            .map(|stated| format!("the stored hash is {stated}, and that of the content {computed}"));
         if let (Some(why), false) = (&why, rehash) {
             return Err(Unfit(why.clone()));
         }
         let message = self.into_body(computed)?;
         Ok(match why {
-            None => Taken::AsNamed(message),
-            Some(why) => Taken::Renamed(message, why),
+            None => Converted::SameHash(message),
+            Some(why) => Converted::Rehashed(message, why),
         })
     }
 
@@ -77,8 +77,8 @@ impl Fields {
         Ok(())
     }
 
-    /// The bytes as the other server would send them: it leaves out a version of 0 and an empty meta, and has kept
-    /// neither a rate-limit proof nor ephemeral messages.
+    /// Encodes the message as the other server would send it: without a version of 0 or an empty meta. Servers store
+    /// neither rate-limit proofs nor ephemeral messages.
     fn into_body(self, message_hash: MessageHash) -> Result<Message, Unfit> {
         let channel = self.pubsub_topic.as_str().into();
         let topic = self.content_topic.as_str().into();
@@ -122,7 +122,8 @@ mod tests {
 
     #[test]
     fn a_message_has_the_hash_and_the_bytes_of_the_network() {
-        let Ok(Taken::AsNamed(message)) = fields().into_message(Some(HASH.parse().unwrap()), false) else {
+        let Ok(Converted::SameHash(message)) = fields().into_message(Some(HASH.parse().unwrap()), false)
+        else {
             panic!("the hash is right");
         };
         assert_eq!(message.message_hash, HASH.parse().unwrap());
@@ -136,7 +137,7 @@ mod tests {
     #[test]
     fn version_and_meta_are_written_when_there_is_something_to_write() {
         let fields = Fields { version: 1, meta: Vec::new(), ..fields() };
-        let Ok(Taken::AsNamed(message)) = fields.into_message(None, false) else {
+        let Ok(Converted::SameHash(message)) = fields.into_message(None, false) else {
             panic!("nothing is stated")
         };
         let view = WakuMessageView::parse(&message.body).unwrap();
@@ -144,13 +145,13 @@ mod tests {
     }
 
     #[test]
-    fn another_hash_is_refused_or_told() {
+    fn another_hash_is_refused_or_reported() {
         let lost_meta = || Fields { meta: Vec::new(), ..fields() };
         let stated = Some(HASH.parse().unwrap());
         let unfit = lost_meta().into_message(stated, false).unwrap_err().to_string();
         assert!(unfit.contains(HASH), "{unfit}");
-        let Ok(Taken::Renamed(message, why)) = lost_meta().into_message(stated, true) else {
-            panic!("it is wanted")
+        let Ok(Converted::Rehashed(message, why)) = lost_meta().into_message(stated, true) else {
+            panic!("it is not rehashed")
         };
         assert_eq!(why, unfit);
         assert_ne!(message.message_hash, HASH.parse().unwrap());

@@ -2,7 +2,7 @@ use std::error::Error as StdError;
 
 use restante_core::ErrorKind;
 
-/// Why an archive can't be read.
+/// A failure to read an archive.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
@@ -24,7 +24,7 @@ impl Error {
         Self::new(ErrorKind::Corrupt, message)
     }
 
-    /// The same with the error that caused it.
+    /// Adds the error that caused this one.
     pub(crate) fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self

@@ -1,5 +1,5 @@
 //! Reads the archives of other servers: nwaku's and go-waku's (SQLite and PostgreSQL), and those of the Status mailserver
-//! (LevelDB and PostgreSQL). What they hold is given as messages for an archive of ours; the source is never written to.
+//! (LevelDB and PostgreSQL). Returns messages for an archive of ours and never writes to the source.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), restante_import::Error> {
@@ -32,17 +32,17 @@ pub use noted::Noted;
 pub use place::{Owner, Place};
 pub use source::{Batch, Extent, Source};
 
-/// The pubsub topic of messages from a time that knew none: the default one of `23/WAKU2-TOPICS`.
+/// The pubsub topic of messages from before there were pubsub topics: the default one of `23/WAKU2-TOPICS`.
 pub const DEFAULT_PUBSUB_TOPIC: &str = "/waku/2/default-waku/proto";
 
-/// How to read.
+/// Options of reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The pubsub topic of messages that come without one: those of a Status mailserver.
+    /// The pubsub topic of messages without one: those of a Status mailserver.
     pub pubsub_topic: String,
-    /// Take a message whose stored hash is not that of its content under the hash of its content. Else it is refused.
+    /// Import a message whose stored hash is not that of its content under the hash of its content. By default it is refused.
     pub rehash: bool,
-    /// Go on behind what was read before: a [`Batch::after`].
+    /// Continue after this position: a [`Batch::after`].
     pub after: Option<String>,
 }
 
@@ -52,11 +52,11 @@ impl Default for Options {
     }
 }
 
-/// Opens an archive for reading. Whose it is is found out when `owner` doesn't say it.
+/// Opens an archive for reading. Without `owner` its format is detected.
 ///
 /// # Errors
-/// `Invalid` when there is no such archive at the place, `Unavailable` when it can't be read, `Corrupt` when it is damaged
-/// as a whole. Damage to single messages is told in [`Batch::refused`].
+/// `Invalid` when there is no such archive, `Unavailable` when it can't be read, `Corrupt` when it is damaged
+/// as a whole. [`Batch::refused`] reports damage to single messages.
 pub async fn open(place: Place, owner: Option<Owner>, options: Options) -> Result<Source, Error> {
     match place {
         Place::Sqlite(file) => {

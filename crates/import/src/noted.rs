@@ -1,17 +1,17 @@
-/// Things that are worth telling: all are counted, the first are listed.
+/// Findings to report: all are counted, the first are listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Noted {
-    /// How many.
+    /// The number of findings.
     pub count: u64,
-    /// Where and what, for the first of them.
+    /// The first of them: where and what.
     pub listed: Vec<String>,
 }
 
 impl Noted {
-    /// How many are listed; more are only counted.
+    /// The most findings that are listed.
     pub const LISTED_MAX: usize = 20;
 
-    /// Notes one. The text is made only when it is going to be listed.
+    /// Adds a finding. `text` is called only if it will be listed.
     pub fn add(&mut self, text: impl FnOnce() -> String) {
         self.count += 1;
         if self.listed.len() < Self::LISTED_MAX {
@@ -19,7 +19,7 @@ impl Noted {
         }
     }
 
-    /// Notes what another one has noted.
+    /// Adds the findings of another list.
     pub fn extend(&mut self, other: Self) {
         self.count += other.count;
         let room = Self::LISTED_MAX.saturating_sub(self.listed.len());

@@ -10,10 +10,10 @@ use restante_archive::PostgresUrl;
 
 use crate::Error;
 
-/// Whose archive it is.
+/// The server that wrote an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
-    /// nwaku, or go-waku, which took over its tables.
+    /// nwaku, or go-waku, which adopted its tables.
     Nwaku,
     /// The mailserver of status-go.
     Status,
@@ -28,26 +28,26 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Where an archive lies.
+/// The location of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A database of SQLite.
+    /// An SQLite file.
     Sqlite(PathBuf),
-    /// A folder with a LevelDB in it.
+    /// A folder with a LevelDB.
     LevelDb(PathBuf),
-    /// A database of PostgreSQL; with `schema=<name>` where its tables are not in the search path.
+    /// A PostgreSQL database; with `schema=<name>` if its tables are not in the search path.
     Postgres(PostgresUrl),
 }
 
-/// What every file of SQLite begins with.
+/// The first bytes of every SQLite file.
 const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 impl Place {
-    /// What lies at a path or URL, by looking; `None` when it is an ordinary file. nwaku's `sqlite://` before a path is
-    /// understood.
+    /// Detects what is at a path or URL; `None` for an ordinary file. nwaku's prefix `sqlite://` before a path is
+    /// accepted.
     ///
     /// # Errors
-    /// When there is nothing, it can't be read, or it is a folder of something else.
+    /// When it does not exist, can't be read, or is a folder of something else.
     pub fn of(path: &Path) -> Result<Option<Self>, Error> {
         let text = path.to_str().unwrap_or_default();
         if text.starts_with("postgres://") || text.starts_with("postgresql://") {
@@ -66,7 +66,7 @@ impl Place {
         match (is_sqlite(path)?, stated) {
             (true, _) => Ok(Some(Self::Sqlite(path.to_owned()))),
             (false, None) => Ok(None),
-            (false, Some(_)) => Err(Error::invalid(format!("{} is no SQLite file", path.display()))),
+            (false, Some(_)) => Err(Error::invalid(format!("{} is not an SQLite file", path.display()))),
         }
     }
 }
@@ -81,12 +81,12 @@ fn of_folder(path: &Path) -> Result<Place, Error> {
     )))
 }
 
-/// Refuses a path that is there and is no file: to open a FIFO may take for ever, and so may reading a device.
+/// Refuses an existing path that is not a file: opening a FIFO or reading a device may block forever.
 pub(crate) fn check_regular(path: &Path) -> Result<(), Error> {
     match path.metadata() {
         Ok(metadata) if !metadata.is_file() => {
-            let advice = "to import what a pipe gives, leave its path out and redirect it to stdin";
-            Err(Error::invalid(format!("{} is no regular file: {advice}", path.display())))
+            let advice = "to import from a pipe, leave its path out and redirect it to stdin";
+            Err(Error::invalid(format!("{} is not a regular file: {advice}", path.display())))
         }
         _ => Ok(()),
     }
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_told_by_what_lies_there() {
+    fn locations_are_detected_by_their_content() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::write(at("a.db"), [&SQLITE_MAGIC[..], b"more"].concat()).unwrap();
@@ -136,12 +136,12 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, at("pipe"), rustix::fs::FileType::Fifo, 0o600.into(), 0)
             .unwrap();
         for (path, why) in [
-            (at("pipe"), "no regular file"),
-            (PathBuf::from(format!("sqlite:{}", at("pipe").display())), "no regular file"),
-            ("/dev/zero".into(), "no regular file"),
+            (at("pipe"), "not a regular file"),
+            (PathBuf::from(format!("sqlite:{}", at("pipe").display())), "not a regular file"),
+            ("/dev/zero".into(), "not a regular file"),
             (at("other"), "CURRENT"),
             (at("none"), "can't open"),
-            (PathBuf::from(format!("sqlite:{}", at("b.ndjson").display())), "no SQLite file"),
+            (PathBuf::from(format!("sqlite:{}", at("b.ndjson").display())), "not an SQLite file"),
         ] {
             let error = Place::of(&path).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");

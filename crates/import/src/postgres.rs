@@ -1,5 +1,5 @@
-//! Reading a table of PostgreSQL: one transaction that only reads, and sees the database as it was when it began, with a
-//! cursor, so that neither side holds more than a few rows.
+//! Reads a table of PostgreSQL: one read-only transaction, which sees the database as of its start, with a
+//! cursor, so that neither side buffers more than a few rows.
 
 use std::time::Duration;
 
@@ -10,28 +10,28 @@ use tokio_postgres::{Client, Row};
 
 use crate::{
     Error, Extent, Options, Owner, Source,
-    convert::{Taken, Unfit},
+    convert::{Converted, Unfit},
     nwaku,
     source::{Gather, Read},
     status,
 };
 
-/// How long connecting may take, unless the URL says otherwise.
+/// How long connecting may take, unless the URL sets another time.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Rows that are fetched at once. nwaku writes bodies in hex: of its largest, these are 150 MB.
+/// Rows of one fetch. nwaku writes bodies in hex: of its largest, these are 150 MB.
 const FETCH_ROWS: usize = 500;
 
 /// A table that is read row by row.
 pub(crate) trait Rows: Send + 'static {
     /// The table's name.
     fn table(&self) -> &'static str;
-    /// The query for all rows that are left.
+    /// The query for all remaining rows.
     fn select(&self) -> String;
     /// The message of a row.
-    fn take(&mut self, row: &Row) -> Result<Taken, Unfit>;
-    /// What the row that was taken last is called.
+    fn convert(&mut self, row: &Row) -> Result<Converted, Unfit>;
+    /// The name of the last row in messages.
     fn name(&self, row: &Row) -> String;
-    /// Where to go on behind the row that was taken last.
+    /// The position after the last row.
     fn after(&self) -> Option<String>;
 }
 
@@ -52,15 +52,17 @@ pub(crate) async fn open(url: &PostgresUrl, owner: Option<Owner>, options: Optio
             read_in_task(client, url, Owner::Status, rows).await
         }
         [] => {
-            let wanted = owner.map_or("nwaku or a Status mailserver".to_owned(), |owner| owner.to_string());
+            let owners = owner.map_or("nwaku or a Status mailserver".to_owned(), |owner| owner.to_string());
             Err(Error::invalid(format!(
-                "{url} has no archive of {wanted}: there is no table {}; if it lies in another schema, add schema=<name>",
+                "{url} has no archive of {owners}: there is no table {}; if it is in another schema, add schema=<name>",
                 candidates(owner).map(|(_, table)| table).collect::<Vec<_>>().join(", ")
             )))
         }
         _ => {
             let tables = found.iter().map(|(_, table)| *table).collect::<Vec<_>>().join(" and ");
-            Err(Error::invalid(format!("{url} has the tables {tables}: say whose archive is meant")))
+            Err(Error::invalid(format!(
+                "{url} has the tables {tables}: name the server that wrote the archive"
+            )))
         }
     }
 }
@@ -72,7 +74,7 @@ async fn connect(url: &PostgresUrl) -> Result<Client, Error> {
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT_TIMEOUT);
     }
-    // As psql does: a password on the command line is seen by everybody on the machine.
+    // As psql does: every user of the machine can read a password on the command line.
     if config.get_password().is_none()
         && let Ok(password) = std::env::var("PGPASSWORD")
     {
@@ -83,7 +85,7 @@ async fn connect(url: &PostgresUrl) -> Result<Client, Error> {
     }
     let (client, connection) = config.connect(tls).await.map_err(|error| failed("reach", url, error))?;
     tokio::spawn(async move {
-        let _ = connection.await; // its error is that of the next query
+        let _ = connection.await; // the next query reports its error
     });
     Ok(client)
 }
@@ -92,7 +94,7 @@ fn failed(what: &str, url: &PostgresUrl, error: tokio_postgres::Error) -> Error 
     Error::new(ErrorKind::Unavailable, format!("can't {what} {url}: {}", describe(&error))).with_source(error)
 }
 
-/// What the server said, or what happened on the way to it.
+/// The server's message, or the error of the connection.
 fn describe(error: &tokio_postgres::Error) -> String {
     let source = std::error::Error::source(error).map(ToString::to_string);
     let said = error.as_db_error().map(|said| said.message().to_owned());
@@ -103,7 +105,7 @@ fn describe(error: &tokio_postgres::Error) -> String {
 /// ends idle transactions would end this one while a batch is stored.
 fn begin(url: &PostgresUrl) -> String {
     let path = match url.schema() {
-        "restante" => String::new(), // what a URL says that names none
+        "restante" => String::new(), // the default of a URL without a schema
         schema => format!("SET LOCAL search_path TO {schema};"),
     };
     format!(
@@ -113,7 +115,7 @@ fn begin(url: &PostgresUrl) -> String {
     )
 }
 
-/// The tables by which archives are known.
+/// The tables that identify archives.
 fn candidates(owner: Option<Owner>) -> impl Iterator<Item = (Owner, &'static str)> {
     let tables = nwaku::TABLES.iter().map(|table| (Owner::Nwaku, *table));
     let all = tables.chain([(Owner::Status, status::postgres::TABLE)]);
@@ -146,7 +148,7 @@ async fn columns(client: &Client, table: &str) -> Result<Vec<(String, bool)>, to
     rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
 }
 
-/// Reads the rows in a task of its own, which ends when nobody takes them any more.
+/// Reads the rows in a task, which ends when the source is dropped.
 async fn read_in_task(
     client: Client,
     url: &PostgresUrl,
@@ -158,12 +160,12 @@ async fn read_in_task(
     let url = url.clone();
     tokio::spawn(async move {
         let end = read(&client, &url, rows, &put).await.map(|()| None);
-        let _ = put.send(end).await; // nobody is left to be told
+        let _ = put.send(end).await; // fails when the source was dropped
     });
     Ok(source)
 }
 
-/// About how many rows there are, as the server's statistics have it: counting them would take long.
+/// The approximate number of rows, from the server's statistics: counting them would take long.
 async fn estimate(client: &Client, table: &str) -> Result<Option<u64>, tokio_postgres::Error> {
     let row = client
         .query_one(
@@ -193,13 +195,13 @@ async fn read(
         let fetched = client.query(&fetch, &[]).await.map_err(failed)?;
         done += fetched.len() as u64;
         for row in &fetched {
-            let taken = rows.take(row);
-            gather.add(taken, || rows.name(row));
+            let converted = rows.convert(row);
+            gather.add(converted, || rows.name(row));
         }
         let is_end = fetched.is_empty();
         if gather.is_full() || is_end {
-            let is_wanted = put.send(Ok(Some(gather.take(rows.after(), done)))).await.is_ok();
-            if is_end || !is_wanted {
+            let is_open = put.send(Ok(Some(gather.take(rows.after(), done)))).await.is_ok();
+            if is_end || !is_open {
                 return Ok(());
             }
         }

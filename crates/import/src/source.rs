@@ -4,66 +4,66 @@ use tokio::sync::mpsc;
 
 use crate::{
     Error, Noted, Owner,
-    convert::{Taken, Unfit},
+    convert::{Converted, Unfit},
 };
 
-/// Messages in one batch: enough that a sync to disk costs little for each.
+/// Messages of a batch: enough to make the sync of each batch cheap per message.
 const BATCH_MESSAGES_MAX: usize = 4_000;
 /// A batch ends with the message that brings its bodies to this many bytes.
 const BATCH_BYTES_MAX: usize = 16 << 20;
-/// A batch ends after so many rows, whatever became of them, so that somebody who waits sees something happen.
+/// A batch ends after so many rows, also refused ones, so that progress is visible.
 const BATCH_ROWS_MAX: u64 = 20_000;
-/// Batches that wait to be taken.
+/// Batches that are read ahead.
 const BATCHES_AHEAD: usize = 2;
 
-/// An opened archive of another server. It is read ahead by a thread or task of its own, which ends when this is dropped.
+/// An open archive of another server. A thread or task of its own reads ahead and ends when this is dropped.
 #[derive(Debug)]
 pub struct Source {
-    /// Whose archive it is.
+    /// The server that wrote it.
     pub owner: Owner,
-    /// How much there is to read.
+    /// Its size.
     pub extent: Option<Extent>,
     batches: mpsc::Receiver<Read>,
 }
 
-/// How much there is to read, in what [`Batch::done`] counts.
+/// The size of an archive, in the unit of [`Batch::done`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// So many rows, or about so many.
+    /// Rows, exactly or approximately.
     Rows(u64),
-    /// So many bytes.
+    /// Bytes.
     Bytes(u64),
 }
 
-/// A piece of an archive.
+/// A part of an archive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// What can be stored.
+    /// The messages.
     pub messages: Vec<Message>,
-    /// What can't.
+    /// Rows that can't be imported.
     pub refused: Noted,
-    /// Messages whose stored hash was another one; see [`crate::Options::rehash`].
+    /// Messages with another stored hash; see [`crate::Options::rehash`].
     pub renamed: Noted,
-    /// Where to go on behind this piece; `None` when nothing in it says that.
+    /// The position after this part, if known.
     pub after: Option<String>,
-    /// How much was read until here, of [`Source::extent`].
+    /// How much of [`Source::extent`] was read so far.
     pub done: u64,
 }
 
-/// What a reader hands over; `None` says that all was read.
+/// A part that was read; `None` at the end.
 pub(crate) type Read = Result<Option<Batch>, Error>;
 
 impl Source {
-    /// A source, and where its reader puts what it reads.
+    /// A source, and the sender for its reader.
     pub(crate) fn new(owner: Owner, extent: Option<Extent>) -> (Self, mpsc::Sender<Read>) {
         let (put, batches) = mpsc::channel(BATCHES_AHEAD);
         (Self { owner, extent, batches }, put)
     }
 
-    /// The next piece; `None` at the end.
+    /// The next part; `None` at the end.
     ///
     /// # Errors
-    /// When the archive can't be read on. What was read until then is good.
+    /// When reading fails. The parts before remain valid.
     pub async fn next(&mut self) -> Result<Option<Batch>, Error> {
         match self.batches.recv().await {
             Some(read) => read,
@@ -72,7 +72,7 @@ impl Source {
     }
 }
 
-/// Puts rows together to batches.
+/// Collects rows into batches.
 #[derive(Default)]
 pub(crate) struct Gather {
     batch: Batch,
@@ -81,12 +81,12 @@ pub(crate) struct Gather {
 }
 
 impl Gather {
-    /// Adds what became of a row. `row` names it, for people.
-    pub(crate) fn add(&mut self, taken: Result<Taken, Unfit>, row: impl FnOnce() -> String) {
+    /// Adds the result of a row, which `row` names in messages.
+    pub(crate) fn add(&mut self, converted: Result<Converted, Unfit>, row: impl FnOnce() -> String) {
         self.rows += 1;
-        let message = match taken {
-            Ok(Taken::AsNamed(message)) => message,
-            Ok(Taken::Renamed(message, why)) => {
+        let message = match converted {
+            Ok(Converted::SameHash(message)) => message,
+            Ok(Converted::Rehashed(message, why)) => {
                 self.batch.renamed.add(|| format!("{}: {why}", row()));
                 message
             }
@@ -96,7 +96,7 @@ impl Gather {
         self.batch.messages.push(message);
     }
 
-    /// Adds damage that can't be told by row.
+    /// Adds damage that concerns no single row.
     pub(crate) fn add_damage(&mut self, damage: Noted) {
         self.batch.refused.extend(damage);
     }
@@ -107,7 +107,7 @@ impl Gather {
             || self.rows >= BATCH_ROWS_MAX
     }
 
-    /// Takes the batch and begins the next one.
+    /// Returns the batch and begins the next one.
     pub(crate) fn take(&mut self, after: Option<String>, done: u64) -> Batch {
         let Self { batch, .. } = std::mem::take(self);
         Batch { after, done, ..batch }
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_reader_that_vanishes_is_no_end() {
+    async fn a_reader_that_disappears_is_an_error() {
         let (mut source, put) = Source::new(Owner::Nwaku, None);
         put.send(Ok(None)).await.unwrap();
         drop(put);

@@ -1,4 +1,4 @@
-//! nwaku's and go-waku's SQLite files, made as their sources make them.
+//! nwaku's and go-waku's SQLite files, created as their sources create them.
 #![expect(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 mod common;
@@ -25,7 +25,7 @@ const LEGACY: &str = "CREATE TABLE message (pubsubTopic BLOB NOT NULL, contentTo
     CONSTRAINT messageIndex PRIMARY KEY (messageHash)) WITHOUT ROWID;
     CREATE INDEX i_ts ON message (storedAt);
     CREATE INDEX i_query ON message (contentTopic, pubsubTopic, storedAt, id);";
-/// go-waku before it took over nwaku's columns.
+/// go-waku before it adopted nwaku's columns.
 const OLDEST: &str =
     "CREATE TABLE message (id BLOB, receiverTimestamp INTEGER NOT NULL, senderTimestamp INTEGER NOT NULL,
     contentTopic BLOB NOT NULL, pubsubTopic BLOB NOT NULL, payload BLOB, version INTEGER NOT NULL DEFAULT 0,
@@ -75,7 +75,7 @@ fn files_beside(file: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 #[tokio::test]
-async fn messages_of_nwaku_are_as_they_were_on_the_wire() {
+async fn messages_of_nwaku_are_restored_to_the_byte() {
     let store = Store::new(NEW);
     let samples = samples(10);
     samples.iter().for_each(|sample| store.put(sample));
@@ -108,7 +108,7 @@ async fn the_legacy_store_and_go_waku_are_read() {
     assert_eq!(read.after, Some(last.to_string()), "it goes on by the time of storing");
 }
 
-/// A file from elsewhere may hold anything. A view, a virtual table or a generated column runs what the file says.
+/// A foreign file may contain anything. A view, a virtual table or a generated column would run code of the file.
 #[tokio::test]
 async fn nothing_that_a_file_defines_is_run() {
     let columns = "pubsubTopic, contentTopic, payload, version, id, messageHash, timestamp, meta";
@@ -132,7 +132,7 @@ async fn nothing_that_a_file_defines_is_run() {
 }
 
 #[tokio::test]
-async fn rows_of_before_there_were_hashes_are_read() {
+async fn rows_without_hashes_are_read() {
     let store = Store::new(OLDEST);
     let sample = samples(1).remove(0).without_meta();
     let sql = "INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?)";
@@ -150,7 +150,7 @@ async fn rows_of_before_there_were_hashes_are_read() {
 }
 
 #[tokio::test]
-async fn a_counter_in_the_place_of_a_hash_is_no_other_name() {
+async fn a_counter_instead_of_a_hash_is_ignored() {
     let store = Store::new(NEW);
     let sample = samples(1).remove(0);
     store.put(&sample);
@@ -160,7 +160,7 @@ async fn a_counter_in_the_place_of_a_hash_is_no_other_name() {
 }
 
 #[tokio::test]
-async fn rows_that_make_no_message_are_refused_and_told() {
+async fn invalid_rows_are_refused_and_reported() {
     let store = Store::new(NEW);
     let samples = samples(8);
     samples.iter().for_each(|sample| store.put(sample));
@@ -180,12 +180,12 @@ async fn rows_that_make_no_message_are_refused_and_told() {
     let read = read_all(open(store.place(), None, Options::default()).await.unwrap()).await;
     assert_eq!(read.messages, [samples[7].message()]);
     assert_eq!(read.refused.count, edits.len() as u64);
-    let told = read.refused.listed.join("\n");
+    let reported = read.refused.listed.join("\n");
     for (why, sample) in [
         "the stored hash is",
         "pubsubTopic is not UTF-8",
         "the timestamp is missing",
-        "timestamp is no whole number",
+        "timestamp is not an integer",
         "version -1",
         "meta of 65 bytes",
         "payload of 20000000 bytes is too long",
@@ -193,12 +193,15 @@ async fn rows_that_make_no_message_are_refused_and_told() {
     .iter()
     .zip(&samples)
     {
-        assert!(told.contains(&format!("message {}: {why}", sample.hash())), "{why} is not in\n{told}");
+        assert!(
+            reported.contains(&format!("message {}: {why}", sample.hash())),
+            "{why} is not in\n{reported}"
+        );
     }
 }
 
 #[tokio::test]
-async fn another_hash_is_taken_when_that_is_wanted() {
+async fn a_message_with_another_hash_is_imported_by_option() {
     let store = Store::new(NEW);
     let sample = samples(1).remove(0);
     store.put_as(&sample, &[7; 32]);
@@ -210,7 +213,7 @@ async fn another_hash_is_taken_when_that_is_wanted() {
 }
 
 #[tokio::test]
-async fn reading_goes_on_where_it_stopped() {
+async fn reading_continues_after_a_batch() {
     let store = Store::new(NEW);
     let samples = samples(9_000);
     store.connection.execute_batch("BEGIN").unwrap();
@@ -224,15 +227,15 @@ async fn reading_goes_on_where_it_stopped() {
     assert_eq!(after, Some(first.messages.last().unwrap().timestamp.nanos().to_string()));
     let rest =
         read_all(open(store.place(), None, Options { after, ..Options::default() }).await.unwrap()).await;
-    // The rows of the last moment come again: there may be others of it that were not read.
+    // The rows of the last moment are returned again: others of that moment may not have been read.
     assert_eq!(rest.messages[0], *first.messages.last().unwrap());
     let all: Vec<_> = first.messages.iter().chain(&rest.messages[1..]).cloned().collect();
     assert_eq!(all, samples.iter().map(Sample::message).collect::<Vec<_>>());
 }
 
-/// The rows are in the journal beside the file, and the server has both open.
+/// The rows are in the WAL, and the server has both files open.
 #[tokio::test]
-async fn a_file_is_read_beside_the_server_that_writes_it() {
+async fn a_file_is_read_while_a_server_writes_it() {
     let store = Store::new(NEW);
     let samples = samples(10);
     samples[..5].iter().for_each(|sample| store.put(sample));
@@ -250,9 +253,9 @@ async fn a_file_is_read_beside_the_server_that_writes_it() {
     assert_eq!(read.messages.len(), 10);
 }
 
-/// A server that was stopped in order leaves the file alone, one that was killed leaves its journal.
+/// A server that stops properly removes its WAL, one that is killed leaves it.
 #[tokio::test]
-async fn a_file_that_nobody_has_open_stays_as_it_is() {
+async fn a_file_without_a_server_is_not_changed() {
     let store = Store::new(NEW);
     let samples = samples(3);
     samples.iter().for_each(|sample| store.put(sample));
@@ -264,7 +267,7 @@ async fn a_file_that_nobody_has_open_stays_as_it_is() {
     let read = read_all(open(Place::Sqlite(copy.clone()), None, Options::default()).await.unwrap()).await;
     assert_eq!(read.messages.len(), 3);
     let mut after = files_beside(&copy);
-    after.remove(&other.path().join("50%?#.db-shm")); // the journal's index, which SQLite makes anew at need
+    after.remove(&other.path().join("50%?#.db-shm")); // the index of the WAL, which SQLite rebuilds
     assert_eq!(after, before);
 
     let Store { _folder, file, connection } = store;
@@ -277,7 +280,7 @@ async fn a_file_that_nobody_has_open_stays_as_it_is() {
 }
 
 #[tokio::test]
-async fn what_is_no_archive_is_named() {
+async fn errors_say_that_it_is_not_an_archive() {
     let store = Store::new("CREATE TABLE other (x)");
     let error = open(store.place(), None, Options::default()).await.unwrap_err().to_string();
     assert!(error.contains("no table of messages"), "{error}");
@@ -288,7 +291,7 @@ async fn what_is_no_archive_is_named() {
     assert!(error.contains("no column pubsubTopic"), "{error}");
 }
 
-/// Whatever is damaged in the file: an error or fewer messages, but no panic, and no message that was never there.
+/// Any damage to the file leads to an error or to fewer messages, but never to a panic or to a wrong message.
 #[tokio::test]
 async fn a_damaged_file_is_an_error_or_refused() {
     let store = Store::new(NEW);
@@ -311,7 +314,7 @@ async fn a_damaged_file_is_an_error_or_refused() {
             match source.next().await {
                 Ok(Some(batch)) => {
                     was_seen += batch.refused.count;
-                    // A version is not part of what the hash covers.
+                    // The hash does not cover the version.
                     let stray = batch.messages.iter().filter(|message| {
                         !known.iter().any(|known| known.message_hash == message.message_hash)
                     });

@@ -1,7 +1,7 @@
 //! nwaku's, go-waku's and the Status mailserver's tables in PostgreSQL, each test in a schema of its own.
 //!
-//! They need `RESTANTE_POSTGRES_URL`. Without it they are reported as ignored, or as failed when `RESTANTE_TEST_REQUIRE` names
-//! postgres.
+//! They need `RESTANTE_POSTGRES_URL`. Without it they are reported as ignored, or as failed when `RESTANTE_TEST_REQUIRE`
+//! includes postgres.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that can't go on has failed")]
 
 mod common;
@@ -38,15 +38,15 @@ const STATUS: &str =
 type Test = fn(&Url) -> Result<(), Failed>;
 
 const TESTS: &[(&str, Test)] = &[
-    ("messages_of_nwaku_are_as_they_were_on_the_wire", |url| run(nwaku(url))),
+    ("messages_of_nwaku_are_restored_to_the_byte", |url| run(nwaku(url))),
     ("an_older_table_of_nwaku_is_read", |url| run(nwaku_old(url))),
     ("messages_of_go_waku_are_read", |url| run(go_waku(url))),
-    ("rows_that_make_no_message_are_refused_and_told", |url| run(refused(url))),
-    ("reading_goes_on_where_it_stopped", |url| run(resumed(url))),
-    ("what_comes_meanwhile_is_not_seen", |url| run(snapshot(url))),
+    ("invalid_rows_are_refused_and_reported", |url| run(refused(url))),
+    ("reading_continues_after_a_batch", |url| run(resumed(url))),
+    ("concurrent_inserts_are_not_seen", |url| run(snapshot(url))),
     ("envelopes_become_messages", |url| run(status(url))),
-    ("a_database_without_an_archive_is_named", |url| run(nothing(url))),
-    ("two_archives_in_one_schema_must_be_told_apart", |url| run(both(url))),
+    ("a_database_without_an_archive_is_an_error", |url| run(nothing(url))),
+    ("two_archives_in_one_schema_need_an_owner", |url| run(both(url))),
 ];
 
 fn main() -> ExitCode {
@@ -82,7 +82,7 @@ fn run(test: impl Future<Output = ()>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// An empty schema that is gone when the test is over.
+/// An empty schema, dropped at the end of the test.
 struct Database {
     client: Client,
     schema: String,
@@ -132,7 +132,7 @@ impl Database {
 
 async fn nwaku(url: &Url) {
     let database = Database::new(url, NWAKU).await;
-    // The last one lies in another partition.
+    // The last one is in another partition.
     let mut samples = samples(10);
     samples[9].timestamp += 3_600_000_000_000;
     for sample in samples.iter().rev() {
@@ -200,13 +200,16 @@ async fn refused(url: &Url) {
     }
     let read = read_all(database.open(Options::default()).await).await;
     assert_eq!(read.messages, [samples[4].message()]);
-    let told = read.refused.listed.join("\n");
+    let reported = read.refused.listed.join("\n");
     for (why, sample) in
         ["the stored hash is", "payload is not hex", "version -1", "payload of 40000000 bytes"]
             .iter()
             .zip(&samples)
     {
-        assert!(told.contains(&format!("message {}: {why}", sample.hash())), "{why} is not in\n{told}");
+        assert!(
+            reported.contains(&format!("message {}: {why}", sample.hash())),
+            "{why} is not in\n{reported}"
+        );
     }
     let rehash = Options { rehash: true, ..Options::default() };
     let read = read_all(database.open(rehash).await).await;
@@ -226,7 +229,7 @@ async fn resumed(url: &Url) {
         .unwrap();
     let mut source = database.open(Options::default()).await;
     assert_eq!(source.extent, Some(restante_import::Extent::Rows(9_000)));
-    // What is no hex is no hash, so the messages have none that could be wrong.
+    // Values that are not hex are not hashes, so these messages have no stored hash.
     let first = source.next().await.unwrap().unwrap();
     drop(source);
     assert!(first.messages.len() > 1_000 && first.messages.len() < 9_000, "{}", first.messages.len());

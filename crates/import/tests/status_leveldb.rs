@@ -1,4 +1,4 @@
-//! A Status mailserver's LevelDB, written by another library of it.
+//! A Status mailserver's LevelDB, written with another library.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that can't go on has failed")]
 
 mod common;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 const FIRST: u32 = 1_554_076_800;
 const TOPICS: [[u8; 4]; 3] = [[0x5c, 0x6c, 0x9b, 0x56], [0xf8, 0x94, 0x6a, 0xac], [0, 0, 0, 1]];
 
-/// A mailserver's folder with so many envelopes: the older half under keys without topic.
+/// A mailserver's folder with so many envelopes: the older half has keys without topic.
 fn mailserver(count: u32) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let mut db = open_db(folder.path());
@@ -70,7 +70,7 @@ async fn envelopes_become_messages_and_no_file_is_touched() {
 }
 
 #[tokio::test]
-async fn reading_goes_on_behind_the_last_key() {
+async fn reading_continues_after_the_last_key() {
     let folder = mailserver(6_000);
     let mut source = open(place(&folder), Some(Owner::Status), Options::default()).await.unwrap();
     let first = source.next().await.unwrap().unwrap();
@@ -82,7 +82,7 @@ async fn reading_goes_on_behind_the_last_key() {
 }
 
 #[tokio::test]
-async fn what_is_no_envelope_is_told_and_the_others_are_taken() {
+async fn invalid_envelopes_are_reported_and_the_others_imported() {
     let folder = mailserver(3);
     let mut db = open_db(folder.path());
     let bytes = envelope(FIRST, TOPICS[0], b"other");
@@ -93,14 +93,14 @@ async fn what_is_no_envelope_is_told_and_the_others_are_taken() {
     drop(db);
     let read = read_all(open(place(&folder), None, Options::default()).await.unwrap()).await;
     assert_eq!((read.messages.len(), read.refused.count), (3, 3));
-    let told = read.refused.listed.join("\n");
-    for why in ["it is no envelope", "a key of 9 bytes", "the stored hash is 0x"] {
-        assert!(told.contains(why), "{told}");
+    let reported = read.refused.listed.join("\n");
+    for why in ["not an envelope", "a key of 9 bytes", "the stored hash is 0x"] {
+        assert!(reported.contains(why), "{reported}");
     }
 }
 
 #[tokio::test]
-async fn it_is_no_archive_of_nwaku() {
+async fn it_is_not_an_archive_of_nwaku() {
     let error = open(place(&mailserver(1)), Some(Owner::Nwaku), Options::default()).await.unwrap_err();
     assert_eq!(error.to_string(), "a LevelDB folder is an archive of a Status mailserver, not of nwaku");
 }

@@ -1,4 +1,4 @@
-//! LMDB itself: one environment, its map, its tables, and the transactions that rows come into it by.
+//! LMDB itself: one environment, its map, its tables, and the transactions that write rows.
 
 use std::{
     collections::hash_map::RandomState,
@@ -14,7 +14,7 @@ use heed::{
 };
 use restante_core::ErrorKind;
 use restante_disk::DiskFile;
-use tracing::info;
+use tracing::warn;
 
 use crate::{
     Error, Table,
@@ -30,7 +30,7 @@ type Rows = Database<Bytes, Bytes>;
 /// Threads that may read at the same time: those of an async runtime and of its blocking pool.
 const READERS_MAX: u32 = 1_024;
 
-/// What is allocated behind the pages in use.
+/// Bytes that are allocated behind the pages in use.
 const SPARE_BYTES: u64 = 1 << 20;
 
 /// With fewer free bytes a disk counts as full.
@@ -62,14 +62,14 @@ pub(crate) struct Environment {
     file: File,
 }
 
-/// How far LMDB is.
+/// The progress of LMDB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// The last batch whose rows are in LMDB.
     pub(crate) applied: Sequence,
-    /// How often the store was opened.
+    /// The number of openings.
     pub(crate) epoch: u32,
-    /// What the frames of its commit log are known by.
+    /// The mark of the frames of its commit log.
     pub(crate) salt: Salt,
 }
 
@@ -82,10 +82,9 @@ impl Environment {
         let opened = OpenOptions::new().read(true).write(true).open(&path);
         let file = opened.map_err(|error| Error::io("open", &path.display().to_string(), error))?;
         pages::check_length(&file)?; // LMDB would read behind the end of a file that was cut
-        let there = std::fs::metadata(&path).map_or(0, |file| file.len());
-        let map = map_size(map_bytes.max(there.saturating_mul(2)));
+        let file_bytes = file.metadata().map_or(0, |file| file.len());
         allocate_lock_file(folder)?;
-        let env = open_env(folder, tables, map)?;
+        let env = reserve(folder, tables, map_bytes, file_bytes.saturating_mul(2))?;
         env.clear_stale_readers().map_err(|error| Error::lmdb("open", error))?;
         let (store, tables) = open_tables(&env, tables)?;
         let readers = Readers::new(env.clone());
@@ -98,15 +97,10 @@ impl Environment {
         self.readers.begin().map_err(|error| Error::lmdb("read", error))
     }
 
-    /// How many transactions are kept for the next reader, or used by one.
+    /// The number of transactions that wait for the next reader or are in use.
     #[cfg(test)]
-    pub(crate) fn kept_transactions(&self) -> usize {
-        self.readers.kept_transactions()
-    }
-
-    #[cfg(test)]
-    pub(crate) fn alone(&self) -> crate::readers::Alone<'_> {
-        self.readers.wait_until_alone()
+    pub(crate) fn reused_transactions(&self) -> usize {
+        self.readers.reused_transactions()
     }
 
     pub(crate) fn table(&self, table: Table) -> Result<Rows, Error> {
@@ -122,31 +116,33 @@ impl Environment {
         Ok(Progress { applied, epoch: epoch as u32, salt: salt as Salt })
     }
 
-    /// Puts the newest version of all rows of a layer into LMDB, in one transaction, and how far it is then. Answers the
-    /// number of the transaction.
+    /// Writes the newest version of all rows of a layer, and the progress, into LMDB in one transaction. Returns the number of the
+    /// transaction.
     pub(crate) fn apply(&self, layer: &Layer, progress: Progress) -> Result<usize, Error> {
-        loop {
-            match self.try_apply(layer, progress) {
-                Err(heed::Error::Mdb(MdbError::MapFull)) => self.grow()?,
-                Err(error @ heed::Error::Io(_)) => {
-                    let error = Error::lmdb("write", error);
-                    // LMDB reports a write that was cut short by a full disk as EIO.
-                    return Err(if self.has_space() { error } else { self.full() });
-                }
-                Err(error) => return Err(Error::lmdb("write", error)),
-                Ok(id) => {
-                    let _ = self.allocate();
-                    return Ok(id);
-                }
+        match self.try_apply(layer, progress) {
+            Err(heed::Error::Mdb(MdbError::MapFull)) => {
+                let bytes = self.env.info().map_size;
+                let what = format!("{} has reached {bytes} bytes, the size of its map", self.path.display());
+                Err(Error::new(ErrorKind::Full, what))
+            }
+            Err(error @ heed::Error::Io(_)) => {
+                let error = Error::lmdb("write", error);
+                // LMDB reports a write that was cut short by a full disk as EIO.
+                Err(if self.has_space() { error } else { self.full() })
+            }
+            Err(error) => Err(Error::lmdb("write", error)),
+            Ok(id) => {
+                let _ = self.allocate();
+                Ok(id)
             }
         }
     }
 
     fn try_apply(&self, layer: &Layer, progress: Progress) -> heed::Result<usize> {
-        let _stays = self.readers.stay();
         let mut transaction = self.env.write_txn()?;
         let mut table: Option<Filling> = None;
-        for row in layer.newest() {
+        let guard = crossbeam_epoch::pin();
+        for row in layer.newest(&guard) {
             let number = row.table;
             if table.as_ref().is_none_or(|table| table.number != number) {
                 table = self.filling(number, &transaction)?;
@@ -169,15 +165,12 @@ impl Environment {
     /// # Errors
     /// `Full` when the disk has no space for them.
     pub(crate) fn allocate(&self) -> Result<(), Error> {
-        let end = {
-            let _stays = self.readers.stay();
-            (self.env.info().last_page_number as u64 + 1) * self.page_bytes()
-        };
+        let end = (self.env.info().last_page_number as u64 + 1) * self.page_bytes();
         let allocated = self.file.allocate(end, SPARE_BYTES);
         allocated.map_err(|error| Error::io("allocate space for", &self.path.display().to_string(), error))
     }
 
-    /// Whether the disk has some space to go on with.
+    /// Whether the disk has some space.
     pub(crate) fn has_space(&self) -> bool {
         restante_disk::free_bytes(&self.path).map_or(true, |free| free >= FREE_BYTES_MIN)
             && self.allocate().is_ok()
@@ -200,31 +193,6 @@ impl Environment {
         Ok(Some(Filling { number, rows: *rows, last }))
     }
 
-    fn grow(&self) -> Result<(), Error> {
-        let _alone = self.readers.wait_until_alone();
-        let before = self.env.info().map_size;
-        let after = map_size(before as u64 * 2);
-        if after <= before {
-            return Err(Error::new(
-                ErrorKind::Full,
-                format!("the LMDB store can't grow beyond {before} bytes"),
-            ));
-        }
-        resize(&self.env, after).map_err(|error| Error::lmdb("grow", error))?;
-        info!(before_bytes = before, after_bytes = after, "the map of the LMDB store has grown");
-        Ok(())
-    }
-
-    /// Sees to it that the map has room for twice what it holds, as long as nothing else is under way.
-    pub(crate) fn make_room(&self) -> Result<(), Error> {
-        let (info, page_bytes) = {
-            let _stays = self.readers.stay();
-            (self.env.info(), self.page_bytes())
-        };
-        let used = info.last_page_number as u64 * page_bytes;
-        if used > info.map_size as u64 / 2 { self.grow() } else { Ok(()) }
-    }
-
     /// Writes a compact copy into a folder, durably.
     pub(crate) fn copy(&self, folder: &Path) -> Result<(), Error> {
         let failed = |error| Error::io("copy the LMDB store into", &folder.display().to_string(), error);
@@ -233,7 +201,6 @@ impl Environment {
             let what = format!("there is an LMDB store already: {}", path.display());
             return Err(Error::new(ErrorKind::Conflict, what));
         }
-        let _stays = self.readers.stay();
         let copy = self.env.copy_to_path(&path, CompactionOption::Enabled);
         copy.map_err(|error| Error::lmdb("copy", error))?.sync_all().map_err(failed)?;
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
@@ -244,9 +211,9 @@ impl Environment {
         u64::from(self.env.stat().page_size)
     }
 
-    /// What is wrong with the pages of the file, if anything is.
+    /// The error of the first damaged page, if there is one.
     pub(crate) fn damaged_page(&self) -> Result<Option<String>, Error> {
-        let _reading = self.read()?; // its pages, and those of later transactions, are not used again meanwhile
+        let _reading = self.read()?; // pages of this and later transactions are not reused meanwhile
         match pages::check_pages(&self.file) {
             Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Some(error.to_string())),
             checked => checked.map(|()| None),
@@ -318,7 +285,7 @@ fn allocate_lock_file(folder: &Path) -> Result<(), Error> {
     allocated.map_err(|error| Error::io("allocate", &path.display().to_string(), error))
 }
 
-/// Makes an environment beside its place and moves it there: LMDB can't open a file that a power cut left half made.
+/// Makes an environment in a folder of its own and moves it: LMDB can't open a file that a power cut left half written.
 fn make(folder: &Path, tables: &[Table]) -> Result<(), Error> {
     let failed = |error| Error::io("make an LMDB store in", &folder.display().to_string(), error);
     for name in log::FILES {
@@ -339,7 +306,7 @@ fn make(folder: &Path, tables: &[Table]) -> Result<(), Error> {
     std::fs::create_dir(&making).map_err(failed)?;
     let made = fill(&making, tables).and_then(|()| move_in(&making, folder).map_err(failed));
     if made.is_err() {
-        let _ = std::fs::remove_dir_all(&making); // gives its space back; else the next try removes it
+        let _ = std::fs::remove_dir_all(&making); // or the next try removes it
     }
     made
 }
@@ -347,7 +314,7 @@ fn make(folder: &Path, tables: &[Table]) -> Result<(), Error> {
 /// Makes an environment in an empty folder.
 fn fill(folder: &Path, tables: &[Table]) -> Result<(), Error> {
     allocate_lock_file(folder)?;
-    let env = open_env(folder, tables, map_size(1 << 20))?;
+    let env = open_env(folder, tables, map_size(1 << 20)).map_err(|error| Error::lmdb("make", error))?;
     let opened = open_tables(&env, tables);
     env.prepare_for_closing().wait();
     opened.map(|_| ())
@@ -381,11 +348,11 @@ fn open_tables(env: &Env<WithoutTls>, tables: &[Table]) -> Result<(Rows, Vec<(Ta
 /// The two pages that LMDB begins with, and the table of tables.
 const META_PAGES: u64 = 3;
 
-/// A table that rows come into in the order of their keys.
+/// A table into which rows are put in the order of their keys.
 struct Filling {
     number: u8,
     rows: Rows,
-    /// The last key of the table. What comes after it is appended: pages are then filled whole instead of split in halves.
+    /// The last key of the table. Rows after it are appended: pages are then filled whole instead of split in halves.
     last: Option<Box<[u8]>>,
 }
 
@@ -413,7 +380,7 @@ fn check_format(store: Rows, transaction: &mut RwTxn<'_>) -> Result<(), Error> {
     match store.get(transaction, FORMAT).map_err(failed)? {
         None => {
             store.put(transaction, FORMAT, &FORMAT_NOW.to_be_bytes()).map_err(failed)?;
-            // The standard library's hash maps are seeded with chance, which is all that is wanted here.
+            // The standard library seeds its hash maps at random, which suffices here.
             let salt = RandomState::new().hash_one(FORMAT) & u64::from(Salt::MAX);
             store.put(transaction, SALT, &salt.to_be_bytes()).map_err(failed)
         }
@@ -429,8 +396,33 @@ fn read_number(rows: Rows, transaction: &RoTxn<'_, WithoutTls>, name: &[u8]) -> 
     let found = rows.get(transaction, name).map_err(|error| Error::lmdb("read", error))?;
     let bytes = found.unwrap_or(&[0; 8]).try_into();
     bytes.map(u64::from_be_bytes).map_err(|_| {
-        Error::new(ErrorKind::Corrupt, "the LMDB store does not tell how far it is: restore a backup")
+        Error::new(ErrorKind::Corrupt, "the progress of the LMDB store is damaged: restore a backup")
     })
+}
+
+/// Opens an environment with a map of `map_bytes`, or of `needed_bytes` if that is more. Where the process may not have that
+/// much address space, the map is smaller.
+fn reserve(
+    folder: &Path,
+    tables: &[Table],
+    map_bytes: u64,
+    needed_bytes: u64,
+) -> Result<Env<WithoutTls>, Error> {
+    let mut bytes = map_bytes.max(needed_bytes);
+    loop {
+        match open_env(folder, tables, map_size(bytes)) {
+            Err(heed::Error::Io(error))
+                if error.kind() == std::io::ErrorKind::OutOfMemory && bytes / 2 >= needed_bytes.max(1) =>
+            {
+                bytes /= 2;
+                warn!(
+                    map_bytes = bytes,
+                    "address space is limited (ulimit -v): the LMDB store can't grow as large"
+                );
+            }
+            opened => return opened.map_err(|error| Error::lmdb("open", error)),
+        }
+    }
 }
 
 /// A whole number of pages, of any size that pages have.
@@ -441,18 +433,10 @@ fn map_size(bytes: u64) -> usize {
 
 #[expect(
     unsafe_code,
-    reason = "the file is mapped, so nobody else may cut it: the lock of the folder keeps other stores out of it"
+    reason = "the file is mapped and must not be cut: the lock of the folder keeps other stores out"
 )]
-fn open_env(folder: &Path, tables: &[Table], map: usize) -> Result<Env<WithoutTls>, Error> {
+fn open_env(folder: &Path, tables: &[Table], map: usize) -> heed::Result<Env<WithoutTls>> {
     let mut options = EnvOpenOptions::new().read_txn_without_tls();
     options.map_size(map).max_dbs(tables.len() as u32 + 1).max_readers(READERS_MAX);
-    unsafe { options.open(folder) }.map_err(|error| Error::lmdb("open", error))
-}
-
-#[expect(
-    unsafe_code,
-    reason = "no transaction may live in this process: who calls holds the lock that each of them shares"
-)]
-fn resize(env: &Env<WithoutTls>, bytes: usize) -> heed::Result<()> {
-    unsafe { env.resize(bytes) }
+    unsafe { options.open(folder) }
 }

@@ -33,7 +33,7 @@ impl Error {
         self.kind.is_transient()
     }
 
-    /// The same error for one more who waits.
+    /// The same error for another caller.
     pub(crate) fn again(&self) -> Self {
         Self::new(self.kind, self.message.clone())
     }

@@ -20,14 +20,13 @@ use crate::{
 
 const MAGIC: u32 = u32::from_le_bytes(*b"RCL1");
 
-/// A number that each store draws when it is made. Bytes that somebody puts into a value can't pass for a frame without it,
-/// nor can the frames of another store.
+/// A random number of each store. Without it, bytes in a value or frames of another store can't pass for a frame.
 pub(crate) type Salt = u32;
 
 pub(crate) const HEADER_BYTES: usize = 32;
 pub(crate) const ALIGNMENT: usize = 8;
 
-/// What a frame says beside its rows.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) epoch: u32,
@@ -66,7 +65,7 @@ pub(crate) fn put_row(out: &mut Vec<u8>, table: u8, key: &[u8], value: Option<&[
     }
 }
 
-/// Begins a frame at the end of `out`; rows follow, then [`finish`] with the place that this answers.
+/// Begins a frame at the end of `out`; rows follow, then [`finish`] with the offset that this returns.
 pub(crate) fn begin(out: &mut Vec<u8>) -> usize {
     let start = out.len();
     out.resize(start + HEADER_BYTES, 0);

@@ -1,4 +1,4 @@
-//! Groups of batches on their way to the disk: while one is synced, the writer runs the writes of the next.
+//! Groups of batches that are made durable together: while one is synced, the writer runs the writes of the next.
 
 use std::{
     sync::{
@@ -11,15 +11,15 @@ use std::{
 use restante_core::ErrorKind;
 use tracing::error;
 
-use crate::{Error, layer::Sequence, log::Room, shared::Shared};
+use crate::{Error, layer::Sequence, log::Slot, shared::Shared};
 
-/// Tells who waits how a write went.
+/// Answers the caller of a write.
 pub(crate) type Answer = Box<dyn FnOnce(Result<(), Error>) + Send>;
 
-/// Batches that become durable together, and who waits for them.
+/// Batches that become durable together, and the answers to their callers.
 pub(crate) struct Group {
-    /// Their frames and the room for them in the commit log; `None` when there is nothing to be made durable.
-    pub(crate) frames: Option<(Vec<u8>, Room)>,
+    /// Their frames and the space for them in the commit log; `None` when there is nothing to make durable.
+    pub(crate) frames: Option<(Vec<u8>, Slot)>,
     /// The last batch.
     pub(crate) last: Sequence,
     pub(crate) answers: Vec<Answer>,
@@ -28,43 +28,43 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Makes the group durable, lets readers see it, and answers. Gives the bytes' place back, to be used again.
-    pub(crate) fn land(self, shared: &Shared) -> Vec<u8> {
+    /// Makes the group durable and visible, and answers. Returns the buffer of the frames, to be reused.
+    pub(crate) fn finish(self, shared: &Shared) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut result = shared.health();
-        if let Some((frames, room)) = self.frames {
-            result = result.and_then(|()| write(&frames, &room, shared));
+        if let Some((frames, slot)) = self.frames {
+            result = result.and_then(|()| write(&frames, &slot, shared));
             bytes = frames;
         }
         if result.is_ok() {
             shared.publish(self.last);
         }
-        tell(self.answers, &result, self.begun, shared);
+        answer(self.answers, &result, self.begun, shared);
         bytes.clear();
         bytes
     }
 }
 
-fn write(frames: &[u8], room: &Room, shared: &Shared) -> Result<(), Error> {
-    room.write(frames).map_err(|error| {
+fn write(frames: &[u8], slot: &Slot, shared: &Shared) -> Result<(), Error> {
+    slot.write(frames).map_err(|error| {
         fail(shared, "write and sync", &error);
         Error::io("write and sync", "the commit log", error)
     })
 }
 
-/// Nobody knows what the disk has kept: nothing more is taken until the store is opened again.
+/// What the disk has kept is unknown: writes are refused until the store is opened again.
 pub(crate) fn fail(shared: &Shared, what: &str, error: &std::io::Error) {
-    error!(%error, what, "the commit log failed; nothing more is taken until the store is opened again");
+    error!(%error, what, "the commit log failed; writes are refused until the store is opened again");
     shared.refuse(ErrorKind::Unavailable, refusal(error));
 }
 
-/// Why nothing more is taken after a write that failed.
+/// Why writes are refused after one that failed.
 pub(crate) fn refusal(error: &impl std::fmt::Display) -> String {
-    format!("an earlier write failed ({error}): nothing more is taken until the store is opened again")
+    format!("an earlier write failed ({error}): writes are refused until the store is opened again")
 }
 
-/// Answers those who wait for a group.
-pub(crate) fn tell(answers: Vec<Answer>, result: &Result<(), Error>, begun: Instant, shared: &Shared) {
+/// Answers the callers of a group.
+pub(crate) fn answer(answers: Vec<Answer>, result: &Result<(), Error>, begun: Instant, shared: &Shared) {
     shared.metrics.groups.inc();
     shared.metrics.waiting_rows.set(shared.waiting_rows() as i64);
     for answer in answers {
@@ -76,59 +76,59 @@ pub(crate) fn tell(answers: Vec<Answer>, result: &Result<(), Error>, begun: Inst
 /// The writer's end of the thread that syncs.
 pub(crate) struct Syncer {
     groups: SyncSender<Group>,
-    landed: Receiver<Vec<u8>>,
-    /// Whether a group is on its way. There is never a second one: it must be written after the first is durable.
-    is_under_way: bool,
+    finished: Receiver<Vec<u8>>,
+    /// Whether a group is being synced. There is never a second one: it must be written after the first is durable.
+    is_syncing: bool,
 }
 
 impl Syncer {
-    /// The writer's end, and what the thread is to do until that is gone.
+    /// The writer's end, and the work of the thread, which ends when the writer's end is dropped.
     pub(crate) fn new(shared: Arc<Shared>) -> (Self, impl FnOnce() + Send) {
-        let (groups, sent_off) = sync_channel::<Group>(1);
-        let (land, landed) = sync_channel(1);
+        let (groups, sent) = sync_channel::<Group>(1);
+        let (done, finished) = sync_channel(1);
         let run = move || {
             let _ends = Ends(shared.clone());
-            while let Ok(group) = sent_off.recv() {
-                if land.send(group.land(&shared)).is_err() {
+            while let Ok(group) = sent.recv() {
+                if done.send(group.finish(&shared)).is_err() {
                     break; // the writer has ended
                 }
             }
         };
-        (Self { groups, landed, is_under_way: false }, run)
+        (Self { groups, finished, is_syncing: false }, run)
     }
 
-    /// Sends a group off, which must follow the last one's landing.
+    /// Sends a group to the thread. The one before must be finished.
     ///
     /// # Errors
     /// The group, when the thread has ended.
     pub(crate) fn send(&mut self, group: Group) -> Result<(), Group> {
         self.groups.send(group).map_err(|error| error.0)?;
-        self.is_under_way = true;
+        self.is_syncing = true;
         Ok(())
     }
 
-    /// Whether a group is on its way.
-    pub(crate) fn is_under_way(&mut self, spare: &mut Vec<u8>) -> bool {
-        if self.is_under_way
-            && let Ok(bytes) = self.landed.try_recv()
+    /// Whether a group is being synced.
+    pub(crate) fn is_syncing(&mut self, spare: &mut Vec<u8>) -> bool {
+        if self.is_syncing
+            && let Ok(bytes) = self.finished.try_recv()
         {
             *spare = bytes;
-            self.is_under_way = false;
+            self.is_syncing = false;
         }
-        self.is_under_way
+        self.is_syncing
     }
 
-    /// Waits until no group is on its way.
+    /// Waits until no group is being synced.
     pub(crate) fn wait(&mut self, spare: &mut Vec<u8>) {
-        if std::mem::take(&mut self.is_under_way)
-            && let Ok(bytes) = self.landed.recv()
+        if std::mem::take(&mut self.is_syncing)
+            && let Ok(bytes) = self.finished.recv()
         {
             *spare = bytes;
         }
     }
 }
 
-/// Says that nothing more is taken when a thread that writes ends, however that comes about.
+/// Refuses writes when a thread that writes ends, for whatever reason.
 pub(crate) struct Ends(pub(crate) Arc<Shared>);
 
 impl Drop for Ends {

@@ -24,7 +24,6 @@
 //! # }
 //! ```
 
-mod arena;
 mod env;
 mod error;
 mod frame;
@@ -47,7 +46,7 @@ pub use error::Error;
 pub use metrics::Metrics;
 pub use pages::check_pages;
 pub use store::{Batch, Options, Stats, Store, TableStats};
-pub use view::{Direction, KeyValue, Range, Value, View};
+pub use view::{Direction, KeyValue, Range, View};
 
 /// A table of a store: rows of a key and a value, in the bytewise order of their keys.
 ///

@@ -61,10 +61,10 @@ impl Recovered {
     }
 }
 
-/// Reads what was written since LMDB was brought to where it is, while the store had been opened as often as it says.
+/// Reads the batches that LMDB lacks, of the epoch that LMDB names.
 ///
 /// What follows a frame that is missing was never acknowledged, unless a frame is there that was written after the missing
-/// one had been synced: then the log is damaged, and that is told.
+/// one had been synced: then the log is damaged, which is an error.
 pub(crate) fn recover(disk: &dyn Disk, progress: Progress) -> Result<Recovered, Error> {
     let Progress { applied, epoch, salt } = progress;
     require_both(disk, epoch)?;
@@ -92,7 +92,7 @@ pub(crate) fn recover(disk: &dyn Disk, progress: Progress) -> Result<Recovered, 
     if synced > last {
         let what = format!(
             "the commit log is damaged: batch {} was acknowledged and can't be read; restore a backup, or move {} and {} \
-             away to go on without what came after it",
+             away to continue without what came after it",
             last + 1,
             FILES[0],
             FILES[1]
@@ -116,13 +116,13 @@ fn require_both(disk: &dyn Disk, epoch: u32) -> Result<(), Error> {
     let path = disk.path(missing);
     let what = format!(
         "{} is gone, and with it what was committed last: put it back, restore a backup, or create an empty file of this name to \
-         go on without it",
+         continue without it",
         path.display()
     );
     Err(Error::new(ErrorKind::Corrupt, what))
 }
 
-/// Finds every whole frame. Between those of this round and those of the round before lies what is left of older ones.
+/// Finds every whole frame. Parts of older frames may lie between them.
 fn each_frame(bytes: &[u8], salt: Salt, mut found: impl FnMut(usize, &Frame<'_>)) {
     let mut offset = 0;
     while let Some(rest) = bytes.get(offset..).filter(|rest| !rest.is_empty()) {
@@ -150,13 +150,13 @@ impl CommitLog {
         Ok(log)
     }
 
-    /// Whether so many bytes more fit into the active file. The first frame of a file always does.
-    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+    /// Whether so many more bytes fit into the active file. The first frame of a file always does.
+    pub(crate) fn fits(&self, bytes: usize) -> bool {
         let end = self.active().end;
         end == 0 || end + bytes as u64 <= self.bytes_max
     }
 
-    /// Sees to it that so many bytes more can be written without running out of space, with some more ahead.
+    /// Allocates space for so many bytes more, and some ahead.
     pub(crate) fn reserve(&mut self, bytes: usize) -> Result<(), Error> {
         let bytes_max = self.bytes_max;
         let file = self.active_mut();
@@ -177,7 +177,7 @@ impl CommitLog {
         Ok(())
     }
 
-    /// Writes frames behind the last ones.
+    /// Appends frames.
     pub(crate) fn write(&mut self, frames: &[u8]) -> io::Result<()> {
         let file = self.active_mut();
         file.file.write_at(frames, file.end)?;
@@ -186,22 +186,22 @@ impl CommitLog {
         Ok(())
     }
 
-    /// Gives away the room behind the last frames.
-    pub(crate) fn take_room(&mut self, bytes: usize) -> Room {
+    /// Reserves the next bytes of the active file.
+    pub(crate) fn take_slot(&mut self, bytes: usize) -> Slot {
         let file = self.active_mut();
-        let room = Room { file: file.file.clone(), offset: file.end };
+        let slot = Slot { file: file.file.clone(), offset: file.end };
         file.end += bytes as u64;
         file.len = file.len.max(file.end);
-        room
+        slot
     }
 
-    /// Goes on in the other file, whose frames must be in LMDB.
+    /// Continues in the other file, whose frames must be in LMDB.
     pub(crate) fn switch(&mut self) {
         self.active = 1 - self.active;
         self.active_mut().end = 0;
     }
 
-    /// Gives the space of both files back. What they hold must be in LMDB.
+    /// Empties both files. What they hold must be in LMDB.
     pub(crate) fn clear(&mut self) -> io::Result<()> {
         for file in &mut self.files {
             file.file.set_len(0)?;
@@ -220,7 +220,7 @@ impl CommitLog {
         }
     }
 
-    /// How long both files are.
+    /// The length of both files.
     pub(crate) fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.len).sum()
     }
@@ -236,13 +236,13 @@ impl CommitLog {
     }
 }
 
-/// Room for frames in the commit log.
-pub(crate) struct Room {
+/// Bytes of a file of the commit log that are reserved for a group of frames.
+pub(crate) struct Slot {
     file: Arc<dyn DiskFile>,
     offset: u64,
 }
 
-impl Room {
+impl Slot {
     /// Writes frames there, and makes them and all that was written before durable.
     pub(crate) fn write(&self, frames: &[u8]) -> io::Result<()> {
         self.file.write_at(frames, self.offset)?;
@@ -250,7 +250,7 @@ impl Room {
     }
 }
 
-/// Makes a file longer with zeros that are written, so that the disk has given them room.
+/// Extends a file with zeros. They are written, so that the disk has allocated them.
 fn fill(file: &dyn DiskFile, from: u64, to: u64) -> io::Result<()> {
     static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
     let mut offset = from;

@@ -3,7 +3,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// What is counted of a store. Cloning shares the counts; unregistered metrics count for nobody.
+/// Metrics of a store. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     pub(crate) writes: Counter,

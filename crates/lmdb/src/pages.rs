@@ -23,7 +23,7 @@ const METAS: u64 = 2;
 const PAGE_BYTES: std::ops::RangeInclusive<usize> = 512..=32_768;
 /// A file that maps more than this can't be opened anyway.
 const FILE_BYTES_MAX: u64 = 1 << 46;
-/// Larger numbers of transactions are reached by nobody, and the largest one would overflow.
+/// No store reaches larger transaction numbers, and the largest one would overflow.
 const TRANSACTION_MAX: u64 = 1 << 60;
 /// LMDB's cursors have so many levels.
 const DEPTH_MAX: u16 = 32;
@@ -408,8 +408,8 @@ impl<'f> Walk<'f> {
 
 /// A list of free pages as it is read: how many there are, and then each of them, the last first.
 struct FreeList {
-    /// Numbers that there is room for.
-    room: u64,
+    /// The capacity of the list.
+    capacity: u64,
     /// Pages that are not read yet.
     left: Option<u64>,
     last: u64,
@@ -417,16 +417,16 @@ struct FreeList {
 
 impl FreeList {
     fn new(bytes: u64) -> Self {
-        Self { room: bytes / 8, left: None, last: u64::MAX }
+        Self { capacity: bytes / 8, left: None, last: u64::MAX }
     }
 
     fn read(&mut self, bytes: &[u8], list: u64, walk: &mut Walk<'_>) -> Result<(), Error> {
         for number in bytes.chunks_exact(8) {
             let number = number_8(number, 0).unwrap_or_default();
             match self.left {
-                None if number >= self.room => return Err(wrong(list, "its list of free pages is cut")),
+                None if number >= self.capacity => return Err(wrong(list, "its list of free pages is cut")),
                 None => self.left = Some(number),
-                Some(0) => return Ok(()), // a list may have room that it does not use
+                Some(0) => return Ok(()), // a list may be longer than its content
                 Some(left) => {
                     if number >= self.last {
                         return Err(wrong(list, "its list of free pages is out of order"));

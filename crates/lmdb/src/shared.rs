@@ -22,7 +22,7 @@ use crate::{
     view::Layers,
 };
 
-/// How long the applying thread waits before it tries again what has failed.
+/// How long the applying thread waits before it tries again.
 const RETRY: Duration = Duration::from_secs(1);
 
 pub(crate) struct Shared {
@@ -33,36 +33,29 @@ pub(crate) struct Shared {
     visible: AtomicU64,
     applying: Mutex<Applying>,
     changed: Condvar,
-    /// Why nothing more is taken.
+    /// Why writes are refused.
     refusal: Mutex<Option<(ErrorKind, String)>>,
     is_refusing: AtomicBool,
-    layer_bytes: u64,
-    /// How long the files of the commit log are.
+    /// The length of the files of the commit log.
     log_bytes: AtomicU64,
     _lock: File,
 }
 
 #[derive(Default)]
 struct Applying {
-    /// What the frozen layer brings LMDB to.
+    /// The progress of LMDB with the frozen layer.
     progress: Option<Progress>,
-    /// Why it could not be brought into LMDB at the last try.
+    /// Why the last try to write it into LMDB failed.
     error: Option<(ErrorKind, String)>,
-    /// Why a write was refused for want of space, until there is some.
+    /// The error of a write that found no space, until there is some.
     full: Option<String>,
     is_stopping: bool,
 }
 
 impl Shared {
-    pub(crate) fn new(
-        environment: Environment,
-        metrics: Metrics,
-        layer_bytes: u64,
-        brought_in: BroughtIn,
-        lock: File,
-    ) -> Self {
+    pub(crate) fn new(environment: Environment, metrics: Metrics, brought_in: BroughtIn, lock: File) -> Self {
         let BroughtIn { progress, base, put_off } = brought_in;
-        let active = Arc::new(Layer::new(layer_bytes));
+        let active = Arc::new(Layer::new());
         let (mut frozen, mut applying) = (None, Applying::default());
         if let Some((layer, error)) = put_off {
             frozen = Some(Arc::new(layer));
@@ -78,18 +71,17 @@ impl Shared {
             changed: Condvar::new(),
             refusal: Mutex::default(),
             is_refusing: AtomicBool::new(false),
-            layer_bytes,
             log_bytes: AtomicU64::new(0),
             _lock: lock,
         }
     }
 
-    /// What readers see.
+    /// The view of a reader.
     pub(crate) fn view(&self) -> Result<View<'_>, Error> {
         View::new(&self.environment, || self.layers.load(), || self.visible.load(Ordering::Acquire))
     }
 
-    /// What the writer sees: also what is not durable yet.
+    /// The view of the writer, which includes rows that are not durable yet.
     pub(crate) fn newest_view(&self) -> Result<View<'_>, Error> {
         View::new(&self.environment, || self.layers.load(), || Sequence::MAX)
     }
@@ -99,7 +91,7 @@ impl Shared {
         self.layers.load().active.clone()
     }
 
-    /// Lets readers see all batches up to this one.
+    /// Makes all batches up to this one visible to readers.
     pub(crate) fn publish(&self, sequence: Sequence) {
         self.visible.store(sequence, Ordering::Release);
     }
@@ -148,7 +140,7 @@ impl Shared {
         }
     }
 
-    /// Notes that a write was refused by `error`, if that was for want of space.
+    /// Notes that a write was refused by `error`, if that was a full disk.
     pub(crate) fn note_refused(&self, error: &Error) {
         if error.kind() != ErrorKind::Full {
             return;
@@ -167,7 +159,7 @@ impl Shared {
 
     // What the writer does with the layers.
 
-    /// Lays a new layer over what was written until now, once LMDB has what lay under that.
+    /// Freezes the active layer and begins a new one, once LMDB has the layer that was frozen before.
     pub(crate) fn freeze(&self, progress: Progress) -> Result<(), Error> {
         let mut applying = self.wait_for_applied()?;
         self.push_layer();
@@ -194,7 +186,7 @@ impl Shared {
 
     fn push_layer(&self) -> Arc<Layer> {
         let layers = self.layers.load_full();
-        let active = Arc::new(Layer::new(self.layer_bytes));
+        let active = Arc::new(Layer::new());
         let frozen = Some(layers.active.clone());
         self.layers.store(Arc::new(Layers { active, frozen, base: layers.base }));
         layers.active.clone()
@@ -206,8 +198,8 @@ impl Shared {
         self.metrics.waiting_rows.set(layers.active.rows() as i64);
     }
 
-    /// Brings what was written until now into LMDB at once, on the writer's thread: a store without a commit log. After an
-    /// error it is as if it had not been written.
+    /// Writes the active layer into LMDB at once, on the writer's thread: a store without a commit log. After an
+    /// error its rows are gone.
     pub(crate) fn apply_now(&self, progress: Progress) -> Result<(), Error> {
         let base = self.layers.load().base;
         let layer = self.push_layer();
@@ -218,7 +210,7 @@ impl Shared {
 
     // What the applying thread does.
 
-    /// Brings frozen layers into LMDB until it is told to stop.
+    /// Writes frozen layers into LMDB until it is stopped.
     pub(crate) fn apply_frozen(&self) {
         let mut applying = self.applying.lock();
         while !applying.is_stopping {
@@ -233,7 +225,7 @@ impl Shared {
             match applied {
                 Ok(base) => {
                     if applying.error.take().is_some() {
-                        info!("the LMDB store takes rows again");
+                        info!("the LMDB store accepts rows again");
                     }
                     applying.progress = None;
                     self.drop_frozen(base);
@@ -252,14 +244,14 @@ impl Shared {
         }
     }
 
-    /// Waits until there may be something to do. After writes were refused, space is looked for once in a while.
+    /// Waits until there may be something to do. After writes were refused, checks for space at intervals.
     fn wait_for_rows_or_space(&self, applying: &mut parking_lot::MutexGuard<'_, Applying>) {
         if applying.full.is_none() {
             return self.changed.wait(applying);
         }
         self.changed.wait_for(applying, RETRY);
         if self.environment.has_space() && applying.full.take().is_some() {
-            info!("the disk has space again: writes are taken");
+            info!("the disk has space again: writes are accepted");
         }
     }
 

@@ -24,17 +24,17 @@ use crate::{
     writer::{Keep, Request, Write, Writer},
 };
 
-/// Writes that wait for the writer at most; further ones wait for room.
+/// The most writes in the writer's queue; further callers wait.
 const QUEUE_WRITES_MAX: usize = 1_024;
 
 /// How to open a store.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The size of each of the two files of the commit log; 0 is no commit log, every group is an LMDB transaction. Rows of
-    /// both files are in memory too, where they take two to three times as much, five times when all are short.
+    /// both files are in memory too, where they take about three times as much, six times when all are short.
     pub log_bytes: u64,
-    /// The size of the memory map to begin with: address space, not memory. It grows by itself, and while it does, readers
-    /// wait.
+    /// The largest size of LMDB's file, or twice its size at the opening if that is more. The file is mapped with this size: that
+    /// takes address space, neither memory nor disk.
     pub map_bytes: u64,
     /// What is counted.
     pub metrics: Metrics,
@@ -42,18 +42,19 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { log_bytes: 8 << 20, map_bytes: 16 << 30, metrics: Metrics::default() }
+        let map_bytes = if cfg!(target_pointer_width = "64") { 1 << 40 } else { 512 << 20 };
+        Self { log_bytes: 8 << 20, map_bytes, metrics: Metrics::default() }
     }
 }
 
-/// Creates the folder of a store, durably, and keeps other processes out of it until the lock is closed.
+/// Creates the folder of a store durably, and locks it until the file is closed.
 pub(crate) fn lock(folder: &Path) -> Result<std::fs::File, Error> {
     restante_disk::create_folder(folder)?;
     let name = folder.display().to_string();
     Ok(restante_disk::hold(&folder.join("lock"), &name, "stop it first, or ask it")?)
 }
 
-/// What a store holds and costs.
+/// The size of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Each table of LMDB; rows that are only in the commit log are not counted.
@@ -72,7 +73,7 @@ pub struct Stats {
     pub waiting_rows: u64,
 }
 
-/// A table's share.
+/// The size of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableStats {
     /// Its name.
@@ -83,9 +84,9 @@ pub struct TableStats {
     pub pages: u64,
 }
 
-/// A store. Clones share it. When the last one goes, what was acknowledged stays in the commit log; [`Store::close`] brings
-/// it into LMDB. The last one waits for the store's threads as it goes, which may be at work on the disk: close the store
-/// first where nobody may wait.
+/// A store. Clones share it. When the last one is dropped, what was acknowledged stays in the commit log; [`Store::close`] brings
+/// it into LMDB. Dropping the last one waits for the store's threads, which may be writing: close the store
+/// first where a thread must not block.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
@@ -93,7 +94,7 @@ struct Inner {
     shared: Arc<Shared>,
     requests: Mutex<Option<mpsc::Sender<Request>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Whether the store was closed; held by who closes it.
+    /// Whether the store was closed; locked while it is being closed.
     closing: tokio::sync::Mutex<bool>,
 }
 
@@ -123,7 +124,7 @@ impl Store {
         }
         let at_first = log.bytes();
         let log = (options.log_bytes > 0).then_some(log);
-        let shared = Shared::new(environment, options.metrics, options.log_bytes, brought_in, lock);
+        let shared = Shared::new(environment, options.metrics, brought_in, lock);
         let shared = Arc::new(shared);
         let (requests, waiting) = mpsc::channel(QUEUE_WRITES_MAX);
         shared.note_log_bytes(at_first);
@@ -145,7 +146,7 @@ impl Store {
     /// Runs `read` on everything that was acknowledged until now.
     ///
     /// The view ends with the closure, so it can't be held while something is awaited; while it lives, pages that were freed
-    /// after it began can't be used again. Keep it short. A read within a read may have to wait while the map grows.
+    /// after it began can't be used again. Keep it short.
     ///
     /// # Errors
     /// Those of `read`, and `Corrupt` or `Unavailable` from LMDB.
@@ -157,7 +158,7 @@ impl Store {
     /// An error from `work` leaves nothing behind.
     ///
     /// # Errors
-    /// Those of `work`; `Full` when the disk has no room; `Unavailable` after a failed sync (until the store is opened
+    /// Those of `work`; `Full` when the disk has no space; `Unavailable` after a failed sync (until the store is opened
     /// again) and after [`Store::close`].
     pub async fn write<T, E>(
         &self,
@@ -167,9 +168,9 @@ impl Store {
         T: Send + 'static,
         E: From<Error> + Send + 'static,
     {
-        let (write, told) = job(work);
+        let (write, answer) = job(work);
         self.0.ask(Request::Write(write)).await?;
-        told.await.unwrap_or_else(|_| Err(gone().into()))
+        answer.await.unwrap_or_else(|_| Err(gone().into()))
     }
 
     /// [`Store::write`] for threads that may wait; it must not be called within an async runtime.
@@ -184,11 +185,11 @@ impl Store {
         T: Send + 'static,
         E: From<Error> + Send + 'static,
     {
-        let (write, told) = job(work);
+        let (write, answer) = job(work);
         let requests = self.0.requests()?;
         requests.blocking_send(Request::Write(write)).map_err(|_| self.0.refusal())?;
         drop(requests);
-        told.blocking_recv().unwrap_or_else(|_| Err(gone().into()))
+        answer.blocking_recv().unwrap_or_else(|_| Err(gone().into()))
     }
 
     /// Brings everything that was acknowledged into LMDB.
@@ -196,23 +197,20 @@ impl Store {
     /// # Errors
     /// `Full` or `Unavailable` when LMDB can't take it now; it stays in the commit log.
     pub async fn settle(&self) -> Result<(), Error> {
-        let (tell, told) = oneshot::channel();
-        self.0.ask(Request::Settle(tell)).await?;
-        told.await.unwrap_or_else(|_| Err(gone()))
+        let (sender, answer) = oneshot::channel();
+        self.0.ask(Request::Settle(sender)).await?;
+        answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
     /// Writes a compact copy of everything that was acknowledged before the call into `folder`, which must exist: a store
-    /// that can be opened. Reads and writes go on meanwhile.
+    /// that can be opened. Reads and writes continue meanwhile.
     ///
     /// # Errors
     /// Those of [`Store::settle`], of the disk, and `Conflict` when `folder` holds a store.
     pub async fn backup(&self, folder: &Path) -> Result<(), Error> {
         self.settle().await?;
         let (shared, folder) = (self.0.shared.clone(), folder.to_owned());
-        let copied = tokio::task::spawn_blocking(move || {
-            shared.environment.make_room()?; // the map can't grow while the copy is under way
-            shared.environment.copy(&folder)
-        });
+        let copied = tokio::task::spawn_blocking(move || shared.environment.copy(&folder));
         copied.await.unwrap_or_else(|error| Err(Error::new(ErrorKind::Internal, error.to_string())))
     }
 
@@ -237,7 +235,7 @@ impl Store {
     /// What the store holds and costs.
     ///
     /// # Errors
-    /// `Unavailable` when LMDB can't tell.
+    /// `Unavailable` when LMDB can't be read.
     pub fn stats(&self) -> Result<Stats, Error> {
         let mut stats = self.0.shared.environment.stats()?;
         stats.waiting_rows = self.0.shared.waiting_rows() as u64;
@@ -265,16 +263,16 @@ impl Store {
         if *closing {
             return Ok(());
         }
-        let (tell, told) = oneshot::channel();
-        self.0.ask(Request::Close(tell)).await?;
-        told.await.unwrap_or_else(|_| Err(gone()))?;
+        let (sender, answer) = oneshot::channel();
+        self.0.ask(Request::Close(sender)).await?;
+        answer.await.unwrap_or_else(|_| Err(gone()))?;
         *closing = true;
         self.0.requests.lock().take();
         Ok(())
     }
 }
 
-/// What is asked of the writer thread, and where it will answer.
+/// A write for the writer thread, and the receiver of its answer.
 fn job<T, E>(
     work: impl FnOnce(&mut Batch<'_>) -> Result<T, E> + Send + 'static,
 ) -> (Write, oneshot::Receiver<Result<T, E>>)
@@ -282,38 +280,41 @@ where
     T: Send + 'static,
     E: From<Error> + Send + 'static,
 {
-    let (tell, told) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     let write = move |batch: &mut Batch<'_>| {
         let done = work(batch);
         let keep = if done.is_ok() { Keep::Rows } else { Keep::Nothing };
+        let hooks = std::mem::take(&mut batch.hooks);
         let answer: Answer = Box::new(move |written: Result<(), Error>| {
+            if done.is_ok() && written.is_ok() {
+                hooks.into_iter().for_each(|hook| hook());
+            }
             let result = match written {
                 Ok(()) => done,
                 Err(error) => done.and(Err(error.into())),
             };
-            let _ = tell.send(result); // who asked may have gone away
+            let _ = sender.send(result); // the caller may be gone
         });
         (keep, answer)
     };
-    (Box::new(write), told)
+    (Box::new(write), receiver)
 }
 
-/// What opening has done with the commit log.
+/// The state after the commit log was read on opening.
 pub(crate) struct BroughtIn {
-    /// How far LMDB is, or will be when what was put off is done.
+    /// The progress of LMDB, once it also has the rows of `put_off`.
     pub(crate) progress: Progress,
     /// LMDB's last transaction.
     pub(crate) base: usize,
-    /// The rows of the commit log that LMDB can't take because the disk is full, and the error that says so.
+    /// The rows of the commit log that LMDB can't take because the disk is full, and the error.
     pub(crate) put_off: Option<(Layer, Error)>,
 }
 
-/// Brings into LMDB what only the commit log has, and notes that the store was opened once more. On a full disk that is put
-/// off.
+/// Writes into LMDB what only the commit log has, with the next epoch. On a full disk that is put off.
 fn bring_in(environment: &Environment, disk: &dyn Disk) -> Result<BroughtIn, Error> {
     let before = environment.progress()?;
     let recovered = log::recover(disk, before)?;
-    let layer = Layer::new(0);
+    let layer = Layer::new();
     for frame in recovered.frames() {
         let mut rows = frame.rows;
         while let Some(row) = frame::take_row(&mut rows) {
@@ -326,7 +327,7 @@ fn bring_in(environment: &Environment, disk: &dyn Disk) -> Result<BroughtIn, Err
                 return Err(Error::new(ErrorKind::Corrupt, what));
             }
         }
-        layer.add(frame.head.sequence, frame.rows.into());
+        layer.add(frame.head.sequence, frame.rows);
     }
     let progress = Progress { applied: recovered.last, epoch: before.epoch.wrapping_add(1), ..before };
     let announced = disk.before("apply").map_err(|error| Error::io("write", "the LMDB store", error));
@@ -363,10 +364,10 @@ impl Inner {
         requests.send(request).await.map_err(|_| self.refusal())
     }
 
-    /// Why nobody takes requests.
+    /// Why requests are refused.
     fn refusal(&self) -> Error {
-        let told = self.shared.health().err();
-        told.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "the store is being closed"))
+        let refusal = self.shared.health().err();
+        refusal.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "the store is being closed"))
     }
 }
 
@@ -375,30 +376,31 @@ impl Drop for Inner {
         self.requests.lock().take();
         let here = thread::current().id();
         let mut threads = self.threads.lock();
-        // A write or its answer held the last handle: each of the threads ends by itself when the writer has.
+        // A write or its answer held the last handle. The threads end when the writer has ended.
         if threads.iter().any(|thread| thread.thread().id() == here) {
             return;
         }
         for thread in threads.drain(..) {
-            let _ = thread.join(); // what a thread had to say it has logged
+            let _ = thread.join(); // a panic was logged
         }
     }
 }
 
-/// What a write does. It reads everything that was written before it, by others; its own rows it does not see.
+/// The work of a write. It reads everything that was written before it, but not its own rows.
 pub struct Batch<'s> {
     view: &'s View<'s>,
     rows: &'s mut Rows,
+    hooks: Vec<Box<dyn FnOnce() + Send>>,
 }
 
-/// Where a batch puts its rows.
+/// The rows of a batch, encoded.
 #[derive(Default)]
 pub(crate) struct Rows {
-    /// The frames that are not written yet, and behind them the one that begins.
+    /// The frames that are not written yet, and after them the one of this batch.
     pub(crate) frames: Vec<u8>,
-    /// Rows of the frame that begins.
+    /// Rows of that frame.
     pub(crate) count: usize,
-    /// What is wrong with one of them.
+    /// The error of the first invalid one.
     pub(crate) wrong: Option<Error>,
 }
 
@@ -416,7 +418,7 @@ impl Rows {
 
 impl<'s> Batch<'s> {
     pub(crate) fn new(view: &'s View<'s>, rows: &'s mut Rows) -> Self {
-        Self { view, rows }
+        Self { view, rows, hooks: Vec::new() }
     }
 
     /// What was written before this batch.
@@ -424,9 +426,9 @@ impl<'s> Batch<'s> {
         self.view
     }
 
-    /// Puts a row, over one with the same key if there is one. Of several rows with one key in a batch the last holds.
+    /// Puts a row, over one with the same key if there is one. The last of several rows with one key in a batch wins.
     ///
-    /// A batch with a key that is empty or longer than [`KEY_BYTES_MAX`] is answered `Invalid`, whatever else it does.
+    /// A batch with a key that is empty or longer than [`KEY_BYTES_MAX`] fails with `Invalid`.
     pub fn put(&mut self, table: Table, key: &[u8], value: &[u8]) {
         self.rows.put(table, key, Some(value));
     }
@@ -434,5 +436,12 @@ impl<'s> Batch<'s> {
     /// Removes a row, if it is there.
     pub fn delete(&mut self, table: Table, key: &[u8]) {
         self.rows.put(table, key, None);
+    }
+
+    /// Calls `hook` when the batch is durable and visible, before the write is answered; not at all when it fails. The hooks
+    /// of all batches are called one after the other, in the order of the batches, on a thread of the store: they must be short
+    /// and not use the store.
+    pub fn on_durable(&mut self, hook: impl FnOnce() + Send + 'static) {
+        self.hooks.push(Box::new(hook));
     }
 }

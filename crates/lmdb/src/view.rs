@@ -1,14 +1,14 @@
-//! What readers see: LMDB, and over it the rows that are only in the commit log.
+//! What readers see: LMDB, overlaid by the rows that are only in the commit log.
 
 use std::{
-    ops::{Bound, Deref},
+    ops::Bound,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use arc_swap::Guard;
+use crossbeam_epoch::Guard;
 
 use crate::{
     Error, Table,
@@ -20,18 +20,18 @@ use crate::{
 /// The layers over LMDB at one moment.
 #[derive(Clone)]
 pub(crate) struct Layers {
-    /// What is written now.
+    /// The layer that is written to.
     pub(crate) active: Arc<Layer>,
-    /// What is on its way into LMDB.
+    /// The layer that is being written into LMDB.
     pub(crate) frozen: Option<Arc<Layer>>,
-    /// The number of the LMDB transaction that the layers lie over.
+    /// The number of the LMDB transaction under the layers.
     pub(crate) base: usize,
 }
 
 impl Layers {
-    /// Whether a transaction of LMDB goes with these layers: that which they lie over, or the one that the frozen layer came
-    /// into LMDB by. Later ones may hold rows that came after the layers were looked at.
-    fn go_with(&self, transaction: usize) -> bool {
+    /// Whether a transaction of LMDB belongs to these layers: the one under them, or the one that wrote the frozen layer into
+    /// LMDB. Later ones may hold newer rows than the layers.
+    fn match_transaction(&self, transaction: usize) -> bool {
         transaction == self.base || (self.frozen.is_some() && transaction == self.base + 1)
     }
 }
@@ -40,7 +40,9 @@ impl Layers {
 pub struct View<'s> {
     environment: &'s Environment,
     reading: Reading<'s>,
-    layers: Guard<Arc<Layers>>,
+    layers: arc_swap::Guard<Arc<Layers>>,
+    /// Keeps rows of layers readable.
+    guard: Guard,
     until: Sequence,
     /// Whether LMDB could not read something.
     has_failed: AtomicBool,
@@ -54,26 +56,7 @@ impl Drop for View<'_> {
     }
 }
 
-/// The value of a row, as long as the view lives.
-pub struct Value<'v>(Place<'v>);
-
-enum Place<'v> {
-    Layer(LayerRow<'v>),
-    Mapped(&'v [u8]),
-}
-
-impl Deref for Value<'_> {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match &self.0 {
-            Place::Layer(row) => row.value.unwrap_or_default(),
-            Place::Mapped(bytes) => bytes,
-        }
-    }
-}
-
-/// Which way a range is walked.
+/// The direction in which a range is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the smallest key on.
@@ -83,18 +66,19 @@ pub enum Direction {
 }
 
 impl<'s> View<'s> {
-    /// A view of all batches up to what `visible` answers, which is asked after the layers were looked at.
+    /// A view of all batches up to what `visible` returns, which is called after `layers`.
     pub(crate) fn new(
         environment: &'s Environment,
-        layers: impl Fn() -> Guard<Arc<Layers>>,
+        layers: impl Fn() -> arc_swap::Guard<Arc<Layers>>,
         visible: impl Fn() -> Sequence,
     ) -> Result<Self, Error> {
         loop {
             let layers = layers();
             let until = visible();
             let reading = environment.read()?;
-            if layers.go_with(reading.id()) {
-                return Ok(Self { environment, reading, layers, until, has_failed: AtomicBool::new(false) });
+            if layers.match_transaction(reading.id()) {
+                let (guard, has_failed) = (crossbeam_epoch::pin(), AtomicBool::new(false));
+                return Ok(Self { environment, reading, layers, guard, until, has_failed });
             }
         }
     }
@@ -103,15 +87,14 @@ impl<'s> View<'s> {
     ///
     /// # Errors
     /// `Corrupt` or `Unavailable` from LMDB.
-    pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<Value<'_>>, Error> {
+    pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<&[u8]>, Error> {
         for layer in self.over().filter(|layer| layer.rows() > 0) {
-            if let Some(row) = layer.get(table.number, key, self.until) {
-                let is_there = row.value.is_some();
-                return Ok(is_there.then_some(Value(Place::Layer(row))));
+            if let Some(row) = layer.get(table.number, key, self.until, &self.guard) {
+                return Ok(row.value);
             }
         }
         let found = self.environment.table(table)?.get(self.reading.transaction(), key);
-        Ok(found.map_err(|error| failed(&self.has_failed, error))?.map(|bytes| Value(Place::Mapped(bytes))))
+        found.map_err(|error| failed(&self.has_failed, error))
     }
 
     /// The rows between two keys, one after the other.
@@ -144,10 +127,11 @@ impl<'s> View<'s> {
                 Direction::Descending => from.map(Box::from),
             },
             layers: [None, None],
+            guard: &self.guard,
             mapped,
             mapped_head: None,
             has_failed: &self.has_failed,
-            told: Source::None,
+            last: Source::None,
         };
         if !is_empty {
             let begin = match direction {
@@ -155,7 +139,7 @@ impl<'s> View<'s> {
                 Direction::Descending => to,
             };
             for (place, layer) in range.layers.iter_mut().zip(self.over()) {
-                let head = step(layer, range.table, begin, range.until, direction);
+                let head = step(layer, range.table, begin, range.until, direction, &self.guard);
                 *place = Some(LayerRange {
                     layer,
                     head: head.filter(|row| is_before(row, &range.end, direction)),
@@ -192,14 +176,15 @@ pub struct Range<'v> {
     table: u8,
     until: Sequence,
     direction: Direction,
-    /// Where layers are to stop; LMDB's iterator knows by itself.
+    /// The end of the range for layers; LMDB's iterator has its own.
     end: Bound<Box<[u8]>>,
     layers: [Option<LayerRange<'v>>; 2],
+    guard: &'v Guard,
     mapped: MappedRows<'v>,
     mapped_head: Option<(&'v [u8], &'v [u8])>,
     has_failed: &'v AtomicBool,
-    /// What the row was taken from that was told last, and is stepped over next.
-    told: Source,
+    /// The source of the last row that was returned, which is stepped over next.
+    last: Source,
 }
 
 /// A layer's part of a range.
@@ -223,9 +208,9 @@ impl Range<'_> {
     #[expect(clippy::should_implement_trait, reason = "an iterator's items can't be borrowed from it")]
     pub fn next(&mut self) -> Result<Option<KeyValue<'_>>, Error> {
         loop {
-            self.step_over_told()?;
-            self.told = self.nearest();
-            match self.told {
+            self.step_over_last()?;
+            self.last = self.nearest();
+            match self.last {
                 Source::None => return Ok(None),
                 Source::Mapped => return Ok(self.mapped_head),
                 Source::Layer(number) => {
@@ -236,7 +221,7 @@ impl Range<'_> {
                 }
             }
         }
-        let Source::Layer(number) = self.told else { return Ok(None) };
+        let Source::Layer(number) = self.last else { return Ok(None) };
         let row = self.layer_head(number);
         Ok(row.map(|row| (row.key, row.value.unwrap_or_default())))
     }
@@ -245,7 +230,7 @@ impl Range<'_> {
         self.layers.get(number)?.as_ref()?.head.as_ref()
     }
 
-    /// Where the next row comes from: of several with the same key, from the newest.
+    /// The source of the next row: of several with the same key, the newest.
     fn nearest(&self) -> Source {
         let mut nearest = (Source::None, None);
         for number in 0..self.layers.len() {
@@ -270,14 +255,14 @@ impl Range<'_> {
         if is_second { second } else { first }
     }
 
-    /// Steps over the row that was told, in every source that has its key: they are older versions of it.
-    fn step_over_told(&mut self) -> Result<(), Error> {
-        let told = match self.told {
+    /// Steps over the last row that was returned, in every source that has its key: the others are older versions.
+    fn step_over_last(&mut self) -> Result<(), Error> {
+        let number = match self.last {
             Source::None => return Ok(()),
             Source::Mapped => return self.advance_mapped(),
             Source::Layer(number) => number,
         };
-        let Some(row) = self.layers.get(told).and_then(|layer| layer.as_ref()?.head.clone()) else {
+        let Some(row) = self.layers.get(number).and_then(|layer| layer.as_ref()?.head.clone()) else {
             return Ok(());
         };
         let key = row.key;
@@ -285,10 +270,10 @@ impl Range<'_> {
             if layer.head.as_ref().is_some_and(|head| head.key == key) {
                 let head = match self.direction {
                     Direction::Ascending => {
-                        layer.head.as_ref().and_then(|head| layer.layer.after(head, self.until))
+                        layer.head.as_ref().and_then(|head| layer.layer.after(head, self.until, self.guard))
                     }
                     Direction::Descending => {
-                        layer.layer.at_or_before(self.table, Bound::Excluded(key), self.until)
+                        layer.layer.at_or_before(self.table, Bound::Excluded(key), self.until, self.guard)
                     }
                 };
                 layer.head = head.filter(|row| is_before(row, &self.end, self.direction));
@@ -319,10 +304,11 @@ fn step<'l>(
     begin: Bound<&[u8]>,
     until: Sequence,
     direction: Direction,
+    guard: &'l Guard,
 ) -> Option<LayerRow<'l>> {
     match direction {
-        Direction::Ascending => layer.at_or_after(table, begin, until),
-        Direction::Descending => layer.at_or_before(table, begin, until),
+        Direction::Ascending => layer.at_or_after(table, begin, until, guard),
+        Direction::Descending => layer.at_or_before(table, begin, until, guard),
     }
 }
 

@@ -1,5 +1,5 @@
-//! The thread that writes: it takes all writes that wait, runs them one after the other, makes their rows durable with one
-//! sync and answers each.
+//! The writer thread: it runs all queued writes one after the other, makes their rows durable with one sync and answers
+//! their callers.
 
 use std::{
     sync::Arc,
@@ -16,46 +16,46 @@ use crate::{
     env::Progress,
     frame::{self, Head, Salt},
     group::{self, Answer, Ends, Group, Syncer},
-    layer::{ROWS_MAX, Sequence},
+    layer::Sequence,
     log::{CommitLog, LARGE_BYTES},
     shared::Shared,
     store::{Batch, Rows},
 };
 
-/// The most writes of a group. More would wait long for the first's answer.
+/// The most writes of a group. With more, the first would be answered late.
 const GROUP_WRITES_MAX: usize = 1_024;
 
-/// From so many writes on a group goes on its way while others wait, unless the one before is still under way. A sync costs as
-/// much time of the processor as some five commits.
+/// A group of this many writes is synced although more are queued, unless the group before is still being synced. A sync costs
+/// as much processor time as some five commits.
 const GROUP_WRITES_AHEAD: usize = 32;
 
 /// The most bytes of small frames of a group.
 const GROUP_BYTES_MAX: usize = 1 << 20;
 
-/// The most bytes of frames whose place is kept to be used again: those of a full group with the frame that filled it.
+/// The largest buffer of frames that is reused: that of a full group with the frame that filled it.
 const SPARE_BYTES_MAX: usize = 2 * GROUP_BYTES_MAX;
 
-/// How long the writer looks out for the next write before it goes to sleep: waking a thread takes some 25 microseconds, a
-/// fifth of what the disk takes for a sync, and who commits one after the other would pay that each time.
+/// How long the writer polls for the next write before it sleeps: waking a thread takes some 25 microseconds, a
+/// fifth of a sync, which a client that commits one thing after the other would pay each time.
 const AWAKE: Duration = Duration::from_micros(100);
 
-/// A write: it puts rows into a batch, and answers whether they are to be kept, and who waits for that.
+/// A write: it puts rows into a batch, and returns whether to keep them and how to answer its caller.
 pub(crate) type Write = Box<dyn FnOnce(&mut Batch<'_>) -> (Keep, Answer) + Send>;
 
-/// Whether a write's rows are to be kept.
+/// Whether to keep the rows of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keep {
     Rows,
     Nothing,
 }
 
-/// What the writer is asked for.
+/// A request to the writer.
 pub(crate) enum Request {
-    /// To run a write.
+    /// Run a write.
     Write(Write),
-    /// To bring everything into LMDB.
+    /// Write everything into LMDB.
     Settle(oneshot::Sender<Result<(), Error>>),
-    /// To do so, to empty the commit log, and to end.
+    /// Write everything into LMDB, empty the commit log, and end.
     Close(oneshot::Sender<Result<(), Error>>),
 }
 
@@ -64,18 +64,18 @@ pub(crate) struct Writer {
     log: Option<CommitLog>,
     epoch: u32,
     salt: Salt,
-    /// Of the last batch.
+    /// The last batch.
     sequence: Sequence,
-    /// Of the last batch of the group before.
+    /// The last batch of the group before.
     grouped: Sequence,
-    /// Frames that are not written yet; there is room for them.
+    /// Frames that are not written yet; the file has space for them.
     pending: Rows,
-    /// Who waits for them.
+    /// The answers to their callers.
     answers: Vec<Answer>,
     /// When the first write of the group began.
     begun: Instant,
     syncer: Syncer,
-    /// The bytes' place of a group that has landed.
+    /// The buffer of a finished group.
     spare: Vec<u8>,
     /// Whether the commit log may hold rows from before the opening that LMDB lacks, so that it can't be written yet.
     is_log_held: bool,
@@ -105,7 +105,7 @@ impl Writer {
         }
     }
 
-    /// Serves requests until nobody is left to make any, or the store is closed.
+    /// Serves requests until all senders are dropped or the store is closed.
     pub(crate) fn run(mut self, mut requests: mpsc::Receiver<Request>) {
         let _ends = Ends(self.shared.clone());
         let _stops = StopsApplying(self.shared.clone());
@@ -117,9 +117,9 @@ impl Writer {
                 other => Some(other),
             };
             match next {
-                Some(Request::Settle(told)) => drop(told.send(self.settle())),
-                Some(Request::Close(told)) => {
-                    drop(told.send(self.close())); // who asked may have gone away
+                Some(Request::Settle(sender)) => drop(sender.send(self.settle())),
+                Some(Request::Close(sender)) => {
+                    drop(sender.send(self.close())); // the caller may be gone
                     return;
                 }
                 Some(Request::Write(_)) | None => {}
@@ -127,7 +127,7 @@ impl Writer {
         }
     }
 
-    /// Runs a write and those that wait behind it. What is no write ends this, and is answered to the caller.
+    /// Runs a write and those queued after it. Stops at another request, and returns it.
     fn group(&mut self, first: Write, requests: &mut mpsc::Receiver<Request>) -> Option<Request> {
         let shared = self.shared.clone();
         let (mut next, mut view, mut seen_by) = (first, None, 0);
@@ -136,7 +136,7 @@ impl Writer {
                 self.begun = Instant::now();
             }
             if view.is_none() || seen_by >= GROUP_WRITES_MAX {
-                drop(view.take()); // none lives for long: it keeps pages from being used again
+                drop(view.take()); // a long-lived view keeps pages from being reused
                 seen_by = 0;
                 view = shared.newest_view().map_err(|error| error!(%error, "the writer can't read")).ok();
             }
@@ -144,7 +144,7 @@ impl Writer {
             seen_by += 1;
             if self.is_full() || self.may_go_ahead() {
                 view = None;
-                self.send_off();
+                self.send_group();
             }
             next = match self.take(requests, &mut view) {
                 Some(Request::Write(write)) => write,
@@ -162,11 +162,11 @@ impl Writer {
 
     fn may_go_ahead(&mut self) -> bool {
         let are_many = self.log.is_some() && self.answers.len() >= GROUP_WRITES_AHEAD;
-        are_many && !self.syncer.is_under_way(&mut self.spare)
+        are_many && !self.syncer.is_syncing(&mut self.spare)
     }
 
-    /// A request that waits. When there is none, those are waited for whom the group before is being made durable: they may
-    /// come with the next.
+    /// A queued request. When there is none, waits until the group before is durable, because its callers may send the
+    /// next ones.
     fn take(
         &mut self,
         requests: &mut mpsc::Receiver<Request>,
@@ -180,9 +180,9 @@ impl Writer {
         requests.try_recv().ok()
     }
 
-    /// Runs one write. It takes the view away when what comes next must be read by another.
+    /// Runs one write. Drops the view when the next write needs a new one.
     fn write(&mut self, write: Write, view: &mut Option<View<'_>>) {
-        let Some(seen) = view else { return }; // who waits is told that the answer never came
+        let Some(seen) = view else { return }; // the caller gets an error because the sender is dropped
         let start = self.pending.begin();
         let (keep, answer) = write(&mut Batch::new(seen, &mut self.pending));
         let refused = self.shared.health().and_then(|()| self.release_log()).err();
@@ -193,7 +193,7 @@ impl Writer {
         }
         if keep == Keep::Nothing || self.pending.count == 0 {
             self.pending.frames.truncate(start);
-            // It has read what is not durable yet, and may tell of it.
+            // Its result may depend on rows that are not durable yet.
             self.answers.push(answer);
             return;
         }
@@ -218,11 +218,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Gives the rows of the frame that begins at `start` a sequence, a place in the commit log and in the active layer.
+    /// Gives the frame that begins at `start` its sequence, reserves space for it in the commit log, and adds its rows to the active layer.
     fn stage(&mut self, start: usize, view: &mut Option<View<'_>>) -> Result<(), Error> {
         let rows = self.pending.rows_from(start);
-        if self.pending.count > ROWS_MAX || u32::try_from(rows.len()).is_err() {
-            let what = format!("a batch of {} rows and {} bytes is too long", self.pending.count, rows.len());
+        if u32::try_from(rows.len()).is_err() {
+            let what = format!("a batch of {} bytes is too long", rows.len());
             self.pending.frames.truncate(start);
             return Err(Error::new(ErrorKind::Invalid, what));
         }
@@ -231,14 +231,15 @@ impl Writer {
             self.place_frame(start, view)?;
         }
         self.sequence += 1;
-        self.shared.active().add(self.sequence, rows);
+        self.shared.active().add(self.sequence, &rows);
         Ok(())
     }
 
-    /// Finds room for a frame in the commit log, in the other file if need be.
+    /// Reserves space for a frame in the commit log, in the other file if necessary.
     fn place_frame(&mut self, start: usize, view: &mut Option<View<'_>>) -> Result<(), Error> {
         let len = (self.pending.frames.len() - start).next_multiple_of(frame::ALIGNMENT);
-        let start = if self.has_room(start + len) { start } else { self.turn_over(start, view)? };
+        let fits = self.log.as_ref().is_none_or(|log| log.fits(start + len));
+        let start = if fits { start } else { self.switch_file(start, view)? };
         let head = Head { epoch: self.epoch, sequence: self.sequence + 1, group: self.grouped + 1 };
         frame::finish(&mut self.pending.frames, start, head, self.salt);
         let Some(log) = &mut self.log else { return Ok(()) };
@@ -259,15 +260,8 @@ impl Writer {
         log.write(&large).map_err(|error| Error::io("write", "the commit log", error))
     }
 
-    /// Whether so many bytes of frames fit into the active file, and the rows that begin into the active layer.
-    fn has_room(&self, bytes: usize) -> bool {
-        let has_room = self.log.as_ref().is_none_or(|log| log.has_room(bytes));
-        has_room && self.shared.active().rows() + self.pending.count <= ROWS_MAX
-    }
-
-    /// Ends the group before the frame that begins at `start`, and goes on in the other file. Answers where the frame is then.
-    fn turn_over(&mut self, start: usize, view: &mut Option<View<'_>>) -> Result<usize, Error> {
-        // Dropped before anything is waited for: LMDB's map can't grow while a view lives.
+    /// Finishes the group before the frame that begins at `start`, and continues in the other file. Returns where the frame begins then.
+    fn switch_file(&mut self, start: usize, view: &mut Option<View<'_>>) -> Result<usize, Error> {
         *view = None;
         let frame = self.pending.frames.split_off(start);
         self.finish();
@@ -277,25 +271,25 @@ impl Writer {
         Ok(0)
     }
 
-    /// Makes what was staged durable, lets readers see it, and answers.
+    /// Makes what was staged durable and visible, and answers.
     fn finish(&mut self) {
         self.syncer.wait(&mut self.spare);
         if self.log.is_none() {
             self.apply();
         } else if !self.answers.is_empty() {
-            self.spare = self.begin_group().land(&self.shared.clone());
+            self.spare = self.begin_group().finish(&self.shared.clone());
         }
     }
 
-    /// Has what was staged made durable by another thread, behind the group before it.
-    fn send_off(&mut self) {
+    /// Lets another thread make what was staged durable, after the group before it.
+    fn send_group(&mut self) {
         if self.log.is_none() {
             return self.apply();
         }
         self.syncer.wait(&mut self.spare);
         let group = self.begin_group();
         if let Err(group) = self.syncer.send(group) {
-            self.spare = group.land(&self.shared);
+            self.spare = group.finish(&self.shared);
         }
     }
 
@@ -305,20 +299,20 @@ impl Writer {
         spare.shrink_to(SPARE_BYTES_MAX);
         let frames = std::mem::replace(&mut self.pending.frames, spare);
         let is_durable = self.sequence == self.grouped;
-        let room = self.log.as_mut().filter(|_| !is_durable).map(|log| log.take_room(frames.len()));
+        let slot = self.log.as_mut().filter(|_| !is_durable).map(|log| log.take_slot(frames.len()));
         if let Some(log) = &self.log {
             self.shared.note_log_bytes(log.bytes());
         }
         self.grouped = self.sequence;
         Group {
-            frames: room.map(|room| (frames, room)),
+            frames: slot.map(|slot| (frames, slot)),
             last: self.sequence,
             answers: std::mem::take(&mut self.answers),
             begun: std::mem::replace(&mut self.begun, Instant::now()),
         }
     }
 
-    /// Brings what was staged into LMDB at once: a store without a commit log.
+    /// Writes what was staged into LMDB at once: a store without a commit log.
     fn apply(&mut self) {
         self.pending.frames.clear();
         let progress = self.progress();
@@ -337,14 +331,14 @@ impl Writer {
             self.grouped = self.sequence;
             self.shared.publish(self.sequence);
         }
-        group::tell(std::mem::take(&mut self.answers), &result, self.begun, &self.shared);
+        group::answer(std::mem::take(&mut self.answers), &result, self.begun, &self.shared);
     }
 
     fn progress(&self) -> Progress {
         Progress { applied: self.sequence, epoch: self.epoch, salt: self.salt }
     }
 
-    /// Goes on in the other file of the commit log, over a new layer.
+    /// Continues in the other file of the commit log, with a new layer.
     fn switch(&mut self) -> Result<(), Error> {
         self.shared.freeze(Progress { applied: self.grouped, ..self.progress() })?;
         if let Some(log) = &mut self.log {
@@ -377,7 +371,7 @@ impl Writer {
     }
 }
 
-/// The next request; `None` when nobody is left to make any.
+/// The next request; `None` when all senders are dropped.
 fn next(requests: &mut mpsc::Receiver<Request>, is_awake: bool) -> Option<Request> {
     if is_awake {
         let begun = Instant::now();
@@ -393,7 +387,7 @@ fn next(requests: &mut mpsc::Receiver<Request>, is_awake: bool) -> Option<Reques
 }
 
 impl Rows {
-    /// Begins a frame; answers where.
+    /// Begins a frame; returns where.
     fn begin(&mut self) -> usize {
         self.count = 0;
         frame::begin(&mut self.frames)
@@ -405,7 +399,7 @@ impl Rows {
     }
 }
 
-/// Lets the applying thread end when the writer, which may wait for it, has ended.
+/// Stops the applying thread when the writer, which may wait for it, has ended.
 struct StopsApplying(Arc<Shared>);
 
 impl Drop for StopsApplying {

@@ -27,7 +27,7 @@ const BATCHES: u64 = 6;
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn open(folder: &Path, log_bytes: u64) -> Store {
-    let options = Options { log_bytes, map_bytes: 1 << 20, ..Options::default() };
+    let options = Options { log_bytes, ..Options::default() };
     Store::open(&folder.join("store"), &[ROWS, COUNTS], options).unwrap()
 }
 

@@ -86,7 +86,7 @@ pub mod mailbox {
             .property(THREADS, "threads")
             .property(UNREAD_THREADS, "unread_threads")
             .property(BYTES, "bytes")
-            .property(UID_NEXT, "uid_next")
+            .counter(UID_NEXT, "uid_next")
             .property(UID_VALIDITY, "uid_validity")
             .property(MODSEQ, "modseq")
             .property(EXPUNGED, "expunged")

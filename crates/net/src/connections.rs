@@ -6,7 +6,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     net::{IpAddr, SocketAddr},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use parking_lot::Mutex;
@@ -74,42 +74,42 @@ impl Connections {
     }
 
     /// Admits a connection. Where a limit is reached, the connection that has been idle for longest is closed. If none is idle, the
-    /// new one waits for the end of another, or is refused (`None`) when its own address has as many as it may have.
-    pub(crate) async fn admit(self: &Arc<Self>, peer: SocketAddr) -> Option<Arc<Open>> {
-        let source = Source::of(peer);
-        if !self.admits_from(source) {
-            self.metrics.refused.inc();
-            debug!(%peer, "refused: its address has too many connections");
-            if let Some(times) = self.refused.count() {
-                let (listener, limit) = (self.metrics.listener, self.per_source_max);
-                warn!(
-                    listener,
-                    times, limit, "connections were refused: connections_per_address_max is reached"
-                );
-            }
+    /// new one waits for the end of another, or is refused (`None`) when its own address has as many as it may have. A proxy's
+    /// own address is not limited: [`Open::set_client`] follows.
+    pub(crate) async fn admit(self: &Arc<Self>, peer: SocketAddr, is_proxy: bool) -> Option<Arc<Open>> {
+        if !is_proxy && !self.admits_from(&mut self.state.lock(), peer) {
             return None;
         }
         let permit = self.permit().await?;
-        if let Some(source) = source {
-            *self.state.lock().by_source.entry(source).or_default() += 1;
-        }
         self.metrics.connections.inc();
         let open = Open {
             connections: self.clone(),
-            source,
+            source: OnceLock::new(),
             closing: Arc::default(),
             number: Mutex::default(),
             _permit: permit,
         };
+        if !is_proxy {
+            open.set_source(&mut self.state.lock(), peer);
+        }
         open.set_idle();
         Some(Arc::new(open))
     }
 
-    fn admits_from(&self, source: Option<Source>) -> bool {
-        let Some(source) = source else { return true };
-        let mut state = self.state.lock();
+    /// Whether one more connection of an address may be open. Closes an idle one of the same address if need be.
+    fn admits_from(&self, state: &mut State, peer: SocketAddr) -> bool {
+        let Some(source) = Source::of(peer) else { return true };
         let open = state.by_source.get(&source).copied().unwrap_or_default();
-        open < self.per_source_max || self.close_oldest(&mut state, Some(source))
+        if open < self.per_source_max || self.close_oldest(state, Some(source)) {
+            return true;
+        }
+        self.metrics.refused.inc();
+        debug!(%peer, "refused: its address has too many connections");
+        if let Some(times) = self.refused.count() {
+            let (listener, limit) = (self.metrics.listener, self.per_source_max);
+            warn!(listener, times, limit, "connections were refused: connections_per_address_max is reached");
+        }
+        false
     }
 
     /// A permit for one more connection. Never `None`: nothing closes the semaphore.
@@ -150,7 +150,8 @@ impl Connections {
 #[derive(Debug)]
 pub(crate) struct Open {
     connections: Arc<Connections>,
-    source: Option<Source>,
+    /// The client's, once that is known; none for loopback.
+    source: OnceLock<Source>,
     closing: Arc<Notify>,
     /// Its key in [`State::idle`], while it is idle.
     number: Mutex<Option<u64>>,
@@ -163,6 +164,27 @@ impl Open {
         self.closing.notified().await;
     }
 
+    /// Counts the connection for the client that a proxy named. Returns whether the client may have one more.
+    pub(crate) fn set_client(&self, client: SocketAddr) -> bool {
+        let number = self.number.lock();
+        let mut state = self.connections.state.lock();
+        if !self.connections.admits_from(&mut state, client) {
+            return false;
+        }
+        self.set_source(&mut state, client);
+        if let Some(idle) = number.and_then(|number| state.idle.get_mut(&number)) {
+            idle.source = self.source.get().copied();
+        }
+        true
+    }
+
+    fn set_source(&self, state: &mut State, client: SocketAddr) {
+        let Some(source) = Source::of(client) else { return };
+        if self.source.set(source).is_ok() {
+            *state.by_source.entry(source).or_default() += 1;
+        }
+    }
+
     /// The connection may be closed for others from now on.
     pub(crate) fn set_idle(&self) {
         let mut number = self.number.lock();
@@ -172,7 +194,7 @@ impl Open {
         let mut state = self.connections.state.lock();
         state.next_number += 1;
         let next = state.next_number;
-        state.idle.insert(next, Idle { source: self.source, closing: self.closing.clone() });
+        state.idle.insert(next, Idle { source: self.source.get().copied(), closing: self.closing.clone() });
         *number = Some(next);
         self.connections.metrics.idle.set(state.idle.len() as i64);
         self.connections.became_idle.notify_one();
@@ -191,7 +213,7 @@ impl Drop for Open {
     fn drop(&mut self) {
         self.set_in_use();
         self.connections.metrics.connections.dec();
-        let Some(source) = self.source else { return };
+        let Some(source) = self.source.get().copied() else { return };
         let mut state = self.connections.state.lock();
         let is_last = state.by_source.get_mut(&source).is_none_or(|open| {
             *open -= 1;
@@ -219,8 +241,9 @@ mod tests {
         let limits = Limits { connections_max: 100, connections_per_address_max: 2, ..Limits::default() };
         let metrics = NetMetrics::default().listener("test");
         let connections = Connections::new(&limits, metrics.clone());
-        let admit =
-            |address: &str| connections.admit(peer(address)).now_or_never().expect("there is a permit");
+        let admit = |address: &str| {
+            connections.admit(peer(address), false).now_or_never().expect("there is a permit")
+        };
         let _other = admit("192.0.2.1").unwrap();
         let first = admit("2001:db8::1").unwrap();
         let second = admit("2001:db8::2").unwrap();
@@ -237,6 +260,23 @@ mod tests {
         drop((second, third));
         assert!(admit("2001:db8::4").is_some());
         assert_eq!(connections.state.lock().by_source.len(), 2, "the others have gone");
+    }
+
+    #[tokio::test]
+    async fn a_client_behind_a_proxy_is_limited_and_the_proxy_is_not() {
+        let limits = Limits { connections_max: 100, connections_per_address_max: 2, ..Limits::default() };
+        let connections = Connections::new(&limits, NetMetrics::default().listener("test"));
+        let admit = || connections.admit(peer("192.0.2.9"), true).now_or_never().flatten().unwrap();
+        let open: Vec<_> = (0..5).map(|_| admit()).collect();
+        assert!(open[0].set_client(peer("192.0.2.1")) && open[1].set_client(peer("192.0.2.1")));
+        assert!(open[2].set_client(peer("192.0.2.1")), "an idle one of the same client is closed");
+        assert!(open[0].closing().now_or_never().is_some());
+        assert!(open[3].closing().now_or_never().is_none(), "one of a client that is not known yet is not");
+        open[1].set_in_use();
+        open[2].set_in_use();
+        assert!(!open[3].set_client(peer("192.0.2.1")) && open[3].set_client(peer("192.0.2.2")));
+        drop(open);
+        assert!(connections.state.lock().by_source.is_empty());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What all listeners share: limits on connections, slow and idle clients, a graceful stop, and rates of requests; and TLS, also
-//! for connections to other servers.
+//! What all listeners share: limits on connections, slow and idle clients, a graceful stop, and rates of requests; TLS, also for
+//! connections to other servers; and clients behind a proxy.
 //!
 //! A front or a door makes a [`Listener`] and gives it a handler. The listener accepts, applies the limits, and runs the handler
 //! with a [`Connection`] in a task of its own; when it is stopped, it lets handlers finish and cuts what takes too long.
@@ -10,6 +10,7 @@ mod listener;
 mod log_throttle;
 mod metrics;
 mod pace;
+pub mod proxy;
 mod rates;
 pub mod tls;
 

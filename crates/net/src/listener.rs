@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
@@ -16,12 +16,20 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
-use tracing::{Instrument, debug, debug_span, warn};
+use tokio_rustls::server::TlsStream;
+use tracing::{
+    Instrument, Span, debug, debug_span,
+    field::{Empty, display},
+    warn,
+};
 
 use crate::{
     Activity, ListenerMetrics, LogThrottle,
     connections::{Connections, Open},
+    metrics,
     pace::Paced,
+    proxy,
+    tls::{ServerTls, TlsSession},
 };
 
 /// How long to wait when no connection can be accepted, usually because the process has no file descriptor left.
@@ -40,6 +48,9 @@ pub struct Limits {
     pub connections_per_address_max: usize,
     /// How long a client may take to read each 64 KiB that are sent to it.
     pub stall_timeout: Duration,
+    /// How long a client may take for the TLS handshake, and a proxy for its header. Until then its connection counts as idle, so that handshakes are also
+    /// bounded by `connections_max`, and the oldest ones are closed for new connections.
+    pub handshake_timeout: Duration,
     /// How long connections may take to end after the listener was stopped. Then they are cut.
     pub stop_timeout: Duration,
 }
@@ -50,6 +61,7 @@ impl Default for Limits {
             connections_max: 1024,
             connections_per_address_max: 512,
             stall_timeout: Duration::from_secs(30),
+            handshake_timeout: Duration::from_secs(10),
             stop_timeout: Duration::from_secs(5),
         }
     }
@@ -60,8 +72,17 @@ impl Default for Limits {
 pub struct Listener {
     socket: TcpListener,
     address: SocketAddr,
+    settings: Settings,
+}
+
+/// What is the same for all connections of a listener.
+#[derive(Debug)]
+struct Settings {
     limits: Limits,
+    tls: Option<ServerTls>,
+    proxies: Vec<IpAddr>,
     metrics: ListenerMetrics,
+    bad_headers: LogThrottle,
 }
 
 /// An accepted connection.
@@ -69,8 +90,10 @@ pub struct Listener {
 pub struct Connection {
     /// Its bytes.
     pub stream: Stream,
-    /// The client.
+    /// The client, also when a proxy has named it.
     pub peer: SocketAddr,
+    /// What the TLS handshake agreed on; `None` when the listener does not speak TLS.
+    pub tls: Option<TlsSession>,
     /// Whether it is in use. It is idle at first, and a connection that is idle may be closed for another one.
     pub activity: Arc<Activity>,
     /// Whether the listener is being stopped.
@@ -95,7 +118,22 @@ impl Listener {
     /// When the socket has no local address.
     pub fn new(socket: TcpListener, limits: Limits, metrics: ListenerMetrics) -> io::Result<Self> {
         let address = socket.local_addr()?;
-        Ok(Self { socket, address, limits, metrics })
+        let (proxies, bad_headers) = (Vec::new(), LogThrottle::default());
+        Ok(Self { socket, address, settings: Settings { limits, tls: None, proxies, metrics, bad_headers } })
+    }
+
+    /// Speaks TLS on every connection, from its first byte on.
+    pub fn with_tls(mut self, tls: ServerTls) -> Self {
+        self.settings.tls = Some(tls);
+        self
+    }
+
+    /// Expects a header of the PROXY protocol, version 2, on each connection from these addresses, before TLS. The client that it
+    /// names takes the place of the proxy: in [`Connection::peer`] and for [`Limits::connections_per_address_max`]. A connection
+    /// without a header is closed. From other addresses no header is expected.
+    pub fn with_proxies(mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
+        self.settings.proxies = addresses.into_iter().map(|address| address.to_canonical()).collect();
+        self
     }
 
     /// The address that it listens on.
@@ -110,12 +148,15 @@ impl Listener {
     /// The handler is also dropped when its connection is idle and is closed for another one.
     pub async fn serve<H, F>(self, handler: H, shutdown: impl Future<Output = ()> + Send)
     where
-        H: Fn(Connection) -> F,
+        H: Fn(Connection) -> F + Send + Sync + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
         let mut shutdown = pin!(shutdown);
+        let handler = Arc::new(handler);
         let (stop, stopping) = watch::channel(false);
-        let connections = Connections::new(&self.limits, self.metrics.clone());
+        let settings = Arc::new(self.settings);
+        let Settings { limits, metrics, .. } = &*settings;
+        let connections = Connections::new(limits, metrics.clone());
         let mut tasks = JoinSet::new();
         let failed = LogThrottle::default();
         loop {
@@ -123,53 +164,144 @@ impl Listener {
                 biased;
                 () = &mut shutdown => break,
                 Some(_) = tasks.join_next() => continue,
-                accepted = self.accept(&failed) => accepted,
+                accepted = accept(&self.socket, metrics.listener, &failed) => accepted,
             };
             let admitted = tokio::select! {
                 biased;
                 () = &mut shutdown => break,
-                admitted = connections.admit(peer) => admitted,
+                admitted = connections.admit(peer, settings.is_proxy(peer)) => admitted,
             };
             let Some(open) = admitted else { continue };
-            let connection = self.connection(socket, peer, open.clone(), Stopping(stopping.clone()));
-            let span = debug_span!("connection", listener = self.metrics.listener, %peer);
-            tasks.spawn(run(open, handler(connection)).instrument(span));
+            let accepted = Accepted {
+                socket,
+                peer,
+                open: open.clone(),
+                stopping: Stopping(stopping.clone()),
+                settings: settings.clone(),
+            };
+            let span = debug_span!("connection", listener = metrics.listener, %peer, client = Empty);
+            tasks.spawn(run(open, Box::pin(accepted.serve(handler.clone()))).instrument(span));
         }
         drop(self.socket);
         let _ = stop.send(true); // fails when there are no connections
-        finish(tasks, self.metrics.listener, self.limits.stop_timeout).await;
+        finish(tasks, metrics.listener, limits.stop_timeout).await;
     }
+}
 
-    /// The next connection.
-    async fn accept(&self, failed: &LogThrottle) -> (TcpStream, SocketAddr) {
-        loop {
-            match self.socket.accept().await {
-                Ok(accepted) => return accepted,
-                Err(error) => {
-                    if let Some(times) = failed.count() {
-                        let listener = self.metrics.listener;
-                        let advice = "raise the limit of open files if that is reached";
-                        warn!(listener, %error, times, "can't accept connections: {advice}");
-                    }
-                    sleep(ACCEPT_PAUSE).await;
+/// The next connection.
+async fn accept(
+    socket: &TcpListener,
+    listener: &'static str,
+    failed: &LogThrottle,
+) -> (TcpStream, SocketAddr) {
+    loop {
+        match socket.accept().await {
+            Ok(accepted) => return accepted,
+            Err(error) => {
+                if let Some(times) = failed.count() {
+                    let advice = "raise the limit of open files if that is reached";
+                    warn!(listener, %error, times, "can't accept connections: {advice}");
                 }
+                sleep(ACCEPT_PAUSE).await;
             }
         }
     }
+}
 
-    fn connection(
-        &self,
-        socket: TcpStream,
-        peer: SocketAddr,
-        open: Arc<Open>,
-        stopping: Stopping,
-    ) -> Connection {
-        if let Err(error) = socket.set_nodelay(true) {
+impl Settings {
+    fn is_proxy(&self, peer: SocketAddr) -> bool {
+        self.proxies.contains(&peer.ip().to_canonical())
+    }
+}
+
+/// A connection of which nothing was read.
+struct Accepted {
+    socket: TcpStream,
+    peer: SocketAddr,
+    open: Arc<Open>,
+    stopping: Stopping,
+    settings: Arc<Settings>,
+}
+
+impl Accepted {
+    /// Prepares the connection, and runs the handler.
+    async fn serve<F: Future<Output = ()>>(self, handler: Arc<impl Fn(Connection) -> F>) {
+        let mut stopping = self.stopping.clone();
+        let prepared = tokio::select! {
+            prepared = self.prepare() => prepared,
+            () = stopping.begun() => return,
+        };
+        if let Some(connection) = prepared {
+            handler(connection).await;
+        }
+    }
+
+    /// Reads the proxy's header and makes the TLS handshake, where the listener has these. `None` when one of them failed.
+    async fn prepare(mut self) -> Option<Connection> {
+        if let Err(error) = self.socket.set_nodelay(true) {
             debug!(%error, "can't set TCP_NODELAY");
         }
+        let peer = self.client().await?;
+        let Self { socket, open, stopping, settings, .. } = self;
         let activity = Arc::new(Activity::new(open));
-        let stream = Stream(Paced::new(socket, self.limits.stall_timeout, activity.clone()));
-        Connection { stream, peer, activity, stopping }
+        let stream = Paced::new(socket, settings.limits.stall_timeout, activity.clone());
+        let (stream, tls) = match &settings.tls {
+            None => (Inner::Plain(stream), None),
+            Some(tls) => {
+                let (stream, session) = shake_hands(stream, tls, &settings).await?;
+                (Inner::Tls(Box::new(stream)), Some(session))
+            }
+        };
+        Some(Connection { stream: Stream(stream), peer, tls, activity, stopping })
+    }
+
+    /// The address of the client: the peer's, or the one that the peer names if it is a proxy. `None` when that one is refused.
+    async fn client(&mut self) -> Option<SocketAddr> {
+        let Settings { limits, metrics, bad_headers, .. } = &*self.settings;
+        if !self.settings.is_proxy(self.peer) {
+            return Some(self.peer);
+        }
+        let header = timeout(limits.handshake_timeout, proxy::read(&mut self.socket)).await;
+        match header.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(Some(client)) => {
+                Span::current().record("client", display(client));
+                self.open.set_client(client).then_some(client)
+            }
+            Ok(None) => Some(self.peer), // a health check of the proxy
+            Err(error) => {
+                metrics.bad_headers.inc();
+                if let Some(times) = bad_headers.count() {
+                    let (listener, peer) = (metrics.listener, self.peer);
+                    warn!(listener, %peer, %error, times, "closed a proxy's connection: it has to begin with a PROXY header");
+                }
+                None
+            }
+        }
+    }
+}
+
+/// The TLS handshake. `None` when it failed or took too long.
+async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    tls: &ServerTls,
+    settings: &Settings,
+) -> Option<(TlsStream<S>, TlsSession)> {
+    let Settings { limits, metrics, .. } = settings;
+    match timeout(limits.handshake_timeout, tls.accept(stream)).await {
+        Ok(Ok(shaken)) => {
+            metrics.count_handshake(metrics::OK);
+            Some(shaken)
+        }
+        Ok(Err(error)) => {
+            metrics.count_handshake(metrics::FAILED);
+            debug!(%error, "the TLS handshake failed");
+            None
+        }
+        Err(_) => {
+            metrics.count_handshake(metrics::TIMEOUT);
+            debug!("the TLS handshake took too long");
+            None
+        }
     }
 }
 
@@ -196,9 +328,22 @@ async fn finish(mut tasks: JoinSet<()>, listener: &'static str, limit: Duration)
 /// The bytes of a connection. Its writes fail with `TimedOut` when the client reads too slowly: see [`Limits::stall_timeout`].
 /// Reads have no time limit.
 #[derive(Debug)]
-pub struct Stream(Paced<TcpStream>);
+pub struct Stream(Inner);
+
+#[derive(Debug)]
+enum Inner {
+    Plain(Paced<TcpStream>),
+    Tls(Box<TlsStream<Paced<TcpStream>>>),
+}
 
 impl Stream {
+    fn inner(&mut self) -> Pin<&mut dyn ReadWrite> {
+        match &mut self.0 {
+            Inner::Plain(stream) => Pin::new(stream),
+            Inner::Tls(stream) => Pin::new(stream.as_mut()),
+        }
+    }
+
     /// Ends the connection so that the client gets everything that was written: sends the end, then reads and drops what is
     /// still arriving, within bounds and until the listener is stopped. If the socket was closed with unread bytes in it, the
     /// system would reset the connection, and the client might lose the last answer.
@@ -215,13 +360,18 @@ impl Stream {
     }
 }
 
+/// Both kinds of stream.
+trait ReadWrite: AsyncRead + AsyncWrite + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> ReadWrite for S {}
+
 impl AsyncRead for Stream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(context, buffer)
+        self.inner().poll_read(context, buffer)
     }
 }
 
@@ -231,7 +381,7 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(context, bytes)
+        self.inner().poll_write(context, bytes)
     }
 
     fn poll_write_vectored(
@@ -239,19 +389,22 @@ impl AsyncWrite for Stream {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(context, slices)
+        self.inner().poll_write_vectored(context, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
+        match &self.0 {
+            Inner::Plain(stream) => stream.is_write_vectored(),
+            Inner::Tls(stream) => stream.is_write_vectored(),
+        }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(context)
+        self.inner().poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
+        self.inner().poll_shutdown(context)
     }
 }
 

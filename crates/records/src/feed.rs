@@ -1,4 +1,5 @@
 use async_trait::async_trait;
+use restante_core::Timestamp;
 
 use crate::{AccountId, Changes, Error, Revision};
 
@@ -8,22 +9,39 @@ pub const TOUCHED_MAX: usize = 4_096;
 /// The longest name of a follower.
 pub const FOLLOWER_NAME_BYTES_MAX: usize = 64;
 
-/// The number of a commit among those of all accounts of a store, from 1. 0 is before the first.
+/// A position in the order of the commits of all accounts of a store. The default is before the first commit.
+///
+/// A later commit has a larger position. Nothing else follows from a position: positions have gaps, so that the difference of
+/// two says nothing about the number of commits between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Position(pub u64);
+pub struct Position(pub(crate) u64);
 
-/// An account at the place of its last commit.
+impl Position {
+    /// The position as bytes, for a checkpoint that is kept elsewhere. Their order is that of positions.
+    pub fn to_bytes(self) -> [u8; 8] {
+        self.0.to_be_bytes()
+    }
+
+    /// The position of [`Position::to_bytes`].
+    pub fn from_bytes(bytes: [u8; 8]) -> Self {
+        Self(u64::from_be_bytes(bytes))
+    }
+}
+
+/// The last commit of an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Touched {
-    /// The place of its last commit.
+    /// Where it is among the commits of all accounts.
     pub position: Position,
     /// The account.
     pub account: AccountId,
-    /// The revision of that commit.
+    /// Its revision.
     pub revision: Revision,
+    /// When it was made, by the clock of the server that made it, to the millisecond.
+    pub committed_at: Timestamp,
 }
 
-/// How far a follower has come.
+/// The progress of a follower.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoint {
     /// Every account whose last commit is at or before this is followed to its end.
@@ -32,23 +50,26 @@ pub struct Checkpoint {
     pub accounts: Vec<(AccountId, Revision)>,
 }
 
-/// From where a follower goes on in an account.
+/// Which changes of an account a follower asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Onward {
-    /// What it has seen for certain.
+pub struct FeedRequest {
+    /// The revision up to which it has handled the account.
     pub since: Revision,
-    /// The account's revision at a moment when the follower had nothing of the account: it was never told of what was
-    /// destroyed until then. 0 when it does not know.
+    /// The account's revision at a moment when the follower had nothing of the account, so that nothing that was destroyed
+    /// until then concerns it. 0 when it does not know.
     pub began: Revision,
     /// The most entries of a page, from 1 to [`crate::CHANGES_MAX`].
     pub limit: usize,
 }
 
-/// What followers of all accounts read, and where they note how far they are.
+/// The changes of all accounts for followers, and their checkpoints.
+///
+/// A restore takes the checkpoints back together with the records. A follower that keeps its checkpoint or its results outside
+/// of the records must be rebuilt after one.
 #[async_trait]
 pub trait Feed: Send + Sync + 'static {
     /// The accounts whose last commit is after a position, in the order of those commits, `limit` at most. An account that
-    /// changes again moves to the end: a page costs what it tells, not what was committed.
+    /// changes again moves to the end, so the cost of a page depends on its length, not on the number of commits.
     ///
     /// # Errors
     /// `Invalid` for a limit of 0 or above [`TOUCHED_MAX`]; `Unavailable`.
@@ -56,23 +77,18 @@ pub trait Feed: Send + Sync + 'static {
 
     /// [`crate::Records::changes`] of all kinds as a follower needs it; pages, orders and `has_more` are the same.
     ///
-    /// - *Destroyed* has everything that was destroyed after [`Onward::since`], also what was created after it. A follower
-    ///   that was told of a creation and stopped before it could save that asks with the old revision again, and would
-    ///   otherwise keep a record that is gone meanwhile.
-    /// - History that was forgotten is no obstacle as long as no floor of the account is above the larger of
-    ///   [`Onward::since`] and [`Onward::began`]. So who begins at 0 walks through all that exists page by page, all of it
-    ///   told as created first, however high the floors are.
+    /// - *Destroyed* has everything that was destroyed after [`FeedRequest::since`], also what was created after it. A follower
+    ///   that handled a creation and ended before it could save that asks with the old revision again, and would otherwise
+    ///   keep a record that was destroyed meanwhile.
+    /// - A revision from which changes can't be calculated is no error as long as [`FeedRequest::began`] is at or above the
+    ///   first one from which they can. So a follower that begins at 0 gets all that exists page by page, everything as
+    ///   created first, however much history was removed.
     ///
     /// # Errors
-    /// `NotFound`: a floor is above both; the follower drops what it has of the account and begins at 0. `Invalid`: `since`
-    /// is above the account's revision, a limit of 0 or above [`crate::CHANGES_MAX`]. `Unavailable`.
-    async fn follow(&self, account: AccountId, onward: &Onward) -> Result<Changes, Error>;
-
-    /// The position of the last commit.
-    ///
-    /// # Errors
-    /// `Unavailable`.
-    async fn position(&self) -> Result<Position, Error>;
+    /// `NotFound`: changes since that revision can't be calculated, as for [`crate::Records::changes`]; the follower drops what
+    /// it has of the account and begins at 0. `Invalid`: `since` is above the account's revision, a limit of 0 or above
+    /// [`crate::CHANGES_MAX`]. `Unavailable`.
+    async fn follow(&self, account: AccountId, request: &FeedRequest) -> Result<Changes, Error>;
 
     /// The position of a follower, and for each of these accounts the revision that was saved last; 0 when none was.
     ///
@@ -81,16 +97,16 @@ pub trait Feed: Send + Sync + 'static {
     /// accounts; `Unavailable`.
     async fn checkpoint(&self, follower: &str, accounts: &[AccountId]) -> Result<Checkpoint, Error>;
 
-    /// Saves how far a follower is; accounts that are not named keep what they have. Durable and atomic.
+    /// Saves the progress of a follower; accounts that are not named keep what they have. Durable and atomic.
     ///
     /// # Errors
     /// As [`Feed::checkpoint`], and those of a commit.
     async fn save(&self, follower: &str, checkpoint: &Checkpoint) -> Result<(), Error>;
 
-    /// Forgets all about a follower, so that it begins from zero.
+    /// Removes everything that a follower has saved, so that it begins from zero.
     ///
     /// # Errors
-    /// Those of [`Feed::save`]; what was forgotten until then stays forgotten, the position first.
+    /// Those of [`Feed::save`]; what was removed until then stays removed, the position first.
     async fn forget(&self, follower: &str) -> Result<(), Error>;
 
     /// The followers that have saved something, with their positions, ascending by name.

@@ -62,7 +62,7 @@ use async_trait::async_trait;
 pub use changes::{CHANGES_MAX, Changed, Changes, ChangesSince};
 pub use commit::{Body, Change, Commit, Committed};
 pub use error::Error;
-pub use feed::{Checkpoint, FOLLOWER_NAME_BYTES_MAX, Feed, Onward, Position, TOUCHED_MAX, Touched};
+pub use feed::{Checkpoint, FOLLOWER_NAME_BYTES_MAX, Feed, FeedRequest, Position, TOUCHED_MAX, Touched};
 pub use metrics::Metrics;
 pub use open::{Config, EngineUrl, LmdbConfig, Opened, check_pages, open};
 pub use query::{Count, Cursor, Direction, Page, QUERY_ROWS_MAX, Query};
@@ -71,12 +71,16 @@ pub use record::{
 };
 pub use schema::{Index, IndexOrder, IndexSchema, KindSchema, Schema};
 pub use upkeep::{
-    Cleaned, DUMP_RECORDS_MAX, Dumped, Finding, KindStats, Place, Referenced, Report, Stats, Upkeep,
+    Cleaned, DUMP_RECORDS_MAX, Dumped, Erased, Finding, KindStats, Place, Referenced, Report, Stats, Upkeep,
 };
 pub use watch::{Announcement, Lagged, Watch};
 
 /// The most changes that one [`Records::commit`] takes.
 pub const COMMIT_CHANGES_MAX: usize = 4_096;
+
+/// How far an account's ids and revisions, and the counters of its records, jump when the store was restored from a backup.
+/// So what was given in the time that the restore took back is not given again, as long as it was less than this.
+pub const RESTORE_JUMP: u64 = 1 << 20;
 
 /// The longest body of a record. What is longer belongs into a blob.
 pub const BODY_BYTES_MAX: usize = 256 << 10;
@@ -101,6 +105,10 @@ pub const INDEX_VALUES_BYTES_MAX: usize = 480;
 /// it: no smaller revision appears after a larger one was seen.
 ///
 /// **Ids.** The id of a record is given by the store: the next of its account, over all kinds. It is never used again.
+///
+/// **Restores.** A store that was restored from a backup gives no revision and no id again that it gave after the backup:
+/// those of each account, and the counters that its schema names ([`KindSchema::counter`]), go on [`RESTORE_JUMP`] higher.
+/// Changes since a revision that was left out can't be calculated.
 #[async_trait]
 pub trait Records: Send + Sync + 'static {
     /// Makes all changes of `commit`, or none, as one revision; returns when they are durable.
@@ -116,7 +124,7 @@ pub trait Records: Send + Sync + 'static {
     /// - A commit without changes checks the preconditions, changes nothing and answers the account's revision.
     ///
     /// # Errors
-    /// - `Conflict`: a kind is not in the expected state.
+    /// - `Conflict`: a kind is not in the expected state, or the account is being erased, see [`Upkeep::erase`].
     /// - `NotFound`: a record that is to be updated or destroyed is not there.
     /// - `Invalid`: a kind or property that the schema lacks, a record that stands in two changes, a bound that is exceeded
     ///   ([`COMMIT_CHANGES_MAX`], [`COMMIT_BYTES_MAX`], [`BODY_BYTES_MAX`], [`BODY_BLOBS_MAX`], [`TEXT_BYTES_MAX`],
@@ -172,13 +180,13 @@ pub trait Records: Send + Sync + 'static {
     /// - [`Changes::has_more`] tells whether there is more. When not, `revision` is the account's revision.
     ///
     /// # Errors
-    /// `NotFound`: `since` is below the floor of the kind's history (see [`Upkeep::clean`]): changes can't be calculated, as
-    /// JMAP's `cannotCalculateChanges` (RFC 8620 §5.2) says. `Invalid`: `since` is above the account's revision, an unknown
+    /// `NotFound`: `since` is below the floor of the kind's history (see [`Upkeep::clean`]), or was left out by a restore:
+    /// changes can't be calculated, as JMAP's `cannotCalculateChanges` (RFC 8620 §5.2) says. `Invalid`: `since` is above the account's revision, an unknown
     /// kind, a limit of 0 or above [`CHANGES_MAX`]. `Unavailable`.
     async fn changes(&self, account: AccountId, since: &ChangesSince) -> Result<Changes, Error>;
 
-    /// The state of each kind that an account has or had records of, and under no kind the account's own revision, 0 when
-    /// nothing was ever committed.
+    /// The state of each kind that an account has or had records of, and the account's own revision. That is 0 when nothing was
+    /// ever committed in it, unless the store was restored.
     ///
     /// # Errors
     /// `Unavailable`.

@@ -18,6 +18,7 @@ pub struct Metrics {
     pub(crate) gets: Counter,
     pub(crate) errors: Family<ErrorLabel, Counter>,
     pub(crate) cleaned_tombstones: Counter,
+    pub(crate) erased_records: Counter,
     /// What the store of the `lmdb` engine counts; with another engine it stays at 0.
     pub(crate) lmdb: restante_lmdb::Metrics,
 }
@@ -40,7 +41,7 @@ pub(crate) struct ErrorLabel {
     pub(crate) kind: &'static str,
 }
 
-/// What is asked of a record store, as errors are counted: what followers and operators ask is told together.
+/// What is asked of a record store, as errors are counted: what followers and operators ask has one label each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Commit,
@@ -88,9 +89,10 @@ impl Default for Metrics {
             gets: Counter::default(),
             errors: Family::default(),
             cleaned_tombstones: Counter::default(),
+            erased_records: Counter::default(),
             lmdb: restante_lmdb::Metrics::default(),
         };
-        // A label that was never counted would not be told at all, and nobody could see it rise from 0.
+        // A label that was never counted would not be exported at all, and nobody could see it rise from 0.
         for change in [ChangeLabel::CREATE, ChangeLabel::UPDATE, ChangeLabel::DESTROY] {
             drop(metrics.changes.get_or_create(&change));
         }
@@ -121,6 +123,11 @@ impl Metrics {
             "Destroyed records that history was made to forget",
             self.cleaned_tombstones.clone(),
         );
+        registry.register(
+            "erased_records",
+            "Records of accounts that were erased",
+            self.erased_records.clone(),
+        );
         self.lmdb.register(registry);
     }
 
@@ -135,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_is_told_before_anything_is_counted() {
+    fn everything_is_exported_before_anything_is_counted() {
         let mut registry = Registry::default();
         Metrics::default().register(&mut registry);
         let mut text = String::new();
@@ -147,9 +154,10 @@ mod tests {
             "restante_records_gets_total 0",
             "restante_records_errors_total{operation=\"upkeep\",kind=\"not_found\"} 0",
             "restante_records_cleaned_tombstones_total 0",
+            "restante_records_erased_records_total 0",
             "restante_records_lmdb_writes_total 0",
         ] {
-            assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
+            assert!(text.lines().any(|known| known == line), "{line} is not in\n{text}");
         }
     }
 }

@@ -14,9 +14,9 @@ use restante_core::{ErrorKind, Identity, Timestamp};
 use tracing::{Instrument, debug, debug_span, info, warn};
 
 use crate::{
-    AccountId, Change, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Count, Dumped, Error,
-    Feed, Get, Metrics, Onward, Opened, Page, Place, Position, Query, Record, Records, Referenced, Report,
-    States, Stats, Touched, Upkeep, Watch,
+    AccountId, Change, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Count, Dumped, Erased,
+    Error, Feed, FeedRequest, Get, Metrics, Opened, Page, Place, Position, Query, Record, Records,
+    Referenced, Report, States, Stats, Touched, Upkeep, Watch,
     metrics::{ChangeLabel, Operation},
 };
 
@@ -175,12 +175,8 @@ impl Feed for Observed {
         self.noted_read(Operation::Feed, self.inner.feed.touched(after, limit).await)
     }
 
-    async fn follow(&self, account: AccountId, onward: &Onward) -> Result<Changes, Error> {
-        self.noted_read(Operation::Feed, self.inner.feed.follow(account, onward).await)
-    }
-
-    async fn position(&self) -> Result<Position, Error> {
-        self.noted_read(Operation::Feed, self.inner.feed.position().await)
+    async fn follow(&self, account: AccountId, request: &FeedRequest) -> Result<Changes, Error> {
+        self.noted_read(Operation::Feed, self.inner.feed.follow(account, request).await)
     }
 
     async fn checkpoint(&self, follower: &str, accounts: &[AccountId]) -> Result<Checkpoint, Error> {
@@ -218,6 +214,14 @@ impl Upkeep for Observed {
         let result = self.inner.upkeep.clean(before, limit).await;
         if let Ok(cleaned) = &result {
             self.metrics.cleaned_tombstones.inc_by(cleaned.tombstones);
+        }
+        self.noted_write(Operation::Upkeep, result)
+    }
+
+    async fn erase(&self, account: AccountId, limit: usize) -> Result<Erased, Error> {
+        let result = self.inner.upkeep.erase(account, limit).await;
+        if let Ok(erased) = &result {
+            self.metrics.erased_records.inc_by(erased.records);
         }
         self.noted_write(Operation::Upkeep, result)
     }

@@ -1,6 +1,6 @@
 use bytes::Bytes;
 
-use crate::Body;
+use crate::{Body, RESTORE_JUMP};
 
 /// Whose records these are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -104,6 +104,18 @@ impl Properties {
     /// All pairs, ascending.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &(Property, Value)> {
         self.0.iter()
+    }
+
+    /// The same with the numbers of some properties higher by [`crate::RESTORE_JUMP`] for each of so many restores.
+    pub(crate) fn raised(&self, counters: &[Property], restores: u64) -> Self {
+        let raise = restores.saturating_mul(RESTORE_JUMP);
+        let raised = |(property, value): &(Property, Value)| match value {
+            Value::Number(number) if counters.contains(property) => {
+                (*property, Value::Number(number.saturating_add(raise)))
+            }
+            _ => (*property, value.clone()),
+        };
+        self.0.iter().map(raised).collect()
     }
 
     /// Whether no value stands for an id or a revision that the commit gets only when it is written.

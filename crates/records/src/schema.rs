@@ -51,6 +51,8 @@ pub struct KindSchema {
     pub name: &'static str,
     /// Its properties and their names.
     pub properties: Vec<(Property, &'static str)>,
+    /// The properties that count what was given out, see [`KindSchema::counter`].
+    pub counters: Vec<Property>,
     /// Its indexes.
     pub indexes: Vec<IndexSchema>,
 }
@@ -58,7 +60,7 @@ pub struct KindSchema {
 impl KindSchema {
     /// A kind without properties.
     pub fn new(kind: Kind, name: &'static str) -> Self {
-        Self { kind, name, properties: Vec::new(), indexes: Vec::new() }
+        Self { kind, name, properties: Vec::new(), counters: Vec::new(), indexes: Vec::new() }
     }
 
     /// The same with one more property.
@@ -66,6 +68,14 @@ impl KindSchema {
     pub fn property(mut self, property: Property, name: &'static str) -> Self {
         self.properties.push((property, name));
         self
+    }
+
+    /// The same with one more property, whose numbers say what was given out to clients and must not be given again, as the
+    /// UIDs of IMAP are. They are [`crate::RESTORE_JUMP`] higher after a restore. No index may have it.
+    #[must_use]
+    pub fn counter(mut self, property: Property, name: &'static str) -> Self {
+        self.counters.push(property);
+        self.property(property, name)
     }
 
     /// The same with one more index.
@@ -91,7 +101,7 @@ impl Schema {
     /// A schema of these kinds.
     ///
     /// # Errors
-    /// `Invalid` when a number is used twice, or an index has no parts or one that its kind lacks.
+    /// `Invalid` when a number is used twice, or an index has no parts, a counter, or a property that its kind lacks.
     pub fn new(kinds: Vec<KindSchema>) -> Result<Self, Error> {
         for (place, kind) in kinds.iter().enumerate() {
             let is_twice = kinds.iter().skip(place + 1).any(|other| other.kind == kind.kind);
@@ -129,6 +139,9 @@ fn check_kind(kind: &KindSchema) -> Result<(), Error> {
             return Err(wrong(kind, &format!("the number of its index {} belongs to two", index.name)));
         }
         let is_known = |part: &Property| kind.properties.iter().any(|(property, _)| property == part);
+        if index.parts.iter().any(|part| kind.counters.contains(part)) {
+            return Err(wrong(kind, &format!("its index {} has a counter", index.name)));
+        }
         if index.parts.is_empty() || !index.parts.iter().all(is_known) {
             return Err(wrong(
                 kind,

@@ -40,6 +40,22 @@ pub trait Upkeep: Send + Sync + 'static {
     /// Those of a commit; what was forgotten until then stays forgotten.
     async fn clean(&self, before: Timestamp, limit: usize) -> Result<Cleaned, Error>;
 
+    /// Erases an account: its records with their bodies, index entries and history. Works in small commits, so that others go
+    /// on meanwhile, and stops after `limit` records and tombstones; [`Erased::has_more`] tells whether there are more. Call it
+    /// again until there are none.
+    ///
+    /// - *From the first call to the last* commits in the account are answered with `Conflict`, also after a crash. Readers see
+    ///   ever fewer records, each whole.
+    /// - *Nothing is given twice*: the account keeps its next id and its next revision. An account id that is used again begins
+    ///   empty, and goes on with both.
+    /// - *Everybody notices*: the first and the last step take a revision each, which are in the feed and announced. Changes
+    ///   since an earlier one can't be calculated, so followers drop what they have of the account.
+    /// - An account without records and tombstones is left as it is: repeating does no harm.
+    ///
+    /// # Errors
+    /// Those of a commit; what was erased until then stays erased.
+    async fn erase(&self, account: AccountId, limit: usize) -> Result<Erased, Error>;
+
     /// A page of all records, by account, kind and id, from behind a place. Each record is read as it is at that moment.
     ///
     /// # Errors
@@ -97,7 +113,7 @@ pub struct KindStats {
     pub kind: Kind,
     /// Records that exist.
     pub records: u64,
-    /// Destroyed records that history still tells of.
+    /// Destroyed records that are still in the history.
     pub tombstones: u64,
 }
 
@@ -142,6 +158,17 @@ pub struct Cleaned {
     /// Accounts whose floor rose.
     pub accounts: u64,
     /// Whether there is more to forget.
+    pub has_more: bool,
+}
+
+/// What a call of [`Upkeep::erase`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Erased {
+    /// Records that are gone.
+    pub records: u64,
+    /// Tombstones that are gone.
+    pub tombstones: u64,
+    /// Whether there is more to erase.
     pub has_more: bool,
 }
 

@@ -10,9 +10,9 @@ use restante_core::ErrorKind;
 
 use crate::{
     AccountId, BODY_BLOBS_MAX, BODY_BYTES_MAX, Body, CHANGES_MAX, COMMIT_BYTES_MAX, COMMIT_CHANGES_MAX,
-    Change, ChangesSince, Commit, DUMP_RECORDS_MAX, Error, FOLLOWER_NAME_BYTES_MAX, GET_RECORDS_MAX, Get, Id,
-    IndexOrder, IndexSchema, Kind, KindSchema, Onward, Properties, QUERY_ROWS_MAX, Query, Revision, Schema,
-    TEXT_BYTES_MAX, TOUCHED_MAX, Value,
+    Change, ChangesSince, Commit, DUMP_RECORDS_MAX, Error, FOLLOWER_NAME_BYTES_MAX, FeedRequest,
+    GET_RECORDS_MAX, Get, Id, IndexOrder, IndexSchema, Kind, KindSchema, Properties, QUERY_ROWS_MAX, Query,
+    Revision, Schema, TEXT_BYTES_MAX, TOUCHED_MAX, Value,
     entries::{self, EntryPlace},
 };
 
@@ -122,6 +122,13 @@ pub(crate) fn no_such_record(kind: Kind, id: Id) -> Error {
     Error::new(ErrorKind::NotFound, format!("there is no record {} of kind {}", id.0, kind.0))
 }
 
+/// The error for a commit in an account that is being erased.
+pub(crate) fn is_erasing(account: AccountId) -> Error {
+    let what =
+        format!("account {} is being erased: run `restante records erase` until it is done", account.0);
+    Error::new(ErrorKind::Conflict, what)
+}
+
 /// Refuses a read of an unknown kind or of too many records.
 pub(crate) fn check_get(schema: &Schema, get: &Get) -> Result<(), Error> {
     schema.kind(get.kind)?;
@@ -191,7 +198,7 @@ pub(crate) fn check_since(
     }
     if since < floor {
         let what = format!(
-            "changes of account {} since {} can't be told: its history begins with {}",
+            "changes of account {} since {} can't be calculated: its history begins with {}",
             account.0, since.0, floor.0
         );
         return Err(Error::new(ErrorKind::NotFound, what));
@@ -200,19 +207,19 @@ pub(crate) fn check_since(
 }
 
 /// [`check_since`] of all kinds for a follower: what was forgotten before it began is no obstacle.
-pub(crate) fn check_onward(
+pub(crate) fn check_feed_since(
     account: AccountId,
-    onward: &Onward,
+    request: &FeedRequest,
     revision: Revision,
     floor: Revision,
 ) -> Result<(), Error> {
-    let is_obstacle = floor > onward.since.max(onward.began);
-    check_since(account, onward.since, revision, if is_obstacle { floor } else { Revision(0) })
+    let is_obstacle = floor > request.since.max(request.began);
+    check_since(account, request.since, revision, if is_obstacle { floor } else { Revision(0) })
 }
 
 /// Refuses a page of changes for a follower that is empty or too long.
-pub(crate) fn check_follow(onward: &Onward) -> Result<(), Error> {
-    check_limit(onward.limit, CHANGES_MAX)
+pub(crate) fn check_follow(request: &FeedRequest) -> Result<(), Error> {
+    check_limit(request.limit, CHANGES_MAX)
 }
 
 /// Refuses a page of accounts that is empty or too long.

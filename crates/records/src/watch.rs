@@ -36,7 +36,8 @@ impl Watch {
     }
 }
 
-/// The end that announces.
+/// Sends announcements. Clones share their watchers.
+#[derive(Clone)]
 pub(crate) struct Announcer(broadcast::Sender<Announcement>);
 
 impl Announcer {
@@ -46,10 +47,6 @@ impl Announcer {
 
     pub(crate) fn announce(&self, announcement: Announcement) {
         let _ = self.0.send(announcement); // fails when nobody watches
-    }
-
-    pub(crate) fn is_watched(&self) -> bool {
-        self.0.receiver_count() > 0
     }
 
     pub(crate) fn watch(&self) -> Watch {

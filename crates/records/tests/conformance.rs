@@ -13,6 +13,8 @@ mod commit;
 mod common;
 #[path = "conformance/concurrent.rs"]
 mod concurrent;
+#[path = "conformance/erase.rs"]
+mod erase;
 #[path = "conformance/feed.rs"]
 mod feed;
 #[path = "conformance/get.rs"]
@@ -21,6 +23,8 @@ mod get;
 mod query;
 #[path = "conformance/refused.rs"]
 mod refused;
+#[path = "conformance/restore.rs"]
+mod restore;
 #[path = "conformance/schema.rs"]
 mod schema;
 #[path = "conformance/upkeep.rs"]
@@ -100,6 +104,8 @@ fn all_promises() -> Vec<Promise> {
         concurrent::promises(),
         feed::promises(),
         upkeep::promises(),
+        erase::promises(),
+        restore::promises(),
         schema::promises(),
     ];
     rooms.into_iter().flatten().collect()

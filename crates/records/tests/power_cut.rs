@@ -20,7 +20,7 @@ use restante_power_cut::{Child, Cut, child, cuts, record};
 use restante_records::{
     AccountId, Body, CHANGES_MAX, Change, ChangesSince, Checkpoint, Commit, Config, DUMP_RECORDS_MAX, Dumped,
     Id, Index, IndexSchema, Kind, KindSchema, LmdbConfig, Opened, Place, Position, Properties, Property,
-    Revision, Schema, open,
+    RESTORE_JUMP, Revision, Schema, TOUCHED_MAX, open,
 };
 use tokio::runtime::Runtime;
 
@@ -38,6 +38,8 @@ const ROUNDS: u64 = 3;
 /// What was destroyed longer ago than so many commits of all accounts is forgotten.
 const KEPT_COMMITS: i64 = 40;
 const FOLLOWER: &str = "follower";
+/// An account that is filled and erased again and again.
+const ERASED: AccountId = AccountId(9);
 
 fn schema() -> Schema {
     let email = KindSchema::new(EMAIL, "email")
@@ -131,6 +133,7 @@ fn sync_folder(path: &Path) {
 ///
 /// - `commit <account> <revision>`,
 /// - `followed <position>`: so far a follower has saved that it is,
+/// - `gave <id>`: an account that is to be erased has records up to this one, `erased <id>`: they are erased,
 /// - `copying <n>` before a backup begins, `copied <n>` when it is finished.
 async fn write(child: Arc<Child>, log_bytes: u64) {
     let clock = Arc::new(ManualClock::new(Timestamp::from_seconds(1_000)));
@@ -170,13 +173,23 @@ async fn keep_up(store: Opened, child: Arc<Child>, clock: Arc<ManualClock>, roun
         let before = Timestamp(clock.now().0 - KEPT_COMMITS * restante_core::NANOS_PER_SECOND);
         store.upkeep.clean(before, 10_000).await.unwrap();
 
-        let position = store.feed.position().await.unwrap();
+        let position = last_position(&store).await;
         let first = store.records.states(AccountId(1)).await.unwrap().revision;
         let second = store.records.states(AccountId(2)).await.unwrap().revision;
         let both = first.min(second); // the same in two rows, so that half a save would show
         let accounts = vec![(AccountId(1), both), (AccountId(2), both)];
         store.feed.save(FOLLOWER, &Checkpoint { position, accounts }).await.unwrap();
-        child.acknowledge(&format!("followed {}", position.0)).unwrap();
+        child.acknowledge(&format!("followed {}", u64::from_be_bytes(position.to_bytes()))).unwrap();
+
+        let creates = (0..20).map(|_| Change::Create {
+            kind: MAILBOX,
+            body: Body::new("to be erased"),
+            properties: Properties::default(),
+        });
+        let given = store.records.commit(ERASED, Commit::of(creates)).await.unwrap().created;
+        child.acknowledge(&format!("gave {}", given[19].0)).unwrap();
+        while store.upkeep.erase(ERASED, 7).await.unwrap().has_more {}
+        child.acknowledge(&format!("erased {}", given[19].0)).unwrap();
 
         let folder = child.folder().join("backups").join(number.to_string());
         fs::create_dir(&folder).unwrap();
@@ -192,6 +205,8 @@ async fn keep_up(store: Opened, child: Arc<Child>, clock: Arc<ManualClock>, roun
 struct Acknowledged {
     revisions: BTreeMap<AccountId, Revision>,
     followed: Position,
+    gave: u32,
+    erased: u32,
     /// What was acknowledged when each backup began.
     copying: BTreeMap<u32, BTreeMap<AccountId, Revision>>,
     copied: Vec<u32>,
@@ -207,7 +222,9 @@ impl Acknowledged {
                 "commit" => {
                     all.revisions.insert(AccountId(number), Revision(words[2].parse().unwrap()));
                 }
-                "followed" => all.followed = Position(number.into()),
+                "gave" => all.gave = number,
+                "erased" => all.erased = number,
+                "followed" => all.followed = Position::from_bytes(u64::from(number).to_be_bytes()),
                 "copying" => {
                     all.copying.insert(number, all.revisions.clone());
                 }
@@ -242,6 +259,11 @@ async fn model(revisions: &BTreeMap<AccountId, Revision>) -> Opened {
     model
 }
 
+async fn last_position(store: &Opened) -> Position {
+    let touched = store.feed.touched(Position::default(), TOUCHED_MAX).await.unwrap();
+    touched.last().map(|touched| touched.position).unwrap_or_default()
+}
+
 async fn dump(store: &Opened) -> Vec<Dumped> {
     let (mut all, mut after) = (Vec::new(), None);
     loop {
@@ -258,6 +280,7 @@ async fn check_store(
     log_bytes: u64,
     least: &BTreeMap<AccountId, Revision>,
     spare: u64,
+    restores: u64,
     seen: &mut Seen,
 ) -> Opened {
     let store =
@@ -271,6 +294,7 @@ async fn check_store(
     let mut revisions = BTreeMap::new();
     for account in (1..=ACCOUNTS).map(AccountId) {
         let revision = store.records.states(account).await.unwrap().revision;
+        let revision = Revision(revision.0 - restores * RESTORE_JUMP);
         let least = least.get(&account).copied().unwrap_or_default();
         assert!(revision >= least, "{account:?} has {revision:?}, and {least:?} was acknowledged");
         assert!(
@@ -281,17 +305,19 @@ async fn check_store(
         seen.commits += revision.0;
     }
     let model = model(&revisions).await;
-    let (there, expected) = (dump(&store).await, dump(&model).await);
+    let (mut there, expected) = (dump(&store).await, dump(&model).await);
+    there.retain(|dumped| dumped.account != ERASED);
     assert!(
         there == expected,
         "a commit is there in parts: {} records instead of {}",
         there.len(),
         expected.len()
     );
-    let commits: u64 = revisions.values().map(|revision| revision.0).sum();
-    assert_eq!(store.feed.position().await.unwrap(), Position(commits), "positions count the commits");
+    let touched = store.feed.touched(Position::default(), TOUCHED_MAX).await.unwrap();
+    let touched = touched.iter().filter(|touched| touched.account != ERASED);
+    assert_eq!(touched.count(), revisions.values().filter(|revision| revision.0 > 0).count(), "each once");
     for (account, revision) in revisions {
-        check_changes(&store, &model, account, revision, seen).await;
+        check_changes(&store, &model, account, revision, restores, seen).await;
     }
     store
 }
@@ -302,12 +328,14 @@ async fn check_changes(
     model: &Opened,
     account: AccountId,
     revision: Revision,
+    restores: u64,
     seen: &mut Seen,
 ) {
     let mut is_forgotten = false;
     for since in (0..=revision.0).rev().step_by(3).map(Revision) {
         let asked = ChangesSince { kind: None, since, limit: CHANGES_MAX };
-        let expected = model.records.changes(account, &asked).await.unwrap();
+        let mut expected = model.records.changes(account, &asked).await.unwrap();
+        expected.revision.0 += restores * RESTORE_JUMP;
         match store.records.changes(account, &asked).await {
             Ok(changes) => {
                 assert!(!is_forgotten, "changes since {since:?} are told and later ones were forgotten");
@@ -327,10 +355,23 @@ async fn check_changes(
 async fn check(cut: &Cut<'_>, log_bytes: u64, seen: &mut Seen) {
     let acknowledged = Acknowledged::before(cut);
     let folder = cut.folder().join("records");
-    let store = check_store(&folder, log_bytes, &acknowledged.revisions, 1, seen).await;
+    let store = check_store(&folder, log_bytes, &acknowledged.revisions, 1, 0, seen).await;
     let followed = store.feed.checkpoint(FOLLOWER, &[AccountId(1), AccountId(2)]).await.unwrap();
     assert!(followed.position >= acknowledged.followed, "what a follower has saved");
     assert_eq!(followed.accounts[0].1, followed.accounts[1].1, "both are saved together");
+
+    let left: Vec<Id> = dump(&store)
+        .await
+        .iter()
+        .filter(|dumped| dumped.account == ERASED)
+        .map(|dumped| dumped.record.id)
+        .collect();
+    assert!(left.iter().all(|id| id.0 > acknowledged.erased.into()), "what was erased is back: {left:?}");
+    store.upkeep.erase(ERASED, usize::MAX).await.unwrap();
+    let create = Change::Create { kind: MAILBOX, body: Body::default(), properties: Properties::default() };
+    let next = store.records.commit(ERASED, Commit::of([create])).await.unwrap().created[0];
+    assert!(next.0 > acknowledged.gave.into(), "{next:?} was given before");
+    assert_eq!(store.upkeep.check(&|_, _| {}).await.unwrap().findings, []);
 
     // It goes on where it was, and what it takes stays.
     let before = store.records.states(AccountId(1)).await.unwrap().revision;
@@ -346,7 +387,7 @@ async fn check(cut: &Cut<'_>, log_bytes: u64, seen: &mut Seen) {
     // One backup is enough, and the last is the least likely to be whole.
     if let Some(number) = acknowledged.copied.last() {
         let copy = cut.folder().join("backups").join(number.to_string());
-        check_store(&copy, log_bytes, &acknowledged.copying[number], COMMITS, seen).await;
+        check_store(&copy, log_bytes, &acknowledged.copying[number], COMMITS, 1, seen).await;
         seen.copies += 1;
     }
 }

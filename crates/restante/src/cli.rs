@@ -81,7 +81,7 @@ pub(crate) enum Command {
     /// Look after an archive: statistics, check, rebuild, export, import, copy, compare, prune
     #[command(subcommand, after_help = "Example:\n  restante archive stats --data /var/lib/restante")]
     Archive(ArchiveCommand),
-    /// Look after records: statistics, check, dump
+    /// Look after records: statistics, check, dump, erasing an account
     #[command(subcommand, after_help = "Example:\n  restante records stats --data /var/lib/restante")]
     Records(RecordsCommand),
     /// Look after blobs: statistics, check, sweep
@@ -156,13 +156,13 @@ Examples:
   restante backup /mnt/usb/restante --data /var/lib/restante
   restante backup check /var/backups/restante/2026-01-31
 
-A running server writes the folder itself, as its own user, for whoever may do what operators do: it
+A running server writes the folder itself, as its own user, for clients that have the rights of operators: it
 needs --rest-admin or a token, as for restante sessions. Without a server the command reads what the
 settings name, or asks the server at the settings' REST address when nothing is there and no folder
 was named. The folder has everything that was acknowledged before: records, blobs, the archive,
 what waits in its spool, the node's key, and the settings without secrets; an archive in PostgreSQL
 is not in it, which is said. It is named when it is whole and on disk; until then its name ends with
-.partial. Whoever can read it can read everything.
+.partial. A user who can read it can read everything.
 
 On the disk of the archive its sealed segments take no more room, because they are the same files
 under another name: copy the folder to another machine for what happens to this one. A folder named

@@ -17,7 +17,7 @@ const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 /// Somebody else holds what is needed.
 const HELD: u8 = 3;
-/// It was told to stop before it was done: what a shell reports for Ctrl-C.
+/// It was stopped before it was done: what a shell reports for Ctrl-C.
 const INTERRUPTED: u8 = 130;
 
 /// A command line that can't be used, found after clap had read it.
@@ -30,7 +30,7 @@ pub(crate) fn found_wrong() -> ExitCode {
     ExitCode::from(FAILED)
 }
 
-/// The code of a command that was told to stop, and can be gone on with.
+/// The code of a command that was stopped and can be resumed.
 pub(crate) fn interrupted() -> ExitCode {
     ExitCode::from(INTERRUPTED)
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use restante_waku::rest::SetLogLevel;
+use restante_operate::SetLogLevel;
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, reload, util::SubscriberInitExt};
 
 use crate::config::{Config, LogFilter, LogFormat};

@@ -3,6 +3,7 @@
 mod archives;
 mod backup;
 mod blobs;
+mod certificates;
 mod cli;
 mod client;
 mod commands;

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT: the first asks the server to stop, the second ends the process.
+//! SIGTERM and SIGINT: the first asks the server to stop, the second ends the process. SIGHUP: certificates are read again.
 
 use std::process;
 
@@ -9,12 +9,12 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-/// Whether the server was told to stop. Clones hear the same signal.
+/// Whether the server was asked to stop. Clones share the state.
 #[derive(Clone, Debug)]
 pub(crate) struct Stop(watch::Receiver<bool>);
 
 impl Stop {
-    /// Starts to listen for signals.
+    /// Installs the handlers of SIGTERM and SIGINT.
     pub(crate) fn on_signals() -> anyhow::Result<Self> {
         let terminate = signal(SignalKind::terminate()).context("can't listen for SIGTERM")?;
         let interrupt = signal(SignalKind::interrupt()).context("can't listen for SIGINT")?;
@@ -23,18 +23,18 @@ impl Stop {
         Ok(Self(stop))
     }
 
-    /// One that is told by something else than a signal.
+    /// One that a channel sets instead of a signal.
     #[cfg(test)]
-    pub(crate) fn of(told: watch::Receiver<bool>) -> Self {
-        Self(told)
+    pub(crate) fn of(requested: watch::Receiver<bool>) -> Self {
+        Self(requested)
     }
 
-    /// Whether the process was told to stop until now.
+    /// Whether the process was asked to stop.
     pub(crate) fn is_told(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Returns when the server was told to stop.
+    /// Returns when the server was asked to stop.
     pub(crate) async fn told(mut self) {
         let is_listener_gone = self.0.wait_for(|is_told| *is_told).await.is_err();
         if is_listener_gone {
@@ -42,6 +42,11 @@ impl Stop {
             std::future::pending::<()>().await;
         }
     }
+}
+
+/// Each SIGHUP from now on. Without this the signal would end the process.
+pub(crate) fn hangup() -> anyhow::Result<Signal> {
+    signal(SignalKind::hangup()).context("can't listen for SIGHUP")
 }
 
 async fn listen(mut terminate: Signal, mut interrupt: Signal, tell: watch::Sender<bool>) {

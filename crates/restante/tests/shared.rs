@@ -70,8 +70,8 @@ fn start(folder: &Path, url: &str, prefix: &str, name: &str) -> Server {
 }
 
 fn sessions_health(server: &Server) -> String {
-    let told: Value = serde_json::from_str(&server.get("/health").body).unwrap();
-    let protocols = told["protocolsHealth"].as_array().unwrap();
+    let health: Value = serde_json::from_str(&server.get("/health").body).unwrap();
+    let protocols = health["protocolsHealth"].as_array().unwrap();
     protocols.iter().find_map(|protocol| protocol["Sessions"].as_str()).unwrap().to_owned()
 }
 
@@ -127,8 +127,8 @@ fn servers_see_and_close_each_others_sessions(url: &str) {
     let (folder, user) = (&folders[0].1, user(&at_two));
     let closed = say(folder, &["sessions", "close", "--rest", &one.url(), "--user", &user]);
     assert_eq!((closed.code, &*closed.out), (0, "closed 1 session\n"), "{}", closed.err);
-    let told = at_two.wait_for_end();
-    assert!(told.contains("operator"), "{told}");
+    let end = at_two.wait_for_end();
+    assert!(end.contains("operator"), "{end}");
     wait_until("it is gone", || users(two, &[]).len() == 1);
 }
 

@@ -133,8 +133,8 @@ impl<'a> Info<'a> {
                 None
             }
             Layout::Indexed { keys, values } => {
-                let place = keys.binary_search_by_key(&key.0, |entry| key_of(*entry)).ok()?;
-                value_at(keys, values, place)
+                let index = keys.binary_search_by_key(&key.0, |entry| key_of(*entry)).ok()?;
+                value_at(keys, values, index)
             }
         }
     }
@@ -232,12 +232,12 @@ fn end_of([.., low, high]: [u8; INDEX_ENTRY_BYTES]) -> usize {
     usize::from(u16::from_le_bytes([low, high]))
 }
 
-fn value_at<'a>(keys: &[[u8; INDEX_ENTRY_BYTES]], values: &'a [u8], place: usize) -> Option<InfoValue<'a>> {
-    let start = match place.checked_sub(1) {
+fn value_at<'a>(keys: &[[u8; INDEX_ENTRY_BYTES]], values: &'a [u8], index: usize) -> Option<InfoValue<'a>> {
+    let start = match index.checked_sub(1) {
         Some(before) => end_of(*keys.get(before)?),
         None => 0,
     };
-    let end = end_of(*keys.get(place)?);
+    let end = end_of(*keys.get(index)?);
     take_value(&mut values.get(start..end)?)
 }
 

@@ -3,7 +3,7 @@
 use restante_core::{Bloom, TopicBits};
 use sha3::{Digest, Keccak256};
 
-/// The four-byte topic of a content topic: the one that a bridged content topic `/waku/1/0x<8 hex>/rfc26` names
+/// The four-byte topic of a content topic: the hex digits of a bridged content topic `/waku/1/0x<8 hex>/rfc26`
 /// (`23/WAKU2-TOPICS`), else the first four bytes of Keccak-256 over the content topic.
 pub fn topic4(content_topic: &str) -> [u8; 4] {
     if let Some(topic) = bridged_topic4(content_topic) {
@@ -24,7 +24,7 @@ fn bridged_topic4(content_topic: &str) -> Option<[u8; 4]> {
 /// The bits of a four-byte topic.
 ///
 /// Bit number `j` (0, 1, 2) is byte `j`, plus 256 when bit `j` of the last byte is set. The mailserver *assigned* each
-/// byte of the filter instead of adding to it, so of bits that fall into the same byte only the last is left.
+/// byte of the filter instead of OR-ing it, so only the last of several bits in the same byte remains.
 pub fn topic4_bits(topic: [u8; 4]) -> TopicBits {
     let [first, second, third, high] = topic;
     let bit = |low: u8, j: u32| u16::from(low) + if high >> j & 1 == 1 { 256 } else { 0 };
@@ -40,12 +40,12 @@ fn shares_byte(one: u16, other: u16) -> bool {
     one / 8 == other / 8
 }
 
-/// The bits of a content topic: what an archive of Waku messages is opened with.
+/// The bits of a content topic. An archive of Waku messages is opened with this function.
 pub fn content_topic_bits(content_topic: &str) -> TopicBits {
     topic4_bits(topic4(content_topic))
 }
 
-/// The filter that matches these content topics (and, by chance, others).
+/// The filter that matches these content topics (and some others as false positives).
 pub fn filter_of<'a>(content_topics: impl IntoIterator<Item = &'a str>) -> Bloom {
     let mut filter = Bloom::EMPTY;
     for content_topic in content_topics {
@@ -76,7 +76,7 @@ mod tests {
         Bloom(bytes)
     }
 
-    /// Computed by the Status mailserver's own code: which bytes of the filter are not zero.
+    /// The bytes of the filter that are not zero, computed by the Status mailserver's own code.
     #[test]
     fn mailserver_vectors_hold() {
         let vectors: [(&str, &[(usize, u8)]); 9] = [
@@ -128,7 +128,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bits_are_those_that_assigning_leaves(topic in any::<[u8; 4]>(), near in any::<[u8; 3]>()) {
+        fn bits_are_those_that_remain_after_assigning(topic in any::<[u8; 4]>(), near in any::<[u8; 3]>()) {
             prop_assert_eq!(bloom_of(topic), assigned(topic));
             // The same with bits that mostly fall into one byte or two.
             let [a, b, c] = near.map(|byte| byte % 16);

@@ -2,10 +2,10 @@ use std::{fmt, str::FromStr};
 
 use sha2::{Digest, Sha256};
 
-/// The longest content topic in bytes; what an archive takes as a topic.
+/// The longest content topic in bytes: the limit of an archive's topic.
 pub const CONTENT_TOPIC_BYTES_MAX: usize = 4096;
 
-/// A content topic of `23/WAKU2-TOPICS`: `/application/version/name/encoding`, or the same behind a sharding generation,
+/// A content topic of `23/WAKU2-TOPICS`: `/application/version/name/encoding`, optionally with a sharding generation in front,
 /// `/0/application/version/name/encoding`. Only generation 0 exists.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContentTopic {
@@ -13,10 +13,10 @@ pub struct ContentTopic {
     has_generation: bool,
 }
 
-/// Why a text is no content topic.
+/// Why a text is not a content topic.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseContentTopicError {
-    /// It does not have the shape.
+    /// It does not have the format.
     #[error("not a content topic: expected /application/version/name/encoding")]
     Shape,
     /// A part is empty.
@@ -45,7 +45,7 @@ impl FromStr for ContentTopic {
         };
         let generation = parts.split('/').next().unwrap_or_default();
         if has_generation && generation != "0" {
-            // Cut, because the text goes back to whoever sent it.
+            // Cut, because the text is returned to the sender.
             return Err(ParseContentTopicError::Generation(generation.chars().take(20).collect()));
         }
         let topic = Self { text: text.to_owned(), has_generation };
@@ -79,7 +79,7 @@ impl ContentTopic {
         self.part(2)
     }
 
-    /// How payloads are encoded.
+    /// The encoding of payloads.
     pub fn encoding(&self) -> &str {
         self.part(3)
     }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_told_apart() {
+    fn parts_are_parsed() {
         for text in ["/toychat/2/huilong/proto", "/0/toychat/2/huilong/proto"] {
             let topic = topic(text);
             let parts = (topic.application(), topic.version(), topic.name(), topic.encoding());

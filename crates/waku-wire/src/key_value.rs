@@ -7,8 +7,8 @@ use crate::{
     walk::{Walk, WireError},
 };
 
-/// Appends a `WakuMessageKeyValue` of `13/WAKU2-STORE` behind its length to `out`. The message is given as it stands on
-/// the wire and is copied as it is.
+/// Appends a `WakuMessageKeyValue` of `13/WAKU2-STORE` with its length prefix to `out`. `message` is the encoded message and is
+/// copied unchanged.
 pub fn encode_key_value(hash: &MessageHash, message: &[u8], pubsub_topic: &str, out: &mut impl BufMut) {
     let len = field_len(hash.as_bytes()) + field_len(message) + field_len(pubsub_topic.as_bytes());
     encoding::encode_varint(len as u64, out);
@@ -17,7 +17,7 @@ pub fn encode_key_value(hash: &MessageHash, message: &[u8], pubsub_topic: &str, 
     put_bytes(3, pubsub_topic.as_bytes(), out);
 }
 
-/// The bytes that a field with a number below 16 takes.
+/// The encoded length of a field with a number below 16.
 fn field_len(bytes: &[u8]) -> usize {
     1 + encoding::encoded_len_varint(bytes.len() as u64) + bytes.len()
 }
@@ -27,18 +27,18 @@ fn field_len(bytes: &[u8]) -> usize {
 pub struct KeyValueView<'a> {
     /// The message's hash.
     pub message_hash: MessageHash,
-    /// The message as it stands on the wire.
+    /// The encoded message.
     pub message: &'a [u8],
     /// The pubsub topic on which it was sent.
     pub pubsub_topic: &'a str,
 }
 
 impl<'a> KeyValueView<'a> {
-    /// Takes one, behind its length, from the front of `wire`; `None` when `wire` is empty.
+    /// Decodes one with its length prefix from the front of `wire` and advances `wire`; `None` when `wire` is empty.
     ///
     /// # Errors
-    /// `Truncated` when more bytes are needed; otherwise when the bytes are no complete `WakuMessageKeyValue`. `wire` is
-    /// as it was then.
+    /// `Truncated` when more bytes are needed; another error when the bytes are not a complete `WakuMessageKeyValue`. On an
+    /// error, `wire` is unchanged.
     pub fn take(wire: &mut &'a [u8]) -> Result<Option<Self>, WireError> {
         if wire.is_empty() {
             return Ok(None);
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_read_back_one_by_one() {
+    fn pairs_are_encoded_and_decoded_one_by_one() {
         let hashes = [MessageHash([7; 32]), MessageHash([8; 32])];
         let body = vec![5; 300];
         let mut wire = Vec::new();

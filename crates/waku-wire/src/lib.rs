@@ -1,5 +1,5 @@
-//! What Waku says on the wire: messages, their hashes, topics and topic filters, the
-//! requests of the protocols around them, and the records that nodes sign of themselves. No I/O and no async runtime.
+//! Waku's wire formats: messages and their hashes, topics and topic filters, the requests of the protocols around them, and
+//! signed node records. No I/O and no async runtime.
 //!
 //! ```
 //! use restante_waku_wire::{ContentTopic, WakuMessage, WakuMessageView, message_hash};

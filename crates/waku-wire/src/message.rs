@@ -5,22 +5,22 @@ use crate::{view::WakuMessageView, walk::WireError};
 
 /// The longest meta field in bytes, from `14/WAKU2-MESSAGE`.
 pub const META_BYTES_MAX: usize = 64;
-/// The longest message in bytes that is read from the wire: far above the network's 150 KiB, and what an archive takes.
+/// The longest message in bytes that is decoded: far above the network's 150 KiB, and the limit of an archive.
 pub const WIRE_BYTES_MAX: usize = 16 << 20;
 
 /// The message of `14/WAKU2-MESSAGE`.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct WakuMessage {
-    /// What is said; as a rule encrypted.
+    /// The content, usually encrypted.
     #[prost(bytes = "bytes", tag = "1")]
     pub payload: Bytes,
-    /// What it is about.
+    /// The content topic.
     #[prost(string, tag = "2")]
     pub content_topic: String,
     /// How the payload is encrypted; 0 when absent.
     #[prost(uint32, optional, tag = "3")]
     pub version: Option<u32>,
-    /// When it was made, in nanoseconds since the epoch.
+    /// The time of creation, in nanoseconds since the epoch.
     #[prost(sint64, optional, tag = "10")]
     pub timestamp: Option<i64>,
     /// At most [`META_BYTES_MAX`] bytes that the message hash covers.
@@ -29,15 +29,14 @@ pub struct WakuMessage {
     /// Proof of `17/WAKU2-RLN-RELAY`.
     #[prost(bytes = "bytes", optional, tag = "21")]
     pub rate_limit_proof: Option<Bytes>,
-    /// Whether the message is not to be archived.
+    /// Whether the message must not be archived.
     #[prost(bool, optional, tag = "31")]
     pub ephemeral: Option<bool>,
 }
 
 impl WakuMessage {
-    /// The bytes for the wire, with payload and content topic always written.
-    ///
-    /// Protobuf leaves empty fields out, as [`Message::encode`] does, and nwaku's decoder refuses such messages.
+    /// Encodes the message. Payload and content topic are always written: [`Message::encode`] leaves empty fields out, and nwaku's
+    /// decoder refuses such messages.
     pub fn to_wire(&self) -> Bytes {
         let others = Self {
             payload: Bytes::new(),
@@ -49,22 +48,20 @@ impl WakuMessage {
             ephemeral: self.ephemeral,
         };
         let length_bytes_max = 10;
-        let room =
+        let capacity =
             self.payload.len() + self.content_topic.len() + others.encoded_len() + 2 * (1 + length_bytes_max);
-        let mut wire = BytesMut::with_capacity(room);
+        let mut wire = BytesMut::with_capacity(capacity);
         put_bytes(1, &self.payload, &mut wire);
         put_bytes(2, self.content_topic.as_bytes(), &mut wire);
         others.encode_raw(&mut wire);
         wire.freeze()
     }
 
-    /// Reads a message from the wire and checks what every node of the network needs of it. Takes no more memory than
-    /// the wire bytes.
+    /// Decodes a message and checks that every node of the network accepts it. Takes no more memory than the wire bytes.
     ///
     /// # Errors
-    /// When the bytes are longer than [`WIRE_BYTES_MAX`], are no protobuf, lack payload or content topic (an archive
-    /// hands messages on as they came, and nwaku could not decode a page with such a message in it), or the meta field
-    /// is too long.
+    /// When the bytes are longer than [`WIRE_BYTES_MAX`] or not protobuf, payload or content topic is missing (an archive serves
+    /// messages unchanged, and nwaku could not decode a page with such a message), or the meta field is too long.
     pub fn from_wire(wire: &[u8]) -> Result<Self, WireError> {
         if wire.len() > WIRE_BYTES_MAX {
             return Err(WireError::TooLong { what: "message", len: wire.len(), max: WIRE_BYTES_MAX });
@@ -75,7 +72,7 @@ impl WakuMessage {
     }
 }
 
-/// Writes a field of bytes, also when it is empty.
+/// Encodes a field of bytes, also when it is empty.
 pub(crate) fn put_bytes(number: u32, bytes: &[u8], out: &mut impl BufMut) {
     encoding::encode_key(number, encoding::WireType::LengthDelimited, out);
     encoding::encode_varint(bytes.len() as u64, out);
@@ -113,7 +110,7 @@ pub(crate) mod tests {
 
     /// Field numbers and zigzag timestamp, byte by byte.
     #[test]
-    fn fields_stand_where_the_specification_says() {
+    fn fields_are_encoded_as_specified() {
         let message = WakuMessage {
             payload: "p".into(),
             content_topic: "t".into(),
@@ -128,7 +125,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_nodes_refuse_is_refused() {
+    fn messages_that_nodes_refuse_are_refused() {
         assert_eq!(WakuMessage::from_wire(b"\x12\x00"), Err(WireError::Missing("payload")));
         assert_eq!(WakuMessage::from_wire(b"\x0a\x00"), Err(WireError::Missing("content_topic")));
         let meta =
@@ -144,7 +141,7 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn messages_read_back(message in messages()) {
+        fn messages_are_encoded_and_decoded(message in messages()) {
             prop_assert_eq!(WakuMessage::from_wire(&message.to_wire()), Ok(message.clone()));
             prop_assert_eq!(WakuMessage::decode(message.to_wire()).unwrap(), message);
         }

@@ -1,4 +1,4 @@
-//! What must hold for any bytes: run by the fuzz targets over endless input and by ordinary tests over their seeds.
+//! Properties that hold for any bytes: checked by the fuzz targets, and by ordinary tests over their seeds.
 
 use prost::Message;
 
@@ -8,7 +8,7 @@ use crate::{
     rpc::{filter, light_push, metadata, peer_exchange, store},
 };
 
-/// The view agrees with prost on what is a message and what it says; decode, encode, decode is the identity.
+/// The view and prost accept the same messages with the same fields; decode, encode, decode is the identity.
 ///
 /// # Panics
 /// When that does not hold.
@@ -20,12 +20,12 @@ pub fn waku_message(wire: &[u8]) {
     assert_eq!(view.to_message(), decoded);
 
     let again = decoded.to_wire();
-    let view_again = WakuMessageView::parse(&again).expect("what was written can be read");
+    let view_again = WakuMessageView::parse(&again).expect("an encoded message can be decoded");
     assert_eq!(view_again.to_message(), decoded);
     assert_eq!(WakuMessage::from_wire(wire).ok(), view.check().is_ok().then_some(decoded));
 }
 
-/// A content topic reads back from its parts, has a shard below the count, and sets one to three bits.
+/// A content topic equals its joined parts, has a shard below the count, and sets one to three bits.
 ///
 /// # Panics
 /// When that does not hold.
@@ -41,34 +41,34 @@ pub fn content_topic(text: &str) {
     }
 }
 
-/// Every request and response reads without trouble from any bytes, and what was read reads back from what is written.
+/// Decoding any bytes as a request or response does not panic, and encode, decode is the identity.
 ///
 /// # Panics
 /// When that does not hold.
 pub fn waku_rpc(wire: &[u8]) {
-    reads_back::<filter::SubscribeRequest>(wire);
-    reads_back::<filter::SubscribeResponse>(wire);
-    reads_back::<filter::MessagePush>(wire);
-    reads_back::<light_push::LightPushRequest>(wire);
-    reads_back::<light_push::LightPushResponse>(wire);
-    reads_back::<light_push::PushRpc>(wire);
-    reads_back::<metadata::Metadata>(wire);
-    reads_back::<peer_exchange::PeerExchangeRpc>(wire);
-    reads_back::<store::StoreQueryRequest>(wire);
-    reads_back::<store::StoreQueryResponse>(wire);
+    round_trips::<filter::SubscribeRequest>(wire);
+    round_trips::<filter::SubscribeResponse>(wire);
+    round_trips::<filter::MessagePush>(wire);
+    round_trips::<light_push::LightPushRequest>(wire);
+    round_trips::<light_push::LightPushResponse>(wire);
+    round_trips::<light_push::PushRpc>(wire);
+    round_trips::<metadata::Metadata>(wire);
+    round_trips::<peer_exchange::PeerExchangeRpc>(wire);
+    round_trips::<store::StoreQueryRequest>(wire);
+    round_trips::<store::StoreQueryResponse>(wire);
     if let Ok(metadata) = metadata::Metadata::decode(wire) {
         assert!(metadata.shards().len() <= wire.len());
     }
 }
 
-fn reads_back<M: Message + Default + PartialEq + std::fmt::Debug>(wire: &[u8]) {
+fn round_trips<M: Message + Default + PartialEq + std::fmt::Debug>(wire: &[u8]) {
     let Ok(decoded) = M::decode(wire) else { return };
     let again = decoded.encode_to_vec();
     assert!(M::decode(&again[..]).is_ok_and(|again| again == decoded), "{decoded:?}");
 }
 
-/// A record that is accepted stands in its one encoding, as bytes and as a text; what any other would say can be read, too,
-/// and a record with the same contents can be signed unless it is too long.
+/// An accepted record has exactly one encoding, as bytes and as text. The contents of any other can be decoded, and a record with
+/// the same contents can be signed unless it is too long.
 ///
 /// # Panics
 /// When that does not hold.

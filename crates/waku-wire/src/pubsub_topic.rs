@@ -1,6 +1,6 @@
 use std::{fmt, str::FromStr};
 
-/// The longest pubsub topic in bytes; what an archive takes as a channel.
+/// The longest pubsub topic in bytes: the limit of an archive's channel.
 pub const PUBSUB_TOPIC_BYTES_MAX: usize = 1024;
 /// The highest shard of a cluster, from `51/WAKU2-RELAY-SHARDING`.
 pub const SHARD_MAX: u16 = 1023;
@@ -19,13 +19,13 @@ pub enum PubsubTopic {
     Named(String),
 }
 
-/// Why a text is no pubsub topic.
+/// Why a text is not a pubsub topic.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParsePubsubTopicError {
-    /// It does not begin with `/waku/2/`, has nothing behind it, or has a control character in it.
+    /// It does not begin with `/waku/2/`, has an empty name, or contains a control character.
     #[error("not a pubsub topic: expected /waku/2/rs/<cluster>/<shard> or /waku/2/<name>")]
     Shape,
-    /// It looks like a shard, but its numbers are none.
+    /// It has the prefix of a shard, but invalid numbers.
     #[error(
         "not a shard: expected /waku/2/rs/<cluster 0 to 65535>/<shard 0 to {SHARD_MAX}>, without leading zeros"
     )]
@@ -59,7 +59,7 @@ fn parse_shard(numbers: &str) -> Option<PubsubTopic> {
     matches!(topic, PubsubTopic::Shard { shard, .. } if shard <= SHARD_MAX).then_some(topic)
 }
 
-/// A number written in the one way that counts: a topic is compared as text, so `01` would be another topic than `1`.
+/// Parses a number in canonical form: topics are compared as text, so `01` would be another topic than `1`.
 fn parse_number(text: &str) -> Option<u16> {
     let number: u16 = text.parse().ok()?;
     (number.to_string() == text).then_some(number)
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn topics_read_back() {
+    fn topics_are_parsed_and_printed() {
         let cases = [
             ("/waku/2/rs/1/0", PubsubTopic::Shard { cluster: 1, shard: 0 }),
             ("/waku/2/rs/65535/1023", PubsubTopic::Shard { cluster: 65_535, shard: 1023 }),

@@ -5,13 +5,13 @@ use crate::{
     walk::{Walk, WireError},
 };
 
-/// A `WakuMessage` that borrows its fields from the wire bytes: nothing is copied, unknown fields are skipped, and of a
-/// repeated field the last one counts, as in other protobuf decoders.
+/// A `WakuMessage` that borrows its fields from the wire bytes: nothing is copied, unknown fields are skipped, and the last value
+/// of a repeated field counts, as in other protobuf decoders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WakuMessageView<'a> {
-    /// See [`WakuMessage::payload`]; empty when it is not there.
+    /// See [`WakuMessage::payload`]; empty when it is absent.
     pub payload: &'a [u8],
-    /// See [`WakuMessage::content_topic`]; empty when it is not there.
+    /// See [`WakuMessage::content_topic`]; empty when it is absent.
     pub content_topic: &'a str,
     /// See [`WakuMessage::version`].
     pub version: Option<u32>,
@@ -28,10 +28,10 @@ pub struct WakuMessageView<'a> {
 }
 
 impl<'a> WakuMessageView<'a> {
-    /// Reads a message from its wire bytes.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// When the bytes are no protobuf, or a known field has the wrong type. A missing field is no error here: ask
+    /// When the bytes are not protobuf, or a known field has the wrong type. A missing field is not an error here: see
     /// [`WakuMessageView::check`].
     pub fn parse(wire: &'a [u8]) -> Result<Self, WireError> {
         let mut view = Self::default();
@@ -46,7 +46,7 @@ impl<'a> WakuMessageView<'a> {
                     view.content_topic = value.text("content_topic")?;
                     view.has_content_topic = true;
                 }
-                3 => view.version = Some(value.varint("version")? as u32), // protobuf: the upper half is cut off
+                3 => view.version = Some(value.varint("version")? as u32), // as in protobuf, the upper half is dropped
                 10 => view.timestamp = Some(unzigzag(value.varint("timestamp")?)),
                 11 => view.meta = Some(value.bytes("meta")?),
                 21 => view.proof = Some(value.bytes("rate_limit_proof")?),
@@ -57,11 +57,11 @@ impl<'a> WakuMessageView<'a> {
         Ok(view)
     }
 
-    /// Whether every decoder of the network takes this message: nwaku refuses one whose payload or content topic is not
-    /// on the wire (even if empty), and `14/WAKU2-MESSAGE` one whose meta is longer than 64 bytes.
+    /// Checks that every decoder of the network accepts this message: nwaku refuses a message in which payload or content topic
+    /// is not encoded (even if empty), and `14/WAKU2-MESSAGE` one whose meta is longer than 64 bytes.
     ///
     /// # Errors
-    /// Says which field is missing or too long.
+    /// Names the field that is missing or too long.
     pub fn check(&self) -> Result<(), WireError> {
         if !self.has_payload {
             return Err(WireError::Missing("payload"));
@@ -76,7 +76,7 @@ impl<'a> WakuMessageView<'a> {
         Ok(())
     }
 
-    /// The same as a message of its own; copies the fields.
+    /// Converts to an owned message; copies the fields.
     pub fn to_message(&self) -> WakuMessage {
         WakuMessage {
             payload: Bytes::copy_from_slice(self.payload),
@@ -90,7 +90,7 @@ impl<'a> WakuMessageView<'a> {
     }
 }
 
-/// Protobuf's `sint64`: 0, -1, 1, -2, ... are written 0, 1, 2, 3, ...
+/// Decodes protobuf's `sint64`: 0, -1, 1, -2, ... are encoded as 0, 1, 2, 3, ...
 fn unzigzag(number: u64) -> i64 {
     (number >> 1) as i64 ^ -((number & 1) as i64)
 }
@@ -103,7 +103,7 @@ mod tests {
     use crate::{message::tests::messages, properties};
 
     #[test]
-    fn of_a_repeated_field_the_last_counts() {
+    fn the_last_value_of_a_repeated_field_counts() {
         let mut wire = WakuMessage { payload: "one".into(), ..WakuMessage::default() }.to_wire().to_vec();
         let two = WakuMessage { payload: "two".into(), content_topic: "/t".into(), ..WakuMessage::default() };
         wire.extend_from_slice(&two.to_wire());
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_bytes_are_named() {
+    fn damaged_bytes_are_refused_with_the_reason() {
         let cases: [(&[u8], WireError); 9] = [
             (b"\x0a", WireError::Truncated),
             (b"\x0a\x05abcd", WireError::Truncated),
@@ -152,9 +152,9 @@ mod tests {
             cut in prop::option::of(any::<prop::sample::Index>()),
         ) {
             let mut wire = message.to_wire().to_vec();
-            for (place, byte) in edits {
-                let place = place.index(wire.len());
-                wire[place] = byte;
+            for (index, byte) in edits {
+                let index = index.index(wire.len());
+                wire[index] = byte;
             }
             if let Some(cut) = cut {
                 wire.truncate(cut.index(wire.len()));

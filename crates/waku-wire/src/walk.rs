@@ -1,6 +1,6 @@
-//! A walk over the fields of one protobuf message without copying them.
+//! Iterates over the fields of one protobuf message without copying them.
 
-/// Why bytes are not the message that they should be.
+/// Why bytes can't be decoded as a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
@@ -22,17 +22,17 @@ pub enum WireError {
     /// A text field is not UTF-8.
     #[error("field {0} is not UTF-8")]
     NotUtf8(&'static str),
-    /// A field that every decoder needs is not there.
+    /// A required field is absent.
     #[error("field {0} is missing")]
     Missing(&'static str),
     /// A field or the whole message is longer than allowed.
     #[error("{what} of {len} bytes is too long: the limit is {max} bytes")]
     TooLong {
-        /// What is too long.
+        /// The name of the part.
         what: &'static str,
-        /// How long it is.
+        /// Its length in bytes.
         len: usize,
-        /// How long it may be.
+        /// The limit.
         max: usize,
     },
 }
@@ -40,12 +40,12 @@ pub enum WireError {
 /// Groups may be nested this deeply in fields that are skipped, as in other protobuf decoders.
 const GROUPS_MAX: usize = 100;
 
-/// A field's value as it stands on the wire.
+/// A field's encoded value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Value<'a> {
     Varint(u64),
     Bytes(&'a [u8]),
-    /// A value that no message here has: it was skipped.
+    /// A value of another type, which no message here uses: it was skipped.
     Other,
 }
 
@@ -63,7 +63,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// What is left to be walked over.
+/// The bytes that are left to decode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Walk<'a>(pub(crate) &'a [u8]);
 
@@ -117,7 +117,7 @@ impl<'a> Walk<'a> {
         Ok(Value::Other)
     }
 
-    /// Skips to behind the end of the group that began with `number`.
+    /// Skips to the end of the group that began with `number`.
     fn skip_group(&mut self, number: u32) -> Result<Value<'a>, WireError> {
         let mut open = vec![number];
         while let Some(innermost) = open.last() {
@@ -167,8 +167,8 @@ impl<'a> Walk<'a> {
     }
 
     fn take(&mut self, len: usize) -> Result<&'a [u8], WireError> {
-        let (taken, rest) = self.0.split_at_checked(len).ok_or(WireError::Truncated)?;
+        let (head, rest) = self.0.split_at_checked(len).ok_or(WireError::Truncated)?;
         self.0 = rest;
-        Ok(taken)
+        Ok(head)
     }
 }

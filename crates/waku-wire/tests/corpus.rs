@@ -1,5 +1,5 @@
-//! The fuzz targets' properties over their committed seeds, so that every run of the tests holds them, without a fuzzer.
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+//! Checks the properties of the fuzz targets for their committed seeds.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::{fs, path::Path};
 

@@ -12,7 +12,6 @@ pub mod intake;
 mod large;
 pub mod lightpush;
 pub mod live;
-mod log_limit;
 mod metadata;
 mod metrics;
 pub mod node;

@@ -24,7 +24,7 @@ use crate::{
 
 pub(crate) use ask::keep_asking;
 #[cfg(test)]
-pub(crate) use metrics::Heard;
+pub(crate) use metrics::AnswerResult;
 pub use metrics::MetadataMetrics;
 
 /// The longest request and the longest answer of this node: nwaku reads no more.

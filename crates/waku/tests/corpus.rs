@@ -1,7 +1,7 @@
-//! The properties of the fuzz targets over their committed seeds.
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+//! Checks the properties of the fuzz targets for their committed seeds.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-/// Gives each seed of a target to its property.
+/// Checks a property for each seed of a target.
 fn each_seed(target: &str, property: impl Fn(&[u8])) {
     let folder =
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus").join(target);

@@ -1,4 +1,4 @@
-//! What restante has set itself against each rival, judged by the figures of one run.
+//! The goals of restante against each rival, judged by the figures of one run.
 
 use restante_bench::{Goal, number, rounded};
 
@@ -10,7 +10,7 @@ const SMALL: [&str; 2] = ["1ws", "1ms"];
 const LARGE: [&str; 4] = ["1wl", "1ml", "1wx", "1mx"];
 const CELLS: [&str; 6] = ["1ws", "1ms", "1wl", "1ml", "1wx", "1mx"];
 
-/// Everybody's answer to one question at one level of concurrency.
+/// The answers of all stores to one question at one level of concurrency.
 pub(crate) struct Contest<'a> {
     pub(crate) cell: &'static str,
     pub(crate) query: &'static str,
@@ -20,7 +20,7 @@ pub(crate) struct Contest<'a> {
 }
 
 impl Contest<'_> {
-    /// The figures of a side, question by question.
+    /// The figures of a side, by question.
     pub(crate) fn all(measured: &Measured) -> Vec<Contest<'_>> {
         let mut contests: Vec<Contest<'_>> = Vec::new();
         for figure in &measured.figures {
@@ -43,7 +43,7 @@ impl Contest<'_> {
         self.figures.iter().find(|figure| figure.part == Part::Ours).copied()
     }
 
-    /// The quickest rival.
+    /// The fastest rival.
     pub(crate) fn better(&self) -> Option<&Figure> {
         let rivals = self.figures.iter().filter(|figure| figure.part == Part::Rival);
         rivals.min_by(|one, other| one.median_ms.total_cmp(&other.median_ms)).copied()
@@ -54,7 +54,7 @@ impl Contest<'_> {
         self.figures.iter().find(|figure| figure.contender == contender).copied()
     }
 
-    /// How many times as long as ours the quickest rival took.
+    /// The time of the fastest rival divided by ours.
     pub(crate) fn ratio(&self) -> Option<f64> {
         ratio(self.better()?, self.ours()?)
     }
@@ -64,7 +64,7 @@ fn ratio(rival: &Figure, ours: &Figure) -> Option<f64> {
     (ours.median_ms > 0.0).then(|| rounded(rival.median_ms / ours.median_ms))
 }
 
-/// The questions of a side that were asked alone.
+/// The questions of a side without concurrency.
 struct Contests<'a> {
     full: Vec<Contest<'a>>,
     pages: Vec<Contest<'a>>,
@@ -114,22 +114,22 @@ fn sqlite_goals(Contests { full, pages }: &Contests<'_>) -> Vec<Goal> {
     ]
 }
 
-/// The question in which the better rival comes closest to ours.
+/// The question with the smallest ratio of the better rival to ours.
 fn least_ratio(contests: &[Contest<'_>], cells: &[&str]) -> Found {
-    let wanted = contests.iter().filter(|contest| cells.contains(&contest.cell));
-    least(wanted.map(|contest| (place(contest), contest.ratio())))
+    let chosen = contests.iter().filter(|contest| cells.contains(&contest.cell));
+    least(chosen.map(|contest| (place(contest), contest.ratio())))
 }
 
-/// The same for the bit string alone, in the cells of few topics that are asked by filter.
+/// The same for the bit string alone, in the cells of few topics with queries by filter.
 fn least_by_bit_string(contests: &[Contest<'_>]) -> Found {
-    let is_wanted = |contest: &&Contest<'_>| SMALL.contains(&contest.cell) && contest.query == "bloom";
-    least(contests.iter().filter(is_wanted).map(|contest| {
+    let is_chosen = |contest: &&Contest<'_>| SMALL.contains(&contest.cell) && contest.query == "bloom";
+    least(contests.iter().filter(is_chosen).map(|contest| {
         let figures = contest.by("bit string").zip(contest.ours());
         (place(contest), figures.and_then(|(rival, ours)| ratio(rival, ours)))
     }))
 }
 
-/// Where a figure comes from, and the figure when there is one.
+/// A figure and its question, if there is one.
 type Found = Option<(String, f64)>;
 
 fn place(contest: &Contest<'_>) -> String {
@@ -137,12 +137,12 @@ fn place(contest: &Contest<'_>) -> String {
     format!("{} by {}{page}", contest.cell, contest.query)
 }
 
-/// The smallest; nothing when any is missing.
+/// The smallest; `None` when any is missing.
 fn least(figures: impl Iterator<Item = (String, Option<f64>)>) -> Found {
     extreme(figures, |one, other| one < other)
 }
 
-/// The largest; nothing when any is missing.
+/// The largest; `None` when any is missing.
 fn most(figures: impl Iterator<Item = (String, Option<f64>)>) -> Found {
     extreme(figures, |one, other| one > other)
 }
@@ -158,19 +158,19 @@ fn extreme(figures: impl Iterator<Item = (String, Option<f64>)>, is_further: fn(
     found
 }
 
-/// So many times ours, and where.
+/// A goal for a ratio, with its question.
 fn at_least(what: &str, bound: f64, found: Found) -> Goal {
     let goal = Goal::at_least(what, bound, "x", found.as_ref().map(|(_, figure)| *figure));
     with_place(goal, "x", found)
 }
 
-/// So many milliseconds, and where.
+/// A goal in milliseconds, with its question.
 fn at_most_ms(what: &str, bound: f64, found: Found) -> Goal {
     let goal = Goal::at_most(what, bound, "ms", found.as_ref().map(|(_, figure)| *figure));
     with_place(goal, "ms", found)
 }
 
-/// Names the question that decides the goal.
+/// Adds the question that decides the goal.
 fn with_place(mut goal: Goal, unit: &str, found: Found) -> Goal {
     if let Some((place, figure)) = found {
         goal.measured = format!("{} {unit} ({place})", number(figure));
@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    /// Ours takes 1 ms for everything, the bit string 60 and the index 2, or what it is given for 1ml.
+    /// Ours takes 1 ms for everything, the bit string 60 and the index 2, or `index_ms` for 1ml.
     fn measured(database: Database, index_ms: f64) -> Measured {
         let mut figures = Vec::new();
         for cell in CELLS {
@@ -220,7 +220,7 @@ mod tests {
                 figures.push(figure("ours", Part::Ours, cell, access, 1.0));
                 figures.push(figure("bit string", Part::Rival, cell, access, 60.0));
                 figures.push(figure("topic index", Part::Rival, cell, access, index_ms));
-                figures.push(figure("log", Part::Beside, cell, access, 0.1));
+                figures.push(figure("log", Part::Reference, cell, access, 0.1));
             }
         }
         let time = Duration::from_secs(1);

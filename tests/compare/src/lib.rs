@@ -54,7 +54,7 @@ pub async fn run(args: &CompareArgs) -> anyhow::Result<()> {
     };
     if args.keep {
         let schemas = if server.is_some() { ", schemas restante_compare_*" } else { "" };
-        eprintln!("kept: folder {}{schemas}", folder.keep().display());
+        eprintln!("not removed: folder {}{schemas}", folder.keep().display());
     } else if let Some(server) = &server {
         server.drop_schemas().await?;
     }

@@ -1,7 +1,7 @@
-//! The Status mailserver's table in PostgreSQL, and the two ways to ask it that its authors measured.
+//! The Status mailserver's table in PostgreSQL, with the two methods of queries that its authors measured.
 //!
-//! Table, indexes and the query by bit string are those of status-go from 2019 on. The index on (topic, id) is what the
-//! authors' own method "topic" needs and the mailserver never had; the bit string can't use it, so one table serves both.
+//! Table, indexes and the query by bit string are those of status-go from 2019 on. The authors' own method "topic" needs
+//! the index on (topic, id), which the mailserver never had; the bit string can't use it, so one table serves both.
 
 use std::{
     pin::{Pin, pin},
@@ -32,21 +32,21 @@ use crate::{
     server::{RIVAL, Server},
 };
 
-/// What the mailserver's operators would set for such queries: sorts in memory, and no compiling of queries that take a
+/// Settings that an operator would choose for such queries: sorts in memory, and no JIT compilation for queries of a
 /// few milliseconds.
 const SETTINGS: &str = "SET work_mem = '256MB'; SET jit = off;";
-/// A prepared statement is planned anew for the values of each query, or once for any. Both are tried before anything is
-/// timed, and the quicker one is taken.
+/// A prepared statement is planned for the values of each query, or once for all. Both are tried before anything is
+/// timed, and the faster one is used.
 const PLANS: [&str; 2] =
     ["SET plan_cache_mode = force_custom_plan", "SET plan_cache_mode = force_generic_plan"];
 
-/// The index that the method "topic" adds.
+/// The additional index of the method "topic".
 const ADDED_INDEX: &str = "envelopes_topic_id";
 
-/// How the table is asked.
+/// The method of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
-    /// `bloom & $3::bit(512) = bloom`: what the mailserver did.
+    /// `bloom & $3::bit(512) = bloom`: the mailserver's.
     BitString,
     /// `topic = any($3)`: its authors' alternative.
     Topic,
@@ -73,9 +73,9 @@ impl Method {
     }
 }
 
-/// What loading has told.
+/// The figures of loading.
 pub(crate) struct Loaded {
-    /// Until the mailserver's own table and indexes were there.
+    /// Until the mailserver's own table and indexes were complete.
     pub(crate) time: Duration,
     /// The same with the added index.
     pub(crate) time_with_added: Duration,
@@ -84,7 +84,7 @@ pub(crate) struct Loaded {
     pub(crate) disk_bytes_with_added: u64,
 }
 
-/// Loads the data set in bulk, makes the indexes afterwards, vacuums and analyses.
+/// Loads the data set in bulk, creates the indexes afterwards, vacuums and analyses.
 pub(crate) async fn load(server: &Server, dataset: &Arc<Dataset>) -> anyhow::Result<Loaded> {
     let client = server.session("SET maintenance_work_mem = '512MB'").await?;
     let table = format!(
@@ -92,7 +92,7 @@ pub(crate) async fn load(server: &Server, dataset: &Arc<Dataset>) -> anyhow::Res
          CREATE TABLE {RIVAL}.envelopes (id bytea NOT NULL, data bytea NOT NULL, topic bytea NOT NULL, \
          bloom bit(512) NOT NULL)"
     );
-    client.batch_execute(&table).await.context("can't make the mailserver's table")?;
+    client.batch_execute(&table).await.context("can't create the mailserver's table")?;
     let begun = Instant::now();
     let payload_bytes = copy_in(&client, dataset).await?;
     let indexes = format!(
@@ -100,7 +100,7 @@ pub(crate) async fn load(server: &Server, dataset: &Arc<Dataset>) -> anyhow::Res
          CREATE INDEX envelopes_id_bloom ON {RIVAL}.envelopes (id DESC, bloom); \
          CREATE INDEX envelopes_id_topic ON {RIVAL}.envelopes (id DESC, topic)"
     );
-    client.batch_execute(&indexes).await.context("can't make the mailserver's indexes")?;
+    client.batch_execute(&indexes).await.context("can't create the mailserver's indexes")?;
     let time = begun.elapsed();
     client.batch_execute(&format!("CREATE INDEX {ADDED_INDEX} ON {RIVAL}.envelopes (topic, id)")).await?;
     let time_with_added = begun.elapsed();
@@ -111,7 +111,7 @@ pub(crate) async fn load(server: &Server, dataset: &Arc<Dataset>) -> anyhow::Res
     Ok(Loaded { time, time_with_added, payload_bytes, disk_bytes, disk_bytes_with_added })
 }
 
-/// Copies all messages into the table; the bytes of their bodies.
+/// Copies all messages into the table and returns the bytes of their bodies.
 async fn copy_in(client: &Client, dataset: &Arc<Dataset>) -> anyhow::Result<u64> {
     let sink = client.copy_in(&format!("COPY {RIVAL}.envelopes FROM STDIN BINARY")).await?;
     let mut writer = pin!(BinaryCopyInWriter::new(sink, &[Type::BYTEA, Type::BYTEA, Type::BYTEA, Type::BIT]));
@@ -146,7 +146,7 @@ fn id(timestamp: Timestamp, hash: &[u8; 32], topic: [u8; 4]) -> Vec<u8> {
     id
 }
 
-/// Whole seconds since the epoch, as an envelope has them.
+/// Whole seconds since the epoch, as in an envelope.
 fn seconds(timestamp: Timestamp) -> u32 {
     let seconds = timestamp.nanos().div_euclid(NANOS_PER_SECOND);
     u32::try_from(seconds).unwrap_or(if seconds < 0 { 0 } else { u32::MAX })
@@ -162,7 +162,7 @@ impl ToSql for Bits {
         _: &Type,
         out: &mut BytesMut,
     ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
-        out.put_i32(512); // how many bits follow
+        out.put_i32(512); // the number of bits
         out.put_slice(&self.0.0);
         Ok(IsNull::No)
     }
@@ -174,16 +174,16 @@ impl ToSql for Bits {
     to_sql_checked!();
 }
 
-/// The table, asked by one method.
+/// The table with one method of queries.
 pub(crate) struct Mailserver {
     method: Method,
-    /// For each lane a session for each way of planning.
+    /// For each lane a session for each plan mode.
     lanes: Vec<[Session; 2]>,
-    /// Which way of planning is in use.
+    /// The plan mode in use.
     plan: AtomicUsize,
 }
 
-/// A connection and what is prepared in it.
+/// A connection and its prepared statements.
 struct Session {
     client: Client,
     full: Statement,
@@ -222,17 +222,17 @@ impl Mailserver {
         Ok(Self { method, lanes: opened, plan: AtomicUsize::new(0) })
     }
 
-    /// Has all rows streamed, in binary form, and touches them as they arrive.
+    /// Streams all rows in binary form, and reads them as they arrive.
     async fn ask_session(&self, session: &Session, question: &Question) -> anyhow::Result<Tally> {
         let first = id(question.start, &[0; 32], [0; 4]);
         let last_second = Timestamp(question.end.nanos() - NANOS_PER_SECOND);
         let last = id(last_second, &[0xff; 32], [0xff; 4]);
         let bits = Bits(question.bloom);
-        let wanted: &(dyn ToSql + Sync) = match self.method {
+        let condition_value: &(dyn ToSql + Sync) = match self.method {
             Method::BitString => &bits,
             Method::Topic => &question.topics,
         };
-        let parameters: [&(dyn ToSql + Sync); 3] = [&first, &last, wanted];
+        let parameters: [&(dyn ToSql + Sync); 3] = [&first, &last, condition_value];
         let statement = session.statement(question.access);
         let mut rows = pin!(session.client.query_raw(statement, parameters).await?);
         let mut tally = Tally::default();

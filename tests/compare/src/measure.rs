@@ -1,4 +1,4 @@
-//! Asking everybody in turns.
+//! Asks all stores in turn.
 
 use std::{
     sync::Arc,
@@ -16,17 +16,17 @@ use crate::{
     question::{Access, Question},
 };
 
-/// Rounds in which everybody is asked once; figures are medians over them.
+/// Rounds, each of which asks every store once; figures are medians over them.
 const ROUNDS: usize = 7;
-/// With slow rivals fewer rounds do, when a question has taken this long in all.
+/// With slow rivals fewer rounds suffice, once a question has taken this long in all.
 const PATIENCE: Duration = Duration::from_secs(40);
 const ROUNDS_MIN: usize = 3;
-/// A measured time shorter than this would be one of the clock and of waking threads: short questions are asked several
-/// times behind each other.
+/// Shorter times would measure the clock and the waking of threads: short questions are repeated several
+/// times in a row.
 const MEASURED_MIN: Duration = Duration::from_millis(10);
 const INNER_MAX: u64 = 200;
 
-/// How one contender has answered one question.
+/// The times of one contender for one question.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figure {
     pub(crate) database: &'static str,
@@ -46,19 +46,19 @@ pub(crate) struct Figure {
     pub(crate) min_ms: f64,
     pub(crate) max_ms: f64,
     pub(crate) rounds: usize,
-    /// Questions behind each other that one time is the mean of.
+    /// Consecutive questions that one time is the mean of.
     pub(crate) inner: u64,
 }
 
-/// Who answers, how often in a row, and how long it took.
-struct Turn<'a> {
+/// A contender, its repetitions and times.
+struct Entry<'a> {
     contender: &'a Contender,
     tally: Tally,
     inner: u64,
     times_ms: Vec<f64>,
 }
 
-/// Asks all contenders a question, in turns, at one level of concurrency.
+/// Asks all contenders a question, in turn, at one level of concurrency.
 pub(crate) async fn measure(
     database: Database,
     contenders: &[Contender],
@@ -66,47 +66,47 @@ pub(crate) async fn measure(
     concurrency: usize,
     args: &CompareArgs,
 ) -> anyhow::Result<Vec<Figure>> {
-    let mut turns = Vec::with_capacity(contenders.len());
+    let mut entries = Vec::with_capacity(contenders.len());
     for contender in contenders {
         let tally = contender.store.warm_up(question).await?;
         check(contender, question, tally)?;
         let once = run(&contender.store, question, concurrency, 1).await?;
         let enough = MEASURED_MIN.as_nanos() / once.as_nanos().max(1) + 1;
         let inner = u64::try_from(enough).unwrap_or(INNER_MAX).min(args.common.pick(INNER_MAX, 2));
-        turns.push(Turn { contender, tally, inner, times_ms: Vec::new() });
+        entries.push(Entry { contender, tally, inner, times_ms: Vec::new() });
     }
-    check_bytes(&turns, question)?;
+    check_bytes(&entries, question)?;
     let begun = Instant::now();
     for round in 0..args.common.pick(ROUNDS, 1) {
-        for turn in &mut turns {
-            let time = run(&turn.contender.store, question, concurrency, turn.inner).await?;
-            turn.times_ms.push(ms(time) / turn.inner as f64);
+        for entry in &mut entries {
+            let time = run(&entry.contender.store, question, concurrency, entry.inner).await?;
+            entry.times_ms.push(ms(time) / entry.inner as f64);
         }
         if round + 1 >= ROUNDS_MIN && begun.elapsed() > PATIENCE {
             break;
         }
     }
-    let figures = turns.into_iter().map(|turn| figure(database, turn, question, concurrency));
+    let figures = entries.into_iter().map(|entry| figure(database, entry, question, concurrency));
     Ok(figures.collect())
 }
 
-fn figure(database: Database, turn: Turn<'_>, question: &Question, concurrency: usize) -> Figure {
-    let extreme = |pick: fn(f64, f64) -> f64| turn.times_ms.iter().copied().reduce(pick).unwrap_or(0.0);
+fn figure(database: Database, entry: Entry<'_>, question: &Question, concurrency: usize) -> Figure {
+    let extreme = |pick: fn(f64, f64) -> f64| entry.times_ms.iter().copied().reduce(pick).unwrap_or(0.0);
     Figure {
         database: database.name(),
-        contender: turn.contender.name,
-        part: turn.contender.part,
+        contender: entry.contender.name,
+        part: entry.contender.part,
         cell: question.cell.name,
         query: question.kind.name(),
         access: question.access.name(),
         concurrency,
-        rows: turn.tally.rows,
-        bytes: turn.tally.bytes,
+        rows: entry.tally.rows,
+        bytes: entry.tally.bytes,
         min_ms: rounded(extreme(f64::min)),
         max_ms: rounded(extreme(f64::max)),
-        rounds: turn.times_ms.len(),
-        inner: turn.inner,
-        median_ms: rounded(median(turn.times_ms)),
+        rounds: entry.times_ms.len(),
+        inner: entry.inner,
+        median_ms: rounded(median(entry.times_ms)),
     }
 }
 
@@ -134,7 +134,7 @@ async fn run(
     Ok(begun.elapsed())
 }
 
-/// An answer that is quick and wrong is worth nothing.
+/// A wrong answer is an error, however fast it is.
 fn check(contender: &Contender, question: &Question, tally: Tally) -> anyhow::Result<()> {
     let matches = if contender.is_by_filter { question.rows_by_filter } else { question.rows };
     let expected = question.answer_rows(matches);
@@ -142,24 +142,24 @@ fn check(contender: &Contender, question: &Question, tally: Tally) -> anyhow::Re
     let (found, access) = (tally.rows, question.access.name());
     ensure!(
         found == expected,
-        "{name} found {found} rows in cell {cell} by {kind} ({access}) where the data set has {expected}"
+        "{name} found {found} rows in cell {cell} by {kind} ({access}) instead of {expected}"
     );
     Ok(())
 }
 
-/// Whoever keeps the same bodies and gave as many rows gave the same bytes. Pages may differ: the mailserver orders
-/// messages of one second by their hash.
-fn check_bytes(turns: &[Turn<'_>], question: &Question) -> anyhow::Result<()> {
-    let is_comparable = |turn: &&Turn<'_>| {
-        let is_exact = turn.tally.rows == question.rows;
-        turn.contender.has_bodies && is_exact && question.access == Access::Full
+/// Stores of the same bodies with equal numbers of rows must return equal numbers of bytes. Pages may differ: the mailserver
+/// orders messages of one second by their hash.
+fn check_bytes(entries: &[Entry<'_>], question: &Question) -> anyhow::Result<()> {
+    let is_comparable = |entry: &&Entry<'_>| {
+        let is_exact = entry.tally.rows == question.rows;
+        entry.contender.has_bodies && is_exact && question.access == Access::Full
     };
-    let mut comparable = turns.iter().filter(is_comparable);
+    let mut comparable = entries.iter().filter(is_comparable);
     let Some(first) = comparable.next() else { return Ok(()) };
-    for turn in comparable {
-        let (one, other) = (first.contender.name, turn.contender.name);
-        let (bytes, others) = (first.tally.bytes, turn.tally.bytes);
-        ensure!(bytes == others, "{one} gave {bytes} bytes where {other} gave {others}");
+    for entry in comparable {
+        let (one, other) = (first.contender.name, entry.contender.name);
+        let (bytes, others) = (first.tally.bytes, entry.tally.bytes);
+        ensure!(bytes == others, "{one} returned {bytes} bytes, {other} {others}");
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! nwaku's table in SQLite, asked as nwaku asks it.
+//! nwaku's table in SQLite, with nwaku's query.
 //!
-//! Rows lie in the order of a random hash, and the one index is on the time: a question about topics looks up each row of
-//! the time range. The file is filled as favourably as can be: in one transaction, vacuumed, analysed.
+//! Rows are in the order of a random hash, and the only index is on the time: a question about topics looks up each row of
+//! the time range. The file is filled in the most favourable way: in one transaction, vacuumed, analysed.
 
 use std::{
     path::Path,
@@ -21,28 +21,28 @@ use crate::{
     question::{Access, PAGE_ROWS, Question},
 };
 
-/// Pages in memory while filling: rows arrive in an order that is random to the table, and without room for all of it each
+/// Memory for pages while filling: rows arrive in random order, and without memory for the whole table each
 /// would write a page.
 const FILL_CACHE_MIB: u64 = 3_072;
-/// Pages in memory of each session that asks: four times what restante's engine takes.
+/// Memory for pages of each session: four times that of restante's engine.
 const CACHE_MIB: u64 = 64;
-/// As much of the file as SQLite is willing to map, so that its pages need not be copied.
+/// The most of the file that SQLite maps, which saves copying its pages.
 const MAPPED_BYTES: u64 = 2 << 30;
 
 const SCHEMA: &str = "CREATE TABLE Message (\
     messageHash BLOB PRIMARY KEY, pubsubTopic BLOB NOT NULL, contentTopic BLOB NOT NULL, payload BLOB, \
     version INTEGER NOT NULL, timestamp INTEGER NOT NULL, meta BLOB) WITHOUT ROWID";
 
-/// What loading has told.
+/// The figures of loading.
 pub(crate) struct Loaded {
     pub(crate) time: Duration,
     pub(crate) payload_bytes: u64,
 }
 
-/// Fills a new file. Nothing but vacuuming and analysing is left out of its time.
+/// Fills a new file. The time excludes vacuuming and analysing.
 pub(crate) async fn load(file: &Path, dataset: &Arc<Dataset>) -> anyhow::Result<Loaded> {
     let mut batches = feed(dataset);
-    let (file, wanted) = (file.to_owned(), dataset.len());
+    let (file, expected) = (file.to_owned(), dataset.len());
     let load = move || {
         let mut connection = Connection::open(&file)?;
         set(&connection, "journal_mode", "OFF")?;
@@ -59,7 +59,7 @@ pub(crate) async fn load(file: &Path, dataset: &Arc<Dataset>) -> anyhow::Result<
             while let Some(batch) = batches.blocking_recv() {
                 for message in batch {
                     let waku = WakuMessage::from_wire(&message.body)
-                        .map_err(|error| anyhow!("a body of the data set is no Waku message: {error}"))?;
+                        .map_err(|error| anyhow!("a body of the data set is not a Waku message: {error}"))?;
                     rows += insert.execute(params![
                         message.message_hash.0,
                         PUBSUB_TOPIC.as_bytes(),
@@ -76,7 +76,7 @@ pub(crate) async fn load(file: &Path, dataset: &Arc<Dataset>) -> anyhow::Result<
         transaction.commit()?;
         connection.execute_batch("CREATE INDEX i_ts ON Message (timestamp)")?;
         let time = begun.elapsed();
-        ensure!(rows as u64 == wanted, "{rows} of {wanted} rows were inserted");
+        ensure!(rows as u64 == expected, "{rows} of {expected} rows were inserted");
         connection.execute_batch("VACUUM; ANALYZE")?;
         set(&connection, "journal_mode", "WAL")?; // nwaku's
         Ok(Loaded { time, payload_bytes })
@@ -84,7 +84,7 @@ pub(crate) async fn load(file: &Path, dataset: &Arc<Dataset>) -> anyhow::Result<
     tokio::task::spawn_blocking(load).await?.context("can't fill nwaku's table")
 }
 
-/// Sets a pragma, whether or not it answers with a row.
+/// Sets a pragma, with or without an answer.
 fn set(connection: &Connection, pragma: &str, value: &str) -> rusqlite::Result<()> {
     connection.pragma_update_and_check(None, pragma, value, |_| Ok(())).or_else(|error| match error {
         rusqlite::Error::QueryReturnedNoRows => Ok(()),
@@ -110,9 +110,9 @@ impl Nwaku {
     }
 }
 
-/// nwaku's query for messages of these content topics in a stretch of time.
+/// nwaku's query for messages of these content topics in a time range.
 fn sql(question: &Question) -> String {
-    let places = vec!["?"; question.content_topics.len()].join(", ");
+    let placeholders = vec!["?"; question.content_topics.len()].join(", ");
     let order = match question.access {
         Access::Full => "timestamp ASC, messageHash ASC".to_owned(),
         Access::Newest => format!("timestamp DESC, messageHash DESC LIMIT {PAGE_ROWS}"),
@@ -120,11 +120,11 @@ fn sql(question: &Question) -> String {
     };
     format!(
         "SELECT messageHash, pubsubTopic, contentTopic, payload, version, timestamp, meta FROM Message \
-         WHERE contentTopic IN ({places}) AND timestamp >= ? AND timestamp < ? ORDER BY {order}"
+         WHERE contentTopic IN ({placeholders}) AND timestamp >= ? AND timestamp < ? ORDER BY {order}"
     )
 }
 
-/// Steps through all rows and touches them where they lie.
+/// Steps through all rows and reads them in place.
 fn ask(connection: &Connection, question: &Question) -> anyhow::Result<Tally> {
     let mut statement = connection.prepare_cached(&sql(question))?;
     let topics: Vec<&[u8]> = question.content_topics.iter().map(|topic| topic.as_bytes()).collect();

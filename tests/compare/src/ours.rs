@@ -1,4 +1,4 @@
-//! restante's own engines, opened and asked as a door would.
+//! restante's own engines, used as by a door.
 
 use std::{
     sync::Arc,
@@ -17,10 +17,9 @@ use crate::{
     question::{Access, Question},
 };
 
-/// Appends that are under way while filling, as in `restante bench`: few, so that messages arrive roughly in the order of
-/// time.
+/// Concurrent appends while filling, as in `restante bench`: few, so that messages arrive roughly in time order.
 const APPENDS: usize = 4;
-/// How long an engine may take to bring everything into its final form.
+/// The time limit for sealing all segments.
 const SETTLE_MAX: Duration = Duration::from_secs(60);
 
 /// An archive.
@@ -28,15 +27,15 @@ pub(crate) struct Ours {
     opened: Opened,
 }
 
-/// What filling has told.
+/// The figures of filling.
 pub(crate) struct Filled {
     pub(crate) time: Duration,
     pub(crate) payload_bytes: u64,
 }
 
 impl Ours {
-    /// Opens an engine at its defaults. Segments of the `log` engine are sealed as soon as they are quiet, so that nobody
-    /// has to wait for a minute.
+    /// Opens an engine at its defaults, except that the `log` engine seals segments after a second without appends instead of
+    /// a minute.
     pub(crate) async fn open(url: EngineUrl) -> anyhow::Result<Self> {
         let mut config = Config::new(url);
         config.topic_bits = content_topic_bits;
@@ -69,16 +68,16 @@ impl Ours {
         Ok(Filled { time, payload_bytes })
     }
 
-    /// Waits until every part has its final form, and sees that nothing is missing.
+    /// Waits until all segments are sealed, and checks that no message is missing.
     async fn settle(&self, dataset: &Dataset) -> anyhow::Result<()> {
         let begun = Instant::now();
         loop {
             let stats = self.opened.upkeep.stats().await?;
-            let is_log = stats.engine == "log"; // the other engines' parts stay as they are
+            let is_log = stats.engine == "log"; // parts of other engines are never sealed
             let is_open = stats.parts.iter().any(|part| part.is_open && part.messages > 0);
             if !is_log || !is_open || begun.elapsed() > SETTLE_MAX {
-                let (held, wanted) = (stats.messages, dataset.len());
-                ensure!(held == wanted, "{} holds {held} messages instead of {wanted}", stats.engine);
+                let (held, expected) = (stats.messages, dataset.len());
+                ensure!(held == expected, "{} holds {held} messages instead of {expected}", stats.engine);
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -93,7 +92,7 @@ impl Ours {
 async fn append(archive: Arc<dyn Archive>, batch: Vec<Message>) -> anyhow::Result<()> {
     let answers = archive.append(batch).await?;
     let is_new = answers.iter().all(|answer| *answer == Appended::Stored);
-    ensure!(is_new, "the archive held some of the messages before: it was not fresh");
+    ensure!(is_new, "some messages were duplicates: the archive was not fresh");
     Ok(())
 }
 

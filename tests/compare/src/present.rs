@@ -1,4 +1,4 @@
-//! The report: a table of answers, a table of what filling took, and the goals.
+//! The report: a table of answers, a table of filling, and the goals.
 
 use restante_bench::{Bars, Goal, Plot, Report, Table, number, optional};
 use serde::Serialize;
@@ -10,7 +10,7 @@ use crate::{
     sides::Measured,
 };
 
-/// A row for programs: which table it belongs to, and its figures.
+/// A row of JSON: its table, and its figures.
 #[derive(Serialize)]
 #[serde(tag = "table", rename_all = "snake_case")]
 enum Row<'a> {
@@ -80,10 +80,10 @@ fn answer_table(measured: &Measured, contests: &[Contest<'_>], concurrency: usiz
         ("query", "by a list of topics, or by a bloom filter"),
         ("answer", "in full, or a page of a hundred"),
         ("MB", "bytes of the bodies of the answer"),
-        ("better by ours", "the time of the quickest rival divided by that of restante on this database"),
+        ("better by ours", "the time of the fastest rival divided by that of restante on this database"),
     ]);
     for contest in contests.iter().filter(|contest| contest.concurrency == concurrency) {
-        // The bit string may give more than was asked for: rows are those of an exact answer.
+        // The bit string may return more: rows are those of an exact answer.
         let exact = contest.figures.iter().min_by_key(|figure| figure.rows);
         let (rows, bytes) = exact.map_or((0, 0), |figure| (figure.rows, figure.bytes));
         let mut cells: Vec<String> =
@@ -152,16 +152,16 @@ fn fill_table(measured: &Measured, fills: &[Fill]) -> Table {
 }
 
 const NOTES: [&str; 5] = [
-    "Medians over rounds in which everybody is asked in turn, after a warm-up; every byte of every answer is touched.",
-    "Full: restante pages by its cursor, 10,000 rows a page; the rivals give everything in one query. Newest and oldest \
+    "Medians over rounds that ask every store in turn, after a warm-up; every byte of every answer is read.",
+    "Full: restante pages by its cursor, 10,000 rows a page; the rivals return everything in one query. Newest and oldest \
      100: a single page.",
-    "Bit string: the mailserver's own method, always by the filter, so a list of topics may give it more rows than asked \
-     for. Topic index: a bloom filter's topics are given to it ready, matching them is not in its time. Both are tried \
-     with custom and generic plans, and the quicker is timed.",
-    "Rivals are loaded in bulk, which they can't be in service; restante's appends are durable ones with all indexes live. \
+    "Bit string: the mailserver's own method, always by the filter, so it may return more rows than match a list of \
+     topics. Topic index: it gets the list of topics that match a bloom filter, without the time of matching. Both are \
+     tried with custom and generic plans, and the faster is timed.",
+    "Rivals are loaded in bulk, unlike in production; restante's appends are durable ones with all indexes live. \
      Compare their space, not their speed. PostgreSQL's tables are vacuumed and analysed on both sides.",
-    "Better by ours: the time of the quickest rival by that of restante's engine on this database. Disk by payload: bytes \
-     of tables, indexes and logs by those of the bodies of all messages.",
+    "Better by ours: the time of the fastest rival divided by that of restante's engine on this database. Disk by payload: bytes \
+     of tables, indexes and logs divided by those of the bodies of all messages.",
 ];
 
 /// Adds how to read the tables of history.

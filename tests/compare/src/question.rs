@@ -1,4 +1,5 @@
-//! What is asked: the cells of the Status mailserver's measurement, each by a list of topics and by a bloom filter, in full and a page of it.
+//! The questions: the cells of the Status mailserver's measurement, each by a list of topics and by a bloom filter, in full
+//! and for pages.
 
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ impl Cell {
     ];
 }
 
-/// How a question says which topics it wants.
+/// How a question names its topics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Topics,
@@ -48,7 +49,7 @@ impl Kind {
     }
 }
 
-/// How much of the matches is wanted.
+/// The requested part of the matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// All of them.
@@ -71,19 +72,19 @@ impl Access {
     }
 }
 
-/// One question, put into the words of everybody who is asked, so that nobody's clock runs while it is worded.
+/// One question in the terms of all stores, prepared before the clock runs.
 #[derive(Debug)]
 pub(crate) struct Question {
     pub(crate) cell: Cell,
     pub(crate) kind: Kind,
     pub(crate) access: Access,
-    /// The first moment, and the first one behind the last.
+    /// The start, and the end, which is excluded.
     pub(crate) start: Timestamp,
     pub(crate) end: Timestamp,
-    /// The words of restante's archives.
+    /// The query for restante's archives.
     pub(crate) query: Query,
-    /// The content topics that match: the list, or all of the data set's that the filter lets through. A rival without
-    /// filters gets what matching the filter would have given, for nothing.
+    /// The content topics that match: the list, or all of the data set's that match the filter. A rival without
+    /// filters gets this list without spending time on matching.
     pub(crate) content_topics: Vec<String>,
     /// The same as four bytes each.
     pub(crate) topics: Vec<Vec<u8>>,
@@ -102,7 +103,7 @@ impl Question {
         let rows_by_filter = dataset.count(cell.span, is_let_through);
         let (content_topics, rows, asked) = match kind {
             Kind::Topics => {
-                let rows = dataset.count(cell.span, |topic| set.topics.iter().any(|wanted| wanted == topic));
+                let rows = dataset.count(cell.span, |topic| set.topics.iter().any(|name| name == topic));
                 (set.topics.clone(), rows, Topics::List(set.topics))
             }
             Kind::Bloom => {
@@ -138,7 +139,7 @@ impl Question {
         questions
     }
 
-    /// How many rows the right answer has, when `matches` messages match.
+    /// The number of rows of the right answer, when `matches` messages match.
     pub(crate) fn answer_rows(&self, matches: u64) -> u64 {
         if self.access == Access::Full { matches } else { matches.min(PAGE_ROWS) }
     }
@@ -154,12 +155,12 @@ mod tests {
         let questions = Question::all(&dataset);
         assert_eq!(questions.len(), 36);
         for question in questions {
-            let wanted = &question.content_topics;
+            let topics = &question.content_topics;
             let span = question.cell.span;
-            let rows = dataset.count(span, |topic| wanted.iter().any(|wanted| wanted == topic));
+            let rows = dataset.count(span, |topic| topics.iter().any(|name| name == topic));
             assert_eq!(question.rows, rows, "{question:?}");
             assert!(question.rows_by_filter >= question.rows);
-            assert_eq!(question.topics.len(), wanted.len());
+            assert_eq!(question.topics.len(), topics.len());
             let is_filter = matches!(question.query.topics, Topics::Bloom(_));
             assert_eq!(is_filter, question.kind == Kind::Bloom);
         }

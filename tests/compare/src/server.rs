@@ -1,4 +1,4 @@
-//! The PostgreSQL server on which stores are compared: sessions, schemas of our own, sizes.
+//! The PostgreSQL server of the comparison: sessions, schemas of our own, sizes.
 
 use anyhow::{Context, ensure};
 use restante_archive::{EngineUrl, PostgresUrl};
@@ -8,20 +8,20 @@ use tokio_postgres::{Client, NoTls};
 pub(crate) const OURS: &str = "restante_compare_ours";
 /// The schema of the mailserver's table.
 pub(crate) const RIVAL: &str = "restante_compare_rival";
-/// Held while a comparison runs, so that two of them can't drop each other's schemas. Any number will do; these are the
+/// An advisory lock during a comparison, so that two of them can't drop each other's schemas. The number is arbitrary: the
 /// letters of "compare".
 const LOCK: i64 = 0x0063_6f6d_7061_7265;
 
-/// A server, and the session that keeps order in it.
+/// A server, and an administrative session.
 pub(crate) struct Server {
     url: PostgresUrl,
     admin: Client,
 }
 
 impl Server {
-    /// Connects, takes the lock and drops what a run that was cut short has left.
+    /// Connects, takes the lock and drops the remains of an interrupted run.
     pub(crate) async fn open(url: &str) -> anyhow::Result<Self> {
-        let url: PostgresUrl = url.parse().context("--postgres is no URL of a PostgreSQL server")?;
+        let url: PostgresUrl = url.parse().context("--postgres is not a PostgreSQL URL")?;
         let admin = connect(&url, "").await?;
         let is_alone: bool = admin.query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK]).await?.get(0);
         ensure!(is_alone, "another comparison is using this database: wait for it or name another database");
@@ -30,12 +30,12 @@ impl Server {
         Ok(server)
     }
 
-    /// Where restante's engine is to lie.
+    /// The URL of restante's engine.
     pub(crate) fn engine_url(&self) -> anyhow::Result<EngineUrl> {
         Ok(EngineUrl::Postgres(self.url.with_schema(OURS)?))
     }
 
-    /// A further session, with statements to begin with.
+    /// Another session, with initial statements.
     pub(crate) async fn session(&self, settings: &str) -> anyhow::Result<Client> {
         connect(&self.url, settings).await
     }
@@ -45,8 +45,8 @@ impl Server {
         self.admin.batch_execute(&drop).await.context("can't drop the schemas of the comparison")
     }
 
-    /// Has the tables of a schema vacuumed and analysed, and everything written out, as a server that runs for a while would
-    /// have done by itself.
+    /// Vacuums and analyses the tables of a schema and writes everything out, as a running server does in the
+    /// background.
     pub(crate) async fn tidy(&self, schema: &str) -> anyhow::Result<()> {
         let tables = "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE schemaname = $1";
         for row in self.admin.query(tables, &[&schema]).await? {
@@ -75,12 +75,12 @@ impl Server {
         Ok(bytes.with_context(|| format!("there is no relation {name}"))?.unsigned_abs())
     }
 
-    /// The settings that a reader of figures asks for.
+    /// The settings that matter for the figures.
     pub(crate) async fn description(&self) -> anyhow::Result<String> {
         let mut settings = Vec::new();
         let names = "SELECT name, current_setting(name) FROM pg_settings WHERE name = ANY($1) ORDER BY name";
-        let wanted = ["server_version", "shared_buffers", "fsync", "max_parallel_workers_per_gather"];
-        for row in self.admin.query(names, &[&&wanted[..]]).await? {
+        let shown = ["server_version", "shared_buffers", "fsync", "max_parallel_workers_per_gather"];
+        for row in self.admin.query(names, &[&&shown[..]]).await? {
             let (name, value): (&str, &str) = (row.get(0), row.get(1));
             settings.push(format!("{name} {value}"));
         }

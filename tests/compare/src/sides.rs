@@ -1,4 +1,4 @@
-//! Who stands on each side: what is filled with what, in which order.
+//! The stores on each database, and how they are filled.
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path, sync::Arc};
 
@@ -19,7 +19,7 @@ use crate::{
 const DURABLE: &str = "durable appends, indexes live";
 const BULK: &str = "bulk, indexes afterwards";
 
-/// The `log` engine and how it was filled: one for all databases.
+/// The `log` engine and its load: one for all databases.
 pub(crate) type Log = Option<(Arc<Ours>, Load)>;
 
 /// All stores that are compared on one database.
@@ -37,7 +37,7 @@ pub(crate) struct Measured {
     pub(crate) figures: Vec<Figure>,
 }
 
-/// Fills the `log` engine, which stands beside the databases' own.
+/// Fills the `log` engine, which is compared on each database.
 pub(crate) async fn log(args: &CompareArgs, folder: &Path, dataset: &Arc<Dataset>) -> anyhow::Result<Log> {
     if args.rivals_only {
         return Ok(None);
@@ -48,7 +48,7 @@ pub(crate) async fn log(args: &CompareArgs, folder: &Path, dataset: &Arc<Dataset
     Ok(Some((log, load)))
 }
 
-/// An engine of ours that holds the data set. What it takes on disk is for the caller to look at.
+/// An engine of ours with the data set. The caller sets its size on disk.
 async fn filled(url: EngineUrl, dataset: &Arc<Dataset>) -> anyhow::Result<(Arc<Ours>, Load)> {
     eprintln!("filling restante's {} engine", url.engine());
     let engine = Arc::new(Ours::open(url).await?);
@@ -98,7 +98,7 @@ impl Side {
                 load: Load { time, messages, payload_bytes, disk_bytes, how: BULK },
             });
         }
-        contenders.extend(log.map(|(log, load)| ours("restante log", Part::Beside, &log, load)));
+        contenders.extend(log.map(|(log, load)| ours("restante log", Part::Reference, &log, load)));
         Ok(Self { database: Database::Postgres, contenders, engine })
     }
 
@@ -130,15 +130,15 @@ impl Side {
             name: "nwaku schema",
             part: Part::Rival,
             is_by_filter: false,
-            has_bodies: false, // payloads, taken out of the bodies as nwaku does
+            has_bodies: false, // payloads, extracted from the bodies as nwaku does
             store: Arc::new(Nwaku::open(&file, args.concurrency as usize)?),
             load: Load { time: loaded.time, messages, payload_bytes, disk_bytes, how: BULK },
         });
-        contenders.extend(log.map(|(log, load)| ours("restante log", Part::Beside, &log, load)));
+        contenders.extend(log.map(|(log, load)| ours("restante log", Part::Reference, &log, load)));
         Ok(Self { database: Database::Sqlite, contenders, engine })
     }
 
-    /// Asks everybody everything.
+    /// Asks all stores all questions.
     pub(crate) async fn measure(
         &self,
         questions: &[Arc<Question>],
@@ -168,7 +168,7 @@ impl Side {
 
 /// Bytes that the files of a folder take on disk.
 fn folder_bytes(folder: &Path) -> anyhow::Result<u64> {
-    const BLOCK_BYTES: u64 = 512; // the unit of st_blocks, whatever the disk's is
+    const BLOCK_BYTES: u64 = 512; // the unit of st_blocks on every disk
     let mut bytes = 0;
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// go-waku takes 20 pushes of a peer at once and 15 a second from then on; it resets the streams of what is more.
+// go-waku accepts a burst of 20 pushes of a peer and 15 a second after that; it resets the streams of further ones.
 const pushes = 15
 
 func startLight(t *testing.T, s *server) *node.WakuNode {
@@ -60,7 +60,7 @@ func TestFilterSendsWhatCameByRelay(t *testing.T) {
 	receive(t, arriving, wanted)
 }
 
-// The server's answer to a ping tells whether it knows of a subscription.
+// The server's answer to a ping says whether it has a subscription.
 func TestFilterForgetsWhoUnsubscribed(t *testing.T) {
 	s := startServer(t)
 	n := startLight(t, s)
@@ -121,9 +121,9 @@ func TestLightpushTellsWhyAMessageIsRefused(t *testing.T) {
 	old := messages("/interop/1/push-old/proto", 1)[0]
 	old.Timestamp = proto.Int64(old.GetTimestamp() - longAgo.Nanoseconds())
 	if err := push(t, n, s, old); err == nil {
-		t.Fatal("a message of an hour ago was taken")
+		t.Fatal("a message of an hour ago was accepted")
 	}
 	if hashes := s.archived(t, old.ContentTopic); len(hashes) != 0 {
-		t.Fatalf("refused and yet archived: %v", hashes)
+		t.Fatalf("refused but archived: %v", hashes)
 	}
 }

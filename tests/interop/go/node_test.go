@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Far beyond how old a message may be to be archived.
+// Far beyond the maximum age of archived messages.
 const longAgo = time.Hour
 
 // startNode starts a go-waku node of our cluster and shard on loopback, as go-waku's own `waku` program does.
@@ -42,7 +42,7 @@ func startNodeOf(t *testing.T, cluster uint16, options ...node.WakuNodeOption) *
 	return n
 }
 
-// logLevel is quiet unless told otherwise: go-waku logs errors that are none, as that loopback has no external address.
+// logLevel is quiet by default: go-waku logs harmless errors, such as that loopback has no external address.
 func logLevel(t *testing.T) zapcore.Level {
 	t.Helper()
 	name := os.Getenv(logVariable)
@@ -54,7 +54,7 @@ func logLevel(t *testing.T) zapcore.Level {
 	return level
 }
 
-// dial connects a node with a server. go-waku asks for the server's metadata next, and hangs up if it dislikes the answer.
+// dial connects a node with a server. go-waku then requests the server's metadata, and disconnects if they don't match.
 func dial(t *testing.T, n *node.WakuNode, address multiaddr.Multiaddr) {
 	t.Helper()
 	must(t, n.DialPeerWithMultiAddress(bounded(t), address))
@@ -68,7 +68,7 @@ func follow(t *testing.T, n *node.WakuNode) <-chan *protocol.Envelope {
 	return subscriptions[0].Ch
 }
 
-// joined waits until both sides have told each other that they follow the topic.
+// joined waits until both sides have announced their subscriptions to the topic.
 func joined(t *testing.T, n *node.WakuNode, s *server) {
 	t.Helper()
 	until(t, "the server as relay peer", func() bool {
@@ -81,8 +81,8 @@ func joined(t *testing.T, n *node.WakuNode, s *server) {
 	})
 }
 
-// meshed waits until what one node publishes is carried to another. A node between them forwards to its mesh alone, which
-// takes in a new peer with the next heartbeat; what came before reaches that peer neither way.
+// meshed waits until one node receives what another publishes. A node between them forwards to its mesh only, which
+// accepts a new peer at the next heartbeat; earlier messages never reach that peer.
 func meshed(t *testing.T, publisher *node.WakuNode, arriving <-chan *protocol.Envelope) {
 	t.Helper()
 	round := 0
@@ -98,7 +98,7 @@ func meshed(t *testing.T, publisher *node.WakuNode, arriving <-chan *protocol.En
 	})
 }
 
-// receive takes envelopes until all messages have arrived, each once, and fails on others under their content topic.
+// receive reads envelopes until all messages have arrived, each once, and fails on others under their content topic.
 func receive(t *testing.T, arriving <-chan *protocol.Envelope, messages []*pb.WakuMessage) {
 	t.Helper()
 	missing := map[pb.MessageHash]bool{}
@@ -112,16 +112,16 @@ func receive(t *testing.T, arriving <-chan *protocol.Envelope, messages []*pb.Wa
 			continue
 		}
 		if !missing[envelope.Hash()] {
-			t.Fatalf("came twice or was never published: %v", envelope.Message())
+			t.Fatalf("duplicate or never published: %v", envelope.Message())
 		}
 		if envelope.PubsubTopic() != pubsubTopic {
-			t.Fatalf("came on %s", envelope.PubsubTopic())
+			t.Fatalf("received on %s", envelope.PubsubTopic())
 		}
 		delete(missing, envelope.Hash())
 	}
 }
 
-// kept waits until the archive holds just the messages.
+// kept waits until the archive holds exactly these messages.
 func kept(t *testing.T, s *server, messages []*pb.WakuMessage) {
 	t.Helper()
 	var hashes map[string]bool
@@ -139,8 +139,8 @@ func kept(t *testing.T, s *server, messages []*pb.WakuMessage) {
 	}
 }
 
-// By default go-waku drops what arrives while 32 messages wait to be validated, which a burst on a busy machine brings
-// about. That says nothing of the sender, so the queue is longer here.
+// By default go-waku drops messages while 32 others wait for validation, which a burst on a busy machine causes. That is not
+// the sender's fault, so the queue is longer here.
 func relayOption() node.WakuNodeOption {
 	return node.WithWakuRelayAndMinPeers(1, pubsub.WithValidateQueueSize(1024))
 }
@@ -154,7 +154,7 @@ func relayed(t *testing.T, n *node.WakuNode, messages []*pb.WakuMessage) {
 	}
 }
 
-// messages makes messages of now, two of each timestamp, so that the hash has to decide their order.
+// messages creates current messages, two of each timestamp, so that the hash decides their order.
 func messages(contentTopic string, count int) []*pb.WakuMessage {
 	start := time.Now().UnixNano()
 	made := make([]*pb.WakuMessage, count)

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// The largest payload that nwaku and go-waku let through (150 KiB) less what the other fields take.
+// The largest payload that nwaku and go-waku accept (150 KiB) minus the other fields.
 const largePayloadBytes = 149 << 10
 
 func TestRelayOverAConnectionThatGoWakuOpened(t *testing.T) {
@@ -66,7 +66,7 @@ func TestTheServerCarriesMessagesBetweenNodesThatDontKnowEachOther(t *testing.T)
 	kept(t, s, carried)
 }
 
-// As nwaku does it: relay carries them, but the archive is not for them.
+// As in nwaku: relay forwards them, but the archive does not store them.
 func TestOldAndEphemeralMessagesAreCarriedAndNotArchived(t *testing.T) {
 	s := startServer(t)
 	one, other := startNode(t, relayOption()), startNode(t, relayOption())
@@ -139,6 +139,6 @@ func tcpAddress(t *testing.T, addresses []multiaddr.Multiaddr) string {
 			return text
 		}
 	}
-	t.Fatalf("go-waku listens on no TCP port of loopback: %v", addresses)
+	t.Fatalf("go-waku has no TCP listener on loopback: %v", addresses)
 	return ""
 }

@@ -29,15 +29,15 @@ const (
 	shard       = 0
 	pubsubTopic = "/waku/2/rs/42/0"
 
-	// Until a server listens, and until something that is on its way arrives: generous, for a busy machine.
+	// The time limit of a server's start and of deliveries: generous, for a busy machine.
 	patience = 20 * time.Second
-	// How long a server may take to finish after SIGTERM before it is killed.
+	// The time limit of a server's stop after SIGTERM before it is killed.
 	grace = 10 * time.Second
-	// Lines of a server's log that are shown beside a failure.
+	// Lines of a server's log that a failure shows.
 	logLinesShown = 120
-	// How much servers and go-waku's nodes log.
+	// The log level of servers and go-waku's nodes.
 	logVariable = "RESTANTE_INTEROP_LOG"
-	// Requests at once when many messages are published.
+	// Concurrent requests when many messages are published.
 	publishers = 16
 )
 
@@ -50,12 +50,12 @@ type server struct {
 	id        peer.ID
 }
 
-// startServer starts a server on free ports and ends it with the test, whose failure shows the server's log.
+// startServer starts a server on free ports and stops it at the end of the test. A failure shows the server's log.
 func startServer(t *testing.T, flags ...string) *server {
 	t.Helper()
 	binary := os.Getenv("RESTANTE_BIN")
 	if binary == "" {
-		t.Fatal("RESTANTE_BIN names no binary: start the tests by tests/interop/run")
+		t.Fatal("RESTANTE_BIN is not set: start the tests by tests/interop/run")
 	}
 	folder := t.TempDir()
 	logFile, err := os.Create(filepath.Join(folder, "server.log"))
@@ -84,7 +84,7 @@ func startServer(t *testing.T, flags ...string) *server {
 	return s
 }
 
-// plainEnvironment leaves out the settings of the person who runs the tests: they are not for this server.
+// plainEnvironment removes the caller's restante settings.
 func plainEnvironment() []string {
 	var plain []string
 	for _, variable := range os.Environ() {
@@ -95,7 +95,7 @@ func plainEnvironment() []string {
 	return plain
 }
 
-// readAddress reads the first line, which tells where REST listens.
+// readAddress reads the first line, which has the address of REST.
 func readAddress(t *testing.T, stdout io.Reader) string {
 	t.Helper()
 	lines := make(chan string, 1)
@@ -107,7 +107,7 @@ func readAddress(t *testing.T, stdout io.Reader) string {
 	line := within(t, "the server's first line", lines)
 	address, found := strings.CutPrefix(strings.TrimSpace(line), "listening on ")
 	if !found {
-		t.Fatalf("the server's first line holds no address: %q", line)
+		t.Fatalf("the server's first line has no address: %q", line)
 	}
 	return address
 }
@@ -144,7 +144,7 @@ func stopServer(t *testing.T, command *exec.Cmd) {
 	select {
 	case err := <-ended:
 		if err != nil {
-			t.Errorf("the server ended badly: %v", err)
+			t.Errorf("the server failed: %v", err)
 		}
 	case <-time.After(grace):
 		t.Errorf("the server did not end within %v of SIGTERM", grace)
@@ -187,7 +187,7 @@ func (s *server) request(t *testing.T, method, path string, body []byte, read fu
 	must(t, read(text))
 }
 
-// publish hands messages to the server over REST, several at a time.
+// publish sends messages to the server over REST, several at a time.
 func (s *server) publish(t *testing.T, messages ...*pb.WakuMessage) {
 	t.Helper()
 	left := make(chan *pb.WakuMessage, len(messages))
@@ -235,7 +235,7 @@ func (s *server) post(path string, body []byte) error {
 	return nil
 }
 
-// archived lists the hashes, as 0x-hex, of what the archive holds under a content topic.
+// archived lists the hashes, as 0x-hex, of the archived messages of a content topic.
 func (s *server) archived(t *testing.T, contentTopic string) map[string]bool {
 	t.Helper()
 	hashes := map[string]bool{}
@@ -266,7 +266,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// until asks again and again until the answer is yes.
+// until polls until the condition holds.
 func until(t *testing.T, what string, ask func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patience)

@@ -37,7 +37,7 @@ func startHistory(t *testing.T) *history {
 	return h
 }
 
-// inArchiveOrder sorts as 13/WAKU2-STORE says: by timestamp, then by hash.
+// inArchiveOrder sorts as in 13/WAKU2-STORE: by timestamp, then by hash.
 func inArchiveOrder(messages []*pb.WakuMessage) {
 	slices.SortFunc(messages, func(one, other *pb.WakuMessage) int {
 		oneHash, otherHash := one.Hash(pubsubTopic), other.Hash(pubsubTopic)
@@ -46,7 +46,7 @@ func inArchiveOrder(messages []*pb.WakuMessage) {
 	})
 }
 
-// options are those of every query: to our server, and not slowed down by the client to one query a second.
+// options are those of every query: to our server, and without the client's limit of one query a second.
 func (h *history) options(more ...store.RequestOption) []store.RequestOption {
 	return append([]store.RequestOption{store.WithPeer(h.server.id), store.SkipRateLimit()}, more...)
 }
@@ -88,7 +88,7 @@ func hashesOf(messages []*pb.WakuMessage) []pb.MessageHash {
 func same(t *testing.T, got, want [][]pb.MessageHash) {
 	t.Helper()
 	if !slices.EqualFunc(got, want, slices.Equal) {
-		t.Fatalf("other pages than expected:\n got %v\nwant %v", got, want)
+		t.Fatalf("unexpected pages:\n got %v\nwant %v", got, want)
 	}
 }
 
@@ -114,7 +114,7 @@ func TestStoreAnswersWithWholeMessagesOrHashesAlone(t *testing.T) {
 	whole := h.query(t, about(side), store.WithPaging(true, 100))
 	for i, entry := range whole.Messages() {
 		if !proto.Equal(entry.Message, h.side[i]) {
-			t.Fatalf("got %v, published was %v", entry.Message, h.side[i])
+			t.Fatalf("got %v, published %v", entry.Message, h.side[i])
 		}
 		if entry.GetPubsubTopic() != pubsubTopic {
 			t.Fatalf("on %s", entry.GetPubsubTopic())

@@ -1,4 +1,4 @@
-// js-waku in a network with autosharding: the content topic alone tells the shard, on both sides alike.
+// js-waku in a network with autosharding: both sides derive the shard from the content topic.
 
 import assert from "node:assert/strict";
 import { after, before } from "node:test";

@@ -1,4 +1,4 @@
-// js-waku follows topics by filter and publishes by lightpush, through one server and over relay to a second one.
+// js-waku subscribes by filter and publishes by lightpush, through one server and over relay to a second one.
 
 import assert from "node:assert/strict";
 import { after, before } from "node:test";
@@ -23,7 +23,7 @@ async function follow(follower, contentTopic) {
   const heard = [];
   const decoder = decoderOf(contentTopic);
   const hear = (decoded) => void heard.push(textOf(decoded));
-  assert.equal(await follower.filter.subscribe(decoder, hear), true, "the server took the subscription");
+  assert.equal(await follower.filter.subscribe(decoder, hear), true, "the server accepted the subscription");
   return { heard, stop: () => follower.filter.unsubscribe(decoder) };
 }
 
@@ -51,7 +51,7 @@ before(async () => {
   far = await startServer("--shard", String(SHARD), "--staticnode", near.tcp);
   node = await connect(near, { clusterId: CLUSTER });
   other = await connect(near, { clusterId: CLUSTER });
-  // What is published before the two servers are joined by relay reaches the far one by no other way.
+  // Before relay connects the two servers, nothing that is published reaches the far one.
   const topic = "/interop/1/joined/proto";
   await until("relay between the two servers", async () => {
     await near.publish(message(topic, "are you there?"));
@@ -100,8 +100,8 @@ liveScenario("who has unsubscribed is sent nothing more", async () => {
   await arrived(heard, ["before"]);
   assert.equal(await stop(), true);
 
-  // js-waku would drop a message that nobody subscribed to; here counts what the server sends. It doesn't wait for the
-  // answer to its request either, so the first rounds may still be too early.
+  // js-waku drops messages without a subscription, so the test reads what the server sends. js-waku does not wait for the
+  // answer to its request either, so the first rounds may be too early.
   const sent = [];
   const { protocol } = node.filter;
   const receive = protocol.handleIncomingMessage;

@@ -1,8 +1,8 @@
-// js-waku light nodes that talk to a server on loopback, and tests that show the server's log when they fail.
+// js-waku light nodes that connect to a server on loopback, and tests that show the server's log when they fail.
 
 import { test } from "node:test";
 
-// js-waku is made for Node 22; Node 20 lacks this one thing.
+// js-waku requires Node 22; Node 20 only lacks this function.
 Promise.withResolvers ??= function withResolvers() {
   let resolve, reject;
   const promise = new Promise((...both) => ([resolve, reject] = both));
@@ -21,7 +21,7 @@ export async function connect(server, networkConfig) {
     networkConfig,
     defaultBootstrap: false,
     discovery: { dns: false, peerExchange: false, peerCache: false },
-    // By default only wss is dialled, and hints for browsers go to the console.
+    // By default it dials wss only, and prints hints for browsers.
     libp2p: { filterMultiaddrs: false, hideWebSocketInfo: true },
   });
   try {

@@ -1,4 +1,4 @@
-// Starts `restante serve` on free ports in a folder of its own, and speaks REST with it.
+// Starts `restante serve` on free ports in a folder of its own, and uses its REST interface.
 
 import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
@@ -50,7 +50,7 @@ function plainEnvironment() {
 
 export async function startServer(...flags) {
   const binary = process.env.RESTANTE_BIN;
-  if (!binary) throw new Error("RESTANTE_BIN names no binary: start the tests by tests/interop/run");
+  if (!binary) throw new Error("RESTANTE_BIN is not set: start the tests by tests/interop/run");
   const folder = mkdtempSync(join(tmpdir(), "restante-interop-"));
   const logFile = join(folder, "server.log");
   const log = openSync(logFile, "w");

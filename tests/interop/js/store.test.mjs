@@ -1,4 +1,4 @@
-// js-waku asks for history: three ways to query, both directions, by hash, by time, over many pages.
+// js-waku queries history: three kinds of queries, both directions, by hash, by time, over many pages.
 
 import assert from "node:assert/strict";
 import { after, before } from "node:test";
@@ -144,7 +144,7 @@ storeScenario("a cursor made of a message goes on behind it", async () => {
 });
 
 storeScenario("messages are found by their hashes, over pages too", async () => {
-  // js-waku names the pubsub topic beside the hashes.
+  // js-waku sends the pubsub topic along with the hashes.
   const wanted = inArchiveOrder([...talk.slice(100, 125), ...aside.slice(5, 10)]);
   const messageHashes = wanted.map((message) => Buffer.from(message.hash, "hex")).reverse();
   const decoders = [decoder(TALK), decoder(ASIDE)];
@@ -197,7 +197,7 @@ storeScenario("a topic with nothing has no page", async () => {
 });
 
 storeScenario("long messages come in pages that js-waku can read", async () => {
-  // It gives up on an answer of more than 4 MiB, which 100 messages of 140 KB are.
+  // It aborts on an answer of more than 4 MiB, such as 100 messages of 140 KB.
   const topic = "/interop/1/long/proto";
   const message = (i) => new Message(PUBSUB_TOPIC, topic, `${i} `.padEnd(140_000, "long "), BigInt(start + i) * 1_000_000n);
   const long = Array.from({ length: 40 }, (_, i) => message(i));

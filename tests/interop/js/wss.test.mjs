@@ -1,4 +1,4 @@
-// js-waku over secure WebSockets, with a certificate that is made for the test.
+// js-waku over secure WebSockets, with a certificate that the test creates.
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
@@ -23,7 +23,7 @@ before(async () => {
   execFileSync("openssl", [...made, ...subject], { stdio: "ignore" });
   const files = ["--websocket-secure-cert-path", certificate, "--websocket-secure-key-path", key];
   server = await startServer("--shard", "0", "--websocket-secure-support", ...files);
-  // Nobody vouches for the certificate. Node.js asks for this when it connects.
+  // The certificate is self-signed. Node.js reads this when it connects.
   process.env.NODE_TLS_REJECT_UNAUTHORIZED = "0";
   node = await connect(server, { clusterId: CLUSTER });
 });
@@ -35,7 +35,7 @@ after(async () => {
 });
 
 scenario("history is read over secure WebSockets", () => [server], async () => {
-  assert.match(server.webSocket, /\/tls\/ws\/|\/wss\//, "the server says that it is secure");
+  assert.match(server.webSocket, /\/tls\/ws\/|\/wss\//, "the server announces a secure address");
   const sent = Array.from({ length: 5 }, (_, n) => new Message(PUBSUB_TOPIC, TOPIC, `secure ${n}`));
   await server.publish(...sent);
   const decoder = node.createDecoder({ contentTopic: TOPIC, shardId: 0 });

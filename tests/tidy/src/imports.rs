@@ -15,6 +15,7 @@ const CRATES: &[(&str, Kind)] = &[
     ("restante-lmdb", Kind::Ground),
     ("restante-net", Kind::Ground),
     ("restante-http", Kind::Front),
+    ("restante-operate", Kind::Front),
     ("restante-archive", Kind::Role),
     ("restante-sessions", Kind::Role),
     ("restante-records", Kind::Role),

@@ -34,7 +34,7 @@ pub(super) struct Active {
     /// The names of the topics as pages share them; made anew when topics were added.
     names: Mutex<Arc<[TopicName]>>,
     last_added: Mutex<Instant>,
-    /// The log's length with the room that is reserved behind its records.
+    /// The log's length with the space that is reserved behind its records.
     file_len: AtomicU64,
 }
 
@@ -320,7 +320,7 @@ pub(super) fn in_direction<K: Ord>(key: K, direction: Direction) -> Directed<K> 
     }
 }
 
-/// Eight bytes of a message hash are enough to tell rows apart, and too many to make them equal on purpose.
+/// Eight bytes of a message hash are enough to distinguish rows, and too many to make them equal on purpose.
 fn short_hash(hasher: &RandomState, hash: &MessageHash) -> u32 {
     use std::hash::BuildHasher;
     let first = hash.0.first_chunk::<8>().map_or(0, |first| u64::from_le_bytes(*first));

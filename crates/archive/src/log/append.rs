@@ -91,7 +91,7 @@ pub(super) struct OpenSegment {
     /// Bytes and rows that were written, visible or not.
     log_len: u64,
     rows: u64,
-    /// The file's length: room that was reserved behind what was written reads as zeros.
+    /// The file's length: space that was reserved behind what was written reads as zeros.
     file_len: u64,
     /// The segment's number of each topic, by number in the archive.
     locals: HashMap<TopicId, u32, RandomState>,
@@ -113,7 +113,7 @@ impl Writer {
         Self { shared, finisher, open }
     }
 
-    /// Works until told to close or nobody can ask any more.
+    /// Works until it is closed or all senders are dropped.
     pub(super) fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         let mut expected = 0;
         while let Some(command) = next_command(&mut commands, expected) {
@@ -142,7 +142,7 @@ impl Writer {
                 self.seal(frozen);
             }
             Command::Retire { policy, now, chosen } => {
-                // What was written must be visible before anybody can tell which segments may go.
+                // What was written must be visible before retention chooses segments.
                 self.finisher.drain();
                 let sequences = retention::choose(&self.shared.segments(), &policy, now);
                 drop(self.freeze(&sequences));
@@ -155,7 +155,7 @@ impl Writer {
             Command::Close { done } => {
                 self.finisher.drain();
                 self.open.iter().for_each(OpenSegment::trim);
-                self.finisher.work(Work::Tell(done));
+                self.finisher.work(Work::Reply(done));
                 return true;
             }
         }
@@ -191,7 +191,7 @@ impl Writer {
         self.seal_beyond_the_limit();
     }
 
-    /// Notes whether the messages of a commit found room.
+    /// Notes whether the messages of a commit found space.
     fn note_room(&mut self, answers: &[Answer]) {
         let mut has_failed = false;
         for error in answers.iter().filter_map(|answer| answer.as_ref().err()) {
@@ -353,7 +353,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Cuts what a failed commit has written, so that the logs end where readers were told that they end.
+    /// Cuts what a failed commit has written, so that the logs end where readers expect.
     fn take_back(&mut self) {
         for segment in self.open.iter_mut().filter(|segment| segment.has_pending()) {
             segment.file_len = segment.log_len;
@@ -492,7 +492,7 @@ impl OpenSegment {
             || self.log_len + RECORD_EXTRA_BYTES_MAX as u64 + 1_024 > limits.segment_bytes
     }
 
-    /// Reserves room for what is pending and an eighth of the log more, within bounds, or without room for that for what is
+    /// Reserves space for what is pending and an eighth of the log more, within bounds, or without space for that for what is
     /// pending alone. A sync of bytes within the file need not record a new length, and takes a quarter less time; and a full
     /// disk is met here, where nothing is lost by it, and not by the sync.
     ///
@@ -658,7 +658,7 @@ mod tests {
         assert_eq!(shared.segments().iter().map(Segment::rows).sum::<u64>(), 1);
     }
 
-    /// Two publishers relay one message, and the first one's attempt finds no room for a new segment.
+    /// Two publishers relay one message, and the first one's attempt finds no space for a new segment.
     #[test]
     fn a_message_that_could_not_be_placed_is_nobodys_duplicate() {
         let folder = tempfile::tempdir().unwrap();

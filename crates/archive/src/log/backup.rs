@@ -51,7 +51,7 @@ pub(super) fn snapshot(shared: &Shared) -> Snapshot {
     Snapshot { pieces, listed }
 }
 
-/// Writes a copy of what was there into a folder. A log that was open comes without an index; whoever opens the copy replays it.
+/// Writes a copy of what was there into a folder. A log that was open comes without an index; opening the copy replays it.
 pub(super) fn write(shared: &Shared, snapshot: &Snapshot, folder: &Path) -> Result<(), Error> {
     backup::require_empty(folder)?;
     for piece in &snapshot.pieces {

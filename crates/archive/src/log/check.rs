@@ -17,7 +17,7 @@ use crate::{Error, Finding, Report};
 
 type Progress<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);
 
-/// Verifies every record of every log and every index against its log, and tells which messages are lost.
+/// Verifies every record of every log and every index against its log, and reports lost messages.
 pub(super) fn check(shared: &Shared, progress: Progress<'_>) -> Report {
     let (entries, segments) = damage::listed_segments(shared);
     let total = segments.iter().map(Segment::disk_bytes).sum();

@@ -58,7 +58,7 @@ pub(super) enum Work {
     /// Seal a segment that takes no more messages, once all before it are visible.
     Seal(Arc<Active>),
     /// Tell somebody that everything before is done.
-    Tell(oneshot::Sender<()>),
+    Reply(oneshot::Sender<()>),
 }
 
 /// The writer's end of the finishing thread. The thread ends when this is dropped and all work is done.
@@ -89,7 +89,7 @@ impl Finisher {
     /// Waits until everything that was handed on is done.
     pub(super) fn drain(&mut self) {
         let (done, drained) = oneshot::channel();
-        self.work(Work::Tell(done));
+        self.work(Work::Reply(done));
         let _ = drained.blocking_recv(); // when the thread has ended there is nothing to wait for
     }
 
@@ -119,7 +119,7 @@ fn run(shared: &Shared, sealer: &Sealer, waiting: &mpsc::Receiver<Work>, finishe
         publish(shared, commits);
         match other {
             Some(Work::Seal(active)) => sealer.seal(active),
-            Some(Work::Tell(told)) => drop(told.send(())), // who asked may have gone away
+            Some(Work::Reply(sender)) => drop(sender.send(())), // the receiver may be gone
             Some(Work::Sync(_) | Work::Publish(_)) | None => {}
         }
         finished.fetch_add(done, Ordering::Release);

@@ -44,7 +44,7 @@ pub(super) trait LogDisk: Disk {
         self.remove(&temporary)?;
         let copied = backup::copy(&self.path(name), &self.path(&temporary), Extent::Bytes(metadata.len()));
         if copied.is_err() {
-            let _ = self.remove(&temporary); // on a full disk it would keep the last room from others
+            let _ = self.remove(&temporary); // on a full disk it would keep the last space from others
         }
         copied?;
         self.rename(&temporary, name)?;

@@ -1,6 +1,6 @@
 //! The embedded engine: an append-only log per window of time with an immutable index beside it.
 //!
-//! `docs/design/archive.md` tells why it is so, `docs/formats/log.md` what lies on disk.
+//! `docs/design/archive.md` gives the reasons, `docs/formats/log.md` the files.
 //!
 //! - [`append`], [`commit`]: one thread writes, another syncs what it wrote and answers.
 //! - [`active`], [`sealed`]: the two states of a segment, one [`segment::Find`] for both.
@@ -63,7 +63,7 @@ use crate::{
     disk_full::DiskFull,
     message::check_batch,
     topics::Dictionary,
-    waiting::{Room, closed},
+    waiting::{MemoryBudget, closed},
 };
 
 pub(crate) use self::{open::open, schema::LOG_HEADER_BYTES};
@@ -114,9 +114,9 @@ struct Shared {
     metrics: Metrics,
     /// Why nothing more is written: after a failed sync nobody knows what the disk has kept.
     refusal: OnceLock<String>,
-    /// Whether writes find no room. Nothing was promised then, and the next write is tried as any other.
+    /// Whether writes find no space. Nothing was promised then, and the next write is tried as any other.
     disk_full: DiskFull,
-    /// Held by whoever removes segments, and by a backup that must find them.
+    /// Locked while segments are removed, and by a backup that must find them.
     removing: Arc<tokio::sync::Mutex<()>>,
     /// Held until the archive is closed, when it is open for writing.
     lock: Mutex<Option<File>>,
@@ -262,7 +262,7 @@ struct Log {
     shared: Arc<Shared>,
     /// `None` when read-only.
     writer: Option<mpsc::Sender<Command>>,
-    room: Room,
+    budget: MemoryBudget,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -274,7 +274,7 @@ impl Archive for Log {
             return Ok(Vec::new());
         }
         let writer = self.writer()?;
-        let (append, answered) = self.room.admit(messages).await?;
+        let (append, answered) = self.budget.admit(messages).await?;
         writer.send(Command::Append(append)).await.map_err(|_| closed())?;
         answered.await.map_err(|_| closed())?
     }
@@ -312,7 +312,7 @@ impl Log {
 
     /// The way to the writer, until the archive is closed.
     fn writer(&self) -> Result<&mpsc::Sender<Command>, Error> {
-        self.writer.as_ref().filter(|_| !self.room.is_closed()).ok_or_else(closed)
+        self.writer.as_ref().filter(|_| !self.budget.is_closed()).ok_or_else(closed)
     }
 }
 
@@ -401,7 +401,7 @@ impl Upkeep for Log {
 
     async fn close(&self) -> Result<(), Error> {
         let Some(writer) = &self.writer else { return Ok(()) };
-        self.room.close();
+        self.budget.close();
         let (done, closed) = oneshot::channel();
         if writer.send(Command::Close { done }).await.is_ok() {
             let _ = closed.await; // the writer has ended before, which is as good

@@ -34,7 +34,7 @@ use crate::{
     Config, EngineUrl, Error, Opened,
     disk_full::{self, DiskFull},
     topics::Dictionary,
-    waiting::Room,
+    waiting::MemoryBudget,
 };
 
 /// Commands that wait for the writer at most; their bytes are bounded apart.
@@ -113,13 +113,13 @@ pub(super) fn open_on(disk: Arc<dyn Disk>, config: &Config, lock: Option<File>) 
     let shared = share(disk, config, lock);
     let limits = shared.limits;
     let active = load_all(&shared, config.read_only)?;
-    let room = Room::new(limits.queue_bytes);
+    let budget = MemoryBudget::new(limits.queue_bytes);
     let log = if config.read_only {
-        Log { shared, writer: None, room, threads: Mutex::default() }
+        Log { shared, writer: None, budget, threads: Mutex::default() }
     } else {
         shared.disk_full.note_at_open();
         let (writer, threads) = start_threads(&shared, active)?;
-        Log { shared, writer: Some(writer), room, threads: Mutex::new(threads) }
+        Log { shared, writer: Some(writer), budget, threads: Mutex::new(threads) }
     };
     let log = Arc::new(log);
     Ok(Opened { archive: log.clone(), upkeep: log })
@@ -322,7 +322,7 @@ fn recover(
 ) -> Result<Recovered, Error> {
     let name = id.log_name();
     // A segment that was sealed, and has lost its index since, may be linked to a backup. It is mapped from here on. Without
-    // room for the copy it is only read, until the sealer finds room.
+    // space for the copy it is only read, until the sealer finds space.
     let is_own = read_only || done_if_room(shared, "copy", &name, shared.disk.own(&name))?;
     let mut is_cut = true;
     let log = if read_only {

@@ -18,7 +18,7 @@ impl Order {
     /// Adds `row`; `is_less(other)` says whether the other row's key is below this row's.
     pub(super) fn insert(&mut self, row: u32, is_less: impl Fn(u32) -> bool) {
         self.len += 1;
-        // Nearly every row comes last, and there is room for it.
+        // Nearly every row comes last, and there is space for it.
         if let Some(chunk) = self.chunks.last_mut()
             && chunk.len() < CHUNK_ROWS
             && chunk.last().is_some_and(|last| is_less(*last))

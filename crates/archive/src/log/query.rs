@@ -28,7 +28,7 @@ pub(super) fn query(shared: &Shared, query: &Query, budget: &Budget) -> Result<P
         return Ok(rows.into_page(query));
     }
     if query.hashes.is_empty() {
-        let limit = query.limit + 1; // one more tells whether more remain
+        let limit = query.limit + 1; // one more row shows whether more remain
         let find = Find { range, selection: &selection, direction: query.direction, limit, budget };
         for group in Groups::new(&segments, &range, query.direction) {
             let missing = limit - rows.at.len();

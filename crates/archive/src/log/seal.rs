@@ -123,7 +123,7 @@ fn seal(shared: &Shared, active: &Active) -> Result<(), Error> {
         return retention::remove(shared, &[sequence], None).map(|_| ());
     }
     let name = active.id.log_name();
-    // One that may be linked to a backup, and was opened when there was no room for a copy, must not be cut.
+    // One that may be linked to a backup, and was opened when there was no space for a copy, must not be cut.
     shared.disk.own(&name).map_err(|error| Error::io("copy", &name, error))?;
     trim(shared, active)?;
     // Before there is an index: one that isn't listed is of a segment that retention was removing.
@@ -153,7 +153,7 @@ pub(super) fn remove_unwanted_index(shared: &Shared, id: &SegmentId) {
     }
 }
 
-/// Gives back the room that was reserved behind a log.
+/// Gives back the space that was reserved behind a log.
 fn trim(shared: &Shared, active: &Active) -> Result<(), Error> {
     let name = active.id.log_name();
     let cut = |file: Box<dyn DiskFile>| file.set_len(active.log_len()).and_then(|()| file.sync());
@@ -172,7 +172,7 @@ pub(super) fn write_index(shared: &Shared, id: &SegmentId, bytes: &[u8]) -> Resu
         .and_then(|()| disk.create(&temporary))
         .and_then(|file| file.write_at(bytes, 0).and_then(|()| file.sync()));
     if written.is_err() {
-        // On a full disk it would keep the last room from others. The next attempt, or the next start, removes it otherwise.
+        // On a full disk it would keep the last space from others. The next attempt, or the next start, removes it otherwise.
         let _ = disk.remove(&temporary);
     }
     written

@@ -42,7 +42,7 @@ pub(super) struct Sealed {
     verified: Vec<AtomicU64>,
     columns: OnceLock<bool>,
     damaged: Counter,
-    /// How often postings were merged, so that a test can tell which way it went.
+    /// How often postings were merged, for tests.
     #[cfg(test)]
     merges: AtomicU64,
 }

@@ -33,7 +33,7 @@ const READS_MAX: u32 = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) sequence: u64,
-    /// The salt of its log: it tells the log from any other.
+    /// The salt of its log, which identifies it.
     pub(super) salt: u64,
     pub(super) rows: u64,
     /// Bytes of the log that were durable.
@@ -235,7 +235,7 @@ impl SegmentList {
     }
 
     /// Takes segments from the list before their files go; returns what was listed. A list that can't be written holds up
-    /// nothing, because removing may be what gives a full disk room: it is written once more by [`SegmentList::retired`].
+    /// nothing, because removing may be what gives a full disk space: it is written once more by [`SegmentList::retired`].
     pub(super) fn retire(&self, shared: &Shared, sequences: &[u64]) -> Entries {
         let mut file = self.file.lock();
         let mut taken = Entries::new();

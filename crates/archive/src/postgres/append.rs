@@ -9,9 +9,9 @@ use tokio_postgres::{Statement, types::ToSql};
 
 use super::{
     Shared,
+    attempt::{AttemptError, Doing},
     catalog::{Missing, Window, get},
     connect::Connection,
-    fault::{Doing, Fault},
     schema::{Access, Select},
 };
 use crate::{
@@ -70,7 +70,7 @@ async fn store(shared: &Shared, group: &[Append]) -> Result<Vec<Appended>, Error
     Ok(answers)
 }
 
-/// Stores messages that are sorted by key; tells of each whether it is new.
+/// Stores messages that are sorted by key; returns of each whether it is new.
 async fn store_sorted(shared: &Shared, messages: &[&Message]) -> Result<Vec<bool>, Error> {
     let mut progress = Progress { is_stored: vec![false; messages.len()], done: 0 };
     let mut attempt = 1;
@@ -97,17 +97,17 @@ async fn store_sorted(shared: &Shared, messages: &[&Message]) -> Result<Vec<bool
             }
             Ok(())
         };
-        let fault = match lease.drive("store messages", step).await {
+        let error = match lease.drive("store messages", step).await {
             Ok(()) if progress.done == messages.len() => return Ok(progress.is_stored),
             Ok(()) => continue,
-            Err(fault) => fault,
+            Err(error) => error,
         };
-        let is_passing = fault.is_stale_catalog() || fault.is_worth_repeating();
+        let is_passing = error.is_stale_catalog() || error.is_worth_repeating();
         if !is_passing || attempt == ATTEMPTS {
-            return Err(fault.into());
+            return Err(error.into());
         }
         attempt += 1;
-        if fault.is_stale_catalog() {
+        if error.is_stale_catalog() {
             shared.reload().await?;
         }
     }
@@ -125,7 +125,7 @@ async fn transact(
     connection: &Connection,
     messages: &[&Message],
     progress: &mut Progress,
-) -> Result<(), Fault> {
+) -> Result<(), AttemptError> {
     let rest = messages.get(progress.done..).unwrap_or_default();
     let rest = rest.get(..first_windows(rest, shared.window_ns)).unwrap_or_default();
     let places = place(shared, connection, rest).await?;
@@ -158,7 +158,7 @@ async fn place(
     shared: &Shared,
     connection: &Connection,
     messages: &[&Message],
-) -> Result<Vec<(Window, TopicId)>, Fault> {
+) -> Result<Vec<(Window, TopicId)>, AttemptError> {
     for _ in 0..ATTEMPTS {
         match shared.catalog.place(messages) {
             Ok(places) => return Ok(places),
@@ -206,18 +206,18 @@ fn chunks<'a>(messages: &'a [&'a Message], places: &'a [(Window, TopicId)]) -> V
 type Stored = HashMap<Key, TopicId, RandomState>;
 
 impl Chunk<'_> {
-    async fn prepare(&self, connection: &Connection) -> Result<Statement, Fault> {
+    async fn prepare(&self, connection: &Connection) -> Result<Statement, AttemptError> {
         let select = Select::new(Access::Insert, Direction::Forward, true);
         let sql = || select.sql(&self.window.leaf());
         connection.prepared((self.window.generation, select), sql).await.doing("store messages")
     }
 
-    async fn insert(&self, connection: &Connection) -> Result<Stored, Fault> {
+    async fn insert(&self, connection: &Connection) -> Result<Stored, AttemptError> {
         let statement = self.prepare(connection).await?;
         self.execute(connection, &statement).await
     }
 
-    async fn execute(&self, connection: &Connection, statement: &Statement) -> Result<Stored, Fault> {
+    async fn execute(&self, connection: &Connection, statement: &Statement) -> Result<Stored, AttemptError> {
         let timestamps: Vec<i64> = self.messages.iter().map(|message| message.timestamp.0).collect();
         let hashes: Vec<&[u8]> = self.messages.iter().map(|message| &message.message_hash.0[..]).collect();
         let topics: Vec<i32> = self.places.iter().map(|(_, topic)| *topic as i32).collect();
@@ -261,7 +261,7 @@ impl Chunk<'_> {
 
 /// Stores several chunks in one transaction, sent without waiting for each one's answer. When one fails, the connection is not
 /// used again, and the server takes back what the others did.
-async fn insert_all(connection: &Connection, chunks: &[Chunk<'_>]) -> Result<Vec<Stored>, Fault> {
+async fn insert_all(connection: &Connection, chunks: &[Chunk<'_>]) -> Result<Vec<Stored>, AttemptError> {
     let mut statements = Vec::with_capacity(chunks.len());
     for chunk in chunks {
         statements.push(chunk.prepare(connection).await?);

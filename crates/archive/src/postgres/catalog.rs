@@ -1,7 +1,7 @@
 //! What every server knows of the database: its windows, its topics, and which topics occur in which window.
 //!
 //! The catalogue in memory is never older than what the database said at some moment, and a query checks that it is not
-//! too old: whoever adds a topic to a window, or a window, raises `state.sequence` in the same transaction and holds that
+//! too old: a server that adds a topic to a window, or a window, raises `state.sequence` in the same transaction and holds that
 //! row until the commit. So numbers become visible in their order, and "nothing newer than n" is one look at one row. Whoever
 //! removes windows raises `state.drops`, and the catalogue is read anew.
 
@@ -13,8 +13,8 @@ use restante_core::{ErrorKind, TopicBits};
 use tokio_postgres::{Client, Row};
 
 use super::{
+    attempt::{AttemptError, Doing},
     connect::Connection,
-    fault::{Doing, Fault},
     schema::{self, leaf_name},
 };
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
 
 /// Windows that an archive has at most: each is a table with three indexes, and every query may look at all of them.
 const WINDOWS_MAX: usize = 10_000;
-/// Notes that are remembered, so that a query can tell whether what is new concerns it.
+/// Notes that are remembered, so that a query sees whether new topics concern it.
 const NOTES_MAX: usize = 4_096;
 /// How long making a window waits for somebody who has the partitioned table: meanwhile nobody can register anything.
 const LOCK_TIMEOUT_MS: u32 = 2_000;
@@ -249,16 +249,16 @@ impl Catalog {
 
     /// Writes the counts of topics to the database. They serve plans alone, so they are written now and then, and lost
     /// without harm.
-    pub(super) async fn write_counts(&self, connection: &Connection) -> Result<(), Fault> {
+    pub(super) async fn write_counts(&self, connection: &Connection) -> Result<(), AttemptError> {
         let taken = std::mem::take(&mut *self.uncounted.lock());
         let mut counts: Vec<((i64, TopicId), u64)> = taken.into_iter().collect();
         counts.sort_unstable(); // servers lock the rows in the same order
         while !counts.is_empty() {
             let some = counts.split_off(counts.len().saturating_sub(COUNTS_PER_STATEMENT));
-            if let Err(fault) = write_some_counts(connection, &some).await {
+            if let Err(error) = write_some_counts(connection, &some).await {
                 counts.extend(some);
                 self.take_back(counts);
-                return Err(fault);
+                return Err(error);
             }
         }
         Ok(())
@@ -272,12 +272,12 @@ impl Catalog {
     }
 
     /// Reads everything anew.
-    pub(super) async fn load(&self, connection: &Connection) -> Result<(), Fault> {
+    pub(super) async fn load(&self, connection: &Connection) -> Result<(), AttemptError> {
         let _turn = self.reading.lock().await;
         self.load_in_turn(connection).await
     }
 
-    async fn load_in_turn(&self, connection: &Connection) -> Result<(), Fault> {
+    async fn load_in_turn(&self, connection: &Connection) -> Result<(), AttemptError> {
         let client = begin_snapshot(connection).await?;
         let (sequence, drops) = read_state(client).await?;
         let (windows, topics) = read_rows(client, -1).await?;
@@ -292,7 +292,7 @@ impl Catalog {
 
     /// Reads what is newer than what is known. When windows have gone, or the database has gone back to an older state,
     /// everything is read anew.
-    pub(super) async fn refresh(&self, connection: &Connection) -> Result<(), Fault> {
+    pub(super) async fn refresh(&self, connection: &Connection) -> Result<(), AttemptError> {
         let _turn = self.reading.lock().await;
         let (known_sequence, known_drops) = {
             let state = self.state.read();
@@ -341,7 +341,7 @@ impl Catalog {
         connection: &Connection,
         timestamps: &[i64],
         window_ns: i64,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), AttemptError> {
         make_some_windows(connection, timestamps, window_ns).await?;
         self.refresh(connection).await
     }
@@ -351,7 +351,7 @@ impl Catalog {
         &self,
         connection: &Connection,
         pairs: &[(i64, &str, &str)],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), AttemptError> {
         let what = "register topics";
         let client = &connection.client;
         client.batch_execute("BEGIN").await.doing(what)?;
@@ -405,7 +405,7 @@ impl State {
         }
     }
 
-    fn add(&mut self, windows: &[Row], topics: &[Row]) -> Result<(), Fault> {
+    fn add(&mut self, windows: &[Row], topics: &[Row]) -> Result<(), AttemptError> {
         for row in windows {
             let window = Window { generation: get(row, 0)?, first_ns: get(row, 1)?, end_ns: get(row, 2)? };
             self.windows.entry(window.first_ns).or_insert_with(|| Known {
@@ -481,25 +481,25 @@ impl State {
 
 /// Begins a transaction in which everything is read as of one moment. Should it not come to its end, the connection is not used
 /// again.
-async fn begin_snapshot(connection: &Connection) -> Result<&Client, Fault> {
+async fn begin_snapshot(connection: &Connection) -> Result<&Client, AttemptError> {
     let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
     connection.client.batch_execute(begin).await.doing("read its catalogue")?;
     Ok(&connection.client)
 }
 
-async fn read_state(client: &Client) -> Result<(i64, i64), Fault> {
+async fn read_state(client: &Client) -> Result<(i64, i64), AttemptError> {
     let row = client.query_one(schema::STATE, &[]).await.doing("read its state")?;
     Ok((get(&row, 0)?, get(&row, 1)?))
 }
 
 /// The windows that there are.
-async fn read_generations(client: &Client) -> Result<BTreeSet<i64>, Fault> {
+async fn read_generations(client: &Client) -> Result<BTreeSet<i64>, AttemptError> {
     let rows = client.query("SELECT generation FROM windows", &[]).await.doing("read its windows")?;
     rows.iter().map(|row| get(row, 0)).collect()
 }
 
 /// Windows and topics of windows that are newer than a sequence number.
-async fn read_rows(client: &Client, sequence: i64) -> Result<(Vec<Row>, Vec<Row>), Fault> {
+async fn read_rows(client: &Client, sequence: i64) -> Result<(Vec<Row>, Vec<Row>), AttemptError> {
     let windows = "SELECT generation, first_ns, end_ns FROM windows WHERE generation > $1";
     let topics = "SELECT w.generation, w.topic, w.messages, t.channel, t.topic
                   FROM window_topics AS w JOIN topics AS t ON t.id = w.topic WHERE w.sequence > $1";
@@ -513,7 +513,7 @@ async fn number_topics(
     client: &Client,
     pairs: &[(i64, &str, &str)],
     mut next_topic: i32,
-) -> Result<Vec<i32>, Fault> {
+) -> Result<Vec<i32>, AttemptError> {
     let what = "register topics";
     let channels: Vec<&[u8]> = pairs.iter().map(|(_, channel, _)| channel.as_bytes()).collect();
     let topics: Vec<&[u8]> = pairs.iter().map(|(_, _, topic)| topic.as_bytes()).collect();
@@ -544,7 +544,11 @@ async fn number_topics(
 }
 
 /// Makes windows in one transaction, which keeps all other servers from making any.
-async fn make_some_windows(connection: &Connection, timestamps: &[i64], window_ns: i64) -> Result<(), Fault> {
+async fn make_some_windows(
+    connection: &Connection,
+    timestamps: &[i64],
+    window_ns: i64,
+) -> Result<(), AttemptError> {
     let what = "make a window";
     let client = &connection.client;
     let begin = format!("BEGIN; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}");
@@ -572,7 +576,10 @@ async fn make_some_windows(connection: &Connection, timestamps: &[i64], window_n
     client.batch_execute("COMMIT").await.doing(what)
 }
 
-async fn write_some_counts(connection: &Connection, counts: &[((i64, TopicId), u64)]) -> Result<(), Fault> {
+async fn write_some_counts(
+    connection: &Connection,
+    counts: &[((i64, TopicId), u64)],
+) -> Result<(), AttemptError> {
     let generations: Vec<i64> = counts.iter().map(|((generation, _), _)| *generation).collect();
     let topics: Vec<i32> = counts.iter().map(|((_, topic), _)| *topic as i32).collect();
     let messages: Vec<i64> = counts.iter().map(|(_, messages)| *messages as i64).collect();
@@ -607,11 +614,11 @@ fn bounds_of(timestamp: i64, window_ns: i64, taken: &BTreeMap<i64, i64>) -> Opti
 pub(super) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
     row: &'a Row,
     column: usize,
-) -> Result<T, Fault> {
+) -> Result<T, AttemptError> {
     row.try_get(column).doing("read a column")
 }
 
-fn text(row: &Row, column: usize) -> Result<&str, Fault> {
+fn text(row: &Row, column: usize) -> Result<&str, AttemptError> {
     let bytes: &[u8] = get(row, column)?;
     let text = std::str::from_utf8(bytes);
     text.map_err(|_| Error::new(ErrorKind::Corrupt, "a topic's name in postgres is no UTF-8").into())

@@ -6,9 +6,9 @@ use restante_core::Timestamp;
 
 use super::{
     Shared,
+    attempt::{AttemptError, Doing, is_gone},
     catalog::get,
     connect::Connection,
-    fault::{Doing, Fault, is_gone},
     retention::{Held, disk_bytes, held},
 };
 use crate::{Error, Finding, PartStats, Report, Stats};
@@ -17,10 +17,10 @@ use crate::{Error, Finding, PartStats, Report, Stats};
 pub(super) async fn stats(shared: &Shared) -> Result<Stats, Error> {
     let lease = shared.database.reader().await?;
     let connection = lease.connection.clone();
-    Ok(lease.drive("tell what it holds", stats_on(shared, &connection)).await?)
+    Ok(lease.drive("count what it holds", stats_on(shared, &connection)).await?)
 }
 
-async fn stats_on(shared: &Shared, connection: &Connection) -> Result<Stats, Fault> {
+async fn stats_on(shared: &Shared, connection: &Connection) -> Result<Stats, AttemptError> {
     let held = held(connection).await?;
     let mut stats = Stats { engine: "postgres", damaged: shared.metrics.damaged.get(), ..Stats::default() };
     for held in held.iter().filter(|held| held.messages > 0) {
@@ -44,11 +44,11 @@ async fn stats_on(shared: &Shared, connection: &Connection) -> Result<Stats, Fau
 }
 
 /// The oldest and the newest timestamp of a window; `None` when it is empty, or gone meanwhile.
-async fn span(connection: &Connection, held: &Held) -> Result<Option<(Timestamp, Timestamp)>, Fault> {
+async fn span(connection: &Connection, held: &Held) -> Result<Option<(Timestamp, Timestamp)>, AttemptError> {
     let sql = format!("SELECT min(timestamp), max(timestamp) FROM {}", held.window.leaf());
     let row = match connection.client.query_one(&sql, &[]).await {
         Err(error) if is_gone(&error) => return Ok(None),
-        row => row.doing("tell its span")?,
+        row => row.doing("read its span")?,
     };
     let (oldest, newest): (Option<i64>, Option<i64>) = (get(&row, 0)?, get(&row, 1)?);
     Ok(oldest.zip(newest).map(|(oldest, newest)| (Timestamp(oldest), Timestamp(newest))))
@@ -56,7 +56,7 @@ async fn span(connection: &Connection, held: &Held) -> Result<Option<(Timestamp,
 
 /// How many topics occur. A topic is registered before its first message is stored; where no count has been written yet, the
 /// messages themselves are asked.
-async fn topics(connection: &Connection, held: &[Held]) -> Result<u64, Fault> {
+async fn topics(connection: &Connection, held: &[Held]) -> Result<u64, AttemptError> {
     let sql = "SELECT topic, max(generation) FILTER (WHERE messages > 0) IS NOT NULL,
                       array_agg(generation) FILTER (WHERE messages = 0)
                FROM window_topics GROUP BY topic";
@@ -78,7 +78,7 @@ async fn occurs_in(
     held: &[Held],
     generation: i64,
     topic: i32,
-) -> Result<bool, Fault> {
+) -> Result<bool, AttemptError> {
     let Some(held) = held.iter().find(|held| held.window.generation == generation) else { return Ok(false) };
     let sql = format!("SELECT 1 FROM {} WHERE topic = $1 LIMIT 1", held.window.leaf());
     match connection.client.query_opt(&sql, &[&topic]).await {
@@ -100,7 +100,7 @@ pub(super) async fn check(
 async fn check_on(
     connection: &Connection,
     progress: &(dyn Fn(u64, u64) + Send + Sync),
-) -> Result<Report, Fault> {
+) -> Result<Report, AttemptError> {
     let held = held(connection).await?;
     let total = held.iter().map(|held| held.body_bytes).sum();
     let mut report = Report::default();
@@ -108,7 +108,7 @@ async fn check_on(
         progress(report.bytes, total);
         match check_window(connection, held, &mut report).await {
             // Another server has removed it meanwhile.
-            Err(fault) if fault.is_stale_catalog() => {
+            Err(error) if error.is_stale_catalog() => {
                 connection.client.batch_execute("ROLLBACK").await.doing("check a window")?;
             }
             checked => checked?,
@@ -119,7 +119,7 @@ async fn check_on(
 }
 
 /// Both ways to count see the same moment, and each goes its own way to the rows: by the table, and by each index.
-async fn check_window(connection: &Connection, held: &Held, report: &mut Report) -> Result<(), Fault> {
+async fn check_window(connection: &Connection, held: &Held, report: &mut Report) -> Result<(), AttemptError> {
     let what = "check a window";
     let (leaf, generation) = (held.window.leaf(), held.window.generation);
     let client = &connection.client;
@@ -184,7 +184,11 @@ fn literal(number: i64) -> String {
     format!("'{number}'::bigint")
 }
 
-async fn count_by(connection: &Connection, settings: &str, sql: &str) -> Result<tokio_postgres::Row, Fault> {
+async fn count_by(
+    connection: &Connection,
+    settings: &str,
+    sql: &str,
+) -> Result<tokio_postgres::Row, AttemptError> {
     let what = "check a window";
     let unbounded = "SET LOCAL statement_timeout = 0";
     connection.client.batch_execute(&format!("{unbounded}; {settings}")).await.doing(what)?;
@@ -206,7 +210,7 @@ async fn rebuild_on(
     shared: &Shared,
     connection: &Connection,
     progress: &(dyn Fn(u64, u64) + Send + Sync),
-) -> Result<(), Fault> {
+) -> Result<(), AttemptError> {
     let what = "rebuild a window";
     let held = held(connection).await?;
     let total = held.iter().map(|held| held.body_bytes).sum();
@@ -215,7 +219,7 @@ async fn rebuild_on(
         progress(done, total);
         let leaf = held.window.leaf();
         match rebuild_window(connection, &leaf, held.window.generation).await {
-            Err(fault) if fault.is_stale_catalog() => {
+            Err(error) if error.is_stale_catalog() => {
                 connection.client.batch_execute("ROLLBACK").await.doing(what)?;
             }
             rebuilt => rebuilt?,
@@ -226,7 +230,7 @@ async fn rebuild_on(
     shared.catalog.load(connection).await
 }
 
-async fn rebuild_window(connection: &Connection, leaf: &str, generation: i64) -> Result<(), Fault> {
+async fn rebuild_window(connection: &Connection, leaf: &str, generation: i64) -> Result<(), AttemptError> {
     let what = "rebuild a window";
     let client = &connection.client;
     client.batch_execute("SET statement_timeout = 0; SET lock_timeout = 0").await.doing(what)?;

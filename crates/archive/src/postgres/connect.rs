@@ -24,7 +24,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use tracing::{info, warn};
 
 use super::{
-    fault::{self, Fault},
+    attempt::{self, AttemptError},
     options::ConnectOptions,
     schema::SelectKey,
 };
@@ -158,8 +158,8 @@ impl Lease {
     pub(super) async fn drive<T>(
         mut self,
         what: &'static str,
-        work: impl Future<Output = Result<T, Fault>>,
-    ) -> Result<T, Fault> {
+        work: impl Future<Output = Result<T, AttemptError>>,
+    ) -> Result<T, AttemptError> {
         let Some(held) = &mut self.held else {
             return Err(Error::new(ErrorKind::Internal, "a connection was used after its end").into());
         };
@@ -173,7 +173,7 @@ impl Lease {
             self.reach.lost(&error.to_string());
             return Err(error.into());
         };
-        let is_as_before = done.as_ref().err().is_none_or(Fault::leaves_no_trace);
+        let is_as_before = done.as_ref().err().is_none_or(AttemptError::leaves_no_trace);
         if is_as_before {
             self.connection.is_at_work.store(false, Ordering::Relaxed);
             self.reach.found();
@@ -220,7 +220,7 @@ fn with_defaults(config: &mut tokio_postgres::Config) {
     }
 }
 
-/// What each connection is told first: who it is for, and for how long.
+/// The first statements of each connection: its application name and time-outs.
 fn session(url: &PostgresUrl, statement_timeout_ms: u64, is_writer: bool) -> String {
     let read_only = if is_writer { "off" } else { "on" };
     format!(
@@ -315,7 +315,7 @@ impl managed::Manager for Connector {
     }
 
     async fn recycle(&self, held: &mut Held, _: &Metrics) -> RecycleResult<Error> {
-        // Nobody has looked at the socket since: it tells at once whether the server has hung up.
+        // The socket was not read since: it shows at once whether the server has closed it.
         let has_ended = poll_fn(|context| Poll::Ready(held.socket.as_mut().poll(context).is_ready())).await;
         if has_ended || held.connection.is_unfit() {
             return Err(RecycleError::message("the connection was lost, or its work was given up"));
@@ -334,11 +334,11 @@ impl Connector {
             <MakeRustlsConnect as MakeTlsConnect<BufReader<TcpStream>>>::make_tls_connect(&mut tls, host);
         let tls = tls.map_err(|_| Error::invalid(format!("TLS to postgres: {host} is no name of a host")))?;
         let connected = self.options.config.connect_raw(stream, tls).await;
-        let (client, socket) = connected.map_err(|error| fault::failed("be reached", error))?;
+        let (client, socket) = connected.map_err(|error| attempt::failed("be reached", error))?;
         let mut socket: Socket = Box::pin(socket);
         drive(&mut socket, client.batch_execute(&self.session))
             .await
-            .map_err(|error| fault::failed("set up a connection", error))?;
+            .map_err(|error| attempt::failed("set up a connection", error))?;
         let connection = Connection {
             client,
             is_at_work: AtomicBool::new(false),

@@ -1,16 +1,16 @@
 //! PostgreSQL: a partition per window of time, topics interned, several servers on one database.
 //!
-//! `docs/design/archive.md` tells why it is so, `docs/formats/postgres.md` what the tables mean.
+//! `docs/design/archive.md` gives the reasons, `docs/formats/postgres.md` the tables.
 //!
-//! - [`connect`]: connections, lost ones and new ones. [`fault`]: what an error of the database means.
+//! - [`connect`]: connections, lost ones and new ones. [`attempt`]: what an error of the database means.
 //! - [`schema`]: tables and statements. [`catalog`]: windows and topics, the same on all servers.
 //! - [`append`], [`query`], [`retention`], [`check`]: what the archive is asked for.
 
 mod append;
+mod attempt;
 mod catalog;
 mod check;
 mod connect;
-mod fault;
 mod options;
 mod query;
 mod retention;
@@ -34,9 +34,9 @@ use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use self::{
+    attempt::{AttemptError, Doing},
     catalog::{Catalog, get},
     connect::{Connection, Database},
-    fault::{Doing, Fault},
 };
 use crate::{
     Appended, Archive, Config, Error, Health, Message, Metrics, Opened, Page, PostgresUrl, Pruned, Query,
@@ -86,7 +86,7 @@ pub(crate) async fn open(url: PostgresUrl, config: Config) -> Result<Opened, Err
     Ok(Opened { archive: postgres.clone(), upkeep: postgres })
 }
 
-/// What a connection is told first, and every statement that reads messages of a table, so that a test can ask the database
+/// The first statements of a connection, and every statement that reads messages of a table, so that a test can ask the database
 /// for their plans.
 #[doc(hidden)]
 pub fn statements(table: &str) -> (String, Vec<(String, String)>) {
@@ -205,7 +205,7 @@ async fn migrate(connection: &Connection, schema: &str) -> Result<(), Error> {
     Ok(())
 }
 
-async fn migrate_from(connection: &Connection, schema: &str, found: i32) -> Result<(), Fault> {
+async fn migrate_from(connection: &Connection, schema: &str, found: i32) -> Result<(), AttemptError> {
     let what = "make its tables";
     let client = &connection.client;
     // An owner of the schema need not own the database.

@@ -1,7 +1,7 @@
 //! Answering a query: choose topics, visit the windows in order, ask each in the cheaper way, cut one page.
 //!
 //! Statements are sent ahead of the answers as long as it is likely that they are needed, so that a page over many windows
-//! doesn't wait for each of them; and while they run, one look at the catalogue's state tells whether it was new enough.
+//! doesn't wait for each of them; and while they run, one read of the catalogue's state shows whether it was new enough.
 
 use std::{collections::HashMap, pin::pin};
 
@@ -12,9 +12,9 @@ use tokio_postgres::{Row, types::ToSql};
 
 use super::{
     Shared,
+    attempt::{AttemptError, Doing},
     catalog::{Answer, Window, get},
     connect::Connection,
-    fault::{Doing, Fault},
     schema::{self, Access, Select},
     units::{GATHERED_ROW, MERGE_ROW, OPEN_WINDOW, SEEK_GATHERED, SEEK_TOPIC, STATEMENT, Unit, Units},
 };
@@ -57,9 +57,9 @@ pub(super) async fn query(shared: &Shared, query: &Query) -> Result<Page, Error>
                     "postgres' windows change too fast to be read",
                 ));
             }
-            Err(fault) if attempt < ATTEMPTS && fault.is_stale_catalog() => shared.reload().await?,
-            Err(fault) if attempt < ATTEMPTS && fault.is_worth_repeating() => {}
-            Err(fault) => return Err(fault.into()),
+            Err(error) if attempt < ATTEMPTS && error.is_stale_catalog() => shared.reload().await?,
+            Err(error) if attempt < ATTEMPTS && error.is_worth_repeating() => {}
+            Err(error) => return Err(error.into()),
         }
         attempt += 1;
     }
@@ -93,7 +93,7 @@ struct Gathered {
     found: Vec<Found>,
     rows: usize,
     body_bytes: usize,
-    /// Whether there is a row behind those that make the page full by their bytes, which tells that more remain.
+    /// Whether there is a row behind those that make the page full by their bytes, which shows that more remain.
     is_full: bool,
 }
 
@@ -118,7 +118,7 @@ impl Gathered {
 impl Reading<'_> {
     /// The page; `None` when the catalogue was too old. A catalogue that is as new as what an attempt before has seen is new
     /// enough: that was after the query had begun.
-    async fn page(&self, seen: &mut Seen) -> Result<Option<Page>, Fault> {
+    async fn page(&self, seen: &mut Seen) -> Result<Option<Page>, AttemptError> {
         let cursor = self.place_of_cursor().await?;
         let range = self.query.range(cursor);
         let answer = self.shared.catalog.ask(self.query, &range);
@@ -142,7 +142,7 @@ impl Reading<'_> {
         self.assemble(found, &answer).await
     }
 
-    async fn state(&self) -> Result<(i64, i64), Fault> {
+    async fn state(&self) -> Result<(i64, i64), AttemptError> {
         let statement = self.connection.prepared(schema::STATE_KEY, || schema::STATE.to_owned()).await;
         let row = self.connection.client.query_one(&statement.doing("read its state")?, &[]).await;
         let row = row.doing("read its state")?;
@@ -150,7 +150,7 @@ impl Reading<'_> {
     }
 
     /// The key that the cursor stands for. A message named by its hash is looked for in all windows, the newest first.
-    async fn place_of_cursor(&self) -> Result<Option<Key>, Fault> {
+    async fn place_of_cursor(&self) -> Result<Option<Key>, AttemptError> {
         let hash = match self.query.cursor {
             None => return Ok(None),
             Some(Cursor::At(key)) => return Ok(Some(key)),
@@ -169,7 +169,7 @@ impl Reading<'_> {
         Err(Error::new(ErrorKind::NotFound, format!("cursor {hash} is not archived")).into())
     }
 
-    async fn find_hash(&self, window: &Window, hash: &MessageHash) -> Result<Option<i64>, Fault> {
+    async fn find_hash(&self, window: &Window, hash: &MessageHash) -> Result<Option<i64>, AttemptError> {
         let key = (window.generation, Select::new(Access::FindHash, Direction::Forward, false));
         let statement = self.connection.prepared(key, || key.1.sql(&window.leaf())).await;
         let row =
@@ -178,8 +178,8 @@ impl Reading<'_> {
     }
 
     /// Rows of the windows in the direction of the query, until there are enough.
-    async fn find(&self, answer: &Answer, range: &KeyRange) -> Result<Vec<Found>, Fault> {
-        let limit = self.query.limit + 1; // one more tells whether more remain
+    async fn find(&self, answer: &Answer, range: &KeyRange) -> Result<Vec<Found>, AttemptError> {
+        let limit = self.query.limit + 1; // one more row shows whether more remain
         if let Some(topics) = self.gathered_topics(answer, range) {
             return Ok(vec![self.gather(&topics, range, limit).await?]);
         }
@@ -201,7 +201,7 @@ impl Reading<'_> {
         units: &mut Units<'_>,
         limit: usize,
         gathered: &mut Gathered,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), AttemptError> {
         let half = limit as f64 * WIDE_SHARE;
         let first = units.take(half);
         let second = units.take(half);
@@ -240,7 +240,7 @@ impl Reading<'_> {
         answer: &Answer,
         limit: usize,
         gathered: &mut Gathered,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), AttemptError> {
         let mut under_way = FuturesOrdered::new();
         let mut expected = 0.0;
         loop {
@@ -252,7 +252,7 @@ impl Reading<'_> {
                 let Some(unit) = units.next() else { break };
                 expected += unit.expects;
                 under_way.push_back(async move {
-                    Ok::<_, Fault>((self.ask(&unit, answer, limit).await?, unit.expects))
+                    Ok::<_, AttemptError>((self.ask(&unit, answer, limit).await?, unit.expects))
                 });
             }
             let Some((next, expects)) = under_way.try_next().await? else { return Ok(()) };
@@ -289,7 +289,7 @@ impl Reading<'_> {
     }
 
     /// Rows of all windows.
-    async fn gather(&self, topics: &Vec<i32>, range: &KeyRange, limit: usize) -> Result<Found, Fault> {
+    async fn gather(&self, topics: &Vec<i32>, range: &KeyRange, limit: usize) -> Result<Found, AttemptError> {
         let (from, until) = bounds(range);
         let limit = limit as i64;
         let parameters: [&(dyn ToSql + Sync); 6] = [&from.0, &from.1, &until.0, &until.1, &limit, topics];
@@ -298,7 +298,7 @@ impl Reading<'_> {
     }
 
     /// Asks one unit.
-    async fn ask(&self, unit: &Unit, answer: &Answer, limit: usize) -> Result<Found, Fault> {
+    async fn ask(&self, unit: &Unit, answer: &Answer, limit: usize) -> Result<Found, AttemptError> {
         let window = &unit.candidate.window;
         let (from, until) = bounds(&unit.range);
         let limit = limit as i64;
@@ -341,7 +341,7 @@ impl Reading<'_> {
         window: &Window,
         access: Access,
         parameters: &[&(dyn ToSql + Sync)],
-    ) -> Result<Found, Fault> {
+    ) -> Result<Found, AttemptError> {
         let what = "read messages";
         let select = Select::new(access, self.query.direction, self.query.bodies);
         let prepared =
@@ -364,7 +364,7 @@ impl Reading<'_> {
     }
 
     /// Makes the page of what was found, with the names of its topics; `None` when the windows have changed meanwhile.
-    async fn assemble(&self, found: Vec<Found>, answer: &Answer) -> Result<Option<Page>, Fault> {
+    async fn assemble(&self, found: Vec<Found>, answer: &Answer) -> Result<Option<Page>, AttemptError> {
         let catalog = &self.shared.catalog;
         let (mut parts, mut rows) = (Vec::new(), Vec::new());
         for window in found.into_iter().filter(|window| !window.offsets.is_empty()) {
@@ -388,7 +388,7 @@ impl Reading<'_> {
 }
 
 /// Reads what is new in the catalogue, if anything is.
-async fn catch_up_if_behind(reading: &Reading<'_>) -> Result<(), Fault> {
+async fn catch_up_if_behind(reading: &Reading<'_>) -> Result<(), AttemptError> {
     let (sequence, drops) = reading.state().await?;
     if !reading.shared.catalog.is_at(sequence, drops) {
         reading.shared.catalog.refresh(reading.connection).await?;
@@ -439,7 +439,7 @@ struct Collected {
 }
 
 impl Collected {
-    fn add(&mut self, row: &Row, bodies: bool) -> Result<(), Fault> {
+    fn add(&mut self, row: &Row, bodies: bool) -> Result<(), AttemptError> {
         let hash: &[u8] = get(row, 1)?;
         let Ok(hash) = hash.try_into() else {
             return Err(Error::new(ErrorKind::Corrupt, "postgres has a hash that isn't 32 bytes long").into());

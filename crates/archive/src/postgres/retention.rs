@@ -11,9 +11,9 @@ use tracing::{debug, info};
 
 use super::{
     Shared,
+    attempt::{AttemptError, Doing},
     catalog::{Window, get},
     connect::Connection,
-    fault::{Doing, Fault},
 };
 use crate::{Error, Pruned, Retention};
 
@@ -46,7 +46,7 @@ async fn prune_on(
     connection: &Connection,
     policy: &Retention,
     now: Timestamp,
-) -> Result<Pruned, Fault> {
+) -> Result<Pruned, AttemptError> {
     connection.client.batch_execute(&shared.prune_lock("lock")).await.doing("take its turn to prune")?;
     let mut pruned = Pruned::default();
     let held = held(connection).await?;
@@ -68,7 +68,7 @@ async fn prune_on(
 }
 
 /// All windows with what they hold, in the order of time.
-pub(super) async fn held(connection: &Connection) -> Result<Vec<Held>, Fault> {
+pub(super) async fn held(connection: &Connection) -> Result<Vec<Held>, AttemptError> {
     let sql = "SELECT w.generation, w.first_ns, w.end_ns, coalesce(c.messages, 0)::bigint, coalesce(c.body_bytes, 0)::bigint,
                       coalesce(pg_total_relation_size(to_regclass('messages_' || w.generation)), 0)
                FROM windows AS w LEFT JOIN LATERAL
@@ -78,7 +78,8 @@ pub(super) async fn held(connection: &Connection) -> Result<Vec<Held>, Fault> {
     let rows = connection.client.query(sql, &[]).await.doing("count its messages")?;
     let mut held = Vec::with_capacity(rows.len());
     for row in &rows {
-        let number = |column: usize| -> Result<u64, Fault> { Ok(get::<i64>(row, column)?.max(0) as u64) };
+        let number =
+            |column: usize| -> Result<u64, AttemptError> { Ok(get::<i64>(row, column)?.max(0) as u64) };
         held.push(Held {
             window: Window { generation: get(row, 0)?, first_ns: get(row, 1)?, end_ns: get(row, 2)? },
             messages: number(3)?,
@@ -120,17 +121,17 @@ fn choose(held: &[Held], catalog_bytes: u64, policy: &Retention, now: Timestamp)
 }
 
 /// Removes a window; how many messages it had, and which removal of all it is. It is tried for some seconds while somebody else has the locks.
-async fn remove(connection: &Connection, window: &Window) -> Result<(u64, i64), Fault> {
+async fn remove(connection: &Connection, window: &Window) -> Result<(u64, i64), AttemptError> {
     let mut attempt = 1;
     loop {
-        let fault = match try_to_remove(connection, window).await {
+        let error = match try_to_remove(connection, window).await {
             Ok(removed) => return Ok(removed),
-            Err(fault) => fault,
+            Err(error) => error,
         };
         let in_use = [SqlState::LOCK_NOT_AVAILABLE, SqlState::T_R_DEADLOCK_DETECTED, SqlState::OBJECT_IN_USE];
-        let is_in_use = fault.code().is_some_and(|state| in_use.contains(state));
+        let is_in_use = error.code().is_some_and(|state| in_use.contains(state));
         if !is_in_use || attempt == DROP_ATTEMPTS {
-            return Err(fault);
+            return Err(error);
         }
         debug!(leaf = window.leaf(), attempt, "a window's table is in use: it is dropped a little later");
         connection.client.batch_execute("ROLLBACK").await.doing("remove a window")?;
@@ -143,7 +144,7 @@ async fn remove(connection: &Connection, window: &Window) -> Result<(u64, i64), 
 ///
 /// Who stores into the window locks its table and counts in the same transaction, under a foreign key to the window. So those
 /// who are at it are waited for and counted, and those who come later find no table and store elsewhere.
-async fn try_to_remove(connection: &Connection, window: &Window) -> Result<(u64, i64), Fault> {
+async fn try_to_remove(connection: &Connection, window: &Window) -> Result<(u64, i64), AttemptError> {
     let what = "remove a window";
     let (client, leaf) = (&connection.client, window.leaf());
     let detach = format!(
@@ -167,19 +168,19 @@ async fn try_to_remove(connection: &Connection, window: &Window) -> Result<(u64,
 const RAISE_DROPS: &str = "UPDATE state SET drops = drops + 1 RETURNING drops";
 
 /// What the archive's tables take on disk, those of them that are meant.
-pub(super) async fn disk_bytes(connection: &Connection, which: &str) -> Result<u64, Fault> {
+pub(super) async fn disk_bytes(connection: &Connection, which: &str) -> Result<u64, AttemptError> {
     let sql = format!(
         "SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class AS c
          JOIN pg_namespace AS n ON n.oid = c.relnamespace
          WHERE n.nspname = current_schema() AND c.relkind = 'r' AND {which}"
     );
-    let row = connection.client.query_one(&sql, &[]).await.doing("tell its size")?;
+    let row = connection.client.query_one(&sql, &[]).await.doing("read its size")?;
     Ok(get::<Option<i64>>(&row, 0)?.unwrap_or(0).max(0) as u64)
 }
 
 /// Forgets topics that occur in no window any more; which removal of all it is. The state is locked, so nobody registers one
 /// meanwhile.
-async fn forget_topics(connection: &Connection) -> Result<i64, Fault> {
+async fn forget_topics(connection: &Connection) -> Result<i64, AttemptError> {
     let what = "forget topics";
     let client = &connection.client;
     client.batch_execute("BEGIN").await.doing(what)?;

@@ -1,4 +1,4 @@
-//! The tables, and every statement that is run over and over. `docs/formats/postgres.md` tells what they mean.
+//! The tables, and every statement that is run over and over. `docs/formats/postgres.md` describes them.
 
 use crate::Direction;
 

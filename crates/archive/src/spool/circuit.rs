@@ -14,14 +14,14 @@ enum Condition {
     /// It does its work, as far as anybody knows.
     Well,
     /// It answers, and yet what is in the spool can't be stored.
-    Stuck(Trouble),
+    Stuck(Outage),
     /// It does not answer.
-    Away(Trouble),
+    Away(Outage),
 }
 
 /// What is wrong, and since when.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Trouble {
+pub(crate) struct Outage {
     pub(crate) what: String,
     pub(crate) since: Timestamp,
 }
@@ -49,10 +49,10 @@ impl Circuit {
         matches!(*self.condition.borrow(), Condition::Away(_))
     }
 
-    pub(crate) fn trouble(&self) -> Option<Trouble> {
+    pub(crate) fn outage(&self) -> Option<Outage> {
         match &*self.condition.borrow() {
             Condition::Well => None,
-            Condition::Stuck(trouble) | Condition::Away(trouble) => Some(trouble.clone()),
+            Condition::Stuck(outage) | Condition::Away(outage) => Some(outage.clone()),
         }
     }
 
@@ -62,12 +62,12 @@ impl Circuit {
         let what = if why.starts_with(&begin) { why.to_owned() } else { format!("{begin}: {why}") };
         let now = self.clock.now();
         let is_new = self.condition.send_if_modified(|condition| match condition {
-            Condition::Away(trouble) => {
-                trouble.what.clone_from(&what);
+            Condition::Away(outage) => {
+                outage.what.clone_from(&what);
                 false
             }
             _ => {
-                *condition = Condition::Away(Trouble { what: what.clone(), since: now });
+                *condition = Condition::Away(Outage { what: what.clone(), since: now });
                 true
             }
         });
@@ -85,12 +85,12 @@ impl Circuit {
         let what = format!("what is in the spool can't be stored in {}: {why}", self.engine);
         let now = self.clock.now();
         let is_new = self.condition.send_if_modified(|condition| match condition {
-            Condition::Stuck(trouble) => {
-                trouble.what.clone_from(&what);
+            Condition::Stuck(outage) => {
+                outage.what.clone_from(&what);
                 false
             }
             _ => {
-                *condition = Condition::Stuck(Trouble { what: what.clone(), since: now });
+                *condition = Condition::Stuck(Outage { what: what.clone(), since: now });
                 true
             }
         });
@@ -132,16 +132,16 @@ mod tests {
     fn an_outage_begins_once_and_its_reason_is_the_latest() {
         let clock = Arc::new(ManualClock::new(Timestamp(5)));
         let circuit = Circuit::new("postgres", clock.clone(), Gauge::default());
-        assert_eq!((circuit.is_away(), circuit.trouble()), (false, None));
+        assert_eq!((circuit.is_away(), circuit.outage()), (false, None));
         circuit.open("no answer");
         clock.set(Timestamp(9));
         circuit.open("postgres is unavailable: refused");
-        let trouble = Trouble { what: "postgres is unavailable: refused".into(), since: Timestamp(5) };
-        assert_eq!((circuit.is_away(), circuit.trouble()), (true, Some(trouble)));
+        let outage = Outage { what: "postgres is unavailable: refused".into(), since: Timestamp(5) };
+        assert_eq!((circuit.is_away(), circuit.outage()), (true, Some(outage)));
         assert_eq!(circuit.up.get(), 0);
         circuit.stick("no room");
-        assert_eq!((circuit.is_away(), circuit.trouble().unwrap().since), (false, Timestamp(9)));
+        assert_eq!((circuit.is_away(), circuit.outage().unwrap().since), (false, Timestamp(9)));
         circuit.close();
-        assert_eq!((circuit.trouble(), circuit.up.get()), (None, 1));
+        assert_eq!((circuit.outage(), circuit.up.get()), (None, 1));
     }
 }

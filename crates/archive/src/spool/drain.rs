@@ -178,7 +178,7 @@ impl Drain {
     }
 
     fn went_well(&mut self) {
-        self.is_catching_up |= self.circuit.trouble().is_some();
+        self.is_catching_up |= self.circuit.outage().is_some();
         self.circuit.close();
         self.pauses.begin_anew();
     }
@@ -196,7 +196,7 @@ impl Drain {
             }
             return;
         }
-        if self.circuit.trouble().is_some() {
+        if self.circuit.outage().is_some() {
             self.went_well(); // what was stuck is gone
         }
         if std::mem::take(&mut self.is_catching_up) {

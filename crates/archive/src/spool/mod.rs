@@ -125,9 +125,8 @@ impl Spooled {
         match self.store.put(messages).await {
             Ok(()) => Ok(answers),
             Err(error) => {
-                let trouble = self.circuit.trouble();
-                let why =
-                    trouble.map_or_else(|| "the engine is unavailable".to_owned(), |trouble| trouble.what);
+                let outage = self.circuit.outage();
+                let why = outage.map_or_else(|| "the engine is unavailable".to_owned(), |outage| outage.what);
                 Err(Error::new(error.kind(), format!("{why}, and {error}")).with_source(error))
             }
         }
@@ -161,9 +160,9 @@ impl Upkeep for Spooled {
 
     fn health(&self) -> Health {
         let mut health = self.engine.upkeep.health();
-        if let Some(trouble) = self.circuit.trouble() {
-            health.problem = Some(trouble.what);
-            health.since = Some(trouble.since);
+        if let Some(outage) = self.circuit.outage() {
+            health.problem = Some(outage.what);
+            health.since = Some(outage.since);
         }
         if self.store.is_full()
             && let Some(problem) = &mut health.problem

@@ -32,7 +32,7 @@ const GENERATION_BYTES_MAX: u64 = 32 << 20;
 const GENERATION_BYTES_MIN: u64 = 1 << 20;
 /// The log of a generation never grows to this: it stays one segment, and no index is written for it.
 const SEGMENT_BYTES: u64 = 256 << 20;
-/// Bytes of messages that wait for the disk at most; further appends wait for room.
+/// Bytes of messages that wait for the disk at most; further appends wait.
 const QUEUE_BYTES: usize = 16 << 20;
 /// An append that finds its generation frozen goes to the next one, so often at most.
 const PUT_TRIES: usize = 8;
@@ -45,7 +45,7 @@ pub(crate) struct Store {
     /// how many generations are made.
     linger: Duration,
     state: Mutex<State>,
-    /// Held by whoever makes or freezes a generation, while the disk is waited for: nobody else may do that meanwhile.
+    /// Locked while a generation is made or frozen, which waits for the disk.
     turning: tokio::sync::Mutex<()>,
     /// Told when a message was put.
     pub(super) changed: Notify,
@@ -163,7 +163,7 @@ impl Store {
             metrics,
             lock: Mutex::new(Some(Arc::new(lock))),
         };
-        let Usage { messages, bytes, .. } = store.tell();
+        let Usage { messages, bytes, .. } = store.note_usage();
         if messages > 0 {
             info!(messages, bytes, folder = %folder.display(), "messages wait in the spool from before");
         }
@@ -175,7 +175,7 @@ impl Store {
         self.state.lock().usage()
     }
 
-    /// Whether the last message that came found no room, in the spool's limit or on its disk.
+    /// Whether the last message that came found no space, in the spool's limit or on its disk.
     pub(crate) fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
     }
@@ -200,7 +200,7 @@ impl Store {
                 Ok(answers) => {
                     current.note(&messages, &answers);
                     self.metrics.put.inc_by(messages.len() as u64);
-                    self.tell();
+                    self.note_usage();
                     self.changed.notify_one();
                     return Ok(());
                 }
@@ -218,7 +218,7 @@ impl Store {
         Err(Error::new(ErrorKind::Unavailable, "the spool was turned over again and again: publish again"))
     }
 
-    /// The generation that takes a batch, with room for it; `None` when others were quicker to fill it.
+    /// The generation that takes a batch, with space for it; `None` when others were quicker to fill it.
     async fn current(&self, room: u64) -> Result<Option<Arc<Current>>, Error> {
         if let Some(current) = self.reserve(room)? {
             return Ok(Some(current));
@@ -231,7 +231,7 @@ impl Store {
         self.reserve(room)
     }
 
-    /// Takes room in the current generation, if there is one that takes more.
+    /// Takes space in the current generation, if there is one that takes more.
     fn reserve(&self, room: u64) -> Result<Option<Arc<Current>>, Error> {
         let state = self.state.lock();
         if state.is_closed {
@@ -289,7 +289,7 @@ impl Store {
             state.next_number - 1
         };
         let opened = log::open(folder::generation(&self.folder, number), generation_config(false)).await;
-        // A number whose folder could not be made is tried again: a disk without room must not fill with empty folders.
+        // A number whose folder could not be made is tried again: a disk without space must not fill with empty folders.
         let Opened { archive, upkeep } = opened.inspect_err(|_| self.state.lock().next_number = number)?;
         Ok(Arc::new(Current {
             number,
@@ -318,7 +318,7 @@ impl Store {
             state.freezing = None;
             state.frozen.push_back(Frozen { number: old.number, usage });
         }
-        self.tell();
+        self.note_usage();
         Ok(())
     }
 
@@ -378,7 +378,7 @@ impl Store {
         }
         drop(state);
         self.metrics.drained.inc_by(messages);
-        self.tell();
+        self.note_usage();
     }
 
     /// Messages of a generation that were put and not stored elsewhere yet.
@@ -429,7 +429,7 @@ impl Store {
         let failed = |error| Error::io("set aside a part of", "the spool", error);
         match blocking(move || folder::set_aside(&folder, number).map_err(failed)).await {
             Ok(place) => {
-                error!(place = %place.display(), "a damaged part of the spool was set aside: restante archive check tells more");
+                error!(place = %place.display(), "a damaged part of the spool was set aside: restante archive check says more");
             }
             // The others must not wait for it for ever, so it leaves the list all the same.
             Err(error) => error!(%error, number, "a damaged part of the spool is left where it is"),
@@ -440,7 +440,7 @@ impl Store {
     fn forget(&self, number: u64) {
         self.state.lock().frozen.retain(|frozen| frozen.number != number);
         self.is_full.store(false, Ordering::Relaxed);
-        self.tell();
+        self.note_usage();
     }
 
     /// Keeps a message that the engine will never take: it was acknowledged, so it is not dropped.
@@ -488,7 +488,7 @@ impl Store {
     }
 
     /// Brings the gauges up to date.
-    fn tell(&self) -> Usage {
+    fn note_usage(&self) -> Usage {
         let usage = self.usage();
         self.metrics.messages.set(i64::try_from(usage.messages).unwrap_or(i64::MAX));
         self.metrics.bytes.set(i64::try_from(usage.bytes).unwrap_or(i64::MAX));
@@ -519,7 +519,7 @@ impl Current {
         Usage { messages, bytes: self.bytes.load(Ordering::Relaxed), oldest }
     }
 
-    /// Counts what was put, and gives back the room of what was there already.
+    /// Counts what was put, and gives back the space of what was there already.
     fn note(&self, messages: &[Message], answers: &[Appended]) {
         for (message, answer) in messages.iter().zip(answers) {
             if *answer == Appended::Stored {

@@ -56,7 +56,7 @@ fn store(shared: &Shared, group: &[Append]) -> Result<Vec<Appended>, Error> {
     shared.check_refusal()?;
     let messages: Vec<&Message> = group.iter().flat_map(|append| &append.messages).collect();
     let mut committed = try_commit(shared, &messages)?;
-    // The write-ahead log may have room to give back, unless the last attempt has just found none.
+    // The write-ahead log may have space to give back, unless the last attempt has just found none.
     if committed.as_ref().is_err_and(|error| shared.note_full("write to", error))
         && checkpoint::make_room(shared)
     {

@@ -9,7 +9,7 @@ use crate::{Error, Finding, Report, waiting::closed};
 
 pub(super) type Progress<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);
 
-/// Progress is told after so many messages.
+/// Progress is reported after so many messages.
 const MESSAGES_BEFORE_PROGRESS: u64 = 10_000;
 
 const ALL_MESSAGES: &str = "SELECT id, timestamp, length(hash), topic, length(body) FROM message ORDER BY id";
@@ -111,12 +111,12 @@ impl<'a> Check<'a> {
                 self.add(what);
             }
         }
-        self.tell(0, 0);
+        self.report(0, 0);
         Ok(())
     }
 
     /// Half of the way is SQLite's check, the other half the count.
-    fn tell(&self, counted: u64, messages: u64) {
+    fn report(&self, counted: u64, messages: u64) {
         let share = if messages == 0 { 0.0 } else { counted as f64 / messages as f64 };
         let done = self.file_bytes + (share * self.file_bytes as f64) as u64;
         (self.progress)(done.min(2 * self.file_bytes), 2 * self.file_bytes);
@@ -132,7 +132,7 @@ impl<'a> Check<'a> {
             let (id, timestamp, hash_len, topic, body_len): (i64, i64, i64, i64, i64) = row.try_into()?;
             seen += 1;
             if seen % MESSAGES_BEFORE_PROGRESS == 0 {
-                self.tell(seen, messages);
+                self.report(seen, messages);
             }
             census.add(id, timestamp, topic, body_len);
             if hash_len == 32 && topics.contains_key(&topic) {
@@ -141,7 +141,7 @@ impl<'a> Check<'a> {
                 census.damaged.push(id);
             }
         }
-        self.tell(1, 1);
+        self.report(1, 1);
         Ok(census)
     }
 
@@ -168,7 +168,7 @@ impl<'a> Check<'a> {
     fn rebuild(&mut self, connection: &mut Connection) -> rusqlite::Result<Known> {
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         transaction.execute_batch("REINDEX")?;
-        self.tell(0, 0);
+        self.report(0, 0);
         let twice = transaction.execute(REMOVE_TWICE, [])?;
         if twice > 0 {
             self.add(format!("{twice} messages that stood twice were left out"));

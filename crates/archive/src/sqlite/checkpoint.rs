@@ -18,12 +18,12 @@ use tracing::warn;
 use super::{Shared, schema};
 
 /// Pages in the write-ahead log that make a checkpoint due: 8 MiB, SQLite's own 1,000 in round numbers; on a small disk fewer,
-/// so that the reserve has room for what they add to the file.
+/// so that the reserve has space for what they add to the file.
 const DUE_PAGES: u64 = 1_024;
 /// How long the end of a checkpoint waits, and appends with it, for queries that still read the log. A page of an answer
 /// rarely takes that long.
 const READERS_WAIT: Duration = Duration::from_millis(20);
-/// After so long without an append the log's room is given back.
+/// After so long without an append the log's space is given back.
 const QUIET: Duration = Duration::from_secs(10);
 /// What the checkpointer's connection keeps in memory: it reads the log only.
 const CACHE_BYTES: usize = 1 << 20;
@@ -58,7 +58,7 @@ const MOVE_AND_TRUNCATE: &str = "PRAGMA wal_checkpoint(TRUNCATE)";
 /// How a checkpoint ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The log begins anew and keeps its room.
+    /// The log begins anew and keeps its space.
     Restart,
     /// The log is empty.
     Truncate,
@@ -163,7 +163,7 @@ pub(super) fn make_room(shared: &Shared) -> bool {
 
 /// Moves the log into the file. Most of it is moved while appends go on; what they have added meanwhile, and the end, is
 /// done while they wait. Whether the log could be brought to that end is returned: somebody may be reading it. On a full disk
-/// the reserve gives the file room to grow.
+/// the reserve gives the file space to grow.
 pub(super) fn run(shared: &Shared, end: End) -> rusqlite::Result<bool> {
     let moved = move_log(shared, end);
     let Some(reserve) = &shared.reserve else { return moved };
@@ -180,7 +180,7 @@ pub(super) fn run(shared: &Shared, end: End) -> rusqlite::Result<bool> {
     }
 }
 
-/// The same with what room there is.
+/// The same with what space there is.
 pub(super) fn move_log(shared: &Shared, end: End) -> rusqlite::Result<bool> {
     if shared.refusal.get().is_some() {
         return Ok(false); // what is in the log may be all that the disk has kept

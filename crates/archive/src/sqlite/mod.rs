@@ -1,6 +1,6 @@
 //! SQLite: the archive in one file that other tools can read.
 //!
-//! `docs/formats/sqlite.md` tells what the tables are and why.
+//! `docs/formats/sqlite.md` describes the tables and the reasons.
 //!
 //! - [`mod@open`]: whose file it is, one writer at a time.
 //! - [`append`]: one thread that stores each group of appends in one transaction.
@@ -9,7 +9,7 @@
 //! - [`query`], [`readers`]: a page from one snapshot, by the cheaper of two indexes.
 //! - [`retention`], [`check`]: upkeep in steps.
 //! - [`mod@backup`]: a copy of one snapshot.
-//! - [`mod@reserve`]: room that is given up on a full disk.
+//! - [`mod@reserve`]: space that is given up on a full disk.
 //! - [`schema`]: every table and every statement.
 
 mod append;
@@ -75,7 +75,7 @@ struct Shared {
     metrics: Metrics,
     /// Why nothing more is written, and since when: after a failed sync nobody knows what the disk has kept.
     refusal: OnceLock<(String, Timestamp)>,
-    /// Whether writes find no room. Nothing was promised then, and the next write is tried as any other.
+    /// Whether writes find no space. Nothing was promised then, and the next write is tried as any other.
     disk_full: DiskFull,
     /// `None` when read-only.
     reserve: Option<Reserve>,
@@ -129,7 +129,7 @@ impl Shared {
         let mut damaged = self.damaged.lock();
         if damaged.len() < DAMAGED_MAX && damaged.insert(id) {
             self.metrics.damaged.inc();
-            warn!(id, "a damaged row is left out; 'restante archive check' tells more");
+            warn!(id, "a damaged row is left out; 'restante archive check' says more");
         }
     }
 
@@ -152,7 +152,7 @@ impl Shared {
         self.readers.disconnect();
         let writer = self.writer.lock().take();
         let is_all_moved = moved.as_ref().is_ok_and(|is_complete| *is_complete);
-        // On a full disk the log's empty files stay: there might be no room to make them when the archive is opened next.
+        // On a full disk the log's empty files stay: there might be no space to make them when the archive is opened next.
         let removes_log = is_all_moved && self.disk_full.problem().is_none();
         let closed = writer.map_or(Ok(()), |writer| writer.close(removes_log));
         *self.lock.lock() = None;
@@ -180,7 +180,7 @@ fn failed(what: &str, file: &Path, error: rusqlite::Error) -> Error {
 
 fn kind_of(error: &rusqlite::Error) -> ErrorKind {
     if error.sqlite_extended_error_code() == Some(ffi::SQLITE_IOERR_SHMSIZE) {
-        return ErrorKind::Full; // no room for the index of the log
+        return ErrorKind::Full; // no space for the index of the log
     }
     let Some(code) = error.sqlite_error_code() else {
         // What was read has another type than what was written.
@@ -218,19 +218,19 @@ async fn blocking<T: Send + 'static>(
     result_of(tokio::task::spawn_blocking(work).await)
 }
 
-/// The same, while `progress` is told by the caller's thread.
+/// The same; `progress` is called on the caller's thread.
 async fn blocking_with_progress<T: Send + 'static>(
     progress: Progress<'_>,
     work: impl FnOnce(Progress<'_>) -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    let (tell, mut told) = watch::channel((0, 0));
+    let (sender, mut counts) = watch::channel((0, 0));
     let task = tokio::task::spawn_blocking(move || {
         work(&|done, in_all| {
-            let _ = tell.send((done, in_all)); // who asked may have gone away
+            let _ = sender.send((done, in_all)); // the caller may be gone
         })
     });
-    while told.changed().await.is_ok() {
-        let (done, in_all) = *told.borrow_and_update();
+    while counts.changed().await.is_ok() {
+        let (done, in_all) = *counts.borrow_and_update();
         progress(done, in_all);
     }
     result_of(task.await)

@@ -79,7 +79,7 @@ fn open_to_write(file: PathBuf, config: &Config, lock: File) -> Result<Arc<Sqlit
 }
 
 /// Moves what a process before has left in the write-ahead log into the file, synced. Such a process may have ended before its
-/// sync, and what the page cache shows need not be on the disk: nobody may be told that it is there already.
+/// sync, and what the page cache shows need not be on the disk: it must not be reported as stored.
 fn settle_log(shared: &Shared) -> rusqlite::Result<()> {
     for _ in 0..SETTLE_TRIES {
         match checkpoint::run(shared, checkpoint::End::Truncate) {

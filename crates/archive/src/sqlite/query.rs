@@ -1,6 +1,6 @@
 //! Answering a query in one snapshot: find the rows by an index, then fetch the bodies of those on the page.
 //!
-//! Rows of an index tell timestamp, hash, topic and id of a message, so that what is skipped costs no look at the message
+//! Rows of an index contain timestamp, hash, topic and id of a message, so that a skipped row costs no read of the message
 //! itself.
 
 use std::collections::{BinaryHeap, HashMap};
@@ -36,7 +36,7 @@ pub(super) struct Ask {
 impl Ask {
     pub(super) fn new(shared: &Shared, query: &Query) -> Self {
         if shared.is_read_only {
-            return Self { query: query.clone(), wanted: None }; // what topics there are, the snapshot tells
+            return Self { query: query.clone(), wanted: None }; // the snapshot says which topics exist
         }
         let wanted = shared.known.read().wanted(query);
         let without_topics = Query {
@@ -79,7 +79,7 @@ pub(super) fn query(
         },
     };
     let range = query.range(cursor);
-    let limit = query.limit + 1; // one more tells whether more remain
+    let limit = query.limit + 1; // one more row shows whether more remain
     let found = if wanted.is_empty() {
         Vec::new()
     } else if !query.hashes.is_empty() {
@@ -101,12 +101,12 @@ fn learn_topics(shared: &Shared, snapshot: &Connection) -> rusqlite::Result<()> 
 
 /// A key as it is ordered in the direction of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct RowPosition {
     timestamp: i64,
     hash: [u8; 32],
 }
 
-impl Place {
+impl RowPosition {
     fn of(key: Key, direction: Direction) -> Self {
         match direction {
             Direction::Forward => Self { timestamp: key.timestamp.0, hash: key.message_hash.0 },
@@ -130,10 +130,10 @@ impl Place {
     }
 }
 
-/// A message that was found, ordered by its place.
+/// A message that was found, ordered by its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Found {
-    place: Place,
+    position: RowPosition,
     topic: RowId,
     id: i64,
 }
@@ -184,18 +184,18 @@ impl Between {
         Self { after, before: range.until.map_or(End::of_all(), End::at) }
     }
 
-    /// What is left of the range behind a place, seen in the direction of the query.
-    fn behind(self, place: Place, direction: Direction) -> Self {
-        let end = End::at(place.key(direction));
+    /// The rest of the range after a position, in the direction of the query.
+    fn behind(self, position: RowPosition, direction: Direction) -> Self {
+        let end = End::at(position.key(direction));
         match direction {
             Direction::Forward => Self { after: end, ..self },
             Direction::Backward => Self { before: end, ..self },
         }
     }
 
-    /// What is left of the range up to a place.
-    fn up_to(self, place: Place, direction: Direction) -> Self {
-        let end = End::at(place.key(direction));
+    /// The part of the range up to a position.
+    fn up_to(self, position: RowPosition, direction: Direction) -> Self {
+        let end = End::at(position.key(direction));
         match direction {
             Direction::Forward => Self { before: end, ..self },
             Direction::Backward => Self { after: end, ..self },
@@ -208,7 +208,7 @@ enum Scanned {
     /// Enough was found, or the range is over.
     Done,
     /// So many rows were looked at that another way is the better one from here on.
-    UpTo(Place),
+    UpTo(RowPosition),
 }
 
 /// What a query looks at.
@@ -241,7 +241,7 @@ impl View<'_> {
         let mut rows = statement.query((&hash.as_bytes()[..], start.0, end.0))?;
         while let Some(row) = rows.next()? {
             if let Some(found) = self.found(row)? {
-                return Ok(Some(found.place.key(self.direction)));
+                return Ok(Some(found.position.key(self.direction)));
             }
         }
         Ok(None)
@@ -267,7 +267,7 @@ impl View<'_> {
             while let Some(row) = rows.next()? {
                 if let Some(found) = self.found(row)?
                     && wanted.contains(found.topic)
-                    && range.contains(found.place.key(self.direction))
+                    && range.contains(found.position.key(self.direction))
                 {
                     all.push(found);
                 }
@@ -331,7 +331,7 @@ impl View<'_> {
                 }
             }
             if is_last_look {
-                return Ok(Scanned::UpTo(this.place));
+                return Ok(Scanned::UpTo(this.position));
             }
         }
         Ok(Scanned::Done)
@@ -363,7 +363,7 @@ impl View<'_> {
             if first.len() >= limit
                 && let Some(last) = first.peek()
             {
-                between = between.up_to(last.place, self.direction);
+                between = between.up_to(last.position, self.direction);
             }
         }
         Ok(first.into_sorted_vec())
@@ -388,7 +388,7 @@ impl View<'_> {
             return Ok(None);
         };
         let key = Key { timestamp: Timestamp(timestamp), message_hash: MessageHash(hash) };
-        Ok(Some(Found { place: Place::of(key, self.direction), topic: topic_of(row)?, id }))
+        Ok(Some(Found { position: RowPosition::of(key, self.direction), topic: topic_of(row)?, id }))
     }
 
     /// Cuts what was found down to one page and fetches it.
@@ -410,11 +410,11 @@ impl View<'_> {
         }
         let has_more = found.len() < in_all;
         let last = found.last().filter(|_| has_more);
-        let next = last.map(|last| Cursor::At(last.place.key(self.direction)));
+        let next = last.map(|last| Cursor::At(last.position.key(self.direction)));
         Ok(records.into_page(self.direction, next, query.bodies))
     }
 
-    /// Fetches bodies in the order in which they lie in the file. False when a page has no room for them all.
+    /// Fetches bodies in the order in which they lie in the file. False when a page has no space for them all.
     fn fetch(&self, found: &[Found], records: &mut Records) -> rusqlite::Result<bool> {
         let mut by_id: Vec<(i64, usize)> =
             found.iter().zip(0..).map(|(this, place)| (this.id, place)).collect();
@@ -443,7 +443,7 @@ impl View<'_> {
         Ok(true)
     }
 
-    /// Fetches bodies in the order of the query until the page is full, and tells how many rows it has.
+    /// Fetches bodies in the order of the query until the page is full, and returns the number of its rows.
     fn fetch_in_order(&self, found: &[Found], records: &mut Records) -> rusqlite::Result<usize> {
         let mut statement = self.snapshot.prepare_cached(schema::BODIES)?;
         for (place, this) in found.iter().enumerate() {
@@ -473,7 +473,7 @@ impl View<'_> {
                 }
             },
         };
-        records.add(place, number, this.place.key(self.direction), body);
+        records.add(place, number, this.position.key(self.direction), body);
         Ok(())
     }
 

@@ -1,5 +1,5 @@
-//! A file beside the archive that only takes room. On a full disk it is given up for a moment: checkpoints, pruning and opening
-//! need some room before they give more back.
+//! A file beside the archive that only takes space. On a full disk it is given up for a moment: checkpoints, pruning and opening
+//! need some space before they give more back.
 
 use std::{
     fs::{File, OpenOptions},
@@ -16,7 +16,7 @@ use crate::disk_full;
 const DISK_SHARE: u64 = 16;
 const BYTES_MIN: u64 = 512 << 10;
 const BYTES_MAX: u64 = 16 << 20;
-/// On a disk that has no more room than this the file is given up before the archive is opened.
+/// On a disk that has no more space than this the file is given up before the archive is opened.
 const OPENING_BYTES: u64 = 512 << 10;
 
 /// See the module.
@@ -36,21 +36,21 @@ impl Reserve {
         Self { path, bytes, is_made: Mutex::new(is_made) }
     }
 
-    /// The bytes that the file takes when there is room.
+    /// The bytes that the file takes when there is space.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Gives the room up. Returns whether there was any.
+    /// Gives the space up. Returns whether there was any.
     pub(super) fn release(&self) -> bool {
         let mut is_made = self.is_made.lock();
-        // What can't be removed gives no room.
+        // What can't be removed gives no space.
         let is_removed = *is_made && std::fs::remove_file(&self.path).is_ok();
         *is_made = false;
         is_removed
     }
 
-    /// Gives the room up if opening needs it.
+    /// Gives the space up if opening needs it.
     pub(super) fn release_to_open(&self) {
         if disk_full::free_bytes(self.path.parent().unwrap_or(Path::new("/")))
             .is_some_and(|free| free < OPENING_BYTES)
@@ -59,7 +59,7 @@ impl Reserve {
         }
     }
 
-    /// Takes the room, or as much of it as there is. It is no error when there is none: it is tried again.
+    /// Takes the space, or as much of it as there is. It is no error when there is none: it is tried again.
     pub(super) fn make(&self) {
         let mut is_made = self.is_made.lock();
         let mut bytes = self.bytes;

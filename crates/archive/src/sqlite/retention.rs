@@ -74,7 +74,7 @@ struct Prune<'a> {
     oldest_kept: Option<Timestamp>,
     pruned: Pruned,
     steps: u32,
-    /// How often the steps were halved, because the disk had no room for larger ones.
+    /// How often the steps were halved, because the disk had no space for larger ones.
     smaller: u32,
 }
 
@@ -91,7 +91,7 @@ impl Prune<'_> {
         self.shrink()
     }
 
-    /// Does one step. On a full disk the reserve is given up, and steps become smaller until they find room: what they remove
+    /// Does one step. On a full disk the reserve is given up, and steps become smaller until they find space: what they remove
     /// must be written to the log first.
     fn step_in_room(
         &mut self,
@@ -120,7 +120,7 @@ impl Prune<'_> {
         }
     }
 
-    /// Does one step with the writer's connection and rests. The step tells whether there is more to do.
+    /// Does one step with the writer's connection and rests. The step returns whether there is more to do.
     fn step(
         &mut self,
         step: impl FnOnce(&mut Self, &mut Connection) -> rusqlite::Result<bool>,
@@ -140,11 +140,11 @@ impl Prune<'_> {
         let result = result.and_then(|more| restored.map(|()| more));
         let result = result.map_err(|error| self.shared.write_failed(error));
         let worked = begun.elapsed();
-        MutexGuard::<Option<Writer>>::unlock_fair(writer); // whoever waits to append goes first
+        MutexGuard::<Option<Writer>>::unlock_fair(writer); // a waiting append goes first
         let more = result?;
         self.steps += 1;
         if self.shared.disk_full.is_full() {
-            // The log's room is needed by the next step. What can't be moved now is moved when the file is shorter.
+            // The log's space is needed by the next step. What can't be moved now is moved when the file is shorter.
             let moved = checkpoint::move_log(self.shared, End::Truncate);
             let _ = moved.inspect_err(|error| debug!(%error, "the log stays as it is on a full disk"));
         } else if self.steps.is_multiple_of(STEPS_BEFORE_CHECKPOINT) {

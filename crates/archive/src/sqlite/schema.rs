@@ -252,7 +252,7 @@ pub(super) fn connect_to_write(file: &Path, cache_bytes: usize) -> rusqlite::Res
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
     connection.pragma_update(None, "journal_size_limit", WAL_KEPT_BYTES as i64)?;
-    // Nor when it is closed, unless it is told so: after a failed sync the log must stay as it is.
+    // Nor when it is closed: after a failed sync the log must stay as it is.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     set_cache(&connection, cache_bytes)?;
     Ok(connection)

@@ -24,12 +24,12 @@ fn message(timestamp: i64, hash: u8, topic: &str) -> Message {
     }
 }
 
-struct Place {
+struct TestArchive {
     folder: tempfile::TempDir,
     config: Config,
 }
 
-impl Place {
+impl TestArchive {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", folder.path().join("archive.db").display());
@@ -61,7 +61,7 @@ fn no_progress(_: u64, _: u64) {}
 
 #[tokio::test]
 async fn every_statement_goes_by_an_index() {
-    let place = Place::new();
+    let place = TestArchive::new();
     let opened = place.open().await;
     opened.archive.append((0..100).map(|n| message(n, 1, "a")).collect()).await.unwrap();
     let shell = place.shell();
@@ -103,7 +103,7 @@ async fn every_statement_goes_by_an_index() {
 
 #[tokio::test]
 async fn the_file_is_as_the_format_says() {
-    let place = Place::new();
+    let place = TestArchive::new();
     let opened = place.open().await;
     opened.archive.append(vec![message(-1, 1, "a"), message(1_554_076_800 * SECOND, 2, "b")]).await.unwrap();
     let shell = place.shell();
@@ -128,7 +128,7 @@ async fn the_file_is_as_the_format_says() {
 
 #[tokio::test]
 async fn the_writer_syncs_every_commit() {
-    let place = Place::new();
+    let place = TestArchive::new();
     let connection = {
         drop(place.open().await);
         schema::connect_to_write(&place.folder.path().join("archive.db"), 1 << 20).unwrap()
@@ -140,7 +140,7 @@ async fn the_writer_syncs_every_commit() {
 
 #[tokio::test]
 async fn a_prune_leaves_the_writer_syncing() {
-    let place = Place::new();
+    let place = TestArchive::new();
     let sqlite = place.sqlite();
     sqlite.append((0..500).map(|n| message(n, 1, "a")).collect()).await.unwrap();
     sqlite.prune(&"capacity:10".parse().unwrap(), Timestamp(0)).await.unwrap();
@@ -150,7 +150,7 @@ async fn a_prune_leaves_the_writer_syncing() {
     assert_eq!(full, 2);
 }
 
-impl Place {
+impl TestArchive {
     /// The engine itself.
     fn sqlite(&self) -> Arc<super::Sqlite> {
         open(&self.folder.path().join("archive.db"), &self.config).unwrap()
@@ -159,7 +159,7 @@ impl Place {
 
 #[tokio::test]
 async fn a_full_file_refuses_a_batch_whole_and_takes_it_after_a_prune() {
-    let place = Place::new();
+    let place = TestArchive::new();
     let sqlite = place.sqlite();
     sqlite.append((0..1_000).map(|n| message(n * SECOND, 1, "old")).collect()).await.unwrap();
     let limit = {
@@ -194,7 +194,7 @@ async fn a_full_file_refuses_a_batch_whole_and_takes_it_after_a_prune() {
 
 #[tokio::test]
 async fn damaged_rows_are_counted_once_and_never_served() {
-    let place = Place::new();
+    let place = TestArchive::new();
     let opened = place.open().await;
     opened.archive.append((0..10).map(|n| message(n, 1, "a")).collect()).await.unwrap();
     let shell = place.shell();
@@ -222,7 +222,7 @@ async fn damaged_rows_are_counted_once_and_never_served() {
 
 #[tokio::test]
 async fn wrong_counts_and_messages_that_stand_twice_are_found_and_mended() {
-    let place = Place::new();
+    let place = TestArchive::new();
     let opened = place.open().await;
     opened
         .archive
@@ -253,7 +253,7 @@ async fn wrong_counts_and_messages_that_stand_twice_are_found_and_mended() {
 
 #[tokio::test]
 async fn a_broken_index_is_found_and_made_anew() {
-    let place = Place::new();
+    let place = TestArchive::new();
     let opened = place.open().await;
     opened.archive.append((0..10).map(|n| message(n, 1, "a")).collect()).await.unwrap();
     opened.upkeep.close().await.unwrap();
@@ -288,7 +288,7 @@ async fn a_broken_index_is_found_and_made_anew() {
 
 #[tokio::test]
 async fn a_scan_that_finds_little_gives_way_to_a_merge() {
-    let place = Place::new();
+    let place = TestArchive::new();
     let sqlite = place.open().await;
     let memory = open_archive(Config::new("memory:".parse().unwrap())).await.unwrap();
     // Two thirds are of topic "early", which ends where "late" begins; "rare" stands here and there.
@@ -325,7 +325,7 @@ async fn a_scan_that_finds_little_gives_way_to_a_merge() {
 
 #[tokio::test]
 async fn hashes_are_found_in_every_generation() {
-    let place = Place::new();
+    let place = TestArchive::new();
     let opened = place.open().await;
     let of = |n: i64| message(n, 1, "a");
     opened.archive.append(vec![of(1)]).await.unwrap();
@@ -356,7 +356,7 @@ async fn hashes_are_found_in_every_generation() {
 
 #[tokio::test]
 async fn after_a_failed_sync_nothing_is_written_until_it_is_opened_again() {
-    let place = Place::new();
+    let place = TestArchive::new();
     let sqlite = place.sqlite();
     let messages: Vec<Message> = (0..10).map(|n| message(n, 1, "a")).collect();
     sqlite.append(messages.clone()).await.unwrap();
@@ -384,7 +384,7 @@ async fn after_a_failed_sync_nothing_is_written_until_it_is_opened_again() {
 
 #[tokio::test]
 async fn the_log_is_emptied_and_goes_when_the_archive_is_closed() {
-    let place = Place::new();
+    let place = TestArchive::new();
     let sqlite = place.sqlite();
     let file = place.folder.path().join("archive.db");
     let log = super::open::beside(&file, "-wal");

@@ -90,7 +90,7 @@ fn postgres_url() -> Option<String> {
     env::var(POSTGRES_URL).ok().filter(|url| !url.is_empty())
 }
 
-/// The command line, with no more trials at once than a server has room for.
+/// The command line, with no more trials at once than a server has space for.
 pub fn arguments() -> Arguments {
     let mut arguments = Arguments::from_args();
     let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -114,27 +114,27 @@ pub fn trial(engine: Engine, name: &str, test: impl FnOnce() + Send + 'static) -
 }
 
 /// Runs an asynchronous test with a new place for archives.
-pub fn run<F: Future<Output = ()>>(engine: Engine, test: impl FnOnce(Arc<Place>) -> F) {
+pub fn run<F: Future<Output = ()>>(engine: Engine, test: impl FnOnce(Arc<TestArchive>) -> F) {
     // The place goes after the runtime, and with it after all connections, also when the test fails.
-    let place = Arc::new(Place::new(engine));
+    let place = Arc::new(TestArchive::new(engine));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(test(place.clone()));
 }
 
 /// Where the archive of one test lies: a folder, a schema. Both go with it.
-pub struct Place {
+pub struct TestArchive {
     pub engine: Engine,
     /// How the archive is opened.
     pub config: Config,
     _folder: tempfile::TempDir,
 }
 
-impl Place {
+impl TestArchive {
     pub fn new(engine: Engine) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut config = Config::new(url(engine, &folder));
         config.topic_bits = super::topic_bits;
-        // Few connections, so that many tests at once find room in one server.
+        // Few connections, so that many tests at once find space in one server.
         config.postgres = PostgresConfig { read_connections: 2, write_connections: 1, ..config.postgres };
         match engine {
             Engine::LogSmall => {
@@ -184,7 +184,7 @@ fn url(engine: Engine, folder: &tempfile::TempDir) -> EngineUrl {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestArchive {
     fn drop(&mut self) {
         let EngineUrl::Postgres(url) = self.config.url.clone() else { return };
         // On a thread of its own, because this one may belong to a runtime.

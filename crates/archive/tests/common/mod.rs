@@ -1,4 +1,4 @@
-//! What the archive's tests share: messages that are easy to tell apart, and plain rows to compare.
+//! What the archive's tests share: messages that are easy to distinguish, and plain rows to compare.
 #![allow(dead_code, unreachable_pub, reason = "each test target uses a part of it")]
 #![allow(
     clippy::unwrap_used,
@@ -11,7 +11,7 @@ pub mod engines;
 use restante_archive::{Archive, Message, Page, Query, Walk};
 use restante_core::{Bloom, Key, MessageHash, Timestamp, TopicBits};
 
-/// A message at `timestamp` whose hash begins with `hash`; its body tells which message it is.
+/// A message at `timestamp` whose hash begins with `hash`; its body names the message.
 pub fn message(timestamp: i64, hash: u8, topic: &str) -> Message {
     message_in("chan", timestamp, hash, topic)
 }

@@ -1,4 +1,4 @@
-//! How many messages each topic and each day has.
+//! Messages of each topic and each day.
 
 /// Messages of the whole data set.
 pub const MESSAGES_FULL: u64 = 1_467_846;
@@ -8,15 +8,15 @@ const WEEK_MESSAGES_FULL: u64 = 316_479;
 pub const TOPICS: usize = 9_606;
 /// Days in the data set.
 pub const DAYS: usize = 30;
-/// Days in the week that the queries ask for: the last ones.
+/// Days in the week that queries cover: the last ones.
 pub const WEEK_DAYS: usize = 7;
-/// Messages of the four topics that the seed names, most frequent first.
+/// Messages of the four published topics, most frequent first.
 const HEADS: [u64; 4] = [1_043_120, 351_359, 7_892, 4_441];
 
 /// Messages per topic at full size, most frequent first.
 ///
-/// The seed names four topics. What is left is spread over the others by the law of Zipf and Mandelbrot, 1 / (i + 3),
-/// after each has got one.
+/// Four topics are published. The others share the rest by the law of Zipf and Mandelbrot, 1 / (i + 3),
+/// with at least one message each.
 fn full_counts() -> Vec<u64> {
     let tail_topics = TOPICS - HEADS.len();
     let tail_messages = MESSAGES_FULL - HEADS.iter().sum::<u64>();
@@ -29,12 +29,12 @@ fn full_counts() -> Vec<u64> {
     counts
 }
 
-/// Messages per topic when there are `messages` in all, most frequent first; every topic keeps its share.
+/// Messages per topic in a data set of `messages`, most frequent first; every topic has the same share at each size.
 pub(crate) fn topic_counts(messages: u64) -> Vec<u64> {
     apportion(messages, &full_counts())
 }
 
-/// Messages per day when there are `messages` in all: the last week is a little busier than the days before it.
+/// Messages per day in a data set of `messages`: the last week is slightly busier than the days before.
 pub(crate) fn day_counts(messages: u64) -> Vec<u64> {
     let spans = apportion(messages, &[MESSAGES_FULL - WEEK_MESSAGES_FULL, WEEK_MESSAGES_FULL]);
     let mut days = Vec::with_capacity(DAYS);
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn full_size_has_the_counts_of_the_seed() {
+    fn full_size_has_the_published_counts() {
         let counts = topic_counts(MESSAGES_FULL);
         assert_eq!(counts.len(), 9_606);
         assert_eq!(counts[..4], [1_043_120, 351_359, 7_892, 4_441]);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn full_size_has_the_week_of_the_seed() {
+    fn full_size_has_the_published_week() {
         let days = day_counts(MESSAGES_FULL);
         assert_eq!(days.len(), 30);
         assert_eq!(days[23..].iter().sum::<u64>(), 316_479);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn other_sizes_sum_exactly_and_keep_the_shares() {
+    fn other_sizes_sum_exactly_and_have_the_same_shares() {
         for messages in [1, 7, 5_000, 150_000, 1_500_000, 15_000_000] {
             let counts = topic_counts(messages);
             assert_eq!(counts.iter().sum::<u64>(), messages);

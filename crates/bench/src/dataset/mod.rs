@@ -1,9 +1,9 @@
-//! The data set of seed 000: 1,467,846 messages of 30 days over 9,606 topics, made from a seed number.
+//! The data set of a Status mailserver: 1,467,846 messages of 30 days over 9,606 topics, generated from a seed.
 //!
-//! Counts are the seed's (see [`counts`]); topics are independent of time; times are uniform in the first 23 days and in
-//! the last 7. The seed gives no sizes: a clear text has a log-normal length (median 400 bytes), is padded to a multiple
-//! of 256 and grows by 28 bytes of encryption, as the Status mailserver's envelopes did. Payloads are random, as
-//! encrypted ones are. Each message is a Waku message on a content topic that stands for a 4-byte topic.
+//! Counts are the published ones (see [`counts`]); topics are independent of time; times are uniform in the first 23 days and
+//! in the last 7. No sizes were published: a clear text has a log-normal length (median 400 bytes), is padded to a multiple
+//! of 256 and grows by 28 bytes of encryption, as the Status mailserver's envelopes did. Payloads are random, like
+//! encrypted ones. Each message is a Waku message on a content topic that represents a 4-byte topic.
 
 mod counts;
 mod sets;
@@ -24,10 +24,10 @@ pub const PUBSUB_TOPIC: &str = "/waku/2/default-waku/proto";
 /// 2019-04-01T00:00:00Z: the first moment of the data set.
 pub const START: Timestamp = Timestamp::from_seconds(1_554_076_800);
 const DAY_SECONDS: i64 = 86_400;
-/// The topics that the seed names, most frequent first.
+/// The published topics, most frequent first.
 const HEAD_TOPICS: [u32; 4] = [0x5c6c_9b56, 0xf894_6aac, 0x98ac_139b, 0x13f4_f374];
 
-/// What each stream of random numbers is for. Bodies take the streams from `BODIES` on, one for each message.
+/// The streams of random numbers. Bodies use the streams from `BODIES` on, one for each message.
 mod stream {
     pub(super) const TOPIC_NAMES: u64 = 1;
     pub(super) const ORDER: u64 = 2;
@@ -35,7 +35,7 @@ mod stream {
     pub(super) const BODIES: u64 = 1_000_000;
 }
 
-/// The plan of a data set: everything but the times and the bodies, which are made while one walks through it.
+/// A data set without its times and bodies, which are generated while iterating.
 ///
 /// It takes two bytes for each message.
 pub struct Dataset {
@@ -43,12 +43,12 @@ pub struct Dataset {
     channel: Arc<str>,
     /// Content topics, most frequent first.
     topics: Vec<Arc<str>>,
-    /// The topic of each message (index into `topics`) in the order of time.
+    /// The topic of each message (index into `topics`) in time order.
     order: Vec<u16>,
     day_counts: Vec<u64>,
 }
 
-/// The stretch of time that a query asks for.
+/// The time range of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Span {
     /// The last seven days.
@@ -58,7 +58,7 @@ pub enum Span {
 }
 
 impl Span {
-    /// When it begins; every span ends with the data set.
+    /// Its start; every span ends with the data set.
     pub fn start(self) -> Timestamp {
         match self {
             Self::Week => day_start(DAYS - WEEK_DAYS),
@@ -67,13 +67,13 @@ impl Span {
     }
 }
 
-/// The first moment of a day of the data set; day 30 is the first moment behind it.
+/// The start of a day of the data set; day 30 is its end.
 pub fn day_start(day: usize) -> Timestamp {
     START.plus_seconds(day as i64 * DAY_SECONDS)
 }
 
 impl Dataset {
-    /// The plan for `messages` messages.
+    /// A data set of `messages` messages.
     pub fn new(seed: u64, messages: u64) -> Self {
         let topics = topic_names(seed);
         let mut order = Vec::with_capacity(messages as usize);
@@ -84,7 +84,7 @@ impl Dataset {
         Self { seed, channel: PUBSUB_TOPIC.into(), topics, order, day_counts: counts::day_counts(messages) }
     }
 
-    /// How many messages there are.
+    /// The number of messages.
     pub fn len(&self) -> u64 {
         self.order.len() as u64
     }
@@ -94,7 +94,7 @@ impl Dataset {
         self.order.is_empty()
     }
 
-    /// How many messages a day has.
+    /// The number of messages of a day.
     pub(crate) fn day_len(&self, day: usize) -> u64 {
         self.day_counts.get(day).copied().unwrap_or(0)
     }
@@ -111,21 +111,21 @@ impl Dataset {
         (more_frequent + 1).min(counts.len())
     }
 
-    /// How many messages of a span have a topic that `wanted` accepts.
-    pub fn count(&self, span: Span, wanted: impl Fn(&str) -> bool) -> u64 {
-        let is_wanted: Vec<bool> = self.topics.iter().map(|topic| wanted(topic)).collect();
+    /// The number of messages in a span whose topic `is_match` accepts.
+    pub fn count(&self, span: Span, is_match: impl Fn(&str) -> bool) -> u64 {
+        let matches: Vec<bool> = self.topics.iter().map(|topic| is_match(topic)).collect();
         let before = match span {
             Span::Month => 0,
             Span::Week => self.day_counts.iter().take(DAYS - WEEK_DAYS).sum::<u64>() as usize,
         };
         let mut count = 0;
         for topic in self.order.iter().skip(before) {
-            count += u64::from(is_wanted.get(usize::from(*topic)).copied().unwrap_or(false));
+            count += u64::from(matches.get(usize::from(*topic)).copied().unwrap_or(false));
         }
         count
     }
 
-    /// All messages in the order of time, in batches of at most `size`; a batch ends with its day.
+    /// All messages in time order, in batches of at most `size`; a batch ends with its day.
     pub fn batches(&self, size: usize) -> Batches<'_> {
         Batches { dataset: self, size, day: 0, times: Vec::new(), given: 0, index: 0 }
     }
@@ -143,7 +143,7 @@ impl Dataset {
         times
     }
 
-    /// The message of that place in the order of time.
+    /// The message with this index in time order.
     fn message(&self, index: u64, timestamp: Timestamp) -> Message {
         let rank = self.order.get(index as usize).copied().unwrap_or(0);
         let topic = self.topic(usize::from(rank) + 1);
@@ -165,7 +165,7 @@ impl Dataset {
     }
 }
 
-/// The content topics of the data set, most frequent first: those that the seed names, then random ones.
+/// The content topics of the data set, most frequent first: the published ones, then random ones.
 fn topic_names(seed: u64) -> Vec<Arc<str>> {
     let mut random = Random::new(seed, stream::TOPIC_NAMES);
     let mut numbers = HEAD_TOPICS.to_vec();
@@ -180,7 +180,7 @@ fn topic_names(seed: u64) -> Vec<Arc<str>> {
     numbers.into_iter().map(|number| content_topic(number).into()).collect()
 }
 
-/// The content topic that stands for a 4-byte topic of Waku version 1 (`26/WAKU2-PAYLOAD`).
+/// The content topic of a 4-byte topic of Waku version 1 (`26/WAKU2-PAYLOAD`).
 pub(crate) fn content_topic(topic: u32) -> String {
     format!("/waku/1/0x{topic:08x}/rfc26")
 }
@@ -201,10 +201,10 @@ fn payload(random: &mut Random) -> Vec<u8> {
 pub struct Batches<'a> {
     dataset: &'a Dataset,
     size: usize,
-    /// The next day whose times are not made yet.
+    /// The next day whose times are not generated yet.
     day: usize,
     times: Vec<Timestamp>,
-    /// How many of `times` were given out.
+    /// The number of `times` already used.
     given: usize,
     index: u64,
 }
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_come_in_the_order_of_time_and_fill_their_days() {
+    fn messages_come_in_time_order_and_fill_their_days() {
         let dataset = Dataset::new(0, 3_000);
         let messages = all(&dataset, 100);
         assert_eq!(messages.len(), 3_000);

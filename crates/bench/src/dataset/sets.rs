@@ -1,11 +1,11 @@
-//! The sets of topics that are asked for. The seed does not say which topics it asked for; these are our choice.
+//! The sets of topics that queries ask for. They are our choice, because the original ones were not published.
 
 use restante_core::Bloom;
 use restante_waku_wire::bloom::{content_topic_bits, filter_of};
 
 use super::{Dataset, counts::TOPICS};
 
-/// Which topics a query asks for.
+/// A set of topics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetName {
     /// Three topics of the tail.
@@ -19,9 +19,9 @@ pub enum SetName {
 /// A set of topics, as a list and as the filter that a client would send instead.
 #[derive(Clone, Debug)]
 pub struct QuerySet {
-    /// The content topics themselves.
+    /// The content topics.
     pub topics: Vec<String>,
-    /// The filter that has the bits of each of them.
+    /// The bits of all of them.
     pub bloom: Bloom,
 }
 
@@ -59,8 +59,8 @@ impl Dataset {
 
     /// The frequent topics but the first, and topics taken evenly from the tail.
     ///
-    /// A topic that would make the filter match the most frequent topic by accident is passed over for its neighbour:
-    /// the filter would match everything then, and there would be no difference to the worst case.
+    /// A topic whose bits would make the filter match the most frequent topic is replaced by its neighbour: the filter would
+    /// match nearly everything then, which the worst case already does.
     fn large_topics(&self) -> Vec<String> {
         let mut topics = self.topics_of(&LARGE_HEAD_RANKS);
         let busiest = content_topic_bits(self.topic(1));
@@ -77,7 +77,7 @@ impl Dataset {
             }
             filter = grown;
             topics.push(topic.to_string());
-            // Back on the even grid, whatever was passed over.
+            // Continue on the even grid after a replacement.
             rank = 5 + stride / 2 + (topics.len() - LARGE_HEAD_RANKS.len()) * stride;
         }
         topics
@@ -91,7 +91,7 @@ mod tests {
 
     fn rows(dataset: &Dataset, name: SetName, span: Span) -> u64 {
         let set = dataset.query_set(name);
-        dataset.count(span, |topic| set.topics.iter().any(|wanted| wanted == topic))
+        dataset.count(span, |topic| set.topics.iter().any(|name| name == topic))
     }
 
     fn rows_by_filter(dataset: &Dataset, name: SetName, span: Span) -> u64 {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_large_filter_spares_the_busiest_topic_whatever_the_seed() {
+    fn the_large_filter_never_matches_the_busiest_topic() {
         for seed in 0..20 {
             let dataset = Dataset::new(seed, 10_000);
             let set = dataset.query_set(SetName::Large);

@@ -1,4 +1,4 @@
-//! A cell of the published chart: a span, a set of topics, and the queries and answers that belong to it.
+//! A cell of the published chart: a span, a set of topics, their queries and answers.
 
 use std::{sync::Arc, time::Instant};
 
@@ -34,7 +34,7 @@ impl Cell {
     ];
 }
 
-/// How a query says which topics it wants.
+/// How a query names its topics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueryKind {
     Topics,
@@ -59,7 +59,7 @@ impl QueryKind {
     }
 }
 
-/// What is measured, on what, how often.
+/// The measured cell and archive, and the repetitions.
 pub(super) struct Bench {
     pub(super) engine: &'static str,
     pub(super) cell: Cell,
@@ -71,13 +71,13 @@ pub(super) struct Bench {
     handle: Handle,
 }
 
-/// Everything that a query found.
+/// All matches of a query.
 pub(super) struct Answer {
     pub(super) pages: Vec<Page>,
     pub(super) tally: Tally,
 }
 
-/// What a walk saw. The sum is over the words of all bodies, so that two walks with the same tally saw the same bytes.
+/// The result of a walk. The sum is over the words of all bodies, so walks with equal tallies read the same bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) rows: u64,
@@ -96,12 +96,12 @@ impl Tally {
 }
 
 impl Answer {
-    /// The bodies of all rows, where they lie.
+    /// The bodies of all rows, not copied.
     pub(super) fn bodies(&self) -> Vec<&[u8]> {
         self.pages.iter().flat_map(Page::bodies).collect()
     }
 
-    /// The place of a row in the archive's order.
+    /// The key of a row.
     pub(super) fn key(&self, row: u64) -> Option<Key> {
         let mut before = 0;
         for page in &self.pages {
@@ -140,7 +140,7 @@ impl Bench {
         Ok(self.handle.block_on(self.archive.query(query))?)
     }
 
-    /// Walks through all matches and touches every byte of every body, `times` times.
+    /// Reads every byte of all matches, page by page, `times` times.
     pub(super) fn walk(&self, times: u64) -> anyhow::Result<Tally> {
         let mut tally = Tally::default();
         for _ in 0..times {
@@ -153,7 +153,7 @@ impl Bench {
         Ok(tally)
     }
 
-    /// Collects all matches. This is also the warm-up: afterwards everything that is asked for lies in memory.
+    /// Collects all matches. This also warms up: afterwards all rows are in memory.
     pub(super) fn collect(&self) -> anyhow::Result<Answer> {
         let mut walk = Walk::new(self.query.clone());
         let mut pages = Vec::new();
@@ -165,12 +165,12 @@ impl Bench {
         Ok(Answer { pages, tally })
     }
 
-    /// Compares what was found with what the data set has.
+    /// Compares the number of rows with that of the data set.
     pub(super) fn check(&self, answer: &Answer) -> anyhow::Result<()> {
         let expected = match &self.query.topics {
             Topics::Any => self.dataset.count(self.cell.span, |_| true),
             Topics::List(topics) => {
-                self.dataset.count(self.cell.span, |topic| topics.iter().any(|wanted| wanted == topic))
+                self.dataset.count(self.cell.span, |topic| topics.iter().any(|name| name == topic))
             }
             Topics::Bloom(filter) => {
                 self.dataset.count(self.cell.span, |topic| filter.contains(content_topic_bits(topic)))
@@ -179,14 +179,14 @@ impl Bench {
         let found = answer.tally.rows;
         if found != expected {
             let (cell, kind, engine) = (self.cell.name, self.kind.name(), self.engine);
-            bail!("{engine} found {found} rows in cell {cell} by {kind} where the data set has {expected}");
+            bail!("{engine} found {found} rows in cell {cell} by {kind} instead of {expected}");
         }
         Ok(())
     }
 
-    /// What matching a filter takes: medians of pages of one row, by filter less by list. Only for the small cells.
+    /// The time of matching a filter: medians of pages of one row, by filter less by list. Only for the small cells.
     ///
-    /// Each pair of topics is another filter, so that an engine that remembers filters gains nothing.
+    /// Each pair of topics has another filter, so that an engine that caches filters gains nothing.
     pub(super) fn bloom_match_ms(&self) -> anyhow::Result<Option<f64>> {
         const PAIRS: usize = 64;
         const FIRST_RANK: usize = 20;

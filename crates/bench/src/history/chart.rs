@@ -1,4 +1,4 @@
-//! The published figures with ours beside them, the other tables, plots and goals.
+//! The published figures beside ours, the other tables, plots and goals.
 
 use super::{HistoryRow, Measured};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 const CHART_CELLS: [&str; 4] = ["1ws", "1ms", "1wl", "1ml"];
 const CELLS: [&str; 6] = ["1ws", "1ms", "1wl", "1ml", "1wx", "1mx"];
 
-/// A line of the chart that was published elsewhere and is not measured here.
+/// A line of the chart that was published and is not measured here.
 struct Published {
     method: &'static str,
     source: &'static str,
@@ -29,7 +29,7 @@ const PUBLISHED: [Published; 7] = [
     Published { method: "column segments (prototype, copying)", source: PEERS, ms: [0.014, 0.11, 8.9, 44.0] },
 ];
 
-/// What names the combinations of a span of time and a set of topics.
+/// The names of the combinations of a time range and a set of topics.
 const CELL_LEGEND: &[(&str, &str)] = &[
     ("cell", "1w is a week and 1m a month; s is 3 topics, l 256 topics, x nearly all messages"),
     ("1ws", "3 topics in a week"),
@@ -43,11 +43,11 @@ const CELL_LEGEND: &[(&str, &str)] = &[
     ("by one", "ms divided by that of one query alone"),
     (
         "floor ms",
-        "copying the bodies of the answer once, their addresses known, into a reused buffer of 1 MiB",
+        "copying the bodies of the answer once, from known addresses, into a reused buffer of 1 MiB",
     ),
 ];
 
-/// Puts everything that was measured into the report.
+/// Adds everything to the report.
 pub(super) fn present(measured: &[Measured], dataset: &Dataset, report: &mut Report) {
     let rows: Vec<&HistoryRow> = measured.iter().flat_map(|cell| &cell.rows).collect();
     report.tables.push(published_chart(&rows));
@@ -70,15 +70,15 @@ pub(super) fn present(measured: &[Measured], dataset: &Dataset, report: &mut Rep
 }
 
 const NOTES: [&str; 4] = [
-    "Full: all matches, page by page, each byte of each body looked at. floor and touch are measured between the queries, \
-     medians of five, and are those of a single answer, also with several queries at once.",
-    "Pages: pages of 100 with their bodies touched, at the first, middle and last place of the matches, forward and \
-     backward.",
-    "Bloom queries also return what matches by accident; so they have more rows.",
-    "Figures whose source is not this run were published elsewhere; only ratios within one run can be compared.",
+    "Full: all matches, page by page, reading each byte of each body. floor and touch are measured between the queries, \
+ medians of five, and are those of a single answer, also with several queries at once.",
+    "Pages: pages of 100 with their bodies read, at the first, middle and last position of the matches, forward and \
+ backward.",
+    "Bloom queries also return false positives, so they have more rows.",
+    "Figures with another source than this run were published elsewhere; only ratios within one run can be compared.",
 ];
 
-/// The row of a cell; there is one unless the bench was cut short.
+/// The row of a cell, unless the bench was interrupted.
 fn find<'a>(rows: &[&'a HistoryRow], engine: &str, cell: &str, query: &str) -> Option<&'a HistoryRow> {
     let is_it = |row: &&&HistoryRow| row.engine == engine && row.cell == cell && row.query == query;
     rows.iter().filter(|row| row.access == "full" && row.concurrency == 1).find(is_it).copied()
@@ -121,7 +121,7 @@ fn full_table(rows: &[&HistoryRow]) -> Table {
     let mut table = Table::new("Full retrieval", &columns).explain(CELL_LEGEND).explain(&[
         ("MB", "bytes of the bodies of the answer"),
         ("by floor", "ms divided by floor ms"),
-        ("touch ms", "looking at every byte of the bodies of the answer, their addresses known"),
+        ("touch ms", "reading every byte of the bodies of the answer, from known addresses"),
     ]);
     for row in rows.iter().filter(|row| row.access == "full") {
         table.add([
@@ -148,8 +148,8 @@ fn page_table(rows: &[&HistoryRow]) -> Table {
         "match ms",
     ];
     let mut table = Table::new("Pages of 100", &columns).explain(CELL_LEGEND).explain(&[
-        ("worst ms", "the slowest median of all places at which pages were read"),
-        ("match ms", "of the time of a small query, what matching the bloom filter takes"),
+        ("worst ms", "the slowest median of all positions"),
+        ("match ms", "the part of a small query's time that matching the bloom filter takes"),
     ]);
     for row in rows.iter().filter(|row| row.access == "page") {
         table.add([
@@ -169,7 +169,7 @@ fn page_table(rows: &[&HistoryRow]) -> Table {
     table
 }
 
-/// What each archive takes on disk.
+/// The size of each archive on disk.
 fn disk_table(rows: &[&HistoryRow]) -> Table {
     let mut table = Table::new("Disk", &["engine", "disk by bodies"])
         .explain(&[("disk by bodies", "bytes of the whole archive on disk divided by bytes of all bodies")]);
@@ -192,8 +192,7 @@ fn set_table(dataset: &Dataset) -> Table {
         ]);
     for (name, set) in [("s", SetName::Small), ("l", SetName::Large), ("x", SetName::Worst)] {
         let topics = dataset.query_set(set).topics;
-        let rows =
-            |span: Span| dataset.count(span, |topic| topics.iter().any(|wanted| wanted == topic)) as f64;
+        let rows = |span: Span| dataset.count(span, |topic| topics.iter().any(|name| name == topic)) as f64;
         table.add([
             name.to_owned(),
             topics.len().to_string(),
@@ -204,7 +203,7 @@ fn set_table(dataset: &Dataset) -> Table {
     table
 }
 
-/// The slowest place of a row of pages.
+/// The slowest position of a row of pages.
 fn worst_position_ms(row: &HistoryRow) -> Option<f64> {
     row.positions.iter().map(|position| position.median_ms).max_by(f64::total_cmp)
 }
@@ -261,7 +260,7 @@ fn page_curves(measured: &[Measured], query: &str, engine: &str) -> Plot {
     })
 }
 
-/// The goals of one engine, where it has any.
+/// The goals of an engine, if it has any.
 fn goals(engine: &str, rows: &[&HistoryRow]) -> Vec<Goal> {
     match engine {
         "log" => log_goals(engine, rows),
@@ -270,7 +269,7 @@ fn goals(engine: &str, rows: &[&HistoryRow]) -> Vec<Goal> {
     }
 }
 
-/// A database's pages come over a socket; its large answers are compared with other schemas on the same server elsewhere.
+/// A database returns pages over a socket; `make compare` compares its large answers with other schemas on the same server.
 fn postgres_goals(engine: &str, rows: &[&HistoryRow]) -> Vec<Goal> {
     let pages = rows.iter().filter(|row| row.access == "page" && row.concurrency == 1);
     let places = pages.flat_map(|row| &row.positions).filter(|place| place.position == "first");
@@ -288,8 +287,8 @@ fn postgres_goals(engine: &str, rows: &[&HistoryRow]) -> Vec<Goal> {
 }
 
 fn log_goals(engine: &str, rows: &[&HistoryRow]) -> Vec<Goal> {
-    let largest = |wanted: &dyn Fn(&HistoryRow) -> bool, figure: &dyn Fn(&HistoryRow) -> Option<f64>| {
-        rows.iter().filter(|row| wanted(row)).filter_map(|row| figure(row)).max_by(f64::total_cmp)
+    let largest = |is_chosen: &dyn Fn(&HistoryRow) -> bool, figure: &dyn Fn(&HistoryRow) -> Option<f64>| {
+        rows.iter().filter(|row| is_chosen(row)).filter_map(|row| figure(row)).max_by(f64::total_cmp)
     };
     let is_small = |row: &HistoryRow| row.cell.ends_with('s');
     let is_full = |row: &HistoryRow| row.access == "full";
@@ -305,7 +304,7 @@ fn log_goals(engine: &str, rows: &[&HistoryRow]) -> Vec<Goal> {
         Goal::at_most(format!("{engine}: matching a filter"), 0.3, "ms", matching),
         Goal::at_most(format!("{engine}: 1wl to 1mx in full by the copy floor, worst"), 0.8, "x", large),
         Goal::at_most(
-            format!("{engine}: a page of 100 in any cell and place, slowest median"),
+            format!("{engine}: a page of 100 in any cell and position, slowest median"),
             0.2,
             "ms",
             page,

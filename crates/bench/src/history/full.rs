@@ -1,4 +1,4 @@
-//! Full retrieval: all matches of a query, page by page, every byte touched.
+//! Full retrieval: all matches of a query, page by page, reading every byte.
 
 use std::time::{Duration, Instant};
 
@@ -13,14 +13,14 @@ use crate::{
     together::together,
 };
 
-/// A measured time shorter than this would be one of the clock and of waking threads.
+/// Shorter times would measure the clock and the waking of threads.
 const MEASURED_MIN: Duration = Duration::from_millis(10);
 const INNER_MAX: u64 = 1_000;
 const REPETITIONS: usize = 5;
-/// Repetitions end early when they have taken this long, which only slow engines do.
+/// Repetitions end early after this time, which only slow engines reach.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// Measures the cell at each concurrency; floors are measured in between, so that both see the same minute.
+/// Measures the cell at each concurrency, and floors in between, so that both have the same conditions.
 pub(super) fn measure(bench: &Bench, answer: &Answer) -> anyhow::Result<Vec<HistoryRow>> {
     let bodies = answer.bodies();
     let mut bundle = Bundle::new();
@@ -42,7 +42,7 @@ pub(super) fn measure(bench: &Bench, answer: &Answer) -> anyhow::Result<Vec<Hist
             let (total, tallies) = together(*concurrency, || bench.walk(inner))?;
             ensure!(
                 tallies.iter().all(|tally| *tally == answer.tally),
-                "two walks over the same rows saw different bytes"
+                "two walks over the same rows read different bytes"
             );
             let total_ms = ms(total) / inner as f64;
             times.record_ms(total_ms);
@@ -79,7 +79,7 @@ pub(super) fn measure(bench: &Bench, answer: &Answer) -> anyhow::Result<Vec<Hist
     Ok(rows)
 }
 
-/// How many queries to measure as one, by what one takes now that everything is warm.
+/// The number of queries that are measured as one, from the time of one query on a warm archive.
 fn inner(bench: &Bench) -> anyhow::Result<u64> {
     let begun = Instant::now();
     bench.walk(1)?;

@@ -1,4 +1,4 @@
-//! The history workload of the Status mailserver: ranges of time and sets of topics, every byte of every answer touched.
+//! The history workload of the Status mailserver: time ranges and sets of topics, reading every byte of every answer.
 
 mod cell;
 mod chart;
@@ -20,7 +20,7 @@ use crate::{
 };
 use cell::{Bench, Cell, QueryKind};
 
-/// How many queries run at once.
+/// Numbers of concurrent queries.
 const CONCURRENCY: [usize; 4] = [1, 2, 4, 8];
 const CONCURRENCY_QUICK: [usize; 2] = [1, 2];
 
@@ -36,7 +36,7 @@ pub struct HistoryArgs {
     pub common: CommonArgs,
 }
 
-/// One figure for programs.
+/// A row of JSON.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct HistoryRow {
     engine: &'static str,
@@ -54,30 +54,30 @@ pub(crate) struct HistoryRow {
     /// `full`: from the start of all concurrent queries to the end of the last. `page`: one page.
     median_ms: f64,
     p99_ms: f64,
-    /// Copying the same bodies once into a reused bundle of 1 MiB, their addresses known.
+    /// Copying the same bodies once into a reused buffer of 1 MiB, from known addresses.
     floor_ms: f64,
-    /// `median_ms` by `floor_ms`.
+    /// `median_ms` divided by `floor_ms`.
     ratio_to_floor: Option<f64>,
-    /// Touching the same bodies, their addresses known.
+    /// Reading the same bodies, from known addresses.
     touch_ms: Option<f64>,
     /// From the start of all concurrent queries to the end of the last, median.
     total_ms: f64,
-    /// `total_ms` by that of one query alone.
+    /// `total_ms` divided by that of one query alone.
     ratio_to_one: Option<f64>,
-    /// What matching the filter takes of a query: a tiny query by filter less the same by list.
+    /// The time of matching the filter: a tiny query by filter less the same by list.
     bloom_match_ms: Option<f64>,
-    /// Times that the query was measured.
+    /// Repetitions of the query.
     repetitions: u64,
-    /// Queries behind each other that one measured time is the mean of, where one alone is too short.
+    /// Consecutive queries per measured time, if a single one is too short.
     inner: u64,
-    /// Bytes of the whole archive on disk by bytes of all bodies.
+    /// Bytes of the whole archive on disk divided by bytes of all bodies.
     disk_per_payload: Option<f64>,
-    /// `page` only: each place at which a page was read.
+    /// `page` only: each measured position.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     positions: Vec<PositionRow>,
 }
 
-/// Pages of one place.
+/// Pages of one position.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct PositionRow {
     direction: &'static str,
@@ -167,10 +167,10 @@ mod tests {
     use crate::{report::assert_explained, tests::quick};
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_small_run_has_every_cell_and_counts_right() {
+    async fn a_small_run_has_every_cell_with_right_counts() {
         let report = measure(&HistoryArgs { common: quick("memory:") }).await.unwrap();
         let dataset = Dataset::new(0, 5_000);
-        // 6 cells, by list and by filter, full and in pages, alone and in twos.
+        // 6 cells, by list and by filter, full and in pages, one and two at once.
         assert_eq!(report.rows.len(), 6 * 2 * 2 * 2);
         for row in &report.rows {
             for key in [
@@ -193,17 +193,17 @@ mod tests {
         }
         let worst = dataset.query_set(crate::dataset::SetName::Worst).topics;
         let expected =
-            dataset.count(crate::dataset::Span::Month, |topic| worst.iter().any(|wanted| wanted == topic));
+            dataset.count(crate::dataset::Span::Month, |topic| worst.iter().any(|name| name == topic));
         let row = report.rows.iter().find(|row| row["cell"] == "1mx" && row["query"] == "topics").unwrap();
         assert_eq!(row["rows"], expected);
         assert_eq!(report.plots.len(), 4);
         assert!(report.tables.iter().any(|table| table.title.contains("published figures")));
         assert_explained(&report.tables);
-        assert!(report.goals.is_empty(), "goals are set for the engines that keep something");
+        assert!(report.goals.is_empty(), "the memory engine has no goals");
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn engines_stand_side_by_side_and_are_judged_by_their_own_goals() {
+    async fn engines_share_a_report_and_have_their_own_goals() {
         let mut common = quick("log:");
         common.engines.push("memory:".parse().unwrap());
         let report = measure(&HistoryArgs { common }).await.unwrap();

@@ -17,18 +17,18 @@ use crate::{
 };
 
 const PAGE_ROWS: u64 = 100;
-/// Pages of each position and thread, and how long they may take in all with a slow engine.
+/// Pages of each position and thread, and their time limit with a slow engine.
 const REPETITIONS: u64 = 200;
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A place to read a page from.
+/// A position at which pages are read.
 struct Position {
     direction: Direction,
     name: &'static str,
     query: Query,
 }
 
-/// Measures pages at each concurrency: the rows, and the times of pages that were read alone.
+/// Measures pages at each concurrency: the rows, and the times of pages read without concurrency.
 pub(super) fn measure(bench: &Bench, answer: &Answer) -> anyhow::Result<(Vec<HistoryRow>, Latencies)> {
     let positions = positions(bench, answer);
     let begun = Instant::now();
@@ -73,7 +73,7 @@ pub(super) fn measure(bench: &Bench, answer: &Answer) -> anyhow::Result<(Vec<His
     Ok((rows, alone.map(|(_, times)| times).unwrap_or_default()))
 }
 
-/// The places of a cell: without a cursor, in the middle, and where the last whole page begins.
+/// The positions of a cell: without a cursor, in the middle, and at the last full page.
 fn positions(bench: &Bench, answer: &Answer) -> Vec<Position> {
     let rows = answer.tally.rows;
     let mut positions = Vec::new();
@@ -116,7 +116,7 @@ fn floor_ms(pages: &[Page]) -> f64 {
     median(floors)
 }
 
-/// Reads each position in turn, again and again; the times of each.
+/// Reads the positions in turn, repeatedly; returns the times of each.
 fn read(bench: &Bench, positions: &[Position], repetitions: u64) -> anyhow::Result<Vec<Latencies>> {
     let mut times = vec![Latencies::default(); positions.len()];
     for _ in 0..repetitions {

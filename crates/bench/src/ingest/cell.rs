@@ -19,18 +19,18 @@ use crate::{
     supply::Supply,
 };
 
-/// How long a cell appends.
+/// The duration of a cell.
 const DURATION: Duration = Duration::from_millis(2_500);
 const DURATION_QUICK: Duration = Duration::from_millis(20);
 
-/// How appends come.
+/// The size and concurrency of appends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell {
     pub(super) batch: usize,
     pub(super) appenders: usize,
 }
 
-/// What came of a cell.
+/// The result of a cell.
 pub(super) struct Outcome {
     pub(super) messages: u64,
     pub(super) body_bytes: u64,
@@ -42,17 +42,17 @@ pub(super) struct Outcome {
 }
 
 impl Cell {
-    /// Appends to a fresh archive, waits until it is in its final form, and closes it.
+    /// Appends to a fresh archive, waits until all segments are sealed, and closes it.
     pub(super) async fn measure(
         self,
         store: &Store,
         supply: &Arc<Supply>,
         common: &CommonArgs,
     ) -> anyhow::Result<Outcome> {
-        // A database writes in processes of its own, and perhaps on another disk.
-        let is_seen = !matches!(store.config.url, EngineUrl::Postgres(_));
-        let written = || is_seen.then(bytes_written).flatten();
-        let device = || is_seen.then(|| device_bytes_written(&store.place.folder)).flatten();
+        // A database writes in other processes, and perhaps on another disk.
+        let is_local = !matches!(store.config.url, EngineUrl::Postgres(_));
+        let written = || is_local.then(bytes_written).flatten();
+        let device = || is_local.then(|| device_bytes_written(&store.location.folder)).flatten();
         let (written_before, device_before) = (written(), device());
         let begun = Instant::now();
         let appends = self.append(store.archive(), supply, common).await?;
@@ -72,7 +72,7 @@ impl Cell {
         Ok(outcome)
     }
 
-    /// Runs all appenders; the times of their appends.
+    /// Runs all appenders and returns the times of their appends.
     async fn append(
         self,
         archive: &Arc<dyn Archive>,
@@ -100,18 +100,18 @@ impl Cell {
     }
 }
 
-/// One of several that append at once.
+/// One of several concurrent appenders.
 struct Appender {
     archive: Arc<dyn Archive>,
     supply: Arc<Supply>,
-    /// The number of the next message that nobody has taken.
+    /// The number of the next message.
     next: Arc<AtomicU64>,
     messages_max: u64,
     until: Instant,
 }
 
 impl Appender {
-    /// Appends batch after batch until the time is over or the messages are used up.
+    /// Appends batches until the time is over or all messages are appended.
     async fn run(self, batch: usize) -> anyhow::Result<Latencies> {
         let mut appends = Latencies::default();
         loop {

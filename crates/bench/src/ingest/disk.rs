@@ -1,4 +1,4 @@
-//! What the disk can do without any engine: the floors of `bench ingest`.
+//! The disk without any engine: the floors of `bench ingest`.
 
 use std::{
     fs::File,
@@ -25,7 +25,7 @@ const CALL_BYTES: usize = 1 << 20;
 const CALLS_MAX: u64 = 512;
 const CALLS_MIN: u64 = 8;
 
-/// The disk's own figures.
+/// The figures of the disk alone.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Disk {
     pub(super) sync_ms: f64,
@@ -34,7 +34,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// What to compare a measurement with that was made between two probes: their mean.
+    /// The mean of two probes, to compare with a measurement between them.
     pub(super) fn between(before: &Self, after: &Self) -> Self {
         Self {
             sync_ms: f64::midpoint(before.sync_ms, after.sync_ms),
@@ -44,7 +44,7 @@ impl Disk {
     }
 }
 
-/// Measures the disk below `folder`. The probe's files are removed again.
+/// Measures the disk below `folder`. Removes its files.
 pub(super) async fn probe(folder: &Path, common: &CommonArgs) -> anyhow::Result<Disk> {
     let patience = common.pick(Duration::from_millis(400), Duration::from_millis(10));
     let calls = (CALLS_MAX * common.messages() / MESSAGES_FULL).clamp(CALLS_MIN, CALLS_MAX);
@@ -64,7 +64,7 @@ fn measure(file: &PathBuf, patience: Duration, calls: u64) -> io::Result<Disk> {
     Ok(Disk { sync_ms, syncs_per_s, write_mb_s: write_at_length(file, calls)? })
 }
 
-/// Appends of one message, each synced: the median time of the sync alone, and how many appends there are in a second.
+/// Appends of one message, each synced: the median time of the sync alone, and the number of appends a second.
 fn sync_appends(path: &PathBuf, patience: Duration) -> io::Result<(f64, f64)> {
     let mut bytes = [0; APPEND_BYTES];
     Random::new(0, 0).fill(&mut bytes);
@@ -84,7 +84,7 @@ fn sync_appends(path: &PathBuf, patience: Duration) -> io::Result<(f64, f64)> {
 /// One long write with one sync at its end, in 10^6 bytes a second.
 fn write_at_length(path: &PathBuf, calls: u64) -> io::Result<f64> {
     let mut bytes = vec![0; CALL_BYTES];
-    Random::new(0, 1).fill(&mut bytes); // random, so that no disk can shorten it
+    Random::new(0, 1).fill(&mut bytes); // random, so that no disk can compress it
     let mut file = File::create(path)?;
     let begun = Instant::now();
     for _ in 0..calls {

@@ -1,4 +1,4 @@
-//! Durable appends: in batches of 1 to 1,000, by 1 to 64 appenders, beside what the disk itself can do.
+//! Durable appends: in batches of 1 to 1,000, by 1 to 64 appenders, compared with the disk alone.
 
 mod cell;
 mod disk;
@@ -39,44 +39,44 @@ pub struct IngestArgs {
     pub common: CommonArgs,
 }
 
-/// One figure for programs.
+/// A row of JSON.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct IngestRow {
     engine: &'static str,
     /// Messages of one append.
     batch: usize,
-    /// Appends under way at any moment.
+    /// Concurrent appends.
     appenders: usize,
     /// Messages that were stored.
     messages: u64,
     messages_per_s: f64,
     /// Bytes of bodies, in 10^6 a second.
     payload_mb_s: f64,
-    /// From the call of an append to its answer.
+    /// From the call of an append to its return.
     p50_ms: f64,
     p99_ms: f64,
     max_ms: f64,
-    /// Bytes given to write calls, index included, by bytes of bodies.
+    /// Bytes given to write calls, index included, divided by bytes of bodies.
     write_amplification: Option<f64>,
-    /// The same by the counter of the device below the folder, whoever wrote to it.
+    /// The same by the counter of the device below the folder, which counts all processes.
     device_write_amplification: Option<f64>,
-    /// Bytes on disk by bytes of bodies, when everything is sealed.
+    /// Bytes on disk divided by bytes of bodies, when everything is sealed.
     disk_per_payload: Option<f64>,
-    /// The disk itself: median of syncing after an append of 700 bytes.
+    /// The disk alone: median of syncing after an append of 700 bytes.
     sync_ms: f64,
-    /// The disk itself: appends of 700 bytes, each synced, in a second.
+    /// The disk alone: appends of 700 bytes, each synced, in a second.
     syncs_per_s: f64,
-    /// The disk itself: one long write in calls of 1 MiB and one sync, in 10^6 bytes a second.
+    /// The disk alone: one long write in calls of 1 MiB and one sync, in 10^6 bytes a second.
     disk_write_mb_s: f64,
-    /// Appends a second by `syncs_per_s`.
+    /// Appends a second divided by `syncs_per_s`.
     ratio_to_syncs: Option<f64>,
-    /// `payload_mb_s` by `disk_write_mb_s`.
+    /// `payload_mb_s` divided by `disk_write_mb_s`.
     ratio_to_disk: Option<f64>,
-    /// `messages_per_s` by that of one appender with the same batch.
+    /// `messages_per_s` divided by that of one appender with the same batch.
     ratio_to_one: Option<f64>,
 }
 
-/// A row and the times behind it.
+/// A row and its times.
 struct Measured {
     row: IngestRow,
     appends: Latencies,
@@ -92,7 +92,7 @@ pub(crate) async fn measure(args: &IngestArgs) -> anyhow::Result<Report> {
     let common = &args.common;
     let folder = work_folder(common)?;
     let title =
-        "Durable appends of messages of about 700 bytes: every append is answered when it is on the disk.";
+        "Durable appends of messages of about 700 bytes: every append returns when it is on the disk.";
     let mut report = Report::new("ingest", title, Machine::look(folder.path()));
     let supply = Arc::new(Supply::of(&Dataset::new(common.seed, common.messages()), day_start(DAYS - 1)));
     let mut measured = Vec::new();
@@ -108,7 +108,7 @@ pub(crate) async fn measure(args: &IngestArgs) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Each cell has an archive of its own: in a named folder or database, within it.
+/// Each cell has an archive of its own, within the named folder or database if there is one.
 async fn measure_engine(
     choice: &EngineChoice,
     parent: &Path,
@@ -142,10 +142,12 @@ async fn measure_engine(
     Ok(measured)
 }
 
-/// The folder whose disk is looked at: that in which the engine's own folder lies, which is there when the engine's is gone.
+/// The folder whose disk is probed: the parent of the engine's own folder, which remains when the engine's is removed.
 fn probed_folder(store: &Store, parent: &Path) -> PathBuf {
-    match &store.place.url {
-        EngineUrl::Log(_) | EngineUrl::Sqlite(_) => store.place.folder.parent().unwrap_or(parent).to_owned(),
+    match &store.location.url {
+        EngineUrl::Log(_) | EngineUrl::Sqlite(_) => {
+            store.location.folder.parent().unwrap_or(parent).to_owned()
+        }
         EngineUrl::Postgres(_) | EngineUrl::Memory => parent.to_owned(),
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     report::{Bars, Curves, Goal, Plot, Report, Table, number, optional},
 };
 
-/// What the columns of both tables mean.
+/// The columns of both tables.
 const LEGEND: &[(&str, &str)] = &[
     ("batch", "messages in one append"),
     ("sync ms", "the disk alone: median of fdatasync after an append of 700 bytes"),
@@ -19,16 +19,16 @@ const LEGEND: &[(&str, &str)] = &[
         "written",
         "bytes given to write calls (wchar of /proc/self/io) until all is sealed, divided by bytes of bodies",
     ),
-    ("device", "the same by the counter of the device below the folder, which counts everybody's writes"),
+    ("device", "the same by the counter of the device below the folder, which counts all processes"),
     ("on disk", "bytes of all files when all is sealed, divided by bytes of bodies"),
 ];
 
 const NOTES: [&str; 3] = [
-    "The disk's own figures are measured in the same folder before and after each row; a row is compared with the mean \
-     of the two.",
-    "A database's own processes write for postgres, perhaps on another disk: nothing of it is seen from here.",
-    "Bodies and topics are those of the data set; each message has a hash and a time of its own, and all fall into one \
-     day.",
+    "The figures of the disk alone are measured in the same folder before and after each row; a row is compared with their \
+ mean.",
+    "For postgres the database's own processes write, perhaps on another disk: their writes are not counted here.",
+    "Bodies and topics are those of the data set; each message has a hash and a time of its own, all within one \
+ day.",
 ];
 
 pub(super) fn present(measured: &[Measured], report: &mut Report) {
@@ -87,7 +87,7 @@ fn rate_table(rows: &[&IngestRow]) -> Table {
 
 fn cost_table(rows: &[&IngestRow]) -> Table {
     let columns = ["engine", "batch", "appenders", "messages", "written", "device", "on disk", "longest ms"];
-    let mut table = Table::new("What an append costs the disk", &columns).explain(LEGEND);
+    let mut table = Table::new("Disk writes of an append", &columns).explain(LEGEND);
     for row in rows {
         table.add([
             row.engine.to_owned(),
@@ -116,7 +116,7 @@ fn rate_bars(engine: &str, rows: &[&IngestRow]) -> Plot {
         series.push((name, BATCHES.map(rate).to_vec()));
     }
     let bound = |batch: usize| find(&rows, batch, 1).and_then(disk_bound);
-    series.push(("what the disk allows one appender".to_owned(), BATCHES.map(bound).to_vec()));
+    series.push(("limit of the disk for one appender".to_owned(), BATCHES.map(bound).to_vec()));
     let groups = BATCHES.map(|batch| format!("batch {batch}")).to_vec();
     Plot::Bars(Bars {
         title: format!("Durable messages a second ({engine})"),
@@ -126,7 +126,7 @@ fn rate_bars(engine: &str, rows: &[&IngestRow]) -> Plot {
     })
 }
 
-/// Messages a second if nothing but the disk took time: one sync for each append, and its rate of writing.
+/// Messages a second if only the disk took time: one sync for each append, and its write rate.
 fn disk_bound(row: &IngestRow) -> Option<f64> {
     let by_syncs = row.syncs_per_s * row.batch as f64;
     let mb_per_message = ratio(row.payload_mb_s, row.messages_per_s)?;

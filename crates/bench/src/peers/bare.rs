@@ -1,4 +1,4 @@
-//! A node with chosen services and nothing behind it.
+//! A node with one chosen service and without an archive.
 
 use std::sync::Arc;
 
@@ -25,11 +25,11 @@ impl Bare {
     pub(crate) async fn listen(service: Arc<dyn Service>) -> anyhow::Result<(Self, Multiaddr)> {
         let loopback = "/ip4/127.0.0.1/tcp/0".parse().context("not an address")?;
         let bare = Self::start(vec![loopback], &[], service).await?;
-        let address = bare.node.addresses().into_iter().next().context("the node listens nowhere")?;
+        let address = bare.node.addresses().into_iter().next().context("the node has no listen address")?;
         Ok((bare, address))
     }
 
-    /// Starts a node that is connected to a server and knows what it offers.
+    /// Starts a node that is connected to a server and knows its protocols.
     pub(crate) async fn connect(server: &Multiaddr, service: Arc<dyn Service>) -> anyhow::Result<Self> {
         let bare = Self::start(Vec::new(), std::slice::from_ref(server), service).await?;
         let server = id_of(server)?;

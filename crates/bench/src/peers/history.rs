@@ -9,7 +9,7 @@ use restante_waku_wire::rpc::store::{StoreQueryRequest, StoreQueryResponse};
 
 use super::{PUBSUB_TOPIC, Peer, Role, id_of};
 
-/// The most messages of a page that any store gives.
+/// The largest page of any store.
 pub(crate) const PAGE_MAX: u64 = 100;
 
 /// A light node that asks one server.
@@ -27,12 +27,12 @@ impl History {
         Ok(Self { peer, server: id_of(server)?, client })
     }
 
-    /// One page, which the server must have answered with success.
+    /// One page; an answer without success is an error.
     pub(crate) async fn page(&self, request: &StoreQueryRequest) -> anyhow::Result<StoreQueryResponse> {
         Ok(self.client.query(self.server, request).await?)
     }
 
-    /// The hashes of all messages of a content topic within a time, the end excluded. It is an error when one comes twice.
+    /// The hashes of all messages of a content topic in a time range, the end excluded. A hash that comes twice is an error.
     pub(crate) async fn hashes(
         &self,
         content_topic: &str,
@@ -52,7 +52,7 @@ impl History {
             for entry in &answer.messages {
                 let hash = hash_of(entry.message_hash.as_deref())?;
                 let is_new = hashes.insert(hash);
-                ensure!(is_new, "a walk by cursor gave message {hash} twice");
+                ensure!(is_new, "a walk by cursor returned message {hash} twice");
             }
             match answer.pagination_cursor {
                 Some(cursor) => request.pagination_cursor = Some(cursor),
@@ -66,7 +66,7 @@ impl History {
     }
 }
 
-/// Lets all of them take leave at the same time.
+/// Closes all of them concurrently.
 pub(crate) async fn close_all(users: Vec<History>) {
     let mut closing = tokio::task::JoinSet::new();
     for history in users {

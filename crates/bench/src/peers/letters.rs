@@ -1,4 +1,4 @@
-//! Messages by number, so that what was published can be looked for.
+//! Numbered messages, so that published ones can be looked up.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use restante_waku_wire::{WakuMessage, WakuMessageView, message_hash};
 use super::PUBSUB_TOPIC;
 use crate::random::Random;
 
-/// Different payloads behind the part that tells messages apart: more than a compressor could make use of.
+/// Different payloads, apart from the numbers at their beginning: too many for a compressor to profit from.
 const BODIES: u64 = 64;
 /// Numbers at the beginning of a payload: the stream, the message's number, and a note.
 const MARK_BYTES: usize = 24;
@@ -43,7 +43,7 @@ impl Letters {
         Self { stream, content_topic: content_topic.to_owned(), bodies }
     }
 
-    /// The message of that number. The note is for whoever receives it.
+    /// The message of that number. The receiver can read the note.
     pub(crate) fn write(&self, number: u64, timestamp: Timestamp, note: u64) -> Letter {
         let body = self.bodies.get((number % BODIES) as usize).map_or(&[][..], Vec::as_slice);
         let mut payload = Vec::with_capacity(MARK_BYTES + body.len());
@@ -63,7 +63,7 @@ impl Letters {
         Letter { message_hash, timestamp, wire: waku.to_wire() }
     }
 
-    /// The same as the archive keeps it.
+    /// The same message as the archive stores it.
     pub(crate) fn message(&self, number: u64, timestamp: Timestamp, names: &Names) -> Message {
         let letter = self.write(number, timestamp, 0);
         Message {
@@ -87,7 +87,7 @@ pub(crate) struct Names {
     content_topic: Arc<str>,
 }
 
-/// Stream and note of a received message; nothing when it is none of ours.
+/// Stream and note of a received message; `None` for a message of others.
 pub(crate) fn note_of(wire: &[u8]) -> Option<(u64, u64)> {
     let view = WakuMessageView::parse(wire).ok()?;
     let (words, _) = view.payload.as_chunks::<8>();

@@ -1,6 +1,6 @@
-//! Real nodes of the network in this process: those who publish, those who listen and those who ask for history.
+//! Real network nodes in this process: publishers, subscribers and clients of history.
 //!
-//! Each has a key, connections and a task of its own, as if it ran on another machine. None of them keeps messages.
+//! Each has a key, connections and a task of its own, as if it ran on another machine. None of them stores messages.
 
 pub(crate) mod bare;
 pub(crate) mod history;
@@ -28,26 +28,26 @@ use restante_waku::{
 use crate::scrape::Scrape;
 use sink::Sink;
 
-/// Where messages are published: a static shard of a cluster that is nobody's.
+/// Where messages are published: a static shard of an unused cluster.
 pub(crate) const CLUSTER: u16 = 42;
 pub(crate) const SHARD: u16 = 0;
 pub(crate) const PUBSUB_TOPIC: &str = "/waku/2/rs/42/0";
 
-/// How long anything between nodes may take that has to happen sooner or later.
+/// The time limit of anything that must happen between nodes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
 /// How long a publisher waits when the queues are full: from the first to the last time, doubling.
 const BUSY_FIRST: Duration = Duration::from_millis(2);
 const BUSY_LAST: Duration = Duration::from_millis(200);
 
-/// What a node is there for.
+/// The role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// It asks, and takes no part in relay.
+    /// It queries, without relay.
     Light,
-    /// It publishes by relay, and wants no messages itself.
+    /// It publishes by relay without subscribing.
     Publisher,
-    /// It takes part in relay: whatever is published comes to it too.
+    /// It subscribes to relay and receives every message.
     Relay,
 }
 
@@ -58,15 +58,15 @@ pub(crate) struct Peer {
     registry: Registry,
 }
 
-/// What came of publishing one message.
+/// The result of publishing one message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sent {
-    /// How often the queues were full, or nobody was there.
+    /// How often the queues were full, or no peer was connected.
     pub(crate) retries: u64,
 }
 
 impl Peer {
-    /// Starts a node that holds a connection to each of the servers.
+    /// Starts a node that connects to each of the servers.
     pub(crate) async fn start(
         role: Role,
         servers: &[Multiaddr],
@@ -90,7 +90,7 @@ impl Peer {
         Ok(Self { waku, node, registry })
     }
 
-    /// Starts a node and waits until it is connected to all servers and, where it relays, until they know it.
+    /// Starts a node and waits until it is connected to all servers and, if it relays, until they know it.
     pub(crate) async fn start_connected(
         role: Role,
         servers: &[Multiaddr],
@@ -111,7 +111,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Whether a server is connected and has told what this node needs to know of it.
+    /// Whether a server is connected and has sent what this role needs to know.
     fn knows(&self, server: PeerId, role: Role) -> bool {
         let Some(info) = self.node.peer(server) else { return false };
         match role {
@@ -121,12 +121,12 @@ impl Peer {
         }
     }
 
-    /// Whether a server is in this node's mesh, so that messages come without being asked for.
+    /// Whether a server is in this node's mesh, so that it pushes messages.
     pub(crate) fn is_in_mesh(&self, server: PeerId) -> bool {
         self.node.peer(server).is_some_and(|info| info.mesh_topics.contains(PUBSUB_TOPIC))
     }
 
-    /// Publishes a message, and again when the queues are full or nobody is there, as a patient publisher does.
+    /// Publishes a message, with retries while the queues are full or no peer is connected.
     pub(crate) async fn publish(&self, wire: &Bytes) -> Result<Sent, PublishError> {
         let begun = Instant::now();
         let mut pause = BUSY_FIRST;
@@ -146,21 +146,21 @@ impl Peer {
         }
     }
 
-    /// What this node has counted.
+    /// The metrics of this node.
     pub(crate) fn counts(&self) -> Scrape {
-        let mut told = String::new();
-        text::encode(&mut told, &self.registry).expect("writing into a string can't fail");
-        Scrape::parse(&told)
+        let mut text_format = String::new();
+        text::encode(&mut text_format, &self.registry).expect("writing into a string can't fail");
+        Scrape::parse(&text_format)
     }
 
-    /// Takes leave.
+    /// Closes the node.
     pub(crate) async fn close(self) {
-        // A node that does not end in time is left to itself: the process ends with the bench.
+        // A node that does not close in time is dropped: the process ends with the bench.
         let _ = tokio::time::timeout(PATIENCE, self.waku.close()).await;
     }
 }
 
-/// Starts nodes, a few at a time, each as [`Peer::start_connected`] does.
+/// Starts nodes by [`Peer::start_connected`], a few at a time.
 pub(crate) async fn start_many(
     count: u64,
     role: Role,
@@ -168,12 +168,12 @@ pub(crate) async fn start_many(
 ) -> anyhow::Result<Vec<Arc<Peer>>> {
     /// Handshakes cost both sides; more at once would only wait for each other.
     const AT_ONCE: usize = 8;
-    let room = Arc::new(tokio::sync::Semaphore::new(AT_ONCE));
+    let permits = Arc::new(tokio::sync::Semaphore::new(AT_ONCE));
     let mut starting = tokio::task::JoinSet::new();
     for _ in 0..count {
-        let (room, servers) = (room.clone(), servers.to_vec());
+        let (permits, servers) = (permits.clone(), servers.to_vec());
         starting.spawn(async move {
-            let _place = room.acquire_owned().await?;
+            let _permit = permits.acquire_owned().await?;
             Peer::start_connected(role, &servers, Vec::new()).await
         });
     }
@@ -184,7 +184,7 @@ pub(crate) async fn start_many(
     Ok(peers)
 }
 
-/// Takes leave of all of them; one that somebody still holds leaves when it is let go.
+/// Closes all of them; one with other owners closes when the last drops it.
 pub(crate) async fn close_many(peers: Vec<Arc<Peer>>) {
     let mut closing = tokio::task::JoinSet::new();
     for peer in peers {
@@ -195,12 +195,12 @@ pub(crate) async fn close_many(peers: Vec<Arc<Peer>>) {
     closing.join_all().await;
 }
 
-/// The peer that an address of a server names.
+/// The peer id in a server's address.
 pub(crate) fn id_of(address: &Multiaddr) -> anyhow::Result<PeerId> {
     peer_of(address).with_context(|| format!("{address} names no peer"))
 }
 
-/// Waits until something holds: how long that took, or nothing when it took too long.
+/// Waits until a condition holds and returns the time that took; `None` on a timeout.
 pub(crate) async fn until<F: Future<Output = bool>>(
     limit: Duration,
     mut holds: impl FnMut() -> F,
@@ -217,7 +217,7 @@ pub(crate) async fn until<F: Future<Output = bool>>(
     }
 }
 
-/// The settings of a node that holds connections to these servers.
+/// The settings of a node that connects to these servers.
 pub(crate) fn node_config(role: Role, servers: &[Multiaddr]) -> NodeConfig {
     let relay = match role {
         Role::Light => None,
@@ -228,7 +228,7 @@ pub(crate) fn node_config(role: Role, servers: &[Multiaddr]) -> NodeConfig {
 }
 
 fn config(role: Role, servers: &[Multiaddr]) -> WakuConfig {
-    // A message that waits in a queue under load is not to be refused for its age.
+    // A message that waits in a queue under load must not be refused for its age.
     let rules = Rules {
         cluster_id: Some(CLUSTER),
         shards: vec![SHARD],

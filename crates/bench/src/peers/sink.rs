@@ -1,11 +1,11 @@
-//! What stands where other nodes have an archive.
+//! An archive that discards all messages.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use restante_archive::{Appended, Archive, Config, EngineUrl, Error, Message, Page, Query, open};
 
-/// Takes every message, keeps none, and answers queries as an empty archive does.
+/// Accepts every message, stores none, and answers queries like an empty archive.
 pub(crate) struct Sink {
     empty: Arc<dyn Archive>,
 }

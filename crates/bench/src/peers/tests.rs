@@ -1,4 +1,4 @@
-//! A server in this process, for tests of load clients: the door over an archive in memory, and its figures by HTTP.
+//! A server in this process, for tests of load clients: the Waku door over an archive in memory, and its metrics over HTTP.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use restante_archive::{Config, EngineUrl, Metrics, Opened, open};
 use super::*;
 use crate::http::tests::{serve, sized};
 
-/// A running door.
+/// A running server.
 pub(crate) struct Served {
     pub(crate) node: Multiaddr,
     pub(crate) rest: SocketAddr,
@@ -42,9 +42,9 @@ impl Served {
         let registry = Arc::new(registry);
         let rest = serve(move |line, _| {
             assert!(line.starts_with("GET /metrics "), "{line}");
-            let mut told = String::new();
-            text::encode(&mut told, &registry).unwrap();
-            sized("200 OK", &told)
+            let mut text_format = String::new();
+            text::encode(&mut text_format, &registry).unwrap();
+            sized("200 OK", &text_format)
         })
         .await;
         Self { node, rest, opened, waku }
@@ -57,7 +57,7 @@ impl Served {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_goes_from_node_to_node_and_is_found_in_the_archive() {
+async fn a_message_is_relayed_and_archived() {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use restante_core::{Clock, Timestamp};
@@ -94,7 +94,7 @@ async fn a_message_goes_from_node_to_node_and_is_found_in_the_archive() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn users_walk_until_their_time_is_over() {
+async fn users_query_until_their_time_is_over() {
     use restante_core::Timestamp;
 
     let served = Served::start().await;
@@ -110,7 +110,7 @@ async fn users_walk_until_their_time_is_over() {
         seconds: 0.2,
     };
     let asked = users::ask(&plan, &|| None).await.unwrap();
-    assert_eq!((asked.errors, &asked.complaint), (0, &None));
+    assert_eq!((asked.errors, &asked.first_error), (0, &None));
     assert!(asked.pages.len() >= 6 && asked.messages > asked.pages.len() * 50, "{asked:?}");
     let nothing = users::Plan { content_topic: "/restante-bench/1/none/proto".to_owned(), ..plan };
     let asked = users::ask(&nothing, &|| None).await.unwrap();

@@ -1,5 +1,4 @@
-//! Users who ask for history as fast as they can: each walks back from the newest message, page by page, and begins anew at
-//! the end.
+//! Users who query history as fast as they can: each pages back from the newest message and starts again at the end.
 
 use std::{
     fs::File,
@@ -21,17 +20,17 @@ use crate::{
     measure::{Latencies, rounded},
 };
 
-/// Tells a child process which users it is to be.
-pub(crate) const USERS_OF: &str = "RESTANTE_BENCH_USERS";
-/// How long a user waits after a question that failed.
+/// The variable with the plan of a child process.
+pub(crate) const USERS_VARIABLE: &str = "RESTANTE_BENCH_USERS";
+/// How long a user waits after a failed query.
 const BACK_OFF: Duration = Duration::from_millis(50);
-/// Pages before the clock runs, for each user.
+/// Pages of each user before the clock runs.
 const WARM_UP_PAGES: usize = 5;
-/// How much longer than it was told a child may take: its nodes have to connect.
+/// How much longer than its plan a child may take: its nodes have to connect.
 const CHILD_PATIENCE: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(20);
 
-/// What users do.
+/// The load of users.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
     /// The server's address, with its peer id.
@@ -43,31 +42,31 @@ pub(crate) struct Plan {
     pub(crate) seconds: f64,
 }
 
-/// What came of it.
+/// The result of a load.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Asked {
-    /// Times of pages, from the question to the decoded answer.
+    /// Times of pages, from the query to the decoded answer.
     pub(crate) pages: Latencies,
     pub(crate) messages: u64,
     pub(crate) errors: u64,
-    /// What the first error was.
-    pub(crate) complaint: Option<String>,
-    /// From the first question to the last answer.
+    /// The first error.
+    pub(crate) first_error: Option<String>,
+    /// From the first query to the last answer.
     pub(crate) seconds: f64,
-    /// What this process worked meanwhile.
+    /// Processor time of this process meanwhile.
     pub(crate) worked: Option<Duration>,
-    /// What the server worked meanwhile, if somebody can tell.
+    /// Processor time of the server meanwhile, if known.
     pub(crate) server_worked: Option<Duration>,
 }
 
-/// The same in a few words, from process to process.
+/// A summary that a child process prints.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Told {
+pub(crate) struct Summary {
     pub(crate) pages_per_s: f64,
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
     pub(crate) errors: u64,
-    pub(crate) complaint: Option<String>,
+    pub(crate) first_error: Option<String>,
 }
 
 impl Asked {
@@ -75,22 +74,22 @@ impl Asked {
         self.pages.add(&other.pages);
         self.messages += other.messages;
         self.errors += other.errors;
-        self.complaint = self.complaint.take().or(other.complaint);
+        self.first_error = self.first_error.take().or(other.first_error);
     }
 
-    fn told(&self) -> Told {
-        Told {
+    fn summary(&self) -> Summary {
+        Summary {
             pages_per_s: rounded(self.pages.len() as f64 / self.seconds),
             p50_ms: rounded(self.pages.median_ms()),
             p99_ms: rounded(self.pages.p99_ms()),
             errors: self.errors,
-            complaint: self.complaint.clone(),
+            first_error: self.first_error.clone(),
         }
     }
 }
 
-/// Lets the users of this process ask. They are connected before the first of them begins. `server_worked` tells how long the
-/// server's processors have worked until now.
+/// Runs the users in this process. All of them connect before the first query. `server_worked` returns the server's processor
+/// time so far.
 pub(crate) async fn ask(
     plan: &Plan,
     server_worked: &(dyn Fn() -> Option<Duration> + Sync),
@@ -128,7 +127,7 @@ pub(crate) async fn ask(
     Ok(all)
 }
 
-/// What was worked between two moments.
+/// The difference of two processor times.
 pub(crate) fn since(now: Option<Duration>, before: Option<Duration>) -> Option<Duration> {
     now.zip(before).map(|(now, before)| now.saturating_sub(before))
 }
@@ -146,8 +145,8 @@ impl User {
         for _ in 0..WARM_UP_PAGES {
             request = self.step(&first, request).await;
         }
-        let failed = (self.asked.errors, self.asked.complaint.take());
-        self.asked = Asked { errors: failed.0, complaint: failed.1, ..Asked::default() };
+        let failed = (self.asked.errors, self.asked.first_error.take());
+        self.asked = Asked { errors: failed.0, first_error: failed.1, ..Asked::default() };
         all_are_warm.wait().await;
         let until = Instant::now() + Duration::from_secs_f64(self.plan.seconds);
         request = first.clone();
@@ -157,7 +156,7 @@ impl User {
         (self.asked, self.history)
     }
 
-    /// Asks for a page; the question for the next one.
+    /// Requests a page and returns the request for the next one.
     async fn step(&mut self, first: &StoreQueryRequest, request: StoreQueryRequest) -> StoreQueryRequest {
         let begun = Instant::now();
         let answer = self.history.page(&request).await.and_then(|answer| self.check(answer));
@@ -170,14 +169,14 @@ impl User {
             }
             Err(error) => {
                 self.asked.errors += 1;
-                self.asked.complaint.get_or_insert_with(|| format!("{error:#}"));
+                self.asked.first_error.get_or_insert_with(|| format!("{error:#}"));
                 tokio::time::sleep(BACK_OFF).await;
                 first.clone()
             }
         }
     }
 
-    /// A page before the last is full, and every message has its data.
+    /// Checks that a page before the last is full, and that every message has its data.
     fn check(&self, answer: StoreQueryResponse) -> anyhow::Result<StoreQueryResponse> {
         let is_full = answer.messages.len() as u64 == self.plan.page;
         ensure!(is_full || answer.pagination_cursor.is_none(), "a page before the last is not full");
@@ -192,36 +191,37 @@ fn with_cursor(mut request: StoreQueryRequest, cursor: Option<bytes::Bytes>) -> 
     request
 }
 
-/// Users in a process of their own, killed when this goes out of scope.
-pub(crate) struct Elsewhere {
+/// Users in a child process, killed when this goes out of scope.
+pub(crate) struct ChildUsers {
     child: Child,
-    said: std::path::PathBuf,
+    output: std::path::PathBuf,
     until: Instant,
 }
 
-impl Elsewhere {
-    /// Starts this program once more to be the users. What they have to say goes into files in `folder`.
+impl ChildUsers {
+    /// Starts this program again as the users. Its output goes to files in `folder`.
     pub(crate) fn start(plan: &Plan, folder: &Path) -> anyhow::Result<Self> {
-        let (said, log) = (folder.join("users.out"), folder.join("users.log"));
-        let child = when_nobody_else_wants_to_run()?
+        let (output, log) = (folder.join("users.out"), folder.join("users.log"));
+        let child = idle_command()?
             .args(["bench", "relay"])
-            .env(USERS_OF, serde_json::to_string(plan)?)
+            .env(USERS_VARIABLE, serde_json::to_string(plan)?)
             .stdin(Stdio::null())
-            .stdout(File::create(&said)?)
+            .stdout(File::create(&output)?)
             .stderr(File::create(&log)?)
             .spawn()
             .context("can't start the users' process")?;
         let until = Instant::now() + Duration::from_secs_f64(plan.seconds) + CHILD_PATIENCE;
-        Ok(Self { child, said, until })
+        Ok(Self { child, output, until })
     }
 
-    /// Waits for the users' end and hears what they saw.
-    pub(crate) async fn told(mut self) -> anyhow::Result<Told> {
+    /// Waits for the child's end and returns its summary.
+    pub(crate) async fn summary(mut self) -> anyhow::Result<Summary> {
         loop {
             if let Some(status) = self.child.try_wait()? {
                 ensure!(status.success(), "the users' process ended with {status}");
-                let said = std::fs::read(&self.said)?;
-                return serde_json::from_slice(&said).context("can't understand the users' process");
+                let output = std::fs::read(&self.output)?;
+                return serde_json::from_slice(&output)
+                    .context("can't parse the output of the users' process");
             }
             if Instant::now() > self.until {
                 bail!("the users' process did not end in time");
@@ -231,17 +231,17 @@ impl Elsewhere {
     }
 }
 
-impl Drop for Elsewhere {
+impl Drop for ChildUsers {
     fn drop(&mut self) {
-        // Both fail when the process has ended already, and then there is nothing to do.
+        // Both fail if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// This program again, as a process that runs when no other does: users have machines of their own, so their work must not be
-/// taken from the server's. Where util-linux's `chrt` is missing, the lowest priority must do, which [`tell`] takes.
-fn when_nobody_else_wants_to_run() -> anyhow::Result<Command> {
+/// A command that starts this program at idle priority: real users have machines of their own, so theirs must not take the
+/// server's processor time. Without util-linux's `chrt` it has the lowest priority, which [`run_child`] sets.
+fn idle_command() -> anyhow::Result<Command> {
     let program = std::env::current_exe()?;
     let has_chrt = Command::new("chrt").arg("--version").stdout(Stdio::null()).status().is_ok();
     if !has_chrt {
@@ -252,11 +252,11 @@ fn when_nobody_else_wants_to_run() -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// What the process of users does.
-pub(crate) async fn tell(plan: &str) -> anyhow::Result<()> {
+/// Runs a plan in the child process and prints its summary.
+pub(crate) async fn run_child(plan: &str) -> anyhow::Result<()> {
     const LOWEST_PRIORITY: i32 = 19;
-    rustix::process::nice(LOWEST_PRIORITY).context("can't give way to others")?;
+    rustix::process::nice(LOWEST_PRIORITY).context("can't lower the priority")?;
     let asked = ask(&serde_json::from_str(plan)?, &|| None).await?;
-    println!("{}", serde_json::to_string(&asked.told())?);
+    println!("{}", serde_json::to_string(&asked.summary())?);
     Ok(())
 }

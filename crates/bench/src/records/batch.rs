@@ -1,4 +1,4 @@
-//! Mails in commits of 1 to 1,000: what they take on disk, and what is written for them.
+//! Mails in commits of 1 to 1,000: their size on disk, and the bytes written for them.
 
 use std::path::Path;
 
@@ -13,12 +13,12 @@ use super::{
 
 /// Mails of a commit.
 pub(super) const BATCHES: [u64; 4] = [1, 10, 100, 1_000];
-/// One at a time so many are enough: each commit costs the same, and takes a sync.
+/// The most mails one at a time: each commit costs the same, and takes a sync.
 pub(super) const SINGLE_MAX: u64 = 5_000;
-/// Commits without a commit log: each writes tens of kilobytes, whatever the size.
+/// The most commits without a commit log: each writes tens of kilobytes at every size.
 const COMMITS_WITHOUT_LOG_MAX: u64 = 10_000;
 
-/// A cell: so many mails in commits of so many.
+/// A cell: mails, and mails in a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cell {
     pub(super) entities: u64,
@@ -46,7 +46,7 @@ pub(super) fn cells(engine: RecordsEngine, sizes: &[u64]) -> Vec<Cell> {
     cells
 }
 
-/// What a cell cost.
+/// The figures of a cell.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct BatchFigures {
     #[serde(flatten)]
@@ -57,7 +57,7 @@ pub(super) struct BatchFigures {
     pub(super) times: Times,
     /// Accounts that the mails belong to.
     pub(super) accounts: u32,
-    /// Written for opening the fresh store, which is in no other figure: a commit log is written in advance, once.
+    /// Written by opening the fresh store, and not counted elsewhere: a commit log is preallocated once.
     pub(super) opening_bytes: Option<u64>,
     /// Files while the store was open, after the last commit.
     pub(super) open: Option<Disk>,
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_are_bounded_and_none_comes_twice() {
+    fn cells_are_bounded_and_unique() {
         let sizes = [10_000, 100_000, 1_000_000];
         let with_log = cells(RecordsEngine::Lmdb, &sizes);
         assert_eq!(with_log.len(), 1 + 3 * 3, "one at a time is measured once");

@@ -1,4 +1,4 @@
-//! This program once more, for each measurement: its counters and its memory are those of one store and nothing else.
+//! A child process for each measurement, so that counters and memory are those of one store alone.
 
 use std::{
     io::Read,
@@ -12,23 +12,23 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{batch, churn, fill::Load, group, read, seed, store::RecordsEngine};
 
-/// Tells the child what it is to do.
-pub(super) const TASK_OF: &str = "RESTANTE_BENCH_RECORDS_TASK";
-/// How often the child is looked after.
+/// The variable with a child's task.
+pub(super) const TASK: &str = "RESTANTE_BENCH_RECORDS_TASK";
+/// The interval of checks whether the child has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// What a child does with a fresh store.
+/// A job on a fresh store.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Task {
     pub(super) engine: RecordsEngine,
-    /// There, and empty.
+    /// The empty folder of the store.
     pub(super) folder: PathBuf,
     pub(super) seed: u64,
     pub(super) is_quick: bool,
     pub(super) job: Job,
 }
 
-/// What is measured.
+/// The measurements.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum Job {
     /// Sink's mails.
@@ -43,7 +43,7 @@ pub(super) enum Job {
     Group,
 }
 
-/// Where tasks are done.
+/// Where tasks are run.
 #[derive(Clone, Debug)]
 pub(super) enum Runner {
     /// In a process of their own.
@@ -54,23 +54,23 @@ pub(super) enum Runner {
 }
 
 impl Runner {
-    /// Does a task and hands over its figures.
+    /// Runs a task and returns its figures.
     pub(super) async fn run<F: DeserializeOwned>(&self, task: &Task) -> anyhow::Result<F> {
         let figures = match self {
             Self::Child(program) => in_child(program, task).await?,
             #[cfg(test)]
             Self::Here => Box::pin(do_task(task)).await?,
         };
-        serde_json::from_value(figures).context("can't understand the figures of a measurement")
+        serde_json::from_value(figures).context("can't parse the figures of a measurement")
     }
 }
 
-/// A child that ends when nobody waits for it any more.
+/// A child that is killed when this is dropped.
 struct Guarded(Child);
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // Both fail when the child has ended already, and then there is nothing to do.
+        // Both fail if the child has already ended.
         let _ = self.0.kill();
         let _: Result<ExitStatus, _> = self.0.wait();
     }
@@ -79,13 +79,13 @@ impl Drop for Guarded {
 async fn in_child(program: &PathBuf, task: &Task) -> anyhow::Result<serde_json::Value> {
     let child = Command::new(program)
         .args(["bench", "records"])
-        .env(TASK_OF, serde_json::to_string(task)?)
+        .env(TASK, serde_json::to_string(task)?)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("can't start {}", program.display()))?;
     let mut child = Guarded(child);
-    // What it prints is shorter than a pipe is long, so it can end before it is read.
+    // Its output fits into a pipe, so it can end before it is read.
     let status = loop {
         if let Some(status) = child.0.try_wait()? {
             break status;
@@ -93,17 +93,17 @@ async fn in_child(program: &PathBuf, task: &Task) -> anyhow::Result<serde_json::
         tokio::time::sleep(LOOK_EVERY).await;
     };
     if !status.success() {
-        bail!("a measurement in a process of its own ended with {status}; why stands above");
+        bail!("a measurement in a child process ended with {status}; its error is above");
     }
     let mut figures = String::new();
     let mut pipe = child.0.stdout.take().context("the child process has no output")?;
     pipe.read_to_string(&mut figures)?;
-    serde_json::from_str(&figures).context("can't understand the child process")
+    serde_json::from_str(&figures).context("can't parse the output of the child process")
 }
 
-/// What the child does.
-pub(super) async fn tell(task: &str) -> anyhow::Result<()> {
-    let task = serde_json::from_str(task).context("can't understand the task")?;
+/// Runs the task of a child process and prints its figures.
+pub(super) async fn run_task(task: &str) -> anyhow::Result<()> {
+    let task = serde_json::from_str(task).context("can't parse the task")?;
     let figures = Box::pin(do_task(&task)).await?;
     println!("{figures}");
     Ok(())

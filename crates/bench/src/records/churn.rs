@@ -1,4 +1,4 @@
-//! Flag changes: what is written when small properties of old records change.
+//! Flag changes: the bytes written for small changes of old records.
 
 use std::{
     collections::BTreeSet,
@@ -23,7 +23,7 @@ const BATCH: u64 = 100;
 /// The stream of the random mails and flags.
 const CHURN_STREAM: u64 = 1 << 60;
 
-/// What the changes cost. In [`Head`], written is for the changes alone.
+/// The figures of the changes. The written bytes in [`Head`] are those of the changes alone.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct ChurnFigures {
     #[serde(flatten)]
@@ -71,7 +71,7 @@ pub(super) async fn measure(
     Ok(ChurnFigures { head, times: Times::of(&commits, total), changes })
 }
 
-/// Makes changes of flags.
+/// Generates changes of flags.
 pub(super) struct Churn {
     mails: Mails,
     entities: u64,
@@ -80,17 +80,17 @@ pub(super) struct Churn {
 }
 
 impl Churn {
-    /// For the mails that a load brought, of which the first has this id.
+    /// For the mails of a load, the first of which has this id.
     pub(super) fn new(load: Load, first: Id) -> Self {
         let mails = Mails { seed: load.seed, account: ACCOUNT, inbox_every: load.inbox_every };
         Self { mails, entities: load.entities, first, random: Random::new(load.seed, CHURN_STREAM) }
     }
 
-    /// A commit of so many changes, or as many as there are mails; each of another mail.
+    /// A commit of `changes` changes, or as many as there are mails; each of another mail.
     pub(super) fn commit(&mut self, changes: u64) -> Commit {
-        let wanted = changes.min(self.entities) as usize;
+        let count = changes.min(self.entities) as usize;
         let mut numbers = BTreeSet::new();
-        while numbers.len() < wanted {
+        while numbers.len() < count {
             numbers.insert(self.random.below(self.entities));
         }
         let update = |n: u64| Change::Update {
@@ -115,7 +115,7 @@ mod tests {
         let ids = |commit: Commit| {
             let id = |change: &Change| match change {
                 Change::Update { id, .. } => id.0,
-                other => panic!("{other:?} is no update"),
+                other => panic!("{other:?} is not an update"),
             };
             commit.changes.iter().map(id).collect::<BTreeSet<u64>>()
         };

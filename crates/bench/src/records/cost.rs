@@ -1,4 +1,4 @@
-//! What a measurement cost: bytes written, memory, times.
+//! The costs of a measurement: bytes written, memory, times.
 
 use std::{fs::File, path::Path, time::Duration};
 
@@ -10,26 +10,26 @@ use crate::{
     measure::{Latencies, rounded},
 };
 
-/// What every figure says of itself.
+/// The figures of every row.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Head {
-    /// Records in the store; where only commits are counted, those.
+    /// Records in the store, or the committed ones where only commits are counted.
     pub(super) entities: u64,
     /// Changes of a commit.
     pub(super) batch: u64,
     /// Length of the main file after closing.
     pub(super) disk_bytes: Option<u64>,
-    /// Bytes of the records as they were given: bodies and the blobs they name, without properties.
+    /// Bytes of the records before compression: bodies and the blobs they name, without properties.
     pub(super) payload_bytes: Option<u64>,
-    /// Bytes given to write calls, up to and with closing.
+    /// Bytes given to write calls, closing included.
     pub(super) written_bytes: Option<u64>,
-    /// Bytes that the device wrote meanwhile, for whomever.
+    /// Bytes that the device wrote meanwhile, for all processes.
     pub(super) device_bytes: Option<u64>,
     /// Microseconds of a commit, or of a read.
     pub(super) median_us: Option<f64>,
 }
 
-/// One figure for programs.
+/// A row of JSON.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row<F> {
     pub(super) table: &'static str,
@@ -38,7 +38,7 @@ pub(super) struct Row<F> {
     pub(super) figures: F,
 }
 
-/// What was written.
+/// Bytes written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Written {
     pub(super) calls: Option<u64>,
@@ -54,7 +54,7 @@ impl Counters {
         Self(engine.is_on_disk().then(|| look(folder)))
     }
 
-    /// What came since.
+    /// The difference since then.
     pub(super) fn since(&self, folder: &Path) -> Written {
         let Some(before) = self.0 else { return Written::default() };
         let now = look(folder);
@@ -63,8 +63,8 @@ impl Counters {
     }
 }
 
-/// Reads the counters, that of the device after everything of its file system has been written out: what still waited would
-/// be counted later, or for somebody else. A system that can't do that is taken as it is.
+/// Reads the counters, that of the device after a sync of its file system: dirty pages would otherwise be counted
+/// later. Where the sync fails, the counter is read without it.
 fn look(folder: &Path) -> Written {
     let calls = bytes_written();
     if let Ok(folder) = File::open(folder) {
@@ -78,7 +78,7 @@ fn look(folder: &Path) -> Written {
 pub(super) struct Memory {
     /// All that is resident, mapped files included.
     pub(super) rss_bytes: Option<u64>,
-    /// What the system could not take back by writing files out.
+    /// Without mapped files, whose pages the system can drop.
     pub(super) private_bytes: Option<u64>,
 }
 
@@ -100,7 +100,7 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Of commits that took so long in all.
+    /// Of commits with this total time.
     pub(super) fn of(commits: &Latencies, total: Duration) -> Self {
         Self {
             commits: commits.len(),
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_counted_where_there_is_a_disk() {
+    fn written_bytes_are_counted_for_engines_with_a_disk() {
         let folder = tempfile::tempdir().unwrap();
         let before = Counters::now(RecordsEngine::Lmdb, folder.path());
         std::fs::write(folder.path().join("file"), vec![7; 50_000]).unwrap();

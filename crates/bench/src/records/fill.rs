@@ -1,4 +1,4 @@
-//! Filling a store with mails: one thread makes them, another commits them.
+//! Filling a store with mails: one thread generates them, another commits them.
 
 use std::time::{Duration, Instant};
 
@@ -9,13 +9,13 @@ use tokio::sync::mpsc;
 use super::{mail::Mails, store::Store};
 use crate::{measure::Latencies, random::Random};
 
-/// Commits of about so many mails are handed over at once, and so many such parcels wait.
+/// Mails per batch of commits between the threads, and batches in the queue.
 const PARCEL_MAILS: u64 = 1_000;
 const PARCELS_WAITING: usize = 4;
 /// The stream of the random accounts.
 const ACCOUNTS_STREAM: u64 = 1 << 61;
 
-/// What to put into a store.
+/// The mails to put into a store.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     pub(super) seed: u64,
@@ -27,13 +27,13 @@ pub(super) struct Load {
     pub(super) inbox_every: u64,
 }
 
-/// What came of it.
+/// The result.
 pub(super) struct Filled {
     pub(super) payload_bytes: u64,
     pub(super) commits: Latencies,
     /// Until the last commit was answered.
     pub(super) total: Duration,
-    /// The id of the first mail; those of the others follow, where there is one account.
+    /// The id of the first mail; with one account the others have consecutive ids.
     pub(super) first: Id,
 }
 
@@ -43,7 +43,7 @@ struct Planned {
     payload_bytes: u64,
 }
 
-/// Commits all mails, one commit after the other. Their making is not waited for, but when it is slower than the store.
+/// Commits all mails, one commit after the other. The times exclude generating them.
 pub(super) async fn fill(store: &Store, load: Load) -> anyhow::Result<Filled> {
     let (sender, mut receiver) = mpsc::channel(PARCELS_WAITING);
     let producer = tokio::task::spawn_blocking(move || produce(load, &sender));
@@ -60,7 +60,7 @@ pub(super) async fn fill(store: &Store, load: Load) -> anyhow::Result<Filled> {
             filled.payload_bytes += planned.payload_bytes;
             created += committed.created.len() as u64;
             if last.is_none() {
-                filled.first = committed.created.first().copied().context("a commit created nothing")?;
+                filled.first = committed.created.first().copied().context("a commit created no record")?;
             }
             last = committed.created.last().copied();
         }
@@ -73,7 +73,7 @@ pub(super) async fn fill(store: &Store, load: Load) -> anyhow::Result<Filled> {
     Ok(filled)
 }
 
-/// Makes all commits; ends early when nobody takes them any more.
+/// Generates all commits; ends early when the receiver is dropped.
 fn produce(load: Load, sender: &mpsc::Sender<Vec<Planned>>) {
     let mut random = Random::new(load.seed, ACCOUNTS_STREAM);
     let mut made = vec![0; load.accounts.max(1) as usize];
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_mail_is_made_once_whatever_the_batch() {
+    fn every_mail_is_generated_once_with_any_batch() {
         let payload = |batch, accounts| {
             let load = Load { seed: 0, entities: 2_345, batch, accounts, inbox_every: 2 };
             let (sender, mut receiver) = mpsc::channel(10_000);

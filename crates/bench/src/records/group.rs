@@ -1,4 +1,4 @@
-//! Durable commits, one at a time and of many committers at once, beside what the disk itself can do.
+//! Durable commits, one at a time and by many concurrent committers, compared with the disk alone.
 
 use std::{
     fs::File,
@@ -21,20 +21,20 @@ use super::{
 };
 use crate::measure::{Latencies, median, ratio, rounded};
 
-/// How many commit at once.
+/// Numbers of concurrent committers.
 pub(super) const COMMITTERS: [u32; 2] = [1, 64];
-/// Rounds, in each of which the disk, one committer and many have their turn.
+/// Rounds; each measures the disk, one committer and many.
 const ROUNDS: usize = 7;
 const ROUNDS_QUICK: usize = 1;
-const TURN: Duration = Duration::from_millis(1_000);
-const TURN_QUICK: Duration = Duration::from_millis(10);
-/// Mails that are committed over and over, each time as new records.
+const ROUND_TIME: Duration = Duration::from_millis(1_000);
+const ROUND_TIME_QUICK: Duration = Duration::from_millis(10);
+/// Mails that are committed repeatedly, each time as new records.
 const MAILS: u64 = 1_024;
-/// The file that the disk is measured with, written in advance as a commit log is.
+/// The file that the disk is measured with, preallocated like a commit log.
 const FLOOR_FILE: &str = "floor";
 const FLOOR_BYTES: u64 = 8 << 20;
 
-/// What a number of committers reached.
+/// The figures of a number of committers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct GroupFigures {
     #[serde(flatten)]
@@ -42,7 +42,7 @@ pub(super) struct GroupFigures {
     pub(super) committers: u32,
     pub(super) commits_per_s: f64,
     pub(super) p99_us: f64,
-    /// The disk itself: the same bytes written into a file, each with a sync.
+    /// The disk alone: the same bytes written into a file, each with a sync.
     pub(super) floor_per_s: f64,
     pub(super) floor_us: f64,
     pub(super) ratio_to_floor: Option<f64>,
@@ -50,14 +50,14 @@ pub(super) struct GroupFigures {
     pub(super) ratio_to_one: Option<f64>,
 }
 
-/// What came of the turns of one of them.
+/// The results of all rounds.
 #[derive(Default)]
-struct Turns {
+struct Rounds {
     per_s: Vec<f64>,
     times: Latencies,
 }
 
-impl Turns {
+impl Rounds {
     fn add(&mut self, times: &Latencies, duration: Duration) {
         self.per_s.push(times.len() as f64 / duration.as_secs_f64());
         self.times.add(times);
@@ -68,53 +68,53 @@ impl Turns {
     }
 }
 
-/// Measures in turns, so that all of them meet the same neighbours on the disk.
+/// Measures in alternating rounds, so that all have the same conditions.
 pub(super) async fn measure(
     engine: RecordsEngine,
     folder: &Path,
     seed: u64,
     is_quick: bool,
 ) -> anyhow::Result<Vec<GroupFigures>> {
-    let (rounds, turn) = if is_quick { (ROUNDS_QUICK, TURN_QUICK) } else { (ROUNDS, TURN) };
+    let (rounds, round_time) = if is_quick { (ROUNDS_QUICK, ROUND_TIME_QUICK) } else { (ROUNDS, ROUND_TIME) };
     let pool = Arc::new(Pool::new(seed));
     let floor = Arc::new(Floor::new(folder, &pool).context("can't measure the disk")?);
     let store = Store::open(engine, &folder.join("store"), &mail::schema()?).await?;
-    let mut floors = Turns::default();
-    let mut turns = COMMITTERS.map(|_| Turns::default());
+    let mut floors = Rounds::default();
+    let mut results = COMMITTERS.map(|_| Rounds::default());
     for _ in 0..rounds {
         let (times, duration) = tokio::task::spawn_blocking({
             let floor = floor.clone();
-            move || floor.run(turn)
+            move || floor.run(round_time)
         })
         .await??;
         floors.add(&times, duration);
-        for (committers, turns) in COMMITTERS.into_iter().zip(&mut turns) {
-            let (times, duration) = commit_for(&store, committers, &pool, turn).await?;
-            turns.add(&times, duration);
+        for (committers, result) in COMMITTERS.into_iter().zip(&mut results) {
+            let (times, duration) = commit_for(&store, committers, &pool, round_time).await?;
+            result.add(&times, duration);
         }
     }
     store.close().await?;
-    let one = turns.first().map(Turns::median_per_s).unwrap_or_default();
+    let one = results.first().map(Rounds::median_per_s).unwrap_or_default();
     let figures = COMMITTERS
         .into_iter()
-        .zip(&turns)
-        .map(|(committers, turns)| figures(committers, turns, &floors, one));
+        .zip(&results)
+        .map(|(committers, result)| figures(committers, result, &floors, one));
     Ok(figures.collect())
 }
 
-fn figures(committers: u32, turns: &Turns, floors: &Turns, one_per_s: f64) -> GroupFigures {
-    let commits_per_s = turns.median_per_s();
+fn figures(committers: u32, results: &Rounds, floors: &Rounds, one_per_s: f64) -> GroupFigures {
+    let commits_per_s = results.median_per_s();
     let floor_per_s = floors.median_per_s();
     GroupFigures {
         head: Head {
-            entities: turns.times.len(),
+            entities: results.times.len(),
             batch: 1,
-            median_us: Some(us(turns.times.median_ms())),
+            median_us: Some(us(results.times.median_ms())),
             ..Head::default()
         },
         committers,
         commits_per_s,
-        p99_us: us(turns.times.p99_ms()),
+        p99_us: us(results.times.p99_ms()),
         floor_per_s,
         floor_us: us(floors.times.median_ms()),
         ratio_to_floor: ratio(commits_per_s, floor_per_s),
@@ -122,7 +122,7 @@ fn figures(committers: u32, turns: &Turns, floors: &Turns, one_per_s: f64) -> Gr
     }
 }
 
-/// Mails that are ready.
+/// Generated mails.
 struct Pool(Vec<Change>);
 
 impl Pool {
@@ -141,15 +141,15 @@ impl Pool {
     }
 }
 
-/// So many committers, each with an account of its own, as fast as they can.
+/// Concurrent committers, each with an account of its own, as fast as they can.
 async fn commit_for(
     store: &Store,
     committers: u32,
     pool: &Arc<Pool>,
-    turn: Duration,
+    round_time: Duration,
 ) -> anyhow::Result<(Latencies, Duration)> {
     let begun = Instant::now();
-    let until = begun + turn;
+    let until = begun + round_time;
     let mut running = JoinSet::new();
     for committer in 0..committers {
         let (records, pool) = (store.shared(), pool.clone());
@@ -190,8 +190,8 @@ impl Floor {
         Ok(Self { file, path, records: pool.records() })
     }
 
-    /// Writes record behind record, each with a sync; at the end of the file it begins anew.
-    fn run(&self, turn: Duration) -> anyhow::Result<(Latencies, Duration)> {
+    /// Writes one record after the other, each with a sync; at the end of the file it starts again at the front.
+    fn run(&self, round_time: Duration) -> anyhow::Result<(Latencies, Duration)> {
         let mut times = Latencies::default();
         let mut offset = 0;
         let begun = Instant::now();
@@ -204,7 +204,7 @@ impl Floor {
             written.with_context(|| format!("can't write {}", self.path.display()))?;
             times.record(writing.elapsed());
             offset += record.len() as u64;
-            if begun.elapsed() >= turn {
+            if begun.elapsed() >= round_time {
                 break;
             }
         }
@@ -227,8 +227,8 @@ mod tests {
 
     #[test]
     fn figures_are_by_the_floor_and_by_one() {
-        let turns = |per_s: f64| Turns { per_s: vec![per_s], times: Latencies::default() };
-        let many = figures(64, &turns(30_000.0), &turns(5_000.0), 3_000.0);
+        let results = |per_s: f64| Rounds { per_s: vec![per_s], times: Latencies::default() };
+        let many = figures(64, &results(30_000.0), &results(5_000.0), 3_000.0);
         assert_eq!((many.ratio_to_floor, many.ratio_to_one), (Some(6.0), Some(10.0)));
     }
 }

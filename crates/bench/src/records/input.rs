@@ -1,4 +1,4 @@
-//! What a compressor makes of the records, without any engine: what the ratios of a store must be read by.
+//! How well a compressor alone compresses the records, to judge the ratios of a store by.
 
 use anyhow::{Context, ensure};
 use restante_records::AccountId;
@@ -7,13 +7,13 @@ use serde::Serialize;
 use super::mail::{Mails, in_one_piece};
 use crate::measure::rounded;
 
-/// Records that are looked at, and others that the dictionary is made of.
+/// Records that are compressed, and others that train the dictionary.
 const RECORDS: u64 = 3_000;
-/// The size of the dictionary, and the level: those of the measurements that the layout was chosen by.
+/// The size of the dictionary, and the level: those of the measurements that the layout was chosen with.
 const DICTIONARY_BYTES: usize = 64 << 10;
 const LEVEL: i32 = 3;
 
-/// How well the records can be compressed, each by itself.
+/// Compressed sizes of single records.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Input {
     table: &'static str,
@@ -22,11 +22,11 @@ pub(super) struct Input {
     pub(super) record_bytes: f64,
     /// The same by zstd at level 3.
     pub(super) zstd_bytes: f64,
-    /// The same with a dictionary of 64 KiB, made of other records.
+    /// The same with a dictionary of 64 KiB, trained on other records.
     pub(super) dictionary_bytes: f64,
 }
 
-/// Looks at the records of a seed.
+/// Compresses the records of a seed.
 pub(super) fn look(seed: u64) -> anyhow::Result<Input> {
     let mails = Mails { seed, account: AccountId(1), inbox_every: 2 };
     let records: Vec<Vec<u8>> = (0..RECORDS).map(|n| bytes(&mails, n)).collect();
@@ -60,9 +60,9 @@ fn bytes(mails: &Mails, n: u64) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// The measurements that the layout was chosen by had 602 bytes, 445 by zstd alone and 276 with a dictionary.
+    /// The records of those measurements had 602 bytes, 445 by zstd alone and 276 with a dictionary.
     #[test]
-    fn records_are_as_long_and_as_dense_as_those_that_the_layout_was_chosen_by() {
+    fn records_have_the_size_and_density_that_the_layout_was_chosen_with() {
         let input = look(0).unwrap();
         assert!((597.0..607.0).contains(&input.record_bytes), "{input:?}");
         assert!((430.0..460.0).contains(&input.zstd_bytes), "{input:?}");

@@ -1,8 +1,8 @@
-//! Records like those of a mail server: what an email is found by, and what a list of emails shows of it.
+//! Records like those of a mail server: the properties that find an email, and the data that a list of emails shows.
 //!
-//! The shape is that of the measurements which the layout was chosen by: a blob of 32 bytes, one or two addresses in each
+//! The sizes are those of the measurements that the layout was chosen with: a blob of 32 bytes, one or two addresses in each
 //! field, a subject of 25 to 75 bytes, a preview of 120 to 255, message ids and references; 602 bytes on average. Every record
-//! is made from its number alone. The words are few, so that a compressor finds about as much in it as it did there.
+//! is generated from its number alone. The words are few, so that it compresses about as well as in those measurements.
 
 use bytes::Bytes;
 use restante_core::BlobId;
@@ -22,25 +22,25 @@ pub(super) const BY_MAILBOX: Index = Index(1);
 const BY_THREAD: Index = Index(2);
 const BY_MESSAGE: Index = Index(3);
 
-/// The mailbox that new mail comes into.
+/// The mailbox of new mail.
 pub(super) const INBOX: u64 = 1;
 /// Other mailboxes.
 const MAILBOXES: u64 = 11;
 
-/// Of a hundred mails so many answer another one.
+/// The share of mails, in percent, that answer another one.
 const REPLIES: u64 = 30;
-/// They answer one of so many before them.
+/// They answer one of the previous mails, at most this far back.
 const RECENT: u64 = 500;
-/// The most mails of its thread that a mail refers to, and of those that went to others.
+/// The most references of a mail within its thread, and to other threads.
 const REFERENCES_MAX: usize = 4;
 const ELSEWHERE_MAX: u64 = 2;
-/// Seconds: the first mail, the time from one to the next, and how much later than that it may come.
+/// Seconds: the time of the first mail, the interval between mails, and the most that one is delayed.
 const FIRST: u64 = 1_600_000_000;
 const INTERVAL: u64 = 30;
 const JITTER: u64 = 600;
-/// People who write to each other.
+/// The number of correspondents.
 const PEOPLE: u64 = 20_000;
-/// Kinds of flags that a mail may have: seen, answered, flagged, draft, forwarded.
+/// Combinations of the flags seen, answered, flagged, draft, forwarded.
 const FLAGS: u64 = 1 << 5;
 
 /// The schema: one kind, three indexes.
@@ -62,7 +62,7 @@ pub(super) fn payload_bytes(body: &Body) -> u64 {
     (body.bytes.len() + body.blobs.len() * size_of::<BlobId>()) as u64
 }
 
-/// A record in one piece: the blobs that it names, and its body.
+/// A record as one byte string: the blobs that it names, and its body.
 pub(super) fn in_one_piece(change: &Change) -> Vec<u8> {
     let Change::Create { body, .. } = change else { return Vec::new() };
     let mut record = Vec::with_capacity(payload_bytes(body) as usize);
@@ -78,11 +78,11 @@ pub(super) fn in_one_piece(change: &Change) -> Vec<u8> {
 pub(super) struct Mails {
     pub(super) seed: u64,
     pub(super) account: AccountId,
-    /// Every so many mails one lies in [`INBOX`].
+    /// One of this many mails is in [`INBOX`].
     pub(super) inbox_every: u64,
 }
 
-/// For what a random number is drawn, so that one thing can be told without the others.
+/// The purpose of a random number, so that one can be drawn without the others.
 #[derive(Clone, Copy)]
 enum Purpose {
     Reply,
@@ -100,7 +100,7 @@ impl Mails {
         (Change::Create { kind: EMAIL, body, properties: self.properties(n) }, payload)
     }
 
-    /// What the n-th mail is found by, unread.
+    /// The properties of the n-th mail, unread.
     pub(super) fn properties(&self, n: u64) -> Properties {
         let mut random = self.random(n, Purpose::Properties);
         let is_in_inbox = n.is_multiple_of(self.inbox_every.max(1));
@@ -164,7 +164,7 @@ impl Mails {
         root
     }
 
-    /// The mails that this one refers to: the nearest of its thread, and some that went to others.
+    /// The references of a mail: the nearest ones of its thread, and some of other threads.
     fn references(&self, n: u64, random: &mut Random) -> Vec<String> {
         let mut references = Vec::new();
         let mut last = n;
@@ -206,29 +206,29 @@ fn message_id(random: &mut Random) -> String {
     id + "@" + pick(&DOMAINS, random)
 }
 
-/// When a mail came: ascending, but for some that were late.
+/// The time of arrival: ascending, except for delayed mails.
 fn received(n: u64, random: &mut Random) -> u64 {
     FIRST + n * INTERVAL + random.below(JITTER)
 }
 
-/// An item of a list that has one at least.
+/// A random item of a list that is not empty.
 fn pick<'a>(items: &[&'a str], random: &mut Random) -> &'a str {
     let place = random.below(items.len() as u64) as usize;
     items.get(place).copied().unwrap_or_default()
 }
 
-/// So many bytes of words, the last one cut off.
+/// Words of `bytes` bytes in all, the last one cut.
 fn words(bytes: usize, random: &mut Random) -> String {
     let mut text = String::with_capacity(bytes + 16);
     while text.len() < bytes {
         text.push_str(pick(&WORDS, random));
-        text.push_str(pick(&BEHIND_WORDS, random));
+        text.push_str(pick(&SEPARATORS, random));
     }
     text.truncate(bytes);
     text
 }
 
-/// Numbers and texts one behind the other, as compact codecs write them.
+/// An encoder of numbers and texts, as in compact codecs.
 struct Encoder(Vec<u8>);
 
 impl Encoder {
@@ -283,7 +283,7 @@ const LAST_NAMES: [&str; 24] = [
     "Vogel", "Weber", "Young", "Zimmer",
 ];
 
-const BEHIND_WORDS: [&str; 10] = [" ", " ", " ", " ", " ", " ", " ", " ", ", ", ". "];
+const SEPARATORS: [&str; 10] = [" ", " ", " ", " ", " ", " ", " ", " ", ", ", ". "];
 
 const WORDS: [&str; 168] = [
     "the",
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mail_is_made_from_its_number_alone() {
+    fn a_mail_depends_on_its_number_alone() {
         let (one, same) = (mails().create(77), mails().create(77));
         assert_eq!(one, same);
         assert_ne!(one, mails().create(78));

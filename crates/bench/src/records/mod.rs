@@ -1,4 +1,4 @@
-//! Records: KDE Sink's tables, what is written and kept for mail-like records, and how long commits and reads take.
+//! Records: KDE Sink's tables, bytes on disk and written for mail-like records, and times of commits and reads.
 
 mod batch;
 mod child;
@@ -39,28 +39,28 @@ use input::Input;
 use read::ReadFigures;
 use seed::SeedFigures;
 
-/// Sizes of a store: the smallest hides what grows, the largest shows it.
+/// Sizes of a store, from too small to show growth to large.
 const SIZES: &str = "10000,100000,1000000";
 const SIZES_QUICK: [u64; 1] = [250];
-/// Fewer have no hundred changes, and no twenty mails in the inbox.
+/// Enough for a hundred changes and twenty mails in the inbox.
 const RECORDS_MIN: u64 = 200;
 const RECORDS_MAX: u64 = 100_000_000;
 /// Mails in Sink's two tables.
 const SEED1_MAILS: u64 = 5_000;
 const SEED2_MAILS: u64 = 1_000;
 const SEED_MAILS_QUICK: u64 = 250;
-/// Mails whose flags change, and changes.
+/// Mails of the part churn, and changes of their flags.
 const CHURN_MAILS: u64 = 50_000;
 const CHURN_CHANGES: u64 = 10_000;
 const CHURN_MAILS_QUICK: u64 = 300;
 const CHURN_CHANGES_QUICK: u64 = 150;
-/// Mails of a commit where a store is only filled.
+/// Mails of a commit where filling is not measured.
 const FILL_BATCH: u64 = 1_000;
 /// The smallest store that is read.
 const READ_MIN: u64 = 100_000;
-/// Bytes on disk of a mail, in the worst of all engines and with what is being replaced.
+/// Bytes on disk of a mail, in the largest engine, garbage included.
 const DISK_BYTES_PER_MAIL: u64 = 2_500;
-/// Bytes on disk of a store before it holds anything: commit logs that are written in advance.
+/// Bytes on disk of an empty store: preallocated commit logs.
 const DISK_BYTES_AT_LEAST: u64 = 100 << 20;
 
 /// What can be measured.
@@ -76,7 +76,7 @@ pub enum Part {
     Churn,
     /// Single records, the newest of a mailbox, changes since
     Read,
-    /// Commits one at a time and by 64 committers, beside the disk itself
+    /// Commits one at a time and by 64 committers, compared with the disk alone
     Group,
 }
 
@@ -100,7 +100,7 @@ pub struct RecordsArgs {
     /// What to measure, separated by commas; without it everything
     #[arg(long, value_name = "PART", value_enum, value_delimiter = ',')]
     pub parts: Vec<Part>,
-    /// Engines to measure, separated by commas; Sink's tables have lmdb-uncompressed beside lmdb
+    /// Engines to measure, separated by commas; Sink's tables also have lmdb-uncompressed
     #[arg(
         long,
         value_name = "ENGINE",
@@ -115,10 +115,10 @@ pub struct RecordsArgs {
     /// Accounts that the records of the part batch belong to; each commit is of one, at random
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub accounts: u32,
-    /// Folder for what the bench writes; without it a temporary one in the current folder
+    /// Folder for the bench's files; by default a temporary one in the current folder
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Number that the records are made from
+    /// Seed of the records
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub seed: u64,
     /// Write the rows and the machine to this file
@@ -127,13 +127,13 @@ pub struct RecordsArgs {
     /// Write a page with plots to this file; it needs no other file and no network
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Only see that it works: few records, figures without meaning
+    /// Only check that it works: few records, figures without meaning
     #[arg(long)]
     pub quick: bool,
 }
 
 impl RecordsArgs {
-    /// What all benches have, for those who write reports and make folders.
+    /// The common flags, for the report and the work folder.
     fn common(&self) -> CommonArgs {
         CommonArgs {
             messages: None,
@@ -172,7 +172,7 @@ impl RecordsArgs {
         Ok(sizes.into_iter().filter(is_large).collect())
     }
 
-    /// The engines of Sink's tables. Mails of one subject compress as no real mails do, so the same is shown without.
+    /// The engines of Sink's tables. Mails of one subject compress better than real ones, so there is a column without.
     fn seed_engines(&self) -> Vec<RecordsEngine> {
         let mut engines = self.engine.clone();
         let plain = RecordsEngine::LmdbUncompressed;
@@ -195,10 +195,10 @@ struct Measured {
     group: Vec<Row<GroupFigures>>,
 }
 
-/// Runs the bench and delivers its report; or, as its own child, does one measurement.
+/// Runs the bench and delivers its report; in a child process, runs one measurement.
 pub(crate) async fn run(args: &RecordsArgs) -> anyhow::Result<()> {
-    if let Ok(task) = std::env::var(child::TASK_OF) {
-        return child::tell(&task).await;
+    if let Ok(task) = std::env::var(child::TASK) {
+        return child::run_task(&task).await;
     }
     let runner = Runner::Child(server::program(None)?);
     measure(args, runner).await?.deliver(&args.common())
@@ -207,7 +207,7 @@ pub(crate) async fn run(args: &RecordsArgs) -> anyhow::Result<()> {
 /// Runs the bench.
 async fn measure(args: &RecordsArgs, runner: Runner) -> anyhow::Result<Report> {
     let folder = work_folder(&args.common())?;
-    check_room(folder.path(), args.sizes()?.last().copied().unwrap_or_default())?;
+    check_space(folder.path(), args.sizes()?.last().copied().unwrap_or_default())?;
     let title = "Records: revisioned objects with indexes, in durable commits; what they take on disk, what is written for \
                  them, how long commits and reads take.";
     let mut report = Report::new("records", title, Machine::look(folder.path()));
@@ -220,8 +220,8 @@ async fn measure(args: &RecordsArgs, runner: Runner) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Says so when the disk has no room for the largest store.
-fn check_room(folder: &Path, records: u64) -> anyhow::Result<()> {
+/// Fails when the disk lacks space for the largest store.
+fn check_space(folder: &Path, records: u64) -> anyhow::Result<()> {
     let needed = records * DISK_BYTES_PER_MAIL + DISK_BYTES_AT_LEAST;
     let disk = rustix::fs::statvfs(folder)
         .with_context(|| format!("can't read the free space of {}", folder.display()))?;
@@ -309,7 +309,7 @@ impl Bench<'_> {
         Ok(rows.into_iter().flat_map(several).collect())
     }
 
-    /// Does the jobs one after the other, each with a fresh folder.
+    /// Runs the jobs one after the other, each with a fresh folder.
     async fn all<F: DeserializeOwned>(
         &self,
         table: &'static str,
@@ -369,7 +369,7 @@ mod tests {
         measure(&args(engines, parts), Runner::Here).await.unwrap()
     }
 
-    /// The keys that every row of a measurement has, whether there is a figure or not.
+    /// The keys of every row, with or without a figure.
     const KEYS: [&str; 8] = [
         "engine",
         "entities",
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_small_run_says_everything() {
+    async fn a_small_run_has_a_complete_report() {
         let report = report(&[RecordsEngine::Lmdb, RecordsEngine::LmdbWithoutLog], &[]).await;
         for (table, count) in
             [("seed1", 3), ("seed2", 3), ("batch", 8), ("churn", 2), ("read", 20), ("group", 4)]
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_sizes_and_engines_are_those_that_were_asked_for() {
+    fn requested_parts_sizes_and_engines_are_chosen() {
         let usual = args(&[RecordsEngine::Lmdb], &[]);
         assert_eq!(usual.parts(), Part::ALL);
         assert_eq!(args(&[], &[Part::Read, Part::Seed1]).parts(), [Part::Seed1, Part::Read]);
@@ -443,10 +443,10 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_has_no_room_is_not_begun() {
+    fn a_store_without_enough_disk_space_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(check_room(folder.path(), 1).is_ok());
-        let error = check_room(folder.path(), 1 << 50).unwrap_err().to_string();
+        assert!(check_space(folder.path(), 1).is_ok());
+        let error = check_space(folder.path(), 1 << 50).unwrap_err().to_string();
         assert!(error.contains("--data"), "{error}");
     }
 }

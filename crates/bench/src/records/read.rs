@@ -1,4 +1,4 @@
-//! Reading: single records, the newest of a mailbox, what changed. Right after commits, and after closing and opening.
+//! Reading: single records, the newest of a mailbox, changes since a revision. Right after commits, and after reopening.
 
 use std::{
     path::Path,
@@ -21,15 +21,15 @@ use crate::{
     random::Random,
 };
 
-/// Mails in the inbox, where there are twice as many or more.
+/// Mails in the inbox, if there are at least twice as many in all.
 pub(super) const INBOX_MAILS: u64 = 50_000;
 /// Mails that a client shows first.
 const NEWEST: usize = 20;
-/// Changes that a client has missed, one in each commit.
+/// Changes that a client fetches, one in each commit.
 const CHANGES: u64 = 100;
-/// The newest mails, of which some were committed so late that they can only be found where commits wait.
+/// The newest mails, some of which are still in the commit log only.
 const RECENT: u64 = 1_000;
-/// Reads that are timed together, so that the clock has no part in the figure, and groups of them.
+/// Reads that are timed together, to exclude the cost of the clock, and groups of them.
 const POINTS: usize = 100;
 const QUERIES: usize = 10;
 const GROUPS: usize = 201;
@@ -40,7 +40,7 @@ const WARM_UP_QUICK: usize = 1;
 /// The stream of the random mails.
 const READ_STREAM: u64 = 1 << 59;
 
-/// What is read.
+/// The kind of read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum What {
@@ -90,7 +90,7 @@ impl When {
     }
 }
 
-/// How long a read takes.
+/// The times of a kind of read.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct ReadFigures {
     #[serde(flatten)]
@@ -99,11 +99,11 @@ pub(super) struct ReadFigures {
     pub(super) when: When,
     /// Mails in the mailbox that is asked for its newest.
     pub(super) mailbox_mails: u64,
-    /// Rows that were in the commit log and not yet in LMDB, when it began.
+    /// Rows that were in the commit log and not yet in LMDB at the beginning.
     pub(super) waiting_rows: Option<u64>,
 }
 
-/// So many mails that half of them, or fifty thousand, are in the inbox.
+/// Mails of which half, or fifty thousand, are in the inbox.
 pub(super) fn load(seed: u64, entities: u64, batch: u64) -> Load {
     let inbox_every = (entities / INBOX_MAILS).max(2);
     Load { seed, entities, batch, accounts: 1, inbox_every }
@@ -131,7 +131,7 @@ pub(super) async fn measure(
     Ok(figures)
 }
 
-/// Asks a store whose content is known.
+/// Reads from a store with known content.
 struct Reader {
     load: Load,
     /// The id of the first mail.
@@ -176,7 +176,7 @@ impl Reader {
         Ok(median(times))
     }
 
-    /// The time of a few reads, and how many they were. A wrong answer is an error.
+    /// The time and the number of a few reads. A wrong answer is an error.
     async fn group(
         &self,
         store: &Store,
@@ -233,16 +233,16 @@ impl Reader {
 
     async fn changes(&self, store: &Store) -> anyhow::Result<(Duration, usize)> {
         let since = ChangesSince { kind: Some(EMAIL), since: self.since, limit: 2 * CHANGES as usize };
-        let mut told = 0;
+        let mut returned = 0;
         let begun = Instant::now();
         for _ in 0..QUERIES {
             let changes = store.records().changes(ACCOUNT, &since).await?;
-            told += changes.updated.len();
+            returned += changes.updated.len();
         }
         let duration = begun.elapsed();
         ensure!(
-            told == QUERIES * CHANGES as usize,
-            "{told} of {} changes were told",
+            returned == QUERIES * CHANGES as usize,
+            "{returned} of {} changes were returned",
             QUERIES as u64 * CHANGES
         );
         Ok((duration, QUERIES))

@@ -18,7 +18,7 @@ use crate::measure::Latencies;
 
 const ACCOUNT: AccountId = AccountId(1);
 
-/// What became of Sink's mails.
+/// The figures of Sink's mails.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct SeedFigures {
     #[serde(flatten)]
@@ -35,7 +35,7 @@ pub(super) struct SeedFigures {
     pub(super) pages: Option<Pages>,
 }
 
-/// What LMDB's file is made of.
+/// The pages of LMDB's file.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Pages {
     /// As Sink counts them: the number of the last one and one.
@@ -52,7 +52,7 @@ impl Pages {
         self.page_bytes * self.total.saturating_sub(self.free)
     }
 
-    /// The figures of an open store; nothing when its engine has no pages.
+    /// The figures of an open store; `None` when its engine has no pages.
     async fn of(store: &Store) -> anyhow::Result<Option<Self>> {
         let (Some(total), Some(free), Some(page_bytes)) = (
             store.engine_figure("pages").await?,

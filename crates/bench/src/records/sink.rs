@@ -1,21 +1,21 @@
 //! The mails that KDE Sink's benchmark stores, and the figures that its authors published.
 //!
-//! `dummyresourcewritebenchmark` puts mails of one subject and a tiny MIME body through the whole of Sink, in commits of a
-//! hundred: 184 bytes each as Sink encodes them, and as they are encoded here. Sink keeps eight indexes of a mail; six of ours
-//! answer the same questions:
+//! `dummyresourcewritebenchmark` stores mails of one subject and a tiny MIME body through all of Sink, in commits of a
+//! hundred: 184 bytes each in the encodings of Sink and of this module. Sink has eight indexes of a mail; six of ours
+//! answer the same queries:
 //!
 //! | Sink's index | ours |
 //! |---|---|
 //! | date, sorted | `date` |
-//! | folder | `folder`, its first part alone |
+//! | folder | `folder`, its first property alone |
 //! | folder, sorted by date | `folder` |
 //! | message id | `message_id` |
-//! | message id -> thread | `message_id`; the thread is a property of what it finds |
+//! | message id -> thread | `message_id`; the thread is a property of that mail |
 //! | thread -> message ids | `thread` |
 //! | message id of the parent | `parent` |
 //! | draft | `draft` |
 //!
-//! Every mail has a value for each of them, so it stands in all six, as in all eight of Sink's.
+//! Every mail has a value for each of them, so it has an entry in all six, as in all eight of Sink's.
 
 use restante_records::{Body, Change, Index, IndexSchema, Kind, KindSchema, Properties, Property, Schema};
 
@@ -31,7 +31,7 @@ const DRAFT: Property = Property(6);
 
 /// Bytes of a mail, in Sink and here.
 pub(super) const MAIL_BYTES: u64 = 184;
-/// Changes of a commit: what Sink takes out of its queue at once.
+/// Changes of a commit: the batch that Sink takes from its queue.
 pub(super) const BATCH: u64 = 100;
 
 pub(super) fn schema() -> anyhow::Result<Schema> {
@@ -58,7 +58,7 @@ const MIME: &[u8] =
 const FIRST: u64 = 1_532_700_000;
 const FOLDER_ID: u64 = 1;
 
-/// The creation of the n-th mail. Its uid, message id and date are its own, all else is the same in every mail.
+/// The creation of the n-th mail. Only uid, message id and date differ between mails.
 pub(super) fn create(seed: u64, n: u64) -> Change {
     let mut random = Random::new(seed, (1 << 62) ^ n);
     let (message, parent) = (random.bits(), random.bits());
@@ -89,7 +89,7 @@ fn add(body: &mut Vec<u8>, text: &[u8]) {
     body.extend_from_slice(text);
 }
 
-/// What Sink's benchmarks print, at one revision of Sink.
+/// The figures of Sink's benchmarks at one revision of Sink.
 pub(super) struct Sink {
     pub(super) name: &'static str,
     /// The first table: 5,000 mails. KiB, and bytes on disk by bytes of mails.
@@ -165,12 +165,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mail_has_the_bytes_of_sinks_and_stands_in_every_index() {
+    fn a_mail_has_as_many_bytes_as_in_sink_and_is_in_every_index() {
         let schema = schema().unwrap();
         let kind = schema.kind(MAIL).unwrap();
         let mut bodies = BTreeSet::new();
         for n in 0..500 {
-            let Change::Create { body, properties, .. } = create(0, n) else { panic!("it is no creation") };
+            let Change::Create { body, properties, .. } = create(0, n) else { panic!("not a creation") };
             assert_eq!(body.bytes.len() as u64, MAIL_BYTES);
             assert!(
                 kind.indexes
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn sinks_figures_agree_with_each_other() {
+    fn the_figures_of_sink_are_consistent() {
         for sink in &SINK {
             // The first published table divides kibibytes by 5,000 x 184 bytes; medians of runs don't divide exactly.
             let by_mails = sink.on_disk_kib * 1_024.0 / (5_000 * MAIL_BYTES) as f64;

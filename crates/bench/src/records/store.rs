@@ -1,4 +1,4 @@
-//! The stores under measurement, and how much they take on disk.
+//! The measured stores and their size on disk.
 
 use std::{
     fs,
@@ -9,16 +9,16 @@ use anyhow::{Context, bail};
 use restante_records::{Config, EngineUrl, LmdbConfig, Opened, Records, Schema, open};
 use serde::{Deserialize, Serialize};
 
-/// Which engine to measure, and in which setting.
+/// An engine and its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 pub enum RecordsEngine {
-    /// LMDB behind a commit log: what a server has without settings
+    /// LMDB behind a commit log: a server's default
     Lmdb,
     /// LMDB alone: each group of commits is a transaction of its own
     LmdbWithoutLog,
     /// As lmdb, with bodies that are not compressed
     LmdbUncompressed,
-    /// The reference model: nothing of it is on a disk
+    /// The reference model, in memory only
     Memory,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Opens the store of a folder, and makes it when there is none.
+    /// Opens the store of a folder, and creates it if there is none.
     pub(super) async fn open(engine: RecordsEngine, folder: &Path, schema: &Schema) -> anyhow::Result<Self> {
         let mut config = Config::new(engine.url(folder), schema.clone());
         config.lmdb = engine.settings();
@@ -76,12 +76,12 @@ impl Store {
         self.opened.records.clone()
     }
 
-    /// Closes it, so that everything is in its final form.
+    /// Closes it, which moves everything into the main file.
     pub(super) async fn close(self) -> anyhow::Result<()> {
         Ok(self.opened.upkeep.close().await?)
     }
 
-    /// Closes it and opens it again. What keeps nothing stays as it is.
+    /// Closes it and opens it again. A store in memory is only returned.
     pub(super) async fn reopen(self) -> anyhow::Result<Self> {
         if !self.engine.is_on_disk() {
             return Ok(self);
@@ -110,11 +110,11 @@ pub(super) struct Disk {
 
 /// The name that LMDB gives its file.
 const MAIN_FILE: &str = "data.mdb";
-/// Folders below a store's folder: more than any engine has, and an end.
+/// The deepest nesting below a store's folder, more than any engine needs.
 const DEPTH_MAX: u32 = 8;
 
 impl Disk {
-    /// The files of a folder; nothing of an engine that has none.
+    /// The sizes of a folder's files; `None` for an engine in memory.
     pub(super) fn of(engine: RecordsEngine, folder: &Path) -> anyhow::Result<Option<Self>> {
         if !engine.is_on_disk() {
             return Ok(None);
@@ -126,7 +126,7 @@ impl Disk {
 
     fn add(&mut self, folder: &Path, depth: u32) -> anyhow::Result<()> {
         if depth == 0 {
-            bail!("{} is too deep to be of a record store", folder.display());
+            bail!("{} is nested too deep for a record store", folder.display());
         }
         let entries = fs::read_dir(folder).with_context(|| format!("can't read {}", folder.display()))?;
         for entry in entries {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_differ_in_one_thing_each() {
+    fn each_setting_differs_in_one_value() {
         let usual = LmdbConfig::default();
         assert_eq!(RecordsEngine::Lmdb.settings(), usual);
         let without = RecordsEngine::LmdbWithoutLog.settings();

@@ -1,4 +1,4 @@
-//! How long a message takes from a publisher through the server to a subscriber, without and with users who query.
+//! The time of a message from a publisher through the server to a subscriber, without and with users who query.
 
 use std::{
     net::SocketAddr,
@@ -25,7 +25,7 @@ use crate::{
         PATIENCE, Peer, Role, id_of,
         letters::{Letters, note_of},
         until,
-        users::{Elsewhere, Plan, Told},
+        users::{ChildUsers, Plan, Summary},
     },
     scrape::Scrape,
 };
@@ -34,12 +34,12 @@ use crate::{
 pub(super) const RATE: f64 = 100.0;
 /// How long a message may take before it counts as lost.
 const LATE: Duration = Duration::from_secs(10);
-/// Questions of each user before the clock runs, and one more that is on its way.
+/// Queries of each user before the clock runs, and one more in flight.
 const WARM_PAGES: u64 = 6;
-/// The users go on for so much longer than the stretch: they begin before it.
+/// The users run for this much longer than the measurement, since they begin before it.
 const USERS_LONGER: Duration = Duration::from_secs(3);
 
-/// A stretch of time in which messages were delivered.
+/// A period in which messages were delivered.
 #[derive(Clone, Debug)]
 pub(super) struct Stretch {
     pub(super) users: usize,
@@ -47,11 +47,11 @@ pub(super) struct Stretch {
     pub(super) published: u64,
     pub(super) lost: u64,
     pub(super) times: Latencies,
-    /// What the users saw.
-    pub(super) told: Option<Told>,
+    /// The results of the users.
+    pub(super) summary: Option<Summary>,
 }
 
-/// Notes how long messages took: each carries the time since `base` at which it was given to its publisher.
+/// Records the time of messages: each carries the time since `base` at which its publisher sent it.
 struct Meter {
     base: Instant,
     stream: AtomicU64,
@@ -70,7 +70,7 @@ impl Listener for Meter {
     }
 }
 
-/// A publisher and a subscriber that have nothing but the server in common.
+/// A publisher and a subscriber that are connected through the server only.
 pub(super) struct Line {
     meter: Arc<Meter>,
     publisher: Peer,
@@ -91,11 +91,11 @@ impl Line {
         let publisher = Peer::start_connected(Role::Publisher, servers, Vec::new()).await?;
         let server = id_of(server)?;
         let waited = until(PATIENCE, async || subscriber.is_in_mesh(server)).await;
-        ensure!(waited.is_some(), "the server did not take the subscriber into its mesh within a minute");
+        ensure!(waited.is_some(), "the server did not add the subscriber to its mesh within a minute");
         Ok(Self { meter, publisher, subscriber, payload_bytes })
     }
 
-    /// Publishes for that long; `stream` is a number that no other stretch has.
+    /// Publishes for that long; `stream` is a number that is unique within this run.
     pub(super) async fn measure(&self, length: Duration, stream: u64) -> anyhow::Result<Stretch> {
         let letters = Letters::new(stream, &super::load::content_topic(stream), self.payload_bytes);
         *self.meter.times.lock() = Latencies::default();
@@ -119,7 +119,7 @@ impl Line {
             published,
             lost: published.saturating_sub(heard),
             times: self.meter.times.lock().clone(),
-            told: None,
+            summary: None,
         })
     }
 
@@ -129,7 +129,7 @@ impl Line {
     }
 }
 
-/// Users who query the server meanwhile.
+/// Users who query the server at the same time.
 pub(super) struct Crowd<'a> {
     pub(super) node: &'a Multiaddr,
     pub(super) rest: SocketAddr,
@@ -150,14 +150,14 @@ impl Crowd<'_> {
             seconds: (length + USERS_LONGER).as_secs_f64(),
         };
         let asked = store_requests(self.rest).await?;
-        let users = Elsewhere::start(&plan, self.folder)?;
-        let wanted = asked + self.users as u64 * WARM_PAGES;
-        let is_asked = async || store_requests(self.rest).await.is_ok_and(|asked| asked >= wanted);
+        let users = ChildUsers::start(&plan, self.folder)?;
+        let expected = asked + self.users as u64 * WARM_PAGES;
+        let is_asked = async || store_requests(self.rest).await.is_ok_and(|asked| asked >= expected);
         let waited = until(PATIENCE, is_asked).await;
-        ensure!(waited.is_some(), "the users did not begin to ask within a minute");
+        ensure!(waited.is_some(), "the users sent no queries within a minute");
         let during = line.measure(length, 2_002).await?;
-        let told = users.told().await?;
-        let during = Stretch { users: self.users, told: Some(told), ..during };
+        let summary = users.summary().await?;
+        let during = Stretch { users: self.users, summary: Some(summary), ..during };
         let after = line.measure(length, 2_003).await?;
         Ok(vec![before, during, after])
     }
@@ -173,7 +173,7 @@ mod tests {
     use crate::peers::tests::Served;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn every_message_is_delivered_and_its_time_taken() {
+    async fn every_message_is_delivered_and_timed() {
         let served = Served::start().await;
         let line = Line::lay(&served.node, 1_400).await.unwrap();
         for stream in [1, 2] {

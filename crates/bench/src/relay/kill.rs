@@ -1,4 +1,4 @@
-//! Two servers, of which the second is killed in the middle of the load and started again: what it missed it must find at
+//! Two servers, the second of which is killed in the middle of the load and started again: it must fetch what it missed from
 //! the first.
 
 use std::{
@@ -10,17 +10,17 @@ use std::{
 use anyhow::{Context, ensure};
 use restante_waku::Multiaddr;
 
-use super::load::{self, Load, Published, kept, missing, wait_until_stored};
+use super::load::{self, Load, Published, missing, stored, wait_until_stored};
 use crate::{
+    location::Location,
     peers::{Peer, close_many, history::History, start_many},
-    place::Place,
     scrape::Scrape,
     server::Server,
 };
 
-/// How often the second server asks the first for what it missed: often, so that nobody waits for minutes.
+/// The interval of the second server's syncs from the first: short, to shorten the run.
 const SYNC_SECONDS: u64 = 2;
-/// How long it may take to have everything.
+/// The time limit for having all messages.
 const SYNC_PATIENCE: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(200);
 /// The second server is killed when it has that share of all messages...
@@ -29,16 +29,16 @@ const KILL_SHARE: f64 = 1.0 / 3.0;
 const AWAY: Duration = Duration::from_secs(2);
 const AWAY_QUICK: Duration = Duration::from_millis(300);
 
-/// Two archives and what to start on them.
+/// Two archives and how to start servers on them.
 pub(super) struct Pair<'a> {
     pub(super) program: &'a Path,
     pub(super) folder: &'a Path,
-    pub(super) first: &'a Place,
-    pub(super) second: &'a Place,
+    pub(super) first: &'a Location,
+    pub(super) second: &'a Location,
     pub(super) is_quick: bool,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug)]
 pub(super) struct Killed {
     pub(super) load: Load,
@@ -46,13 +46,13 @@ pub(super) struct Killed {
     pub(super) publishing: Duration,
     /// Messages that the first server lacks at the end.
     pub(super) lost_first: u64,
-    /// Messages that the second had when it was killed, by its own count.
+    /// Messages that the second had when it was killed, by its own metrics.
     pub(super) stored_before: u64,
-    /// How long it was away, until it was healthy again.
+    /// How long it was down, until it was healthy again.
     pub(super) away: Duration,
-    /// Messages that relay brought it after its start.
+    /// Messages that it received by relay after its restart.
     pub(super) arrived_after: u64,
-    /// From its start, and from the last published message, until it had everything.
+    /// From its restart, and from the last published message, until it had all messages.
     pub(super) complete_after_start: Option<Duration>,
     pub(super) complete_after_last: Option<Duration>,
     /// Messages that the second server lacks at the end.
@@ -80,8 +80,8 @@ impl Pair<'_> {
 
         let begun = Instant::now();
         let publishing = tokio::spawn(publish(peers.clone(), load, STREAM));
-        let wanted = (load.messages() as f64 * KILL_SHARE) as u64;
-        wait_until_stored(second.address, wanted).await?;
+        let expected = (load.messages() as f64 * KILL_SHARE) as u64;
+        wait_until_stored(second.address, expected).await?;
         let stored_before = Scrape::of(second.address).await?.stored();
         second.kill()?;
         let gone = Instant::now();
@@ -94,10 +94,10 @@ impl Pair<'_> {
         wait_until_stored(first.address, published.hashes.len() as u64).await?;
         let history = History::start(&second_node).await?;
         let complete = wait_until_complete(&history, &published, STREAM).await?;
-        let have = kept(&history, STREAM, &published).await?;
+        let have = stored(&history, STREAM, &published).await?;
         history.close().await;
         let history = History::start(&first_node).await?;
-        let lost_first = missing(&published, &kept(&history, STREAM, &published).await?);
+        let lost_first = missing(&published, &stored(&history, STREAM, &published).await?);
         history.close().await;
         let killed = Killed {
             load,
@@ -119,7 +119,7 @@ impl Pair<'_> {
         Ok(killed)
     }
 
-    /// Starts the second server, the second time at the same place: publishers come back to its address.
+    /// Starts the second server, the second time on the same port: publishers reconnect to its address.
     async fn start_second(&self, first: &Multiaddr, again: Option<&Multiaddr>) -> anyhow::Result<Server> {
         let mut flags = vec!["--staticnode".to_owned(), first.to_string()];
         flags.extend(["--storenode".to_owned(), first.to_string()]);
@@ -128,13 +128,13 @@ impl Pair<'_> {
         }
         let mut settings = super::node_settings(&flags);
         settings.variables.push(("RESTANTE_WAKU__SYNC__INTERVAL_SECONDS", SYNC_SECONDS.to_string()));
-        // The node's key lies in the folder, so the same folder makes the same node.
+        // The node's key is in the folder, so the same folder has the same node.
         let server =
             Server::start_with(self.program, &self.second.url, self.folder, "second", &settings).await?;
         let address = server.peer_address().await?;
         ensure!(
             again.is_none_or(|before| *before == address),
-            "the server came back as another node: {address}"
+            "the restarted server has another peer id: {address}"
         );
         Ok(server)
     }
@@ -150,7 +150,7 @@ fn port_of(address: &Multiaddr) -> anyhow::Result<String> {
     port.map(str::to_owned).with_context(|| format!("{text} names no port"))
 }
 
-/// When a server had everything; nothing when it did not in time.
+/// When a server had all messages; `None` after the time limit.
 async fn wait_until_complete(
     history: &History,
     published: &Published,
@@ -159,7 +159,7 @@ async fn wait_until_complete(
     let begun = Instant::now();
     loop {
         let looked = Instant::now();
-        let have = kept(history, stream, published).await?;
+        let have = stored(history, stream, published).await?;
         if missing(published, &have) == 0 {
             return Ok(Some(looked));
         }

@@ -1,4 +1,4 @@
-//! One load: publishers that send messages through relay, and a look at what the server has of them.
+//! One load: publishers that send messages through relay, and a check of the server's history.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -17,57 +17,57 @@ use crate::{
     scrape::Scrape,
 };
 
-/// What a server must have done something of, else it will not.
+/// A server without progress for this long has stalled.
 const STALLED: Duration = Duration::from_secs(15);
-/// How often a server's figures are looked at: asking costs it little, and a figure is known to that time.
+/// How often a server's metrics are read: cheap for it, and the resolution of the measured times.
 const LOOK: Duration = Duration::from_millis(50);
-/// Tickets are given out for longer than any load takes.
+/// Longer than any load takes.
 const FOREVER: Duration = Duration::from_secs(86_400);
 
-/// How messages are published.
+/// The rate and role of publishers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Load {
     pub(super) publishers: u64,
     pub(super) messages_each: u64,
     pub(super) payload_bytes: usize,
-    /// Messages a second of all publishers together; without it, as fast as they can.
+    /// Messages a second of all publishers together; without it, as fast as possible.
     pub(super) rate: Option<f64>,
-    /// Whether the publishers are in the relay's mesh themselves, so that each message goes to all of them too.
+    /// Whether the publishers subscribe themselves, so that each message goes to all of them too.
     pub(super) role: Role,
 }
 
-/// What publishers have sent.
+/// The sent messages.
 #[derive(Debug, Default)]
 pub(super) struct Published {
     pub(super) hashes: Vec<MessageHash>,
-    /// Messages that could not be published, and why.
+    /// Messages that could not be published, by error.
     pub(super) failed: BTreeMap<String, u64>,
-    /// How often a publisher found its queues full and tried again.
+    /// How often a publisher's queues were full and it tried again.
     pub(super) retries: u64,
     /// When the first was sent, by the messages' own clock.
     pub(super) first: Option<Timestamp>,
 }
 
-/// What came of a load.
+/// The result of a load.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) load: Load,
     pub(super) published: Published,
-    /// How long publishing took.
+    /// The duration of publishing.
     pub(super) publishing: Duration,
-    /// From the first message until all were durable; nothing when some never were.
+    /// From the first message until all were durable; `None` if some never were.
     pub(super) all_stored: Option<Duration>,
-    /// Messages that came to the server's relay.
+    /// Messages that the server received by relay.
     pub(super) arrived: u64,
     pub(super) stored: u64,
     pub(super) lost: u64,
-    /// Messages that the server's queue for the archive had no room for.
+    /// Messages that did not fit into the server's queue for the archive.
     pub(super) dropped_to_archive: u64,
     /// Messages that the server could not pass on to slow peers.
     pub(super) dropped_to_peers: u64,
     /// Messages that the publishers' own queues dropped.
     pub(super) dropped_by_publishers: u64,
-    /// How long the server's processors worked.
+    /// Processor time of the server.
     pub(super) worked: Option<Duration>,
 }
 
@@ -76,7 +76,7 @@ impl Load {
         self.publishers * self.messages_each
     }
 
-    /// For people.
+    /// The load's description in reports.
     pub(super) fn name(&self) -> String {
         let pace = match self.rate {
             Some(rate) => format!("{rate}/s"),
@@ -90,14 +90,14 @@ impl Load {
 pub(super) struct Target<'a> {
     pub(super) node: &'a Multiaddr,
     pub(super) rest: SocketAddr,
-    /// What its processors have worked until now.
+    /// Its processor time so far.
     pub(super) worked: &'a (dyn Fn() -> Option<Duration> + Sync),
 }
 
 impl Target<'_> {
-    /// Publishes everything, waits until the server has it or does nothing more, and looks at what it has.
+    /// Publishes everything, waits until the server has stored it or makes no progress, and reads its history.
     ///
-    /// `stream` is a number that no other load of this run has.
+    /// `stream` is a number that is unique within this run.
     pub(super) async fn run(&self, load: Load, stream: u64) -> anyhow::Result<Outcome> {
         let history = History::start(self.node).await?;
         let peers = start_many(load.publishers, load.role, std::slice::from_ref(self.node)).await?;
@@ -105,11 +105,11 @@ impl Target<'_> {
         let begun = Instant::now();
         let published = publish(&peers, load, stream).await?;
         let publishing = begun.elapsed();
-        let wanted = before.stored() + published.hashes.len() as u64;
-        let all_stored = wait_until_stored(self.rest, wanted).await?.then(|| begun.elapsed());
+        let expected = before.stored() + published.hashes.len() as u64;
+        let all_stored = wait_until_stored(self.rest, expected).await?.then(|| begun.elapsed());
         let worked = since((self.worked)(), worked_before);
         let after = Scrape::of(self.rest).await?;
-        let kept = kept(&history, stream, &published).await?;
+        let stored = stored(&history, stream, &published).await?;
         let dropped_by_publishers = peers.iter().map(|peer| peer.counts().lost_to_peers()).sum();
         close_many(peers).await;
         history.close().await;
@@ -118,8 +118,8 @@ impl Target<'_> {
             publishing,
             all_stored,
             arrived: after.arrived().saturating_sub(before.arrived()),
-            stored: kept.len() as u64,
-            lost: missing(&published, &kept),
+            stored: stored.len() as u64,
+            lost: missing(&published, &stored),
             dropped_to_archive: after.lost_to_archive().saturating_sub(before.lost_to_archive()),
             dropped_to_peers: after.lost_to_peers().saturating_sub(before.lost_to_peers()),
             dropped_by_publishers,
@@ -134,7 +134,7 @@ pub(super) fn content_topic(stream: u64) -> String {
     format!("/restante-bench/1/relay-{stream}/proto")
 }
 
-/// Lets each publisher send its messages. They stay connected: what waits in a publisher's queue leaves with it.
+/// Lets each publisher send its messages. They stay connected: closing one would discard its queue.
 pub(super) async fn publish(peers: &[Arc<Peer>], load: Load, stream: u64) -> anyhow::Result<Published> {
     let letters = Arc::new(Letters::new(stream, &content_topic(stream), load.payload_bytes));
     let begun = Instant::now();
@@ -204,13 +204,13 @@ impl Published {
     }
 }
 
-/// Waits until a server has stored so many messages in all; false when it stores no more before.
-pub(super) async fn wait_until_stored(rest: SocketAddr, wanted: u64) -> anyhow::Result<bool> {
+/// Waits until a server has stored so many messages in all; `false` if it stops before.
+pub(super) async fn wait_until_stored(rest: SocketAddr, expected: u64) -> anyhow::Result<bool> {
     let mut last = 0;
     let mut changed = Instant::now();
     loop {
         let stored = Scrape::of(rest).await?.stored();
-        if stored >= wanted {
+        if stored >= expected {
             return Ok(true);
         }
         if stored != last {
@@ -223,8 +223,8 @@ pub(super) async fn wait_until_stored(rest: SocketAddr, wanted: u64) -> anyhow::
     }
 }
 
-/// What a server has of a load.
-pub(super) async fn kept(
+/// The messages of a load in a server's history.
+pub(super) async fn stored(
     history: &History,
     stream: u64,
     published: &Published,
@@ -233,9 +233,9 @@ pub(super) async fn kept(
     history.hashes(&content_topic(stream), start, None).await
 }
 
-/// How many of the published messages a server does not have.
-pub(super) fn missing(published: &Published, kept: &HashSet<MessageHash>) -> u64 {
-    published.hashes.iter().filter(|hash| !kept.contains(hash)).count() as u64
+/// The number of published messages that a server lacks.
+pub(super) fn missing(published: &Published, stored: &HashSet<MessageHash>) -> u64 {
+    published.hashes.iter().filter(|hash| !stored.contains(hash)).count() as u64
 }
 
 #[cfg(test)]
@@ -244,7 +244,7 @@ mod tests {
     use crate::peers::tests::Served;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_publishers_send_is_counted_from_end_to_end() {
+    async fn published_messages_are_counted_end_to_end() {
         let served = Served::start().await;
         let target = Target { node: &served.node, rest: served.rest, worked: &|| None };
         for (stream, rate, role) in
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_lacks_is_missing() {
+    fn messages_that_a_server_lacks_are_missing() {
         let hash = |number| MessageHash([number; 32]);
         let published = Published { hashes: vec![hash(1), hash(2), hash(3)], ..Published::default() };
         assert_eq!(missing(&published, &HashSet::from([hash(2), hash(9)])), 2);

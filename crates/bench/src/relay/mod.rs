@@ -1,5 +1,5 @@
-//! Messages through relay: publishers in this process, real nodes each, and a server in another; what was published, what
-//! arrived, what is stored, and how long a message takes while users query.
+//! Messages through relay: publishers in this process, a real node each, and a server in another process; what was published,
+//! received and stored, and the time from publisher to subscriber while users query.
 
 mod delivery;
 mod kill;
@@ -17,9 +17,9 @@ use tempfile::TempDir;
 
 use crate::{
     args::{CommonArgs, EngineChoice},
+    location::Location,
     machine::Machine,
     peers::{CLUSTER, Role, SHARD, users},
-    place::Place,
     progress,
     report::Report,
     server::{self, Server, Settings},
@@ -35,17 +35,17 @@ const PUBLISHERS: u64 = 30;
 const MESSAGES_EACH: u64 = 300;
 const PUBLISHERS_QUICK: u64 = 3;
 const MESSAGES_EACH_QUICK: u64 = 20;
-/// Messages a second beside the burst: nwaku and go-waku were measured at about these.
+/// Message rates besides the burst: nwaku and go-waku were measured at about these.
 const RATES: [f64; 2] = [300.0, 1_000.0];
-/// How fast messages are published while a server is killed, so that there is a middle.
+/// The message rate when a server is killed, low enough to kill it halfway.
 const KILL_RATE: f64 = 1_000.0;
 const KILL_RATE_QUICK: f64 = 30.0;
 /// Users that query while messages are delivered.
 const USERS: usize = 25;
-/// Length of a stretch of deliveries: at a hundred a second, 2,000 messages.
+/// Length of a part of the deliveries: at a hundred a second, 2,000 messages.
 const STRETCH: Duration = Duration::from_secs(20);
 const STRETCH_QUICK: Duration = Duration::from_millis(500);
-/// Messages that the archive holds for them to query.
+/// Messages in the archive that they query.
 const STOCK: u64 = 100_000;
 const STOCK_QUICK: u64 = 2_000;
 
@@ -59,11 +59,11 @@ Examples:
   restante bench relay --kill
   restante bench relay --queries 25")]
 pub struct RelayArgs {
-    /// Flags of every bench; --messages is what the archive holds for users to query [default: 100000]; a `memory:` archive
-    /// can't be handed to a server in another process
+    /// Flags of every bench; --messages is the size of the archive that users query [default: 100000]; a `memory:` archive
+    /// can't be opened by a server in another process
     #[command(flatten)]
     pub common: CommonArgs,
-    /// Program to run as the server; without it this one
+    /// Program to run as the server; by default this one
     #[arg(long, value_name = "FILE")]
     pub server: Option<PathBuf>,
     /// Nodes that publish, all at the same time
@@ -75,18 +75,18 @@ pub struct RelayArgs {
     /// Bytes of a payload
     #[arg(long, value_name = "N", default_value_t = PAYLOAD_BYTES as u64, value_parser = clap::value_parser!(u64).range(32..=140_000))]
     pub bytes: u64,
-    /// Measure only publishing, at this many messages a second in all; 0 is as fast as they can
+    /// Measure only publishing, at this many messages a second in all; 0 for as fast as possible
     #[arg(long, value_name = "N")]
     pub rate: Option<u32>,
-    /// Measure only two servers, of which one is killed in the middle and started again
+    /// Measure only two servers, one of which is killed halfway and started again
     #[arg(long)]
     pub kill: bool,
-    /// Measure only how long messages take while so many users query as fast as they can
+    /// Measure only the time of messages while so many users query as fast as they can
     #[arg(long, value_name = "USERS", value_parser = clap::value_parser!(u64).range(1..=500))]
     pub queries: Option<u64>,
 }
 
-/// What is to be measured.
+/// What to measure.
 #[derive(Clone, Debug, PartialEq)]
 struct Plan {
     loads: Vec<Load>,
@@ -122,7 +122,7 @@ impl RelayArgs {
         Plan { loads, kill, users }
     }
 
-    /// Removes the goals that are set for the usual load when this run had another one.
+    /// Removes the goals of the usual load when this run had another one.
     fn note_size(&self, report: &mut Report) {
         report.note_quick(self.common.quick);
         report.note_size_of(self.bytes, PAYLOAD_BYTES as u64, "bytes of a payload");
@@ -141,7 +141,7 @@ impl RelayArgs {
     }
 }
 
-/// What was measured of one engine.
+/// The results of one engine.
 #[derive(Default)]
 struct Measured {
     engine: &'static str,
@@ -150,10 +150,10 @@ struct Measured {
     stretches: Vec<Stretch>,
 }
 
-/// Runs the bench and delivers its report; or is the users of a bench that runs in another process.
+/// Runs the bench and delivers its report; in a child process, runs its users.
 pub(crate) async fn run(args: &RelayArgs) -> anyhow::Result<()> {
-    if let Ok(plan) = std::env::var(users::USERS_OF) {
-        return users::tell(&plan).await;
+    if let Ok(plan) = std::env::var(users::USERS_VARIABLE) {
+        return users::run_child(&plan).await;
     }
     measure(args).await?.deliver(&args.common)
 }
@@ -191,14 +191,14 @@ impl Bench<'_> {
         let mut measured = Measured::default();
         let bar = progress::bar("relay", plan.loads.len() as u64 + 2);
         for (stream, load) in (1..).zip(&plan.loads) {
-            // Each load has a fresh archive: what an earlier one has left behind must not make a difference.
-            let place = Place::fresh(choice, self.folder.path())?;
-            measured.outcomes.push(self.publish(&place, *load, stream).await?);
+            // Each load has a fresh archive, so that earlier ones have no influence.
+            let location = Location::fresh(choice, self.folder.path())?;
+            measured.outcomes.push(self.publish(&location, *load, stream).await?);
             bar.inc(1);
         }
         if let Some(load) = plan.kill {
             let (first, second) =
-                (Place::fresh(choice, self.folder.path())?, Place::fresh(choice, self.folder.path())?);
+                (Location::fresh(choice, self.folder.path())?, Location::fresh(choice, self.folder.path())?);
             let pair = Pair {
                 program: &self.program,
                 folder: self.folder.path(),
@@ -213,16 +213,17 @@ impl Bench<'_> {
             measured.stretches = self.deliver(choice, users).await?;
         }
         bar.finish_and_clear();
-        measured.engine = Place::of(choice, self.folder.path())?.url.engine();
+        measured.engine = Location::of(choice, self.folder.path())?.url.engine();
         Ok(measured)
     }
 
-    async fn publish(&self, place: &Place, load: Load, stream: u64) -> anyhow::Result<Outcome> {
-        let server = self.start(place, &format!("load-{stream}")).await?;
+    async fn publish(&self, location: &Location, load: Load, stream: u64) -> anyhow::Result<Outcome> {
+        let server = self.start(location, &format!("load-{stream}")).await?;
         let node = server.peer_address().await?;
         let target = Target { node: &node, rest: server.address, worked: &|| server.worked() };
         let outcome = target.run(load, stream).await;
-        let outcome = outcome.with_context(|| format!("the server said: {}", server.last_words()))?;
+        let outcome =
+            outcome.with_context(|| format!("the last lines of the server: {}", server.log_tail()))?;
         server.stop().await?;
         Ok(outcome)
     }
@@ -232,7 +233,7 @@ impl Bench<'_> {
         let messages = common.messages.unwrap_or(common.pick(STOCK, STOCK_QUICK));
         let store: Store =
             Arc::new(Stock::new(common.seed, messages)).lay_in(choice, self.folder.path()).await?;
-        let server = self.start(&store.place, "delivery").await?;
+        let server = self.start(&store.location, "delivery").await?;
         let node = server.peer_address().await?;
         let line = Line::lay(&node, self.args.bytes as usize).await?;
         let crowd = Crowd {
@@ -243,19 +244,20 @@ impl Bench<'_> {
             folder: self.folder.path(),
         };
         let stretches = crowd.measure(&line, common.pick(STRETCH, STRETCH_QUICK)).await;
-        let stretches = stretches.with_context(|| format!("the server said: {}", server.last_words()))?;
+        let stretches =
+            stretches.with_context(|| format!("the last lines of the server: {}", server.log_tail()))?;
         line.take_up().await;
         server.stop().await?;
         Ok(stretches)
     }
 
-    async fn start(&self, place: &Place, name: &str) -> anyhow::Result<Server> {
+    async fn start(&self, location: &Location, name: &str) -> anyhow::Result<Server> {
         let folder: &Path = self.folder.path();
-        Server::start_with(&self.program, &place.url, folder, name, &node_settings(&[])).await
+        Server::start_with(&self.program, &location.url, folder, name, &node_settings(&[])).await
     }
 }
 
-/// What makes a server a node of the bench's network.
+/// The flags of a server in the bench's network.
 pub(crate) fn node_settings(more: &[String]) -> Settings {
     let mut flags = vec!["--cluster-id".to_owned(), CLUSTER.to_string()];
     flags.extend(["--shard".to_owned(), SHARD.to_string()]);

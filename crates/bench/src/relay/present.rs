@@ -14,7 +14,7 @@ use crate::{
     report::{Curves, Goal, Plot, Report, Table, number, optional},
 };
 
-/// One load for programs.
+/// A row of JSON about a load.
 #[derive(Clone, Debug, Serialize)]
 struct LoadRow {
     engine: &'static str,
@@ -25,7 +25,7 @@ struct LoadRow {
     messages_each: u64,
     payload_bytes: usize,
     rate: Option<f64>,
-    /// Whether each message goes to all publishers too.
+    /// Whether all publishers receive each message too.
     publishers_subscribed: bool,
     published: u64,
     unpublished: u64,
@@ -42,7 +42,7 @@ struct LoadRow {
     server_us_per_message: Option<f64>,
 }
 
-/// The killed server for programs.
+/// A row of JSON about the killed server.
 #[derive(Clone, Debug, Serialize)]
 struct KillRow {
     engine: &'static str,
@@ -60,7 +60,7 @@ struct KillRow {
     lost_by_other: u64,
 }
 
-/// A stretch of deliveries for programs.
+/// A row of JSON about a part of the deliveries.
 #[derive(Clone, Debug, Serialize)]
 struct DeliveryRow {
     engine: &'static str,
@@ -74,14 +74,14 @@ struct DeliveryRow {
     p95_ms: f64,
     p99_ms: f64,
     max_ms: f64,
-    /// The 99th percentile by that without users, before and after.
+    /// The 99th percentile divided by that without users, before and after.
     p99_by_alone: Option<f64>,
     pages_per_s: Option<f64>,
     page_p99_ms: Option<f64>,
     query_errors: Option<u64>,
 }
 
-/// Puts what was measured of one engine into the report.
+/// Adds the results of one engine to the report.
 pub(super) fn present(measured: &Measured, report: &mut Report) -> anyhow::Result<()> {
     present_loads(measured, report)?;
     if let Some(killed) = &measured.killed {
@@ -90,7 +90,7 @@ pub(super) fn present(measured: &Measured, report: &mut Report) -> anyhow::Resul
     present_delivery(measured, report)
 }
 
-/// What the figures mean, and those of others.
+/// How to read the figures, and those of others.
 pub(super) fn note(report: &mut Report) {
     report.tables.push(others());
     report.notes.extend(NOTES.map(str::to_owned));
@@ -99,19 +99,19 @@ pub(super) fn note(report: &mut Report) {
 
 const NOTES: [&str; 5] = [
     "Publishers, subscriber, users and server share this machine. Every publisher is a node with a key and a connection of \
-     its own; it stays until the server has everything. A publisher whose queues are full waits and tries again.",
-    "What was stored is counted by walking through the server's history with a store client, and compared hash by hash with \
-     what was published.",
-    "subscribed: the publishers are in the relay's mesh themselves, as a desktop client's node is, so the server passes \
-     each message on to them too.",
+     its own; it remains until the server has everything. A publisher whose queues are full waits and tries again.",
+    "Stored messages are counted by reading the server's history with a store client, and compared hash by hash with \
+     the published ones.",
+    "subscribed: the publishers are in the relay's mesh themselves, as a desktop client's node is, so the server forwards \
+     each message to them too.",
     "killed: the second of two servers, which follows the first by --storenode, gets SIGKILL when it has a third of the \
      messages and is started again two seconds later.",
-    "delivery: from when a message was given to its publisher's node until the subscriber's node had it, through the \
-     server. The users walk back through the newest messages in pages of 100, in a process of the lowest priority: users \
-     have machines of their own, and only what they cost the server is to be seen.",
+    "delivery: from the call of the publisher's node until the subscriber's node had the message, through the \
+     server. The users page back from the newest message in pages of 100, in a process of the lowest priority: real users \
+     have machines of their own, and only their cost for the server counts.",
 ];
 
-/// What other servers did with the same load: as published, and the programs themselves on a machine with two cores.
+/// The same load on other servers: as published, or measured with the programs on a machine with two cores.
 fn others() -> Table {
     let columns = ["server", "publishing", "stored of 9,000", "time"];
     let mut table =
@@ -176,10 +176,10 @@ fn present_loads(measured: &Measured, report: &mut Report) -> anyhow::Result<()>
     report.tables.push(queue_table(engine, &rows));
     for row in &rows {
         let what = format!("{engine}, {}", row.load);
-        let wanted = (row.publishers * row.messages_each) as f64;
+        let expected = (row.publishers * row.messages_each) as f64;
         let goal = format!("{what}: messages stored");
         let stored = Some(row.stored.min(row.published) as f64);
-        report.goals.push(Goal::at_least(goal, wanted, "", stored).at_any_size());
+        report.goals.push(Goal::at_least(goal, expected, "", stored).at_any_size());
         report.goals.push(Goal::none(format!("{what}: messages lost"), row.lost));
     }
     for outcome in &measured.outcomes {
@@ -244,7 +244,7 @@ fn queue_table(engine: &str, rows: &[LoadRow]) -> Table {
         ("not published", "a publisher gave up"),
         ("publishers' retries", "a publisher's queues were full, and it tried again"),
         ("dropped by publishers", "messages that a publisher's node did not send to a slow peer"),
-        ("dropped before the archive", "messages that the server had no room for"),
+        ("dropped before the archive", "messages that did not fit into the server's queue"),
         ("dropped to slow peers", "messages that the server did not pass on to a slow peer"),
     ]);
     for row in rows {
@@ -297,16 +297,16 @@ fn present_kill(engine: &'static str, killed: &Killed, report: &mut Report) -> a
         table.add([what.to_owned(), optional(value)]);
     }
     report.tables.push(table);
-    let wanted = killed.load.messages() as f64;
+    let expected = killed.load.messages() as f64;
     let what = format!("{engine}, killed and started again: messages stored after its sync");
     let stored = row.stored_by_killed.min(row.published) as f64;
-    report.goals.push(Goal::at_least(what, wanted, "", Some(stored)).at_any_size());
+    report.goals.push(Goal::at_least(what, expected, "", Some(stored)).at_any_size());
     let what = format!("{engine}, killed and started again: messages lost by both");
     report.goals.push(Goal::none(what, row.lost_by_killed.max(row.lost_by_other)));
     Ok(())
 }
 
-/// The 99th percentile while nobody asked, over all such stretches.
+/// The 99th percentile without users, over all such parts.
 fn alone_ms(stretches: &[Stretch]) -> Option<f64> {
     let mut times = Latencies::default();
     for stretch in stretches.iter().filter(|stretch| stretch.users == 0) {
@@ -331,9 +331,9 @@ fn delivery_row(engine: &'static str, stretch: &Stretch, alone_ms: Option<f64>) 
         p99_ms: rounded(times.p99_ms()),
         max_ms: rounded(times.max_ms()),
         p99_by_alone: by_alone.filter(|_| stretch.users > 0),
-        pages_per_s: stretch.told.as_ref().map(|told| told.pages_per_s),
-        page_p99_ms: stretch.told.as_ref().map(|told| told.p99_ms),
-        query_errors: stretch.told.as_ref().map(|told| told.errors),
+        pages_per_s: stretch.summary.as_ref().map(|summary| summary.pages_per_s),
+        page_p99_ms: stretch.summary.as_ref().map(|summary| summary.p99_ms),
+        query_errors: stretch.summary.as_ref().map(|summary| summary.errors),
     }
 }
 
@@ -363,9 +363,10 @@ fn present_delivery(measured: &Measured, report: &mut Report) -> anyhow::Result<
         unit: "ms",
         lines: lines.map(|(name, stretch)| (name.to_owned(), stretch.times.curve())).collect(),
     }));
-    for complaint in measured.stretches.iter().filter_map(|stretch| stretch.told.as_ref()?.complaint.as_ref())
+    for first_error in
+        measured.stretches.iter().filter_map(|stretch| stretch.summary.as_ref()?.first_error.as_ref())
     {
-        report.notes.push(format!("{engine}: the first trouble of the users: {complaint}"));
+        report.notes.push(format!("{engine}: the users' first error: {first_error}"));
     }
     Ok(())
 }
@@ -416,7 +417,7 @@ mod tests {
     use super::*;
     use crate::{
         machine::Machine,
-        peers::users::Told,
+        peers::users::Summary,
         relay::load::{Load, Published},
         report::assert_explained,
     };
@@ -468,9 +469,9 @@ mod tests {
     fn stretch(users: usize, times_ms: f64) -> Stretch {
         let mut times = Latencies::default();
         (0..200).for_each(|_| times.record_ms(times_ms));
-        let told = Told { pages_per_s: 900.0, p50_ms: 1.0, p99_ms: 2.0, errors: 0, complaint: None };
-        let told = (users > 0).then_some(told);
-        Stretch { users, seconds: 2.0, published: 200, lost: 0, times, told }
+        let summary = Summary { pages_per_s: 900.0, p50_ms: 1.0, p99_ms: 2.0, errors: 0, first_error: None };
+        let summary = (users > 0).then_some(summary);
+        Stretch { users, seconds: 2.0, published: 200, lost: 0, times, summary }
     }
 
     fn shown(measured: &Measured) -> Report {
@@ -486,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn loads_are_judged_by_what_was_stored() {
+    fn loads_are_judged_by_stored_messages() {
         let measured = Measured {
             engine: "log",
             outcomes: vec![outcome(6, 6), outcome(6, 5), outcome(4, 4)],
@@ -502,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_server_is_judged_by_what_it_has_in_the_end() {
+    fn a_killed_server_is_judged_by_its_final_history() {
         for (stored, is_met) in [(6, true), (5, false)] {
             let measured = Measured { engine: "log", killed: Some(killed(stored)), ..Measured::default() };
             let report = shown(&measured);

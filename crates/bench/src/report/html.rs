@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_stands_alone_and_shows_everything() {
+    fn the_page_is_self_contained_and_complete() {
         let page = page(&super::super::tests::example());
         assert!(page.starts_with("<!doctype html>"));
         assert_eq!(page.matches("<svg").count(), 2);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plot_without_values_is_left_out() {
+    fn a_plot_without_values_is_omitted() {
         let mut report = super::super::tests::example();
         let (title, unit) = ("Nothing".to_owned(), "ms");
         let lines = vec![("pages".to_owned(), Vec::new())];

@@ -1,4 +1,4 @@
-//! The report for programs: `{"bench", "machine", "rows"}`.
+//! The report as JSON: `{"bench", "machine", "rows"}`.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! What a bench has to say, and the ways it says it: plain text, JSON, one page with plots.
+//! The report of a bench in three formats: plain text, JSON, one page with plots.
 
 mod html;
 mod json;
@@ -23,13 +23,13 @@ pub struct Report {
     /// What was measured, in one sentence.
     pub(crate) title: String,
     pub(crate) machine: Machine,
-    /// Every figure, for programs.
+    /// All figures, as JSON.
     pub(crate) rows: Vec<serde_json::Value>,
-    /// The figures that people read, in order.
+    /// The figures for people, in order.
     pub tables: Vec<Table>,
-    /// What the page shows beside them.
+    /// The plots of the page.
     pub plots: Vec<Plot>,
-    /// What this run must keep.
+    /// The goals of this run.
     pub goals: Vec<Goal>,
     /// Why the goals that depend on the size of the run are not shown.
     withheld: Vec<String>,
@@ -37,29 +37,29 @@ pub struct Report {
     pub notes: Vec<String>,
 }
 
-/// What restante has set itself, and whether this run shows it.
+/// A goal of restante, and whether this run meets it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Goal {
     /// What is judged.
     pub what: String,
-    /// What it must keep.
+    /// Its limit.
     pub bound: String,
-    /// What this run has shown.
+    /// The figure of this run.
     pub measured: String,
-    /// Nothing when it was not measured: the goal is not shown then.
+    /// `None` when it was not measured: the goal is not shown then.
     pub is_met: Option<bool>,
     /// Whether the goal is set for a run of one size.
     needs_size: bool,
 }
 
 impl Goal {
-    /// A figure that must not be larger.
+    /// A figure with an upper limit.
     pub fn at_most(what: impl Into<String>, bound: f64, unit: &str, measured: Option<f64>) -> Self {
         let is_met = measured.map(|measured| measured <= bound);
         Self::new(what.into(), format!("at most {}", with_unit(bound, unit)), unit, measured, is_met)
     }
 
-    /// A figure that must not be smaller.
+    /// A figure with a lower limit.
     pub fn at_least(what: impl Into<String>, bound: f64, unit: &str, measured: Option<f64>) -> Self {
         let is_met = measured.map(|measured| measured >= bound);
         Self::new(what.into(), format!("at least {}", with_unit(bound, unit)), unit, measured, is_met)
@@ -80,7 +80,7 @@ impl Goal {
         Self { what, bound, measured, is_met, needs_size: true }
     }
 
-    /// In a table of goals, which has only those that were measured.
+    /// The verdict in a table of goals, which has only measured ones.
     fn verdict(&self) -> &'static str {
         match self.is_met {
             Some(true) => "yes",
@@ -110,10 +110,10 @@ impl Report {
         }
     }
 
-    /// Adds rows for programs.
+    /// Adds rows of JSON.
     ///
     /// # Errors
-    /// When a row is no JSON.
+    /// When a row can't be encoded.
     pub fn add_rows<T: Serialize>(&mut self, rows: &[T]) -> anyhow::Result<()> {
         for row in rows {
             self.rows.push(serde_json::to_value(row)?);
@@ -127,11 +127,11 @@ impl Report {
         self.note_debug_build();
     }
 
-    /// Removes the goals that are set for `wanted` things when this run had another number of them.
-    pub(crate) fn note_size_of(&mut self, had: u64, wanted: u64, things: &str) {
-        if had != wanted {
-            let (had, wanted) = (number(had as f64), number(wanted as f64));
-            self.withhold_goals(format!("they are set for {wanted} {things}, and this run had {had}"));
+    /// Removes the goals that are set for another number of things than this run had.
+    pub(crate) fn note_size_of(&mut self, had: u64, set_for: u64, things: &str) {
+        if had != set_for {
+            let (had, set_for) = (number(had as f64), number(set_for as f64));
+            self.withhold_goals(format!("they are set for {set_for} {things}, and this run had {had}"));
         }
     }
 
@@ -143,7 +143,7 @@ impl Report {
         }
     }
 
-    /// Removes the goals that depend on the size of the run when the program is a debug build.
+    /// Removes the goals that depend on the size of the run in a debug build.
     pub(crate) fn note_debug_build(&mut self) {
         if self.machine.build == "debug" {
             self.withhold_goals("this is a debug build");
@@ -151,7 +151,7 @@ impl Report {
         }
     }
 
-    /// Removes the goals that depend on the size of the run. If there are any, the reason is shown in their place.
+    /// Removes the goals that depend on the size of the run. If there are any, the report shows the reason.
     pub(crate) fn withhold_goals(&mut self, reason: impl Into<String>) {
         let before = self.goals.len();
         self.goals.retain(|goal| !goal.needs_size);
@@ -160,17 +160,17 @@ impl Report {
         }
     }
 
-    /// Adds goals; when the run was of another size only those that hold for every size.
+    /// Adds goals; when the run was of another size only those for every size.
     pub(crate) fn add_goals(&mut self, goals: impl IntoIterator<Item = Goal>, is_of_size: bool) {
         self.goals.extend(goals.into_iter().filter(|goal| is_of_size || !goal.needs_size));
     }
 
-    /// Shows a reason why goals are missing.
+    /// Adds a reason why goals are missing.
     pub(crate) fn withhold(&mut self, reason: impl Into<String>) {
         self.withheld.push(reason.into());
     }
 
-    /// Why there are fewer goals than the bench has, in one line.
+    /// Why some goals are missing, in one line.
     fn withheld_line(&self) -> Option<String> {
         let mut reasons = self.withheld.clone();
         let unmeasured = self.goals.len() - self.judged().count();
@@ -186,10 +186,10 @@ impl Report {
         self.goals.iter().filter(|goal| goal.is_met.is_some())
     }
 
-    /// Prints the report and writes the files that were asked for.
+    /// Prints the report and writes the requested files.
     ///
     /// # Errors
-    /// When a file or the standard output takes nothing.
+    /// When a file or the standard output can't be written.
     pub fn deliver(&self, common: &CommonArgs) -> anyhow::Result<()> {
         print(&self.text())?;
         if let Some(file) = &common.json {
@@ -238,7 +238,7 @@ impl Report {
     }
 }
 
-/// Prints to stdout; a reader that went away is no error.
+/// Prints to stdout; a closed pipe is not an error.
 fn print(text: &str) -> anyhow::Result<()> {
     use std::io::{ErrorKind, Write};
     match std::io::stdout().write_all(text.as_bytes()) {
@@ -334,7 +334,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn text_is_plain_and_says_everything() {
+    fn plain_text_is_complete() {
         let text = example().text();
         assert!(text.is_ascii(), "{text}");
         for part in ["An <example>.", "processor", "1ws", "at least 2,000 /s", "NO"] {

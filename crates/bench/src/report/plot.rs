@@ -1,4 +1,4 @@
-//! Plots as SVG, drawn here: bars and percentile curves, both on a logarithmic scale, and what happened over time.
+//! Plots as SVG: bars and percentile curves, both on a logarithmic scale, and values over time.
 //!
 //! Colours come from the page (classes `c0` to `c11`), so that they suit a light and a dark page.
 
@@ -22,15 +22,15 @@ pub enum Plot {
 pub struct Bars {
     /// What it shows.
     pub title: String,
-    /// What the values are counted in.
+    /// The unit of the values.
     pub unit: &'static str,
     /// The names of the groups.
     pub groups: Vec<String>,
-    /// Name, and a value for each group where there is one.
+    /// Name, and a value for each group, if there is one.
     pub series: Vec<(String, Vec<Option<f64>>)>,
 }
 
-/// How durations are distributed.
+/// The distribution of durations.
 #[derive(Clone, Debug)]
 pub struct Curves {
     pub(crate) title: String,
@@ -39,7 +39,7 @@ pub struct Curves {
     pub(crate) lines: Vec<(String, Vec<(f64, f64)>)>,
 }
 
-/// What happened over time. Both axes begin at nothing and are even.
+/// Values over time. Both axes are linear and begin at 0.
 #[derive(Clone, Debug)]
 pub struct Series {
     /// What is shown.
@@ -100,7 +100,7 @@ impl Plot {
     }
 }
 
-/// A logarithmic scale over whole decades, laid over a stretch of the drawing.
+/// A logarithmic scale over whole decades, mapped to a range of the drawing.
 struct Scale {
     /// Powers of ten.
     decades: (i32, i32),
@@ -109,7 +109,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// The scale on which all positive values have a place.
+    /// A scale that covers all positive values.
     fn over(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Self {
         let (mut low, mut high) = (f64::MAX, f64::MIN);
         for value in values.filter(|value| *value > 0.0 && value.is_finite()) {
@@ -124,7 +124,7 @@ impl Scale {
         Self { decades: (first, last), from, to }
     }
 
-    /// Where a value lies; what is not positive lies at the beginning.
+    /// The coordinate of a value; values up to 0 are at the beginning.
     fn place(&self, value: f64) -> f64 {
         let (first, last) = self.decades;
         let share = (value.log10() - f64::from(first)) / f64::from(last - first);
@@ -183,7 +183,7 @@ impl Bars {
         svg(bottom + 24.0, &self.title, &(axis + &groups))
     }
 
-    /// Draws the bars that a group has, from `top` on; where the last ends.
+    /// Draws the bars of a group from `top` down and returns the end of the last.
     fn bars(&self, group: usize, top: f64, scale: &Scale, content: &mut String) -> f64 {
         let mut y = top;
         for (series, (_, values)) in self.series.iter().enumerate() {
@@ -201,10 +201,10 @@ impl Bars {
     }
 }
 
-/// The right end of a percentile axis stands for all that is above 99.9.
+/// The right end of a percentile axis, for all percentiles above 99.9.
 const PERCENTILE_MAX: f64 = 99.99;
 
-/// Where a percentile lies between 0 and 1, so that 90, 99 and 99.9 have the same distance.
+/// The position of a percentile between 0 and 1: 90, 99 and 99.9 are at equal distances.
 fn percentile_share(percentile: f64) -> f64 {
     let nines = |percentile: f64| -(1.0 - percentile / 100.0).log10();
     nines(percentile.min(PERCENTILE_MAX)) / nines(PERCENTILE_MAX)
@@ -242,7 +242,7 @@ impl Curves {
     }
 }
 
-/// The distance of ticks on an even axis up to `max`: 1, 2 or 5 times a power of ten, and at most five of them.
+/// The distance of ticks on a linear axis up to `max`: 1, 2 or 5 times a power of ten, and at most five of them.
 fn even_step(max: f64) -> f64 {
     const TICKS_MAX: f64 = 5.0;
     if max <= 0.0 || !max.is_finite() {
@@ -283,7 +283,7 @@ impl Series {
     }
 }
 
-/// The ticks of an even axis from 0 up to `max`.
+/// The ticks of a linear axis from 0 up to `max`.
 fn ticks(max: f64) -> impl Iterator<Item = f64> {
     let step = even_step(max);
     let count = (max / step).floor() as u32;
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_at_all_is_drawn_without_harm() {
+    fn empty_plots_can_be_drawn() {
         let bars = Bars { title: "none".to_owned(), unit: "ms", groups: Vec::new(), series: Vec::new() };
         assert!(bars.svg().starts_with("<svg"));
         let curves =
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn longer_bars_stand_for_larger_values() {
+    fn larger_values_have_longer_bars() {
         let bars = Bars {
             title: "two".to_owned(),
             unit: "ms",
@@ -332,14 +332,14 @@ mod tests {
     }
 
     #[test]
-    fn an_even_axis_has_a_few_round_ticks() {
+    fn a_linear_axis_has_a_few_round_ticks() {
         assert_eq!(ticks(60.0).collect::<Vec<_>>(), [0.0, 20.0, 40.0, 60.0]);
         assert_eq!(ticks(7.0).collect::<Vec<_>>(), [0.0, 2.0, 4.0, 6.0]);
         assert_eq!(ticks(0.0).count(), 1);
     }
 
     #[test]
-    fn later_points_stand_further_to_the_right() {
+    fn later_points_are_further_to_the_right() {
         let points = vec![(0.0, 10.0), (30.0, 1_500.0), (60.0, 0.0)];
         let series = Series { title: "t".to_owned(), unit: "/min", lines: vec![("a".to_owned(), points)] };
         let drawing = series.svg();

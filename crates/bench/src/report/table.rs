@@ -1,4 +1,4 @@
-//! Tables of plain text, and numbers as people read them.
+//! Tables of plain text, and the formatting of numbers.
 
 /// A table with a title.
 #[derive(Clone, Debug)]
@@ -6,11 +6,11 @@ pub struct Table {
     pub(crate) title: String,
     pub(crate) columns: Vec<String>,
     pub(crate) rows: Vec<Vec<String>>,
-    /// Columns, and what they mean.
+    /// Columns and their meanings.
     explained: Vec<(&'static str, &'static str)>,
 }
 
-/// What columns mean that many tables have.
+/// The meanings of columns that many tables have.
 const COMMON: &[(&str, &str)] = &[
     ("p50 ms", "half of the times were at most this long"),
     ("p95 ms", "95 % of the times were at most this long"),
@@ -21,7 +21,7 @@ const COMMON: &[(&str, &str)] = &[
     ("longest us", "the longest of the times"),
     ("at once", "queries that run at the same time"),
     ("MB/s", "bytes of message bodies, 1,000,000 a second"),
-    ("lost", "acknowledged, and not there at the end"),
+    ("lost", "acknowledged, but missing at the end"),
     ("refused", "answered with an error"),
     ("unanswered", "the connection ended without an answer"),
 ];
@@ -33,13 +33,13 @@ impl Table {
         Self { title: title.into(), columns, rows: Vec::new(), explained: Vec::new() }
     }
 
-    /// Adds what columns mean. It is shown below the table for those columns that the table has.
+    /// Adds the meanings of columns, which are shown below a table that has these columns.
     pub fn explain(mut self, columns: &[(&'static str, &'static str)]) -> Self {
         self.explained.extend_from_slice(columns);
         self
     }
 
-    /// The columns that need words, in their order, and what they mean.
+    /// The columns with a meaning, in their order.
     pub(super) fn legend(&self) -> impl Iterator<Item = (&str, &str)> {
         self.columns.iter().filter_map(|column| {
             let mut known = self.explained.iter().chain(COMMON);
@@ -54,7 +54,7 @@ impl Table {
         self.rows.push(row);
     }
 
-    /// For each column whether it has numbers, which stand at the right.
+    /// For each column whether it has numbers, which are aligned right.
     pub(super) fn has_numbers(&self) -> Vec<bool> {
         let of_column = |column: usize| {
             let mut cells = self.rows.iter().filter_map(|row| row.get(column));
@@ -63,7 +63,7 @@ impl Table {
         (0..self.columns.len()).map(of_column).collect()
     }
 
-    /// The table in columns that are aligned by spaces.
+    /// The table as text, with columns aligned by spaces.
     pub(super) fn text(&self) -> String {
         let has_numbers = self.has_numbers();
         let widths = self.widths();
@@ -96,7 +96,7 @@ impl Table {
     }
 }
 
-/// A number with three significant digits; whole from a hundred on, with commas from a thousand on.
+/// A number with three significant digits; an integer from a hundred on, with commas from a thousand on.
 pub fn number(value: f64) -> String {
     let decimals = match value.abs() {
         size if size == 0.0 || size >= 100.0 => 0,
@@ -134,7 +134,7 @@ fn with_commas(text: &str) -> String {
 pub(crate) mod tests {
     use super::*;
 
-    /// Columns that need no words.
+    /// Columns that need no explanation.
     const PLAIN: &[&str] = &[
         "acknowledged",
         "appenders",
@@ -173,7 +173,7 @@ pub(crate) mod tests {
         "what",
     ];
 
-    /// Panics when a table has a column without a meaning.
+    /// Panics when a table has a column without an explanation.
     pub(crate) fn assert_explained(tables: &[Table]) {
         for table in tables {
             let known: Vec<&str> = table.legend().map(|(column, _)| column).collect();

@@ -1,4 +1,4 @@
-//! The load: many clients that page, one that exports, many that publish.
+//! The load: clients that page, one that exports, clients that publish.
 
 use std::{
     net::SocketAddr,
@@ -25,25 +25,25 @@ use crate::{
 pub(super) const READERS: u64 = 25;
 /// Clients that publish, each over a connection of its own.
 pub(super) const PUBLISHERS: u64 = 64;
-/// Where messages are published to: another pubsub topic than the data set's.
+/// The topic of published messages: another pubsub topic than the data set's.
 const PUBSUB_TOPIC_ESCAPED: &str = "%2Fwaku%2F2%2Frs%2F1%2F0";
 /// Bytes of a payload, so that a message has about 700 on the wire.
 const PAYLOAD_BYTES: usize = 640;
 const PAYLOADS: usize = 64;
-/// Distance of the published timestamps: they stay unique, and near the present.
+/// Distance of the published timestamps: they are unique, and near the present.
 const STEP_NANOS: i64 = 1_000;
 
-/// What a load did.
+/// The result of a load.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Load {
-    /// From one request to its complete answer.
+    /// From a request to its complete answer.
     pub(super) times: Latencies,
     /// Bytes of bodies that were received.
     pub(super) bytes: u64,
     pub(super) duration: Duration,
 }
 
-/// Pages through the data for some time; each client begins at another place.
+/// Pages through the data for some time; each client begins at another position.
 pub(super) async fn page(address: SocketAddr, length: Duration) -> anyhow::Result<Load> {
     let mut clients = JoinSet::new();
     let begun = Instant::now();
@@ -55,7 +55,7 @@ pub(super) async fn page(address: SocketAddr, length: Duration) -> anyhow::Resul
     sum(clients, begun).await
 }
 
-/// Follows the cursor until the time is over; at the end of the data it begins anew.
+/// Follows the cursor until the time is over; at the end of the data it starts again.
 async fn page_from(address: SocketAddr, start: Timestamp, until: Instant) -> anyhow::Result<Load> {
     let mut connection = Connection::open(address).await?;
     let first = format!(
@@ -122,7 +122,7 @@ async fn publish_until(address: SocketAddr, posts: Arc<Posts>, until: Instant) -
     Ok(load)
 }
 
-/// Messages to publish: random payloads, made beforehand, and a new timestamp for each message.
+/// Messages to publish: random payloads, generated beforehand, and a new timestamp for each message.
 struct Posts {
     /// Payloads in base64.
     payloads: Vec<String>,
@@ -154,7 +154,7 @@ impl Posts {
     }
 }
 
-/// What all clients did together.
+/// Adds up the results of all clients.
 async fn sum(mut clients: JoinSet<anyhow::Result<Load>>, begun: Instant) -> anyhow::Result<Load> {
     let mut all = Load::default();
     while let Some(done) = clients.join_next().await {
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
     use crate::http::tests::{chunked, serve, sized};
 
-    /// Two pages for each client, then the end; every published message is taken when it is complete.
+    /// Two pages for each client, then the end; published messages must be complete.
     fn answer(line: &str, body: &str) -> Vec<u8> {
         let row = "{\"messageHash\":\"0x00\"}";
         let rows = vec![row; 100].join(",");

@@ -1,4 +1,4 @@
-//! The REST door under load: pages, export, publishing, by clients on the same machine.
+//! The REST interface under load: pages, export, publishing, by clients on the same machine.
 
 mod load;
 
@@ -30,15 +30,15 @@ const EXPORTS: usize = 3;
   restante bench rest --html rest.html
   restante bench rest --messages 150000 --engine log:bench-archive")]
 pub struct RestArgs {
-    /// Flags of every bench; a `memory:` archive can't be handed to a server in another process
+    /// Flags of every bench; a `memory:` archive can't be opened by a server in another process
     #[command(flatten)]
     pub common: CommonArgs,
-    /// Program to run as the server; without it this one
+    /// Program to run as the server; by default this one
     #[arg(long, value_name = "FILE")]
     pub server: Option<PathBuf>,
 }
 
-/// One figure for programs.
+/// A row of JSON.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct RestRow {
     engine: &'static str,
@@ -48,9 +48,9 @@ pub(crate) struct RestRow {
     measure: &'static str,
     what: &'static str,
     connections: u64,
-    /// Requests that were answered.
+    /// Answered requests.
     requests: u64,
-    /// What the row is about, in its unit.
+    /// The figure, in its unit.
     value: f64,
     unit: &'static str,
     /// Bytes of bodies, in 10^6 a second.
@@ -60,7 +60,7 @@ pub(crate) struct RestRow {
     max_ms: Option<f64>,
 }
 
-/// What was measured, and the times for the plot.
+/// The rows, and the times for the plot.
 struct Measured {
     rows: Vec<RestRow>,
     pages: Latencies,
@@ -76,10 +76,13 @@ pub(crate) async fn run(args: &RestArgs) -> anyhow::Result<()> {
 pub(crate) async fn measure(args: &RestArgs) -> anyhow::Result<Report> {
     let common = &args.common;
     if common.engines.contains(&EngineChoice::At(EngineUrl::Memory)) {
-        bail!("bench rest can't hand a memory archive to a server in another process: use --engine log:");
+        bail!(
+            "bench rest runs a server in another process, which can't open a memory archive: use --engine log:"
+        );
     }
     let folder = work_folder(common)?;
-    let title = "The REST door: 25 clients that page, a binary export, 64 publishers, all on this machine.";
+    let title =
+        "The REST interface: 25 clients that page, a binary export, 64 publishers, all on this machine.";
     let mut report = Report::new("rest", title, Machine::look(folder.path()));
     let dataset = Arc::new(Dataset::new(common.seed, common.messages()));
     let program = server::program(args.server.as_deref())?;
@@ -87,7 +90,7 @@ pub(crate) async fn measure(args: &RestArgs) -> anyhow::Result<Report> {
         let store = Store::open(choice, folder.path(), dataset.len()).await?;
         store.fill(&dataset).await?;
         store.opened.upkeep.close().await?;
-        let archive = store.place.url.clone();
+        let archive = store.location.url.clone();
         let server = Server::start(&program, &archive, folder.path(), "server").await?;
         let measured = measure_server(server, &archive, store.engine(), dataset.len(), common).await?;
         report.add_rows(&measured.rows)?;
@@ -134,7 +137,7 @@ async fn measure_server(
     Ok(Measured { rows: all, pages: pages.times, publishing: publishing.times })
 }
 
-/// Every message that was answered with success must be there after the server has gone.
+/// Checks that every acknowledged message is in the archive after the server has stopped.
 async fn check_published(archive: &EngineUrl, expected: u64) -> anyhow::Result<()> {
     let opened = open(Config::new(archive.clone())).await?;
     let held = opened.upkeep.stats().await?.messages;
@@ -143,7 +146,7 @@ async fn check_published(archive: &EngineUrl, expected: u64) -> anyhow::Result<(
     Ok(())
 }
 
-/// Makes rows of one server.
+/// Creates rows of one server.
 struct Rows {
     engine: &'static str,
     messages: u64,
@@ -205,10 +208,10 @@ impl Rows {
 
 const NOTES: [&str; 3] = [
     "Clients and server share this machine. A client follows the cursor of each page over one kept-alive connection; \
-     nothing is left out of a page, and its JSON is received but not read.",
-    "A published message counts when its answer came, and an answer comes when the message is on disk. After the server \
-     has stopped, the archive is opened and must hold them all.",
-    "Private memory: RssAnon of the server's process; mapped files are not in it.",
+     pages are complete, and their JSON is received but not parsed.",
+    "A published message counts when it is answered, which is when it is on disk. After the server \
+     has stopped, the archive is opened and must contain them all.",
+    "Private memory: RssAnon of the server's process; without mapped files.",
 ];
 
 fn present(measured: &Measured, report: &mut Report) {

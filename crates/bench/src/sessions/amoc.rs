@@ -1,5 +1,5 @@
-//! The shape of the load under which MongooseIM was profiled: users arrive one after the other, and everybody who is
-//! there writes to a neighbour.
+//! The load under which MongooseIM was profiled: users arrive one after the other, and all connected users write to a
+//! neighbour.
 
 use std::{
     thread,
@@ -19,14 +19,14 @@ use crate::{
     random::Random,
 };
 
-/// Users as published, and how far their arrivals lay apart.
+/// The published number of users and interval of arrivals.
 const USERS: u32 = 12_000;
 const USERS_QUICK: u32 = 200;
 pub(super) const SEED_ARRIVAL_US: u64 = 10_000;
-/// Look-ups by arrival: the profile has 25,135 of them beside 1,001 sessions that were opened.
+/// Look-ups per arrival: the profile has 25,135 of them and 1,001 opened sessions.
 const LOOKUPS: usize = 25;
 
-/// One figure for programs.
+/// A row of JSON.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct AmocRow {
     part: &'static str,
@@ -35,7 +35,7 @@ pub(super) struct AmocRow {
     /// Sessions at the end.
     pub(super) sessions: u64,
     pub(super) arrival_us: u64,
-    /// How many there were.
+    /// The number of operations.
     pub(super) count: u64,
     pub(super) ns_per_op: f64,
     pub(super) p99_ns: f64,
@@ -90,7 +90,7 @@ fn arrive(table: &RestanteTable, users: u32, interval: Duration) -> anyhow::Resu
     Ok(times)
 }
 
-/// What a client does: it connects, says that it is available, and asks for carbons.
+/// A client's start: it connects, sends its presence, and enables carbons.
 fn enter(table: &RestanteTable, number: u32, times: &mut Times) -> anyhow::Result<()> {
     let mut text = String::with_capacity(NAME_BYTES);
     write_name(number, &mut text);
@@ -107,7 +107,7 @@ fn enter(table: &RestanteTable, number: u32, times: &mut Times) -> anyhow::Resul
     Ok(())
 }
 
-/// Some of those who are there write to whoever came after them; the last of them to the first.
+/// Some users write to the next one that arrived; the last of them to the first.
 fn write_to_neighbours(
     table: &RestanteTable,
     present: u32,
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn everybody_arrives_and_writes() {
+    async fn all_users_arrive_and_write() {
         let rows = measure(1, true).await.unwrap();
         let counts: Vec<_> = rows.iter().map(|row| (row.op, row.count)).collect();
         let users = u64::from(USERS_QUICK);

@@ -1,4 +1,4 @@
-//! What one miss of the processor's caches costs on this machine now: the measure that look-ups are held against.
+//! The cost of a cache miss on this machine at this time, to compare look-ups with.
 
 use std::{hint::black_box, time::Instant};
 
@@ -7,18 +7,18 @@ use crate::{
     random::Random,
 };
 
-/// What is chased through: more than the caches of most processors hold.
+/// Lines of the chain: more than the caches of most processors hold.
 const LINES: u32 = 1 << 20;
 const LINES_QUICK: u32 = 1 << 10;
 /// Steps of one batch, and batches.
 const STEPS: u32 = 50_000;
 const BATCHES: usize = 9;
 
-/// A line of the cache that says which is next.
+/// A cache line with the index of the next.
 #[repr(align(64))]
 struct Line(u32);
 
-/// A cycle in random order through 64 MB: where the next line is, only the one before tells, so no two misses overlap.
+/// A cycle in random order through 64 MB: each line holds the index of the next, so no two misses overlap.
 pub(super) struct Chase {
     lines: Vec<Line>,
 }

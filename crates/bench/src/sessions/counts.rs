@@ -1,4 +1,4 @@
-//! Counting: whether it costs the same in a large table as in a small one.
+//! Counting, in a small and in a large table.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::measure::{median, rounded};
 const CALLS: u32 = 1_000;
 const BATCHES: usize = 15;
 
-/// One figure for programs.
+/// A row of JSON.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct CountsRow {
     part: &'static str,

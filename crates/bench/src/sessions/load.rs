@@ -1,4 +1,4 @@
-//! What one thread does while the clock runs, and how long each kind of operation took it.
+//! The operations of one thread, and the time of each kind.
 
 use std::{
     hint::black_box,
@@ -17,8 +17,8 @@ const MERGE_EVERY: usize = 10;
 /// In the second mix one of so many closes a session, and another opens one.
 const CHURN_EVERY: usize = 20;
 const CHURN_OPENS_AT: usize = 10;
-/// Stretches of closing, and as many of opening between them.
-const STRETCHES: usize = 8;
+/// Series of closing, and as many of opening between them.
+const SERIES: usize = 8;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(super) enum Load {
     ById,
     SetPresence,
     MergeInfo,
-    /// Stretches of closing and of opening, one after the other: each kind has a time of its own.
+    /// Alternating series of closing and of opening: each kind has a time of its own.
     Churn,
     /// 90 % look-ups by user, 10 % changes of an entry.
     MixedMerge,
@@ -48,20 +48,20 @@ impl Load {
         Self::MixedChurn,
     ];
 
-    /// Stretches of sessions to close and to open.
+    /// Draws series of sessions to close and to open.
     fn draw_churn<I: Copy>(
         self,
         ops: usize,
-        room: usize,
+        absent: usize,
         users: &mut Population<I>,
     ) -> anyhow::Result<Vec<(Keys<I>, Keys<I>)>> {
-        let (stretches, each) = match self {
-            Self::Churn => (STRETCHES, ops.min(room) / STRETCHES),
-            Self::MixedChurn => (1, (ops / CHURN_EVERY).min(room)),
+        let (series, each) = match self {
+            Self::Churn => (SERIES, ops.min(absent) / SERIES),
+            Self::MixedChurn => (1, (ops / CHURN_EVERY).min(absent)),
             _ => (0, 0),
         };
-        let mut churn = Vec::with_capacity(stretches);
-        for _ in 0..stretches {
+        let mut churn = Vec::with_capacity(series);
+        for _ in 0..series {
             churn.push((users.take(each.max(1))?, users.invite(each.max(1))?));
         }
         Ok(churn)
@@ -90,24 +90,24 @@ impl Load {
 /// The keys of one thread.
 pub(super) struct Job<I> {
     load: Load,
-    /// Those that are there before and after.
+    /// Sessions that are open before and after.
     keys: Keys<I>,
-    /// Stretches of sessions to close and sessions to open.
+    /// Series of sessions to close and sessions to open.
     churn: Vec<(Keys<I>, Keys<I>)>,
     has_info: bool,
 }
 
-/// What a job did.
+/// The result of a job.
 pub(super) struct Done<I> {
     /// How long it took, for each of the load's operations.
     pub(super) times: Vec<Duration>,
-    /// How many there were, for each.
+    /// Operations of each kind.
     pub(super) counts: Vec<usize>,
     churn: Vec<(Keys<I>, Keys<I>, Vec<I>)>,
 }
 
 impl<I> Done<I> {
-    /// Notes who came and who left.
+    /// Records which users have a session now.
     pub(super) fn settle(self, users: &mut Population<I>)
     where
         I: Copy,
@@ -120,7 +120,7 @@ impl<I> Done<I> {
 }
 
 impl<I: Copy> Job<I> {
-    /// Draws the keys of so many jobs, of about `ops` operations each. Together they leave most sessions as they are.
+    /// Draws the keys of `jobs` jobs, of about `ops` operations each. Together they leave most sessions unchanged.
     pub(super) fn draw(
         load: Load,
         ops: usize,
@@ -128,11 +128,11 @@ impl<I: Copy> Job<I> {
         has_info: bool,
         users: &mut Population<I>,
     ) -> anyhow::Result<Vec<Self>> {
-        let room = users.absent() / jobs.max(1);
-        // First all that close: what one job closes no other may look for.
+        let absent = users.absent() / jobs.max(1);
+        // First all sessions to close: no other job may look for them.
         let mut all = Vec::with_capacity(jobs);
         for _ in 0..jobs {
-            all.push(load.draw_churn(ops, room, users)?);
+            all.push(load.draw_churn(ops, absent, users)?);
         }
         let draw_kept = |churn: Vec<(Keys<I>, Keys<I>)>| {
             let opened: usize = churn.iter().map(|(_, opened)| opened.len()).sum();
@@ -146,7 +146,7 @@ impl<I: Copy> Job<I> {
         Ok(all.into_iter().map(draw_kept).collect())
     }
 
-    /// Does everything.
+    /// Runs all operations.
     pub(super) fn run<T: SessionTable<Id = I>>(self, table: &T) -> anyhow::Result<Done<I>> {
         let keys = &self.keys;
         let (took, good) = match self.load {
@@ -226,7 +226,7 @@ impl<I: Copy> Job<I> {
 
     fn mixed_churn<T: SessionTable<Id = I>>(self, table: &T) -> anyhow::Result<Done<I>> {
         let mut churn = self.churn;
-        let (to_close, to_open) = churn.pop().context("the mix has nobody to come or go")?;
+        let (to_close, to_open) = churn.pop().context("the mix has no sessions to close or open")?;
         let (mut closing, mut opening) = (to_close.named_ids(), to_open.names().zip(to_open.numbers()));
         let mut ids = Vec::with_capacity(to_open.len());
         let mut good = 0;

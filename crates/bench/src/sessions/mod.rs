@@ -51,7 +51,7 @@ const SIZES: &str = "12000,1000000";
 const SIZES_QUICK: [u32; 2] = [200, 500];
 const STREAMS: u64 = 10_000;
 const STREAMS_QUICK: u64 = 20;
-/// Names have room for a quarter more users than sessions, and larger tables have no room in most machines.
+/// Tables need names for a quarter more users than sessions; larger ones exceed the memory of most machines.
 const SESSIONS_MAX: u64 = USERS_MAX as u64 / 4;
 
 /// What can be measured.
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_small_run_says_everything() {
+    async fn a_small_run_has_a_complete_report() {
         let parts = [Part::Entries, Part::Table, Part::Memory, Part::Counts, Part::Amoc];
         let report = measure(&args(&parts)).await.unwrap();
         let table: Vec<_> = report.rows.iter().filter(|row| row["part"] == "table").collect();
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_those_that_can_run() {
+    fn parts_that_can_run_are_chosen() {
         let without = args(&[]);
         let parts = without.parts().unwrap();
         assert!(!parts.contains(&Part::Redis) && parts.len() == 6);

@@ -1,4 +1,4 @@
-//! Who has a session and who has not, and lists of keys drawn from both: made before the clock runs.
+//! Users with and without a session, and lists of keys drawn from both before the clock runs.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use super::session_table::{NAME_BYTES, Name, SessionTable, info_of, write_name};
 use crate::random::Random;
 
-/// For so many users who have a session there is one who has none: what is opened anew was closed long ago, and is in no cache.
+/// Users with a session per user without one. A user that opens a session closed its last one long ago and is in no cache.
 const PRESENT_PER_ABSENT: u32 = 4;
 
 /// A user with a session.
@@ -24,7 +24,7 @@ pub(super) struct Population<I> {
     random: Random,
 }
 
-/// Names in a row, so that reading them costs no cache miss, and the ids that go with them.
+/// Names in one buffer, so that reading them causes no cache miss, and their ids.
 pub(super) struct Keys<I> {
     names: String,
     numbers: Vec<u32>,
@@ -106,7 +106,7 @@ impl<I: Copy> Population<I> {
         keys
     }
 
-    /// Keys of users whose session is about to be closed: they are drawn no more.
+    /// Removes users whose sessions are to be closed, and returns their keys.
     pub(super) fn take(&mut self, count: usize) -> anyhow::Result<Keys<I>> {
         ensure!(count < self.present.len(), "{count} sessions to close are too many");
         let mut keys = Keys::with_capacity(count);
@@ -119,7 +119,7 @@ impl<I: Copy> Population<I> {
         Ok(keys)
     }
 
-    /// Names of users who are about to open a session.
+    /// Removes users who are to open a session, and returns their keys.
     pub(super) fn invite(&mut self, count: usize) -> anyhow::Result<Keys<I>> {
         ensure!(count <= self.absent.len(), "{count} sessions to open are too many");
         let mut keys = Keys::with_capacity(count);
@@ -129,12 +129,12 @@ impl<I: Copy> Population<I> {
         Ok(keys)
     }
 
-    /// Those who were taken have no session now.
+    /// Adds users whose sessions were closed.
     pub(super) fn leave(&mut self, keys: &Keys<I>) {
         self.absent.extend(keys.numbers());
     }
 
-    /// Those who were invited have one.
+    /// Adds users whose sessions were opened.
     pub(super) fn join(&mut self, keys: &Keys<I>, ids: &[I]) {
         let members = keys.numbers().iter().zip(ids);
         self.present.extend(members.map(|(number, id)| Member { number: *number, id: *id }));
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(
             invited.numbers(),
             [100, 101, 102, 103, 104],
-            "those who left come after those who waited"
+            "users without a session are in order of closing"
         );
         let ids: Vec<_> = invited.names().map(|name| table.open(name, &[]).unwrap()).collect();
         users.join(&invited, &ids);

@@ -1,4 +1,4 @@
-//! A day in ten minutes: messages by relay, users who query, peers that come and go, and retention at work, all the time.
+//! The load of a day in ten minutes: messages by relay, users who query, peers that come and go, and retention.
 
 mod audit;
 mod memory;
@@ -20,10 +20,10 @@ use tempfile::TempDir;
 
 use crate::{
     args::{CommonArgs, EngineChoice},
+    location::Location,
     machine::Machine,
     pace::Tickets,
     peers::{Role, close_many, history::History, start_many},
-    place::Place,
     progress,
     relay::node_settings,
     report::Report,
@@ -39,16 +39,16 @@ use visitors::Visited;
 
 const SECONDS: u64 = 600;
 const SECONDS_QUICK: u64 = 10;
-/// Messages a second, of so many publishers.
+/// Messages a second, and publishers.
 const RATE: f64 = 100.0;
 const PUBLISHERS: u64 = 5;
 const USERS: usize = 20;
-/// How long messages are kept: a tenth of the run, so that as much is removed as comes for most of it.
+/// The retention time: a tenth of the run, so that for most of it removals balance arrivals.
 const KEEP_SHARE: u64 = 10;
 const KEEP_SECONDS_MIN: u64 = 4;
-/// Retention removes whole windows; so many windows make up what is kept.
+/// Retention removes whole windows; the retention time spans so many.
 const WINDOWS: u64 = 6;
-/// How often memory is looked at.
+/// The interval of memory samples.
 const SAMPLE: Duration = Duration::from_secs(1);
 const SAMPLE_QUICK: Duration = Duration::from_millis(50);
 
@@ -58,7 +58,7 @@ const SAMPLE_QUICK: Duration = Duration::from_millis(50);
   restante bench soak --html soak.html
   restante bench soak --engine sqlite: --seconds 3600")]
 pub struct SoakArgs {
-    /// Flags of every bench; --messages has no meaning here; a `memory:` archive can't be handed to a server in another
+    /// Flags of every bench; --messages has no meaning here; a `memory:` archive can't be opened by a server in another
     /// process
     #[command(flatten)]
     pub common: CommonArgs,
@@ -68,13 +68,13 @@ pub struct SoakArgs {
     /// Length of the run [default: 600]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(5..=604_800))]
     pub seconds: Option<u64>,
-    /// How long messages are kept [default: a tenth of the run]
+    /// Retention time [default: a tenth of the run]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(KEEP_SECONDS_MIN..=604_800))]
     pub keep: Option<u64>,
     /// Messages that are published in a second
     #[arg(long, value_name = "N", default_value_t = RATE)]
     pub rate: f64,
-    /// Users who stay and query once a second
+    /// Users who stay connected and query once a second
     #[arg(long, value_name = "N", default_value_t = USERS as u64, value_parser = clap::value_parser!(u64).range(1..=500))]
     pub users: u64,
 }
@@ -103,7 +103,7 @@ struct Shape {
     sample: Duration,
 }
 
-/// What was seen of one engine.
+/// The results of one engine.
 struct Measured {
     engine: &'static str,
     shape: Shape,
@@ -112,17 +112,17 @@ struct Measured {
     warnings: Vec<String>,
 }
 
-/// What was seen of a run.
+/// The results of a run.
 struct Run {
     published: u64,
     unpublished: u64,
     retries: u64,
-    complaint: Option<String>,
+    first_error: Option<String>,
     asked: users::Asked,
     visited: Visited,
     audited: Audited,
     memory: Samples,
-    /// What the server counted by the end.
+    /// The server's metrics at the end.
     counts: Scrape,
 }
 
@@ -138,7 +138,7 @@ pub(crate) async fn measure(args: &SoakArgs) -> anyhow::Result<Report> {
     let folder = work_folder(&args.common)?;
     let shape = args.shape();
     let title = format!(
-        "{} s of {} messages/s by relay, {} users, peers that come and go, messages kept for {} s.",
+        "{} s of {} messages/s by relay, {} users, peers that come and go, a retention of {} s.",
         shape.length.as_secs(),
         shape.rate,
         shape.users,
@@ -163,25 +163,25 @@ struct Bench {
 
 impl Bench {
     async fn measure(&self, choice: &EngineChoice) -> anyhow::Result<Measured> {
-        let place = Place::fresh(choice, self.folder.path())?;
-        let engine = place.url.engine();
+        let location = Location::fresh(choice, self.folder.path())?;
+        let engine = location.url.engine();
         let settings = settings(self.shape.keep);
         let folder = self.folder.path();
         let server =
-            Server::start_with(&self.program, &place.url, folder, &format!("soak-{engine}"), &settings)
+            Server::start_with(&self.program, &location.url, folder, &format!("soak-{engine}"), &settings)
                 .await?;
         let node = server.peer_address().await?;
         let memory = || server.private_memory();
         let target = Target { node: &node, rest: server.address, memory: &memory };
         let run = target.run(self.shape).await;
-        let run = run.with_context(|| format!("the server said: {}", server.last_words()))?;
+        let run = run.with_context(|| format!("the last lines of the server: {}", server.log_tail()))?;
         let warnings = warnings(&server.log());
         server.stop().await?;
         Ok(Measured { engine, shape: self.shape, run, warnings })
     }
 }
 
-/// A node that removes what is older, closely: in windows that are a part of what is kept.
+/// The settings of a node with a short retention: its windows are a fraction of the retention time.
 fn settings(keep: Duration) -> Settings {
     let window = (keep.as_secs() / WINDOWS).max(1).to_string();
     let mut settings = node_settings(&[]);
@@ -206,7 +206,7 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// Lets everybody do their part at the same time.
+    /// Runs all loads concurrently.
     async fn run(&self, shape: Shape) -> anyhow::Result<Run> {
         let peers = start_many(PUBLISHERS, Role::Publisher, std::slice::from_ref(self.node)).await?;
         let auditor = Arc::new(History::start(self.node).await?);
@@ -219,7 +219,7 @@ impl Target<'_> {
         let visiting = visitors::come_and_go(self.node.clone(), until);
         let auditing = audit::audit(auditor.clone(), book.clone(), shape.keep);
         let sampling = self.sample(shape, begun);
-        // The first error ends the run: an auditor would wait for ever for publishers that are gone.
+        // The first error ends the run: the checks would wait forever for publishers that have ended.
         let auditing = async { Ok(auditing.await) };
         let sampling = async { Ok(sampling.await) };
         let all = Box::pin(async { tokio::try_join!(publishing, asking, visiting, auditing, sampling) });
@@ -234,7 +234,7 @@ impl Target<'_> {
             published: counted(&book.published),
             unpublished: counted(&book.failed),
             retries: counted(&book.retries),
-            complaint: book.complaint(),
+            first_error: book.first_error(),
             asked,
             visited,
             audited,
@@ -258,13 +258,13 @@ impl Target<'_> {
     }
 }
 
-/// The lines of a log in JSON that tell of trouble.
+/// The warnings and errors of a JSON log.
 fn warnings(log: &str) -> Vec<String> {
     let mut warnings = Vec::new();
     for line in log.lines() {
         let level = serde_json::from_str::<serde_json::Value>(line).ok();
         let level = level.as_ref().and_then(|line| line.get("level")?.as_str());
-        // What is not a line of the log is something that nobody expected, such as a panic.
+        // Any line that is not JSON is unexpected, such as a panic.
         let is_fine = matches!(level, Some("INFO" | "DEBUG" | "TRACE"));
         if !is_fine {
             warnings.push(line.to_owned());
@@ -279,7 +279,7 @@ mod tests {
     use crate::{peers::tests::Served, tests::quick};
 
     #[test]
-    fn trouble_in_the_log_is_found() {
+    fn warnings_in_the_log_are_found() {
         let log = "{\"level\":\"INFO\"}\n{\"level\":\"WARN\",\"a\":1}\nthread 'x' panicked\n{\"level\":\"ERROR\"}\n";
         assert_eq!(warnings(log).len(), 3);
         assert!(warnings("{\"level\":\"INFO\"}\n").is_empty());
@@ -298,8 +298,8 @@ mod tests {
         let shape = args.shape();
         assert_eq!((shape.length.as_secs(), shape.keep.as_secs()), (600, 60));
         let settings = settings(shape.keep);
-        let value = |wanted: &str| {
-            let found = settings.variables.iter().find(|(name, _)| *name == wanted);
+        let value = |name: &str| {
+            let found = settings.variables.iter().find(|(variable, _)| *variable == name);
             found.map(|(_, value)| value.as_str())
         };
         assert_eq!(value("RESTANTE_ARCHIVE__RETENTION"), Some("time:60"));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn everybody_does_their_part_and_nothing_is_lost() {
+    async fn all_loads_run_and_nothing_is_lost() {
         let served = Served::start().await;
         let memory = || crate::machine::private_memory("self");
         let target = Target { node: &served.node, rest: served.rest, memory: &memory };
@@ -319,10 +319,10 @@ mod tests {
             sample: Duration::from_millis(20),
         };
         let run = target.run(shape).await.unwrap();
-        assert_eq!((run.published, run.unpublished), (150, 0), "{:?}", run.complaint);
+        assert_eq!((run.published, run.unpublished), (150, 0), "{:?}", run.first_error);
         assert_eq!((run.audited.looked_for, run.audited.lost, run.audited.failed), (150, 0, 0));
-        assert!(run.asked.pages.len() >= 3 && run.asked.errors == 0, "{:?}", run.asked.complaint);
-        assert!(run.visited.visits >= 2 && run.visited.failed == 0, "{:?}", run.visited.complaint);
+        assert!(run.asked.pages.len() >= 3 && run.asked.errors == 0, "{:?}", run.asked.first_error);
+        assert!(run.visited.visits >= 2 && run.visited.failed == 0, "{:?}", run.visited.first_error);
         assert!(run.memory.points.len() > 5 && run.counts.stored() == 150);
         served.stop().await;
     }

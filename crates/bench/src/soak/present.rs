@@ -10,11 +10,11 @@ use crate::{
 
 /// Flat: memory at the end is not more than a tenth above that in the middle of the run...
 const GROWTH_SHARE_MAX: f64 = 0.1;
-/// ...or than that: so much comes and goes in an allocator's arenas.
+/// ...or than that: an allocator's arenas vary by this much.
 const GROWTH_MB_MAX: f64 = 4.0;
-/// Shorter runs are not judged: relay remembers for two minutes which messages it has seen, and memory grows until then.
+/// Shorter runs are not judged: relay remembers seen messages for two minutes, and memory grows until then.
 const JUDGED_SECONDS: f64 = 300.0;
-/// Troubles that are shown; more of the same say nothing new.
+/// Warnings that are shown; more of them are rarely new.
 const SHOWN_MAX: usize = 5;
 
 /// A run for programs.
@@ -52,15 +52,15 @@ struct SoakRow {
 }
 
 const NOTES: [&str; 4] = [
-    "Publishers, users, visitors and server share this machine. Users stay and make a query a second, up to five pages of 100 \
+    "Publishers, users, visitors and server share this machine. Users stay connected and make a query a second, up to five pages of 100 \
      from the newest on. A visitor comes every 300 ms: one asks for a page, one is in the relay's mesh for two seconds, two \
-     subscribe by filter, take twenty pushes, and one of them leaves without a word.",
-    "looked for: several times within the time that messages are kept, every message that was published by then is looked \
-     for by hash through a store client; lost: what was not there.",
+     subscribe by filter, receive twenty pushes, and one of them disconnects without unsubscribing.",
+    "looked for: several times within the retention time, every message published by then is looked \
+     up by hash through a store client; lost: what was missing.",
     "Memory is the private memory (RssAnon) of the server's process, sampled every second: the median of 5 to 15 %, of 40 to \
-     60 % and of the last tenth of the run; the slope is that of the second half. Relay remembers for two minutes which messages it has seen: runs of less than \
+     60 % and of the last tenth of the run; the slope is that of the second half. Relay remembers seen messages for two minutes: runs of less than \
      five minutes grow for that alone, and are not judged by it.",
-    "Warnings are lines of the server's log at WARN or ERROR, or none of the log's own.",
+    "Warnings are lines of the server's log at WARN or ERROR, and lines of another format.",
 ];
 
 fn row(measured: &Measured) -> SoakRow {
@@ -99,7 +99,7 @@ fn row(measured: &Measured) -> SoakRow {
     }
 }
 
-/// Puts what was measured of one engine into the report.
+/// Adds the results of one engine to the report.
 pub(super) fn present(measured: &Measured, report: &mut Report) -> anyhow::Result<()> {
     let row = row(measured);
     report.add_rows(std::slice::from_ref(&row))?;
@@ -117,7 +117,7 @@ pub(super) fn present(measured: &Measured, report: &mut Report) -> anyhow::Resul
         unit: "ms",
         lines: vec![(format!("{} users", row.users), measured.run.asked.pages.curve())],
     }));
-    note_troubles(measured, report);
+    note_warnings(measured, report);
     Ok(())
 }
 
@@ -126,16 +126,16 @@ pub(super) fn note(report: &mut Report) {
     report.note_debug_build();
 }
 
-fn note_troubles(measured: &Measured, report: &mut Report) {
+fn note_warnings(measured: &Measured, report: &mut Report) {
     let (engine, run) = (measured.engine, &measured.run);
-    for (what, complaint) in [
-        ("publishing", &run.complaint),
-        ("a query", &run.asked.complaint),
-        ("a visit", &run.visited.complaint),
-        ("looking for messages", &run.audited.complaint),
+    for (what, first_error) in [
+        ("publishing", &run.first_error),
+        ("a query", &run.asked.first_error),
+        ("a visit", &run.visited.first_error),
+        ("looking for messages", &run.audited.first_error),
     ] {
-        if let Some(complaint) = complaint {
-            report.notes.push(format!("{engine}: the first trouble with {what}: {complaint}"));
+        if let Some(first_error) = first_error {
+            report.notes.push(format!("{engine}: the first error of {what}: {first_error}"));
         }
     }
     for line in measured.warnings.iter().take(SHOWN_MAX) {
@@ -215,7 +215,7 @@ mod tests {
             published: 10_000,
             unpublished: 0,
             retries: 0,
-            complaint: None,
+            first_error: None,
             asked: Asked::default(),
             visited: Visited::default(),
             audited: Audited { looked_for: 10_000, lost, ..Audited::default() },

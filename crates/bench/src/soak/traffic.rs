@@ -1,4 +1,4 @@
-//! Publishers by relay, and the book of what they have published.
+//! Publishers by relay, and the list of what they have published.
 
 use std::{
     collections::VecDeque,
@@ -22,8 +22,8 @@ use crate::{
 pub(super) const CONTENT_TOPIC: &str = "/restante-bench/1/soak/proto";
 const STREAM: u64 = 3_000;
 
-/// What was published and not looked for yet. It is emptied several times within the time that messages are kept, so it
-/// holds no more than what is published in that time.
+/// Published messages that are not checked yet. It is emptied several times within the retention time, so it
+/// holds at most what is published in that time.
 #[derive(Default)]
 pub(super) struct Book {
     waiting: Mutex<VecDeque<(Timestamp, MessageHash)>>,
@@ -31,7 +31,7 @@ pub(super) struct Book {
     pub(super) failed: AtomicU64,
     pub(super) retries: AtomicU64,
     is_closed: AtomicBool,
-    complaint: Mutex<Option<String>>,
+    first_error: Mutex<Option<String>>,
 }
 
 impl Book {
@@ -40,12 +40,12 @@ impl Book {
         self.published.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether nothing more comes, and everything was taken out.
+    /// Whether publishing has ended and the list is empty.
     pub(super) fn is_finished(&self) -> bool {
         self.is_closed.load(Ordering::Acquire) && self.waiting.lock().is_empty()
     }
 
-    /// Takes out what was published before a moment.
+    /// Removes and returns what was published before a time.
     pub(super) fn take_before(&self, moment: Timestamp) -> Vec<(Timestamp, MessageHash)> {
         let mut waiting = self.waiting.lock();
         let (older, newer): (Vec<_>, Vec<_>) =
@@ -54,12 +54,12 @@ impl Book {
         older
     }
 
-    pub(super) fn complaint(&self) -> Option<String> {
-        self.complaint.lock().clone()
+    pub(super) fn first_error(&self) -> Option<String> {
+        self.first_error.lock().clone()
     }
 }
 
-/// Publishes for as long as there are tickets.
+/// Publishes until the tickets end.
 pub(super) async fn publish(
     peers: Vec<Arc<Peer>>,
     tickets: Arc<Tickets>,
@@ -87,7 +87,7 @@ async fn publish_all(peer: Arc<Peer>, letters: Arc<Letters>, tickets: Arc<Ticket
             }
             Err(error) => {
                 book.failed.fetch_add(1, Ordering::Relaxed);
-                book.complaint.lock().get_or_insert_with(|| error.to_string());
+                book.first_error.lock().get_or_insert_with(|| error.to_string());
             }
         }
     }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_out_of_the_book_is_older_and_out() {
+    fn messages_taken_from_the_list_are_older_and_removed() {
         let book = Book::default();
         for second in [3, 1, 2] {
             book.note(Timestamp::from_seconds(second), MessageHash([second as u8; 32]));

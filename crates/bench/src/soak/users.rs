@@ -1,4 +1,4 @@
-//! Users who stay, and look once a second what is new.
+//! Users who stay connected and query the newest messages once a second.
 
 use std::time::{Duration, Instant};
 
@@ -16,19 +16,19 @@ use crate::{
 const PER_SECOND: f64 = 1.0;
 const WALK_PAGES: usize = 5;
 
-/// What came of asking.
+/// The result of the queries.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Asked {
     pub(super) pages: Latencies,
     pub(super) errors: u64,
-    pub(super) complaint: Option<String>,
+    pub(super) first_error: Option<String>,
 }
 
 impl Asked {
     fn add(&mut self, other: Self) {
         self.pages.add(&other.pages);
         self.errors += other.errors;
-        self.complaint = self.complaint.take().or(other.complaint);
+        self.first_error = self.first_error.take().or(other.first_error);
     }
 }
 
@@ -53,7 +53,7 @@ async fn ask_often(history: History, tickets: Tickets) -> Asked {
     while tickets.take().await.is_some() {
         if let Err(error) = walk(&history, &mut asked.pages).await {
             asked.errors += 1;
-            asked.complaint.get_or_insert_with(|| format!("{error:#}"));
+            asked.first_error.get_or_insert_with(|| format!("{error:#}"));
         }
     }
     history.close().await;

@@ -1,4 +1,4 @@
-//! Peers that come and go: a look at the history, a while in the mesh, a filter subscription that is left behind.
+//! Peers that come and go: a history query, a time in the mesh, a filter subscription that is abandoned.
 
 use std::{
     sync::Arc,
@@ -23,7 +23,7 @@ use crate::peers::{
 
 /// A visitor comes every so often.
 const EVERY: Duration = Duration::from_millis(300);
-/// Visitors at once; when there are so many the next one waits.
+/// Visitors at once; at this limit the next one waits.
 const AT_ONCE: usize = 16;
 /// How long one stays in the mesh.
 const IN_MESH: Duration = Duration::from_secs(2);
@@ -31,45 +31,45 @@ const IN_MESH: Duration = Duration::from_secs(2);
 const PUSH_PATIENCE: Duration = Duration::from_secs(20);
 /// Pushes that a subscriber waits for before it leaves.
 const PUSHES: usize = 20;
-/// Pushes that wait to be looked at.
+/// The capacity of the queue of pushes.
 const PUSHES_WAITING: usize = 64;
 
-/// What came of the visits.
+/// The result of the visits.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Visited {
     pub(super) visits: u64,
     pub(super) failed: u64,
-    pub(super) complaint: Option<String>,
+    pub(super) first_error: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Visit {
     /// Asks for a page.
     Query,
-    /// Takes part in relay for a while.
+    /// Joins relay for a while.
     Relay,
-    /// Subscribes by filter, takes a few pushes, and leaves without a word.
+    /// Subscribes by filter, receives a few pushes, and disconnects without unsubscribing.
     Filter,
-    /// The same, but it takes its leave.
+    /// The same with unsubscribing.
     FilterPolitely,
 }
 
 const VISITS: [Visit; 4] = [Visit::Query, Visit::Filter, Visit::Relay, Visit::FilterPolitely];
 
-/// Lets visitors come until the end, and waits for the last to leave.
+/// Starts visitors until the end, and waits for the last one.
 pub(super) async fn come_and_go(server: Multiaddr, until: Instant) -> anyhow::Result<Visited> {
-    let room = Arc::new(Semaphore::new(AT_ONCE));
+    let permits = Arc::new(Semaphore::new(AT_ONCE));
     let mut visiting = JoinSet::new();
     let mut visited = Visited::default();
     for visit in VISITS.into_iter().cycle() {
         if Instant::now() >= until {
             break;
         }
-        let place = room.clone().acquire_owned().await?;
+        let permit = permits.clone().acquire_owned().await?;
         let server = server.clone();
         visiting.spawn(async move {
             let outcome = pay(visit, &server, until).await;
-            drop(place);
+            drop(permit);
             outcome.with_context(|| format!("a visit ({visit:?})"))
         });
         tokio::time::sleep(EVERY).await;
@@ -88,7 +88,7 @@ impl Visited {
         self.visits += 1;
         if let Err(error) = outcome {
             self.failed += 1;
-            self.complaint.get_or_insert_with(|| format!("{error:#}"));
+            self.first_error.get_or_insert_with(|| format!("{error:#}"));
         }
     }
 }
@@ -116,7 +116,7 @@ async fn join(server: &Multiaddr) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Nothing is published after `until`, so nobody is to be blamed for pushes that do not come then.
+/// Nothing is published after `until`, so missing pushes are no error then.
 async fn subscribe(server: &Multiaddr, is_polite: bool, until: Instant) -> anyhow::Result<()> {
     let (receiver, mut pushes) = FilterPushReceiver::new(PUSHES_WAITING, MESSAGE_BYTES_MAX);
     let bare = Bare::connect(server, receiver).await?;

@@ -1,4 +1,4 @@
-//! Private memory of a process that holds an archive and does nothing else: the bench starts itself once more for it.
+//! Private memory of a process that only has an archive open: the bench starts itself again for it.
 
 use std::process::{Command, Stdio};
 
@@ -9,28 +9,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     dataset::{DAYS, START, day_start},
+    location::secret_url,
     machine::private_memory,
     measure::touch_all,
-    place::secret_url,
     random::Random,
     store::config,
 };
 
-/// Tells the child of which archive it is to be; not on its command line, since a URL may hold a password.
+/// The variable with the child's archive; not on its command line, since a URL may hold a password.
 pub(super) const MEMORY_OF: &str = "RESTANTE_BENCH_MEMORY_OF";
 const PAGES: usize = 1_000;
 
-/// What the child saw of itself.
+/// The child's measurements.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Seen {
+pub(super) struct PrivateMemory {
     /// Just after opening.
     pub(super) opened_bytes: u64,
     /// After having been used.
     pub(super) used_bytes: u64,
 }
 
-/// Starts the child and reads what it says. Nobody else may have the archive open.
-pub(super) async fn of_child(url: &EngineUrl) -> anyhow::Result<Seen> {
+/// Starts the child and parses its output. No other process may have the archive open.
+pub(super) async fn of_child(url: &EngineUrl) -> anyhow::Result<PrivateMemory> {
     let program = std::env::current_exe()?;
     let mut child = Command::new(program);
     child
@@ -40,33 +40,33 @@ pub(super) async fn of_child(url: &EngineUrl) -> anyhow::Result<Seen> {
         .stderr(Stdio::piped());
     let output = tokio::task::spawn_blocking(move || child.output()).await?.context("can't start itself")?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!("the child process ended with {}: {}", output.status, said.trim());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("the child process ended with {}: {}", output.status, stderr.trim());
     }
-    serde_json::from_slice(&output.stdout).context("can't understand the child process")
+    serde_json::from_slice(&output.stdout).context("can't parse the output of the child process")
 }
 
-/// What the child does: it opens the archive, uses it, and tells its memory.
-pub(super) async fn tell(url: &EngineUrl) -> anyhow::Result<()> {
-    let seen = look(url).await?;
-    println!("{}", serde_json::to_string(&seen)?);
+/// The child process: opens the archive, uses it, and prints its memory.
+pub(super) async fn run_child(url: &EngineUrl) -> anyhow::Result<()> {
+    let memory = look(url).await?;
+    println!("{}", serde_json::to_string(&memory)?);
     Ok(())
 }
 
-async fn look(url: &EngineUrl) -> anyhow::Result<Seen> {
+async fn look(url: &EngineUrl) -> anyhow::Result<PrivateMemory> {
     let opened = open(config(url.clone())).await?;
     let opened_bytes = memory()?;
     use_it(&*opened.archive).await?;
     let used_bytes = memory()?;
     opened.upkeep.close().await?;
-    Ok(Seen { opened_bytes, used_bytes })
+    Ok(PrivateMemory { opened_bytes, used_bytes })
 }
 
 fn memory() -> anyhow::Result<u64> {
-    private_memory("self").context("this system does not tell a process's private memory")
+    private_memory("self").context("this system reports no private memory of a process")
 }
 
-/// A walk through everything, and pages from random places.
+/// A walk through everything, and pages from random positions.
 async fn use_it(archive: &dyn Archive) -> anyhow::Result<()> {
     let mut walk = Walk::new(Query { limit: PAGE_ROWS_MAX, ..Query::default() });
     while let Some(page) = walk.next(archive).await? {
@@ -87,8 +87,8 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn memory_is_told_before_and_after_use() {
-        let seen = look(&EngineUrl::Memory).await.unwrap();
-        assert!(seen.opened_bytes > 0 && seen.used_bytes > 0, "{seen:?}");
+    async fn memory_is_measured_before_and_after_use() {
+        let memory = look(&EngineUrl::Memory).await.unwrap();
+        assert!(memory.opened_bytes > 0 && memory.used_bytes > 0, "{memory:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! What operators wait for: retention beside traffic, start-up, memory.
+//! Retention under load, start-up and memory.
 
 mod memory;
 mod prune;
@@ -24,7 +24,7 @@ use crate::{
 const STARTS: usize = 5;
 /// A percentile of fewer times is not judged.
 const TIMES_MIN: u64 = 100;
-/// What days do not have of their own (topics, a log of changes) weighs more when there are fewer of them.
+/// Costs that do not belong to a day (topics, a log of changes) weigh more when there are fewer days.
 const DISK_KEPT: f64 = 1.25;
 
 /// Flags of `bench upkeep`.
@@ -37,12 +37,12 @@ pub struct UpkeepArgs {
     /// Flags of every bench.
     #[command(flatten)]
     pub common: CommonArgs,
-    /// What the bench starts itself with, to look at the memory of a process that does nothing else
+    /// The argument of the child process that measures its memory
     #[arg(long, value_name = "URL", hide = true, env = memory::MEMORY_OF)]
     pub memory_of: Option<EngineUrl>,
 }
 
-/// One figure for programs.
+/// A row of JSON.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct UpkeepRow {
     engine: &'static str,
@@ -54,16 +54,16 @@ pub(crate) struct UpkeepRow {
     what: String,
     value: f64,
     unit: &'static str,
-    /// The longest append meanwhile.
+    /// The longest append during retention.
     longest_append_ms: Option<f64>,
-    /// How many times a percentile was taken from.
+    /// Samples of a percentile.
     times: Option<u64>,
 }
 
-/// Runs the bench and delivers its report; or, as its own child, tells its memory.
+/// Runs the bench and delivers its report; in a child process, measures its memory.
 pub(crate) async fn run(args: &UpkeepArgs) -> anyhow::Result<()> {
     if let Some(url) = &args.memory_of {
-        return memory::tell(url).await;
+        return memory::run_child(url).await;
     }
     measure(args).await?.deliver(&args.common)
 }
@@ -101,19 +101,19 @@ async fn measure_engine(
         rows.extend(starts(&mut store, dataset.len()).await?);
         store.opened.upkeep.close().await?;
         match memory::of_child(&store.config.url).await {
-            Ok(seen) => rows.extend(memory_rows(&store, dataset.len(), seen)),
+            Ok(memory) => rows.extend(memory_rows(&store, dataset.len(), memory)),
             Err(error) => report.notes.push(format!("The memory could not be measured: {error:#}.")),
         }
         store.reopen().await?;
     } else {
-        report.notes.push("The memory engine keeps nothing: it has no start-up to measure.".to_owned());
+        report.notes.push("The memory engine stores nothing: it has no start-up to measure.".to_owned());
     }
     rows.extend(prune::measure(&store, dataset, common).await?);
     store.opened.upkeep.close().await?;
     Ok(rows)
 }
 
-/// Closes and opens the archive several times: how long opening takes, and the first page.
+/// Closes and opens the archive several times: measures opening and the first page.
 async fn starts(store: &mut Store, messages: u64) -> anyhow::Result<Vec<UpkeepRow>> {
     let (mut opening, mut first_pages) = (Vec::new(), Vec::new());
     for _ in 0..STARTS {
@@ -126,7 +126,7 @@ async fn starts(store: &mut Store, messages: u64) -> anyhow::Result<Vec<UpkeepRo
         ensure!(!page.is_empty(), "the archive was empty after opening it again");
     }
     let held = store.opened.upkeep.stats().await?.messages;
-    ensure!(held == messages, "{held} of {messages} messages were there after opening the archive again");
+    ensure!(held == messages, "{held} of {messages} messages were found after opening the archive again");
     let row = |what: &str, times: Vec<f64>| UpkeepRow {
         engine: store.engine(),
         messages,
@@ -140,7 +140,7 @@ async fn starts(store: &mut Store, messages: u64) -> anyhow::Result<Vec<UpkeepRo
     Ok(vec![row("opening the archive, median of five", opening), row("the first page after it", first_pages)])
 }
 
-fn memory_rows(store: &Store, messages: u64, seen: memory::Seen) -> Vec<UpkeepRow> {
+fn memory_rows(store: &Store, messages: u64, memory: memory::PrivateMemory) -> Vec<UpkeepRow> {
     let row = |what: &str, bytes: u64| UpkeepRow {
         engine: store.engine(),
         messages,
@@ -152,18 +152,18 @@ fn memory_rows(store: &Store, messages: u64, seen: memory::Seen) -> Vec<UpkeepRo
         times: None,
     };
     vec![
-        row("private memory, just opened", seen.opened_bytes),
-        row("private memory, after a walk through everything and 1,000 pages", seen.used_bytes),
+        row("private memory, just opened", memory.opened_bytes),
+        row("private memory, after a walk through everything and 1,000 pages", memory.used_bytes),
     ]
 }
 
 const NOTES: [&str; 4] = [
-    "Retention: the oldest day goes, five times and as often as it takes to see enough, while one appender appends without a \
-     pause and one client asks for 200 pages of 100 a second.",
-    "p99: of all appends, or queries, that were under way during one of the prunes, and of all others; a query's time counts \
-     from when it was due.",
+    "Retention: the oldest day is removed, at least five times, while one appender appends without a \
+ pause and one client requests 200 pages of 100 a second.",
+    "p99: of all appends, or queries, that overlapped one of the prunes, and of all others; a query's time counts \
+ from when it was due.",
     "Start-up: the same process opens the archive again; its files are in the page cache.",
-    "Private memory: RssAnon of a process of its own. Mapped files are not in it: the system takes them back when it wants.",
+    "Private memory: RssAnon of a process of its own. Mapped files are not in it: the system can reclaim them at any time.",
 ];
 
 fn present(rows: &[UpkeepRow], report: &mut Report) {
@@ -204,7 +204,7 @@ fn present(rows: &[UpkeepRow], report: &mut Report) {
     report.notes.extend(NOTES.map(str::to_owned));
 }
 
-/// The goals of one engine, where it has any.
+/// The goals of an engine, if it has any.
 fn goals(engine: &str, rows: &[&UpkeepRow]) -> Vec<Goal> {
     match engine {
         "log" => log_goals(engine, rows),
@@ -213,7 +213,7 @@ fn goals(engine: &str, rows: &[&UpkeepRow]) -> Vec<Goal> {
     }
 }
 
-/// Retention must neither hold up those who append and ask, nor keep the disk.
+/// Retention must neither delay appends and queries, nor keep the disk space.
 fn table_goals(engine: &str, rows: &[&UpkeepRow]) -> Vec<Goal> {
     let value = |measure: &str| {
         let of_it = rows.iter().filter(|row| row.measure == measure && row.unit == "x");
@@ -260,7 +260,7 @@ mod tests {
     use crate::{report::assert_explained, tests::quick};
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn retention_removes_exactly_the_oldest_days_beside_appends() {
+    async fn retention_removes_exactly_the_oldest_days_during_appends() {
         let report = measure(&UpkeepArgs { common: quick("memory:"), memory_of: None }).await.unwrap();
         let of = |measure: &str| report.rows.iter().filter(|row| row["measure"] == measure).count();
         assert_eq!((of("prune"), of("append"), of("start"), of("disk")), (5, 1, 0, 0));

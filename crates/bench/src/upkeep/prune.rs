@@ -1,4 +1,4 @@
-//! Retention of the oldest day, beside an appender that does not pause and a client that queries by the clock.
+//! Retention of the oldest day, concurrent with an appender that does not pause and a client with queries at a fixed rate.
 
 use std::{
     sync::{
@@ -23,17 +23,17 @@ use crate::{
     supply::Supply,
 };
 
-/// Days that are removed, one by one: until enough was measured meanwhile, and at most as many as leave something to query.
+/// The most days that are removed one by one, which leaves some to query; fewer if enough was measured.
 const PRUNED_DAYS_MIN: usize = 5;
 const PRUNED_DAYS_MAX: usize = 20;
-/// Appends, and queries, during retention that are enough to speak of their 99th percentile.
+/// Appends, and queries, during retention that a 99th percentile needs.
 const ENOUGH: usize = 500;
-/// Queries a second: what one client can ask of any engine without waiting for itself.
+/// Queries a second: as many as one client can send to any engine without queueing.
 const QUERIES_PER_SECOND: f64 = 200.0;
-/// How long appends and queries are watched before the first prune, and between prunes.
+/// How long appends and queries are measured before the first prune, and between prunes.
 const BEFORE: Duration = Duration::from_secs(3);
 const BETWEEN: Duration = Duration::from_millis(500);
-/// No bench lasts this long: the client is stopped by hand.
+/// Longer than any bench: the client is stopped explicitly.
 const QUERYING_MAX: Duration = Duration::from_secs(24 * 3_600);
 
 /// When an append, a query or a prune began and ended.
@@ -53,7 +53,7 @@ impl Stretch {
     }
 }
 
-/// What went on.
+/// The measured periods.
 struct Watched {
     /// Before the first prune.
     before: Stretch,
@@ -95,7 +95,7 @@ pub(super) async fn measure(
     Ok(rows(store.engine(), dataset, &watched))
 }
 
-/// Removes one day: with a `now` thirty days behind that day's end, a policy of thirty days keeps what is younger.
+/// Removes one day: with a `now` thirty days after that day's end, a policy of thirty days keeps the later ones.
 async fn prune_day(store: &Store, dataset: &Dataset, day: usize) -> anyhow::Result<(Stretch, Pruned)> {
     const DAY_SECONDS: u64 = 86_400;
     let policy = Retention { time_seconds: Some(DAYS as u64 * DAY_SECONDS), ..Retention::default() };
@@ -104,14 +104,11 @@ async fn prune_day(store: &Store, dataset: &Dataset, day: usize) -> anyhow::Resu
     let pruned = store.opened.upkeep.prune(&policy, now).await?;
     let ended = Instant::now();
     let (removed, expected) = (pruned.messages, dataset.day_len(day));
-    ensure!(
-        removed == expected,
-        "retention of day {day} removed {removed} messages where the day has {expected}"
-    );
+    ensure!(removed == expected, "retention of day {day} removed {removed} messages instead of {expected}");
     Ok((Stretch { begun, ended }, pruned))
 }
 
-/// Appends message after message, each when the one before is durable.
+/// Appends one message after the other, each when the previous one is durable.
 async fn append_until(
     archive: Arc<dyn Archive>,
     supply: Supply,
@@ -131,7 +128,7 @@ async fn append_until(
     Ok(appends)
 }
 
-/// Asks for a page by the clock; each at another place of what no prune removes.
+/// Requests pages at a fixed rate; each at another position of the days that are not removed.
 async fn query_until(
     archive: Arc<dyn Archive>,
     dataset: Arc<Dataset>,
@@ -164,7 +161,7 @@ async fn query_until(
     Ok(queries)
 }
 
-/// Times of what was under way during a prune, and of all else.
+/// Times of operations that overlap a prune, and of all others.
 fn during_and_without(times: &[Stretch], prunes: &[(Stretch, Pruned)]) -> (Latencies, Latencies) {
     let (mut during, mut without) = (Latencies::default(), Latencies::default());
     for stretch in times {
@@ -214,7 +211,7 @@ fn rows(engine: &'static str, dataset: &Dataset, watched: &Watched) -> Vec<Upkee
     rows
 }
 
-/// What retention says that it gave back, and whether the archive takes as much disk for what is left as it did before.
+/// The disk space that retention freed, and whether the remaining messages take as much space each as before.
 fn disk_rows(
     watched: &Watched,
     row: impl Fn(&'static str, String, f64, &'static str) -> UpkeepRow,
@@ -239,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_under_way_during_a_prune_is_told_from_all_else() {
+    fn operations_during_a_prune_are_separated_from_others() {
         let zero = Instant::now();
         let stretch = |from: u64, until: u64| Stretch {
             begun: zero + Duration::from_millis(from),

@@ -1,4 +1,4 @@
-//! Users: each query is a walk of a few pages by cursor, as clients make them.
+//! Users: each query reads a few pages by cursor, as clients do.
 
 use std::{
     net::SocketAddr,
@@ -19,25 +19,25 @@ use crate::{
     random::Random,
 };
 
-/// Longer than a server may take for any request.
+/// The time limit of a request.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a user waits before connecting again.
 const BACK_OFF: Duration = Duration::from_millis(50);
-/// The span of time that most queries ask for: a client that was away for a day.
+/// The time range of most queries: that of a client that was offline for a day.
 const AWAY_NANOS: i64 = 86_400 * 1_000_000_000;
-/// Ranks of the content topics that are asked for: frequent ones and rare ones.
+/// Ranks of the queried content topics: frequent ones and rare ones.
 const RANKS: [usize; 7] = [1, 2, 3, 4, 9, 61, 601];
 
-/// What users do.
+/// The load of users.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Habit {
-    /// How many queries a user begins in a second; without it one follows the other without a pause.
+    /// Queries a second of a user; without it there is no pause between queries.
     pub(super) per_second: Option<f64>,
     /// Pages of a query at most.
     pub(super) pages: usize,
 }
 
-/// What came of asking.
+/// The result of the queries.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Asked {
     /// Times of single pages. The first of a query counts from when the query was due.
@@ -47,8 +47,8 @@ pub(super) struct Asked {
     /// Pages that were answered in each second.
     pub(super) each_second: Vec<u64>,
     pub(super) errors: u64,
-    /// What the first error was.
-    pub(super) complaint: Option<String>,
+    /// The first error.
+    pub(super) first_error: Option<String>,
 }
 
 impl Asked {
@@ -72,7 +72,7 @@ impl Asked {
             *all += more;
         }
         self.errors += other.errors;
-        self.complaint = self.complaint.take().or(other.complaint);
+        self.first_error = self.first_error.take().or(other.first_error);
     }
 }
 
@@ -142,7 +142,7 @@ impl User {
             Ok(()) => self.asked.walks.record(from.elapsed()),
             Err(error) => {
                 self.asked.errors += 1;
-                self.asked.complaint.get_or_insert_with(|| format!("{error:#}"));
+                self.asked.first_error.get_or_insert_with(|| format!("{error:#}"));
                 self.connection = None;
                 tokio::time::sleep(BACK_OFF).await;
             }
@@ -173,13 +173,13 @@ impl User {
         if status != 200 {
             bail!("a page was answered with status {status}: {}", beginning(&body));
         }
-        ensure!(body.starts_with(b"{"), "a page is no JSON object: {}", beginning(&body));
+        ensure!(body.starts_with(b"{"), "a page is not a JSON object: {}", beginning(&body));
         Ok(body)
     }
 }
 
-/// A query as a client makes it: one topic of a day, from its beginning or from its end, in pages of 20 or 100. One in
-/// four asks for the newest of what is being published.
+/// A typical client query: one topic of a day, from its beginning or from its end, in pages of 20 or 100. One in
+/// four asks for the newest of the messages that are being published.
 fn question(dataset: &Dataset, random: &mut Random) -> String {
     const PATH: &str = "/store/v3/messages?includeData=true";
     if random.below(4) == 0 {
@@ -231,12 +231,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_is_counted_and_told() {
+    async fn an_error_is_counted_and_reported() {
         let address = serve(|_, _| sized("500 Internal Server Error", "no")).await;
         let unpaced = Habit { per_second: None, pages: 5 };
         let asked = ask(&[address], &dataset(), 2, unpaced, Duration::from_millis(1)).await.unwrap();
         assert_eq!(asked.walks.len(), 0);
-        assert!(asked.errors >= 1 && asked.complaint.unwrap().contains("500"));
+        assert!(asked.errors >= 1 && asked.first_error.unwrap().contains("500"));
     }
 
     #[test]

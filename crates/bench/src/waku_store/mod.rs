@@ -1,5 +1,5 @@
-//! The scenarios that nwaku was measured with, through real servers: queries while messages are published, several servers on one database,
-//! and a database that goes away.
+//! nwaku's scenarios, with real servers: queries while messages are published, several servers on one database, and a
+//! database outage.
 
 mod ask;
 mod check;
@@ -21,30 +21,30 @@ use tempfile::TempDir;
 use crate::{
     args::{CommonArgs, EngineChoice, FreshEngine},
     dataset::Dataset,
+    location::Location,
     machine::Machine,
-    place::Place,
     progress,
     report::Report,
     server::{self, Server},
     store::{Store, work_folder},
 };
-use check::Kept;
+use check::StoredMessages;
 use outage::Plan;
 use posts::Posts;
 use scenario::{Outcome, Scenario, Site, Traffic};
 use servers::Same;
 
-/// How many users there are, as in nwaku's measurements.
+/// Numbers of users, as in nwaku's measurements.
 const USERS: [usize; 3] = [1, 10, 25];
 /// Clients of the select hammer, as in nwaku's measurements.
 const HAMMERS: [usize; 2] = [50, 100];
 /// Length of a scenario: at ten messages a second, 200 appends.
 const SECONDS: u64 = 20;
 const QUICK: Duration = Duration::from_millis(300);
-/// Shares of that length: clients that do not pause soon have asked enough, and nobody asks before and after.
+/// Shares of that length: clients without a pause need less time, and so do the periods without queries.
 const UNPACED_SHARE: f64 = 0.4;
 const NONE_SHARE: f64 = 0.5;
-/// Messages that each of several servers is given.
+/// Messages that each of several servers gets.
 const SAME: u64 = 100_000;
 const SAME_QUICK: u64 = 300;
 /// Load before and after an outage.
@@ -58,10 +58,10 @@ const AROUND: Duration = Duration::from_secs(10);
   restante bench store --door waku --engine log: --html door.html
   restante bench store --engine postgres: --messages 100000 --outage 60 \\
       --stop-command 'dev/services/down postgres' --start-command 'dev/services/up postgres'
-`postgres:` takes the database that RESTANTE_POSTGRES_URL names; `eval \"$(dev/services/up postgres)\"` starts one on this \
+`postgres:` uses the database of RESTANTE_POSTGRES_URL; `eval \"$(dev/services/up postgres)\"` starts one on this \
 machine, and `dev/services/down postgres` stops it and keeps its data.")]
 pub struct StoreArgs {
-    /// Flags of every bench; a `memory:` archive can't be handed to a server in another process
+    /// Flags of every bench; a `memory:` archive can't be opened by a server in another process
     #[command(flatten)]
     pub common: CommonArgs,
     /// Program to run as the server; without it this one
@@ -73,10 +73,10 @@ pub struct StoreArgs {
     /// Length of a scenario in seconds [default: 20; with --door waku of a cell, 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=3_600))]
     pub seconds: Option<u64>,
-    /// Servers on the same archive; more than one only with postgres, and then each is given the same messages
+    /// Servers on the same archive; more than one only with postgres, and then each gets the same messages
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=16))]
     pub servers: u64,
-    /// Messages that each of several servers is given [default: 100000]
+    /// Messages that each of several servers gets [default: 100000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub same: Option<u64>,
     /// Stop the database under load for so many seconds and start it again, instead of the scenarios
@@ -90,7 +90,7 @@ pub struct StoreArgs {
     pub start_command: Option<String>,
 }
 
-/// The way by which users ask.
+/// The protocol of queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Door {
     /// Queries by HTTP while messages are published by HTTP, as nwaku was measured.
@@ -104,12 +104,12 @@ impl StoreArgs {
         self.seconds.map_or(self.common.pick(Duration::from_secs(SECONDS), QUICK), Duration::from_secs)
     }
 
-    /// What cannot be measured is said before anything is filled.
+    /// Checks for unsupported flags before anything is filled.
     fn check(&self) -> anyhow::Result<()> {
         for choice in &self.common.engines {
             if *choice == EngineChoice::At(EngineUrl::Memory) {
                 bail!(
-                    "bench store can't hand a memory archive to a server in another process: use --engine log:"
+                    "bench store runs a server in another process, which can't open a memory archive: use --engine log:"
                 );
             }
             let is_shared = matches!(
@@ -129,13 +129,13 @@ impl StoreArgs {
     }
 }
 
-/// What was measured of one engine.
+/// The results of one engine.
 struct Measured {
     engine: &'static str,
     servers: u64,
     outcomes: Vec<Outcome>,
     same: Option<Same>,
-    kept: Kept,
+    stored_messages: StoredMessages,
 }
 
 /// Runs the bench and delivers its report.
@@ -156,7 +156,7 @@ pub(crate) async fn measure(args: &StoreArgs) -> anyhow::Result<Report> {
             format!("A database that is stopped for {seconds} s while messages are published.")
         }
         (None, 1) => "Store queries while messages are published, as nwaku was measured.".to_owned(),
-        (None, servers) => format!("{servers} servers on one database, each given the same messages."),
+        (None, servers) => format!("{servers} servers on one database, each with the same messages."),
     };
     let mut report = Report::new("store", title, Machine::look(folder.path()));
     let dataset = Arc::new(Dataset::new(common.seed, common.messages()));
@@ -182,11 +182,11 @@ struct Bench<'a> {
     program: PathBuf,
 }
 
-/// An archive that holds the data set, and that nobody has open.
+/// An archive with the data set that no process has open.
 struct Filled {
-    place: Place,
+    location: Location,
     engine: &'static str,
-    /// What the folders of its servers begin with.
+    /// The prefix of its servers' folders.
     name: String,
 }
 
@@ -196,29 +196,30 @@ impl Bench<'_> {
         store.fill(&self.dataset).await?;
         store.opened.upkeep.close().await?;
         let engine = store.engine();
-        Ok(Filled { place: store.place, engine, name: format!("{engine}-{number}") })
+        Ok(Filled { location: store.location, engine, name: format!("{engine}-{number}") })
     }
 
     async fn start(&self, filled: &Filled) -> anyhow::Result<Vec<Server>> {
         let mut servers = Vec::new();
         for number in 0..self.args.servers {
             let name = format!("{}-server-{number}", filled.name);
-            servers.push(Server::start(&self.program, &filled.place.url, self.folder.path(), &name).await?);
+            servers
+                .push(Server::start(&self.program, &filled.location.url, self.folder.path(), &name).await?);
         }
         Ok(servers)
     }
 
-    /// Runs all scenarios, and looks at what the archive holds when the servers have stopped.
+    /// Runs all scenarios, and checks the archive after the servers have stopped.
     async fn measure(&self, filled: Filled) -> anyhow::Result<Measured> {
         let servers = self.start(&filled).await?;
         let addresses: Vec<SocketAddr> = servers.iter().map(|server| server.address).collect();
         let loaded = self.load(&addresses, filled.engine).await;
-        let (same, outcomes) = loaded.with_context(|| last_words(&servers))?;
+        let (same, outcomes) = loaded.with_context(|| log_tail(&servers))?;
         for server in servers {
             server.stop().await?;
         }
-        let kept = Kept::read(&filled.place.url, self.dataset.len()).await?;
-        Ok(Measured { engine: filled.engine, servers: self.args.servers, outcomes, same, kept })
+        let stored_messages = StoredMessages::read(&filled.location.url, self.dataset.len()).await?;
+        Ok(Measured { engine: filled.engine, servers: self.args.servers, outcomes, same, stored_messages })
     }
 
     async fn load(
@@ -244,7 +245,7 @@ impl Bench<'_> {
         Ok((same, outcomes))
     }
 
-    /// Takes the database away and gives it back.
+    /// Stops the database and starts it again.
     async fn stop_and_start(
         &self,
         filled: Filled,
@@ -259,22 +260,23 @@ impl Bench<'_> {
         let around = self.args.common.pick(AROUND, QUICK);
         let plan = Plan { stop_command, start_command, outage, around };
         let mut server =
-            Server::start(&self.program, &filled.place.url, self.folder.path(), &filled.name).await?;
+            Server::start(&self.program, &filled.location.url, self.folder.path(), &filled.name).await?;
         let measured = outage::measure(&mut server, &plan).await;
-        let measured = measured.with_context(|| format!("the server said: {}", server.last_words()))?;
+        let measured =
+            measured.with_context(|| format!("the last lines of the server: {}", server.log_tail()))?;
         server.stop().await?;
-        let kept = Kept::read(&filled.place.url, self.dataset.len()).await?;
-        present::present_outage(filled.engine, &measured, &kept, report)
+        let stored_messages = StoredMessages::read(&filled.location.url, self.dataset.len()).await?;
+        present::present_outage(filled.engine, &measured, &stored_messages, report)
     }
 }
 
-fn last_words(servers: &[Server]) -> String {
-    let words: Vec<String> = servers.iter().map(Server::last_words).collect();
-    format!("the servers said: {}", words.join(" | "))
+fn log_tail(servers: &[Server]) -> String {
+    let words: Vec<String> = servers.iter().map(Server::log_tail).collect();
+    format!("the last lines of the servers: {}", words.join(" | "))
 }
 
-/// What is run, in this order: for each kind of traffic nobody, then users, then nobody again, so that what is compared
-/// with lies on both sides.
+/// The scenarios in order: for each kind of traffic without users, with users, and without them again, so that
+/// the reference is measured on both sides.
 fn plan(servers: usize, length: Duration) -> Vec<(Traffic, Scenario, Duration)> {
     let none = (Scenario::NONE, length.mul_f64(NONE_SHARE));
     let mut plan = Vec::new();
@@ -315,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_measured_is_refused_at_once() {
+    async fn unsupported_flags_are_refused_at_once() {
         for (engine, servers, outage, word) in [
             ("memory:", 1, None, "log:"),
             ("log:", 3, None, "postgres:"),

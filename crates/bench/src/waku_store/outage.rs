@@ -1,4 +1,4 @@
-//! The database goes away under load and comes back: what was acknowledged must be there, and the server must say how it is.
+//! The database stops under load and starts again: nothing acknowledged may be lost, and the server must report its state.
 
 use std::{
     net::SocketAddr,
@@ -25,54 +25,54 @@ use crate::{
     server::Server,
 };
 
-/// Messages a second: what a spool must take, and what must be caught up with.
+/// Messages a second, which the spool must store and later transfer.
 const PER_SECOND: f64 = 100.0;
 const PAYLOAD_BYTES: usize = 1_400;
 /// Enough for a while without answers: a server may let a publisher wait for half a minute.
 const PUBLISHERS: usize = 64;
 const POLL: Duration = Duration::from_millis(100);
-/// How long one look at the server may take.
+/// The time limit of one request for the server's state.
 const LOOK: Duration = Duration::from_secs(45);
-/// How long catching up may take.
+/// The time limit of transferring the spool.
 const CATCHING_UP_MAX: Duration = Duration::from_secs(300);
-/// No load lasts this long: it is ended by hand.
+/// Longer than any load: it is stopped explicitly.
 const LOAD_MAX: Duration = Duration::from_secs(4 * 3_600);
-/// States of health that are kept.
+/// The most recorded states of health.
 const STATES_MAX: usize = 100;
 
-/// How to take the database away.
+/// How to stop and start the database.
 pub(super) struct Plan {
     pub(super) stop_command: String,
     pub(super) start_command: String,
     /// How long it stays away.
     pub(super) outage: Duration,
-    /// How long there is load before and after.
+    /// The time with load before and after.
     pub(super) around: Duration,
 }
 
-/// What `/health` said, and from when on.
+/// An answer of `/health`, and its start.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct State {
     /// Seconds since the load began.
     pub(super) at_s: f64,
-    /// Nothing when there was no answer.
+    /// `None` when there was no answer.
     pub(super) status: Option<u16>,
     pub(super) said: String,
 }
 
-/// What came of it.
+/// The result.
 pub(super) struct Outage {
     pub(super) posts: Arc<Posts>,
     pub(super) published: Published,
-    /// When the database was told to stop, and when it was back, in seconds since the load began.
+    /// When the database was stopped, and when it was started again, in seconds since the load began.
     pub(super) stopped_s: f64,
     pub(super) started_s: f64,
-    /// From then on until `/health` was good; nothing when it never was.
+    /// From then on until `/health` was good; `None` when it never was.
     pub(super) healthy_after_s: Option<f64>,
     /// From then on until the last message that had been acknowledged by then could be read.
     pub(super) caught_up_after_s: f64,
     pub(super) states: Vec<State>,
-    /// Whether the server's process was there all the time.
+    /// Whether the server's process was always running.
     pub(super) is_server_up: bool,
 }
 
@@ -197,7 +197,7 @@ async fn look(address: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> 
     Ok((status, String::from_utf8_lossy(&body).into_owned()))
 }
 
-/// Asks for the server's health again and again; what it said, as often as that changed but for numbers.
+/// Polls the server's health and records the answers that differ in more than numbers.
 async fn watch(address: SocketAddr, begun: Instant, watched: Arc<AtomicBool>) -> Vec<State> {
     let mut states: Vec<State> = Vec::new();
     while watched.load(Ordering::Relaxed) {
@@ -222,7 +222,7 @@ fn without_digits(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_ascii_digit()).collect()
 }
 
-/// A database that was stopped. Going out of scope, it is started again: nobody is to find it stopped because a bench
+/// A stopped database. On drop it is started again, also when the bench fails.
 /// failed.
 struct StoppedDatabase {
     start_command: Option<String>,
@@ -248,7 +248,7 @@ impl Drop for StoppedDatabase {
         if let Some(command) = self.start_command.take()
             && let Err(error) = run_now(&command)
         {
-            eprintln!("warning: the database was left stopped: {error:#}");
+            eprintln!("warning: the database is still stopped: {error:#}");
         }
     }
 }
@@ -257,7 +257,7 @@ async fn run(command: String) -> anyhow::Result<()> {
     tokio::task::spawn_blocking(move || run_now(&command)).await?
 }
 
-/// Runs a command of the shell. What it starts may stay behind, so its output is not waited for.
+/// Runs a shell command. Processes that it starts may remain, so it does not wait for the end of their output.
 fn run_now(command: &str) -> anyhow::Result<()> {
     let status = Command::new("sh")
         .args(["-c", command])
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn states_are_kept_when_they_change() {
+    async fn changed_states_are_recorded() {
         let answers = Arc::new(Mutex::new(0));
         let watched = Arc::new(AtomicBool::new(true));
         let (counted, ended) = (answers.clone(), watched.clone());
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_message_is_waited_for_until_it_can_be_read() {
+    async fn a_message_is_polled_until_it_can_be_read() {
         let posts = Posts::new(0, 100, restante_core::Timestamp(1));
         let (hash, asked) = (posts.hash(7), Arc::new(Mutex::new(0)));
         let count = asked.clone();

@@ -1,4 +1,4 @@
-//! The messages of a load: by number, so that several publishers can bring the same ones, as relay does.
+//! The messages of a load: by number, so that several publishers can send the same ones, as by relay.
 
 use base64_simd::STANDARD;
 use restante_core::{MessageHash, Timestamp};
@@ -6,13 +6,13 @@ use restante_waku_wire::message_hash;
 
 use crate::{http::post, random::Random};
 
-/// Where messages are published to: another pubsub topic than the data set's.
+/// The topic of published messages: another pubsub topic than the data set's.
 pub(super) const PUBSUB_TOPIC: &str = "/waku/2/rs/1/0";
 const PUBSUB_TOPIC_ESCAPED: &str = "%2Fwaku%2F2%2Frs%2F1%2F0";
 pub(super) const CONTENT_TOPIC: &str = "/restante-bench/1/store/proto";
-/// Different payloads behind the part that tells messages apart.
+/// Different payloads, apart from the marks at their beginning.
 const BODIES: usize = 64;
-/// The part of a payload that tells messages apart: a multiple of three bytes, so that its base64 stands alone.
+/// The unique mark of a payload: a multiple of three bytes, so that it has base64 characters of its own.
 const MARK_BYTES: usize = 18;
 /// Distance of timestamps: no two messages of a load have the same one.
 const STEP_NANOS: i64 = 1_000;
@@ -22,7 +22,7 @@ pub(super) struct Posts {
     /// Number of the load.
     load: u64,
     first: Timestamp,
-    /// What stands behind the mark: bytes, and the same in base64.
+    /// The payload after the mark: bytes, and the same in base64.
     bodies: Vec<(Vec<u8>, String)>,
 }
 

@@ -1,4 +1,4 @@
-//! Publishers: what they send is due by the clock, and what was acknowledged is remembered, so that it can be looked for.
+//! Publishers: messages are due at a fixed rate, and acknowledged ones are recorded for the check.
 
 use std::{
     net::SocketAddr,
@@ -11,25 +11,25 @@ use tokio::{task::JoinSet, time::timeout};
 use super::posts::Posts;
 use crate::{answer::beginning, http::Connection, measure::Latencies, pace::Tickets};
 
-/// Longer than a server may take for any request: one that says nothing for so long has lost it.
+/// The time limit of a request: an unanswered message counts as lost.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a publisher waits before it connects again.
 const BACK_OFF: Duration = Duration::from_millis(50);
 
-/// What came of publishing.
+/// The result of publishing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Published {
     pub(super) sent: u64,
     /// Numbers of the messages that were answered with success.
     pub(super) acknowledged: Vec<u64>,
-    /// Answered with anything else.
+    /// Other answers.
     pub(super) refused: u64,
     /// Not answered: the connection broke, or was silent for too long.
     pub(super) unanswered: u64,
     /// From when a message was due to its answer, if that was success.
     pub(super) times: Latencies,
-    /// What the first that went wrong was answered.
-    pub(super) complaint: Option<String>,
+    /// The first error.
+    pub(super) first_error: Option<String>,
 }
 
 impl Published {
@@ -39,11 +39,11 @@ impl Published {
         self.refused += other.refused;
         self.unanswered += other.unanswered;
         self.times.add(&other.times);
-        self.complaint = self.complaint.take().or(other.complaint);
+        self.first_error = self.first_error.take().or(other.first_error);
     }
 }
 
-/// Publishes the messages that tickets are given out for, over so many connections.
+/// Publishes a message for each ticket, over `connections` connections.
 pub(super) async fn publish(
     address: SocketAddr,
     posts: Arc<Posts>,
@@ -69,7 +69,7 @@ async fn publish_all(address: SocketAddr, posts: Arc<Posts>, tickets: Arc<Ticket
     publisher.published
 }
 
-/// One connection, made anew when it breaks.
+/// One connection, reopened when it breaks.
 pub(super) struct Publisher {
     address: SocketAddr,
     connection: Option<Connection>,
@@ -93,13 +93,13 @@ impl Publisher {
                 published.times.record(from.elapsed());
                 published.acknowledged.push(number);
             }
-            Ok((status, said)) => {
+            Ok((status, answer)) => {
                 published.refused += 1;
-                published.complaint.get_or_insert_with(|| format!("status {status}: {said}"));
+                published.first_error.get_or_insert_with(|| format!("status {status}: {answer}"));
             }
             Err(error) => {
                 published.unanswered += 1;
-                published.complaint.get_or_insert_with(|| format!("{error:#}"));
+                published.first_error.get_or_insert_with(|| format!("{error:#}"));
                 self.connection = None;
                 tokio::time::sleep(BACK_OFF).await;
             }
@@ -141,15 +141,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn refusals_are_counted_with_their_reason() {
+    async fn refusals_are_counted_by_reason() {
         let address = serve(|_, _| sized("503 Service Unavailable", "full")).await;
         let published = publish_for_a_moment(address).await;
         assert_eq!((published.sent, published.refused, published.acknowledged.len()), (20, 20, 0));
-        assert_eq!(published.complaint.unwrap(), "status 503: full");
+        assert_eq!(published.first_error.unwrap(), "status 503: full");
     }
 
     #[tokio::test]
-    async fn a_server_that_is_gone_answers_nothing() {
+    async fn a_stopped_server_does_not_answer() {
         let published = publish_for_a_moment("127.0.0.1:1".parse().unwrap()).await;
         assert_eq!((published.sent, published.unanswered), (20, 20));
     }

@@ -16,13 +16,13 @@ use super::{
 };
 use crate::{dataset::Dataset, pace::Tickets};
 
-/// What is published meanwhile.
+/// The published messages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Traffic {
     pub(super) name: &'static str,
     pub(super) per_second: f64,
     pub(super) payload_bytes: usize,
-    /// Connections: enough that none of them is waited for when an append takes some tens of milliseconds.
+    /// Connections: enough for appends of some tens of milliseconds.
     pub(super) connections: usize,
 }
 
@@ -35,7 +35,7 @@ impl Traffic {
         Self { name: "1,000/s of 1.4 kB", per_second: 1_000.0, payload_bytes: 1_400, connections: 32 };
 }
 
-/// Users and what they do.
+/// The users and their load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Scenario {
     /// `none`, `paced`, `unpaced` or `hammer`.
@@ -50,7 +50,7 @@ const WALK_PAGES: usize = 5;
 const HAMMER_PER_SECOND: f64 = 10.0;
 
 impl Scenario {
-    /// Nobody asks: what appends take by themselves.
+    /// No queries: the times of appends alone.
     pub(super) const NONE: Self =
         Self { name: "none", users: 0, habit: Habit { per_second: None, pages: WALK_PAGES } };
 
@@ -70,7 +70,7 @@ impl Scenario {
     }
 }
 
-/// What came of a scenario.
+/// The result of a scenario.
 pub(super) struct Outcome {
     pub(super) traffic: Traffic,
     pub(super) scenario: Scenario,
@@ -87,9 +87,9 @@ pub(super) struct Site<'a> {
 }
 
 impl Site<'_> {
-    /// Publishes and asks for that long. Each server is given the same messages, as relay would bring them.
+    /// Publishes and queries for that long. Each server gets the same messages, as relay would bring them.
     ///
-    /// `load` is a number that no other load of this run has.
+    /// `load` is a number that is unique within this run.
     pub(super) async fn run(
         &self,
         traffic: Traffic,
@@ -130,7 +130,7 @@ mod tests {
     use crate::http::tests::{serve, sized};
 
     #[tokio::test]
-    async fn each_server_is_given_the_same_messages_while_users_ask() {
+    async fn each_server_gets_the_same_messages_while_users_query() {
         let answer = |_: &str, _: &str| sized("200 OK", "{}");
         let addresses = [serve(answer).await, serve(answer).await];
         let dataset = Arc::new(Dataset::new(0, 100));
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(acknowledged, twice);
         // The third client is due when the time is over.
         assert_eq!((outcome.asked.walks.len(), outcome.asked.errors), (2, 0));
-        let nobody = site.run(Traffic::LARGE, Scenario::NONE, length, 2).await.unwrap();
-        assert_eq!((nobody.published.sent, nobody.asked.pages.len()), (2, 0));
+        let alone = site.run(Traffic::LARGE, Scenario::NONE, length, 2).await.unwrap();
+        assert_eq!((alone.published.sent, alone.asked.pages.len()), (2, 0));
     }
 }

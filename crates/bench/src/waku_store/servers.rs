@@ -1,4 +1,4 @@
-//! Several servers on one database: each is given the same messages, and what each gives back is walked through.
+//! Several servers on one database: each gets the same messages, and the history of each is read.
 
 use std::{
     collections::HashSet,
@@ -26,22 +26,22 @@ use crate::{
 /// Publishers of each server.
 const PUBLISHERS: usize = 16;
 
-/// What came of publishing the same messages through each server.
+/// The result of publishing the same messages through each server.
 pub(super) struct Same {
     pub(super) messages: u64,
     pub(super) duration: Duration,
     pub(super) posts: Arc<Posts>,
     pub(super) published: Published,
-    /// Walks that were made meanwhile, and one through each server afterwards.
+    /// Walks during publishing, and one through each server afterwards.
     pub(super) walks: u64,
     /// Rows that a walk gave twice.
     pub(super) repeated: u64,
-    /// The smallest and the largest number of rows that a server gave when everything was published.
+    /// The smallest and the largest number of rows that a server returned at the end.
     pub(super) rows: (u64, u64),
 }
 
-/// Publishes that many messages through each server at once, as fast as they are taken, while a walker follows the cursor
-/// through each of them again and again.
+/// Publishes that many messages through each server concurrently, as fast as it accepts them, while a walker repeatedly reads
+/// all pages of each.
 pub(super) async fn publish_same(
     addresses: &[SocketAddr],
     posts: Arc<Posts>,
@@ -123,7 +123,7 @@ struct Walked {
     repeated: u64,
 }
 
-/// All pages of what was published, from one server.
+/// All pages of the published messages, from one server.
 async fn walk(address: SocketAddr) -> anyhow::Result<Walked> {
     let mut connection = Connection::open(address).await?;
     let first = format!(
@@ -136,7 +136,7 @@ async fn walk(address: SocketAddr) -> anyhow::Result<Walked> {
         let mut body = Vec::new();
         let status = connection.ask(get(&path).as_bytes(), |piece| body.extend_from_slice(piece)).await?;
         ensure!(status == 200, "a page was answered with status {status}: {}", beginning(&body));
-        let Ok(text) = std::str::from_utf8(&body) else { bail!("a page is no text") };
+        let Ok(text) = std::str::from_utf8(&body) else { bail!("a page is not text") };
         let before = walked.rows;
         for hash in hashes(text) {
             walked.rows += 1;
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
     use crate::http::tests::{serve, sized};
 
-    /// A server that counts posts, and gives a page with two rows and one that repeats the second.
+    /// A server that counts posts, and returns a page with two rows and one that repeats the second.
     async fn server(posts: Arc<Mutex<u64>>) -> SocketAddr {
         serve(move |line, _| {
             if line.starts_with("POST ") {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_server_gets_every_message_and_repeated_rows_are_seen() {
+    async fn every_server_gets_every_message_and_repeated_rows_are_counted() {
         let counts = [Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0))];
         let addresses = [server(counts[0].clone()).await, server(counts[1].clone()).await];
         let posts = Arc::new(Posts::new(0, 100, Timestamp(1)));

@@ -122,7 +122,7 @@ impl Index {
 
     pub(super) fn find(&self, id: BlobId) -> Result<Option<Entry>, Error> {
         self.store.read(|view| match view.get(BLOBS, &id.0)? {
-            Some(value) => read_entry(&value).map(Some),
+            Some(value) => read_entry(value).map(Some),
             None => Ok(None),
         })
     }
@@ -181,7 +181,7 @@ impl Index {
     pub(super) fn files(&self) -> Result<Option<Files>, Error> {
         self.store.read(|view| {
             let Some(value) = view.get(META, FILES)? else { return Ok(None) };
-            let mut value = &value[..];
+            let mut value = value;
             let numbers = take_number(&mut value).zip(take_number(&mut value));
             numbers.map(|(blobs, bytes)| Some(Files { blobs, bytes })).ok_or_else(damaged)
         })

@@ -134,13 +134,13 @@ async fn a_sweep_of_nothing_does_nothing(subject: Subject) {
 
 /// Records without references. While the last page is read, a commit is about to refer to blobs that were put long ago, and touches
 /// them: no page contains them.
-struct Taken {
+struct LateReferences {
     opened: Opened,
     ids: Vec<BlobId>,
 }
 
 #[async_trait]
-impl References for Taken {
+impl References for LateReferences {
     fn identity(&self) -> Identity {
         OURS
     }
@@ -163,7 +163,7 @@ async fn what_is_touched_while_a_sweep_is_under_way_stays(subject: Subject) {
     }
     subject.tick(10);
     let (taken, left) = ids.split_at(4);
-    let references = Taken { opened: opened.clone(), ids: taken.to_vec() };
+    let references = LateReferences { opened: opened.clone(), ids: taken.to_vec() };
     let swept = sweep(&*opened.upkeep, &references, at(10)).await.unwrap();
     assert_eq!((swept.blobs, swept.removed), (8, 4));
     let there: BTreeSet<BlobId> = list(&*opened.upkeep).await.iter().map(|blob| blob.id).collect();

@@ -14,8 +14,8 @@ use rand_chacha::ChaCha8Rng;
 use restante_core::{Clock, ErrorKind, ManualClock, Timestamp};
 use restante_follow::{Handler, HandlerError};
 use restante_records::{
-    AccountId, Body, Change, Changed, Changes, Checkpoint, Commit, Config, Error, Feed, Get, Id, Kind,
-    KindSchema, Onward, Opened, Place, Position, Properties, Records, Revision, Schema, Touched, open,
+    AccountId, Body, Change, Changed, Changes, Checkpoint, Commit, Config, Error, Feed, FeedRequest, Get, Id,
+    Kind, KindSchema, Opened, Place, Position, Properties, Records, Revision, Schema, Touched, open,
 };
 use tokio::sync::Notify;
 
@@ -182,12 +182,8 @@ impl Feed for FatefulFeed {
         self.fates.call(self.inner.touched(after, limit), unavailable).await
     }
 
-    async fn follow(&self, account: AccountId, onward: &Onward) -> Result<Changes, Error> {
-        self.fates.call(self.inner.follow(account, onward), unavailable).await
-    }
-
-    async fn position(&self) -> Result<Position, Error> {
-        self.fates.call(self.inner.position(), unavailable).await
+    async fn follow(&self, account: AccountId, request: &FeedRequest) -> Result<Changes, Error> {
+        self.fates.call(self.inner.follow(account, request), unavailable).await
     }
 
     async fn checkpoint(&self, follower: &str, accounts: &[AccountId]) -> Result<Checkpoint, Error> {

@@ -1,4 +1,4 @@
-//! Journals and the manifest: records in blocks of 32 KiB, each piece of a record with a checksum.
+//! Journals and the manifest: records in blocks of 32 KiB, split into fragments with a checksum each.
 
 use std::cmp::Reverse;
 
@@ -8,22 +8,22 @@ use super::{
 };
 
 const BLOCK_BYTES: usize = 32 << 10;
-/// Checksum, length and type of a piece.
+/// Checksum, length and type of a fragment.
 const HEADER_BYTES: usize = 7;
 
-/// The records of a file. What is damaged is passed over together with the rest of its block.
+/// Iterates over the records of a file. A damaged fragment is skipped together with the rest of its block.
 pub(super) struct Records<'a> {
     file: &'a [u8],
     at: usize,
-    /// The beginning of a record that goes on in the next block.
-    begun: Option<Vec<u8>>,
-    /// Where damage was seen.
+    /// The beginning of a record that continues in the next block.
+    partial: Option<Vec<u8>>,
+    /// The offsets of damage.
     pub(super) damage: Vec<usize>,
-    /// Where a record begins that the end of the file cuts off: it was never finished, or its length is damaged.
-    pub(super) torn: Option<usize>,
+    /// The offset of a record that the end of the file truncates: it was never finished, or its length is damaged.
+    pub(super) truncated: Option<usize>,
 }
 
-enum Piece<'a> {
+enum Fragment<'a> {
     Whole(&'a [u8]),
     First(&'a [u8]),
     Middle(&'a [u8]),
@@ -31,21 +31,21 @@ enum Piece<'a> {
     /// The rest of the block is empty.
     Padding,
     Damaged,
-    /// It goes beyond the end of the file.
-    Torn,
+    /// It extends beyond the end of the file.
+    Truncated,
 }
 
 impl<'a> Records<'a> {
     pub(super) fn new(file: &'a [u8]) -> Self {
-        Self { file, at: 0, begun: None, damage: Vec::new(), torn: None }
+        Self { file, at: 0, partial: None, damage: Vec::new(), truncated: None }
     }
 
     fn left_in_block(&self) -> usize {
         BLOCK_BYTES - self.at % BLOCK_BYTES
     }
 
-    /// The next piece, and moves behind it; `None` at the end of the file.
-    fn piece(&mut self) -> Option<Piece<'a>> {
+    /// Reads the next fragment; `None` at the end of the file.
+    fn fragment(&mut self) -> Option<Fragment<'a>> {
         if self.left_in_block() < HEADER_BYTES {
             self.at += self.left_in_block();
         }
@@ -53,26 +53,26 @@ impl<'a> Records<'a> {
         let (Some(checksum), Some(low), Some(high), Some(kind)) =
             (wire.u32(), wire.byte(), wire.byte(), wire.byte())
         else {
-            return Some(Piece::Torn);
+            return Some(Fragment::Truncated);
         };
         let len = usize::from(u16::from_le_bytes([low, high]));
         if (checksum, len, kind) == (0, 0, 0) {
-            return Some(Piece::Padding);
+            return Some(Fragment::Padding);
         }
         if HEADER_BYTES + len > self.left_in_block() {
-            return Some(Piece::Damaged);
+            return Some(Fragment::Damaged);
         }
-        let Some(data) = wire.take(len) else { return Some(Piece::Torn) };
+        let Some(data) = wire.take(len) else { return Some(Fragment::Truncated) };
         if !is_checksum(checksum, [&[kind], data]) {
-            return Some(Piece::Damaged);
+            return Some(Fragment::Damaged);
         }
         self.at += HEADER_BYTES + len;
         Some(match kind {
-            1 => Piece::Whole(data),
-            2 => Piece::First(data),
-            3 => Piece::Middle(data),
-            4 => Piece::Last(data),
-            _ => Piece::Damaged,
+            1 => Fragment::Whole(data),
+            2 => Fragment::First(data),
+            3 => Fragment::Middle(data),
+            4 => Fragment::Last(data),
+            _ => Fragment::Damaged,
         })
     }
 
@@ -87,32 +87,32 @@ impl Iterator for Records<'_> {
     fn next(&mut self) -> Option<Vec<u8>> {
         loop {
             let at = self.at;
-            match self.piece()? {
-                Piece::Whole(data) => {
-                    self.begun = None;
+            match self.fragment()? {
+                Fragment::Whole(data) => {
+                    self.partial = None;
                     return Some(data.to_vec());
                 }
-                Piece::First(data) => self.begun = Some(data.to_vec()),
-                // Without a beginning these are the rest of a record whose beginning was damaged, which is noted already.
-                Piece::Middle(data) => {
-                    if let Some(begun) = &mut self.begun {
-                        begun.extend_from_slice(data);
+                Fragment::First(data) => self.partial = Some(data.to_vec()),
+                // Without a first fragment these belong to a record whose damage is already noted.
+                Fragment::Middle(data) => {
+                    if let Some(partial) = &mut self.partial {
+                        partial.extend_from_slice(data);
                     }
                 }
-                Piece::Last(data) => {
-                    if let Some(mut record) = self.begun.take() {
+                Fragment::Last(data) => {
+                    if let Some(mut record) = self.partial.take() {
                         record.extend_from_slice(data);
                         return Some(record);
                     }
                 }
-                Piece::Padding => self.skip_block(),
-                Piece::Torn => {
-                    self.torn = Some(at);
+                Fragment::Padding => self.skip_block(),
+                Fragment::Truncated => {
+                    self.truncated = Some(at);
                     self.at = self.file.len();
                 }
-                Piece::Damaged => {
+                Fragment::Damaged => {
                     self.damage.push(at);
-                    self.begun = None;
+                    self.partial = None;
                     self.skip_block();
                 }
             }
@@ -120,15 +120,15 @@ impl Iterator for Records<'_> {
     }
 }
 
-/// Adds what a journal says to what is known.
+/// Replays a journal into `written`.
 pub(super) fn replay(file: &[u8], name: &str, written: &mut Written, notes: &Notes) {
     let mut records = Records::new(file);
     for batch in &mut records {
         if replay_batch(&batch, written).is_none() {
-            notes.damage(|| format!("{name}: a batch is cut off in its middle"));
+            notes.damage(|| format!("{name}: a batch is truncated"));
         }
     }
-    if let Some(at) = records.torn {
+    if let Some(at) = records.truncated {
         notes.damage(|| {
             format!("{name}: it ends inside the record at byte {at}: an unfinished write, or damage")
         });
@@ -138,7 +138,7 @@ pub(super) fn replay(file: &[u8], name: &str, written: &mut Written, notes: &Not
     }
 }
 
-/// A batch: the number of its first write, how many they are, and each as kind, key and value.
+/// Replays a batch: the sequence number of its first write, the number of writes, and each as kind, key and value.
 fn replay_batch(batch: &[u8], written: &mut Written) -> Option<()> {
     let mut wire = Wire(batch);
     let first = wire.u64()?;

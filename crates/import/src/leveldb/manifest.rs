@@ -1,4 +1,4 @@
-//! Which files a LevelDB consists of: `CURRENT` names the manifest, the manifest tells the tables and the journals.
+//! The files of a LevelDB: `CURRENT` names the manifest, which lists the tables and the journals.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::Error;
 
-/// The order in which a Status mailserver has its keys. Another order would make the merge give pairs twice or not at all.
+/// The order of a Status mailserver's keys. With another order the merge would return pairs twice or lose them.
 const COMPARATOR: &[u8] = b"leveldb.BytewiseComparator";
 
 /// A table.
@@ -28,14 +28,14 @@ pub(super) struct TableFile {
 /// The files in use.
 #[derive(Debug, Default)]
 pub(super) struct Manifest {
-    /// The tables of each level, by their smallest keys.
+    /// The tables of each level, in order of their smallest keys.
     pub(super) levels: BTreeMap<u64, Vec<TableFile>>,
-    /// Journals with lower numbers are in the tables.
+    /// Journals with lower numbers are already in the tables.
     journal: u64,
-    /// One of them that isn't yet.
+    /// The one exception: a journal that is not in the tables yet.
     previous_journal: u64,
-    /// What to tell about the manifest itself.
-    pub(super) torn: Option<String>,
+    /// The damage at the end of the manifest.
+    pub(super) truncated: Option<String>,
 }
 
 impl Manifest {
@@ -51,15 +51,15 @@ impl Manifest {
         }
         let path = folder.join(name);
         let file = read_whole(&path)?;
-        let (mut manifest, torn) =
+        let (mut manifest, truncated) =
             Self::parse(&file).ok_or_else(|| Error::corrupt(format!("{} is damaged", path.display())))?;
-        manifest.torn =
-            torn.map(|at| format!("{name}: it ends inside the record at byte {at}: tables may be missing"));
+        manifest.truncated = truncated
+            .map(|at| format!("{name}: it ends inside the record at byte {at}: tables may be missing"));
         Ok(manifest)
     }
 
-    /// What all edits in a manifest come to, and where it is torn. One that is damaged says nothing that could be relied
-    /// upon.
+    /// Applies all edits of a manifest. Also returns the offset of a truncated record. `None` if an edit is damaged, since the
+    /// rest can't be trusted then.
     fn parse(file: &[u8]) -> Option<(Self, Option<usize>)> {
         let mut tables = BTreeMap::new();
         let mut manifest = Self::default();
@@ -76,7 +76,7 @@ impl Manifest {
         for level in manifest.levels.values_mut() {
             level.sort_by(|one, other| one.smallest.cmp(&other.smallest));
         }
-        Some((manifest, records.torn))
+        Some((manifest, records.truncated))
     }
 
     fn apply(&mut self, edit: &[u8], tables: &mut BTreeMap<(u64, u64), TableFile>) -> Option<()> {
@@ -89,11 +89,11 @@ impl Manifest {
                     }
                 }
                 2 => self.journal = wire.varint()?,
-                // The next file's number, and that of the last write.
+                // The next file's number, and the last sequence number.
                 3 | 4 => {
                     wire.varint()?;
                 }
-                // Where the next compaction of a level begins.
+                // The key at which the next compaction of a level begins.
                 5 => {
                     wire.varint()?;
                     wire.bytes()?;
@@ -115,7 +115,7 @@ impl Manifest {
         Some(())
     }
 
-    /// The journals that are not in the tables yet, from old to new.
+    /// The journals that are not in the tables yet, oldest first.
     pub(super) fn journals(&self, folder: &Path) -> Result<Vec<PathBuf>, Error> {
         let failed = |error| Error::io("read", folder, error);
         let mut found = BTreeMap::new();

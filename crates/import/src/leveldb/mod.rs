@@ -1,8 +1,8 @@
-//! A reader of LevelDB's files, as LevelDB itself and goleveldb write them.
+//! A reader of LevelDB files, as written by LevelDB and goleveldb.
 //!
-//! Opening a LevelDB with a library of it takes its lock, replays its journal and may begin to compact it: the files are
-//! others afterwards. This reader only reads. It merges the tables and the journals in the order of the keys, holds one
-//! block of each level, and leaves out what is damaged, with a note.
+//! A library that opens a LevelDB locks it, replays its journal and may start to compact it, which changes the files.
+//! This reader never writes. It merges the tables and the journals in key order, holds one block of each level in memory,
+//! and skips and notes what is damaged.
 
 mod block;
 mod journal;
@@ -27,26 +27,26 @@ use table::Table;
 
 use crate::{Error, Noted, place::check_regular};
 
-/// The largest file that is read as a whole: a journal is cut at 4 MiB by default, a manifest is smaller as a rule.
+/// The largest file that is read as a whole: journals end at 4 MiB by default, and manifests are usually smaller.
 const WHOLE_FILE_BYTES_MAX: u64 = 256 << 20;
-/// The largest block: a block has one value at least, and the values of a Status mailserver have 10 MiB at most.
+/// The largest block: a block has at least one value, and the values of a Status mailserver have at most 10 MiB.
 const BLOCK_BYTES_MAX: usize = 64 << 20;
 
-/// All pairs of a LevelDB, by key.
+/// All pairs of a LevelDB, in key order.
 pub(crate) struct Reader {
     heads: Vec<Head>,
-    /// The key that was looked at last: older values of it are passed over.
+    /// The last key: older values of it are skipped.
     last: Option<Vec<u8>>,
     notes: Notes,
     bytes_total: u64,
 }
 
-/// A key and the number of a write, the latest first.
-type Place = (Vec<u8>, Reverse<u64>);
-/// What the journals say: values, and `None` for deletions.
-type Written = BTreeMap<Place, Option<Vec<u8>>>;
+/// A key and a sequence number, the latest first.
+type EntryKey = (Vec<u8>, Reverse<u64>);
+/// The content of the journals: values, and `None` for deletions.
+type Written = BTreeMap<EntryKey, Option<Vec<u8>>>;
 
-/// Where the parts of a reader note what they see.
+/// What the parts of a reader report.
 #[derive(Clone, Default)]
 struct Notes {
     damage: Arc<std::sync::Mutex<Noted>>,
@@ -63,35 +63,35 @@ impl Notes {
     }
 }
 
-/// A value, or the deletion of one, as it was written at some time.
+/// A written value or deletion.
 struct Entry {
     key: Vec<u8>,
-    /// Later ones have higher numbers.
+    /// Later writes have higher numbers.
     sequence: u64,
     /// `None` for a deletion.
     value: Option<Vec<u8>>,
 }
 
-/// Entries in order, and the next of them.
+/// A stream of entries and its next entry.
 struct Head {
     entry: Option<Entry>,
     rest: Stream,
 }
 
 enum Stream {
-    /// Tables that follow upon each other.
+    /// Tables with consecutive keys.
     Tables { folder: PathBuf, from: Vec<u8>, waiting: VecDeque<TableFile>, open: Option<Table> },
-    /// What the journals have.
-    Journals(btree_map::IntoIter<Place, Option<Vec<u8>>>),
+    /// The content of the journals.
+    Journals(btree_map::IntoIter<EntryKey, Option<Vec<u8>>>),
 }
 
 impl Reader {
-    /// Opens the LevelDB in a folder, to be read from behind `after`, or from its beginning.
+    /// Opens the LevelDB in a folder, to be read after the key `after` or from its beginning.
     pub(crate) fn open(folder: &Path, after: Option<Vec<u8>>) -> Result<Self, Error> {
         let manifest = Manifest::read(folder)?;
         let notes = Notes::default();
-        if let Some(torn) = &manifest.torn {
-            notes.damage(|| torn.clone());
+        if let Some(truncated) = &manifest.truncated {
+            notes.damage(|| truncated.clone());
         }
         let journals = manifest.journals(folder)?;
         let mut bytes_total: u64 = manifest.levels.values().flatten().map(|table| table.bytes).sum();
@@ -105,7 +105,7 @@ impl Reader {
         let from = after.clone().unwrap_or_default();
         let mut streams = vec![Stream::Journals(written.into_iter())];
         for (level, tables) in manifest.levels {
-            // The tables of level 0 overlap; those of each other level follow upon each other.
+            // The tables of level 0 overlap; those of each other level have consecutive keys.
             let groups =
                 if level == 0 { tables.into_iter().map(|table| vec![table]).collect() } else { vec![tables] };
             for group in groups {
@@ -122,7 +122,7 @@ impl Reader {
     pub(crate) fn next(&mut self) -> Option<(Vec<u8>, Vec<u8>)> {
         loop {
             let entry = self.pop()?;
-            // The newest entry of a key comes first; what is not behind the last key is old.
+            // The newest entry of a key comes first; entries up to the last key are older ones.
             if self.last.as_ref().is_some_and(|last| entry.key <= *last) {
                 continue;
             }
@@ -133,12 +133,12 @@ impl Reader {
         }
     }
 
-    /// The first entry of all heads: by key, and of equal keys the latest.
+    /// The first entry of all streams: by key, and of equal keys the latest.
     fn pop(&mut self) -> Option<Entry> {
-        let is_there = |head: &&mut Head| head.entry.is_some();
-        let place =
+        let has_entry = |head: &&mut Head| head.entry.is_some();
+        let position =
             |head: &&mut Head| head.entry.as_ref().map(|entry| (entry.key.clone(), Reverse(entry.sequence)));
-        let head = self.heads.iter_mut().filter(is_there).min_by_key(place)?;
+        let head = self.heads.iter_mut().filter(has_entry).min_by_key(position)?;
         std::mem::replace(&mut head.entry, head.rest.next(&self.notes))
     }
 
@@ -148,7 +148,7 @@ impl Reader {
         (read.min(self.bytes_total), self.bytes_total)
     }
 
-    /// What was found damaged since this was asked last.
+    /// The damage that was found since the last call.
     pub(crate) fn take_damage(&self) -> Noted {
         std::mem::take(&mut self.notes.damage.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
@@ -172,7 +172,7 @@ impl Stream {
     }
 }
 
-/// Opens a table; one that is missing or damaged as a whole is noted.
+/// Opens a table; notes one that is missing or damaged as a whole.
 fn open_table(folder: &Path, file: &TableFile, from: &[u8], notes: &Notes) -> Option<Table> {
     if file.largest.as_slice() < from {
         notes.read(file.bytes);
@@ -182,7 +182,7 @@ fn open_table(folder: &Path, file: &TableFile, from: &[u8], notes: &Notes) -> Op
     table.inspect_err(|error| notes.damage(|| error.to_string())).ok()
 }
 
-/// Reads a file that can't be large.
+/// Reads a small file.
 fn read_whole(path: &Path) -> Result<Vec<u8>, Error> {
     let failed = |error| Error::io("read", path, error);
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! A table: blocks of pairs, a block that tells where they are, and a footer that tells where that one is.
+//! A table: blocks of pairs, an index block with their offsets, and a footer with the offset of the index.
 
 use std::{
     collections::VecDeque,
@@ -17,20 +17,20 @@ use crate::{Error, place::check_regular};
 
 const FOOTER_BYTES: usize = 48;
 const MAGIC: u64 = 0xdb47_7524_8b80_fb57;
-/// How the block is compressed, and a checksum.
+/// The compression of the block, and a checksum.
 const TRAILER_BYTES: usize = 5;
 
-/// The pairs of a table, one after the other.
+/// Iterates over the pairs of a table.
 pub(super) struct Table {
     file: TableBytes,
-    /// Blocks that were not read yet.
-    waiting: VecDeque<Place>,
-    block: Option<(Place, Block)>,
+    /// Blocks that are not read yet.
+    waiting: VecDeque<BlockHandle>,
+    block: Option<(BlockHandle, Block)>,
 }
 
-/// Where a block lies, without its trailer.
+/// The offset and length of a block, without its trailer.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct BlockHandle {
     offset: u64,
     len: usize,
 }
@@ -42,7 +42,7 @@ struct TableBytes {
 }
 
 impl Table {
-    /// Opens a table to be read from the block that may have `from`, or a key behind it.
+    /// Opens a table to be read from the block that may contain `from`, or a later key.
     pub(super) fn open(folder: &Path, number: u64, from: &[u8]) -> Result<Self, Error> {
         let path = find(folder, number);
         let failed = |error| Error::io("read", &path, error);
@@ -52,25 +52,25 @@ impl Table {
         let file = TableBytes { file, name: name_of(&path), len };
         let index = file.index().map_err(|what| Error::corrupt(format!("{}: {what}", file.name)))?;
         let waiting = index.into_iter().filter(|(last, _)| last.as_slice() >= from);
-        Ok(Self { waiting: waiting.map(|(_, place)| place).collect(), file, block: None })
+        Ok(Self { waiting: waiting.map(|(_, handle)| handle).collect(), file, block: None })
     }
 
-    /// The next entry. A block that is damaged is noted and passed over.
+    /// The next entry. Damaged blocks are noted and skipped.
     pub(super) fn next(&mut self, notes: &Notes) -> Option<Entry> {
         loop {
-            if let Some((place, block)) = &mut self.block {
+            if let Some((handle, block)) = &mut self.block {
                 match next_of(block) {
                     Ok(Some(entry)) => return Some(entry),
                     Ok(None) => {}
-                    Err(()) => self.file.note(*place, "its pairs make no sense", notes),
+                    Err(()) => self.file.note(*handle, "its pairs can't be parsed", notes),
                 }
                 self.block = None;
             }
-            let place = self.waiting.pop_front()?;
-            notes.read((place.len + TRAILER_BYTES) as u64);
-            match self.file.block(place) {
-                Ok(block) => self.block = Some((place, block)),
-                Err(what) => self.file.note(place, &what, notes),
+            let handle = self.waiting.pop_front()?;
+            notes.read((handle.len + TRAILER_BYTES) as u64);
+            match self.file.block(handle) {
+                Ok(block) => self.block = Some((handle, block)),
+                Err(what) => self.file.note(handle, &what, notes),
             }
         }
     }
@@ -90,31 +90,32 @@ fn find(folder: &Path, number: u64) -> PathBuf {
 }
 
 impl TableBytes {
-    fn note(&self, place: Place, what: &str, notes: &Notes) {
-        notes.damage(|| format!("{}: the block at byte {} is damaged: {what}", self.name, place.offset));
+    fn note(&self, handle: BlockHandle, what: &str, notes: &Notes) {
+        notes.damage(|| format!("{}: the block at byte {} is damaged: {what}", self.name, handle.offset));
     }
 
-    /// The last key of each block, and where the block lies.
-    fn index(&self) -> Result<Vec<(Vec<u8>, Place)>, String> {
-        let footer_at = self.len.checked_sub(FOOTER_BYTES as u64).ok_or("it is no table: it is too short")?;
+    /// The last key of each block, and its handle.
+    fn index(&self) -> Result<Vec<(Vec<u8>, BlockHandle)>, String> {
+        let footer_at =
+            self.len.checked_sub(FOOTER_BYTES as u64).ok_or("it is not a table: it is too short")?;
         let footer = self.read(footer_at, FOOTER_BYTES)?;
-        let place = index_place(&footer).ok_or("it is no table: its end is damaged")?;
-        let mut block = self.block(place)?;
+        let handle = index_handle(&footer).ok_or("it is not a table: its end is damaged")?;
+        let mut block = self.block(handle)?;
         let mut index = Vec::new();
         while let Some((key, value)) = block.next().map_err(|()| "its index is damaged")? {
             let key = split_key(key).map(|(key, _, _)| key.to_vec());
-            let place = handle(&mut Wire(value));
-            index.push(key.zip(place).ok_or("its index is damaged")?);
+            let handle = parse_handle(&mut Wire(value));
+            index.push(key.zip(handle).ok_or("its index is damaged")?);
         }
         Ok(index)
     }
 
-    fn block(&self, place: Place) -> Result<Block, String> {
-        if place.len > BLOCK_BYTES_MAX {
-            return Err(format!("a length of {} bytes, which no block has", place.len));
+    fn block(&self, handle: BlockHandle) -> Result<Block, String> {
+        if handle.len > BLOCK_BYTES_MAX {
+            return Err(format!("a length of {} bytes, which no block has", handle.len));
         }
-        let mut bytes = self.read(place.offset, place.len + TRAILER_BYTES)?;
-        let trailer = bytes.split_off(place.len);
+        let mut bytes = self.read(handle.offset, handle.len + TRAILER_BYTES)?;
+        let trailer = bytes.split_off(handle.len);
         let mut trailer = Wire(&trailer);
         let (Some(compression), Some(checksum)) = (trailer.byte(), trailer.u32()) else {
             return Err("its end is missing".into());
@@ -127,13 +128,13 @@ impl TableBytes {
             1 => unpack(&bytes)?,
             other => return Err(format!("compression {other} is not known")),
         };
-        Block::new(bytes).ok_or_else(|| "it is no block".into())
+        Block::new(bytes).ok_or_else(|| "it is not a block".into())
     }
 
     fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, String> {
         let end = offset.checked_add(len as u64);
         if end.is_none_or(|end| end > self.len) {
-            return Err("it lies beyond the end of the file".into());
+            return Err("it extends beyond the end of the file".into());
         }
         let mut bytes = vec![0; len];
         self.file.read_exact_at(&mut bytes, offset).map_err(|error| error.to_string())?;
@@ -141,19 +142,19 @@ impl TableBytes {
     }
 }
 
-/// The place of the index, from the footer: two handles, padding, the magic number.
-fn index_place(footer: &[u8]) -> Option<Place> {
+/// The handle of the index, from the footer: two handles, padding, the magic number.
+fn index_handle(footer: &[u8]) -> Option<BlockHandle> {
     let (handles, magic) = footer.split_last_chunk::<8>()?;
     if u64::from_le_bytes(*magic) != MAGIC {
         return None;
     }
     let mut wire = Wire(handles);
-    handle(&mut wire)?; // of what else a table may have, such as filters
-    handle(&mut wire)
+    parse_handle(&mut wire)?; // of optional parts such as filters
+    parse_handle(&mut wire)
 }
 
-fn handle(wire: &mut Wire<'_>) -> Option<Place> {
-    Some(Place { offset: wire.varint()?, len: wire.len()? })
+fn parse_handle(wire: &mut Wire<'_>) -> Option<BlockHandle> {
+    Some(BlockHandle { offset: wire.varint()?, len: wire.len()? })
 }
 
 fn unpack(packed: &[u8]) -> Result<Vec<u8>, String> {

@@ -21,7 +21,7 @@ fn read(folder: &Path, after: Option<&[u8]>) -> (BTreeMap<Vec<u8>, Vec<u8>>, Not
 }
 
 fn options(is_compressed: bool) -> Options {
-    // Small, so that a few hundred writes make tables on several levels.
+    // Small, so that a few hundred writes create tables on several levels.
     let compressor = if is_compressed { SnappyCompressor::ID } else { 0 };
     Options {
         write_buffer_size: 4_000,
@@ -85,12 +85,12 @@ proptest! {
         prop_assert_eq!(&pairs, &expected);
         prop_assert_eq!(damage, Noted::default());
         let after = after.to_be_bytes();
-        let behind: BTreeMap<_, _> = expected.into_iter().filter(|(key, _)| key[..] > after[..]).collect();
-        prop_assert_eq!(read(folder.path(), Some(&after)).0, behind);
+        let later: BTreeMap<_, _> = expected.into_iter().filter(|(key, _)| key[..] > after[..]).collect();
+        prop_assert_eq!(read(folder.path(), Some(&after)).0, later);
     }
 }
 
-/// What the fixture holds.
+/// The pairs of the fixture.
 fn goleveldb_pairs() -> BTreeMap<Vec<u8>, Vec<u8>> {
     let pair = |number: u32| {
         let value = format!("second value of {number} {}", "x".repeat(number as usize % 50));
@@ -131,9 +131,9 @@ fn reading_changes_no_file() {
     assert_eq!(files_of(folder.path()), before);
 }
 
-/// Whatever byte of whatever file is damaged: what is read is sound, and what is missing is told.
+/// Whichever byte of any file is damaged: all returned pairs are correct, and missing ones are reported.
 #[test]
-fn a_damaged_byte_is_told_and_never_read() {
+fn a_damaged_byte_is_reported_and_never_returned() {
     let whole = goleveldb_pairs();
     let mut was_noted = 0;
     for (path, bytes) in files_of(GOLEVELDB.as_ref()) {
@@ -150,7 +150,7 @@ fn a_damaged_byte_is_told_and_never_read() {
             let damage = reader.take_damage();
             was_noted += damage.count;
             assert!(damage.count > 0 || pairs == whole, "{} byte {at}", path.display());
-            // A deletion or a second value may be lost with its block: then the first value is there again.
+            // A deletion or a second value may be lost with its block: then the first value is returned.
             for value in pairs.values() {
                 let text = std::str::from_utf8(value).unwrap();
                 assert!(
@@ -164,7 +164,7 @@ fn a_damaged_byte_is_told_and_never_read() {
 }
 
 #[test]
-fn missing_tables_are_told() {
+fn missing_tables_are_reported() {
     let folder = copy_of(GOLEVELDB.as_ref());
     let tables =
         files_of(folder.path()).into_keys().filter(|path| path.extension().is_some_and(|e| e == "ldb"));
@@ -178,7 +178,7 @@ fn missing_tables_are_told() {
 }
 
 #[test]
-fn a_torn_journal_ends_before_the_tear() {
+fn a_truncated_journal_ends_before_the_damage() {
     let folder = tempfile::tempdir().unwrap();
     let steps: Vec<Step> = (0..20).map(|number| Step::Put(number, 9)).collect();
     apply(folder.path(), &steps, false);
@@ -216,7 +216,7 @@ proptest! {
     fn no_bytes_make_a_reader_panic(file in prop::collection::vec(any::<u8>(), 0..300), keep in 0_usize..48) {
         let folder = copy_of(GOLEVELDB.as_ref());
         for (path, bytes) in files_of(folder.path()) {
-            // Bytes of anything, with the end that makes a table a table.
+            // Random bytes with the footer of a table.
             let end = &bytes[bytes.len().saturating_sub(keep)..];
             if !path.ends_with("CURRENT") && !name_of(&path).starts_with("MANIFEST") {
                 fs::write(&path, [&file[..], end].concat()).unwrap();

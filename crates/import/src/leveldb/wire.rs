@@ -1,14 +1,14 @@
-//! Numbers and byte strings as LevelDB writes them, and its checksum.
+//! LevelDB's encoding of numbers and byte strings, and its checksum.
 
-/// What is left to be read of some bytes.
+/// Bytes that are still to be parsed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wire<'a>(pub(super) &'a [u8]);
 
 impl<'a> Wire<'a> {
     pub(super) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(len)?;
+        let (head, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
-        Some(taken)
+        Some(head)
     }
 
     pub(super) fn byte(&mut self) -> Option<u8> {
@@ -49,22 +49,22 @@ impl<'a> Wire<'a> {
         usize::try_from(self.varint()?).ok()
     }
 
-    /// A length and that many bytes.
+    /// A length-prefixed byte string.
     pub(super) fn bytes(&mut self) -> Option<&'a [u8]> {
         let len = self.len()?;
         self.take(len)
     }
 }
 
-/// Whether a stored checksum is that of these parts. LevelDB turns and shifts a CRC-32C, because a checksum of data that
-/// has checksums in it is weak.
+/// Whether a stored checksum is that of these parts. LevelDB rotates and offsets a CRC-32C, because the CRC of data that
+/// includes CRCs is weak.
 pub(super) fn is_checksum(stored: u32, parts: [&[u8]; 2]) -> bool {
     let [first, second] = parts;
     let crc = crc32c::crc32c_append(crc32c::crc32c(first), second);
     crc.rotate_right(15).wrapping_add(0xa282_ead8) == stored
 }
 
-/// The parts of a key in a table: the user's key, the number of the write, and whether it is a value (or a deletion).
+/// The parts of a key in a table: the user's key, the sequence number, and whether it is a value (or a deletion).
 pub(super) fn split_key(key: &[u8]) -> Option<(&[u8], u64, bool)> {
     let (user_key, tag) = key.split_last_chunk::<8>()?;
     let tag = u64::from_le_bytes(*tag);

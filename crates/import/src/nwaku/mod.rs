@@ -1,13 +1,13 @@
-//! nwaku's archive, and go-waku's: one table of messages, whose columns changed over the years.
+//! The archive of nwaku and go-waku: one table of messages, whose columns changed over the years.
 //!
-//! | columns | who |
+//! | columns | server |
 //! | --- | --- |
-//! | `timestamp`, `messageHash`, `meta` | nwaku of today |
-//! | `timestamp`, `storedAt`, `messageHash`, with or without `meta` | nwaku before, its legacy store, go-waku of today |
+//! | `timestamp`, `messageHash`, `meta` | current nwaku |
+//! | `timestamp`, `storedAt`, `messageHash`, with or without `meta` | earlier nwaku, its legacy store, current go-waku |
 //! | `timestamp`, `storedAt`, no hash | nwaku before 2023 |
 //! | `senderTimestamp`, `receiverTimestamp`, no hash | older go-waku and nwaku |
 //!
-//! Rows are read in the order of the time at which they were stored, which has an index in each of them and is nearly that
+//! Rows are read in the order in which they were stored, which has an index in each of them and is nearly that
 //! of the messages' own timestamps.
 
 #[cfg(feature = "postgres")]
@@ -21,24 +21,24 @@ use restante_waku_wire::META_BYTES_MAX;
 
 use crate::{
     Error,
-    convert::{Fields, Taken, Unfit},
+    convert::{Converted, Fields, Unfit},
 };
 
 /// The names of the table: nwaku's in PostgreSQL, and that of all others.
 pub(crate) const TABLES: &[&str] = &["messages", "message"];
 
-/// Where in its table a shape has what; names as SQL takes them in any case.
+/// The columns of a table. SQL ignores the case of their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     timestamp: &'static str,
-    /// What the rows are ordered by.
+    /// The column that orders the rows.
     stored_at: &'static str,
     has_hash: bool,
     has_meta: bool,
 }
 
 impl Shape {
-    /// Tells the shape by the names of the columns.
+    /// Detects the shape from the names of the columns.
     pub(crate) fn of_columns<'a>(columns: impl Iterator<Item = &'a str> + Clone) -> Result<Self, Error> {
         let has = |name: &str| columns.clone().any(|column| column.eq_ignore_ascii_case(name));
         let first = |names: &[&'static str]| names.iter().copied().find(|name| has(name));
@@ -52,8 +52,8 @@ impl Shape {
         Ok(Self { timestamp, stored_at, has_hash: has("messageHash"), has_meta: has("meta") })
     }
 
-    /// The query for all rows that were stored at `after` or later. What they are is in [`columns`]; what is longer than any
-    /// archive takes is left where it is, but for its length.
+    /// The query for all rows that were stored at `after` or later. Its columns are those of [`columns`]; of values longer than
+    /// any archive accepts it returns only the length.
     pub(crate) fn select(&self, table: &str, after: Option<i64>, dialect: Dialect) -> String {
         let Dialect { length, factor, none } = dialect;
         let bounded = |name: &str, max: usize| {
@@ -70,23 +70,23 @@ impl Shape {
             self.timestamp.to_owned(),
             self.stored_at.to_owned(),
         ];
-        let behind = after.map(|after| format!("WHERE {} >= {after}", self.stored_at)).unwrap_or_default();
-        format!("SELECT {} FROM {table} {behind} ORDER BY {}", columns.join(", "), self.stored_at)
+        let later = after.map(|after| format!("WHERE {} >= {after}", self.stored_at)).unwrap_or_default();
+        format!("SELECT {} FROM {table} {later} ORDER BY {}", columns.join(", "), self.stored_at)
     }
 }
 
-/// How a database writes things.
+/// The SQL of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dialect {
-    /// The function that gives the length in bytes.
+    /// The function that returns the length in bytes.
     pub(crate) length: &'static str,
-    /// How many bytes stand for one.
+    /// Stored bytes per byte of the value.
     pub(crate) factor: usize,
-    /// A column of bytes that isn't there, and its length.
+    /// A missing column of bytes, and its length.
     pub(crate) none: &'static str,
 }
 
-/// Longer than a hash, so that what is none is seen to be none.
+/// Longer than a hash, so that other keys are recognised.
 const HASH_BYTES_MAX: usize = 64;
 
 fn unknown(column: &str) -> Error {
@@ -109,7 +109,7 @@ mod columns {
 
 /// A row of either database.
 pub(crate) trait Columns {
-    /// A column of bytes and, behind it, its length; `None` for NULL.
+    /// A column of bytes followed by its length; `None` for NULL.
     fn bytes(&self, column: usize, name: &str) -> Result<Option<Vec<u8>>, Unfit>;
     /// A column with a number.
     fn number(&self, column: usize, name: &str) -> Result<i64, Unfit>;
@@ -120,21 +120,21 @@ pub(crate) fn stored_at(row: &impl Columns) -> Option<i64> {
     row.number(columns::STORED_AT, "storedAt").ok()
 }
 
-/// The hash under which a row is stored. Rows of before there were hashes have none, a counter or a longer key: those have
-/// no name that could be wrong.
+/// The hash under which a row is stored. Rows from before there were hashes have none, a counter or a longer key, which
+/// are ignored.
 pub(crate) fn stated_hash(row: &impl Columns) -> Option<MessageHash> {
     let hash = row.bytes(columns::HASH, "messageHash").ok()??;
     hash.try_into().ok().map(MessageHash)
 }
 
 /// The message of a row.
-pub(crate) fn message_of(row: &impl Columns, rehash: bool) -> Result<Taken, Unfit> {
+pub(crate) fn message_of(row: &impl Columns, rehash: bool) -> Result<Converted, Unfit> {
     let version = row.number(columns::VERSION, "version")?;
     let fields = Fields {
         pubsub_topic: text(row, columns::PUBSUB_TOPIC, "pubsubTopic")?,
         content_topic: text(row, columns::CONTENT_TOPIC, "contentTopic")?,
         payload: row.bytes(columns::PAYLOAD, "payload")?.unwrap_or_default(),
-        version: u32::try_from(version).map_err(|_| Unfit(format!("version {version} is no version")))?,
+        version: u32::try_from(version).map_err(|_| Unfit(format!("version {version} is out of range")))?,
         timestamp: row.number(columns::TIMESTAMP, "timestamp")?,
         meta: row.bytes(columns::META, "meta")?.unwrap_or_default(),
     };
@@ -146,7 +146,7 @@ fn text(row: &impl Columns, column: usize, name: &str) -> Result<String, Unfit> 
     String::from_utf8(bytes).map_err(|_| Unfit(format!("{name} is not UTF-8")))
 }
 
-/// What a row is called: its hash, or when it was stored.
+/// The name of a row in messages: its hash, or when it was stored.
 pub(crate) fn name_of(row: &impl Columns) -> String {
     match (stated_hash(row), stored_at(row)) {
         (Some(hash), _) => format!("message {hash}"),
@@ -155,10 +155,10 @@ pub(crate) fn name_of(row: &impl Columns) -> String {
     }
 }
 
-/// Where to go on: the rows of this moment are read again, and are there already.
+/// Parses where to continue. The rows of this moment are read again and are duplicates.
 pub(crate) fn parse_after(after: Option<&String>) -> Result<Option<i64>, Error> {
     let parsed = after.map(|after| after.parse::<i64>()).transpose();
-    parsed.map_err(|error| Error::invalid("the place to go on at is no time").with_source(error))
+    parsed.map_err(|error| Error::invalid("the position to continue at is not a time").with_source(error))
 }
 
 #[cfg(test)]
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shapes_are_told_by_their_columns() {
+    fn shapes_are_detected_by_their_columns() {
         let base = ["PUBSUBTOPIC", "contenttopic", "payload", "version", "id"];
         let shape = |more: &[&'static str]| Shape::of_columns(base.iter().chain(more).copied());
         let new = shape(&["timestamp", "messageHash", "meta"]).unwrap();

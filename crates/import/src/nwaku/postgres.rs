@@ -5,18 +5,18 @@ use tokio_postgres::Row;
 use super::{Columns, Dialect, Shape, message_of, name_of, parse_after, stored_at};
 use crate::{
     Error, Options,
-    convert::{Taken, Unfit},
+    convert::{Converted, Unfit},
     postgres::Rows,
 };
 
 const BYTES: Dialect = Dialect { length: "octet_length", factor: 1, none: "NULL::bytea, NULL::int" };
 const TEXT: Dialect = Dialect { length: "octet_length", factor: 2, none: "NULL::text, NULL::int" };
 
-/// The rows of the table, by the time at which they were stored.
+/// The rows of the table, in the order in which they were stored.
 pub(crate) struct Messages {
     table: &'static str,
     shape: Shape,
-    /// Whether the columns hold bytes; else topics are text, and the others hex.
+    /// Whether the columns hold bytes; otherwise topics are text, and the others hex.
     is_bytes: bool,
     after: Option<i64>,
     rehash: bool,
@@ -46,7 +46,7 @@ impl Rows for Messages {
         self.shape.select(self.table, self.after, if self.is_bytes { BYTES } else { TEXT })
     }
 
-    fn take(&mut self, row: &Row) -> Result<Taken, Unfit> {
+    fn convert(&mut self, row: &Row) -> Result<Converted, Unfit> {
         let row = OfMessage { row, is_bytes: self.is_bytes };
         self.after = stored_at(&row).or(self.after);
         message_of(&row, self.rehash)
@@ -68,7 +68,7 @@ struct OfMessage<'a> {
 
 impl Columns for OfMessage<'_> {
     fn bytes(&self, column: usize, name: &str) -> Result<Option<Vec<u8>>, Unfit> {
-        let unfit = |_| Unfit(format!("{name} has another type than it should"));
+        let unfit = |_| Unfit(format!("{name} has an unexpected type"));
         let bytes = if self.is_bytes {
             self.row.try_get::<_, Option<Vec<u8>>>(column).map_err(unfit)?
         } else {
@@ -94,6 +94,6 @@ impl Columns for OfMessage<'_> {
             // nwaku's version is an integer, all other numbers are bigint.
             Err(_) => self.row.try_get::<_, Option<i32>>(column).ok().flatten().map(i64::from),
         };
-        number.ok_or_else(|| Unfit(format!("{name} is no whole number")))
+        number.ok_or_else(|| Unfit(format!("{name} is not an integer")))
     }
 }

@@ -1,4 +1,4 @@
-//! nwaku's and go-waku's SQLite files, also beside a server that writes to them.
+//! nwaku's and go-waku's SQLite files, also while a server writes to them.
 
 use std::path::{Path, PathBuf};
 
@@ -13,23 +13,23 @@ use crate::{
     source::{Gather, Read},
 };
 
-/// How long to wait for a server that has locked the file for a moment.
+/// How long to wait while a server locks the file.
 const BUSY_MS_MAX: u64 = 10_000;
-/// Memory for pages: rows lie in the order of their hashes, and are read in that of time.
+/// Memory for pages: rows are stored by hash and read by time.
 const CACHE_KIB: i64 = 64 << 10;
-/// The longest value or row that is read: a body and its topics take a quarter of it.
+/// The longest value or row: four times a body with its topics.
 const VALUE_BYTES_MAX: i32 = 64 << 20;
 /// The longest statement, ours or one of the file's schema.
 const STATEMENT_BYTES_MAX: i32 = 64 << 10;
 /// The most columns of a table.
 const COLUMNS_MAX: i32 = 100;
-/// Steps of SQLite's machine that any file may take, and that it may take for each of its bytes. Reading and ordering a row
-/// takes about two hundred, and no row has fewer than fifty bytes.
+/// Steps of SQLite's virtual machine allowed for any file, and for each of its bytes. Reading and sorting a row takes about
+/// two hundred, and every row has at least fifty bytes.
 const STEPS_MIN: u64 = 10_000_000;
 const STEPS_PER_BYTE: u64 = 16;
-/// Steps between two looks at their number.
+/// Steps between two checks of the limit.
 const STEPS_AT_ONCE: u32 = 10_000;
-/// Where a file says how it is written: 2 for a journal of its own beside it (WAL).
+/// The offset of a file's write version: 2 for WAL.
 const WRITE_VERSION_AT: usize = 18;
 const DIALECT: Dialect = Dialect { length: "length", factor: 1, none: "NULL, NULL" };
 
@@ -38,15 +38,15 @@ pub(crate) async fn open(file: PathBuf, options: Options) -> Result<Source, Erro
     let opening = tokio::task::spawn_blocking(move || Opened::new(file, &options));
     let opened = opening.await.map_err(|error| Error::invalid("the reader failed").with_source(error))??;
     let (source, put) = Source::new(Owner::Nwaku, Some(Extent::Rows(opened.rows)));
-    // It waits for the disk and for whoever takes its batches: not on one of the runtime's own threads.
+    // It waits for the disk and for the consumer, so not on one of the runtime's own threads.
     std::thread::spawn(move || {
         let end = opened.read(&put).map(|()| None);
-        let _ = put.blocking_send(end); // nobody is left to be told
+        let _ = put.blocking_send(end); // fails when the source was dropped
     });
     Ok(source)
 }
 
-/// A file whose table was found.
+/// A file with a known table.
 struct Opened {
     file: PathBuf,
     connection: Connection,
@@ -69,16 +69,15 @@ impl Opened {
             )));
         };
         let shape = Shape::of_columns(columns.iter().map(String::as_str))?;
-        let behind = after.map(|after| format!("WHERE {} >= {after}", shape.stored_at)).unwrap_or_default();
-        let count = format!("SELECT count(*) FROM {table} {behind}");
+        let later = after.map(|after| format!("WHERE {} >= {after}", shape.stored_at)).unwrap_or_default();
+        let count = format!("SELECT count(*) FROM {table} {later}");
         let rows: i64 = connection.query_row(&count, [], |row| row.get(0)).map_err(failed)?;
         let select = shape.select(table, after, DIALECT);
         let rows = u64::try_from(rows).unwrap_or(0);
         Ok(Self { connection, select, rows, after, rehash: options.rehash, file })
     }
 
-    /// Reads everything, and ends early when nobody takes it any more. It is one statement, which sees the file as it was
-    /// when it began.
+    /// Reads everything, or until the source is dropped. A single statement, which sees the file as of its start.
     fn read(&self, put: &mpsc::Sender<Read>) -> Result<(), Error> {
         let failed = |error| failed(&self.file, error);
         let mut gather = Gather::default();
@@ -97,16 +96,16 @@ impl Opened {
             }
         }
         let last = gather.take(after.map(|after| after.to_string()), done);
-        let _ = put.blocking_send(Ok(Some(last))); // nobody is left to take it
+        let _ = put.blocking_send(Ok(Some(last))); // fails when the source was dropped
         Ok(())
     }
 }
 
-/// Opens the file so that nothing is written to it.
+/// Opens the file without ever writing to it.
 ///
-/// A file whose journal lies beside it is opened in the ordinary way for reading: a server may be at work, and SQLite needs
-/// the journal's index `-shm` to read along, which it makes when it is missing. Without a journal nobody can be at work
-/// (whoever opens such a file makes one), so it is opened as one that doesn't change, and nothing is made beside it.
+/// A file with a WAL beside it is opened read-only: a server may be running, and SQLite needs the WAL's index `-shm`, which
+/// it creates if it is missing. Without a WAL no server is running (one that opens such a file creates it), so the file is
+/// opened as immutable, and nothing is created beside it.
 fn connect(file: &Path) -> Result<Connection, Error> {
     let is_unchanging = is_wal(file)? && !beside(file, "-wal").exists() && !beside(file, "-shm").exists();
     let uri = uri_of(file, is_unchanging)?;
@@ -115,9 +114,9 @@ fn connect(file: &Path) -> Result<Connection, Error> {
     let failed = |error| failed(file, error);
     let mut connection = Connection::open_with_flags(uri, flags).map_err(failed)?;
     connection.busy_timeout(std::time::Duration::from_millis(BUSY_MS_MAX)).map_err(failed)?;
-    // Emptying the journal into the file is the server's business, also when we are the last to have it open.
+    // Only the server may checkpoint the WAL, even if this is the last connection to close.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(failed)?;
-    // The file may be damaged or made to do harm: nothing that it defines is run.
+    // The file may be damaged or malicious: nothing that it defines is run.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true).map_err(failed)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false).map_err(failed)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false).map_err(failed)?;
@@ -136,8 +135,8 @@ fn connect(file: &Path) -> Result<Connection, Error> {
     Ok(connection)
 }
 
-/// Ends a statement that takes more steps than a file of this length can need. In a damaged tree a page may stand in many
-/// places, so that there are more rows than bytes.
+/// Ends a statement that takes more steps than a file of this length can need. In a damaged tree a page may be linked several
+/// times, so that there are more rows than bytes.
 fn bound_steps(connection: &mut Connection, file: &Path) -> Result<(), Error> {
     let len = |path: &Path| path.metadata().map_or(0, |metadata| metadata.len());
     let bytes = len(file) + len(&beside(file, "-wal"));
@@ -165,7 +164,7 @@ fn beside(file: &Path, ending: &str) -> PathBuf {
     name.into()
 }
 
-/// The file as a URI, RFC 3986: what has a meaning in one is escaped.
+/// The file as a URI, RFC 3986: reserved characters are escaped.
 fn uri_of(file: &Path, is_unchanging: bool) -> Result<String, Error> {
     let path = std::path::absolute(file).map_err(|error| Error::io("find", file, error))?;
     let path = path.to_str().ok_or_else(|| Error::invalid("the file's path is not UTF-8"))?;
@@ -175,8 +174,7 @@ fn uri_of(file: &Path, is_unchanging: bool) -> Result<String, Error> {
 
 fn failed(file: &Path, error: rusqlite::Error) -> Error {
     if error.sqlite_error_code() == Some(rusqlite::ErrorCode::OperationInterrupted) {
-        let what =
-            "it takes more steps to read than its length explains, so it is damaged or was made to do harm";
+        let what = "reading takes more steps than its length explains, so it is damaged or malicious";
         return Error::corrupt(format!("can't read {}: {what}", file.display())).with_source(error);
     }
     let kind = match error.sqlite_error_code() {
@@ -186,7 +184,7 @@ fn failed(file: &Path, error: rusqlite::Error) -> Error {
     Error::new(kind, format!("can't read {}: {error}", file.display())).with_source(error)
 }
 
-/// The table of messages and its columns, without those that are computed. A view or a virtual table of that name is none.
+/// The table of messages and its columns without generated ones. Views and virtual tables are ignored.
 fn find_table(connection: &Connection) -> rusqlite::Result<Option<(&'static str, Vec<String>)>> {
     for table in TABLES {
         let is_table = "SELECT count(*) FROM pragma_table_list WHERE schema = 'main' AND type = 'table' \
@@ -219,7 +217,7 @@ impl Columns for Row<'_> {
     fn number(&self, column: usize, name: &str) -> Result<i64, Unfit> {
         match self.get_ref(column) {
             Ok(ValueRef::Integer(number)) => Ok(number),
-            _ => Err(Unfit(format!("{name} is no whole number"))),
+            _ => Err(Unfit(format!("{name} is not an integer"))),
         }
     }
 }
@@ -228,7 +226,7 @@ impl Columns for Row<'_> {
 mod tests {
     use super::*;
 
-    /// A damaged tree may have more rows than the file has bytes. The recursive query stands in for one.
+    /// A damaged tree may have more rows than the file has bytes. A recursive query simulates one.
     #[test]
     fn a_file_is_not_read_for_ever() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,22 +1,22 @@
-//! An envelope as a message of Waku 2, the way `15/WAKU-BRIDGE` maps it.
+//! An envelope as a message of Waku 2, mapped as in `15/WAKU-BRIDGE`.
 
+use alloy_rlp::{Decodable, Header};
 use restante_core::{MessageHash, NANOS_PER_SECOND};
 use sha3::{Digest, Keccak256};
 
-use super::rlp::{self, RlpError};
 use crate::{
     Options,
-    convert::{Fields, Taken, Unfit},
+    convert::{Converted, Fields, Unfit},
 };
 
 /// Bytes of a key's timestamp, and of timestamp and hash.
 const HASH_AT: usize = 4;
 const TOPIC_AT: usize = 36;
 
-/// Payloads that are encrypted as `26/WAKU2-PAYLOAD` says, which envelopes are, have this version.
+/// The version of payloads encrypted by `26/WAKU2-PAYLOAD`, as those of envelopes are.
 const VERSION: u32 = 1;
 
-/// An envelope: `[expiry, ttl, topic, data, nonce]`. The nonce is proof of work, and has no meaning for who reads.
+/// An envelope: `[expiry, ttl, topic, data, nonce]`. The nonce is proof of work, which readers ignore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Envelope<'a> {
     expiry: u32,
@@ -27,38 +27,40 @@ struct Envelope<'a> {
 
 impl<'a> Envelope<'a> {
     fn parse(bytes: &'a [u8]) -> Result<Self, Unfit> {
-        let no_envelope = |error: RlpError| Unfit(format!("it is no envelope: {error}"));
-        let mut fields = rlp::list(bytes).map_err(no_envelope)?;
-        let expiry = fields.number().map_err(no_envelope)?;
-        let ttl = fields.number().map_err(no_envelope)?;
-        let topic = fields.bytes().map_err(no_envelope)?;
-        let data = fields.bytes().map_err(no_envelope)?;
-        fields.number().map_err(no_envelope)?;
-        if !fields.is_empty() {
-            return Err(Unfit("it is no envelope: it has more than five fields".into()));
+        let no_envelope = |error: alloy_rlp::Error| Unfit(format!("not an envelope: {error}"));
+        let mut rest = bytes;
+        let mut fields = Header::decode_bytes(&mut rest, true).map_err(no_envelope)?;
+        let expiry = u64::decode(&mut fields).map_err(no_envelope)?;
+        let ttl = u64::decode(&mut fields).map_err(no_envelope)?;
+        let topic = Header::decode_bytes(&mut fields, false).map_err(no_envelope)?;
+        let data = Header::decode_bytes(&mut fields, false).map_err(no_envelope)?;
+        u64::decode(&mut fields).map_err(no_envelope)?;
+        if !fields.is_empty() || !rest.is_empty() {
+            return Err(Unfit("not an envelope: bytes follow its five fields".into()));
         }
         let seconds = |what: &str, number: u64| {
-            u32::try_from(number).map_err(|_| Unfit(format!("it is no envelope: its {what} is too large")))
+            u32::try_from(number).map_err(|_| Unfit(format!("not an envelope: its {what} is too large")))
         };
-        let topic =
-            topic.try_into().map_err(|_| Unfit("it is no envelope: its topic has not four bytes".into()))?;
+        let topic = topic
+            .try_into()
+            .map_err(|_| Unfit("not an envelope: its topic does not have four bytes".into()))?;
         Ok(Self { expiry: seconds("expiry", expiry)?, ttl: seconds("ttl", ttl)?, topic, data })
     }
 
-    /// When it was sent, in seconds.
+    /// The time of sending, in seconds.
     fn sent(&self) -> Result<u32, Unfit> {
         let sent = self.expiry.checked_sub(self.ttl);
         sent.ok_or_else(|| Unfit(format!("it expires at {} and lives for {} seconds", self.expiry, self.ttl)))
     }
 }
 
-/// The message of a stored envelope. Its key is timestamp, hash and, since 2019, topic; the hash is Keccak-256 over all
-/// bytes, so an envelope that it fits is as it was sent.
-pub(crate) fn message_of(key: &[u8], bytes: &[u8], options: &Options) -> Result<Taken, Unfit> {
+/// The message of a stored envelope. Its key is timestamp, hash and, since 2019, topic. The hash is Keccak-256 over all
+/// bytes, so a matching envelope is as it was sent.
+pub(crate) fn message_of(key: &[u8], bytes: &[u8], options: &Options) -> Result<Converted, Unfit> {
     let stated = key.get(HASH_AT..TOPIC_AT).and_then(|hash| hash.first_chunk::<32>());
     let is_key = key.len() == TOPIC_AT || key.len() == TOPIC_AT + 4;
     let Some(stated) = stated.filter(|_| is_key) else {
-        return Err(Unfit(format!("a key of {} bytes, where 36 or 40 are right", key.len())));
+        return Err(Unfit(format!("a key of {} bytes, expected 36 or 40", key.len())));
     };
     let envelope = Envelope::parse(bytes)?;
     let computed: [u8; 32] = Keccak256::digest(bytes).into();
@@ -71,8 +73,8 @@ pub(crate) fn message_of(key: &[u8], bytes: &[u8], options: &Options) -> Result<
         return Err(Unfit(why()));
     }
     match fields_of(&envelope, options)?.into_message(None, options.rehash)? {
-        Taken::AsNamed(message) if !is_genuine => Ok(Taken::Renamed(message, why())),
-        taken => Ok(taken),
+        Converted::SameHash(message) if !is_genuine => Ok(Converted::Rehashed(message, why())),
+        converted => Ok(converted),
     }
 }
 
@@ -92,14 +94,18 @@ mod tests {
     use proptest::prelude::*;
     use restante_waku_wire::{WakuMessageView, bloom::topic4, message_hash};
 
-    use super::{
-        super::rlp::tests::{encode, encode_number},
-        *,
-    };
+    use super::*;
+
+    /// A list of fields that are encoded already.
+    fn list(fields: &[Vec<u8>]) -> Vec<u8> {
+        let mut list = Vec::new();
+        Header { list: true, payload_length: fields.concat().len() }.encode(&mut list);
+        [list, fields.concat()].concat()
+    }
 
     fn encoded(expiry: u64, ttl: u64, topic: &[u8], data: &[u8]) -> Vec<u8> {
-        let numbers = |number| encode_number(number);
-        encode(&[numbers(expiry), numbers(ttl), topic.to_vec(), data.to_vec(), numbers(77)])
+        let number = |number: u64| alloy_rlp::encode(number);
+        list(&[number(expiry), number(ttl), alloy_rlp::encode(topic), alloy_rlp::encode(data), number(77)])
     }
 
     fn key(seconds: u32, bytes: &[u8], topic: &[u8]) -> Vec<u8> {
@@ -113,8 +119,8 @@ mod tests {
     fn an_envelope_becomes_the_bridges_message() {
         let bytes = encoded(1_554_076_850, 50, &TOPIC, b"secret");
         for topic in [&[][..], &TOPIC] {
-            let taken = message_of(&key(1_554_076_800, &bytes, topic), &bytes, &Options::default());
-            let Ok(Taken::AsNamed(message)) = taken else { panic!("{taken:?}") };
+            let converted = message_of(&key(1_554_076_800, &bytes, topic), &bytes, &Options::default());
+            let Ok(Converted::SameHash(message)) = converted else { panic!("{converted:?}") };
             assert_eq!(&*message.channel, "/waku/2/default-waku/proto");
             assert_eq!(&*message.topic, "/waku/1/0x5c6c9b56/rfc26");
             assert_eq!(topic4(&message.topic), TOPIC);
@@ -135,42 +141,44 @@ mod tests {
         assert_eq!(bytes, encoded(1_554_076_850, 50, &TOPIC, b"secret"));
         let hash = hex::decode("c77fb0231d3e8bf13c84cf1775d2a1ca9ac3118e30b2ff8f4a195c20f52a236c").unwrap();
         let key = [&1_554_076_800_u32.to_be_bytes(), &hash[..], &TOPIC].concat();
-        assert!(matches!(message_of(&key, &bytes, &Options::default()), Ok(Taken::AsNamed(_))));
+        assert!(matches!(message_of(&key, &bytes, &Options::default()), Ok(Converted::SameHash(_))));
     }
 
     #[test]
     fn another_pubsub_topic_can_be_named() {
         let bytes = encoded(1_554_076_850, 50, &TOPIC, b"");
         let options = Options { pubsub_topic: "/waku/2/rs/16/32".into(), ..Options::default() };
-        let taken = message_of(&key(0, &bytes, &TOPIC), &bytes, &options);
-        let Ok(Taken::AsNamed(message)) = taken else { panic!("{taken:?}") };
+        let converted = message_of(&key(0, &bytes, &TOPIC), &bytes, &options);
+        let Ok(Converted::SameHash(message)) = converted else { panic!("{converted:?}") };
         assert_eq!(&*message.channel, "/waku/2/rs/16/32");
     }
 
     #[test]
-    fn an_envelope_under_another_hash_is_refused_or_told() {
+    fn an_envelope_under_another_hash_is_refused_or_reported() {
         let bytes = encoded(1_554_076_850, 50, &TOPIC, b"secret");
         let other = key(1_554_076_800, b"other", &TOPIC);
         let unfit = message_of(&other, &bytes, &Options::default()).unwrap_err().to_string();
         assert!(unfit.starts_with("the stored hash is 0x"), "{unfit}");
         let rehash = Options { rehash: true, ..Options::default() };
-        let Ok(Taken::Renamed(_, why)) = message_of(&other, &bytes, &rehash) else { panic!("it is wanted") };
+        let Ok(Converted::Rehashed(_, why)) = message_of(&other, &bytes, &rehash) else {
+            panic!("it is not rehashed")
+        };
         assert_eq!(why, unfit);
     }
 
     #[test]
-    fn what_is_no_envelope_is_named() {
-        let field = |bytes: &[u8]| bytes.to_vec();
-        let six = encode(&[field(&[1]), field(&[1]), field(&TOPIC), field(b""), field(&[1]), field(b"")]);
-        let four = encode(&[field(&[1]), field(&[1]), field(&TOPIC), field(b"")]);
+    fn errors_name_what_is_wrong_with_an_envelope() {
+        let field = |bytes: &[u8]| alloy_rlp::encode(bytes);
+        let six = list(&[field(&[1]), field(&[1]), field(&TOPIC), field(b""), field(&[1]), field(b"")]);
+        let four = list(&[field(&[1]), field(&[1]), field(&TOPIC), field(b"")]);
         for (bytes, why) in [
-            (six, "more than five fields"),
-            (four, "ends before its end"),
+            (six, "bytes follow"),
+            (four, "input too short"),
             (encoded(1 << 32, 1, &TOPIC, b""), "expiry is too large"),
             (encoded(100, 1, b"abc", b""), "four bytes"),
             (encoded(100, 101, &TOPIC, b""), "lives for 101 seconds"),
             (encoded(100, 100, &TOPIC, b""), "timestamp is missing"),
-            (b"plain text".to_vec(), "no list"),
+            (b"plain text".to_vec(), "unexpected string"),
         ] {
             let unfit = message_of(&key(1, &bytes, &TOPIC), &bytes, &Options::default()).unwrap_err();
             assert!(unfit.to_string().contains(why), "{unfit}");
@@ -184,7 +192,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_taken_or_refused(
+        fn any_bytes_are_converted_or_refused(
             mut bytes in prop::collection::vec(any::<u8>(), 0..100),
             at: prop::sample::Index,
             byte: u8,
@@ -197,8 +205,8 @@ mod tests {
             prop_assert!(message_of(&key, &bytes, &options).is_ok());
             let at = at.index(bytes.len());
             bytes[at] ^= byte;
-            let is_taken = matches!(message_of(&key, &bytes, &options), Ok(Taken::AsNamed(_)));
-            prop_assert_eq!(is_taken, byte == 0);
+            let is_converted = matches!(message_of(&key, &bytes, &options), Ok(Converted::SameHash(_)));
+            prop_assert_eq!(is_converted, byte == 0);
         }
     }
 }

@@ -14,17 +14,17 @@ use crate::{
 /// Opens the LevelDB in a folder.
 pub(crate) async fn open(folder: PathBuf, options: Options) -> Result<Source, Error> {
     let after = options.after.as_ref().map(hex::decode).transpose();
-    let after =
-        after.map_err(|error| Error::invalid("the place to go on at is no key").with_source(error))?;
+    let after = after
+        .map_err(|error| Error::invalid("the position to continue at is not a key").with_source(error))?;
     let opening = tokio::task::spawn_blocking(move || Reader::open(&folder, after));
     let reader = opening.await.map_err(|error| Error::invalid("the reader failed").with_source(error))??;
     let (source, put) = Source::new(Owner::Status, Some(Extent::Bytes(reader.bytes().1)));
-    // It waits for the disk and for whoever takes its batches: not on one of the runtime's own threads.
+    // It waits for the disk and for the consumer, so not on one of the runtime's own threads.
     std::thread::spawn(move || read(reader, &options, &put));
     Ok(source)
 }
 
-/// Reads everything, and ends early when nobody takes it any more.
+/// Reads everything, or until the source is dropped.
 fn read(mut reader: Reader, options: &Options, put: &mpsc::Sender<Read>) {
     let mut gather = Gather::default();
     let mut after = None;
@@ -42,6 +42,6 @@ fn read(mut reader: Reader, options: &Options, put: &mpsc::Sender<Read>) {
     gather.add_damage(reader.take_damage());
     let last = gather.take(after.as_ref().map(hex::encode), reader.bytes().0);
     if put.blocking_send(Ok(Some(last))).is_ok() {
-        let _ = put.blocking_send(Ok(None)); // nobody is left to be told
+        let _ = put.blocking_send(Ok(None)); // fails when the source was dropped
     }
 }

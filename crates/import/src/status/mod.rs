@@ -1,9 +1,8 @@
-//! The archive of a Status mailserver: whisper's and Waku 1's envelopes, one after the other by time and hash.
+//! The archive of a Status mailserver: envelopes of Whisper and Waku 1, in the order of time and hash.
 
 mod envelope;
 pub(crate) mod leveldb;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
-mod rlp;
 
 pub(crate) use envelope::message_of;

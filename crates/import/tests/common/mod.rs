@@ -1,4 +1,4 @@
-//! Messages as other servers keep them, and what they should come out as.
+//! Messages as other servers store them, and the expected results.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use restante_archive::Message;
@@ -40,7 +40,7 @@ impl Sample {
         message_hash(PUBSUB_TOPIC, &self.payload, CONTENT_TOPIC, meta, self.timestamp)
     }
 
-    /// The message as it went over the wire.
+    /// The message as sent over the wire.
     pub(crate) fn message(&self) -> Message {
         let wire = WakuMessage {
             payload: self.payload.clone().into(),
@@ -102,7 +102,7 @@ fn put_length(out: &mut Vec<u8>, short: u8, len: usize) {
     }
 }
 
-/// The key under which a mailserver keeps an envelope.
+/// The key of an envelope in a mailserver's store.
 pub(crate) fn key(sent: u32, topic: [u8; 4], envelope: &[u8]) -> Vec<u8> {
     let hash: [u8; 32] = sha3::Keccak256::digest(envelope).into();
     [&sent.to_be_bytes(), &hash[..], &topic].concat()

@@ -116,7 +116,7 @@ fn what_was_acknowledged_survives_any_failed_write_or_sync() {
             let written = write_some(&store);
             let failed: Vec<_> = written.iter().filter_map(|(_, written)| written.as_ref().err()).collect();
             let has_refused = store.health().is_err();
-            // Space that is only wanted ahead is not needed.
+            // Space ahead is not required.
             let may_be_none = fault == Fault::Full && failed.is_empty();
             assert!(
                 failed.len() == 1 || may_be_none || has_refused,
@@ -180,12 +180,12 @@ fn check(store: &Store, written: &[(u8, Result<(), Error>)], first: u64) {
 #[test]
 fn after_a_failed_sync_nothing_more_is_taken_until_the_store_is_opened_again() {
     let folder = tempfile::tempdir().unwrap();
-    // A write with the room ahead of it, then the sync.
+    // A write with the space ahead of it, then the sync.
     let (store, faults) = open_failing(folder.path(), 2 << 10);
     faults.fail_at(3, Fault::Fails);
     assert_eq!(put(&store, FIRST, b"first", b"1").unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(put(&store, FIRST, b"second", b"2").unwrap_err().kind(), ErrorKind::Unavailable);
-    assert_eq!(get(&store, FIRST, b"first"), None, "nobody was told that it is there");
+    assert_eq!(get(&store, FIRST, b"first"), None, "it was not acknowledged");
     drop(store);
     let store = open(folder.path(), 2 << 10);
     put(&store, FIRST, b"third", b"3").unwrap();

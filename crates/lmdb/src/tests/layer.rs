@@ -19,12 +19,12 @@ type Owned = (u8, Vec<u8>, Option<Vec<u8>>);
 /// By table, key and sequence.
 type Model = BTreeMap<(u8, Vec<u8>, Sequence), Option<Vec<u8>>>;
 
-fn rows(rows: &[Owned]) -> Box<[u8]> {
+fn rows(rows: &[Owned]) -> Vec<u8> {
     let mut out = Vec::new();
     for (table, key, value) in rows {
         frame::put_row(&mut out, *table, key, value.as_deref());
     }
-    out.into()
+    out
 }
 
 /// Keys that are the beginnings of others, that differ only where they are long, that end with zeros.
@@ -46,7 +46,7 @@ fn batches() -> impl Strategy<Value = Vec<Vec<Owned>>> {
     prop::collection::vec(prop::collection::vec(row, 0..6), 0..60)
 }
 
-fn told(row: Option<LayerRow<'_>>) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
+fn owned(row: Option<LayerRow<'_>>) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
     row.map(|row| (row.key.to_vec(), row.value.map(Vec::from)))
 }
 
@@ -75,15 +75,16 @@ proptest! {
         asked in prop::collection::vec((prop::sample::select(vec![0_u8, 1, 7, 9, 255]), key(), bound()), 12),
         until in 0_u64..70,
     ) {
-        let (layer, mut model) = (Layer::new(1 << 12), Model::new());
+        let guard = crossbeam_epoch::pin();
+        let (layer, mut model) = (Layer::new(), Model::new());
         for (sequence, batch) in (1..).zip(&batches) {
-            layer.add(sequence, rows(batch));
+            layer.add(sequence, &rows(batch));
             for (table, key, value) in batch {
                 model.insert((*table, key.clone(), sequence), value.clone());
             }
         }
         prop_assert_eq!(layer.rows(), model.len());
-        let all: Vec<_> = layer.newest().map(|row| (row.table, row.key.to_vec(), row.value.map(Vec::from))).collect();
+        let all: Vec<_> = layer.newest(&guard).map(|row| (row.table, row.key.to_vec(), row.value.map(Vec::from))).collect();
         let mut expected = Vec::new();
         for table in 0..=255 {
             expected.extend(newest(&model, table, Sequence::MAX).into_iter().map(|(key, value)| (table, key, value)));
@@ -91,17 +92,17 @@ proptest! {
         prop_assert_eq!(all, expected);
         for (table, key, bound) in &asked {
             let seen = newest(&model, *table, until);
-            let found = told(layer.get(*table, key, until));
+            let found = owned(layer.get(*table, key, until, &guard));
             prop_assert_eq!(found, seen.get(key).map(|value| (key.clone(), value.clone())));
             let entry = |(key, value): (&Vec<u8>, &Option<Vec<u8>>)| (key.clone(), value.clone());
             let up = seen.range((bound.clone(), Bound::Unbounded)).next().map(entry);
-            prop_assert_eq!(told(layer.at_or_after(*table, as_slice(bound), until)), up);
-            if let Some(row) = layer.at_or_after(*table, as_slice(bound), until) {
+            prop_assert_eq!(owned(layer.at_or_after(*table, as_slice(bound), until, &guard)), up);
+            if let Some(row) = layer.at_or_after(*table, as_slice(bound), until, &guard) {
                 let behind = seen.range((Bound::Excluded(row.key.to_vec()), Bound::Unbounded)).next().map(entry);
-                prop_assert_eq!(told(layer.after(&row, until)), behind);
+                prop_assert_eq!(owned(layer.after(&row, until, &guard)), behind);
             }
             let down = seen.range((Bound::Unbounded, bound.clone())).next_back().map(entry);
-            prop_assert_eq!(told(layer.at_or_before(*table, as_slice(bound), until)), down);
+            prop_assert_eq!(owned(layer.at_or_before(*table, as_slice(bound), until, &guard)), down);
         }
     }
 }
@@ -110,48 +111,49 @@ proptest! {
 fn a_list_of_many_rows_stays_in_order_whichever_way_they_come() {
     let ways: [fn(u32) -> u32; 3] = [|n| n, |n| 19_999 - n, |n| n.wrapping_mul(7_919) % 20_000];
     for way in ways {
-        let layer = Layer::new(1 << 20);
+        let (layer, guard) = (Layer::new(), crossbeam_epoch::pin());
         for n in 0..20_000 {
-            layer.add(u64::from(n) + 1, rows(&[(3, way(n).to_be_bytes().to_vec(), Some(vec![1]))]));
+            layer.add(u64::from(n) + 1, &rows(&[(3, way(n).to_be_bytes().to_vec(), Some(vec![1]))]));
         }
-        let found: Vec<_> = layer.newest().map(|row| row.key.to_vec()).collect();
+        let found: Vec<_> = layer.newest(&guard).map(|row| row.key.to_vec()).collect();
         assert!(
             found
                 .iter()
                 .map(Vec::as_slice)
                 .eq((0..20_000_u32).map(u32::to_be_bytes).collect::<Vec<_>>().iter())
         );
-        assert!(layer.get(3, &777_u32.to_be_bytes(), Sequence::MAX).is_some());
+        assert!(layer.get(3, &777_u32.to_be_bytes(), Sequence::MAX, &guard).is_some());
     }
 }
 
 #[test]
-fn a_reader_finds_whole_rows_of_every_batch_that_it_was_told_of() {
+fn a_reader_finds_whole_rows_of_every_batch_that_was_published() {
     const BATCHES: u64 = 20_000;
-    let (layer, published) = (&Layer::new(1 << 20), &AtomicU64::new(0));
+    let (layer, published) = (&Layer::new(), &AtomicU64::new(0));
     let key = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes().to_vec();
     thread::scope(|scope| {
         scope.spawn(move || {
             for n in 1..=BATCHES {
                 let own = (1, key(n), Some(n.to_be_bytes().to_vec()));
-                layer.add(n, rows(&[own, (1, vec![255; 20], Some(n.to_be_bytes().to_vec()))]));
+                layer.add(n, &rows(&[own, (1, vec![255; 20], Some(n.to_be_bytes().to_vec()))]));
                 published.store(n, Ordering::Release);
             }
         });
         let mut until = 0;
         while until < BATCHES {
             until = published.load(Ordering::Acquire);
+            let guard = crossbeam_epoch::pin();
             let number = |row: LayerRow<'_>| u64::from_be_bytes(row.value.unwrap().try_into().unwrap());
             if until == 0 {
                 continue;
             }
             for n in [1, until / 2, until].into_iter().filter(|n| *n > 0) {
-                assert_eq!(layer.get(1, &key(n), until).map(number), Some(n));
+                assert_eq!(layer.get(1, &key(n), until, &guard).map(number), Some(n));
             }
-            assert_eq!(layer.get(1, &[255; 20], until).map(number), Some(until));
-            let first = layer.at_or_after(1, Bound::Unbounded, until).map(number);
+            assert_eq!(layer.get(1, &[255; 20], until, &guard).map(number), Some(until));
+            let first = layer.at_or_after(1, Bound::Unbounded, until, &guard).map(number);
             assert!(first.is_some_and(|first| first <= until));
-            let last = layer.at_or_before(1, Bound::Unbounded, until).map(number);
+            let last = layer.at_or_before(1, Bound::Unbounded, until, &guard).map(number);
             assert_eq!(last, Some(until));
         }
     });

@@ -13,13 +13,13 @@ use crate::{Error, Options, Store, Table};
 const FIRST: Table = Table::new(1, "first");
 const SECOND: Table = Table::new(2, "second");
 
-/// A store with a commit log of so many bytes a file, and a map that has to grow at once.
+/// A store with a commit log of so many bytes a file.
 fn open(folder: &Path, log_bytes: u64) -> Store {
     try_open(folder, log_bytes).unwrap()
 }
 
 fn try_open(folder: &Path, log_bytes: u64) -> Result<Store, Error> {
-    let options = Options { log_bytes, map_bytes: 64 << 10, ..Options::default() };
+    let options = Options { log_bytes, ..Options::default() };
     Store::open(folder, &[FIRST, SECOND], options)
 }
 

@@ -1,4 +1,4 @@
-//! Files that were cut or written over: whatever lies in the folder, the process goes on.
+//! Files that were cut or overwritten: the process survives them.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -101,7 +101,7 @@ fn stores_as_they_are_written_have_sound_pages() {
     check(&data(empty.path())).unwrap();
 }
 
-/// Writes over a file in one of the ways that a disk, or somebody with a plan, may have done.
+/// Overwrites a file as a broken disk or an attacker may do.
 fn mangle(path: &Path, random: &mut Random) {
     const PAGE: u64 = 4_096;
     let file = OpenOptions::new().read(true).write(true).open(path).unwrap();

@@ -105,9 +105,8 @@ fn a_view_sees_all_of_a_batch_or_nothing_while_layers_change() {
 
 /// Reads the two rows that every batch writes; they never differ and never go back.
 fn read_both(store: &Store, last: u64) -> u64 {
-    let number = |value: Option<crate::Value<'_>>| {
-        value.map_or(0, |value| u64::from_be_bytes((*value).try_into().unwrap()))
-    };
+    let number =
+        |value: Option<&[u8]>| value.map_or(0, |value| u64::from_be_bytes((*value).try_into().unwrap()));
     let read = store.read(|view| {
         let first = number(view.get(FIRST, b"first")?);
         let mut rows = 0;
@@ -161,7 +160,7 @@ fn closing_leaves_everything_in_lmdb_and_refuses_more() {
     assert_eq!((stats.log_bytes, stats.waiting_rows), (0, 0));
     assert_eq!(stats.tables.iter().map(|table| table.rows).collect::<Vec<_>>()[..2], [1, 0]);
     assert_eq!(put(&store, FIRST, b"more", b"").unwrap_err().kind(), ErrorKind::Unavailable);
-    assert_eq!(get(&store, FIRST, b"key").as_deref(), Some(&b"value"[..]), "reads go on");
+    assert_eq!(get(&store, FIRST, b"key").as_deref(), Some(&b"value"[..]), "reads continue");
     for file in ["commit-0.log", "commit-1.log"] {
         assert_eq!(std::fs::metadata(folder.path().join(file)).unwrap().len(), 0);
     }
@@ -192,7 +191,7 @@ fn a_backup_is_a_store_with_everything_that_was_acknowledged() {
         assert!(get(&copied, FIRST, &(number as u16).to_be_bytes()).is_some(), "a gap at {number} of {rows}");
     }
     assert_eq!(copied.check().unwrap(), Vec::<String>::new());
-    put(&copied, FIRST, b"more", b"goes on").unwrap();
+    put(&copied, FIRST, b"more", b"continues").unwrap();
 }
 
 fn count(store: &Store) -> usize {
@@ -229,7 +228,7 @@ fn keys_in_order_fill_pages_whole() {
 }
 
 #[test]
-fn a_damaged_frame_is_told_when_it_was_acknowledged_and_cut_when_it_was_not() {
+fn a_damaged_frame_is_an_error_when_it_was_acknowledged_and_cut_when_it_was_not() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path(), 1 << 20);
     for number in 0..10_u8 {
@@ -239,7 +238,7 @@ fn a_damaged_frame_is_told_when_it_was_acknowledged_and_cut_when_it_was_not() {
     let path = folder.path().join("commit-0.log");
     let whole = std::fs::read(&path).unwrap();
     let frame = whole.len() - whole.iter().rev().take_while(|byte| **byte == 0).count();
-    // The last frame, torn: nobody can tell that it was answered.
+    // The last frame, cut: whether it was acknowledged is unknown.
     let mut torn = whole.clone();
     torn[frame - 3] ^= 1;
     std::fs::write(&path, &torn).unwrap();
@@ -262,7 +261,7 @@ fn a_damaged_frame_is_told_when_it_was_acknowledged_and_cut_when_it_was_not() {
 
 #[test]
 fn more_writes_than_a_group_takes_are_all_answered() {
-    // A request that was taken from the queue when the group was full had been dropped, and its caller told nothing.
+    // A request that was taken from the queue when the group was full had been dropped without an answer.
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path(), 1 << 20);
     wait(async {
@@ -327,7 +326,7 @@ fn a_commit_log_without_its_environment_is_not_taken_for_a_new_store() {
     assert_eq!(get(&open(folder.path(), 1 << 20), FIRST, b"key").as_deref(), Some(&b"acknowledged"[..]));
 }
 
-/// The thread of the store that the last handle ends on can't be waited for there.
+/// A thread of the store that drops the last handle can't join itself.
 #[test]
 fn a_store_whose_last_handle_goes_with_a_write_is_left_and_can_be_opened_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -354,22 +353,61 @@ fn a_store_whose_last_handle_goes_with_a_write_is_left_and_can_be_opened_again()
     assert_eq!(get(&opened.unwrap(), FIRST, b"key").as_deref(), Some(&b"value"[..]));
 }
 
+/// Writes are refused, nothing that was acknowledged is lost, and a larger map takes more.
 #[test]
-fn the_map_grows_while_others_read_all_the_time() {
+fn a_full_map_is_full_until_the_store_is_opened_with_a_larger_one() {
+    for log_bytes in [0, 64 << 10] {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { log_bytes, map_bytes: 256 << 10, ..Options::default() };
+        let store = Store::open(folder.path(), &[FIRST, SECOND], options).unwrap();
+        let mut acknowledged = 0_u16;
+        let error = loop {
+            match put(&store, FIRST, &acknowledged.to_be_bytes(), &[7; 10_000]) {
+                Ok(()) => acknowledged += 1,
+                Err(error) => break error,
+            }
+            assert!(acknowledged < 100, "the map is not full");
+        };
+        assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+        assert!(error.to_string().contains("map"), "{error}");
+        assert_eq!(store.health().unwrap_err().kind(), ErrorKind::Full);
+        assert_eq!(count(&store), usize::from(acknowledged));
+        wait(store.close()).unwrap();
+        drop(store);
+        let store = open(folder.path(), log_bytes);
+        assert_eq!(count(&store), usize::from(acknowledged));
+        put(&store, FIRST, b"more", &[7; 10_000]).unwrap();
+    }
+}
+
+/// The map is address space: the file is no longer than its pages.
+#[test]
+fn a_map_takes_no_disk() {
     let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path(), 64 << 10);
-    let is_done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                while !is_done.load(Ordering::Relaxed) {
-                    get(&store, FIRST, &[0, 0]);
-                }
-            });
-        }
-        for number in 0..100_u16 {
-            put(&store, FIRST, &number.to_be_bytes(), &[7; 10_000]).unwrap();
-        }
-        is_done.store(true, Ordering::Relaxed);
-    });
+    let store = open(folder.path(), 1 << 20);
+    let stats = store.stats().unwrap();
+    assert!(stats.file_bytes < 256 << 10, "{} bytes", stats.file_bytes);
+}
+
+/// The test runs itself again in a process with 4 GiB of address space, in which the map must be smaller.
+#[test]
+fn a_store_opens_where_address_space_is_limited() {
+    const IS_LIMITED: &str = "RESTANTE_TEST_ADDRESS_SPACE_IS_LIMITED";
+    if std::env::var_os(IS_LIMITED).is_some() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path(), 1 << 20);
+        put(&store, FIRST, b"key", b"value").unwrap();
+        wait(store.settle()).unwrap();
+        assert_eq!(get(&store, FIRST, b"key").as_deref(), Some(&b"value"[..]));
+        return;
+    }
+    let limited = std::process::Command::new("sh")
+        .args(["-c", "ulimit -v 4194304 && exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "tests::store::a_store_opens_where_address_space_is_limited"])
+        .env(IS_LIMITED, "1")
+        .output()
+        .unwrap();
+    let output = String::from_utf8_lossy(&limited.stdout);
+    assert!(limited.status.success() && output.contains("1 passed"), "{output}");
 }

@@ -38,9 +38,13 @@ async fn echo(mut connection: Connection) {
 }
 
 async fn start(limits: Limits) -> Echo {
+    start_with(limits, |listener| listener).await
+}
+
+async fn start_with(limits: Limits, change: impl FnOnce(Listener) -> Listener) -> Echo {
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let metrics = NetMetrics::default().listener("test");
-    let listener = Listener::new(socket, limits, metrics.clone()).unwrap();
+    let listener = change(Listener::new(socket, limits, metrics.clone()).unwrap());
     let address = listener.local_addr();
     let (stop, stopped) = oneshot::channel();
     let task = tokio::spawn(listener.serve(echo, async { stopped.await.unwrap_or(()) }));
@@ -53,12 +57,12 @@ impl Echo {
     }
 }
 
-async fn exchange(stream: &mut TcpStream) {
+async fn exchange(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
     stream.write_all(b"x").await.unwrap();
     assert_eq!(timeout(PATIENCE, stream.read_u8()).await.unwrap().unwrap(), b'x');
 }
 
-async fn rest_of(stream: &mut TcpStream) -> Vec<u8> {
+async fn rest_of(stream: &mut (impl AsyncRead + Unpin)) -> Vec<u8> {
     let mut bytes = Vec::new();
     timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.unwrap().unwrap();
     bytes
@@ -72,6 +76,8 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
     };
     timeout(PATIENCE, holding).await.unwrap_or_else(|_| panic!("never: {what}"));
 }
+
+mod over_tls;
 
 #[tokio::test]
 async fn a_new_connection_closes_the_one_that_was_idle_for_longest() {
@@ -150,4 +156,80 @@ async fn a_client_that_goes_on_sending_gets_the_last_answer() {
     stream.shutdown().await.unwrap();
     assert_eq!(rest_of(&mut stream).await, b"no");
     task.abort();
+}
+
+fn local() -> IpAddr {
+    "127.0.0.1".parse().unwrap()
+}
+
+/// The header of a connection from `192.0.2.<host>`.
+fn header(host: u8) -> Vec<u8> {
+    let start = *b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c";
+    [&start[..], &[192, 0, 2, host, 203, 0, 113, 9, 0x1f, 0x90, 0x01, 0xbb]].concat()
+}
+
+#[tokio::test]
+async fn the_client_that_a_proxy_names_is_the_peer_and_is_limited() {
+    async fn tell(mut connection: Connection) {
+        let _in_use = connection.activity.begin();
+        let peer = connection.peer.to_string();
+        connection.stream.write_all(peer.as_bytes()).await.unwrap();
+        let _ = connection.stream.read_u8().await;
+    }
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let metrics = NetMetrics::default().listener("test");
+    let limits = Limits { connections_per_address_max: 1, ..Limits::default() };
+    let listener = Listener::new(socket, limits, metrics.clone()).unwrap().with_proxies([local()]);
+    let address = listener.local_addr();
+    let task = tokio::spawn(listener.serve(tell, std::future::pending()));
+    let connect = async |host| {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(&header(host)).await.unwrap();
+        stream
+    };
+    let (mut one, mut other) = (connect(1).await, connect(2).await);
+    let mut peer = [0; 14];
+    timeout(PATIENCE, one.read_exact(&mut peer)).await.unwrap().unwrap();
+    assert_eq!(&peer, b"192.0.2.1:8080");
+    timeout(PATIENCE, other.read_exact(&mut peer)).await.unwrap().unwrap();
+    assert_eq!(&peer, b"192.0.2.2:8080");
+    assert_eq!(rest_of(&mut connect(1).await).await, b"", "it has one already");
+    assert_eq!(metrics.refused.get(), 1);
+    task.abort();
+}
+
+#[tokio::test]
+async fn a_proxy_that_names_no_client_is_the_peer_itself() {
+    let server = start_with(Limits::default(), |listener| listener.with_proxies([local()])).await;
+    let mut check = server.connect().await;
+    check.write_all(b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0").await.unwrap();
+    exchange(&mut check).await;
+}
+
+#[tokio::test]
+async fn a_proxy_without_a_header_is_closed() {
+    let limits = Limits { handshake_timeout: Duration::from_millis(50), ..Limits::default() };
+    let server = start_with(limits, |listener| listener.with_proxies([local()])).await;
+    for begin in
+        [&b"GET / HTTP/1.1\r\n\r\n"[..], b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n", &header(1)[..20], b""]
+    {
+        let mut stream = server.connect().await;
+        stream.write_all(begin).await.unwrap();
+        let ended = timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await.unwrap();
+        assert!(!matches!(ended, Ok(1..)), "{begin:?}"); // closed, or reset as bytes were left
+    }
+    assert_eq!(server.metrics.bad_headers.get(), 4);
+}
+
+#[tokio::test]
+async fn a_header_of_somebody_else_is_not_looked_for() {
+    let elsewhere: IpAddr = "192.0.2.7".parse().unwrap();
+    let server = start_with(Limits::default(), |listener| listener.with_proxies([elsewhere])).await;
+    let mut stream = server.connect().await;
+    stream.write_all(&header(1)[..1]).await.unwrap();
+    assert_eq!(
+        timeout(PATIENCE, stream.read_u8()).await.unwrap().unwrap(),
+        b'\r',
+        "it is what the client sent"
+    );
 }

@@ -1,14 +1,20 @@
 //! TLS by rustls, with *ring* as the one provider of cryptography.
 
+#[cfg(test)]
+pub(crate) mod authority;
+mod certificates;
 mod client;
 mod files;
+mod server;
 
 use std::sync::Arc;
 
 use rustls::crypto::{CryptoProvider, ring};
 
+pub use certificates::{CertificateFiles, Certificates, POLL_INTERVAL};
 pub use client::{ClientTls, Roots, Verify};
 pub use files::{TlsError, read_pem};
+pub use server::{ServerTls, TlsSession};
 
 /// Makes *ring* the provider of libraries that ask rustls for the one of the process. Does nothing when there is one already.
 pub fn install_provider() {

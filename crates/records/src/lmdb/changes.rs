@@ -8,7 +8,7 @@ use restante_lmdb::{
 };
 
 use crate::{
-    AccountId, Changed, Changes, ChangesSince, Error, Id, Kind, Onward, Revision,
+    AccountId, Changed, Changes, ChangesSince, Error, FeedRequest, Id, Kind, Revision,
     validate::{check_changes, check_since},
 };
 
@@ -30,33 +30,25 @@ impl Engine {
         check_changes(&self.ledger.schema, question)?;
         let ChangesSince { kind, since, limit } = *question;
         self.store.read(|view| {
-            let row = AccountRow::read(view, account)?;
-            check_since(account, since, row.revision, floor(&row, kind))?;
+            let row = AccountRow::read(view, account)?.after_restores(self.ledger.restores);
+            let floor = row.floor_above(kind, since).unwrap_or_default();
+            check_since(account, since, row.revision, floor)?;
             let walk = Walk { account, since, limit, with_unknown: false };
             walk.page(view, &row, kind)
         })
     }
 
     /// [`crate::Feed::follow`].
-    pub(super) fn follow(&self, account: AccountId, onward: &Onward) -> Result<Changes, Error> {
-        let Onward { since, began, limit } = *onward;
+    pub(super) fn follow(&self, account: AccountId, request: &FeedRequest) -> Result<Changes, Error> {
+        let FeedRequest { since, began, limit } = *request;
         check_changes(&self.ledger.schema, &ChangesSince { kind: None, since, limit })?;
         self.store.read(|view| {
-            let row = AccountRow::read(view, account)?;
-            let floor = floor(&row, None);
-            let is_complete = began >= floor;
-            check_since(account, since, row.revision, if is_complete { Revision(0) } else { floor })?;
+            let row = AccountRow::read(view, account)?.after_restores(self.ledger.restores);
+            let floor = row.floor_above(None, since).filter(|floor| began < *floor).unwrap_or_default();
+            check_since(account, since, row.revision, floor)?;
             let walk = Walk { account, since, limit, with_unknown: true };
             walk.page(view, &row, None)
         })
-    }
-}
-
-/// The floor of a kind, or of all of them.
-fn floor(row: &AccountRow, kind: Option<Kind>) -> Revision {
-    match kind {
-        Some(kind) => row.kind(kind).floor,
-        None => row.kinds.iter().map(|share| share.floor).max().unwrap_or_default(),
     }
 }
 

@@ -23,10 +23,10 @@ use super::{
     Engine, dictionary, feed, reindex,
     schema::{
         ACCOUNT, AccountRow, BODY, BodyNumber, FEED, FOLLOWER, FORMAT, HISTORY, INDEX, LiveRow, META,
-        META_DICTIONARY, META_FORMAT, META_IDENTITY, META_SCHEMA, STATE, StateRow, TombstoneRow, account_key,
-        body_key, decode_body_key, decode_feed, decode_feed_key, decode_follower_key, decode_history_key,
-        decode_number, decode_state_key, dictionary_key, feed_key, generation, live_key, live_prefix,
-        state_key, take_account, tombstone_prefix,
+        META_DICTIONARY, META_FORMAT, META_IDENTITY, META_RESTORES, META_SCHEMA, STATE, StateRow,
+        TombstoneRow, account_key, body_key, decode_body_key, decode_feed, decode_follower_key,
+        decode_history_key, decode_number, decode_state_key, dictionary_key, feed_key, generation, live_key,
+        live_prefix, state_key, take_account, tombstone_prefix,
     },
     training::META_EPOCHS,
     walk::{VIEW_ROWS_MAX, walk},
@@ -34,7 +34,8 @@ use super::{
 use window::{BodyWindow, WINDOW_BODIES};
 
 use crate::{
-    AccountId, Error, Id, Index, IndexOrder, IndexSchema, Kind, Properties, Report, Revision, Value, entries,
+    AccountId, Error, Id, Index, IndexOrder, IndexSchema, Kind, Properties, Report, Revision, Touched, Value,
+    entries,
 };
 
 type Progress<'c> = &'c (dyn Fn(u64, u64) + Send + Sync);
@@ -84,13 +85,13 @@ struct Check<'c> {
 enum Account {
     Missing,
     Damaged,
-    Row(AccountRow),
+    Row(Box<AccountRow>),
 }
 
 impl Account {
     fn read(view: &View<'_>, account: AccountId) -> Result<Self, Error> {
         Ok(match view.get(ACCOUNT, &account_key(account))? {
-            Some(value) => AccountRow::decode(&value).map_or(Self::Damaged, Self::Row),
+            Some(value) => AccountRow::decode(value).map_or(Self::Damaged, |row| Self::Row(Box::new(row))),
             None => Self::Missing,
         })
     }
@@ -207,7 +208,7 @@ impl<'c> Check<'c> {
         match view.get(BODY, &body_key(body))? {
             None => self.note(at, format!("its body {} is not there", body.0)),
             Some(row) => {
-                if let Err(error) = self.engine.bodies.decode(&row) {
+                if let Err(error) = self.engine.bodies.decode(row) {
                     self.note(at, format!("its body {} can't be read: {error}", body.0));
                 }
             }
@@ -244,7 +245,7 @@ impl<'c> Check<'c> {
         let event = if expected == LiveRow::Creation { "creation" } else { "last change" };
         match view.get(HISTORY, &live_key(at.account, at.kind, revision, at.id))? {
             None => self.note(at, format!("its {event} is not in the history")),
-            Some(value) if LiveRow::decode(&value) != Some(expected) => {
+            Some(value) if LiveRow::decode(value) != Some(expected) => {
                 self.note(at, format!("the row of its {event} in the history is wrong"));
             }
             Some(_) => {}
@@ -322,7 +323,7 @@ impl<'c> Check<'c> {
             self.note(at, format!("the history tells of it at revision {}, and it is not there", revision.0));
             return Ok(());
         };
-        let Some(row) = StateRow::decode(&state) else { return Ok(()) };
+        let Some(row) = StateRow::decode(state) else { return Ok(()) };
         if revision != row.created && revision != row.revision {
             self.note(
                 at,
@@ -378,7 +379,7 @@ impl<'c> Check<'c> {
             self.note(at, format!("the index {} has an entry of it, and it is not there", index.name));
             return Ok(());
         };
-        let Some(properties) = StateRow::decode(&state).as_ref().and_then(properties_of) else {
+        let Some(properties) = StateRow::decode(state).as_ref().and_then(properties_of) else {
             return Ok(());
         };
         if !entry.is_of(index, &properties) {
@@ -392,7 +393,7 @@ impl<'c> Check<'c> {
 
     /// Sees that a row of the feed is the one that its account names. When that names none of its own, it has been told.
     fn feed_row(&mut self, view: &View<'_>, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let Some((position, (account, _))) = decode_feed_key(key).zip(decode_feed(value)) else {
+        let Some(Touched { position, account, .. }) = decode_feed(key, value) else {
             self.note(row_name(FEED, key), "it is no row of the feed");
             return Ok(());
         };
@@ -401,8 +402,9 @@ impl<'c> Check<'c> {
             Account::Row(_) | Account::Damaged => return Ok(()),
             Account::Missing => return self.owner(view, account),
         };
-        let named = view.get(FEED, &feed_key(row.position))?.and_then(|value| decode_feed(&value));
-        if named.is_some_and(|(named, _)| named == account) {
+        let key = feed_key(row.position);
+        let named = view.get(FEED, &key)?.and_then(|value| decode_feed(&key, value));
+        if named.is_some_and(|named| named.account == account) {
             let what = format!("its account {} has its last commit elsewhere", account.0);
             self.note(format_args!("feed position {}", position.0), what);
         }
@@ -425,8 +427,9 @@ impl<'c> Check<'c> {
             }
             return Ok(());
         };
+        let restores = self.engine.ledger.restores;
         match Account::read(view, account)? {
-            Account::Row(row) if number > row.revision.0 => {
+            Account::Row(row) if number > row.clone().after_restores(restores).revision.0 => {
                 let what =
                     format!("it is at revision {number} of account {}, ahead of the last one", account.0);
                 self.note(format_args!("follower {name}"), what);
@@ -442,7 +445,7 @@ impl<'c> Check<'c> {
             META_FORMAT => decode_number(value) == Some(FORMAT),
             META_IDENTITY => value == self.engine.identity.0,
             META_SCHEMA => reindex::is_whole(value, &self.engine.ledger.schema),
-            META_EPOCHS => decode_number(value).is_some(),
+            META_EPOCHS | META_RESTORES => decode_number(value).is_some(),
             _ => key.starts_with(META_DICTIONARY) && dictionary::decode(key, value).is_ok(),
         };
         if !is_sound {

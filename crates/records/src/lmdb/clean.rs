@@ -185,7 +185,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        Change, ChangesSince, Commit, Config, EngineUrl, Id, Position, Properties,
+        Change, ChangesSince, Commit, Config, EngineUrl, Id, Position, Properties, Touched,
         lmdb::{
             commit::commit,
             feed,
@@ -309,7 +309,9 @@ mod tests {
                 let tombstone = TombstoneRow { created: Revision(1), second: 100 };
                 batch.put(ACCOUNT, &account_key(account), &row.encode());
                 batch.put(HISTORY, &tombstone_key(account, EMAIL, revision, Id(1)), &tombstone.encode());
-                batch.put(FEED, &feed_key(Position(n)), &encode_feed(account, revision));
+                let position = Position(n);
+                let touched = Touched { position, account, revision, committed_at: Timestamp(0) };
+                batch.put(FEED, &feed_key(position), &encode_feed(&touched));
             }
             Ok::<_, Error>(())
         });

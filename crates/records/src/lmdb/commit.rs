@@ -7,23 +7,21 @@ use std::{ops::Bound, sync::Arc};
 
 use restante_lmdb::{
     Batch, Direction, View,
-    key::{KeyBuf, take_byte},
+    key::{KeyBuf, after_prefix, take_byte},
 };
 
 use crate::{
-    AccountId, Body, Change, Commit, Committed, Error, Id, IndexSchema, Kind, KindSchema, Position,
-    Properties, Property, Revision, entries,
-    validate::{check_commit, check_state, no_such_record},
+    AccountId, Announcement, Body, Change, Commit, Committed, Error, Id, IndexSchema, Kind, KindSchema,
+    Position, Properties, Property, Revision, Touched, entries,
+    validate::{check_commit, check_state, is_erasing, no_such_record},
 };
 
 use super::{
-    Engine, Ledger,
-    announce::Announcing,
-    blocking,
+    Engine, Ledger, blocking,
     schema::{
         ACCOUNT, AccountRow, BODY, BodyNumber, FEED, HISTORY, INDEX, LiveRow, STATE, StateRow, TombstoneRow,
-        account_key, body_key, corrupt, decode_body_key, encode_feed, feed_key, index_key, live_key, second,
-        skip_value, state_key, tombstone_key,
+        account_key, body_key, corrupt, decode_body_key, encode_feed, feed_key, index_key, kind_prefix,
+        live_key, second, skip_value, state_key, tombstone_key,
     },
 };
 
@@ -69,14 +67,17 @@ fn body_of(change: &Change) -> Option<&Body> {
 
 async fn write(engine: &Arc<Engine>, plan: Plan) -> Result<Committed, Error> {
     let creates = plan.creates;
-    let (ledger, announcements) = (engine.ledger.clone(), engine.announcements.clone());
+    let (account, ledger, announcer) = (plan.account, engine.ledger.clone(), engine.announcer.clone());
     let work = move |batch: &mut Batch<'_>| {
         let made = plan.carry_out(batch, &ledger)?;
-        let announcing = made.position.map(|position| Announcing { announcements, position });
-        Ok::<_, Error>((made, announcing))
+        if made.position.is_some() {
+            let announcement = Announcement { account, revision: made.revision };
+            batch.on_durable(move || announcer.announce(announcement));
+        }
+        Ok::<_, Error>(made)
     };
-    let (made, announcing) = engine.store.write(work).await?;
-    if announcing.is_some() {
+    let made = engine.store.write(work).await?;
+    if made.position.is_some() {
         engine.bodies.wrote(engine.ledger.last_body());
     }
     Ok(Committed { revision: made.revision, created: (made.first.0..).take(creates).map(Id).collect() })
@@ -88,7 +89,7 @@ struct Made {
     revision: Revision,
     /// The id of the first of its creates.
     first: Id,
-    /// Its place in the feed; `None` when it had no changes.
+    /// Its position in the feed; `None` when it had no changes.
     position: Option<Position>,
 }
 
@@ -134,22 +135,46 @@ impl Plan {
 
     /// Writes the rows of the commit.
     fn carry_out(self, batch: &mut Batch<'_>, ledger: &Ledger) -> Result<Made, Error> {
-        let row = AccountRow::read(batch.view(), self.account)?;
+        let stored = AccountRow::read(batch.view(), self.account)?;
+        let restores = ledger.restores - stored.restores.min(ledger.restores);
+        let row = stored.after_restores(ledger.restores);
+        if row.is_erasing {
+            return Err(is_erasing(self.account));
+        }
         for (kind, expected) in &self.expect {
             check_state(*kind, *expected, row.kind(*kind).state)?;
         }
-        let (first, revision) = (row.next_id, row.revision);
         if self.changes.is_empty() {
-            return Ok(Made { revision, first, position: None });
+            return Ok(Made { revision: row.revision, first: row.next_id, position: None });
         }
-        let revision = Revision(revision.0 + 1);
-        let mut writer = Writer { batch, ledger, account: self.account, row, first, revision };
+        let mut writer = Writer::new(batch, ledger, self.account, row);
+        let (first, revision) = (writer.first, writer.revision);
+        writer.restores = restores;
+        writer.raise_counters()?;
         for change in self.changes {
             writer.change(change)?;
         }
         let position = writer.finish();
         Ok(Made { revision, first, position: Some(position) })
     }
+}
+
+/// Writes the row of an account whose revision has risen, and moves it to the end of the feed; returns its position there.
+pub(super) fn put_account(
+    batch: &mut Batch<'_>,
+    ledger: &Ledger,
+    account: AccountId,
+    row: &mut AccountRow,
+) -> Position {
+    if row.position > Position::default() {
+        batch.delete(FEED, &feed_key(row.position));
+    }
+    row.position = ledger.next_position();
+    let touched =
+        Touched { position: row.position, account, revision: row.revision, committed_at: ledger.clock.now() };
+    batch.put(FEED, &feed_key(row.position), &encode_feed(&touched));
+    batch.put(ACCOUNT, &account_key(account), &row.encode());
+    row.position
 }
 
 fn plan(engine: &Engine, change: Change) -> Result<Planned, Error> {
@@ -224,17 +249,30 @@ fn pack_entries(
 }
 
 /// A commit while its rows are written.
-struct Writer<'w, 's> {
-    batch: &'w mut Batch<'s>,
+pub(super) struct Writer<'w, 's> {
+    pub(super) batch: &'w mut Batch<'s>,
     ledger: &'w Ledger,
     account: AccountId,
-    row: AccountRow,
+    pub(super) row: AccountRow,
     /// The id of the first create.
     first: Id,
     revision: Revision,
+    /// For how many restores the account jumps with this commit.
+    restores: u64,
 }
 
-impl Writer<'_, '_> {
+impl<'w, 's> Writer<'w, 's> {
+    /// A writer of the commit after those of an account's row.
+    pub(super) fn new(
+        batch: &'w mut Batch<'s>,
+        ledger: &'w Ledger,
+        account: AccountId,
+        row: AccountRow,
+    ) -> Self {
+        let (first, revision) = (row.next_id, Revision(row.revision.0 + 1));
+        Self { batch, ledger, account, row, first, revision, restores: 0 }
+    }
+
     fn change(&mut self, change: Planned) -> Result<(), Error> {
         match change {
             Planned::Create { kind, body, properties, entries } => {
@@ -297,8 +335,14 @@ impl Writer<'_, '_> {
             }
             None => old.body,
         };
-        let properties = properties.as_deref().unwrap_or(old.properties);
-        let state = StateRow { revision: self.revision, created: old.created, body, properties };
+        let properties = match properties {
+            Some(properties) => properties,
+            None => {
+                let kind = self.ledger.schema.kind(kind)?;
+                self.with_counters_raised(kind, old.properties).ok_or_else(|| corrupt(STATE, &key))?
+            }
+        };
+        let state = StateRow { revision: self.revision, created: old.created, body, properties: &properties };
         self.batch.put(STATE, &key, &state.encode());
         if old.revision != old.created {
             self.delete_live(kind, id, old.revision);
@@ -309,6 +353,17 @@ impl Writer<'_, '_> {
     }
 
     fn destroy(&mut self, kind: Kind, id: Id) -> Result<(), Error> {
+        let created = self.remove(kind, id)?;
+        let tombstone = TombstoneRow { created, second: second(self.ledger.clock.now()) };
+        self.batch.put(HISTORY, &tombstone_key(self.account, kind, self.revision, id), &tombstone.encode());
+        let share = self.row.kind_mut(kind);
+        share.state = self.revision;
+        share.tombstones += 1;
+        Ok(())
+    }
+
+    /// Removes a record, and leaves no tombstone; returns the revision that created it.
+    pub(super) fn remove(&mut self, kind: Kind, id: Id) -> Result<Revision, Error> {
         let key = state_key(self.account, kind, id);
         let value = self.read_state(&key, kind, id)?;
         let old = StateRow::decode(&value).ok_or_else(|| corrupt(STATE, &key))?;
@@ -322,32 +377,57 @@ impl Writer<'_, '_> {
         if old.revision != old.created {
             self.delete_live(kind, id, old.revision);
         }
-        let tombstone = TombstoneRow { created: old.created, second: second(self.ledger.clock.now()) };
-        self.batch.put(HISTORY, &tombstone_key(self.account, kind, self.revision, id), &tombstone.encode());
         let share = self.row.kind_mut(kind);
-        share.state = self.revision;
         share.records = share.records.saturating_sub(1);
-        share.tombstones += 1;
+        Ok(old.created)
+    }
+
+    /// Lets the counters of the account's records jump as its ids do, when the store was restored since its last commit. The
+    /// records don't count as changed: readers have seen the higher values since the restore.
+    fn raise_counters(&mut self) -> Result<(), Error> {
+        if self.restores == 0 {
+            return Ok(());
+        }
+        let kinds = self.ledger.schema.kinds().iter().filter(|kind| !kind.counters.is_empty());
+        for kind in kinds {
+            let prefix = kind_prefix(self.account, kind.kind);
+            let mut raised = Vec::new();
+            let (from, end) = (Bound::Included(&prefix[..]), after_prefix(&prefix));
+            let to = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let mut rows = self.batch.view().range(STATE, from, to, Direction::Ascending)?;
+            while let Some((key, value)) = rows.next()? {
+                let row = StateRow::decode(value).ok_or_else(|| corrupt(STATE, key))?;
+                let properties = self.with_counters_raised(kind, row.properties);
+                let properties = properties.ok_or_else(|| corrupt(STATE, key))?;
+                raised.push((KeyBuf::from_slice(key), StateRow { properties: &properties, ..row }.encode()));
+            }
+            drop(rows);
+            for (key, value) in raised {
+                self.batch.put(STATE, &key, &value);
+            }
+        }
         Ok(())
     }
 
-    /// Writes what is true of the account after the commit; answers its place in the feed.
-    fn finish(mut self) -> Position {
-        let position = self.ledger.next_position();
-        if self.row.position.0 > 0 {
-            self.batch.delete(FEED, &feed_key(self.row.position));
+    /// Packed properties as they are after the restores; `None` when they are damaged.
+    fn with_counters_raised(&self, kind: &KindSchema, mut packed: &[u8]) -> Option<KeyBuf> {
+        if self.restores == 0 || kind.counters.is_empty() {
+            return Some(KeyBuf::from_slice(packed));
         }
-        self.batch.put(FEED, &feed_key(position), &encode_feed(self.account, self.revision));
-        self.row.position = position;
+        let properties = entries::take_properties(&mut packed)?;
+        Some(pack(&properties.raised(&kind.counters, self.restores)))
+    }
+
+    /// Writes what is true of the account after the commit; returns its position.
+    fn finish(mut self) -> Position {
         self.row.revision = self.revision;
-        self.batch.put(ACCOUNT, &account_key(self.account), &self.row.encode());
-        position
+        put_account(self.batch, self.ledger, self.account, &mut self.row)
     }
 
     /// A copy of a record's row, which is some dozens of bytes: the batch can't be written while a row of it is borrowed.
     fn read_state(&self, key: &[u8], kind: Kind, id: Id) -> Result<KeyBuf, Error> {
         let value = self.batch.view().get(STATE, key)?;
-        value.map(|value| KeyBuf::from_slice(&value)).ok_or_else(|| no_such_record(kind, id))
+        value.map(KeyBuf::from_slice).ok_or_else(|| no_such_record(kind, id))
     }
 
     fn put_body(&mut self, row: &[u8]) -> BodyNumber {
@@ -398,7 +478,8 @@ impl Writer<'_, '_> {
         mut row: &[u8],
         is_wanted: impl Fn(&IndexSchema) -> bool,
     ) -> Result<Vec<PackedEntry>, Error> {
-        let kind_schema = self.ledger.schema.kind(kind)?;
+        // A kind that the schema lacks can only be erased, and has no indexes.
+        let Ok(kind_schema) = self.ledger.schema.kind(kind) else { return Ok(Vec::new()) };
         if !kind_schema.indexes.iter().any(&is_wanted) {
             return Ok(Vec::new());
         }

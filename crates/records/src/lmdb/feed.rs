@@ -40,7 +40,7 @@ pub(super) fn touched(view: &View<'_>, after: Position, limit: usize) -> Result<
     while touched.len() < limit
         && let Some((key, value)) = commits.next()?
     {
-        touched.push(decode_touched(key, value).ok_or_else(|| corrupt(FEED, key))?);
+        touched.push(decode_feed(key, value).ok_or_else(|| corrupt(FEED, key))?);
     }
     Ok(touched)
 }
@@ -114,16 +114,10 @@ impl Engine {
     }
 }
 
-fn decode_touched(key: &[u8], value: &[u8]) -> Option<Touched> {
-    let position = decode_feed_key(key)?;
-    let (account, revision) = decode_feed(value)?;
-    Some(Touched { position, account, revision })
-}
-
 /// The number of a row of a follower; 0 when it is not there.
 fn read_number(view: &View<'_>, key: &[u8]) -> Result<u64, Error> {
     match view.get(FOLLOWER, key)? {
-        Some(value) => decode_number(&value).ok_or_else(|| corrupt(FOLLOWER, key)),
+        Some(value) => decode_number(value).ok_or_else(|| corrupt(FOLLOWER, key)),
         None => Ok(0),
     }
 }
@@ -171,8 +165,10 @@ fn next_follower(view: &View<'_>, from: &[u8]) -> Result<Option<Follower>, Error
 mod tests {
     use super::super::{
         commit::commit,
-        testing::{create, difference, email, engine, rows},
+        testing::{SECOND, create, difference, email, engine, rows},
     };
+    use restante_core::Timestamp;
+
     use super::*;
     use crate::Commit;
 
@@ -187,6 +183,7 @@ mod tests {
             position: Position(position),
             account: AccountId(account),
             revision: Revision(revision),
+            committed_at: Timestamp::from_seconds(SECOND as i64),
         });
         assert_eq!(touched, expected);
         assert_eq!(engine.touched(Position(9), 10).unwrap(), expected[1..]);

@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use restante_lmdb::View;
 
-use crate::{AccountId, Body, Error, Get, Id, Kind, Record, States, entries};
+use crate::{AccountId, Body, Error, Get, Id, Kind, Properties, Record, States, entries};
 
 use super::{
     Engine,
@@ -34,11 +34,29 @@ impl Engine {
     ) -> Result<Option<Record>, Error> {
         let key = state_key(account, kind, id);
         let Some(value) = view.get(STATE, &key)? else { return Ok(None) };
-        let row = StateRow::decode(&value).ok_or_else(|| corrupt(STATE, &key))?;
+        let row = StateRow::decode(value).ok_or_else(|| corrupt(STATE, &key))?;
         let mut packed = row.properties;
         let properties = entries::take_properties(&mut packed).ok_or_else(|| corrupt(STATE, &key))?;
+        let properties = self.with_counters_raised(view, account, kind, properties)?;
         let body = if with_body { self.read_body(view, row.body)? } else { Body::default() };
         Ok(Some(Record { kind, id, revision: row.revision, created: row.created, body, properties }))
+    }
+
+    /// What counters say since a restore, before the first commit after it has written that.
+    fn with_counters_raised(
+        &self,
+        view: &View<'_>,
+        account: AccountId,
+        kind: Kind,
+        properties: Properties,
+    ) -> Result<Properties, Error> {
+        let restores = self.ledger.restores;
+        let counters = self.ledger.schema.kind(kind).map_or(&[][..], |kind| &kind.counters[..]);
+        if restores == 0 || counters.is_empty() {
+            return Ok(properties);
+        }
+        let behind = restores.saturating_sub(AccountRow::read(view, account)?.restores);
+        Ok(if behind == 0 { properties } else { properties.raised(counters, behind) })
     }
 
     /// A body of a record that `view` sees.
@@ -48,13 +66,14 @@ impl Engine {
         }
         let key = body_key(number);
         let row = view.get(BODY, &key)?.ok_or_else(|| corrupt(BODY, &key))?;
-        fetch(&row);
-        self.bodies.decode(&row)
+        fetch(row);
+        self.bodies.decode(row)
     }
 
     /// [`crate::Records::states`].
     pub(super) fn states(&self, account: AccountId) -> Result<States, Error> {
         let row = self.store.read(|view| AccountRow::read(view, account))?;
+        let row = row.after_restores(self.ledger.restores);
         let kinds = row.kinds.iter().map(|share| (share.kind, share.state)).collect();
         Ok(States { revision: row.revision, kinds })
     }

@@ -4,7 +4,6 @@
 //! to the blocking pool. A commit is checked and packed where it is called, and what depends on what is there already runs
 //! on the thread of the store that writes.
 
-mod announce;
 mod bodies;
 mod changes;
 mod check;
@@ -12,9 +11,11 @@ mod clean;
 mod commit;
 mod dictionary;
 mod dump;
+mod erase;
 mod feed;
 pub(crate) mod fuzz;
 mod get;
+mod origin;
 mod query;
 mod reindex;
 mod schema;
@@ -39,14 +40,14 @@ use restante_lmdb::{Direction, Options, Store};
 use tokio::task::spawn_blocking;
 
 use crate::{
-    AccountId, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Config, Count, Dumped, Error,
-    Feed, Get, Onward, Opened, Page, Place, Position, Query, Record, Records, Referenced, Report, Revision,
-    Schema, States, Stats, Touched, Upkeep, Watch, validate,
+    AccountId, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Committed, Config, Count, Dumped, Erased,
+    Error, Feed, FeedRequest, Get, Opened, Page, Place, Position, Query, Record, Records, Referenced, Report,
+    Revision, Schema, States, Stats, Touched, Upkeep, Watch, validate, watch::Announcer,
 };
 
 use self::{
-    announce::Announcements,
     bodies::Bodies,
+    origin::Origin,
     schema::{ACCOUNT, BodyNumber, FORMAT, META, META_FORMAT, META_IDENTITY, decode_number, encode_number},
 };
 
@@ -58,6 +59,9 @@ const ROWS_INLINE_MAX: usize = 1_024;
 const CHANGES_INLINE_MAX: usize = 256;
 /// How far behind a reader of changes may be for that: each revision may have many rows to step over.
 const REVISIONS_INLINE_MAX: u64 = 128;
+
+/// How far positions jump for each restore: more than commits are made between two.
+const POSITIONS_PER_RESTORE: u64 = 1 << 40;
 
 /// Opens the store of a folder.
 pub(crate) async fn open(folder: &Path, config: Config) -> Result<Opened, Error> {
@@ -82,7 +86,7 @@ pub(super) struct Engine {
     store: Store,
     bodies: Bodies,
     ledger: Arc<Ledger>,
-    announcements: Arc<Announcements>,
+    announcer: Announcer,
     identity: Identity,
 }
 
@@ -94,6 +98,8 @@ struct Ledger {
     last_body: AtomicU64,
     /// The position of the last commit, likewise.
     last_position: AtomicU64,
+    /// The restores that the store has been through.
+    restores: u64,
 }
 
 impl Ledger {
@@ -116,35 +122,32 @@ impl Ledger {
 impl Engine {
     fn open(folder: &Path, config: &Config) -> Result<Self, Error> {
         let metrics = config.metrics.lmdb.clone();
+        let origin = Origin::of(folder)?;
         let options = Options { log_bytes: config.lmdb.log_bytes, metrics, ..Options::default() };
         let store = Store::open(folder, &schema::TABLES, options)?;
         check_format(&store)?;
+        let restores = origin.settle(&store)?;
         let identity = identify(&store, config.identity)?;
         reindex::adapt(&store, &config.schema)?;
         let bodies = Bodies::open(&store, config.lmdb.is_compressed)?;
         let (last_body, last_position) =
             store.read(|view| Ok::<_, Error>((commit::last_body(view)?, feed::position(view)?)))?;
+        let last_position = last_position.max(Position(restores.saturating_mul(POSITIONS_PER_RESTORE)));
         let ledger = Ledger {
             schema: config.schema.clone(),
             clock: config.clock.clone(),
             last_body: AtomicU64::new(last_body.0),
             last_position: AtomicU64::new(last_position.0),
+            restores,
         };
-        let announcements = Arc::new(Announcements::new(store.clone(), last_position));
-        Ok(Self { store, bodies, ledger: Arc::new(ledger), announcements, identity })
-    }
-}
-
-impl Drop for Engine {
-    fn drop(&mut self) {
-        self.announcements.close();
+        Ok(Self { store, bodies, ledger: Arc::new(ledger), announcer: Announcer::new(), identity })
     }
 }
 
 /// Refuses a store of another layout, and writes down the layout of a new one.
 fn check_format(store: &Store) -> Result<(), Error> {
     let found = store.read(|view| {
-        let format = view.get(META, META_FORMAT)?.map(|value| decode_number(&value));
+        let format = view.get(META, META_FORMAT)?.map(decode_number);
         let is_new =
             view.range(ACCOUNT, Bound::Unbounded, Bound::Unbounded, Direction::Ascending)?.next()?.is_none();
         Ok::<_, Error>((format, is_new))
@@ -264,7 +267,7 @@ impl Records for Faces {
     }
 
     fn watch(&self) -> Watch {
-        self.0.announcements.watch()
+        self.0.announcer.watch()
     }
 }
 
@@ -275,14 +278,10 @@ impl Feed for Faces {
         self.read(true, move |engine| engine.touched(after, limit)).await
     }
 
-    async fn follow(&self, account: AccountId, onward: &Onward) -> Result<Changes, Error> {
-        let onward = *onward;
-        let is_long = self.has_many_changes(account, onward.since, onward.limit)?;
-        self.read(is_long, move |engine| engine.follow(account, &onward)).await
-    }
-
-    async fn position(&self) -> Result<Position, Error> {
-        self.0.store.read(feed::position)
+    async fn follow(&self, account: AccountId, request: &FeedRequest) -> Result<Changes, Error> {
+        let request = *request;
+        let is_long = self.has_many_changes(account, request.since, request.limit)?;
+        self.read(is_long, move |engine| engine.follow(account, &request)).await
     }
 
     async fn checkpoint(&self, follower: &str, accounts: &[AccountId]) -> Result<Checkpoint, Error> {
@@ -324,6 +323,11 @@ impl Upkeep for Faces {
     async fn clean(&self, before: Timestamp, limit: usize) -> Result<Cleaned, Error> {
         let engine = self.0.clone();
         blocking(move || engine.clean(before, limit)).await
+    }
+
+    async fn erase(&self, account: AccountId, limit: usize) -> Result<Erased, Error> {
+        let engine = self.0.clone();
+        blocking(move || engine.erase(account, limit)).await
     }
 
     async fn dump(&self, after: Option<Place>, limit: usize) -> Result<Vec<Dumped>, Error> {

@@ -101,7 +101,7 @@ fn in_between(kept: &[Known], touched: &[Known]) -> Vec<Known> {
 /// The indexes that a store has; `None` when it is new.
 fn read_known(view: &View<'_>) -> Result<Option<Vec<Known>>, Error> {
     match view.get(META, META_SCHEMA)? {
-        Some(row) => decode(&row).map(Some).ok_or_else(|| corrupt(META, META_SCHEMA)),
+        Some(row) => decode(row).map(Some).ok_or_else(|| corrupt(META, META_SCHEMA)),
         None => Ok(None),
     }
 }

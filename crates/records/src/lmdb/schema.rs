@@ -1,13 +1,15 @@
 //! The tables, the keys and the rows. `docs/formats/records.md` describes them byte by byte.
 
-use restante_core::{ErrorKind, NANOS_PER_SECOND, Timestamp};
+use restante_core::{ErrorKind, Timestamp};
 use restante_lmdb::{
     Table, View,
     key::{KeyBuf, Pack, take_byte, take_bytes, take_number, take_text},
 };
 use smallvec::SmallVec;
 
-use crate::{AccountId, Error, Id, Index, IndexOrder, IndexSchema, Kind, Position, Revision};
+use crate::{
+    AccountId, Error, Id, Index, IndexOrder, IndexSchema, Kind, Position, RESTORE_JUMP, Revision, Touched,
+};
 
 /// Bodies by their numbers, which rise over all accounts: what is new stands side by side.
 pub(super) const BODY: Table = Table::new(1, "body");
@@ -30,7 +32,7 @@ pub(super) const META: Table = Table::new(8, "meta");
 pub(super) const TABLES: [Table; 8] = [BODY, STATE, HISTORY, INDEX, ACCOUNT, FEED, FOLLOWER, META];
 
 /// The version of the layout, in [`META_FORMAT`].
-pub(super) const FORMAT: u64 = 3;
+pub(super) const FORMAT: u64 = 4;
 
 /// The key in [`META`] of the version of the layout: a packed number.
 pub(super) const META_FORMAT: &[u8] = b"format";
@@ -39,6 +41,9 @@ pub(super) const META_SCHEMA: &[u8] = b"schema";
 
 /// The key in [`META`] of the store's identity: 16 bytes.
 pub(super) const META_IDENTITY: &[u8] = b"identity";
+
+/// The key in [`META`] of the number of restores that the store has been through: a packed number, absent before the first.
+pub(super) const META_RESTORES: &[u8] = b"restores";
 
 /// What the keys in [`META`] of dictionaries begin with; a packed number follows.
 pub(super) const META_DICTIONARY: &[u8] = b"dictionary/";
@@ -52,8 +57,10 @@ const LIVE: u8 = 0;
 /// The byte of [`HISTORY`] before the rows of records that are gone.
 const TOMBSTONE: u8 = 1;
 
-/// Numbers that count something stay below this: a larger one is damage. So whoever reads one can add to it.
+/// Numbers that count something stay below this: a larger one is damage. So a reader can add to it.
 const COUNT_MAX: u64 = 1 << 62;
+
+const NANOS_PER_MILLI: i64 = 1_000_000;
 
 /// The number of a body. 0 stands for the body that is empty and refers to no blob: it has no row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,7 +78,7 @@ pub(super) fn generation(id: Id) -> u64 {
 
 /// The second in which a record is destroyed; times before 1970 are taken for 1970.
 pub(super) fn second(now: Timestamp) -> u64 {
-    u64::try_from(now.0 / NANOS_PER_SECOND).unwrap_or(0)
+    u64::try_from(now.seconds()).unwrap_or(0)
 }
 
 /// The key of a body.
@@ -283,6 +290,12 @@ pub(super) fn decode_history_key(key: &[u8], prefix_len: usize) -> Option<(Revis
     rest.is_empty().then_some((revision, id))
 }
 
+/// The kind of a key of [`HISTORY`].
+pub(super) fn take_history_kind(mut key: &[u8]) -> Option<Kind> {
+    take_account(&mut key)?;
+    take_byte(&mut key).map(Kind)
+}
+
 /// A kind's share of a row of [`ACCOUNT`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct KindRow {
@@ -298,6 +311,18 @@ pub(super) struct KindRow {
     pub(super) tombstones: u64,
 }
 
+/// Revisions that a restore has left out: they may have been given before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gap {
+    /// The last revision that the backup had.
+    pub(super) after: Revision,
+    /// The account's revision right after the restore. It may name that state, the revisions between the two none.
+    pub(super) until: Revision,
+}
+
+/// The most gaps that an account keeps. When there are more, the two oldest become one.
+const GAPS_MAX: usize = 16;
+
 /// A row of [`ACCOUNT`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AccountRow {
@@ -307,6 +332,12 @@ pub(super) struct AccountRow {
     pub(super) next_id: Id,
     /// The row of the last commit in [`FEED`]; 0 before the first.
     pub(super) position: Position,
+    /// How many restores of the store the numbers of this row have jumped for.
+    pub(super) restores: u64,
+    /// Whether the account is being erased.
+    pub(super) is_erasing: bool,
+    /// What the restores have left out, ascending.
+    pub(super) gaps: SmallVec<[Gap; 1]>,
     /// Each kind that was ever touched, ascending.
     pub(super) kinds: SmallVec<[KindRow; 4]>,
 }
@@ -314,7 +345,15 @@ pub(super) struct AccountRow {
 impl Default for AccountRow {
     /// An account that nothing was ever committed in.
     fn default() -> Self {
-        Self { revision: Revision(0), next_id: Id(1), position: Position(0), kinds: SmallVec::new() }
+        Self {
+            revision: Revision(0),
+            next_id: Id(1),
+            position: Position(0),
+            restores: 0,
+            is_erasing: false,
+            gaps: SmallVec::new(),
+            kinds: SmallVec::new(),
+        }
     }
 }
 
@@ -323,9 +362,54 @@ impl AccountRow {
     pub(super) fn read(view: &View<'_>, account: AccountId) -> Result<Self, Error> {
         let key = account_key(account);
         match view.get(ACCOUNT, &key)? {
-            Some(value) => Self::decode(&value).ok_or_else(|| corrupt(ACCOUNT, &key)),
+            Some(value) => Self::decode(value).ok_or_else(|| corrupt(ACCOUNT, &key)),
             None => Ok(Self::default()),
         }
+    }
+
+    /// The row as it is after so many restores of the store. An account jumps only with its first commit after a restore,
+    /// so what is stored may be behind.
+    pub(super) fn after_restores(mut self, restores: u64) -> Self {
+        let jump = restores.saturating_sub(self.restores).saturating_mul(RESTORE_JUMP);
+        if jump > 0 {
+            let after = self.revision;
+            self.revision.0 += jump;
+            self.next_id.0 += jump;
+            self.restores = restores;
+            self.gaps.push(Gap { after, until: self.revision });
+        }
+        if self.gaps.len() > GAPS_MAX {
+            let oldest = self.gaps.remove(0);
+            if let Some(next) = self.gaps.first_mut() {
+                next.after = oldest.after;
+            }
+        }
+        self
+    }
+
+    /// Takes a revision before which no changes can be calculated.
+    pub(super) fn cut_history(&mut self) {
+        self.revision.0 += 1;
+        for share in &mut self.kinds {
+            (share.state, share.floor) = (self.revision, self.revision);
+        }
+    }
+
+    /// The commits that were made.
+    pub(super) fn commits(&self) -> u64 {
+        let left_out: u64 = self.gaps.iter().map(|gap| gap.until.0.saturating_sub(gap.after.0)).sum();
+        self.revision.0.saturating_sub(left_out)
+    }
+
+    /// The first revision from which changes of a kind, or of all kinds, can be calculated, when they can't from `since`.
+    pub(super) fn floor_above(&self, kind: Option<Kind>, since: Revision) -> Option<Revision> {
+        let gap = self.gaps.iter().find(|gap| gap.after < since && since < gap.until);
+        let floor = match kind {
+            Some(kind) => self.kind(kind).floor,
+            None => self.kinds.iter().map(|share| share.floor).max().unwrap_or_default(),
+        };
+        let floor = gap.map_or(floor, |gap| gap.until.max(floor));
+        (since < floor).then_some(floor)
     }
 
     /// What is known of a kind; zeros when it was never touched.
@@ -350,6 +434,13 @@ impl AccountRow {
         value.put_number(self.revision.0);
         value.put_number(self.next_id.0);
         value.put_number(self.position.0);
+        value.put_number(self.restores);
+        value.push(u8::from(self.is_erasing));
+        value.put_number(self.gaps.len() as u64);
+        for gap in &self.gaps {
+            value.put_number(gap.after.0);
+            value.put_number(gap.until.0);
+        }
         for share in &self.kinds {
             value.push(share.kind.0);
             value.put_number(share.state.0);
@@ -365,6 +456,13 @@ impl AccountRow {
         let revision = Revision(take_count(&mut value)?);
         let next_id = Id(take_count(&mut value)?);
         let position = Position(take_count(&mut value)?);
+        let restores = take_count(&mut value)?;
+        let is_erasing = take_flag(&mut value)?;
+        let mut gaps = SmallVec::new();
+        for _ in 0..take_count(&mut value).filter(|gaps| *gaps <= GAPS_MAX as u64)? {
+            let after = Revision(take_count(&mut value)?);
+            gaps.push(Gap { after, until: Revision(take_count(&mut value)?) });
+        }
         let mut kinds: SmallVec<[KindRow; 4]> = SmallVec::new();
         while !value.is_empty() {
             let share = decode_kind(&mut value)?;
@@ -373,7 +471,7 @@ impl AccountRow {
             }
             kinds.push(share);
         }
-        Some(Self { revision, next_id, position, kinds })
+        Some(Self { revision, next_id, position, restores, is_erasing, gaps, kinds })
     }
 }
 
@@ -419,17 +517,21 @@ pub(super) fn decode_feed_key(mut key: &[u8]) -> Option<Position> {
 }
 
 /// A row of [`FEED`] as bytes.
-pub(super) fn encode_feed(account: AccountId, revision: Revision) -> KeyBuf {
-    let mut value = account_key(account);
-    value.put_number(revision.0);
+pub(super) fn encode_feed(touched: &Touched) -> KeyBuf {
+    let mut value = account_key(touched.account);
+    value.put_number(touched.revision.0);
+    value.put_number(u64::try_from(touched.committed_at.nanos() / NANOS_PER_MILLI).unwrap_or(0));
     value
 }
 
-/// The account and the revision of a row of [`FEED`].
-pub(super) fn decode_feed(mut value: &[u8]) -> Option<(AccountId, Revision)> {
+/// What a row of [`FEED`] says; `None` when its bytes are none.
+pub(super) fn decode_feed(key: &[u8], mut value: &[u8]) -> Option<Touched> {
+    let position = decode_feed_key(key)?;
     let account = take_account(&mut value)?;
     let revision = Revision(take_count(&mut value)?);
-    value.is_empty().then_some((account, revision))
+    let millis = i64::try_from(take_count(&mut value)?).ok()?;
+    let committed_at = Timestamp(millis.checked_mul(NANOS_PER_MILLI)?);
+    value.is_empty().then_some(Touched { position, account, revision, committed_at })
 }
 
 /// The name of a key of [`FOLLOWER`], and the account if it is a row of one.
@@ -454,6 +556,15 @@ pub(super) fn skip_value(bytes: &mut &[u8]) -> Option<()> {
         if is_end {
             return Some(());
         }
+    }
+}
+
+/// Takes a byte that is 0 or 1 from the front.
+fn take_flag(bytes: &mut &[u8]) -> Option<bool> {
+    match take_byte(bytes)? {
+        0 => Some(false),
+        1 => Some(true),
+        _ => None,
     }
 }
 
@@ -531,13 +642,20 @@ mod tests {
             }
             let tombstone = TombstoneRow { created: Revision(a), second: b };
             prop_assert_eq!(TombstoneRow::decode(&tombstone.encode()), Some(tombstone));
-            let account = AccountId(a as u32);
-            prop_assert_eq!(decode_feed(&encode_feed(account, Revision(b))), Some((account, Revision(b))));
+            let committed_at = i64::from(c as u32) * NANOS_PER_MILLI;
+            let touched = Touched {
+                position: Position(c),
+                account: AccountId(a as u32),
+                revision: Revision(b),
+                committed_at: Timestamp(committed_at),
+            };
+            prop_assert_eq!(decode_feed(&feed_key(touched.position), &encode_feed(&touched)), Some(touched));
         }
 
         #[test]
         fn the_row_of_an_account_reads_back(a in count(), b in count(), c in count(), shares in prop::collection::vec(kind_row(), 0..5)) {
-            let mut row = AccountRow { revision: Revision(a), next_id: Id(b), position: Position(c), kinds: SmallVec::new() };
+            let gaps = (0..a % 17).map(|n| Gap { after: Revision(n), until: Revision(b) }).collect();
+            let mut row = AccountRow { revision: Revision(a), next_id: Id(b), position: Position(c), restores: b, is_erasing: a % 2 == 1, gaps, kinds: SmallVec::new() };
             for share in shares {
                 *row.kind_mut(share.kind) = share;
                 prop_assert_eq!(row.kind(share.kind), share);
@@ -632,13 +750,47 @@ mod tests {
         let entry = index_key(account, kind, &index, b"\x01\x03\x04\x65\x53\xf1\x00", id);
         assert_eq!(&entry[..], b"\x01\x07\x01\x01\x01\x03\x04\x65\x53\xf1\x00\x02\x01\x2c");
         assert_eq!(&feed_key(Position(0xf00))[..], b"\x02\x0f\x00");
-        assert_eq!(&encode_feed(account, revision)[..], b"\x01\x07\x02\x01\x22");
+        let touched = Touched {
+            position: Position(0xf00),
+            account,
+            revision,
+            committed_at: Timestamp(0x018b_cfe5_6800 * NANOS_PER_MILLI),
+        };
+        assert_eq!(&encode_feed(&touched)[..], b"\x01\x07\x02\x01\x22\x06\x01\x8b\xcf\xe5\x68\x00");
         let share = KindRow { kind, state: revision, floor: Revision(0), records: 300, tombstones: 0 };
         let kinds = SmallVec::from_elem(share, 1);
-        let row = AccountRow { revision, next_id: Id(301), position: Position(0xf00), kinds };
-        let expected = b"\x02\x01\x22\x02\x01\x2d\x02\x0f\x00\x01\x02\x01\x22\x00\x02\x01\x2c\x00";
+        let row = AccountRow {
+            revision,
+            next_id: Id(301),
+            position: Position(0xf00),
+            kinds,
+            ..AccountRow::default()
+        };
+        let expected =
+            b"\x02\x01\x22\x02\x01\x2d\x02\x0f\x00\x00\x00\x00\x01\x02\x01\x22\x00\x02\x01\x2c\x00";
         assert_eq!(&row.encode()[..], expected);
         assert_eq!(&follower_account_key("ab", account)[..], b"ab\x00\x00\x01\x07");
+    }
+
+    #[test]
+    fn an_account_jumps_once_for_each_restore_and_keeps_what_was_left_out() {
+        let before = AccountRow { revision: Revision(5), next_id: Id(9), ..AccountRow::default() };
+        assert_eq!(before.clone().after_restores(0), before);
+        let mut row = before.after_restores(2);
+        let jump = 2 * RESTORE_JUMP;
+        assert_eq!((row.revision, row.next_id), (Revision(5 + jump), Id(9 + jump)));
+        assert_eq!(row.clone().after_restores(2), row);
+        let can_be_told = |row: &AccountRow, since: u64| row.floor_above(None, Revision(since)).is_none();
+        assert!(can_be_told(&row, 0) && can_be_told(&row, 5) && can_be_told(&row, 5 + jump));
+        assert!(!can_be_told(&row, 6) && !can_be_told(&row, 4 + jump));
+        assert_eq!(row.commits(), 5);
+        for restores in 3..40 {
+            row.revision.0 += 1;
+            row = row.after_restores(restores);
+        }
+        assert_eq!(row.gaps.len(), GAPS_MAX);
+        assert!(can_be_told(&row, 5) && !can_be_told(&row, 6) && !can_be_told(&row, 6 + jump));
+        assert_eq!(AccountRow::decode(&row.encode()), Some(row));
     }
 
     #[test]
@@ -652,6 +804,6 @@ mod tests {
     fn the_second_of_a_time_before_1970_is_0() {
         assert_eq!(second(Timestamp(-5)), 0);
         assert_eq!(second(Timestamp(i64::MIN)), 0);
-        assert_eq!(second(Timestamp(7 * NANOS_PER_SECOND + 1)), 7);
+        assert_eq!(second(Timestamp(Timestamp::from_seconds(7).nanos() + 1)), 7);
     }
 }

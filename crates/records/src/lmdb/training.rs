@@ -52,7 +52,7 @@ const SAVING_MIN: usize = 50;
 /// The number of the body from which on the next dictionary is to be trained.
 pub(super) fn due(view: &View<'_>) -> Result<u64, Error> {
     let done = match view.get(META, META_EPOCHS)? {
-        Some(value) => decode_number(&value).ok_or_else(|| corrupt(META, META_EPOCHS))?,
+        Some(value) => decode_number(value).ok_or_else(|| corrupt(META, META_EPOCHS))?,
         None => 0,
     };
     Ok(due_after(done))
@@ -283,7 +283,7 @@ mod tests {
     fn assert_reads_back(store: &Store, bodies: &Bodies, n: u64, body: &[u8]) {
         let read = store.read(|view| {
             let row = view.get(BODY, &body_key(BodyNumber(n)))?.expect("it was written");
-            bodies.decode(&row)
+            bodies.decode(row)
         });
         assert_eq!(read.unwrap().bytes, body, "{n}");
     }

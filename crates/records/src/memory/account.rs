@@ -5,12 +5,14 @@ use std::{collections::BTreeMap, ops::Bound};
 use restante_core::Timestamp;
 
 use crate::{
-    AccountId, Body, Change, Changed, Changes, ChangesSince, Commit, Committed, Count, Direction, Error, Get,
-    Id, IndexOrder, IndexSchema, Kind, Onward, Page, Position, Properties, Query, Record, Revision, States,
-    Value,
+    AccountId, Body, Change, Changed, Changes, ChangesSince, Commit, Committed, Count, Direction, Erased,
+    Error, FeedRequest, Get, Id, IndexOrder, IndexSchema, Kind, Page, Position, Properties, Query, Record,
+    Revision, States, Value,
     entries::{self, EntryPlace},
     validate::{self, CheckedQuery},
 };
+
+const NANOS_PER_MILLI: i64 = 1_000_000;
 
 /// What is known of an account.
 pub(super) struct Account {
@@ -18,7 +20,11 @@ pub(super) struct Account {
     pub(super) revision: Revision,
     /// The place of its last commit among those of all accounts.
     pub(super) position: Position,
+    /// When that was.
+    pub(super) committed_at: Timestamp,
     next_id: Id,
+    /// Whether it is being erased.
+    is_erasing: bool,
     pub(super) kinds: BTreeMap<Kind, KindState>,
     pub(super) records: BTreeMap<(Kind, Id), Stored>,
     /// What was destroyed, by the revision that destroyed it.
@@ -77,6 +83,8 @@ impl Account {
         Self {
             revision: Revision(0),
             position: Position(0),
+            committed_at: Timestamp(0),
+            is_erasing: false,
             next_id: validate::FIRST_ID,
             kinds: BTreeMap::new(),
             records: BTreeMap::new(),
@@ -85,7 +93,10 @@ impl Account {
     }
 
     /// Whether all that the commit needs is there.
-    pub(super) fn check(&self, commit: &Commit) -> Result<(), Error> {
+    pub(super) fn check(&self, account: AccountId, commit: &Commit) -> Result<(), Error> {
+        if self.is_erasing {
+            return Err(validate::is_erasing(account));
+        }
         for (kind, expected) in &commit.expect {
             validate::check_state(*kind, *expected, self.states().of(*kind))?;
         }
@@ -106,7 +117,7 @@ impl Account {
         let created: Vec<Id> = (self.next_id.0..self.next_id.0 + creates).map(Id).collect();
         self.next_id.0 += creates;
         self.revision.0 += 1;
-        self.position = moment.position;
+        self.moved_to(moment.position, moment.now);
         let mut ids_of_creates = created.iter();
         for (change, body_number) in commit.changes.into_iter().zip(moment.first_body..) {
             self.kinds.entry(change.kind()).or_default().state = self.revision;
@@ -126,6 +137,48 @@ impl Account {
             }
         }
         Ok(Committed { revision: self.revision, created })
+    }
+
+    /// Notes where the account is in the feed.
+    pub(super) fn moved_to(&mut self, position: Position, now: Timestamp) {
+        self.position = position;
+        self.committed_at = Timestamp(now.0.max(0) / NANOS_PER_MILLI * NANOS_PER_MILLI);
+    }
+
+    /// Erases some of what there is.
+    pub(super) fn erase(&mut self, limit: usize) -> Erased {
+        let is_empty = |account: &Self| account.records.is_empty() && account.tombstones.is_empty();
+        let mut erased = Erased::default();
+        if !self.is_erasing {
+            if is_empty(self) {
+                return erased;
+            }
+            self.is_erasing = true;
+            self.cut_history();
+        }
+        for _ in 0..limit {
+            if self.records.pop_first().is_some() {
+                erased.records += 1;
+            } else if self.tombstones.pop_first().is_some() {
+                erased.tombstones += 1;
+            } else {
+                break;
+            }
+        }
+        erased.has_more = !is_empty(self);
+        if !erased.has_more {
+            self.is_erasing = false;
+            self.cut_history();
+        }
+        erased
+    }
+
+    /// Takes a revision before which no changes can be calculated.
+    fn cut_history(&mut self) {
+        self.revision.0 += 1;
+        for kind in self.kinds.values_mut() {
+            (kind.state, kind.floor) = (self.revision, self.revision);
+        }
     }
 
     fn create(&mut self, kind: Kind, id: Id, body: Body, properties: Properties, body_number: u64) {
@@ -217,10 +270,10 @@ impl Account {
         Ok(page(all, asked.since, asked.limit, self.revision))
     }
 
-    pub(super) fn follow(&self, account: AccountId, onward: &Onward) -> Result<Changes, Error> {
-        validate::check_onward(account, onward, self.revision, self.floor(|_| true))?;
-        let all = self.changes_since(onward.since, Unseen::Told);
-        Ok(page(all, onward.since, onward.limit, self.revision))
+    pub(super) fn follow(&self, account: AccountId, request: &FeedRequest) -> Result<Changes, Error> {
+        validate::check_feed_since(account, request, self.revision, self.floor(|_| true))?;
+        let all = self.changes_since(request.since, Unseen::Told);
+        Ok(page(all, request.since, request.limit, self.revision))
     }
 
     /// The highest floor of some kinds.

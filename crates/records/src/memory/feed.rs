@@ -3,7 +3,8 @@
 use async_trait::async_trait;
 
 use crate::{
-    AccountId, Changes, Checkpoint, Error, Feed, Onward, Position, Revision, Touched, memory::Model, validate,
+    AccountId, Changes, Checkpoint, Error, Feed, FeedRequest, Position, Revision, Touched, memory::Model,
+    validate,
 };
 
 #[async_trait]
@@ -18,6 +19,7 @@ impl Feed for Model {
                     position: known.position,
                     account: *account,
                     revision: known.revision,
+                    committed_at: known.committed_at,
                 });
             }
         }
@@ -26,14 +28,10 @@ impl Feed for Model {
         Ok(touched)
     }
 
-    async fn follow(&self, account: AccountId, onward: &Onward) -> Result<Changes, Error> {
-        validate::check_follow(onward)?;
+    async fn follow(&self, account: AccountId, request: &FeedRequest) -> Result<Changes, Error> {
+        validate::check_follow(request)?;
         let state = self.state.lock();
-        state.account(account).follow(account, onward)
-    }
-
-    async fn position(&self) -> Result<Position, Error> {
-        Ok(self.state.lock().position)
+        state.account(account).follow(account, request)
     }
 
     async fn checkpoint(&self, follower: &str, accounts: &[AccountId]) -> Result<Checkpoint, Error> {

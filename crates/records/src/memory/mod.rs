@@ -77,7 +77,7 @@ impl Records for Model {
         validate::check_commit(&self.schema, &commit)?;
         let mut state = self.state.lock();
         state.check_open()?;
-        state.account(account).check(&commit)?;
+        state.account(account).check(account, &commit)?;
         if commit.changes.is_empty() {
             return Ok(Committed { revision: state.account(account).revision, created: Vec::new() });
         }

@@ -6,7 +6,8 @@ use async_trait::async_trait;
 use restante_core::{BlobId, Identity, Timestamp};
 
 use crate::{
-    Cleaned, Dumped, Error, Kind, KindStats, Place, Referenced, Report, Stats, Upkeep,
+    AccountId, Announcement, Cleaned, Dumped, Erased, Error, Kind, KindStats, Place, Position, Referenced,
+    Report, Stats, Upkeep,
     memory::{Model, State, account::Account},
     validate,
 };
@@ -50,6 +51,22 @@ impl Upkeep for Model {
             clean_account(account, before, limit, &mut cleaned);
         }
         Ok(cleaned)
+    }
+
+    async fn erase(&self, account: AccountId, limit: usize) -> Result<Erased, Error> {
+        let mut state = self.state.lock();
+        state.check_open()?;
+        let position = Position(state.position.0 + 1);
+        let Some(known) = state.accounts.get_mut(&account) else { return Ok(Erased::default()) };
+        let before = known.revision;
+        let erased = known.erase(limit);
+        let revision = known.revision;
+        if revision > before {
+            known.moved_to(position, self.clock.now());
+            state.position = position;
+            self.announcer.announce(Announcement { account, revision });
+        }
+        Ok(erased)
     }
 
     async fn dump(&self, after: Option<Place>, limit: usize) -> Result<Vec<Dumped>, Error> {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use restante_records::{
-    AccountId, Changed, Changes, ChangesSince, DUMP_RECORDS_MAX, Feed, Get, Id, Kind, Onward, Place, Record,
-    Records, Revision, Upkeep,
+    AccountId, Changed, Changes, ChangesSince, DUMP_RECORDS_MAX, Feed, FeedRequest, Get, Id, Kind, Place,
+    Record, Records, Revision, Upkeep,
 };
 
 use super::PAGES_MAX;
@@ -39,8 +39,8 @@ impl Mirror {
             Revision(0)
         };
         for _ in 0..PAGES_MAX {
-            let onward = Onward { since: self.revision, began, limit };
-            let page = feed.follow(account, &onward).await.unwrap();
+            let request = FeedRequest { since: self.revision, began, limit };
+            let page = feed.follow(account, &request).await.unwrap();
             check_page(&page, self.revision, limit);
             self.apply(records, account, &page).await;
             if !page.has_more {

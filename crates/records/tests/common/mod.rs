@@ -11,8 +11,8 @@ pub mod mirror;
 
 use restante_core::BlobId;
 use restante_records::{
-    AccountId, Body, Change, Commit, Committed, Get, Id, Index, IndexSchema, Kind, KindSchema, Properties,
-    Property, Query, Record, Records, Revision, Schema, Value,
+    AccountId, Body, Change, Commit, Committed, Feed, Get, Id, Index, IndexSchema, Kind, KindSchema,
+    Position, Properties, Property, Query, Record, Records, Revision, Schema, TOUCHED_MAX, Value,
 };
 
 pub const EMAIL: Kind = Kind(1);
@@ -28,6 +28,8 @@ pub const HASH: Property = Property(4);
 /// A property that no index has.
 pub const SIZE: Property = Property(255);
 pub const NAME: Property = Property(1);
+/// A counter.
+pub const UID_NEXT: Property = Property(200);
 pub const NO_PROPERTY: Property = Property(77);
 
 pub const BY_MAILBOX: Index = Index(1);
@@ -61,11 +63,10 @@ pub fn email_schema() -> KindSchema {
 }
 
 pub fn mailbox_schema() -> KindSchema {
-    KindSchema::new(MAILBOX, "mailbox").property(NAME, "name").index(IndexSchema::ordered(
-        BY_NAME,
-        "name",
-        &[NAME],
-    ))
+    KindSchema::new(MAILBOX, "mailbox")
+        .property(NAME, "name")
+        .counter(UID_NEXT, "uid_next")
+        .index(IndexSchema::ordered(BY_NAME, "name", &[NAME]))
 }
 
 pub fn schema() -> Schema {
@@ -166,6 +167,26 @@ pub async fn walk(records: &dyn Records, account: AccountId, query: &Query) -> V
         }
     }
     panic!("the walk of {query:?} doesn't end");
+}
+
+/// Some position, which no commit need have.
+pub fn at(n: u64) -> Position {
+    Position::from_bytes(n.to_be_bytes())
+}
+
+/// The accounts of the feed after a position, with their revisions; their positions are in order.
+pub async fn accounts_after(feed: &dyn Feed, after: Position) -> Vec<(AccountId, Revision)> {
+    let touched = feed.touched(after, TOUCHED_MAX).await.unwrap();
+    let positions: Vec<Position> =
+        std::iter::once(after).chain(touched.iter().map(|one| one.position)).collect();
+    assert!(positions.is_sorted_by(|one, other| one < other), "{positions:?}");
+    touched.into_iter().map(|touched| (touched.account, touched.revision)).collect()
+}
+
+/// The position of the last commit.
+pub async fn last_position(feed: &dyn Feed) -> Position {
+    let touched = feed.touched(Position::default(), TOUCHED_MAX).await.unwrap();
+    touched.last().map(|touched| touched.position).unwrap_or_default()
 }
 
 pub async fn revision(records: &dyn Records, account: AccountId) -> Revision {

@@ -87,8 +87,7 @@ async fn committers_of_several_accounts_do_not_disturb_each_other(subject: Subje
         let revisions: Vec<u64> = of_task.iter().map(|(revision, _)| revision.0).collect();
         assert_eq!(revisions, (1..=COMMITS).collect::<Vec<_>>());
     }
-    assert_eq!(opened.feed.position().await.unwrap().0, TASKS * COMMITS);
-    let touched = opened.feed.touched(Position(0), 10).await.unwrap();
+    let touched = opened.feed.touched(Position::default(), 10).await.unwrap();
     assert_eq!(touched.len() as u64, TASKS);
 }
 

@@ -52,6 +52,16 @@ impl History {
         }
     }
 
+    /// Removes the first tombstones of an account, which is erased.
+    pub(crate) fn erased(&mut self, account: AccountId, count: usize) {
+        let own = self.gone.keys().filter(|(of, ..)| *of == account);
+        let own: Vec<_> = own.copied().take(count).collect();
+        assert_eq!(own.len(), count, "no more is erased than was there");
+        for place in own {
+            self.gone.remove(&place);
+        }
+    }
+
     /// What there is to tell, by revisions.
     fn told(
         &self,

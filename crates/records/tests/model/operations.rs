@@ -30,6 +30,7 @@ pub(crate) enum Operation {
     Save { follower: usize, position: Pick, accounts: Vec<(u32, Pick)> },
     Forget { follower: usize },
     Clean { seconds_ago: i64, limit: usize },
+    Erase { account: u32, limit: usize },
     Wait { seconds: i64 },
     Dump { after: Pick, limit: usize },
     Reopen { is_closed_before: bool, has_all_indexes: bool },
@@ -214,6 +215,8 @@ fn feed() -> impl Strategy<Value = Operation> {
 fn upkeep() -> impl Strategy<Value = Operation> {
     let clean = (0..12_i64, prop_oneof![3 => 0..5_usize, 1 => Just(1_000)])
         .prop_map(|(seconds_ago, limit)| Operation::Clean { seconds_ago, limit });
+    let erase = (0..ACCOUNTS, prop_oneof![2 => 0..5_usize, 1 => Just(1_000)])
+        .prop_map(|(account, limit)| Operation::Erase { account, limit });
     let dump = (any::<Pick>(), limits()).prop_map(|(after, limit)| Operation::Dump { after, limit });
     let reopen =
         (any::<bool>(), prop::bool::weighted(0.8)).prop_map(|(is_closed_before, has_all_indexes)| {
@@ -221,6 +224,7 @@ fn upkeep() -> impl Strategy<Value = Operation> {
         });
     prop_oneof![
         3 => clean,
+        1 => erase,
         4 => (1..4_i64).prop_map(|seconds| Operation::Wait { seconds }),
         2 => dump,
         2 => reopen,

@@ -1,11 +1,16 @@
 //! An engine and the model beside it.
 
-use std::{collections::BTreeSet, fmt::Debug, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+    sync::Arc,
+};
 
 use restante_core::{BlobId, Timestamp};
 use restante_records::{
-    AccountId, Change, Changes, ChangesSince, Checkpoint, Commit, Config, Cursor, Direction, Error, Get, Id,
-    Index, Kind, Onward, Opened, Position, Query, Revision, Schema, Stats, Upkeep, open,
+    AccountId, Change, Changes, ChangesSince, Checkpoint, Commit, Config, Cursor, Direction, Error,
+    FeedRequest, Get, Id, Index, Kind, Opened, Position, Query, RESTORE_JUMP, Revision, Schema, Stats,
+    TOUCHED_MAX, Touched, Upkeep, open,
 };
 
 use crate::{
@@ -33,6 +38,8 @@ pub(crate) struct Pair {
     /// What a client has of each account of the engine.
     clients: Vec<Mirror>,
     history: History,
+    /// The model's position for each position of the engine that was seen.
+    positions: BTreeMap<Position, Position>,
     now_seconds: i64,
     backups: usize,
 }
@@ -72,6 +79,7 @@ impl Pair {
             cursors: Vec::new(),
             clients: vec![Mirror::default(); ACCOUNTS as usize],
             history: History::default(),
+            positions: BTreeMap::new(),
             now_seconds: 0,
             backups: 0,
         }
@@ -102,6 +110,7 @@ impl Pair {
                 agreed(&name, self.engine.feed.forget(name).await, self.model.feed.forget(name).await);
             }
             Operation::Clean { seconds_ago, limit } => self.clean(seconds_ago, limit).await,
+            Operation::Erase { account, limit } => self.erase(AccountId(account), limit).await,
             Operation::Wait { seconds } => {
                 self.now_seconds += seconds;
                 self.place.set_seconds(self.now_seconds);
@@ -227,9 +236,9 @@ impl Pair {
     async fn follow(&self, account: AccountId, since: Pick, began: Pick, limit: usize) {
         let (since, began) =
             (self.pick_revision(account, since).await, self.pick_revision(account, began).await);
-        let onward = Onward { since, began, limit };
-        let engine = self.engine.feed.follow(account, &onward).await;
-        let model = self.model.feed.follow(account, &onward).await;
+        let request = FeedRequest { since, began, limit };
+        let engine = self.engine.feed.follow(account, &request).await;
+        let model = self.model.feed.follow(account, &request).await;
         let asked = history::Asked { account, kind: None, since, limit, with_unknown: true };
         self.compare_pages(&asked, engine, model).await;
     }
@@ -268,19 +277,32 @@ impl Pair {
         client.assert_equals(&*self.engine.upkeep, account).await;
     }
 
-    async fn touched(&self, after: Pick, limit: usize) {
-        let position = self.model.feed.position().await.unwrap();
-        assert_eq!(self.engine.feed.position().await.unwrap(), position);
-        let after = Position(u64::from(after) % (position.0 + 1));
-        let engine = self.engine.feed.touched(after, limit).await;
-        agreed(&after, engine, self.model.feed.touched(after, limit).await);
+    /// Positions are each store's own, so those of both are noted side by side.
+    async fn note_positions(&mut self) {
+        let engine = self.engine.feed.touched(Position::default(), TOUCHED_MAX).await.unwrap();
+        let model = self.model.feed.touched(Position::default(), TOUCHED_MAX).await.unwrap();
+        assert_eq!(without_positions(engine.clone()), without_positions(model.clone()));
+        self.positions
+            .extend(engine.iter().zip(&model).map(|(engine, model)| (engine.position, model.position)));
+    }
+
+    fn picked_position(&self, pick: Pick) -> (Position, Position) {
+        let known: Vec<_> = self.positions.iter().map(|(engine, model)| (*engine, *model)).collect();
+        picked(&known, pick).unwrap_or_default()
+    }
+
+    async fn touched(&mut self, after: Pick, limit: usize) {
+        self.note_positions().await;
+        let (engine, model) = self.picked_position(after);
+        let engine = self.engine.feed.touched(engine, limit).await.map(without_positions);
+        agreed(&after, engine, self.model.feed.touched(model, limit).await.map(without_positions));
     }
 
     /// A follower is never ahead of the store: the check would find that.
-    async fn save(&self, follower: usize, position: Pick, accounts: &[(u32, Pick)]) {
-        let last = self.model.feed.position().await.unwrap().0;
-        let position = Position(u64::from(position) % (last + 1));
-        let mut checkpoint = Checkpoint { position, accounts: Vec::new() };
+    async fn save(&mut self, follower: usize, position: Pick, accounts: &[(u32, Pick)]) {
+        self.note_positions().await;
+        let (of_engine, of_model) = self.picked_position(position);
+        let mut checkpoint = Checkpoint { position: of_engine, accounts: Vec::new() };
         for (account, pick) in accounts {
             let account = AccountId(*account);
             let last = self.revision(account).await.0;
@@ -288,17 +310,28 @@ impl Pair {
         }
         let name = FOLLOWERS[follower];
         let engine = self.engine.feed.save(name, &checkpoint).await;
-        agreed(&checkpoint, engine, self.model.feed.save(name, &checkpoint).await);
+        let of_model = Checkpoint { position: of_model, ..checkpoint.clone() };
+        agreed(&checkpoint, engine, self.model.feed.save(name, &of_model).await);
         self.compare_followers().await;
     }
 
     async fn compare_followers(&self) {
         let all: Vec<AccountId> = (0..ACCOUNTS).map(AccountId).collect();
         for name in FOLLOWERS {
-            let engine = self.engine.feed.checkpoint(name, &all).await;
-            agreed(&name, engine, self.model.feed.checkpoint(name, &all).await);
+            let mut engine = self.engine.feed.checkpoint(name, &all).await.unwrap();
+            engine.position = self.of_model(engine.position);
+            assert_eq!(engine, self.model.feed.checkpoint(name, &all).await.unwrap(), "{name}");
         }
-        agreed(&"followers", self.engine.feed.followers().await, self.model.feed.followers().await);
+        let mut engine = self.engine.feed.followers().await.unwrap();
+        for (_, position) in &mut engine {
+            *position = self.of_model(*position);
+        }
+        assert_eq!(engine, self.model.feed.followers().await.unwrap());
+    }
+
+    fn of_model(&self, position: Position) -> Position {
+        let is_default = position == Position::default();
+        if is_default { position } else { self.positions[&position] }
     }
 
     async fn clean(&mut self, seconds_ago: i64, limit: usize) {
@@ -306,6 +339,15 @@ impl Pair {
         let engine = self.engine.upkeep.clean(before, limit).await;
         let cleaned = agreed(&(before, limit), engine, self.model.upkeep.clean(before, limit).await).unwrap();
         self.history.forget(self.now_seconds - seconds_ago, cleaned.tombstones as usize);
+    }
+
+    async fn erase(&mut self, account: AccountId, limit: usize) {
+        let engine = self.engine.upkeep.erase(account, limit).await;
+        let erased =
+            agreed(&(account, limit), engine, self.model.upkeep.erase(account, limit).await).unwrap();
+        self.history.erased(account, erased.tombstones as usize);
+        let engine = self.engine.records.states(account).await;
+        agreed(&account, engine, self.model.records.states(account).await);
     }
 
     async fn dump(&self, after: Pick, limit: usize) {
@@ -335,7 +377,7 @@ impl Pair {
         let url = format!("lmdb:{}", folder.display()).parse().unwrap();
         let schema = if self.has_all_indexes { schema() } else { fewer_indexes() };
         let copy = open(Config { url, schema, ..self.place.config.clone() }).await.unwrap();
-        assert_same(&copy, &self.model).await;
+        assert_same(&copy, &self.model, 1).await;
         copy.upkeep.close().await.unwrap();
         drop(copy);
         std::fs::remove_dir_all(&folder).unwrap();
@@ -352,7 +394,7 @@ impl Pair {
             }
         }
         self.compare_followers().await;
-        assert_same(&self.engine, &self.model).await;
+        assert_same(&self.engine, &self.model, 0).await;
         self.engine.upkeep.close().await.unwrap();
     }
 }
@@ -398,6 +440,10 @@ async fn references(upkeep: &dyn Upkeep) -> Vec<BlobId> {
     panic!("the references don't end");
 }
 
+fn without_positions(touched: Vec<Touched>) -> Vec<Touched> {
+    touched.into_iter().map(|touched| Touched { position: Position::default(), ..touched }).collect()
+}
+
 /// What all engines count alike: what is there, and what history tells of.
 fn counts(stats: &Stats) -> impl PartialEq + Debug + use<> {
     let kinds = stats.kinds.iter().map(|kind| (kind.kind, kind.records, kind.tombstones));
@@ -405,7 +451,8 @@ fn counts(stats: &Stats) -> impl PartialEq + Debug + use<> {
     (stats.accounts, kinds, stats.commits)
 }
 
-async fn assert_same(engine: &Opened, model: &Opened) {
+/// The engine has what the model has, after so many restores.
+async fn assert_same(engine: &Opened, model: &Opened, restores: u64) {
     assert_sound(engine).await;
     assert_eq!(dump(&*engine.upkeep, 7).await, dump(&*model.upkeep, 1_000).await);
     assert_eq!(references(&*engine.upkeep).await, references(&*model.upkeep).await);
@@ -413,10 +460,10 @@ async fn assert_same(engine: &Opened, model: &Opened) {
     assert_eq!(counts(&own), counts(&theirs));
     for account in 0..ACCOUNTS {
         let account = AccountId(account);
-        let states = model.records.states(account).await.unwrap();
+        let mut states = model.records.states(account).await.unwrap();
+        states.revision.0 += restores * RESTORE_JUMP;
         agreed(&account, engine.records.states(account).await, Ok(states));
     }
-    let (own, theirs) =
-        (engine.feed.touched(Position(0), 10).await, model.feed.touched(Position(0), 10).await);
-    agreed(&"touched", own, theirs);
+    let own = engine.feed.touched(Position::default(), 10).await.map(without_positions);
+    agreed(&"touched", own, model.feed.touched(Position::default(), 10).await.map(without_positions));
 }

@@ -111,6 +111,11 @@ pub(super) fn server_of(config: &Config) -> anyhow::Result<String> {
     if !config.rest.enabled || config.rest.port == 0 {
         bail!("{held}, and the settings don't tell where its REST door is: name it with --rest");
     }
+    if config.rest.tls {
+        bail!(
+            "{held}, and its REST interface speaks HTTPS, which this command doesn't: stop the server, or turn rest.tls off"
+        );
+    }
     let address = match config.rest.address {
         IpAddr::V4(any) if any.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(any) if any.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
@@ -128,12 +133,12 @@ async fn ask(flags: &BackupFlags, url: String, asked: Asked) -> anyhow::Result<E
         let event = serde_json::from_slice(line).context("the server's answer is no event of a backup")?;
         shown.show(event)
     };
-    let told = client.post_lines(backup::PATH, asked, &mut show).await;
-    told.map_err(explain)?;
+    let result = client.post_lines(backup::PATH, asked, &mut show).await;
+    result.map_err(explain)?;
     shown.end()
 }
 
-/// Says what a server that lets no operators in would have to be told.
+/// Names the setting that a server without operator routes needs.
 pub(super) fn explain(error: anyhow::Error) -> anyhow::Error {
     let is_closed = |refused: &Refused| {
         refused.status == StatusCode::NOT_FOUND && refused.text.starts_with("no such path")

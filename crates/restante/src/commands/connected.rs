@@ -39,15 +39,15 @@ impl ConnectedMetrics {
     }
 }
 
-/// Asks at once and then after each interval, until the server is told to stop.
+/// Asks at once and then after each interval, until the server stops.
 pub(crate) async fn run(live: Live, metrics: ConnectedMetrics, stop: Stop) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut told = std::pin::pin!(stop.told());
+    let mut stopped = std::pin::pin!(stop.told());
     loop {
         tokio::select! {
             _ = ticks.tick() => ask(&live, &metrics).await,
-            () = &mut told => return,
+            () = &mut stopped => return,
         }
     }
 }

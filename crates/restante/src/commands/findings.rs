@@ -16,19 +16,19 @@ pub(crate) enum ReportFormat {
     Json,
 }
 
-/// Prints each finding, as a place and what is wrong there, on a line, and how many there are of which only some are told.
+/// Prints each finding, as a place and what is wrong there, on a line, and how many more there are.
 pub(super) fn print<'f>(
     findings: impl Iterator<Item = (&'f str, &'f str)>,
     wrong: u64,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let mut told = 0;
+    let mut printed = 0;
     for (place, what) in findings {
         writeln!(out, "{}: {}", printable(place), printable(what))?;
-        told += 1;
+        printed += 1;
     }
-    if wrong > told {
-        writeln!(out, "and {} more", HumanCount(wrong - told))?;
+    if wrong > printed {
+        writeln!(out, "and {} more", HumanCount(wrong - printed))?;
     }
     Ok(())
 }

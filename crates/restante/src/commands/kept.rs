@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context;
 use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 use restante_core::ErrorKind;
-use restante_waku::rest::KeptHealth;
+use restante_operate::RoleCheck;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{debug, warn};
 
@@ -21,6 +21,10 @@ const HEALTH_INTERVAL: Duration = Duration::from_secs(15);
 const STATS_INTERVAL: Duration = Duration::from_secs(600);
 /// A disk with less room than this counts as full.
 const ROOM_BYTES: u64 = 1 << 20;
+
+/// The names of the roles in `GET /health`.
+const RECORDS: &str = "Records";
+const BLOBS: &str = "Blobs";
 
 /// The records and the blobs of a server.
 #[derive(Clone)]
@@ -64,6 +68,15 @@ impl KeptMetrics {
     ) {
         self.records.register(of_engine(registry, "restante_records", records_engine));
         self.blobs.register(of_engine(registry, "restante_blobs", blobs_engine));
+    }
+}
+
+impl KeptMetrics {
+    /// Shows which roles work.
+    fn show_health(&self, checks: &[RoleCheck]) {
+        let is_up = |name| checks.iter().any(|check| check.name == name && (check.problem)().is_none());
+        self.records.up.set(i64::from(is_up(RECORDS)));
+        self.blobs.up.set(i64::from(is_up(BLOBS)));
     }
 }
 
@@ -133,8 +146,8 @@ fn full_disk(folder: &Path) -> Option<String> {
 }
 
 impl Kept {
-    /// Their lines of `GET /health`: what they know themselves, and whether their disks are full.
-    pub(crate) fn health(&self, config: &Config) -> Vec<KeptHealth> {
+    /// Whether they work: what they report themselves, and whether their disks are full. Health, console and metrics show it.
+    pub(crate) fn health(&self, config: &Config) -> Vec<RoleCheck> {
         let (records, blobs) = (self.records.upkeep.clone(), self.blobs.upkeep.clone());
         let (records_folder, blobs_folder) = (folder_of_records(config), folder_of_blobs(config));
         let records = move || {
@@ -146,8 +159,8 @@ impl Kept {
             problem.or_else(|| full_disk(blobs_folder.as_deref()?))
         };
         vec![
-            KeptHealth { name: "Records", problem: Arc::new(records) },
-            KeptHealth { name: "Blobs", problem: Arc::new(blobs) },
+            RoleCheck { name: RECORDS, problem: Arc::new(records) },
+            RoleCheck { name: BLOBS, problem: Arc::new(blobs) },
         ]
     }
 
@@ -176,11 +189,6 @@ impl Kept {
         Ok(())
     }
 
-    fn ask_whether_well(&self, metrics: &KeptMetrics) {
-        metrics.records.up.set(i64::from(self.records.upkeep.health().is_ok()));
-        metrics.blobs.up.set(i64::from(self.blobs.upkeep.health().is_ok()));
-    }
-
     /// While one of them does not answer, its last values stand.
     async fn ask_what_they_hold(&self, metrics: &KeptMetrics) {
         match self.records.upkeep.stats().await {
@@ -195,16 +203,16 @@ impl Kept {
 }
 
 /// Asks at once and then after each interval, until the server is told to stop.
-pub(crate) async fn run(kept: Kept, metrics: KeptMetrics, stop: Stop) {
+pub(crate) async fn run(kept: Kept, checks: Vec<RoleCheck>, metrics: KeptMetrics, stop: Stop) {
     let (mut health, mut stats) = (interval(HEALTH_INTERVAL), interval(STATS_INTERVAL));
     health.set_missed_tick_behavior(MissedTickBehavior::Delay);
     stats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut told = std::pin::pin!(stop.told());
+    let mut stopped = std::pin::pin!(stop.told());
     loop {
         tokio::select! {
-            _ = health.tick() => kept.ask_whether_well(&metrics),
+            _ = health.tick() => metrics.show_health(&checks),
             _ = stats.tick() => kept.ask_what_they_hold(&metrics).await,
-            () = &mut told => return,
+            () = &mut stopped => return,
         }
     }
 }
@@ -216,6 +224,13 @@ mod tests {
 
     use super::*;
     use crate::records;
+
+    fn in_memory_config() -> Config {
+        let mut config = Config::default();
+        config.records.url = Some(restante_records::EngineUrl::Memory);
+        config.blobs.url = Some(restante_blobs::EngineUrl::Memory);
+        config
+    }
 
     async fn in_memory() -> Kept {
         let records = restante_records::Config::new(restante_records::EngineUrl::Memory, records::schema());
@@ -239,7 +254,7 @@ mod tests {
         kept.blobs.blobs.put(&mut Bytes::from_static(b"hello")).await.unwrap();
 
         let metrics = KeptMetrics::default();
-        kept.ask_whether_well(&metrics);
+        metrics.show_health(&kept.health(&in_memory_config()));
         kept.ask_what_they_hold(&metrics).await;
         let RecordsMetrics { up, records, tombstones, accounts, .. } = &metrics.records;
         assert_eq!([up, records, tombstones, accounts].map(Gauge::get), [1, 1, 1, 1]);
@@ -250,9 +265,7 @@ mod tests {
     #[tokio::test]
     async fn health_tells_who_takes_no_more() {
         let kept = in_memory().await;
-        let mut config = Config::default();
-        config.records.url = Some(restante_records::EngineUrl::Memory);
-        config.blobs.url = Some(restante_blobs::EngineUrl::Memory);
+        let config = in_memory_config();
         let problems =
             |kept: &Kept| kept.health(&config).iter().map(|kept| (kept.problem)()).collect::<Vec<_>>();
         assert_eq!(problems(&kept), [None, None]);

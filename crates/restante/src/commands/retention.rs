@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use restante_archive::{Error, Pruned, Retention, Upkeep};
 use restante_core::ErrorKind;
-use restante_waku::rest::RetentionState;
+use restante_operate::RetentionState;
 use tracing::{debug, info, warn};
 
 use crate::{archives, config::ArchiveSection, signals::Stop};
@@ -23,13 +23,13 @@ impl From<&ArchiveSection> for Schedule {
     }
 }
 
-/// What the console tells of it.
+/// What the console shows of it.
 pub(crate) fn state(archive: &ArchiveSection) -> RetentionState {
     let Schedule { policy, interval } = archive.into();
     RetentionState::new(policy, interval)
 }
 
-/// Prunes at once and then after each interval, until the server is told to stop. A prune that fails is tried again at
+/// Prunes at once and then after each interval, until the server stops. A prune that fails is tried again at
 /// the next turn: the server goes on, and the disk fills slowly enough for somebody to read the log.
 pub(crate) async fn run(upkeep: Arc<dyn Upkeep>, schedule: Schedule, state: RetentionState, stop: Stop) {
     if schedule.policy.is_none() {
@@ -37,7 +37,7 @@ pub(crate) async fn run(upkeep: Arc<dyn Upkeep>, schedule: Schedule, state: Rete
     }
     let mut ticks = tokio::time::interval(schedule.interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut told = std::pin::pin!(stop.told());
+    let mut stopped = std::pin::pin!(stop.told());
     let mut outage = Outage::default();
     loop {
         tokio::select! {
@@ -46,12 +46,12 @@ pub(crate) async fn run(upkeep: Arc<dyn Upkeep>, schedule: Schedule, state: Rete
                 state.note(archives::clock().now(), &pruned);
                 tell(pruned, &schedule.policy, &mut outage);
             }
-            () = &mut told => return,
+            () = &mut stopped => return,
         }
     }
 }
 
-/// Whether the archive was away the last time. It is told once and not at every turn.
+/// Whether the archive was unavailable the last time: an outage is logged once and not each time.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outage {
     is_told: bool,
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_outage_is_told_once_and_other_failures_each_time() {
+    fn an_outage_is_logged_once_and_other_failures_each_time() {
         let error = |kind| Error::new(kind, "as the test wanted");
         let (away, full) = (error(ErrorKind::Unavailable), error(ErrorKind::Full));
         let mut outage = Outage::default();

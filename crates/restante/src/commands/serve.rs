@@ -10,18 +10,20 @@ use std::{
 };
 
 use anyhow::Context;
+use futures_util::future::join_all;
 use prometheus_client::registry::Registry;
 use restante_archive::{Metrics, Opened};
 use restante_core::Clock;
 use restante_directory::{Directory, DirectoryMetrics};
-use restante_http::{HttpMetrics, OperatorGuard, Route, Token};
-use restante_net::NetMetrics;
+use restante_http::{Front, HttpMetrics, MemoryBudget, OperatorGuard, Permits, RefusalFormat, Route, Token};
+use restante_net::{NetMetrics, tls::ServerTls};
+use restante_operate::{ArchiveHealth, Door, Listener, Offer, Operate, Parts, RetentionState, SetLogLevel};
 use restante_sessions::{Live, SessionMetrics};
 use restante_waku::{
     Waku, WakuConfig, WakuMetrics,
-    live::Listener,
+    live::Listener as MessageListener,
     node::NodeConfig,
-    rest::{self, MessageCache, Rest, RestConfig, RestMetrics, RetentionState, SetLogLevel},
+    rest::{MessageCache, Rest, RestConfig, RestMetrics, WakuDoor},
 };
 use tokio::{
     net::TcpListener,
@@ -34,6 +36,7 @@ use crate::{
     archives::{self, Access},
     backup::{self, BackupMetrics, Removing, Sources, Turn},
     blobs,
+    certificates::ServerCertificates,
     commands::{
         self,
         connected::{self, ConnectedMetrics},
@@ -45,7 +48,7 @@ use crate::{
     config::{Config, Effective, ServeFlags},
     exit::UsageError,
     live, logging, open_files, records, secrets,
-    signals::Stop,
+    signals::{self, Stop},
     telemetry::{self, VERSION},
 };
 
@@ -66,10 +69,21 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     if effective.has_secret_flag() {
         warn!("everybody on this machine can read the node's key on the command line: put it into a file");
     }
+    for key in
+        ["rest.admin", "rest.console", "rest.token_file"].into_iter().filter(|key| effective.is_set(key))
+    {
+        warn!(
+            key,
+            "this setting goes with the next version: operators have a listener of their own, see operate.listen"
+        );
+    }
     backup::check_not_halfway(config)?;
     check_secrets(&effective)?;
     open_files::raise(config);
     let stop = Stop::on_signals()?;
+    let hangup = signals::hangup()?;
+    let net_metrics = NetMetrics::default();
+    let certificates = ServerCertificates::load(&effective, &net_metrics)?;
 
     let metrics = RoleMetrics::default();
     let live = live::open(config, metrics.sessions.clone()).await?;
@@ -80,17 +94,22 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
         Directory::open(&kept.records, settings, archives::clock(), metrics.directory.clone()).await;
     let (directory, follower) = opened_directory.context("can't open the directory")?;
     let following = tokio::spawn(follower.run());
-    let doors = Doors::new(&effective, &opened, (&kept, directory), &live, metrics, set_log_level);
+    let doors = Doors {
+        net_metrics,
+        ..Doors::new(&effective, &opened, (&kept, directory), &live, metrics, set_log_level)
+    };
     let (schedule, noted) = ((&config.archive).into(), doors.retention.clone());
     let retention = tokio::spawn(retention::run(opened.upkeep.clone(), schedule, noted, stop.clone()));
     let size = tokio::spawn(size::run(opened.upkeep.clone(), doors.size_metrics.clone(), stop.clone()));
     let connected = tokio::spawn(connected::run(live.clone(), doors.connected_metrics.clone(), stop.clone()));
-    let asking = tokio::spawn(kept::run(kept.clone(), doors.kept_metrics.clone(), stop.clone()));
+    let checks = kept.health(config);
+    let asking = tokio::spawn(kept::run(kept.clone(), checks, doors.kept_metrics.clone(), stop.clone()));
     let tidying = Tidying::new(config, &kept, doors.tidy_metrics.clone());
     let tidying = tokio::spawn(tidying.run(stop.clone()));
-    let served = serve(&doors, stop).await;
+    let current = tokio::spawn(certificates.clone().keep_current(hangup));
+    let served = serve(&doors, &certificates, stop).await;
     let limit = grace(config).mul_f64(KEPT_SHARE);
-    end([retention, size, connected, asking, tidying, following], limit).await;
+    end([retention, size, connected, asking, tidying, current, following], limit).await;
     let (closed, kept_closed, ()) =
         tokio::join!(close(&opened, limit), kept.close(limit), live::close(&live, limit));
     served.and(closed).and(kept_closed)?;
@@ -124,23 +143,19 @@ async fn open_kept(config: &Config, metrics: &RoleMetrics) -> anyhow::Result<Kep
     Ok(Kept { records, blobs, removing: Removing::default() })
 }
 
-/// Serves the archive until the server is told to stop, the doors have finished, and the archive has what relay brought.
-async fn serve(doors: &Doors<'_>, stop: Stop) -> anyhow::Result<()> {
+/// Serves the archive until the server stops, the doors have finished, and the archive has what relay brought.
+async fn serve(doors: &Doors<'_>, certificates: &ServerCertificates, stop: Stop) -> anyhow::Result<()> {
     let config = doors.config;
-    let listener = listen_for_rest(config).await?;
-    let waku = doors.start_waku().await?;
-    let served = match listener {
-        Some(listener) => doors.serve_rest(listener, &waku, stop).await,
-        None => {
-            announce(config, None, &waku);
-            stop.told().await;
-            doors.live.hub.stop();
-            Ok(())
-        }
-    };
+    let sockets = listen(doors.effective).await?;
+    let waku = doors.start_waku(certificates).await?;
+    let started = doors.serve_http(sockets, certificates, waku, stop).await?;
     let limit = grace(config).mul_f64(RELAYED_SHARE);
-    let (closed, ()) = tokio::join!(tokio::time::timeout(limit, waku.close()), doors.backups.end(limit));
-    served.and(closed.context("the archive did not take in time what relay had brought"))
+    let close = async |door: &Arc<dyn Door>| {
+        let closed = tokio::time::timeout(limit, door.close()).await;
+        closed.with_context(|| format!("{} did not finish in time what it had taken", door.name()))
+    };
+    let (closed, ()) = tokio::join!(join_all(started.iter().map(close)), doors.backups.end(limit));
+    closed.into_iter().collect()
 }
 
 fn grace(config: &Config) -> Duration {
@@ -155,13 +170,26 @@ async fn close(opened: &Opened, limit: Duration) -> anyhow::Result<()> {
     closed.context("can't close the archive")
 }
 
-async fn listen_for_rest(config: &Config) -> anyhow::Result<Option<TcpListener>> {
-    if !config.rest.enabled {
-        return Ok(None);
+/// Binds the sockets of all listeners of HTTP, so that a port that is taken is reported before anything is served.
+async fn listen(effective: &Effective) -> anyhow::Result<Vec<(Listener, TcpListener)>> {
+    let config = &effective.config;
+    let mut sockets = Vec::new();
+    if config.rest.enabled {
+        let address = SocketAddr::new(config.rest.address, config.rest.port);
+        let socket = TcpListener::bind(address).await.with_context(|| port_taken(address, "--rest-port"))?;
+        sockets.push((Listener::Rest, socket));
     }
-    let address = SocketAddr::new(config.rest.address, config.rest.port);
-    let listener = TcpListener::bind(address).await.with_context(|| port_taken(address, "--rest-port"))?;
-    Ok(Some(listener))
+    if let Some(address) = config.operate.listen {
+        match TcpListener::bind(address).await {
+            Ok(socket) => sockets.push((Listener::Operate, socket)),
+            // Nobody has asked for this port: a second server on the machine serves without it.
+            Err(error) if !effective.is_set("operate.listen") => {
+                warn!(%address, %error, "no listener for operators: name another port with operate.listen");
+            }
+            Err(error) => return Err(error).with_context(|| port_taken(address, "operate.listen")),
+        }
+    }
+    Ok(sockets)
 }
 
 /// libp2p shares a port with other programs of the same user that share it too, a second server among them. So each port is
@@ -212,6 +240,9 @@ struct Doors<'a> {
     rest_metrics: RestMetrics,
     net_metrics: NetMetrics,
     http_metrics: HttpMetrics,
+    /// Memory for answers on all listeners.
+    memory: Arc<MemoryBudget>,
+    permits: Permits,
 }
 
 impl<'a> Doors<'a> {
@@ -230,6 +261,7 @@ impl<'a> Doors<'a> {
             ..(&config.rest).into()
         };
         let rest_metrics = RestMetrics::default();
+        let permits = Permits::new(rest.requests_max);
         let cache = Arc::new(MessageCache::new(&rest, &rest_metrics));
         Self {
             effective,
@@ -254,12 +286,14 @@ impl<'a> Doors<'a> {
             rest_metrics,
             net_metrics: NetMetrics::default(),
             http_metrics: HttpMetrics::default(),
+            memory: Arc::default(),
+            permits,
         }
     }
 
-    async fn start_waku(&self) -> anyhow::Result<Waku> {
+    async fn start_waku(&self, certificates: &ServerCertificates) -> anyhow::Result<Waku> {
         let settings = &self.config.waku;
-        let node = if settings.node.enabled { Some(node_config(self.config)?) } else { None };
+        let node = if settings.node.enabled { Some(node_config(self.config, certificates)?) } else { None };
         let config = WakuConfig {
             rules: settings.rules(),
             node,
@@ -272,7 +306,7 @@ impl<'a> Doors<'a> {
             sync: settings.sync.config(&self.config.server.data_dir, self.config.archive.retention),
         };
         let archive = self.opened.archive.clone();
-        let listeners: Vec<Arc<dyn Listener>> = vec![self.cache.clone()];
+        let listeners: Vec<Arc<dyn MessageListener>> = vec![self.cache.clone()];
         let started = Waku::start(
             config,
             archive,
@@ -285,47 +319,131 @@ impl<'a> Doors<'a> {
         started.context("can't start the Waku node")
     }
 
-    /// Serves REST until the server is told to stop and the requests that were begun are finished.
-    async fn serve_rest(&self, listener: TcpListener, waku: &Waku, stop: Stop) -> anyhow::Result<()> {
-        let metrics = self.net_metrics.listener("rest");
-        let listener = restante_net::Listener::new(listener, self.rest.limits(), metrics)
-            .context("the REST listener failed")?;
-        let address = listener.local_addr();
-        let rest = Arc::new(self.open_rest(address, waku, &stop)?);
-        announce(self.config, Some((address, rest.has_console())), waku);
+    /// Serves HTTP until the server is stopped and the requests that were begun are finished. Returns the doors, which still run.
+    async fn serve_http(
+        &self,
+        sockets: Vec<(Listener, TcpListener)>,
+        certificates: &ServerCertificates,
+        waku: Waku,
+        stop: Stop,
+    ) -> anyhow::Result<Vec<Arc<dyn Door>>> {
+        let mut listeners = Vec::new();
+        for (kind, socket) in sockets {
+            let metrics = self.net_metrics.listener(kind.as_str());
+            let listener = restante_net::Listener::new(socket, self.rest.limits(), metrics);
+            let mut listener = listener.context("a listener has no address")?;
+            if kind == Listener::Rest {
+                listener = listener.with_proxies(self.config.rest.proxies.iter().copied());
+            }
+            if let Some(certificates) = certificates.listeners.as_ref().filter(|_| self.config.has_tls(kind))
+            {
+                listener = listener.with_tls(ServerTls::new(certificates.clone(), &["h2", "http/1.1"])?);
+            }
+            listeners.push((kind, listener));
+        }
+        let addresses: Vec<(Listener, SocketAddr)> =
+            listeners.iter().map(|(kind, listener)| (*kind, listener.local_addr())).collect();
+        let health = self.archive_health();
+        let rest = Arc::new(self.rest(&addresses, &waku, &health)?);
+        let doors: Vec<Arc<dyn Door>> = vec![Arc::new(WakuDoor::new(rest.clone()))];
+        let operate = Operate::new(self.parts(doors.clone(), &addresses, health, &stop));
+        let mut servers = Vec::new();
+        for (kind, listener) in listeners {
+            let operators = Arc::new(OperatorGuard::new(self.token()?, listener.local_addr()));
+            let offer = match kind {
+                Listener::Rest => rest.offer(),
+                _ => Offer { admin: true, console: operators.is_safe() },
+            };
+            let router = self.front(kind, operators).router(operate.routes(kind, offer));
+            let limits = self.rest.server_limits();
+            servers.push(restante_http::serve(listener, router, limits, stop.clone().told()));
+        }
+        announce(self.config, &addresses, rest.offer(), &waku);
         // Live streams would never end by themselves.
-        let told = stop.clone().told();
-        let stopped = async {
-            told.await;
+        let ending = async {
+            stop.told().await;
             self.live.hub.stop();
         };
-        let router = rest::router(rest.clone());
-        restante_http::serve(listener, router, rest.config.server_limits(), stopped).await;
-        Ok(())
+        tokio::join!(join_all(servers), ending);
+        Ok(doors)
     }
 
-    fn open_rest(&self, address: SocketAddr, waku: &Waku, stop: &Stop) -> anyhow::Result<Rest> {
+    fn token(&self) -> anyhow::Result<Option<Token>> {
+        read_token(self.config.token_file())
+    }
+
+    fn archive_health(&self) -> Arc<ArchiveHealth> {
+        let Opened { archive, upkeep } = self.opened;
+        let timeout = Duration::from_millis(self.rest.request_timeout_ms);
+        Arc::new(ArchiveHealth::new(archive.clone(), upkeep.clone(), timeout))
+    }
+
+    /// What stands in front of the routes of a listener.
+    fn front(&self, kind: Listener, operators: Arc<OperatorGuard>) -> Front {
+        Front {
+            metrics: self.http_metrics.of(kind.as_str()),
+            memory: self.memory.clone(),
+            operators,
+            accounts: None,
+            sites: self.rest.sites(),
+            format: RefusalFormat::Text,
+        }
+    }
+
+    fn rest(
+        &self,
+        addresses: &[(Listener, SocketAddr)],
+        waku: &Waku,
+        health: &Arc<ArchiveHealth>,
+    ) -> anyhow::Result<Rest> {
+        let own = addresses.iter().find(|(kind, _)| *kind == Listener::Rest).map(|(_, address)| *address);
+        let address = own.unwrap_or_else(|| SocketAddr::new(self.config.rest.address, self.config.rest.port));
         Ok(Rest {
             waku: waku.clone(),
             cache: self.cache.clone(),
             archive: self.opened.archive.clone(),
-            upkeep: self.opened.upkeep.clone(),
+            health: health.clone(),
             clock: self.clock.clone(),
             config: self.rest.clone(),
-            operators: Arc::new(OperatorGuard::new(read_token(&self.config.rest.token_file)?, address)),
-            operator_routes: self.operator_routes(stop),
-            kept: self.kept.health(self.config),
-            retention: self.retention.clone(),
+            operators: Arc::new(OperatorGuard::new(self.token()?, address)),
             metrics: self.rest_metrics.clone(),
-            http_metrics: self.http_metrics.of("rest"),
-            metrics_text: telemetry::shown(self.registry()),
+            waku_metrics: self.waku_metrics.clone(),
+            memory: self.memory.clone(),
+            permits: self.permits.clone(),
             version: VERSION,
-            listen_addresses: vec![format!("http://{address}")],
-            set_log_level: Some(self.set_log_level.clone()),
+            listen_addresses: own.iter().map(|address| self.config.url(Listener::Rest, *address)).collect(),
         })
     }
 
-    /// What operators do over REST beside what the door has them do.
+    fn parts(
+        &self,
+        doors: Vec<Arc<dyn Door>>,
+        addresses: &[(Listener, SocketAddr)],
+        health: Arc<ArchiveHealth>,
+        stop: &Stop,
+    ) -> Parts {
+        Parts {
+            metrics_text: telemetry::shown(self.registry(&doors)),
+            doors,
+            roles: self.kept.health(self.config),
+            archive: Some(health),
+            live: self.live.clone(),
+            retention: self.retention.clone(),
+            addresses: addresses
+                .iter()
+                .map(|(kind, address)| (*kind, self.config.url(*kind, *address)))
+                .collect(),
+            routes: self.operator_routes(stop),
+            set_log_level: Some(self.set_log_level.clone()),
+            version: VERSION,
+            clock: self.clock.clone(),
+            memory: self.memory.clone(),
+            permits: self.permits.clone(),
+            request_timeout: Duration::from_millis(self.rest.request_timeout_ms),
+        }
+    }
+
+    /// Routes for operators beside those of the doors.
     fn operator_routes(&self, stop: &Stop) -> Vec<Route> {
         let (records, blobs) = (self.kept.records.upkeep.clone(), self.kept.blobs.upkeep.clone());
         let sources = Sources::new(
@@ -346,7 +464,7 @@ impl<'a> Doors<'a> {
         ]
     }
 
-    fn registry(&self) -> Registry {
+    fn registry(&self, doors: &[Arc<dyn Door>]) -> Registry {
         let mut registry = telemetry::registry(self.clock.now());
         let (config, roles) = (self.config, &self.role_metrics);
         let engine = config.archive_url().engine();
@@ -361,8 +479,7 @@ impl<'a> Doors<'a> {
         self.backup_metrics.register(&mut registry);
         roles.sessions.register(&mut registry);
         self.connected_metrics.register(&mut registry, self.config.sessions.url.engine());
-        self.waku_metrics.register(&mut registry);
-        self.rest_metrics.register(&mut registry);
+        doors.iter().for_each(|door| door.register(&mut registry));
         self.net_metrics.register(&mut registry);
         self.http_metrics.register(&mut registry);
         registry
@@ -375,7 +492,7 @@ fn check_secrets(effective: &Effective) -> anyhow::Result<()> {
     let wrong = |key: &str, what: String| UsageError(format!("{}: {key}: {what}", effective.origin(key)));
     let key = &config.waku.node.key;
     key.check(&config.server.data_dir).map_err(|what| wrong("waku.node.key", what))?;
-    read_token(&config.rest.token_file).map_err(|error| wrong("rest.token_file", format!("{error:#}")))?;
+    read_token(config.token_file()).map_err(|error| wrong(config.token_key(), format!("{error:#}")))?;
     Ok(())
 }
 
@@ -389,13 +506,13 @@ pub(super) fn read_token(file: &Path) -> anyhow::Result<Option<Token>> {
     Ok(Some(token))
 }
 
-fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
+fn node_config(config: &Config, certificates: &ServerCertificates) -> anyhow::Result<NodeConfig> {
     check_ports(config)?;
     let (waku, node) = (&config.waku, &config.waku.node);
     Ok(NodeConfig {
         key: node.key.load(&config.server.data_dir)?,
         listen: node.listen(),
-        tls: node.tls(),
+        certificates: certificates.websocket.clone(),
         external_addresses: node.external_addresses.iter().map(Into::into).collect(),
         static_peers: node.static_peers.iter().map(Into::into).collect(),
         reserved_peers: Vec::new(),
@@ -408,26 +525,23 @@ fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
 
 /// Logs where the server is, for people, and writes it to stdout, for scripts. Where both are one, as on a terminal, each
 /// address stands there once.
-fn announce(config: &Config, rest: Option<(SocketAddr, bool)>, waku: &Waku) {
+fn announce(config: &Config, addresses: &[(Listener, SocketAddr)], offer: Offer, waku: &Waku) {
     info!(version = VERSION, archive = %config.archive_url(), "serving");
     announce_archive(config);
     let is_one = logging::is_stdout();
-    // A server whose stdout is closed has nobody to tell, and serves all the same.
+    // A server whose stdout is closed has nobody to write to, and serves all the same.
     let mut out = std::io::stdout().lock();
-    if let Some((address, has_console)) = rest {
-        match (has_console, is_one) {
-            (true, false) => info!(url = %format!("http://{address}/console"), "REST and console"),
-            (true, true) => info!(path = "/console", "console"),
-            (false, false) => info!(%address, "REST"),
-            (false, true) => {}
-        }
-        if !address.ip().is_loopback() {
-            warn!("everybody who reaches the REST address can publish and query");
-            if config.rest.admin && config.rest.token_file.as_os_str().is_empty() {
-                warn!("and do what is for operators: set rest.token_file, or leave rest.admin off");
+    for (kind, address) in addresses {
+        let url = config.url(*kind, *address);
+        if *kind == Listener::Operate {
+            if !is_one {
+                info!(url, "console and administration");
             }
+            let _ = writeln!(out, "listening for operators on {url}");
+            continue;
         }
-        let _ = writeln!(out, "listening on http://{address}");
+        announce_rest(config, *address, &url, offer, is_one);
+        let _ = writeln!(out, "listening on {url}");
     }
     let Some(node) = &waku.node else { return };
     for address in node.addresses() {
@@ -439,6 +553,21 @@ fn announce(config: &Config, rest: Option<(SocketAddr, bool)>, waku: &Waku) {
     if node.is_relay() && node.topics().is_empty() {
         let advice = "name the cluster with --cluster-id, or subscribe to pubsub topics by REST";
         warn!(advice, "no cluster is named, so nothing is relayed yet");
+    }
+}
+
+fn announce_rest(config: &Config, address: SocketAddr, url: &str, offer: Offer, is_one: bool) {
+    match (offer.console, is_one) {
+        (true, false) => info!(url = %format!("{url}/console"), "REST and console"),
+        (true, true) => info!(path = "/console", "console"),
+        (false, false) => info!(url, "REST"),
+        (false, true) => {}
+    }
+    if !address.ip().is_loopback() {
+        warn!("everybody who reaches the REST address can publish and query");
+        if config.rest.admin && config.token_file().as_os_str().is_empty() {
+            warn!("and do what is for operators: set operate.token_file, or leave rest.admin off");
+        }
     }
 }
 

@@ -48,19 +48,19 @@ impl SizeMetrics {
     }
 }
 
-/// Asks at once and then after each interval, until the server is told to stop. While the archive does not answer, the last
+/// Asks at once and then after each interval, until the server stops. While the archive does not answer, the last
 /// values stand.
 pub(crate) async fn run(upkeep: Arc<dyn Upkeep>, metrics: SizeMetrics, stop: Stop) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut told = std::pin::pin!(stop.told());
+    let mut stopped = std::pin::pin!(stop.told());
     loop {
         tokio::select! {
             _ = ticks.tick() => match upkeep.stats().await {
                 Ok(stats) => metrics.show(&stats),
                 Err(error) => debug!(%error, "the archive does not tell what it holds"),
             },
-            () = &mut told => return,
+            () = &mut stopped => return,
         }
     }
 }

@@ -59,7 +59,7 @@ pub(crate) struct DataFlags {
     places: PlaceFlags,
 }
 
-/// What a server may be told at the prompt.
+/// Flags of a server.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ServeFlags {
     #[command(flatten)]
@@ -116,7 +116,7 @@ pub(crate) struct ServeFlags {
 }
 
 impl ArchiveFlags {
-    /// No flags but a configuration file, for commands that are told their archives in another way.
+    /// No flags but a configuration file, for commands that name their archives in another way.
     pub(crate) fn of_file(config: Option<PathBuf>) -> Self {
         Self { config, ..Self::default() }
     }

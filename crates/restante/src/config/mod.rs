@@ -15,6 +15,7 @@ mod plain;
 mod records;
 mod schema;
 mod sessions;
+mod tls;
 mod waku;
 mod waku_flags;
 mod words;

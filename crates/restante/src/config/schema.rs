@@ -12,6 +12,7 @@ use restante_archive::{
     EngineUrl, LogConfig, PostgresConfig, Retention, SpoolConfig, SqliteConfig, TandemConfig,
 };
 use restante_directory::DirectoryConfig;
+use restante_operate::Listener;
 use restante_waku::rest::RestConfig;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,7 @@ use super::{
     origin::{HostName, PageOrigin},
     records::Records,
     sessions::Sessions,
+    tls::Tls,
     waku::Waku,
     words::{self, LogFilter},
 };
@@ -34,7 +36,9 @@ pub(crate) struct Config {
     pub(crate) blobs: Blobs,
     pub(crate) directory: DirectoryConfig,
     pub(crate) sessions: Sessions,
+    pub(crate) tls: Tls,
     pub(crate) rest: Rest,
+    pub(crate) operate: Operate,
     pub(crate) waku: Waku,
     pub(crate) log: Log,
 }
@@ -112,6 +116,10 @@ pub(crate) struct Rest {
     pub(crate) enabled: bool,
     pub(crate) address: IpAddr,
     pub(crate) port: u16,
+    /// Whether the listener speaks TLS, with the certificates of [`Tls`].
+    pub(crate) tls: bool,
+    /// Where connections begin with a PROXY header.
+    pub(crate) proxies: Vec<IpAddr>,
     pub(crate) connections_max: NonZero<usize>,
     pub(crate) connections_per_address_max: NonZero<usize>,
     pub(crate) header_timeout_ms: NonZero<u64>,
@@ -131,6 +139,19 @@ pub(crate) struct Rest {
     pub(crate) hosts: Vec<HostName>,
     #[serde(with = "words::texts")]
     pub(crate) origins: Vec<PageOrigin>,
+}
+
+/// The listener for operators.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Operate {
+    /// `None`, written as an empty text, is no listener.
+    #[serde(with = "words::text_or_empty")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Whether it speaks HTTPS.
+    pub(crate) tls: bool,
+    /// Empty for no token.
+    pub(crate) token_file: PathBuf,
 }
 
 /// Whether there is a console page.
@@ -168,6 +189,32 @@ impl Config {
             Some(url) => url.clone(),
             None => log_below(&self.server.data_dir),
         }
+    }
+
+    /// The file of the operators' token; empty for no token.
+    pub(crate) fn token_file(&self) -> &Path {
+        let own = &self.operate.token_file;
+        if own.as_os_str().is_empty() { &self.rest.token_file } else { own }
+    }
+
+    /// Whether a listener speaks HTTPS.
+    pub(crate) fn has_tls(&self, listener: Listener) -> bool {
+        match listener {
+            Listener::Rest => self.rest.enabled && self.rest.tls,
+            Listener::Operate => self.operate.listen.is_some() && self.operate.tls,
+            Listener::Public => false,
+        }
+    }
+
+    /// The URL of a listener.
+    pub(crate) fn url(&self, listener: Listener, address: SocketAddr) -> String {
+        let scheme = if self.has_tls(listener) { "https" } else { "http" };
+        format!("{scheme}://{address}")
+    }
+
+    /// The setting that names that file.
+    pub(crate) fn token_key(&self) -> &'static str {
+        if self.operate.token_file.as_os_str().is_empty() { "rest.token_file" } else { "operate.token_file" }
     }
 
     /// The place of the records, with the default filled in.
@@ -222,11 +269,21 @@ impl Config {
         if let Some(what) = self.directory.rounds_problem() {
             return Some(("directory.rounds", what));
         }
+        let is_open = self.operate.listen.is_some_and(|address| !address.ip().is_loopback());
+        if is_open && self.token_file().as_os_str().is_empty() {
+            let what = "beyond loopback operators need a token: set operate.token_file";
+            return Some(("operate.listen", what.into()));
+        }
         if !self.rest.enabled && !self.waku.node.enabled {
             return Some(("rest.enabled", "a server has a door: enable the REST door or waku.node".into()));
         }
-        let rooms = self.blobs.contradiction().or_else(|| self.sessions.contradiction());
-        rooms.or_else(|| self.waku.contradiction()).or_else(|| self.port_named_twice())
+        let roles = self.blobs.contradiction().or_else(|| self.sessions.contradiction());
+        let listeners = || {
+            self.tls.contradiction(
+                [Listener::Rest, Listener::Operate].iter().any(|listener| self.has_tls(*listener)),
+            )
+        };
+        roles.or_else(listeners).or_else(|| self.waku.contradiction()).or_else(|| self.port_named_twice())
     }
 
     /// Two addresses of the server that need the same port.
@@ -235,6 +292,7 @@ impl Config {
         if self.rest.enabled {
             ports.push(("rest.port", SocketAddr::new(self.rest.address, self.rest.port)));
         }
+        ports.extend(self.operate.listen.map(|address| ("operate.listen", address)));
         if self.waku.node.enabled {
             ports.extend(self.waku.node.named_ports());
         }
@@ -373,6 +431,8 @@ impl Default for Rest {
             enabled: true,
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             port: 8645, // the port of nwaku's REST door
+            tls: false,
+            proxies: Vec::new(),
             connections_max: nonzero(door.connections_max),
             connections_per_address_max: nonzero(door.connections_per_address_max),
             header_timeout_ms: nonzero(door.header_timeout_ms),
@@ -411,6 +471,12 @@ impl From<&Rest> for RestConfig {
             request_timeout_ms: rest.request_timeout_ms.get(),
             requests_max: rest.requests_max.get(),
         }
+    }
+}
+
+impl Default for Operate {
+    fn default() -> Self {
+        Self { listen: Some((Ipv4Addr::LOCALHOST, 8646).into()), tls: false, token_file: PathBuf::new() }
     }
 }
 

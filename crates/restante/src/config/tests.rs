@@ -228,6 +228,14 @@ fn wrong_values_name_the_key_and_the_place() {
             "some.toml:2: sessions.redis.lease_ms: a lease is renewed 3 times in its length",
         ),
         ("sessions.redis.prefix = \"a:u\"", "some.toml:1: sessions.redis.prefix: it has a colon"),
+        (
+            "operate.listen = \"0.0.0.0:8646\"",
+            "some.toml:1: operate.listen: beyond loopback operators need a token",
+        ),
+        (
+            "operate.listen = \"127.0.0.1:8645\"",
+            "some.toml:1: operate.listen: 8645 is the port of rest.port, too",
+        ),
         ("log.level = \"loud\"", "some.toml:1: log.level: log level 'loud' is not understood"),
         ("log.format = \"xml\"", "some.toml:1: log.format: it must be one of"),
         ("\n[rest\n", "some.toml:2: "),

@@ -8,16 +8,10 @@ use std::{
 };
 
 use restante_archive::Retention;
-use restante_net::Rate;
+use restante_net::{Rate, tls::CertificateFiles};
 use restante_waku::{
-    Multiaddr, Services,
-    filter::FilterConfig,
-    intake::HandoverConfig,
-    lightpush::LightPushConfig,
-    node::{NodeLimits, TlsFiles},
-    peer_exchange::PeerExchangeConfig,
-    rates::RateLimits,
-    sync::SyncConfig,
+    Multiaddr, Services, filter::FilterConfig, intake::HandoverConfig, lightpush::LightPushConfig,
+    node::NodeLimits, peer_exchange::PeerExchangeConfig, rates::RateLimits, sync::SyncConfig,
     validate::Rules,
 };
 use restante_waku_wire::enr::Enr;
@@ -247,9 +241,9 @@ impl Node {
     }
 
     /// The certificate of secure WebSockets.
-    pub(crate) fn tls(&self) -> Option<TlsFiles> {
+    pub(crate) fn certificate(&self) -> Option<CertificateFiles> {
         let (certificate, key) = (self.certificate_file.clone(), self.certificate_key_file.clone());
-        self.websocket_secure.then_some(TlsFiles { certificate, key })
+        self.websocket_secure.then_some(CertificateFiles { certificate, key })
     }
 }
 
@@ -459,17 +453,17 @@ mod tests {
     }
 
     #[test]
-    fn a_node_listens_where_it_is_told() {
+    fn a_node_listens_at_its_configured_addresses() {
         let mut node = Node::default();
         assert_eq!(listen(&node), ["/ip4/127.0.0.1/tcp/60000"]);
         node.websocket = true;
         assert_eq!(listen(&node), ["/ip4/127.0.0.1/tcp/60000", "/ip4/127.0.0.1/tcp/8000/ws"]);
-        assert_eq!(node.tls(), None);
+        assert_eq!(node.certificate(), None);
         node.websocket = false;
         (node.websocket_secure, node.address, node.tcp_port) = (true, "::".parse().unwrap(), 0);
         node.certificate_file = "cert.pem".into();
         assert_eq!(listen(&node), ["/ip6/::/tcp/0", "/ip6/::/tcp/8000/tls/ws"]);
-        assert_eq!(node.tls().map(|tls| tls.certificate), Some("cert.pem".into()));
+        assert_eq!(node.certificate().map(|files| files.certificate), Some("cert.pem".into()));
         let ports =
             node.ports().iter().map(|(address, flag)| format!("{address} {flag}")).collect::<Vec<_>>();
         assert_eq!(ports, ["[::]:0 --tcp-port", "[::]:8000 --websocket-port"]);

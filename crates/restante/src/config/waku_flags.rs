@@ -11,7 +11,7 @@ use super::{
     flags::{number, setting, text},
 };
 
-/// What the Waku node may be told at the prompt.
+/// Flags of the Waku node.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Waku node")]
 pub(crate) struct WakuFlags {

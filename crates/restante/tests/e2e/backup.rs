@@ -126,7 +126,7 @@ fn wire(payload: &str, topic: &str) -> Vec<u8> {
     bytes
 }
 
-/// Threads that publish until they are told to stop.
+/// Threads that publish until a flag ends them.
 struct Publishers {
     is_over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Vec<String>>>,
@@ -347,7 +347,7 @@ fn what_waits_for_a_database_is_restored() {
 
 /// Two servers with one key on a network disturb each other: a restore has its own unless it takes the place of the other.
 #[test]
-fn a_restored_server_has_a_key_of_its_own_unless_told() {
+fn a_restored_server_has_a_key_of_its_own_unless_a_flag_keeps_the_old_one() {
     let (_guard, folder) = folder();
     let server = Server::start_with(&folder, ADMIN);
     back_up(&folder, &server, "copy");
@@ -420,7 +420,7 @@ fn a_backup_that_was_cut_off_is_none() {
             continue;
         }
         cut_off += 1;
-        assert_eq!(status.code(), Some(1), "who asked is told");
+        assert_eq!(status.code(), Some(1), "the client gets the error");
         let refused = restore(&folder, "copy.partial", "restored");
         assert_eq!(refused.code, 1);
         assert!(refused.err.contains("is no finished backup"), "{}", refused.err);
@@ -436,7 +436,7 @@ fn a_backup_that_was_cut_off_is_none() {
     assert!(said(&folder, &["backup", "check", "copy"]).contains("20,000 messages"));
 }
 
-/// A server that is told to stop ends its backup, and whoever asked hears why.
+/// A server that stops ends its backup, and the client gets the reason.
 #[test]
 fn a_backup_ends_with_its_server() {
     let (_guard, folder) = folder();
@@ -466,7 +466,7 @@ fn a_backup_ends_with_its_server() {
             break;
         }
     }
-    assert!(ended > 0, "every backup was done before the server was told to stop");
+    assert!(ended > 0, "every backup was done before the server stopped");
 }
 
 /// The code that is documented for whatever Ctrl-C ends.
@@ -496,7 +496,7 @@ fn a_backup_that_ctrl_c_ends_has_its_exit_code() {
 
 /// Prometheus is to see how old the last backup is, also when the server was started again meanwhile.
 #[test]
-fn the_last_backup_is_told_by_the_metrics() {
+fn metrics_show_the_last_backup() {
     let (_guard, folder) = folder();
     let taken_at = "restante_backup_last_success_timestamp_seconds";
     let runs = |server: &Server, result: &str| {
@@ -639,18 +639,18 @@ fn a_restore_that_was_cut_off_is_not_served() {
 }
 
 #[test]
-fn a_role_that_is_not_there_is_told() {
+fn a_missing_role_is_reported() {
     let (_guard, folder) = folder();
     fill_stores(&folder.join("data"), 0..3);
     fill_archive(&folder, 10);
     fs::remove_dir_all(folder.join("data/blobs")).unwrap();
     fs::remove_dir_all(folder.join("data/archive")).unwrap();
     fs::create_dir(folder.join("data/archive")).unwrap();
-    let told = say(&folder, &["backup", "copy"]);
-    assert_eq!(told.code, 0, "{}", told.err);
+    let output = say(&folder, &["backup", "copy"]);
+    assert_eq!(output.code, 0, "{}", output.err);
     for role in ["blobs", "archive"] {
         let line = format!("not in the backup: {role}: there is nothing in ");
-        assert!(told.err.contains(&line), "{}", told.err);
+        assert!(output.err.contains(&line), "{}", output.err);
     }
     assert!(!folder.join("data/blobs").exists(), "nothing was made");
     assert_eq!(fs::read_dir(folder.join("data/archive")).unwrap().count(), 0, "nothing was made");

@@ -48,7 +48,7 @@ const COMMANDS: &[&str] = &[
 
 /// What a user can type or set has its line in the changelog and its place in the pages.
 #[test]
-fn every_command_and_every_table_of_settings_is_told_of() {
+fn every_command_and_every_table_of_settings_is_documented() {
     let (_guard, folder) = folder();
     said(&folder, &["man", "--out", "man"]);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -87,7 +87,7 @@ fn every_command_and_every_table_of_settings_is_told_of() {
             }
         }
     }
-    assert!(missing.is_empty(), "nothing is told of {missing:#?}");
+    assert!(missing.is_empty(), "not documented: {missing:#?}");
 }
 
 #[test]

@@ -29,9 +29,9 @@ fn a_server_takes_messages_while_its_database_is_away_and_keeps_them() {
     }
     let health = server.get("/health");
     assert_eq!(health.status, 503, "{}", health.body);
-    let told: Value = serde_json::from_str(&health.body).unwrap();
-    assert_eq!(told["nodeHealth"], "Not Ready");
-    let desc = told["protocolsHealth"][1]["desc"].as_str().unwrap();
+    let state: Value = serde_json::from_str(&health.body).unwrap();
+    assert_eq!(state["nodeHealth"], "Not Ready");
+    let desc = state["protocolsHealth"][1]["desc"].as_str().unwrap();
     assert!(desc.starts_with("postgres is unavailable"), "{desc}");
     assert!(desc.contains("since 20") && desc.contains("waiting in the spool: 20 messages"), "{desc}");
     assert!(!desc.contains("secret"), "{desc}");

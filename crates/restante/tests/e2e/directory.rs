@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::Write,
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     os::unix::fs::PermissionsExt,
     path::Path,
     process::{Command, Stdio},
@@ -12,7 +12,7 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{Said, Server, restante, said, say};
+use crate::support::{Said, Server, request, restante, said, say};
 
 /// A folder in which a server was set up, and the password of its account.
 fn set_up() -> (TempDir, String) {
@@ -42,6 +42,19 @@ fn say_with(folder: &Path, args: &[&str], input: &str) -> Said {
     child.wait_with_output().unwrap().into()
 }
 
+/// A command whose settings have the listener for operators at an address.
+fn with_operators(folder: &Path, operators: SocketAddr, args: &[&str]) -> Command {
+    let mut command = restante(folder);
+    command.args(args).env("RESTANTE_OPERATE__LISTEN", operators.to_string());
+    command
+}
+
+/// Starts a server in a folder that was set up; returns where its listener for operators is.
+fn serve(folder: &Path) -> (Server, SocketAddr) {
+    let operators = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    (Server::spawn(with_operators(folder, operators, &["serve", "--rest-port", "0"])), operators)
+}
+
 #[test]
 fn two_commands_make_a_server_with_an_account() {
     let folder = tempfile::tempdir().unwrap();
@@ -61,8 +74,9 @@ fn two_commands_make_a_server_with_an_account() {
     let certificate = fs::read_to_string(folder.path().join("data/tls/example.org.crt")).unwrap();
     assert!(certificate.starts_with("-----BEGIN CERTIFICATE-----"), "{certificate}");
 
-    let server = Server::start(folder.path());
-    let token = ["--rest", &server.url(), "--token-file", "data/operator.token"];
+    let (server, operators) = serve(folder.path());
+    let url = format!("http://{operators}");
+    let token = ["--rest", &url, "--token-file", "data/operator.token"];
     let accounts = json_of(folder.path(), &[&["account", "list"][..], &token].concat());
     assert_eq!(accounts[0]["address"], "admin@example.org");
     assert_eq!((&accounts[0]["state"], &accounts[0]["role"]), (&json!("active"), &json!("operator")));
@@ -197,14 +211,8 @@ fn errors_say_what_to_do() {
 fn a_running_server_is_found_by_its_settings() {
     let (guard, _) = set_up();
     let folder = guard.path();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
-    let with_port = |args: &[&str]| -> Command {
-        let mut command = restante(folder);
-        command.args(args).env("RESTANTE_REST__PORT", &port);
-        command
-    };
-    let server = Server::spawn(with_port(&["serve"]));
-    let run = |args: &[&str]| -> Said { with_port(args).output().unwrap().into() };
+    let (server, operators) = serve(folder);
+    let run = |args: &[&str]| -> Said { with_operators(folder, operators, args).output().unwrap().into() };
     // The token is the one that the settings name.
     let added = run(&["account", "add", "bert@example.org", "--generate"]);
     assert_eq!((added.code, added.out.trim().len()), (0, 23), "{}", added.err);
@@ -217,8 +225,8 @@ fn a_running_server_is_found_by_its_settings() {
     let log = run(&["log", "--limit", "1"]);
     assert!(log.out.contains(" over HTTP  added account bert@example.org with number "), "{}", log.out);
 
-    let mut stranger = with_port(&["account", "list"]);
-    stranger.env("RESTANTE_REST__TOKEN_FILE", "");
+    let mut stranger = with_operators(folder, operators, &["account", "list"]);
+    stranger.env("RESTANTE_OPERATE__TOKEN_FILE", "");
     let stranger = Said::from(stranger.output().unwrap());
     assert_eq!(stranger.code, 1);
     assert!(stranger.err.contains("--token-file"), "{}", stranger.err);

@@ -4,6 +4,7 @@
 mod support;
 
 mod backup;
+mod certificates;
 mod command_line;
 mod configuration;
 mod crash;

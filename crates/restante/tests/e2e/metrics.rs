@@ -46,7 +46,7 @@ fn metrics_are_named_alike() {
 }
 
 #[test]
-fn health_and_version_are_told() {
+fn health_and_version_are_shown() {
     let (_guard, folder) = folder();
     let server = Server::start_with(&folder, &["--archive", "memory:"]);
     let health = server.get("/health");

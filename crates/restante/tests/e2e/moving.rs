@@ -294,7 +294,7 @@ fn an_import_that_is_stopped_goes_on() {
     let options = rusty_leveldb::Options { write_buffer_size: 64 << 20, ..rusty_leveldb::Options::default() };
     let mut db = rusty_leveldb::DB::open(folder.join("wnode"), options).unwrap();
     for number in 0..50_000_u32 {
-        // Under hashes that are not theirs, which an import can be told to take.
+        // Under hashes that are not theirs, which an import takes with a flag.
         let mut envelope = ENVELOPE.to_vec();
         envelope[2..6].copy_from_slice(&(1_554_076_850 + number).to_be_bytes());
         let mut key = KEY.to_vec();

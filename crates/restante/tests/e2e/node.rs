@@ -50,7 +50,7 @@ fn a_node_stays_who_it_is_over_restarts() {
     let key = folder.join("data/node.key");
     assert_eq!(fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
 
-    // The key is the identity, wherever it is and however it is told.
+    // The key is the identity, wherever it lies and however it is given.
     let digits = fs::read_to_string(&key).unwrap();
     let named = folder.join("elsewhere.key");
     fs::copy(&key, &named).unwrap();
@@ -79,7 +79,7 @@ fn a_key_on_the_command_line_is_warned_of_and_not_shown() {
 }
 
 #[test]
-fn scripts_are_told_where_the_doors_are() {
+fn scripts_can_read_the_addresses_of_all_listeners() {
     let (_guard, folder) = folder();
     let flags = ["--rest-port=0", "--tcp-port=0", "--websocket-support", "--websocket-port=0"];
     let external = "/dns4/node.example.org/tcp/8000/wss";
@@ -242,8 +242,8 @@ fn health_tells_of_each_protocol() {
         let server = Server::start_with(&folder, &[&["--archive", "memory:"], flags].concat());
         let answer = server.get("/health");
         assert_eq!(answer.status, 200, "{}", answer.body);
-        let told: Value = serde_json::from_str(&answer.body).unwrap();
-        let protocols = told["protocolsHealth"].as_array().unwrap().iter();
+        let state: Value = serde_json::from_str(&answer.body).unwrap();
+        let protocols = state["protocolsHealth"].as_array().unwrap().iter();
         let states = protocols.map(|protocol| {
             let is_state = |(name, _): &(&String, &Value)| *name != "desc";
             let (name, state) = protocol.as_object().unwrap().iter().find(is_state).unwrap();

@@ -101,6 +101,20 @@ fn what_is_kept_is_counted_checked_and_dumped() {
 }
 
 #[test]
+fn an_account_is_erased() {
+    let (_guard, folder) = folder();
+    fill(&folder);
+    let refused = say(&folder, &["records", "erase", "1"]);
+    assert_eq!(refused.code, 1);
+    assert!(refused.err.contains("add --yes"), "{}", refused.err);
+    assert_eq!(said(&folder, &["records", "erase", "1", "--yes"]), "erased 1 records of account 1\n");
+    assert_eq!(said(&folder, &["records", "erase", "1", "--yes"]), "erased 0 records of account 1\n");
+    let dump = said(&folder, &["records", "dump"]);
+    assert!(dump.lines().count() == 1 && dump.starts_with("{\"account\":2,"), "{dump}");
+    assert_eq!(said(&folder, &["records", "check"]), "checked 1 records: all sound\n");
+}
+
+#[test]
 fn blobs_that_nobody_refers_to_are_swept_by_hand() {
     let (_guard, folder) = folder();
     fill(&folder);

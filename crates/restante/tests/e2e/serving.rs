@@ -10,8 +10,8 @@ use rustix::process::{Resource, Signal, getrlimit, setrlimit};
 use serde_json::Value;
 
 use crate::support::{
-    CONTENT_TOPIC, PUBSUB_TOPIC, Server, exchange, folder, message, now, publish_path, restante, said, say,
-    say_with_input, wait_until,
+    CONTENT_TOPIC, PUBSUB_TOPIC, Server, exchange, folder, message, now, publish_path, request, restante,
+    said, say, say_with_input, wait_until,
 };
 
 #[test]
@@ -32,6 +32,53 @@ fn what_is_published_by_either_way_is_queried_by_either_way() {
     let entry: Value = serde_json::from_str(&found).unwrap();
     assert_eq!(entry["messageHash"], hash.trim());
     assert_eq!(crate::support::payload_of(&entry), "by command");
+    assert_eq!(server.stop().code(), Some(0));
+}
+
+/// What is for operators is there without a setting, and not where clients publish and query.
+#[test]
+fn operators_have_a_listener_of_their_own() {
+    let (_guard, folder) = folder();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut command = restante(&folder);
+    command.args(["serve", "--rest-port", "0", "--tcp-port", "0"]);
+    command.env("RESTANTE_OPERATE__LISTEN", free.to_string());
+    let server = Server::spawn(command);
+    let operate = |path: &str| request(free, "GET", path, "").expect("the listener answers");
+    for path in ["/admin/v1/peers", "/admin/v1/sessions", "/admin/v1/records", "/console/v1/state"] {
+        assert_eq!(operate(path).status, 200, "{path}");
+    }
+    assert_eq!(server.get("/admin/v1/peers").status, 404);
+    let state: Value = serde_json::from_str(&operate("/console/v1/state").body).unwrap();
+    assert_eq!(state["server"]["hasAdmin"], true);
+    let names: Vec<&str> = state["server"]["doors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|door| door["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names[..3], ["REST", "Operators", "Waku node"]);
+
+    server.publish("hello");
+    assert!(operate("/store/v3/messages").body.contains("messageHash"), "the console reads history here");
+    assert_eq!(request(free, "POST", &publish_path(), "{}").unwrap().status, 404, "and nobody publishes");
+    for health in [operate("/health"), server.get("/health")] {
+        let health: Value = serde_json::from_str(&health.body).unwrap();
+        assert_eq!(health["nodeHealth"], "Ready", "{health}");
+    }
+    let metrics = operate("/metrics").body;
+    for listener in ["rest", "operate"] {
+        let requests = format!(
+            "restante_http_requests_total{{listener=\"{listener}\",route=\"/health\",status=\"2xx\"}} 1\n"
+        );
+        assert!(metrics.contains(&requests), "{requests}");
+    }
+
+    // A second server that names the same port does not start.
+    let mut taken = restante(&folder);
+    taken.args(["serve", "--data", "other", "--rest-port", "0", "--tcp-port", "0"]);
+    let taken = taken.env("RESTANTE_OPERATE__LISTEN", free.to_string()).output().unwrap();
+    assert!(String::from_utf8_lossy(&taken.stderr).contains("operate.listen"), "{taken:?}");
     assert_eq!(server.stop().code(), Some(0));
 }
 
@@ -206,7 +253,7 @@ fn begin_request(server: &Server, body: &str) -> TcpStream {
     stream
 }
 
-/// A server that was told to stop takes no connections any more.
+/// A stopping server accepts no more connections.
 fn wait_until_stopping(server: &Server) {
     wait_until("the server takes no connections", || TcpStream::connect(server.address()).is_err());
 }

@@ -50,8 +50,8 @@ fn a_live_stream_is_listed_and_closed() {
     let close = ["sessions", "close", "--rest", &server.url(), id];
     let closed = say(&folder, &close);
     assert_eq!((closed.code, &*closed.out), (0, "closed 1 session\n"), "{}", closed.err);
-    let told = reader.wait_for_end();
-    assert!(told.contains("operator"), "{told}");
+    let end = reader.wait_for_end();
+    assert!(end.contains("operator"), "{end}");
     assert_eq!(listed(&server, &[]).len(), 0);
     let again = say(&folder, &close);
     assert_eq!((again.code, &*again.out), (1, "closed 0 sessions\n"));
@@ -135,8 +135,8 @@ fn a_server_that_stops_tells_its_streams_and_forgets_them() {
     let server = start(&folder, &[]);
     let reader = stream(&server);
     assert_eq!(server.stop().code(), Some(0));
-    let told = reader.wait_for_end();
-    assert!(told.contains("stopping"), "{told}");
+    let end = reader.wait_for_end();
+    assert!(end.contains("stopping"), "{end}");
     let server = start(&folder, &[]);
     assert_eq!(counted(&server)["sessions"], 0);
 }
@@ -156,8 +156,8 @@ fn a_server_starts_without_redis_and_says_so() {
 
     let health = server.get("/health");
     assert_eq!(health.status, 200, "{}", health.body);
-    let told: Value = serde_json::from_str(&health.body).unwrap();
-    let sessions = told["protocolsHealth"].as_array().unwrap().last().unwrap();
+    let state: Value = serde_json::from_str(&health.body).unwrap();
+    let sessions = state["protocolsHealth"].as_array().unwrap().last().unwrap();
     assert_eq!(sessions["Sessions"], "Not Ready");
     assert!(!health.body.contains("secret"), "{}", health.body);
 

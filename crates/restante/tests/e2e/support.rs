@@ -19,7 +19,7 @@ pub(crate) const CONTENT_TOPIC: &str = "/toy/1/chat/proto";
 /// So long a test waits for an answer before it gives up. It is no measurement: a slow machine has time enough.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The command line of the built binary, without the settings of whoever runs the tests.
+/// The command line of the built binary, without the settings of the user who runs the tests.
 pub(crate) fn restante(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_restante"));
     for (name, _) in std::env::vars_os() {
@@ -76,6 +76,7 @@ impl Server {
         let mut command = restante(folder);
         command.args(["serve", "--rest-port", "0", "--tcp-port", "0"]).args(args);
         command.env("RESTANTE_LOG__LEVEL", "warn"); // a test may have it otherwise, by a flag
+        command.env("RESTANTE_OPERATE__LISTEN", ""); // servers of tests run side by side
         Self::spawn(command)
     }
 

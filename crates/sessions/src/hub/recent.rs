@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_handed_when_it_is_wanted_and_somebody_was_given_it() {
+    fn an_event_counts_as_delivered_when_it_has_subscribers_and_fitted() {
         let begun = Instant::now();
         let mut recent = Recent::new(begun);
         let event = event(1, "a");

@@ -370,13 +370,13 @@ fn what_nobody_writes_is_refused() {
 fn an_index_that_points_anywhere_is_refused() {
     let info = info_of(&small_numbers(20));
     let whole = info.as_info().as_bytes();
-    for place in 0..20 {
+    for index in 0..20 {
         for end in [0, 1, 39, 40, 41, u16::MAX] {
             let mut damaged = whole.to_vec();
-            let at = 3 + place * INDEX_ENTRY_BYTES + 2;
+            let at = 3 + index * INDEX_ENTRY_BYTES + 2;
             damaged[at..at + 2].copy_from_slice(&end.to_le_bytes());
             assert_holds(&damaged);
-            assert!(damaged == whole || Info::new(&damaged).check().is_err(), "{place} ends at {end}");
+            assert!(damaged == whole || Info::new(&damaged).check().is_err(), "{index} ends at {end}");
         }
     }
 }

@@ -67,8 +67,8 @@ pub(crate) async fn open(url: &str, config: &Config, owner: Arc<dyn Owner>) -> R
         )));
     }
     let here = NodeId((random() as u32).max(1)); // no node has the number 0
-    let (beats, beats_wanted) = mpsc::channel(BEATS_MAX);
-    let (repairs, repairs_to_do) = mpsc::channel(REPAIRS_MAX);
+    let (beats, beat_requests) = mpsc::channel(BEATS_MAX);
+    let (repairs, repair_requests) = mpsc::channel(REPAIRS_MAX);
     let (events, outbox) = events::queue();
     let table = Arc::new(Table {
         here,
@@ -87,7 +87,7 @@ pub(crate) async fn open(url: &str, config: &Config, owner: Arc<dyn Owner>) -> R
         lost: Notify::new(),
         state: LinkState::default(),
     });
-    let supervisor = Supervisor::new(table.clone(), beats_wanted, repairs_to_do);
+    let supervisor = Supervisor::new(table.clone(), beat_requests, repair_requests);
     let tasks = vec![tokio::spawn(supervisor.run()), tokio::spawn(events::send(table.clone(), outbox))];
     let redis = Arc::new(Redis { table, beats, tasks: Mutex::new(tasks) });
     // An unreachable Redis is no error: then the table begins with this node alone.

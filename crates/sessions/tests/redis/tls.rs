@@ -54,7 +54,7 @@ pub(crate) async fn a_server_with_the_wrong_certificate_is_refused(table: Subjec
     other_authority.redis.ca_file = Some(certificate("other-ca.pem"));
     is_refused(other_authority).await;
     let mut other_name = by_tls(&table);
-    other_name.url = EngineUrl::Redis(variable("RESTANTE_REDIS_TLS_URL").retable("localhost", "127.0.0.1"));
+    other_name.url = EngineUrl::Redis(variable("RESTANTE_REDIS_TLS_URL").replace("localhost", "127.0.0.1"));
     is_refused(other_name).await;
     let mut system = by_tls(&table);
     system.redis.ca_file = None;

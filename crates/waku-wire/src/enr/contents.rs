@@ -1,4 +1,4 @@
-//! What a node says of itself in its record.
+//! The entries of a node record.
 
 use std::{
     collections::BTreeMap,
@@ -8,13 +8,13 @@ use std::{
 
 use crate::SHARD_MAX;
 
-/// The most shards that the key `rs` holds; more stand in the bit field `rsv`.
+/// The most shards in the key `rs`; more are in the bit field `rsv`.
 pub const RELAY_SHARDS_MAX: usize = 63;
 
-/// The bytes of a bit field with a bit per shard.
+/// The length of a bit field with a bit per shard.
 const SHARD_FIELD_BYTES: usize = (SHARD_MAX as usize + 1) / 8;
 
-/// The entries of a record that a Waku node has.
+/// The entries of a Waku node's record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     /// The IPv4 address.
@@ -29,13 +29,13 @@ pub struct Contents {
     pub tcp6: Option<u16>,
     /// Further addresses, each as a binary multiaddr without the peer id.
     pub multiaddrs: Vec<Vec<u8>>,
-    /// What the node does for others.
+    /// The services of the node.
     pub capabilities: Option<Capabilities>,
-    /// Where it relays.
+    /// The shards that it relays.
     pub relay_shards: Option<RelayShards>,
 }
 
-/// What a node does for others: a bit for each.
+/// The services of a node: a bit for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Capabilities(pub u8);
 
@@ -51,7 +51,7 @@ impl Capabilities {
     /// It reconciles its store with others.
     pub const SYNC: Self = Self(16);
 
-    /// Whether all of these are among them.
+    /// Whether all of `others` are set.
     pub fn contains(self, others: Self) -> bool {
         self.0 & others.0 == others.0
     }
@@ -75,7 +75,7 @@ pub struct RelayShards {
 }
 
 impl Contents {
-    /// The entries in the order of their keys.
+    /// The encoded entries in the order of their keys.
     pub(super) fn to_pairs(&self) -> BTreeMap<&'static [u8], Vec<u8>> {
         let mut pairs: BTreeMap<&'static [u8], Vec<u8>> = BTreeMap::new();
         let mut put = |key: &'static str, value: Option<Vec<u8>>| {
@@ -97,7 +97,7 @@ impl Contents {
         pairs
     }
 
-    /// Reads the entries; those that can't be read are left out.
+    /// Decodes the entries; invalid ones are left out.
     pub(super) fn from_pairs<'a>(get: impl Fn(&[u8]) -> Option<&'a [u8]>) -> Self {
         let port = |key: &[u8]| get(key).and_then(decode_port);
         let shards = get(b"rs").and_then(RelayShards::decode_list);
@@ -115,7 +115,7 @@ impl Contents {
 }
 
 impl RelayShards {
-    /// As the value of `rs` or, for more shards than that holds, of `rsv`.
+    /// Encodes the value of `rs`, or of `rsv` for more than [`RELAY_SHARDS_MAX`] shards.
     fn encode(&self) -> Vec<u8> {
         let mut out = self.cluster.to_be_bytes().to_vec();
         match u8::try_from(self.shards.len()) {
@@ -139,7 +139,7 @@ impl RelayShards {
         field
     }
 
-    /// The value of `rs`: the cluster, a count, and so many shards.
+    /// Decodes the value of `rs`: the cluster, a count, and the shards.
     fn decode_list(value: &[u8]) -> Option<Self> {
         let (cluster, rest) = value.split_first_chunk()?;
         let (count, rest) = rest.split_first()?;
@@ -150,7 +150,7 @@ impl RelayShards {
         (is_whole && is_known).then_some(Self { cluster: u16::from_be_bytes(*cluster), shards })
     }
 
-    /// The value of `rsv`: the cluster and a bit per shard.
+    /// Decodes the value of `rsv`: the cluster and a bit per shard.
     fn decode_field(value: &[u8]) -> Option<Self> {
         let (cluster, field) = value.split_first_chunk()?;
         let field: &[u8; SHARD_FIELD_BYTES] = field.try_into().ok()?;
@@ -162,7 +162,7 @@ impl RelayShards {
     }
 }
 
-/// Each address behind its length of two bytes; `None` when there is none.
+/// Encodes each address with a length prefix of two bytes; `None` when there is none.
 fn encode_multiaddrs(multiaddrs: &[Vec<u8>]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     for multiaddr in multiaddrs {
@@ -173,7 +173,7 @@ fn encode_multiaddrs(multiaddrs: &[Vec<u8>]) -> Option<Vec<u8>> {
     (!out.is_empty()).then_some(out)
 }
 
-/// As many addresses as can be read: a wrong length hides what is behind it.
+/// Decodes addresses up to the first invalid length.
 fn decode_multiaddrs(mut value: &[u8]) -> Vec<Vec<u8>> {
     let mut multiaddrs = Vec::new();
     while let Some((len, rest)) = value.split_first_chunk() {
@@ -186,13 +186,19 @@ fn decode_multiaddrs(mut value: &[u8]) -> Vec<Vec<u8>> {
     multiaddrs
 }
 
-/// A number without zeros before it, as RLP writes numbers.
+/// Encodes a port as RLP does, without leading zeros.
 fn encode_port(port: u16) -> Vec<u8> {
     port.to_be_bytes().into_iter().skip_while(|byte| *byte == 0).collect()
 }
 
 fn decode_port(value: &[u8]) -> Option<u16> {
-    super::rlp::number(value).and_then(|port| u16::try_from(port).ok())
+    match *value {
+        [] => Some(0),
+        [0, ..] => None,
+        [low] => Some(low.into()),
+        [high, low] => Some(u16::from_be_bytes([high, low])),
+        _ => None,
+    }
 }
 
 fn decode_capabilities(value: &[u8]) -> Option<Capabilities> {

@@ -1,4 +1,4 @@
-//! Node records of EIP-778 with the keys of `31/WAKU2-ENR`: what a node says of itself, signed by its key.
+//! Node records of EIP-778 with the keys of `31/WAKU2-ENR`: addresses and services of a node, signed by its key.
 //!
 //! ```
 //! use restante_waku_wire::enr::{Capabilities, Contents, Enr};
@@ -15,10 +15,10 @@
 //! ```
 
 mod contents;
-mod rlp;
 
 use std::{fmt, str::FromStr};
 
+use alloy_rlp::{Decodable, Encodable, Header};
 use base64_simd::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use k256::ecdsa::{
@@ -31,7 +31,7 @@ pub use contents::{Capabilities, Contents, RELAY_SHARDS_MAX, RelayShards};
 
 /// The longest record, from EIP-778.
 pub const ENR_BYTES_MAX: usize = 300;
-/// The longest text of a record: three bytes in four letters behind `enr:`.
+/// The longest text of a record: `enr:` and four letters for three bytes.
 pub const ENR_TEXT_BYTES_MAX: usize = PREFIX.len() + ENR_BYTES_MAX.div_ceil(3) * 4;
 
 const PREFIX: &str = "enr:";
@@ -40,7 +40,7 @@ const SCHEME: &[u8] = b"v4";
 const KEY_ID: &[u8] = b"id";
 const KEY_PUBLIC_KEY: &[u8] = b"secp256k1";
 
-/// A node record whose signature is right.
+/// A node record with a verified signature.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Enr {
     wire: Bytes,
@@ -48,7 +48,7 @@ pub struct Enr {
     public_key: [u8; 33],
 }
 
-/// Why bytes or a text are no node record.
+/// Why bytes or a text are not a node record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnrError {
     /// It is longer than EIP-778 allows.
@@ -57,13 +57,13 @@ pub enum EnrError {
     /// It does not begin with `enr:`, or what follows is not base64.
     #[error("not a node record: expected enr: and base64 without padding")]
     Text,
-    /// It is not a list of a signature, a number, and pairs of keys and values in order.
+    /// It is not a list of a signature, a number, and ordered pairs of keys and values.
     #[error("not a node record: its list is malformed")]
     Malformed,
     /// It is not signed in the scheme `v4`.
     #[error("node record is not of the identity scheme v4")]
     Scheme,
-    /// Its public key is none, or not the one that signed it.
+    /// Its public key is invalid, or did not sign it.
     #[error("node record has a wrong signature")]
     Signature,
     /// The key can't sign.
@@ -71,10 +71,10 @@ pub enum EnrError {
     SecretKey,
 }
 
-/// What stands in a record, before its signature is looked at.
+/// The parts of a record whose signature was not verified.
 struct Parsed<'a> {
     signature: &'a [u8],
-    /// The list's items without the signature: what was signed.
+    /// The signed bytes: the list's items without the signature.
     signed: &'a [u8],
     seq: u64,
     pairs: &'a [u8],
@@ -83,22 +83,37 @@ struct Parsed<'a> {
 impl<'a> Parsed<'a> {
     fn parse(wire: &'a [u8]) -> Option<Self> {
         let mut rest = wire;
-        let list = rlp::take(&mut rest).filter(|item| item.is_list && rest.is_empty())?;
-        let mut items = list.payload;
-        let signature = rlp::take(&mut items)?.string()?;
+        let mut items = Header::decode_bytes(&mut rest, true).ok().filter(|_| rest.is_empty())?;
+        let signature = string(&mut items)?;
         let signed = items;
-        let seq = rlp::number(rlp::take(&mut items)?.string()?)?;
+        let seq = u64::decode(&mut items).ok()?;
         Pairs(items).are_in_order().then_some(Self { signature, signed, seq, pairs: items })
     }
+}
+
+/// Takes a string of RLP from the front.
+fn string<'a>(items: &mut &'a [u8]) -> Option<&'a [u8]> {
+    Header::decode_bytes(items, false).ok()
+}
+
+/// A list of RLP.
+fn list(items: &[u8]) -> Vec<u8> {
+    let mut list = Vec::new();
+    Header { list: true, payload_length: items.len() }.encode(&mut list);
+    list.extend_from_slice(items);
+    list
 }
 
 /// The keys and values of a record.
 #[derive(Clone, Copy)]
 struct Pairs<'a>(&'a [u8]);
 
+/// A value: the bytes of a string, `None` for a list.
+type Value<'a> = Option<&'a [u8]>;
+
 impl<'a> Iterator for Pairs<'a> {
-    /// `None` inside is a key without a value, or something malformed; nothing follows it.
-    type Item = Option<(&'a [u8], rlp::Item<'a>)>;
+    /// The inner `None` is a key without a value or a malformed item; it is the last one.
+    type Item = Option<(&'a [u8], Value<'a>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.0.is_empty() {
@@ -113,12 +128,15 @@ impl<'a> Iterator for Pairs<'a> {
 }
 
 impl<'a> Pairs<'a> {
-    fn take(&mut self) -> Option<(&'a [u8], rlp::Item<'a>)> {
-        let key = rlp::take(&mut self.0)?.string()?;
-        Some((key, rlp::take(&mut self.0)?))
+    fn take(&mut self) -> Option<(&'a [u8], Value<'a>)> {
+        let key = string(&mut self.0)?;
+        let header = Header::decode(&mut self.0).ok()?;
+        let (payload, rest) = self.0.split_at_checked(header.payload_length)?;
+        self.0 = rest;
+        Some((key, (!header.list).then_some(payload)))
     }
 
-    /// Whether all is well-formed, and each key is greater than the one before it.
+    /// Whether all pairs are well-formed, and each key is greater than the one before it.
     fn are_in_order(self) -> bool {
         let mut last: Option<&[u8]> = None;
         for pair in self {
@@ -131,14 +149,14 @@ impl<'a> Pairs<'a> {
         true
     }
 
-    fn get(self, wanted: &[u8]) -> Option<&'a [u8]> {
-        let (_, item) = self.flatten().find(|(key, _)| *key == wanted)?;
-        item.string()
+    fn get(self, key: &[u8]) -> Option<&'a [u8]> {
+        let (_, value) = self.flatten().find(|(known, _)| *known == key)?;
+        value
     }
 }
 
 impl Enr {
-    /// Reads a record and checks its signature.
+    /// Decodes a record and verifies its signature.
     ///
     /// # Errors
     /// See [`EnrError`].
@@ -160,7 +178,7 @@ impl Enr {
     /// Makes a record and signs it with a secp256k1 secret key.
     ///
     /// # Errors
-    /// When it would be too long, or the key is none.
+    /// When it would be too long, or the key is invalid.
     pub fn sign(seq: u64, contents: &Contents, secret: &[u8; 32]) -> Result<Self, EnrError> {
         let key = SigningKey::from_slice(secret).map_err(|_| EnrError::SecretKey)?;
         let public_key = key.verifying_key().to_sec1_point(true);
@@ -170,16 +188,16 @@ impl Enr {
         pairs.insert(KEY_PUBLIC_KEY, public_key.to_vec());
 
         let mut signed = Vec::new();
-        rlp::put_number(seq, &mut signed);
+        seq.encode(&mut signed);
         for (key, value) in &pairs {
-            rlp::put_string(key, &mut signed);
-            rlp::put_string(value, &mut signed);
+            key.encode(&mut signed);
+            value.as_slice().encode(&mut signed);
         }
         let signature: Signature = key.sign_prehash(&digest(&signed)).map_err(|_| EnrError::SecretKey)?;
         let mut items = Vec::new();
-        rlp::put_string(&signature.to_bytes(), &mut items);
+        signature.to_bytes().as_slice().encode(&mut items);
         items.extend_from_slice(&signed);
-        let wire = rlp::list(&items);
+        let wire = list(&items);
         if wire.len() > ENR_BYTES_MAX {
             return Err(EnrError::TooLong);
         }
@@ -191,26 +209,26 @@ impl Enr {
         &self.wire
     }
 
-    /// Of two records of a node the one with the higher number is the newer.
+    /// The sequence number: newer records of a node have higher ones.
     pub fn seq(&self) -> u64 {
         self.seq
     }
 
-    /// Who the node is: its compressed secp256k1 public key.
+    /// The node's compressed secp256k1 public key.
     pub fn public_key(&self) -> &[u8; 33] {
         &self.public_key
     }
 
-    /// What the node says of itself. What can't be read is left out.
+    /// The entries of the record. Invalid ones are left out.
     pub fn contents(&self) -> Contents {
         let pairs = Parsed::parse(&self.wire).map_or(Pairs(&[]), |parsed| Pairs(parsed.pairs));
         Contents::from_pairs(|key| pairs.get(key))
     }
 }
 
-/// What is signed: the list of all but the signature, under Keccak-256.
+/// The signed digest: Keccak-256 over the list without the signature.
 fn digest(signed: &[u8]) -> [u8; 32] {
-    Keccak256::digest(rlp::list(signed)).into()
+    Keccak256::digest(list(signed)).into()
 }
 
 fn verify(public_key: &[u8; 33], digest: &[u8; 32], signature: &[u8]) -> Option<()> {
@@ -219,7 +237,7 @@ fn verify(public_key: &[u8; 33], digest: &[u8; 32], signature: &[u8]) -> Option<
     key.verify_prehash(digest, &signature).ok()
 }
 
-/// Reads what a record of these bytes would say if its signature were right, for the fuzzer: it will never guess one.
+/// Decodes a record without verifying its signature, for the fuzzer: it never guesses a valid one.
 pub(crate) fn contents_unverified(wire: &[u8]) -> Option<(u64, Contents)> {
     let parsed = Parsed::parse(wire)?;
     let pairs = Pairs(parsed.pairs);

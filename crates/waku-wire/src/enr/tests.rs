@@ -19,21 +19,16 @@ fn secret() -> [u8; 32] {
     hex::decode(EIP_778_SECRET).unwrap().try_into().unwrap()
 }
 
-/// The text of changed items, signed again, as somebody would write it who does not keep the rules.
+/// Signs items that may break the rules.
 fn signed(items: &[&[u8]]) -> Vec<u8> {
     let items = items.concat();
     let key = SigningKey::from_slice(&secret()).unwrap();
     let signature: Signature = key.sign_prehash(&digest(&items)).unwrap();
-    let mut list = Vec::new();
-    rlp::put_string(&signature.to_bytes(), &mut list);
-    list.extend_from_slice(&items);
-    rlp::list(&list)
+    list(&[string(&signature.to_bytes()), items].concat())
 }
 
 fn string(bytes: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    rlp::put_string(bytes, &mut out);
-    out
+    alloy_rlp::encode(bytes)
 }
 
 fn public_key() -> Vec<u8> {
@@ -41,7 +36,7 @@ fn public_key() -> Vec<u8> {
 }
 
 #[test]
-fn the_example_of_eip_778_reads_and_is_made_again() {
+fn the_example_of_eip_778_is_decoded_and_encoded() {
     let record: Enr = EIP_778.parse().unwrap();
     let contents = Contents { ip: Some(Ipv4Addr::LOCALHOST), udp: Some(30_303), ..Contents::default() };
     assert_eq!((record.seq(), record.contents()), (1, contents.clone()));
@@ -54,7 +49,7 @@ fn the_example_of_eip_778_reads_and_is_made_again() {
 }
 
 #[test]
-fn records_of_other_nodes_read() {
+fn records_of_other_nodes_are_decoded() {
     let record: Enr = NWAKU.parse().unwrap();
     let contents = record.contents();
     assert_eq!((contents.ip, contents.tcp), (Some([178, 128, 141, 171].into()), Some(30_303)));
@@ -73,7 +68,7 @@ fn records_of_other_nodes_read() {
     assert_eq!(record.seq(), 1_701_255_979_725);
 }
 
-/// Every bit of a record counts: none can be changed without its signature, or its form, being wrong.
+/// Changing any bit of a record makes its signature or its format invalid.
 #[test]
 fn a_changed_record_is_refused() {
     let wire = EIP_778.parse::<Enr>().unwrap().wire().to_vec();
@@ -89,12 +84,12 @@ fn a_changed_record_is_refused() {
 }
 
 #[test]
-fn records_that_break_the_rules_are_refused_though_they_are_signed() {
+fn signed_records_that_break_the_rules_are_refused() {
     let seq = string(b"\x01");
     let id = [string(b"id"), string(b"v4")].concat();
     let key = [string(b"secp256k1"), string(&public_key())].concat();
     let ip = [string(b"ip"), string(b"\x7f\x00\x00\x01")].concat();
-    let list = [string(b"eth"), rlp::list(&string(b"x"))].concat();
+    let list = [string(b"eth"), list(&string(b"x"))].concat();
     let fine: [&[&[u8]]; 2] = [&[&seq, &id, &ip, &key], &[&seq, &list, &id, &key]];
     for items in fine {
         assert!(Enr::decode(&signed(items)).is_ok());
@@ -141,14 +136,14 @@ fn other_texts_are_refused() {
 }
 
 #[test]
-fn zero_is_no_secret_key() {
+fn zero_is_not_a_secret_key() {
     assert_eq!(Enr::sign(1, &Contents::default(), &[0; 32]), Err(EnrError::SecretKey));
     assert_eq!(Enr::sign(1, &Contents::default(), &[0xff; 32]), Err(EnrError::SecretKey));
 }
 
-/// The highest shards, and more than the short form holds.
+/// The highest shards, and more than the list form holds.
 #[test]
-fn many_shards_stand_in_a_bit_field() {
+fn many_shards_are_encoded_as_a_bit_field() {
     for count in [1, RELAY_SHARDS_MAX, RELAY_SHARDS_MAX + 1, 1024] {
         let shards: Vec<u16> =
             (0..=SHARD_MAX).rev().take(count).collect::<Vec<_>>().into_iter().rev().collect();
@@ -174,7 +169,7 @@ fn many_shards_stand_in_a_bit_field() {
 }
 
 #[test]
-fn entries_that_cannot_be_read_are_left_out() {
+fn invalid_entries_are_left_out() {
     let seq = string(b"\x01");
     let pairs = [
         ("id", &b"v4"[..]),
@@ -199,7 +194,7 @@ fn entries_that_cannot_be_read_are_left_out() {
 
 proptest! {
     #[test]
-    fn what_is_signed_reads_back(
+    fn signed_records_are_decoded(
         seq: u64,
         ip: Option<[u8; 4]>,
         ip6: Option<[u8; 16]>,
@@ -226,7 +221,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused(wire in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn any_bytes_are_decoded_or_refused(wire in prop::collection::vec(any::<u8>(), 0..400)) {
         crate::properties::enr(&wire);
     }
 }

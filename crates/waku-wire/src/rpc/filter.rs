@@ -1,20 +1,20 @@
-//! `12/WAKU2-FILTER`: a light node says which content topics it wants, and has messages pushed to it.
+//! `12/WAKU2-FILTER`: a light node subscribes to content topics, and a service node pushes messages to it.
 
 use bytes::Bytes;
 use prost::Message;
 
-/// The protocol by which a subscriber asks.
+/// The protocol of requests to a service node.
 pub const SUBSCRIBE_ID: &str = "/vac/waku/filter-subscribe/2.0.0-beta1";
-/// The protocol by which a service node pushes.
+/// The protocol of pushes to a subscriber.
 pub const PUSH_ID: &str = "/vac/waku/filter-push/2.0.0-beta1";
 
-/// What a subscriber asks for.
+/// The type of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub enum SubscribeType {
-    /// Whether the subscription is still there; keeps it there.
+    /// Check and renew the subscription.
     Ping = 0,
-    /// Push messages of these topics too.
+    /// Push messages of these topics as well.
     Subscribe = 1,
     /// Push no more messages of these topics.
     Unsubscribe = 2,
@@ -28,7 +28,7 @@ pub struct SubscribeRequest {
     /// Repeated in the answer.
     #[prost(string, tag = "1")]
     pub request_id: String,
-    /// What is asked for.
+    /// The [`SubscribeType`].
     #[prost(enumeration = "SubscribeType", tag = "2")]
     pub subscribe_type: i32,
     /// The pubsub topic of the subscription.
@@ -42,13 +42,13 @@ pub struct SubscribeRequest {
 /// `FilterSubscribeResponse`.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct SubscribeResponse {
-    /// The request's.
+    /// The id of the request.
     #[prost(string, tag = "1")]
     pub request_id: String,
-    /// As in HTTP: 200, 400, 404, 429, 503.
+    /// The status, as in HTTP: 200, 400, 404, 429, 503.
     #[prost(uint32, tag = "10")]
     pub status_code: u32,
-    /// The same for people.
+    /// The status text.
     #[prost(string, optional, tag = "11")]
     pub status_desc: Option<String>,
 }
@@ -59,7 +59,7 @@ pub struct MessagePush {
     /// The message as on the wire.
     #[prost(bytes = "bytes", optional, tag = "1")]
     pub waku_message: Option<Bytes>,
-    /// Where it was sent.
+    /// The pubsub topic of the message.
     #[prost(string, optional, tag = "2")]
     pub pubsub_topic: Option<String>,
 }

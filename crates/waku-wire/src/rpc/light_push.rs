@@ -1,11 +1,11 @@
-//! `19/WAKU2-LIGHTPUSH`, versions 3 and 2: a light node has a message published.
+//! `19/WAKU2-LIGHTPUSH`, versions 3 and 2: a service node publishes the messages of light nodes.
 
 use bytes::Bytes;
 use prost::Message;
 
-/// The protocol's present version.
+/// The current version of the protocol.
 pub const ID: &str = "/vac/waku/lightpush/3.0.0";
-/// The protocol's former version.
+/// The former version of the protocol.
 pub const LEGACY_ID: &str = "/vac/waku/lightpush/2.0.0-beta1";
 
 /// `LightPushRequest`.
@@ -14,7 +14,7 @@ pub struct LightPushRequest {
     /// Repeated in the answer.
     #[prost(string, tag = "1")]
     pub request_id: String,
-    /// Where to publish; absent: the shard of the content topic.
+    /// The pubsub topic; absent: the shard of the content topic.
     #[prost(string, optional, tag = "20")]
     pub pubsub_topic: Option<String>,
     /// The message as on the wire.
@@ -25,16 +25,16 @@ pub struct LightPushRequest {
 /// `LightPushResponse`.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct LightPushResponse {
-    /// The request's.
+    /// The id of the request.
     #[prost(string, tag = "1")]
     pub request_id: String,
     /// 200, 400, 413 (too large), 421 (pubsub topic not served), 429, 500, 503 (unavailable) or 505 (no peers).
     #[prost(uint32, tag = "10")]
     pub status_code: u32,
-    /// The same for people.
+    /// The status text.
     #[prost(string, optional, tag = "11")]
     pub status_desc: Option<String>,
-    /// To how many peers the message was relayed.
+    /// The number of peers to which the message was relayed.
     #[prost(uint32, optional, tag = "12")]
     pub relay_peer_count: Option<u32>,
 }
@@ -56,7 +56,7 @@ pub struct PushRpc {
 /// `PushRequest` of version 2.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct PushRequest {
-    /// Where to publish.
+    /// The pubsub topic.
     #[prost(string, tag = "1")]
     pub pubsub_topic: String,
     /// The message as on the wire.
@@ -70,7 +70,7 @@ pub struct PushResponse {
     /// Whether the message was published.
     #[prost(bool, tag = "1")]
     pub is_success: bool,
-    /// For people.
+    /// A text.
     #[prost(string, optional, tag = "2")]
     pub info: Option<String>,
 }

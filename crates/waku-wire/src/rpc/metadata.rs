@@ -1,4 +1,4 @@
-//! `66/WAKU2-METADATA`: which cluster and shards a node is on. Peers hang up on nodes that don't answer it.
+//! `66/WAKU2-METADATA`: the cluster and shards of a node. Peers disconnect from nodes that don't answer it.
 
 use prost::Message;
 
@@ -7,7 +7,7 @@ pub const ID: &str = "/vac/waku/metadata/1.0.0";
 
 /// `WakuMetadataRequest` and `WakuMetadataResponse`, which have the same shape.
 ///
-/// The shards stand in two fields, because some clients read only the one and some write only the other.
+/// The shards are in two fields, because some clients read only one of them and some write only the other.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct Metadata {
     /// The cluster.
@@ -22,13 +22,13 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// A cluster and shards, for every reader.
+    /// Makes metadata with the shards in both fields.
     pub fn new(cluster_id: Option<u16>, shards: impl IntoIterator<Item = u16>) -> Self {
         let shards: Vec<u32> = shards.into_iter().map(u32::from).collect();
         Self { cluster_id: cluster_id.map(u32::from), shards_unpacked: shards.clone(), shards_packed: shards }
     }
 
-    /// The shards, from whichever field has them.
+    /// The shards, from the field that has them.
     pub fn shards(&self) -> &[u32] {
         if self.shards_packed.is_empty() { &self.shards_unpacked } else { &self.shards_packed }
     }

@@ -1,7 +1,6 @@
-//! Requests and responses of the protocols that peers ask each other by: one request on a stream, one response, each
-//! behind its length.
+//! Requests and responses of the request-response protocols: one request on a stream, one response, each with a length prefix.
 //!
-//! Messages inside of them are kept as the bytes that stood on the wire: nothing here decodes a payload.
+//! Messages in them stay encoded: nothing here decodes a payload.
 
 pub mod filter;
 pub mod light_push;
@@ -11,15 +10,15 @@ pub mod store;
 
 use prost::{Message, encoding};
 
-/// The bytes that a length before a frame takes at most.
+/// The most bytes of a length prefix.
 pub const FRAME_HEADER_BYTES_MAX: usize = 10;
 
-/// A message behind its length, ready for a stream.
+/// Encodes a message with its length prefix.
 pub fn frame(message: &impl Message) -> Vec<u8> {
     message.encode_length_delimited_to_vec()
 }
 
-/// The bytes that a field of bytes takes, its key and its length among them.
+/// The encoded length of a field of bytes, with its key and length.
 pub(crate) fn field_len(number: u32, bytes: &[u8]) -> usize {
     encoding::key_len(number) + encoding::encoded_len_varint(bytes.len() as u64) + bytes.len()
 }

@@ -1,4 +1,4 @@
-//! `34/WAKU2-PEER-EXCHANGE`: a node tells others which peers it knows, as their own signed records.
+//! `34/WAKU2-PEER-EXCHANGE`: nodes exchange the signed records of peers.
 
 use bytes::Bytes;
 use prost::Message;
@@ -20,7 +20,7 @@ pub struct PeerExchangeRpc {
 /// `PeerExchangeQuery`.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct PeerExchangeQuery {
-    /// How many peers at most.
+    /// The most peers to return.
     #[prost(uint64, tag = "1")]
     pub num_peers: u64,
 }
@@ -31,10 +31,10 @@ pub struct PeerExchangeResponse {
     /// The peers.
     #[prost(message, repeated, tag = "1")]
     pub peer_infos: Vec<PeerInfo>,
-    /// As in HTTP; absent counts as 200 when there are peers.
+    /// The status, as in HTTP; absent counts as 200 when there are peers.
     #[prost(uint32, optional, tag = "10")]
     pub status_code: Option<u32>,
-    /// The same for people.
+    /// The status text.
     #[prost(string, optional, tag = "11")]
     pub status_desc: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! `13/WAKU2-STORE`, version 3: history is asked for page by page.
+//! `13/WAKU2-STORE`, version 3: queries of history, page by page.
 
 use bytes::{BufMut, Bytes};
 use prost::{Message, encoding};
@@ -16,7 +16,7 @@ pub struct StoreQueryRequest {
     /// Repeated in the answer.
     #[prost(string, tag = "1")]
     pub request_id: String,
-    /// Whether messages are wanted and not only their hashes.
+    /// Whether to return messages and not only their hashes.
     #[prost(bool, tag = "2")]
     pub include_data: bool,
     /// Only messages of this pubsub topic.
@@ -34,7 +34,7 @@ pub struct StoreQueryRequest {
     /// Only messages with these hashes; none means all.
     #[prost(bytes = "bytes", repeated, tag = "20")]
     pub message_hashes: Vec<Bytes>,
-    /// The message behind (forward) or before (backward) which the page begins.
+    /// The hash of the message after (forward) or before (backward) which the page begins.
     #[prost(bytes = "bytes", optional, tag = "51")]
     pub pagination_cursor: Option<Bytes>,
     /// From old to new; absent is backward.
@@ -45,16 +45,16 @@ pub struct StoreQueryRequest {
     pub pagination_limit: Option<u64>,
 }
 
-/// `StoreQueryResponse`, as a client reads it.
+/// `StoreQueryResponse`, as decoded by a client.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct StoreQueryResponse {
-    /// The request's.
+    /// The id of the request.
     #[prost(string, tag = "1")]
     pub request_id: String,
-    /// As in HTTP.
+    /// The status, as in HTTP.
     #[prost(uint32, optional, tag = "10")]
     pub status_code: Option<u32>,
-    /// The same for people.
+    /// The status text.
     #[prost(string, optional, tag = "11")]
     pub status_desc: Option<String>,
     /// The messages in ascending order.
@@ -65,28 +65,28 @@ pub struct StoreQueryResponse {
     pub pagination_cursor: Option<Bytes>,
 }
 
-/// `WakuMessageKeyValue`, as a client reads it.
+/// `WakuMessageKeyValue`, as decoded by a client.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct KeyValue {
     /// The message's hash.
     #[prost(bytes = "bytes", optional, tag = "1")]
     pub message_hash: Option<Bytes>,
-    /// The message as on the wire; absent when only hashes were asked for.
+    /// The message as on the wire; absent when only hashes were requested.
     #[prost(bytes = "bytes", optional, tag = "2")]
     pub message: Option<Bytes>,
-    /// Where it was sent; absent when only hashes were asked for.
+    /// The pubsub topic; absent when only hashes were requested.
     #[prost(string, optional, tag = "3")]
     pub pubsub_topic: Option<String>,
 }
 
-/// What a server answers beside the messages.
+/// The fields of a server's answer besides the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseHead<'a> {
-    /// The request's.
+    /// The id of the request.
     pub request_id: &'a str,
-    /// As in HTTP.
+    /// The status, as in HTTP.
     pub status_code: u32,
-    /// The same for people. Always written: nwaku's client refuses an answer without it.
+    /// The status text. Always written: nwaku's client refuses an answer without it.
     pub status_desc: &'a str,
     /// Where the next page begins.
     pub cursor: Option<MessageHash>,
@@ -97,7 +97,7 @@ pub struct ResponseHead<'a> {
 pub struct Entry<'a> {
     /// The message's hash.
     pub message_hash: &'a MessageHash,
-    /// The message as on the wire and its pubsub topic, unless only hashes were asked for.
+    /// The message as on the wire and its pubsub topic, unless only hashes were requested.
     pub data: Option<(&'a [u8], &'a str)>,
 }
 
@@ -109,7 +109,7 @@ impl Entry<'_> {
     }
 }
 
-/// A response behind its length. Each message is copied once, from the archive's page into the frame.
+/// Encodes a response with its length prefix. Each message is copied once, from the archive's page into the frame.
 pub fn encode_response<'a>(
     head: ResponseHead<'_>,
     entries: impl Iterator<Item = Entry<'a>> + Clone,

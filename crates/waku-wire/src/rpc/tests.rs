@@ -10,7 +10,7 @@ use super::{
 
 /// js-waku reads only field 2 (unpacked), go-waku writes only field 3 (packed).
 #[test]
-fn metadata_has_its_shards_in_both_fields() {
+fn metadata_has_the_shards_in_both_fields() {
     let metadata = Metadata::new(Some(42), [0, 5]);
     assert_eq!(metadata.encode_to_vec(), b"\x08\x2a\x10\x00\x10\x05\x1a\x02\x00\x05");
     for (wire, why) in [
@@ -24,7 +24,7 @@ fn metadata_has_its_shards_in_both_fields() {
 
 /// Field numbers and types of a store query, byte by byte.
 #[test]
-fn store_query_fields_stand_where_the_specification_says() {
+fn store_query_fields_are_encoded_as_specified() {
     let request = StoreQueryRequest {
         request_id: "r".into(),
         include_data: true,
@@ -53,7 +53,7 @@ fn filter_types_have_their_numbers() {
 
 proptest! {
     #[test]
-    fn a_written_response_is_what_prost_reads(
+    fn an_encoded_response_is_decoded_by_prost(
         request_id in "[a-z]{0,40}",
         bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..20),
         include_data: bool,

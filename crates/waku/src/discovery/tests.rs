@@ -94,7 +94,7 @@ async fn nodes_of_a_cluster_remember_each_other_s_shards() {
     })
     .await;
     until("both have asked", async || {
-        let same = |running: &Running| running.metrics.metadata.count(metadata::Heard::SameCluster);
+        let same = |running: &Running| running.metrics.metadata.count(metadata::AnswerResult::SameCluster);
         same(&one) == 1 && same(&other) == 1
     })
     .await;
@@ -105,8 +105,8 @@ async fn nodes_of_a_cluster_remember_each_other_s_shards() {
 async fn nodes_of_different_clusters_disconnect() {
     let (one, other) = (start(Some(42), &[]).await, start(Some(43), &[]).await);
     one.connect(&other).await;
-    until("one has heard of the other's cluster", async || {
-        let others = |running: &Running| running.metrics.metadata.count(metadata::Heard::OtherCluster);
+    until("one knows the other's cluster", async || {
+        let others = |running: &Running| running.metrics.metadata.count(metadata::AnswerResult::OtherCluster);
         others(&one) + others(&other) >= 1
     })
     .await;
@@ -121,7 +121,7 @@ async fn a_node_of_all_clusters_answers_with_the_cluster_of_its_peer() {
     let (any, one) = (start(None, &[]).await, start(Some(42), &[500]).await);
     one.connect(&any).await;
     until("it names the same cluster", async || {
-        one.metrics.metadata.count(metadata::Heard::SameCluster) == 1
+        one.metrics.metadata.count(metadata::AnswerResult::SameCluster) == 1
     })
     .await;
     let shards = (0..8).chain([500]).collect();
@@ -251,7 +251,7 @@ async fn forged_records_are_counted_and_forgotten() {
 
     let running = start(None, &[]).await;
     running.node().connect(liar.addresses()[0].clone()).await.unwrap();
-    let wrong = || running.metrics.peer_exchange.count(peer_exchange::Heard::Wrong);
+    let wrong = || running.metrics.peer_exchange.count(peer_exchange::RecordResult::Wrong);
     until("as many records as requested are checked", async || wrong() == 30).await;
     assert_eq!(running.known_records(), 0);
     assert!(running.node().peer(liar.peer_id()).is_some());

@@ -41,7 +41,7 @@ pub enum FilterError {
     Ask(#[from] AskError),
     /// The answer can't be decoded, or belongs to another request.
     #[error("the answer is invalid: {0}")]
-    Nonsense(String),
+    InvalidAnswer(String),
     /// It refused.
     #[error("refused with status {status}: {text}")]
     Refused {
@@ -123,11 +123,11 @@ impl FilterClient {
         };
         let answer = self.node.ask(peer, SUBSCRIBE_ID, &rpc::frame(&request), RESPONSE_BYTES_MAX).await?;
         let response = SubscribeResponse::decode(answer);
-        let response = response.map_err(|error| FilterError::Nonsense(error.to_string()))?;
+        let response = response.map_err(|error| FilterError::InvalidAnswer(error.to_string()))?;
         let (status, text) = (response.status_code, response.status_desc.unwrap_or_default());
         match status {
             200..=299 if response.request_id == request_id => Ok(()),
-            200..=299 => Err(FilterError::Nonsense("it belongs to another request".to_owned())),
+            200..=299 => Err(FilterError::InvalidAnswer("it belongs to another request".to_owned())),
             _ => Err(FilterError::Refused { status, text }),
         }
     }

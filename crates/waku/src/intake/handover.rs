@@ -4,11 +4,11 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use restante_archive::{Archive, Message};
-use tokio::{sync::Notify, time::Instant};
+use restante_net::LogThrottle;
+use tokio::sync::Notify;
 use tracing::{debug, error, info, warn};
 
 use super::IntakeMetrics;
-use crate::log_limit::LogLimit;
 
 /// Bounds of the queue between relay and the archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,9 +45,9 @@ struct Queue {
     settled: Notify,
     bytes_max: usize,
     metrics: IntakeMetrics,
-    drop_log: LogLimit,
-    retry_log: LogLimit,
-    refusal_log: LogLimit,
+    drop_log: LogThrottle,
+    retry_log: LogThrottle,
+    refusal_log: LogThrottle,
 }
 
 #[derive(Default)]
@@ -71,9 +71,9 @@ impl Handover {
             settled: Notify::new(),
             bytes_max: config.bytes_max,
             metrics,
-            drop_log: LogLimit::default(),
-            retry_log: LogLimit::default(),
-            refusal_log: LogLimit::default(),
+            drop_log: LogThrottle::default(),
+            retry_log: LogThrottle::default(),
+            refusal_log: LogThrottle::default(),
         });
         tokio::spawn(work(queue.clone(), archive));
         Self { queue }
@@ -100,7 +100,7 @@ impl Handover {
         }
         if !fits
             && !is_closed
-            && let Some(dropped) = queue.drop_log.count(Instant::now())
+            && let Some(dropped) = queue.drop_log.count()
         {
             let bytes_max = queue.bytes_max;
             warn!(dropped, bytes_max, "the archive is too slow for relay: messages are dropped");
@@ -213,7 +213,7 @@ async fn store(queue: &Queue, archive: &dyn Archive, batch: &[Message], is_failu
                 }
                 return;
             }
-            Err(error) if error.kind().is_transient() => match queue.retry_log.count(Instant::now()) {
+            Err(error) if error.kind().is_transient() => match queue.retry_log.count() {
                 Some(failures) => {
                     *is_failure_logged = true;
                     warn!(failures, %error, "the archive does not accept relayed messages: they wait");
@@ -223,7 +223,7 @@ async fn store(queue: &Queue, archive: &dyn Archive, batch: &[Message], is_failu
             Err(error) => {
                 let messages = batch.len();
                 queue.metrics.handover_failed.inc_by(messages as u64);
-                if let Some(failures) = queue.refusal_log.count(Instant::now()) {
+                if let Some(failures) = queue.refusal_log.count() {
                     error!(failures, %error, messages, "the archive refused relayed messages");
                 }
                 return;

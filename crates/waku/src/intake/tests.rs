@@ -46,7 +46,7 @@ impl Setup {
         self.archive.query(&Query::default()).await.unwrap().len()
     }
 
-    fn heard(&self) -> usize {
+    fn received(&self) -> usize {
         self.recorder.0.lock().len()
     }
 
@@ -73,7 +73,7 @@ async fn relay_forwards_messages_that_are_too_old_to_be_archived() {
     }
     assert_eq!(setup.relayed(TOPIC, &WakuMessage { ephemeral: Some(true), ..message(0) }), Verdict::Accept);
     setup.intake.close().await;
-    assert_eq!((setup.heard(), setup.archived().await), (5, 1));
+    assert_eq!((setup.received(), setup.archived().await), (5, 1));
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn senders_are_not_penalised_for_messages_that_only_we_refuse() {
     let long_meta = WakuMessage { meta: Some(vec![0; 65].into()), ..message(0) };
     assert_eq!(setup.relayed(TOPIC, &long_meta), Verdict::Reject);
     setup.intake.close().await;
-    assert_eq!((setup.heard(), setup.archived().await), (0, 0));
+    assert_eq!((setup.received(), setup.archived().await), (0, 0));
 }
 
 /// When a client disconnected, its message was archived and never delivered.
@@ -108,7 +108,7 @@ async fn a_message_is_delivered_after_its_client_has_disconnected() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
-    assert_eq!((setup.heard(), setup.archived().await), (1, 1));
+    assert_eq!((setup.received(), setup.archived().await), (1, 1));
 }
 
 /// Records for each stage whether the intake was settled.

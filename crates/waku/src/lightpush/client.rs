@@ -24,7 +24,7 @@ pub enum LightPushError {
     Ask(#[from] AskError),
     /// The answer can't be decoded, or belongs to another request.
     #[error("the answer is invalid: {0}")]
-    Nonsense(String),
+    InvalidAnswer(String),
     /// It refused the message.
     #[error("refused with status {status}: {text}")]
     Refused {
@@ -77,7 +77,7 @@ impl LightPushClient {
         };
         let answer = self.node.ask(peer, ID, &rpc::frame(&request), RESPONSE_BYTES_MAX).await?;
         let response = LightPushResponse::decode(answer);
-        let response = response.map_err(|error| LightPushError::Nonsense(error.to_string()))?;
+        let response = response.map_err(|error| LightPushError::InvalidAnswer(error.to_string()))?;
         if response.status_code != 200 {
             let text = response.status_desc.unwrap_or_default();
             return Err(LightPushError::Refused { status: response.status_code, text });
@@ -100,8 +100,9 @@ impl LightPushClient {
         let request = PushRequest { pubsub_topic: pubsub_topic.to_owned(), message: Some(wire) };
         let rpc = PushRpc { request_id: request_id.clone(), request: Some(request), response: None };
         let answer = self.node.ask(peer, LEGACY_ID, &rpc::frame(&rpc), RESPONSE_BYTES_MAX).await?;
-        let rpc = PushRpc::decode(answer).map_err(|error| LightPushError::Nonsense(error.to_string()))?;
-        let response = rpc.response.ok_or_else(|| LightPushError::Nonsense("it is empty".to_owned()))?;
+        let rpc =
+            PushRpc::decode(answer).map_err(|error| LightPushError::InvalidAnswer(error.to_string()))?;
+        let response = rpc.response.ok_or_else(|| LightPushError::InvalidAnswer("it is empty".to_owned()))?;
         if !response.is_success {
             return Err(LightPushError::Refused { status: 0, text: response.info.unwrap_or_default() });
         }
@@ -114,5 +115,5 @@ fn check_id(answered: &str, asked: &str) -> Result<(), LightPushError> {
     if answered == asked {
         return Ok(());
     }
-    Err(LightPushError::Nonsense("it belongs to another request".to_owned()))
+    Err(LightPushError::InvalidAnswer("it belongs to another request".to_owned()))
 }

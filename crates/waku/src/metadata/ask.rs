@@ -9,7 +9,7 @@ use restante_waku_wire::rpc::{self, metadata::Metadata};
 use tokio::{task::JoinSet, time::timeout};
 use tracing::{debug, warn};
 
-use super::{LocalMetadata, metrics::Heard, metrics::MetadataMetrics, note};
+use super::{LocalMetadata, metrics::AnswerResult, metrics::MetadataMetrics, note};
 use crate::peer_connected::PeerConnected;
 
 /// Peers that are asked at the same time: enough to ask a thousand new peers within seconds.
@@ -55,17 +55,17 @@ struct Asker {
 impl Asker {
     async fn check(self: Arc<Self>, peer: PeerId) {
         let Some(metadata) = self.ask(peer).await else {
-            self.metrics.heard(Heard::NoAnswer);
+            self.metrics.count_answer(AnswerResult::NoAnswer);
             return;
         };
         note(&self.local.node, peer, &metadata);
-        let heard = match metadata.cluster_id {
-            Some(theirs) if theirs == u32::from(self.cluster_id) => Heard::SameCluster,
-            Some(_) => Heard::OtherCluster,
-            None => Heard::NoCluster,
+        let result = match metadata.cluster_id {
+            Some(theirs) if theirs == u32::from(self.cluster_id) => AnswerResult::SameCluster,
+            Some(_) => AnswerResult::OtherCluster,
+            None => AnswerResult::NoCluster,
         };
-        self.metrics.heard(heard);
-        if heard != Heard::SameCluster {
+        self.metrics.count_answer(result);
+        if result != AnswerResult::SameCluster {
             self.disconnect(peer, metadata.cluster_id).await;
         }
     }

@@ -17,7 +17,7 @@ struct AnswerLabels {
 
 /// What a peer answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum AnswerResult {
     /// It is in our cluster.
     SameCluster,
     /// It is in another cluster, and was disconnected.
@@ -28,7 +28,7 @@ pub(crate) enum Heard {
     NoAnswer,
 }
 
-impl Heard {
+impl AnswerResult {
     /// The value of the label `result`.
     fn as_str(self) -> &'static str {
         match self {
@@ -41,12 +41,12 @@ impl Heard {
 }
 
 impl MetadataMetrics {
-    pub(super) fn heard(&self, result: Heard) {
+    pub(super) fn count_answer(&self, result: AnswerResult) {
         self.answers.get_or_create(&AnswerLabels { result: result.as_str() }).inc();
     }
 
     #[cfg(test)]
-    pub(crate) fn count(&self, result: Heard) -> u64 {
+    pub(crate) fn count(&self, result: AnswerResult) -> u64 {
         self.answers.get_or_create(&AnswerLabels { result: result.as_str() }).get()
     }
 

@@ -19,11 +19,10 @@ use libp2p::{
     core::transport::{Boxed, DialOpts, ListenerId, TransportError, TransportEvent},
 };
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use restante_net::LogThrottle;
 use tracing::warn;
 
 use super::{NodeLimits, address::AddressGroup, metrics::NodeMetrics};
-use crate::log_limit::LogLimit;
 
 /// The handshakes of incoming connections.
 pub(crate) struct HalfOpen {
@@ -31,7 +30,7 @@ pub(crate) struct HalfOpen {
     address_max: usize,
     table: Mutex<Table>,
     metrics: NodeMetrics,
-    log: LogLimit,
+    log: LogThrottle,
 }
 
 #[derive(Default)]
@@ -60,7 +59,7 @@ impl HalfOpen {
             address_max: limits.handshakes_per_address_max as usize,
             table: Mutex::default(),
             metrics,
-            log: LogLimit::default(),
+            log: LogThrottle::default(),
         })
     }
 
@@ -87,7 +86,7 @@ impl HalfOpen {
         entry.eviction.is_due.store(true, Ordering::Release);
         entry.eviction.waker.wake();
         self.metrics.evicted_handshake(limit);
-        if let Some(connections) = self.log.count(Instant::now()) {
+        if let Some(connections) = self.log.count() {
             let advice = "see waku.limits.handshakes_max and waku.limits.handshakes_per_address_max";
             warn!(
                 connections,

@@ -15,6 +15,7 @@ mod metrics;
 mod muxers;
 mod peers;
 mod relay;
+mod secure_websocket;
 mod static_peers;
 mod streams;
 mod swarm;
@@ -22,7 +23,6 @@ mod transport;
 
 use std::{
     fmt,
-    path::PathBuf,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -30,6 +30,7 @@ use std::{
 use bytes::Bytes;
 use libp2p::{Multiaddr, PeerId, Stream, identity::Keypair};
 use parking_lot::RwLock;
+use restante_net::tls::Certificates;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 pub(crate) use address::is_public;
@@ -57,7 +58,7 @@ pub struct NodeConfig {
     /// The addresses to listen on: `/ip4/127.0.0.1/tcp/60000`, `/ip4/127.0.0.1/tcp/8000/ws`, `/ip4/0.0.0.0/tcp/8443/tls/ws`.
     pub listen: Vec<Multiaddr>,
     /// The certificate of secure WebSockets.
-    pub tls: Option<TlsFiles>,
+    pub certificates: Option<Arc<Certificates>>,
     /// The addresses at which peers reach this node from outside.
     pub external_addresses: Vec<Multiaddr>,
     /// Peers to which the node always keeps a connection, each with its peer id.
@@ -86,7 +87,7 @@ impl NodeConfig {
         Self {
             key,
             listen: Vec::new(),
-            tls: None,
+            certificates: None,
             external_addresses: Vec::new(),
             static_peers: Vec::new(),
             reserved_peers: Vec::new(),
@@ -96,15 +97,6 @@ impl NodeConfig {
             agent: "restante".to_owned(),
         }
     }
-}
-
-/// A certificate chain and its key, both as PEM files.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsFiles {
-    /// The certificate and its intermediates.
-    pub certificate: PathBuf,
-    /// The certificate's private key.
-    pub key: PathBuf,
 }
 
 /// Limits of peers.

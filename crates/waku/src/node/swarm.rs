@@ -18,6 +18,7 @@ use libp2p::{
     ping,
     swarm::{self, ConnectionId, DialError, ListenError, SwarmEvent, dial_opts::DialOpts},
 };
+use restante_net::LogThrottle;
 use tokio::{
     sync::{mpsc, oneshot},
     time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at},
@@ -38,7 +39,6 @@ use super::{
 };
 use crate::{
     intake::{Intake, Verdict},
-    log_limit::LogLimit,
     rates::Limiter,
     service::Service,
 };
@@ -102,7 +102,7 @@ impl Unstarted {
         let streams = streams::Behaviour::new(node.shared.streams.clone(), requests);
         let known = relay::KnownTopics::default();
         let behaviour = Behaviour::new(&config, streams, known.clone())?;
-        let transport = transport::build(&config.key, config.tls.as_ref(), &config.limits, &metrics)?;
+        let transport = transport::build(&config.key, config.certificates.clone(), &config.limits, &metrics)?;
         let mut swarm = Swarm::new(transport, behaviour, node.peer_id(), swarm_config(&config));
         let early = listen(&mut swarm, &node, &config.listen).await?;
         for address in &config.external_addresses {
@@ -120,8 +120,8 @@ impl Unstarted {
             reserved: config.reserved_peers.iter().copied().collect(),
             connections_max: config.limits.connections_max as usize,
             connections_per_address_max: config.limits.connections_per_address_max as usize,
-            eviction_log: LogLimit::default(),
-            own_id_log: LogLimit::default(),
+            eviction_log: LogThrottle::default(),
+            own_id_log: LogThrottle::default(),
             idle_timeout: config.limits.idle_timeout,
         };
         for topic in config.relay.iter().flatten() {
@@ -228,8 +228,8 @@ struct Task {
     reserved: HashSet<PeerId>,
     connections_max: usize,
     connections_per_address_max: usize,
-    eviction_log: LogLimit,
-    own_id_log: LogLimit,
+    eviction_log: LogThrottle,
+    own_id_log: LogThrottle,
     idle_timeout: Duration,
 }
 
@@ -497,7 +497,7 @@ impl Task {
         let Some(idle) = self.node.shared.streams.take_most_idle(may_close, newest) else { return false };
         if self.swarm.close_connection(idle) {
             self.metrics.evicted_connection(limit);
-            if let Some(connections) = self.eviction_log.count(Instant::now()) {
+            if let Some(connections) = self.eviction_log.count() {
                 let advice = "see waku.limits.connections_max and waku.limits.connections_per_address_max";
                 info!(connections, limit, advice, "idle connections were closed for new ones");
             }
@@ -508,7 +508,7 @@ impl Task {
     /// A peer has this node's own peer id.
     fn on_own_peer_id(&self) {
         self.metrics.own_peer_id.inc();
-        if let Some(connections) = self.own_id_log.count(Instant::now()) {
+        if let Some(connections) = self.own_id_log.count() {
             let advice = "a server that was restored or copied needs a key of its own: stop it, move its node.key away and \
                           start it again";
             warn!(connections, peer = %self.node.peer_id(), advice, "another server has this node's key, or this node dials itself");

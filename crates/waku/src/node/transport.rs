@@ -1,6 +1,6 @@
 //! How bytes travel: TCP and WebSockets, secured by Noise, with many streams by yamux or mplex.
 
-use std::{fs, io};
+use std::sync::Arc;
 
 use libp2p::{
     PeerId, Transport,
@@ -13,13 +13,15 @@ use libp2p::{
     identity::Keypair,
     noise, tcp, websocket,
 };
+use restante_net::tls::Certificates;
 
 use super::{
-    NodeError, NodeLimits, TlsFiles,
+    NodeError, NodeLimits,
     half_open::{Gate, HalfOpen},
     hasty::Hasty,
     metrics::NodeMetrics,
     muxers::{Budget, Mplex, Yamux},
+    secure_websocket::ReloadingWebSocket,
 };
 
 /// Streams that a muxer keeps beyond those that a connection may have: some are being refused or negotiated.
@@ -31,7 +33,7 @@ const WEBSOCKET_FRAME_BYTES_MAX: usize = 2 << 20;
 /// The transport of a node.
 pub(crate) fn build(
     key: &Keypair,
-    tls: Option<&TlsFiles>,
+    certificates: Option<Arc<Certificates>>,
     limits: &NodeLimits,
     metrics: &NodeMetrics,
 ) -> Result<Boxed<(PeerId, StreamMuxerBox)>, NodeError> {
@@ -41,9 +43,7 @@ pub(crate) fn build(
     let dns = |tcp| dns::tokio::Transport::system(tcp).map_err(|error| config("can't resolve names", &error));
     let mut websocket = websocket::Config::new(dns(tcp())?);
     websocket.set_max_data_size(WEBSOCKET_FRAME_BYTES_MAX);
-    if let Some(files) = tls {
-        websocket.set_tls_config(read_tls(files)?);
-    }
+    let websocket = ReloadingWebSocket::new(websocket, certificates)?;
     let noise = noise::Config::new(key).map_err(|error| config("the node key can't be used", &error))?;
     // WebSockets come first: TCP would take their addresses too.
     let transport = websocket
@@ -61,44 +61,4 @@ fn muxers(limits: &NodeLimits, metrics: &NodeMetrics) -> SelectUpgrade<Yamux, Mp
     let streams_max = limits.streams_per_connection_max.saturating_add(STREAMS_SPARE);
     let budget = Budget::new(limits, metrics.clone());
     SelectUpgrade::new(Yamux::new(budget.clone(), streams_max), Mplex::new(budget, streams_max))
-}
-
-impl TlsFiles {
-    /// Checks that the files hold a certificate and its key.
-    ///
-    /// # Errors
-    /// Names the file that can't be used.
-    pub fn check(&self) -> Result<(), NodeError> {
-        read_tls(self).map(|_| ())
-    }
-}
-
-fn read_tls(files: &TlsFiles) -> Result<websocket::tls::Config, NodeError> {
-    let wrong = |path: &std::path::Path, error: &dyn ToString| {
-        NodeError::Config(format!("can't use {}: {}", path.display(), error.to_string()))
-    };
-    let pem = fs::read(&files.certificate).map_err(|error| wrong(&files.certificate, &error))?;
-    let certificates = certificates_of(&pem).map_err(|error| wrong(&files.certificate, &error))?;
-    let pem = fs::read(&files.key).map_err(|error| wrong(&files.key, &error))?;
-    let key = key_of(&pem).map_err(|error| wrong(&files.key, &error))?;
-    let certificates = certificates.into_iter().map(websocket::tls::Certificate::new);
-    websocket::tls::Config::new(websocket::tls::PrivateKey::new(key), certificates)
-        .map_err(|error| wrong(&files.certificate, &error))
-}
-
-fn certificates_of(pem: &[u8]) -> io::Result<Vec<Vec<u8>>> {
-    use rustls_pki_types::{CertificateDer, pem::PemObject};
-    let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let parsed = parsed.map_err(|error| io::Error::other(format!("no PEM file: {error}")))?;
-    if parsed.is_empty() {
-        return Err(io::Error::other("it holds no certificate: expected a PEM file"));
-    }
-    Ok(parsed.into_iter().map(|certificate| certificate.to_vec()).collect())
-}
-
-fn key_of(pem: &[u8]) -> io::Result<Vec<u8>> {
-    use rustls_pki_types::{PrivateKeyDer, pem::PemObject};
-    let parsed = PrivateKeyDer::from_pem_slice(pem);
-    let parsed = parsed.map_err(|error| io::Error::other(format!("it holds no private key: {error}")))?;
-    Ok(parsed.secret_der().to_vec())
 }

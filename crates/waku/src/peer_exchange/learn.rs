@@ -18,7 +18,7 @@ use tokio::{
 };
 use tracing::debug;
 
-use super::{PeerExchange, dial::Dialler, metrics::Heard};
+use super::{PeerExchange, dial::Dialler, metrics::RecordResult};
 use crate::peer_connected::{self, PeerConnected};
 
 /// Peers that are asked at the same time.
@@ -87,15 +87,15 @@ impl PeerExchange {
         let infos = response.map(|response| response.peer_infos).unwrap_or_default();
         debug!(%peer, records = infos.len(), "peer sent records");
         for info in infos.into_iter().take(RECORDS_ASKED) {
-            self.metrics.heard(self.add(peer, &info));
+            self.metrics.count_record(self.add(peer, &info));
             // Checking a signature takes a large part of the time for which a worker may be blocked.
             tokio::task::yield_now().await;
         }
         self.update_metrics();
     }
 
-    fn add(&self, sender: PeerId, info: &PeerInfo) -> Heard {
-        let Ok(record) = Enr::decode(&info.enr) else { return Heard::Wrong };
+    fn add(&self, sender: PeerId, info: &PeerInfo) -> RecordResult {
+        let Ok(record) = Enr::decode(&info.enr) else { return RecordResult::Wrong };
         let is_seen = |peer| peer == sender || self.node.peer(peer).is_some();
         self.records.add(record, is_seen, Instant::now())
     }

@@ -8,19 +8,19 @@ use prometheus_client::{
 #[derive(Clone, Debug, Default)]
 pub struct PeerExchangeMetrics {
     pub(crate) known: Gauge,
-    pub(crate) given: Counter,
+    pub(crate) sent: Counter,
     pub(crate) not_public: Counter,
-    heard: Family<HeardLabels, Counter>,
+    received: Family<ResultLabel, Counter>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct HeardLabels {
+struct ResultLabel {
     result: &'static str,
 }
 
 /// The result for a received record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum RecordResult {
     /// There was no record of the peer.
     New,
     /// It is newer than the known record.
@@ -33,7 +33,7 @@ pub(crate) enum Heard {
     Useless,
 }
 
-impl Heard {
+impl RecordResult {
     /// The value of the label `result`.
     fn as_str(self) -> &'static str {
         match self {
@@ -47,13 +47,13 @@ impl Heard {
 }
 
 impl PeerExchangeMetrics {
-    pub(super) fn heard(&self, result: Heard) {
-        self.heard.get_or_create(&HeardLabels { result: result.as_str() }).inc();
+    pub(super) fn count_record(&self, result: RecordResult) {
+        self.received.get_or_create(&ResultLabel { result: result.as_str() }).inc();
     }
 
     #[cfg(test)]
-    pub(crate) fn count(&self, result: Heard) -> u64 {
-        self.heard.get_or_create(&HeardLabels { result: result.as_str() }).get()
+    pub(crate) fn count(&self, result: RecordResult) -> u64 {
+        self.received.get_or_create(&ResultLabel { result: result.as_str() }).get()
     }
 
     pub(crate) fn register(&self, registry: &mut Registry) {
@@ -62,8 +62,8 @@ impl PeerExchangeMetrics {
         let what = "Node records that are known";
         registry.register("peer_exchange_records", what, self.known.clone());
         let what = "Node records that were sent to peers";
-        registry.register("peer_exchange_given", what, self.given.clone());
+        registry.register("peer_exchange_given", what, self.sent.clone());
         let what = "Node records received from peers, by result";
-        registry.register("peer_exchange_heard", what, self.heard.clone());
+        registry.register("peer_exchange_heard", what, self.received.clone());
     }
 }

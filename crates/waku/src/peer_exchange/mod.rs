@@ -31,9 +31,9 @@ use crate::{
 };
 
 pub(crate) use learn::keep_learning;
-#[cfg(test)]
-pub(crate) use metrics::Heard;
 pub use metrics::PeerExchangeMetrics;
+#[cfg(test)]
+pub(crate) use metrics::RecordResult;
 use record_table::RecordTable;
 
 /// The most records of an answer, as in nwaku.
@@ -128,7 +128,7 @@ impl Service for PeerExchangeService {
         let Some(query) = query else { return refusal(BAD_REQUEST, "expected a query") };
         let count = usize::try_from(query.num_peers).unwrap_or(usize::MAX).min(ANSWER_RECORDS_MAX);
         let records = self.exchange.records.pick(count, peer, Instant::now());
-        self.exchange.metrics.given.inc_by(records.len() as u64);
+        self.exchange.metrics.sent.inc_by(records.len() as u64);
         let peer_infos = records.iter().map(|record| PeerInfo { enr: record.wire().clone() }).collect();
         Answer::new(OK, response(query, peer_infos, OK, "OK"))
     }

@@ -12,7 +12,7 @@ use rand::{rngs::StdRng, seq::SliceRandom};
 use restante_waku_wire::enr::Enr;
 use tokio::time::Instant;
 
-use super::{metrics::Heard, record};
+use super::{metrics::RecordResult, record};
 
 /// The most records: about half a megabyte.
 const RECORDS_MAX: usize = 1_000;
@@ -82,8 +82,13 @@ impl RecordTable {
     }
 
     /// Adds a received record if it is useful.
-    pub(super) fn add(&self, record: Enr, is_peer_seen: impl FnOnce(PeerId) -> bool, now: Instant) -> Heard {
-        let Some(peer) = self.useful_peer(&record) else { return Heard::Useless };
+    pub(super) fn add(
+        &self,
+        record: Enr,
+        is_peer_seen: impl FnOnce(PeerId) -> bool,
+        now: Instant,
+    ) -> RecordResult {
+        let Some(peer) = self.useful_peer(&record) else { return RecordResult::Useless };
         let seen = is_peer_seen(peer).then_some(now);
         let mut table = self.table.lock();
         table.remove_old(now);
@@ -91,7 +96,7 @@ impl RecordTable {
         let (result, previous) = match table.by_peer.get_mut(&peer) {
             None => {
                 table.by_peer.insert(peer, Entry { record, received: Some(received), seen });
-                (Heard::New, None)
+                (RecordResult::New, None)
             }
             Some(entry) => {
                 let is_newer = record.seq() > entry.record.seq();
@@ -100,9 +105,12 @@ impl RecordTable {
                 }
                 entry.seen = seen.or(entry.seen);
                 if entry.received.is_none() {
-                    return if is_newer { Heard::Newer } else { Heard::Known };
+                    return if is_newer { RecordResult::Newer } else { RecordResult::Known };
                 }
-                (if is_newer { Heard::Newer } else { Heard::Known }, entry.received.replace(received))
+                (
+                    if is_newer { RecordResult::Newer } else { RecordResult::Known },
+                    entry.received.replace(received),
+                )
             }
         };
         if let Some(previous) = previous {

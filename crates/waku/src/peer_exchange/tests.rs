@@ -47,7 +47,7 @@ async fn as_many_records_are_sent_as_requested_but_60_at_most() {
         assert_eq!(response.peer_infos.len(), sent, "{asked}");
         assert_eq!((response.status_code, response.status_desc.as_deref()), (Some(200), Some("OK")));
     }
-    assert_eq!(service.exchange.metrics.given.get(), 240);
+    assert_eq!(service.exchange.metrics.sent.get(), 240);
 }
 
 #[tokio::test]

@@ -5,9 +5,7 @@
 //! [`MessageCache`] until they fetch it. Every route is described in `openapi.json`.
 
 mod about;
-mod admin;
 mod cache;
-mod console;
 mod export;
 mod filter;
 mod json;
@@ -15,38 +13,38 @@ mod light_push;
 mod live;
 mod metrics;
 mod object;
+mod peers;
 mod publish;
 mod refusals;
 mod relay;
 mod remote;
-mod sessions;
+mod report;
+mod search;
 mod store;
 mod topics;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use axum::Router;
-use parking_lot::RwLock;
-use restante_archive::{Archive, Upkeep};
+use async_trait::async_trait;
+use prometheus_client::registry::Registry;
+use restante_archive::Archive;
 use restante_core::Clock;
 use restante_http::{
-    Audience, Front, HttpMetrics, MemoryBudget, OperatorGuard, Permits, Refusal, RefusalFormat, Route,
-    ServerLimits, Sites, body, path, reply,
+    Audience, MemoryBudget, OperatorGuard, Permits, Refusal, Route, ServerLimits, Sites, body, path, reply,
 };
 use restante_net::Limits;
+use restante_operate::{ArchiveHealth, ComponentHealth, Door, Facts, Listener, Offer};
 use tokio::{sync::Semaphore, time::Instant};
 use tracing::warn;
 
 pub use cache::MessageCache;
-pub use console::RetentionState;
 pub use metrics::RestMetrics;
 
 use crate::{
-    Waku,
+    Waku, WakuMetrics,
     node::{Node, PeerInfo},
     validate::Rules,
 };
-use console::Desk;
 
 /// What a published message's JSON may have beside its payload: topic, meta, proof, names and fields that are ignored.
 const PUBLISH_EXTRA_BYTES: usize = 32 << 10;
@@ -56,10 +54,6 @@ const EXPORTS_MAX: usize = 16;
 const LONG_QUERIES_MAX: usize = 16;
 /// Queries at once that other nodes answer: what a peer answers is held twice while it is written as JSON.
 const REMOTE_QUERIES_MAX: usize = 16;
-/// How long an append that failed counts. An archive that is well again may have nothing to prove it by: relay's messages go
-/// another way.
-const APPEND_FAILURE_COUNTS: Duration = Duration::from_secs(60);
-
 /// The settings of the REST door. Which messages are taken is not among them: that is the same for every way in, see
 /// [`Intake::rules`](crate::intake::Intake::rules).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +62,7 @@ pub struct RestConfig {
     /// connect to the door is then trusted with both; nwaku's `--rest-admin`. With a token the routes are there without this, for
     /// those who know it.
     pub admin: bool,
-    /// Whether there is a console page, where none but operators can come: see [`Access`].
+    /// Whether there is a console page, where only operators pass: see [`OperatorGuard::is_safe`].
     pub console: bool,
     /// Messages of one subscription that wait to be fetched, beyond which the oldest is dropped; nwaku's
     /// `--rest-relay-cache-capacity`.
@@ -130,12 +124,22 @@ impl RestConfig {
             connections_max: self.connections_max,
             connections_per_address_max: self.connections_per_address_max,
             stall_timeout: Duration::from_millis(self.request_timeout_ms),
+            handshake_timeout: Duration::from_millis(self.header_timeout_ms),
             stop_timeout: Duration::from_millis(self.stop_timeout_ms),
         }
     }
 }
 
 impl RestConfig {
+    /// Which pages may use the listener.
+    pub fn sites(&self) -> Sites {
+        Sites {
+            hosts: self.hosts.clone(),
+            origins: self.origins.clone(),
+            stream_origins: self.live_origins.clone(),
+        }
+    }
+
     /// The bounds of the server on the listener.
     pub fn server_limits(&self) -> ServerLimits {
         ServerLimits {
@@ -147,19 +151,8 @@ impl RestConfig {
     }
 }
 
-/// Sets the log level, by a name as `debug` or `WARN`; says what is wrong with one that it does not know.
-pub type SetLogLevel = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
-
-/// Something that the server keeps beside the archive: a line of `GET /health`.
+/// What the REST interface works with.
 #[derive(Clone)]
-pub struct KeptHealth {
-    /// Its name there.
-    pub name: &'static str,
-    /// What is wrong with it, if something is; answered from memory.
-    pub problem: Arc<dyn Fn() -> Option<String> + Send + Sync>,
-}
-
-/// What the REST door works with.
 pub struct Rest {
     /// The way in, the node, and which services it offers.
     pub waku: Waku,
@@ -167,32 +160,34 @@ pub struct Rest {
     pub cache: Arc<MessageCache>,
     /// Where history comes from.
     pub archive: Arc<dyn Archive>,
-    /// The archive's other half.
-    pub upkeep: Arc<dyn Upkeep>,
+    /// Whether the archive works.
+    pub health: Arc<ArchiveHealth>,
     /// Where the time comes from.
     pub clock: Arc<dyn Clock>,
     /// The settings.
     pub config: RestConfig,
-    /// Who is an operator.
+    /// For whom the node dials.
     pub operators: Arc<OperatorGuard>,
-    /// Routes for operators that the server adds.
-    pub operator_routes: Vec<Route>,
-    /// What the server keeps beside the archive.
-    pub kept: Vec<KeptHealth>,
-    /// What retention keeps and did, for the console.
-    pub retention: RetentionState,
     /// What is counted.
     pub metrics: RestMetrics,
-    /// What is counted of requests.
-    pub http_metrics: HttpMetrics,
-    /// The text of `GET /metrics`.
-    pub metrics_text: Arc<dyn Fn() -> String + Send + Sync>,
+    /// What the node and its services count.
+    pub waku_metrics: WakuMetrics,
+    /// Memory for answers.
+    pub memory: Arc<MemoryBudget>,
+    /// For requests that ask the archive. Acquired once the body is there, so that slow senders hold none.
+    pub permits: Permits,
     /// The server's version.
     pub version: &'static str,
-    /// The door's own addresses in `GET /info`, behind those of the node.
+    /// The listener's own addresses in `GET /info`, behind those of the node.
     pub listen_addresses: Vec<String>,
-    /// Sets the log level while the server runs, if that can be done.
-    pub set_log_level: Option<SetLogLevel>,
+}
+
+impl Rest {
+    /// What the listener has for operators.
+    pub fn offer(&self) -> Offer {
+        let RestConfig { admin, console, .. } = self.config;
+        Offer { admin: admin || self.operators.has_token(), console: console && self.operators.is_safe() }
+    }
 }
 
 impl fmt::Debug for Rest {
@@ -205,7 +200,6 @@ impl fmt::Debug for Rest {
 pub(crate) struct App {
     pub(crate) rest: Arc<Rest>,
     pub(crate) archive: Arc<dyn Archive>,
-    /// For requests that ask the archive. Acquired once the body is there, so that slow senders hold none.
     pub(crate) permits: Permits,
     pub(crate) long_queries: Permits,
     pub(crate) remote_queries: Permits,
@@ -214,12 +208,9 @@ pub(crate) struct App {
     /// Held by the one report to an operator that is being written.
     pub(crate) reports: Arc<Semaphore>,
     pub(crate) memory: Arc<MemoryBudget>,
-    /// What the console keeps between requests.
-    pub(crate) desk: Desk,
     /// The pubsub topics that the node relayed before the first request.
     configured_topics: Vec<String>,
     live: live::Bounds,
-    append_failed_at: RwLock<Option<Instant>>,
 }
 
 impl App {
@@ -230,15 +221,13 @@ impl App {
         Self {
             archive: rest.archive.clone(),
             configured_topics,
-            permits: Permits::new(config.requests_max),
+            permits: rest.permits.clone(),
             long_queries: Permits::new(LONG_QUERIES_MAX),
             remote_queries: Permits::new(REMOTE_QUERIES_MAX),
             exports: Permits::new(EXPORTS_MAX),
             reports: Arc::new(Semaphore::new(1)),
-            memory: Arc::default(),
-            desk: Desk::default(),
+            memory: rest.memory.clone(),
             live: live::Bounds::of(config),
-            append_failed_at: RwLock::default(),
             rest,
         }
     }
@@ -246,21 +235,6 @@ impl App {
     /// Which messages are taken.
     pub(crate) fn rules(&self) -> &Rules {
         self.rest.waku.intake.rules()
-    }
-
-    /// Whether there are routes for operators.
-    pub(crate) fn has_admin(&self) -> bool {
-        self.rest.config.admin || self.rest.operators.has_token()
-    }
-
-    /// Whether there is a console.
-    pub(crate) fn has_console(&self) -> bool {
-        self.rest.has_console()
-    }
-
-    /// What is there by the settings.
-    pub(crate) fn offer(&self) -> Offer {
-        Offer { admin: self.has_admin(), console: self.has_console() }
     }
 
     /// The node, for what can't be done without one.
@@ -287,20 +261,6 @@ impl App {
     pub(crate) fn publish_bytes_max(&self) -> usize {
         self.rules().max_message_bytes.saturating_mul(2).saturating_add(PUBLISH_EXTRA_BYTES)
     }
-
-    /// Remembers whether the archive took the last message that was offered to it.
-    pub(crate) fn note_append(&self, is_archive_well: bool) {
-        if !is_archive_well {
-            *self.append_failed_at.write() = Some(Instant::now());
-        } else if self.append_failed_at.read().is_some() {
-            *self.append_failed_at.write() = None;
-        }
-    }
-
-    /// Whether the archive took the last message that was offered to it lately.
-    pub(crate) fn takes_messages(&self) -> bool {
-        self.append_failed_at.read().is_none_or(|at| at.elapsed() >= APPEND_FAILURE_COUNTS)
-    }
 }
 
 /// Begins to keep messages of the topics that the node relays from the start: nwaku's clients fetch them without asking first.
@@ -311,23 +271,72 @@ fn keep_messages_of(topics: &[String], cache: &MessageCache) {
     }
 }
 
-/// Routes that are there or not, as the settings say.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Offer {
-    pub(crate) admin: bool,
-    pub(crate) console: bool,
+/// The Waku door as the server sees it.
+pub struct WakuDoor(Arc<App>);
+
+impl fmt::Debug for WakuDoor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("WakuDoor").field(&self.0.rest).finish()
+    }
+}
+
+impl WakuDoor {
+    /// The door with its REST interface.
+    pub fn new(rest: Arc<Rest>) -> Self {
+        Self(Arc::new(App::new(rest)))
+    }
+}
+
+#[async_trait]
+impl Door for WakuDoor {
+    fn name(&self) -> &'static str {
+        "Waku"
+    }
+
+    async fn health(&self) -> Vec<ComponentHealth> {
+        report::health(&self.0).await
+    }
+
+    fn facts(&self, metrics: &str) -> Facts {
+        report::facts(&self.0, metrics)
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        self.0.rest.waku_metrics.register(registry);
+        self.0.rest.metrics.register(registry);
+    }
+
+    fn routes(&self, listener: Listener, offer: Offer) -> Vec<Route> {
+        let routes = match listener {
+            Listener::Rest => routes(offer),
+            Listener::Operate => operator_routes(offer),
+            Listener::Public => Vec::new(),
+        };
+        routes.into_iter().map(|route| route.with_state(self.0.clone())).collect()
+    }
+
+    async fn close(&self) {
+        self.0.rest.waku.close().await;
+    }
 }
 
 fn routes(offer: Offer) -> Vec<Route<Arc<App>>> {
     let mut all = relay_routes();
-    all.extend(live_routes());
     all.extend(filter_routes());
     all.extend(other_routes());
+    all.extend(operator_routes(offer));
+    all
+}
+
+/// What the console asks for, and what the node lets operators see and do.
+fn operator_routes(offer: Offer) -> Vec<Route<Arc<App>>> {
+    let mut all = history_routes();
     if offer.console {
-        all.extend(console_routes());
+        let search = Route::get("/console/v1/search", "messages by the beginning of a topic", search::search);
+        all.push(search.with_audience(Audience::Operators));
     }
     if offer.admin {
-        all.extend(admin_routes());
+        all.extend(peer_routes());
     }
     all
 }
@@ -350,11 +359,14 @@ fn relay_routes() -> Vec<Route<Arc<App>>> {
     ]
 }
 
-fn live_routes() -> Vec<Route<Arc<App>>> {
+fn history_routes() -> Vec<Route<Arc<App>>> {
     let live_of = "/relay/v1/messages/{pubsubTopic}/live";
     vec![
         Route::get("/live", "messages as they arrive, behind a cursor", live::live).as_stream(),
         Route::get(live_of, "the same on one pubsub topic", live::live_of).as_stream(),
+        Route::get("/store/v3/messages", "a page of history", store::get),
+        Route::post("/store/v3/messages", "the same, asked by a JSON body", store::post),
+        Route::get("/archive/v1/export", "a whole range as NDJSON or protobuf", export::export),
     ]
 }
 
@@ -376,101 +388,31 @@ fn filter_routes() -> Vec<Route<Arc<App>>> {
 
 fn other_routes() -> Vec<Route<Arc<App>>> {
     vec![
-        Route::get("/", "this text", about::index).as_linked_page(),
-        Route::get("/store/v3/messages", "a page of history", store::get),
-        Route::post("/store/v3/messages", "the same, asked by a JSON body", store::post),
-        Route::get("/archive/v1/export", "a whole range as NDJSON or protobuf", export::export),
-        Route::get("/health", "whether the server is well", about::health),
         Route::get("/info", "the server's addresses", about::info),
         Route::get("/debug/v1/info", "the same", about::info),
         Route::get("/version", "the server's version", about::version),
         Route::get("/debug/v1/version", "the same", about::version),
-        Route::get("/metrics", "metrics for Prometheus", about::metrics),
         Route::get("/openapi.json", "all of this for machines", about::openapi),
     ]
 }
 
-fn console_routes() -> Vec<Route<Arc<App>>> {
-    vec![
-        Route::get("/console/v1/state", "what the console shows", console::state)
-            .with_audience(Audience::Operators),
-        Route::get("/console/v1/search", "messages by the beginning of a topic", console::search)
-            .with_audience(Audience::Operators),
-        Route::get("/console", "leads to the console page", console::redirect).as_linked_page(),
-        Route::get("/console/", "the same", console::redirect),
-        Route::get("/console/{file}", "a file of the console page", console::file),
-    ]
-}
-
-fn admin_routes() -> Vec<Route<Arc<App>>> {
-    let log_level = "/admin/v1/log-level/{logLevel}";
+fn peer_routes() -> Vec<Route<Arc<App>>> {
     let connected_on = "/admin/v1/peers/connected/on/{shardId}";
-    let (sessions, session) = ("/admin/v1/sessions", "/admin/v1/sessions/{sessionId}");
     let routes = vec![
-        Route::get("/admin/v1/peers", "the peers", admin::peers),
-        Route::post("/admin/v1/peers", "connect to peers", admin::connect),
-        Route::get("/admin/v1/peer/{peerId}", "one peer", admin::peer),
-        Route::get("/admin/v1/peers/stats", "how many peers there are", admin::stats),
-        Route::get("/admin/v1/peers/service", "peers that offer services", admin::service_peers),
-        Route::get("/admin/v1/peers/connected", "connected peers", admin::peers),
-        Route::get(connected_on, "those on a shard", admin::connected_on),
-        Route::get("/admin/v1/peers/relay", "relay peers by shard", admin::relay_peers),
-        Route::get("/admin/v1/peers/relay/on/{shardId}", "those of a shard", admin::relay_peers_on),
-        Route::get("/admin/v1/peers/mesh", "mesh peers by shard", admin::mesh_peers),
-        Route::get("/admin/v1/peers/mesh/on/{shardId}", "those of a shard", admin::mesh_peers_on),
-        Route::get("/admin/v1/filter/subscriptions", "peers' filters", admin::filter_subscriptions),
-        Route::get(sessions, "who is connected", sessions::list),
-        Route::delete(sessions, "close all sessions of a user", sessions::close_all),
-        Route::get("/admin/v1/sessions/counts", "how many are connected", sessions::counts),
-        Route::get(session, "one session", sessions::one),
-        Route::delete(session, "close it", sessions::close),
-        Route::post(log_level, "set the log level", admin::set_log_level),
+        Route::get("/admin/v1/peers", "the peers", peers::peers),
+        Route::post("/admin/v1/peers", "connect to peers", peers::connect),
+        Route::get("/admin/v1/peer/{peerId}", "one peer", peers::peer),
+        Route::get("/admin/v1/peers/stats", "how many peers there are", peers::stats),
+        Route::get("/admin/v1/peers/service", "peers that offer services", peers::service_peers),
+        Route::get("/admin/v1/peers/connected", "connected peers", peers::peers),
+        Route::get(connected_on, "those on a shard", peers::connected_on),
+        Route::get("/admin/v1/peers/relay", "relay peers by shard", peers::relay_peers),
+        Route::get("/admin/v1/peers/relay/on/{shardId}", "those of a shard", peers::relay_peers_on),
+        Route::get("/admin/v1/peers/mesh", "mesh peers by shard", peers::mesh_peers),
+        Route::get("/admin/v1/peers/mesh/on/{shardId}", "those of a shard", peers::mesh_peers_on),
+        Route::get("/admin/v1/filter/subscriptions", "peers' filters", peers::filter_subscriptions),
     ];
     routes.into_iter().map(|route| route.with_audience(Audience::Operators)).collect()
-}
-
-/// The routes of the interface, and those of the server that are for operators.
-fn all_routes(app: &Arc<App>) -> Vec<Route> {
-    let mut all: Vec<Route> =
-        routes(app.offer()).into_iter().map(|route| route.with_state(app.clone())).collect();
-    if app.has_admin() {
-        let added = app.rest.operator_routes.iter().cloned();
-        all.extend(added.map(|route| route.with_audience(Audience::Operators)));
-    }
-    all
-}
-
-impl Rest {
-    /// Whether there is a console.
-    pub fn has_console(&self) -> bool {
-        self.config.console && self.operators.is_safe()
-    }
-}
-
-/// All routes of the REST interface.
-pub fn router(rest: Arc<Rest>) -> Router {
-    router_of(App::new(rest))
-}
-
-fn router_of(app: App) -> Router {
-    let app = Arc::new(app);
-    if app.has_console() {
-        Desk::watch(&app);
-    }
-    let config = &app.rest.config;
-    let front = Front {
-        metrics: app.rest.http_metrics.clone(),
-        memory: app.memory.clone(),
-        operators: app.rest.operators.clone(),
-        accounts: None,
-        sites: Sites {
-            hosts: config.hosts.clone(),
-            origins: config.origins.clone(),
-            stream_origins: config.live_origins.clone(),
-        },
-        format: RefusalFormat::Text,
-    };
-    front.router(all_routes(&app))
 }
 
 /// Feeds bytes to both parsers of store queries and checks that what they let through is bounded.

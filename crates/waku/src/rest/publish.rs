@@ -57,7 +57,7 @@ pub(crate) async fn take(
     // What is archived in time may still be on its way into the node's queues: the archive is not to blame for that.
     let Ok(taken) = timeout_at(deadline + RELAY_TIMEOUT, taken).await else {
         if is_archived {
-            app.note_append(false);
+            app.rest.health.note_append(false);
         }
         return Err(Refusal::unavailable(
             "the archive did not confirm the message in time, it may have kept it: publish it again",
@@ -66,13 +66,13 @@ pub(crate) async fn take(
     match taken {
         Ok(published) => {
             if is_archived {
-                app.note_append(true);
+                app.rest.health.note_append(true);
             }
             Ok(published)
         }
         Err(IntakeError::Invalid(invalid)) => Err(invalid.into()),
         Err(IntakeError::Archive(error)) => {
-            app.note_append(!is_archives_fault(&error));
+            app.rest.health.note_append(!is_archives_fault(&error));
             Err(refusals::of_kind(error.kind()))
         }
     }

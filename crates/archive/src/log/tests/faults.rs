@@ -115,7 +115,7 @@ fn after_a_failed_sync_nothing_more_is_taken() {
         let disk = FailingDisk::new(folder.path(), faults.clone());
         let opened = open(Arc::new(disk)).unwrap();
         opened.archive.append(vec![message(0, 10)]).await.unwrap();
-        faults.fail_at(2, Fault::Fails); // the next write succeeds, there is room for it; its sync fails
+        faults.fail_at(2, Fault::Fails); // the next write succeeds, there is space for it; its sync fails
         for n in 1..4 {
             let error = opened.archive.append(vec![message(n, 10)]).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -162,7 +162,7 @@ fn a_full_disk_refuses_until_retention_makes_room() {
     });
 }
 
-/// A backup shares the log of a segment that has lost its index, and there is no room to copy it.
+/// A backup shares the log of a segment that has lost its index, and there is no space to copy it.
 #[test]
 fn an_archive_opens_without_room_for_a_copy_and_leaves_the_backup_as_it_is() {
     runtime().block_on(async {

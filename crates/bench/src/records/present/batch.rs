@@ -1,4 +1,4 @@
-//! What is written and kept: mails in commits, and flag changes.
+//! Bytes written and on disk: mails in commits, and flag changes.
 
 use super::{
     super::{
@@ -14,7 +14,7 @@ use crate::{
     report::{Bars, Curves, Goal, Plot, Report, Table, number, optional},
 };
 
-/// The size that goals are set for, and the one that must cost about the same.
+/// The size that goals are set for, and a larger one of about the same cost per record.
 const RECORDS: u64 = 100_000;
 const RECORDS_LARGE: u64 = 1_000_000;
 const DISK_GOAL: f64 = 1.0;
@@ -25,28 +25,25 @@ const CHURN_GOAL: f64 = 5_000.0;
 /// The batches that goals are set for.
 const LARGE_BATCHES: [u64; 2] = [100, 1_000];
 
-/// Device bytes by bytes of records in commits of [`BATCHES`], measured on a private disk before the layout was chosen: rows as
-/// ours in LMDB with a transaction for each commit, and a file written in advance that takes nothing but the records.
+/// Device bytes by bytes of records in commits of [`BATCHES`], measured on a private disk before the layout was chosen: the
+/// same rows in LMDB with a transaction for each commit, and a preallocated file with nothing but the records.
 const PLAIN_LMDB: [f64; 4] = [94.8, 20.8, 5.9, 2.6];
 const BARE_FILE: [f64; 4] = [8.35, 1.76, 1.09, 1.01];
 /// Bytes written for a flag change of 50,000, a hundred in a commit, in Sink's last layout and in plain LMDB with ours.
 const SINK_CHURN: f64 = 57_400.0;
 const PLAIN_CHURN: f64 = 7_850.0;
 
-/// What the columns of the tables mean.
+/// The columns of the tables.
 const LEGEND: &[(&str, &str)] = &[
     ("batch", "records in one commit"),
     ("disk", "main file at rest, divided by bytes of records"),
     ("written", "bytes given to write calls (wchar of /proc/self/io), divided by bytes of records"),
-    ("device", "the same by the counter of the device below the folder, which counts everybody's writes"),
+    ("device", "the same by the counter of the device below the folder, which counts all processes"),
     ("plain LMDB", "device bytes measured on another disk: LMDB with a transaction for each commit"),
-    (
-        "bare file",
-        "device bytes measured on another disk: a file written in advance, nothing but the records",
-    ),
+    ("bare file", "device bytes measured on another disk: a preallocated file with nothing but the records"),
     ("B by record", "bytes of the main file at rest for a record"),
     ("folder open MB", "the whole folder while the store is open, its commit log included"),
-    ("to open MB", "what opening the fresh store wrote"),
+    ("to open MB", "written by opening the fresh store"),
     ("commits/s", "commits of one committer that does not pause"),
     ("records/s", "records in those commits"),
     ("RSS MB", "resident memory of the process, the mapped file included"),
@@ -55,26 +52,26 @@ const LEGEND: &[(&str, &str)] = &[
     ("device B", "bytes that the device wrote for one change"),
     ("bytes", "mean size of a record"),
     ("zstd 3", "mean size when each record is compressed alone"),
-    ("with a dictionary of 64 KiB", "the same with a dictionary made of other records"),
+    ("with a dictionary of 64 KiB", "the same with a dictionary trained on other records"),
 ];
 
 const NOTES: [&str; 5] = [
-    "Batches: mail-like records in three indexes (mailbox and time of arrival, thread, message id), each commit answered \
+    "Batches: mail-like records in three indexes (mailbox and time of arrival, thread, message id), each commit returning \
      when it is durable. Payload: bodies and the 32-byte blobs that they name; properties are not counted. disk: main file \
      at rest by payload.",
     "written: bytes given to write calls (wchar of /proc/self/io) by payload, from the first commit until the store is \
-     closed, in a process that does nothing else; what lengthens the commit log in its first round is among them, what \
-     opening the fresh store wrote is apart. device: the same by the counter of the device below the folder, read after its \
-     file system was synced; it counts everybody's writes. A device writes whole blocks, so that one at a time it says more \
+     closed, in a process that does nothing else; they include lengthening the commit log in its first round, but not \
+     opening the fresh store. device: the same by the counter of the device below the folder, read after its \
+     file system was synced; it counts all processes. A device writes whole blocks, so that one at a time it counts more \
      than write calls.",
     "One at a time there are 5,000 records at most, and without a commit log 10,000 commits. plain LMDB and bare file: \
-     device bytes of a measurement on another disk, LMDB with a transaction for each commit, and a file written in advance \
+     device bytes of a measurement on another disk, LMDB with a transaction for each commit, and a preallocated file \
      with nothing but the records: 602 bytes take a block of 4,096, which is 6.8 times as much.",
-    "commits/s: while one committer commits without a pause; another thread makes the records. us: from the call of a \
-     commit to its answer.",
+    "commits/s: while one committer commits without a pause; another thread generates the records. us: from the call of a \
+     commit to its return.",
     "Flag changes: 10,000 at random among 50,000 records, a hundred in a commit, in a store that was closed and opened \
-     before; written until it is closed again. Sink: its layout of 2020, which writes the record and all index entries \
-     anew.",
+     before; written until it is closed again. Sink: its layout of 2020, which rewrites the record and all index \
+     entries.",
 ];
 
 pub(super) fn present(measured: &Measured, report: &mut Report) {
@@ -120,7 +117,7 @@ fn written(figures: &BatchFigures) -> Option<f64> {
     by_payload(figures, figures.head.written_bytes)
 }
 
-/// What was measured elsewhere with the same batch.
+/// The figure of an earlier measurement with the same batch.
 fn elsewhere(figures: [f64; 4], batch: u64) -> Option<f64> {
     let place = BATCHES.iter().position(|known| *known == batch)?;
     figures.get(place).copied()
@@ -239,7 +236,7 @@ fn written_bars(rows: &[Row<BatchFigures>], entities: u64) -> Plot {
     })
 }
 
-/// How the costs grow with the store, in commits of a hundred.
+/// The costs by the size of the store, in commits of a hundred.
 fn size_bars(rows: &[Row<BatchFigures>], sizes: &[u64]) -> Plot {
     const BATCH: u64 = 100;
     let mut series = Vec::new();
@@ -268,7 +265,7 @@ fn commit_curves(rows: &[Row<BatchFigures>], entities: u64) -> Plot {
     Plot::Curves(Curves { title: "Share of commits answered within a time".to_owned(), unit: "ms", lines })
 }
 
-/// The larger of two figures that must both be there.
+/// The larger of two figures; `None` if one is missing.
 fn worst(figures: [Option<f64>; 2]) -> Option<f64> {
     let [one, other] = figures;
     Some(one?.max(other?))

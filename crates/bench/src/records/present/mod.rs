@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{Measured, cost::Row, store::RecordsEngine};
 use crate::report::Report;
 
-/// What a server has without settings: the goals are set for it.
+/// A server's default engine, which the goals are set for.
 const USUAL: RecordsEngine = RecordsEngine::Lmdb;
 
 pub(super) fn present(measured: &Measured, is_quick: bool, report: &mut Report) -> anyhow::Result<()> {

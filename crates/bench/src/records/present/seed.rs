@@ -1,4 +1,4 @@
-//! The tables that KDE Sink's authors published with our columns beside them.
+//! The tables that KDE Sink's authors published, with the figures of this run.
 
 use super::{
     super::{
@@ -14,7 +14,7 @@ use crate::{
     report::{Bars, Goal, Plot, Report, Table, number, optional},
 };
 
-/// Sink's figures, and the goal beside them, were published in KiB.
+/// KiB in kB: Sink's figures were published in KiB.
 const KB_PER_KIB: f64 = 1.024;
 /// The mails that the goals are set for.
 const MAILS1: u64 = 5_000;
@@ -24,7 +24,7 @@ const AMPLIFICATION_GOAL: f64 = 2.2;
 const TOTAL_BYTES_GOAL: f64 = 700_000.0;
 const RATIO_GOAL: f64 = 2.0;
 
-/// What the columns mean.
+/// The columns of the tables.
 const LEGEND: &[(&str, &str)] = &[
     ("lmdb", "ours: LMDB behind a commit log, bodies compressed with a dictionary"),
     ("lmdb without log", "ours: an LMDB transaction for each group of commits"),
@@ -34,23 +34,23 @@ const LEGEND: &[(&str, &str)] = &[
     ("published: binary keys", "the same after they made keys binary"),
     ("Sink run: before", "KDE Sink run on a machine of the same kind, before those changes"),
     ("Sink run: binary keys", "the same with binary keys"),
-    ("Sink run: ids apart", "the same with ids kept apart from revisions"),
+    ("Sink run: ids apart", "the same with ids separated from revisions"),
 ];
 
 const NOTES: [&str; 4] = [
     "Sink is the mail store of KDE. Mails of 184 bytes as its dummyresourcewritebenchmark stores them, a hundred in a commit; here uid, message \
-     id and date are each mail's own. Mails of one subject compress as real ones don't: lmdb uncompressed is the same store \
-     without it. The mails stand in six indexes that answer what Sink's eight do: date; folder and date (also for folder \
-     alone); message id (also for its thread, which is a property of what it finds); parent; thread; draft.",
-    "Columns marked published: the text of Sink's authors, which has graphs only of the patch that keeps ids apart from \
+     id and date differ between mails. Mails of one subject compress better than real ones: lmdb uncompressed is the same store \
+     without compression. The mails have six indexes for the queries of Sink's eight: date; folder and date (also for folder \
+     alone); message id (also for its thread, a property of the mail); parent; thread; draft.",
+    "Columns marked published: the text of Sink's authors, which has graphs only of the patch that separates ids from \
      revisions. Sink run: Sink \
      itself at the three revisions, its programs unchanged, medians of four runs on a machine of the same kind.",
     "Computed as in Sink: write amplification (table 1): main file by 184 bytes a mail. Table 2: used size: page size x \
      (pages - free pages); total on disk: everything of a resource, ours the store's folder; write amplification: main file \
-     by bytes of all keys and values, the dictionary that bodies are compressed with among them. Both are ratios of space. \
+     by bytes of all keys and values, including the dictionary of the bodies. Both are ratios of space. \
      Bytes written are in the table of batches.",
-    "At rest: after closing, when everything is in the main file. Open: after the last commit, with a commit log that was \
-     written in advance. RSS: resident memory of a process that has the store open and nothing else, the mapped file \
+    "At rest: after closing, when everything is in the main file. Open: after the last commit, with a preallocated \
+     commit log. RSS: resident memory of a process that only has the store open, the mapped file \
      included; private: without mapped files.",
 ];
 
@@ -69,7 +69,7 @@ pub(super) fn present(measured: &Measured, report: &mut Report) {
     }
 }
 
-/// A line of a table: ours of each engine, and theirs.
+/// A line of a table: the figures of our engines, and those of Sink.
 type Line<'a> = (&'a str, &'a dyn Fn(&SeedFigures) -> Option<f64>, &'a dyn Fn(&Sink) -> Option<f64>);
 
 fn table(title: String, rows: &[Row<SeedFigures>], lines: &[Line<'_>]) -> Table {
@@ -185,7 +185,7 @@ fn bars1(rows: &[Row<SeedFigures>]) -> Bars {
     }
 }
 
-/// What the usual engine shows with so many mails.
+/// The figures of the default engine with this number of mails.
 fn of_usual(rows: &[Row<SeedFigures>], mails: u64) -> Option<&SeedFigures> {
     usual(rows).find(|figures| figures.head.entities == mails)
 }

@@ -1,4 +1,4 @@
-//! How long it takes: reads, and commits of many at once.
+//! Times of reads and of concurrent commits.
 
 use super::{
     super::{
@@ -19,18 +19,18 @@ const RECORDS: u64 = 100_000;
 const POINT_US_GOAL: f64 = 2.0;
 const NEWEST_US_GOAL: f64 = 100.0;
 const CHANGES_US_GOAL: f64 = 200.0;
-/// One committer by appending and syncing without any engine, as for the archive's appends: what lies above the sync is two
-/// changes of threads.
+/// One committer by appending and syncing without any engine, as for the archive's appends: besides the sync a commit
+/// switches threads twice.
 const FLOOR_GOAL: f64 = 0.8;
 const GROUP_GOAL: f64 = 15.0;
 
 const READ_NOTE: &str = "Reads: us of one, the median of 201 groups of 100 (records) or 10 (others) that were timed together, after 20 groups \
      that warm up. Records are drawn at random and read whole, with their bodies; the inbox has 50,000 mails where there \
-     are as many; the changes are a hundred flag changes in as many commits. Right after commits, the last ones are found \
-     where commits wait to be applied; waiting: rows there when it began. Goals are about the slower of the two moments.";
+     are as many; the changes are a hundred flag changes in as many commits. Right after commits, the last ones are \
+     still in the commit log; waiting: rows there at the beginning. Goals are about the slower of the two states.";
 const GROUP_NOTE: &str = "Committers: each commits one record at a time, to an account of its own, without a pause. disk/s: bytes of the same \
-     records written into a file that was written in advance, each with fdatasync, in the same folder and in turns of a \
-     second with the committers; medians of seven turns.";
+     records written into a preallocated file, each with fdatasync, in the same folder, alternating every second \
+     with the committers; medians of seven rounds.";
 
 pub(super) fn present(measured: &Measured, report: &mut Report) {
     if !measured.group.is_empty() {
@@ -96,7 +96,7 @@ fn read_bars(rows: &[Row<ReadFigures>]) -> Plot {
     Plot::Bars(Bars { title: "Reads".to_owned(), unit: "us", groups, series })
 }
 
-/// The slowest of both moments. A mailbox of another size is not judged.
+/// The slowest of both states. A mailbox of another size is not judged.
 fn slowest(rows: &[Row<ReadFigures>], what: What) -> Option<f64> {
     let is_it = |figures: &&ReadFigures| {
         figures.what == what && figures.head.entities == RECORDS && figures.mailbox_mails == INBOX_MAILS
@@ -158,7 +158,7 @@ fn group_bars(rows: &[Row<GroupFigures>]) -> Plot {
             committers.iter().map(|count| of(engine, *count, what)).collect()
         };
         series.push((engine.to_owned(), all(|figures| figures.commits_per_s)));
-        series.push((format!("the disk itself, beside {engine}"), all(|figures| figures.floor_per_s)));
+        series.push((format!("the disk alone, with {engine}"), all(|figures| figures.floor_per_s)));
     }
     Plot::Bars(Bars {
         title: "Durable commits of one record".to_owned(),

@@ -1,4 +1,4 @@
-//! What the authors of MongooseIM measured when they moved from lists to maps: medians in nanoseconds (its pull request
+//! The figures of MongooseIM's authors when they replaced lists by maps: medians in nanoseconds (its pull request
 //! 3018, Erlang 23).
 
 use super::Order;

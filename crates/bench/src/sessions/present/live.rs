@@ -1,4 +1,4 @@
-//! What arrives: the amoc load, Redis, live streams.
+//! The amoc load, Redis, live streams.
 
 use super::super::{Measured, amoc::SEED_ARRIVAL_US, entries::seed, redis::IN_FLIGHT, streams::StreamsRow};
 use crate::{
@@ -11,18 +11,18 @@ const REDIS_BYTES_GOAL: f64 = 520.0;
 const DELIVERY_MS_GOAL: f64 = 50.0;
 const STREAM_BYTES_GOAL: f64 = 20.0 * 1_024.0;
 
-const AMOC_NOTE: &str = "Arrivals (a load of MongooseIM's tool amoc): each operation has a time of its own, in which two looks at the clock are included (about 50 \
+const AMOC_NOTE: &str = "Arrivals (a load of MongooseIM's tool amoc): each operation has a time of its own, which includes two readings of the clock (about 50 \
     ns), and the processor may have slept before it. MongooseIM's figures, as its authors published them, are microseconds a call under a profiler that makes \
     everything 10 to 50 times slower, with lists and with maps: only their shape can be compared.";
-const REDIS_NOTE: &str = "Redis: 16 tasks, each of which waits for its answer before it goes on, through the one connection of \
-    the engine. Bytes: what Redis has in use (used_memory) after 100,000 opens more than before.";
+const REDIS_NOTE: &str = "Redis: 16 tasks, each with one operation in flight, through the one connection of \
+    the engine. Bytes: the growth of Redis' memory in use (used_memory) by 100,000 opens.";
 const STREAMS_NOTE: &str = "Live streams: one content topic each, 1,000 messages a second to them in turn, published over REST. \
     A message's time begins when it is due, whether or not those before it were acknowledged, and ends when a client in this \
-    process has read it, so the load of all clients on this machine is in it. Acknowledged: until its publisher had the answer that \
-    it is durable, for which the disk has to be waited. Bytes: private memory of the server after the messages \
-    less that before the streams (and after other messages), by streams; the kernel's own buffers are not in it.";
+    process has read it, so it includes the load of all clients on this machine. Acknowledged: until its publisher had the answer that \
+    it is durable, which waits for the disk. Bytes: private memory of the server after the messages \
+    less that before the streams (and after other messages), divided by streams, without the kernel's buffers.";
 
-/// Adds tables, plots and goals; the goals of live streams only if there were as many as these are set for.
+/// Adds tables, plots and goals; the goals of live streams only for the number of streams that they are set for.
 pub(super) fn present(measured: &Measured, is_full_streams: bool, report: &mut Report) {
     if !measured.amoc.is_empty() {
         report.tables.extend(amoc_tables(measured));

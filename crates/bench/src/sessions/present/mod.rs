@@ -43,13 +43,14 @@ fn add_rows(measured: &Measured, report: &mut Report) -> anyhow::Result<()> {
 fn note_sizes(measured: &Measured, sizes: &[u32], args: &SessionsArgs, report: &mut Report) {
     let has_table = !measured.table.is_empty() || !measured.memory.is_empty() || !measured.counts.is_empty();
     if has_table && sizes.last() != Some(&GOAL_SESSIONS) {
-        let wanted = number(f64::from(GOAL_SESSIONS));
-        report.withhold(format!("those of tables are set for {wanted} sessions, and this run had others"));
+        let set_for = number(f64::from(GOAL_SESSIONS));
+        report.withhold(format!("those of tables are set for {set_for} sessions, and this run had others"));
     }
     if !measured.streams.is_empty() && args.streams() != GOAL_STREAMS {
-        let wanted = number(GOAL_STREAMS as f64);
-        report
-            .withhold(format!("those of live streams are set for {wanted} streams, and this run had others"));
+        let set_for = number(GOAL_STREAMS as f64);
+        report.withhold(format!(
+            "those of live streams are set for {set_for} streams, and this run had others"
+        ));
     }
     report.note_quick(args.common.quick);
     report.note_debug_build();

@@ -1,4 +1,4 @@
-//! A client of Redis for the few questions that measuring asks: how much memory is in use, and which keys are left.
+//! A minimal Redis client for measurements: the memory in use and the remaining keys.
 
 use anyhow::{Context, bail, ensure};
 use tokio::{
@@ -6,10 +6,10 @@ use tokio::{
     net::TcpStream,
 };
 
-/// The most parts of an answer, and bytes of one: no answer to these questions is near it.
+/// The most elements of an answer, and bytes of one, far above those of these commands.
 const PARTS_MAX: usize = 100_000;
 const PART_BYTES_MAX: usize = 1 << 20;
-/// Keys that Redis looks at for one answer of SCAN.
+/// Keys that Redis scans for one answer of SCAN.
 const SCAN_COUNT: &str = "1000";
 
 /// A connection.
@@ -17,9 +17,9 @@ pub(super) struct Client {
     stream: BufReader<TcpStream>,
 }
 
-/// What a URL says: `redis://[[user]:password@]host[:port][/database]`.
+/// The parts of a URL: `redis://[[user]:password@]host[:port][/database]`.
 #[derive(Debug, PartialEq, Eq)]
-struct Place<'a> {
+struct RedisUrl<'a> {
     host: &'a str,
     port: u16,
     user: &'a str,
@@ -27,7 +27,7 @@ struct Place<'a> {
     database: &'a str,
 }
 
-impl<'a> Place<'a> {
+impl<'a> RedisUrl<'a> {
     fn of(url: &'a str) -> anyhow::Result<Self> {
         const WHAT: &str =
             "memory in Redis is measured at redis://[user:password@]host[:port][/database] only";
@@ -45,37 +45,37 @@ impl<'a> Place<'a> {
 
 impl Client {
     pub(super) async fn open(url: &str) -> anyhow::Result<Self> {
-        let place = Place::of(url)?;
-        let stream = TcpStream::connect((place.host, place.port)).await.context("can't connect to Redis")?;
+        let redis = RedisUrl::of(url)?;
+        let stream = TcpStream::connect((redis.host, redis.port)).await.context("can't connect to Redis")?;
         let mut client = Self { stream: BufReader::new(stream) };
-        if let Some(password) = place.password {
+        if let Some(password) = redis.password {
             let mut words = vec!["AUTH"];
-            words.extend((!place.user.is_empty()).then_some(place.user));
+            words.extend((!redis.user.is_empty()).then_some(redis.user));
             words.push(password);
             client.ask(&words).await?;
         }
-        if !place.database.is_empty() {
-            client.ask(&["SELECT", place.database]).await?;
+        if !redis.database.is_empty() {
+            client.ask(&["SELECT", redis.database]).await?;
         }
         Ok(client)
     }
 
-    /// Bytes that Redis has in use for everything.
+    /// Bytes that Redis has in use in all.
     pub(super) async fn used_memory(&mut self) -> anyhow::Result<u64> {
-        let told = self.ask(&["INFO", "memory"]).await?;
-        let lines = told.iter().flat_map(|text| text.lines());
+        let texts = self.ask(&["INFO", "memory"]).await?;
+        let lines = texts.iter().flat_map(|text| text.lines());
         let used = lines.filter_map(|line| line.strip_prefix("used_memory:")).next();
-        used.and_then(|bytes| bytes.trim().parse().ok()).context("Redis does not tell its memory")
+        used.and_then(|bytes| bytes.trim().parse().ok()).context("Redis does not report its memory")
     }
 
-    /// Removes all keys that begin so. How many there were.
+    /// Removes all keys with a prefix and returns their number.
     pub(super) async fn remove_all(&mut self, prefix: &str) -> anyhow::Result<u64> {
         let pattern = format!("{prefix}*");
         let mut cursor = "0".to_owned();
         let mut removed = 0;
         loop {
             let mut found = self.ask(&["SCAN", &cursor, "MATCH", &pattern, "COUNT", SCAN_COUNT]).await?;
-            ensure!(!found.is_empty(), "Redis answered SCAN with nothing");
+            ensure!(!found.is_empty(), "Redis sent an empty answer to SCAN");
             cursor = found.remove(0);
             if !found.is_empty() {
                 removed += found.len() as u64;
@@ -89,7 +89,7 @@ impl Client {
         }
     }
 
-    /// Asks one thing. All texts and numbers of the answer, in order, whatever lists they are in.
+    /// Runs a command and returns all texts and numbers of the answer, in order, with nested lists flattened.
     async fn ask(&mut self, words: &[&str]) -> anyhow::Result<Vec<String>> {
         let mut request = format!("*{}\r\n", words.len());
         for word in words {
@@ -107,7 +107,7 @@ impl Client {
                 "*" => missing += size(rest, PARTS_MAX)?,
                 "$" => parts.push(self.text(size(rest, PART_BYTES_MAX)?).await?),
                 "-" => bail!("Redis refused {}: {rest}", words.first().unwrap_or(&"")),
-                _ => bail!("an answer that is not Redis's: {line}"),
+                _ => bail!("not an answer of Redis: {line}"),
             }
         }
         Ok(parts)
@@ -128,7 +128,7 @@ impl Client {
     }
 }
 
-/// A length or a number of parts; -1 stands for nothing.
+/// A length or a number of elements; -1 is null.
 fn size(text: &str, max: usize) -> anyhow::Result<usize> {
     let size: i64 = text.parse().with_context(|| format!("not a length: {text}"))?;
     let size = usize::try_from(size.max(0))?;
@@ -144,12 +144,12 @@ mod tests {
 
     #[test]
     fn urls_are_read() {
-        let place = Place::of("redis://me:secret@[::1]:7000/3").unwrap();
-        assert_eq!((place.host, place.port, place.user, place.database), ("::1", 7_000, "me", "3"));
-        assert_eq!(place.password, Some("secret"));
-        let plain = Place::of("redis://localhost").unwrap();
+        let redis = RedisUrl::of("redis://me:secret@[::1]:7000/3").unwrap();
+        assert_eq!((redis.host, redis.port, redis.user, redis.database), ("::1", 7_000, "me", "3"));
+        assert_eq!(redis.password, Some("secret"));
+        let plain = RedisUrl::of("redis://localhost").unwrap();
         assert_eq!((plain.port, plain.password, plain.database), (6_379, None, ""));
-        assert!(Place::of("rediss://localhost").is_err() && Place::of("redis://").is_err());
+        assert!(RedisUrl::of("rediss://localhost").is_err() && RedisUrl::of("redis://").is_err());
     }
 
     #[tokio::test]

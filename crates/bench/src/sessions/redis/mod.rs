@@ -1,4 +1,4 @@
-//! The `redis` engine: how many operations a second go through its connection, and what a session takes in Redis.
+//! The `redis` engine: operations a second through its connection, and bytes per session in Redis.
 
 mod client;
 
@@ -30,7 +30,7 @@ const SESSIONS_QUICK: u64 = 500;
 /// Operations that are under way at any moment.
 pub(super) const IN_FLIGHT: u64 = 16;
 
-/// One figure for programs.
+/// A row of JSON.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct RedisRow {
     part: &'static str,
@@ -42,11 +42,11 @@ pub(super) struct RedisRow {
     pub(super) per_s: f64,
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
-    /// What Redis has in use for each session more than before; nothing when it could not be asked.
+    /// Memory that Redis uses per session; `None` when it is not known.
     pub(super) bytes_per_session: Option<f64>,
 }
 
-/// What is done with each session.
+/// An operation on each session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
     Open,
@@ -68,7 +68,7 @@ impl Op {
     }
 }
 
-/// Measures the engine at a URL, and leaves nothing there.
+/// Measures the engine at a URL, and removes its keys.
 pub(super) async fn measure(url: &str, is_quick: bool) -> anyhow::Result<Vec<RedisRow>> {
     let prefix = format!("restante-bench-{}-{}", std::process::id(), SystemClock.now().nanos());
     let mut config = Config::new(url.parse()?);
@@ -126,7 +126,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// Does something with every session, so many at once.
+    /// Runs an operation on every session, [`IN_FLIGHT`] at once.
     async fn all_do(self: &Arc<Self>, op: Op) -> anyhow::Result<Latencies> {
         let next = Arc::new(AtomicU64::new(0));
         let mut workers = JoinSet::new();
@@ -195,7 +195,7 @@ mod tests {
             .unwrap();
         let ids = (0..100).map(|_| parking_lot::Mutex::new(None)).collect();
         let crowd = Arc::new(Crowd { sessions: opened.sessions.clone(), ids });
-        assert!(crowd.all_do(Op::ByUser).await.is_err(), "nobody is there yet");
+        assert!(crowd.all_do(Op::ByUser).await.is_err(), "no session is open yet");
         for op in Op::ALL {
             assert_eq!(crowd.all_do(op).await.unwrap().len(), 100, "{op:?}");
         }

@@ -1,25 +1,25 @@
-//! What a server sends down a stream: an HTTP head, chunks (RFC 9112 section 7.1), and in them lines of events. It is read as
-//! it comes, in whatever pieces, and keeps no more than one line.
+//! A parser of event streams: an HTTP head, chunks (RFC 9112 section 7.1), and in them lines of events. It accepts input in
+//! parts of any size and buffers at most one line.
 
 use anyhow::{Context, bail, ensure};
 
 /// The longest line: an event has one message.
 const LINE_BYTES_MAX: usize = 256 << 10;
 
-/// Where in the stream of bytes the reader is.
+/// The state of the parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// In the line with the status.
     Status,
-    /// In the lines behind it.
+    /// In the header lines.
     Head,
     /// In the line with a chunk's size.
     Size,
-    /// In a chunk of which so many bytes are missing.
+    /// In a chunk, with so many bytes left.
     Chunk(usize),
-    /// Behind a chunk, in the end of its line.
+    /// At the line end after a chunk.
     ChunkEnd,
-    /// Behind the last chunk.
+    /// After the last chunk.
     End,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Reader {
     state: State,
     /// A line of the framing that is not complete.
     frame: Vec<u8>,
-    /// A line of the body that is not complete.
+    /// An incomplete line of the body.
     line: Vec<u8>,
     is_chunked: bool,
 }
@@ -39,12 +39,12 @@ impl Reader {
         Self { state: State::Status, frame: Vec::new(), line: Vec::new(), is_chunked: false }
     }
 
-    /// Whether the server has accepted the request, and the body has begun.
+    /// Whether the head was complete and successful.
     pub(super) fn is_open(&self) -> bool {
         !matches!(self.state, State::Status | State::Head)
     }
 
-    /// Takes what has come, and gives every complete line of the body, without its end, to `hear`.
+    /// Parses received bytes and passes every complete line of the body, without its end, to `hear`.
     pub(super) fn take(&mut self, mut bytes: &[u8], mut hear: impl FnMut(&[u8])) -> anyhow::Result<()> {
         while !bytes.is_empty() {
             bytes = match self.state {
@@ -57,7 +57,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Takes bytes of the current chunk. What is left.
+    /// Consumes bytes of the current chunk and returns the rest.
     fn take_body<'a>(
         &mut self,
         bytes: &'a [u8],
@@ -86,7 +86,7 @@ impl Reader {
         Ok(rest)
     }
 
-    /// Takes bytes of the head, or of what stands between chunks, up to the end of a line. What is left.
+    /// Consumes bytes outside chunks up to the end of a line and returns the rest.
     fn take_frame<'a>(&mut self, bytes: &'a [u8]) -> anyhow::Result<&'a [u8]> {
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
             self.frame.extend_from_slice(bytes);
@@ -103,7 +103,7 @@ impl Reader {
         Ok(rest)
     }
 
-    /// Where the reader is behind a line of the framing.
+    /// The state after a line of the framing.
     fn after(&mut self, line: &str) -> anyhow::Result<State> {
         Ok(match self.state {
             State::Status => {
@@ -151,8 +151,8 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_read_in_whatever_pieces_they_come() {
-        // Two events, of which the second is cut by the end of a chunk.
+    fn lines_are_parsed_in_parts_of_any_size() {
+        // Two events, the second split between two chunks.
         let stream =
             format!("{HEAD}f\r\nevent: a\ndata: \r\n3\r\n1\n\n\r\n8;x=y\r\ndata: 2\n\r\n1\r\n\n\r\n");
         for size in [1, 2, 3, 7, 1_000] {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_stream_is_an_error() {
+    fn an_answer_that_is_not_a_stream_is_an_error() {
         for (stream, why) in [
             ("HTTP/1.1 503 Service Unavailable\r\n\r\n".to_owned(), "503"),
             ("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc".to_owned(), "not in chunks"),

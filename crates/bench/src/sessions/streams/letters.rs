@@ -1,4 +1,4 @@
-//! Messages that say when they were sent and to which stream, and the account of what was heard.
+//! Messages that contain their time of sending and their stream, and the account of received ones.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +7,13 @@ use restante_core::Timestamp;
 
 use crate::measure::Latencies;
 
-/// Bytes of a payload: what a short chat message takes with its envelope.
+/// Bytes of a payload: a short chat message with its envelope.
 const PAYLOAD_BYTES: usize = 240;
 /// Bytes of a payload that are read, in base64: three numbers of eight bytes.
 const STAMP_CHARS: usize = 32;
 const BEFORE_PAYLOAD: &[u8] = b"\"payload\":\"";
 
-/// What a payload says.
+/// The content of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     stream: u64,
@@ -27,7 +27,7 @@ pub(super) fn topic(stream: u64) -> String {
     format!("/restante-bench/1/stream-{stream}/proto")
 }
 
-/// A message, as the REST door takes it.
+/// A message, as REST accepts it.
 pub(super) fn write(stream: u64, number: u64, sent: Duration, timestamp: Timestamp) -> String {
     let mut payload = [0x5a; PAYLOAD_BYTES];
     let stamp = [stream, number, sent.as_nanos() as u64];
@@ -52,7 +52,7 @@ fn read(line: &[u8]) -> Option<Stamp> {
     Some(Stamp { stream: number_of(stream), number: number_of(number), sent_ns: number_of(sent_ns) })
 }
 
-/// What all streams have heard.
+/// What all streams have received.
 pub(super) struct Account {
     pub(super) base: Instant,
     heard: Mutex<Heard>,
@@ -61,21 +61,21 @@ pub(super) struct Account {
 /// See [`Account`].
 #[derive(Clone, Debug, Default)]
 pub(super) struct Heard {
-    /// From sending to hearing; the first of each message counts.
+    /// From sending to receiving; the first of each message counts.
     pub(super) times: Latencies,
-    /// For each message how often it was heard.
+    /// For each message how often it was received.
     counts: Vec<u8>,
-    /// Messages that came by a stream of another topic, or that nobody has sent.
+    /// Messages received by a stream of another topic, or never sent.
     pub(super) strays: u64,
 }
 
 impl Heard {
-    /// Messages that were heard.
+    /// Messages received.
     pub(super) fn messages(&self) -> u64 {
         self.counts.iter().filter(|count| **count > 0).count() as u64
     }
 
-    /// Messages that were heard more than once.
+    /// Messages received more than once.
     pub(super) fn repeated(&self) -> u64 {
         self.counts.iter().filter(|count| **count > 1).count() as u64
     }
@@ -87,12 +87,12 @@ impl Account {
         Self { base: Instant::now(), heard: Mutex::default() }
     }
 
-    /// Begins anew, for so many messages.
+    /// Starts again, for so many messages.
     pub(super) fn begin(&self, messages: u64) {
         *self.heard.lock() = Heard { counts: vec![0; messages as usize], ..Heard::default() };
     }
 
-    /// Notes a line that a stream has brought, if it is a message.
+    /// Records a line of a stream, if it is a message.
     pub(super) fn note(&self, stream: u64, line: &[u8]) {
         if !line.starts_with(b"data:") {
             return;
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_heard_is_counted() {
+    fn received_messages_are_counted() {
         let account = Account::new();
         account.begin(3);
         let line = |stream, number| {

@@ -1,5 +1,5 @@
-//! Live streams: many readers of one topic each, messages to all of them, how long a message takes, and what a reader costs
-//! the server.
+//! Live streams: many readers of one topic each, messages to all of them, the delivery time, and the server's memory per
+//! reader.
 
 mod events;
 mod letters;
@@ -31,9 +31,9 @@ use crate::{
     answer::beginning,
     args::{CommonArgs, EngineChoice},
     http::{Connection, get, post},
+    location::Location,
     measure::{Latencies, rounded},
     pace::Tickets,
-    place::Place,
     progress,
     server::{Server, Settings},
 };
@@ -44,35 +44,35 @@ use letters::{Account, Heard, topic, write};
 pub(super) const RATE: f64 = 1_000.0;
 const MESSAGES: u64 = 10_000;
 const MESSAGES_QUICK: u64 = 200;
-/// Messages before the first stream is opened, so that what the server needs for messages is not taken for what it needs for
+/// Messages before the first stream is opened, so that the memory that messages need is not attributed to
 /// streams.
 const WARM_MESSAGES: u64 = 2_000;
 const WARM_MESSAGES_QUICK: u64 = 20;
 /// Clients that send messages when they are due.
 const PUBLISHERS: usize = 64;
-/// Messages at once that wait for their acknowledgement, each on a connection of its own. Messages arrive at their rate whether
-/// or not the disk is at a standstill, so that many may be on their way: the arrivals of a second. Connections are
-/// opened when all others wait; fewer than ten do while the disk keeps up.
+/// Concurrent unacknowledged messages, each on a connection of its own. Messages are sent at their rate even while the disk
+/// stalls, so many may be in flight: as many as are sent in a second. A connection is opened when all
+/// others are busy; fewer than ten are while the disk keeps up.
 const IN_FLIGHT_MAX: usize = 1_000;
 /// Streams that are opened at the same time.
 const OPENING: usize = 64;
 /// Streams from one source address: Linux has 28,232 ports for outgoing connections of one.
 const STREAMS_PER_ADDRESS: u64 = 20_000;
-/// How long streams may take to open, and messages to arrive.
+/// The time limit of opening streams, and of the arrival of messages.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LATE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(10);
-/// Connections beside the streams: messages that wait, and whoever looks.
+/// Connections besides the streams: for messages in flight and for metrics.
 const OTHER_CONNECTIONS: u64 = IN_FLIGHT_MAX as u64 + 256;
-/// What one read takes from a stream.
+/// Bytes of one read from a stream.
 const READ_BYTES: usize = 4_096;
 
-/// The network's only shard, and its topic as a path has it.
+/// The network's only shard, and its topic as in a path.
 const CLUSTER: &str = "1";
 const SHARD: &str = "0";
 const PUBSUB_TOPIC_ESCAPED: &str = "%2Fwaku%2F2%2Frs%2F1%2F0";
 
-/// One figure for programs.
+/// A row of JSON.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct StreamsRow {
     part: &'static str,
@@ -90,11 +90,11 @@ pub(super) struct StreamsRow {
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
     pub(super) max_ms: f64,
-    /// From when a message was due until its publisher was told that it is durable.
+    /// From when a message was due until it was acknowledged as durable.
     pub(super) acknowledged_p50_ms: f64,
     pub(super) acknowledged_p99_ms: f64,
     pub(super) acknowledged_max_ms: f64,
-    /// Private memory of the server that the streams have added, by their number.
+    /// Growth of the server's private memory per stream.
     pub(super) bytes_per_stream: Option<f64>,
     /// Time of the server's processors by message.
     pub(super) cpu_us_per_message: Option<f64>,
@@ -114,44 +114,45 @@ pub(super) async fn measure(
     common: &CommonArgs,
 ) -> anyhow::Result<StreamsRow> {
     allow_open_files(streams + OTHER_CONNECTIONS)?;
-    let place = Place::fresh(choice, folder)?;
+    let location = Location::fresh(choice, folder)?;
     let server = Server::start_with(
         program,
-        &place.url,
+        &location.url,
         folder,
-        &format!("streams-{}", place.url.engine()),
+        &format!("streams-{}", location.url.engine()),
         &settings(streams),
     )
     .await?;
     let bench = Bench { server: &server, streams, common };
-    let measured = bench.measure(place.url.engine()).await;
-    let measured = measured.with_context(|| format!("the server said: {}", server.last_words()))?;
+    let measured = bench.measure(location.url.engine()).await;
+    let measured =
+        measured.with_context(|| format!("the last lines of the server: {}", server.log_tail()))?;
     server.stop().await?;
     Ok(measured)
 }
 
-/// Raises the limit of open files, which the server gets as well, to what the system allows.
-fn allow_open_files(wanted: u64) -> anyhow::Result<()> {
+/// Raises the limit of open files, which the server inherits, to the system's maximum.
+fn allow_open_files(needed: u64) -> anyhow::Result<()> {
     let mut limit = getrlimit(Resource::Nofile);
     let most = limit.maximum.unwrap_or(u64::MAX);
     ensure!(
-        most >= wanted,
-        "the system allows {most} open files, and {wanted} are needed: raise it (ulimit -Hn)"
+        most >= needed,
+        "the system allows {most} open files, and {needed} are needed: raise it (ulimit -Hn)"
     );
     limit.current = limit.maximum;
     setrlimit(Resource::Nofile, limit).context("can't raise the limit of open files")
 }
 
-/// A node alone in its network, with room for all streams, and for all messages that may wait for their acknowledgement.
+/// A node without peers, with limits for all streams and for all messages in flight.
 fn settings(streams: u64) -> Settings {
     let flags = ["--cluster-id", CLUSTER, "--shard", SHARD].map(str::to_owned).to_vec();
-    let room = (streams + OTHER_CONNECTIONS).to_string();
+    let limit = (streams + OTHER_CONNECTIONS).to_string();
     let in_flight = (IN_FLIGHT_MAX + PUBLISHERS).to_string();
     let variables = vec![
         ("RESTANTE_REST__REQUESTS_MAX", in_flight),
-        ("RESTANTE_REST__CONNECTIONS_MAX", room.clone()),
-        ("RESTANTE_REST__LIVE_STREAMS_MAX", room.clone()),
-        ("RESTANTE_SESSIONS__HUB__SEATS_MAX", room),
+        ("RESTANTE_REST__CONNECTIONS_MAX", limit.clone()),
+        ("RESTANTE_REST__LIVE_STREAMS_MAX", limit.clone()),
+        ("RESTANTE_SESSIONS__HUB__SEATS_MAX", limit),
     ];
     Settings { flags, variables }
 }
@@ -228,7 +229,7 @@ fn row(
     }
 }
 
-/// Streams that are open. They are closed when it goes out of scope.
+/// Open streams. They are closed when this goes out of scope.
 struct Opened {
     _readers: JoinSet<()>,
     took: Duration,
@@ -249,15 +250,15 @@ impl Opened {
 async fn open_streams(server: SocketAddr, streams: u64, account: &Arc<Account>) -> anyhow::Result<Opened> {
     let bar = progress::bar("streams: opening them", streams);
     let begun = Instant::now();
-    let room = Arc::new(Semaphore::new(OPENING));
+    let permits = Arc::new(Semaphore::new(OPENING));
     let open = Arc::new(AtomicU64::new(0));
     let failure = Arc::new(Mutex::new(None));
     let mut readers = JoinSet::new();
     for stream in 0..streams {
-        let (room, open, failure) = (room.clone(), open.clone(), failure.clone());
+        let (permits, open, failure) = (permits.clone(), open.clone(), failure.clone());
         let account = account.clone();
         readers.spawn(async move {
-            let reader = read_stream(server, stream, &room, &open, &account);
+            let reader = read_stream(server, stream, &permits, &open, &account);
             if let Err(error) = reader.await {
                 failure.lock().get_or_insert(error);
             }
@@ -279,21 +280,21 @@ async fn open_streams(server: SocketAddr, streams: u64, account: &Arc<Account>) 
     Ok(opened)
 }
 
-/// Opens one stream, and notes what it brings for as long as it is there.
+/// Opens one stream, and records its messages until it ends.
 async fn read_stream(
     server: SocketAddr,
     stream: u64,
-    room: &Semaphore,
+    permits: &Semaphore,
     open: &AtomicU64,
     account: &Account,
 ) -> anyhow::Result<()> {
-    let mut permit = Some(room.acquire().await?);
+    let mut permit = Some(permits.acquire().await?);
     let mut connection = connect(server, stream).await.context("can't connect")?;
     connection.write_all(get(&format!("/live?contentTopics={}", topic(stream))).as_bytes()).await?;
     let mut reader = Reader::new();
     loop {
         connection.readable().await?;
-        // On the stack, and only while it is used: ten thousand readers have no buffers of their own.
+        // On the stack during a read only, because ten thousand readers would need as many buffers.
         let mut buffer = [0; READ_BYTES];
         match connection.try_read(&mut buffer) {
             Ok(0) => bail!("the server closed the stream of topic {stream}"),
@@ -309,7 +310,7 @@ async fn read_stream(
     }
 }
 
-/// Connects from an address that has ports left.
+/// Connects from an address with free ports.
 async fn connect(server: SocketAddr, stream: u64) -> anyhow::Result<TcpStream> {
     let block = u8::try_from(stream / STREAMS_PER_ADDRESS).context("too many streams for one machine")?;
     let socket = TcpSocket::new_v4()?;
@@ -323,7 +324,7 @@ async fn connect(server: SocketAddr, stream: u64) -> anyhow::Result<TcpStream> {
     Ok(connection)
 }
 
-/// What became of messages that were published.
+/// The result of publishing.
 struct Published {
     took: Duration,
     /// From when each was due until it was acknowledged.
@@ -373,7 +374,7 @@ async fn publish(
     Ok(Published { took: begun.elapsed(), acknowledged })
 }
 
-/// Sends each message on a connection that nobody waits for: the next message is not held up by an acknowledgement.
+/// Sends each message without waiting for its acknowledgement, so that the next one is not delayed.
 struct Senders {
     server: SocketAddr,
     idle: Mutex<Vec<Connection>>,
@@ -389,7 +390,7 @@ impl Senders {
 
     async fn send(self: Arc<Self>, due: Instant, message: String, bar: ProgressBar) -> anyhow::Result<()> {
         let _room = self.in_flight.acquire().await?;
-        // The one that was used last: those that a standstill has needed stay idle.
+        // The most recently used one: connections that were opened during a stall remain idle.
         let idle = self.idle.lock().pop();
         let mut connection = match idle {
             Some(connection) => connection,
@@ -414,7 +415,7 @@ async fn publish_one(connection: &mut Connection, message: &str) -> anyhow::Resu
     Ok(())
 }
 
-/// Waits until everything has arrived, or nothing more is to be expected.
+/// Waits until all messages have arrived, or the time limit.
 async fn wait_for(messages: u64, account: &Account) {
     let begun = Instant::now();
     while account.arrived() < messages && begun.elapsed() < LATE {
@@ -428,7 +429,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that tells every stream one message of its topic, and every publisher that all is well.
+    /// A server that sends every stream one message of its topic, and acknowledges every message.
     async fn serve(listener: TcpListener) {
         while let Ok((mut stream, _)) = listener.accept().await {
             tokio::spawn(async move {
@@ -463,7 +464,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn every_stream_hears_its_message() {
+    async fn every_stream_receives_its_message() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(serve(listener));

@@ -1,5 +1,5 @@
-//! What a page costs without a store: the same bytes over plain TCP, and over the node's own encrypted connections from a
-//! service that has its answer ready.
+//! The cost of a page without a store: the same bytes over plain TCP, and over the node's own encrypted connections from a
+//! service with a constant answer.
 
 use std::{
     net::SocketAddr,
@@ -28,12 +28,12 @@ use crate::{
     peers::{Peer, Role, bare::Bare, id_of},
 };
 
-/// The protocol of the service whose answer is ready.
+/// The protocol of the service with the constant answer.
 const PROTOCOL: &str = "/restante/bench/floor/1.0.0";
-/// About what a store query takes.
+/// The approximate bytes of a store query.
 const REQUEST_BYTES: usize = 128;
 
-/// What came of asking for constant answers.
+/// The result of requesting constant answers.
 #[derive(Clone, Debug)]
 pub(super) struct Floor {
     pub(super) name: &'static str,
@@ -44,7 +44,7 @@ pub(super) struct Floor {
     pub(super) seconds: f64,
 }
 
-/// What to ask for.
+/// The requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Question {
     pub(super) users: usize,
@@ -107,7 +107,7 @@ async fn ask_plain(address: SocketAddr, question: Question) -> anyhow::Result<(L
     }
 }
 
-/// Over Noise and a muxer, a stream for each question, as store queries go; one node for each user.
+/// Over Noise and a muxer, a stream for each request, as for store queries; one node for each user.
 pub(super) async fn encrypted(question: Question) -> anyhow::Result<Floor> {
     let service = Arc::new(Constant { answer: frame(question.answer_bytes), asked: AtomicU64::new(0) });
     let (server, address) = Bare::listen(service.clone()).await?;
@@ -129,7 +129,7 @@ pub(super) async fn encrypted(question: Question) -> anyhow::Result<Floor> {
     }
     let answers = gather(&mut asking).await?;
     server.close().await;
-    ensure!(service.asked.load(Ordering::Relaxed) >= answers.0.len(), "answers came from nowhere");
+    ensure!(service.asked.load(Ordering::Relaxed) >= answers.0.len(), "more answers than requests");
     Ok(question.floor("Noise and muxer", begun, answers))
 }
 
@@ -165,7 +165,7 @@ async fn gather(
     Ok((all, last))
 }
 
-/// That many bytes behind their length.
+/// That many bytes, after their length.
 fn frame(len: usize) -> Vec<u8> {
     let mut frame = Vec::with_capacity(len + 10);
     let mut rest = len;
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn both_floors_give_answers() {
+    async fn both_floors_answer() {
         for floor in [plain(QUESTION).await.unwrap(), encrypted(QUESTION).await.unwrap()] {
             assert!(floor.times.len() >= 2, "{}", floor.name);
             assert!(floor.seconds >= 0.1);

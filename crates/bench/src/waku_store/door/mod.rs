@@ -28,7 +28,7 @@ use floor::{Floor, Question};
 /// Messages of the archive, as in the measurements of nwaku.
 const MESSAGES: u64 = 1_000_000;
 const MESSAGES_QUICK: u64 = 5_000;
-/// Users and page sizes, as there.
+/// Users and page sizes, as in nwaku's measurement.
 const USERS: [usize; 3] = [1, 10, 25];
 const USERS_QUICK: [usize; 3] = [1, 2, 3];
 const PAGES: [u64; 2] = [20, 100];
@@ -37,7 +37,7 @@ const SECONDS: u64 = 5;
 const QUICK: Duration = Duration::from_millis(200);
 /// The floors need less time: they vary little.
 const FLOOR_SHARE: f64 = 0.4;
-/// Pages that are compared message by message with what the archive was filled with.
+/// Pages that are compared with the messages in the archive.
 const CHECKED_PAGES: usize = 20;
 
 /// One cell: users, a page size and a topic.
@@ -49,7 +49,7 @@ struct Cell {
     asked: Asked,
 }
 
-/// What was measured of one engine.
+/// The results of one engine.
 struct Measured {
     engine: &'static str,
     messages: u64,
@@ -98,14 +98,14 @@ struct Bench {
 impl Bench {
     async fn measure(&self, choice: &EngineChoice, folder: &std::path::Path) -> anyhow::Result<Measured> {
         let store = self.stock.lay_in(choice, folder).await?;
-        let (url, engine) = (&store.place.url, store.engine());
+        let (url, engine) = (&store.location.url, store.engine());
         let name = format!("door-{engine}");
         let server = Server::start_with(&self.program, url, folder, &name, &node_settings(&[])).await?;
         let node = server.peer_address().await?;
         let load = Load { stock: &self.stock, node: &node, users: self.users, length: self.length };
         let measured = load.run(&|| server.worked()).await;
         let (cells, floors) =
-            measured.with_context(|| format!("the server said: {}", server.last_words()))?;
+            measured.with_context(|| format!("the last lines of the server: {}", server.log_tail()))?;
         let memory_bytes = server.private_memory();
         server.stop().await?;
         Ok(Measured { engine, messages: self.stock.len(), cells, floors, memory_bytes })
@@ -165,7 +165,7 @@ impl Load<'_> {
         Ok(Cell { users, page, is_absent, asked })
     }
 
-    /// Walks back a few pages and compares them with what the archive was filled with; the bytes of an answer.
+    /// Reads the last pages backward, compares them with the messages in the archive, and returns the bytes of an answer.
     async fn check(&self, page: u64) -> anyhow::Result<usize> {
         let history = History::start(self.node).await?;
         let mut expected = self.stock.newest(CHECKED_PAGES * page as usize).into_iter();
@@ -174,7 +174,7 @@ impl Load<'_> {
         for _ in 0..CHECKED_PAGES {
             let answer = history.page(&request).await?;
             bytes = bytes.max(answer.messages.iter().map(bytes_of).sum());
-            // A page is ascending, the walk goes back.
+            // A page is ascending, the walk is backward.
             for entry in answer.messages.iter().rev() {
                 let hash = hash_of(entry.message_hash.as_deref())?;
                 ensure!(Some(hash) == expected.next(), "a page of {page} holds a message out of its order");
@@ -190,7 +190,7 @@ impl Load<'_> {
     }
 }
 
-/// What an entry takes in an answer, about.
+/// Approximate bytes of an entry in an answer, without the message.
 fn bytes_of(entry: &restante_waku_wire::rpc::store::KeyValue) -> usize {
     const AROUND: usize = 16; // keys and lengths
     let parts = [
@@ -201,7 +201,7 @@ fn bytes_of(entry: &restante_waku_wire::rpc::store::KeyValue) -> usize {
     parts.into_iter().sum::<usize>() + AROUND
 }
 
-const _: () = assert!(PAGES[1] <= PAGE_MAX, "no store gives larger pages");
+const _: () = assert!(PAGES[1] <= PAGE_MAX, "no store returns larger pages");
 
 #[cfg(test)]
 mod tests {
@@ -209,7 +209,7 @@ mod tests {
     use crate::peers::tests::Served;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn clients_walk_over_libp2p_and_what_they_get_is_what_was_stored() {
+    async fn clients_read_the_stored_messages_over_libp2p() {
         let served = Served::start().await;
         let stock = Arc::new(Stock::new(0, 4_000));
         stock.append_to(&*served.opened.archive).await.unwrap();
@@ -217,7 +217,7 @@ mod tests {
         let (cells, floors) = load.run(&|| None).await.unwrap();
         assert_eq!((cells.len(), floors.len()), (8, 4));
         for cell in &cells {
-            assert_eq!((cell.asked.errors, &cell.asked.complaint), (0, &None));
+            assert_eq!((cell.asked.errors, &cell.asked.first_error), (0, &None));
             assert!(cell.asked.pages.len() >= cell.users as u64);
             assert_eq!(cell.asked.messages == 0, cell.is_absent);
         }
@@ -225,7 +225,7 @@ mod tests {
         served.stop().await;
     }
 
-    /// A store that does not hold what it should is no store to measure.
+    /// A store with wrong content is an error.
     #[tokio::test(flavor = "multi_thread")]
     async fn an_archive_without_the_messages_is_an_error() {
         let served = Served::start().await;

@@ -29,7 +29,7 @@ struct DoorRow {
     p99_ms: f64,
     max_ms: f64,
     errors: u64,
-    /// What a page costs the processors.
+    /// Processor time of a page.
     server_us_per_page: Option<f64>,
     client_us_per_page: Option<f64>,
 }
@@ -46,11 +46,11 @@ struct FloorRow {
     pages_per_s: f64,
     p50_ms: f64,
     p99_ms: f64,
-    /// What the server reached, by this.
+    /// The server's rate divided by this one.
     store_by_floor: Option<f64>,
 }
 
-/// What nwaku 0.35.1 on SQLite reached with a million messages on a machine with two cores: page, users, pages a second,
+/// The rates of nwaku 0.35.1 on SQLite with a million messages on a machine with two cores: page, users, pages a second,
 /// and times in milliseconds (50th, 95th, 99th percentile).
 const NWAKU: [(u64, usize, f64, [f64; 3]); 6] = [
     (20, 1, 557.0, [1.72, 2.37, 3.27]),
@@ -66,10 +66,10 @@ const NOTES: [&str; 4] = [
      soon as the one before is decoded; times are those of whole pages as the client sees them. Each begins at the newest \
      message of the hot topic and follows the cursor.",
     "The archive holds payloads of 1.4 kB; three of four messages have the hot topic, the others one of a thousand. Before \
-     the clock runs, the newest pages are compared hash by hash with what was stored.",
-    "nwaku's figures are of another machine with two cores, where 50 to 80 us a message were spent in its one thread.",
+     the clock runs, the newest pages are compared hash by hash with the stored messages.",
+    "nwaku's figures are of another machine with two cores, where its one thread took 50 to 80 us for a message.",
     "Floors, in the same run: the same bytes by request and answer over plain TCP, and over the node's encrypted connections \
-     from a service that has its answer ready, with client and service in one process.",
+     from a service with a constant answer, with client and service in one process.",
 ];
 
 fn row(measured: &Measured, cell: &Cell) -> DoorRow {
@@ -115,7 +115,7 @@ fn floor_row(engine: &'static str, floor: &Floor, rows: &[DoorRow]) -> FloorRow 
     }
 }
 
-/// Puts what was measured of one engine into the report.
+/// Adds the results of one engine to the report.
 pub(super) fn present(measured: &Measured, report: &mut Report) -> anyhow::Result<()> {
     let engine = measured.engine;
     let rows: Vec<DoorRow> = measured.cells.iter().map(|cell| row(measured, cell)).collect();
@@ -131,13 +131,13 @@ pub(super) fn present(measured: &Measured, report: &mut Report) -> anyhow::Resul
         let mb = number(bytes as f64 / 1e6);
         report.notes.push(format!("{engine}: private memory of the server after the load: {mb} MB."));
     }
-    if let Some(complaint) = measured.cells.iter().find_map(|cell| cell.asked.complaint.as_ref()) {
-        report.notes.push(format!("{engine}: the first trouble of a user: {complaint}"));
+    if let Some(first_error) = measured.cells.iter().find_map(|cell| cell.asked.first_error.as_ref()) {
+        report.notes.push(format!("{engine}: the first error of a user: {first_error}"));
     }
     Ok(())
 }
 
-/// What the figures mean, and how nwaku did with a topic that has no message.
+/// How to read the figures, and nwaku's time for a topic without messages.
 pub(super) fn note(report: &mut Report) {
     report.notes.extend(NOTES.map(str::to_owned));
     let absent = "A topic without messages took nwaku 0.35.1 on SQLite 38.2 s for one query among a million messages of \
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_stand_beside_nwaku_and_floors_and_are_judged() {
+    fn cells_are_compared_with_nwaku_and_floors_and_judged() {
         let mut times = Latencies::default();
         (0..4_000).for_each(|_| times.record_ms(1.0));
         let name = "plain TCP";

@@ -16,7 +16,7 @@ use crate::{
 pub(super) use outage::present_outage;
 use same::present_same;
 
-/// A 99th percentile of fewer times than this says little, and no goal is judged by it.
+/// The least number of times for a 99th percentile to be judged.
 const TIMES_MIN: u64 = 100;
 
 /// One scenario for programs.
@@ -26,7 +26,7 @@ struct StoreRow {
     servers: u64,
     /// `scenario`; other rows are `same` and `outage`.
     measure: &'static str,
-    /// What is published meanwhile, by each server.
+    /// The traffic that is published to each server.
     appends: &'static str,
     appends_per_s: f64,
     payload_bytes: usize,
@@ -54,7 +54,7 @@ struct StoreRow {
     append_p50_ms: Option<f64>,
     append_p99_ms: Option<f64>,
     append_max_ms: Option<f64>,
-    /// The 99th percentile while nobody asked, before and after.
+    /// The 99th percentile without queries, before and after.
     append_p99_alone_ms: Option<f64>,
     append_p99_by_alone: Option<f64>,
     /// Pages of each second, as a rate.
@@ -66,7 +66,7 @@ fn of(times: &Latencies, figure: fn(&Latencies) -> f64) -> Option<f64> {
     (times.len() > 0).then(|| rounded(figure(times)))
 }
 
-/// The times of appends while nobody asked.
+/// The times of appends without queries.
 fn alone(outcomes: &[Outcome], traffic: Traffic) -> Latencies {
     let mut times = Latencies::default();
     for outcome in outcomes.iter().filter(|outcome| outcome.traffic == traffic && outcome.scenario.users == 0)
@@ -105,7 +105,7 @@ fn row(measured: &Measured, outcome: &Outcome) -> StoreRow {
         acknowledged: published.acknowledged.len() as u64,
         refused: published.refused,
         unanswered: published.unanswered,
-        lost: measured.kept.lost(&outcome.posts, published),
+        lost: measured.stored_messages.lost(&outcome.posts, published),
         append_p50_ms: of(&published.times, Latencies::median_ms),
         append_p99_ms,
         append_max_ms: of(&published.times, Latencies::max_ms),
@@ -115,27 +115,27 @@ fn row(measured: &Measured, outcome: &Outcome) -> StoreRow {
     }
 }
 
-/// What the columns of both tables mean.
+/// The columns of both tables.
 const LEGEND: &[(&str, &str)] = &[
-    ("appends", "what is published meanwhile"),
+    ("appends", "the traffic that is published at the same time"),
     ("walk p99 ms", "99 % of the walks, of up to five pages, took at most this long"),
-    ("by alone", "p99 ms divided by that while nobody asked"),
+    ("by alone", "p99 ms divided by that without queries"),
 ];
 
 const NOTES: [&str; 4] = [
     "Clients, servers and their database share this machine. A query is a request for one page. Paced: each user begins a \
      walk of up to five pages by cursor every second, due by the clock; the first page's time counts from when it was due. \
-     Unpaced: the next walk begins when the one before is over. Hammer: single pages, ten a second for each client.",
+     Unpaced: the next walk begins when the previous one ends. Hammer: single pages, ten a second for each client.",
     "Walks ask for one topic of one day, frequent or rare, forward or backward, in pages of 20 or 100 with their data; one \
      in four asks for the newest of what is being published.",
-    "Messages are published by the clock over several connections; each is answered when it is durable. What comes late \
-     because all clients wait for answers counts from when it was due; a client that waited for the clock counts from \
-     when it woke.",
-    "Nobody asks before and after the users; by alone compares with both. A percentile of fewer than 100 times is not \
-     judged. What was lost is found in the archive when the servers have stopped.",
+    "Messages are published at a fixed rate over several connections; each is answered when it is durable. A message that is late \
+     because all clients wait for answers counts from when it was due; that of a client that slept until then counts from \
+     its waking.",
+    "There are no queries before and after the users; by alone compares with both. A percentile of fewer than 100 times is not \
+     judged. Losses are counted in the archive after the servers have stopped.",
 ];
 
-/// Puts everything that was measured into the report.
+/// Adds all results to the report.
 pub(super) fn present(measured: &[Measured], report: &mut Report) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for engine in measured {
@@ -155,7 +155,7 @@ pub(super) fn present(measured: &[Measured], report: &mut Report) -> anyhow::Res
             plots(engine, traffic, report);
         }
         report.goals.extend(goals(engine, &of_engine));
-        note_complaints(engine, report);
+        note_first_errors(engine, report);
         if let Some(same) = &engine.same {
             present_same(engine, same, report)?;
         }
@@ -166,7 +166,7 @@ pub(super) fn present(measured: &[Measured], report: &mut Report) -> anyhow::Res
 
 fn users(row: &StoreRow) -> String {
     match row.users {
-        0 => "nobody".to_owned(),
+        0 => "none".to_owned(),
         users => format!("{users} {}", row.scenario),
     }
 }
@@ -268,11 +268,11 @@ type Line = (String, Vec<(f64, f64)>);
 /// The distributions of an engine's times, and its queries over time.
 fn plots(measured: &Measured, traffic: Traffic, report: &mut Report) {
     let name = |outcome: &Outcome| match outcome.scenario.users {
-        0 => "nobody asks".to_owned(),
+        0 => "no queries".to_owned(),
         users => format!("{users} {}", outcome.scenario.name),
     };
     let (mut queries, mut appends) = (Vec::new(), Vec::new());
-    // Users that do not pause would press the lines of the others flat.
+    // Without users that do not pause, whose rates would make the other lines unreadable.
     let mut minutes: Vec<(&'static str, Vec<Line>)> = Vec::new();
     let outcomes = measured.outcomes.iter().filter(|outcome| outcome.traffic == traffic);
     for outcome in outcomes {
@@ -289,7 +289,7 @@ fn plots(measured: &Measured, traffic: Traffic, report: &mut Report) {
     if queries.is_empty() {
         return;
     }
-    appends.insert(0, ("nobody asks".to_owned(), alone(&measured.outcomes, traffic).curve()));
+    appends.insert(0, ("no queries".to_owned(), alone(&measured.outcomes, traffic).curve()));
     let title = |what: &str| format!("{}: {what}, appends {}", measured.engine, traffic.name);
     report.plots.push(Plot::Curves(Curves {
         title: title("share of queries answered within a time"),
@@ -339,11 +339,11 @@ fn goals(measured: &Measured, rows: &[&StoreRow]) -> Vec<Goal> {
             at_25,
         ));
     }
-    let not_kept = total(|row| row.refused + row.unanswered + row.lost);
-    goals.push(Goal::none(format!("{engine}: appends refused or lost"), not_kept));
+    let not_stored = total(|row| row.refused + row.unanswered + row.lost);
+    goals.push(Goal::none(format!("{engine}: appends refused or lost"), not_stored));
     let errors = total(|row| row.query_errors);
     goals.push(Goal::none(format!("{engine}: queries that failed"), errors));
-    goals.push(Goal::none(format!("{engine}: messages stored twice"), measured.kept.repeated));
+    goals.push(Goal::none(format!("{engine}: messages stored twice"), measured.stored_messages.repeated));
     let what = format!("{engine}: p99 of appends by that without queries");
     goals.push(Goal::at_most(format!("{what}, paced"), 2.0, "x", by_alone(true)));
     if measured.servers == 1 {
@@ -352,14 +352,14 @@ fn goals(measured: &Measured, rows: &[&StoreRow]) -> Vec<Goal> {
     goals
 }
 
-/// Says what the first refusals were about.
-fn note_complaints(measured: &Measured, report: &mut Report) {
-    let complaints = measured.outcomes.iter().flat_map(|outcome| {
-        [("an append", &outcome.published.complaint), ("a query", &outcome.asked.complaint)]
+/// Adds the first errors to the notes.
+fn note_first_errors(measured: &Measured, report: &mut Report) {
+    let first_errors = measured.outcomes.iter().flat_map(|outcome| {
+        [("an append", &outcome.published.first_error), ("a query", &outcome.asked.first_error)]
     });
-    for (what, complaint) in complaints {
-        if let Some(complaint) = complaint {
-            report.notes.push(format!("{}: the first trouble with {what}: {complaint}", measured.engine));
+    for (what, first_error) in first_errors {
+        if let Some(first_error) = first_error {
+            report.notes.push(format!("{}: the first error of {what}: {first_error}", measured.engine));
             return;
         }
     }
@@ -377,7 +377,7 @@ mod tests {
         report::assert_explained,
         waku_store::{
             ask::Asked,
-            check::Kept,
+            check::StoredMessages,
             outage::{Outage, State},
             posts::Posts,
             publish::Published,
@@ -404,7 +404,7 @@ mod tests {
                 acknowledged: (0..200).collect(),
                 refused,
                 times: times(append_ms, 200),
-                complaint: (refused > 0).then(|| "full".to_owned()),
+                first_error: (refused > 0).then(|| "full".to_owned()),
                 ..Published::default()
             },
             asked: Asked {
@@ -416,10 +416,10 @@ mod tests {
         }
     }
 
-    fn kept(messages: u64) -> Kept {
+    fn stored_messages(messages: u64) -> StoredMessages {
         let posts = Posts::new(0, 100, Timestamp(1));
         let hashes: HashSet<_> = (0..messages).map(|number| posts.hash(number)).collect();
-        Kept { hashes, repeated: 0 }
+        StoredMessages { hashes, repeated: 0 }
     }
 
     fn report() -> Report {
@@ -439,7 +439,13 @@ mod tests {
             outcome(Scenario::unpaced(25), 9.0, 5),
             outcome(Scenario::NONE, 2.0, 0),
         ];
-        let measured = Measured { engine: "sqlite", servers: 1, outcomes, same: None, kept: kept(199) };
+        let measured = Measured {
+            engine: "sqlite",
+            servers: 1,
+            outcomes,
+            same: None,
+            stored_messages: stored_messages(199),
+        };
         let mut report = report();
         present(&[measured], &mut report).unwrap();
         assert_eq!(report.rows.len(), 4);
@@ -476,7 +482,13 @@ mod tests {
         for (rows, is_met) in [((200, 200), true), ((199, 200), false), ((200, 201), false)] {
             let outcomes = vec![outcome(Scenario::NONE, 2.0, 0), outcome(Scenario::hammer(50), 2.0, 0)];
             let same = Some(same(rows));
-            let measured = Measured { engine: "postgres", servers: 3, outcomes, same, kept: kept(200) };
+            let measured = Measured {
+                engine: "postgres",
+                servers: 3,
+                outcomes,
+                same,
+                stored_messages: stored_messages(200),
+            };
             let mut report = report();
             present(&[measured], &mut report).unwrap();
             assert_eq!(report.rows.len(), 3);
@@ -499,9 +511,9 @@ mod tests {
             states: vec![state(0.0, 200), state(10.1, 503), state(71.5, 200)],
             is_server_up: true,
         };
-        for (kept, is_met) in [(kept(200), true), (kept(150), false)] {
+        for (stored_messages, is_met) in [(stored_messages(200), true), (stored_messages(150), false)] {
             let mut report = report();
-            present_outage("postgres", &outage, &kept, &mut report).unwrap();
+            present_outage("postgres", &outage, &stored_messages, &mut report).unwrap();
             assert_eq!(verdict(&report, "messages lost"), Some(is_met));
             assert_eq!(verdict(&report, "servers that ended"), Some(true));
             assert_eq!(verdict(&report, "changes of /health"), Some(true));

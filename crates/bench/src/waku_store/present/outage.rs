@@ -6,7 +6,7 @@ use super::of;
 use crate::{
     measure::{Latencies, rounded},
     report::{Curves, Goal, Plot, Report, Table, number, optional},
-    waku_store::{check::Kept, outage::Outage},
+    waku_store::{check::StoredMessages, outage::Outage},
 };
 
 /// An outage, for programs.
@@ -19,7 +19,7 @@ struct OutageRow {
     refused: u64,
     unanswered: u64,
     lost: u64,
-    /// When the database was told to stop, and when it was back.
+    /// When the database was stopped, and when it was started again.
     stopped_s: f64,
     started_s: f64,
     /// From then on.
@@ -42,7 +42,7 @@ struct StateRow {
 pub(in crate::waku_store) fn present_outage(
     engine: &'static str,
     outage: &Outage,
-    kept: &Kept,
+    stored_messages: &StoredMessages,
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let published = &outage.published;
@@ -58,7 +58,7 @@ pub(in crate::waku_store) fn present_outage(
         acknowledged: published.acknowledged.len() as u64,
         refused: published.refused,
         unanswered: published.unanswered,
-        lost: kept.lost(&outage.posts, published),
+        lost: stored_messages.lost(&outage.posts, published),
         stopped_s: rounded(outage.stopped_s),
         started_s: rounded(outage.started_s),
         healthy_after_s: outage.healthy_after_s.map(rounded),
@@ -77,8 +77,8 @@ pub(in crate::waku_store) fn present_outage(
     let changes = row.states.len().saturating_sub(1) as f64;
     let announced = Goal::at_least(format!("{what}: changes of /health"), 2.0, "", Some(changes));
     report.goals.push(announced.at_any_size());
-    if let Some(complaint) = &published.complaint {
-        report.notes.push(format!("The first trouble with an append: {complaint}"));
+    if let Some(first_error) = &published.first_error {
+        report.notes.push(format!("The first error of an append: {first_error}"));
     }
     report.plots.push(Plot::Curves(Curves {
         title: format!("{what}: share of appends answered within a time"),
@@ -96,7 +96,7 @@ fn outage_table(row: &OutageRow) -> Table {
         ("refused", Some(row.refused as f64)),
         ("unanswered", Some(row.unanswered as f64)),
         ("acknowledged, not in the archive at the end", Some(row.lost as f64)),
-        ("database told to stop, s", Some(row.stopped_s)),
+        ("database stopped, s", Some(row.stopped_s)),
         ("database back, s", Some(row.started_s)),
         ("healthy again after it, s", row.healthy_after_s),
         ("all acknowledged until then could be read after it, s", Some(row.caught_up_after_s)),
@@ -109,7 +109,7 @@ fn outage_table(row: &OutageRow) -> Table {
 }
 
 fn state_table(row: &OutageRow) -> Table {
-    let mut table = Table::new(format!("What /health said ({})", row.engine), &["from s", "status", "text"])
+    let mut table = Table::new(format!("Answers of /health ({})", row.engine), &["from s", "status", "text"])
         .explain(&[("from s", "seconds since the start of the load")]);
     for state in &row.states {
         let status = state.status.map_or_else(|| "-".to_owned(), |status| status.to_string());

@@ -15,7 +15,7 @@ struct SameRow {
     engine: &'static str,
     servers: u64,
     measure: &'static str,
-    /// Messages that each server was given.
+    /// Messages that each server got.
     messages: u64,
     sent: u64,
     acknowledged: u64,
@@ -49,7 +49,7 @@ pub(super) fn present_same(measured: &Measured, same: &Same, report: &mut Report
         acknowledged: published.acknowledged.len() as u64,
         refused: published.refused,
         unanswered: published.unanswered,
-        lost: measured.kept.lost(&same.posts, published),
+        lost: measured.stored_messages.lost(&same.posts, published),
         seconds: rounded(seconds),
         appends_per_s: rounded(published.acknowledged.len() as f64 / seconds),
         append_p50_ms: of(&published.times, Latencies::median_ms),
@@ -64,7 +64,7 @@ pub(super) fn present_same(measured: &Measured, same: &Same, report: &mut Report
     let title = format!("The same messages through {} servers ({})", row.servers, row.engine);
     let mut table = Table::new(title, &["what", "value"]);
     for (what, value) in [
-        ("messages that each server was given", row.messages as f64),
+        ("messages that each server got", row.messages as f64),
         ("sent", row.sent as f64),
         ("acknowledged", row.acknowledged as f64),
         ("refused or unanswered", (row.refused + row.unanswered) as f64),
@@ -91,8 +91,8 @@ pub(super) fn present_same(measured: &Measured, same: &Same, report: &mut Report
         unit: "ms",
         lines: vec![(row.engine.to_owned(), published.times.curve())],
     }));
-    if let Some(complaint) = &published.complaint {
-        report.notes.push(format!("The first trouble with an append of the same messages: {complaint}"));
+    if let Some(first_error) = &published.first_error {
+        report.notes.push(format!("The first error of an append of the same messages: {first_error}"));
     }
     Ok(())
 }

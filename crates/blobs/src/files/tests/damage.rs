@@ -114,7 +114,7 @@ fn a_damaged_part_of_a_file_is_not_served_and_a_new_put_heals_it() {
 }
 
 #[test]
-fn a_file_that_is_cut_or_lost_is_told() {
+fn a_file_that_is_cut_or_lost_is_reported() {
     runtime().block_on(async {
         let dir = tempfile::tempdir().unwrap();
         let opened = open_folder(dir.path());

@@ -75,7 +75,7 @@ async fn uploads_without_progress_lose_their_slots_to_waiters() {
     until_receiving(dir.path(), FILES_RECEIVED_MAX).await;
 
     sleep(Duration::from_secs(3_600)).await;
-    assert_eq!(receiving(dir.path()), FILES_RECEIVED_MAX, "nobody waits for a slot");
+    assert_eq!(receiving(dir.path()), FILES_RECEIVED_MAX, "no upload waits for a slot");
     for n in 0..20 {
         let bytes = blob(1_000 + n, 5_000);
         put(&opened, &bytes).await;
@@ -84,8 +84,8 @@ async fn uploads_without_progress_lose_their_slots_to_waiters() {
     // One was ended for the first waiter; the others took its slot one after another.
     let error = slow.join_next().await.unwrap().unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(error.to_string().contains("too slowly"), "{error}");
-    assert!(slow.try_join_next().is_none(), "no more are given up than are needed");
+    assert!(error.to_string().contains("too slow"), "{error}");
+    assert!(slow.try_join_next().is_none(), "no more uploads are ended than needed");
 
     let mut waiting = JoinSet::new();
     for n in 0..FILES_RECEIVED_MAX as u32 - 1 {

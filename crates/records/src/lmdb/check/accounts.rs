@@ -13,7 +13,7 @@ use tracing::warn;
 
 use super::{Check, row_name, take_history_key};
 use crate::{
-    AccountId, Error, Id, Kind, Revision,
+    AccountId, Error, Id, Kind, Revision, Touched,
     lmdb::{
         schema::{
             ACCOUNT, AccountRow, FEED, HISTORY, KindRow, STATE, StateRow, account_key, decode_account_key,
@@ -76,7 +76,7 @@ impl Check<'_> {
     fn account(&mut self, account: AccountId) -> Result<(), Error> {
         let store = &self.engine.store;
         for _ in 0..COUNT_TRIES {
-            let (before, told) = store.read(|view| read(view, account))?;
+            let (before, entry) = store.read(|view| read(view, account))?;
             let mut count = Count::of(account, &before);
             loop {
                 let (is_done, after) = store
@@ -85,7 +85,7 @@ impl Check<'_> {
                     break; // it was changed: what was counted are two things
                 }
                 if is_done {
-                    self.compare(account, &before, told, &count.counts);
+                    self.compare(account, &before, &entry, &count.counts);
                     return Ok(());
                 }
             }
@@ -94,7 +94,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn compare(&mut self, account: AccountId, row: &AccountRow, told: Told, counts: &Counts) {
+    fn compare(&mut self, account: AccountId, row: &AccountRow, entry: &FeedEntry, counts: &Counts) {
         let mut last = Revision(0);
         let mut highest = Id(0);
         let none = Counted::default();
@@ -111,7 +111,7 @@ impl Check<'_> {
                 name(account),
                 format!("its revision is {}, the last commit made {}", row.revision.0, last.0),
             );
-        } else if let Some(what) = told.is_wrong(account, row.revision) {
+        } else if let Some(what) = entry.is_wrong(account, row.revision) {
             self.note(name(account), what);
         }
         if row.next_id <= highest {
@@ -146,32 +146,34 @@ fn name(account: AccountId) -> String {
     format!("account {}", account.0)
 }
 
-/// The row of an account, and what the feed tells at its place.
-fn read(view: &View<'_>, account: AccountId) -> Result<(AccountRow, Told), Error> {
+/// The row of an account, and the row of the feed at its position.
+fn read(view: &View<'_>, account: AccountId) -> Result<(AccountRow, FeedEntry), Error> {
     let row = AccountRow::read(view, account)?;
-    let told = match view.get(FEED, &feed_key(row.position))? {
-        Some(value) => Told::Row(decode_feed(&value)),
-        None => Told::Nothing,
+    let key = feed_key(row.position);
+    let entry = match view.get(FEED, &key)? {
+        Some(value) => FeedEntry::Row(decode_feed(&key, value)),
+        None => FeedEntry::Missing,
     };
-    Ok((row, told))
+    Ok((row, entry))
 }
 
-/// What the feed tells at the place of an account's last commit.
-enum Told {
-    Nothing,
-    Row(Option<(AccountId, Revision)>),
+/// What is in the feed at the position of an account's last commit.
+enum FeedEntry {
+    Missing,
+    /// A row; `None` when it is damaged.
+    Row(Option<Touched>),
 }
 
-impl Told {
+impl FeedEntry {
     /// What is wrong with it. A damaged row is found when the feed is walked through.
     fn is_wrong(&self, account: AccountId, revision: Revision) -> Option<String> {
         match self {
-            Self::Nothing => Some("its last commit is not in the feed".into()),
-            Self::Row(Some((told, _))) if *told != account => {
-                Some(format!("the feed tells of account {} at its place", told.0))
+            Self::Missing => Some("its last commit is not in the feed".into()),
+            Self::Row(Some(touched)) if touched.account != account => {
+                Some(format!("the feed has account {} at its position", touched.account.0))
             }
-            Self::Row(Some((_, told))) if *told != revision => {
-                Some(format!("the feed tells of its revision {}, it is at {}", told.0, revision.0))
+            Self::Row(Some(touched)) if touched.revision != revision => {
+                Some(format!("the feed has its revision {}, it is at {}", touched.revision.0, revision.0))
             }
             Self::Row(_) => None,
         }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use restante_core::Timestamp;
-use restante_lmdb::{Batch, Store};
+use restante_lmdb::{Batch, Store, key::KeyBuf};
 use tempfile::TempDir;
 
 use super::*;
@@ -43,6 +43,11 @@ async fn filled() -> (TempDir, Arc<Engine>) {
     let seen = Checkpoint { position: Position(4), accounts: vec![(OURS, Revision(3))] };
     engine.save("search", &seen).await.unwrap();
     (folder, engine)
+}
+
+fn feed_row(account: AccountId, revision: u64) -> KeyBuf {
+    let (position, committed_at) = (Position(0), Timestamp(0));
+    encode_feed(&Touched { position, account, revision: Revision(revision), committed_at })
 }
 
 fn check(engine: &Engine) -> Report {
@@ -322,7 +327,7 @@ async fn damage_of_accounts_is_found() {
         change_account(batch, |row| row.position = Position(77));
     })
     .await;
-    assert_found("account 7: the feed tells of account 9", |batch| {
+    assert_found("account 7: the feed has account 9", |batch| {
         let other = AccountRow::read(batch.view(), OTHER).unwrap().position;
         change_account(batch, |row| row.position = other);
     })
@@ -345,16 +350,16 @@ async fn damage_of_the_feed_is_found() {
     let key = ours.clone();
     assert_found("it is no row of the feed", move |batch| batch.put(FEED, &key, &[9])).await;
     let key = ours;
-    assert_found("account 7: the feed tells of its revision 3", move |batch| {
-        batch.put(FEED, &key, &encode_feed(OURS, Revision(3)));
+    assert_found("account 7: the feed has its revision 3", move |batch| {
+        batch.put(FEED, &key, &feed_row(OURS, 3));
     })
     .await;
     assert_found("feed position 2: its account 7 has its last commit elsewhere", |batch| {
-        batch.put(FEED, &feed_key(Position(2)), &encode_feed(OURS, Revision(2)));
+        batch.put(FEED, &feed_key(Position(2)), &feed_row(OURS, 2));
     })
     .await;
     assert_found("account 11: other tables tell of it", |batch| {
-        batch.put(FEED, &feed_key(Position(2)), &encode_feed(AccountId(11), Revision(2)));
+        batch.put(FEED, &feed_key(Position(2)), &feed_row(AccountId(11), 2));
     })
     .await;
 }

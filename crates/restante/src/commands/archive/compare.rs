@@ -182,15 +182,15 @@ mod tests {
 
     #[test]
     fn the_last_line_counts_everything() {
-        let told = |found: &Found| {
+        let summary = |found: &Found| {
             let mut out = Vec::new();
             tell((1_000, 1_001), found, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
-        assert_eq!(told(&Found::default()), "equal: 1,000 messages in each\n");
+        assert_eq!(summary(&Found::default()), "equal: 1,000 messages in each\n");
         let found = Found { only_in_a: 2, only_in_b: 3, differ: 1, repaired: 2 };
         assert_eq!(
-            told(&found),
+            summary(&found),
             "1,000 messages in A, 1,001 in B: 2 only in A, 3 only in B, 1 differ; 2 copied to B\n"
         );
     }

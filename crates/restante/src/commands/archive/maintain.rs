@@ -100,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    fn told(report: &Report) -> String {
+    fn summary(report: &Report) -> String {
         let mut out = Vec::new();
         tell("checked", report, &mut out).unwrap();
         String::from_utf8(out).unwrap()
@@ -114,14 +114,14 @@ mod tests {
             findings_left_out: 3,
             ..Report::default()
         };
-        let lines = told(&report);
+        let lines = summary(&report);
         assert_eq!(
             lines,
             "a.log at byte 7: checksum is wrong\na.log: checksum is wrong\nand 3 more\n\
              checked 0 messages in 0 B: 5 damaged places, no message is known to be lost\n"
         );
-        let lines = told(&Report { lost: 1_234, ..report });
+        let lines = summary(&Report { lost: 1_234, ..report });
         assert!(lines.ends_with("0 B: LOST DATA: 1,234 messages, 5 findings\n"), "{lines}");
-        assert_eq!(told(&Report::default()), "checked 0 messages in 0 B: all sound\n");
+        assert_eq!(summary(&Report::default()), "checked 0 messages in 0 B: all sound\n");
     }
 }

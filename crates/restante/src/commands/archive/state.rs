@@ -38,7 +38,7 @@ impl StateFile {
         Ok(Some(state))
     }
 
-    /// Keeps a state, and returns when it is on disk. Whoever reads the file sees the state before or this one, whole.
+    /// Writes a state and returns when it is on disk. A reader of the file sees the previous state or this one, whole.
     #[expect(clippy::disallowed_methods, reason = "the folder is synced right behind the rename")]
     pub(super) fn save<T: Serialize>(&self, state: &T) -> anyhow::Result<()> {
         let failed = || format!("can't write the state file {}", self.0.display());

@@ -28,6 +28,7 @@ pub(super) fn check(config: &Config) -> Findings {
         check_node(config, &mut findings);
     }
     check_shards(&config.waku, &mut findings);
+    check_certificates(config, &mut findings);
     if let Some((allowed, wanted)) = open_files::shortage(config) {
         findings.warnings.push(format!(
             "the limits of connections need {wanted} open files, and the system allows {allowed}: raise it (ulimit -n, \
@@ -55,8 +56,8 @@ fn check_data_dir(data_dir: &Path, findings: &mut Findings) {
 }
 
 fn check_secrets(config: &Config, findings: &mut Findings) {
-    if config.rest.enabled {
-        findings.note("rest.token_file", read_token(&config.rest.token_file));
+    if config.rest.enabled || config.operate.listen.is_some() {
+        findings.note(config.token_key(), read_token(config.token_file()));
     }
     let is_postgres = |url: &EngineUrl| matches!(url, EngineUrl::Postgres(_));
     let needs_password =
@@ -72,9 +73,15 @@ fn check_secrets(config: &Config, findings: &mut Findings) {
     }
 }
 
+fn check_certificates(config: &Config, findings: &mut Findings) {
+    for files in config.tls.files() {
+        findings.note("tls.certificate_files", files.check().map_err(Into::into));
+    }
+}
+
 fn check_node(config: &Config, findings: &mut Findings) {
     let node = &config.waku.node;
-    if let Some(files) = node.tls() {
+    if let Some(files) = node.certificate() {
         findings.note("waku.node.certificate_file", files.check().map_err(Into::into));
     }
     // A key file that is not there is created at the start.

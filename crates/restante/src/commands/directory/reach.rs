@@ -1,6 +1,9 @@
 //! How a command reaches the directory: in records that nobody has open, or by the server that has them.
 
-use std::path::PathBuf;
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::PathBuf,
+};
 
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueHint};
@@ -33,7 +36,7 @@ pub(crate) struct DirectoryFlags {
     /// Ask this server, whatever the settings say [default: the one of the settings, when one is running]
     #[arg(long, value_name = "URL")]
     rest: Option<String>,
-    /// A file with the server's token; without it RESTANTE_TOKEN counts, then rest.token_file of the settings
+    /// A file with the server's token; without it RESTANTE_TOKEN counts, then operate.token_file of the settings
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     token_file: Option<PathBuf>,
     /// How to print
@@ -64,7 +67,7 @@ impl DirectoryFlags {
         let opened = match open(&config).await {
             Ok(opened) => opened,
             Err(error) if exit::kind(&error) == Some(ErrorKind::Conflict) => {
-                let url = server_of(&config)?;
+                let url = operators_of(&config)?;
                 let data = backup::real_path(&config.server.data_dir);
                 let token_file = self.token_file.clone().or_else(|| own_token(&config));
                 let asked = self.ask(url.clone(), token_file, Some(data), operation).await;
@@ -139,12 +142,27 @@ pub(super) async fn operate_on(
     Ok(directory.operate(&actor, operation).await?)
 }
 
+/// Where the server that the settings describe lets operators in: on the listener for them or, without that, over REST.
+fn operators_of(config: &Config) -> anyhow::Result<String> {
+    match config.operate.listen {
+        Some(listen) if listen.port() != 0 && !config.operate.tls => {
+            let ip = match listen.ip() {
+                IpAddr::V4(any) if any.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+                IpAddr::V6(any) if any.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+                ip => ip,
+            };
+            Ok(format!("http://{}", SocketAddr::new(ip, listen.port())))
+        }
+        _ => server_of(config),
+    }
+}
+
 /// The token of the server that the settings describe, if this user may read it and none is in the environment.
 fn own_token(config: &Config) -> Option<PathBuf> {
-    let file = &config.rest.token_file;
+    let file = config.token_file();
     let is_set = !file.as_os_str().is_empty();
     let has_other = std::env::var(crate::client::TOKEN_VARIABLE).is_ok_and(|token| !token.is_empty());
-    (is_set && !has_other && std::fs::File::open(file).is_ok()).then(|| file.clone())
+    (is_set && !has_other && std::fs::File::open(file).is_ok()).then(|| file.to_owned())
 }
 
 /// The user who runs the command, for the log of operations.

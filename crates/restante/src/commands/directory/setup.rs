@@ -41,10 +41,10 @@ pub(crate) async fn run(flags: &SetupFlags) -> anyhow::Result<ExitCode> {
     let config = config(data);
     fs::create_dir_all(data).with_context(|| format!("can't make {}", data.display()))?;
     let certificate = make_certificate(domain, &host, data)?;
-    make_token(&config.rest.token_file)?;
+    make_token(&config.operate.token_file)?;
     let password = make_directory(&config, domain, &address).await?;
     // Last: with it in place, everything it names is there.
-    write_new(Path::new(SETTINGS), 0o640, settings(data, &config)?.as_bytes())?;
+    write_new(Path::new(SETTINGS), 0o640, settings(data, &config, &certificate)?.as_bytes())?;
     let text = report(domain, &host, &address, &password, &certificate, &config);
     write!(io::stdout().lock(), "{text}")?;
     Ok(ExitCode::SUCCESS)
@@ -68,12 +68,12 @@ fn check_is_new(data: &Path) -> anyhow::Result<()> {
 fn config(data: &Path) -> Config {
     let mut config = Config::default();
     config.server.data_dir = data.to_owned();
-    config.rest.token_file = data.join("operator.token");
+    config.operate.token_file = data.join("operator.token");
     config.waku.node.enabled = false;
     config
 }
 
-fn settings(data: &Path, config: &Config) -> anyhow::Result<String> {
+fn settings(data: &Path, config: &Config, files: &CertificateFiles) -> anyhow::Result<String> {
     let quoted = |path: &Path| -> anyhow::Result<String> {
         let text = path.to_str().ok_or_else(|| anyhow!("{} is no UTF-8", data.display()))?;
         Ok(toml::Value::String(text.to_owned()).to_string())
@@ -82,11 +82,15 @@ fn settings(data: &Path, config: &Config) -> anyhow::Result<String> {
         "# What differs from the defaults, which `restante config show` prints with what is set here.\n\n\
          [server]\ndata_dir = {}\n\n\
          # Operators prove themselves with the token in this file: commands of this machine read it, the console asks for it.\n\
-         [rest]\ntoken_file = {}\n\n\
+         [operate]\ntoken_file = {}\n\n\
+         # Self-signed: put those that clients trust in their place.\n\
+         [tls]\ncertificate_files = [{}]\ncertificate_key_files = [{}]\n\n\
          # This server has no Waku node; true makes it one.\n\
          [waku.node]\nenabled = {}\n",
         quoted(data)?,
-        quoted(&config.rest.token_file)?,
+        quoted(&config.operate.token_file)?,
+        quoted(&files.certificate)?,
+        quoted(&files.key)?,
         config.waku.node.enabled,
     ))
 }
@@ -215,6 +219,6 @@ This version keeps accounts; it does not receive or send mail yet. Set the MX re
         data = config.server.data_dir.display(),
         certificate = certificate.display(),
         key = key.display(),
-        token = config.rest.token_file.display(),
+        token = config.operate.token_file.display(),
     )
 }

@@ -2,6 +2,7 @@
 
 mod check;
 mod dump;
+mod erase;
 mod route;
 mod stats;
 
@@ -25,6 +26,9 @@ pub(crate) enum RecordsCommand {
     /// Write all records as lines of JSON to a file or to stdout; no server may be running on them
     #[command(after_help = DUMP_HELP)]
     Dump(dump::DumpFlags),
+    /// Erase all records of an account; no server may be running on them
+    #[command(after_help = ERASE_HELP)]
+    Erase(erase::EraseFlags),
 }
 
 const STATS_HELP: &str = "\
@@ -46,11 +50,20 @@ in base64: a body as bodyBase64, a property as {\"base64\": ...}.
 
 To look into it is what a dump is for; a copy to come back to is made by restante backup.";
 
+const ERASE_HELP: &str = "\
+Example:
+  restante records erase 12 --yes --data /var/lib/restante
+
+The account can be used again: it is empty then, and gives no id out that it had. Blobs that nothing
+refers to any more are removed by the next sweep. A command that was broken off is continued by
+running it again; until then nothing is committed in the account.";
+
 /// Runs a command to its end.
 pub(crate) async fn run(command: RecordsCommand) -> anyhow::Result<ExitCode> {
     match command {
         RecordsCommand::Stats(flags) => stats::run(&flags).await,
         RecordsCommand::Check(flags) => check::run(&flags).await,
         RecordsCommand::Dump(flags) => dump::run(&flags).await,
+        RecordsCommand::Erase(flags) => erase::run(&flags).await,
     }
 }

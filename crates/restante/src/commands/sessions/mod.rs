@@ -44,7 +44,7 @@ Examples:
   restante sessions close --user 16Uiu2HAmGg4EEHSfV6ww4xkzDUkVpBzjnCjDYrfDzDZRZmFFbuGs
   restante sessions list --door rest_live | jq -r .id | xargs restante sessions close
 
-The client is told that an operator has closed its session, and may come back. Exits with 1 when a
+The client gets the reason (an operator has closed its session), and may come back. Exits with 1 when a
 session was not there any more, or could not be reached.";
 
 /// Runs a command to its end.

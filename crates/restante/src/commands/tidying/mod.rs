@@ -54,7 +54,7 @@ impl Tidying {
         }
     }
 
-    /// Tidies at its turns until the server is told to stop. What fails is tried again at the next turn.
+    /// Tidies at its turns until the server stops. What fails is tried again at the next turn.
     pub(crate) async fn run(self, stop: Stop) {
         let cleaning = repeat(self.clean_interval, stop.clone(), || self.clean_and_tell());
         let sweeping = async {
@@ -102,16 +102,16 @@ pub(crate) fn before(now: Timestamp, seconds: u64) -> Timestamp {
     now.plus_seconds(i64::try_from(seconds).unwrap_or(i64::MAX).saturating_neg())
 }
 
-/// Does something at its turns, until the server is told to stop: then it is dropped where it waits.
+/// Does something at its turns, until the server stops: then it is dropped where it waits.
 async fn repeat<T: Future<Output = ()>>(interval: Duration, stop: Stop, turn: impl Fn() -> T) {
     let first = Instant::now() + interval.min(FIRST_TURN);
     let mut ticks = interval_at(first, interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut told = pin!(stop.told());
+    let mut stopped = pin!(stop.told());
     loop {
         tokio::select! {
             () = async { ticks.tick().await; turn().await } => {}
-            () = &mut told => return,
+            () = &mut stopped => return,
         }
     }
 }

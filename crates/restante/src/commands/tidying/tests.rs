@@ -180,8 +180,8 @@ async fn blobs_are_swept_with_their_own_records_alone() {
 #[tokio::test(start_paused = true)]
 async fn turns_come_at_their_time_and_end_with_the_server() {
     let place = Place::new().await;
-    let (tell, told) = watch::channel(false);
-    let running = tokio::spawn(place.tidying().run(Stop::of(told)));
+    let (tell, stop) = watch::channel(false);
+    let running = tokio::spawn(place.tidying().run(Stop::of(stop)));
     for (seconds, turns) in [(59, [0, 0, 0, 0]), (2, [1, 0, 0, 0]), (60, [2, 0, 1, 0])] {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
         assert_eq!(place.metrics.turns(), turns, "{seconds} s later");
@@ -193,13 +193,13 @@ async fn turns_come_at_their_time_and_end_with_the_server() {
 
 #[tokio::test(start_paused = true)]
 async fn the_first_turn_waits_for_ten_minutes_at_most() {
-    let (_tell, told) = watch::channel(false);
+    let (_tell, stop) = watch::channel(false);
     let turns = std::sync::atomic::AtomicU64::new(0);
     let turn = || async {
         turns.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     };
     let day = Duration::from_secs(86_400);
     let limit = Duration::from_secs(601);
-    let _ = tokio::time::timeout(limit, repeat(day, Stop::of(told), turn)).await;
+    let _ = tokio::time::timeout(limit, repeat(day, Stop::of(stop), turn)).await;
     assert_eq!(turns.into_inner(), 1);
 }

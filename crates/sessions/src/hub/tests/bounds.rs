@@ -277,7 +277,7 @@ fn a_session_that_ended_before_it_joined_ends_at_once() {
 }
 
 #[test]
-fn a_session_that_joins_again_has_one_seat() {
+fn a_session_that_joins_again_has_one_subscription() {
     let (hub, _) = hub();
     let first = subscribe(&hub, 1, Overflow::End, &["t"]);
     let second = subscribe(&hub, 1, Overflow::End, &["t"]);
@@ -394,12 +394,12 @@ fn what_is_counted_is_shown_from_the_start() {
 /// The memory of an idle session with one interest, without its topic: the constants that make up most of it.
 #[test]
 fn an_idle_subscription_is_small() {
-    let place = size_of::<Subscriber>() + 16; // reference counts
+    let subscriber = size_of::<Subscriber>() + 16; // reference counts
     let subscription = size_of::<Seat>();
     let in_maps = size_of::<(SessionId, Arc<Subscriber>)>() + size_of::<(Arc<str>, index::Subscribers)>();
     let interest = size_of::<Interest>();
-    let total = place + subscription + 2 * in_maps + interest; // a map may be half empty
-    assert!(total < 600, "{total} bytes: {place} + {subscription} + 2 * {in_maps} + {interest}");
+    let total = subscriber + subscription + 2 * in_maps + interest; // a map may be half empty
+    assert!(total < 600, "{total} bytes: {subscriber} + {subscription} + 2 * {in_maps} + {interest}");
 }
 
 /// Nodes that record the events to broadcast.

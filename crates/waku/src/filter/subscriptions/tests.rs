@@ -60,14 +60,14 @@ impl Setup {
         hash[..8].copy_from_slice(&self.ids.to_be_bytes());
         let event =
             Event::new(pubsub.into(), topic.into(), MessageHash(hash), Timestamp(0), Default::default());
-        let handed = self.hub.publish(&Arc::new(event));
+        let delivered = self.hub.publish(&Arc::new(event));
         let of = |subscriber: &&Arc<Subscriber>| match subscriber.subscription.next().now_or_never() {
             Some(Next::Events(events)) => events.len() == 1,
             Some(Next::Ended(why)) => panic!("ended: {why:?}"),
             None => false,
         };
         let peers: BTreeSet<PeerId> = self.table.iter().filter(of).map(|one| one.peer).collect();
-        assert_eq!(peers.len(), handed, "nobody else gets it");
+        assert_eq!(peers.len(), delivered, "nobody else gets it");
         peers
     }
 }

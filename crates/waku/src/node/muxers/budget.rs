@@ -15,13 +15,11 @@ use std::{
 
 use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
-use tokio::time::{Instant, Sleep, sleep};
+use restante_net::LogThrottle;
+use tokio::time::{Sleep, sleep};
 use tracing::warn;
 
-use crate::{
-    log_limit::LogLimit,
-    node::{NodeLimits, metrics::NodeMetrics},
-};
+use crate::node::{NodeLimits, metrics::NodeMetrics};
 
 /// What each connection may hold, even when the shared budget is used up.
 const FLOOR_BYTES: usize = 16 << 10;
@@ -35,7 +33,7 @@ pub(crate) struct Budget {
     connection_bytes_max: usize,
     pool: Mutex<Pool>,
     metrics: NodeMetrics,
-    log: LogLimit,
+    log: LogThrottle,
 }
 
 struct Pool {
@@ -70,7 +68,7 @@ impl Budget {
             next_id: 0,
             waiting: Vec::new(),
         };
-        Arc::new(Self { connection_bytes_max, pool: Mutex::new(pool), metrics, log: LogLimit::default() })
+        Arc::new(Self { connection_bytes_max, pool: Mutex::new(pool), metrics, log: LogThrottle::default() })
     }
 
     /// The most that one connection may hold.
@@ -133,7 +131,7 @@ impl Budget {
     /// Counts and logs a connection that is closed for its unread bytes.
     fn closed(&self, reason: &'static str) {
         self.metrics.closed_for_unread(reason);
-        if let Some(connections) = self.log.count(Instant::now()) {
+        if let Some(connections) = self.log.count() {
             let advice = "see waku.limits.unread_bytes_per_connection_max and waku.limits.unread_bytes_max";
             warn!(connections, reason, advice, "connections were closed because of too many unread bytes");
         }
@@ -190,7 +188,7 @@ impl ConnectionBudget {
     pub(crate) fn release(&mut self, bytes: usize) {
         self.held_bytes = self.held_bytes.saturating_sub(bytes);
         let surplus = self.taken_bytes.saturating_sub(steps_of(self.held_bytes));
-        // One step stays, so that a connection around its edge does not take and give back all the time.
+        // One step stays, so that a connection around its edge does not take and release all the time.
         if surplus > STEP_BYTES || (surplus > 0 && self.held_bytes == 0) {
             self.taken_bytes -= surplus;
             self.budget.give_back(self.id, surplus);

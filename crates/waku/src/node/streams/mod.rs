@@ -45,8 +45,8 @@ pub enum OpenError {
     /// The peer is not connected.
     #[error("the peer is not connected")]
     NotConnected,
-    /// The peer does not speak the protocol.
-    #[error("the peer does not speak {0}")]
+    /// The peer does not support the protocol.
+    #[error("the peer does not support {0}")]
     Unsupported(String),
     /// It took too long.
     #[error("the peer did not open a stream in time")]

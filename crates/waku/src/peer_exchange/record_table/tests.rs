@@ -32,7 +32,7 @@ fn table(cluster_id: Option<u16>) -> RecordTable {
 }
 
 /// Adds a record that its own peer sent.
-fn add(table: &RecordTable, record: Enr, now: Instant) -> Heard {
+fn add(table: &RecordTable, record: Enr, now: Instant) -> RecordResult {
     table.add(record, |_| true, now)
 }
 
@@ -44,8 +44,9 @@ fn later(seconds: u64) -> Instant {
 fn the_newest_record_of_a_peer_wins() {
     let table = table(None);
     let now = later(0);
-    let results: Vec<Heard> = [1, 1, 3, 2].into_iter().map(|seq| add(&table, record(1, seq), now)).collect();
-    assert_eq!(results, [Heard::New, Heard::Known, Heard::Newer, Heard::Known]);
+    let results: Vec<RecordResult> =
+        [1, 1, 3, 2].into_iter().map(|seq| add(&table, record(1, seq), now)).collect();
+    assert_eq!(results, [RecordResult::New, RecordResult::Known, RecordResult::Newer, RecordResult::Known]);
     assert_eq!(table.pick(9, peer(2), now), [record(1, 3)]);
 }
 
@@ -54,7 +55,7 @@ fn a_peer_does_not_get_its_own_record_and_ours_only_fills_up() {
     let table = table(None);
     let now = later(0);
     table.set_own(record(0, 1));
-    assert_eq!(add(&table, record(0, 2), now), Heard::Useless, "our own");
+    assert_eq!(add(&table, record(0, 2), now), RecordResult::Useless, "our own");
     for n in 1..=3 {
         add(&table, record(n, 1), now);
     }
@@ -100,12 +101,12 @@ fn useless_records_are_ignored() {
         Contents { tcp: None, ..contents(42) },
     ];
     for contents in useless {
-        assert_eq!(add(&table_of_42, signed(&contents), now), Heard::Useless, "{contents:?}");
+        assert_eq!(add(&table_of_42, signed(&contents), now), RecordResult::Useless, "{contents:?}");
     }
     assert_eq!(table_of_42.len(), 0);
-    assert_eq!(add(&table_of_42, signed(&contents(42)), now), Heard::New);
+    assert_eq!(add(&table_of_42, signed(&contents(42)), now), RecordResult::New);
     let of_any = Contents { relay_shards: None, ..contents(42) };
-    assert_eq!(add(&table(None), signed(&of_any), now), Heard::New);
+    assert_eq!(add(&table(None), signed(&of_any), now), RecordResult::New);
 }
 
 #[test]
@@ -113,14 +114,14 @@ fn a_record_from_another_peer_is_not_shared_until_its_peer_was_seen() {
     let table = table(None);
     let asker = PeerId::random();
     let start = Instant::now();
-    assert_eq!(table.add(record(1, 1), |_| false, start), Heard::New);
+    assert_eq!(table.add(record(1, 1), |_| false, start), RecordResult::New);
     assert!(table.pick(9, asker, start).is_empty());
     assert_eq!(table.pick_to_dial(9, |_| false, start), [(peer(1), record(1, 1))]);
 
     table.mark_seen([peer(1), peer(2)], start);
     assert_eq!(table.pick(9, asker, start).len(), 1);
     let almost = start + AGE_MAX - Duration::from_secs(1);
-    assert_eq!(table.add(record(1, 1), |_| false, almost), Heard::Known);
+    assert_eq!(table.add(record(1, 1), |_| false, almost), RecordResult::Known);
     assert_eq!(table.pick(9, asker, almost).len(), 1, "a record from another peer does not reset it");
     assert!(table.pick(9, asker, start + AGE_MAX).is_empty(), "and does not extend it");
     assert_eq!(table.len(), 1);
@@ -150,7 +151,7 @@ fn a_full_table_removes_the_oldest_record_but_none_of_the_settings() {
     for n in 1..=many {
         add(&table, record(n, 1), now);
         if n > 1 {
-            assert_eq!(add(&table, record(1, 1), now), Heard::Known, "{n}");
+            assert_eq!(add(&table, record(1, 1), now), RecordResult::Known, "{n}");
         }
     }
     assert_eq!(table.len(), RECORDS_MAX);
@@ -166,7 +167,7 @@ fn records_of_the_settings_stay_and_can_be_updated() {
     let start = Instant::now();
     table.pin(record(1, 1));
     table.remove(peer(1));
-    assert_eq!(table.add(record(1, 2), |_| false, start), Heard::Newer);
+    assert_eq!(table.add(record(1, 2), |_| false, start), RecordResult::Newer);
     assert_eq!(table.pick(9, PeerId::random(), start + 3 * AGE_MAX), [record(1, 2)]);
 }
 
@@ -178,5 +179,5 @@ fn the_record_of_an_unreachable_peer_is_removed_and_can_be_added_again() {
     table.remove(peer(1));
     assert_eq!(table.len(), 0);
     assert!(table.table.lock().by_number.is_empty());
-    assert_eq!(add(&table, record(1, 1), now), Heard::New);
+    assert_eq!(add(&table, record(1, 1), now), RecordResult::New);
 }

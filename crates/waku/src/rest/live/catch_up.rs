@@ -368,7 +368,7 @@ async fn has_others(app: &App) -> bool {
 async fn settled(app: Arc<App>, deadline: Instant) -> Result<(), Elapsed> {
     let settled = async {
         app.rest.waku.intake.settled().await;
-        while app.rest.upkeep.health().spooled_messages > 0 {
+        while app.rest.health.upkeep().health().spooled_messages > 0 {
             sleep(SPOOL_PAUSE).await;
         }
     };

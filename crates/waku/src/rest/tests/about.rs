@@ -17,7 +17,7 @@ async fn the_server_tells_of_itself() {
     assert_eq!(metrics.text(), "restante_up 1\n# EOF\n");
     assert!(metrics.content_type.starts_with("application/openmetrics-text"));
     let index = door.get("/").await;
-    for route in routes(Offer { admin: false, console: true }) {
+    for route in routes_of(&door.rest, &door.parts) {
         assert!(index.text().contains(route.path), "{} is not named", route.path);
     }
 }
@@ -65,12 +65,12 @@ async fn a_relay_without_peers_is_told_and_the_node_is_ready() {
 /// What else the server keeps has no say in whether history is served.
 #[tokio::test]
 async fn what_is_kept_beside_the_archive_is_told() {
-    let kept = |name, problem: Option<&'static str>| KeptHealth {
+    let kept = |name, problem: Option<&'static str>| RoleCheck {
         name,
         problem: Arc::new(move || problem.map(str::to_owned)),
     };
     let broken = "a sync has failed: start the server anew";
-    let door = door().await.with_kept(vec![kept("Records", Some(broken)), kept("Blobs", None)]);
+    let door = door().await.with_roles(vec![kept("Records", Some(broken)), kept("Blobs", None)]);
     let told = door.get("/health").await.json();
     assert_eq!(told["nodeHealth"], "Ready");
     let lines = told["protocolsHealth"].as_array().unwrap();

@@ -3,7 +3,7 @@ use restante_sessions::{InfoKey, InfoValue, NewSession};
 use serde_json::json;
 
 use super::*;
-use crate::rest::console::SEARCH_NAMES;
+use crate::rest::search::SEARCH_NAMES;
 
 const SECRET: &str = "correct-horse-battery";
 const STATE: &str = "/console/v1/state";

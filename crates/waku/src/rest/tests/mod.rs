@@ -1,7 +1,6 @@
 //! The REST door against memory archives, without and with a socket.
 
 mod about;
-mod admin;
 mod cache;
 mod console;
 mod cross_site;
@@ -11,6 +10,7 @@ mod json;
 mod light_push;
 mod memory;
 mod openapi;
+mod peers;
 mod publish;
 mod relay;
 mod remote;
@@ -26,6 +26,7 @@ use std::{
 
 use async_trait::async_trait;
 use axum::{
+    Router,
     body::Body,
     http::{Request, header},
     response::Response,
@@ -34,9 +35,11 @@ use futures_util::FutureExt;
 use http_body_util::BodyExt;
 use libp2p::{Multiaddr, identity::Keypair};
 use prometheus_client::registry::Registry;
-use restante_archive::{Appended, Config, Error, Message, Opened, Page, open};
+use restante_archive::{Appended, Config, Error, Message, Opened, Page, Upkeep, open};
 use restante_core::{ErrorKind, ManualClock, Timestamp};
+use restante_http::{Front, HttpMetrics, RefusalFormat, Token};
 use restante_net::NetMetrics;
+use restante_operate::{Operate, Parts, RetentionState, RoleCheck};
 use restante_sessions::Live;
 use restante_waku_wire::bloom::content_topic_bits;
 use serde_json::Value;
@@ -44,7 +47,6 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::{WakuConfig, WakuMetrics, live::Listener, node::NodeConfig};
-use restante_http::Token;
 
 pub(super) const NOW: Timestamp = Timestamp::from_seconds(1_700_000_000);
 /// Where the door listens, as far as it can tell.
@@ -63,6 +65,8 @@ pub(super) struct Door {
     pub(super) waku: Waku,
     pub(super) cache: Arc<MessageCache>,
     pub(super) rest: Arc<Rest>,
+    pub(super) http: HttpMetrics,
+    pub(super) parts: Parts,
 }
 
 pub(super) async fn memory() -> Opened {
@@ -125,44 +129,71 @@ pub(super) async fn start_door_with(
     waku: WakuConfig,
 ) -> Door {
     let clock = Arc::new(ManualClock::new(NOW));
-    let (metrics, http_metrics) = (RestMetrics::default(), HttpMetrics::default());
+    let metrics = RestMetrics::default();
     let cache = Arc::new(MessageCache::new(&config, &metrics));
     let listeners: Vec<Arc<dyn Listener>> = vec![cache.clone()];
     let waku_metrics = WakuMetrics::default();
     let waku =
         Waku::start(waku, archive.clone(), clock.clone(), live, listeners, &waku_metrics).await.unwrap();
+    let timeout = Duration::from_millis(config.request_timeout_ms);
+    let health = Arc::new(ArchiveHealth::new(archive.clone(), upkeep, timeout));
+    let (memory, permits) = (Arc::<MemoryBudget>::default(), Permits::new(config.requests_max));
     let rest = Rest {
         waku: waku.clone(),
         cache: cache.clone(),
         archive: archive.clone(),
-        upkeep,
+        health: health.clone(),
         clock: clock.clone(),
         config,
         operators: Arc::new(OperatorGuard::new(None, LOOPBACK)),
-        operator_routes: Vec::new(),
-        kept: Vec::new(),
-        retention: RetentionState::default(),
         metrics: metrics.clone(),
-        http_metrics: http_metrics.clone(),
-        metrics_text: Arc::new(|| "restante_up 1\n# EOF\n".to_owned()),
+        waku_metrics,
+        memory: memory.clone(),
+        permits: permits.clone(),
         version: "9.9.9",
         listen_addresses: vec!["/ip4/127.0.0.1/tcp/8645/http".to_owned()],
+    };
+    let parts = Parts {
+        doors: Vec::new(),
+        roles: Vec::new(),
+        archive: Some(health),
+        live: waku.live.clone(),
+        retention: RetentionState::default(),
+        addresses: vec![(restante_operate::Listener::Rest, "/ip4/127.0.0.1/tcp/8645/http".to_owned())],
+        routes: Vec::new(),
+        metrics_text: Arc::new(|| "restante_up 1\n# EOF\n".to_owned()),
         set_log_level: Some(Arc::new(|level| match level {
             "debug" => Ok(()),
             _ => Err("is no level of this test".to_owned()),
         })),
+        version: "9.9.9",
+        clock: clock.clone(),
+        memory,
+        permits,
+        request_timeout: timeout,
     };
-    let rest = Arc::new(rest);
-    Door {
-        archive,
-        clock,
-        router: router(rest.clone()),
-        metrics,
-        net: NetMetrics::default(),
-        waku,
-        cache,
-        rest,
-    }
+    let (rest, http) = (Arc::new(rest), HttpMetrics::default());
+    let router = router_of(&rest, &parts, &http);
+    Door { archive, clock, router, metrics, net: NetMetrics::default(), waku, cache, rest, http, parts }
+}
+
+/// Everything that the REST listener serves.
+fn router_of(rest: &Arc<Rest>, parts: &Parts, http: &HttpMetrics) -> Router {
+    let front = Front {
+        metrics: http.of("rest"),
+        memory: rest.memory.clone(),
+        operators: rest.operators.clone(),
+        accounts: None,
+        sites: rest.config.sites(),
+        format: RefusalFormat::Text,
+    };
+    front.router(routes_of(rest, parts))
+}
+
+pub(super) fn routes_of(rest: &Arc<Rest>, parts: &Parts) -> Vec<Route> {
+    let door = Arc::new(WakuDoor::new(rest.clone()));
+    let operate = Operate::new(Parts { doors: vec![door], ..parts.clone() });
+    operate.routes(restante_operate::Listener::Rest, rest.offer())
 }
 
 /// A topic as it stands in a path.
@@ -220,57 +251,35 @@ impl Answer {
 }
 
 impl Door {
-    /// The same door, open to others.
-    pub(super) fn with_operators(self, operators: OperatorGuard) -> Self {
-        let (routes, kept) = (self.rest.operator_routes.clone(), self.rest.kept.clone());
-        self.rebuilt(Arc::new(operators), routes, kept)
-    }
-
-    /// The same door of a server that keeps more.
-    pub(super) fn with_kept(self, kept: Vec<KeptHealth>) -> Self {
-        let (operators, routes) = (self.rest.operators.clone(), self.rest.operator_routes.clone());
-        self.rebuilt(operators, routes, kept)
-    }
-
-    /// The same door of a server that has operators do more.
-    pub(super) fn with_operator_routes(self, routes: Vec<Route>) -> Self {
-        let (operators, kept) = (self.rest.operators.clone(), self.rest.kept.clone());
-        self.rebuilt(operators, routes, kept)
-    }
-
-    fn rebuilt(
-        self,
-        operators: Arc<OperatorGuard>,
-        operator_routes: Vec<Route>,
-        kept: Vec<KeptHealth>,
-    ) -> Self {
-        let Rest { waku, cache, archive, upkeep, clock, config, retention, metrics, .. } = &*self.rest;
-        let rest = Rest {
-            waku: waku.clone(),
-            cache: cache.clone(),
-            archive: archive.clone(),
-            upkeep: upkeep.clone(),
-            clock: clock.clone(),
-            config: config.clone(),
-            operators,
-            operator_routes,
-            kept,
-            retention: retention.clone(),
-            metrics: metrics.clone(),
-            http_metrics: self.rest.http_metrics.clone(),
-            metrics_text: self.rest.metrics_text.clone(),
-            version: self.rest.version,
-            listen_addresses: self.rest.listen_addresses.clone(),
-            set_log_level: None,
-        };
+    /// The same door with changes.
+    fn with(self, change: impl FnOnce(&mut Rest, &mut Parts)) -> Self {
+        let (mut rest, mut parts) = ((*self.rest).clone(), self.parts.clone());
+        change(&mut rest, &mut parts);
         let rest = Arc::new(rest);
-        Self { router: router(rest.clone()), rest, ..self }
+        Self { router: router_of(&rest, &parts, &self.http), rest, parts, ..self }
+    }
+
+    /// The same door with other operators.
+    pub(super) fn with_operators(self, operators: OperatorGuard) -> Self {
+        self.with(|rest, _| rest.operators = Arc::new(operators))
+    }
+
+    /// The same door of a server with further roles.
+    pub(super) fn with_roles(self, roles: Vec<RoleCheck>) -> Self {
+        self.with(|_, parts| parts.roles = roles)
+    }
+
+    /// The same door of a server with further routes for operators.
+    pub(super) fn with_operator_routes(self, routes: Vec<Route>) -> Self {
+        self.with(|_, parts| parts.routes = routes)
     }
 
     /// The same door with other memory for answers.
     pub(super) fn with_memory(self, memory: &Arc<MemoryBudget>) -> Self {
-        let app = App { memory: memory.clone(), ..App::new(self.rest.clone()) };
-        Self { router: router_of(app), ..self }
+        self.with(|rest, parts| {
+            rest.memory = memory.clone();
+            parts.memory = memory.clone();
+        })
     }
 
     pub(super) async fn send(&self, method: &str, path: &str, body: impl Into<Body>) -> Answer {
@@ -324,7 +333,7 @@ impl Door {
     pub(super) fn metrics_text(&self) -> String {
         let mut registry = Registry::default();
         self.metrics.register(&mut registry);
-        self.rest.http_metrics.register(&mut registry);
+        self.http.register(&mut registry);
         self.net.register(&mut registry);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();

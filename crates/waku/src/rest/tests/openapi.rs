@@ -2,11 +2,12 @@ use std::collections::BTreeSet;
 
 use restante_waku_wire::message_hash;
 
-use super::{admin::operator_route, *};
+use super::{peers::operator_route, *};
+use restante_operate::{CLOSE_NAMES, LIST_NAMES};
+
 use crate::rest::{
     about,
     live::LIVE_NAMES,
-    sessions::{CLOSE_NAMES, LIST_NAMES},
     store::{EXPORT_NAMES, STORE_NAMES},
 };
 
@@ -43,9 +44,10 @@ async fn the_document_is_served() {
     assert!(document()["openapi"].as_str().unwrap().starts_with("3.1."));
 }
 
-#[test]
-fn every_route_is_documented_and_every_documented_operation_has_a_route() {
-    let routes = routes(Offer { admin: true, console: true });
+#[tokio::test]
+async fn every_route_is_documented_and_every_documented_operation_has_a_route() {
+    let door = door_with(RestConfig { admin: true, ..RestConfig::default() }).await;
+    let routes = routes_of(&door.rest, &door.parts);
     let routed = routes.iter().map(|route| (route.method.to_owned(), route.path.to_owned()));
     let of_the_server = OF_THE_SERVER.iter().map(|(method, path)| ((*method).to_owned(), (*path).to_owned()));
     assert_eq!(documented(), routed.chain(of_the_server).collect());
@@ -156,10 +158,10 @@ async fn the_examples_of_health_are_what_is_answered() {
     let document = document();
     let responses = &document["paths"]["/health"]["get"]["responses"];
     let example = |status: &str| responses[status]["content"]["application/json"]["example"].clone();
-    let well = |name| KeptHealth { name, problem: Arc::new(|| None) };
+    let well = |name| RoleCheck { name, problem: Arc::new(|| None) };
     let kept = || vec![well("Records"), well("Blobs")];
-    assert_eq!(door().await.with_kept(kept()).get("/health").await.json(), example("200"));
-    let away = super::about::door_with_health(super::about::away()).await.with_kept(kept());
+    assert_eq!(door().await.with_roles(kept()).get("/health").await.json(), example("200"));
+    let away = super::about::door_with_health(super::about::away()).await.with_roles(kept());
     let answer = away.get("/health").await;
     assert_eq!(answer.status, 503);
     assert_eq!(serde_json::from_slice::<Value>(&answer.body).unwrap(), example("503"));

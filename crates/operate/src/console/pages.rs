@@ -8,7 +8,7 @@ use axum::{
 };
 use sha2::{Digest, Sha256};
 
-use super::super::{path, reply, reply::Refusal};
+use restante_http::{Refusal, path, reply};
 
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
@@ -76,7 +76,7 @@ fn tag(file: &File) -> HeaderValue {
     HeaderValue::try_from(tag).expect("hex digits in quotes may stand in a header")
 }
 
-/// Whether who asks shows pages to people.
+/// Whether the client shows pages to people.
 pub(crate) fn is_wanted(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
     accepted.flat_map(|accept| accept.split(',')).any(|kind| kind.trim().starts_with("text/html"))

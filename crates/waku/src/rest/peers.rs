@@ -1,5 +1,4 @@
-//! The peers, for operators. There only when [`RestConfig::admin`](super::RestConfig::admin) is on, because who may ask
-//! here may make the node dial any address.
+//! The peers, for operators, because a client that may ask here can make the node dial any address.
 
 use std::{collections::BTreeMap, io, str::FromStr, sync::Arc};
 
@@ -28,8 +27,6 @@ const ADDRESSES_MAX: usize = 32;
 const ADDRESSES_BYTES_MAX: usize = 32 << 10;
 /// The longest report. Every peer may follow every topic, and would be told with all that is known of it for each.
 const REPORT_BYTES_MAX: usize = 64 << 20;
-/// The longest name of a log level that is looked at.
-const LEVEL_BYTES_MAX: usize = 256;
 
 /// Relay's protocol, `11/WAKU2-RELAY`.
 const RELAY_ID: &str = "/vac/waku/relay/2.0.0";
@@ -215,18 +212,6 @@ pub(crate) async fn filter_subscriptions(State(app): State<Arc<App>>) -> Result<
         written(&shown)
     })
     .await
-}
-
-/// `POST /admin/v1/log-level/{logLevel}`
-pub(crate) async fn set_log_level(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Refusal> {
-    let level = path::last(&uri, "logLevel")?;
-    if level.len() > LEVEL_BYTES_MAX {
-        return Err(Refusal::field("logLevel", "is too long"));
-    }
-    let unable = Refusal::unavailable("this server can't change its log level while it runs");
-    let set = app.rest.set_log_level.as_ref().ok_or(unable)?;
-    set(&level).map_err(|problem| Refusal::field("logLevel", &problem))?;
-    Ok(reply::text("OK"))
 }
 
 /// Which of a peer's pubsub topics count.

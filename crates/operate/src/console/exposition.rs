@@ -1,12 +1,13 @@
-//! Reads what is wanted of the server's metrics out of their own text: so the console knows no more of the roles than any
-//! Prometheus does.
+//! Reads the text of the server's metrics: so the console knows no more of roles and doors than Prometheus does.
 
 /// One line of the text: a value with its name and labels.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Sample<'t> {
-    pub(crate) name: &'t str,
+pub struct Sample<'t> {
+    /// The name of its series.
+    pub name: &'t str,
     labels: &'t str,
-    pub(crate) value: f64,
+    /// Its value.
+    pub value: f64,
 }
 
 impl<'t> Sample<'t> {
@@ -21,7 +22,7 @@ impl<'t> Sample<'t> {
     }
 
     /// A label's value. Those of this server have neither commas nor quotes in them: they are closed sets of words.
-    pub(crate) fn label(&self, name: &str) -> Option<&'t str> {
+    pub fn label(&self, name: &str) -> Option<&'t str> {
         for label in self.labels.split(',') {
             let (label_name, value) = label.split_once('=')?;
             if label_name == name {
@@ -32,8 +33,8 @@ impl<'t> Sample<'t> {
     }
 }
 
-/// The samples of a text; what is no sample is left out.
-pub(crate) fn samples(text: &str) -> impl Iterator<Item = Sample<'_>> {
+/// The samples of a text; other lines are left out.
+pub fn samples(text: &str) -> impl Iterator<Item = Sample<'_>> {
     text.lines().filter(|line| !line.starts_with('#')).filter_map(Sample::parse)
 }
 

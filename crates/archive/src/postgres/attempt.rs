@@ -51,14 +51,14 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     shown
 }
 
-/// Why an attempt came to nothing: the database's own error is kept, because it tells whether another attempt makes sense.
+/// The error of an attempt, with the database's own error, which decides whether another attempt makes sense.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum AttemptError {
     Database(&'static str, tokio_postgres::Error),
     Other(Error),
 }
 
-impl Fault {
+impl AttemptError {
     /// Whether the catalogue was older than the database: a table or a window was gone.
     pub(super) fn is_stale_catalog(&self) -> bool {
         match self {
@@ -104,16 +104,16 @@ impl Fault {
     }
 }
 
-impl From<Fault> for Error {
-    fn from(fault: Fault) -> Self {
-        match fault {
-            Fault::Database(what, error) => failed(what, error),
-            Fault::Other(error) => error,
+impl From<AttemptError> for Error {
+    fn from(error: AttemptError) -> Self {
+        match error {
+            AttemptError::Database(what, error) => failed(what, error),
+            AttemptError::Other(error) => error,
         }
     }
 }
 
-impl From<Error> for Fault {
+impl From<Error> for AttemptError {
     fn from(error: Error) -> Self {
         Self::Other(error)
     }
@@ -121,11 +121,11 @@ impl From<Error> for Fault {
 
 /// Says what a statement was for, should it fail.
 pub(super) trait Doing<T> {
-    fn doing(self, what: &'static str) -> Result<T, Fault>;
+    fn doing(self, what: &'static str) -> Result<T, AttemptError>;
 }
 
 impl<T> Doing<T> for Result<T, tokio_postgres::Error> {
-    fn doing(self, what: &'static str) -> Result<T, Fault> {
-        self.map_err(|error| Fault::Database(what, error))
+    fn doing(self, what: &'static str) -> Result<T, AttemptError> {
+        self.map_err(|error| AttemptError::Database(what, error))
     }
 }

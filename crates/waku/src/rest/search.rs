@@ -1,7 +1,7 @@
 //! Searches content topics by how they begin.
 //!
-//! No archive keeps topics in an order that would help here, so rows are looked at one after the other, without their bodies
-//! and up to a bound; whoever asks goes on from where a search stopped. It answers hashes, and the store gives the messages.
+//! No archive has topics in an order that would help here, so rows are read one after the other, without their bodies and up to a
+//! bound; the client continues from where a search stopped. The answer has hashes, and the store returns the messages.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use restante_core::MessageHash;
 use serde_json::json;
 use tokio::time::timeout_at;
 
-use super::super::{App, path, refusals, reply, reply::Refusal, store::Fields};
+use super::{App, path, refusals, reply, reply::Refusal, store::Fields};
 
 /// The names that a search understands.
 pub(crate) const SEARCH_NAMES: &[&str] =

@@ -1,4 +1,4 @@
-//! Where the archives lie that are measured: folders, files and schemas, fresh ones and kept ones.
+//! The archives that are measured: folders, files and schemas, fresh ones and existing ones.
 
 use std::path::{Path, PathBuf};
 
@@ -8,37 +8,37 @@ use tempfile::TempDir;
 
 use crate::args::{EngineChoice, FreshEngine};
 
-/// Names the database in which `postgres:` makes fresh archives; dev/services sets it.
+/// The variable with the database in which `postgres:` creates fresh archives; dev/services sets it.
 const POSTGRES_VARIABLE: &str = "RESTANTE_POSTGRES_URL";
 
-/// The place of an archive. A fresh one is removed when this goes out of scope, also when a bench fails or is interrupted.
-pub(crate) struct Place {
+/// The location of an archive. A fresh one is removed when this goes out of scope, also when a bench fails or is interrupted.
+pub(crate) struct Location {
     pub(crate) url: EngineUrl,
-    /// The folder that it lies in; that of the bench where the engine has none.
+    /// The folder of its files; the bench's folder for engines without files.
     pub(crate) folder: PathBuf,
     fresh: Option<Fresh>,
 }
 
-/// What is removed again.
+/// What is removed on drop.
 enum Fresh {
-    /// Removes itself.
+    /// Removed by its own destructor.
     Folder { _folder: TempDir },
-    #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "nothing was made in a database"))]
+    #[cfg_attr(not(feature = "postgres"), expect(dead_code, reason = "nothing is created in a database"))]
     Schema(PostgresUrl),
 }
 
-impl Place {
-    /// The chosen place; a fresh one below `parent`.
+impl Location {
+    /// The chosen location, or a fresh one below `parent`.
     pub(crate) fn of(choice: &EngineChoice, parent: &Path) -> anyhow::Result<Self> {
         match choice {
             EngineChoice::Fresh(FreshEngine::Log) => Self::fresh_log(parent),
             EngineChoice::Fresh(FreshEngine::Sqlite) => Self::fresh_sqlite(parent),
             EngineChoice::Fresh(FreshEngine::Postgres) => Self::fresh_schema(&database()?, parent),
-            EngineChoice::At(url) => Self::kept(url, parent),
+            EngineChoice::At(url) => Self::existing(url, parent),
         }
     }
 
-    /// A fresh place for the same engine, as near to the chosen one as can be: below its folder, in its database.
+    /// A fresh location for the same engine, as close as possible to the chosen one: below its folder, in its database.
     pub(crate) fn fresh(choice: &EngineChoice, parent: &Path) -> anyhow::Result<Self> {
         match choice {
             EngineChoice::At(EngineUrl::Log(folder)) => Self::fresh_log(folder),
@@ -48,8 +48,8 @@ impl Place {
         }
     }
 
-    /// A place that was there before or stays afterwards. Its path is absolute, so that a server in another folder finds it.
-    fn kept(url: &EngineUrl, parent: &Path) -> anyhow::Result<Self> {
+    /// A location that is not removed. Its path is absolute, so that a server in another folder finds it.
+    fn existing(url: &EngineUrl, parent: &Path) -> anyhow::Result<Self> {
         let (url, folder) = match url {
             EngineUrl::Log(folder) => {
                 let folder = std::path::absolute(folder)?;
@@ -83,11 +83,11 @@ impl Place {
         Ok(Self { url: EngineUrl::Postgres(url), folder: parent.to_owned(), fresh })
     }
 
-    /// Says so when the disk has not room for `messages` messages. What is kept may hold them already, and a database's disk is
-    /// its own affair.
-    pub(crate) fn check_room(&self, messages: u64) -> anyhow::Result<()> {
+    /// Fails when the disk lacks space for `messages` messages. An existing archive may hold them already, and a database's disk
+    /// is not checked.
+    pub(crate) fn check_space(&self, messages: u64) -> anyhow::Result<()> {
         let bytes_per_message = match &self.url {
-            EngineUrl::Log(_) => 840, // about 720 of body, 85 of header and index, and something over
+            EngineUrl::Log(_) => 840, // about 720 of body, 85 of header and index, and a margin
             EngineUrl::Sqlite(_) => 1_400, // half-full pages, two more indexes, and the write-ahead log
             EngineUrl::Postgres(_) | EngineUrl::Memory => return Ok(()),
         };
@@ -110,7 +110,7 @@ impl Place {
     }
 }
 
-/// An archive's URL as another process of ours takes it, password included: for its environment, not to be shown.
+/// An archive's URL with its password, for the environment of another process of ours, not for display.
 pub(crate) fn secret_url(url: &EngineUrl) -> String {
     let EngineUrl::Postgres(postgres) = url else { return url.to_string() };
     let connection = postgres.connection();
@@ -137,10 +137,10 @@ fn database() -> anyhow::Result<PostgresUrl> {
     let url = std::env::var(POSTGRES_VARIABLE).with_context(|| {
         format!("postgres: needs a database: set {POSTGRES_VARIABLE}, or name one as postgres://user@host/database")
     })?;
-    url.parse().with_context(|| format!("{POSTGRES_VARIABLE} is no URL of a database"))
+    url.parse().with_context(|| format!("{POSTGRES_VARIABLE} is not a database URL"))
 }
 
-/// A name that nobody else uses at the moment: the process, a number within it, and the chance in the name of its work folder.
+/// A unique name: the process, a number within it, and the random part of its work folder's name.
 fn schema_name(parent: &Path) -> String {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -166,7 +166,7 @@ impl Drop for Fresh {
 
 #[cfg(feature = "postgres")]
 mod schema {
-    //! Removing a schema: the one thing that a bench says to a database without the archive.
+    //! Dropping a schema: the only statement that a bench sends to a database without the archive.
 
     use std::{thread, time::Duration};
 
@@ -174,11 +174,11 @@ mod schema {
     use restante_archive::{PostgresOptions, PostgresUrl};
     use tokio::time::timeout;
 
-    /// How long removing may take; what holds a lock for longer is no bench of ours.
+    /// The time limit of dropping; a longer lock is not of a bench.
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Removes the schema and everything in it. It runs where values go out of scope, so it has a thread and a runtime of its
-    /// own, and can but tell of a failure.
+    /// Drops the schema and everything in it. Runs in a destructor, so it has a thread and a runtime of its
+    /// own, and can only print a failure.
     pub(super) fn remove(url: &PostgresUrl) {
         let removed = thread::scope(|scope| scope.spawn(|| remove_now(url)).join());
         let error = match removed {
@@ -186,7 +186,7 @@ mod schema {
             Ok(Err(error)) => format!("{error:#}"),
             Err(_) => "the thread panicked".to_owned(),
         };
-        eprintln!("warning: schema {} was left behind in the database: {error}", url.schema());
+        eprintln!("warning: schema {} was not removed from the database: {error}", url.schema());
     }
 
     fn remove_now(url: &PostgresUrl) -> anyhow::Result<()> {
@@ -198,7 +198,7 @@ mod schema {
         let options = PostgresOptions::new(url)?;
         let (client, connection) = options.config.connect(options.connector()?).await?;
         let connection = tokio::spawn(connection);
-        // A schema's name is made of letters, digits and underscores: nothing to escape.
+        // A schema's name consists of letters, digits and underscores, so it needs no escaping.
         client.batch_execute(&format!("drop schema if exists {} cascade", url.schema())).await?;
         connection.abort();
         Ok(())
@@ -210,45 +210,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fresh_folder_goes_and_a_kept_one_stays() {
+    fn a_fresh_folder_is_removed_and_an_existing_one_is_not() {
         let parent = tempfile::tempdir().unwrap();
         for text in ["log:", "sqlite:"] {
-            let place = Place::of(&text.parse().unwrap(), parent.path()).unwrap();
-            let folder = place.folder.clone();
-            assert!(folder.is_dir() && place.url.to_string().starts_with(text), "{}", place.url);
-            drop(place);
+            let location = Location::of(&text.parse().unwrap(), parent.path()).unwrap();
+            let folder = location.folder.clone();
+            assert!(folder.is_dir() && location.url.to_string().starts_with(text), "{}", location.url);
+            drop(location);
             assert!(!folder.exists(), "{text}");
         }
-        let kept = parent.path().join("kept");
-        let choice = format!("log:{}", kept.display()).parse().unwrap();
-        let below = Place::fresh(&choice, parent.path()).unwrap();
-        assert!(below.folder.starts_with(kept.canonicalize().unwrap()));
+        let existing = parent.path().join("existing");
+        let choice = format!("log:{}", existing.display()).parse().unwrap();
+        let below = Location::fresh(&choice, parent.path()).unwrap();
+        assert!(below.folder.starts_with(existing.canonicalize().unwrap()));
         drop(below);
-        assert!(kept.is_dir());
+        assert!(existing.is_dir());
     }
 
     #[test]
-    fn a_disk_that_is_too_small_is_named() {
+    fn a_disk_that_is_too_small_is_an_error() {
         let parent = tempfile::tempdir().unwrap();
-        let place = Place::of(&"log:".parse().unwrap(), parent.path()).unwrap();
-        place.check_room(1).unwrap();
-        let error = place.check_room(1_000_000_000_000).unwrap_err().to_string();
+        let location = Location::of(&"log:".parse().unwrap(), parent.path()).unwrap();
+        location.check_space(1).unwrap();
+        let error = location.check_space(1_000_000_000_000).unwrap_err().to_string();
         assert!(error.contains("--data"), "{error}");
-        let kept = format!("log:{}", parent.path().display()).parse().unwrap();
-        Place::of(&kept, parent.path()).unwrap().check_room(1_000_000_000_000).unwrap();
+        let existing = format!("log:{}", parent.path().display()).parse().unwrap();
+        Location::of(&existing, parent.path()).unwrap().check_space(1_000_000_000_000).unwrap();
     }
 
     #[test]
-    fn another_process_gets_the_password_and_people_do_not() {
+    fn only_other_processes_get_the_password() {
         let choice: EngineChoice =
             "postgres://me:secret@host/db?sslmode=disable&schema=mine".parse().unwrap();
-        let place = Place::of(&choice, Path::new(".")).unwrap();
-        assert_eq!(secret_url(&place.url), "postgres://me:secret@host/db?sslmode=disable&schema=mine");
-        assert!(!place.url.to_string().contains("secret"));
+        let location = Location::of(&choice, Path::new(".")).unwrap();
+        assert_eq!(secret_url(&location.url), "postgres://me:secret@host/db?sslmode=disable&schema=mine");
+        assert!(!location.url.to_string().contains("secret"));
     }
 
     #[test]
-    fn schemas_have_different_names_that_the_archive_takes() {
+    fn schemas_have_unique_names_that_the_archive_accepts() {
         let database: PostgresUrl = "postgres://host/db".parse().unwrap();
         let folder = Path::new("restante-bench-aB_cD1-a-very-long-name-of-a-folder");
         let (one, other) = (schema_name(folder), schema_name(folder));

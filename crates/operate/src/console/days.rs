@@ -4,7 +4,7 @@ use restante_archive::PartStats;
 use restante_core::{NANOS_PER_SECOND, Timestamp};
 use serde::Serialize;
 
-/// Days that are told: what fits side by side on a page.
+/// Days that are shown: what fits side by side on a page.
 pub(crate) const DAYS_MAX: usize = 60;
 
 const DAY_NANOS: i64 = 86_400 * NANOS_PER_SECOND;

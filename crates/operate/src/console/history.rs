@@ -1,4 +1,4 @@
-//! The last minutes of rates and times, so that whoever opens the page sees what was before.
+//! The last minutes of rates and times, so that the page shows what was before it was opened.
 
 use std::collections::VecDeque;
 
@@ -111,11 +111,11 @@ impl Point {
 /// The points of the last minutes.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    kept: RwLock<Kept>,
+    points: RwLock<Points>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Points {
     last: Option<(Timestamp, Reading)>,
     points: VecDeque<Point>,
 }
@@ -123,7 +123,7 @@ struct Kept {
 impl History {
     /// Adds what the metrics say now.
     pub(crate) fn add(&self, now: Timestamp, reading: Reading) {
-        let mut kept = self.kept.write();
+        let mut kept = self.points.write();
         let current = (now, reading);
         let point = kept.last.as_ref().and_then(|last| Point::between(last, &current));
         kept.last = Some(current);
@@ -136,7 +136,7 @@ impl History {
 
     /// The points after a moment, from old to new, as columns: they are half as long as a list of objects.
     pub(crate) fn since(&self, after_ms: i64) -> Value {
-        let kept = self.kept.read();
+        let kept = self.points.read();
         let points: Vec<&Point> = kept.points.iter().filter(|point| point.at_ms > after_ms).collect();
         let column = |value: fn(&Point) -> Option<f64>| {
             points.iter().map(|point| value(point).map(rounded)).collect::<Vec<Option<f64>>>()
@@ -194,12 +194,12 @@ mod tests {
         assert_eq!(history.since(0)["at"], json!([]), "a difference needs two");
         history.add(at(102), Reading::of(&text(30, 2, 0)));
         history.add(at(104), Reading::of(&text(30, 2, 2)));
-        let told = history.since(0);
-        assert_eq!(told["at"], json!([102_000, 104_000]));
-        assert_eq!(told["stored"], json!([10.0, 0.0]));
-        assert_eq!(told["queries"], json!([1.0, 1.0]));
-        assert_eq!(told["queryP50"], json!([0.5, 1.5]));
-        assert_eq!(told["appendP99"], json!([null, null]), "nothing was measured");
+        let shown = history.since(0);
+        assert_eq!(shown["at"], json!([102_000, 104_000]));
+        assert_eq!(shown["stored"], json!([10.0, 0.0]));
+        assert_eq!(shown["queries"], json!([1.0, 1.0]));
+        assert_eq!(shown["queryP50"], json!([0.5, 1.5]));
+        assert_eq!(shown["appendP99"], json!([null, null]), "nothing was measured");
         assert_eq!(history.since(102_000)["at"], json!([104_000]), "only what is new");
     }
 
@@ -219,8 +219,8 @@ mod tests {
         for second in 0..=(POINTS_MAX as i64 + 10) {
             history.add(Timestamp::from_seconds(second), Reading::default());
         }
-        let told = history.since(0);
-        let at = told["at"].as_array().unwrap();
+        let shown = history.since(0);
+        let at = shown["at"].as_array().unwrap();
         assert_eq!(at.len(), POINTS_MAX);
         assert_eq!(at[0], json!(11_000));
     }

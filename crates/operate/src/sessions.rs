@@ -1,7 +1,7 @@
 //! Who is connected, for operators: lists of sessions by page, their counts, and how to end them.
 //!
-//! The table gives all sessions in no order. A page is made of one walk through it, which keeps the newest that were not
-//! given yet; so paging by cursor gives each session that stays exactly once, and takes no more memory than a page.
+//! The table lists all sessions in no order. A page is made by one walk through it, which collects the newest that no earlier page had;
+//! so paging by cursor returns each session that stays exactly once, and takes no more memory than a page.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,7 +12,7 @@ use axum::{
 };
 use futures_util::StreamExt;
 use restante_core::ErrorKind;
-use restante_http::MemoryPermit;
+use restante_http::{MemoryPermit, Refusal, path, reply};
 use restante_sessions::{
     Counts, Ended, Error, Found, Info, InfoKey, InfoValue, NodeId, NodeState, Session, SessionId, Sessions,
 };
@@ -20,7 +20,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use super::{App, path, reply, reply::Refusal};
+use crate::Operate;
 
 /// Sessions on a page when nobody says how many.
 const PAGE_SESSIONS: usize = 100;
@@ -30,13 +30,13 @@ const PAGE_SESSIONS_MAX: usize = 10_000;
 const PAGE_BYTES_MAX: usize = 8 << 20;
 /// What an answer takes while it is made: its sessions, and the JSON that they are copied into.
 const ANSWER_BYTES_MAX: usize = 2 * PAGE_BYTES_MAX + (64 << 10);
-/// Users that are walked through before others have their turn: a walk must not keep a thread to itself.
-const USERS_PER_TURN: usize = 1_000;
+/// Users that are walked through before other tasks run: a walk must not keep a thread to itself.
+const USERS_PER_YIELD: usize = 1_000;
 
 /// The names that a list understands.
-pub(crate) const LIST_NAMES: &[&str] = &["user", "resource", "door", "node", "limit", "cursor"];
+pub const LIST_NAMES: &[&str] = &["user", "resource", "door", "node", "limit", "cursor"];
 /// The names that closing all sessions of a user understands.
-pub(crate) const CLOSE_NAMES: &[&str] = &["user", "resource"];
+pub const CLOSE_NAMES: &[&str] = &["user", "resource"];
 
 const OUT_OF_REACH: Refusal = Refusal::unavailable("other nodes are out of reach: try again later");
 const TOO_SLOW: Refusal =
@@ -44,22 +44,22 @@ const TOO_SLOW: Refusal =
 
 /// `GET /admin/v1/sessions`
 pub(crate) async fn list(
-    State(app): State<Arc<App>>,
+    State(operate): State<Arc<Operate>>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
     let asked = Asked::from_query_string(LIST_NAMES, query.as_deref().unwrap_or_default())?;
-    let deadline = app.deadline();
+    let deadline = operate.deadline();
     let (memory, page) = match &asked.user {
-        Some(user) => of_user(&app, &asked, user, deadline).await?,
-        None => of_all(&app, &asked, deadline).await?,
+        Some(user) => of_user(&operate, &asked, user, deadline).await?,
+        None => of_all(&operate, &asked, deadline).await?,
     };
     Ok(reply::json(memory.hold(page.into_json())))
 }
 
 /// `GET /admin/v1/sessions/counts`
-pub(crate) async fn counts(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
-    let live = &app.rest.waku.live;
-    let deadline = app.deadline();
+pub(crate) async fn counts(State(operate): State<Arc<Operate>>) -> Result<Response, Refusal> {
+    let live = &operate.parts.live;
+    let deadline = operate.deadline();
     let asked = async {
         let counts = live.sessions.counts().await.map_err(|error| refuse(&error))?;
         let nodes = live.nodes.nodes().await.unwrap_or_default(); // out of reach: the counts say so
@@ -69,9 +69,9 @@ pub(crate) async fn counts(State(app): State<Arc<App>>) -> Result<Response, Refu
 }
 
 /// `GET /admin/v1/sessions/{sessionId}`
-pub(crate) async fn one(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Refusal> {
+pub(crate) async fn one(State(operate): State<Arc<Operate>>, uri: Uri) -> Result<Response, Refusal> {
     let id = session_id(&uri)?;
-    let found = timeout_at(app.deadline(), app.rest.waku.live.sessions.by_id(id)).await;
+    let found = timeout_at(operate.deadline(), operate.parts.live.sessions.by_id(id)).await;
     let found = found.map_err(|_| TOO_SLOW)?.map_err(|error| refuse(&error))?;
     match found.by_id(id) {
         Some(session) => Ok(reply::json(show(&session))),
@@ -81,9 +81,9 @@ pub(crate) async fn one(State(app): State<Arc<App>>, uri: Uri) -> Result<Respons
 }
 
 /// `DELETE /admin/v1/sessions/{sessionId}`
-pub(crate) async fn close(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Refusal> {
+pub(crate) async fn close(State(operate): State<Arc<Operate>>, uri: Uri) -> Result<Response, Refusal> {
     let id = session_id(&uri)?;
-    let closed = timeout_at(app.deadline(), app.rest.waku.live.sessions.close(id, Ended::Operator)).await;
+    let closed = timeout_at(operate.deadline(), operate.parts.live.sessions.close(id, Ended::Operator)).await;
     match closed.map_err(|_| TOO_SLOW)?.map_err(|error| refuse(&error))? {
         true => Ok(reply::json(json!({"closed": 1, "complete": true}).to_string())),
         false => Err(NO_SESSION),
@@ -92,13 +92,13 @@ pub(crate) async fn close(State(app): State<Arc<App>>, uri: Uri) -> Result<Respo
 
 /// `DELETE /admin/v1/sessions`: all of a user. Those that could not be reached are told, and stay.
 pub(crate) async fn close_all(
-    State(app): State<Arc<App>>,
+    State(operate): State<Arc<Operate>>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
     let asked = Asked::from_query_string(CLOSE_NAMES, query.as_deref().unwrap_or_default())?;
     let user = asked.user.as_deref().ok_or(NO_USER)?;
-    let sessions = &*app.rest.waku.live.sessions;
-    let _permit = app.permits.acquire()?;
+    let sessions = &*operate.parts.live.sessions;
+    let _permit = operate.parts.permits.acquire()?;
     let closing = async {
         let found = look_up(sessions, user, asked.resource.as_deref()).await?;
         let ids: Vec<SessionId> = found.iter().map(|session| session.id).collect();
@@ -112,7 +112,7 @@ pub(crate) async fn close_all(
         }
         Ok(reply::json(json!({"closed": closed, "complete": is_complete}).to_string()))
     };
-    timeout_at(app.deadline(), closing).await.map_err(|_| TOO_SLOW)?
+    timeout_at(operate.deadline(), closing).await.map_err(|_| TOO_SLOW)?
 }
 
 const NO_SESSION: Refusal = Refusal::not_found("no session has this id: it may have ended meanwhile");
@@ -142,16 +142,16 @@ async fn look_up(sessions: &dyn Sessions, user: &str, resource: Option<&str>) ->
 
 /// The sessions of one user, and memory for them.
 async fn of_user(
-    app: &App,
+    operate: &Operate,
     asked: &Asked,
     user: &str,
     deadline: Instant,
 ) -> Result<(MemoryPermit, Page), Refusal> {
-    let memory = app.memory.acquire(ANSWER_BYTES_MAX, deadline).await?;
-    let _permit = app.permits.acquire()?;
+    let memory = operate.parts.memory.acquire(ANSWER_BYTES_MAX, deadline).await?;
+    let _permit = operate.parts.permits.acquire()?;
     let looked_up = async {
-        let nodes = wanted_nodes(app, asked).await?;
-        let found = look_up(&*app.rest.waku.live.sessions, user, asked.resource.as_deref()).await?;
+        let nodes = wanted_nodes(operate, asked).await?;
+        let found = look_up(&*operate.parts.live.sessions, user, asked.resource.as_deref()).await?;
         let mut page = Page::new(asked);
         page.take(&found, asked, nodes.as_deref());
         Ok((memory, page))
@@ -159,22 +159,26 @@ async fn of_user(
     timeout_at(deadline, looked_up).await.map_err(|_| TOO_SLOW)?
 }
 
-/// Walks through the table, one at a time: many walks would leave no processor for others. Who waits for the turn holds no
-/// room.
-async fn of_all(app: &App, asked: &Asked, deadline: Instant) -> Result<(MemoryPermit, Page), Refusal> {
-    let turn = timeout_at(deadline, app.reports.acquire()).await;
-    let _turn = turn.ok().and_then(Result::ok).ok_or(Refusal::busy())?;
-    let memory = app.memory.acquire(ANSWER_BYTES_MAX, deadline).await?;
+/// Walks through the table, one request at a time: many walks would leave no processor for others. A request that waits for its
+/// permit holds no memory.
+async fn of_all(
+    operate: &Operate,
+    asked: &Asked,
+    deadline: Instant,
+) -> Result<(MemoryPermit, Page), Refusal> {
+    let permit = timeout_at(deadline, operate.walks.acquire()).await;
+    let _permit = permit.ok().and_then(Result::ok).ok_or(Refusal::busy())?;
+    let memory = operate.parts.memory.acquire(ANSWER_BYTES_MAX, deadline).await?;
     let walked = async {
-        let nodes = wanted_nodes(app, asked).await?;
-        let live = &app.rest.waku.live;
+        let nodes = wanted_nodes(operate, asked).await?;
+        let live = &operate.parts.live;
         let mut page = Page::new(asked);
         let mut all = live.sessions.all();
         let mut users = 0;
         while let Some(found) = all.next().await {
             page.take(&found.map_err(|error| refuse(&error))?, asked, nodes.as_deref());
             users += 1;
-            if users % USERS_PER_TURN == 0 {
+            if users % USERS_PER_YIELD == 0 {
                 tokio::task::yield_now().await;
             }
         }
@@ -187,10 +191,10 @@ async fn of_all(app: &App, asked: &Asked, deadline: Instant) -> Result<(MemoryPe
 
 /// The nodes that were named, by number or by name; `None` when all are wanted. A machine that was started again has had
 /// several, so that one name may stand for more than one of them.
-async fn wanted_nodes(app: &App, asked: &Asked) -> Result<Option<Vec<NodeId>>, Refusal> {
+async fn wanted_nodes(operate: &Operate, asked: &Asked) -> Result<Option<Vec<NodeId>>, Refusal> {
     let Some(wanted) = &asked.node else { return Ok(None) };
     let number = wanted.parse().ok().map(NodeId);
-    let nodes = match (app.rest.waku.live.nodes.nodes().await, number) {
+    let nodes = match (operate.parts.live.nodes.nodes().await, number) {
         (Ok(nodes), _) => nodes,
         (Err(_), Some(_)) => Vec::new(), // a number needs no list of names
         (Err(error), None) => return Err(refuse(&error)),

@@ -1,4 +1,4 @@
-//! A value that is made at most so often, however many ask for it, and less often when it takes long to make.
+//! A value that is made at most at an interval, however many requests need it, and less often when it takes long to make.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,8 +8,8 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// A value that is kept for a given time, or for longer when it takes long to make: one part in [`COST_PARTS`] of the time, at
-/// most, goes into making it. It is made by a task of its own, so that it is finished also when who asked has left.
+/// A value that is valid for a given time, or for longer when it takes long to make: at most one part in [`COST_PARTS`] of the time
+/// is spent on making it. A task of its own makes it, so that it is finished although the client has left.
 #[derive(Debug)]
 pub(crate) struct Cached<T> {
     shared: Arc<Shared<T>>,
@@ -23,26 +23,26 @@ const KEPT_FOR_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 struct Shared<T> {
     kept_for: Duration,
-    /// How long somebody waits for a value. Then the one of before is given.
+    /// How long a request waits for a value. Then it gets the one before.
     patience: Duration,
-    kept: RwLock<Option<Kept<T>>>,
-    /// Held by the one who makes it.
-    turn: Arc<Semaphore>,
+    entry: RwLock<Option<Entry<T>>>,
+    /// Held while it is made.
+    making: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
-struct Kept<T> {
+struct Entry<T> {
     until: Instant,
     value: T,
 }
 
 impl<T: Clone + Send + Sync + 'static> Cached<T> {
     pub(crate) fn new(kept_for: Duration, patience: Duration) -> Self {
-        let turn = Arc::new(Semaphore::new(1));
-        Self { shared: Arc::new(Shared { kept_for, patience, kept: RwLock::new(None), turn }) }
+        let making = Arc::new(Semaphore::new(1));
+        Self { shared: Arc::new(Shared { kept_for, patience, entry: RwLock::new(None), making }) }
     }
 
-    /// The value, if need be a new one; the one of before when a new one takes long, and `None` when there is none.
+    /// The value, if necessary a new one; the one before when a new one takes long, and `None` when there is none.
     pub(crate) async fn get<F: Future<Output = T> + Send + 'static>(
         &self,
         make: impl FnOnce() -> F,
@@ -51,9 +51,9 @@ impl<T: Clone + Send + Sync + 'static> Cached<T> {
         if let Some(fresh) = shared.fresh() {
             return Some(fresh);
         }
-        let is_first = shared.kept.read().is_none();
-        let patience = if is_first { shared.patience } else { Duration::ZERO }; // somebody else makes it already
-        let Ok(Ok(turn)) = timeout(patience, shared.turn.clone().acquire_owned()).await else {
+        let is_first = shared.entry.read().is_none();
+        let patience = if is_first { shared.patience } else { Duration::ZERO }; // another request makes it already
+        let Ok(Ok(permit)) = timeout(patience, shared.making.clone().acquire_owned()).await else {
             return shared.any();
         };
         if let Some(fresh) = shared.fresh() {
@@ -66,8 +66,8 @@ impl<T: Clone + Send + Sync + 'static> Cached<T> {
             let made = Instant::now();
             let by_cost = (made - begun).saturating_mul(COST_PARTS).min(KEPT_FOR_MAX);
             let until = made + keeper.kept_for.max(by_cost);
-            *keeper.kept.write() = Some(Kept { until, value });
-            drop(turn);
+            *keeper.entry.write() = Some(Entry { until, value });
+            drop(permit);
         });
         let _ = timeout(shared.patience, task).await;
         shared.any()
@@ -76,12 +76,12 @@ impl<T: Clone + Send + Sync + 'static> Cached<T> {
 
 impl<T: Clone> Shared<T> {
     fn fresh(&self) -> Option<T> {
-        let kept = self.kept.read();
-        kept.as_ref().filter(|kept| Instant::now() < kept.until).map(|kept| kept.value.clone())
+        let entry = self.entry.read();
+        entry.as_ref().filter(|entry| Instant::now() < entry.until).map(|entry| entry.value.clone())
     }
 
     fn any(&self) -> Option<T> {
-        self.kept.read().as_ref().map(|kept| kept.value.clone())
+        self.entry.read().as_ref().map(|entry| entry.value.clone())
     }
 }
 

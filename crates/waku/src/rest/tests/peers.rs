@@ -26,10 +26,11 @@ async fn connected() -> (Door, Door) {
 #[tokio::test]
 async fn without_the_setting_there_is_nothing_below_admin() {
     let door = door().await;
-    for route in admin_routes() {
+    for route in peer_routes() {
         let path = route.path.replace(['{', '}'], "");
         let answer = door.send(&route.method.to_uppercase(), &path, "").await;
-        let text = "no such path: GET / names all, and those below /admin only with --rest-admin or a token";
+        let text =
+            "no such path: GET / names all, and operators have a listener of their own: see operate.listen";
         assert_eq!(answer.refusal(), (404, text), "{path}");
     }
     assert!(!door.get("/").await.text().contains("/admin/"));
@@ -166,10 +167,11 @@ async fn the_log_level_is_set_where_that_can_be_done() {
 /// A route of the server that says who it is.
 pub(super) fn operator_route(method: &'static str, path: &'static str) -> Route {
     let (what, handler) = ("something else", async || "the server");
-    match method {
+    let route = match method {
         "post" => Route::post(path, what, handler),
         _ => Route::get(path, what, handler),
-    }
+    };
+    route.with_audience(Audience::Operators)
 }
 
 #[tokio::test]

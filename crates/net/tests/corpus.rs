@@ -1,0 +1,16 @@
+//! The property of the fuzz target over its committed seeds, so that every run of the tests holds it, without a fuzzer.
+
+use std::{fs, path::Path};
+
+use restante_net::proxy;
+
+#[test]
+fn proxy_headers_of_the_corpus_hold() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus/proxy_header");
+    let mut seeds = 0;
+    for entry in fs::read_dir(&folder).unwrap() {
+        proxy::assert_parsed_alike(&fs::read(entry.unwrap().path()).unwrap());
+        seeds += 1;
+    }
+    assert!(seeds >= 7, "{} has the seeds", folder.display());
+}

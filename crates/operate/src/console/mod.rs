@@ -1,0 +1,14 @@
+//! The console: a page that shows the server at a glance, and browses its messages.
+//!
+//! The page is a handful of files that are part of the binary. It shows what `GET /console/v1/state` answers, and otherwise asks what
+//! doors serve: the store for messages, the live stream for what arrives. Browsers get it where others get the list of routes, at `/`.
+
+mod cached;
+mod days;
+pub mod exposition;
+mod history;
+mod pages;
+mod state;
+
+pub(crate) use pages::{VARY, file, is_wanted, page, redirect};
+pub(crate) use state::{ConsoleState, state, watch};

@@ -1,0 +1,81 @@
+//! What a door tells the server about itself.
+
+use async_trait::async_trait;
+use prometheus_client::registry::Registry;
+use restante_http::Route;
+use serde_json::{Map, Value};
+
+use crate::ComponentHealth;
+
+/// A listener that speaks HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listener {
+    /// nwaku's REST interface.
+    Rest,
+    /// For operators: console, administration, metrics, health.
+    Operate,
+    /// For the users of mail and chat.
+    Public,
+}
+
+impl Listener {
+    /// The value of the label `listener` of metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Rest => "rest",
+            Self::Operate => "operate",
+            Self::Public => "public",
+        }
+    }
+
+    /// Its name for people.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Rest => "REST",
+            Self::Operate => "Operators",
+            Self::Public => "Public",
+        }
+    }
+}
+
+/// What a listener has for operators.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offer {
+    /// Routes below `/admin`.
+    pub admin: bool,
+    /// The console page.
+    pub console: bool,
+}
+
+/// What the console shows of a door.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Lines of the table of doors: objects with `name`, `isOn` and, where there are some, `addresses`.
+    pub services: Vec<Value>,
+    /// Fields of its own in the state of the server, for plots and tables of its own.
+    pub fields: Map<String, Value>,
+    /// What an operator should know first.
+    pub problems: Vec<String>,
+}
+
+/// A protocol towards the outside. The binary starts each door that is switched on and holds them in a list.
+#[async_trait]
+pub trait Door: Send + Sync {
+    /// What people call it.
+    fn name(&self) -> &'static str;
+
+    /// Whether it works: its own components and the roles that it needs. Asked for each `GET /health`.
+    async fn health(&self) -> Vec<ComponentHealth>;
+
+    /// What the console shows. `metrics` is the text of `GET /metrics`. Runs on the blocking pool, at most every half second.
+    fn facts(&self, metrics: &str) -> Facts;
+
+    /// Makes its metrics visible in the registry of the server.
+    fn register(&self, registry: &mut Registry);
+
+    /// Its routes on a listener; none where it has nothing to serve.
+    fn routes(&self, listener: Listener, offer: Offer) -> Vec<Route>;
+
+    /// Ends its connections and waits for work that was accepted.
+    async fn close(&self);
+}

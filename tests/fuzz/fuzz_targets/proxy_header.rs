@@ -1,0 +1,7 @@
+//! Any bytes as the header of a proxy's connection.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use restante_net::proxy;
+
+fuzz_target!(|bytes: &[u8]| proxy::assert_parsed_alike(bytes));
