@@ -22,13 +22,13 @@ const IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where records are, and the time.
-struct Place {
+struct Fixture {
     folder: Option<tempfile::TempDir>,
     opened: Opened,
     clock: Arc<ManualClock>,
 }
 
-impl Place {
+impl Fixture {
     async fn memory() -> Self {
         Self::of(None).await
     }
@@ -237,13 +237,13 @@ macro_rules! on_each_engine {
         mod memory {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                Box::pin(super::$name(super::Place::memory().await)).await;
+                Box::pin(super::$name(super::Fixture::memory().await)).await;
             })*
         }
         mod lmdb {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                Box::pin(super::$name(super::Place::lmdb().await)).await;
+                Box::pin(super::$name(super::Fixture::lmdb().await)).await;
             })*
         }
     };
@@ -276,8 +276,8 @@ on_each_engine! {
     operations_are_logged_and_the_log_is_bounded,
 }
 
-async fn domains_are_added_changed_and_removed(place: Place) {
-    let server = place.server().await;
+async fn domains_are_added_changed_and_removed(fixture: Fixture) {
+    let server = fixture.server().await;
     server.add_domain("Example.org").await;
     server.refused(add_domain("example.ORG", None), ErrorKind::Conflict).await;
     let wrong = Operation::AddDomain { domain: domain("x.org"), separator: Some('@'), catch_all: None };
@@ -304,8 +304,8 @@ async fn domains_are_added_changed_and_removed(place: Place) {
     server.refused(set, ErrorKind::NotFound).await;
 }
 
-async fn an_address_is_there_once(place: Place) {
-    let server = place.server().await;
+async fn an_address_is_there_once(fixture: Fixture) {
+    let server = fixture.server().await;
     let error = server.refused(add_account("anna@example.org", None), ErrorKind::NotFound).await;
     assert!(error.contains("restante domain add example.org"), "{error}");
     server.add_domain("example.org").await;
@@ -322,8 +322,8 @@ async fn an_address_is_there_once(place: Place) {
     server.refused(add_alias("x@example.org", &[]), ErrorKind::Invalid).await;
 }
 
-async fn numbers_rise_and_are_never_given_twice(place: Place) {
-    let server = place.server().await;
+async fn numbers_rise_and_are_never_given_twice(fixture: Fixture) {
+    let server = fixture.server().await;
     server.add_domain("example.org").await;
     let mut last = FIRST_ACCOUNT - 1;
     for round in 0..5 {
@@ -344,8 +344,8 @@ async fn numbers_rise_and_are_never_given_twice(place: Place) {
     }
 }
 
-async fn many_at_once_make_one_account_of_an_address(place: Place) {
-    let (one, other) = (place.server().await, place.server().await);
+async fn many_at_once_make_one_account_of_an_address(fixture: Fixture) {
+    let (one, other) = (fixture.server().await, fixture.server().await);
     one.add_domain("example.org").await;
     let mut tasks = JoinSet::new();
     for n in 0..64 {
@@ -368,8 +368,8 @@ async fn many_at_once_make_one_account_of_an_address(place: Place) {
     }
 }
 
-async fn everything_is_there_after_a_restart(mut place: Place) {
-    let server = place.server().await;
+async fn everything_is_there_after_a_restart(mut fixture: Fixture) {
+    let server = fixture.server().await;
     server.add_domain("example.org").await;
     server.add_account("anna@example.org", Some("secret")).await;
     server.add_alias("info@example.org", &["anna@example.org", "x@example.net"]).await;
@@ -382,8 +382,8 @@ async fn everything_is_there_after_a_restart(mut place: Place) {
     let before = server.account("anna@example.org").await;
     assert_eq!((before.summary.quota_bytes, before.summary.role), (Some(5_000_000), Role::Operator));
     drop(server);
-    place.reopen().await;
-    let server = place.server().await;
+    fixture.reopen().await;
+    let server = fixture.server().await;
     assert_eq!(server.account("anna@example.org").await, before);
     assert_eq!(server.targets("info@example.org").await, ["anna@example.org", "to x@example.net"]);
     for password in ["secret", "other"] {
@@ -393,8 +393,8 @@ async fn everything_is_there_after_a_restart(mut place: Place) {
     assert!(server.directory.check_token(IP, &token).await.is_ok());
 }
 
-async fn mail_goes_to_accounts_details_and_catch_alls(place: Place) {
-    let server = place.server().await;
+async fn mail_goes_to_accounts_details_and_catch_alls(fixture: Fixture) {
+    let server = fixture.server().await;
     server.add_domain("example.org").await;
     server.done(add_domain("all.org", Some("anna@example.org"))).await;
     server.done(Operation::AddDomain { domain: domain("plain.org"), separator: None, catch_all: None }).await;
@@ -423,8 +423,8 @@ async fn mail_goes_to_accounts_details_and_catch_alls(place: Place) {
     assert!(matches!(targets[0], Target::Account { state: State::Disabled, .. }), "{targets:?}");
 }
 
-async fn aliases_lead_to_several_targets(place: Place) {
-    let server = place.server().await;
+async fn aliases_lead_to_several_targets(fixture: Fixture) {
+    let server = fixture.server().await;
     server.add_domain("example.org").await;
     for name in ["anna@example.org", "bert@example.org"] {
         server.add_account(name, None).await;
@@ -453,8 +453,8 @@ async fn aliases_lead_to_several_targets(place: Place) {
     server.refused(remove(&[]), ErrorKind::NotFound).await;
 }
 
-async fn aliases_that_lead_in_circles_are_refused(place: Place) {
-    let server = place.server().await;
+async fn aliases_that_lead_in_circles_are_refused(fixture: Fixture) {
+    let server = fixture.server().await;
     server.add_domain("example.org").await;
     server.add_account("end@example.org", None).await;
     server.add_alias("a@example.org", &["b@example.org", "end@example.org"]).await;
@@ -484,8 +484,8 @@ async fn aliases_that_lead_in_circles_are_refused(place: Place) {
     server.refused(add_alias("many@example.org", &many), ErrorKind::Invalid).await;
 }
 
-async fn lists_are_read_page_by_page(place: Place) {
-    let server = place.server().await;
+async fn lists_are_read_page_by_page(fixture: Fixture) {
+    let server = fixture.server().await;
     server.add_domain("example.org").await;
     server.add_domain("other.org").await;
     let names: BTreeSet<String> = (0..50).map(|n| format!("user{n}@example.org")).collect();
@@ -522,8 +522,8 @@ async fn lists_are_read_page_by_page(place: Place) {
     }
 }
 
-async fn a_password_lets_in_and_nothing_else_does(place: Place) {
-    let server = place.server().await;
+async fn a_password_lets_in_and_nothing_else_does(fixture: Fixture) {
+    let server = fixture.server().await;
     server.add_domain("example.org").await;
     let number = server.add_account("anna@example.org", Some("secr\u{e9}t")).await;
     server.add_account("none@example.org", None).await;
@@ -567,8 +567,8 @@ async fn a_password_lets_in_and_nothing_else_does(place: Place) {
     }
 }
 
-async fn application_passwords_are_revoked_one_by_one(place: Place) {
-    let server = place.server().await;
+async fn application_passwords_are_revoked_one_by_one(fixture: Fixture) {
+    let server = fixture.server().await;
     server.add_domain("example.org").await;
     server.add_account("anna@example.org", Some("main")).await;
     let anna = || address("anna@example.org");
@@ -605,8 +605,8 @@ async fn application_passwords_are_revoked_one_by_one(place: Place) {
     }
 }
 
-async fn a_password_that_was_right_is_remembered(place: Place) {
-    let server = place.server().await;
+async fn a_password_that_was_right_is_remembered(fixture: Fixture) {
+    let server = fixture.server().await;
     server.add_domain("example.org").await;
     server.add_account("anna@example.org", Some("secret")).await;
     let first = server.log_in("anna@example.org", "secret").await.unwrap();
@@ -623,11 +623,11 @@ async fn a_password_that_was_right_is_remembered(place: Place) {
         10.0
     );
     assert_eq!(server.metric("restante_directory_remembered_logins "), 1.0);
-    place.pass(600);
+    fixture.pass(600);
     server.log_in("anna@example.org", "secret").await.unwrap();
     assert_eq!(server.derivations(), 2.0, "after ten minutes it is checked again");
 
-    let forgetful = place.server_with(DirectoryConfig { remembered_seconds: 0, ..config() }).await;
+    let forgetful = fixture.server_with(DirectoryConfig { remembered_seconds: 0, ..config() }).await;
     for _ in 0..3 {
         forgetful.log_in("anna@example.org", "secret").await.unwrap();
     }
@@ -635,8 +635,8 @@ async fn a_password_that_was_right_is_remembered(place: Place) {
 }
 
 /// Time is no test, but what takes it can be counted.
-async fn an_unknown_name_costs_what_a_wrong_password_costs(place: Place) {
-    let server = place.server().await;
+async fn an_unknown_name_costs_what_a_wrong_password_costs(fixture: Fixture) {
+    let server = fixture.server().await;
     server.add_domain("example.org").await;
     server.add_account("anna@example.org", Some("secret")).await;
     server.add_account("none@example.org", None).await;
@@ -657,8 +657,8 @@ async fn an_unknown_name_costs_what_a_wrong_password_costs(place: Place) {
     }
 }
 
-async fn changes_end_log_ins_on_every_server(place: Place) {
-    let (one, other) = (place.server().await, place.server().await);
+async fn changes_end_log_ins_on_every_server(fixture: Fixture) {
+    let (one, other) = (fixture.server().await, fixture.server().await);
     one.add_domain("example.org").await;
     let number = one.add_account("anna@example.org", Some("secret")).await;
     let mut changes = other.directory.changes();
@@ -679,8 +679,8 @@ async fn changes_end_log_ins_on_every_server(place: Place) {
     assert!(other.directory.holds(&login).await.unwrap(), "a quota ends no connection");
 }
 
-async fn a_removed_account_is_announced(place: Place) {
-    let (one, other) = (place.server().await, place.server().await);
+async fn a_removed_account_is_announced(fixture: Fixture) {
+    let (one, other) = (fixture.server().await, fixture.server().await);
     one.add_domain("example.org").await;
     let number = one.add_account("anna@example.org", Some("secret")).await;
     let (token, _) = one.token("anna@example.org", &[Scope::Mail], None).await;
@@ -701,7 +701,7 @@ async fn a_removed_account_is_announced(place: Place) {
     assert!(matches!(other.directory.check_token(IP, &token).await, Err(LoginError::Refused)));
 }
 
-async fn failures_are_limited_by_account_and_by_address(place: Place) {
+async fn failures_are_limited_by_account_and_by_address(fixture: Fixture) {
     let number = |number| NonZero::new(number).unwrap();
     let limits = DirectoryConfig {
         failures_per_account_max: number(3),
@@ -709,7 +709,7 @@ async fn failures_are_limited_by_account_and_by_address(place: Place) {
         failure_seconds: NonZero::new(300).unwrap(),
         ..config()
     };
-    let server = place.server_with(limits).await;
+    let server = fixture.server_with(limits).await;
     server.add_domain("example.org").await;
     server.add_account("anna@example.org", Some("secret")).await;
     server.add_account("bert@example.org", Some("secret")).await;
@@ -741,16 +741,16 @@ async fn failures_are_limited_by_account_and_by_address(place: Place) {
     assert!(matches!(scram_first(&server, "carl@example.org").await, Err(LoginError::Limited { .. })));
     let other = server.directory.check_password(elsewhere, "carl@example.org", "wrong").await;
     assert!(matches!(other, Err(LoginError::Refused)), "{other:?}");
-    place.pass(100);
+    fixture.pass(100);
     server.is_refused("anna@example.org", "wrong").await;
     assert!(
         server.metric("restante_directory_logins_total{mechanism=\"password\",result=\"limited\"} ") >= 3.0
     );
 }
 
-async fn more_checks_than_may_wait_are_refused_as_busy(place: Place) {
+async fn more_checks_than_may_wait_are_refused_as_busy(fixture: Fixture) {
     let waiting = DirectoryConfig { checks_waiting_max: NonZero::new(2).unwrap(), ..config() };
-    let server = place.server_with(waiting).await;
+    let server = fixture.server_with(waiting).await;
     server.add_domain("example.org").await;
     let mut tasks = JoinSet::new();
     for n in 0..32_u8 {
@@ -770,8 +770,8 @@ async fn more_checks_than_may_wait_are_refused_as_busy(place: Place) {
     server.is_refused("anna@example.org", "wrong").await;
 }
 
-async fn connections_of_one_account_share_a_check(place: Place) {
-    let server = place.server().await;
+async fn connections_of_one_account_share_a_check(fixture: Fixture) {
+    let server = fixture.server().await;
     server.add_domain("example.org").await;
     server.add_account("anna@example.org", Some("secret")).await;
     let mut tasks = JoinSet::new();
@@ -827,8 +827,8 @@ async fn scram(
     exchange.finish(last.as_bytes()).await
 }
 
-async fn scram_lets_in_by_each_password(place: Place) {
-    let server = place.server().await;
+async fn scram_lets_in_by_each_password(fixture: Fixture) {
+    let server = fixture.server().await;
     server.add_domain("example.org").await;
     let number = server.add_account("anna@example.org", Some("main")).await;
     server.set_password("anna@example.org", Some("phone"), "other").await;
@@ -849,8 +849,8 @@ async fn scram_lets_in_by_each_password(place: Place) {
     assert_eq!(server.metric(accepted), 2.0);
 }
 
-async fn scram_hides_who_is_unknown(mut place: Place) {
-    let server = place.server().await;
+async fn scram_hides_who_is_unknown(mut fixture: Fixture) {
+    let server = fixture.server().await;
     server.add_domain("example.org").await;
     server.add_account("anna@example.org", Some("secret")).await;
     let salt = async |server: &Server, name: &str| {
@@ -864,13 +864,13 @@ async fn scram_hides_who_is_unknown(mut place: Place) {
     let error = scram(&server, Mechanism::ScramSha256, "nobody@example.org", "x").await.unwrap_err();
     assert_eq!(error.scram_message(), "e=invalid-proof");
     drop(server);
-    place.reopen().await;
-    let server = place.server().await;
+    fixture.reopen().await;
+    let server = fixture.server().await;
     assert_eq!(salt(&server, "nobody@example.org").await, unknown, "after a restart, and on other servers");
 }
 
-async fn scram_sees_a_password_that_changed_meanwhile(place: Place) {
-    let server = place.server().await;
+async fn scram_sees_a_password_that_changed_meanwhile(fixture: Fixture) {
+    let server = fixture.server().await;
     server.add_domain("example.org").await;
     server.add_account("anna@example.org", Some("secret")).await;
     let exchange = scram_first(&server, "anna@example.org").await.unwrap();
@@ -879,8 +879,8 @@ async fn scram_sees_a_password_that_changed_meanwhile(place: Place) {
     assert!(matches!(exchange.finish(last.as_bytes()).await, Err(LoginError::Refused)));
 }
 
-async fn tokens_have_scopes_and_expire(place: Place) {
-    let server = place.server().await;
+async fn tokens_have_scopes_and_expire(fixture: Fixture) {
+    let server = fixture.server().await;
     server.add_domain("example.org").await;
     server.add_account("anna@example.org", None).await;
     let check = async |token: &str| server.directory.check_token(IP, token).await;
@@ -897,7 +897,7 @@ async fn tokens_have_scopes_and_expire(place: Place) {
     for wrong in ["", "rst_", &forever[1..], &forever[..forever.len() - 1], &format!("{forever}A"), &other] {
         assert!(matches!(check(wrong).await, Err(LoginError::Refused)), "{wrong}");
     }
-    place.pass(3_600);
+    fixture.pass(3_600);
     assert!(matches!(check(&hour).await, Err(LoginError::Refused)));
     assert!(!server.directory.holds(&short).await.unwrap());
     assert!(server.directory.holds(&login).await.unwrap());
@@ -926,8 +926,8 @@ async fn tokens_have_scopes_and_expire(place: Place) {
     server.refused(operate(), ErrorKind::Conflict).await;
 }
 
-async fn grants_end_with_either_account(place: Place) {
-    let server = place.server().await;
+async fn grants_end_with_either_account(fixture: Fixture) {
+    let server = fixture.server().await;
     server.add_domain("example.org").await;
     let shared = server.add_account("shared@example.org", None).await;
     server.add_account("anna@example.org", Some("secret")).await;
@@ -965,12 +965,12 @@ async fn grants_end_with_either_account(place: Place) {
     .await;
 }
 
-async fn operations_are_logged_and_the_log_is_bounded(place: Place) {
-    let server = place.server().await;
+async fn operations_are_logged_and_the_log_is_bounded(fixture: Fixture) {
+    let server = fixture.server().await;
     server.add_domain("example.org").await;
     server.add_account("anna@example.org", Some("secret")).await;
     for n in 0..300 {
-        place.pass(1);
+        fixture.pass(1);
         server.done(Operation::SetQuota { address: address("anna@example.org"), quota_bytes: Some(n) }).await;
     }
     server.refused(add_domain("example.org", None), ErrorKind::Conflict).await;

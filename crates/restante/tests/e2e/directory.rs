@@ -230,8 +230,8 @@ fn a_running_server_is_found_by_its_settings() {
     let stranger = Said::from(stranger.output().unwrap());
     assert_eq!(stranger.code, 1);
     assert!(stranger.err.contains("--token-file"), "{}", stranger.err);
-    let answer =
-        server.post("/admin/v1/directory", &json!({"by": "x", "operation": {"do": "log", "limit": 1}}));
+    let log = json!({"by": "x", "operation": {"do": "log", "limit": 1}}).to_string();
+    let answer = request(operators, "POST", "/admin/v1/directory", &log).unwrap();
     assert_eq!(answer.status, 401, "{}", answer.body);
     assert_eq!(server.stop().code(), Some(0));
     assert_eq!(json_of(folder, &["account", "list"]), list, "what the server did is there without it");
