@@ -181,7 +181,7 @@ async fn wrong_method() -> Refusal {
 async fn unknown_path(uri: Uri) -> Refusal {
     let text = match uri.path().starts_with("/admin/") {
         true => {
-            "no such path: GET / names all, and operators have a listener of their own: see operate.listen"
+            "no such path: GET / names all; those below /admin are where operate.listen says, and here with --rest-admin"
         }
         false => "no such path: GET / names all",
     };

@@ -34,7 +34,7 @@ use open_requests::OpenRequests;
 /// The bytes of a connection.
 pub type ClientStream = FirstBytes<Stream>;
 
-/// The longest head of a request: room for long lists of content topics in the query.
+/// The longest head of a request: long lists of content topics may be in the query.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Requests at once on a connection of HTTP/2.
 const STREAMS_MAX: u32 = 100;

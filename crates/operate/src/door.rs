@@ -1,4 +1,4 @@
-//! What a door tells the server about itself.
+//! What a door reports to the server.
 
 use async_trait::async_trait;
 use prometheus_client::registry::Registry;

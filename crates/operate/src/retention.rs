@@ -79,12 +79,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_turn_is_told_and_the_last_that_removed() {
+    fn the_last_run_is_shown_and_the_last_that_removed() {
         let state = RetentionState::new("time:60;size:2MB".parse().unwrap(), Duration::from_secs(30));
-        let told = state.show();
-        assert_eq!(told["policy"], "time:60;size:2MB");
-        assert_eq!((&told["timeSeconds"], &told["bytesMax"]), (&json!(60), &json!(2_000_000)));
-        assert_eq!((&told["intervalSeconds"], &told["last"]), (&json!(30), &Value::Null));
+        let shown = state.show();
+        assert_eq!(shown["policy"], "time:60;size:2MB");
+        assert_eq!((&shown["timeSeconds"], &shown["bytesMax"]), (&json!(60), &json!(2_000_000)));
+        assert_eq!((&shown["intervalSeconds"], &shown["last"]), (&json!(30), &Value::Null));
 
         let pruned = Pruned { messages: 3, disk_bytes: 4, parts: 1 };
         let removed = json!({"at": 1_000, "messages": 3, "diskBytes": 4, "parts": 1});

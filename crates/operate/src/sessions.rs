@@ -90,7 +90,7 @@ pub(crate) async fn close(State(operate): State<Arc<Operate>>, uri: Uri) -> Resu
     }
 }
 
-/// `DELETE /admin/v1/sessions`: all of a user. Those that could not be reached are told, and stay.
+/// `DELETE /admin/v1/sessions`: all of a user. The answer says when some could not be reached; they stay.
 pub(crate) async fn close_all(
     State(operate): State<Arc<Operate>>,
     RawQuery(query): RawQuery,

@@ -4,9 +4,21 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     commands::{
-        archive::ArchiveCommand, backup::BackupFlags, blobs::BlobsCommand, completions::CompletionsFlags,
-        config::ConfigCommand, man::ManFlags, publish::PublishFlags, query::QueryFlags,
-        records::RecordsCommand, restore::RestoreFlags, sessions::SessionsCommand,
+        archive::ArchiveCommand,
+        backup::BackupFlags,
+        blobs::BlobsCommand,
+        completions::CompletionsFlags,
+        config::ConfigCommand,
+        directory::{
+            account::AccountCommand, alias::AliasCommand, domain::DomainCommand, log::LogFlags,
+            setup::SetupFlags, token::TokenCommand,
+        },
+        man::ManFlags,
+        publish::PublishFlags,
+        query::QueryFlags,
+        records::RecordsCommand,
+        restore::RestoreFlags,
+        sessions::SessionsCommand,
     },
     config::ServeFlags,
 };
@@ -22,6 +34,7 @@ pub(crate) struct Cli {
 const HELP: &str = "\
 Examples:
   restante serve
+  restante setup example.org
   restante publish --pubsub-topic /waku/2/rs/1/0 --content-topic /toy/1/chat/proto --payload hello
   restante query --content-topic /toy/1/chat/proto --start -1h
   restante sessions list
@@ -35,6 +48,9 @@ Exit codes:
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
+    /// Set up a server for a domain: settings, a first account, DNS records to set
+    #[command(after_help = SETUP_HELP)]
+    Setup(SetupFlags),
     /// Run the server
     #[command(after_help = SERVE_HELP)]
     Serve(ServeFlags),
@@ -47,6 +63,21 @@ pub(crate) enum Command {
     /// See who is connected to a running server, and close sessions
     #[command(subcommand, after_help = "Example:\n  restante sessions list")]
     Sessions(SessionsCommand),
+    /// Look after the domains whose addresses are here
+    #[command(subcommand, after_help = "Example:\n  restante domain add example.org")]
+    Domain(DomainCommand),
+    /// Look after accounts: passwords, quotas, who may use whose mail
+    #[command(subcommand, after_help = "Example:\n  restante account add anna@example.org")]
+    Account(AccountCommand),
+    /// Look after addresses whose mail goes to others
+    #[command(subcommand, after_help = "Example:\n  restante alias add info@example.org anna@example.org")]
+    Alias(AliasCommand),
+    /// Look after tokens, which scripts and devices log in with
+    #[command(subcommand, after_help = "Example:\n  restante token create anna@example.org --name laptop")]
+    Token(TokenCommand),
+    /// Show who changed domains, accounts, aliases and tokens, and when
+    #[command(after_help = "Example:\n  restante log --limit 10")]
+    Log(LogFlags),
     /// Look after an archive: statistics, check, rebuild, export, import, copy, compare, prune
     #[command(subcommand, after_help = "Example:\n  restante archive stats --data /var/lib/restante")]
     Archive(ArchiveCommand),
@@ -82,6 +113,15 @@ impl Command {
         !matches!(self, Self::Man(_) | Self::Completions(_) | Self::Config(_) | Self::Bench(_))
     }
 }
+
+const SETUP_HELP: &str = "\
+Examples:
+  restante setup example.org
+  restante setup example.org --user anna --data /var/lib/restante
+
+It writes restante.toml into this folder, and makes the domain, an account with a password that it
+prints once, the aliases postmaster and abuse, a self-signed certificate and a token for operators.
+It changes nothing that is there. `restante serve` in the same folder then runs the server.";
 
 const SERVE_HELP: &str = "\
 Examples:

@@ -10,8 +10,8 @@ use crate::{archives, config::Config, exit};
 
 /// All kinds of records that this server has.
 pub(crate) fn schema() -> Schema {
-    Schema::new(restante_mail::kinds())
-        .expect("kinds have numbers of their own, and their indexes have parts")
+    let kinds = restante_mail::kinds().into_iter().chain(restante_directory::kinds());
+    Schema::new(kinds.collect()).expect("kinds have numbers of their own, and their indexes have parts")
 }
 
 /// The name of a kind or a property that the schema does not have: it is of a newer server.

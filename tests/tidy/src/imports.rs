@@ -20,6 +20,7 @@ const CRATES: &[(&str, Kind)] = &[
     ("restante-sessions", Kind::Role),
     ("restante-records", Kind::Role),
     ("restante-blobs", Kind::Role),
+    ("restante-directory", Kind::Model),
     ("restante-mail", Kind::Model),
     ("restante-follow", Kind::Loop),
     ("restante-waku", Kind::Door),

@@ -66,12 +66,12 @@ impl Tracked {
         Self { progress, id }
     }
 
-    /// A piece was handed over; the next is asked for when the client has room.
+    /// A piece was handed over; the next is polled when the client opens its window.
     fn note_piece(&self) {
         self.progress.state.lock().waiting_since.insert(self.id, Instant::now());
     }
 
-    /// The client has room, and there is nothing to send yet.
+    /// The client has opened its window, and there is nothing to send yet.
     fn note_nothing_to_send(&self) {
         self.progress.state.lock().waiting_since.remove(&self.id);
     }

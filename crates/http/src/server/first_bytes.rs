@@ -27,7 +27,7 @@ pub struct FirstBytes<S> {
 }
 
 impl<S: AsyncRead + Unpin> FirstBytes<S> {
-    /// Reads as much of a stream as tells the protocols apart, usually one byte.
+    /// Reads as much of a stream as identifies the protocol, usually one byte.
     pub(super) async fn read(mut stream: S) -> io::Result<(Protocol, Self)> {
         let mut first = Vec::with_capacity(PREFACE.len());
         while first.len() < PREFACE.len() && PREFACE.starts_with(&first) {

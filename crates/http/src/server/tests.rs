@@ -192,7 +192,7 @@ async fn a_listener_speaks_both_versions() {
         assert_eq!(next_of(&mut client, DATA, number).await.unwrap(), b"hello");
     }
     server.stop().await;
-    assert!(next_of(&mut client, GOAWAY, 0).await.is_some(), "an idle connection is told that it ends");
+    assert!(next_of(&mut client, GOAWAY, 0).await.is_some(), "an idle connection gets a GOAWAY");
 }
 
 #[tokio::test]
@@ -289,7 +289,7 @@ async fn rapid_resets_close_the_connection_and_leave_no_request_open() {
     tokio::join!(write, read);
     drop(client);
     let goaway = frame(GOAWAY, 0, 0, &[]);
-    let position = answer.windows(6).position(|bytes| bytes == &goaway[3..9]).expect("it is told why");
+    let position = answer.windows(6).position(|bytes| bytes == &goaway[3..9]).expect("a GOAWAY says why");
     assert_eq!(answer[position + 13], ENHANCE_YOUR_CALM);
     until("no request is open", || OPEN.load(Ordering::SeqCst) == 0).await;
     server.ask_politely().await;

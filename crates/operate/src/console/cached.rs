@@ -15,9 +15,9 @@ pub(crate) struct Cached<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// A value is kept for so many times as long as it took to make.
+/// A value is valid for so many times as long as it took to make.
 const COST_PARTS: u32 = 100;
-/// How long a value is kept, however long it took.
+/// How long a value is valid at most.
 const KEPT_FOR_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use super::exposition::{Histogram, samples};
 
 /// How often the metrics are looked at: often enough that plots move, and it costs a millisecond each time.
 pub(crate) const INTERVAL_SECONDS: u64 = 2;
-/// Points that are kept: ten minutes. Longer is Prometheus' work.
+/// Points in memory: ten minutes. Longer is Prometheus' work.
 pub(crate) const POINTS_MAX: usize = 300;
 
 /// The metrics at one moment, as far as the page shows them over time.
@@ -123,21 +123,21 @@ struct Points {
 impl History {
     /// Adds what the metrics say now.
     pub(crate) fn add(&self, now: Timestamp, reading: Reading) {
-        let mut kept = self.points.write();
+        let mut points = self.points.write();
         let current = (now, reading);
-        let point = kept.last.as_ref().and_then(|last| Point::between(last, &current));
-        kept.last = Some(current);
+        let point = points.last.as_ref().and_then(|last| Point::between(last, &current));
+        points.last = Some(current);
         let Some(point) = point else { return };
-        if kept.points.len() == POINTS_MAX {
-            kept.points.pop_front();
+        if points.points.len() == POINTS_MAX {
+            points.points.pop_front();
         }
-        kept.points.push_back(point);
+        points.points.push_back(point);
     }
 
     /// The points after a moment, from old to new, as columns: they are half as long as a list of objects.
     pub(crate) fn since(&self, after_ms: i64) -> Value {
-        let kept = self.points.read();
-        let points: Vec<&Point> = kept.points.iter().filter(|point| point.at_ms > after_ms).collect();
+        let held = self.points.read();
+        let points: Vec<&Point> = held.points.iter().filter(|point| point.at_ms > after_ms).collect();
         let column = |value: fn(&Point) -> Option<f64>| {
             points.iter().map(|point| value(point).map(rounded)).collect::<Vec<Option<f64>>>()
         };

@@ -106,7 +106,7 @@ enum Found {
 }
 
 /// The REST door of the server that the settings describe, as this machine reaches it.
-fn server_of(config: &Config) -> anyhow::Result<String> {
+pub(super) fn server_of(config: &Config) -> anyhow::Result<String> {
     let held = format!("a server holds what is in {}", config.server.data_dir.display());
     if !config.rest.enabled || config.rest.port == 0 {
         bail!("{held}, and the settings don't tell where its REST door is: name it with --rest");
@@ -139,14 +139,13 @@ async fn ask(flags: &BackupFlags, url: String, asked: Asked) -> anyhow::Result<E
 }
 
 /// Names the setting that a server without operator routes needs.
-fn explain(error: anyhow::Error) -> anyhow::Error {
+pub(super) fn explain(error: anyhow::Error) -> anyhow::Error {
     let is_closed = |refused: &Refused| {
         refused.status == StatusCode::NOT_FOUND && refused.text.starts_with("no such path")
     };
     if error.downcast_ref().is_some_and(is_closed) {
         return anyhow!(
-            "a server is running that lets no operators in: start it with --rest-admin or --rest-token-file, or stop it for \
-             the backup"
+            "a server is running that lets no operators in: start it with --rest-admin or --rest-token-file, or stop it first"
         );
     }
     let needs_token = |refused: &Refused| refused.status == StatusCode::UNAUTHORIZED;
@@ -157,7 +156,7 @@ fn explain(error: anyhow::Error) -> anyhow::Error {
 }
 
 /// Says that the server was only looked for where the settings have it, when it is not there.
-fn explain_guess(error: anyhow::Error, config: &Config, url: &str) -> anyhow::Error {
+pub(super) fn explain_guess(error: anyhow::Error, config: &Config, url: &str) -> anyhow::Error {
     if error.downcast_ref::<Unreachable>().is_none() {
         return error;
     }

@@ -6,6 +6,7 @@ pub(crate) mod blobs;
 pub(crate) mod completions;
 pub(crate) mod config;
 mod connected;
+pub(crate) mod directory;
 mod findings;
 mod kept;
 pub(crate) mod man;
@@ -39,6 +40,12 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Backup(flags) => backup::run(&flags).await,
         Command::Restore(flags) => restore::run(&flags),
         Command::Bench(command) => restante_bench::run(command).await.map(|()| ExitCode::SUCCESS),
+        Command::Setup(flags) => directory::setup::run(&flags).await,
+        Command::Domain(command) => directory::domain::run(command).await,
+        Command::Account(command) => directory::account::run(command).await,
+        Command::Alias(command) => directory::alias::run(command).await,
+        Command::Token(command) => directory::token::run(command).await,
+        Command::Log(flags) => directory::log::run(&flags).await,
         Command::Config(command) => config::run(&command),
         Command::Completions(flags) => completions::run(&flags),
         Command::Man(flags) => man::run(&flags),

@@ -14,6 +14,7 @@ use futures_util::future::join_all;
 use prometheus_client::registry::Registry;
 use restante_archive::{Metrics, Opened};
 use restante_core::Clock;
+use restante_directory::{Directory, DirectoryMetrics};
 use restante_http::{Front, HttpMetrics, MemoryBudget, OperatorGuard, Permits, RefusalFormat, Route, Token};
 use restante_net::{NetMetrics, tls::ServerTls};
 use restante_operate::{ArchiveHealth, Door, Listener, Offer, Operate, Parts, RetentionState, SetLogLevel};
@@ -88,8 +89,15 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     let live = live::open(config, metrics.sessions.clone()).await?;
     let opened = archives::open(config, Access::Serve, metrics.archive.clone()).await?;
     let kept = open_kept(config, &metrics).await?;
-    let doors =
-        Doors { net_metrics, ..Doors::new(&effective, &opened, &kept, &live, metrics, set_log_level) };
+    let settings = config.directory.clone();
+    let opened_directory =
+        Directory::open(&kept.records, settings, archives::clock(), metrics.directory.clone()).await;
+    let (directory, follower) = opened_directory.context("can't open the directory")?;
+    let following = tokio::spawn(follower.run());
+    let doors = Doors {
+        net_metrics,
+        ..Doors::new(&effective, &opened, (&kept, directory), &live, metrics, set_log_level)
+    };
     let (schedule, noted) = ((&config.archive).into(), doors.retention.clone());
     let retention = tokio::spawn(retention::run(opened.upkeep.clone(), schedule, noted, stop.clone()));
     let size = tokio::spawn(size::run(opened.upkeep.clone(), doors.size_metrics.clone(), stop.clone()));
@@ -101,7 +109,7 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     let current = tokio::spawn(certificates.clone().keep_current(hangup));
     let served = serve(&doors, &certificates, stop).await;
     let limit = grace(config).mul_f64(KEPT_SHARE);
-    end([retention, size, connected, asking, tidying, current], limit).await;
+    end([retention, size, connected, asking, tidying, current, following], limit).await;
     let (closed, kept_closed, ()) =
         tokio::join!(close(&opened, limit), kept.close(limit), live::close(&live, limit));
     served.and(closed).and(kept_closed)?;
@@ -203,6 +211,7 @@ struct RoleMetrics {
     archive: Metrics,
     records: restante_records::Metrics,
     blobs: restante_blobs::Metrics,
+    directory: DirectoryMetrics,
     sessions: SessionMetrics,
 }
 
@@ -212,6 +221,7 @@ struct Doors<'a> {
     config: &'a Config,
     opened: &'a Opened,
     kept: &'a Kept,
+    directory: Directory,
     live: &'a Live,
     clock: Arc<dyn Clock>,
     rest: RestConfig,
@@ -239,7 +249,7 @@ impl<'a> Doors<'a> {
     fn new(
         effective: &'a Effective,
         opened: &'a Opened,
-        kept: &'a Kept,
+        (kept, directory): (&'a Kept, Directory),
         live: &'a Live,
         role_metrics: RoleMetrics,
         set_log_level: SetLogLevel,
@@ -258,6 +268,7 @@ impl<'a> Doors<'a> {
             config,
             opened,
             kept,
+            directory,
             live,
             clock: archives::clock(),
             rest,
@@ -446,6 +457,10 @@ impl<'a> Doors<'a> {
         vec![
             backup::route(sources, stop.clone(), self.backups.clone()),
             commands::records::route(self.config.records_url().to_string(), records),
+            commands::directory::route(
+                self.directory.clone(),
+                backup::real_path(&self.config.server.data_dir),
+            ),
         ]
     }
 
@@ -457,6 +472,7 @@ impl<'a> Doors<'a> {
         self.size_metrics.register(&mut registry, engine);
         roles.records.register(&mut registry);
         roles.blobs.register(&mut registry);
+        roles.directory.register(&mut registry);
         let engines = (config.records_url().engine(), config.blobs_url().engine());
         self.kept_metrics.register(&mut registry, engines);
         self.tidy_metrics.register(&mut registry);

@@ -11,6 +11,7 @@ use std::{
 use restante_archive::{
     EngineUrl, LogConfig, PostgresConfig, Retention, SpoolConfig, SqliteConfig, TandemConfig,
 };
+use restante_directory::DirectoryConfig;
 use restante_operate::Listener;
 use restante_waku::rest::RestConfig;
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,7 @@ pub(crate) struct Config {
     pub(crate) archive: Archive,
     pub(crate) records: Records,
     pub(crate) blobs: Blobs,
+    pub(crate) directory: DirectoryConfig,
     pub(crate) sessions: Sessions,
     pub(crate) tls: Tls,
     pub(crate) rest: Rest,
@@ -263,6 +265,9 @@ impl Config {
             let what =
                 "what the second archive does not have yet waits in a spool: set archive.spool.bytes_max";
             return Some(("archive.tandem", what.into()));
+        }
+        if let Some(what) = self.directory.rounds_problem() {
+            return Some(("directory.rounds", what));
         }
         let is_open = self.operate.listen.is_some_and(|address| !address.ip().is_loopback());
         if is_open && self.token_file().as_os_str().is_empty() {

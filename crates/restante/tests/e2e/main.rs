@@ -9,6 +9,7 @@ mod command_line;
 mod configuration;
 mod crash;
 mod database;
+mod directory;
 mod hostile;
 mod hostile_connections;
 mod hostile_peers;

@@ -6,7 +6,7 @@ use crate::support::{Server, folder};
 
 /// The rooms that count something. `build` and `server` are the process itself.
 const ROOMS: &[&str] =
-    &["archive", "records", "blobs", "backup", "sessions", "waku", "rest", "build", "server"];
+    &["archive", "records", "blobs", "backup", "sessions", "waku", "rest", "http", "net", "build", "server"];
 
 #[test]
 fn metrics_are_named_alike() {

@@ -289,6 +289,7 @@ fn a_server_may_have_a_node_alone() {
     let (_guard, folder) = folder();
     let mut server = restante(&folder)
         .args(["serve", "--rest=false", "--tcp-port=0", "--log-level=error"])
+        .env("RESTANTE_OPERATE__LISTEN", "")
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();

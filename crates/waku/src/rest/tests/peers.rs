@@ -29,8 +29,7 @@ async fn without_the_setting_there_is_nothing_below_admin() {
     for route in peer_routes() {
         let path = route.path.replace(['{', '}'], "");
         let answer = door.send(&route.method.to_uppercase(), &path, "").await;
-        let text =
-            "no such path: GET / names all, and operators have a listener of their own: see operate.listen";
+        let text = "no such path: GET / names all; those below /admin are where operate.listen says, and here with --rest-admin";
         assert_eq!(answer.refusal(), (404, text), "{path}");
     }
     assert!(!door.get("/").await.text().contains("/admin/"));

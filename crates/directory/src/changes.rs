@@ -1,0 +1,160 @@
+//! Accounts that changed: forgets what is remembered of them, and announces them to doors.
+
+use std::{sync::Arc, time::Duration};
+
+use restante_core::ErrorKind;
+use restante_records::{
+    AccountId, CHANGES_MAX, Changed, Feed, FeedRequest, GET_RECORDS_MAX, Get, Id, Revision, Watch,
+};
+use tokio::sync::broadcast;
+use tracing::warn;
+
+use crate::{
+    Directory, Error,
+    remembered::{Known, RecordKey},
+    schema::{ADDRESS, SHARDS, Shard},
+};
+
+/// Announcements that wait for a slow door at most.
+pub(crate) const WAITING_MAX: usize = 1_024;
+/// How long to wait before records that failed are asked again.
+const RETRY: Duration = Duration::from_millis(250);
+
+/// An account that somebody has logged in to on this server, and whose password, tokens, grants, state, role or quota changed since, or
+/// that was removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccountChange {
+    /// This one.
+    Account(AccountId),
+    /// Which one is not known: any may have changed.
+    Any,
+}
+
+/// Announces accounts that change, on whatever server that was done.
+pub struct AccountChanges(broadcast::Receiver<AccountChange>);
+
+impl AccountChanges {
+    /// The next account that changed; `None` when the directory is gone. A door that is slow gets [`AccountChange::Any`].
+    pub async fn next(&mut self) -> Option<AccountChange> {
+        match self.0.recv().await {
+            Ok(change) => Some(change),
+            Err(broadcast::error::RecvError::Lagged(_)) => Some(AccountChange::Any),
+            Err(broadcast::error::RecvError::Closed) => None,
+        }
+    }
+}
+
+impl Directory {
+    /// Announces accounts that change from now on. A door calls [`Directory::holds`] for each of the account's connections, and
+    /// once when it has noted a new one, since the account may have changed while it logged in.
+    pub fn changes(&self) -> AccountChanges {
+        AccountChanges(self.0.changes.subscribe())
+    }
+
+    fn announce(&self, change: AccountChange) {
+        let _ = self.0.changes.send(change); // fails when no door listens
+    }
+}
+
+/// Reads what changes in the directory, on this server and others.
+pub struct Follower {
+    directory: Directory,
+    feed: Arc<dyn Feed>,
+    watch: Watch,
+    /// The revision of each shard up to which changes were read.
+    seen: Vec<Revision>,
+}
+
+impl Follower {
+    pub(crate) async fn new(directory: Directory, feed: Arc<dyn Feed>) -> Result<Self, Error> {
+        let watch = directory.store().records.watch();
+        let mut seen = Vec::with_capacity(SHARDS);
+        for shard in Shard::all() {
+            seen.push(directory.store().records.states(shard.account()).await?.revision);
+        }
+        Ok(Self { directory, feed, watch, seen })
+    }
+
+    /// Follows until the records are closed.
+    pub async fn run(mut self) {
+        while let Some(announced) = self.watch.next().await {
+            let shards: Vec<Shard> = match announced {
+                Ok(commit) => Shard::of_account(commit.account).into_iter().collect(),
+                Err(_) => Shard::all().collect(), // announcements were left out
+            };
+            for shard in shards {
+                self.read_until_done(shard).await;
+            }
+        }
+    }
+
+    /// Reads what is new in a shard, again and again when the records fail. No password is remembered meanwhile.
+    async fn read_until_done(&mut self, shard: Shard) {
+        let mut has_failed = false;
+        while let Err(error) = self.read(shard).await {
+            if !has_failed {
+                warn!(%error, "the directory can't be followed: all passwords are checked meanwhile");
+            }
+            has_failed = true;
+            self.directory.0.remembered.forget_all();
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    /// Reads what is new in a shard.
+    async fn read(&mut self, shard: Shard) -> Result<(), Error> {
+        let Some(seen) = self.seen.get_mut(usize::from(shard.number())) else { return Ok(()) };
+        loop {
+            // Unlike a client's changes, a follower's have what was created and destroyed since.
+            let request = FeedRequest { since: *seen, began: *seen, limit: CHANGES_MAX };
+            let changes = match self.feed.follow(shard.account(), &request).await {
+                Ok(changes) => changes,
+                // History was forgotten, or the records were restored to an earlier state.
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid) => {
+                    *seen = self.directory.store().records.states(shard.account()).await?.revision;
+                    self.directory.0.remembered.forget_all();
+                    self.directory.announce(AccountChange::Any);
+                    return Ok(());
+                }
+                Err(error) => return Err(error.into()),
+            };
+            // What was created since may have changed since, and its user may have logged in between.
+            let changed: Vec<Id> = addresses(&changes.created).chain(addresses(&changes.updated)).collect();
+            self.directory.forget_older(shard, changed).await?;
+            for id in addresses(&changes.destroyed) {
+                self.directory.forget((shard, id), None);
+            }
+            *seen = changes.revision;
+            if !changes.has_more {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Directory {
+    /// Forgets the log-ins that were made before the last change of these records.
+    pub(crate) async fn forget_older(&self, shard: Shard, ids: Vec<Id>) -> Result<(), Error> {
+        for ids in ids.chunks(GET_RECORDS_MAX) {
+            let records =
+                self.store().records.get(shard.account(), &Get::small(ADDRESS, ids.to_vec())).await?;
+            for (id, record) in ids.iter().zip(records) {
+                self.forget((shard, *id), record.map(|record| record.revision));
+            }
+        }
+        Ok(())
+    }
+
+    fn forget(&self, record: RecordKey, newest: Option<Revision>) {
+        match self.0.remembered.forget(record, newest) {
+            Known::Account(account) => self.announce(AccountChange::Account(account)),
+            Known::Anybody => self.announce(AccountChange::Any),
+            Known::Nobody => {}
+        }
+    }
+}
+
+/// The addresses among records that changed.
+fn addresses(changed: &[Changed]) -> impl Iterator<Item = Id> {
+    changed.iter().filter(|changed| changed.kind == ADDRESS).map(|changed| changed.id)
+}

@@ -1,0 +1,222 @@
+//! Where mail for an address goes.
+
+use restante_core::ErrorKind;
+use restante_records::AccountId;
+
+use crate::{
+    Directory, EmailAddress, Error, State,
+    entry::{AccountHead, AddressEntry, AliasBody},
+    schema::Shard,
+    store::Entry,
+};
+
+/// Aliases of aliases of aliases: how deep they may lead.
+const DEPTH_MAX: usize = 8;
+/// The most targets that one address leads to.
+const TARGETS_MAX: usize = 1_000;
+/// The most addresses that are looked up for one.
+const LOOKUPS_MAX: usize = 2_000;
+
+/// Where mail for an address goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    /// To all of these, at least one.
+    Targets(Vec<Target>),
+    /// The domain is one of this server, and nobody has the address.
+    Unknown,
+    /// The domain is none of this server.
+    Foreign,
+}
+
+/// One of the places where mail goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// An account of this server.
+    Account {
+        /// Its number.
+        account: AccountId,
+        /// Its address.
+        address: EmailAddress,
+        /// A disabled account takes no mail (RFC 5321: 550 5.2.1).
+        state: State,
+        /// The most bytes of its mail; `None` for no limit.
+        quota_bytes: Option<u64>,
+        /// What followed the separator of the address that was asked for (RFC 5233).
+        detail: Option<String>,
+    },
+    /// An address of another server, which an alias leads to.
+    Foreign(EmailAddress),
+}
+
+/// What an address stands for, after its detail and the catch-all.
+enum Recipient {
+    Account { head: AccountHead, address: EmailAddress, detail: Option<String> },
+    Alias(AliasBody),
+    Unknown,
+    Foreign,
+}
+
+impl Directory {
+    /// Where mail for an address goes.
+    ///
+    /// The address itself counts first, then the address without its detail, then the catch-all of its domain. Aliases are
+    /// followed, each target is there once; targets of an alias that don't exist any more are left out.
+    ///
+    /// # Errors
+    /// `Conflict` when aliases lead back to themselves, lead deeper than 8 or to more than 1,000 targets; those of the records.
+    pub async fn resolve(&self, address: &EmailAddress) -> Result<Resolution, Error> {
+        let mut walk = Walk::of(address);
+        match self.recipient(address).await? {
+            Recipient::Account { head, address, detail } => walk.add_account(head, address, detail),
+            Recipient::Alias(alias) => self.follow_aliases(&mut walk, alias).await?,
+            Recipient::Unknown => {}
+            Recipient::Foreign => return Ok(Resolution::Foreign),
+        }
+        Ok(if walk.targets.is_empty() { Resolution::Unknown } else { Resolution::Targets(walk.targets) })
+    }
+
+    /// What an address stands for.
+    async fn recipient(&self, address: &EmailAddress) -> Result<Recipient, Error> {
+        // An address that is there belongs to a domain of this server: a domain with addresses is not removed.
+        if let Some(found) = self.lookup(address, None).await? {
+            return Ok(found);
+        }
+        let Some(domain) = self.domain(address.domain()).await? else { return Ok(Recipient::Foreign) };
+        if let Some((base, detail)) = domain.separator.and_then(|separator| address.split_detail(separator))
+            && let Some(found) = self.lookup(&base, Some(detail)).await?
+        {
+            return Ok(found);
+        }
+        match domain.catch_all {
+            Some(catch_all) if catch_all != *address => {
+                let found = self.lookup(&catch_all, None).await?;
+                // A catch-all elsewhere, or one that has a detail of its own, is an alias of one target.
+                let alias =
+                    || AliasBody { address: address.clone(), created: 0, targets: vec![catch_all.clone()] };
+                Ok(found.unwrap_or_else(|| Recipient::Alias(alias())))
+            }
+            _ => Ok(Recipient::Unknown),
+        }
+    }
+
+    /// The record of exactly this address.
+    async fn lookup(&self, address: &EmailAddress, detail: Option<&str>) -> Result<Option<Recipient>, Error> {
+        let shard = Shard::of(&address.to_string()).account();
+        // The properties of an account say enough: its keys are not read.
+        let (record, _) = self.store().first(shard, AddressEntry::query(address), false).await?;
+        let Some(record) = record else { return Ok(None) };
+        if let Some(head) = AccountHead::read(&record.properties)? {
+            let (address, detail) = (address.clone(), detail.map(str::to_owned));
+            return Ok(Some(Recipient::Account { head, address, detail }));
+        }
+        Ok(self.store().find::<AddressEntry>(address).await?.and_then(|found| match found.entry {
+            AddressEntry::Alias(alias) => Some(Recipient::Alias(alias)),
+            AddressEntry::Account(_) => None, // it has changed just now
+        }))
+    }
+
+    /// Follows an alias to its ends, depth first.
+    async fn follow_aliases(&self, walk: &mut Walk, alias: AliasBody) -> Result<(), Error> {
+        walk.enter(alias)?;
+        while let Some(target) = walk.next() {
+            walk.check_circle(&target)?;
+            walk.count_lookup()?;
+            match self.recipient(&target).await? {
+                Recipient::Account { head, address, detail } => walk.add_account(head, address, detail),
+                Recipient::Alias(alias) => walk.enter(alias)?,
+                Recipient::Foreign => walk.add(Target::Foreign(target)),
+                Recipient::Unknown => {}
+            }
+            walk.check_targets()?;
+        }
+        Ok(())
+    }
+
+    /// Fails when an alias with these targets would lead back to itself.
+    pub(crate) async fn check_no_loop(
+        &self,
+        alias: &EmailAddress,
+        targets: &[EmailAddress],
+    ) -> Result<(), Error> {
+        let new = AliasBody { address: alias.clone(), created: 0, targets: targets.to_vec() };
+        self.follow_aliases(&mut Walk::of(alias), new).await
+    }
+}
+
+/// A walk through aliases.
+struct Walk {
+    asked: EmailAddress,
+    targets: Vec<Target>,
+    /// From the alias that was asked for to the one that is followed, each with the targets that are left.
+    path: Vec<(EmailAddress, std::vec::IntoIter<EmailAddress>)>,
+    lookups: usize,
+}
+
+impl Walk {
+    fn of(asked: &EmailAddress) -> Self {
+        Self { asked: asked.clone(), targets: Vec::new(), path: Vec::new(), lookups: 0 }
+    }
+
+    fn enter(&mut self, alias: AliasBody) -> Result<(), Error> {
+        self.check_circle(&alias.address)?;
+        if self.path.len() >= DEPTH_MAX {
+            return Err(
+                self.error(&format!("leads through more than {DEPTH_MAX} aliases, one behind the other"))
+            );
+        }
+        self.path.push((alias.address, alias.targets.into_iter()));
+        Ok(())
+    }
+
+    fn check_circle(&self, address: &EmailAddress) -> Result<(), Error> {
+        if self.path.iter().any(|(other, _)| other == address) {
+            return Err(self.error(&format!("leads through {address} in a circle")));
+        }
+        Ok(())
+    }
+
+    fn next(&mut self) -> Option<EmailAddress> {
+        while let Some((_, targets)) = self.path.last_mut() {
+            if let Some(target) = targets.next() {
+                return Some(target);
+            }
+            self.path.pop();
+        }
+        None
+    }
+
+    fn count_lookup(&mut self) -> Result<(), Error> {
+        self.lookups += 1;
+        if self.lookups > LOOKUPS_MAX {
+            return Err(self.error(&format!("needs more than {LOOKUPS_MAX} look-ups")));
+        }
+        Ok(())
+    }
+
+    fn add_account(&mut self, head: AccountHead, address: EmailAddress, detail: Option<String>) {
+        let AccountHead { account, state, quota_bytes, .. } = head;
+        let is_there =
+            |target: &Target| matches!(target, Target::Account { account: other, .. } if *other == account);
+        if !self.targets.iter().any(is_there) {
+            self.targets.push(Target::Account { account, address, state, quota_bytes, detail });
+        }
+    }
+
+    fn add(&mut self, target: Target) {
+        if !self.targets.contains(&target) {
+            self.targets.push(target);
+        }
+    }
+
+    fn check_targets(&self) -> Result<(), Error> {
+        if self.targets.len() > TARGETS_MAX {
+            return Err(self.error(&format!("leads to more than {TARGETS_MAX} targets")));
+        }
+        Ok(())
+    }
+
+    fn error(&self, what: &str) -> Error {
+        let advice = "change it with `restante alias remove`";
+        Error::new(ErrorKind::Conflict, format!("the alias {} {what}: {advice}", self.asked))
+    }
+}

@@ -1,0 +1,13 @@
+//! `restante domain`, `account`, `alias`, `token` and `log`: the directory, in the records of a stopped server or by a running one.
+
+pub(crate) mod account;
+pub(crate) mod alias;
+pub(crate) mod domain;
+pub(crate) mod log;
+mod reach;
+mod route;
+pub(crate) mod setup;
+mod show;
+pub(crate) mod token;
+
+pub(crate) use route::route;
