@@ -501,7 +501,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 #[tokio::test]
-async fn a_second_writer_is_told_who_holds_the_archive() {
+async fn a_second_writer_learns_which_process_has_the_archive() {
     let archive = Archive::new();
     let opened = archive.open().await;
     let error = open(archive.config.clone()).await.err().unwrap();

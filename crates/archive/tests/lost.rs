@@ -158,7 +158,7 @@ async fn a_sealed_log_that_is_cut_emptied_or_gone_has_lost_its_messages() {
 }
 
 #[tokio::test]
-async fn a_pair_that_is_gone_is_told_from_one_that_retention_removed() {
+async fn a_pair_that_is_gone_is_not_one_that_retention_removed() {
     let archive = Archive::sealed(5).await;
     let opened = archive.open().await;
     // The first two segments go.

@@ -186,7 +186,7 @@ async fn what_was_spooled_is_stored_oldest_first() {
     subject.wait_until_drained().await;
     subject.assert_stored(&messages).await;
     let asked = subject.engine.asked().split_off(asked_before).concat();
-    // Whoever looked whether the engine is back had the first batches, which are the newest, frozen in a generation of
+    // The check whether the engine is back had the first batches, which are the newest, frozen in a generation of
     // their own; the others came to the next one, in which the oldest message is.
     let begin = asked.iter().position(|key| *key == messages[0].key()).unwrap();
     assert!(asked[..begin].is_sorted() && asked[begin..].is_sorted(), "{asked:?}");
@@ -424,7 +424,7 @@ async fn a_message_that_the_engine_never_takes_is_set_aside_and_holds_nobody_up(
 }
 
 #[tokio::test]
-async fn an_engine_that_answers_and_stores_nothing_is_told_of() {
+async fn an_engine_that_answers_and_stores_nothing_is_reported() {
     let subject = Subject::new(Mode::Off).await;
     subject.spool(&numbered(0..10)).await;
     subject.engine.set(Mode::Fails(ErrorKind::Full));
@@ -439,7 +439,7 @@ async fn an_engine_that_answers_and_stores_nothing_is_told_of() {
 }
 
 #[tokio::test]
-async fn damaged_messages_are_told_of_and_the_others_stored() {
+async fn damaged_messages_are_reported_and_the_others_stored() {
     let subject = Subject::new(Mode::Off).await;
     subject.spool(&numbered(0..100)).await;
     subject.opened.upkeep.close().await.unwrap();

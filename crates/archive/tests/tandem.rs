@@ -115,7 +115,7 @@ async fn the_first_answers_queries_whatever_the_second_does() {
 }
 
 #[tokio::test]
-async fn a_second_that_was_away_catches_up_and_its_lag_is_told() {
+async fn a_second_that_was_away_catches_up_and_its_lag_is_reported() {
     let subject = Subject::new(64 << 20).await;
     subject.second.set(Mode::Off);
     for number in 0..50 {

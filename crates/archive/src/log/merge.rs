@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn merged_lists_are_in_order_and_end_when_told() {
+    fn merged_lists_are_in_order_and_end_with_the_visitor() {
         let lists = vec![vec![1, 4, 9], vec![], vec![2, 4, 5]];
         let iterators = lists.into_iter().map(|list| list.into_iter().map(|n| (n, n)));
         let mut seen = Vec::new();

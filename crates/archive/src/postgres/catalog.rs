@@ -2,8 +2,8 @@
 //!
 //! The catalogue in memory is never older than what the database said at some moment, and a query checks that it is not
 //! too old: a server that adds a topic to a window, or a window, raises `state.sequence` in the same transaction and holds that
-//! row until the commit. So numbers become visible in their order, and "nothing newer than n" is one look at one row. Whoever
-//! removes windows raises `state.drops`, and the catalogue is read anew.
+//! row until the commit. So numbers become visible in their order, and "nothing newer than n" is one look at one row. Removing
+//! windows raises `state.drops`, and the catalogue is read anew.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 

@@ -47,7 +47,7 @@ pub(crate) struct Store {
     state: Mutex<State>,
     /// Locked while a generation is made or frozen, which waits for the disk.
     turning: tokio::sync::Mutex<()>,
-    /// Told when a message was put.
+    /// Notified when a message was put.
     pub(super) changed: Notify,
     is_full: AtomicBool,
     metrics: SpoolMetrics,
@@ -407,7 +407,7 @@ impl Store {
             return Ok(());
         }
         let folder = self.folder.clone();
-        // Whoever opens the spool next must not meet a part that is half gone.
+        // The next opening of the spool must not meet a part that is half removed.
         let lock = self.lock.lock().clone();
         let remove = move || {
             let removed = folder::remove(&folder, number);

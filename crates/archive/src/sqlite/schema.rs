@@ -267,7 +267,7 @@ pub(super) fn connect_to_read(file: &Path, cache_bytes: usize) -> rusqlite::Resu
 }
 
 fn connect(file: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
-    // Whoever has a connection has it alone, so it needs no lock of its own. The path is absolute, so that none looks like
+    // A connection has one user at a time, so it needs no lock of its own. The path is absolute, so that none looks like
     // the text of a URI.
     let connection = Connection::open_with_flags(file, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.busy_timeout(BUSY)?;

@@ -20,7 +20,7 @@ crate::promises! {
         an_empty_list_of_topics_matches_nothing,
         any_number_of_topics_may_be_asked,
         a_bloom_filter_matches_topics_whose_bits_it_has,
-        channels_are_told_apart,
+        channels_are_distinguished,
         hashes_are_found,
         hashes_and_filters_are_both_applied,
         a_page_has_at_most_limit_rows,
@@ -168,7 +168,7 @@ async fn a_bloom_filter_matches_topics_whose_bits_it_has(subject: Subject) {
     assert_eq!(all(&*archive, in_channel).await, expected);
 }
 
-async fn channels_are_told_apart(subject: Subject) {
+async fn channels_are_distinguished(subject: Subject) {
     let archive = subject.open().await.archive;
     let messages = filled(&*archive).await;
     let query = Query { channel: Some("two".into()), limit: 4, ..Query::default() };

@@ -96,7 +96,7 @@ fn a_page_that_is_overwritten_is_found_by_the_check() {
 }
 
 #[test]
-fn a_file_of_the_commit_log_that_is_gone_is_told() {
+fn a_missing_file_of_the_commit_log_is_reported() {
     let folder = closed_store();
     fs::remove_file(folder.path().join("commit-0.log")).unwrap();
     let error = try_open(folder.path(), 64 << 10).err().unwrap();
