@@ -83,7 +83,8 @@ async fn connect(url: &PostgresUrl) -> Result<Client, Error> {
     if config.get_application_name().is_none() {
         config.application_name("restante import");
     }
-    let (client, connection) = config.connect(tls).await.map_err(|error| failed("reach", url, error))?;
+    let (client, connection) =
+        Box::pin(config.connect(tls)).await.map_err(|error| failed("reach", url, error))?;
     tokio::spawn(async move {
         let _ = connection.await; // the next query reports its error
     });

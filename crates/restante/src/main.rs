@@ -36,6 +36,7 @@ fn main() -> ExitCode {
     if cli.command.keeps_data() {
         modes::restrict();
     }
+    restante_net::tls::install_provider();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return exit::report(&anyhow::Error::new(error).context("can't start the runtime")),

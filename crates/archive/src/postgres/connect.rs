@@ -333,7 +333,7 @@ impl Connector {
         let tls =
             <MakeRustlsConnect as MakeTlsConnect<BufReader<TcpStream>>>::make_tls_connect(&mut tls, host);
         let tls = tls.map_err(|_| Error::invalid(format!("TLS to postgres: {host} is no name of a host")))?;
-        let connected = self.options.config.connect_raw(stream, tls).await;
+        let connected = Box::pin(self.options.config.connect_raw(stream, tls)).await;
         let (client, socket) = connected.map_err(|error| attempt::failed("be reached", error))?;
         let mut socket: Socket = Box::pin(socket);
         drive(&mut socket, client.batch_execute(&self.session))
