@@ -10,7 +10,7 @@ pub struct Identity(pub [u8; 16]);
 
 impl Identity {
     /// A random identity.
-    pub fn draw() -> Self {
+    pub fn random() -> Self {
         // The standard library seeds its hashers from the system's random source, with 128 bits.
         let chance = RandomState::new();
         let mut bytes = [0; 16];
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn none_is_drawn_twice() {
-        assert_eq!((0..1_000).map(|_| Identity::draw()).collect::<BTreeSet<_>>().len(), 1_000);
+    fn no_identity_is_chosen_twice() {
+        assert_eq!((0..1_000).map(|_| Identity::random()).collect::<BTreeSet<_>>().len(), 1_000);
     }
 }

@@ -17,7 +17,7 @@ pub const BLOCK_BYTES: u64 = 4_096;
 
 /// How a step fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum InjectedFailure {
     /// Nothing is done.
     Fails,
     /// Half of a write is done; other steps fail as with `Fails`.
@@ -26,7 +26,7 @@ pub enum Fault {
     Full,
 }
 
-impl Fault {
+impl InjectedFailure {
     fn error(self) -> io::Error {
         match self {
             Self::Full => io::ErrorKind::StorageFull.into(),
@@ -35,11 +35,11 @@ impl Fault {
     }
 }
 
-type Plan = Arc<dyn Fn(u64, &'static str) -> Option<Fault> + Send + Sync>;
+type Plan = Arc<dyn Fn(u64, &'static str) -> Option<InjectedFailure> + Send + Sync>;
 
 /// Decides which steps of a [`FailingDisk`] fail, and how much space the disk has. Several disks may share it, for example
 /// those of a store that is opened twice.
-pub struct Faults {
+pub struct FailurePlan {
     state: Mutex<State>,
 }
 
@@ -50,7 +50,7 @@ struct State {
     space: Option<Space>,
 }
 
-impl Faults {
+impl FailurePlan {
     /// No step fails and space is not limited.
     pub fn none() -> Arc<Self> {
         let state = State { plan: Arc::new(|_, _| None), steps: 0, failed: BTreeSet::new(), space: None };
@@ -58,7 +58,7 @@ impl Faults {
     }
 
     /// Step number `step` fails, counted from 1.
-    pub fn at_step(step: u64, fault: Fault) -> Arc<Self> {
+    pub fn at_step(step: u64, fault: InjectedFailure) -> Arc<Self> {
         let faults = Self::none();
         faults.fail_at(step, fault);
         faults
@@ -67,14 +67,14 @@ impl Faults {
     /// From now on `plan` decides, from the number of a step and its name, whether and how it fails. Counting begins again
     /// with 1. Names are `create`, `open`, `create folder`, `rename`, `remove`, `sync folder`, `write`, `reserve`,
     /// `allocate`, `cut`, `sync`, and those that are announced by [`Disk::before`].
-    pub fn plan(&self, plan: impl Fn(u64, &'static str) -> Option<Fault> + Send + Sync + 'static) {
+    pub fn plan(&self, plan: impl Fn(u64, &'static str) -> Option<InjectedFailure> + Send + Sync + 'static) {
         let mut state = self.state();
         (state.plan, state.steps) = (Arc::new(plan), 0);
         state.failed.clear();
     }
 
     /// The `step`th step from now fails, and no other.
-    pub fn fail_at(&self, step: u64, fault: Fault) {
+    pub fn fail_at(&self, step: u64, fault: InjectedFailure) {
         self.plan(move |number, _| (number == step).then_some(fault));
     }
 
@@ -105,7 +105,7 @@ impl Faults {
         self.state().space.as_ref().map(|space| space.free_blocks * BLOCK_BYTES)
     }
 
-    fn step(&self, name: &'static str) -> Result<(), Fault> {
+    fn step(&self, name: &'static str) -> Result<(), InjectedFailure> {
         let (plan, number) = {
             let mut state = self.state();
             state.steps += 1;
@@ -121,7 +121,7 @@ impl Faults {
     }
 
     fn run(&self, name: &'static str) -> io::Result<()> {
-        self.step(name).map_err(Fault::error)
+        self.step(name).map_err(InjectedFailure::error)
     }
 
     /// What `change` returns for the space of a disk of limited size.
@@ -193,15 +193,15 @@ impl Space {
     }
 }
 
-/// A folder whose steps fail as [`Faults`] specifies.
+/// A folder whose steps fail as [`FailurePlan`] specifies.
 pub struct FailingDisk {
     folder: Folder,
-    faults: Arc<Faults>,
+    faults: Arc<FailurePlan>,
 }
 
 impl FailingDisk {
     /// The folder at `path`.
-    pub fn new(path: &Path, faults: Arc<Faults>) -> Self {
+    pub fn new(path: &Path, faults: Arc<FailurePlan>) -> Self {
         Self { folder: Folder::new(path), faults }
     }
 
@@ -285,7 +285,7 @@ impl Disk for FailingDisk {
 struct FailingFile {
     name: String,
     file: Box<dyn DiskFile>,
-    faults: Arc<Faults>,
+    faults: Arc<FailurePlan>,
 }
 
 impl FailingFile {
@@ -300,7 +300,7 @@ impl FailingFile {
             }
             Some(!is_short)
         });
-        if fits == Some(false) { Err(Fault::Full.error()) } else { Ok(()) }
+        if fits == Some(false) { Err(InjectedFailure::Full.error()) } else { Ok(()) }
     }
 }
 
@@ -311,7 +311,7 @@ impl DiskFile for FailingFile {
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         if let Err(fault) = self.faults.step("write") {
-            if fault == Fault::FailsHalfway {
+            if fault == InjectedFailure::FailsHalfway {
                 let (half, _) = bytes.split_at(bytes.len() / 2);
                 self.file.write_at(half, offset)?;
             }
@@ -323,7 +323,7 @@ impl DiskFile for FailingFile {
             self.faults.space(|space| Some(space.allocate(&self.name, len, offset..end))).unwrap_or(end);
         let (fitting, rest) = bytes.split_at((fits_to - offset) as usize);
         self.file.write_at(fitting, offset)?;
-        if rest.is_empty() { Ok(()) } else { Err(Fault::Full.error()) }
+        if rest.is_empty() { Ok(()) } else { Err(InjectedFailure::Full.error()) }
     }
 
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -362,14 +362,14 @@ mod tests {
     #[test]
     fn the_planned_step_fails_as_planned() {
         let place = tempfile::tempdir().unwrap();
-        let faults = Faults::at_step(3, Fault::FailsHalfway);
+        let faults = FailurePlan::at_step(3, InjectedFailure::FailsHalfway);
         let disk = FailingDisk::new(place.path(), faults.clone());
         let file = disk.create("a").unwrap();
         file.write_at(b"first", 0).unwrap();
         assert!(file.write_at(b"second", 0).is_err());
         assert_eq!(disk.read("a").unwrap(), b"secst");
         assert_eq!((faults.steps(), faults.failed()), (3, BTreeSet::from(["write"])));
-        faults.plan(|_, step| (step == "mapping").then_some(Fault::Full));
+        faults.plan(|_, step| (step == "mapping").then_some(InjectedFailure::Full));
         file.write_at(b"third", 0).unwrap();
         assert!(is_full(disk.before("mapping")));
         faults.clear();
@@ -380,7 +380,7 @@ mod tests {
     #[test]
     fn a_disk_of_limited_size_gives_away_no_more_than_it_has_and_takes_it_back() {
         let place = tempfile::tempdir().unwrap();
-        let faults = Faults::none();
+        let faults = FailurePlan::none();
         let disk = FailingDisk::new(place.path(), faults.clone());
         let before = disk.create("before").unwrap();
         before.write_at(&[1; 5_000], 0).unwrap();

@@ -166,7 +166,7 @@ async fn follow_through_troubles(seed: u64) {
             }
         }
     }
-    scene.faults.be_kind();
+    scene.faults.stop_failing();
     let running = scene.start();
     scene.caught_up().await;
     running.stop().await.unwrap();

@@ -8,9 +8,9 @@ use restante_waku_wire::{META_BYTES_MAX, WakuMessage, message_hash};
 
 /// Why a row can't be imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unfit(pub String);
+pub struct Refusal(pub String);
 
-impl fmt::Display for Unfit {
+impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -40,7 +40,11 @@ pub(crate) enum Converted {
 impl Fields {
     /// Builds the message. Its hash is computed, so that a damaged row is not imported under the hash of an undamaged one; a row
     /// with another stored hash is imported only with `rehash`.
-    pub(crate) fn into_message(self, stated: Option<MessageHash>, rehash: bool) -> Result<Converted, Unfit> {
+    pub(crate) fn into_message(
+        self,
+        stated: Option<MessageHash>,
+        rehash: bool,
+    ) -> Result<Converted, Refusal> {
         self.check()?;
         let computed =
             message_hash(&self.pubsub_topic, &self.payload, &self.content_topic, &self.meta, self.timestamp);
@@ -48,7 +52,7 @@ impl Fields {
             .filter(|stated| *stated != computed)
             .map(|stated| format!("the stored hash is {stated}, and that of the content {computed}"));
         if let (Some(why), false) = (&why, rehash) {
-            return Err(Unfit(why.clone()));
+            return Err(Refusal(why.clone()));
         }
         let message = self.into_body(computed)?;
         Ok(match why {
@@ -57,13 +61,13 @@ impl Fields {
         })
     }
 
-    fn check(&self) -> Result<(), Unfit> {
+    fn check(&self) -> Result<(), Refusal> {
         if self.pubsub_topic.is_empty() {
-            return Err(Unfit("the pubsub topic is empty".into()));
+            return Err(Refusal("the pubsub topic is empty".into()));
         }
         // 14/WAKU2-MESSAGE: implementations disagree on the hash of a message without a timestamp.
         if self.timestamp == 0 {
-            return Err(Unfit("the timestamp is missing".into()));
+            return Err(Refusal("the timestamp is missing".into()));
         }
         for (what, len, max) in [
             ("pubsub topic", self.pubsub_topic.len(), CHANNEL_BYTES_MAX),
@@ -71,7 +75,7 @@ impl Fields {
             ("meta", self.meta.len(), META_BYTES_MAX),
         ] {
             if len > max {
-                return Err(Unfit(format!("{what} of {len} bytes is too long: the limit is {max}")));
+                return Err(Refusal(format!("{what} of {len} bytes is too long: the limit is {max}")));
             }
         }
         Ok(())
@@ -79,7 +83,7 @@ impl Fields {
 
     /// Encodes the message as the other server would send it: without a version of 0 or an empty meta. Servers store
     /// neither rate-limit proofs nor ephemeral messages.
-    fn into_body(self, message_hash: MessageHash) -> Result<Message, Unfit> {
+    fn into_body(self, message_hash: MessageHash) -> Result<Message, Refusal> {
         let channel = self.pubsub_topic.as_str().into();
         let topic = self.content_topic.as_str().into();
         let wire = WakuMessage {
@@ -94,7 +98,9 @@ impl Fields {
         let body = wire.to_wire();
         if body.len() > BODY_BYTES_MAX {
             let len = body.len();
-            return Err(Unfit(format!("message of {len} bytes is too long: the limit is {BODY_BYTES_MAX}")));
+            return Err(Refusal(format!(
+                "message of {len} bytes is too long: the limit is {BODY_BYTES_MAX}"
+            )));
         }
         Ok(Message { message_hash, channel, topic, timestamp: Timestamp(self.timestamp), body })
     }
@@ -148,12 +154,12 @@ mod tests {
     fn another_hash_is_refused_or_reported() {
         let lost_meta = || Fields { meta: Vec::new(), ..fields() };
         let stated = Some(HASH.parse().unwrap());
-        let unfit = lost_meta().into_message(stated, false).unwrap_err().to_string();
-        assert!(unfit.contains(HASH), "{unfit}");
+        let refusal = lost_meta().into_message(stated, false).unwrap_err().to_string();
+        assert!(refusal.contains(HASH), "{refusal}");
         let Ok(Converted::Rehashed(message, why)) = lost_meta().into_message(stated, true) else {
             panic!("it is not rehashed")
         };
-        assert_eq!(why, unfit);
+        assert_eq!(why, refusal);
         assert_ne!(message.message_hash, HASH.parse().unwrap());
     }
 
@@ -166,8 +172,8 @@ mod tests {
             (Fields { content_topic: "x".repeat(5_000), ..fields() }, "content topic of 5000 bytes"),
             (Fields { payload: vec![0; BODY_BYTES_MAX], ..fields() }, "is too long"),
         ] {
-            let unfit = fields.into_message(None, true).unwrap_err().to_string();
-            assert!(unfit.contains(why), "{unfit}");
+            let refusal = fields.into_message(None, true).unwrap_err().to_string();
+            assert!(refusal.contains(why), "{refusal}");
         }
     }
 }

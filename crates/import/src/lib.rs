@@ -3,10 +3,10 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), restante_import::Error> {
-//! use restante_import::{Options, Place, open};
+//! use restante_import::{Options, Location, open};
 //!
-//! let place = Place::of("store.sqlite3".as_ref())?.expect("it is a database");
-//! let mut source = open(place, None, Options::default()).await?;
+//! let location = Location::of("store.sqlite3".as_ref())?.expect("it is a database");
+//! let mut source = open(location, None, Options::default()).await?;
 //! while let Some(batch) = source.next().await? {
 //!     println!("{} messages, {} refused", batch.messages.len(), batch.refused.count);
 //! }
@@ -16,20 +16,20 @@
 
 mod convert;
 mod error;
+mod findings;
 mod leveldb;
-mod noted;
+mod location;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod nwaku;
-mod place;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod source;
 mod status;
 
-pub use convert::Unfit;
+pub use convert::Refusal;
 pub use error::Error;
-pub use noted::Noted;
-pub use place::{Owner, Place};
+pub use findings::Findings;
+pub use location::{Location, Owner};
 pub use source::{Batch, Extent, Source};
 
 /// The pubsub topic of messages from before there were pubsub topics: the default one of `23/WAKU2-TOPICS`.
@@ -57,23 +57,23 @@ impl Default for Options {
 /// # Errors
 /// `Invalid` when there is no such archive, `Unavailable` when it can't be read, `Corrupt` when it is damaged
 /// as a whole. [`Batch::refused`] reports damage to single messages.
-pub async fn open(place: Place, owner: Option<Owner>, options: Options) -> Result<Source, Error> {
-    match place {
-        Place::Sqlite(file) => {
+pub async fn open(location: Location, owner: Option<Owner>, options: Options) -> Result<Source, Error> {
+    match location {
+        Location::Sqlite(file) => {
             only(Owner::Nwaku, owner, "an SQLite file")?;
             #[cfg(feature = "sqlite")]
             return nwaku::sqlite::open(file, options).await;
             #[cfg(not(feature = "sqlite"))]
             Err(Error::without("sqlite", &file))
         }
-        Place::LevelDb(folder) => {
+        Location::LevelDb(folder) => {
             only(Owner::Status, owner, "a LevelDB folder")?;
             status::leveldb::open(folder, options).await
         }
         #[cfg(feature = "postgres")]
-        Place::Postgres(url) => postgres::open(&url, owner, options).await,
+        Location::Postgres(url) => postgres::open(&url, owner, options).await,
         #[cfg(not(feature = "postgres"))]
-        Place::Postgres(url) => Err(Error::without("postgres", url.to_string().as_ref())),
+        Location::Postgres(url) => Err(Error::without("postgres", url.to_string().as_ref())),
     }
 }
 

@@ -10,7 +10,7 @@ use tokio_postgres::{Client, Row};
 
 use crate::{
     Error, Extent, Options, Owner, Source,
-    convert::{Converted, Unfit},
+    convert::{Converted, Refusal},
     nwaku,
     source::{Gather, Read},
     status,
@@ -28,7 +28,7 @@ pub(crate) trait Rows: Send + 'static {
     /// The query for all remaining rows.
     fn select(&self) -> String;
     /// The message of a row.
-    fn convert(&mut self, row: &Row) -> Result<Converted, Unfit>;
+    fn convert(&mut self, row: &Row) -> Result<Converted, Refusal>;
     /// The name of the last row in messages.
     fn name(&self, row: &Row) -> String;
     /// The position after the last row.

@@ -3,8 +3,8 @@ use restante_core::ErrorKind;
 use tokio::sync::mpsc;
 
 use crate::{
-    Error, Noted, Owner,
-    convert::{Converted, Unfit},
+    Error, Findings, Owner,
+    convert::{Converted, Refusal},
 };
 
 /// Messages of a batch: enough to make the sync of each batch cheap per message.
@@ -41,9 +41,9 @@ pub struct Batch {
     /// The messages.
     pub messages: Vec<Message>,
     /// Rows that can't be imported.
-    pub refused: Noted,
+    pub refused: Findings,
     /// Messages with another stored hash; see [`crate::Options::rehash`].
-    pub renamed: Noted,
+    pub renamed: Findings,
     /// The position after this part, if known.
     pub after: Option<String>,
     /// How much of [`Source::extent`] was read so far.
@@ -82,7 +82,7 @@ pub(crate) struct Gather {
 
 impl Gather {
     /// Adds the result of a row, which `row` names in messages.
-    pub(crate) fn add(&mut self, converted: Result<Converted, Unfit>, row: impl FnOnce() -> String) {
+    pub(crate) fn add(&mut self, converted: Result<Converted, Refusal>, row: impl FnOnce() -> String) {
         self.rows += 1;
         let message = match converted {
             Ok(Converted::SameHash(message)) => message,
@@ -90,14 +90,14 @@ impl Gather {
                 self.batch.renamed.add(|| format!("{}: {why}", row()));
                 message
             }
-            Err(unfit) => return self.batch.refused.add(|| format!("{}: {unfit}", row())),
+            Err(refusal) => return self.batch.refused.add(|| format!("{}: {refusal}", row())),
         };
         self.bytes += message.body.len();
         self.batch.messages.push(message);
     }
 
     /// Adds damage that concerns no single row.
-    pub(crate) fn add_damage(&mut self, damage: Noted) {
+    pub(crate) fn add_damage(&mut self, damage: Findings) {
         self.batch.refused.extend(damage);
     }
 

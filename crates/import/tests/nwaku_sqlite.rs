@@ -11,7 +11,7 @@ use std::{
 
 use common::{CONTENT_TOPIC, PUBSUB_TOPIC, Sample, read_all, samples};
 use restante_core::ErrorKind;
-use restante_import::{Extent, Noted, Options, Owner, Place, open};
+use restante_import::{Extent, Findings, Location, Options, Owner, open};
 use rusqlite::{Connection, params};
 use tempfile::TempDir;
 
@@ -64,8 +64,8 @@ impl Store {
             .unwrap();
     }
 
-    fn place(&self) -> Place {
-        Place::of(&self.file).unwrap().unwrap()
+    fn location(&self) -> Location {
+        Location::of(&self.file).unwrap().unwrap()
     }
 }
 
@@ -79,11 +79,11 @@ async fn messages_of_nwaku_are_restored_to_the_byte() {
     let store = Store::new(NEW);
     let samples = samples(10);
     samples.iter().for_each(|sample| store.put(sample));
-    let source = open(store.place(), None, Options::default()).await.unwrap();
+    let source = open(store.location(), None, Options::default()).await.unwrap();
     assert_eq!((source.owner, source.extent), (Owner::Nwaku, Some(Extent::Rows(10))));
     let read = read_all(source).await;
     assert_eq!(read.messages, samples.iter().map(Sample::message).collect::<Vec<_>>());
-    assert_eq!((read.refused, read.renamed, read.done), (Noted::default(), Noted::default(), 10));
+    assert_eq!((read.refused, read.renamed, read.done), (Findings::default(), Findings::default(), 10));
 }
 
 #[tokio::test]
@@ -100,10 +100,10 @@ async fn the_legacy_store_and_go_waku_are_read() {
             .execute(sql, params![pubsub, content, payload, version, timestamp, b"id", hash, timestamp + 5])
             .unwrap();
     }
-    let read = read_all(open(store.place(), Some(Owner::Nwaku), Options::default()).await.unwrap()).await;
+    let read = read_all(open(store.location(), Some(Owner::Nwaku), Options::default()).await.unwrap()).await;
     let expected: Vec<_> = samples.iter().map(|sample| sample.without_meta().message()).collect();
     assert_eq!(read.messages, expected);
-    assert_eq!(read.refused, Noted::default());
+    assert_eq!(read.refused, Findings::default());
     let last = samples.last().unwrap().timestamp + 5;
     assert_eq!(read.after, Some(last.to_string()), "it goes on by the time of storing");
 }
@@ -125,7 +125,7 @@ async fn nothing_that_a_file_defines_is_run() {
         (generated, "no column payload"),
     ] {
         let store = Store::new(&schema);
-        let error = open(store.place(), None, Options::default()).await.err().unwrap();
+        let error = open(store.location(), None, Options::default()).await.err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         assert!(error.to_string().contains(why), "{error}");
     }
@@ -145,7 +145,7 @@ async fn rows_without_hashes_are_read() {
             params![vec![1_u8; 72], timestamp, timestamp, CONTENT_TOPIC, PUBSUB_TOPIC, payload, version],
         )
         .unwrap();
-    let read = read_all(open(store.place(), None, Options::default()).await.unwrap()).await;
+    let read = read_all(open(store.location(), None, Options::default()).await.unwrap()).await;
     assert_eq!(read.messages, [sample.message()]);
 }
 
@@ -155,7 +155,7 @@ async fn a_counter_instead_of_a_hash_is_ignored() {
     let sample = samples(1).remove(0);
     store.put(&sample);
     store.connection.execute("UPDATE Message SET messageHash = 17", []).unwrap();
-    let read = read_all(open(store.place(), None, Options::default()).await.unwrap()).await;
+    let read = read_all(open(store.location(), None, Options::default()).await.unwrap()).await;
     assert_eq!((read.messages, read.refused.count), (vec![sample.message()], 0));
 }
 
@@ -177,7 +177,7 @@ async fn invalid_rows_are_refused_and_reported() {
         let sql = format!("UPDATE Message SET {edit} WHERE messageHash = ?");
         assert_eq!(store.connection.execute(&sql, [sample.hash().0]).unwrap(), 1);
     }
-    let read = read_all(open(store.place(), None, Options::default()).await.unwrap()).await;
+    let read = read_all(open(store.location(), None, Options::default()).await.unwrap()).await;
     assert_eq!(read.messages, [samples[7].message()]);
     assert_eq!(read.refused.count, edits.len() as u64);
     let reported = read.refused.listed.join("\n");
@@ -206,7 +206,7 @@ async fn a_message_with_another_hash_is_imported_by_option() {
     let sample = samples(1).remove(0);
     store.put_as(&sample, &[7; 32]);
     let options = Options { rehash: true, ..Options::default() };
-    let read = read_all(open(store.place(), None, options).await.unwrap()).await;
+    let read = read_all(open(store.location(), None, options).await.unwrap()).await;
     assert_eq!((read.messages, read.refused.count), (vec![sample.message()], 0));
     assert_eq!(read.renamed.count, 1);
     assert!(read.renamed.listed[0].contains(&sample.hash().to_string()), "{:?}", read.renamed);
@@ -219,14 +219,14 @@ async fn reading_continues_after_a_batch() {
     store.connection.execute_batch("BEGIN").unwrap();
     samples.iter().for_each(|sample| store.put(sample));
     store.connection.execute_batch("COMMIT").unwrap();
-    let mut source = open(store.place(), None, Options::default()).await.unwrap();
+    let mut source = open(store.location(), None, Options::default()).await.unwrap();
     let first = source.next().await.unwrap().unwrap();
     drop(source);
     assert!(first.messages.len() < samples.len());
     let after = first.after.clone();
     assert_eq!(after, Some(first.messages.last().unwrap().timestamp.nanos().to_string()));
     let rest =
-        read_all(open(store.place(), None, Options { after, ..Options::default() }).await.unwrap()).await;
+        read_all(open(store.location(), None, Options { after, ..Options::default() }).await.unwrap()).await;
     // The rows of the last moment are returned again: others of that moment may not have been read.
     assert_eq!(rest.messages[0], *first.messages.last().unwrap());
     let all: Vec<_> = first.messages.iter().chain(&rest.messages[1..]).cloned().collect();
@@ -241,7 +241,7 @@ async fn a_file_is_read_while_a_server_writes_it() {
     samples[..5].iter().for_each(|sample| store.put(sample));
     let before = files_beside(&store.file);
     assert!(before.keys().any(|path| path.ends_with("store.sqlite3-wal")));
-    let read = read_all(open(store.place(), None, Options::default()).await.unwrap()).await;
+    let read = read_all(open(store.location(), None, Options::default()).await.unwrap()).await;
     assert_eq!(read.messages.len(), 5);
     let after = files_beside(&store.file);
     for name in ["store.sqlite3", "store.sqlite3-wal"] {
@@ -249,7 +249,7 @@ async fn a_file_is_read_while_a_server_writes_it() {
         assert_eq!(of(&before), of(&after), "{name}");
     }
     samples[5..].iter().for_each(|sample| store.put(sample));
-    let read = read_all(open(store.place(), None, Options::default()).await.unwrap()).await;
+    let read = read_all(open(store.location(), None, Options::default()).await.unwrap()).await;
     assert_eq!(read.messages.len(), 10);
 }
 
@@ -264,7 +264,7 @@ async fn a_file_without_a_server_is_not_changed() {
     fs::copy(&store.file, &copy).unwrap();
     fs::copy(store.file.with_file_name("store.sqlite3-wal"), other.path().join("50%?#.db-wal")).unwrap();
     let before = files_beside(&copy);
-    let read = read_all(open(Place::Sqlite(copy.clone()), None, Options::default()).await.unwrap()).await;
+    let read = read_all(open(Location::Sqlite(copy.clone()), None, Options::default()).await.unwrap()).await;
     assert_eq!(read.messages.len(), 3);
     let mut after = files_beside(&copy);
     after.remove(&other.path().join("50%?#.db-shm")); // the index of the WAL, which SQLite rebuilds
@@ -274,7 +274,7 @@ async fn a_file_without_a_server_is_not_changed() {
     connection.close().unwrap();
     let before = files_beside(&file);
     assert_eq!(before.len(), 1, "{:?}", before.keys());
-    let read = read_all(open(Place::Sqlite(file.clone()), None, Options::default()).await.unwrap()).await;
+    let read = read_all(open(Location::Sqlite(file.clone()), None, Options::default()).await.unwrap()).await;
     assert_eq!(read.messages.len(), 3);
     assert_eq!(files_beside(&file), before);
 }
@@ -282,12 +282,13 @@ async fn a_file_without_a_server_is_not_changed() {
 #[tokio::test]
 async fn errors_say_that_it_is_not_an_archive() {
     let store = Store::new("CREATE TABLE other (x)");
-    let error = open(store.place(), None, Options::default()).await.unwrap_err().to_string();
+    let error = open(store.location(), None, Options::default()).await.unwrap_err().to_string();
     assert!(error.contains("no table of messages"), "{error}");
-    let error = open(store.place(), Some(Owner::Status), Options::default()).await.unwrap_err().to_string();
+    let error =
+        open(store.location(), Some(Owner::Status), Options::default()).await.unwrap_err().to_string();
     assert!(error.contains("an archive of nwaku, not of a Status mailserver"), "{error}");
     let store = Store::new("CREATE TABLE message (payload BLOB, timestamp INTEGER)");
-    let error = open(store.place(), None, Options::default()).await.unwrap_err().to_string();
+    let error = open(store.location(), None, Options::default()).await.unwrap_err().to_string();
     assert!(error.contains("no column pubsubTopic"), "{error}");
 }
 
@@ -306,7 +307,7 @@ async fn a_damaged_file_is_an_error_or_refused() {
         let mut damaged = sound.clone();
         damaged[at] ^= 0x55;
         fs::write(&file, damaged).unwrap();
-        let Ok(mut source) = open(Place::Sqlite(file.clone()), None, Options::default()).await else {
+        let Ok(mut source) = open(Location::Sqlite(file.clone()), None, Options::default()).await else {
             was_seen += 1;
             continue;
         };

@@ -11,7 +11,7 @@ use std::{env, process::ExitCode, str::FromStr};
 use common::{CONTENT_TOPIC, PUBSUB_TOPIC, Sample, envelope, key, read_all, samples, topic_message};
 use libtest_mimic::{Arguments, Failed, Trial};
 use restante_archive::PostgresUrl;
-use restante_import::{Options, Owner, Place, open};
+use restante_import::{Location, Options, Owner, open};
 use tokio_postgres::{Client, NoTls};
 
 /// nwaku's schema version 7: partitioned by time.
@@ -86,7 +86,7 @@ fn run(test: impl Future<Output = ()>) -> Result<(), Failed> {
 struct Database {
     client: Client,
     schema: String,
-    place: Place,
+    location: Location,
 }
 
 impl Database {
@@ -97,11 +97,11 @@ impl Database {
         let sql = format!("CREATE SCHEMA {schema}; SET search_path TO {schema}; {tables}");
         client.batch_execute(&sql).await.unwrap();
         let url = PostgresUrl::from_str(url).unwrap().with_schema(schema).unwrap();
-        Self { client, schema: schema.clone(), place: Place::Postgres(url) }
+        Self { client, schema: schema.clone(), location: Location::Postgres(url) }
     }
 
     async fn open(&self, options: Options) -> restante_import::Source {
-        open(self.place.clone(), None, options).await.unwrap()
+        open(self.location.clone(), None, options).await.unwrap()
     }
 
     async fn end(self) {
@@ -285,11 +285,11 @@ async fn status(url: &Url) {
 
 async fn nothing(url: &Url) {
     let database = Database::new(url, "CREATE TABLE other (x INT)").await;
-    let error = open(database.place.clone(), None, Options::default()).await.unwrap_err().to_string();
+    let error = open(database.location.clone(), None, Options::default()).await.unwrap_err().to_string();
     assert!(error.contains("there is no table messages, message, envelopes"), "{error}");
     database.end().await;
     let nowhere = PostgresUrl::from_str("postgres://me:secret@127.0.0.1:1/x").unwrap();
-    let error = open(Place::Postgres(nowhere), None, Options::default()).await.unwrap_err().to_string();
+    let error = open(Location::Postgres(nowhere), None, Options::default()).await.unwrap_err().to_string();
     assert!(
         error.contains("can't reach postgres://me:***@127.0.0.1:1/x") && !error.contains("secret"),
         "{error}"
@@ -298,10 +298,10 @@ async fn nothing(url: &Url) {
 
 async fn both(url: &Url) {
     let database = Database::new(url, &format!("{NWAKU} {STATUS}")).await;
-    let error = open(database.place.clone(), None, Options::default()).await.unwrap_err().to_string();
+    let error = open(database.location.clone(), None, Options::default()).await.unwrap_err().to_string();
     assert!(error.contains("messages and envelopes"), "{error}");
     for owner in [Owner::Nwaku, Owner::Status] {
-        let source = open(database.place.clone(), Some(owner), Options::default()).await.unwrap();
+        let source = open(database.location.clone(), Some(owner), Options::default()).await.unwrap();
         assert_eq!(source.owner, owner);
     }
     database.end().await;

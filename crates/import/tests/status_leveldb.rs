@@ -6,7 +6,7 @@ mod common;
 use std::{collections::BTreeMap, fs, path::Path};
 
 use common::{envelope, key, read_all, topic_message};
-use restante_import::{Extent, Noted, Options, Owner, Place, open};
+use restante_import::{Extent, Findings, Location, Options, Owner, open};
 use rusty_leveldb::{CompressorId, DB, compressor::SnappyCompressor};
 use tempfile::TempDir;
 
@@ -48,19 +48,19 @@ fn files_of(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     files.map(|file| (file.file_name().into_string().unwrap(), fs::read(file.path()).unwrap())).collect()
 }
 
-fn place(folder: &TempDir) -> Place {
-    Place::of(folder.path()).unwrap().unwrap()
+fn location(folder: &TempDir) -> Location {
+    Location::of(folder.path()).unwrap().unwrap()
 }
 
 #[tokio::test]
 async fn envelopes_become_messages_and_no_file_is_touched() {
     let folder = mailserver(2_000);
     let before = files_of(folder.path());
-    let source = open(place(&folder), None, Options::default()).await.unwrap();
+    let source = open(location(&folder), None, Options::default()).await.unwrap();
     let Some(Extent::Bytes(bytes)) = source.extent else { panic!("{:?}", source.extent) };
     assert_eq!(source.owner, Owner::Status);
     let read = read_all(source).await;
-    assert_eq!(read.refused, Noted::default());
+    assert_eq!(read.refused, Findings::default());
     assert!(read.done > bytes * 9 / 10, "{} of {bytes}", read.done);
     let expected: Vec<_> = (0..2_000)
         .map(|number| topic_message(FIRST + number, TOPICS[number as usize % 3], &data(number)))
@@ -72,11 +72,11 @@ async fn envelopes_become_messages_and_no_file_is_touched() {
 #[tokio::test]
 async fn reading_continues_after_the_last_key() {
     let folder = mailserver(6_000);
-    let mut source = open(place(&folder), Some(Owner::Status), Options::default()).await.unwrap();
+    let mut source = open(location(&folder), Some(Owner::Status), Options::default()).await.unwrap();
     let first = source.next().await.unwrap().unwrap();
     assert!(!first.messages.is_empty() && first.messages.len() < 6_000);
     let options = Options { after: first.after.clone(), ..Options::default() };
-    let rest = read_all(open(place(&folder), None, options).await.unwrap()).await;
+    let rest = read_all(open(location(&folder), None, options).await.unwrap()).await;
     assert_eq!(first.messages.len() + rest.messages.len(), 6_000);
     assert!(first.messages.last().unwrap().timestamp < rest.messages[0].timestamp);
 }
@@ -91,7 +91,7 @@ async fn invalid_envelopes_are_reported_and_the_others_imported() {
     db.put(&key(FIRST, TOPICS[0], b"another envelope"), &bytes).unwrap();
     db.close().unwrap();
     drop(db);
-    let read = read_all(open(place(&folder), None, Options::default()).await.unwrap()).await;
+    let read = read_all(open(location(&folder), None, Options::default()).await.unwrap()).await;
     assert_eq!((read.messages.len(), read.refused.count), (3, 3));
     let reported = read.refused.listed.join("\n");
     for why in ["not an envelope", "a key of 9 bytes", "the stored hash is 0x"] {
@@ -101,6 +101,6 @@ async fn invalid_envelopes_are_reported_and_the_others_imported() {
 
 #[tokio::test]
 async fn it_is_not_an_archive_of_nwaku() {
-    let error = open(place(&mailserver(1)), Some(Owner::Nwaku), Options::default()).await.unwrap_err();
+    let error = open(location(&mailserver(1)), Some(Owner::Nwaku), Options::default()).await.unwrap_err();
     assert_eq!(error.to_string(), "a LevelDB folder is an archive of a Status mailserver, not of nwaku");
 }

@@ -398,7 +398,7 @@ mod tests {
     use super::*;
 
     fn id(opened_us: u64) -> SessionId {
-        SessionId { opened_us, node: NodeId(1), place: 0 }
+        SessionId { opened_us, node: NodeId(1), user_hash: 0 }
     }
 
     fn page(rows_max: usize, bytes_max: usize) -> Page {

@@ -80,7 +80,7 @@ impl Config {
             url,
             schema,
             lmdb: LmdbConfig::default(),
-            identity: Identity::draw(),
+            identity: Identity::random(),
             clock: Arc::new(SystemClock),
             metrics: Metrics::default(),
         }

@@ -157,9 +157,9 @@ mod tests {
         let ours =
             serve.get_arguments().filter_map(|argument| argument.get_long()).filter(|name| *name != "help");
         for name in ADVICE.iter().map(|(name, _)| *name).chain(ours) {
-            let is_told =
+            let is_requested =
                 ["`", "-...", "...", "="].iter().any(|end| page.contains(&format!("`--{name}{end}")));
-            assert!(is_told, "docs/operators.md does not speak of --{name}");
+            assert!(is_requested, "docs/operators.md does not speak of --{name}");
         }
     }
 }

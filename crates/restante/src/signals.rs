@@ -30,13 +30,13 @@ impl Stop {
     }
 
     /// Whether the process was asked to stop.
-    pub(crate) fn is_told(&self) -> bool {
+    pub(crate) fn is_requested(&self) -> bool {
         *self.0.borrow()
     }
 
     /// Returns when the server was asked to stop.
-    pub(crate) async fn told(mut self) {
-        let is_listener_gone = self.0.wait_for(|is_told| *is_told).await.is_err();
+    pub(crate) async fn requested(mut self) {
+        let is_listener_gone = self.0.wait_for(|is_requested| *is_requested).await.is_err();
         if is_listener_gone {
             // The listener is gone, so no signal can come any more: wait for nothing rather than stop for nothing.
             std::future::pending::<()>().await;

@@ -189,15 +189,15 @@ impl fmt::Debug for Session<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) node: NodeId,
-    pub(crate) place: u32,
+    pub(crate) user_hash: u32,
 }
 
 impl Origin {
     /// For records in which every id is whole: no node has the number 0.
-    pub(crate) const NONE: Self = Self { node: NodeId(0), place: 0 };
+    pub(crate) const NONE: Self = Self { node: NodeId(0), user_hash: 0 };
 
     fn has(self, id: SessionId) -> bool {
-        self.node == id.node && self.place == id.place && id.opened_us < 1 << (8 * TIME_BYTES)
+        self.node == id.node && self.user_hash == id.user_hash && id.opened_us < 1 << (8 * TIME_BYTES)
     }
 }
 
@@ -262,7 +262,7 @@ fn read_session<'a>(user: &'a [u8], mut body: &'a [u8], origin: Origin) -> Optio
     let id = if head & IS_WHOLE == 0 {
         let mut time = [0; 8];
         *time.first_chunk_mut()? = take_array::<TIME_BYTES>(&mut body)?;
-        SessionId { opened_us: u64::from_le_bytes(time), node: origin.node, place: origin.place }
+        SessionId { opened_us: u64::from_le_bytes(time), node: origin.node, user_hash: origin.user_hash }
     } else {
         SessionId::from_bytes(take_array(&mut body)?)
     };

@@ -23,7 +23,7 @@ pub struct SessionId {
     /// The node that opened it.
     pub node: NodeId,
     /// The user hash: with it a node finds the session in its table without an index of ids.
-    pub place: u32,
+    pub user_hash: u32,
 }
 
 /// Bytes of an id as of [`SessionId::to_bytes`].
@@ -37,7 +37,8 @@ impl SessionId {
 
     /// Big-endian, so that bytes have the order of ids.
     pub fn to_bytes(self) -> [u8; SESSION_ID_BYTES] {
-        let id = u128::from(self.opened_us) << 64 | u128::from(self.node.0) << 32 | u128::from(self.place);
+        let id =
+            u128::from(self.opened_us) << 64 | u128::from(self.node.0) << 32 | u128::from(self.user_hash);
         id.to_be_bytes()
     }
 
@@ -45,14 +46,14 @@ impl SessionId {
     pub fn from_bytes(bytes: [u8; SESSION_ID_BYTES]) -> Self {
         let id = u128::from_be_bytes(bytes);
         // Each cast keeps its own bits.
-        Self { opened_us: (id >> 64) as u64, node: NodeId((id >> 32) as u32), place: id as u32 }
+        Self { opened_us: (id >> 64) as u64, node: NodeId((id >> 32) as u32), user_hash: id as u32 }
     }
 }
 
 impl fmt::Display for SessionId {
     /// 32 lower-case hexadecimal digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}{:08x}{:08x}", self.opened_us, self.node.0, self.place)
+        write!(f, "{:016x}{:08x}{:08x}", self.opened_us, self.node.0, self.user_hash)
     }
 }
 
@@ -80,7 +81,7 @@ mod tests {
 
     #[test]
     fn ids_survive_bytes_and_text_and_keep_their_order() {
-        let id = |opened_us, node, place| SessionId { opened_us, node: NodeId(node), place };
+        let id = |opened_us, node, user_hash| SessionId { opened_us, node: NodeId(node), user_hash };
         let ids =
             [id(0, 0, 0), id(1, 0, u32::MAX), id(1, 2, 0), id(2, 0, 7), id(u64::MAX, u32::MAX, u32::MAX)];
         for pair in ids.windows(2) {

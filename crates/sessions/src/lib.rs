@@ -139,7 +139,7 @@ pub trait Nodes: Send + Sync + 'static {
     fn nodes(&self) -> Answer<'_, Result<Vec<NodeState>, Error>>;
 
     /// Sends an event to the owners of all other nodes. Never waits; events that can't be sent are dropped and counted.
-    fn tell_others(&self, event: &Event);
+    fn broadcast(&self, event: &Event);
 
     /// Whether the engine works: `Unavailable` with the reason while other nodes are unreachable.
     fn health(&self) -> Result<(), Error>;
@@ -158,7 +158,7 @@ pub trait Owner: Send + Sync + 'static {
     fn ended(&self, id: SessionId, why: Ended);
 
     /// An event has arrived at another node.
-    fn heard(&self, event: Event);
+    fn received(&self, event: Event);
 }
 
 /// A session to be opened.

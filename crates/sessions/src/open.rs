@@ -124,7 +124,7 @@ const PREFIX_BYTES_MAX: usize = 64;
 impl RedisConfig {
     /// What is wrong with a prefix, if anything. A colon is refused because it ends the prefix: keys of the prefix `a:u` would be
     /// those of users of the prefix `a`.
-    pub fn prefix_fault(prefix: &str) -> Option<String> {
+    pub fn prefix_error(prefix: &str) -> Option<String> {
         if prefix.is_empty() || prefix.len() > PREFIX_BYTES_MAX {
             return Some(format!("it is empty or longer than {PREFIX_BYTES_MAX} bytes"));
         }

@@ -141,9 +141,9 @@ impl Intake {
         let event = event_of(&message);
         let intake = self.clone();
         let publishing = if is_ephemeral(&message.body) {
-            let is_wanted = self.is_wanted(&event);
+            let has_subscriber = self.has_subscriber(&event);
             self.notify(&event, Stage::Published);
-            tokio::spawn(async move { Ok(intake.forward(&event, is_wanted).await) })
+            tokio::spawn(async move { Ok(intake.forward(&event, has_subscriber).await) })
         } else {
             // Before it is announced: see `settled`.
             let in_flight = shared.in_flight.begin();
@@ -245,12 +245,12 @@ impl Intake {
 
     fn notify(&self, event: &Arc<Event>, stage: Stage) {
         for listener in self.listeners() {
-            listener.hear(event, stage);
+            listener.on_message(event, stage);
         }
     }
 
-    fn is_wanted(&self, event: &Event) -> bool {
-        self.listeners().any(|listener| listener.is_wanted(event))
+    fn has_subscriber(&self, event: &Event) -> bool {
+        self.listeners().any(|listener| listener.has_subscriber(event))
     }
 
     fn listeners(&self) -> impl Iterator<Item = &Arc<dyn Listener>> {

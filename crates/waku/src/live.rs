@@ -24,11 +24,11 @@ pub enum Stage {
 /// A receiver of messages as they arrive.
 pub trait Listener: Send + Sync + 'static {
     /// Handles a message. Relay calls this: it must put the message into bounded queues of subscribers and never wait.
-    /// An implementation that stores the event for long must store [`Event::to_kept`].
-    fn hear(&self, event: &Arc<Event>, stage: Stage);
+    /// An implementation that stores the event for long must store [`Event::to_unmetered`].
+    fn on_message(&self, event: &Arc<Event>, stage: Stage);
 
     /// Whether a subscriber would get the message. A listener that only observes returns false.
-    fn is_wanted(&self, _event: &Event) -> bool {
+    fn has_subscriber(&self, _event: &Event) -> bool {
         false
     }
 }
@@ -39,12 +39,12 @@ pub trait Listener: Send + Sync + 'static {
 /// get it when it is durable: this server knows which of its own messages are still being archived
 /// ([`Intake::settled`](crate::intake::Intake::settled)), but not which of another server's.
 impl Listener for Hub {
-    fn hear(&self, event: &Arc<Event>, stage: Stage) {
+    fn on_message(&self, event: &Arc<Event>, stage: Stage) {
         match stage {
             Stage::Published => {
                 self.publish_here(event);
             }
-            Stage::Accepted => self.tell_others(event),
+            Stage::Accepted => self.broadcast(event),
             Stage::Refused => self.forget(event),
             Stage::Relayed => {
                 self.publish(event);
@@ -52,8 +52,8 @@ impl Listener for Hub {
         }
     }
 
-    fn is_wanted(&self, event: &Event) -> bool {
-        Self::is_wanted(self, &event.channel, &event.topic)
+    fn has_subscriber(&self, event: &Event) -> bool {
+        Self::has_subscribers(self, &event.channel, &event.topic)
     }
 }
 
@@ -61,6 +61,6 @@ impl Listener for Hub {
 ///
 /// # Errors
 /// None in practice: those of [`Live::open`].
-pub async fn alone() -> Result<Live, Error> {
+pub async fn standalone() -> Result<Live, Error> {
     Live::open(Config::new(restante_sessions::EngineUrl::Memory), HubConfig::default()).await
 }

@@ -621,7 +621,7 @@ pub(super) fn window_ns(seconds: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use restante_disk::testing::{FailingDisk, Fault, Faults};
+    use restante_disk::testing::{FailingDisk, FailurePlan, InjectedFailure};
 
     use super::*;
     use crate::log::{
@@ -662,7 +662,7 @@ mod tests {
     #[test]
     fn a_message_that_could_not_be_placed_is_nobodys_duplicate() {
         let folder = tempfile::tempdir().unwrap();
-        let disk = FailingDisk::new(folder.path(), Faults::at_step(1, Fault::Full));
+        let disk = FailingDisk::new(folder.path(), FailurePlan::at_step(1, InjectedFailure::Full));
         let shared = share(Arc::new(disk), &config(), None);
         let (commands, _queue) = mpsc::channel(1);
         let (sealer, _) = Sealer::start(shared.clone(), commands.downgrade()).unwrap();

@@ -81,7 +81,7 @@ impl Peer {
             config(role, servers),
             archive,
             clock,
-            restante_waku::live::alone().await?,
+            restante_waku::live::standalone().await?,
             listeners,
             &metrics,
         )

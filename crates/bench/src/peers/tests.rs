@@ -32,7 +32,7 @@ impl Served {
             door,
             opened.archive.clone(),
             clock,
-            restante_waku::live::alone().await.unwrap(),
+            restante_waku::live::standalone().await.unwrap(),
             Vec::new(),
             &metrics,
         )
@@ -65,7 +65,7 @@ async fn a_message_is_relayed_and_archived() {
 
     struct Count(AtomicU64);
     impl Listener for Count {
-        fn hear(&self, event: &Arc<Event>, _: Stage) {
+        fn on_message(&self, event: &Arc<Event>, _: Stage) {
             assert_eq!(letters::note_of(&event.body), Some((5, 7)));
             self.0.fetch_add(1, Ordering::Relaxed);
         }

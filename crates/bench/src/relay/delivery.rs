@@ -60,7 +60,7 @@ struct Meter {
 }
 
 impl Listener for Meter {
-    fn hear(&self, event: &Arc<Event>, _: Stage) {
+    fn on_message(&self, event: &Arc<Event>, _: Stage) {
         let now = self.base.elapsed();
         let Some((stream, note)) = note_of(&event.body) else { return };
         if stream == self.stream.load(Ordering::Relaxed) {

@@ -19,7 +19,7 @@ pub(super) struct NoOwner;
 
 impl Owner for NoOwner {
     fn ended(&self, _: SessionId, _: Ended) {}
-    fn heard(&self, _: Event) {}
+    fn received(&self, _: Event) {}
 }
 
 impl RestanteTable {

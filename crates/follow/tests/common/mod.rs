@@ -29,7 +29,7 @@ pub(crate) fn create(kind: Kind, text: String) -> Change {
     Change::Create { kind, body: Body::new(text), properties: Properties::default() }
 }
 
-/// An open store, and who writes into it.
+/// An open store, and its writer.
 pub(crate) struct Store {
     pub(crate) opened: Opened,
     pub(crate) clock: Arc<ManualClock>,
@@ -102,7 +102,7 @@ impl Store {
     }
 }
 
-/// What happens at a seam between a follower and its surroundings.
+/// The outcome of a call between a follower and its store or handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultKind {
     Goes,
@@ -126,7 +126,7 @@ impl Faults {
         Arc::new(Self { rng, probability: Mutex::new(probability), crashed: Notify::new() })
     }
 
-    pub(crate) fn be_kind(&self) {
+    pub(crate) fn stop_failing(&self) {
         *self.probability.lock() = 0.0;
     }
 
@@ -266,7 +266,7 @@ impl Handler for Mirroring {
             }
             Ok(())
         };
-        self.faults.call(work, || HandlerError::new("the mirror is dim")).await?;
+        self.faults.call(work, || HandlerError::new("the mirror fails")).await?;
         let mut mirror = self.mirror.lock();
         mirror.seen.insert(account, changes.revision);
         mirror.unsaved += changes.created.len() + changes.updated.len() + changes.destroyed.len();
@@ -281,6 +281,6 @@ impl Handler for Mirroring {
             mirror.resets.push(account);
             Ok(())
         };
-        self.faults.call(work, || HandlerError::new("the mirror is dim")).await
+        self.faults.call(work, || HandlerError::new("the mirror fails")).await
     }
 }

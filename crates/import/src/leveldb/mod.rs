@@ -25,7 +25,7 @@ use std::{
 use manifest::{Manifest, TableFile};
 use table::Table;
 
-use crate::{Error, Noted, place::check_regular};
+use crate::{Error, Findings, location::check_regular};
 
 /// The largest file that is read as a whole: journals end at 4 MiB by default, and manifests are usually smaller.
 const WHOLE_FILE_BYTES_MAX: u64 = 256 << 20;
@@ -49,7 +49,7 @@ type Written = BTreeMap<EntryKey, Option<Vec<u8>>>;
 /// What the parts of a reader report.
 #[derive(Clone, Default)]
 struct Notes {
-    damage: Arc<std::sync::Mutex<Noted>>,
+    damage: Arc<std::sync::Mutex<Findings>>,
     bytes_read: Arc<AtomicU64>,
 }
 
@@ -149,7 +149,7 @@ impl Reader {
     }
 
     /// The damage that was found since the last call.
-    pub(crate) fn take_damage(&self) -> Noted {
+    pub(crate) fn take_damage(&self) -> Findings {
         std::mem::take(&mut self.notes.damage.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 }

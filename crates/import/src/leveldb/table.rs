@@ -13,7 +13,7 @@ use super::{
     name_of,
     wire::{Wire, is_checksum, split_key},
 };
-use crate::{Error, place::check_regular};
+use crate::{Error, location::check_regular};
 
 const FOOTER_BYTES: usize = 48;
 const MAGIC: u64 = 0xdb47_7524_8b80_fb57;

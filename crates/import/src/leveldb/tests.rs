@@ -10,7 +10,7 @@ use super::*;
 /// tables of several levels with snappy, the last writes in a journal.
 const GOLEVELDB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/goleveldb");
 
-fn read(folder: &Path, after: Option<&[u8]>) -> (BTreeMap<Vec<u8>, Vec<u8>>, Noted) {
+fn read(folder: &Path, after: Option<&[u8]>) -> (BTreeMap<Vec<u8>, Vec<u8>>, Findings) {
     let mut reader = Reader::open(folder, after.map(<[u8]>::to_vec)).unwrap();
     let mut pairs = BTreeMap::new();
     while let Some((key, value)) = reader.next() {
@@ -83,7 +83,7 @@ proptest! {
         let expected = apply(folder.path(), &steps, is_compressed);
         let (pairs, damage) = read(folder.path(), None);
         prop_assert_eq!(&pairs, &expected);
-        prop_assert_eq!(damage, Noted::default());
+        prop_assert_eq!(damage, Findings::default());
         let after = after.to_be_bytes();
         let later: BTreeMap<_, _> = expected.into_iter().filter(|(key, _)| key[..] > after[..]).collect();
         prop_assert_eq!(read(folder.path(), Some(&after)).0, later);
@@ -102,7 +102,7 @@ fn goleveldb_pairs() -> BTreeMap<Vec<u8>, Vec<u8>> {
 #[test]
 fn what_goleveldb_wrote_is_read() {
     let (pairs, damage) = read(GOLEVELDB.as_ref(), None);
-    assert_eq!(damage, Noted::default());
+    assert_eq!(damage, Findings::default());
     assert_eq!(pairs, goleveldb_pairs());
     let files: Vec<String> =
         fs::read_dir(GOLEVELDB).unwrap().map(|entry| name_of(&entry.unwrap().path())).collect();

@@ -21,7 +21,7 @@ use restante_waku_wire::META_BYTES_MAX;
 
 use crate::{
     Error,
-    convert::{Converted, Fields, Unfit},
+    convert::{Converted, Fields, Refusal},
 };
 
 /// The names of the table: nwaku's in PostgreSQL, and that of all others.
@@ -110,9 +110,9 @@ mod columns {
 /// A row of either database.
 pub(crate) trait Columns {
     /// A column of bytes followed by its length; `None` for NULL.
-    fn bytes(&self, column: usize, name: &str) -> Result<Option<Vec<u8>>, Unfit>;
+    fn bytes(&self, column: usize, name: &str) -> Result<Option<Vec<u8>>, Refusal>;
     /// A column with a number.
-    fn number(&self, column: usize, name: &str) -> Result<i64, Unfit>;
+    fn number(&self, column: usize, name: &str) -> Result<i64, Refusal>;
 }
 
 /// The time at which a row was stored.
@@ -128,22 +128,22 @@ pub(crate) fn stated_hash(row: &impl Columns) -> Option<MessageHash> {
 }
 
 /// The message of a row.
-pub(crate) fn message_of(row: &impl Columns, rehash: bool) -> Result<Converted, Unfit> {
+pub(crate) fn message_of(row: &impl Columns, rehash: bool) -> Result<Converted, Refusal> {
     let version = row.number(columns::VERSION, "version")?;
     let fields = Fields {
         pubsub_topic: text(row, columns::PUBSUB_TOPIC, "pubsubTopic")?,
         content_topic: text(row, columns::CONTENT_TOPIC, "contentTopic")?,
         payload: row.bytes(columns::PAYLOAD, "payload")?.unwrap_or_default(),
-        version: u32::try_from(version).map_err(|_| Unfit(format!("version {version} is out of range")))?,
+        version: u32::try_from(version).map_err(|_| Refusal(format!("version {version} is out of range")))?,
         timestamp: row.number(columns::TIMESTAMP, "timestamp")?,
         meta: row.bytes(columns::META, "meta")?.unwrap_or_default(),
     };
     fields.into_message(stated_hash(row), rehash)
 }
 
-fn text(row: &impl Columns, column: usize, name: &str) -> Result<String, Unfit> {
-    let bytes = row.bytes(column, name)?.ok_or_else(|| Unfit(format!("{name} is missing")))?;
-    String::from_utf8(bytes).map_err(|_| Unfit(format!("{name} is not UTF-8")))
+fn text(row: &impl Columns, column: usize, name: &str) -> Result<String, Refusal> {
+    let bytes = row.bytes(column, name)?.ok_or_else(|| Refusal(format!("{name} is missing")))?;
+    String::from_utf8(bytes).map_err(|_| Refusal(format!("{name} is not UTF-8")))
 }
 
 /// The name of a row in messages: its hash, or when it was stored.

@@ -5,7 +5,7 @@ use tokio_postgres::Row;
 use super::{Columns, Dialect, Shape, message_of, name_of, parse_after, stored_at};
 use crate::{
     Error, Options,
-    convert::{Converted, Unfit},
+    convert::{Converted, Refusal},
     postgres::Rows,
 };
 
@@ -46,7 +46,7 @@ impl Rows for Messages {
         self.shape.select(self.table, self.after, if self.is_bytes { BYTES } else { TEXT })
     }
 
-    fn convert(&mut self, row: &Row) -> Result<Converted, Unfit> {
+    fn convert(&mut self, row: &Row) -> Result<Converted, Refusal> {
         let row = OfMessage { row, is_bytes: self.is_bytes };
         self.after = stored_at(&row).or(self.after);
         message_of(&row, self.rehash)
@@ -67,33 +67,33 @@ struct OfMessage<'a> {
 }
 
 impl Columns for OfMessage<'_> {
-    fn bytes(&self, column: usize, name: &str) -> Result<Option<Vec<u8>>, Unfit> {
-        let unfit = |_| Unfit(format!("{name} has an unexpected type"));
+    fn bytes(&self, column: usize, name: &str) -> Result<Option<Vec<u8>>, Refusal> {
+        let refusal = |_| Refusal(format!("{name} has an unexpected type"));
         let bytes = if self.is_bytes {
-            self.row.try_get::<_, Option<Vec<u8>>>(column).map_err(unfit)?
+            self.row.try_get::<_, Option<Vec<u8>>>(column).map_err(refusal)?
         } else {
-            let text: Option<&str> = self.row.try_get(column).map_err(unfit)?;
+            let text: Option<&str> = self.row.try_get(column).map_err(refusal)?;
             let is_plain = name.ends_with("Topic");
             match text {
                 Some(text) if is_plain => Some(text.as_bytes().to_vec()),
-                Some(text) => Some(hex::decode(text).map_err(|_| Unfit(format!("{name} is not hex")))?),
+                Some(text) => Some(hex::decode(text).map_err(|_| Refusal(format!("{name} is not hex")))?),
                 None => None,
             }
         };
-        let len: Option<i32> = self.row.try_get(column + 1).map_err(unfit)?;
+        let len: Option<i32> = self.row.try_get(column + 1).map_err(refusal)?;
         match (bytes, len) {
-            (None, Some(len)) => Err(Unfit(format!("{name} of {len} bytes is too long"))),
+            (None, Some(len)) => Err(Refusal(format!("{name} of {len} bytes is too long"))),
             (bytes, _) => Ok(bytes),
         }
     }
 
-    fn number(&self, column: usize, name: &str) -> Result<i64, Unfit> {
+    fn number(&self, column: usize, name: &str) -> Result<i64, Refusal> {
         let wide: Result<Option<i64>, _> = self.row.try_get(column);
         let number = match wide {
             Ok(number) => number,
             // nwaku's version is an integer, all other numbers are bigint.
             Err(_) => self.row.try_get::<_, Option<i32>>(column).ok().flatten().map(i64::from),
         };
-        number.ok_or_else(|| Unfit(format!("{name} is not an integer")))
+        number.ok_or_else(|| Refusal(format!("{name} is not an integer")))
     }
 }

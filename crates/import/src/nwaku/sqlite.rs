@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use super::{Columns, Dialect, Shape, TABLES, message_of, name_of, parse_after, stored_at};
 use crate::{
     Error, Extent, Options, Owner, Source,
-    convert::Unfit,
+    convert::Refusal,
     source::{Gather, Read},
 };
 
@@ -202,22 +202,22 @@ fn find_table(connection: &Connection) -> rusqlite::Result<Option<(&'static str,
 }
 
 impl Columns for Row<'_> {
-    fn bytes(&self, column: usize, name: &str) -> Result<Option<Vec<u8>>, Unfit> {
-        let unfit = |_| Unfit(format!("{name} can't be read"));
-        match self.get_ref(column).map_err(unfit)? {
+    fn bytes(&self, column: usize, name: &str) -> Result<Option<Vec<u8>>, Refusal> {
+        let refusal = |_| Refusal(format!("{name} can't be read"));
+        match self.get_ref(column).map_err(refusal)? {
             ValueRef::Blob(bytes) | ValueRef::Text(bytes) => Ok(Some(bytes.to_vec())),
-            ValueRef::Integer(_) | ValueRef::Real(_) => Err(Unfit(format!("{name} is a number"))),
-            ValueRef::Null => match self.get_ref(column + 1).map_err(unfit)? {
-                ValueRef::Integer(len) => Err(Unfit(format!("{name} of {len} bytes is too long"))),
+            ValueRef::Integer(_) | ValueRef::Real(_) => Err(Refusal(format!("{name} is a number"))),
+            ValueRef::Null => match self.get_ref(column + 1).map_err(refusal)? {
+                ValueRef::Integer(len) => Err(Refusal(format!("{name} of {len} bytes is too long"))),
                 _ => Ok(None),
             },
         }
     }
 
-    fn number(&self, column: usize, name: &str) -> Result<i64, Unfit> {
+    fn number(&self, column: usize, name: &str) -> Result<i64, Refusal> {
         match self.get_ref(column) {
             Ok(ValueRef::Integer(number)) => Ok(number),
-            _ => Err(Unfit(format!("{name} is not an integer"))),
+            _ => Err(Refusal(format!("{name} is not an integer"))),
         }
     }
 }

@@ -6,7 +6,7 @@ use sha3::{Digest, Keccak256};
 
 use crate::{
     Options,
-    convert::{Converted, Fields, Unfit},
+    convert::{Converted, Fields, Refusal},
 };
 
 /// Bytes of a key's timestamp, and of timestamp and hash.
@@ -26,8 +26,8 @@ struct Envelope<'a> {
 }
 
 impl<'a> Envelope<'a> {
-    fn parse(bytes: &'a [u8]) -> Result<Self, Unfit> {
-        let no_envelope = |error: alloy_rlp::Error| Unfit(format!("not an envelope: {error}"));
+    fn parse(bytes: &'a [u8]) -> Result<Self, Refusal> {
+        let no_envelope = |error: alloy_rlp::Error| Refusal(format!("not an envelope: {error}"));
         let mut rest = bytes;
         let mut fields = Header::decode_bytes(&mut rest, true).map_err(no_envelope)?;
         let expiry = u64::decode(&mut fields).map_err(no_envelope)?;
@@ -36,31 +36,33 @@ impl<'a> Envelope<'a> {
         let data = Header::decode_bytes(&mut fields, false).map_err(no_envelope)?;
         u64::decode(&mut fields).map_err(no_envelope)?;
         if !fields.is_empty() || !rest.is_empty() {
-            return Err(Unfit("not an envelope: bytes follow its five fields".into()));
+            return Err(Refusal("not an envelope: bytes follow its five fields".into()));
         }
         let seconds = |what: &str, number: u64| {
-            u32::try_from(number).map_err(|_| Unfit(format!("not an envelope: its {what} is too large")))
+            u32::try_from(number).map_err(|_| Refusal(format!("not an envelope: its {what} is too large")))
         };
         let topic = topic
             .try_into()
-            .map_err(|_| Unfit("not an envelope: its topic does not have four bytes".into()))?;
+            .map_err(|_| Refusal("not an envelope: its topic does not have four bytes".into()))?;
         Ok(Self { expiry: seconds("expiry", expiry)?, ttl: seconds("ttl", ttl)?, topic, data })
     }
 
     /// The time of sending, in seconds.
-    fn sent(&self) -> Result<u32, Unfit> {
+    fn sent(&self) -> Result<u32, Refusal> {
         let sent = self.expiry.checked_sub(self.ttl);
-        sent.ok_or_else(|| Unfit(format!("it expires at {} and lives for {} seconds", self.expiry, self.ttl)))
+        sent.ok_or_else(|| {
+            Refusal(format!("it expires at {} and lives for {} seconds", self.expiry, self.ttl))
+        })
     }
 }
 
 /// The message of a stored envelope. Its key is timestamp, hash and, since 2019, topic. The hash is Keccak-256 over all
 /// bytes, so a matching envelope is as it was sent.
-pub(crate) fn message_of(key: &[u8], bytes: &[u8], options: &Options) -> Result<Converted, Unfit> {
+pub(crate) fn message_of(key: &[u8], bytes: &[u8], options: &Options) -> Result<Converted, Refusal> {
     let stated = key.get(HASH_AT..TOPIC_AT).and_then(|hash| hash.first_chunk::<32>());
     let is_key = key.len() == TOPIC_AT || key.len() == TOPIC_AT + 4;
     let Some(stated) = stated.filter(|_| is_key) else {
-        return Err(Unfit(format!("a key of {} bytes, expected 36 or 40", key.len())));
+        return Err(Refusal(format!("a key of {} bytes, expected 36 or 40", key.len())));
     };
     let envelope = Envelope::parse(bytes)?;
     let computed: [u8; 32] = Keccak256::digest(bytes).into();
@@ -70,7 +72,7 @@ pub(crate) fn message_of(key: &[u8], bytes: &[u8], options: &Options) -> Result<
         format!("the stored hash is {stated}, and that of the envelope {computed}")
     };
     if !is_genuine && !options.rehash {
-        return Err(Unfit(why()));
+        return Err(Refusal(why()));
     }
     match fields_of(&envelope, options)?.into_message(None, options.rehash)? {
         Converted::SameHash(message) if !is_genuine => Ok(Converted::Rehashed(message, why())),
@@ -78,7 +80,7 @@ pub(crate) fn message_of(key: &[u8], bytes: &[u8], options: &Options) -> Result<
     }
 }
 
-fn fields_of(envelope: &Envelope<'_>, options: &Options) -> Result<Fields, Unfit> {
+fn fields_of(envelope: &Envelope<'_>, options: &Options) -> Result<Fields, Refusal> {
     Ok(Fields {
         pubsub_topic: options.pubsub_topic.clone(),
         content_topic: format!("/waku/1/0x{}/rfc26", hex::encode(envelope.topic)),
@@ -157,13 +159,13 @@ mod tests {
     fn an_envelope_under_another_hash_is_refused_or_reported() {
         let bytes = encoded(1_554_076_850, 50, &TOPIC, b"secret");
         let other = key(1_554_076_800, b"other", &TOPIC);
-        let unfit = message_of(&other, &bytes, &Options::default()).unwrap_err().to_string();
-        assert!(unfit.starts_with("the stored hash is 0x"), "{unfit}");
+        let refusal = message_of(&other, &bytes, &Options::default()).unwrap_err().to_string();
+        assert!(refusal.starts_with("the stored hash is 0x"), "{refusal}");
         let rehash = Options { rehash: true, ..Options::default() };
         let Ok(Converted::Rehashed(_, why)) = message_of(&other, &bytes, &rehash) else {
             panic!("it is not rehashed")
         };
-        assert_eq!(why, unfit);
+        assert_eq!(why, refusal);
     }
 
     #[test]
@@ -180,13 +182,13 @@ mod tests {
             (encoded(100, 100, &TOPIC, b""), "timestamp is missing"),
             (b"plain text".to_vec(), "unexpected string"),
         ] {
-            let unfit = message_of(&key(1, &bytes, &TOPIC), &bytes, &Options::default()).unwrap_err();
-            assert!(unfit.to_string().contains(why), "{unfit}");
+            let refusal = message_of(&key(1, &bytes, &TOPIC), &bytes, &Options::default()).unwrap_err();
+            assert!(refusal.to_string().contains(why), "{refusal}");
         }
         let bytes = encoded(100, 1, &TOPIC, b"");
         for len in [0, 4, 35, 37, 39, 41] {
-            let unfit = message_of(&vec![0; len], &bytes, &Options::default()).unwrap_err();
-            assert!(unfit.to_string().starts_with(&format!("a key of {len} bytes")), "{unfit}");
+            let refusal = message_of(&vec![0; len], &bytes, &Options::default()).unwrap_err();
+            assert!(refusal.to_string().starts_with(&format!("a key of {len} bytes")), "{refusal}");
         }
     }
 

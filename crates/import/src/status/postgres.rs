@@ -5,7 +5,7 @@ use tokio_postgres::Row;
 use super::message_of;
 use crate::{
     Error, Options,
-    convert::{Converted, Unfit},
+    convert::{Converted, Refusal},
     postgres::Rows,
 };
 
@@ -37,11 +37,11 @@ impl Rows for Envelopes {
         TABLE
     }
 
-    fn convert(&mut self, row: &Row) -> Result<Converted, Unfit> {
-        let key: Option<&[u8]> = row.try_get(0).map_err(|_| Unfit("id is not bytea".into()))?;
-        let key = key.ok_or_else(|| Unfit("id is missing".into()))?;
+    fn convert(&mut self, row: &Row) -> Result<Converted, Refusal> {
+        let key: Option<&[u8]> = row.try_get(0).map_err(|_| Refusal("id is not bytea".into()))?;
+        let key = key.ok_or_else(|| Refusal("id is missing".into()))?;
         self.after = Some(key.to_vec());
-        let data: Option<&[u8]> = row.try_get(1).map_err(|_| Unfit("data is not bytea".into()))?;
+        let data: Option<&[u8]> = row.try_get(1).map_err(|_| Refusal("data is not bytea".into()))?;
         message_of(key, data.unwrap_or_default(), &self.options)
     }
 

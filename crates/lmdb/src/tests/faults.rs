@@ -3,15 +3,15 @@
 use std::{path::Path, sync::Arc, thread, time::Duration};
 
 use restante_core::ErrorKind;
-use restante_disk::testing::{FailingDisk, Fault, Faults};
+use restante_disk::testing::{FailingDisk, FailurePlan, InjectedFailure};
 use tokio::task::JoinSet;
 
 use super::{FIRST, SECOND, get, open, put, wait};
 use crate::{Batch, Error, Options, Store, env::Environment, store::lock};
 
 /// A store on a disk whose steps fail as the returned faults say.
-fn open_failing(folder: &Path, log_bytes: u64) -> (Store, Arc<Faults>) {
-    let faults = Faults::none();
+fn open_failing(folder: &Path, log_bytes: u64) -> (Store, Arc<FailurePlan>) {
+    let faults = FailurePlan::none();
     let lock = lock(folder).unwrap();
     let environment = Environment::open(folder, &[FIRST, SECOND], 1 << 20).unwrap();
     let disk = FailingDisk::new(folder, faults.clone());
@@ -23,8 +23,8 @@ fn open_failing(folder: &Path, log_bytes: u64) -> (Store, Arc<Faults>) {
 
 /// Opens a store whose commit log can't be brought into LMDB at first, because the disk is full.
 fn open_full(folder: &Path) -> Store {
-    let faults = Faults::none();
-    faults.plan(|_, step| (step == "apply").then_some(Fault::Full));
+    let faults = FailurePlan::none();
+    faults.plan(|_, step| (step == "apply").then_some(InjectedFailure::Full));
     let lock = lock(folder).unwrap();
     let environment = Environment::open(folder, &[FIRST, SECOND], 1 << 20).unwrap();
     let options = Options { log_bytes: 1 << 20, ..Options::default() };
@@ -65,7 +65,7 @@ fn a_large_frame_is_not_written_behind_a_group_that_failed() {
             return None;
         }
         thread::sleep(Duration::from_millis(100));
-        Some(Fault::Fails)
+        Some(InjectedFailure::Fails)
     });
     put(&store, FIRST, b"before", b"0").unwrap();
     let written = wait(async {
@@ -108,7 +108,9 @@ fn what_was_acknowledged_survives_any_failed_write_or_sync() {
         faults.steps()
     };
     assert!(steps > 60, "{steps} steps");
-    for (fault, expected) in [(Fault::Fails, ErrorKind::Unavailable), (Fault::Full, ErrorKind::Full)] {
+    for (fault, expected) in
+        [(InjectedFailure::Fails, ErrorKind::Unavailable), (InjectedFailure::Full, ErrorKind::Full)]
+    {
         for first in 1..=steps {
             let folder = tempfile::tempdir().unwrap();
             let (store, faults) = open_failing(folder.path(), 2 << 10);
@@ -117,7 +119,7 @@ fn what_was_acknowledged_survives_any_failed_write_or_sync() {
             let failed: Vec<_> = written.iter().filter_map(|(_, written)| written.as_ref().err()).collect();
             let has_refused = store.health().is_err();
             // Space ahead is not required.
-            let may_be_none = fault == Fault::Full && failed.is_empty();
+            let may_be_none = fault == InjectedFailure::Full && failed.is_empty();
             assert!(
                 failed.len() == 1 || may_be_none || has_refused,
                 "step {first}: {failed:?} refused, and well"
@@ -157,7 +159,7 @@ fn what_was_acknowledged_to_many_at_once_survives_any_failed_write_or_sync() {
     for (first, log_bytes) in (0..60).map(|n| (n / 2, [2 << 10, 1 << 20][n as usize % 2])) {
         let folder = tempfile::tempdir().unwrap();
         let (store, faults) = open_failing(folder.path(), log_bytes);
-        faults.fail_at(first + 1, Fault::Fails);
+        faults.fail_at(first + 1, InjectedFailure::Fails);
         let written = write_at_once(&store);
         assert_eq!(written.len(), 200);
         failed += u64::from(written.iter().any(|(_, written)| written.is_err()));
@@ -182,7 +184,7 @@ fn after_a_failed_sync_nothing_more_is_taken_until_the_store_is_opened_again() {
     let folder = tempfile::tempdir().unwrap();
     // A write with the space ahead of it, then the sync.
     let (store, faults) = open_failing(folder.path(), 2 << 10);
-    faults.fail_at(3, Fault::Fails);
+    faults.fail_at(3, InjectedFailure::Fails);
     assert_eq!(put(&store, FIRST, b"first", b"1").unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(put(&store, FIRST, b"second", b"2").unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(get(&store, FIRST, b"first"), None, "it was not acknowledged");

@@ -472,7 +472,7 @@ async fn a_store_keeps_its_identity_and_another_has_another(subject: Subject) {
     opened.upkeep.close().await.unwrap();
     drop(opened);
     for url in [subject.config.url.clone(), EngineUrl::Lmdb(backup)] {
-        let config = Config { identity: Identity::draw(), url, ..subject.config.clone() };
+        let config = Config { identity: Identity::random(), url, ..subject.config.clone() };
         assert_eq!(open(config).await.unwrap().upkeep.identity(), identity);
     }
 }

@@ -87,7 +87,7 @@ impl Teller {
     async fn stopped(&self) -> Trouble {
         match self.stop.clone() {
             Some((stop, why)) => {
-                stop.told().await;
+                stop.requested().await;
                 why()
             }
             None => std::future::pending().await,
@@ -96,7 +96,7 @@ impl Teller {
 
     /// Whether it was told to.
     pub(super) fn is_stopped(&self) -> bool {
-        self.stop.as_ref().is_some_and(|(stop, _)| stop.is_told())
+        self.stop.as_ref().is_some_and(|(stop, _)| stop.is_requested())
     }
 
     /// Returns when the backup is to end before it is finished, with the reason.
@@ -111,7 +111,7 @@ impl Teller {
     /// Fails when nobody listens any more, for whoever asked wants it no more, and when the process ends.
     pub(crate) fn check_heard(&self) -> Result<(), Trouble> {
         if let Some((stop, why)) = &self.stop
-            && stop.is_told()
+            && stop.is_requested()
         {
             return Err(why());
         }

@@ -126,7 +126,7 @@ fn lines(
         let (mut events, stop) = state?;
         let event = tokio::select! {
             event = events.recv() => event?,
-            () = stop.clone().told() => {
+            () = stop.clone().requested() => {
                 return Some((Ok(line(&Event::failed(&Trouble::server_stops()))), None));
             }
         };

@@ -294,7 +294,7 @@ async fn take_and_show(sources: Sources, folder: PathBuf) -> anyhow::Result<Exit
         shown.show(event)?;
     }
     let summary = taking.await.context("the backup ended early")?;
-    if let (Err(error), true) = (&summary, stop.is_told()) {
+    if let (Err(error), true) = (&summary, stop.is_requested()) {
         eprintln!("restante: {error}");
         return Ok(exit::interrupted());
     }

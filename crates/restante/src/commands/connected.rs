@@ -43,7 +43,7 @@ impl ConnectedMetrics {
 pub(crate) async fn run(live: Live, metrics: ConnectedMetrics, stop: Stop) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut stopped = std::pin::pin!(stop.told());
+    let mut stopped = std::pin::pin!(stop.requested());
     loop {
         tokio::select! {
             _ = ticks.tick() => ask(&live, &metrics).await,

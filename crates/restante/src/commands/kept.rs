@@ -207,7 +207,7 @@ pub(crate) async fn run(kept: Kept, checks: Vec<RoleCheck>, metrics: KeptMetrics
     let (mut health, mut stats) = (interval(HEALTH_INTERVAL), interval(STATS_INTERVAL));
     health.set_missed_tick_behavior(MissedTickBehavior::Delay);
     stats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut stopped = std::pin::pin!(stop.told());
+    let mut stopped = std::pin::pin!(stop.requested());
     loop {
         tokio::select! {
             _ = health.tick() => metrics.show_health(&checks),

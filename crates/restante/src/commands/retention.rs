@@ -37,7 +37,7 @@ pub(crate) async fn run(upkeep: Arc<dyn Upkeep>, schedule: Schedule, state: Rete
     }
     let mut ticks = tokio::time::interval(schedule.interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut stopped = std::pin::pin!(stop.told());
+    let mut stopped = std::pin::pin!(stop.requested());
     let mut outage = Outage::default();
     loop {
         tokio::select! {
@@ -54,14 +54,14 @@ pub(crate) async fn run(upkeep: Arc<dyn Upkeep>, schedule: Schedule, state: Rete
 /// Whether the archive was unavailable the last time: an outage is logged once and not each time.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outage {
-    is_told: bool,
+    is_requested: bool,
 }
 
 impl Outage {
     /// Notes how a turn went, and says whether it is worth a line in the log.
     fn is_news(&mut self, error: Option<&Error>) -> bool {
         let is_away = error.is_some_and(|error| error.kind() == ErrorKind::Unavailable);
-        let was_told = std::mem::replace(&mut self.is_told, is_away);
+        let was_told = std::mem::replace(&mut self.is_requested, is_away);
         !(is_away && was_told)
     }
 }

@@ -356,12 +356,12 @@ impl<'a> Doors<'a> {
             };
             let router = self.front(kind, operators).router(operate.routes(kind, offer));
             let limits = self.rest.server_limits();
-            servers.push(restante_http::serve(listener, router, limits, stop.clone().told()));
+            servers.push(restante_http::serve(listener, router, limits, stop.clone().requested()));
         }
         announce(self.config, &addresses, rest.offer(), &waku);
         // Live streams would never end by themselves.
         let ending = async {
-            stop.told().await;
+            stop.requested().await;
             self.live.hub.stop();
         };
         tokio::join!(join_all(servers), ending);

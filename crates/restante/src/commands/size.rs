@@ -53,7 +53,7 @@ impl SizeMetrics {
 pub(crate) async fn run(upkeep: Arc<dyn Upkeep>, metrics: SizeMetrics, stop: Stop) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut stopped = std::pin::pin!(stop.told());
+    let mut stopped = std::pin::pin!(stop.requested());
     loop {
         tokio::select! {
             _ = ticks.tick() => match upkeep.stats().await {

@@ -40,7 +40,7 @@ pub(crate) struct SessionsRedis {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SessionsHub {
-    pub(crate) seats_max: NonZero<usize>,
+    pub(crate) subscriptions_max: NonZero<usize>,
     pub(crate) queued_bytes_max: NonZero<usize>,
     pub(crate) interest_bytes_max: NonZero<usize>,
 }
@@ -48,7 +48,7 @@ pub(crate) struct SessionsHub {
 impl Sessions {
     /// The first pair of settings that contradict each other: the key to blame and what is wrong.
     pub(super) fn contradiction(&self) -> Option<(&'static str, String)> {
-        if let Some(fault) = RedisConfig::prefix_fault(&self.redis.prefix) {
+        if let Some(fault) = RedisConfig::prefix_error(&self.redis.prefix) {
             return Some(("sessions.redis.prefix", fault));
         }
         let SessionsRedis { lease_ms, timeout_ms, .. } = self.redis;
@@ -126,7 +126,7 @@ impl Default for SessionsHub {
     fn default() -> Self {
         let hub = HubConfig::default();
         Self {
-            seats_max: nonzero(hub.seats_max),
+            subscriptions_max: nonzero(hub.subscriptions_max),
             queued_bytes_max: nonzero(hub.queued_bytes_max),
             interest_bytes_max: nonzero(hub.interest_bytes_max),
         }
@@ -136,7 +136,7 @@ impl Default for SessionsHub {
 impl From<&SessionsHub> for HubConfig {
     fn from(hub: &SessionsHub) -> Self {
         Self {
-            seats_max: hub.seats_max.get(),
+            subscriptions_max: hub.subscriptions_max.get(),
             queued_bytes_max: hub.queued_bytes_max.get(),
             interest_bytes_max: hub.interest_bytes_max.get(),
         }

@@ -6,7 +6,7 @@ use restante_core::MessageHash;
 use restante_waku_wire::{WakuMessage, WakuMessageView};
 use serde::{Deserialize, Serialize};
 
-use super::Unfit;
+use super::Refusal;
 
 /// One entry of a store answer, and one line of an export.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -60,10 +60,10 @@ impl JsonEntry {
     }
 
     /// The parts that an archive needs.
-    pub(super) fn into_parts(self) -> Result<(MessageHash, String, Bytes), Unfit> {
-        let hash = self.message_hash.parse().map_err(|error| Unfit(format!("messageHash: {error}")))?;
-        let message = self.message.ok_or_else(|| Unfit("message is missing".into()))?;
-        let pubsub_topic = self.pubsub_topic.ok_or_else(|| Unfit("pubsubTopic is missing".into()))?;
+    pub(super) fn into_parts(self) -> Result<(MessageHash, String, Bytes), Refusal> {
+        let hash = self.message_hash.parse().map_err(|error| Refusal(format!("messageHash: {error}")))?;
+        let message = self.message.ok_or_else(|| Refusal("message is missing".into()))?;
+        let pubsub_topic = self.pubsub_topic.ok_or_else(|| Refusal("pubsubTopic is missing".into()))?;
         Ok((hash, pubsub_topic, message.into_wire()?))
     }
 }
@@ -81,7 +81,7 @@ impl JsonMessage {
         }
     }
 
-    fn into_wire(self) -> Result<Bytes, Unfit> {
+    fn into_wire(self) -> Result<Bytes, Refusal> {
         let optional = |name, text: Option<String>| text.map(|text| decode(name, &text)).transpose();
         let message = WakuMessage {
             payload: decode("payload", &self.payload)?,
@@ -107,8 +107,8 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
 }
 
 /// Base64 in bytes, with or without padding.
-fn decode(name: &str, text: &str) -> Result<Bytes, Unfit> {
+fn decode(name: &str, text: &str) -> Result<Bytes, Refusal> {
     let digits = text.trim_end_matches('=');
     let bytes = base64_simd::STANDARD_NO_PAD.decode_to_vec(digits);
-    bytes.map(Bytes::from).map_err(|_| Unfit(format!("{name} is not base64")))
+    bytes.map(Bytes::from).map_err(|_| Refusal(format!("{name} is not base64")))
 }

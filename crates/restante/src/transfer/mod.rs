@@ -12,7 +12,7 @@ use restante_core::{MessageHash, Timestamp};
 use restante_waku_wire::{WakuMessageView, message_hash};
 
 pub(crate) use read::Reader;
-use restante_import::Unfit;
+use restante_import::Refusal;
 pub(crate) use write::Writer;
 
 /// How messages stand in a file.
@@ -36,15 +36,15 @@ impl FileFormat {
 
 /// The message for an archive, when its parts belong together: the hash is computed anew, so that a damaged or forged
 /// record is not taken under another's name.
-fn verified(stated: MessageHash, pubsub_topic: &str, wire: Bytes) -> Result<Message, Unfit> {
-    let unfit = |what: String| Err(Unfit(what));
+fn verified(stated: MessageHash, pubsub_topic: &str, wire: Bytes) -> Result<Message, Refusal> {
+    let refusal = |what: String| Err(Refusal(what));
     if pubsub_topic.is_empty() {
-        return unfit("the pubsub topic is empty".into());
+        return refusal("the pubsub topic is empty".into());
     }
-    let view = WakuMessageView::parse(&wire).map_err(|error| Unfit(format!("message: {error}")))?;
-    view.check().map_err(|error| Unfit(format!("message: {error}")))?;
+    let view = WakuMessageView::parse(&wire).map_err(|error| Refusal(format!("message: {error}")))?;
+    view.check().map_err(|error| Refusal(format!("message: {error}")))?;
     // 14/WAKU2-MESSAGE: implementations disagree on the hash of a message without a timestamp, so it has no sure name.
-    let Some(timestamp) = view.timestamp else { return unfit("message: timestamp is missing".into()) };
+    let Some(timestamp) = view.timestamp else { return refusal("message: timestamp is missing".into()) };
     let computed = message_hash(
         pubsub_topic,
         view.payload,
@@ -53,7 +53,7 @@ fn verified(stated: MessageHash, pubsub_topic: &str, wire: Bytes) -> Result<Mess
         timestamp,
     );
     if computed != stated {
-        return unfit(format!("the hash is {stated}, and that of its content {computed}"));
+        return refusal(format!("the hash is {stated}, and that of its content {computed}"));
     }
     for (what, len, max) in [
         ("message", wire.len(), BODY_BYTES_MAX),
@@ -61,7 +61,7 @@ fn verified(stated: MessageHash, pubsub_topic: &str, wire: Bytes) -> Result<Mess
         ("content topic", view.content_topic.len(), TOPIC_BYTES_MAX),
     ] {
         if len > max {
-            return unfit(format!("{what} of {len} bytes is too long: the limit is {max}"));
+            return refusal(format!("{what} of {len} bytes is too long: the limit is {max}"));
         }
     }
     let topic = view.content_topic.into();

@@ -4,7 +4,7 @@ use std::io::{self, BufRead, Read};
 
 use restante_archive::{BODY_BYTES_MAX, Message};
 
-use super::{Unfit, json::JsonEntry, read::Next, verified};
+use super::{Refusal, json::JsonEntry, read::Next, verified};
 
 /// A line longer than this holds no message that an archive takes: base64 needs 4 bytes for 3, the rest is names.
 const LINE_BYTES_MAX: usize = BODY_BYTES_MAX / 3 * 4 + (64 << 10);
@@ -22,18 +22,18 @@ pub(super) fn next(source: &mut dyn BufRead, buffer: &mut Vec<u8>, line: &mut u6
             if buffer.last() != Some(&b'\n') {
                 source.skip_until(b'\n')?;
             }
-            return Ok(Next::Unfit(Unfit(format!("the line is longer than {LINE_BYTES_MAX} bytes"))));
+            return Ok(Next::Refusal(Refusal(format!("the line is longer than {LINE_BYTES_MAX} bytes"))));
         }
         let text = buffer.trim_ascii();
         if !text.is_empty() {
-            return Ok(parse(text).map_or_else(Next::Unfit, Next::Message));
+            return Ok(parse(text).map_or_else(Next::Refusal, Next::Message));
         }
     }
 }
 
-fn parse(text: &[u8]) -> Result<Message, Unfit> {
+fn parse(text: &[u8]) -> Result<Message, Refusal> {
     let entry: JsonEntry =
-        serde_json::from_slice(text).map_err(|error| Unfit(format!("not an entry: {error}")))?;
+        serde_json::from_slice(text).map_err(|error| Refusal(format!("not an entry: {error}")))?;
     let (hash, pubsub_topic, wire) = entry.into_parts()?;
     verified(hash, &pubsub_topic, wire)
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use restante_archive::{BODY_BYTES_MAX, Message};
 use restante_waku_wire::KeyValueView;
 
-use super::{Unfit, read::Next, verified};
+use super::{Refusal, read::Next, verified};
 
 /// A record longer than this holds no message that an archive takes.
 const RECORD_BYTES_MAX: u64 = BODY_BYTES_MAX as u64 + (64 << 10);
@@ -18,20 +18,22 @@ pub(super) fn next(source: &mut dyn BufRead, buffer: &mut Vec<u8>, offset: &mut 
     buffer.clear();
     let Some(length) = read_length(source, buffer)? else {
         let what = if buffer.is_empty() { return Ok(Next::End) } else { "there is no length here" };
-        return Ok(Next::Lost(Unfit(what.into())));
+        return Ok(Next::Lost(Refusal(what.into())));
     };
     if length > RECORD_BYTES_MAX {
-        return Ok(Next::Lost(Unfit(format!("a record of {length} bytes: the limit is {RECORD_BYTES_MAX}"))));
+        return Ok(Next::Lost(Refusal(format!(
+            "a record of {length} bytes: the limit is {RECORD_BYTES_MAX}"
+        ))));
     }
     let read = source.take(length).read_to_end(buffer)? as u64;
     if read < length {
-        return Ok(Next::Lost(Unfit(format!(
+        return Ok(Next::Lost(Refusal(format!(
             "the file ends {} bytes before the record does",
             length - read
         ))));
     }
     *offset += buffer.len() as u64;
-    Ok(parse(buffer).map_or_else(Next::Unfit, Next::Message))
+    Ok(parse(buffer).map_or_else(Next::Refusal, Next::Message))
 }
 
 /// Reads a length and leaves its bytes in the buffer; `None` at the end of the file or when it is none.
@@ -48,8 +50,8 @@ fn read_length(source: &mut dyn BufRead, buffer: &mut Vec<u8>) -> io::Result<Opt
     Ok(None)
 }
 
-fn parse(mut record: &[u8]) -> Result<Message, Unfit> {
-    let entry = KeyValueView::take(&mut record).map_err(|error| Unfit(format!("not a record: {error}")))?;
-    let entry = entry.ok_or_else(|| Unfit("not a record: it is empty".into()))?;
+fn parse(mut record: &[u8]) -> Result<Message, Refusal> {
+    let entry = KeyValueView::take(&mut record).map_err(|error| Refusal(format!("not a record: {error}")))?;
+    let entry = entry.ok_or_else(|| Refusal("not a record: it is empty".into()))?;
     verified(entry.message_hash, entry.pubsub_topic, Bytes::copy_from_slice(entry.message))
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use restante_archive::Message;
-use restante_import::{Noted, Unfit};
+use restante_import::{Findings, Refusal};
 
 use super::{FileFormat, ndjson, protobuf};
 
@@ -23,7 +23,7 @@ pub(crate) struct Reader {
     /// NDJSON: lines read. Protobuf: bytes read.
     place: u64,
     is_lost: bool,
-    refused: Noted,
+    refused: Findings,
 }
 
 /// What stood where a record should begin.
@@ -31,14 +31,14 @@ pub(super) enum Next {
     End,
     Message(Message),
     /// The record is wrong, the one behind it may be right.
-    Unfit(Unfit),
+    Refusal(Refusal),
     /// The record is wrong, and where the one behind it begins can't be known.
-    Lost(Unfit),
+    Lost(Refusal),
 }
 
 impl Reader {
     pub(crate) fn new(source: Box<dyn BufRead + Send>, format: FileFormat) -> Self {
-        Self { source, format, buffer: Vec::new(), place: 0, is_lost: false, refused: Noted::default() }
+        Self { source, format, buffer: Vec::new(), place: 0, is_lost: false, refused: Findings::default() }
     }
 
     /// The next messages; none at the end.
@@ -54,7 +54,7 @@ impl Reader {
     }
 
     /// What was refused until now.
-    pub(crate) fn refused(&self) -> &Noted {
+    pub(crate) fn refused(&self) -> &Findings {
         &self.refused
     }
 
@@ -65,10 +65,10 @@ impl Reader {
             match self.record()? {
                 Next::End => break,
                 Next::Message(message) => return Ok(Some(message)),
-                Next::Unfit(unfit) => self.refuse(place, &unfit),
-                Next::Lost(unfit) => {
+                Next::Refusal(refusal) => self.refuse(place, &refusal),
+                Next::Lost(refusal) => {
                     self.is_lost = true;
-                    self.refuse(place, &unfit);
+                    self.refuse(place, &refusal);
                 }
             }
         }
@@ -82,12 +82,12 @@ impl Reader {
         }
     }
 
-    fn refuse(&mut self, place_before: u64, unfit: &Unfit) {
+    fn refuse(&mut self, place_before: u64, refusal: &Refusal) {
         let (format, place) = (self.format, self.place);
         // A line is known when it was read, a record by where it begins.
         self.refused.add(|| match format {
-            FileFormat::Ndjson => format!("line {place}: {unfit}"),
-            FileFormat::Protobuf => format!("byte {place_before}: {unfit}"),
+            FileFormat::Ndjson => format!("line {place}: {refusal}"),
+            FileFormat::Protobuf => format!("byte {place_before}: {refusal}"),
         });
     }
 }

@@ -2,7 +2,7 @@ use std::io::Cursor;
 
 use bytes::Bytes;
 use restante_archive::Row;
-use restante_import::Noted;
+use restante_import::Findings;
 use restante_waku_wire::WakuMessage;
 
 use super::*;
@@ -47,7 +47,7 @@ fn written(messages: &[Message], format: FileFormat) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-fn read(file: Vec<u8>, format: FileFormat) -> (Vec<Message>, Noted) {
+fn read(file: Vec<u8>, format: FileFormat) -> (Vec<Message>, Findings) {
     let mut reader = Reader::new(Box::new(Cursor::new(file)), format);
     let mut messages = Vec::new();
     loop {
@@ -65,7 +65,7 @@ fn what_is_written_reads_back() {
     for format in [FileFormat::Ndjson, FileFormat::Protobuf] {
         let (again, refused) = read(written(&messages, format), format);
         assert_eq!(again, messages, "{format:?}");
-        assert_eq!(refused, Noted::default());
+        assert_eq!(refused, Findings::default());
     }
 }
 
@@ -135,8 +135,8 @@ fn only_the_first_refusals_are_listed() {
 fn messages_without_a_sure_name_are_refused() {
     let without_timestamp = WakuMessage { content_topic: "/t".into(), ..WakuMessage::default() };
     let hash = message_hash(PUBSUB_TOPIC, b"", "/t", b"", 0);
-    let unfit = verified(hash, PUBSUB_TOPIC, without_timestamp.to_wire()).unwrap_err();
-    assert_eq!(unfit.to_string(), "message: timestamp is missing");
-    let unfit = verified(hash, "", without_timestamp.to_wire()).unwrap_err();
-    assert_eq!(unfit.to_string(), "the pubsub topic is empty");
+    let refusal = verified(hash, PUBSUB_TOPIC, without_timestamp.to_wire()).unwrap_err();
+    assert_eq!(refusal.to_string(), "message: timestamp is missing");
+    let refusal = verified(hash, "", without_timestamp.to_wire()).unwrap_err();
+    assert_eq!(refusal.to_string(), "the pubsub topic is empty");
 }

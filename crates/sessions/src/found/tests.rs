@@ -22,10 +22,10 @@ impl Owned {
 
 fn ids() -> impl Strategy<Value = SessionId> {
     let node = prop_oneof![0..4_u32, any::<u32>()];
-    (any::<u64>(), node, any::<u32>()).prop_map(|(opened_us, node, place)| SessionId {
+    (any::<u64>(), node, any::<u32>()).prop_map(|(opened_us, node, user_hash)| SessionId {
         opened_us,
         node: NodeId(node),
-        place,
+        user_hash,
     })
 }
 
@@ -98,11 +98,11 @@ proptest! {
             prop_assert_eq!((session.user(), session.info.check()), (&*user, Ok(())));
             prop_assert!(session.has_resource(session.resource()));
             // Ids that differ in one part, which the list may happen to contain.
-            let (SessionId { opened_us, node, place }, id) = (session.id, session.id);
+            let (SessionId { opened_us, node, user_hash }, id) = (session.id, session.id);
             let others = [
                 SessionId { opened_us: !opened_us, ..id },
                 SessionId { node: NodeId(!node.0), ..id },
-                SessionId { place: !place, ..id },
+                SessionId { user_hash: !user_hash, ..id },
             ];
             for other in others {
                 let expected = newest_first.iter().find(|session| session.id == other);
@@ -188,7 +188,7 @@ fn the_longest_of_everything_is_kept() {
     let user = "u".repeat(USER_BYTES_MAX);
     let mut info = InfoBuf::new();
     info.merge(&[(InfoKey(1), Some(InfoValue::Text(&"x".repeat(16_000))))]).unwrap();
-    let id = |opened_us| SessionId { opened_us, node: NodeId(u32::MAX), place: u32::MAX };
+    let id = |opened_us| SessionId { opened_us, node: NodeId(u32::MAX), user_hash: u32::MAX };
     let session = |opened_us, priority| Owned {
         id: id(opened_us),
         resource: "r".repeat(RESOURCE_BYTES_MAX),
@@ -205,7 +205,7 @@ fn the_longest_of_everything_is_kept() {
 #[test]
 fn what_nobody_writes_is_refused() {
     let owned = Owned {
-        id: SessionId { opened_us: 1, node: NodeId(2), place: 3 },
+        id: SessionId { opened_us: 1, node: NodeId(2), user_hash: 3 },
         resource: "phone".to_owned(),
         priority: Some(1),
         info: InfoBuf::new(),
@@ -238,8 +238,8 @@ fn what_nobody_writes_is_refused() {
 /// A session whose id has the node and user hash of its record has seven bytes of id.
 #[test]
 fn a_session_of_the_table_is_short() {
-    let origin = Origin { node: NodeId(7), place: 9 };
-    let id = SessionId { opened_us: 0x0001_0203_0405_0607, node: NodeId(7), place: 9 };
+    let origin = Origin { node: NodeId(7), user_hash: 9 };
+    let id = SessionId { opened_us: 0x0001_0203_0405_0607, node: NodeId(7), user_hash: 9 };
     let session = Session::new(id, "ann", "é", Info::EMPTY);
     let record = record_of("ann", &mut [session], origin);
     assert_eq!(record.to_vec(), [3, b'a', b'n', b'n', 11, 2 << 2, 7, 6, 5, 4, 3, 2, 1, 0xc3, 0xa9, 0]);
@@ -254,7 +254,7 @@ fn a_session_is_written_as_the_format_says() {
         [(InfoKey::DOOR, Some(InfoValue::Text("x"))), (InfoKey::TOPICS, Some(InfoValue::Number(-3)))];
     info.merge(&changes).unwrap();
     let owned = Owned {
-        id: SessionId { opened_us: 0x0102, node: NodeId(300), place: 0x0a0b_0c0d },
+        id: SessionId { opened_us: 0x0102, node: NodeId(300), user_hash: 0x0a0b_0c0d },
         resource: "é".to_owned(),
         priority: Some(-1),
         info,

@@ -94,7 +94,7 @@ mod tests {
         event.form(Form::Json, |_| panic!("an encoding is made once"));
         assert_eq!(shown.get(), before + 5_000, "an encoding is made even if no budget is left");
         assert_eq!(budget.queue_bytes_max(), 0);
-        assert!(!event.to_kept().acquire(&budget), "there is no budget for another");
+        assert!(!event.to_unmetered().acquire(&budget), "there is no budget for another");
         drop(event);
         assert_eq!((shown.get(), budget.queue_bytes_max()), (0, 7_500 / QUEUE_SHARE));
     }

@@ -26,7 +26,7 @@ pub struct Event {
     /// The message in its wire format.
     pub body: Bytes,
     forms: [OnceLock<Bytes>; FORMS],
-    is_kept: OnceLock<bool>,
+    is_archived: OnceLock<bool>,
     /// Its share of the hub's memory budget, from when it is first put into a queue until it is dropped.
     permit: OnceLock<Permit>,
 }
@@ -49,21 +49,21 @@ impl Event {
         timestamp: Timestamp,
         body: Bytes,
     ) -> Self {
-        let (forms, is_kept, permit) = Default::default();
-        Self { channel, topic, message_hash, timestamp, body, forms, is_kept, permit }
+        let (forms, is_archived, permit) = Default::default();
+        Self { channel, topic, message_hash, timestamp, body, forms, is_archived, permit }
     }
 
     /// A copy for long-term holders: it shares the bytes, and does not count in the hub's memory budget.
-    pub fn to_kept(&self) -> Self {
+    pub fn to_unmetered(&self) -> Self {
         let (channel, topic) = (self.channel.clone(), self.topic.clone());
         let kept = Self::new(channel, topic, self.message_hash, self.timestamp, self.body.clone());
-        Self { is_kept: self.is_kept.clone(), ..kept }
+        Self { is_archived: self.is_archived.clone(), ..kept }
     }
 
     /// Whether an archive stores such messages, computed by the first caller: the hub can't decode bodies, and a door should not
     /// decode them once per session.
-    pub fn is_kept(&self, find_out: impl FnOnce(&Self) -> bool) -> bool {
-        *self.is_kept.get_or_init(|| find_out(self))
+    pub fn is_archived(&self, find_out: impl FnOnce(&Self) -> bool) -> bool {
+        *self.is_archived.get_or_init(|| find_out(self))
     }
 
     /// The event in an encoding, made by the first caller. It counts in the hub's memory budget from then on.

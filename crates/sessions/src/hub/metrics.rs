@@ -80,7 +80,7 @@ impl DropReason {
     fn label(self) -> DropLabel {
         let reason = match self {
             Self::Full => "full",
-            Self::Memory => "room",
+            Self::Memory => "memory",
         };
         DropLabel { reason }
     }
@@ -127,7 +127,7 @@ impl HubMetrics {
             let _ = self.ended.get_or_create(&EndLabel { reason: why.as_str() });
         }
         let what = "Sessions of this node that subscribe to events";
-        registry.register("hub_seats", what, self.subscriptions.clone());
+        registry.register("hub_subscriptions", what, self.subscriptions.clone());
         let what = "Interests of these sessions: topics and prefixes of topics";
         registry.register("hub_interests", what, self.interests.clone());
         let what = "Bytes of events that wait for sessions, each event counted once";

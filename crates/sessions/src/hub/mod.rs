@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 pub use event::{Event, Form};
 pub use metrics::HubMetrics;
-pub use subscription::Seat;
+pub use subscription::Subscription;
 
 use crate::{Ended, Nodes, Owner, SessionId};
 use budget::MemoryBudget;
@@ -75,7 +75,7 @@ pub enum TopicMatch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubConfig {
     /// Subscribed sessions at once.
-    pub seats_max: usize,
+    pub subscriptions_max: usize,
     /// Bytes of events that wait for all sessions, each event counted once. A quarter of it is reserved for sessions whose queue is
     /// empty. Forms that readers make of events count as well and may exceed it: then new events are refused until they are
     /// freed.
@@ -86,13 +86,13 @@ pub struct HubConfig {
 
 impl Default for HubConfig {
     fn default() -> Self {
-        Self { seats_max: 20_000, queued_bytes_max: 64 << 20, interest_bytes_max: 64 << 20 }
+        Self { subscriptions_max: 20_000, queued_bytes_max: 64 << 20, interest_bytes_max: 64 << 20 }
     }
 }
 
 /// The bounds of one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SeatConfig {
+pub struct SubscriptionConfig {
     /// Events that may wait for it.
     pub events_max: usize,
     /// Bytes of events that may wait for it.
@@ -126,13 +126,13 @@ pub struct Losses {
 pub enum HubFull {
     /// The hub has as many sessions as allowed.
     #[error("no more than {0} sessions are served: try another node")]
-    Seats(usize),
+    Subscriptions(usize),
     /// The session has as many interests as allowed.
     #[error("a session may have no more than {0} interests")]
     Interests(usize),
     /// The session's interests take as many bytes as allowed.
     #[error("the topics of a session may take no more than {0} bytes")]
-    SeatBytes(usize),
+    SubscriptionBytes(usize),
     /// All interests together take as many bytes as allowed.
     #[error("the topics of all sessions take too much memory: try another node")]
     Bytes,
@@ -199,24 +199,24 @@ impl Hub {
     ///
     /// # Errors
     /// When the hub has as many sessions as allowed.
-    pub fn join(&self, id: SessionId, config: SeatConfig) -> Result<Seat, HubFull> {
+    pub fn join(&self, id: SessionId, config: SubscriptionConfig) -> Result<Subscription, HubFull> {
         self.shared
             .join(Subscriber::new(id, config, None))
-            .map(|subscriber| Seat::new(subscriber, self.shared.clone()))
+            .map(|subscriber| Subscription::new(subscriber, self.shared.clone()))
     }
 
     /// Like [`Hub::join`], with counters for the events that the session does not get.
     ///
     /// # Errors
     /// When the hub has as many sessions as allowed.
-    pub fn join_counting(
+    pub fn join_with_losses(
         &self,
         id: SessionId,
-        config: SeatConfig,
+        config: SubscriptionConfig,
         losses: Arc<Losses>,
-    ) -> Result<Seat, HubFull> {
+    ) -> Result<Subscription, HubFull> {
         let subscriber = Subscriber::new(id, config, Some(losses));
-        self.shared.join(subscriber).map(|subscriber| Seat::new(subscriber, self.shared.clone()))
+        self.shared.join(subscriber).map(|subscriber| Subscription::new(subscriber, self.shared.clone()))
     }
 
     /// Publishes an event to its subscribers, here and on other nodes, and returns how many queues of this node it was put into.
@@ -225,12 +225,12 @@ impl Hub {
     pub fn publish(&self, event: &Arc<Event>) -> usize {
         let Delivery { is_new, queued } = self.shared.deliver(event, Source::Here);
         if is_new {
-            self.tell_others(event);
+            self.broadcast(event);
         }
         queued
     }
 
-    /// Publishes to this node's sessions only: the caller sends the event to other nodes by [`Hub::tell_others`].
+    /// Publishes to this node's sessions only: the caller sends the event to other nodes by [`Hub::broadcast`].
     pub fn publish_here(&self, event: &Arc<Event>) -> usize {
         self.shared.deliver(event, Source::Here).queued
     }
@@ -242,14 +242,14 @@ impl Hub {
     }
 
     /// Sends an event to the other nodes, each time it is called: they drop what was delivered there. Never waits.
-    pub fn tell_others(&self, event: &Event) {
+    pub fn broadcast(&self, event: &Event) {
         if let Some(nodes) = self.shared.nodes.get().and_then(Weak::upgrade) {
-            nodes.tell_others(event);
+            nodes.broadcast(event);
         }
     }
 
     /// Whether a session of this node subscribes to such events, even if its client is away.
-    pub fn is_wanted(&self, channel: &str, topic: &str) -> bool {
+    pub fn has_subscribers(&self, channel: &str, topic: &str) -> bool {
         !self.shared.index.read().find(channel, topic).is_empty()
     }
 
@@ -286,7 +286,7 @@ impl Owner for Hub {
         }
     }
 
-    fn heard(&self, event: Event) {
+    fn received(&self, event: Event) {
         self.shared.deliver(&Arc::new(event), Source::Elsewhere);
     }
 }
@@ -301,8 +301,8 @@ impl Shared {
     fn join(&self, subscriber: Subscriber) -> Result<Arc<Subscriber>, HubFull> {
         let subscriber = Arc::new(subscriber);
         let mut registry = self.registry.lock();
-        if registry.len() >= self.config.seats_max {
-            return Err(HubFull::Seats(self.config.seats_max));
+        if registry.len() >= self.config.subscriptions_max {
+            return Err(HubFull::Subscriptions(self.config.subscriptions_max));
         }
         let stopping = registry.is_stopping.then_some(Ended::Stopping);
         let ended = registry.take_early(subscriber.id).or(stopping);

@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn early_ends_are_found_once_and_bounded() {
-        let id = |opened_us| SessionId { opened_us, node: NodeId(1), place: 0 };
+        let id = |opened_us| SessionId { opened_us, node: NodeId(1), user_hash: 0 };
         let mut registry = Registry::default();
         for n in 0..3 * EARLY_ENDS_MAX as u64 {
             registry.note_early(id(n), Ended::Replaced);

@@ -9,7 +9,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{Event, Losses, Next, Overflow, SeatConfig, budget::MemoryBudget, metrics::DropReason};
+use super::{Event, Losses, Next, Overflow, SubscriptionConfig, budget::MemoryBudget, metrics::DropReason};
 use crate::{Ended, SessionId};
 
 /// A batch ends with the event that reaches this many bytes.
@@ -17,7 +17,7 @@ const BATCH_BYTES_MAX: usize = 256 << 10;
 
 pub(super) struct Subscriber {
     pub(super) id: SessionId,
-    pub(super) config: SeatConfig,
+    pub(super) config: SubscriptionConfig,
     losses: Option<Arc<Losses>>,
     queue: Mutex<Queue>,
 }
@@ -46,7 +46,7 @@ pub(super) enum Offered {
 }
 
 impl Subscriber {
-    pub(super) fn new(id: SessionId, config: SeatConfig, losses: Option<Arc<Losses>>) -> Self {
+    pub(super) fn new(id: SessionId, config: SubscriptionConfig, losses: Option<Arc<Losses>>) -> Self {
         Self { id, config, losses, queue: Mutex::default() }
     }
 

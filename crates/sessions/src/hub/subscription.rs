@@ -5,15 +5,15 @@ use parking_lot::Mutex;
 use super::{Event, HubFull, Interest, Next, Shared, subscriber::Subscriber};
 use crate::{Ended, SessionId};
 
-/// The most events of a [`Seat::next`].
+/// The most events of a [`Subscription::next`].
 const BATCH_EVENTS_MAX: usize = 64;
 /// Interests that are removed from the index under one lock, which bounds how long a publisher waits.
 const CHUNK_INTERESTS: usize = 256;
 /// One nth of the bytes for interests is what one session may take.
-const SEAT_SHARE: usize = 64;
+const SUBSCRIPTION_SHARE: usize = 64;
 
 /// The subscription of a session: its reading end. Dropping it leaves the hub.
-pub struct Seat {
+pub struct Subscription {
     subscriber: Arc<Subscriber>,
     interests: Mutex<Interests>,
     shared: Arc<Shared>,
@@ -27,7 +27,7 @@ struct Interests {
     bytes: usize,
 }
 
-impl Seat {
+impl Subscription {
     pub(super) fn new(subscriber: Arc<Subscriber>, shared: Arc<Shared>) -> Self {
         Self { subscriber, interests: Mutex::default(), shared }
     }
@@ -42,7 +42,7 @@ impl Seat {
     ///
     /// # Errors
     /// When there would be too many interests, or too many bytes of them.
-    pub fn want(&self, interests: &[Interest]) -> Result<(), HubFull> {
+    pub fn subscribe(&self, interests: &[Interest]) -> Result<(), HubFull> {
         let mut current = self.interests.lock();
         let mut fresh: Vec<Interest> = interests.iter().filter(|one| !current.has(one)).cloned().collect();
         fresh.sort_unstable();
@@ -65,19 +65,21 @@ impl Seat {
     }
 
     fn check_limits(&self, interests: &Interests, added: usize, bytes: usize) -> Result<(), HubFull> {
-        let (count_max, bytes_max) =
-            (self.subscriber.config.interests_max, self.shared.config.interest_bytes_max / SEAT_SHARE);
+        let (count_max, bytes_max) = (
+            self.subscriber.config.interests_max,
+            self.shared.config.interest_bytes_max / SUBSCRIPTION_SHARE,
+        );
         if interests.list.len() + added > count_max {
             return Err(HubFull::Interests(count_max));
         }
         if interests.bytes.saturating_add(bytes) > bytes_max {
-            return Err(HubFull::SeatBytes(bytes_max));
+            return Err(HubFull::SubscriptionBytes(bytes_max));
         }
         Ok(())
     }
 
     /// Removes interests. Returns how many of them it had.
-    pub fn unwant(&self, interests: &[Interest]) -> usize {
+    pub fn unsubscribe(&self, interests: &[Interest]) -> usize {
         let mut current = self.interests.lock();
         let mut gone: Vec<Interest> = interests.iter().filter(|one| current.has(one)).cloned().collect();
         gone.sort_unstable();
@@ -108,7 +110,7 @@ impl Seat {
     }
 
     /// Whether it has this interest.
-    pub fn wants(&self, interest: &Interest) -> bool {
+    pub fn has_interest(&self, interest: &Interest) -> bool {
         self.interests.lock().has(interest)
     }
 
@@ -123,7 +125,7 @@ impl Seat {
         self.next_few(BATCH_EVENTS_MAX).await
     }
 
-    /// Like [`Seat::next`], with at most `events_max` events, and at least one.
+    /// Like [`Subscription::next`], with at most `events_max` events, and at least one.
     pub async fn next_few(&self, events_max: usize) -> Next {
         poll_fn(|cx| self.subscriber.poll_next(events_max.max(1), cx)).await
     }
@@ -148,7 +150,7 @@ impl Seat {
         self.subscriber.pause()
     }
 
-    /// Resumes after [`Seat::pause`].
+    /// Resumes after [`Subscription::pause`].
     pub fn resume(&self) {
         self.subscriber.resume();
     }
@@ -164,16 +166,16 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Subscription {
     fn drop(&mut self) {
         self.leave();
         self.shared.forget(&self.subscriber);
     }
 }
 
-impl fmt::Debug for Seat {
+impl fmt::Debug for Subscription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Seat").field("id", &self.id()).finish_non_exhaustive()
+        f.debug_struct("Subscription").field("id", &self.id()).finish_non_exhaustive()
     }
 }
 

@@ -107,7 +107,7 @@ impl Memory {
     /// The node and user hash that the ids of a user have in common.
     #[inline]
     fn origin(&self, user_hash: u32) -> Origin {
-        Origin { node: self.node, place: user_hash }
+        Origin { node: self.node, user_hash }
     }
 
     #[inline]
@@ -120,7 +120,7 @@ impl Memory {
         let now_us = u64::try_from(self.clock.now().nanos() / 1_000).unwrap_or(0);
         let next = |last: u64| now_us.max(last + 1);
         let last = self.last_us.update(Ordering::Relaxed, Ordering::Relaxed, next);
-        SessionId { opened_us: next(last), node: self.node, place: user_hash }
+        SessionId { opened_us: next(last), node: self.node, user_hash }
     }
 
     /// Opens a session. Returns also the sessions that it ended; their owner has been notified.
@@ -147,7 +147,7 @@ impl Memory {
     }
 
     fn close_now(&self, id: SessionId, why: Ended) -> Result<bool, Error> {
-        let origin = self.origin(id.place);
+        let origin = self.origin(id.user_hash);
         let is_closed = self.change_by_id(id, |user, sessions, at| {
             sessions.remove(at);
             match sessions.is_empty() {
@@ -171,7 +171,7 @@ impl Memory {
         priority: Option<Option<i8>>,
         changes: &[InfoChange<'_>],
     ) -> Result<bool, Error> {
-        let origin = self.origin(id.place);
+        let origin = self.origin(id.user_hash);
         self.change_by_id(id, |user, sessions, at| {
             let Some(session) = sessions.get_mut(at) else { return Ok(Change::Keep) };
             let mut merged = InfoBytes::new();
@@ -189,8 +189,8 @@ impl Memory {
     /// Whether a record contains the session with an id. Records of other users in the same neighbourhood are tested as well; their
     /// ids look the same, so the hash of the user is compared.
     fn has(&self, record: &[u8], id: SessionId) -> bool {
-        let has_time = FoundIter::new(record, self.origin(id.place)).any(|session| session.id == id);
-        has_time && self.hash_of_record(record) == id.place
+        let has_time = FoundIter::new(record, self.origin(id.user_hash)).any(|session| session.id == id);
+        has_time && self.hash_of_record(record) == id.user_hash
     }
 
     fn hash_of_record(&self, record: &[u8]) -> u32 {
@@ -206,9 +206,9 @@ impl Memory {
         if id.node != self.node {
             return Ok(false);
         }
-        let origin = self.origin(id.place);
+        let origin = self.origin(id.user_hash);
         let has = |record: &[u8]| self.has(record, id);
-        self.shard(id.place).change(id.place, &has, |record| {
+        self.shard(id.user_hash).change(id.user_hash, &has, |record| {
             let mut sessions = sessions_in(record, origin);
             let at = sessions.iter().position(|session| session.id == id);
             let Some((at, user)) = at.and_then(|at| Some((at, sessions.get(at)?.user()))) else {
@@ -266,7 +266,7 @@ impl Memory {
             return Found::none();
         }
         let has = |record: &[u8]| self.has(record, id);
-        let found = self.read(id.place, &has);
+        let found = self.read(id.user_hash, &has);
         only(&found, |session| session.id == id)
     }
 
@@ -426,7 +426,7 @@ impl Nodes for Memory {
         Answer::ready(Ok(vec![NodeState { id: self.node, name, lease_ms: None, sessions }]))
     }
 
-    fn tell_others(&self, _event: &Event) {}
+    fn broadcast(&self, _event: &Event) {}
 
     fn health(&self) -> Result<(), Error> {
         Ok(())

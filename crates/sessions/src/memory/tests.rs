@@ -152,7 +152,7 @@ struct NoOwner;
 
 impl Owner for NoOwner {
     fn ended(&self, _: SessionId, _: Ended) {}
-    fn heard(&self, _: Event) {}
+    fn received(&self, _: Event) {}
 }
 
 /// A thread that has read one table reads another, and then the first again.

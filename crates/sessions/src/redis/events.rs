@@ -84,7 +84,7 @@ impl Queue {
 
 impl Table {
     /// Queues an event for the sender. Never waits.
-    pub(super) fn tell_others(&self, event: &Event) {
+    pub(super) fn broadcast(&self, event: &Event) {
         if self.link().is_none() {
             return self.lost_events(EventLoss::Away, 1);
         }
@@ -105,7 +105,7 @@ impl Table {
             Some((node, _)) if node == self.here => {}
             Some((_, event)) => {
                 self.metrics.heard.inc();
-                self.owner.heard(event);
+                self.owner.received(event);
             }
             None => self.lost_events(EventLoss::Unreadable, 1),
         }

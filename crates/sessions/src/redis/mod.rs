@@ -228,8 +228,8 @@ impl Nodes for Redis {
         Answer::later(self.ask(async |table, link| Ok(table.states(link).await?.1)))
     }
 
-    fn tell_others(&self, event: &Event) {
-        self.table.tell_others(event);
+    fn broadcast(&self, event: &Event) {
+        self.table.broadcast(event);
     }
 
     fn health(&self) -> Result<(), Error> {

@@ -308,7 +308,7 @@ mod tests {
     use crate::{Info, NodeId};
 
     fn session(node: u32, opened_us: u64, resource: &str) -> Session<'_> {
-        let id = SessionId { opened_us, node: NodeId(node), place: 0 };
+        let id = SessionId { opened_us, node: NodeId(node), user_hash: 0 };
         Session::new(id, "u", resource, Info::EMPTY)
     }
 

@@ -42,7 +42,7 @@ pub(super) struct Keys {
 
 impl Keys {
     pub(super) fn new(prefix: &str, db: i64) -> Result<Self, Error> {
-        if let Some(error) = RedisConfig::prefix_fault(prefix) {
+        if let Some(error) = RedisConfig::prefix_error(prefix) {
             return Err(Error::invalid(format!(
                 "the prefix '{prefix}' of keys in Redis can't be used: {error}"
             )));
@@ -146,9 +146,9 @@ pub(super) fn user_of(bytes: &[u8]) -> Option<&str> {
 /// The field of a session in its node's hash.
 pub(super) fn field_of(id: SessionId) -> [u8; FIELD_BYTES] {
     let mut field = [0; FIELD_BYTES];
-    let (opened, place) = field.split_at_mut(8);
+    let (opened, user_hash) = field.split_at_mut(8);
     opened.copy_from_slice(&id.opened_us.to_be_bytes());
-    place.copy_from_slice(&id.place.to_be_bytes());
+    user_hash.copy_from_slice(&id.user_hash.to_be_bytes());
     field
 }
 
@@ -161,9 +161,9 @@ pub(super) fn location_of(session: &Session<'_>) -> Vec<u8> {
 
 /// The id of a session of a node, by its field in the node's hash.
 pub(super) fn id_of_field(node: NodeId, field: &[u8]) -> Option<SessionId> {
-    let (opened, place) = field.split_first_chunk::<8>()?;
-    let place: [u8; 4] = place.try_into().ok()?;
-    Some(SessionId { opened_us: u64::from_be_bytes(*opened), node, place: u32::from_be_bytes(place) })
+    let (opened, user_hash) = field.split_first_chunk::<8>()?;
+    let user_hash: [u8; 4] = user_hash.try_into().ok()?;
+    Some(SessionId { opened_us: u64::from_be_bytes(*opened), node, user_hash: u32::from_be_bytes(user_hash) })
 }
 
 /// Decodes the id and reason of an ended session, as scripts write them.
@@ -189,7 +189,7 @@ mod tests {
     use crate::{InfoBuf, InfoKey, InfoValue};
 
     fn id() -> SessionId {
-        SessionId { opened_us: 1_700_000_000_000_000, node: NodeId(3_000_000_000), place: 77 }
+        SessionId { opened_us: 1_700_000_000_000_000, node: NodeId(3_000_000_000), user_hash: 77 }
     }
 
     /// The colon ends a prefix: keys of the prefix `a:u` would be those of a user of the prefix `a`.

@@ -26,7 +26,7 @@ impl Owner for Recorder {
         self.ended.lock().push((id, why));
     }
 
-    fn heard(&self, event: Event) {
+    fn received(&self, event: Event) {
         self.heard.lock().push(event);
     }
 }

@@ -71,9 +71,9 @@ async fn ids_that_were_never_assigned_have_no_session(subject: Subject) {
         SessionId { opened_us: id.opened_us + 1, ..id },
         SessionId { node: NodeId(id.node.0 ^ 1), ..id },
         SessionId { node: NodeId(u32::MAX), ..id },
-        SessionId { place: id.place ^ 1, ..id },
-        SessionId { place: id.place ^ 1 << 31, ..id },
-        SessionId { place: !id.place, ..id },
+        SessionId { user_hash: id.user_hash ^ 1, ..id },
+        SessionId { user_hash: id.user_hash ^ 1 << 31, ..id },
+        SessionId { user_hash: !id.user_hash, ..id },
         SessionId::from_bytes([0; 16]),
         SessionId::from_bytes([0xff; 16]),
     ];

@@ -118,7 +118,7 @@ async fn what_was_found_stays_as_it_was(subject: Subject) {
     node.open("ann", "phone").await;
     assert_eq!(rows(&found), before);
     assert_eq!(found.by_id(phone).unwrap().resource(), "phone");
-    assert_eq!(found.by_id(SessionId { place: !phone.place, ..phone }), None);
+    assert_eq!(found.by_id(SessionId { user_hash: !phone.user_hash, ..phone }), None);
     assert_eq!(found.clone(), found);
 }
 

@@ -352,7 +352,7 @@ async fn an_event_is_handed_to_the_owners_of_the_others(subject: Subject) {
     let mut expected: Vec<_> = events().iter().map(show).collect();
     expected.sort();
     for event in events() {
-        one.nodes.tell_others(&event);
+        one.nodes.broadcast(&event);
     }
     for other in [&two, &three] {
         until("the others receive them", || other.owner.heard().len() >= expected.len()).await;
@@ -361,14 +361,14 @@ async fn an_event_is_handed_to_the_owners_of_the_others(subject: Subject) {
     }
     one.settle(&two).await;
     assert_eq!(one.owner.heard(), Vec::<String>::new(), "the sender receives nothing");
-    two.nodes.tell_others(&events()[0]);
+    two.nodes.broadcast(&events()[0]);
     until("the answer is received", || one.owner.heard() == [show(&events()[0])]).await;
 }
 
 async fn an_event_does_not_come_back_to_its_sender(subject: Subject) {
     let node = subject.node().await;
     for event in events() {
-        node.nodes.tell_others(&event);
+        node.nodes.broadcast(&event);
     }
     node.settle(&node).await;
     assert_eq!(node.owner.heard(), Vec::<String>::new());
@@ -381,7 +381,7 @@ async fn tables_with_other_names_share_nothing(subject: Subject) {
     assert_eq!((one.ids("ann").await, other.ids("ann").await), (vec![id], vec![of_other]));
     assert_eq!((one.counts().await.sessions, other.counts().await.sessions), (1, 1));
     assert_eq!(one.nodes.nodes().await.unwrap().len(), 1);
-    one.nodes.tell_others(&events()[0]);
+    one.nodes.broadcast(&events()[0]);
     assert!(one.close(id, Ended::Operator).await);
     assert_eq!(other.ids("ann").await, [of_other]);
     assert_eq!((other.ended_sessions().await, other.owner.heard()), (vec![], vec![]));

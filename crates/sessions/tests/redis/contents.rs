@@ -188,7 +188,7 @@ pub(crate) async fn an_open_that_was_overtaken_does_not_come_back(table: Subject
     let node = table.node().await;
     let mut raw = raw(&table);
     // As if a request for a newer session of this node, at the same address, had overtaken it.
-    let newer = SessionId { opened_us: u64::MAX, node: node.here(), place: 0 };
+    let newer = SessionId { opened_us: u64::MAX, node: node.here(), user_hash: 0 };
     let row = [&newer.to_bytes()[..], &[0; 8]].concat();
     let user = raw.key("u:u");
     let _: u64 = raw.ask("HSET", (&user, "r", row.as_slice()));
@@ -277,9 +277,9 @@ pub(crate) async fn tables_in_other_databases_receive_nothing(table: Subject) {
     let mut config = table.config();
     config.url = proxied_url().replace("/0", "/1").parse().unwrap();
     let stranger = Node::new(config).await;
-    stranger.nodes.tell_others(&event("t", b"elsewhere"));
+    stranger.nodes.broadcast(&event("t", b"elsewhere"));
     stranger.open("u", "r").await;
-    node.nodes.tell_others(&event("t", b"here"));
+    node.nodes.broadcast(&event("t", b"here"));
     until("the event is received", || !neighbour.owner.heard().is_empty()).await;
     let received = neighbour.owner.heard();
     assert!(received.len() == 1 && received[0].contains("here\""), "{received:?}");
@@ -292,11 +292,11 @@ pub(crate) async fn events_that_are_too_long_are_dropped_and_counted(table: Subj
     let metrics = config.metrics.clone();
     let node = Node::new(config).await;
     let other = table.node().await;
-    node.nodes.tell_others(&event("t", &vec![0; (1 << 20) + 1]));
-    node.nodes.tell_others(&event(&"t".repeat(20_000), b""));
+    node.nodes.broadcast(&event("t", &vec![0; (1 << 20) + 1]));
+    node.nodes.broadcast(&event(&"t".repeat(20_000), b""));
     let lost = r#"restante_sessions_redis_lost_events_total{reason="too_long"}"#;
     assert_eq!(metric(&metrics, lost), 2.0);
-    node.nodes.tell_others(&event("t", &vec![7; 1 << 20]));
+    node.nodes.broadcast(&event("t", &vec![7; 1 << 20]));
     until("the event is received", || !other.owner.heard().is_empty()).await;
 }
 

@@ -210,7 +210,7 @@ pub(crate) async fn events_are_dropped_and_counted_while_redis_is_unreachable(ta
     proxy.close();
     until("the node has noticed", || node.nodes.health().is_err()).await;
     for _ in 0..10 {
-        node.nodes.tell_others(&crate::event("t", b"lost"));
+        node.nodes.broadcast(&crate::event("t", b"lost"));
     }
     let lost = r#"restante_sessions_redis_lost_events_total{reason="away"}"#;
     assert_eq!(metric(&metrics, lost), 10.0);
@@ -219,7 +219,7 @@ pub(crate) async fn events_are_dropped_and_counted_while_redis_is_unreachable(ta
     until("redis is reachable again", || node.nodes.health().is_ok()).await;
     assert_eq!(metric(&metrics, "restante_sessions_redis_up"), 1.0);
     let other = table.node().await;
-    node.nodes.tell_others(&crate::event("t", b"sent"));
+    node.nodes.broadcast(&crate::event("t", b"sent"));
     until("the event is received", || !other.owner.heard().is_empty()).await;
     assert!(other.owner.heard()[0].contains("sent"));
 }

@@ -63,7 +63,7 @@ async fn start_with(config: WakuConfig) -> Running {
         config,
         archive,
         Arc::new(SystemClock),
-        crate::live::alone().await.unwrap(),
+        crate::live::standalone().await.unwrap(),
         Vec::new(),
         &metrics,
     )

@@ -2,7 +2,7 @@ use libp2p::PeerId;
 use parking_lot::Mutex;
 use restante_sessions::{
     SessionId,
-    hub::{Next, Seat},
+    hub::{Next, Subscription},
 };
 use tokio::sync::Notify;
 
@@ -12,7 +12,7 @@ const BATCH_MESSAGES_MAX: usize = 8;
 /// A subscriber: its subscription in the hub, and its state.
 pub(super) struct Subscriber {
     pub(super) peer: PeerId,
-    pub(super) subscription: Seat,
+    pub(super) subscription: Subscription,
     state: Mutex<State>,
     /// The peer disconnected since the pusher last checked.
     left: Notify,
@@ -35,7 +35,7 @@ pub(super) enum Task {
 }
 
 impl Subscriber {
-    pub(super) fn new(peer: PeerId, subscription: Seat) -> Self {
+    pub(super) fn new(peer: PeerId, subscription: Subscription) -> Self {
         Self { peer, subscription, state: Mutex::default(), left: Notify::new() }
     }
 

@@ -9,7 +9,7 @@ use std::{
 use libp2p::PeerId;
 use restante_sessions::{
     SessionId,
-    hub::{Hub, HubFull, INTEREST_BYTES, Interest, Losses, Overflow, SeatConfig, TopicMatch},
+    hub::{Hub, HubFull, INTEREST_BYTES, Interest, Losses, Overflow, SubscriptionConfig, TopicMatch},
 };
 use tokio::time::Instant;
 
@@ -57,9 +57,9 @@ impl From<HubFull> for Full {
     /// Live streams share the hub with the filter, so its own bounds may be reached first.
     fn from(full: HubFull) -> Self {
         match full {
-            HubFull::Seats(max) => Self::Subscribers(max),
+            HubFull::Subscriptions(max) => Self::Subscribers(max),
             HubFull::Interests(max) => Self::Criteria(max),
-            HubFull::SeatBytes(max) => Self::SubscriberBytes(max),
+            HubFull::SubscriptionBytes(max) => Self::SubscriberBytes(max),
             HubFull::Bytes => Self::Bytes,
         }
     }
@@ -138,9 +138,10 @@ impl Subscriptions {
     ) -> Result<Option<Arc<Subscriber>>, Full> {
         let Some(row) = self.rows.get(&peer) else { return Ok(None) };
         let subscription = &row.subscriber.subscription;
-        let added: Vec<Interest> = criteria.iter().filter(|one| !subscription.wants(one)).cloned().collect();
+        let added: Vec<Interest> =
+            criteria.iter().filter(|one| !subscription.has_interest(one)).cloned().collect();
         let bytes = self.check_limits(subscription.interest_count(), row.bytes, &added)?;
-        subscription.want(&added)?;
+        subscription.subscribe(&added)?;
         let expires = now + self.ttl();
         self.criteria += added.len();
         self.bytes += bytes;
@@ -190,8 +191,8 @@ impl Subscriptions {
         now: Instant,
     ) -> Result<Added, Full> {
         self.check_new_subscriber(criteria)?;
-        let subscription = self.hub.join_counting(id, self.subscription_config(), self.losses.clone())?;
-        subscription.want(criteria)?;
+        let subscription = self.hub.join_with_losses(id, self.subscription_config(), self.losses.clone())?;
+        subscription.subscribe(criteria)?;
         let replaced = self.evict_if_full();
         let subscriber = Arc::new(Subscriber::new(peer, subscription));
         let bytes: usize = criteria.iter().map(Interest::bytes).sum();
@@ -202,8 +203,8 @@ impl Subscriptions {
         Ok(Added { subscriber, replaced })
     }
 
-    fn subscription_config(&self) -> SeatConfig {
-        SeatConfig {
+    fn subscription_config(&self) -> SubscriptionConfig {
+        SubscriptionConfig {
             events_max: self.config.queue_messages_max,
             bytes_max: self.config.queue_bytes_max,
             interests_max: self.config.criteria_per_peer_max,
@@ -236,11 +237,11 @@ impl Subscriptions {
         let row = self.rows.get_mut(&peer)?;
         let subscriber = row.subscriber.clone();
         let removed: Vec<Interest> =
-            criteria.iter().filter(|one| subscriber.subscription.wants(one)).cloned().collect();
+            criteria.iter().filter(|one| subscriber.subscription.has_interest(one)).cloned().collect();
         if removed.is_empty() {
             return None;
         }
-        subscriber.subscription.unwant(&removed);
+        subscriber.subscription.unsubscribe(&removed);
         let bytes: usize = removed.iter().map(Interest::bytes).sum();
         row.bytes -= bytes;
         row.expires = expires;

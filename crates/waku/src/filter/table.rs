@@ -89,7 +89,7 @@ impl Table {
 
     fn unlisted_id(&self) -> SessionId {
         let opened_us = self.unlisted.fetch_add(1, Ordering::Relaxed);
-        SessionId { opened_us, node: NO_NODE, place: 0 }
+        SessionId { opened_us, node: NO_NODE, user_hash: 0 }
     }
 
     /// Updates the number of a subscriber's criteria in its session.

@@ -11,7 +11,7 @@ const TOPIC: &str = "/waku/2/rs/42/0";
 struct Recorder(parking_lot::Mutex<Vec<Arc<Event>>>);
 
 impl Listener for Recorder {
-    fn hear(&self, event: &Arc<Event>, stage: Stage) {
+    fn on_message(&self, event: &Arc<Event>, stage: Stage) {
         if matches!(stage, Stage::Published | Stage::Relayed) {
             self.0.lock().push(event.clone());
         }
@@ -115,7 +115,7 @@ async fn a_message_is_delivered_after_its_client_has_disconnected() {
 struct SettledProbe(Intake, parking_lot::Mutex<Vec<(Stage, bool)>>);
 
 impl Listener for SettledProbe {
-    fn hear(&self, _: &Arc<Event>, stage: Stage) {
+    fn on_message(&self, _: &Arc<Event>, stage: Stage) {
         let is_settled = futures_util::FutureExt::now_or_never(self.0.settled()).is_some();
         self.1.lock().push((stage, is_settled));
     }
@@ -171,7 +171,7 @@ impl Archive for Stalling {
 struct Stages(parking_lot::Mutex<Vec<Stage>>);
 
 impl Listener for Stages {
-    fn hear(&self, _: &Arc<Event>, stage: Stage) {
+    fn on_message(&self, _: &Arc<Event>, stage: Stage) {
         self.0.lock().push(stage);
     }
 }
@@ -233,13 +233,14 @@ async fn publishers_wait_for_the_disk_and_subscribers_do_not() {
 async fn the_hub_delivers_each_message_once_whether_it_is_archived_or_not() {
     use restante_sessions::{
         NodeId, SessionId,
-        hub::{Interest, Next, Overflow, SeatConfig, TopicMatch},
+        hub::{Interest, Next, Overflow, SubscriptionConfig, TopicMatch},
     };
-    let hub = crate::live::alone().await.unwrap().hub;
-    let config = SeatConfig { events_max: 9, bytes_max: 10_000, interests_max: 9, overflow: Overflow::End };
-    let subscriber = hub.join(SessionId { opened_us: 1, node: NodeId(1), place: 0 }, config).unwrap();
+    let hub = crate::live::standalone().await.unwrap().hub;
+    let config =
+        SubscriptionConfig { events_max: 9, bytes_max: 10_000, interests_max: 9, overflow: Overflow::End };
+    let subscriber = hub.join(SessionId { opened_us: 1, node: NodeId(1), user_hash: 0 }, config).unwrap();
     let topics = TopicMatch::Exact("/toy/1/chat/proto".into());
-    subscriber.want(&[Interest { channel: Some(TOPIC.into()), topics }]).unwrap();
+    subscriber.subscribe(&[Interest { channel: Some(TOPIC.into()), topics }]).unwrap();
     let setup = Setup::with_listeners(|_| vec![Arc::new(hub.clone())]).await;
     let (archived, timeless) = (message(0), WakuMessage { timestamp: None, ..message(0) });
     for message in [&archived, &timeless, &archived, &timeless] {

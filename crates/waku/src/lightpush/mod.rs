@@ -148,7 +148,7 @@ impl Shared {
         };
         self.check_relay_peers(&pubsub_topic)?;
         let published = self.intake.publish(&pubsub_topic, message).await?;
-        if published.is_lost { Err(nobody_there()) } else { Ok(published.relay_peers) }
+        if published.is_lost { Err(no_relay_peers()) } else { Ok(published.relay_peers) }
     }
 
     /// Checked before the message is published, so that a refused client can try another node.
@@ -158,16 +158,17 @@ impl Shared {
             return Ok(());
         }
         let followers = self.node.as_ref().map_or(0, |node| node.followers(pubsub_topic));
-        if followers < self.config.relay_peers_min { Err(nobody_there()) } else { Ok(()) }
+        if followers < self.config.relay_peers_min { Err(no_relay_peers()) } else { Ok(()) }
     }
 }
 
 /// The specification says 503; nwaku and js-waku use 505, and 503 for an unavailable service.
-pub(crate) const NOBODY_THERE_STATUS: u16 = 505;
-pub(crate) const NOBODY_THERE: &str = "there are not enough peers to relay the message to: try another node";
+pub(crate) const NO_RELAY_PEERS_STATUS: u16 = 505;
+pub(crate) const NO_RELAY_PEERS: &str =
+    "there are not enough peers to relay the message to: try another node";
 
-fn nobody_there() -> Outcome {
-    Outcome::refused(NOBODY_THERE_STATUS.into(), NOBODY_THERE)
+fn no_relay_peers() -> Outcome {
+    Outcome::refused(NO_RELAY_PEERS_STATUS.into(), NO_RELAY_PEERS)
 }
 
 #[async_trait]

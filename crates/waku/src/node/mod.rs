@@ -5,10 +5,10 @@
 
 mod address;
 mod behaviour;
+mod close_timeout;
 mod events;
 mod executor;
 mod half_open;
-mod hasty;
 mod key;
 mod liveness;
 mod metrics;

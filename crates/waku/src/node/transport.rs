@@ -1,4 +1,4 @@
-//! How bytes travel: TCP and WebSockets, secured by Noise, with many streams by yamux or mplex.
+//! The transports: TCP and WebSockets, secured by Noise, multiplexed by yamux or mplex.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use restante_net::tls::Certificates;
 
 use super::{
     NodeError, NodeLimits,
+    close_timeout::CloseTimeout,
     half_open::{Gate, HalfOpen},
-    hasty::Hasty,
     metrics::NodeMetrics,
     muxers::{Budget, Mplex, Yamux},
     secure_websocket::ReloadingWebSocket,
 };
 
-/// Streams that a muxer keeps beyond those that a connection may have: some are being refused or negotiated.
+/// Streams that a muxer allows beyond the limit of a connection: some are being refused or negotiated.
 const STREAMS_SPARE: usize = 64;
 /// The longest WebSocket frame: it is buffered as a whole, also before the handshake. Noise's are 64 KiB at most, and a client
 /// may put some of them into one.
@@ -52,7 +52,7 @@ pub(crate) fn build(
         .authenticate(noise)
         .multiplex(muxers(limits, metrics))
         .timeout(limits.handshake_timeout)
-        .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(Hasty::new(muxer))));
+        .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(CloseTimeout::new(muxer))));
     Ok(Gate::new(transport.boxed(), HalfOpen::new(limits, metrics.clone())).boxed())
 }
 

@@ -197,7 +197,7 @@ impl MessageCache {
 impl Listener for MessageCache {
     /// Messages are kept here when they are archived: those who fetch them ask every other second, and a message that the archive
     /// did not take the first time would be here twice.
-    fn hear(&self, event: &Arc<Event>, stage: Stage) {
+    fn on_message(&self, event: &Arc<Event>, stage: Stage) {
         let is_kept = matches!(stage, Stage::Accepted | Stage::Relayed);
         if !is_kept || self.subscriptions.load(Ordering::Relaxed) == 0 {
             return;
@@ -207,7 +207,7 @@ impl Listener for MessageCache {
         if !feeds.iter().any(|feed| held.feeds.contains_key(feed)) {
             return;
         }
-        let kept = Arc::new(event.to_kept());
+        let kept = Arc::new(event.to_unmetered());
         for feed in feeds {
             held.push(feed, &kept, self.messages_max, &self.metrics);
         }
@@ -215,7 +215,7 @@ impl Listener for MessageCache {
         self.note(&held);
     }
 
-    fn is_wanted(&self, event: &Event) -> bool {
+    fn has_subscriber(&self, event: &Event) -> bool {
         let held = self.held.lock();
         Feed::all_of(event).iter().any(|feed| held.feeds.get(feed).is_some_and(|queue| queue.is_asked))
     }

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     intake::Published,
-    lightpush::{NOBODY_THERE, NOBODY_THERE_STATUS},
+    lightpush::{NO_RELAY_PEERS, NO_RELAY_PEERS_STATUS},
     validate::{Invalid, Problem, autoshard, check_pubsub_topic},
 };
 
@@ -55,8 +55,8 @@ async fn take(app: &App, request: Request<Body>) -> Result<Published, Refusal> {
     check_pubsub_topic(&pubsub_topic, app.rules()).map_err(refusal_of_topic)?;
     let published = publish::take(app, &pubsub_topic, &message, deadline).await?;
     if published.is_lost {
-        let status = StatusCode::from_u16(NOBODY_THERE_STATUS).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
-        return Err(Refusal::new(status, NOBODY_THERE));
+        let status = StatusCode::from_u16(NO_RELAY_PEERS_STATUS).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+        return Err(Refusal::new(status, NO_RELAY_PEERS));
     }
     Ok(published)
 }

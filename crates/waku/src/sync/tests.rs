@@ -932,7 +932,7 @@ async fn the_door_syncs_at_start() {
         config,
         archive.clone(),
         clock,
-        crate::live::alone().await.unwrap(),
+        crate::live::standalone().await.unwrap(),
         Vec::new(),
         &WakuMetrics::default(),
     )
@@ -958,7 +958,7 @@ async fn a_store_node_without_a_peer_id_is_refused() {
             config,
             memory().await,
             clock,
-            crate::live::alone().await.unwrap(),
+            crate::live::standalone().await.unwrap(),
             Vec::new(),
             &WakuMetrics::default(),
         )

@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use restante_core::{ErrorKind, Timestamp};
-use restante_disk::testing::{FailingDisk, Fault, Faults};
+use restante_disk::testing::{FailingDisk, FailurePlan, InjectedFailure};
 
 use super::{SECOND, config, everything, message, open, runtime};
 use crate::{
@@ -45,12 +45,12 @@ async fn run_workload(disk: Arc<dyn Disk>) -> Option<(Vec<Message>, bool)> {
     Some((acked, was_refused))
 }
 
-fn every_step_may_fail_once(fault: Fault) {
+fn every_step_may_fail_once(fault: InjectedFailure) {
     let runtime = runtime();
     let mut seen = std::collections::BTreeSet::new();
     for step in 1.. {
         let folder = tempfile::tempdir().unwrap();
-        let faults = Faults::at_step(step, fault);
+        let faults = FailurePlan::at_step(step, fault);
         let disk = FailingDisk::new(folder.path(), faults.clone());
         let outcome = runtime.block_on(run_workload(Arc::new(disk)));
         let failed = faults.failed().pop_first();
@@ -93,17 +93,17 @@ fn every_step_may_fail_once(fault: Fault) {
 
 #[test]
 fn any_step_may_fail() {
-    every_step_may_fail_once(Fault::Fails);
+    every_step_may_fail_once(InjectedFailure::Fails);
 }
 
 #[test]
 fn any_write_may_fail_halfway() {
-    every_step_may_fail_once(Fault::FailsHalfway);
+    every_step_may_fail_once(InjectedFailure::FailsHalfway);
 }
 
 #[test]
 fn any_step_may_find_the_disk_full() {
-    every_step_may_fail_once(Fault::Full);
+    every_step_may_fail_once(InjectedFailure::Full);
 }
 
 /// After a failed sync nobody knows what the disk has kept: a second sync may succeed without having written anything.
@@ -111,11 +111,11 @@ fn any_step_may_find_the_disk_full() {
 fn after_a_failed_sync_nothing_more_is_taken() {
     runtime().block_on(async {
         let folder = tempfile::tempdir().unwrap();
-        let faults = Faults::none();
+        let faults = FailurePlan::none();
         let disk = FailingDisk::new(folder.path(), faults.clone());
         let opened = open(Arc::new(disk)).unwrap();
         opened.archive.append(vec![message(0, 10)]).await.unwrap();
-        faults.fail_at(2, Fault::Fails); // the next write succeeds, there is space for it; its sync fails
+        faults.fail_at(2, InjectedFailure::Fails); // the next write succeeds, there is space for it; its sync fails
         for n in 1..4 {
             let error = opened.archive.append(vec![message(n, 10)]).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -138,7 +138,7 @@ fn open_again(folder: &Path) -> crate::Opened {
 fn a_full_disk_refuses_until_retention_makes_room() {
     runtime().block_on(async {
         let folder = tempfile::tempdir().unwrap();
-        let faults = Faults::none();
+        let faults = FailurePlan::none();
         faults.limit(500_000);
         let disk = FailingDisk::new(folder.path(), faults);
         let opened = open(Arc::new(disk)).unwrap();
@@ -174,8 +174,8 @@ fn an_archive_opens_without_room_for_a_copy_and_leaves_the_backup_as_it_is() {
         std::fs::hard_link(folder.path().join("00000001.log"), linked).unwrap();
         let backed_up = super::content(copy.path());
 
-        let faults = Faults::none();
-        faults.plan(|_, step| (step == "own").then_some(Fault::Full));
+        let faults = FailurePlan::none();
+        faults.plan(|_, step| (step == "own").then_some(InjectedFailure::Full));
         let opened = open(Arc::new(FailingDisk::new(folder.path(), faults.clone()))).unwrap();
         assert!(faults.failed().contains("own"));
         faults.clear();

@@ -152,7 +152,7 @@ fn settings(streams: u64) -> Settings {
         ("RESTANTE_REST__REQUESTS_MAX", in_flight),
         ("RESTANTE_REST__CONNECTIONS_MAX", limit.clone()),
         ("RESTANTE_REST__LIVE_STREAMS_MAX", limit.clone()),
-        ("RESTANTE_SESSIONS__HUB__SEATS_MAX", limit),
+        ("RESTANTE_SESSIONS__HUB__SUBSCRIPTIONS_MAX", limit),
     ];
     Settings { flags, variables }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use restante_core::{BlobId, ErrorKind, Identity, Timestamp};
 use restante_disk::{
     Disk,
-    testing::{FailingDisk, Fault, Faults},
+    testing::{FailingDisk, FailurePlan, InjectedFailure},
 };
 
 use super::{
@@ -73,12 +73,12 @@ async fn put_noted(opened: &Opened, bytes: Bytes, acked: &mut Acked) {
 }
 
 /// Runs the workload repeatedly; `plan` decides which steps of each run fail.
-fn every_step_may_fail(plan: fn(run: u64, step: u64) -> Option<Fault>, expected: &[&str]) {
+fn every_step_may_fail(plan: fn(run: u64, step: u64) -> Option<InjectedFailure>, expected: &[&str]) {
     let runtime = runtime();
     let mut seen = BTreeSet::new();
     for step in 1.. {
         let dir = tempfile::tempdir().unwrap();
-        let faults = Faults::none();
+        let faults = FailurePlan::none();
         faults.plan(move |number, _| plan(step, number));
         let disk = FailingDisk::new(dir.path(), faults.clone());
         let acked = runtime.block_on(run_workload(Arc::new(disk)));
@@ -126,23 +126,23 @@ const STEPS: [&str; 8] =
 
 #[test]
 fn any_step_may_fail() {
-    every_step_may_fail(|run, step| (step == run).then_some(Fault::Fails), &STEPS);
+    every_step_may_fail(|run, step| (step == run).then_some(InjectedFailure::Fails), &STEPS);
 }
 
 #[test]
 fn any_write_may_fail_halfway() {
-    every_step_may_fail(|run, step| (step == run).then_some(Fault::FailsHalfway), &STEPS);
+    every_step_may_fail(|run, step| (step == run).then_some(InjectedFailure::FailsHalfway), &STEPS);
 }
 
 #[test]
 fn any_step_may_find_the_disk_full() {
-    every_step_may_fail(|run, step| (step == run).then_some(Fault::Full), &STEPS);
+    every_step_may_fail(|run, step| (step == run).then_some(InjectedFailure::Full), &STEPS);
 }
 
 #[test]
 fn the_disk_may_go_away_at_any_step() {
     every_step_may_fail(
-        |run, step| (step >= run).then_some(Fault::FailsHalfway),
+        |run, step| (step >= run).then_some(InjectedFailure::FailsHalfway),
         &["write", "cut", "sync", "remove"],
     );
 }
@@ -154,10 +154,10 @@ fn after_a_failed_sync_nothing_more_is_taken() {
     for (steps, len) in [(2, 700), (8, 1_500)] {
         runtime().block_on(async {
             let dir = tempfile::tempdir().unwrap();
-            let faults = Faults::none();
+            let faults = FailurePlan::none();
             let opened = open(Arc::new(FailingDisk::new(dir.path(), faults.clone()))).unwrap();
             let id = put(&opened, &blob(0, 700)).await;
-            faults.fail_at(steps, Fault::Fails);
+            faults.fail_at(steps, InjectedFailure::Fails);
             for n in 1..4 {
                 let error = opened.blobs.put(&mut blob(n, len)).await.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -183,9 +183,9 @@ fn after_a_failed_sync_nothing_more_is_taken() {
 fn a_failed_sync_of_a_file_that_is_received_fails_that_put_alone() {
     runtime().block_on(async {
         let dir = tempfile::tempdir().unwrap();
-        let faults = Faults::none();
+        let faults = FailurePlan::none();
         let opened = open(Arc::new(FailingDisk::new(dir.path(), faults.clone()))).unwrap();
-        faults.fail_at(3, Fault::Fails); // it is created, written, synced
+        faults.fail_at(3, InjectedFailure::Fails); // it is created, written, synced
         let error = opened.blobs.put(&mut blob(1, 1_500)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(faults.failed().contains("sync"));
@@ -200,13 +200,13 @@ fn a_failed_sync_of_a_file_that_is_received_fails_that_put_alone() {
 fn while_the_index_cannot_be_written_new_blobs_are_taken_up_to_a_bound() {
     runtime().block_on(async {
         let dir = tempfile::tempdir().unwrap();
-        let faults = Faults::none();
+        let faults = FailurePlan::none();
         let disk = FailingDisk::new(dir.path(), faults.clone());
         let mut config = config();
         config.files.pack_bytes = 1 << 20;
         let opened = open_with(Arc::new(disk), config).unwrap();
         let (short, long) = (put(&opened, &blob(0, 700)).await, put(&opened, &blob(1, 1_500)).await);
-        faults.plan(|_, step| (step == "index").then_some(Fault::Fails));
+        faults.plan(|_, step| (step == "index").then_some(InjectedFailure::Fails));
 
         assert_eq!(opened.blobs.touch(&[short, long]).await.unwrap(), [true, true]);
         assert!(opened.upkeep.remove(&[short, long], Timestamp::MAX).await.is_err());
@@ -248,7 +248,7 @@ fn what_was_perhaps_never_synced_is_written_again_before_it_gets_a_row() {
     for step in 1.. {
         let copy = tempfile::tempdir().unwrap();
         copy_folder(dir.path(), copy.path(), &|_| true);
-        let faults = Faults::at_step(step, Fault::Fails);
+        let faults = FailurePlan::at_step(step, InjectedFailure::Fails);
         let is_open = open(Arc::new(FailingDisk::new(copy.path(), faults.clone()))).is_ok();
         let failed = faults.failed();
         if is_open && failed.is_empty() {
@@ -274,14 +274,14 @@ fn what_was_perhaps_never_synced_is_written_again_before_it_gets_a_row() {
 fn on_a_full_disk_packs_without_blobs_still_go() {
     runtime().block_on(async {
         let dir = tempfile::tempdir().unwrap();
-        let faults = Faults::none();
+        let faults = FailurePlan::none();
         let opened = open(Arc::new(FailingDisk::new(dir.path(), faults.clone()))).unwrap();
         let mut ids = Vec::new();
         for n in 0..11 {
             ids.push(put(&opened, &blob(n, 700)).await); // five in a pack
         }
         // After the rows of the removal: removing the pack, syncing the folder, and the row of the pack.
-        faults.fail_at(5, Fault::Full);
+        faults.fail_at(5, InjectedFailure::Full);
         assert_eq!(opened.upkeep.remove(&ids[1..10], Timestamp::MAX).await.unwrap(), 9);
         assert!(faults.failed().contains("write"), "the blob that is left was not moved");
         assert!(dir.path().join(pack_name(1)).exists());
@@ -295,10 +295,10 @@ fn on_a_full_disk_packs_without_blobs_still_go() {
 fn a_store_goes_on_when_there_is_room_again() {
     runtime().block_on(async {
         let dir = tempfile::tempdir().unwrap();
-        let faults = Faults::none();
+        let faults = FailurePlan::none();
         let opened = open(Arc::new(FailingDisk::new(dir.path(), faults.clone()))).unwrap();
         put(&opened, &blob(0, 700)).await;
-        faults.fail_at(1, Fault::Full);
+        faults.fail_at(1, InjectedFailure::Full);
         let error = opened.blobs.put(&mut blob(1, 700)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Full);
         assert_eq!(opened.upkeep.health().unwrap_err().kind(), ErrorKind::Full);

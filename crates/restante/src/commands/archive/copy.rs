@@ -164,7 +164,7 @@ async fn copy(
     let progress = Progress::messages("copying", total);
     progress.begin_at(done(&copier.copied()));
     loop {
-        if stop.is_told() {
+        if stop.is_requested() {
             return Ok((copier.copied(), false));
         }
         if !copier.step().await? {

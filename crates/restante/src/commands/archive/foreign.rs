@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use restante_archive::{Archive, Metrics};
-use restante_import::{Batch, Extent, Noted, Options, Place, Source};
+use restante_import::{Batch, Extent, Findings, Location, Options, Source};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -29,7 +29,7 @@ struct ImportState {
     renamed: Listed,
 }
 
-/// A [`Noted`] in a file.
+/// A [`Findings`] in a file.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Listed {
     count: u64,
@@ -39,20 +39,20 @@ struct Listed {
 /// What an import has done, together with those that it goes on from.
 struct Progressed {
     imported: Imported,
-    refused: Noted,
-    renamed: Noted,
+    refused: Findings,
+    renamed: Findings,
     after: Option<String>,
 }
 
-pub(super) async fn run(flags: &ImportFlags, place: Place) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(flags: &ImportFlags, location: Location) -> anyhow::Result<ExitCode> {
     let config = flags.archive.load()?.config;
-    let (from, to) = (place.to_string(), config.archive_url().to_string());
+    let (from, to) = (location.to_string(), config.archive_url().to_string());
     let options = flags.options();
     let import = describe(&from, &to, &options);
     let file = StateFile::new(flags.state.as_deref(), "import", [&from, &to]);
     let mut progressed = Progressed::begin(file.load()?, &file, &import)?;
     let options = Options { after: progressed.after.clone(), ..options };
-    let source = restante_import::open(place, flags.owner(), options).await?;
+    let source = restante_import::open(location, flags.owner(), options).await?;
     let opened = archives::open(&config, Access::Write, Metrics::default()).await?;
     let stop = Stop::on_signals()?;
     let keeper = Keeper { file: &file, import: &import };
@@ -94,7 +94,7 @@ async fn store(
         progressed.take(batch, archive).await?;
         keeper.keep(progressed)?;
         progress.set(done);
-        if stop.is_told() {
+        if stop.is_requested() {
             return Ok(false);
         }
     }
@@ -120,9 +120,9 @@ impl Progressed {
             file.check(&state.import, import)?;
         }
         let ImportState { after, stored, duplicates, refused, renamed, .. } = state.unwrap_or_default();
-        let noted = |Listed { count, listed }| Noted { count, listed };
+        let findings = |Listed { count, listed }| Findings { count, listed };
         let imported = Imported { stored, duplicates };
-        Ok(Self { imported, refused: noted(refused), renamed: noted(renamed), after })
+        Ok(Self { imported, refused: findings(refused), renamed: findings(renamed), after })
     }
 
     /// Stores a batch and returns when it is durable.
@@ -137,7 +137,7 @@ impl Progressed {
     }
 
     fn to_state(&self, import: &str) -> ImportState {
-        let listed = |noted: &Noted| Listed { count: noted.count, listed: noted.listed.clone() };
+        let listed = |findings: &Findings| Listed { count: findings.count, listed: findings.listed.clone() };
         ImportState {
             import: import.to_owned(),
             after: self.after.clone(),

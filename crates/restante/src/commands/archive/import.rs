@@ -15,7 +15,7 @@ use anyhow::Context;
 use clap::{Args, ValueEnum, ValueHint};
 use indicatif::HumanCount;
 use restante_archive::{Appended, Archive, Metrics};
-use restante_import::{DEFAULT_PUBSUB_TOPIC, Noted, Owner, Place};
+use restante_import::{DEFAULT_PUBSUB_TOPIC, Findings, Location, Owner};
 use restante_waku_wire::PubsubTopic;
 
 use super::foreign;
@@ -73,22 +73,22 @@ pub(super) struct Imported {
 }
 
 pub(crate) async fn run(flags: &ImportFlags) -> anyhow::Result<ExitCode> {
-    match flags.foreign_place()? {
-        Some(place) => foreign::run(flags, place).await,
+    match flags.foreign_location()? {
+        Some(location) => foreign::run(flags, location).await,
         None => run_file(flags).await,
     }
 }
 
 impl ImportFlags {
     /// The archive of another server that is meant, if it is one.
-    fn foreign_place(&self) -> anyhow::Result<Option<Place>> {
+    fn foreign_location(&self) -> anyhow::Result<Option<Location>> {
         let input = self.input.as_deref().filter(|_| self.from != Some(From::File));
-        let place = match input {
-            Some(input) => Place::of(input)?,
+        let location = match input {
+            Some(input) => Location::of(input)?,
             None => None,
         };
         let usage = |what: String| Err(UsageError(what).into());
-        match (&place, self.owner()) {
+        match (&location, self.owner()) {
             (None, Some(owner)) => {
                 let input = input.map_or("stdin".into(), Path::to_string_lossy);
                 usage(format!("{input} is no archive of {owner}: that is a database or a folder"))
@@ -98,7 +98,7 @@ impl ImportFlags {
                     .into(),
             ),
             (Some(_), _) if self.format.is_some() => usage("--format is for files, not for databases".into()),
-            _ => Ok(place),
+            _ => Ok(location),
         }
     }
 
@@ -191,7 +191,7 @@ impl<R: Read> Read for Counted<R> {
 }
 
 /// Says what was done on stderr, since it is no output that another program reads, and gives the exit code.
-pub(super) fn tell(imported: &Imported, refused: &Noted) -> ExitCode {
+pub(super) fn tell(imported: &Imported, refused: &Findings) -> ExitCode {
     list("refused", refused);
     let (stored, duplicates) = (HumanCount(imported.stored), HumanCount(imported.duplicates));
     eprintln!(
@@ -202,11 +202,11 @@ pub(super) fn tell(imported: &Imported, refused: &Noted) -> ExitCode {
 }
 
 /// Says on stderr what is worth telling, as far as it was listed.
-pub(super) fn list(what: &str, noted: &Noted) {
-    for line in &noted.listed {
+pub(super) fn list(what: &str, findings: &Findings) {
+    for line in &findings.listed {
         eprintln!("{what}: {}", printable(line));
     }
-    let unlisted = noted.count - noted.listed.len() as u64;
+    let unlisted = findings.count - findings.listed.len() as u64;
     if unlisted > 0 {
         eprintln!("{what}: {} more", HumanCount(unlisted));
     }

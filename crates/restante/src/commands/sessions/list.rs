@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     fn session(user: &str) -> ShownSession {
-        let id = SessionId { opened_us: 1_000_000_000_000, node: restante_sessions::NodeId(7), place: 0 };
+        let id = SessionId { opened_us: 1_000_000_000_000, node: restante_sessions::NodeId(7), user_hash: 0 };
         serde_json::from_value(serde_json::json!({
             "id": id.to_string(), "user": user, "resource": "live", "priority": null, "node": 7,
             "openedAt": id.opened_at().to_string(), "info": {"door": "rest_live", "topics": 3},

@@ -107,7 +107,7 @@ async fn repeat<T: Future<Output = ()>>(interval: Duration, stop: Stop, turn: im
     let first = Instant::now() + interval.min(FIRST_TURN);
     let mut ticks = interval_at(first, interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut stopped = pin!(stop.told());
+    let mut stopped = pin!(stop.requested());
     loop {
         tokio::select! {
             () = async { ticks.tick().await; turn().await } => {}

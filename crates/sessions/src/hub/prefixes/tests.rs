@@ -3,12 +3,16 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{NodeId, SessionId, hub::SeatConfig};
+use crate::{NodeId, SessionId, hub::SubscriptionConfig};
 
 fn subscriber(number: u64) -> Arc<Subscriber> {
-    let id = SessionId { opened_us: number, node: NodeId(1), place: 0 };
-    let config =
-        SeatConfig { events_max: 1, bytes_max: 1, interests_max: 1, overflow: crate::hub::Overflow::Drop };
+    let id = SessionId { opened_us: number, node: NodeId(1), user_hash: 0 };
+    let config = SubscriptionConfig {
+        events_max: 1,
+        bytes_max: 1,
+        interests_max: 1,
+        overflow: crate::hub::Overflow::Drop,
+    };
     Arc::new(Subscriber::new(id, config, None))
 }
 

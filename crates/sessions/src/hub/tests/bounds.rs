@@ -3,9 +3,9 @@ use super::*;
 #[test]
 fn a_slow_reader_ends_with_a_reason_and_others_continue() {
     let (hub, metrics) = hub();
-    let small = SeatConfig { events_max: 3, ..config(Overflow::End) };
+    let small = SubscriptionConfig { events_max: 3, ..config(Overflow::End) };
     let slow = hub.join(id(1), small).unwrap();
-    slow.want(&[exact("t")]).unwrap();
+    slow.subscribe(&[exact("t")]).unwrap();
     let quick = subscribe(&hub, 2, Overflow::End, &["t"]);
     for number in 0..3 {
         assert_eq!(hub.publish(&event(number)), 2);
@@ -25,9 +25,9 @@ fn a_slow_reader_ends_with_a_reason_and_others_continue() {
 fn a_queue_that_drops_loses_the_newest_and_counts_them() {
     let (hub, metrics) = hub();
     let losses = Arc::new(Losses::default());
-    let small = SeatConfig { events_max: 3, ..config(Overflow::Drop) };
-    let subscription = hub.join_counting(id(1), small, losses.clone()).unwrap();
-    subscription.want(&[exact("t")]).unwrap();
+    let small = SubscriptionConfig { events_max: 3, ..config(Overflow::Drop) };
+    let subscription = hub.join_with_losses(id(1), small, losses.clone()).unwrap();
+    subscription.subscribe(&[exact("t")]).unwrap();
     for number in 0..5 {
         assert_eq!(hub.publish(&event(number)), usize::from(number < 3));
     }
@@ -43,8 +43,9 @@ fn a_queue_that_drops_loses_the_newest_and_counts_them() {
 fn bytes_count_until_they_are_released_or_more_is_asked_for() {
     let (hub, _) = hub();
     let size = event_of("c", "t", 0, 1_000).bytes();
-    let subscription = hub.join(id(1), SeatConfig { bytes_max: 2 * size, ..config(Overflow::Drop) }).unwrap();
-    subscription.want(&[exact("t")]).unwrap();
+    let subscription =
+        hub.join(id(1), SubscriptionConfig { bytes_max: 2 * size, ..config(Overflow::Drop) }).unwrap();
+    subscription.subscribe(&[exact("t")]).unwrap();
     let mut number = 0;
     let mut publish = || {
         number += 1;
@@ -64,8 +65,9 @@ fn bytes_count_until_they_are_released_or_more_is_asked_for() {
 #[test]
 fn an_event_larger_than_a_queue_goes_alone() {
     let (hub, _) = hub();
-    let subscription = hub.join(id(1), SeatConfig { bytes_max: 500, ..config(Overflow::Drop) }).unwrap();
-    subscription.want(&[exact("t")]).unwrap();
+    let subscription =
+        hub.join(id(1), SubscriptionConfig { bytes_max: 500, ..config(Overflow::Drop) }).unwrap();
+    subscription.subscribe(&[exact("t")]).unwrap();
     assert_eq!(hub.publish(&event_of("c", "t", 1, 10_000)), 1);
     assert_eq!(hub.publish(&event_of("c", "t", 2, 10_000)), 0);
     assert_eq!(read(&subscription), [1]);
@@ -74,9 +76,9 @@ fn an_event_larger_than_a_queue_goes_alone() {
 #[test]
 fn batches_are_bounded_and_in_order() {
     let (hub, _) = hub();
-    let wide = SeatConfig { bytes_max: 64 << 20, ..config(Overflow::End) };
+    let wide = SubscriptionConfig { bytes_max: 64 << 20, ..config(Overflow::End) };
     let subscription = hub.join(id(1), wide).unwrap();
-    subscription.want(&[exact("t")]).unwrap();
+    subscription.subscribe(&[exact("t")]).unwrap();
     for number in 0..200 {
         hub.publish(&event(number));
     }
@@ -97,12 +99,12 @@ fn batches_are_bounded_and_in_order() {
 #[test]
 fn slow_queues_that_fill_one_after_another_leave_memory_for_fast_readers() {
     let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: 1 << 20, ..HubConfig::default() });
-    let wide = SeatConfig { events_max: 10_000, ..config(Overflow::Drop) };
+    let wide = SubscriptionConfig { events_max: 10_000, ..config(Overflow::Drop) };
     let mut slow = Vec::new();
     for number in 0..120 {
         let subscription = hub.join(id(number), wide).unwrap();
         let topic = number.to_string();
-        subscription.want(&[exact(&topic)]).unwrap();
+        subscription.subscribe(&[exact(&topic)]).unwrap();
         for event in 0..200 {
             hub.publish(&event_of("c", &topic, number * 200 + event, 1_000));
         }
@@ -124,7 +126,7 @@ fn slow_queues_that_fill_one_after_another_leave_memory_for_fast_readers() {
 #[test]
 fn a_session_refused_for_lack_of_memory_is_not_called_slow() {
     let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: 1 << 20, ..HubConfig::default() });
-    let stopped: Vec<Seat> =
+    let stopped: Vec<Subscription> =
         (0..200).map(|number| subscribe(&hub, number, Overflow::Drop, &[&number.to_string()])).collect();
     for number in 0..200 {
         hub.publish(&event_of("c", &number.to_string(), number, 10_000));
@@ -154,10 +156,10 @@ fn an_undelivered_event_is_delivered_when_published_again() {
     subscription.pause();
     assert_eq!(hub.publish(&event(2)), 0, "its client is away");
     subscription.resume();
-    hub.heard(event(2).to_kept());
-    hub.heard(event(2).to_kept());
+    hub.received(event(2).to_unmetered());
+    hub.received(event(2).to_unmetered());
     assert_eq!(read(&subscription), [2], "what waited was dropped with the pause");
-    hub.heard(event(3).to_kept());
+    hub.received(event(3).to_unmetered());
     assert_eq!((hub.publish(&event(3)), read(&subscription)), (0, vec![3]));
     assert_eq!(*broadcasts.0.lock(), [1, 2], "others are notified once");
     let counts = [Source::Here, Source::Elsewhere, Source::Again].map(|source| metrics.count_of(source));
@@ -173,8 +175,8 @@ fn other_nodes_are_notified_each_time_the_publisher_asks() {
     let subscription = subscribe(&hub, 1, Overflow::End, &["t"]);
     assert_eq!([hub.publish_here(&event(1)), hub.publish_here(&event(1))], [1, 0]);
     assert_eq!(*broadcasts.0.lock(), [], "it is not durable yet");
-    hub.tell_others(&event(1));
-    hub.tell_others(&event(1));
+    hub.broadcast(&event(1));
+    hub.broadcast(&event(1));
     assert_eq!((hub.publish(&event(1)), read(&subscription)), (0, vec![1]), "relay brings it as well");
     assert_eq!(*broadcasts.0.lock(), [1, 1]);
     assert_eq!([Source::Here, Source::Again].map(|source| metrics.count_of(source)), [1, 2]);
@@ -183,9 +185,9 @@ fn other_nodes_are_notified_each_time_the_publisher_asks() {
 #[test]
 fn an_event_that_did_not_fit_is_delivered_when_published_again() {
     let (hub, _) = hub();
-    let small = SeatConfig { events_max: 1, ..config(Overflow::Drop) };
+    let small = SubscriptionConfig { events_max: 1, ..config(Overflow::Drop) };
     let subscription = hub.join(id(1), small).unwrap();
-    subscription.want(&[exact("t")]).unwrap();
+    subscription.subscribe(&[exact("t")]).unwrap();
     assert_eq!([hub.publish(&event(1)), hub.publish(&event(2)), hub.publish(&event(2))], [1, 0, 0]);
     assert_eq!(read(&subscription), [1]);
     assert_eq!((hub.publish(&event(2)), read(&subscription)), (1, vec![2]));
@@ -197,17 +199,17 @@ fn an_event_that_did_not_fit_is_delivered_when_published_again() {
 #[test]
 fn slow_queues_never_take_the_whole_budget() {
     let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: 1 << 20, ..HubConfig::default() });
-    let wide = SeatConfig { events_max: 10_000, ..config(Overflow::Drop) };
-    let slow: Vec<Seat> = (0..50).map(|number| hub.join(id(number), wide).unwrap()).collect();
+    let wide = SubscriptionConfig { events_max: 10_000, ..config(Overflow::Drop) };
+    let slow: Vec<Subscription> = (0..50).map(|number| hub.join(id(number), wide).unwrap()).collect();
     for (number, subscription) in slow.iter().enumerate() {
-        subscription.want(&[exact(&number.to_string())]).unwrap();
+        subscription.subscribe(&[exact(&number.to_string())]).unwrap();
     }
     for number in 0..50 * 200 {
         hub.publish(&event_of("c", &(number % 50).to_string(), number, 1_000));
         assert!(metrics.queued_bytes.get() <= 1 << 20);
     }
     let quick = hub.join(id(99), wide).unwrap();
-    quick.want(&[exact("quick")]).unwrap();
+    quick.subscribe(&[exact("quick")]).unwrap();
     assert_eq!(hub.publish(&event_of("c", "quick", 99_999, 1_000)), 1);
     assert!(metrics.count_of_dropped(DropReason::Memory) > 0);
     drop((slow, quick));
@@ -218,7 +220,7 @@ fn slow_queues_never_take_the_whole_budget() {
 fn an_event_counts_once_however_many_subscribe() {
     let size = event_of("c", "t", 0, 5_000).bytes();
     let (hub, metrics) = hub_with(HubConfig { queued_bytes_max: size + 100, ..HubConfig::default() });
-    let subscriptions: Vec<Seat> =
+    let subscriptions: Vec<Subscription> =
         (0..100).map(|number| subscribe(&hub, number, Overflow::Drop, &["t"])).collect();
     let ending = subscribe(&hub, 100, Overflow::End, &["u"]);
     assert_eq!(hub.publish(&event_of("c", "t", 1, 5_000)), 100);
@@ -232,34 +234,35 @@ fn an_event_counts_once_however_many_subscribe() {
 #[test]
 fn interests_are_bounded_and_a_refused_request_changes_nothing() {
     let interest_bytes_max = 64 * 1_000;
-    let (hub, metrics) = hub_with(HubConfig { interest_bytes_max, seats_max: 200, ..HubConfig::default() });
-    let few = SeatConfig { interests_max: 2, ..config(Overflow::Drop) };
+    let (hub, metrics) =
+        hub_with(HubConfig { interest_bytes_max, subscriptions_max: 200, ..HubConfig::default() });
+    let few = SubscriptionConfig { interests_max: 2, ..config(Overflow::Drop) };
     let subscription = hub.join(id(0), few).unwrap();
-    subscription.want(&[exact("a"), exact("a"), exact("b")]).unwrap();
-    subscription.want(&[exact("b"), exact("a")]).expect("what it wants already is no more");
-    assert_eq!(subscription.want(&[exact("a"), exact("c")]), Err(HubFull::Interests(2)));
+    subscription.subscribe(&[exact("a"), exact("a"), exact("b")]).unwrap();
+    subscription.subscribe(&[exact("b"), exact("a")]).expect("what it wants already is no more");
+    assert_eq!(subscription.subscribe(&[exact("a"), exact("c")]), Err(HubFull::Interests(2)));
     assert_eq!(subscription.interests(), [exact("a"), exact("b")]);
-    assert_eq!(subscription.unwant(&[exact("b"), exact("b"), exact("c")]), 1);
-    assert_eq!(subscription.want(&[exact(&"x".repeat(1_000))]), Err(HubFull::SeatBytes(1_000)));
+    assert_eq!(subscription.unsubscribe(&[exact("b"), exact("b"), exact("c")]), 1);
+    assert_eq!(subscription.subscribe(&[exact(&"x".repeat(1_000))]), Err(HubFull::SubscriptionBytes(1_000)));
     let full = (1..199).map(|number| {
         let subscription = hub.join(id(number), config(Overflow::Drop)).unwrap();
-        let wanted = subscription.want(&[exact(&format!("{number}{}", "x".repeat(600)))]);
+        let wanted = subscription.subscribe(&[exact(&format!("{number}{}", "x".repeat(600)))]);
         (subscription, wanted)
     });
-    let (subscriptions, wanted): (Vec<Seat>, Vec<_>) = full.unzip();
+    let (subscriptions, wanted): (Vec<Subscription>, Vec<_>) = full.unzip();
     let taken = wanted.iter().filter(|wanted| wanted.is_ok()).count();
     assert!((50..70).contains(&taken), "{taken} of 920 bytes and more fit into 64,000");
     assert!(wanted.iter().all(|wanted| matches!(wanted, Ok(()) | Err(HubFull::Bytes))));
     assert_eq!(metrics.interests.get(), 1 + taken as i64);
     drop(subscriptions);
-    subscription.want(&[exact("c")]).expect("there is space again");
+    subscription.subscribe(&[exact("c")]).expect("there is space again");
 }
 
 #[test]
 fn subscriptions_are_bounded_and_come_back() {
-    let (hub, metrics) = hub_with(HubConfig { seats_max: 2, ..HubConfig::default() });
+    let (hub, metrics) = hub_with(HubConfig { subscriptions_max: 2, ..HubConfig::default() });
     let [one, other] = [1, 2].map(|number| hub.join(id(number), config(Overflow::End)).unwrap());
-    assert_eq!(hub.join(id(3), config(Overflow::End)).unwrap_err(), HubFull::Seats(2));
+    assert_eq!(hub.join(id(3), config(Overflow::End)).unwrap_err(), HubFull::Subscriptions(2));
     drop(one);
     hub.join(id(3), config(Overflow::End)).unwrap();
     drop(other);
@@ -299,7 +302,7 @@ fn a_subscription_that_was_left_wants_nothing_any_more() {
         (end_of(&subscription), subscription.leave(), subscription.interests()),
         (Ended::Left, 0, Vec::new())
     );
-    assert_eq!((hub.is_wanted("c", "t"), hub.publish(&event(2))), (false, 0));
+    assert_eq!((hub.has_subscribers("c", "t"), hub.publish(&event(2))), (false, 0));
     hub.ended(id(1), Ended::Operator);
     assert_eq!((metrics.interests.get(), metrics.count_of_ended(Ended::Operator)), (0, 0));
 }
@@ -351,8 +354,8 @@ fn events_of_other_nodes_are_delivered_once_and_not_sent_on() {
     hub.connect(broadcasts.clone());
     let subscription = subscribe(&hub, 1, Overflow::End, &["t"]);
     hub.publish(&event(1));
-    hub.heard(event(1).to_kept());
-    hub.heard(event(2).to_kept());
+    hub.received(event(1).to_unmetered());
+    hub.received(event(2).to_unmetered());
     hub.publish(&event(2));
     hub.publish(&event_of("d", "no subscriber here", 3, 10));
     assert_eq!(read(&subscription), [1, 2]);
@@ -373,14 +376,14 @@ fn what_is_counted_is_shown_from_the_start() {
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
     for line in [
-        "restante_sessions_hub_seats 1",
+        "restante_sessions_hub_subscriptions 1",
         "restante_sessions_hub_interests 1",
         "restante_sessions_hub_events_total{source=\"here\"} 1",
         "restante_sessions_hub_events_total{source=\"elsewhere\"} 0",
         "restante_sessions_hub_events_total{source=\"again\"} 0",
         "restante_sessions_hub_handed_out_total 1",
         "restante_sessions_hub_dropped_total{reason=\"full\"} 0",
-        "restante_sessions_hub_dropped_total{reason=\"room\"} 0",
+        "restante_sessions_hub_dropped_total{reason=\"memory\"} 0",
         "restante_sessions_hub_ended_total{reason=\"slow\"} 0",
         "restante_sessions_hub_ended_total{reason=\"full\"} 0",
         "restante_sessions_hub_ended_total{reason=\"operator\"} 0",
@@ -395,7 +398,7 @@ fn what_is_counted_is_shown_from_the_start() {
 #[test]
 fn an_idle_subscription_is_small() {
     let subscriber = size_of::<Subscriber>() + 16; // reference counts
-    let subscription = size_of::<Seat>();
+    let subscription = size_of::<Subscription>();
     let in_maps = size_of::<(SessionId, Arc<Subscriber>)>() + size_of::<(Arc<str>, index::Subscribers)>();
     let interest = size_of::<Interest>();
     let total = subscriber + subscription + 2 * in_maps + interest; // a map may be half empty
@@ -423,7 +426,7 @@ impl Nodes for Broadcasts {
         crate::Answer::ready(Ok(Vec::new()))
     }
 
-    fn tell_others(&self, event: &Event) {
+    fn broadcast(&self, event: &Event) {
         self.0.lock().push(event.timestamp.0);
     }
 

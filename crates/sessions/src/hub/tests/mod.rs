@@ -12,11 +12,11 @@ use super::{metrics::DropReason, *};
 use crate::NodeId;
 
 fn id(number: u64) -> SessionId {
-    SessionId { opened_us: number, node: NodeId(1), place: 0 }
+    SessionId { opened_us: number, node: NodeId(1), user_hash: 0 }
 }
 
-fn config(overflow: Overflow) -> SeatConfig {
-    SeatConfig { events_max: 1_000, bytes_max: 1 << 20, interests_max: 1_000, overflow }
+fn config(overflow: Overflow) -> SubscriptionConfig {
+    SubscriptionConfig { events_max: 1_000, bytes_max: 1 << 20, interests_max: 1_000, overflow }
 }
 
 fn hub() -> (Hub, HubMetrics) {
@@ -52,15 +52,15 @@ fn exact(topic: &str) -> Interest {
     interest(Some("c"), TopicMatch::Exact(topic.into()))
 }
 
-fn subscribe(hub: &Hub, number: u64, overflow: Overflow, topics: &[&str]) -> Seat {
+fn subscribe(hub: &Hub, number: u64, overflow: Overflow, topics: &[&str]) -> Subscription {
     let subscription = hub.join(id(number), config(overflow)).unwrap();
     let interests: Vec<Interest> = topics.iter().map(|topic| exact(topic)).collect();
-    subscription.want(&interests).unwrap();
+    subscription.subscribe(&interests).unwrap();
     subscription
 }
 
 /// Everything that a subscription has now.
-fn read(subscription: &Seat) -> Vec<u64> {
+fn read(subscription: &Subscription) -> Vec<u64> {
     let mut read = Vec::new();
     while let Some(next) = subscription.next().now_or_never() {
         match next {
@@ -71,7 +71,7 @@ fn read(subscription: &Seat) -> Vec<u64> {
     read
 }
 
-fn end_of(subscription: &Seat) -> Ended {
+fn end_of(subscription: &Subscription) -> Ended {
     match subscription.next().now_or_never() {
         Some(Next::Ended(why)) => why,
         other => panic!("the subscription should have ended: {other:?}"),

@@ -8,8 +8,8 @@ use super::*;
 enum Step {
     Join(u64),
     Leave(u64),
-    Want(u64, Vec<Interest>),
-    Unwant(u64, Vec<Interest>),
+    Subscribe(u64, Vec<Interest>),
+    Unsubscribe(u64, Vec<Interest>),
     Publish(&'static str, String),
     Pause(u64),
     Resume(u64),
@@ -37,8 +37,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         2 => (0..SUBSCRIPTIONS).prop_map(Step::Join),
         1 => (0..SUBSCRIPTIONS).prop_map(Step::Leave),
-        4 => (0..SUBSCRIPTIONS, interests()).prop_map(|(subscription, interests)| Step::Want(subscription, interests)),
-        2 => (0..SUBSCRIPTIONS, interests()).prop_map(|(subscription, interests)| Step::Unwant(subscription, interests)),
+        4 => (0..SUBSCRIPTIONS, interests()).prop_map(|(subscription, interests)| Step::Subscribe(subscription, interests)),
+        2 => (0..SUBSCRIPTIONS, interests()).prop_map(|(subscription, interests)| Step::Unsubscribe(subscription, interests)),
         8 => (prop::sample::select(&CHANNELS[..]), "[ab]{0,4}")
             .prop_map(|(channel, topic)| Step::Publish(channel, topic)),
         1 => (0..SUBSCRIPTIONS).prop_map(Step::Pause),
@@ -76,7 +76,7 @@ impl Model {
 struct Pair {
     hub: Hub,
     metrics: HubMetrics,
-    subscriptions: BTreeMap<u64, (Seat, Model)>,
+    subscriptions: BTreeMap<u64, (Subscription, Model)>,
     published: u64,
 }
 
@@ -91,13 +91,13 @@ impl Pair {
             }
             Step::Leave(subscription) => drop(self.subscriptions.remove(&subscription)),
             Step::Publish(channel, topic) => self.publish(channel, &topic),
-            Step::Want(subscription, interests) => self.with(subscription, |subscription, model| {
-                subscription.want(&interests).unwrap();
+            Step::Subscribe(subscription, interests) => self.with(subscription, |subscription, model| {
+                subscription.subscribe(&interests).unwrap();
                 model.wants.extend(interests);
             }),
-            Step::Unwant(subscription, interests) => self.with(subscription, |subscription, model| {
+            Step::Unsubscribe(subscription, interests) => self.with(subscription, |subscription, model| {
                 let gone: BTreeSet<_> = interests.iter().filter(|one| model.wants.remove(one)).collect();
-                assert_eq!(subscription.unwant(&interests), gone.len());
+                assert_eq!(subscription.unsubscribe(&interests), gone.len());
             }),
             Step::Pause(subscription) => self.with(subscription, |subscription, model| {
                 assert_eq!(subscription.pause(), model.waiting.len());
@@ -123,7 +123,7 @@ impl Pair {
         }
     }
 
-    fn with(&mut self, subscription: u64, act: impl FnOnce(&Seat, &mut Model)) {
+    fn with(&mut self, subscription: u64, act: impl FnOnce(&Subscription, &mut Model)) {
         if let Some((subscription, model)) = self.subscriptions.get_mut(&subscription) {
             act(subscription, model);
         }
@@ -140,7 +140,7 @@ impl Pair {
                 queued += 1;
             }
         }
-        assert_eq!(self.hub.is_wanted(channel, topic), is_wanted);
+        assert_eq!(self.hub.has_subscribers(channel, topic), is_wanted);
         let event = event_of(channel, topic, self.published, 10);
         assert_eq!(self.hub.publish(&event), queued);
         assert_eq!(self.hub.publish(&event), 0, "an event is delivered once");

@@ -12,8 +12,8 @@ const PUBLISHERS: u64 = 3;
 const EVENTS: u64 = 3_000;
 const READERS: u64 = 4;
 
-fn wide() -> SeatConfig {
-    SeatConfig { events_max: usize::MAX, bytes_max: usize::MAX, ..config(Overflow::End) }
+fn wide() -> SubscriptionConfig {
+    SubscriptionConfig { events_max: usize::MAX, bytes_max: usize::MAX, ..config(Overflow::End) }
 }
 
 /// Number of a publisher's n-th event.
@@ -53,7 +53,7 @@ fn come_and_go(hub: &Hub, publishers: &[Publisher], reader: u64, is_over: &Atomi
     while !is_over.load(Ordering::SeqCst) {
         rounds += 1;
         let subscription = hub.join(id(rounds << 8 | reader), wide()).unwrap();
-        subscription.want(&[exact("t")]).unwrap();
+        subscription.subscribe(&[exact("t")]).unwrap();
         let begun: Vec<u64> = publishers.iter().map(|one| one.begun.load(Ordering::SeqCst)).collect();
         let mut read = read(&subscription);
         for _ in 0..rounds % 7 {
@@ -61,7 +61,7 @@ fn come_and_go(hub: &Hub, publishers: &[Publisher], reader: u64, is_over: &Atomi
             read.extend(super::read(&subscription));
         }
         let done: Vec<u64> = publishers.iter().map(|one| one.done.load(Ordering::SeqCst)).collect();
-        assert_eq!(subscription.unwant(&[exact("t")]), 1);
+        assert_eq!(subscription.unsubscribe(&[exact("t")]), 1);
         read.extend(super::read(&subscription));
         for (publisher, came) in by_publisher(&read).into_iter().enumerate() {
             assert!(came.windows(2).all(|pair| pair[0] + 1 == pair[1]), "no hole, no repeat: {came:?}");
@@ -82,7 +82,7 @@ fn nothing_is_lost_while_others_publish_join_and_leave() {
     let publishers: Vec<Publisher> =
         (0..PUBLISHERS).map(|_| Publisher { begun: AtomicU64::new(0), done: AtomicU64::new(0) }).collect();
     let staying = hub.join(id(u64::MAX), wide()).unwrap();
-    staying.want(&[exact("t"), interest(None, TopicMatch::Prefix("".into()))]).unwrap();
+    staying.subscribe(&[exact("t"), interest(None, TopicMatch::Prefix("".into()))]).unwrap();
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         for reader in 0..READERS {
@@ -119,7 +119,7 @@ fn of_two_equal_events_one_reaches_a_subscriber_that_came_in_between() {
                 hub.publish(&event(number));
             });
             start.wait();
-            subscription.want(&[exact("t")]).unwrap();
+            subscription.subscribe(&[exact("t")]).unwrap();
             hub.publish(&event(number));
         });
         assert_eq!(read(&subscription), [number], "once, from either publisher");
@@ -132,7 +132,7 @@ async fn sleeping_readers_miss_no_wake_up() {
     let (hub, _) = hub();
     let readers = (0..READERS).map(|reader| {
         let subscription = hub.join(id(reader), wide()).unwrap();
-        subscription.want(&[exact("t")]).unwrap();
+        subscription.subscribe(&[exact("t")]).unwrap();
         tokio::spawn(async move {
             let mut came = 0;
             while came < PUBLISHERS * EVENTS {

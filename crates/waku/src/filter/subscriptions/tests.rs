@@ -26,7 +26,7 @@ impl Setup {
 
     fn next_id(&mut self) -> SessionId {
         self.ids += 1;
-        SessionId { opened_us: self.ids, node: NodeId(1), place: 0 }
+        SessionId { opened_us: self.ids, node: NodeId(1), user_hash: 0 }
     }
 
     /// Subscribes as a request does. Returns the new subscriber, if the peer was not one.
@@ -115,7 +115,7 @@ fn topics_take_bounded_memory() {
 fn the_limits_of_the_hub_are_reported_as_the_filters_own() {
     let mut setup = Setup::new(FilterConfig::default());
     setup.hub = Hub::new(
-        HubConfig { seats_max: 1, interest_bytes_max: 64 * 500, ..HubConfig::default() },
+        HubConfig { subscriptions_max: 1, interest_bytes_max: 64 * 500, ..HubConfig::default() },
         HubMetrics::default(),
     );
     setup.table = Subscriptions::new(FilterConfig::default(), setup.hub.clone(), Arc::default());
@@ -250,6 +250,6 @@ proptest! {
             setup.remove(peer);
         }
         prop_assert_eq!((setup.table.bytes, setup.table.criteria()), (0, 0));
-        prop_assert!(!PUBSUBS.iter().any(|pubsub| setup.hub.is_wanted(pubsub, "/app/1/0/proto")));
+        prop_assert!(!PUBSUBS.iter().any(|pubsub| setup.hub.has_subscribers(pubsub, "/app/1/0/proto")));
     }
 }

@@ -282,7 +282,7 @@ async fn unsubscribing_stops_the_pushes() {
     setup.publish_to("/other/1/x/proto", 4);
     sleep(Duration::from_secs(60)).await;
     assert_eq!(numbers(&client), [1, 3]);
-    assert!(!setup.live.hub.is_wanted(PUBSUB, CHAT));
+    assert!(!setup.live.hub.has_subscribers(PUBSUB, CHAT));
 }
 
 #[tokio::test(start_paused = true)]

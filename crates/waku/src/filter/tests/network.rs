@@ -61,7 +61,7 @@ impl Server {
             config,
             archive.clone(),
             Arc::new(SystemClock),
-            crate::live::alone().await.unwrap(),
+            crate::live::standalone().await.unwrap(),
             Vec::new(),
             &metrics,
         )

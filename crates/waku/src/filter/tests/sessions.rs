@@ -160,7 +160,7 @@ async fn closing_a_session_ends_the_subscription() {
     setup.publish(1);
     until(|| setup.metrics.removed_for(Removed::Closed) == 1).await;
     assert_eq!((setup.ping(peer).await, setup.metrics.subscribers.get()), (404, 0));
-    assert!(!setup.live.hub.is_wanted(PUBSUB, CHAT));
+    assert!(!setup.live.hub.has_subscribers(PUBSUB, CHAT));
     assert_eq!(setup.subscribe(peer, PUBSUB, &[CHAT]).await, 200, "it may subscribe again");
     setup.publish(2);
     setup.settled(1).await;
@@ -198,7 +198,7 @@ async fn subscribing_fails_when_the_session_is_closed_before_it_has_a_subscripti
     let (peer, client) = setup.client(Manner::ReadsOn);
     assert_eq!(setup.subscribe(peer, PUBSUB, &[CHAT]).await, 503);
     assert_eq!((setup.metrics.subscribers.get(), setup.metrics.removed_for(Removed::Closed)), (0, 1));
-    assert!(!setup.live.hub.is_wanted(PUBSUB, CHAT));
+    assert!(!setup.live.hub.has_subscribers(PUBSUB, CHAT));
     gate.ends_at_once.store(false, Ordering::SeqCst);
     assert_eq!(setup.subscribe(peer, PUBSUB, &[CHAT]).await, 200, "it may subscribe again");
     setup.publish(1);
@@ -218,7 +218,7 @@ async fn subscribing_while_the_filter_ends_leaves_no_session() {
     gate.permits.add_permits(1);
     until(|| gate.opened() == 1).await;
     until_async(async || live.sessions.counts().await.unwrap().sessions == 0).await;
-    assert_eq!((metrics.subscribers.get(), live.hub.is_wanted(PUBSUB, CHAT)), (0, false));
+    assert_eq!((metrics.subscribers.get(), live.hub.has_subscribers(PUBSUB, CHAT)), (0, false));
 }
 
 #[tokio::test(start_paused = true)]

@@ -350,7 +350,7 @@ impl CatchUp {
         let now = self.marks.now();
         for event in events.iter().filter(|event| is_pubsub_topic(&event.channel)) {
             // What may be held for long takes none of the hub's room.
-            let is_dropped = self.hand_over.arrived(Arc::new(event.to_kept()), now)?;
+            let is_dropped = self.hand_over.arrived(Arc::new(event.to_unmetered()), now)?;
             if is_dropped {
                 self.told_until = Instant::now();
             }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use restante_core::{Clock, Key, MessageHash, Timestamp};
 use restante_sessions::{
     Ended,
-    hub::{Event, Form, Next, Seat},
+    hub::{Event, Form, Next, Subscription},
 };
 use tokio::{
     sync::mpsc,
@@ -266,7 +266,7 @@ impl Marks {
     }
 
     /// Notes that so many events were taken from the seat.
-    pub(super) fn taken(&mut self, events: usize, seat: &Seat) {
+    pub(super) fn taken(&mut self, events: usize, seat: &Subscription) {
         match &mut self.ahead {
             Some((_, left)) => *left = left.saturating_sub(events),
             None => {

@@ -112,7 +112,7 @@ fn nanos(duration: Duration) -> i64 {
 /// Whether no archive takes a message, whatever its time is: it is ephemeral, or has no timestamp (`14/WAKU2-MESSAGE`). The body
 /// is read for the first stream that asks.
 pub(super) fn is_ephemeral(event: &Event) -> bool {
-    !event.is_kept(|event| {
+    !event.is_archived(|event| {
         !WakuMessageView::parse(&event.body)
             .is_ok_and(|view| view.ephemeral == Some(true) || view.timestamp.is_none())
     })

@@ -6,7 +6,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use restante_core::ErrorKind;
 use restante_sessions::{
     Ended, InfoKey, InfoValue, Live, NewSession, NodeId, SessionId, Sessions,
-    hub::{HubFull, Overflow, Seat, SeatConfig},
+    hub::{HubFull, Overflow, Subscription, SubscriptionConfig},
 };
 use tokio::{runtime::Handle, sync::OwnedSemaphorePermit};
 use tracing::debug;
@@ -29,7 +29,7 @@ const DOOR: &str = "rest_live";
 
 /// A stream's place among those who are connected. Dropping it leaves the hub and closes the session.
 pub(super) struct Member {
-    pub(super) seat: Seat,
+    pub(super) seat: Subscription,
     sessions: Arc<dyn Sessions>,
     end: Option<End>,
     metrics: LiveMetrics,
@@ -48,13 +48,13 @@ impl Member {
         permit: OwnedSemaphorePermit,
     ) -> Result<Self, Refusal> {
         let id = open(live, client, wants).await?;
-        let seat_config = SeatConfig {
+        let subscription_config = SubscriptionConfig {
             events_max: config.live_queue_messages,
             bytes_max: config.live_queue_bytes,
             interests_max: LIVE_TOPICS_MAX,
             overflow: Overflow::End,
         };
-        let seat = match live.hub.join(id, seat_config) {
+        let seat = match live.hub.join(id, subscription_config) {
             Ok(seat) => seat,
             Err(full) => {
                 close(live.sessions.clone(), id, Ended::Left);
@@ -65,7 +65,7 @@ impl Member {
         gauge.inc();
         let (sessions, metrics) = (live.sessions.clone(), metrics.clone());
         let member = Self { seat, sessions, end: None, metrics, gauge, _permit: permit };
-        member.seat.want(&wants.interests()).map_err(refusal_of)?;
+        member.seat.subscribe(&wants.interests()).map_err(refusal_of)?;
         Ok(member)
     }
 
@@ -123,8 +123,10 @@ fn close(sessions: Arc<dyn Sessions>, id: SessionId, why: Ended) {
 
 fn refusal_of(full: HubFull) -> Refusal {
     match full {
-        HubFull::Interests(_) | HubFull::SeatBytes(_) => Refusal::field("contentTopics", &full.to_string()),
-        HubFull::Seats(_) | HubFull::Bytes => {
+        HubFull::Interests(_) | HubFull::SubscriptionBytes(_) => {
+            Refusal::field("contentTopics", &full.to_string())
+        }
+        HubFull::Subscriptions(_) | HubFull::Bytes => {
             Refusal::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, full.to_string())
         }
     }

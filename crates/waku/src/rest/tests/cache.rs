@@ -48,7 +48,7 @@ fn what_would_make_too_long_an_answer_is_left_for_the_next_time() {
     cache.subscribe(&feeds).unwrap();
     for number in 0..30_u8 {
         let topic = if number % 2 == 0 { PUBSUB } else { OTHER };
-        cache.hear(&event(topic, CHAT, vec![number; 300_000]), Stage::Relayed);
+        cache.on_message(&event(topic, CHAT, vec![number; 300_000]), Stage::Relayed);
     }
     let numbers = |bodies: Vec<Bytes>| bodies.iter().map(|wire| wire[0]).collect::<Vec<_>>();
     assert_eq!(numbers(wires(cache.fetch_filter(CHAT))), (0..13).collect::<Vec<_>>());
@@ -56,7 +56,7 @@ fn what_would_make_too_long_an_answer_is_left_for_the_next_time() {
     assert_eq!(numbers(wires(cache.fetch_filter(CHAT))), (26..30).collect::<Vec<_>>());
     assert!(wires(cache.fetch_filter(CHAT)).is_empty());
     assert_eq!(wires(cache.fetch(&relay(PUBSUB))).len(), 13, "feeds have nothing to do with each other");
-    cache.hear(&event(PUBSUB, CHAT, vec![0; 5_000_000]), Stage::Relayed);
+    cache.on_message(&event(PUBSUB, CHAT, vec![0; 5_000_000]), Stage::Relayed);
     assert_eq!(wires(cache.fetch(&filter(PUBSUB, CHAT))).len(), 1, "a long message comes alone");
 }
 
@@ -67,12 +67,12 @@ fn kept_topics_are_bounded_like_subscriptions_and_nobodys_wish_until_somebody_as
     assert_eq!(cache.keep(&topics), FEEDS_MAX);
     assert_eq!(cache.keep(&topics), 0);
     let message = event(PUBSUB, CHAT, "x");
-    cache.hear(&message, Stage::Relayed);
-    assert!(!cache.is_wanted(&message));
+    cache.on_message(&message, Stage::Relayed);
+    assert!(!cache.has_subscriber(&message));
     assert_eq!(wires(cache.fetch(&relay(PUBSUB))), ["x"]);
-    assert!(cache.is_wanted(&message), "somebody fetches them");
+    assert!(cache.has_subscriber(&message), "somebody fetches them");
     cache.unsubscribe(&[relay(PUBSUB)]);
-    assert!(!cache.is_wanted(&message));
+    assert!(!cache.has_subscriber(&message));
 }
 
 #[test]
@@ -80,11 +80,11 @@ fn each_feed_gets_its_own_messages_once() {
     let (cache, _) = cache_of(50);
     let auto = Feed::Auto(Topics { pubsub_topic: PUBSUB.into(), content_topic: CHAT.into() });
     let feeds = [relay(PUBSUB), auto.clone(), filter(PUBSUB, CHAT), relay(OTHER)];
-    cache.hear(&event(PUBSUB, CHAT, "too early"), Stage::Relayed);
+    cache.on_message(&event(PUBSUB, CHAT, "too early"), Stage::Relayed);
     cache.subscribe(&feeds).unwrap();
-    cache.hear(&event(PUBSUB, CHAT, "chat"), Stage::Relayed);
-    cache.hear(&event(PUBSUB, "/x", "x"), Stage::Relayed);
-    cache.hear(&event(OTHER, CHAT, "elsewhere"), Stage::Relayed);
+    cache.on_message(&event(PUBSUB, CHAT, "chat"), Stage::Relayed);
+    cache.on_message(&event(PUBSUB, "/x", "x"), Stage::Relayed);
+    cache.on_message(&event(OTHER, CHAT, "elsewhere"), Stage::Relayed);
     assert_eq!(wires(cache.fetch(&relay(PUBSUB))), ["chat", "x"]);
     assert_eq!(wires(cache.fetch(&auto)), ["chat"]);
     assert_eq!(wires(cache.fetch(&filter(PUBSUB, CHAT))), ["chat"]);
@@ -102,9 +102,9 @@ fn a_filter_is_drained_by_content_topic_in_the_order_of_arrival() {
         .subscribe(&[filter(PUBSUB, CHAT), filter(OTHER, CHAT), filter(OTHER, "/x"), relay(PUBSUB)])
         .unwrap();
     for (topic, wire) in [(OTHER, "1"), (PUBSUB, "2"), (OTHER, "3")] {
-        cache.hear(&event(topic, CHAT, wire), Stage::Relayed);
+        cache.on_message(&event(topic, CHAT, wire), Stage::Relayed);
     }
-    cache.hear(&event(OTHER, "/x", "x"), Stage::Relayed);
+    cache.on_message(&event(OTHER, "/x", "x"), Stage::Relayed);
     assert_eq!(wires(cache.fetch_filter(CHAT)), ["1", "2", "3"]);
     assert_eq!(wires(cache.fetch_filter("/x")), ["x"]);
     assert!(cache.fetch_filter("/y").is_none());
@@ -114,9 +114,9 @@ fn a_filter_is_drained_by_content_topic_in_the_order_of_arrival() {
 fn the_oldest_message_of_a_full_subscription_is_dropped() {
     let (cache, metrics) = cache_of(2);
     cache.subscribe(&[relay(PUBSUB), relay(OTHER)]).unwrap();
-    cache.hear(&event(OTHER, CHAT, "untouched"), Stage::Relayed);
+    cache.on_message(&event(OTHER, CHAT, "untouched"), Stage::Relayed);
     for wire in ["1", "2", "3", "4"] {
-        cache.hear(&event(PUBSUB, CHAT, wire), Stage::Relayed);
+        cache.on_message(&event(PUBSUB, CHAT, wire), Stage::Relayed);
     }
     assert!(text_of(&metrics).contains("restante_rest_cache_dropped_total{reason=\"full\"} 2\n"));
     assert_eq!(wires(cache.fetch(&relay(PUBSUB))), ["3", "4"]);
@@ -127,7 +127,7 @@ fn the_oldest_message_of_a_full_subscription_is_dropped() {
 fn a_cache_without_room_for_messages_keeps_none() {
     let (cache, _) = cache_of(0);
     cache.subscribe(&[relay(PUBSUB)]).unwrap();
-    cache.hear(&event(PUBSUB, CHAT, "1"), Stage::Relayed);
+    cache.on_message(&event(PUBSUB, CHAT, "1"), Stage::Relayed);
     assert!(wires(cache.fetch(&relay(PUBSUB))).is_empty());
 }
 
@@ -136,12 +136,12 @@ fn the_oldest_messages_of_all_make_room_when_memory_is_short() {
     let (cache, metrics) = cache_of(50);
     let cache = cache.with_bytes_max(10_200);
     cache.subscribe(&[relay(PUBSUB), relay(OTHER)]).unwrap();
-    cache.hear(&event(PUBSUB, CHAT, vec![1; 3_000]), Stage::Relayed);
-    cache.hear(&event(OTHER, CHAT, vec![2; 3_000]), Stage::Relayed);
-    cache.hear(&event(PUBSUB, CHAT, vec![3; 6_000]), Stage::Relayed);
+    cache.on_message(&event(PUBSUB, CHAT, vec![1; 3_000]), Stage::Relayed);
+    cache.on_message(&event(OTHER, CHAT, vec![2; 3_000]), Stage::Relayed);
+    cache.on_message(&event(PUBSUB, CHAT, vec![3; 6_000]), Stage::Relayed);
     assert_eq!(wires(cache.fetch(&relay(PUBSUB))), [vec![3; 6_000]]);
     assert_eq!(wires(cache.fetch(&relay(OTHER))), [vec![2; 3_000]]);
-    cache.hear(&event(PUBSUB, CHAT, vec![4; 11_000]), Stage::Relayed);
+    cache.on_message(&event(PUBSUB, CHAT, vec![4; 11_000]), Stage::Relayed);
     assert!(wires(cache.fetch(&relay(PUBSUB))).is_empty(), "one message alone is too large");
     let text = text_of(&metrics);
     for line in [
@@ -163,7 +163,7 @@ fn memory_is_bounded_whatever_arrives() {
     cache.subscribe(&feeds).unwrap();
     let wire = Bytes::from(vec![0; 150 << 10]);
     for _ in 0..50 {
-        topics.iter().for_each(|topic| cache.hear(&event(topic, CHAT, wire.clone()), Stage::Relayed));
+        topics.iter().for_each(|topic| cache.on_message(&event(topic, CHAT, wire.clone()), Stage::Relayed));
     }
     let left: Vec<Arc<Event>> = feeds.iter().filter_map(|feed| cache.fetch(feed)).flatten().collect();
     let bytes: usize = left.iter().map(|event| event.body.len()).sum();
@@ -190,7 +190,7 @@ fn subscriptions_are_bounded_and_too_many_change_nothing() {
 fn ending_a_subscription_forgets_what_waits() {
     let (cache, metrics) = cache_of(50);
     cache.subscribe(&[relay(PUBSUB), filter(PUBSUB, CHAT)]).unwrap();
-    cache.hear(&event(PUBSUB, CHAT, "1"), Stage::Relayed);
+    cache.on_message(&event(PUBSUB, CHAT, "1"), Stage::Relayed);
     assert_eq!(cache.unsubscribe(&[relay(PUBSUB), relay(OTHER)]), 1);
     assert!(cache.fetch(&relay(PUBSUB)).is_none());
     assert!(cache.wants(PUBSUB), "the filter is still there");

@@ -117,7 +117,7 @@ pub(super) async fn start_door(
     config: RestConfig,
     waku: WakuConfig,
 ) -> Door {
-    start_door_with(crate::live::alone().await.unwrap(), archive, upkeep, config, waku).await
+    start_door_with(crate::live::standalone().await.unwrap(), archive, upkeep, config, waku).await
 }
 
 /// The same with a table of sessions and a hub.

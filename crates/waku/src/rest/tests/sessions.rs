@@ -2,7 +2,7 @@ use futures_util::stream::BoxStream;
 use restante_sessions::{
     Answer as Told, Counts, Ended, Error as SessionError, Found, InfoChange, InfoKey, InfoValue, NewSession,
     NodeId, NodeState, Nodes, SessionId, Sessions,
-    hub::{Event, Next, Overflow, Seat, SeatConfig},
+    hub::{Event, Next, Overflow, Subscription, SubscriptionConfig},
 };
 use serde_json::json;
 
@@ -158,8 +158,9 @@ async fn counts_name_the_nodes() {
 }
 
 /// A seat of a session, as a door would take it.
-fn seat(door: &Door, id: SessionId) -> Seat {
-    let config = SeatConfig { events_max: 10, bytes_max: 1_000, interests_max: 10, overflow: Overflow::End };
+fn seat(door: &Door, id: SessionId) -> Subscription {
+    let config =
+        SubscriptionConfig { events_max: 10, bytes_max: 1_000, interests_max: 10, overflow: Overflow::End };
     door.waku.live.hub.join(id, config).unwrap()
 }
 
@@ -268,7 +269,7 @@ impl Nodes for Cut {
         Told::ready(unreachable())
     }
 
-    fn tell_others(&self, _event: &Event) {}
+    fn broadcast(&self, _event: &Event) {}
 
     fn health(&self) -> Result<(), SessionError> {
         unreachable()
@@ -281,7 +282,7 @@ impl Nodes for Cut {
 
 /// A door whose table is cut off from the others, and the session of another node that it still knows.
 async fn cut_door() -> (Door, SessionId) {
-    let inner = crate::live::alone().await.unwrap();
+    let inner = crate::live::standalone().await.unwrap();
     let remote =
         inner.sessions.open(NewSession { user: "juliet", resource: "far", info: &[] }).await.unwrap();
     let cut = Arc::new(Cut { inner: inner.clone(), remote });

@@ -100,8 +100,8 @@ impl Nodes for Shared {
         Answer::ready(Ok(vec![node(1), node(2)]))
     }
 
-    fn tell_others(&self, event: &Event) {
-        self.inner.tell_others(event);
+    fn broadcast(&self, event: &Event) {
+        self.inner.broadcast(event);
     }
 
     fn health(&self) -> Result<(), restante_sessions::Error> {
@@ -114,7 +114,7 @@ impl Nodes for Shared {
 }
 
 async fn shared_door() -> Door {
-    let live = crate::live::alone().await.unwrap();
+    let live = crate::live::standalone().await.unwrap();
     let live = Live { nodes: Arc::new(Shared { inner: live.nodes.clone() }), ..live };
     let opened = memory().await;
     start_door_with(live, opened.archive, opened.upkeep, RestConfig::default(), WakuConfig::default()).await
@@ -129,7 +129,7 @@ fn told_elsewhere(payload: &str, seconds: i64) -> Message {
 
 fn hear(door: &Door, message: &Message) {
     let Message { message_hash, timestamp, body, .. } = message.clone();
-    door.waku.live.hub.heard(Event::new(PUBSUB.into(), TOPIC.into(), message_hash, timestamp, body));
+    door.waku.live.hub.received(Event::new(PUBSUB.into(), TOPIC.into(), message_hash, timestamp, body));
 }
 
 /// Archives a message after so many milliseconds, as another node does.

@@ -217,7 +217,7 @@ async fn a_client_that_does_not_read_for_a_while_is_not_taken_for_gone() {
         Event::new(PUBSUB.into(), TOPIC.into(), hash, NOW, wire)
     };
     let live = door.waku.live.clone();
-    live.hub.heard(text(&"x".repeat(20_000), 1)); // more than the pipe takes
+    live.hub.received(text(&"x".repeat(20_000), 1)); // more than the pipe takes
     tokio::time::sleep(Duration::from_secs(600)).await;
     let mut read = Vec::new();
     // It reads again, and nothing is told for a while: pings come in their time.
@@ -228,7 +228,7 @@ async fn a_client_that_does_not_read_for_a_while_is_not_taken_for_gone() {
     assert!(!task.is_finished());
     client.write_all(&[0x8a, 0x80, 0, 0, 0, 0]).await.unwrap();
     tokio::time::sleep(Duration::from_secs(20)).await;
-    live.hub.heard(text("here", 2));
+    live.hub.received(text("here", 2));
     let before = read.len();
     while !read[before..].windows(4).any(|bytes| bytes == b"aGVy") {
         assert!(client.read_buf(&mut read).await.unwrap() > 0, "cut");

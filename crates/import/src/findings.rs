@@ -1,13 +1,13 @@
 /// Findings to report: all are counted, the first are listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Noted {
+pub struct Findings {
     /// The number of findings.
     pub count: u64,
     /// The first of them: where and what.
     pub listed: Vec<String>,
 }
 
-impl Noted {
+impl Findings {
     /// The most findings that are listed.
     pub const LISTED_MAX: usize = 20;
 
@@ -33,14 +33,14 @@ mod tests {
 
     #[test]
     fn all_are_counted_and_the_first_listed() {
-        let mut noted = Noted::default();
+        let mut findings = Findings::default();
         for number in 0..15 {
-            noted.add(|| number.to_string());
+            findings.add(|| number.to_string());
         }
-        noted.extend(noted.clone());
-        assert_eq!((noted.count, noted.listed.len()), (30, Noted::LISTED_MAX));
-        noted.add(|| unreachable!("the list is full"));
-        assert_eq!(noted.count, 31);
-        assert_eq!(noted.listed[16], "1");
+        findings.extend(findings.clone());
+        assert_eq!((findings.count, findings.listed.len()), (30, Findings::LISTED_MAX));
+        findings.add(|| unreachable!("the list is full"));
+        assert_eq!(findings.count, 31);
+        assert_eq!(findings.listed[16], "1");
     }
 }

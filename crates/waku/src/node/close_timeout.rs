@@ -15,18 +15,18 @@ const CLOSING: Duration = Duration::from_secs(5);
 
 /// A muxer whose orderly close has a time-out: it would never finish if the peer reads nothing, and the connection would count
 /// against the limits for ever.
-pub(crate) struct Hasty<M> {
+pub(crate) struct CloseTimeout<M> {
     muxer: M,
     until: Option<Pin<Box<Sleep>>>,
 }
 
-impl<M> Hasty<M> {
+impl<M> CloseTimeout<M> {
     pub(crate) fn new(muxer: M) -> Self {
         Self { muxer, until: None }
     }
 }
 
-impl<M: StreamMuxer + Unpin> StreamMuxer for Hasty<M> {
+impl<M: StreamMuxer + Unpin> StreamMuxer for CloseTimeout<M> {
     type Substream = M::Substream;
     type Error = M::Error;
 
@@ -96,7 +96,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn closing_a_connection_that_is_not_read_times_out() {
         let begun = Instant::now();
-        let mut muxer = Hasty::new(Stuck);
+        let mut muxer = CloseTimeout::new(Stuck);
         poll_fn(|cx| Pin::new(&mut muxer).poll_close(cx)).await.unwrap();
         assert!(begun.elapsed() >= CLOSING);
     }

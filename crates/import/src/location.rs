@@ -30,7 +30,7 @@ impl fmt::Display for Owner {
 
 /// The location of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// An SQLite file.
     Sqlite(PathBuf),
     /// A folder with a LevelDB.
@@ -42,7 +42,7 @@ pub enum Place {
 /// The first bytes of every SQLite file.
 const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
-impl Place {
+impl Location {
     /// Detects what is at a path or URL; `None` for an ordinary file. nwaku's prefix `sqlite://` before a path is
     /// accepted.
     ///
@@ -71,9 +71,9 @@ impl Place {
     }
 }
 
-fn of_folder(path: &Path) -> Result<Place, Error> {
+fn of_folder(path: &Path) -> Result<Location, Error> {
     if path.join("CURRENT").is_file() {
-        return Ok(Place::LevelDb(path.to_owned()));
+        return Ok(Location::LevelDb(path.to_owned()));
     }
     Err(Error::invalid(format!(
         "{} is a folder without a LevelDB: one has a file CURRENT in it",
@@ -100,7 +100,7 @@ fn is_sqlite(path: &Path) -> Result<bool, Error> {
     Ok(magic == SQLITE_MAGIC)
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sqlite(path) | Self::LevelDb(path) => write!(f, "{}", path.display()),
@@ -125,12 +125,12 @@ mod tests {
         fs::write(at("level/CURRENT"), "MANIFEST-000000\n").unwrap();
         fs::create_dir(at("other")).unwrap();
 
-        assert_eq!(Place::of(&at("a.db")).unwrap(), Some(Place::Sqlite(at("a.db"))));
+        assert_eq!(Location::of(&at("a.db")).unwrap(), Some(Location::Sqlite(at("a.db"))));
         let url = format!("sqlite://{}", at("a.db").display());
-        assert_eq!(Place::of(url.as_ref()).unwrap(), Some(Place::Sqlite(at("a.db"))));
-        assert_eq!(Place::of(&at("b.ndjson")).unwrap(), None);
-        assert_eq!(Place::of(&at("level")).unwrap(), Some(Place::LevelDb(at("level"))));
-        let postgres = Place::of("postgres://me:secret@db/store".as_ref()).unwrap().unwrap();
+        assert_eq!(Location::of(url.as_ref()).unwrap(), Some(Location::Sqlite(at("a.db"))));
+        assert_eq!(Location::of(&at("b.ndjson")).unwrap(), None);
+        assert_eq!(Location::of(&at("level")).unwrap(), Some(Location::LevelDb(at("level"))));
+        let postgres = Location::of("postgres://me:secret@db/store".as_ref()).unwrap().unwrap();
         assert_eq!(postgres.to_string(), "postgres://me:***@db/store");
 
         rustix::fs::mknodat(rustix::fs::CWD, at("pipe"), rustix::fs::FileType::Fifo, 0o600.into(), 0)
@@ -143,7 +143,7 @@ mod tests {
             (at("none"), "can't open"),
             (PathBuf::from(format!("sqlite:{}", at("b.ndjson").display())), "not an SQLite file"),
         ] {
-            let error = Place::of(&path).unwrap_err().to_string();
+            let error = Location::of(&path).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
     }
