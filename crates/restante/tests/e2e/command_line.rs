@@ -122,7 +122,7 @@ fn mistakes_at_the_prompt_are_named() {
         (&["sessions", "close", "17"], "32 hexadecimal digits"),
         (&["sessions", "close", "--resource", "x"], "--user"),
         (&["sessions", "list", "--limit", "0"], "--limit"),
-        (&["serve", "--sessions-url", "rabbit:"], "use memory: or redis://"),
+        (&["serve", "--sessions-url", "rabbit:"], "use memory:, redis://"),
         (&["serve", "--records", "log:x"], "use memory: or lmdb:<folder>"),
         (&["records", "check", "--blobs", "lmdb:x"], "use memory: or files:<folder>"),
         (&["records", "stats", "--token-file", "x"], "--rest"),
