@@ -30,7 +30,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
         logging::start_quietly();
     }
     match command {
-        Command::Serve(flags) => serve::run(&flags).await,
+        Command::Serve(flags) => Box::pin(serve::run(&flags)).await,
         Command::Publish(flags) => publish::run(&flags).await,
         Command::Query(flags) => query::run(&flags).await,
         Command::Sessions(command) => sessions::run(command).await,
