@@ -18,7 +18,7 @@ use crate::live::{Event, Listener, Stage};
 
 /// Subscriptions at once, of all REST clients together: what nwaku lets one filter client have.
 pub(crate) const FEEDS_MAX: usize = 1_000;
-/// What all messages that wait may take. Beyond it the oldest is dropped, whoever was to get it.
+/// What all messages that wait may take. Beyond it the oldest message of all subscriptions is dropped.
 pub(crate) const CACHE_BYTES_MAX: usize = 64 << 20;
 /// What a message that waits takes beside its bytes and topics: itself, and its places in the queue and in the order.
 const HELD_BYTES: usize = 512;

@@ -1,4 +1,4 @@
-//! Exports: a whole range as one stream, at the pace of whoever reads it.
+//! Exports: a whole range as one stream, at the pace of the client that reads it.
 
 use std::{io, sync::Arc, time::Duration};
 

@@ -63,7 +63,7 @@ pub(crate) async fn messages_on(State(app): State<Arc<App>>, uri: Uri) -> Result
     topics::fetch(&app, |cache| cache.fetch(&feed), not_subscribed_to()).await
 }
 
-/// `12/WAKU2-FILTER`: who ends a subscription that it does not have is told so.
+/// `12/WAKU2-FILTER`: a client that ends a subscription that it does not have gets an error.
 async fn end(app: &App, feeds: &[Feed], deadline: Instant) -> Result<(), Refusal> {
     let ended = topics::unsubscribe(app, feeds, deadline).await?;
     if ended == 0 { Err(not_subscribed()) } else { Ok(()) }

@@ -58,8 +58,8 @@ const REMOTE_QUERIES_MAX: usize = 16;
 /// [`Intake::rules`](crate::intake::Intake::rules).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestConfig {
-    /// Whether there are routes for operators, and whether the node dials addresses that REST clients name. Whoever may
-    /// connect to the door is then trusted with both; nwaku's `--rest-admin`. With a token the routes are there without this, for
+    /// Whether there are routes for operators, and whether the node dials addresses that REST clients name. Every client
+    /// that can connect is then trusted with both; nwaku's `--rest-admin`. With a token the routes are there without this, for
     /// those who know it.
     pub admin: bool,
     /// Whether there is a console page, where only operators pass: see [`OperatorGuard::is_safe`].
@@ -83,7 +83,7 @@ pub struct RestConfig {
     pub requests_max: usize,
     /// Live streams at once; further ones are answered 503. Each takes a connection, too.
     pub live_streams_max: usize,
-    /// Messages that wait for one live stream: a client that reads more slowly is told to go on from its cursor.
+    /// Messages that wait for one live stream. Beyond them the stream ends, and the client can resume from its cursor.
     pub live_queue_messages: usize,
     /// Bytes of messages that wait for one live stream.
     pub live_queue_bytes: usize,

@@ -25,7 +25,7 @@ use crate::{
 const ADDRESSES_MAX: usize = 32;
 /// The longest request to connect.
 const ADDRESSES_BYTES_MAX: usize = 32 << 10;
-/// The longest report. Every peer may follow every topic, and would be told with all that is known of it for each.
+/// The longest report. Every peer may follow every topic, and would be listed in full under each.
 const REPORT_BYTES_MAX: usize = 64 << 20;
 
 /// Relay's protocol, `11/WAKU2-RELAY`.
@@ -159,7 +159,9 @@ pub(crate) async fn stats(State(app): State<Arc<App>>) -> Result<Response, Refus
 fn count(peers: &[PeerInfo], topics: &[String]) -> Value {
     let by_protocol: BTreeMap<&str, usize> = SERVICE_IDS
         .into_iter()
-        .map(|id| (id, peers.iter().filter(|peer| peer.protocols.iter().any(|told| told == id)).count()))
+        .map(|id| {
+            (id, peers.iter().filter(|peer| peer.protocols.iter().any(|protocol| protocol == id)).count())
+        })
         .collect();
     json!({
         "Sum": {"Total peers": peers.len()},
@@ -357,11 +359,11 @@ fn show_subscription(subscription: &Subscription) -> ShownSubscription<'_> {
     ShownSubscription { peer_id: subscription.peer.to_string(), filter_criteria: criteria.collect() }
 }
 
-/// The shards that a peer has told, and those that it follows.
+/// The shards that a peer has announced, and those that it follows.
 fn shards_of(peer: &PeerInfo) -> Vec<u16> {
-    let told = peer.shards.iter().filter_map(|shard| u16::try_from(*shard).ok());
+    let announced = peer.shards.iter().filter_map(|shard| u16::try_from(*shard).ok());
     let followed = peer.topics.iter().filter_map(|topic| shard_number(topic));
-    let mut shards: Vec<u16> = told.chain(followed).collect();
+    let mut shards: Vec<u16> = announced.chain(followed).collect();
     shards.sort_unstable();
     shards.dedup();
     shards

@@ -98,8 +98,8 @@ async fn ask(
 
 /// Sees to it that the peer is connected.
 ///
-/// nwaku dials whatever address it is told. Whoever may query would then have this server knock at any door of its network, so
-/// for others than operators only peers that are connected are asked, wherever they are.
+/// nwaku dials any address that the request names. Then any client could make this server connect to any host of its network,
+/// so clients other than operators may query only connected peers, whatever their address.
 async fn reach(node: &Node, to: &PeerAddress, may_dial: MayDial) -> Result<(), Refusal> {
     if node.is_connected(to.peer) {
         return Ok(());

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_goes_on_where_it_is_told_to() {
+    fn a_stream_goes_on_at_its_cursor() {
         let hash = format!("0x{}", "07".repeat(32));
         let from = |query: &str, id| ask(&format!("/live?{query}"), id).map(|asked| asked.from);
         assert_eq!(from(&format!("cursor={hash}"), None), Ok(From::Message(MessageHash([7; 32]))));

@@ -18,7 +18,7 @@ use tracing::warn;
 
 use super::{
     ask::Wants,
-    feed::{Arriving, CHUNK_BYTES, End, Item, Marks, Step, json_of},
+    feed::{CHUNK_BYTES, End, Item, LiveMessages, Marks, Step, json_of},
     hand_over::{Bounds, HandOver, OTHERS_LAG, Times, TooSlow},
     member::Member,
 };
@@ -62,11 +62,11 @@ pub(super) struct CatchUp {
     hand_over: HandOver,
     marks: Marks,
     page_rows: usize,
-    /// Whether other nodes may archive what was told.
+    /// Whether other nodes may archive announced messages.
     has_others: bool,
-    /// When something was told last that others may have to archive yet, and that nothing but the walk gives: before the stream
-    /// had joined, or when there was no room for it.
-    told_until: Instant,
+    /// The last time when a message was announced that other nodes may not have archived yet and that only the walk gives: before
+    /// the stream joined, or when an event was dropped.
+    last_announced: Instant,
     page_timeout: Duration,
 }
 
@@ -102,7 +102,7 @@ impl CatchUp {
         marks: Marks,
         times: Times,
     ) -> Self {
-        let told_until = Instant::now();
+        let last_announced = Instant::now();
         let config = &app.rest.config;
         let bounds = Bounds {
             events_max: config.live_queue_messages,
@@ -118,12 +118,12 @@ impl CatchUp {
             member,
             wants,
             marks,
-            told_until,
+            last_announced,
             page_timeout,
         }
     }
 
-    /// Waits until the archive has what was told before the stream had joined.
+    /// Waits until the archive has what was announced before the stream joined.
     pub(super) async fn begin(&mut self, deadline: Instant) -> Result<(), Refusal> {
         match self.settle(deadline).await {
             Ok(()) => Ok(()),
@@ -147,8 +147,8 @@ impl CatchUp {
 
     async fn run(mut self, sender: mpsc::Sender<Step>) {
         let end = match self.walk(&sender).await {
-            Ok(room) => {
-                room.send(Step::Live(self.finish()));
+            Ok(permit) => {
+                permit.send(Step::Live(self.finish()));
                 return;
             }
             Err(Stop::Ended(why)) => End::Session(why),
@@ -161,13 +161,13 @@ impl CatchUp {
         let _ = sender.send(Step::End(end)).await;
     }
 
-    /// Walks to the end, and until there is room to say so: while that is waited for something may be dropped, too.
+    /// Walks to the end, and returns a permit to send the last step. Events may be dropped while it waits for the permit.
     async fn walk<'s>(&mut self, sender: &'s mpsc::Sender<Step>) -> Result<mpsc::Permit<'s, Step>, Stop> {
         self.wait_for_others(sender).await?;
         loop {
             let Found { items, is_end } = self.look().await?;
             if !items.is_empty() {
-                self.room(sender).await?.send(Step::Messages(items));
+                self.reserve(sender).await?.send(Step::Messages(items));
             }
             if !is_end && sender.is_closed() {
                 return Err(Stop::Gone); // a walk that finds nothing to send would not notice
@@ -175,19 +175,19 @@ impl CatchUp {
             if !is_end {
                 continue;
             }
-            let room = self.room(sender).await?;
+            let permit = self.reserve(sender).await?;
             if self.hand_over.end().is_none() {
-                return Ok(room);
+                return Ok(permit);
             }
-            drop(room);
+            drop(permit);
             self.settle_all(sender).await?;
         }
     }
 
-    fn finish(self) -> Box<Arriving> {
+    fn finish(self) -> Box<LiveMessages> {
         let (held, given) = self.hand_over.finish();
         let metrics = self.app.rest.metrics.live.clone();
-        Box::new(Arriving::behind_walk(self.member, self.marks, held.collect(), given, metrics))
+        Box::new(LiveMessages::behind_walk(self.member, self.marks, held.collect(), given, metrics))
     }
 
     /// Asks for a page and makes of its first rows what is to be sent. The page is let go of before anybody waits for the
@@ -261,7 +261,7 @@ impl CatchUp {
             chunk.push_event(&event);
         }
         if self.hand_over.has_nothing_waiting() {
-            self.marks.taken(0, &self.member.seat);
+            self.marks.taken(0, &self.member.subscription);
             self.marks.given();
         }
     }
@@ -276,14 +276,14 @@ impl CatchUp {
         false
     }
 
-    /// Waits until all is archived that was told here.
+    /// Waits until all is archived that was announced at this node.
     async fn settle(&mut self, deadline: Instant) -> Result<(), Stop> {
         let settled = settled(self.app.clone(), deadline);
         self.hand_over.settle();
         self.meanwhile(settled).await?.map_err(|_| Stop::Unavailable)
     }
 
-    /// Waits until all is archived that was told here and on other nodes. What is dropped meanwhile counts for the next time.
+    /// Waits until this node and others have archived what they announced. What is dropped meanwhile counts for the next time.
     async fn settle_all(&mut self, sender: &mpsc::Sender<Step>) -> Result<(), Stop> {
         let app = self.app.clone();
         self.has_others = self.has_others || self.meanwhile(has_others(&app)).await?;
@@ -293,12 +293,12 @@ impl CatchUp {
         self.giving_late(sender, settled).await?.map_err(|_| Stop::Unavailable)
     }
 
-    /// Waits until other nodes must have archived what was told up to now.
+    /// Waits until other nodes must have archived what was announced up to now.
     async fn wait_for_others(&mut self, sender: &mpsc::Sender<Step>) -> Result<(), Stop> {
         if !self.has_others {
             return Ok(());
         }
-        self.giving_late(sender, sleep_until(self.told_until + OTHERS_LAG)).await
+        self.giving_late(sender, sleep_until(self.last_announced + OTHERS_LAG)).await
     }
 
     /// Does something that may take long, and gives meanwhile what must be given at once.
@@ -316,16 +316,16 @@ impl CatchUp {
                 return Err(Stop::Gone);
             }
             while self.hand_over.has_late() {
-                let room = self.room(sender).await?;
+                let permit = self.reserve(sender).await?;
                 let mut chunk = Chunk::new(self.app.live.pages.chunk_bytes);
                 self.take_late(&mut chunk);
-                room.send(Step::Messages(chunk.items));
+                permit.send(Step::Messages(chunk.items));
             }
         }
     }
 
     /// Waits until the client has taken what was sent before.
-    async fn room<'s>(&mut self, sender: &'s mpsc::Sender<Step>) -> Result<mpsc::Permit<'s, Step>, Stop> {
+    async fn reserve<'s>(&mut self, sender: &'s mpsc::Sender<Step>) -> Result<mpsc::Permit<'s, Step>, Stop> {
         self.meanwhile(sender.reserve()).await?.map_err(|_| Stop::Gone)
     }
 
@@ -335,7 +335,7 @@ impl CatchUp {
         loop {
             let next = tokio::select! {
                 biased;
-                next = self.member.seat.next() => next,
+                next = self.member.subscription.next() => next,
                 done = &mut work => return Ok(done),
             };
             match next {
@@ -346,13 +346,13 @@ impl CatchUp {
     }
 
     fn take(&mut self, events: &[Arc<Event>]) -> Result<(), TooSlow> {
-        self.marks.taken(events.len(), &self.member.seat);
+        self.marks.taken(events.len(), &self.member.subscription);
         let now = self.marks.now();
         for event in events.iter().filter(|event| is_pubsub_topic(&event.channel)) {
-            // What may be held for long takes none of the hub's room.
+            // What may be held for long does not count against the hub's limit.
             let is_dropped = self.hand_over.arrived(Arc::new(event.to_unmetered()), now)?;
             if is_dropped {
-                self.told_until = Instant::now();
+                self.last_announced = Instant::now();
             }
         }
         Ok(())

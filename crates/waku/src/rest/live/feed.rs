@@ -69,7 +69,7 @@ impl End {
         }
     }
 
-    /// What a client is told, as the fields of a JSON object.
+    /// The reason that is sent to the client, as the fields of a JSON object.
     pub(super) fn fields(self) -> String {
         format!(r#""reason":"{}","text":"{}""#, self.as_str(), self.text())
     }
@@ -79,15 +79,15 @@ impl End {
 pub(super) enum Feed {
     /// The archive is walked by a task of its own, which sends what it finds.
     CatchingUp(mpsc::Receiver<Step>),
-    /// What arrives comes from the seat.
-    Live(Box<Arriving>),
+    /// Messages come from the subscription.
+    Live(Box<LiveMessages>),
     Over,
 }
 
 /// What the walk sends.
 pub(super) enum Step {
     Messages(Vec<Item>),
-    Live(Box<Arriving>),
+    Live(Box<LiveMessages>),
     End(End),
 }
 
@@ -97,16 +97,16 @@ impl Feed {
         let piece = match self {
             Self::CatchingUp(steps) => match steps.recv().await {
                 Some(Step::Messages(items)) => Piece::Messages(items),
-                Some(Step::Live(arriving)) => {
-                    let cursor = arriving.marks.low();
-                    *self = Self::Live(arriving);
+                Some(Step::Live(live)) => {
+                    let cursor = live.marks.low();
+                    *self = Self::Live(live);
                     Piece::Live(cursor)
                 }
                 Some(Step::End(end)) => Piece::End(end),
                 None => Piece::End(End::Unavailable), // the walk has failed
             },
-            Self::Live(arriving) if !arriving.is_announced => arriving.announce(),
-            Self::Live(arriving) => arriving.next().await,
+            Self::Live(live) if !live.is_announced => live.announce(),
+            Self::Live(live) => live.next().await,
             Self::Over => return None,
         };
         if let Piece::End(_) = piece {
@@ -118,25 +118,25 @@ impl Feed {
     /// Where a stream that is silent now would go on.
     pub(super) fn cursor(&mut self) -> Option<Key> {
         match self {
-            Self::Live(arriving) => Some(arriving.cursor()),
+            Self::Live(live) => Some(live.cursor()),
             Self::CatchingUp(_) | Self::Over => None,
         }
     }
 }
 
-/// What arrives, as it is given to a client.
-pub(super) struct Arriving {
+/// Messages as they arrive, as they are given to a client.
+pub(super) struct LiveMessages {
     member: Member,
     marks: Marks,
-    /// Taken from the seat, and not given yet.
+    /// Taken from the subscription, and not given yet.
     taken: VecDeque<Arc<Event>>,
-    /// What the walk has given, which may be told again for a while.
+    /// What the walk has given, which may be announced again for a while.
     given: Option<(Given, Instant)>,
     metrics: LiveMetrics,
     is_announced: bool,
 }
 
-impl Arriving {
+impl LiveMessages {
     /// A stream without a walk.
     pub(super) fn from_now(member: Member, marks: Marks, metrics: LiveMetrics) -> Self {
         Self { member, marks, taken: VecDeque::new(), given: None, metrics, is_announced: false }
@@ -175,7 +175,7 @@ impl Arriving {
 
     /// Waits for events, or for the end.
     async fn wait(&mut self) -> Option<Ended> {
-        let next = self.member.seat.next();
+        let next = self.member.subscription.next();
         let next = match &self.given {
             None => next.await,
             Some((_, until)) => match timeout_at(*until, next).await {
@@ -189,7 +189,7 @@ impl Arriving {
         match next {
             Next::Ended(why) => Some(why),
             Next::Events(events) => {
-                self.marks.taken(events.len(), &self.member.seat);
+                self.marks.taken(events.len(), &self.member.subscription);
                 self.taken = events.into();
                 self.taken.retain(|event| is_pubsub_topic(&event.channel));
                 None
@@ -224,7 +224,7 @@ impl Arriving {
 
     fn cursor(&mut self) -> Key {
         if self.taken.is_empty() {
-            self.marks.taken(0, &self.member.seat);
+            self.marks.taken(0, &self.member.subscription);
             self.marks.given();
         }
         self.marks.low()
@@ -265,15 +265,15 @@ impl Marks {
         self.low
     }
 
-    /// Notes that so many events were taken from the seat.
-    pub(super) fn taken(&mut self, events: usize, seat: &Subscription) {
+    /// Notes that so many events were taken from the subscription.
+    pub(super) fn taken(&mut self, events: usize, subscription: &Subscription) {
         match &mut self.ahead {
             Some((_, left)) => *left = left.saturating_sub(events),
             None => {
                 let now = self.clock.now(); // before the look at the queue: what comes between the two is counted
-                let waiting = seat.waiting();
+                let waiting = subscription.waiting();
                 // What waited at a session's end is gone without having been given.
-                if seat.ended().is_none() {
+                if subscription.ended().is_none() {
                     self.ahead = Some((now, waiting));
                 }
             }

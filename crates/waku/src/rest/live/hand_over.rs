@@ -1,16 +1,16 @@
 //! From the archive to what arrives, without a gap and without a repeat: what is to be given, and what has been.
 //!
-//! A stream begins by joining the hub; after that it waits until the archive has what was told before (*settled*); then it
-//! walks the archive, page by page, from its cursor to the end. Why nothing is missing at the end, and nothing twice:
+//! A stream begins by joining the hub; after that it waits until the archive has what was announced before (*settled*); then
+//! it walks the archive, page by page, from its cursor to the end. Why nothing is missing at the end, and nothing twice:
 //!
 //! - **The position** is a place in the archive's order. The walk has given everything that was archived up to it at the
 //!   moment at which it passed, and will never look there again.
-//! - **What was told before the stream had joined** is in the archive when the walk begins: what clients publish is counted among
-//!   what is on its way to the archive before it is told, and what relay brings is put into the archive's queue before it is
-//!   told. Settling waits for all that was on its way and in that queue, and for the spool of an archive that is away: until it
-//!   is empty no query sees what is in it. What other nodes tell of what was published there is archived before.
-//! - **What is told later** comes to the seat's queue, which is read all the time, also while a page is asked for or waits for
-//!   the client. Each event that comes is in one of four cases:
+//! - **What was announced before the stream joined** is in the archive when the walk begins: a message that a client publishes is
+//!   counted as in flight before it is announced, and a message from relay is put into the archive's queue before it is
+//!   announced. Settling waits for all messages in flight and in that queue, and for the spool of an archive that is away: no
+//!   query sees the spool's messages. A message published at another node is archived before that node announces it.
+//! - **What is announced later** comes to the subscription's queue, which is read all the time, also while a page is fetched or
+//!   waits for the client. Each event is in one of four cases:
 //!   1. *It stands behind the position*: the walk may meet it, or pass its place before it is archived. It is **held**. When
 //!      the walk meets it, the row is given and the event is forgotten. When the position passes its place without having met
 //!      it, it is given there: nothing else will ever give it. What is still held at the walk's end is given then.
@@ -28,15 +28,15 @@
 //!
 //! What may go wrong is bounded, too:
 //!
-//! - What the archive does not take although it was told (it is full, it refuses, or its disk fails) is given from what is held,
-//!   unless it was dropped for want of room. Its publisher was told so, and sends it again: then it is handed to all who are
-//!   here, also to those who have been given it, because some may have come meanwhile.
+//! - A message that was announced but that the archive does not take (it is full, it refuses, or its disk fails) is given from
+//!   the held events, unless it was dropped because the limit was reached. Its publisher gets the error and sends it again: then
+//!   all streams get it, also those that had it, because some may have joined meanwhile.
 //! - The walk remembers the rows that it has given whose time is at most [`REMEMBERED_BACK`] and the window of valid
 //!   timestamps before its begin, the last [`REMEMBERED_MAX`] of them, until [`REMEMBERED_FOR`] after its end. Only a message
-//!   whose way from being archived to being told takes longer can be repeated.
-//! - Of other nodes that share the archive nobody knows what they have told and not yet archived: the walk begins no sooner than
-//!   [`OTHERS_LAG`] after the stream has joined and, whenever it settles, waits as long behind what was dropped last. So a stream
-//!   that has no room to hold what arrives in that time does not go over: it goes on behind by about as much.
+//!   that is announced later than that after it was archived can be repeated.
+//! - A node does not know what other nodes of the same archive have announced and not yet archived: the walk begins no sooner
+//!   than [`OTHERS_LAG`] after the stream has joined and, whenever it settles, waits as long after the last dropped event. So a
+//!   stream that cannot hold what arrives in that time does not become live: it stays behind by about as much.
 //! - What must be given at once is also given while the walk waits for something to be archived.
 
 use std::{
@@ -59,11 +59,11 @@ const REMEMBERED_BACK: Duration = Duration::from_secs(60);
 const REMEMBERED_MAX: usize = 16_384;
 /// How long after its end what the walk has given is remembered.
 pub(super) const REMEMBERED_FOR: Duration = Duration::from_secs(60);
-/// How long other nodes may take until what they have told is archived.
+/// How long other nodes may take to archive what they have announced.
 pub(super) const OTHERS_LAG: Duration = Duration::from_secs(1);
-/// How long a message may take from the look at its timestamp until it is told: no time here, and on other nodes, which are told
-/// when it is archived, as long as that takes.
-const TOLD_WITHIN: Duration = Duration::from_secs(10);
+/// How long a message may take from the check of its timestamp until it is announced: no time at this node; other nodes get it
+/// after it is archived.
+const ANNOUNCED_WITHIN: Duration = Duration::from_secs(10);
 
 /// What is known of time.
 #[derive(Clone, Copy, Debug)]
@@ -81,9 +81,9 @@ impl Times {
         Self { window_ns, takes_any }
     }
 
-    /// The earliest time of a message that is told or archived after `now`.
+    /// The earliest time of a message that is announced or archived after `now`.
     pub(super) fn earliest_after(self, now: Timestamp) -> Timestamp {
-        Timestamp(now.nanos().saturating_sub(self.window_ns).saturating_sub(nanos(TOLD_WITHIN)))
+        Timestamp(now.nanos().saturating_sub(self.window_ns).saturating_sub(nanos(ANNOUNCED_WITHIN)))
     }
 
     /// Rows from here on are remembered by a walk that begins now.
@@ -196,8 +196,8 @@ impl HandOver {
         self.dropped_from.is_some_and(|from| key.timestamp >= from)
     }
 
-    /// The walk waits until everything that was told is archived: what was dropped will be met. What is dropped while it waits
-    /// is not, and counts for the next time.
+    /// The walk waits until everything that was announced is archived, so that it will meet what was dropped. What is dropped
+    /// while it waits counts for the next time.
     pub(super) fn settle(&mut self) {
         self.dropped_from = None;
     }

@@ -1,4 +1,4 @@
-//! A stream as a session: its entry in the table, its seat in the hub, and its end.
+//! A stream as a session: its entry in the table, its subscription at the hub, and its end.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -29,7 +29,7 @@ const DOOR: &str = "rest_live";
 
 /// A stream's place among those who are connected. Dropping it leaves the hub and closes the session.
 pub(super) struct Member {
-    pub(super) seat: Subscription,
+    pub(super) subscription: Subscription,
     sessions: Arc<dyn Sessions>,
     end: Option<End>,
     metrics: LiveMetrics,
@@ -38,7 +38,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Opens a session, takes a seat and says what it wants: everything that is told after this comes to the seat.
+    /// Opens a session and subscribes at the hub: the subscription gets every message that is announced after this.
     pub(super) async fn join(
         live: &Live,
         client: SocketAddr,
@@ -54,8 +54,8 @@ impl Member {
             interests_max: LIVE_TOPICS_MAX,
             overflow: Overflow::End,
         };
-        let seat = match live.hub.join(id, subscription_config) {
-            Ok(seat) => seat,
+        let subscription = match live.hub.join(id, subscription_config) {
+            Ok(subscription) => subscription,
             Err(full) => {
                 close(live.sessions.clone(), id, Ended::Left);
                 return Err(refusal_of(full));
@@ -64,8 +64,8 @@ impl Member {
         let gauge = metrics.streams(transport);
         gauge.inc();
         let (sessions, metrics) = (live.sessions.clone(), metrics.clone());
-        let member = Self { seat, sessions, end: None, metrics, gauge, _permit: permit };
-        member.seat.subscribe(&wants.interests()).map_err(refusal_of)?;
+        let member = Self { subscription, sessions, end: None, metrics, gauge, _permit: permit };
+        member.subscription.subscribe(&wants.interests()).map_err(refusal_of)?;
         Ok(member)
     }
 
@@ -86,7 +86,7 @@ impl Drop for Member {
             End::Session(why @ (Ended::Slow | Ended::Full)) => why,
             End::Session(_) | End::Unavailable => Ended::Left,
         };
-        close(self.sessions.clone(), self.seat.id(), why);
+        close(self.sessions.clone(), self.subscription.id(), why);
     }
 }
 
@@ -111,7 +111,7 @@ async fn open(live: &Live, client: SocketAddr, wants: &Wants) -> Result<SessionI
 
 const NO_SESSION: Refusal = Refusal::unavailable("no session can be opened for this stream: try again later");
 
-/// Closes a session without waiting for it: whoever calls may be in the middle of being dropped.
+/// Closes a session without waiting for it: it is called from `drop`, too.
 fn close(sessions: Arc<dyn Sessions>, id: SessionId, why: Ended) {
     let Ok(runtime) = Handle::try_current() else { return };
     runtime.spawn(async move {

@@ -1,6 +1,6 @@
 //! Live streams: messages as they arrive, after everything since a cursor, as Server-Sent Events or over a WebSocket.
 //!
-//! A stream is a session: [`member`] opens it and takes a seat in the hub. [`ask`] reads what a client wants, [`catch_up`] walks
+//! A stream is a session: [`member`] opens it and subscribes at the hub. [`ask`] reads what a client wants, [`catch_up`] walks
 //! the archive from its cursor, [`hand_over`] says why nothing is missing and nothing comes twice where the two meet, [`feed`]
 //! is what comes out, and [`sse`] and [`socket`] write it.
 //!
@@ -11,15 +11,15 @@
 //! seconds of a walk. What a stream that comes back can miss, because it is in no archive or came to it by another way:
 //!
 //! - messages that are never archived: ephemeral ones, and those of a time that no archive takes;
-//! - messages that the server takes from other stores (store sync) long after their time, which are never told either;
-//! - messages that were published at another node of the table whose archiving took longer than ten seconds, if they were told
-//!   while the stream was away;
+//! - messages that the server takes from other stores (store sync) long after their time, which are never announced either;
+//! - messages that were published at another node of the table whose archiving took longer than ten seconds, if they were
+//!   announced while the stream was away;
 //! - on a server that takes messages of any time (a window of 0), those whose time is further from its clock than the usual
 //!   window: no place is early enough for them.
 //!
-//! **Durability.** A message is given as it arrives, while it is on its way to the disk: a reader who waited for the sync would
-//! wait for as long as others keep the disk busy. So a stream may give a message that its publisher was never told is kept: the
-//! archive refused it, or the machine failed before the sync. What a cursor leads to later is what is archived.
+//! **Durability.** A message is given as it arrives, before it is durable: waiting for the sync would delay it for as long as
+//! other writes keep the disk busy. So a stream may give a message whose publisher never got an acknowledgement: the archive
+//! refused it, or the machine failed before the sync. A cursor later leads only to archived messages.
 
 mod ask;
 mod catch_up;
@@ -49,7 +49,7 @@ use restante_http::{Client, Permits, websocket::Upgrade};
 use super::{App, RestConfig, refusals, reply::Refusal};
 use ask::{Asked, From};
 use catch_up::{CatchUp, Pages};
-use feed::{Arriving, Feed, Marks};
+use feed::{Feed, LiveMessages, Marks};
 use hand_over::Times;
 use member::Member;
 use metrics::Transport;
@@ -126,7 +126,7 @@ async fn feed(
         Member::join(&rest.waku.live, client, &asked.wants, &rest.config, (metrics, transport), permit);
     let member = join.await?;
     let Some(behind) = behind else {
-        return Ok(Feed::Live(Box::new(Arriving::from_now(member, marks, metrics.clone()))));
+        return Ok(Feed::Live(Box::new(LiveMessages::from_now(member, marks, metrics.clone()))));
     };
     let mut walk = CatchUp::new(app.clone(), member, asked.wants, behind, marks, times).await;
     walk.begin(deadline).await?;

@@ -41,14 +41,14 @@ async fn health_speaks_nwakus_words() {
     assert_eq!(door().await.get("/health").await.json(), healthy);
 }
 
-/// A relay without peers is told, but it is no reason for 503: history is served without them.
+/// A relay without peers is reported, but it is no reason for 503: history is served without them.
 #[tokio::test]
-async fn a_relay_without_peers_is_told_and_the_node_is_ready() {
+async fn a_relay_without_peers_is_reported_and_the_node_is_ready() {
     let alone = door_with_node(RestConfig::default(), &[PUBSUB]).await;
-    let told = alone.get("/health").await.json();
+    let report = alone.get("/health").await.json();
     let desc = "no peer follows a pubsub topic that this node relays";
     assert_eq!(
-        told,
+        report,
         json!({"nodeHealth": "Ready", "protocolsHealth": [
             {"Relay": "Not Ready", "desc": desc}, {"Store": "Ready"}, {"Filter": "Ready"}, {"Lightpush": "Ready"},
             {"Peer Exchange": "Ready"}, {"Metadata": "Ready"}, {"Sessions": "Ready"},
@@ -64,16 +64,16 @@ async fn a_relay_without_peers_is_told_and_the_node_is_ready() {
 
 /// What else the server keeps has no say in whether history is served.
 #[tokio::test]
-async fn what_is_kept_beside_the_archive_is_told() {
+async fn stores_beside_the_archive_are_reported() {
     let kept = |name, problem: Option<&'static str>| RoleCheck {
         name,
         problem: Arc::new(move || problem.map(str::to_owned)),
     };
     let broken = "a sync has failed: start the server anew";
     let door = door().await.with_roles(vec![kept("Records", Some(broken)), kept("Blobs", None)]);
-    let told = door.get("/health").await.json();
-    assert_eq!(told["nodeHealth"], "Ready");
-    let lines = told["protocolsHealth"].as_array().unwrap();
+    let report = door.get("/health").await.json();
+    assert_eq!(report["nodeHealth"], "Ready");
+    let lines = report["protocolsHealth"].as_array().unwrap();
     let expected = [
         json!({"Records": "Not Ready", "desc": broken}),
         json!({"Blobs": "Ready"}),
@@ -216,17 +216,17 @@ pub(super) fn away() -> Health {
 }
 
 /// The status of `/health`, the words for the node and for the store, and the description.
-async fn told(health: Health) -> (u16, String, String, String) {
+async fn health_report(health: Health) -> (u16, String, String, String) {
     let answer = door_with_health(health).await.get("/health").await;
-    let told: Value = serde_json::from_slice(&answer.body).unwrap();
+    let report: Value = serde_json::from_slice(&answer.body).unwrap();
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let store = &told["protocolsHealth"][1];
-    (answer.status, word(&told["nodeHealth"]), word(&store["Store"]), word(&store["desc"]))
+    let store = &report["protocolsHealth"][1];
+    (answer.status, word(&report["nodeHealth"]), word(&store["Store"]), word(&store["desc"]))
 }
 
 #[tokio::test]
 async fn health_tells_of_an_engine_that_is_away_and_of_its_spool() {
-    let (status, node, store, desc) = told(away()).await;
+    let (status, node, store, desc) = health_report(away()).await;
     assert_eq!((status, &*node, &*store), (503, "Not Ready", "Not Ready"));
     assert_eq!(
         desc,
@@ -249,14 +249,14 @@ async fn an_engine_that_is_known_to_be_away_is_not_asked() {
 #[tokio::test]
 async fn what_health_says_is_short() {
     let problem = Some("x".repeat(100_000));
-    let (.., desc) = told(Health { problem, ..Health::default() }).await;
+    let (.., desc) = health_report(Health { problem, ..Health::default() }).await;
     assert!(desc.len() < 1_000, "{}", desc.len());
 }
 
 #[tokio::test]
 async fn a_spool_that_is_being_drained_is_no_trouble() {
     let health = Health { spooled_messages: 1, spooled_bytes: 100, ..Health::default() };
-    let (status, node, store, desc) = told(health).await;
+    let (status, node, store, desc) = health_report(health).await;
     assert_eq!((status, &*node, &*store), (200, "Ready", "Ready"));
     assert_eq!(desc, "waiting in the spool: 1 message (100 bytes)");
 }
@@ -265,7 +265,8 @@ async fn a_spool_that_is_being_drained_is_no_trouble() {
 #[tokio::test]
 async fn damage_is_reported_by_a_server_that_is_ready() {
     let damage = "archived messages that are lost: 5 (00000002.log)";
-    let (status, node, store, desc) = told(Health { damage: Some(damage.into()), ..Health::default() }).await;
+    let (status, node, store, desc) =
+        health_report(Health { damage: Some(damage.into()), ..Health::default() }).await;
     assert_eq!((status, &*node, &*store, &*desc), (200, "Ready", "Ready", damage));
 }
 
@@ -279,7 +280,8 @@ async fn a_second_archive_that_does_not_follow_is_no_trouble_of_the_first() {
         bytes: 50,
         ..Following::default()
     };
-    let (status, node, store, desc) = told(Health { following: Some(following), ..Health::default() }).await;
+    let (status, node, store, desc) =
+        health_report(Health { following: Some(following), ..Health::default() }).await;
     assert_eq!((status, &*node, &*store), (200, "Ready", "Ready"));
     let behind = "the tandem's second archive (sqlite) is behind by 5 messages (50 bytes): tandem stopped";
     assert!(desc.starts_with(behind), "{desc}");

@@ -59,7 +59,7 @@ async fn the_pages_files_say_what_browsers_may_do_with_them() {
         let policy = header_of(&file.head, header::CONTENT_SECURITY_POLICY);
         for rule in ["default-src 'none'", "script-src 'self'", "style-src 'self'", "frame-ancestors 'none'"]
         {
-            assert!(policy.split("; ").any(|told| told == rule), "{path}: {policy}");
+            assert!(policy.split("; ").any(|part| part == rule), "{path}: {policy}");
         }
         assert!(!policy.contains("unsafe"), "{policy}");
         assert_eq!(header_of(&file.head, header::X_CONTENT_TYPE_OPTIONS), "nosniff");
@@ -136,8 +136,8 @@ async fn pages_of_others_are_kept_out_without_a_token() {
 async fn the_state_tells_what_the_server_is_and_does() {
     let door = door_with_node(RestConfig::default(), &[PUBSUB]).await;
     door.publish("one", 0).await;
-    let told = door.get(STATE).await.json();
-    let server = &told["server"];
+    let state = door.get(STATE).await.json();
+    let server = &state["server"];
     assert_eq!((&server["version"], &server["isReady"]), (&json!("9.9.9"), &json!(true)));
     assert_eq!(server["now"], json!(NOW.nanos() / 1_000_000));
     assert_eq!((&server["problems"], &server["hasAdmin"]), (&json!([]), &json!(false)));
@@ -148,7 +148,7 @@ async fn the_state_tells_what_the_server_is_and_does() {
     let doors = server["doors"].as_array().unwrap();
     let is_on = |name: &str| doors.iter().find(|door| door["name"] == name).unwrap()["isOn"] == json!(true);
     assert!(is_on("REST") && is_on("Waku node") && is_on("Relay") && is_on("Store"));
-    assert!(told["history"]["at"].is_array());
+    assert!(state["history"]["at"].is_array());
     assert_eq!(door.get("/console/v1/state?since=x").await.status, 400);
 }
 
@@ -170,7 +170,7 @@ async fn sessions_are_counted_by_door() {
 }
 
 #[tokio::test]
-async fn an_archive_that_is_away_is_told_as_a_problem() {
+async fn an_archive_that_is_away_is_reported_as_a_problem() {
     let door = super::about::door_with_health(super::about::away()).await;
     let server = door.get(STATE).await.json()["server"].clone();
     assert_eq!((&server["isReady"], &server["archive"]["isWell"]), (&json!(false), &json!(false)));

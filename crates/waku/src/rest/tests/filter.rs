@@ -10,7 +10,7 @@ fn messages(content_topic: &str) -> String {
 }
 
 /// The status and the answer, which is JSON whatever the status.
-fn told(answer: &Answer) -> (u16, Value) {
+fn outcome(answer: &Answer) -> (u16, Value) {
     assert_eq!(answer.content_type, "application/json");
     (answer.status, serde_json::from_slice(&answer.body).unwrap())
 }
@@ -27,11 +27,11 @@ fn none(id: &str) -> (u16, Value) {
 #[tokio::test]
 async fn messages_of_a_filter_are_fetched_until_it_ends() {
     let door = door().await;
-    assert_eq!(told(&door.get(&format!("{SUBSCRIPTIONS}/p0")).await), none("p0"));
+    assert_eq!(outcome(&door.get(&format!("{SUBSCRIPTIONS}/p0")).await), none("p0"));
     let request = json!({"requestId": "r1", "pubsubTopic": PUBSUB, "contentFilters": [CHAT, "/a/1/b/c"]});
-    assert_eq!(told(&door.post(SUBSCRIPTIONS, &request).await), ok("r1"));
-    assert_eq!(told(&door.send("PUT", SUBSCRIPTIONS, request.to_string()).await), ok("r1"));
-    assert_eq!(told(&door.get(&format!("{SUBSCRIPTIONS}/p%2F1")).await), ok("p/1"));
+    assert_eq!(outcome(&door.post(SUBSCRIPTIONS, &request).await), ok("r1"));
+    assert_eq!(outcome(&door.send("PUT", SUBSCRIPTIONS, request.to_string()).await), ok("r1"));
+    assert_eq!(outcome(&door.get(&format!("{SUBSCRIPTIONS}/p%2F1")).await), ok("p/1"));
     door.publish("mine", 0).await;
     door.publish_on(PUBSUB, "/a/1/b/c", "also mine").await;
     door.publish_on(PUBSUB, "/a/1/b/d", "not mine").await;
@@ -42,12 +42,12 @@ async fn messages_of_a_filter_are_fetched_until_it_ends() {
     assert_eq!(fetched(&door.get(&on).await), ["also mine"]);
 
     let request = json!({"requestId": "r2", "pubsubTopic": PUBSUB, "contentFilters": [CHAT]});
-    assert_eq!(told(&door.delete(SUBSCRIPTIONS, &request).await), ok("r2"));
-    assert_eq!(told(&door.delete(SUBSCRIPTIONS, &request).await), none("r2"));
+    assert_eq!(outcome(&door.delete(SUBSCRIPTIONS, &request).await), ok("r2"));
+    assert_eq!(outcome(&door.delete(SUBSCRIPTIONS, &request).await), none("r2"));
     let not_subscribed = "not subscribed to this content topic: POST it to the subscriptions first";
     assert_eq!(door.get(&messages(CHAT)).await.refusal(), (400, not_subscribed));
-    assert_eq!(told(&door.delete(ALL, json!({"requestId": "r3"})).await), ok("r3"));
-    assert_eq!(told(&door.delete(ALL, json!({"requestId": "r4"})).await), none("r4"));
+    assert_eq!(outcome(&door.delete(ALL, json!({"requestId": "r3"})).await), ok("r3"));
+    assert_eq!(outcome(&door.delete(ALL, json!({"requestId": "r4"})).await), none("r4"));
     assert_eq!(door.get(&on).await.refusal(), (400, not_subscribed));
 }
 
@@ -55,7 +55,7 @@ async fn messages_of_a_filter_are_fetched_until_it_ends() {
 async fn a_filter_without_a_pubsub_topic_is_on_the_shard_of_its_content_topic() {
     let door = door().await;
     let request = json!({"requestId": "r", "contentFilters": [CHAT], "pubsubTopic": ""});
-    assert_eq!(told(&door.post(SUBSCRIPTIONS, request).await), ok("r"));
+    assert_eq!(outcome(&door.post(SUBSCRIPTIONS, request).await), ok("r"));
     door.publish_on("/waku/2/rs/1/3", CHAT, "mine").await;
     door.publish_on(PUBSUB, CHAT, "elsewhere").await;
     assert_eq!(fetched(&door.get(&messages(CHAT)).await), ["mine"]);
@@ -69,7 +69,7 @@ async fn filters_and_relay_subscriptions_have_nothing_to_do_with_each_other() {
     door.post(SUBSCRIPTIONS, request).await;
     door.publish("a", 0).await;
     assert_eq!(fetched(&door.get(&messages(CHAT)).await), ["a"]);
-    assert_eq!(told(&door.delete(ALL, json!({"requestId": "r"})).await), ok("r"));
+    assert_eq!(outcome(&door.delete(ALL, json!({"requestId": "r"})).await), ok("r"));
     assert_eq!(fetched(&door.get(PUBLISH).await), ["a"]);
 }
 
@@ -122,15 +122,15 @@ async fn the_wrong_field_is_named() {
     ];
     for (request, id, desc) in cases {
         let expected = (400, json!({"requestId": id, "statusDesc": desc}));
-        assert_eq!(told(&door.post(SUBSCRIPTIONS, &request).await), expected, "{request}");
-        assert_eq!(told(&door.delete(SUBSCRIPTIONS, &request).await), expected, "{request}");
+        assert_eq!(outcome(&door.post(SUBSCRIPTIONS, &request).await), expected, "{request}");
+        assert_eq!(outcome(&door.delete(SUBSCRIPTIONS, &request).await), expected, "{request}");
     }
     let long = door.send("POST", SUBSCRIPTIONS, " ".repeat(65_537)).await;
     let desc = "the body is too long: the limit is 65536 bytes";
-    assert_eq!(told(&long), (413, json!({"requestId": "unknown", "statusDesc": desc})));
-    assert_eq!(told(&door.post(SUBSCRIPTIONS, "{").await).0, 400);
-    assert_eq!(told(&door.post(SUBSCRIPTIONS, "[".repeat(60_000)).await).0, 400);
-    assert_eq!(told(&door.get(&format!("{SUBSCRIPTIONS}/{}", "x".repeat(257))).await).0, 400);
+    assert_eq!(outcome(&long), (413, json!({"requestId": "unknown", "statusDesc": desc})));
+    assert_eq!(outcome(&door.post(SUBSCRIPTIONS, "{").await).0, 400);
+    assert_eq!(outcome(&door.post(SUBSCRIPTIONS, "[".repeat(60_000)).await).0, 400);
+    assert_eq!(outcome(&door.get(&format!("{SUBSCRIPTIONS}/{}", "x".repeat(257))).await).0, 400);
     assert!(door.cache.filter_feeds().is_empty());
 }
 
@@ -140,10 +140,10 @@ async fn too_many_subscriptions_are_refused() {
     for request in 0..10 {
         let filters: Vec<String> = (0..100).map(|n| format!("/a/1/{request}-{n}/c")).collect();
         let request = json!({"requestId": "r", "contentFilters": filters});
-        assert_eq!(told(&door.post(SUBSCRIPTIONS, request).await), ok("r"));
+        assert_eq!(outcome(&door.post(SUBSCRIPTIONS, request).await), ok("r"));
     }
     let request = json!({"requestId": "r", "contentFilters": [CHAT]});
     let desc = "too many subscriptions: at most 1000 at once; end some of them first";
     let expected = (503, json!({"requestId": "r", "statusDesc": desc}));
-    assert_eq!(told(&door.post(SUBSCRIPTIONS, request).await), expected);
+    assert_eq!(outcome(&door.post(SUBSCRIPTIONS, request).await), expected);
 }

@@ -10,7 +10,7 @@ const PUSH: &str = "/lightpush/v3/message";
 const PUSH_V1: &str = "/lightpush/v1/message";
 
 /// The status and the answer, which is JSON whatever the status.
-fn told(answer: &Answer) -> (u16, Value) {
+fn outcome(answer: &Answer) -> (u16, Value) {
     assert_eq!(answer.content_type, "application/json");
     (answer.status, serde_json::from_slice(&answer.body).unwrap())
 }
@@ -26,10 +26,10 @@ async fn a_pushed_message_is_archived_where_it_was_to_go() {
     let ok = (200, json!({"statusDesc": "OK", "relayPeerCount": 0}));
     let named =
         json!({"pubsubTopic": PUBSUB, "message": {"payload": "AQID", "contentTopic": CHAT}, "unknown": 1});
-    assert_eq!(told(&door.post(PUSH, named).await), ok);
+    assert_eq!(outcome(&door.post(PUSH, named).await), ok);
     assert_eq!(channels(&door).await, [PUBSUB]);
     let sharded = json!({"message": {"payload": "AQID", "contentTopic": CHAT, "timestamp": NOW.nanos() + 1}});
-    assert_eq!(told(&door.post(PUSH, sharded).await), ok);
+    assert_eq!(outcome(&door.post(PUSH, sharded).await), ok);
     assert_eq!(channels(&door).await, [PUBSUB, "/waku/2/rs/1/3"]);
     let former = json!({"pubsubTopic": PUBSUB, "message": {"payload": "", "contentTopic": CHAT, "timestamp": NOW.nanos() + 2}});
     assert_eq!(door.post(PUSH_V1, former).await.refusal(), (200, "OK"));
@@ -37,7 +37,7 @@ async fn a_pushed_message_is_archived_where_it_was_to_go() {
 }
 
 #[tokio::test]
-async fn the_peers_that_were_told_are_counted() {
+async fn the_peers_that_got_the_message_are_counted() {
     let here = door_with_node(RestConfig::default(), &[PUBSUB]).await;
     let there = door_with_node(RestConfig::default(), &[PUBSUB]).await;
     here.connect_to(&there).await;
@@ -48,7 +48,7 @@ async fn the_peers_that_were_told_are_counted() {
     until("the peer follows", has_follower).await;
     let push = json!({"pubsubTopic": PUBSUB, "message": {"payload": "AQID", "contentTopic": CHAT}});
     let expected = (200, json!({"statusDesc": "OK", "relayPeerCount": 1}));
-    assert_eq!(told(&here.post(PUSH, push).await), expected);
+    assert_eq!(outcome(&here.post(PUSH, push).await), expected);
     until("the message arrives", async || channels(&there).await == [PUBSUB]).await;
 }
 
@@ -78,13 +78,13 @@ async fn both_doors_say_the_same_of_an_ephemeral_message() {
         ..WakuMessage::default()
     };
     let nobody = "there are not enough peers to relay the message to: try another node";
-    assert_eq!(told(&door.post(PUSH, &push).await), (505, json!({"statusDesc": nobody})));
+    assert_eq!(outcome(&door.post(PUSH, &push).await), (505, json!({"statusDesc": nobody})));
     assert_eq!(door.post(PUSH_V1, &push).await.refusal(), (505, nobody));
     assert_eq!(push_by_libp2p(&door, PUBSUB, &message).await, 505);
 
     let filter = json!({"requestId": "r", "pubsubTopic": PUBSUB, "contentFilters": [CHAT]});
     assert_eq!(door.post("/filter/v2/subscriptions", filter).await.status, 200);
-    assert_eq!(told(&door.post(PUSH, &push).await).0, 200);
+    assert_eq!(outcome(&door.post(PUSH, &push).await).0, 200);
     assert_eq!(door.post(PUSH_V1, &push).await.refusal(), (200, "OK"));
     assert_eq!(push_by_libp2p(&door, PUBSUB, &message).await, 200);
     let got = door.get(&format!("/filter/v2/messages/{}", escaped(CHAT))).await.json();
@@ -124,18 +124,18 @@ async fn refusals_are_json_with_the_protocols_status() {
         (json!([]), 400, "invalid type: array, expected a push as a JSON object"),
     ];
     for (push, status, desc) in cases {
-        let (told_status, told) = told(&door.post(PUSH, &push).await);
-        let told_desc = told["statusDesc"].as_str().unwrap();
-        assert!(told_status == status && told_desc.starts_with(desc), "{push}: {told_status} {told}");
-        assert_eq!(told.get("relayPeerCount"), None);
-        assert_eq!(door.post(PUSH_V1, &push).await.refusal(), (status, told_desc), "{push}");
+        let (answer_status, body) = outcome(&door.post(PUSH, &push).await);
+        let answer_desc = body["statusDesc"].as_str().unwrap();
+        assert!(answer_status == status && answer_desc.starts_with(desc), "{push}: {answer_status} {body}");
+        assert_eq!(body.get("relayPeerCount"), None);
+        assert_eq!(door.post(PUSH_V1, &push).await.refusal(), (status, answer_desc), "{push}");
     }
-    assert_eq!(told(&door.send("POST", PUSH, "x".repeat(40_000)).await).0, 413);
+    assert_eq!(outcome(&door.send("POST", PUSH, "x".repeat(40_000)).await).0, 413);
     assert!(channels(&door).await.is_empty());
 }
 
 #[tokio::test]
-async fn an_archive_in_trouble_is_told_in_json() {
+async fn an_archive_error_is_returned_as_json() {
     let opened = memory().await;
     let failing = Failing::new(opened.archive.clone(), 0, ErrorKind::Unavailable);
     let door = door_over(Arc::new(failing), opened, RestConfig::default());
@@ -143,6 +143,6 @@ async fn an_archive_in_trouble_is_told_in_json() {
         .post(PUSH, json!({"pubsubTopic": PUBSUB, "message": {"payload": "", "contentTopic": CHAT}}))
         .await;
     let desc = "the archive is unavailable: try again later";
-    assert_eq!(told(&answer), (503, json!({"statusDesc": desc})));
+    assert_eq!(outcome(&answer), (503, json!({"statusDesc": desc})));
     assert_eq!(answer.head[header::RETRY_AFTER], "1");
 }

@@ -68,7 +68,7 @@ async fn one_peer_is_asked_for_by_its_id() {
 }
 
 #[tokio::test]
-async fn peers_are_told_by_shard() {
+async fn peers_are_listed_by_shard() {
     let (here, _there) = connected().await;
     let peer = here.get(PEERS).await.json()[0].clone();
     let relay = here.get("/admin/v1/peers/relay").await.json();
@@ -138,7 +138,7 @@ async fn peers_are_connected_to_by_their_addresses() {
 }
 
 #[tokio::test]
-async fn what_peers_have_subscribed_to_is_told() {
+async fn subscriptions_of_peers_are_listed() {
     let (path, here) = ("/admin/v1/filter/subscriptions", door_with_node(admin(), &[]).await);
     assert_eq!(here.get(path).await.json(), json!([]));
     let there = door_with_node(RestConfig::default(), &[]).await;

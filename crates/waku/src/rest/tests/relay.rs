@@ -152,7 +152,7 @@ async fn messages_of_other_nodes_are_fetched_here() {
         let peers = there.waku.node.as_ref().unwrap().peers();
         peers.iter().any(|peer| peer.topics.contains(PUBSUB))
     };
-    until("the subscription is told", has_follower).await;
+    until("the subscription is announced", has_follower).await;
     there.publish("from afar", 0).await;
     let has_arrived = async || fetched(&here.get(PUBLISH).await) == ["from afar"];
     until("the message arrives", has_arrived).await;

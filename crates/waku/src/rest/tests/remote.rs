@@ -40,7 +40,7 @@ async fn another_nodes_history_is_shown_as_our_own() {
     assert_eq!(payloads(&here.post(STORE, asked).await.json()), ["m0"]);
 }
 
-/// Whoever may query would otherwise have the server knock at any door of its network.
+/// Otherwise any client could make the server connect to any host of its network.
 #[tokio::test]
 async fn without_admin_only_connected_peers_are_asked() {
     let here = door_with_node(RestConfig::default(), &[]).await;

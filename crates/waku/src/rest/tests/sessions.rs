@@ -1,7 +1,7 @@
 use futures_util::stream::BoxStream;
 use restante_sessions::{
-    Answer as Told, Counts, Ended, Error as SessionError, Found, InfoChange, InfoKey, InfoValue, NewSession,
-    NodeId, NodeState, Nodes, SessionId, Sessions,
+    Answer as SessionAnswer, Counts, Ended, Error as SessionError, Found, InfoChange, InfoKey, InfoValue,
+    NewSession, NodeId, NodeState, Nodes, SessionId, Sessions,
     hub::{Event, Next, Overflow, Subscription, SubscriptionConfig},
 };
 use serde_json::json;
@@ -157,22 +157,22 @@ async fn counts_name_the_nodes() {
     assert_eq!((&node["node"], &node["sessions"]), (&json!(door.waku.live.nodes.here().0), &json!(3)));
 }
 
-/// A seat of a session, as a door would take it.
-fn seat(door: &Door, id: SessionId) -> Subscription {
+/// A subscription of a session, as a door opens it.
+fn subscribe(door: &Door, id: SessionId) -> Subscription {
     let config =
         SubscriptionConfig { events_max: 10, bytes_max: 1_000, interests_max: 10, overflow: Overflow::End };
     door.waku.live.hub.join(id, config).unwrap()
 }
 
 #[tokio::test]
-async fn a_session_is_closed_and_its_reader_is_told_why() {
+async fn a_session_is_closed_and_its_reader_gets_the_reason() {
     let door = admin_door().await;
     let (one, two) =
         (open_session(&door, "juliet", "one", &[]).await, open_session(&door, "juliet", "two", &[]).await);
-    let seat = seat(&door, one);
+    let subscription = subscribe(&door, one);
     let close = format!("{SESSIONS}/{one}");
     assert_eq!(door.send("DELETE", &close, "").await.json(), json!({"closed": 1, "complete": true}));
-    assert!(matches!(seat.next().await, Next::Ended(Ended::Operator)));
+    assert!(matches!(subscription.next().await, Next::Ended(Ended::Operator)));
     let gone = (404, "no session has this id: it may have ended meanwhile");
     assert_eq!(door.send("DELETE", &close, "").await.refusal(), gone);
     assert_eq!(door.get(&close).await.refusal(), gone);
@@ -206,12 +206,16 @@ fn unreachable<T>() -> Result<T, SessionError> {
 }
 
 impl Sessions for Cut {
-    fn open<'a>(&'a self, new: NewSession<'a>) -> Told<'a, Result<SessionId, SessionError>> {
+    fn open<'a>(&'a self, new: NewSession<'a>) -> SessionAnswer<'a, Result<SessionId, SessionError>> {
         self.inner.sessions.open(new)
     }
 
-    fn close(&self, id: SessionId, why: Ended) -> Told<'_, Result<bool, SessionError>> {
-        if id == self.remote { Told::ready(unreachable()) } else { self.inner.sessions.close(id, why) }
+    fn close(&self, id: SessionId, why: Ended) -> SessionAnswer<'_, Result<bool, SessionError>> {
+        if id == self.remote {
+            SessionAnswer::ready(unreachable())
+        } else {
+            self.inner.sessions.close(id, why)
+        }
     }
 
     fn set_presence<'a>(
@@ -219,7 +223,7 @@ impl Sessions for Cut {
         id: SessionId,
         priority: Option<i8>,
         changes: &'a [InfoChange<'a>],
-    ) -> Told<'a, Result<bool, SessionError>> {
+    ) -> SessionAnswer<'a, Result<bool, SessionError>> {
         self.inner.sessions.set_presence(id, priority, changes)
     }
 
@@ -227,19 +231,23 @@ impl Sessions for Cut {
         &'a self,
         id: SessionId,
         changes: &'a [InfoChange<'a>],
-    ) -> Told<'a, Result<bool, SessionError>> {
+    ) -> SessionAnswer<'a, Result<bool, SessionError>> {
         self.inner.sessions.merge_info(id, changes)
     }
 
-    fn by_user<'a>(&'a self, user: &'a str) -> Told<'a, Result<Found, SessionError>> {
+    fn by_user<'a>(&'a self, user: &'a str) -> SessionAnswer<'a, Result<Found, SessionError>> {
         self.inner.sessions.by_user(user)
     }
 
-    fn by_address<'a>(&'a self, user: &'a str, resource: &'a str) -> Told<'a, Result<Found, SessionError>> {
+    fn by_address<'a>(
+        &'a self,
+        user: &'a str,
+        resource: &'a str,
+    ) -> SessionAnswer<'a, Result<Found, SessionError>> {
         self.inner.sessions.by_address(user, resource)
     }
 
-    fn by_id(&self, id: SessionId) -> Told<'_, Result<Found, SessionError>> {
+    fn by_id(&self, id: SessionId) -> SessionAnswer<'_, Result<Found, SessionError>> {
         self.inner.sessions.by_id(id)
     }
 
@@ -247,7 +255,7 @@ impl Sessions for Cut {
         self.inner.sessions.all()
     }
 
-    fn counts(&self) -> Told<'_, Result<Counts, SessionError>> {
+    fn counts(&self) -> SessionAnswer<'_, Result<Counts, SessionError>> {
         self.inner.sessions.counts()
     }
 }
@@ -257,16 +265,16 @@ impl Nodes for Cut {
         self.inner.nodes.here()
     }
 
-    fn heartbeat(&self) -> Told<'_, Result<(), SessionError>> {
-        Told::ready(unreachable())
+    fn heartbeat(&self) -> SessionAnswer<'_, Result<(), SessionError>> {
+        SessionAnswer::ready(unreachable())
     }
 
-    fn sweep(&self) -> Told<'_, Result<u64, SessionError>> {
-        Told::ready(unreachable())
+    fn sweep(&self) -> SessionAnswer<'_, Result<u64, SessionError>> {
+        SessionAnswer::ready(unreachable())
     }
 
-    fn nodes(&self) -> Told<'_, Result<Vec<NodeState>, SessionError>> {
-        Told::ready(unreachable())
+    fn nodes(&self) -> SessionAnswer<'_, Result<Vec<NodeState>, SessionError>> {
+        SessionAnswer::ready(unreachable())
     }
 
     fn broadcast(&self, _event: &Event) {}
@@ -275,8 +283,8 @@ impl Nodes for Cut {
         unreachable()
     }
 
-    fn close(&self) -> Told<'_, Result<(), SessionError>> {
-        Told::ready(unreachable())
+    fn close(&self) -> SessionAnswer<'_, Result<(), SessionError>> {
+        SessionAnswer::ready(unreachable())
     }
 }
 
@@ -296,13 +304,13 @@ async fn nodes_that_are_out_of_reach_are_no_trouble_of_this_one() {
     let (door, _) = cut_door().await;
     let answer = door.get("/health").await.json();
     assert_eq!(answer["nodeHealth"], "Ready");
-    let told = answer["protocolsHealth"].as_array().unwrap().last().unwrap();
+    let sessions = answer["protocolsHealth"].as_array().unwrap().last().unwrap();
     let desc = "redis is unavailable: connection refused";
-    assert_eq!(told, &json!({"Sessions": "Not Ready", "desc": desc}));
+    assert_eq!(sessions, &json!({"Sessions": "Not Ready", "desc": desc}));
 }
 
 #[tokio::test]
-async fn what_is_missing_is_told() {
+async fn unreachable_nodes_are_reported() {
     let (door, remote) = cut_door().await;
     let page = door.get(SESSIONS).await.json();
     assert_eq!((ids(&page).len(), &page["complete"]), (1, &json!(false)));

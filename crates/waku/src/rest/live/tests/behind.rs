@@ -1,4 +1,4 @@
-//! Streams that begin while what was told is not archived yet, or while their clients do not read.
+//! Streams that begin while announced messages are not archived yet, or while their clients do not read.
 
 use std::{
     collections::BTreeSet,
@@ -120,8 +120,8 @@ async fn shared_door() -> Door {
     start_door_with(live, opened.archive, opened.upkeep, RestConfig::default(), WakuConfig::default()).await
 }
 
-/// A message that another node tells of, and its place.
-fn told_elsewhere(payload: &str, seconds: i64) -> Message {
+/// A message that another node announces.
+fn message_elsewhere(payload: &str, seconds: i64) -> Message {
     let timestamp = NOW.plus_seconds(seconds);
     let (body, message_hash) = message(TOPIC, payload, timestamp);
     Message { message_hash, channel: PUBSUB.into(), topic: TOPIC.into(), timestamp, body }
@@ -162,18 +162,18 @@ fn app_with(door: &Door, pages: Pages) -> Arc<App> {
     Arc::new(App { live, ..App::new(door.rest.clone()) })
 }
 
-/// The other node has told of a message before the stream joined, and archives it afterwards, before what is there already. What
-/// this node then hears of it by relay is not told again.
+/// The other node announces a message before the stream joins, and archives it afterwards with an earlier time than what is
+/// archived already. The same message by relay is not given again.
 #[tokio::test(start_paused = true)]
 async fn what_other_nodes_archive_a_little_later_is_not_missed() {
     let door = shared_door().await;
-    let (told, archived) = (told_elsewhere("told", 0), told_elsewhere("archived", 5));
+    let (announced, archived) = (message_elsewhere("announced", 0), message_elsewhere("archived", 5));
     door.archive.append(vec![archived.clone()]).await.unwrap();
-    hear(&door, &told);
+    hear(&door, &announced);
     let mut stream = open_feed(&app_of(&door), "start=0", 7_001).await.ok().unwrap();
-    archive_after(&door, 500, told.clone());
+    archive_after(&door, 500, announced.clone());
     let given = until_live(&mut stream).await;
-    assert_eq!(hashes_of(&given), [told.message_hash, archived.message_hash]);
+    assert_eq!(hashes_of(&given), [announced.message_hash, archived.message_hash]);
 }
 
 /// There was no room to hold it, the walk had waited for other nodes before, and did so only once.
@@ -181,7 +181,7 @@ async fn what_other_nodes_archive_a_little_later_is_not_missed() {
 async fn what_was_dropped_is_waited_for_whenever_other_nodes_archive_it() {
     let door = shared_door().await;
     let history: Vec<Message> =
-        (0..8).map(|number| told_elsewhere(&format!("{number}"), number - 100)).collect();
+        (0..8).map(|number| message_elsewhere(&format!("{number}"), number - 100)).collect();
     door.archive.append(history.clone()).await.unwrap();
     let pages = Pages { chunk_bytes: 1, held_max: 1, ..Pages::default() };
     let mut stream = open_feed(&app_with(&door, pages), "start=0", 7_001).await.ok().unwrap();
@@ -190,8 +190,8 @@ async fn what_was_dropped_is_waited_for_whenever_other_nodes_archive_it() {
     expected.extend(history.iter().map(|message| message.message_hash));
     for round in 0..3 {
         let (held, dropped) = (
-            told_elsewhere(&format!("held {round}"), round),
-            told_elsewhere(&format!("dropped {round}"), round),
+            message_elsewhere(&format!("held {round}"), round),
+            message_elsewhere(&format!("dropped {round}"), round),
         );
         for message in [&held, &dropped] {
             hear(&door, message);
@@ -211,7 +211,7 @@ async fn what_was_dropped_is_waited_for_whenever_other_nodes_archive_it() {
 async fn what_waits_for_the_client_comes_in_pieces() {
     let door = crate::rest::tests::door().await;
     let history: Vec<Message> =
-        (0..8).map(|number| told_elsewhere(&format!("{number}"), number - 10_000)).collect();
+        (0..8).map(|number| message_elsewhere(&format!("{number}"), number - 10_000)).collect();
     door.archive.append(history.clone()).await.unwrap();
     let pages = Pages { rows_first: 1, rows_max: 4, chunk_bytes: 2_000, ..Pages::default() };
     let app = app_with(&door, pages);
@@ -219,7 +219,7 @@ async fn what_waits_for_the_client_comes_in_pieces() {
     let mut expected: BTreeSet<MessageHash> = history.iter().map(|message| message.message_hash).collect();
     for number in 0..40 {
         let payload = format!("{number}{}", "x".repeat(500));
-        let held = told_elsewhere(&payload, number % 7);
+        let held = message_elsewhere(&payload, number % 7);
         let (body, message_hash) = message_with(TOPIC, &payload, NOW, true);
         let late = Message { message_hash, timestamp: NOW, body, ..held.clone() };
         for message in [&held, &late] {
@@ -227,10 +227,10 @@ async fn what_waits_for_the_client_comes_in_pieces() {
             expected.insert(message.message_hash);
         }
         if number % 3 == 0 {
-            door.archive.append(vec![held]).await.unwrap(); // told first, and not held any more when it is met
+            door.archive.append(vec![held]).await.unwrap(); // announced first, and not held any more when it is met
         }
     }
-    let last = told_elsewhere("last", 10);
+    let last = message_elsewhere("last", 10);
     expected.insert(last.message_hash);
     door.archive.append(vec![last]).await.unwrap();
     let (mut given, pieces) = (BTreeSet::new(), until_live(&mut stream).await);

@@ -78,7 +78,7 @@ fn an_event_at_a_place_that_the_walk_has_passed_is_given_at_once() {
     assert_eq!(late(&mut hand_over), [key_of(&too_late)]);
 }
 
-/// Hashes are made over the topics and the payload one after the other, so that whoever sends can make two with the same.
+/// Hashes are made over the topics and the payload one after the other, so that a sender can make two messages with the same.
 #[test]
 fn a_message_does_not_hide_another_with_the_same_hash() {
     let row = event("row", 1);
@@ -157,7 +157,7 @@ fn what_must_be_given_at_once_has_a_bound() {
 }
 
 #[test]
-fn what_was_given_is_remembered_for_as_long_as_it_may_be_told() {
+fn what_was_given_is_remembered_for_as_long_as_it_may_be_announced() {
     let mut hand_over = hand_over(10, 10);
     let (old, fresh) = (event("old", -200), event("fresh", -70));
     // As if the walk had begun long ago.

@@ -70,7 +70,7 @@ struct Sent {
     is_before: bool,
     /// It was on its way no sooner than when the stream had begun.
     is_after: bool,
-    /// How often the archive did not take it: it may have been told each time.
+    /// How often the archive did not take it: it may have been announced each time.
     refusals: usize,
 }
 
@@ -85,7 +85,7 @@ struct Run {
     has_begun: AtomicBool,
     publishing: AtomicUsize,
     wanted: IsWanted,
-    /// What is told and then refused once; only in runs in which nothing is dropped for want of room, where that is exact.
+    /// What is announced and then refused once; only in runs in which nothing is dropped, where that is exact.
     refused: Option<Arc<Refused>>,
 }
 
@@ -158,7 +158,7 @@ impl Run {
                 refused.lock().insert(hash);
                 self.sent.lock().get_mut(&hash).unwrap().refusals += 1;
             }
-            // Whoever is refused sends the message again, some time later.
+            // A refused client sends the message again, some time later.
             while intake.publish(PUBSUB, wire.clone()).await.is_err() {
                 let pause = self.random.lock().random_range(0..20);
                 for _ in 0..pause {
@@ -279,7 +279,7 @@ async fn run(seed: u64, opened: Opened) {
     let mut given: HashMap<MessageHash, usize> = HashMap::new();
     let (mut is_live, mut last) = (false, None);
     loop {
-        // The last message is told when all others were, and the stream has gone over: what comes behind it is nothing.
+        // The last message is sent after all others, when the stream is live: nothing comes after it.
         let is_quiet = run.publishing.load(Ordering::SeqCst) == 0;
         if is_live && is_quiet && last.is_none() {
             let topic = TOPICS.into_iter().find(|topic| (run.wanted)(topic)).unwrap();
@@ -293,7 +293,7 @@ async fn run(seed: u64, opened: Opened) {
         };
         match piece {
             Piece::Live(_) => {
-                assert!(!is_live, "seed {seed}: told twice that it is live");
+                assert!(!is_live, "seed {seed}: announced twice that it is live");
                 is_live = true;
             }
             Piece::Messages(items) => {

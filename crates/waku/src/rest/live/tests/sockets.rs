@@ -220,7 +220,7 @@ async fn a_client_that_does_not_read_for_a_while_is_not_taken_for_gone() {
     live.hub.received(text(&"x".repeat(20_000), 1)); // more than the pipe takes
     tokio::time::sleep(Duration::from_secs(600)).await;
     let mut read = Vec::new();
-    // It reads again, and nothing is told for a while: pings come in their time.
+    // It reads again, and no message comes for a while: pings come in their time.
     while !read.ends_with(b"}}") {
         assert!(client.read_buf(&mut read).await.unwrap() > 0);
     }
@@ -265,7 +265,7 @@ async fn silent_streams_of_events_say_that_they_are_there() {
         let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
         frames.push(String::from_utf8(frame.to_vec()).unwrap());
     }
-    let at = |seconds: i64| NOW.plus_seconds(seconds - 30).nanos(); // the window, and ten seconds to be told
+    let at = |seconds: i64| NOW.plus_seconds(seconds - 30).nanos(); // the window, and ten seconds to be announced
     assert_eq!(
         frames,
         [

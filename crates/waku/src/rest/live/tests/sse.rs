@@ -183,7 +183,7 @@ async fn ephemeral_messages_have_no_id() {
 }
 
 #[tokio::test]
-async fn an_operator_ends_a_stream_and_the_client_is_told() {
+async fn an_operator_ends_a_stream_and_the_client_is_notified() {
     let door = door().await;
     let server = Server::start(&door, RestConfig::default()).await;
     let mut listener = Listener::ask(&server, "/live", "").await;
