@@ -10,7 +10,7 @@ mod common;
 use std::{future::Future, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use common::{FOLDER, Faults, FaultyFeed, Mirror, Mirroring, NOTE, Store, create};
+use common::{FOLDER, FailingFeed, FailurePlan, Mirror, Mirroring, NOTE, Store, create};
 use parking_lot::Mutex;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use rand::{RngExt, SeedableRng};
@@ -35,7 +35,7 @@ const NAME: &str = "mirror";
 struct Scene {
     store: Store,
     mirror: Arc<Mutex<Mirror>>,
-    faults: Arc<Faults>,
+    failures: Arc<FailurePlan>,
     metrics: Metrics,
     settings: Settings,
 }
@@ -49,16 +49,16 @@ impl Scene {
         Self {
             store: Store::new(url).await,
             mirror: Arc::default(),
-            faults: Faults::new(seed, probability),
+            failures: FailurePlan::new(seed, probability),
             metrics: Metrics::default(),
             settings: Settings { batch, ..Settings::new(NAME) },
         }
     }
 
     fn opened(&self) -> Opened {
-        let feed = FaultyFeed {
+        let feed = FailingFeed {
             inner: self.store.opened.feed.clone(),
-            faults: self.faults.clone(),
+            failures: self.failures.clone(),
             mirror: self.mirror.clone(),
         };
         Opened { feed: Arc::new(feed), ..self.store.opened.clone() }
@@ -68,7 +68,7 @@ impl Scene {
         Mirroring {
             records: self.store.opened.records.clone(),
             mirror: self.mirror.clone(),
-            faults: self.faults.clone(),
+            failures: self.failures.clone(),
             batch: self.settings.batch,
         }
     }
@@ -156,17 +156,17 @@ async fn follow_through_troubles(seed: u64) {
             }
         }
         let patience = Duration::from_millis(rng.random_range(0..5_000));
-        let has_crashed = tokio::time::timeout(patience, scene.faults.crashed.notified()).await.is_ok();
+        let has_crashed = tokio::time::timeout(patience, scene.failures.crashed.notified()).await.is_ok();
         if has_crashed || rng.random_bool(0.5) {
             running.crash().await;
         } else {
             tokio::select! {
-                _ = scene.faults.crashed.notified() => {}
+                _ = scene.failures.crashed.notified() => {}
                 _ = running.stop() => {}
             }
         }
     }
-    scene.faults.stop_failing();
+    scene.failures.stop_failing();
     let running = scene.start();
     scene.caught_up().await;
     running.stop().await.unwrap();

@@ -13,26 +13,26 @@ use crate::{
 /// The deepest nesting of folders.
 const DEPTH_MAX: u32 = 32;
 
-/// What a cut keeps of the changes that were not synced.
+/// Which of the changes that were not synced survive a cut.
 #[derive(Debug)]
 pub(crate) struct Manner {
     /// The unit of an atomic write: a sector or a page.
     block_bytes: usize,
     /// Of the writes.
-    bytes: KeptBytes,
+    bytes: SurvivingBytes,
     /// Of the changes of names.
-    names: KeptNames,
+    names: SurvivingNames,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum KeptBytes {
+enum SurvivingBytes {
     Nothing,
     Everything,
     Some,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum KeptNames {
+enum SurvivingNames {
     Nothing,
     Everything,
     /// The first of them, as with a journal.
@@ -43,13 +43,18 @@ enum KeptNames {
 
 impl Manner {
     pub(crate) fn draw(rng: &mut ChaCha8Rng) -> Self {
-        use KeptBytes::{Everything, Nothing, Some};
+        use SurvivingBytes::{Everything, Nothing, Some};
         let bytes = [Nothing, Everything, Some, Some, Some, Some];
-        let names = [KeptNames::Nothing, KeptNames::Everything, KeptNames::Journal, KeptNames::Some];
+        let names = [
+            SurvivingNames::Nothing,
+            SurvivingNames::Everything,
+            SurvivingNames::Journal,
+            SurvivingNames::Some,
+        ];
         Self {
             block_bytes: if rng.random_bool(0.5) { 512 } else { 4_096 },
             bytes: bytes.choose(rng).copied().unwrap_or(Nothing),
-            names: names.choose(rng).copied().unwrap_or(KeptNames::Nothing),
+            names: names.choose(rng).copied().unwrap_or(SurvivingNames::Nothing),
         }
     }
 }
@@ -61,7 +66,7 @@ pub(crate) fn write(
     manner: &Manner,
     rng: &mut ChaCha8Rng,
 ) -> Result<(), Error> {
-    let names = kept_names(state, manner, rng);
+    let names = surviving_names(state, manner, rng);
     let mut image = Image { state, manner, rng, names, contents: BTreeMap::new() };
     image.write_folder(ROOT, folder, 0)
 }
@@ -69,16 +74,16 @@ pub(crate) fn write(
 /// The names of each folder that differ from the durable ones.
 type Names<'s> = BTreeMap<NodeId, BTreeMap<&'s str, Option<NodeId>>>;
 
-fn kept_names<'s>(state: &'s State<'_>, manner: &Manner, rng: &mut ChaCha8Rng) -> Names<'s> {
+fn surviving_names<'s>(state: &'s State<'_>, manner: &Manner, rng: &mut ChaCha8Rng) -> Names<'s> {
     let changes = &state.names;
     let kept = match manner.names {
-        KeptNames::Nothing => vec![false; changes.len()],
-        KeptNames::Everything => vec![true; changes.len()],
-        KeptNames::Journal => {
+        SurvivingNames::Nothing => vec![false; changes.len()],
+        SurvivingNames::Everything => vec![true; changes.len()],
+        SurvivingNames::Journal => {
             let first = rng.random_range(0..=changes.len());
             (0..changes.len()).map(|index| index < first).collect()
         }
-        KeptNames::Some => with_dependencies(changes, |_| rng.random_bool(0.4)),
+        SurvivingNames::Some => with_dependencies(changes, |_| rng.random_bool(0.4)),
     };
     let mut names = Names::new();
     for (change, is_kept) in changes.iter().zip(kept) {
@@ -143,7 +148,7 @@ impl<'s> Image<'s, '_> {
 
     fn content(&mut self, file: &File) -> Vec<u8> {
         let changes = &file.pending;
-        let blocks = self.kept_blocks(file);
+        let blocks = self.surviving_blocks(file);
         let durable_changes = changes.iter().rposition(|change| change.is_durable).map_or(0, |last| last + 1);
         let kept = self.draw(durable_changes, changes.len());
         let mut content = file.durable.clone();
@@ -173,7 +178,7 @@ impl<'s> Image<'s, '_> {
     }
 
     /// For each block written since the last sync, the number of the file's changes that are applied to it.
-    fn kept_blocks(&mut self, file: &File) -> BTreeMap<usize, usize> {
+    fn surviving_blocks(&mut self, file: &File) -> BTreeMap<usize, usize> {
         let mut writes: BTreeMap<usize, (usize, Vec<usize>)> = BTreeMap::new();
         for (index, change) in file.pending.iter().enumerate() {
             let What::Write { offset, data } = &change.what else { continue };
@@ -197,9 +202,9 @@ impl<'s> Image<'s, '_> {
     /// A number within bounds, drawn as the cut treats bytes.
     fn draw(&mut self, from: usize, to: usize) -> usize {
         match self.manner.bytes {
-            KeptBytes::Nothing => from,
-            KeptBytes::Everything => to,
-            KeptBytes::Some => self.rng.random_range(from..=to),
+            SurvivingBytes::Nothing => from,
+            SurvivingBytes::Everything => to,
+            SurvivingBytes::Some => self.rng.random_range(from..=to),
         }
     }
 

@@ -6,7 +6,7 @@ use restante_core::ErrorKind;
 use restante_waku::node::KeyError;
 
 use crate::{
-    backup::Trouble,
+    backup::BackupError,
     config::{ConfigError, plain_argument},
     output::printable,
 };
@@ -78,7 +78,7 @@ fn kind_of(cause: &(dyn Error + 'static)) -> Option<ErrorKind> {
     let archive = cause.downcast_ref().map(restante_archive::Error::kind);
     let records = cause.downcast_ref().map(restante_records::Error::kind);
     let blobs = cause.downcast_ref().map(restante_blobs::Error::kind);
-    let backup = cause.downcast_ref().map(Trouble::kind);
+    let backup = cause.downcast_ref().map(BackupError::kind);
     archive.or(records).or(blobs).or(backup)
 }
 
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(code(&anyhow::Error::new(locked).context("can't open")), HELD);
         let locked = restante_blobs::Error::new(ErrorKind::Conflict, "locked");
         assert_eq!(code(&locked.into()), HELD);
-        assert_eq!(code(&Trouble::new(ErrorKind::Conflict, "half a restore").into()), HELD);
+        assert_eq!(code(&BackupError::new(ErrorKind::Conflict, "half a restore").into()), HELD);
         assert_eq!(code(&busy()), HELD);
         assert_eq!(code(&UsageError("both".into()).into()), USAGE);
         assert_eq!(code(&anyhow::anyhow!("disk")), FAILED);

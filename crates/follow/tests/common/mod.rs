@@ -104,7 +104,7 @@ impl Store {
 
 /// The outcome of a call between a follower and its store or handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FaultKind {
+pub(crate) enum InjectedFailure {
     Goes,
     Fails,
     FailsAfterwards,
@@ -113,14 +113,14 @@ pub(crate) enum FaultKind {
     CrashesAfterwards,
 }
 
-/// Draws faults, and tells when one was to crash.
-pub(crate) struct Faults {
+/// Draws failures, and notifies when one is a crash.
+pub(crate) struct FailurePlan {
     rng: Mutex<ChaCha8Rng>,
     probability: Mutex<f64>,
     pub(crate) crashed: Notify,
 }
 
-impl Faults {
+impl FailurePlan {
     pub(crate) fn new(seed: u64, probability: f64) -> Arc<Self> {
         let rng = Mutex::new(ChaCha8Rng::seed_from_u64(seed));
         Arc::new(Self { rng, probability: Mutex::new(probability), crashed: Notify::new() })
@@ -130,13 +130,17 @@ impl Faults {
         *self.probability.lock() = 0.0;
     }
 
-    fn draw(&self) -> FaultKind {
+    fn draw(&self) -> InjectedFailure {
         let mut rng = self.rng.lock();
         if !rng.random_bool(*self.probability.lock()) {
-            return FaultKind::Goes;
+            return InjectedFailure::Goes;
         }
-        let others =
-            [FaultKind::Fails, FaultKind::FailsAfterwards, FaultKind::Crashes, FaultKind::CrashesAfterwards];
+        let others = [
+            InjectedFailure::Fails,
+            InjectedFailure::FailsAfterwards,
+            InjectedFailure::Crashes,
+            InjectedFailure::CrashesAfterwards,
+        ];
         others[rng.random_range(0..others.len())]
     }
 
@@ -145,31 +149,32 @@ impl Faults {
         pending().await
     }
 
-    /// Calls with a fault that is drawn.
+    /// Calls with a failure that is drawn.
     async fn call<T, E>(
         &self,
         call: impl Future<Output = Result<T, E>>,
         error: impl Fn() -> E,
     ) -> Result<T, E> {
-        let fault = self.draw();
-        match fault {
-            FaultKind::Fails => return Err(error()),
-            FaultKind::Crashes => self.crash().await,
-            FaultKind::Goes | FaultKind::FailsAfterwards | FaultKind::CrashesAfterwards => {}
+        let failure = self.draw();
+        match failure {
+            InjectedFailure::Fails => return Err(error()),
+            InjectedFailure::Crashes => self.crash().await,
+            InjectedFailure::Goes | InjectedFailure::FailsAfterwards | InjectedFailure::CrashesAfterwards => {
+            }
         }
         let answer = call.await;
-        match fault {
-            FaultKind::FailsAfterwards => Err(error()),
-            FaultKind::CrashesAfterwards => self.crash().await,
+        match failure {
+            InjectedFailure::FailsAfterwards => Err(error()),
+            InjectedFailure::CrashesAfterwards => self.crash().await,
             _ => answer,
         }
     }
 }
 
 /// A feed that fails and crashes now and then.
-pub(crate) struct FaultyFeed {
+pub(crate) struct FailingFeed {
     pub(crate) inner: Arc<dyn Feed>,
-    pub(crate) faults: Arc<Faults>,
+    pub(crate) failures: Arc<FailurePlan>,
     pub(crate) mirror: Arc<Mutex<Mirror>>,
 }
 
@@ -178,17 +183,17 @@ fn unavailable() -> Error {
 }
 
 #[async_trait]
-impl Feed for FaultyFeed {
+impl Feed for FailingFeed {
     async fn touched(&self, after: Position, limit: usize) -> Result<Vec<Touched>, Error> {
-        self.faults.call(self.inner.touched(after, limit), unavailable).await
+        self.failures.call(self.inner.touched(after, limit), unavailable).await
     }
 
     async fn follow(&self, account: AccountId, request: &FeedRequest) -> Result<Changes, Error> {
-        self.faults.call(self.inner.follow(account, request), unavailable).await
+        self.failures.call(self.inner.follow(account, request), unavailable).await
     }
 
     async fn checkpoint(&self, follower: &str, accounts: &[AccountId]) -> Result<Checkpoint, Error> {
-        self.faults.call(self.inner.checkpoint(follower, accounts), unavailable).await
+        self.failures.call(self.inner.checkpoint(follower, accounts), unavailable).await
     }
 
     async fn save(&self, follower: &str, checkpoint: &Checkpoint) -> Result<(), Error> {
@@ -197,7 +202,7 @@ impl Feed for FaultyFeed {
             self.mirror.lock().unsaved = 0;
             Ok(())
         };
-        self.faults.call(saving, unavailable).await
+        self.failures.call(saving, unavailable).await
     }
 
     async fn forget(&self, follower: &str) -> Result<(), Error> {
@@ -227,7 +232,7 @@ pub(crate) struct Mirror {
 pub(crate) struct Mirroring {
     pub(crate) records: Arc<dyn Records>,
     pub(crate) mirror: Arc<Mutex<Mirror>>,
-    pub(crate) faults: Arc<Faults>,
+    pub(crate) failures: Arc<FailurePlan>,
     pub(crate) batch: usize,
 }
 
@@ -266,7 +271,7 @@ impl Handler for Mirroring {
             }
             Ok(())
         };
-        self.faults.call(work, || HandlerError::new("the mirror fails")).await?;
+        self.failures.call(work, || HandlerError::new("the mirror fails")).await?;
         let mut mirror = self.mirror.lock();
         mirror.seen.insert(account, changes.revision);
         mirror.unsaved += changes.created.len() + changes.updated.len() + changes.destroyed.len();
@@ -281,6 +286,6 @@ impl Handler for Mirroring {
             mirror.resets.push(account);
             Ok(())
         };
-        self.faults.call(work, || HandlerError::new("the mirror fails")).await
+        self.failures.call(work, || HandlerError::new("the mirror fails")).await
     }
 }

@@ -16,21 +16,21 @@ use rustix::{
 };
 use sha2::{Digest, Sha256};
 
-use super::Trouble;
+use super::BackupError;
 
 /// What is read at once.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Creates a folder that is nobody else's to look into: whatever the server keeps is in it.
-pub(super) fn create_private(folder: &Path) -> Result<(), Trouble> {
+/// Creates a folder that only its owner can read: it holds the server's data.
+pub(super) fn create_private(folder: &Path) -> Result<(), BackupError> {
     let created = DirBuilder::new().mode(0o700).create(folder);
-    created.map_err(|error| Trouble::io("create", folder, error))
+    created.map_err(|error| BackupError::io("create", folder, error))
 }
 
 /// Makes what was created, renamed or removed in a folder durable.
-pub(super) fn sync(folder: &Path) -> Result<(), Trouble> {
+pub(super) fn sync(folder: &Path) -> Result<(), BackupError> {
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    synced.map_err(|error| Trouble::io("sync", folder, error))
+    synced.map_err(|error| BackupError::io("sync", folder, error))
 }
 
 /// The folder in which a path lies.
@@ -43,26 +43,26 @@ pub(super) fn parent(path: &Path) -> &Path {
 
 /// Renames within a disk, and returns when that is durable.
 #[expect(clippy::disallowed_methods, reason = "both folders are synced behind it")]
-pub(super) fn rename(from: &Path, to: &Path) -> Result<(), Trouble> {
-    let failed = |error| Trouble::io("rename", from, error);
+pub(super) fn rename(from: &Path, to: &Path) -> Result<(), BackupError> {
+    let failed = |error| BackupError::io("rename", from, error);
     fs::rename(from, to).map_err(failed)?;
     sync(parent(to))?;
     sync(parent(from))
 }
 
 /// Removes a file, or a folder with all that is in it, if it is there.
-pub(super) fn remove_all(path: &Path) -> Result<(), Trouble> {
+pub(super) fn remove_all(path: &Path) -> Result<(), BackupError> {
     let is_file = fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_dir());
     let removed = if is_file { fs::remove_file(path) } else { fs::remove_dir_all(path) };
     match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Trouble::io("remove", path, error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(BackupError::io("remove", path, error)),
         _ => Ok(()),
     }
 }
 
 /// The names in a folder; none when it is not there.
-pub(super) fn names(folder: &Path) -> Result<Vec<String>, Trouble> {
-    let failed = |error| Trouble::io("read", folder, error);
+pub(super) fn names(folder: &Path) -> Result<Vec<String>, BackupError> {
+    let failed = |error| BackupError::io("read", folder, error);
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(failed)?,
@@ -75,7 +75,7 @@ pub(super) fn names(folder: &Path) -> Result<Vec<String>, Trouble> {
     Ok(names)
 }
 
-/// Whether a file, by its path, is one by which an engine keeps others out: it says nothing to whoever finds it later.
+/// Whether a file, by its path, is a lock of an engine. A lock without its process means nothing.
 pub(super) fn is_lock(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
     name == "lock" || name == "lock.mdb" || name.ends_with(".lock")
@@ -97,16 +97,16 @@ impl Tree {
 }
 
 /// Walks through a folder. Whatever is neither a file nor a folder is refused.
-pub(super) fn walk(folder: &Path) -> Result<Tree, Trouble> {
+pub(super) fn walk(folder: &Path) -> Result<Tree, BackupError> {
     let mut tree = Tree::default();
     let mut waiting = vec![(folder.to_owned(), String::new())];
     while let Some((inner, prefix)) = waiting.pop() {
-        let failed = |error| Trouble::io("read", &inner, error);
+        let failed = |error| BackupError::io("read", &inner, error);
         for entry in fs::read_dir(&inner).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let metadata = entry.metadata().map_err(failed)?;
             let Ok(name) = entry.file_name().into_string() else {
-                return Err(Trouble::invalid(format!("{} has a name that is no UTF-8", inner.display())));
+                return Err(BackupError::invalid(format!("{} has a name that is no UTF-8", inner.display())));
             };
             if metadata.is_dir() {
                 waiting.push((entry.path(), format!("{prefix}{name}/")));
@@ -114,7 +114,7 @@ pub(super) fn walk(folder: &Path) -> Result<Tree, Trouble> {
                 tree.files.push((format!("{prefix}{name}"), metadata.len()));
             } else {
                 let what = format!("{} is neither a file nor a folder", entry.path().display());
-                return Err(Trouble::invalid(what));
+                return Err(BackupError::invalid(what));
             }
         }
         if inner != folder {
@@ -125,7 +125,7 @@ pub(super) fn walk(folder: &Path) -> Result<Tree, Trouble> {
     Ok(tree)
 }
 
-/// About how many bytes lie below a path, whoever changes it meanwhile.
+/// About how many bytes lie below a path. It may change meanwhile.
 pub(super) fn size_of(path: &Path) -> u64 {
     let Ok(metadata) = fs::symlink_metadata(path) else { return 0 };
     if !metadata.is_dir() {
@@ -135,25 +135,25 @@ pub(super) fn size_of(path: &Path) -> u64 {
     entries.flatten().map(|entry| size_of(&entry.path())).sum()
 }
 
-/// The room on a disk.
+/// The space on a disk.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
-    /// What is left for those who are no administrators.
+pub(super) struct DiskSpace {
+    /// Free for users other than root.
     pub(super) free_bytes: u64,
     pub(super) all_bytes: u64,
 }
 
-/// The room on the disk of a path.
-pub(super) fn room(path: &Path) -> Result<Room, Trouble> {
-    let disk =
-        statvfs(path).map_err(|error| Trouble::io("ask for the room on the disk of", path, error.into()))?;
+/// The space on the disk of a path.
+pub(super) fn space(path: &Path) -> Result<DiskSpace, BackupError> {
+    let disk = statvfs(path)
+        .map_err(|error| BackupError::io("ask for the space on the disk of", path, error.into()))?;
     let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
-    Ok(Room { free_bytes: bytes(disk.f_bavail), all_bytes: bytes(disk.f_blocks) })
+    Ok(DiskSpace { free_bytes: bytes(disk.f_bavail), all_bytes: bytes(disk.f_blocks) })
 }
 
-/// Room that is left on the disk of a path, for those who are no administrators.
-pub(super) fn free_bytes(path: &Path) -> Result<u64, Trouble> {
-    room(path).map(|room| room.free_bytes)
+/// Bytes on the disk of a path that are free for users other than root.
+pub(super) fn free_bytes(path: &Path) -> Result<u64, BackupError> {
+    space(path).map(|space| space.free_bytes)
 }
 
 /// Whether two paths lie on one disk, wherever it is mounted. What is not there lies on none.
@@ -208,10 +208,10 @@ pub(super) struct Beneath {
 
 impl Beneath {
     /// The folder itself may be named by way of links.
-    pub(super) fn open(path: &Path) -> Result<Self, Trouble> {
+    pub(super) fn open(path: &Path) -> Result<Self, BackupError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = openat(CWD, path, flags, Mode::empty());
-        let folder = folder.map_err(|error| Trouble::io("open", path, error.into()))?;
+        let folder = folder.map_err(|error| BackupError::io("open", path, error.into()))?;
         Ok(Self { folder, path: path.to_owned() })
     }
 
@@ -266,9 +266,9 @@ impl Beneath {
 /// Reads a file from beginning to end, and gives its length and its SHA-256.
 pub(super) fn digest(
     path: &Path,
-    each: impl FnMut(u64) -> Result<(), Trouble>,
-) -> Result<(u64, String), Trouble> {
-    let failed = |error| Trouble::io("read", path, error);
+    each: impl FnMut(u64) -> Result<(), BackupError>,
+) -> Result<(u64, String), BackupError> {
+    let failed = |error| BackupError::io("read", path, error);
     let file = open_file(path).map_err(failed)?;
     pump(file, &mut io::sink(), each, failed)
 }
@@ -278,15 +278,17 @@ pub(super) fn digest_of(
     file: &File,
     path: &Path,
     bytes: u64,
-    each: impl FnMut(u64) -> Result<(), Trouble>,
-) -> Result<(u64, String), Trouble> {
-    pump(file.take(bytes.saturating_add(1)), &mut io::sink(), each, |error| Trouble::io("read", path, error))
+    each: impl FnMut(u64) -> Result<(), BackupError>,
+) -> Result<(u64, String), BackupError> {
+    pump(file.take(bytes.saturating_add(1)), &mut io::sink(), each, |error| {
+        BackupError::io("read", path, error)
+    })
 }
 
 /// Makes a file durable that somebody else has written.
-pub(super) fn sync_file(path: &Path) -> Result<(), Trouble> {
+pub(super) fn sync_file(path: &Path) -> Result<(), BackupError> {
     let synced = open_file(path).and_then(|file| file.sync_all());
-    synced.map_err(|error| Trouble::io("sync", path, error))
+    synced.map_err(|error| BackupError::io("sync", path, error))
 }
 
 /// Copies a file that has so many bytes (of a longer one a byte more) into another one, synced, and gives its length and its
@@ -296,9 +298,9 @@ pub(super) fn copy_into(
     bytes: u64,
     to: &mut File,
     path: &Path,
-    each: impl FnMut(u64) -> Result<(), Trouble>,
-) -> Result<(u64, String), Trouble> {
-    let failed = |error| Trouble::io("write", path, error);
+    each: impl FnMut(u64) -> Result<(), BackupError>,
+) -> Result<(u64, String), BackupError> {
+    let failed = |error| BackupError::io("write", path, error);
     let copied = pump(from.take(bytes.saturating_add(1)), to, each, failed)?;
     let modified = from.metadata().and_then(|metadata| metadata.modified()).map_err(failed)?;
     to.set_modified(modified).and_then(|()| to.sync_all()).map_err(failed)?;
@@ -309,10 +311,10 @@ pub(super) fn copy_into(
 pub(super) fn copy(
     from: &Path,
     to: &Path,
-    each: impl FnMut(u64) -> Result<(), Trouble>,
-) -> Result<(u64, String), Trouble> {
-    let read_failed = |error| Trouble::io("read", from, error);
-    let write_failed = |error| Trouble::io("write", to, error);
+    each: impl FnMut(u64) -> Result<(), BackupError>,
+) -> Result<(u64, String), BackupError> {
+    let read_failed = |error| BackupError::io("read", from, error);
+    let write_failed = |error| BackupError::io("write", to, error);
     let source = open_file(from).map_err(read_failed)?;
     let source_metadata = source.metadata().map_err(read_failed)?;
     // A key that only its owner may read stays so.
@@ -329,9 +331,9 @@ pub(super) fn copy(
 fn pump(
     mut from: impl Read,
     to: &mut impl Write,
-    mut each: impl FnMut(u64) -> Result<(), Trouble>,
-    failed: impl Fn(io::Error) -> Trouble,
-) -> Result<(u64, String), Trouble> {
+    mut each: impl FnMut(u64) -> Result<(), BackupError>,
+    failed: impl Fn(io::Error) -> BackupError,
+) -> Result<(u64, String), BackupError> {
     let (mut hash, mut len) = (Sha256::new(), 0);
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
@@ -371,8 +373,8 @@ mod tests {
         assert_eq!((digest(&to, |_| Ok(())).unwrap(), seen), (copied, 3));
         assert_eq!(fs::metadata(&to).unwrap().mode() & 0o777, 0o600);
         assert!(copy(&from, &to, |_| Ok(())).is_err(), "nothing is written over");
-        let ended = digest(&to, |_| Err(Trouble::stopped())).unwrap_err();
-        assert_eq!(ended.to_string(), Trouble::stopped().to_string(), "it ends where it is told to");
+        let ended = digest(&to, |_| Err(BackupError::stopped())).unwrap_err();
+        assert_eq!(ended.to_string(), BackupError::stopped().to_string(), "an error of the callback ends it");
     }
 
     /// Where the kernel knows no `openat2`, the path is gone step by step.

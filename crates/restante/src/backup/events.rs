@@ -1,14 +1,14 @@
-//! What is told while a backup is made: to whoever asked, in this process or over REST as an object a line.
+//! Events of a backup in progress, sent to its client: in this process, or over REST as one JSON object per line.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use super::{Trouble, manifest::Role};
+use super::{BackupError, manifest::Role};
 use crate::signals::Stop;
 
-/// Events that wait for whoever asked. When more come, those about progress are left out.
+/// Events that wait for the client. When the queue is full, progress events are dropped.
 const WAITING_MAX: usize = 64;
 
 /// What happens.
@@ -43,39 +43,39 @@ pub(crate) struct Summary {
 }
 
 impl Event {
-    pub(crate) fn failed(trouble: &Trouble) -> Self {
-        Self::Failed { kind: trouble.kind().as_str().to_owned(), error: trouble.to_string() }
+    pub(crate) fn failed(error: &BackupError) -> Self {
+        Self::Failed { kind: error.kind().as_str().to_owned(), error: error.to_string() }
     }
 }
 
-/// Tells somebody who may go away.
+/// Sends events to a client that may disconnect.
 #[derive(Clone, Debug)]
-pub(crate) struct Teller {
+pub(crate) struct EventSender {
     events: mpsc::Sender<Event>,
-    /// The end of the process that takes the backup, and what is said then.
-    stop: Option<(Stop, fn() -> Trouble)>,
+    /// The stop signal of the process, and the error that it causes.
+    stop: Option<(Stop, fn() -> BackupError)>,
 }
 
-impl Teller {
+impl EventSender {
     pub(crate) fn new() -> (Self, mpsc::Receiver<Event>) {
-        let (events, told) = mpsc::channel(WAITING_MAX);
-        (Self { events, stop: None }, told)
+        let (sender, events) = mpsc::channel(WAITING_MAX);
+        (Self { events: sender, stop: None }, events)
     }
 
-    /// One by which a backup ends when the process is told to, for the reason `why`, whether or not somebody still listens.
-    pub(crate) fn until(stop: Stop, why: fn() -> Trouble) -> (Self, mpsc::Receiver<Event>) {
-        let (teller, told) = Self::new();
-        (Self { stop: Some((stop, why)), ..teller }, told)
+    /// A sender whose backup also ends when the process is asked to stop, with the error `why`, even while a client listens.
+    pub(crate) fn until(stop: Stop, why: fn() -> BackupError) -> (Self, mpsc::Receiver<Event>) {
+        let (sender, events) = Self::new();
+        (Self { stop: Some((stop, why)), ..sender }, events)
     }
 
-    /// Tells how far it is, unless enough waits to be heard.
+    /// Sends a progress event, unless the queue is full.
     pub(crate) fn progress(&self, event: Event) {
         let _ = self.events.try_send(event); // the next one says more
     }
 
-    /// Tells something that matters.
+    /// Sends an event that must not be dropped.
     pub(crate) async fn say(&self, event: Event) {
-        // That nobody listens any more, or that the process ends, is looked at where the work can end.
+        // A disconnect or a stop is handled by `check_heard` and `unheard`, where the work can end.
         tokio::select! {
             biased;
             _ = self.events.send(event) => {}
@@ -83,8 +83,8 @@ impl Teller {
         }
     }
 
-    /// Returns when the process that takes the backup is told to end.
-    async fn stopped(&self) -> Trouble {
+    /// Returns when the process is asked to stop.
+    async fn stopped(&self) -> BackupError {
         match self.stop.clone() {
             Some((stop, why)) => {
                 stop.requested().await;
@@ -94,29 +94,29 @@ impl Teller {
         }
     }
 
-    /// Whether it was told to.
+    /// Whether the process has been asked to stop.
     pub(super) fn is_stopped(&self) -> bool {
         self.stop.as_ref().is_some_and(|(stop, _)| stop.is_requested())
     }
 
     /// Returns when the backup is to end before it is finished, with the reason.
-    pub(super) async fn unheard(&self) -> Trouble {
+    pub(super) async fn unheard(&self) -> BackupError {
         tokio::select! {
             biased;
             why = self.stopped() => why,
-            () = self.events.closed() => Trouble::stopped(),
+            () = self.events.closed() => BackupError::stopped(),
         }
     }
 
-    /// Fails when nobody listens any more, for whoever asked wants it no more, and when the process ends.
-    pub(crate) fn check_heard(&self) -> Result<(), Trouble> {
+    /// Fails when the client has disconnected, and when the process is asked to stop.
+    pub(crate) fn check_heard(&self) -> Result<(), BackupError> {
         if let Some((stop, why)) = &self.stop
             && stop.is_requested()
         {
             return Err(why());
         }
         if self.events.is_closed() {
-            return Err(Trouble::stopped());
+            return Err(BackupError::stopped());
         }
         Ok(())
     }
@@ -146,26 +146,26 @@ mod tests {
 
     #[tokio::test]
     async fn progress_is_left_out_and_the_end_is_not() {
-        let (teller, mut told) = Teller::new();
+        let (sender, mut events) = EventSender::new();
         for bytes in 0..1_000 {
-            teller.progress(Event::Summing { bytes, of_bytes: 1_000 });
+            sender.progress(Event::Summing { bytes, of_bytes: 1_000 });
         }
         let end = Event::Note { text: "end".into() };
-        let (teller, said) = (teller.clone(), end.clone());
-        let sender = tokio::spawn(async move { teller.say(said).await });
+        let (sender, said) = (sender.clone(), end.clone());
+        let sending = tokio::spawn(async move { sender.say(said).await });
         let mut last = None;
         while last.as_ref() != Some(&end) {
-            last = told.recv().await;
+            last = events.recv().await;
         }
-        sender.await.unwrap();
+        sending.await.unwrap();
     }
 
     #[tokio::test]
-    async fn who_goes_away_is_noticed() {
-        let (teller, told) = Teller::new();
-        teller.check_heard().unwrap();
-        drop(told);
-        teller.say(Event::Note { text: "nobody".into() }).await;
-        assert!(teller.check_heard().is_err());
+    async fn a_disconnect_is_noticed() {
+        let (sender, events) = EventSender::new();
+        sender.check_heard().unwrap();
+        drop(events);
+        sender.say(Event::Note { text: "nobody".into() }).await;
+        assert!(sender.check_heard().is_err());
     }
 }

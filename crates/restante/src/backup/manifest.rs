@@ -10,7 +10,7 @@ use std::{
 use restante_core::ErrorKind;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{Trouble, disk::Beneath};
+use super::{BackupError, disk::Beneath};
 
 /// The file's name. A folder without it is no backup.
 pub(crate) const FILE_NAME: &str = "backup.json";
@@ -129,9 +129,9 @@ impl Manifest {
     }
 
     /// Reads that of a backup, and makes sure that it names nothing outside of it, and nothing twice. Its texts can be shown.
-    pub(crate) fn read(folder: &Path) -> Result<Self, Trouble> {
+    pub(crate) fn read(folder: &Path) -> Result<Self, BackupError> {
         let corrupt =
-            |what: String| Trouble::new(ErrorKind::Corrupt, format!("{}: {what}", folder.display()));
+            |what: String| BackupError::new(ErrorKind::Corrupt, format!("{}: {what}", folder.display()));
         // The rest of one of another format may look otherwise.
         Self::parse::<Head>(folder)?.check().map_err(corrupt)?;
         let manifest: Self = Self::parse(folder)?;
@@ -168,33 +168,33 @@ impl Manifest {
         self
     }
 
-    fn parse<T: DeserializeOwned>(folder: &Path) -> Result<T, Trouble> {
+    fn parse<T: DeserializeOwned>(folder: &Path) -> Result<T, BackupError> {
         let file = folder.join(FILE_NAME);
         let opened = Beneath::open(folder)?.file(FILE_NAME).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => Trouble::new(
+            std::io::ErrorKind::NotFound => BackupError::new(
                 ErrorKind::NotFound,
                 format!(
                     "{} is no finished backup: it has no {FILE_NAME}, which is written last: name another one, or take one anew",
                     folder.display()
                 ),
             ),
-            _ => Trouble::io("read", &file, error),
+            _ => BackupError::io("read", &file, error),
         })?;
-        let bytes = opened.metadata().map_err(|error| Trouble::io("read", &file, error))?.len();
+        let bytes = opened.metadata().map_err(|error| BackupError::io("read", &file, error))?.len();
         if bytes > BYTES_MAX {
             let what = format!("{} has {bytes} bytes, and {BYTES_MAX} at most can be read", file.display());
-            return Err(Trouble::new(ErrorKind::Corrupt, what));
+            return Err(BackupError::new(ErrorKind::Corrupt, what));
         }
         serde_json::from_reader(BufReader::new(opened.take(BYTES_MAX))).map_err(|error| {
             let what = format!("{} can't be read: {error}: take another backup", file.display());
-            Trouble::new(ErrorKind::Corrupt, what)
+            BackupError::new(ErrorKind::Corrupt, what)
         })
     }
 
     /// Writes it, synced. The caller syncs the folder.
-    pub(crate) fn write(&self, folder: &Path) -> Result<(), Trouble> {
+    pub(crate) fn write(&self, folder: &Path) -> Result<(), BackupError> {
         let file = folder.join(FILE_NAME);
-        let failed = |error| Trouble::io("write", &file, error);
+        let failed = |error| BackupError::io("write", &file, error);
         let mut out = BufWriter::new(File::create(&file).map_err(failed)?);
         let written = serde_json::to_writer_pretty(&mut out, self).map_err(std::io::Error::from);
         written.and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()).map_err(failed)?;
@@ -202,7 +202,7 @@ impl Manifest {
         if bytes > BYTES_MAX {
             let what =
                 format!("the backup has too many files: a list of {bytes} bytes could not be read again");
-            return Err(Trouble::new(ErrorKind::Full, what));
+            return Err(BackupError::new(ErrorKind::Full, what));
         }
         out.get_ref().sync_all().map_err(failed)
     }

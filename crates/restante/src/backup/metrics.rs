@@ -17,7 +17,7 @@ use restante_core::{ErrorKind, NANOS_PER_SECOND, Timestamp};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use super::{Trouble, disk};
+use super::{BackupError, disk};
 
 /// The file in the data folder that tells of the last finished backup. No backup has it, and a restore leaves it where it is: it
 /// speaks of the machine's backups, not of what is kept.
@@ -48,12 +48,12 @@ impl Last {
     }
 
     /// Notes it, durably and as a whole.
-    pub(super) fn write(&self, data: &Path) -> Result<(), Trouble> {
+    pub(super) fn write(&self, data: &Path) -> Result<(), BackupError> {
         let (file, new) = (data.join(NOTE), data.join(format!("{NOTE}.new")));
         let text = serde_json::to_string(self)
-            .map_err(|error| Trouble::new(ErrorKind::Internal, error.to_string()))?;
+            .map_err(|error| BackupError::new(ErrorKind::Internal, error.to_string()))?;
         let written = fs::write(&new, text + "\n").and_then(|()| File::open(&new)?.sync_all());
-        written.map_err(|error| Trouble::io("write", &new, error))?;
+        written.map_err(|error| BackupError::io("write", &new, error))?;
         disk::rename(&new, &file)
     }
 }

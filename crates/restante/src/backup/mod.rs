@@ -1,22 +1,21 @@
 //! Backups: a copy of all that a server keeps, taken while it runs, and put back into an empty place.
 //!
-//! `docs/design/backup.md` tells what a backup promises, and why its parts are copied in this order.
+//! `docs/design/backup.md` states what a backup guarantees, and why its parts are copied in this order.
 //!
 //! - [`source`]: what is copied, each role by its own upkeep.
-//! - [`take`]: the copy, from the first look at the disk to the last rename. [`events`]: what is told meanwhile.
+//! - [`take`]: the copy, from the first look at the disk to the last rename. [`events`]: its progress.
 //! - [`manifest`]: what a backup says of itself. [`verify`]: whether that is so.
-//! - [`place`], [`names`], [`home`], [`restore`]: which part of a backup goes where, which files it can have, how it comes there,
+//! - [`location`], [`names`], [`target`], [`restore`]: which part of a backup goes where, which files it can have, how it comes there,
 //!   and putting it there.
 //! - [`route`]: how a running server is asked. [`metrics`]: how backups went.
 //! - [`disk`]: files and folders.
 
 mod disk;
 mod events;
-mod home;
+mod location;
 mod manifest;
 mod metrics;
 mod names;
-mod place;
 #[cfg(test)]
 mod power_cut;
 mod restore;
@@ -24,37 +23,38 @@ mod route;
 mod settings;
 mod source;
 mod take;
+mod target;
 mod verify;
 
 use std::{error::Error, io, path::Path, sync::Arc};
 
 use restante_core::ErrorKind;
 
-pub(crate) use events::{Event, Summary, Teller};
-pub(crate) use home::OF_DISK;
+pub(crate) use events::{Event, EventSender, Summary};
 pub(crate) use manifest::{Manifest, Role};
 pub(crate) use metrics::BackupMetrics;
 pub(crate) use restore::{RestoreOptions, Restored, check_not_halfway, restore};
-pub(crate) use route::{Asked, PATH, Turn, route};
+pub(crate) use route::{Asked, BackupPermit, PATH, route};
 pub(crate) use source::{Sources, real_path};
 pub(crate) use take::take;
+pub(crate) use target::OF_DISK;
 pub(crate) use verify::verify;
 
-/// Tells how many bytes are done, and how many there are.
+/// Called with the bytes that are done, and with the total.
 pub(crate) type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
-/// Held by whoever removes blobs, and by a backup between its copies of records and of blobs.
+/// Held while blobs are removed, and by a backup between its copies of records and of blobs.
 pub(crate) type Removing = Arc<tokio::sync::Mutex<()>>;
 
 /// Why a backup could not be taken, read or restored.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
-pub(crate) struct Trouble {
+pub(crate) struct BackupError {
     kind: ErrorKind,
     text: String,
 }
 
-impl Trouble {
+impl BackupError {
     pub(crate) fn new(kind: ErrorKind, text: impl Into<String>) -> Self {
         Self { kind, text: text.into() }
     }
@@ -67,9 +67,9 @@ impl Trouble {
         self.kind
     }
 
-    /// Whoever asked for a backup has gone away.
+    /// The client of the backup has disconnected, or the user has stopped it.
     pub(crate) fn stopped() -> Self {
-        Self::new(ErrorKind::Unavailable, "the backup was stopped by whoever had asked for it: there is none")
+        Self::new(ErrorKind::Unavailable, "the backup was stopped before it was finished: there is none")
     }
 
     /// The server that takes a backup is ending.
@@ -101,8 +101,8 @@ impl Trouble {
 
 /// Runs what reads and writes files on a thread made for that.
 async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Trouble> + Send + 'static,
-) -> Result<T, Trouble> {
+    work: impl FnOnce() -> Result<T, BackupError> + Send + 'static,
+) -> Result<T, BackupError> {
     let joined = tokio::task::spawn_blocking(work).await;
-    joined.unwrap_or_else(|_| Err(Trouble::new(ErrorKind::Internal, "a task of the backup ended early")))
+    joined.unwrap_or_else(|_| Err(BackupError::new(ErrorKind::Internal, "a task of the backup ended early")))
 }

@@ -2,7 +2,7 @@
 //!
 //! Somebody who can write to a folder of backups must not be able to put files of other names beside those of a server.
 
-use super::place::Part;
+use super::location::Part;
 
 /// The one file of an archive in SQLite, which has another name where it is used.
 pub(super) const DATABASE: &str = "archive.db";

@@ -19,8 +19,8 @@ use restante_power_cut::{Child, Cut, child, cuts, record};
 use restante_records::{AccountId, Body, Change, Commit, Id, Kind, Properties};
 
 use super::{
-    Manifest, Removing, RestoreOptions, Sources, Teller, check_not_halfway, disk, home::ASIDE,
-    manifest::Role, restore, take, verify,
+    EventSender, Manifest, Removing, RestoreOptions, Sources, check_not_halfway, disk, manifest::Role,
+    restore, take, target::ASIDE, verify,
 };
 use crate::{
     commands::tidying,
@@ -58,7 +58,7 @@ fn blob(number: u32) -> Bytes {
 }
 
 /// All that a server keeps below a folder.
-struct Kept {
+struct Stores {
     effective: Effective,
     archive: restante_archive::Opened,
     records: restante_records::Opened,
@@ -95,7 +95,7 @@ fn copy_of(folder: &Path, backup: u32) -> PathBuf {
     folder.join(format!("copy-{backup}"))
 }
 
-impl Kept {
+impl Stores {
     async fn open(effective: Effective, next: u32) -> Self {
         let config = &effective.config;
         let mut archive = restante_archive::Config::new(config.archive_url());
@@ -145,15 +145,15 @@ impl Kept {
     async fn sweep(&self, number: u32) {
         let mut refuse = Bytes::from(vec![number as u8; 900]);
         self.blobs.blobs.put(&mut refuse).await.unwrap();
-        if let Ok(_turn) = self.removing.try_lock() {
+        if let Ok(_guard) = self.removing.try_lock() {
             tidying::sweep(&self.records.upkeep, &self.blobs, Timestamp::MAX).await.unwrap();
         }
     }
 
     async fn back_up(&self, copy: &Path) {
-        let (teller, mut told) = Teller::new();
-        let listening = tokio::spawn(async move { while told.recv().await.is_some() {} });
-        take(Arc::new(self.sources()), copy.to_owned(), teller).await.unwrap();
+        let (sender, mut events) = EventSender::new();
+        let listening = tokio::spawn(async move { while events.recv().await.is_some() {} });
+        take(Arc::new(self.sources()), copy.to_owned(), sender).await.unwrap();
         listening.await.unwrap();
     }
 
@@ -193,14 +193,14 @@ impl Kept {
 /// Keeps things all the time, takes backups, and restores each. Each step is acknowledged before it begins and when it is done.
 async fn run(child: Arc<Child>) {
     let folder = child.folder();
-    let kept = Arc::new(Kept::open(settings(&folder.join("data"), None), 1).await);
+    let stores = Arc::new(Stores::open(settings(&folder.join("data"), None), 1).await);
     for backup in 0..BACKUPS {
         for _ in 0..AT_REST {
-            let number = kept.keep_next().await;
+            let number = stores.keep_next().await;
             child.acknowledge(&format!("kept {number}")).unwrap();
         }
         let is_over = Arc::new(AtomicBool::new(false));
-        let (busy, over, acknowledging) = (kept.clone(), is_over.clone(), child.clone());
+        let (busy, over, acknowledging) = (stores.clone(), is_over.clone(), child.clone());
         let traffic = tokio::spawn(async move {
             while !over.load(Ordering::Relaxed) {
                 let number = busy.keep_next().await;
@@ -211,13 +211,13 @@ async fn run(child: Arc<Child>) {
             }
         });
         child.acknowledge(&format!("begin {backup}")).unwrap();
-        kept.back_up(&copy_of(folder, backup)).await;
+        stores.back_up(&copy_of(folder, backup)).await;
         child.acknowledge(&format!("taken {backup}")).unwrap();
         is_over.store(true, Ordering::Relaxed);
         traffic.await.unwrap();
         restore_in_child(&child, backup);
     }
-    kept.close().await;
+    stores.close().await;
 }
 
 fn restore_in_child(child: &Child, backup: u32) {
@@ -299,23 +299,23 @@ impl<'c> Found<'c> {
     }
 }
 
-async fn check_has_all(effective: Effective, expected: &BTreeSet<u32>) -> Kept {
-    let kept = Box::pin(Kept::open(effective, 1_000_000)).await; // what opens three stores is large
-    let (messages, records) = (kept.messages().await, kept.records().await);
+async fn check_has_all(effective: Effective, expected: &BTreeSet<u32>) -> Stores {
+    let stores = Box::pin(Stores::open(effective, 1_000_000)).await; // what opens three stores is large
+    let (messages, records) = (stores.messages().await, stores.records().await);
     for (what, found) in [("messages", messages), ("records", records)] {
         let lost: Vec<&u32> = expected.difference(&found).collect();
         assert!(lost.is_empty(), "{what} that were acknowledged before are not there: {lost:?}");
     }
-    assert!(kept.archive.upkeep.check(&|_, _| {}).await.unwrap().is_sound());
-    assert_eq!(kept.records.upkeep.check(&|_, _| {}).await.unwrap().findings, []);
-    assert_eq!(kept.blobs.upkeep.check(&|_, _| {}).await.unwrap().findings, []);
+    assert!(stores.archive.upkeep.check(&|_, _| {}).await.unwrap().is_sound());
+    assert_eq!(stores.records.upkeep.check(&|_, _| {}).await.unwrap().findings, []);
+    assert_eq!(stores.blobs.upkeep.check(&|_, _| {}).await.unwrap().findings, []);
     // Records and blobs belong together: what one refers to is not swept from the other. Records to which nothing was ever
     // committed might be the wrong ones.
     if !expected.is_empty() {
-        kept.sweep(7).await;
+        stores.sweep(7).await;
     }
-    assert!(kept.records().await.is_superset(expected));
-    kept
+    assert!(stores.records().await.is_superset(expected));
+    stores
 }
 
 /// A backup is what its manifest says.
@@ -340,20 +340,20 @@ async fn check_backup(copy: &Path, expected: &BTreeSet<u32>) {
 async fn check_source(found: &Found<'_>) {
     let folder = found.cut.folder();
     let mut expected = found.kept_before(None);
-    let kept = check_has_all(settings(&folder.join("data"), None), &expected).await;
-    expected.insert(kept.keep_next().await);
+    let stores = check_has_all(settings(&folder.join("data"), None), &expected).await;
+    expected.insert(stores.keep_next().await);
     let Some(backup) = found.begun.filter(|backup| !copy_of(folder, *backup).exists()) else {
-        return kept.close().await;
+        return stores.close().await;
     };
     let copy = copy_of(folder, backup);
     let partial = copy.with_extension("partial");
     if partial.join("backup.json").exists() && !partial.join("UNFINISHED").exists() {
-        // It is whole and only lacks its name, and is not removed: a person is told to give it one.
+        // It is whole and only lacks its name, and is not removed: the user is asked to rename it.
         check_backup(&partial, &found.kept_before(Some(backup))).await;
         fs::remove_dir_all(&partial).unwrap();
     }
-    kept.back_up(&copy).await;
-    kept.close().await;
+    stores.back_up(&copy).await;
+    stores.close().await;
     assert!(!partial.exists());
     check_backup(&copy, &expected).await;
 }

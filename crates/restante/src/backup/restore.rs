@@ -10,15 +10,15 @@ use std::{
 use restante_core::{ErrorKind, Timestamp};
 
 use super::{
-    Manifest, Progress, Trouble,
+    BackupError, Manifest, Progress,
     disk::{self, Beneath},
-    home::{
-        ASIDE, Disks, Home, Kind, STAGE, check_movable, check_outside, check_room, homes, is_of_others,
-        with_suffix,
-    },
+    location::{Location, Part, absolute, plan},
     manifest::FileEntry,
     names::is_of_lmdb,
-    place::{Part, Place, absolute, plan},
+    target::{
+        ASIDE, Disks, Kind, RestoreTarget, STAGE, check_movable, check_outside, check_space, is_of_others,
+        targets, with_suffix,
+    },
     verify::compare,
 };
 use crate::config::Config;
@@ -66,7 +66,7 @@ pub(crate) fn restore(
     options: RestoreOptions,
     now: Timestamp,
     progress: Progress<'_>,
-) -> Result<Restored, Trouble> {
+) -> Result<Restored, BackupError> {
     restore_on(&Disks::real(), config, backup, options, now, progress)
 }
 
@@ -78,7 +78,7 @@ fn restore_on(
     options: RestoreOptions,
     now: Timestamp,
     progress: Progress<'_>,
-) -> Result<Restored, Trouble> {
+) -> Result<Restored, BackupError> {
     let manifest = Manifest::read(backup)?;
     let (mut moves, notes) = plan(&manifest, config)?;
     let mut key_left = None;
@@ -89,14 +89,14 @@ fn restore_on(
         }
     }
     let data = absolute(&config.server.data_dir);
-    let homes = homes(config, &data, disks)?;
-    check_outside(backup, &homes)?;
-    let home_of = |part| homes.iter().find(|home| home.part == part);
+    let targets = targets(config, &data, disks)?;
+    check_outside(backup, &targets)?;
+    let target_of = |part| targets.iter().find(|target| target.part == part);
     let fills =
-        moves.into_iter().filter_map(|each| Some(Fill { home: home_of(each.part)?, files: each.files }));
+        moves.into_iter().filter_map(|each| Some(Fill { target: target_of(each.part)?, files: each.files }));
     let source = Beneath::open(backup)?;
     let restoring =
-        Restoring { disks, config, data: &data, backup: source, fills: fills.collect(), homes: &homes };
+        Restoring { disks, config, data: &data, backup: source, fills: fills.collect(), targets: &targets };
     restoring.check_unused()?;
     restoring.check_stages()?;
     let in_the_way = restoring.in_the_way()?;
@@ -107,7 +107,7 @@ fn restore_on(
             "{} is there already: restore into an empty place, or have it moved aside with --force",
             first.path.display()
         );
-        return Err(Trouble::invalid(what));
+        return Err(BackupError::invalid(what));
     }
     let was_halfway = restoring.stage().is_dir();
     let copied = restoring.prepare().and_then(|()| restoring.copy_all(progress));
@@ -123,7 +123,7 @@ fn restore_on(
 }
 
 /// Fails when a restore into the data folder of the settings was not finished: what is there may be half of it.
-pub(crate) fn check_not_halfway(config: &Config) -> Result<(), Trouble> {
+pub(crate) fn check_not_halfway(config: &Config) -> Result<(), BackupError> {
     let stage = config.server.data_dir.join(STAGE);
     if fs::symlink_metadata(&stage).is_err() {
         return Ok(());
@@ -137,7 +137,7 @@ pub(crate) fn check_not_halfway(config: &Config) -> Result<(), Trouble> {
     if !aside.is_empty() {
         what.push_str(&format!("; what was there before is in {}", aside.join(", ")));
     }
-    Err(Trouble::new(ErrorKind::Conflict, what))
+    Err(BackupError::new(ErrorKind::Conflict, what))
 }
 
 /// What restores have moved aside, and nobody has removed since.
@@ -149,17 +149,17 @@ fn moved_aside(config: &Config) -> Vec<PathBuf> {
     let data = &config.server.data_dir;
     let mut found = begin_with(data, ASIDE);
     let data = absolute(data);
-    for place in config.places().into_iter().filter(|place| *place != data) {
-        let name = place.file_name().unwrap_or_default().to_string_lossy();
-        found.extend(begin_with(disk::parent(&place), &format!("{name}.{ASIDE}")));
-        found.extend(begin_with(&place, ASIDE)); // a place that is a disk
+    for location in config.locations().into_iter().filter(|location| *location != data) {
+        let name = location.file_name().unwrap_or_default().to_string_lossy();
+        found.extend(begin_with(disk::parent(&location), &format!("{name}.{ASIDE}")));
+        found.extend(begin_with(&location, ASIDE)); // a place that is a disk
     }
     found
 }
 
 /// A part of the backup, and where it goes.
 struct Fill<'a> {
-    home: &'a Home,
+    target: &'a RestoreTarget,
     /// Each file, and its path in the part.
     files: Vec<(&'a FileEntry, &'a str)>,
 }
@@ -181,10 +181,10 @@ impl Obstacle {
     }
 }
 
-/// Restores of one second whose names for what they put aside are told apart by a number.
+/// Restores within one second: a number distinguishes the names of what they move aside.
 const ASIDE_NAMES_MAX: usize = 10_000;
 
-/// Its paths are absolute: so it can be told which places lie in the data folder.
+/// Its paths are absolute, so that they can be compared with the data folder.
 struct Restoring<'a> {
     disks: &'a Disks<'a>,
     config: &'a Config,
@@ -193,7 +193,7 @@ struct Restoring<'a> {
     fills: Vec<Fill<'a>>,
     /// Where the settings have anything, whether it is in the backup or not: old data beside what is restored would be
     /// served with it.
-    homes: &'a [Home],
+    targets: &'a [RestoreTarget],
 }
 
 impl Restoring<'_> {
@@ -202,20 +202,20 @@ impl Restoring<'_> {
     }
 
     /// Where a part is copied: on the disk of its place.
-    fn stage_of(&self, home: &Home) -> PathBuf {
-        match home.own_stage() {
+    fn stage_of(&self, target: &RestoreTarget) -> PathBuf {
+        match target.own_stage() {
             Some(stage) => stage.join(COPY),
-            None => self.stage().join(format!("{:?}", home.part).to_ascii_lowercase()),
+            None => self.stage().join(format!("{:?}", target.part).to_ascii_lowercase()),
         }
     }
 
     /// The folders outside of the data folder, or on another disk in it, in which a restore copies.
     fn own_stages(&self) -> impl Iterator<Item = PathBuf> {
-        self.fills.iter().filter_map(|fill| fill.home.own_stage())
+        self.fills.iter().filter_map(|fill| fill.target.own_stage())
     }
 
     /// Fails when something has the name of such a folder that no restore has made.
-    fn check_stages(&self) -> Result<(), Trouble> {
+    fn check_stages(&self) -> Result<(), BackupError> {
         for stage in self.own_stages() {
             let Ok(metadata) = fs::symlink_metadata(&stage) else { continue };
             // A restore that is cut off before it has written its mark has written nothing else.
@@ -223,30 +223,30 @@ impl Restoring<'_> {
                 metadata.is_dir() && (stage.join(MARK).is_file() || disk::names(&stage)?.is_empty());
             if !is_ours {
                 let what = format!("{} is in the way: remove it, or move it elsewhere", stage.display());
-                return Err(Trouble::invalid(what));
+                return Err(BackupError::invalid(what));
             }
         }
         Ok(())
     }
 
     /// Fails when a process has something open where something is to be put.
-    fn check_unused(&self) -> Result<(), Trouble> {
-        for Home { place, .. } in self.homes {
-            let locks = match place {
-                Place::Folder(folder) => {
+    fn check_unused(&self) -> Result<(), BackupError> {
+        for RestoreTarget { location, .. } in self.targets {
+            let locks = match location {
+                Location::Folder(folder) => {
                     let names = disk::names(folder).unwrap_or_default();
                     let locks =
                         names.into_iter().filter(|name| disk::is_lock(name)).map(|name| folder.join(name));
                     locks.collect()
                 }
-                Place::File(file) => vec![with_suffix(file, ".lock")],
-                Place::Among(_) => Vec::new(),
+                Location::File(file) => vec![with_suffix(file, ".lock")],
+                Location::Among(_) => Vec::new(),
             };
             for lock in locks {
                 let Ok(file) = File::open(&lock) else { continue };
                 if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
-                    let what = format!("{} is in use: stop the server first", place.path().display());
-                    return Err(Trouble::new(ErrorKind::Conflict, what));
+                    let what = format!("{} is in use: stop the server first", location.path().display());
+                    return Err(BackupError::new(ErrorKind::Conflict, what));
                 }
             }
         }
@@ -254,23 +254,23 @@ impl Restoring<'_> {
     }
 
     /// What is there where something is to be put: all of the data folder, and of the places outside.
-    fn in_the_way(&self) -> Result<Vec<Obstacle>, Trouble> {
+    fn in_the_way(&self) -> Result<Vec<Obstacle>, BackupError> {
         let mut found = Vec::new();
         for path in entries(self.data)? {
-            if check_movable(&path, self.data, self.homes, self.disks)? {
+            if check_movable(&path, self.data, self.targets, self.disks)? {
                 found.push(Obstacle { path, aside_in: Some(self.data.to_owned()) });
             }
         }
-        for home in self.homes {
-            match home.kind {
+        for target in self.targets {
+            match target.kind {
                 Kind::Within => {}
                 Kind::Beside => {
-                    let beside = beside_itself(&home.place)?.into_iter();
+                    let beside = beside_itself(&target.location)?.into_iter();
                     found.extend(beside.map(|path| Obstacle { path, aside_in: None }));
                 }
                 Kind::Disk => {
-                    let aside_in = Some(home.path().to_owned());
-                    let entries = entries(home.path())?.into_iter();
+                    let aside_in = Some(target.path().to_owned());
+                    let entries = entries(target.path())?.into_iter();
                     found.extend(entries.map(|path| Obstacle { path, aside_in: aside_in.clone() }));
                 }
             }
@@ -279,12 +279,12 @@ impl Restoring<'_> {
     }
 
     /// Makes room for the copies, and removes what a restore has left that was not finished.
-    fn prepare(&self) -> Result<(), Trouble> {
+    fn prepare(&self) -> Result<(), BackupError> {
         self.forget_copies()?;
         let bytes_of = |fill: &Fill<'_>| bytes_of(fill.files.iter().map(|(file, _)| *file));
         let wanted: Vec<(&Path, u64)> =
-            self.fills.iter().map(|fill| (fill.home.copied_in(self.data), bytes_of(fill))).collect();
-        check_room(&wanted, self.disks)?;
+            self.fills.iter().map(|fill| (fill.target.copied_in(self.data), bytes_of(fill))).collect();
+        check_space(&wanted, self.disks)?;
         make_folder(self.data)?;
         // It is there before anything else is: until it is gone, no server starts.
         make_folder(&self.stage())?;
@@ -296,19 +296,20 @@ impl Restoring<'_> {
     }
 
     /// Copies every file and compares it with the manifest. Gives how many they were, and their bytes.
-    fn copy_all(&self, progress: Progress<'_>) -> Result<(u64, u64), Trouble> {
+    fn copy_all(&self, progress: Progress<'_>) -> Result<(u64, u64), BackupError> {
         let all = self.fills.iter().flat_map(|fill| &fill.files);
         let (mut files, mut done) = (0, 0);
         let of_bytes = bytes_of(all.map(|(file, _)| *file));
-        for Fill { home, files: of_part } in &self.fills {
-            let stage = self.stage_of(home);
+        for Fill { target, files: of_part } in &self.fills {
+            let stage = self.stage_of(target);
             for (file, path) in of_part {
-                let (folder, name) = match (&home.place, stage.file_name().and_then(|name| name.to_str())) {
-                    (Place::File(_), Some(name)) => (disk::parent(&stage), name),
-                    _ => (&*stage, *path),
-                };
+                let (folder, name) =
+                    match (&target.location, stage.file_name().and_then(|name| name.to_str())) {
+                        (Location::File(_), Some(name)) => (disk::parent(&stage), name),
+                        _ => (&*stage, *path),
+                    };
                 make_folder(disk::parent(&folder.join(name)))?;
-                self.copy(file, home.part, path, (&Beneath::open(folder)?, name), |bytes| {
+                self.copy(file, target.part, path, (&Beneath::open(folder)?, name), |bytes| {
                     done += bytes;
                     progress(done, of_bytes);
                 })?;
@@ -327,33 +328,33 @@ impl Restoring<'_> {
         path: &str,
         (folder, name): (&Beneath, &str),
         mut each: impl FnMut(u64),
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), BackupError> {
         let damaged = |what: &str| {
             let what = format!(
                 "{} is damaged: {what}: nothing was restored: `restante backup check` names all that is damaged, another backup \
                  may be whole",
                 file.path
             );
-            Trouble::new(ErrorKind::Corrupt, what)
+            BackupError::new(ErrorKind::Corrupt, what)
         };
         let from = self.backup.file(&file.path);
-        let from = from.map_err(|error| Trouble::io("read", &self.backup.path(&file.path), error))?;
+        let from = from.map_err(|error| BackupError::io("read", &self.backup.path(&file.path), error))?;
         let is_key = part == Part::Files && self.config.is_node_key(path);
         let (to, mode) = (folder.path(name), if is_key { KEY_MODE } else { FILE_MODE });
         let created = folder.create(name, mode);
-        let mut created = created.map_err(|error| Trouble::io("create", &to, error))?;
+        let mut created = created.map_err(|error| BackupError::io("create", &to, error))?;
         // An error of the disk that is written to says nothing about the backup.
         let copied = disk::copy_into(&from, file.bytes, &mut created, &to, |bytes| {
             each(bytes);
             Ok(())
         })?;
         compare(file, Ok(copied)).map_err(|wrong| damaged(&wrong.what))?;
-        let copy = folder.file(name).map_err(|error| Trouble::io("read", &to, error))?;
+        let copy = folder.file(name).map_err(|error| BackupError::io("read", &to, error))?;
         check_pages(part, path, &copy).map_err(|error| damaged(&error.to_string()))
     }
 
     /// Moves what is in the way, and gives where to.
-    fn move_aside(&self, in_the_way: &[Obstacle], now: Timestamp) -> Result<Vec<PathBuf>, Trouble> {
+    fn move_aside(&self, in_the_way: &[Obstacle], now: Timestamp) -> Result<Vec<PathBuf>, BackupError> {
         let name = unused_name(in_the_way, now);
         let mut aside: Vec<PathBuf> = Vec::new();
         for obstacle in in_the_way {
@@ -374,31 +375,31 @@ impl Restoring<'_> {
         Ok(aside)
     }
 
-    fn put_in_place(&self) -> Result<(), Trouble> {
-        for Fill { home, files } in &self.fills {
-            let (stage, place) = (self.stage_of(home), home.path());
-            make_folder(disk::parent(place))?;
-            match &home.place {
-                Place::Among(folder) => {
+    fn put_in_place(&self) -> Result<(), BackupError> {
+        for Fill { target, files } in &self.fills {
+            let (stage, location) = (self.stage_of(target), target.path());
+            make_folder(disk::parent(location))?;
+            match &target.location {
+                Location::Among(folder) => {
                     for (_, path) in files {
                         let to = folder.join(path);
                         make_folder(disk::parent(&to))?;
                         disk::rename(&stage.join(path), &to)?;
                     }
                 }
-                Place::Folder(_) if home.kind == Kind::Disk => {
+                Location::Folder(_) if target.kind == Kind::Disk => {
                     for name in disk::names(&stage)? {
-                        disk::rename(&stage.join(&name), &place.join(&name))?;
+                        disk::rename(&stage.join(&name), &location.join(&name))?;
                     }
                 }
-                Place::Folder(_) | Place::File(_) => disk::rename(&stage, place)?,
+                Location::Folder(_) | Location::File(_) => disk::rename(&stage, location)?,
             }
         }
         Ok(())
     }
 
     /// Removes copies that a restore has left which was not finished, and leaves the stage itself.
-    fn forget_copies(&self) -> Result<(), Trouble> {
+    fn forget_copies(&self) -> Result<(), BackupError> {
         for name in disk::names(&self.stage())? {
             disk::remove_all(&self.stage().join(name))?;
         }
@@ -425,33 +426,33 @@ fn bytes_of<'f>(files: impl Iterator<Item = &'f FileEntry>) -> u64 {
 }
 
 /// Fails when a file is LMDB's, and LMDB could not follow its pages: a process that maps such a file may be ended by it.
-pub(super) fn check_pages(part: Part, path: &str, file: &File) -> Result<(), Trouble> {
+pub(super) fn check_pages(part: Part, path: &str, file: &File) -> Result<(), BackupError> {
     if !is_of_lmdb(part, path) {
         return Ok(());
     }
     match part {
-        Part::Records => {
-            restante_records::check_pages(file).map_err(|error| Trouble::new(error.kind(), error.to_string()))
-        }
-        _ => restante_blobs::check_pages(file).map_err(|error| Trouble::new(error.kind(), error.to_string())),
+        Part::Records => restante_records::check_pages(file)
+            .map_err(|error| BackupError::new(error.kind(), error.to_string())),
+        _ => restante_blobs::check_pages(file)
+            .map_err(|error| BackupError::new(error.kind(), error.to_string())),
     }
 }
 
 /// What lies in a folder that a restore may fill.
-fn entries(folder: &Path) -> Result<Vec<PathBuf>, Trouble> {
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, BackupError> {
     let names = disk::names(folder)?.into_iter().filter(|name| !is_of_others(name));
     Ok(names.map(|name| folder.join(name)).collect())
 }
 
 /// What is at a place, with what belongs to it.
-fn beside_itself(place: &Place) -> Result<Vec<PathBuf>, Trouble> {
+fn beside_itself(location: &Location) -> Result<Vec<PathBuf>, BackupError> {
     let is_there = |path: &PathBuf| fs::symlink_metadata(path).is_ok();
-    match place {
-        Place::File(file) => {
+    match location {
+        Location::File(file) => {
             let all = ["", "-wal", "-shm", "-journal"].map(|suffix| with_suffix(file, suffix));
             Ok(all.into_iter().filter(is_there).collect())
         }
-        Place::Folder(folder) | Place::Among(folder) => {
+        Location::Folder(folder) | Location::Among(folder) => {
             let Ok(metadata) = fs::symlink_metadata(folder) else { return Ok(Vec::new()) };
             // Neither a file nor a link can be written over with a folder.
             let is_used = !metadata.is_dir() || !disk::names(folder)?.is_empty();
@@ -460,14 +461,14 @@ fn beside_itself(place: &Place) -> Result<Vec<PathBuf>, Trouble> {
     }
 }
 
-fn write_mark(file: &Path) -> Result<(), Trouble> {
+fn write_mark(file: &Path) -> Result<(), BackupError> {
     let written = fs::write(file, MARK_TEXT).and_then(|()| File::open(file)?.sync_all());
-    written.map_err(|error| Trouble::io("write", file, error))?;
+    written.map_err(|error| BackupError::io("write", file, error))?;
     disk::sync(disk::parent(file))
 }
 
 /// Creates a folder and those above it, durably.
-fn make_folder(folder: &Path) -> Result<(), Trouble> {
+fn make_folder(folder: &Path) -> Result<(), BackupError> {
     let mut missing = Vec::new();
     let mut next = folder;
     while !next.is_dir() {
@@ -476,14 +477,14 @@ fn make_folder(folder: &Path) -> Result<(), Trouble> {
     }
     for folder in missing.into_iter().rev() {
         let created = DirBuilder::new().mode(FOLDER_MODE).create(folder);
-        created.map_err(|error| Trouble::io("create", folder, error))?;
+        created.map_err(|error| BackupError::io("create", folder, error))?;
         disk::sync(disk::parent(folder))?;
     }
     Ok(())
 }
 
 /// Makes the names of everything that was copied durable.
-fn sync_all(stage: &Path) -> Result<(), Trouble> {
+fn sync_all(stage: &Path) -> Result<(), BackupError> {
     if !stage.is_dir() {
         return disk::sync(disk::parent(stage));
     }

@@ -12,7 +12,7 @@ use restante_archive::{EngineUrl, backup::SECOND};
 use restante_core::{Clock, ErrorKind};
 
 use super::{
-    BackupMetrics, Removing, Trouble, blocking,
+    BackupError, BackupMetrics, Removing, blocking,
     disk::{self, Mount},
     manifest::Role,
     settings,
@@ -32,7 +32,7 @@ pub(crate) struct Sources {
     /// The data folder.
     pub(super) data: PathBuf,
     /// Places in which no backup may lie.
-    pub(super) places: Vec<PathBuf>,
+    pub(super) locations: Vec<PathBuf>,
     pub(super) clock: Arc<dyn Clock>,
     /// Held while blobs must not go away.
     pub(super) removing: Removing,
@@ -75,7 +75,7 @@ impl Sources {
             files: config.small_files(),
             settings: settings::text(effective),
             data: real_path(&config.server.data_dir),
-            places: config.places(),
+            locations: config.locations(),
             clock: archives::clock(),
             removing,
             metrics: BackupMetrics::default(),
@@ -90,7 +90,7 @@ impl Sources {
 
 impl Sources {
     /// Fails when another data folder is meant than the one that is copied here.
-    pub(super) fn check_meant(&self, data: Option<&Path>) -> Result<(), Trouble> {
+    pub(super) fn check_meant(&self, data: Option<&Path>) -> Result<(), BackupError> {
         match data {
             Some(data) if data != self.data => {
                 let what = format!(
@@ -98,7 +98,7 @@ impl Sources {
                     self.data.display(),
                     data.display()
                 );
-                Err(Trouble::new(ErrorKind::Conflict, what))
+                Err(BackupError::new(ErrorKind::Conflict, what))
             }
             _ => Ok(()),
         }
@@ -135,9 +135,9 @@ pub(crate) trait Source: Send + Sync {
     /// Its place, without a password.
     fn url(&self) -> String;
     /// What it holds, and what a copy of it in that mount takes.
-    async fn holding(&self, mount: Option<Mount>) -> Result<Holding, Trouble>;
+    async fn holding(&self, mount: Option<Mount>) -> Result<Holding, BackupError>;
     /// Copies it into an empty folder.
-    async fn copy(&self, folder: &Path) -> Result<Copied, Trouble>;
+    async fn copy(&self, folder: &Path) -> Result<Copied, BackupError>;
 }
 
 struct Records {
@@ -159,15 +159,15 @@ impl Source for Records {
         self.url.to_string()
     }
 
-    async fn holding(&self, _mount: Option<Mount>) -> Result<Holding, Trouble> {
+    async fn holding(&self, _mount: Option<Mount>) -> Result<Holding, BackupError> {
         let stats = self.upkeep.stats().await;
-        let stats = stats.map_err(|error| Trouble::of_role(self.role(), error.kind(), &error))?;
+        let stats = stats.map_err(|error| BackupError::of_role(self.role(), error.kind(), &error))?;
         let records = stats.kinds.iter().map(|kind| kind.records).sum();
         let counts = [("accounts".to_owned(), stats.accounts), ("records".to_owned(), records)].into();
         Ok(Holding { counts, copy_bytes: stats.disk_bytes })
     }
 
-    async fn copy(&self, folder: &Path) -> Result<Copied, Trouble> {
+    async fn copy(&self, folder: &Path) -> Result<Copied, BackupError> {
         let copied = self.upkeep.backup(folder).await;
         outcome(self.role(), copied.map_err(|error| (error.kind(), error)))
     }
@@ -192,13 +192,15 @@ impl Source for Blobs {
         self.url.to_string()
     }
 
-    async fn holding(&self, mount: Option<Mount>) -> Result<Holding, Trouble> {
+    async fn holding(&self, mount: Option<Mount>) -> Result<Holding, BackupError> {
         let stats = self.upkeep.stats().await;
-        let stats = stats.map_err(|error| Trouble::of_role(self.role(), error.kind(), &error))?;
+        let stats = stats.map_err(|error| BackupError::of_role(self.role(), error.kind(), &error))?;
         let counts = [("blobs".to_owned(), stats.blobs)].into();
         // On the same disk long blobs, which lie in files of their own, get another name.
         let is_near = match &self.url {
-            restante_blobs::EngineUrl::Files(place) => mount.is_some() && disk::mount_of(place) == mount,
+            restante_blobs::EngineUrl::Files(location) => {
+                mount.is_some() && disk::mount_of(location) == mount
+            }
             restante_blobs::EngineUrl::Memory => false,
         };
         let of_files = stats.engine.iter().find(|(name, _)| is_near && name == "file_bytes");
@@ -206,7 +208,7 @@ impl Source for Blobs {
         Ok(Holding { counts, copy_bytes: stats.disk_bytes.saturating_sub(linked_bytes) })
     }
 
-    async fn copy(&self, folder: &Path) -> Result<Copied, Trouble> {
+    async fn copy(&self, folder: &Path) -> Result<Copied, BackupError> {
         let copied = self.upkeep.backup(folder).await;
         outcome(self.role(), copied.map_err(|error| (error.kind(), error)))
     }
@@ -219,16 +221,16 @@ struct Archive {
 
 impl Archive {
     /// What waits in spools, and the second archive where it lies on this machine.
-    async fn beside_bytes(&self) -> Result<u64, Trouble> {
-        let mut places = vec![self.config.spool_folder()];
+    async fn beside_bytes(&self) -> Result<u64, BackupError> {
+        let mut locations = vec![self.config.spool_folder()];
         if let Some(tandem) = self.config.tandem() {
-            places.push(tandem.spool.folder);
+            locations.push(tandem.spool.folder);
             match tandem.url {
-                EngineUrl::Log(place) | EngineUrl::Sqlite(place) => places.push(place),
+                EngineUrl::Log(location) | EngineUrl::Sqlite(location) => locations.push(location),
                 EngineUrl::Postgres(_) | EngineUrl::Memory => {}
             }
         }
-        blocking(move || Ok(places.iter().map(|place| disk::size_of(place)).sum())).await
+        blocking(move || Ok(locations.iter().map(|location| disk::size_of(location)).sum())).await
     }
 }
 
@@ -246,7 +248,7 @@ impl Source for Archive {
         self.config.archive_url().to_string()
     }
 
-    async fn holding(&self, mount: Option<Mount>) -> Result<Holding, Trouble> {
+    async fn holding(&self, mount: Option<Mount>) -> Result<Holding, BackupError> {
         let url = self.config.archive_url();
         let beside_bytes = self.beside_bytes().await?;
         let is_elsewhere = matches!(url, EngineUrl::Postgres(_) | EngineUrl::Memory);
@@ -255,10 +257,10 @@ impl Source for Archive {
             return Ok(Holding { counts: BTreeMap::new(), copy_bytes: beside_bytes });
         }
         let stats = self.upkeep.stats().await;
-        let stats = stats.map_err(|error| Trouble::of_role(self.role(), error.kind(), &error))?;
+        let stats = stats.map_err(|error| BackupError::of_role(self.role(), error.kind(), &error))?;
         let own_bytes = match &url {
             // On the same disk sealed segments get another name, and only the open ones are copied.
-            EngineUrl::Log(place) if mount.is_some() && disk::mount_of(place) == mount => {
+            EngineUrl::Log(location) if mount.is_some() && disk::mount_of(location) == mount => {
                 stats.parts.iter().filter(|part| part.is_open).map(|part| part.disk_bytes).sum()
             }
             _ => stats.disk_bytes,
@@ -267,7 +269,7 @@ impl Source for Archive {
         Ok(Holding { counts, copy_bytes: own_bytes + beside_bytes })
     }
 
-    async fn copy(&self, folder: &Path) -> Result<Copied, Trouble> {
+    async fn copy(&self, folder: &Path) -> Result<Copied, BackupError> {
         let copied = self.upkeep.backup(folder).await;
         let copied = outcome(self.role(), copied.map_err(|error| (error.kind(), error)))?;
         let second = self.config.tandem().filter(|_| !folder.join(SECOND).is_dir());
@@ -299,21 +301,21 @@ impl Source for Missing {
         self.url.clone()
     }
 
-    async fn holding(&self, _mount: Option<Mount>) -> Result<Holding, Trouble> {
+    async fn holding(&self, _mount: Option<Mount>) -> Result<Holding, BackupError> {
         Ok(Holding::default())
     }
 
-    async fn copy(&self, _folder: &Path) -> Result<Copied, Trouble> {
+    async fn copy(&self, _folder: &Path) -> Result<Copied, BackupError> {
         let why = format!("there is nothing in {}", self.url);
         Ok(Copied { omitted: Some(why), note: None })
     }
 }
 
 /// An engine that keeps nothing on this machine can't be copied, and what can be is copied all the same.
-fn outcome<E: Error>(role: Role, copied: Result<(), (ErrorKind, E)>) -> Result<Copied, Trouble> {
+fn outcome<E: Error>(role: Role, copied: Result<(), (ErrorKind, E)>) -> Result<Copied, BackupError> {
     match copied {
         Ok(()) => Ok(Copied::default()),
         Err((ErrorKind::Invalid, why)) => Ok(Copied { omitted: Some(why.to_string()), note: None }),
-        Err((kind, error)) => Err(Trouble::of_role(role, kind, &error)),
+        Err((kind, error)) => Err(BackupError::of_role(role, kind, &error)),
     }
 }

@@ -22,10 +22,10 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    Event, Manifest, Sources, Summary, Teller, Trouble, blocking, disk,
+    BackupError, Event, EventSender, Manifest, Sources, Summary, blocking, disk,
+    location::{Part, is_restored},
     manifest::{self, FileEntry, Role, RoleEntry},
     metrics::Last,
-    place::{Part, is_restored},
     source::{Copied, Source, real_path},
 };
 
@@ -37,7 +37,7 @@ const MARK_TEXT: &str =
     "This backup is being taken, or was not finished. The next one to the same place removes it.\n";
 /// The settings' file.
 pub(super) const SETTINGS: &str = "settings.toml";
-/// How often it is told how far a copy is. Looking costs a walk through what is there.
+/// How often the progress of a copy is reported. Each report walks through the folder.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long it is waited for the end of a copy that is given up, before its folder is removed once more.
 const GIVEN_UP_WAIT: Duration = Duration::from_secs(1);
@@ -50,13 +50,17 @@ const SPARE_BYTES: u64 = 16 << 20;
 const RESERVE_BYTES: u64 = 1 << 30;
 const RESERVE_SHARE: u64 = 20;
 
-/// Takes a backup into a folder, which must be empty or not there. Who asks hears how it goes, and ends it by going away.
-pub(crate) async fn take(sources: Arc<Sources>, folder: PathBuf, teller: Teller) -> Result<Summary, Trouble> {
+/// Takes a backup into a folder, which must be empty or not there. The client receives its events, and ends it by disconnecting.
+pub(crate) async fn take(
+    sources: Arc<Sources>,
+    folder: PathBuf,
+    sender: EventSender,
+) -> Result<Summary, BackupError> {
     let taking = Taking::begin(sources, folder).await?;
-    taking.finish(&teller).await
+    taking.finish(&sender).await
 }
 
-/// A backup that can be taken: its place was looked at, and there is room.
+/// A backup that can be taken: its location was checked, and there is space.
 pub(crate) struct Taking {
     sources: Arc<Sources>,
     folder: PathBuf,
@@ -71,9 +75,9 @@ pub(crate) struct Taking {
 
 impl Taking {
     /// Looks whether the backup can be taken.
-    pub(crate) async fn begin(sources: Arc<Sources>, folder: PathBuf) -> Result<Self, Trouble> {
-        let (place, places) = (folder.clone(), sources.places.clone());
-        let partial = blocking(move || check_place(&place, &places)).await?;
+    pub(crate) async fn begin(sources: Arc<Sources>, folder: PathBuf) -> Result<Self, BackupError> {
+        let (location, locations) = (folder.clone(), sources.locations.clone());
+        let partial = blocking(move || check_location(&location, &locations)).await?;
         let mount = disk::mount_of(disk::parent(&folder));
         let (mut counts, mut role_bytes) = (BTreeMap::new(), Vec::new());
         for source in &sources.roles {
@@ -82,20 +86,21 @@ impl Taking {
             role_bytes.push(holding.copy_bytes);
         }
         let copy_bytes = sum(&role_bytes);
-        let room = disk::room(disk::parent(&folder))?;
-        let is_shared = sources.places.iter().any(|place| disk::is_same_disk(place, disk::parent(&folder)));
-        let reserve_bytes = reserve(is_shared.then_some(room.all_bytes), copy_bytes);
-        check_room(&folder, copy_bytes, reserve_bytes, room.free_bytes)?;
-        let free_bytes = room.free_bytes;
+        let space = disk::space(disk::parent(&folder))?;
+        let is_shared =
+            sources.locations.iter().any(|location| disk::is_same_disk(location, disk::parent(&folder)));
+        let reserve_bytes = reserve(is_shared.then_some(space.all_bytes), copy_bytes);
+        check_space(&folder, copy_bytes, reserve_bytes, space.free_bytes)?;
+        let free_bytes = space.free_bytes;
         Ok(Self { sources, folder, partial, copy_bytes, role_bytes, free_bytes, reserve_bytes, counts })
     }
 
     /// Takes it. What could not be finished is removed.
-    pub(crate) async fn finish(self, teller: &Teller) -> Result<Summary, Trouble> {
+    pub(crate) async fn finish(self, sender: &EventSender) -> Result<Summary, BackupError> {
         let (taken_at, begun) = (self.sources.clock.now(), Instant::now());
         let (bytes, free_bytes) = (self.copy_bytes, self.free_bytes);
-        teller.say(Event::Begun { folder: self.folder.clone(), bytes, free_bytes }).await;
-        let finished = self.copy_and_name(taken_at, teller).await;
+        sender.say(Event::Begun { folder: self.folder.clone(), bytes, free_bytes }).await;
+        let finished = self.copy_and_name(taken_at, sender).await;
         match &finished {
             Ok(summary) => {
                 info!(folder = %self.folder.display(), files = summary.files, bytes = summary.bytes, "backup taken");
@@ -119,7 +124,7 @@ impl Taking {
     }
 
     /// Removes what was copied, though a copy that was given up may still be making files in it.
-    async fn remove(&self) -> Result<(), Trouble> {
+    async fn remove(&self) -> Result<(), BackupError> {
         let partial = self.partial.clone();
         blocking(move || {
             let mut removed = disk::remove_all(&partial);
@@ -134,27 +139,27 @@ impl Taking {
         .await
     }
 
-    async fn copy_and_name(&self, taken_at: Timestamp, teller: &Teller) -> Result<Summary, Trouble> {
+    async fn copy_and_name(&self, taken_at: Timestamp, sender: &EventSender) -> Result<Summary, BackupError> {
         let (sources, partial) = (self.sources.clone(), self.partial.clone());
         blocking(move || begin_folder(&sources, &partial)).await?;
         let mut omitted = BTreeMap::new();
         // No blob goes away after a record that refers to it was copied.
-        let removing = self.hold_removing(teller).await?;
+        let removing = self.hold_removing(sender).await?;
         for (done, source) in self.sources.roles.iter().enumerate() {
-            teller.check_heard()?;
-            self.look_for_room(done)?;
-            let copied = self.copy(&**source, teller).await?;
+            sender.check_heard()?;
+            self.check_remaining_space(done)?;
+            let copied = self.copy(&**source, sender).await?;
             if let Some(why) = copied.omitted {
-                teller.say(Event::Omitted { role: source.role(), why: why.clone() }).await;
+                sender.say(Event::Omitted { role: source.role(), why: why.clone() }).await;
                 omitted.insert(source.role(), why);
             }
             if let Some(text) = copied.note {
-                teller.say(Event::Note { text }).await;
+                sender.say(Event::Note { text }).await;
             }
         }
         drop(removing);
-        teller.check_heard()?;
-        let files = self.sum_up(teller.clone()).await?;
+        sender.check_heard()?;
+        let files = self.sum_up(sender.clone()).await?;
         let roles = self.roles(&files, &omitted);
         let manifest = Manifest::new(taken_at.to_string(), roles, files);
         let summary = Summary {
@@ -168,29 +173,29 @@ impl Taking {
         Ok(summary)
     }
 
-    /// Waits for whoever removes blobs at the moment, which takes as long as it takes.
-    async fn hold_removing(&self, teller: &Teller) -> Result<MutexGuard<'_, ()>, Trouble> {
+    /// Waits until no blobs are being removed, without a limit.
+    async fn hold_removing(&self, sender: &EventSender) -> Result<MutexGuard<'_, ()>, BackupError> {
         let mut ticks = ticks();
         let mut holding = std::pin::pin!(self.sources.removing.lock());
         loop {
             tokio::select! {
                 held = &mut holding => return Ok(held),
-                why = teller.unheard() => return Err(why),
-                _ = ticks.tick() => self.look(Role::Files, teller).await,
+                why = sender.unheard() => return Err(why),
+                _ = ticks.tick() => self.look(Role::Files, sender).await,
             }
         }
     }
 
     /// Whether what is not copied yet still fits: others write meanwhile. Half of the reserve may be gone by then, so that what
     /// was reckoned a little too low ends nothing.
-    fn look_for_room(&self, roles_done: usize) -> Result<(), Trouble> {
+    fn check_remaining_space(&self, roles_done: usize) -> Result<(), BackupError> {
         let bytes_left = sum(self.role_bytes.get(roles_done..).unwrap_or_default());
         let free_bytes = disk::free_bytes(&self.partial)?;
-        check_room(&self.folder, bytes_left, self.reserve_bytes / 2, free_bytes)
+        check_space(&self.folder, bytes_left, self.reserve_bytes / 2, free_bytes)
     }
 
-    /// Copies a role, and tells how far it is. When nobody wants the backup any more, the copy is given up.
-    async fn copy(&self, source: &dyn Source, teller: &Teller) -> Result<Copied, Trouble> {
+    /// Copies a role, and reports its progress. When the client has disconnected, the copy is given up.
+    async fn copy(&self, source: &dyn Source, sender: &EventSender) -> Result<Copied, BackupError> {
         let (role, folder) = (source.role(), self.partial.join(source.role().name()));
         disk::create_private(&folder)?;
         let mut ticks = ticks();
@@ -198,16 +203,16 @@ impl Taking {
         let copied = loop {
             tokio::select! {
                 copied = &mut copying => break copied?,
-                why = teller.unheard() => {
-                    self.give_up(copying, teller).await;
+                why = sender.unheard() => {
+                    self.give_up(copying, sender).await;
                     return Err(why);
                 }
-                _ = ticks.tick() => self.look(role, teller).await,
+                _ = ticks.tick() => self.look(role, sender).await,
             }
         };
         let is_empty = disk::names(&folder)?.is_empty();
         if copied.omitted.is_some() && is_empty {
-            fs::remove_dir(&folder).map_err(|error| Trouble::io("remove", &folder, error))?;
+            fs::remove_dir(&folder).map_err(|error| BackupError::io("remove", &folder, error))?;
         }
         Ok(copied)
     }
@@ -215,25 +220,25 @@ impl Taking {
     /// Ends a copy by taking its folder away: it fails at its next file. What an engine writes in one call (LMDB its file) goes on
     /// to its end, in a file without a name. A process that ends does not wait for that; a server that goes on does, so that
     /// nothing of this copy comes into the next one to the same place.
-    async fn give_up(&self, mut copying: Pin<&mut impl Future>, teller: &Teller) {
+    async fn give_up(&self, mut copying: Pin<&mut impl Future>, sender: &EventSender) {
         loop {
-            let _ = self.remove().await; // it is removed once more, and told then, when nothing is made in it any more
-            if timeout(GIVEN_UP_WAIT, &mut copying).await.is_ok() || teller.is_stopped() {
+            let _ = self.remove().await; // it is removed again, and an error logged, when the copy is over
+            if timeout(GIVEN_UP_WAIT, &mut copying).await.is_ok() || sender.is_stopped() {
                 return;
             }
         }
     }
 
-    /// Tells how much is there.
-    async fn look(&self, role: Role, teller: &Teller) {
+    /// Reports how much is copied.
+    async fn look(&self, role: Role, sender: &EventSender) {
         let partial = self.partial.clone();
         if let Ok(bytes) = blocking(move || Ok(disk::size_of(&partial))).await {
-            teller.progress(Event::Copying { role, bytes, of_bytes: self.copy_bytes.max(bytes) });
+            sender.progress(Event::Copying { role, bytes, of_bytes: self.copy_bytes.max(bytes) });
         }
     }
 
     /// Syncs every file and reads it for its sum: what the manifest says is what the disk was given.
-    async fn sum_up(&self, teller: Teller) -> Result<Vec<FileEntry>, Trouble> {
+    async fn sum_up(&self, sender: EventSender) -> Result<Vec<FileEntry>, BackupError> {
         let partial = self.partial.clone();
         blocking(move || {
             let tree = disk::walk(&partial)?;
@@ -243,10 +248,10 @@ impl Taking {
                 if path == MARK {
                     continue;
                 }
-                teller.check_heard()?;
+                sender.check_heard()?;
                 let file = partial.join(&path);
                 if disk::is_lock(&path) {
-                    disk::remove_all(&file)?; // who has made the copy has closed it
+                    disk::remove_all(&file)?; // the copy is closed
                     continue;
                 }
                 if Part::of(&path).is_some_and(|(part, path)| !is_restored(part, path)) {
@@ -257,8 +262,8 @@ impl Taking {
                 disk::sync_file(&file)?;
                 let (bytes, sha256) = disk::digest(&file, |read| {
                     let bytes = done.fetch_add(read, Ordering::Relaxed) + read;
-                    teller.progress(Event::Summing { bytes, of_bytes });
-                    teller.check_heard()
+                    sender.progress(Event::Summing { bytes, of_bytes });
+                    sender.check_heard()
                 })?;
                 files.push(FileEntry { path, bytes, sha256 });
             }
@@ -308,7 +313,12 @@ fn reserve(shared_disk_bytes: Option<u64>, copy_bytes: u64) -> u64 {
     wanted.min(copy_bytes).max(SPARE_BYTES)
 }
 
-fn check_room(folder: &Path, copy_bytes: u64, reserve_bytes: u64, free_bytes: u64) -> Result<(), Trouble> {
+fn check_space(
+    folder: &Path,
+    copy_bytes: u64,
+    reserve_bytes: u64,
+    free_bytes: u64,
+) -> Result<(), BackupError> {
     if copy_bytes.saturating_add(reserve_bytes) <= free_bytes {
         return Ok(());
     }
@@ -317,16 +327,16 @@ fn check_room(folder: &Path, copy_bytes: u64, reserve_bytes: u64, free_bytes: u6
          name a folder on another one",
         folder.display()
     );
-    Err(Trouble::new(ErrorKind::Full, what))
+    Err(BackupError::new(ErrorKind::Full, what))
 }
 
 /// Makes the unfinished folder, with what is no role's: these files are copied first. So what they say of how far the server
 /// has come is never ahead of what the archive's copy has.
-fn begin_folder(sources: &Sources, partial: &Path) -> Result<(), Trouble> {
+fn begin_folder(sources: &Sources, partial: &Path) -> Result<(), BackupError> {
     disk::create_private(partial)?;
     let write = |name: &str, text: &str| {
         let file = partial.join(name);
-        fs::write(&file, text).map_err(|error| Trouble::io("write", &file, error))
+        fs::write(&file, text).map_err(|error| BackupError::io("write", &file, error))
     };
     // By its mark it is known whose it is, so that must be there before anything else is.
     let mark = partial.join(MARK);
@@ -334,7 +344,7 @@ fn begin_folder(sources: &Sources, partial: &Path) -> Result<(), Trouble> {
         file.write_all(MARK_TEXT.as_bytes())?;
         file.sync_all()
     });
-    marked.map_err(|error| Trouble::io("write", &mark, error))?;
+    marked.map_err(|error| BackupError::io("write", &mark, error))?;
     disk::sync(partial)?;
     disk::sync(disk::parent(partial))?;
     write(SETTINGS, &sources.settings)?;
@@ -345,7 +355,7 @@ fn begin_folder(sources: &Sources, partial: &Path) -> Result<(), Trouble> {
         }
         let to = folder.join(path);
         let above = disk::parent(&to);
-        fs::create_dir_all(above).map_err(|error| Trouble::io("create", above, error))?;
+        fs::create_dir_all(above).map_err(|error| BackupError::io("create", above, error))?;
         disk::copy(from, &to, |_| Ok(()))?;
     }
     Ok(())
@@ -353,21 +363,22 @@ fn begin_folder(sources: &Sources, partial: &Path) -> Result<(), Trouble> {
 
 /// Looks whether a backup may be made there, and gives the folder in which it is made. What an unfinished one has left there
 /// is removed; one that is finished and only has such a name is not.
-fn check_place(folder: &Path, places: &[PathBuf]) -> Result<PathBuf, Trouble> {
+fn check_location(folder: &Path, locations: &[PathBuf]) -> Result<PathBuf, BackupError> {
     let shown = folder.display();
     let Some(name) = folder.file_name().filter(|_| folder.is_absolute()) else {
-        return Err(Trouble::invalid(format!("'{shown}' is no absolute path of a folder")));
+        return Err(BackupError::invalid(format!("'{shown}' is no absolute path of a folder")));
     };
     let real = real_path(disk::parent(folder)).join(name);
-    let holds = |place: &&PathBuf| real.starts_with(real_path(place)) || folder.starts_with(place);
-    if let Some(place) = places.iter().find(holds) {
-        let what = format!("{shown} lies in {}, which is to be copied: name another folder", place.display());
-        return Err(Trouble::invalid(what));
+    let holds = |location: &&PathBuf| real.starts_with(real_path(location)) || folder.starts_with(location);
+    if let Some(location) = locations.iter().find(holds) {
+        let what =
+            format!("{shown} lies in {}, which is to be copied: name another folder", location.display());
+        return Err(BackupError::invalid(what));
     }
     let parent = disk::parent(folder);
     if !parent.is_dir() {
         let what = format!("there is no folder {}: make it, or name another one", parent.display());
-        return Err(Trouble::new(ErrorKind::NotFound, what));
+        return Err(BackupError::new(ErrorKind::NotFound, what));
     }
     check_free(folder, parent)?;
     let mut partial_name = name.to_owned();
@@ -381,37 +392,37 @@ fn check_place(folder: &Path, places: &[PathBuf]) -> Result<PathBuf, Trouble> {
         let is_whole = manifest::is_of_backup(&partial, MARK);
         let what = if is_whole { "is a finished backup: rename it" } else { "is in the way: remove it" };
         let what = format!("{} {what}, or name another folder", partial.display());
-        return Err(Trouble::new(ErrorKind::Conflict, what));
+        return Err(BackupError::new(ErrorKind::Conflict, what));
     }
     disk::remove_all(&partial)?;
     Ok(partial)
 }
 
 /// A folder with something in it is not written to, and a link, or one that is a disk of its own, could not be named at the end.
-fn check_free(folder: &Path, parent: &Path) -> Result<(), Trouble> {
+fn check_free(folder: &Path, parent: &Path) -> Result<(), BackupError> {
     let shown = folder.display();
     if folder.is_symlink() {
-        return Err(Trouble::invalid(format!("{shown} is a link: name the folder itself")));
+        return Err(BackupError::invalid(format!("{shown} is a link: name the folder itself")));
     }
     if !disk::names(folder)?.is_empty() {
         let what = format!("{shown} is not empty: a backup needs a folder of its own: name another one");
-        return Err(Trouble::new(ErrorKind::Conflict, what));
+        return Err(BackupError::new(ErrorKind::Conflict, what));
     }
     let is_disk = folder.is_dir() && disk::mount_of(folder) != disk::mount_of(parent);
     if is_disk {
-        return Err(Trouble::invalid(format!("{shown} is a disk of its own: name a folder in it")));
+        return Err(BackupError::invalid(format!("{shown} is a disk of its own: name a folder in it")));
     }
     Ok(())
 }
 
 /// The manifest is written when everything else is durable, and the folder is named when the manifest is.
-fn put_in_place(manifest: &Manifest, partial: &Path, folder: &Path) -> Result<(), Trouble> {
+fn put_in_place(manifest: &Manifest, partial: &Path, folder: &Path) -> Result<(), BackupError> {
     disk::sync(partial)?;
     manifest.write(partial)?;
-    // Whatever a power cut leaves has the mark or the manifest, so that it can be told what it is.
+    // Whatever a power cut leaves has the mark or the manifest, which say what it is.
     disk::sync(partial)?;
     let mark = partial.join(MARK);
-    fs::remove_file(&mark).map_err(|error| Trouble::io("remove", &mark, error))?;
+    fs::remove_file(&mark).map_err(|error| BackupError::io("remove", &mark, error))?;
     disk::sync(partial)?;
     disk::rename(partial, folder)
 }

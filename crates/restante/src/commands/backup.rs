@@ -17,7 +17,7 @@ use restante_core::ErrorKind;
 
 use crate::{
     archives::{self, Access},
-    backup::{self, Asked, Event, Manifest, Removing, Role, Sources, Summary, Teller, Trouble},
+    backup::{self, Asked, BackupError, Event, EventSender, Manifest, Removing, Role, Sources, Summary},
     blobs,
     client::{OperatorFlags, Refused, Unreachable},
     config::{Config, DataFlags, Effective},
@@ -287,8 +287,8 @@ fn is_used(folder: &Path) -> anyhow::Result<bool> {
 /// Takes the backup in this process; Ctrl-C ends it.
 async fn take_and_show(sources: Sources, folder: PathBuf) -> anyhow::Result<ExitCode> {
     let stop = Stop::on_signals()?;
-    let (teller, mut events) = Teller::until(stop.clone(), Trouble::stopped);
-    let taking = tokio::spawn(backup::take(Arc::new(sources), folder, teller));
+    let (sender, mut events) = EventSender::until(stop.clone(), BackupError::stopped);
+    let taking = tokio::spawn(backup::take(Arc::new(sources), folder, sender));
     let mut shown = Shown::default();
     while let Some(event) = events.recv().await {
         shown.show(event)?;

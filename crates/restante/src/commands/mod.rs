@@ -8,7 +8,6 @@ pub(crate) mod config;
 mod connected;
 pub(crate) mod directory;
 mod findings;
-mod kept;
 pub(crate) mod man;
 pub(crate) mod publish;
 pub(crate) mod query;
@@ -18,6 +17,7 @@ mod retention;
 mod serve;
 pub(crate) mod sessions;
 mod size;
+mod stores;
 pub(crate) mod tidying;
 
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `restante serve`: opens what is kept, starts the doors, and ends in order.
+//! `restante serve`: opens the stores, starts the doors, and ends in order.
 
 use std::{
     io::Write,
@@ -34,15 +34,15 @@ use tracing::{info, warn};
 
 use crate::{
     archives::{self, Access},
-    backup::{self, BackupMetrics, Removing, Sources, Turn},
+    backup::{self, BackupMetrics, BackupPermit, Removing, Sources},
     blobs,
     certificates::ServerCertificates,
     commands::{
         self,
         connected::{self, ConnectedMetrics},
-        kept::{self, Kept, KeptMetrics},
         retention,
         size::{self, SizeMetrics},
+        stores::{self, Stores, StoresMetrics},
         tidying::{self, TidyMetrics, Tidying},
     },
     config::{Config, Effective, ServeFlags},
@@ -53,7 +53,7 @@ use crate::{
 };
 
 /// The parts of the grace time: for the requests that were begun, for the messages that relay has brought (and for a backup to
-/// remove what it has copied), and the rest for all that is kept and the table of sessions, side by side.
+/// remove what it has copied), and the rest for the stores and the table of sessions, side by side.
 const REQUESTS_SHARE: f64 = 0.5;
 const RELAYED_SHARE: f64 = 0.3;
 const KEPT_SHARE: f64 = 0.2;
@@ -88,31 +88,32 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     let metrics = RoleMetrics::default();
     let live = live::open(config, metrics.sessions.clone()).await?;
     let opened = archives::open(config, Access::Serve, metrics.archive.clone()).await?;
-    let kept = open_kept(config, &metrics).await?;
+    let stores = open_stores(config, &metrics).await?;
     let settings = config.directory.clone();
     let opened_directory =
-        Directory::open(&kept.records, settings, archives::clock(), metrics.directory.clone()).await;
+        Directory::open(&stores.records, settings, archives::clock(), metrics.directory.clone()).await;
     let (directory, follower) = opened_directory.context("can't open the directory")?;
     let following = tokio::spawn(follower.run());
     let doors = Doors {
         net_metrics,
-        ..Doors::new(&effective, &opened, (&kept, directory), &live, metrics, set_log_level)
+        ..Doors::new(&effective, &opened, (&stores, directory), &live, metrics, set_log_level)
     };
     let (schedule, noted) = ((&config.archive).into(), doors.retention.clone());
     let retention = tokio::spawn(retention::run(opened.upkeep.clone(), schedule, noted, stop.clone()));
     let size = tokio::spawn(size::run(opened.upkeep.clone(), doors.size_metrics.clone(), stop.clone()));
     let connected = tokio::spawn(connected::run(live.clone(), doors.connected_metrics.clone(), stop.clone()));
-    let checks = kept.health(config);
-    let asking = tokio::spawn(kept::run(kept.clone(), checks, doors.kept_metrics.clone(), stop.clone()));
-    let tidying = Tidying::new(config, &kept, doors.tidy_metrics.clone());
+    let checks = stores.health(config);
+    let asking =
+        tokio::spawn(stores::run(stores.clone(), checks, doors.stores_metrics.clone(), stop.clone()));
+    let tidying = Tidying::new(config, &stores, doors.tidy_metrics.clone());
     let tidying = tokio::spawn(tidying.run(stop.clone()));
     let current = tokio::spawn(certificates.clone().keep_current(hangup));
     let served = serve(&doors, &certificates, stop).await;
     let limit = grace(config).mul_f64(KEPT_SHARE);
     end([retention, size, connected, asking, tidying, current, following], limit).await;
-    let (closed, kept_closed, ()) =
-        tokio::join!(close(&opened, limit), kept.close(limit), live::close(&live, limit));
-    served.and(closed).and(kept_closed)?;
+    let (closed, stores_closed, ()) =
+        tokio::join!(close(&opened, limit), stores.close(limit), live::close(&live, limit));
+    served.and(closed).and(stores_closed)?;
     info!("stopped");
     Ok(ExitCode::SUCCESS)
 }
@@ -129,7 +130,7 @@ async fn end<const COUNT: usize>(tasks: [JoinHandle<()>; COUNT], limit: Duration
 }
 
 /// Opens the records and the blobs.
-async fn open_kept(config: &Config, metrics: &RoleMetrics) -> anyhow::Result<Kept> {
+async fn open_stores(config: &Config, metrics: &RoleMetrics) -> anyhow::Result<Stores> {
     let records = records::open(config, metrics.records.clone()).await?;
     let blobs = blobs::open(config, metrics.blobs.clone()).await?;
     info!(records = %config.records_url(), blobs = %config.blobs_url(), "records and blobs");
@@ -140,7 +141,7 @@ async fn open_kept(config: &Config, metrics: &RoleMetrics) -> anyhow::Result<Kep
     if let Err(error) = settled {
         warn!(%error, "blobs are not swept");
     }
-    Ok(Kept { records, blobs, removing: Removing::default() })
+    Ok(Stores { records, blobs, removing: Removing::default() })
 }
 
 /// Serves the archive until the server stops, the doors have finished, and the archive has what relay brought.
@@ -220,7 +221,7 @@ struct Doors<'a> {
     effective: &'a Effective,
     config: &'a Config,
     opened: &'a Opened,
-    kept: &'a Kept,
+    stores: &'a Stores,
     directory: Directory,
     live: &'a Live,
     clock: Arc<dyn Clock>,
@@ -229,11 +230,11 @@ struct Doors<'a> {
     cache: Arc<MessageCache>,
     retention: RetentionState,
     set_log_level: SetLogLevel,
-    backups: Turn,
+    backups: BackupPermit,
     backup_metrics: BackupMetrics,
     role_metrics: RoleMetrics,
     connected_metrics: ConnectedMetrics,
-    kept_metrics: KeptMetrics,
+    stores_metrics: StoresMetrics,
     size_metrics: SizeMetrics,
     tidy_metrics: TidyMetrics,
     waku_metrics: WakuMetrics,
@@ -249,7 +250,7 @@ impl<'a> Doors<'a> {
     fn new(
         effective: &'a Effective,
         opened: &'a Opened,
-        (kept, directory): (&'a Kept, Directory),
+        (stores, directory): (&'a Stores, Directory),
         live: &'a Live,
         role_metrics: RoleMetrics,
         set_log_level: SetLogLevel,
@@ -267,7 +268,7 @@ impl<'a> Doors<'a> {
             effective,
             config,
             opened,
-            kept,
+            stores,
             directory,
             live,
             clock: archives::clock(),
@@ -275,11 +276,11 @@ impl<'a> Doors<'a> {
             cache,
             retention: retention::state(&config.archive),
             set_log_level,
-            backups: Turn::default(),
+            backups: BackupPermit::default(),
             backup_metrics: BackupMetrics::of(&config.server.data_dir),
             role_metrics,
             connected_metrics: ConnectedMetrics::default(),
-            kept_metrics: KeptMetrics::default(),
+            stores_metrics: StoresMetrics::default(),
             size_metrics: SizeMetrics::default(),
             tidy_metrics: TidyMetrics::default(),
             waku_metrics: WakuMetrics::default(),
@@ -425,7 +426,7 @@ impl<'a> Doors<'a> {
         Parts {
             metrics_text: telemetry::shown(self.registry(&doors)),
             doors,
-            roles: self.kept.health(self.config),
+            roles: self.stores.health(self.config),
             archive: Some(health),
             live: self.live.clone(),
             retention: self.retention.clone(),
@@ -445,13 +446,13 @@ impl<'a> Doors<'a> {
 
     /// Routes for operators beside those of the doors.
     fn operator_routes(&self, stop: &Stop) -> Vec<Route> {
-        let (records, blobs) = (self.kept.records.upkeep.clone(), self.kept.blobs.upkeep.clone());
+        let (records, blobs) = (self.stores.records.upkeep.clone(), self.stores.blobs.upkeep.clone());
         let sources = Sources::new(
             self.effective,
             Some(records.clone()),
             Some(blobs),
             Some(self.opened.upkeep.clone()),
-            self.kept.removing.clone(),
+            self.stores.removing.clone(),
         )
         .counted_by(self.backup_metrics.clone());
         vec![
@@ -474,7 +475,7 @@ impl<'a> Doors<'a> {
         roles.blobs.register(&mut registry);
         roles.directory.register(&mut registry);
         let engines = (config.records_url().engine(), config.blobs_url().engine());
-        self.kept_metrics.register(&mut registry, engines);
+        self.stores_metrics.register(&mut registry, engines);
         self.tidy_metrics.register(&mut registry);
         self.backup_metrics.register(&mut registry);
         roles.sessions.register(&mut registry);

@@ -36,12 +36,12 @@ pub(crate) struct RecordsFlags {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     data: Option<String>,
     #[command(flatten)]
-    places: PlaceFlags,
+    locations: LocationFlags,
 }
 
 /// Where records and blobs are.
 #[derive(Args, Clone, Debug, Default)]
-struct PlaceFlags {
+struct LocationFlags {
     /// Keep records here: lmdb:<folder> or memory: [default: lmdb:<data>/records]
     #[arg(long, value_name = "URL")]
     records: Option<String>,
@@ -56,7 +56,7 @@ pub(crate) struct DataFlags {
     #[command(flatten)]
     archive: ArchiveFlags,
     #[command(flatten)]
-    places: PlaceFlags,
+    locations: LocationFlags,
 }
 
 /// Flags of a server.
@@ -65,7 +65,7 @@ pub(crate) struct ServeFlags {
     #[command(flatten)]
     archive: ArchiveFlags,
     #[command(flatten)]
-    places: PlaceFlags,
+    locations: LocationFlags,
     /// Open the REST door, unless it is --rest=false [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
     rest: Option<bool>,
@@ -138,7 +138,7 @@ impl ArchiveFlags {
 impl RecordsFlags {
     /// The settings in force for a command with these flags.
     pub(crate) fn load(&self) -> Result<Effective, ConfigError> {
-        let mut settings = self.places.settings();
+        let mut settings = self.locations.settings();
         settings.extend(text("server.data_dir", "--data", self.data.clone()));
         load(self.config.as_deref(), environment(), settings)
     }
@@ -148,12 +148,12 @@ impl DataFlags {
     /// The settings in force for a command with these flags.
     pub(crate) fn load(&self) -> Result<Effective, ConfigError> {
         let mut settings = self.archive.settings();
-        settings.extend(self.places.settings());
+        settings.extend(self.locations.settings());
         load(self.archive.config.as_deref(), environment(), settings)
     }
 }
 
-impl PlaceFlags {
+impl LocationFlags {
     fn settings(&self) -> Vec<Setting> {
         let settings = [
             text("records.url", "--records", self.records.clone()),
@@ -176,7 +176,7 @@ impl ServeFlags {
         // A size above i64 can't be meant; it is refused with all the others that are too large for their key.
         let size = self.max_msg_size.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
         let mut settings = self.archive.settings();
-        settings.extend(self.places.settings());
+        settings.extend(self.locations.settings());
         let own = [
             text("rest.address", "--rest-address", self.rest_address.map(|address| address.to_string())),
             number("rest.port", "--rest-port", self.rest_port.map(i64::from)),

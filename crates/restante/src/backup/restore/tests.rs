@@ -60,7 +60,7 @@ fn a_place_that_is_a_disk_is_filled_from_within() {
     config.server.data_dir = data.clone();
     config.archive.url = Some(format!("log:{}", disk.display()).parse().unwrap());
     let mount_of = |path: &Path| Some(Mount::of_test(u64::from(path.starts_with(&disk)), 1));
-    let disks = Disks { mount_of: &mount_of, room: &disk::room };
+    let disks = Disks { mount_of: &mount_of, space: &disk::space };
     let restore_now = |is_forced| {
         let now = Timestamp::from_seconds(1_554_076_800);
         let options = RestoreOptions { is_forced, keep_node_key: true };
@@ -112,11 +112,11 @@ fn without_room_on_a_disk_nothing_is_begun() {
     config.archive.url = Some(format!("log:{}", other.join("archive").display()).parse().unwrap());
     let is_other = |path: &Path| path.starts_with(&other);
     let mount_of = |path: &Path| Some(Mount::of_test(u64::from(is_other(path)), u32::from(is_other(path))));
-    let room = |path: &Path| {
+    let space = |path: &Path| {
         let free_bytes = if is_other(path) { 5 } else { 1 << 30 };
-        Ok(disk::Room { free_bytes, all_bytes: 1 << 30 })
+        Ok(disk::DiskSpace { free_bytes, all_bytes: 1 << 30 })
     };
-    let disks = Disks { mount_of: &mount_of, room: &room };
+    let disks = Disks { mount_of: &mount_of, space: &space };
     let error = restore_on(&disks, &config, &backup, RestoreOptions::default(), Timestamp(0), &mut |_, _| {})
         .unwrap_err();
     let expected = format!("on the disk of {}, and 5 are free", other.display());

@@ -44,12 +44,12 @@ impl Source for Made {
         "made:".into()
     }
 
-    async fn holding(&self, _mount: Option<Mount>) -> Result<Holding, Trouble> {
+    async fn holding(&self, _mount: Option<Mount>) -> Result<Holding, BackupError> {
         let counts = [(self.role.name().to_owned(), 7)].into();
         Ok(Holding { counts, copy_bytes: self.copy_bytes })
     }
 
-    async fn copy(&self, folder: &Path) -> Result<Copied, Trouble> {
+    async fn copy(&self, folder: &Path) -> Result<Copied, BackupError> {
         match &self.does {
             Does::Writes(content) => {
                 // A name that blobs have: files of other names are left out.
@@ -63,7 +63,7 @@ impl Source for Made {
                 File::create(folder.join("one")).unwrap();
                 wait.notified().await;
             }
-            Does::Fails(kind) => return Err(Trouble::new(*kind, "as the test wanted")),
+            Does::Fails(kind) => return Err(BackupError::new(*kind, "as the test wanted")),
             Does::IsElsewhere => return Ok(Copied { omitted: Some("elsewhere".into()), note: None }),
         }
         Ok(Copied::default())
@@ -71,12 +71,12 @@ impl Source for Made {
 }
 
 /// On a thread of its own, as engines do: it goes on when nobody waits for it.
-async fn write_on(folder: &Path) -> Result<(), Trouble> {
+async fn write_on(folder: &Path) -> Result<(), BackupError> {
     let folder = folder.to_owned();
     blocking(move || {
         (0..u64::MAX).try_for_each(|number| {
             let file = folder.join(number.to_string());
-            File::create_new(&file).map(drop).map_err(|error| Trouble::io("create", &file, error))
+            File::create_new(&file).map(drop).map_err(|error| BackupError::io("create", &file, error))
         })
     })
     .await
@@ -92,7 +92,7 @@ fn sources(roles: Vec<Box<dyn Source>>) -> Arc<Sources> {
         files: Vec::new(),
         settings: "# none\n".into(),
         data: "/nowhere".into(),
-        places: vec!["/nowhere".into()],
+        locations: vec!["/nowhere".into()],
         clock: Arc::new(ManualClock::new(Timestamp::from_seconds(1_554_076_800))),
         removing: Removing::default(),
         metrics: BackupMetrics::default(),
@@ -106,16 +106,16 @@ fn target() -> (tempfile::TempDir, PathBuf) {
     (folder, target)
 }
 
-async fn taken(sources: Arc<Sources>, target: &Path) -> (Result<Summary, Trouble>, Vec<Event>) {
-    let (teller, mut told) = Teller::new();
+async fn taken(sources: Arc<Sources>, target: &Path) -> (Result<Summary, BackupError>, Vec<Event>) {
+    let (sender, mut events) = EventSender::new();
     let listener = tokio::spawn(async move {
-        let mut events = Vec::new();
-        while let Some(event) = told.recv().await {
-            events.push(event);
+        let mut received = Vec::new();
+        while let Some(event) = events.recv().await {
+            received.push(event);
         }
-        events
+        received
     });
-    let summary = take(sources, target.to_owned(), teller).await;
+    let summary = take(sources, target.to_owned(), sender).await;
     (summary, listener.await.unwrap())
 }
 
@@ -195,23 +195,23 @@ fn the_server_keeps_a_reserve_on_its_own_disk() {
     ] {
         assert_eq!(reserve(disk, copy), reserve_wanted, "{disk:?} {copy}");
     }
-    check_room(Path::new("/x"), 1, 2, 3).unwrap();
-    assert_eq!(check_room(Path::new("/x"), 1, 3, 3).unwrap_err().kind(), ErrorKind::Full);
+    check_space(Path::new("/x"), 1, 2, 3).unwrap();
+    assert_eq!(check_space(Path::new("/x"), 1, 3, 3).unwrap_err().kind(), ErrorKind::Full);
 }
 
 #[tokio::test]
 async fn links_and_what_they_lead_to_are_seen_through() {
     let (guard, target) = target();
-    let place = guard.path().join("place");
-    fs::create_dir_all(place.join("inside")).unwrap();
-    std::os::unix::fs::symlink(&place, guard.path().join("way")).unwrap();
-    std::os::unix::fs::symlink(place.join("inside"), &target).unwrap();
-    for (path, places, why) in [
+    let location = guard.path().join("place");
+    fs::create_dir_all(location.join("inside")).unwrap();
+    std::os::unix::fs::symlink(&location, guard.path().join("way")).unwrap();
+    std::os::unix::fs::symlink(location.join("inside"), &target).unwrap();
+    for (path, locations, why) in [
         (target, vec![], "is a link"),
-        (guard.path().join("way/copy"), vec![place.clone()], "is to be copied"),
-        (place.join("copy"), vec![guard.path().join("way")], "is to be copied"),
+        (guard.path().join("way/copy"), vec![location.clone()], "is to be copied"),
+        (location.join("copy"), vec![guard.path().join("way")], "is to be copied"),
     ] {
-        let error = check_place(&path, &places).unwrap_err();
+        let error = check_location(&path, &locations).unwrap_err();
         assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(why), "{error}");
     }
 }
@@ -236,20 +236,20 @@ async fn what_an_unfinished_backup_has_left_is_removed_and_what_others_have_is_n
 }
 
 #[tokio::test]
-async fn who_goes_away_ends_it_and_no_blob_goes_meanwhile() {
+async fn a_disconnect_ends_it_and_no_blob_is_removed_meanwhile() {
     let (guard, target) = target();
     let wait = Arc::new(Notify::new());
     let roles =
         vec![role(Role::Records, Does::Waits(wait.clone())), role(Role::Archive, Does::Writes("abc"))];
     let sources = sources(roles);
-    let (teller, mut told) = Teller::new();
-    let taking = tokio::spawn(take(sources.clone(), target.clone(), teller));
-    assert!(matches!(told.recv().await, Some(Event::Begun { .. })));
+    let (sender, mut events) = EventSender::new();
+    let taking = tokio::spawn(take(sources.clone(), target.clone(), sender));
+    assert!(matches!(events.recv().await, Some(Event::Begun { .. })));
     while !guard.path().join("copy.partial/records").exists() {
         tokio::task::yield_now().await;
     }
     assert!(sources.removing.try_lock().is_err(), "the records' copy may need any blob");
-    drop(told);
+    drop(events);
     wait.notify_one();
     let error = taking.await.unwrap().unwrap_err();
     assert!(error.to_string().starts_with("the backup was stopped"), "{error}");
@@ -261,24 +261,25 @@ async fn who_goes_away_ends_it_and_no_blob_goes_meanwhile() {
 async fn under_way(
     does: Does,
     file: &str,
-) -> (tempfile::TempDir, watch::Sender<bool>, JoinHandle<Result<Summary, Trouble>>, mpsc::Receiver<Event>) {
+) -> (tempfile::TempDir, watch::Sender<bool>, JoinHandle<Result<Summary, BackupError>>, mpsc::Receiver<Event>)
+{
     let (guard, target) = target();
-    let (tell, stop) = watch::channel(false);
-    let (teller, told) = Teller::until(Stop::of(stop), Trouble::server_stops);
-    let taking = tokio::spawn(take(sources(vec![role(Role::Records, does)]), target, teller));
+    let (stop_sender, stop) = watch::channel(false);
+    let (sender, events) = EventSender::until(Stop::of(stop), BackupError::server_stops);
+    let taking = tokio::spawn(take(sources(vec![role(Role::Records, does)]), target, sender));
     let file = guard.path().join("copy.partial/records").join(file);
     while !file.exists() {
         tokio::task::yield_now().await;
     }
-    (guard, tell, taking, told)
+    (guard, stop_sender, taking, events)
 }
 
 #[tokio::test]
 async fn the_end_of_the_process_ends_a_copy_that_is_under_way() {
     let never = Arc::new(Notify::new());
     for (does, file) in [(Does::WritesOn, "5"), (Does::WritesOneFile(never), "one")] {
-        let (guard, tell, taking, _told) = under_way(does, file).await;
-        tell.send(true).unwrap();
+        let (guard, stop_sender, taking, _events) = under_way(does, file).await;
+        stop_sender.send(true).unwrap();
         let error = taking.await.unwrap().unwrap_err();
         assert!(error.to_string().starts_with("the server is stopping"), "{error}");
         assert_eq!(entries(guard.path()), Vec::<String>::new());
@@ -287,15 +288,15 @@ async fn the_end_of_the_process_ends_a_copy_that_is_under_way() {
 
 /// A server that goes on takes the next backup to the same place only when nothing of this one can come into it.
 #[tokio::test(start_paused = true)]
-async fn a_copy_that_nobody_wants_is_waited_for() {
-    let (guard, _tell, taking, told) = under_way(Does::WritesOn, "5").await;
-    drop(told);
+async fn a_stopped_copy_is_waited_for() {
+    let (guard, _stop_sender, taking, events) = under_way(Does::WritesOn, "5").await;
+    drop(events);
     assert!(taking.await.unwrap().is_err());
     assert_eq!(entries(guard.path()), Vec::<String>::new());
 
     let wait = Arc::new(Notify::new());
-    let (guard, _tell, taking, told) = under_way(Does::WritesOneFile(wait.clone()), "one").await;
-    drop(told);
+    let (guard, _stop_sender, taking, events) = under_way(Does::WritesOneFile(wait.clone()), "one").await;
+    drop(events);
     let partial = guard.path().join("copy.partial");
     while partial.exists() {
         tokio::task::yield_now().await;
@@ -305,7 +306,7 @@ async fn a_copy_that_nobody_wants_is_waited_for() {
     fs::create_dir(&partial).unwrap(); // whatever it still makes
     wait.notify_one();
     let error = taking.await.unwrap().unwrap_err();
-    assert_eq!(error.to_string(), Trouble::stopped().to_string());
+    assert_eq!(error.to_string(), BackupError::stopped().to_string());
     assert_eq!(entries(guard.path()), Vec::<String>::new());
 }
 

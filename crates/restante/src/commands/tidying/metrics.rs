@@ -14,15 +14,15 @@ use super::SweepError;
 /// How tidying went, beside what records and blobs themselves count of it. Cloning shares the values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TidyMetrics {
-    clean: TurnMetrics,
-    sweep: TurnMetrics,
+    clean: RunMetrics,
+    sweep: RunMetrics,
     swept_bytes: Counter,
 }
 
-/// How the turns went.
+/// Runs of one task, by result.
 #[derive(Clone, Debug, Default)]
-struct TurnMetrics {
-    turns: Family<ResultLabel, Counter>,
+struct RunMetrics {
+    runs: Family<ResultLabel, Counter>,
     last_success: Gauge<f64, AtomicU64>,
 }
 
@@ -34,10 +34,10 @@ struct ResultLabel {
 const DONE: ResultLabel = ResultLabel { result: "done" };
 const FAILED: ResultLabel = ResultLabel { result: "failed" };
 
-impl TurnMetrics {
+impl RunMetrics {
     fn note(&self, now: Timestamp, is_done: bool) {
         let label = if is_done { &DONE } else { &FAILED };
-        self.turns.get_or_create(label).inc();
+        self.runs.get_or_create(label).inc();
         if is_done {
             self.last_success.set(now.nanos() as f64 / 1e9);
         }
@@ -45,9 +45,9 @@ impl TurnMetrics {
 
     fn register(&self, registry: &mut Registry, name: &str, what: &str) {
         for label in [DONE, FAILED] {
-            drop(self.turns.get_or_create(&label)); // a family is shown when it has a label, and a rate needs its zero
+            drop(self.runs.get_or_create(&label)); // a family is shown when it has a label, and a rate needs its zero
         }
-        registry.register(format!("{name}_turns"), format!("Turns of {what}"), self.turns.clone());
+        registry.register(format!("{name}_turns"), format!("Turns of {what}"), self.runs.clone());
         let help = format!("When {what} succeeded last, Unix time, or 0");
         registry.register(format!("{name}_last_success_timestamp_seconds"), help, self.last_success.clone());
     }
@@ -76,9 +76,8 @@ impl TidyMetrics {
     }
 
     #[cfg(test)]
-    pub(super) fn turns(&self) -> [u64; 4] {
-        let counts =
-            |turns: &TurnMetrics| [&DONE, &FAILED].map(|label| turns.turns.get_or_create(label).get());
+    pub(super) fn runs(&self) -> [u64; 4] {
+        let counts = |runs: &RunMetrics| [&DONE, &FAILED].map(|label| runs.runs.get_or_create(label).get());
         let ([cleaned, not_cleaned], [swept, not_swept]) = (counts(&self.clean), counts(&self.sweep));
         [cleaned, not_cleaned, swept, not_swept]
     }

@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 pub(crate) use metrics::TidyMetrics;
 
-use crate::{archives, backup::Removing, commands::kept::Kept, config::Config, signals::Stop};
+use crate::{archives, backup::Removing, commands::stores::Stores, config::Config, signals::Stop};
 
 /// The first turn waits so long, or as long as the others when they come sooner: a server that was just started has more to
 /// do, and one that is started every day has its turn all the same.
@@ -39,11 +39,11 @@ pub(crate) struct Tidying {
 }
 
 impl Tidying {
-    pub(crate) fn new(config: &Config, kept: &Kept, metrics: TidyMetrics) -> Self {
+    pub(crate) fn new(config: &Config, stores: &Stores, metrics: TidyMetrics) -> Self {
         Self {
-            records: kept.records.upkeep.clone(),
-            blobs: kept.blobs.clone(),
-            removing: kept.removing.clone(),
+            records: stores.records.upkeep.clone(),
+            blobs: stores.blobs.clone(),
+            removing: stores.removing.clone(),
             clock: archives::clock(),
             keep_destroyed_seconds: config.records.keep_destroyed_seconds.get(),
             clean_interval: Duration::from_secs(config.records.clean_interval_seconds.get()),

@@ -136,7 +136,7 @@ fn names_that_no_engine_writes_are_not_restored() {
         made.add(path, &format!("content of {path}"));
     }
     let restored = made.restore_listed().unwrap();
-    let places = [
+    let locations = [
         "data/archive/00000001.idx",
         "data/archive/00000001.log",
         "data/blobs/OWNER",
@@ -147,7 +147,7 @@ fn names_that_no_engine_writes_are_not_restored() {
         "data/spool/tandem/GAP",
         "data/sync.state",
     ];
-    assert_eq!(made.written(), places);
+    assert_eq!(made.written(), locations);
     assert!(restored.notes.iter().any(|note| note.contains("are not restored")), "{:?}", restored.notes);
 }
 
@@ -437,7 +437,7 @@ fn stores_that_were_mangled_with_a_plan_end_no_process() {
     assert!(restored > 20 && refused > 20, "{restored} were restored, {refused} refused");
 }
 
-fn restore_all(config: &Config, backup: &Path, progress: Progress<'_>) -> Result<Restored, Trouble> {
+fn restore_all(config: &Config, backup: &Path, progress: Progress<'_>) -> Result<Restored, BackupError> {
     let options = RestoreOptions { keep_node_key: true, ..RestoreOptions::default() };
     restore(config, backup, options, Timestamp(0), progress)
 }

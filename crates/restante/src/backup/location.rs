@@ -8,7 +8,7 @@ use restante_archive::{
 };
 
 use super::{
-    Manifest, Trouble,
+    BackupError, Manifest,
     manifest::{FileEntry, Role},
     names::{self, DATABASE},
 };
@@ -64,7 +64,7 @@ impl Part {
 
 /// Where a part goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Location {
     /// All its files, with their paths, below a folder that is its own.
     Folder(PathBuf),
     /// Its only file.
@@ -77,7 +77,7 @@ pub(super) enum Place {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Move<'m> {
     pub(super) part: Part,
-    pub(super) place: Place,
+    pub(super) location: Location,
     /// Each file, and its path in the part.
     pub(super) files: Vec<(&'m FileEntry, &'m str)>,
 }
@@ -101,7 +101,7 @@ pub(super) fn is_restored(part: Part, path: &str) -> bool {
 pub(super) fn plan<'m>(
     manifest: &'m Manifest,
     config: &Config,
-) -> Result<(Vec<Move<'m>>, Vec<String>), Trouble> {
+) -> Result<(Vec<Move<'m>>, Vec<String>), BackupError> {
     let (mut moves, mut notes) = (Vec::new(), Vec::new());
     let (mut unknown, mut unknown_count) = (Vec::new(), 0);
     for part in Part::ALL {
@@ -122,15 +122,15 @@ pub(super) fn plan<'m>(
         if files.is_empty() {
             continue;
         }
-        match config.place_of(part) {
-            Ok(place) => {
+        match config.location_of(part) {
+            Ok(location) => {
                 config.check_engine(part, manifest)?;
-                if place.takes(&files) {
-                    moves.push(Move { part, place, files });
+                if location.takes(&files) {
+                    moves.push(Move { part, location, files });
                 } else {
-                    let place = place.path().display();
+                    let location = location.path().display();
                     notes.push(format!(
-                        "{} is of another engine than {place}: it is not restored",
+                        "{} is of another engine than {location}: it is not restored",
                         part.folder()
                     ));
                 }
@@ -155,31 +155,33 @@ pub(super) fn plan<'m>(
 
 impl Config {
     /// Where the settings want a part, as an absolute path; else why it is not restored.
-    fn place_of(&self, part: Part) -> Result<Place, String> {
-        self.named_place_of(part).map(Place::absolute)
+    fn location_of(&self, part: Part) -> Result<Location, String> {
+        self.named_location_of(part).map(Location::absolute)
     }
 
-    fn named_place_of(&self, part: Part) -> Result<Place, String> {
+    fn named_location_of(&self, part: Part) -> Result<Location, String> {
         let nothing = |what: &str| {
             Err(format!("{what} is in the backup, and the settings name none: it is not restored"))
         };
         match part {
-            Part::Files => Ok(Place::Among(self.server.data_dir.clone())),
+            Part::Files => Ok(Location::Among(self.server.data_dir.clone())),
             Part::Records => match self.records_url() {
-                restante_records::EngineUrl::Lmdb(folder) => Ok(Place::Folder(folder)),
+                restante_records::EngineUrl::Lmdb(folder) => Ok(Location::Folder(folder)),
                 restante_records::EngineUrl::Memory => nothing("a folder of records"),
             },
             Part::Blobs => match self.blobs_url() {
-                restante_blobs::EngineUrl::Files(folder) => Ok(Place::Folder(folder)),
+                restante_blobs::EngineUrl::Files(folder) => Ok(Location::Folder(folder)),
                 restante_blobs::EngineUrl::Memory => nothing("a folder of blobs"),
             },
-            Part::Archive => archive_place(&self.archive_url()).ok_or(()).or_else(|()| nothing("an archive")),
-            Part::Spool => Ok(Place::Folder(self.spool_in("archive").folder)),
-            Part::Second => {
-                let place = self.archive.tandem.as_ref().and_then(archive_place);
-                place.ok_or(()).or_else(|()| nothing("the second archive of a tandem"))
+            Part::Archive => {
+                archive_location(&self.archive_url()).ok_or(()).or_else(|()| nothing("an archive"))
             }
-            Part::SecondSpool => Ok(Place::Folder(self.spool_in("tandem").folder)),
+            Part::Spool => Ok(Location::Folder(self.spool_in("archive").folder)),
+            Part::Second => {
+                let location = self.archive.tandem.as_ref().and_then(archive_location);
+                location.ok_or(()).or_else(|()| nothing("the second archive of a tandem"))
+            }
+            Part::SecondSpool => Ok(Location::Folder(self.spool_in("tandem").folder)),
         }
     }
 
@@ -197,7 +199,7 @@ impl Config {
     }
 
     /// Fails when the settings name another engine than the one whose files are in the backup.
-    fn check_engine(&self, part: Part, manifest: &Manifest) -> Result<(), Trouble> {
+    fn check_engine(&self, part: Part, manifest: &Manifest) -> Result<(), BackupError> {
         let (role, own, key) = match part {
             Part::Records => (Role::Records, self.records_url().engine(), "records.url"),
             Part::Blobs => (Role::Blobs, self.blobs_url().engine(), "blobs.url"),
@@ -206,7 +208,7 @@ impl Config {
             Part::Files | Part::Spool | Part::Second | Part::SecondSpool => return Ok(()),
         };
         match manifest.role(role) {
-            Some(entry) if entry.engine != own => Err(Trouble::invalid(format!(
+            Some(entry) if entry.engine != own => Err(BackupError::invalid(format!(
                 "the backup has the {} of the {} engine ({}), and the settings name {own}: set {key} to a place of that engine",
                 role.name(),
                 entry.engine,
@@ -230,13 +232,13 @@ impl Config {
     }
 
     /// The data folder and all places of roles on this machine, as absolute paths.
-    pub(super) fn places(&self) -> Vec<PathBuf> {
-        self.places_of_parts().iter().map(|(_, place)| place.path().to_owned()).collect()
+    pub(super) fn locations(&self) -> Vec<PathBuf> {
+        self.locations_of_parts().iter().map(|(_, location)| location.path().to_owned()).collect()
     }
 
     /// The same, with what each is for and how it is used.
-    pub(super) fn places_of_parts(&self) -> Vec<(Part, Place)> {
-        Part::ALL.into_iter().filter_map(|part| Some((part, self.place_of(part).ok()?))).collect()
+    pub(super) fn locations_of_parts(&self) -> Vec<(Part, Location)> {
+        Part::ALL.into_iter().filter_map(|part| Some((part, self.location_of(part).ok()?))).collect()
     }
 
     /// Where messages wait for an archive that is away.
@@ -250,15 +252,15 @@ pub(super) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-fn archive_place(url: &EngineUrl) -> Option<Place> {
+fn archive_location(url: &EngineUrl) -> Option<Location> {
     match url {
-        EngineUrl::Log(folder) => Some(Place::Folder(folder.clone())),
-        EngineUrl::Sqlite(file) => Some(Place::File(file.clone())),
+        EngineUrl::Log(folder) => Some(Location::Folder(folder.clone())),
+        EngineUrl::Sqlite(file) => Some(Location::File(file.clone())),
         EngineUrl::Postgres(_) | EngineUrl::Memory => None,
     }
 }
 
-impl Place {
+impl Location {
     /// Whether these can be the files of the engine that has this place.
     fn takes(&self, files: &[(&FileEntry, &str)]) -> bool {
         let is_database = matches!(files, [(_, path)] if *path == DATABASE);
@@ -318,7 +320,7 @@ mod tests {
     fn planned(manifest: &Manifest, config: &Config) -> Vec<(PathBuf, Vec<String>)> {
         let (moves, _) = plan(manifest, config).unwrap();
         let paths = |files: &[(&FileEntry, &str)]| files.iter().map(|(_, path)| (*path).to_owned()).collect();
-        moves.iter().map(|each| (each.place.path().to_owned(), paths(&each.files))).collect()
+        moves.iter().map(|each| (each.location.path().to_owned(), paths(&each.files))).collect()
     }
 
     #[test]
@@ -336,7 +338,7 @@ mod tests {
                 "settings.toml",
             ],
         );
-        let to = |place: &str, path: &str| (PathBuf::from(place), vec![path.to_owned()]);
+        let to = |location: &str, path: &str| (PathBuf::from(location), vec![path.to_owned()]);
         let expected = [
             to("/d", "node.key"),
             to("/d/records", "data.mdb"),
@@ -377,7 +379,7 @@ mod tests {
         let error = plan(&of_sqlite, &config("", "")).unwrap_err().to_string();
         assert!(error.contains("sqlite") && error.contains("set archive.url"), "{error}");
         let (moves, _) = plan(&of_sqlite, &config("sqlite:/x/a.db", "")).unwrap();
-        assert_eq!(moves[0].place, Place::File("/x/a.db".into()));
+        assert_eq!(moves[0].location, Location::File("/x/a.db".into()));
         let second = manifest("log", &["archive/second/archive.db"]);
         let (moves, notes) = plan(&second, &config("", "log:/e/second")).unwrap();
         assert_eq!((moves.len(), notes.len()), (0, 1));
@@ -385,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_a_backup_is_told() {
+    fn what_is_not_in_a_backup_is_noted() {
         let mut manifest = manifest("postgres", &["archive/spool/00000001/00000001.log"]);
         manifest.roles[2].omitted = Some("it is elsewhere".into());
         let (moves, notes) = plan(&manifest, &config("postgres://me@db/x", "")).unwrap();

@@ -9,10 +9,10 @@ use std::{
 use restante_core::ErrorKind;
 
 use super::{
-    Trouble,
-    disk::{self, Mount, Room},
+    BackupError,
+    disk::{self, DiskSpace, Mount},
+    location::{Location, Part, absolute},
     metrics::NOTE,
-    place::{Part, Place, absolute},
     real_path,
 };
 use crate::config::Config;
@@ -29,12 +29,12 @@ pub(crate) const OF_DISK: &str = "lost+found";
 /// What is asked of the system. Tests answer themselves: they have no disks to mount.
 pub(super) struct Disks<'a> {
     pub(super) mount_of: &'a dyn Fn(&Path) -> Option<Mount>,
-    pub(super) room: &'a dyn Fn(&Path) -> Result<Room, Trouble>,
+    pub(super) space: &'a dyn Fn(&Path) -> Result<DiskSpace, BackupError>,
 }
 
 impl Disks<'static> {
     pub(super) fn real() -> Self {
-        Self { mount_of: &disk::mount_of, room: &disk::room }
+        Self { mount_of: &disk::mount_of, space: &disk::space }
     }
 }
 
@@ -64,33 +64,33 @@ pub(super) enum Kind {
 
 /// A place of the settings.
 #[derive(Clone, Debug)]
-pub(super) struct Home {
+pub(super) struct RestoreTarget {
     pub(super) part: Part,
-    pub(super) place: Place,
+    pub(super) location: Location,
     pub(super) kind: Kind,
 }
 
-impl Home {
-    fn new(part: Part, place: Place, data: &Path, disks: &Disks<'_>) -> Result<Self, Trouble> {
-        let path = place.path();
-        let kind = match place {
-            Place::Among(_) => Kind::Within,
-            Place::File(_) if disks.is_root(path) => {
+impl RestoreTarget {
+    fn new(part: Part, location: Location, data: &Path, disks: &Disks<'_>) -> Result<Self, BackupError> {
+        let path = location.path();
+        let kind = match location {
+            Location::Among(_) => Kind::Within,
+            Location::File(_) if disks.is_root(path) => {
                 let what = format!("{} is mounted by itself: name a file in a folder", path.display());
-                return Err(Trouble::invalid(what));
+                return Err(BackupError::invalid(what));
             }
-            Place::Folder(_) if disks.is_root(path) => Kind::Disk,
+            Location::Folder(_) if disks.is_root(path) => Kind::Disk,
             _ => {
                 let beside = disks.mount_of(disk::parent(path));
                 let is_within = path.starts_with(data) && beside == disks.mount_of(data);
                 if is_within { Kind::Within } else { Kind::Beside }
             }
         };
-        Ok(Self { part, place, kind })
+        Ok(Self { part, location, kind })
     }
 
     pub(super) fn path(&self) -> &Path {
-        self.place.path()
+        self.location.path()
     }
 
     /// The folder that a restore makes for this place alone, if it does.
@@ -126,23 +126,27 @@ impl Home {
 }
 
 /// All places of the settings. Fails when they are in each other's way.
-pub(super) fn homes(config: &Config, data: &Path, disks: &Disks<'_>) -> Result<Vec<Home>, Trouble> {
-    let mut homes = Vec::new();
-    for (part, place) in config.places_of_parts() {
-        homes.push(Home::new(part, place, data, disks)?);
+pub(super) fn targets(
+    config: &Config,
+    data: &Path,
+    disks: &Disks<'_>,
+) -> Result<Vec<RestoreTarget>, BackupError> {
+    let mut targets = Vec::new();
+    for (part, location) in config.locations_of_parts() {
+        targets.push(RestoreTarget::new(part, location, data, disks)?);
     }
-    check_apart(&homes)?;
-    check_names(&homes, data)?;
-    Ok(homes)
+    check_apart(&targets)?;
+    check_names(&targets, data)?;
+    Ok(targets)
 }
 
 /// Fails when a place lies in another one: neither could be moved aside, or be named, without the other. All may lie in the
 /// data folder, and that in none.
-fn check_apart(homes: &[Home]) -> Result<(), Trouble> {
-    for (number, inner) in homes.iter().enumerate() {
-        for (other, outer) in homes.iter().enumerate() {
+fn check_apart(targets: &[RestoreTarget]) -> Result<(), BackupError> {
+    for (number, inner) in targets.iter().enumerate() {
+        for (other, outer) in targets.iter().enumerate() {
             let is_data = outer.part == Part::Files;
-            let (inside, around) = (real_place(inner.path()), real_place(outer.path()));
+            let (inside, around) = (real_location(inner.path()), real_location(outer.path()));
             if number == other || !inside.starts_with(&around) || (is_data && inside != around) {
                 continue;
             }
@@ -154,36 +158,36 @@ fn check_apart(homes: &[Home]) -> Result<(), Trouble> {
                 inner.path().display(),
                 outer.path().display()
             );
-            return Err(Trouble::invalid(what));
+            return Err(BackupError::invalid(what));
         }
     }
     Ok(())
 }
 
 /// Fails when a place has a name that a restore gives to folders of its own.
-fn check_names(homes: &[Home], data: &Path) -> Result<(), Trouble> {
-    for home in homes {
-        let below = home.path().strip_prefix(data).ok().and_then(|path| path.iter().next());
+fn check_names(targets: &[RestoreTarget], data: &Path) -> Result<(), BackupError> {
+    for target in targets {
+        let below = target.path().strip_prefix(data).ok().and_then(|path| path.iter().next());
         let is_ours = below.is_some_and(|name| is_of_others(&name.to_string_lossy()));
         let is_in_stage =
-            |other: &Home| other.own_stage().is_some_and(|stage| home.path().starts_with(stage));
-        if is_ours || homes.iter().any(is_in_stage) {
-            let (name, key) = home.named();
+            |other: &RestoreTarget| other.own_stage().is_some_and(|stage| target.path().starts_with(stage));
+        if is_ours || targets.iter().any(is_in_stage) {
+            let (name, key) = target.named();
             let what = format!(
                 "the place of the {name}, {}, has a name that a restore needs for itself: set {key} to another one",
-                home.path().display()
+                target.path().display()
             );
-            return Err(Trouble::invalid(what));
+            return Err(BackupError::invalid(what));
         }
     }
     Ok(())
 }
 
 /// Fails when the backup would be moved aside, or written into.
-pub(super) fn check_outside(backup: &Path, homes: &[Home]) -> Result<(), Trouble> {
+pub(super) fn check_outside(backup: &Path, targets: &[RestoreTarget]) -> Result<(), BackupError> {
     let from = real_path(backup);
-    for home in homes {
-        let to = real_place(home.path());
+    for target in targets {
+        let to = real_location(target.path());
         let (inner, outer) = match () {
             () if from.starts_with(&to) => (&from, &to),
             () if to.starts_with(&from) => (&to, &from),
@@ -194,13 +198,13 @@ pub(super) fn check_outside(backup: &Path, homes: &[Home]) -> Result<(), Trouble
             inner.display(),
             outer.display()
         );
-        return Err(Trouble::invalid(what));
+        return Err(BackupError::invalid(what));
     }
     Ok(())
 }
 
 /// Fails when a disk has less room than what is to be copied to it takes.
-pub(super) fn check_room(wanted: &[(&Path, u64)], disks: &Disks<'_>) -> Result<(), Trouble> {
+pub(super) fn check_space(wanted: &[(&Path, u64)], disks: &Disks<'_>) -> Result<(), BackupError> {
     let mut by_disk: Vec<(Option<Mount>, &Path, u64)> = Vec::new();
     for (folder, bytes) in wanted {
         let mount = disks.mount_of(folder);
@@ -214,14 +218,14 @@ pub(super) fn check_room(wanted: &[(&Path, u64)], disks: &Disks<'_>) -> Result<(
         }
     }
     for (_, folder, bytes) in by_disk {
-        let free = (disks.room)(nearest(folder))?.free_bytes;
+        let free = (disks.space)(nearest(folder))?.free_bytes;
         if bytes > free {
             let what = format!(
                 "what is restored takes {bytes} bytes on the disk of {}, and {free} are free: make room there, or name places on \
                  another disk",
                 folder.display()
             );
-            return Err(Trouble::new(ErrorKind::Full, what));
+            return Err(BackupError::new(ErrorKind::Full, what));
         }
     }
     Ok(())
@@ -231,12 +235,12 @@ pub(super) fn check_room(wanted: &[(&Path, u64)], disks: &Disks<'_>) -> Result<(
 pub(super) fn check_movable(
     entry: &Path,
     data: &Path,
-    homes: &[Home],
+    targets: &[RestoreTarget],
     disks: &Disks<'_>,
-) -> Result<bool, Trouble> {
+) -> Result<bool, BackupError> {
     let is_mount = disks.is_root(entry);
-    let is_other = |home: &&Home| home.kind != Kind::Within && home.path().starts_with(entry);
-    let other = homes.iter().find(is_other);
+    let is_other = |target: &&RestoreTarget| target.kind != Kind::Within && target.path().starts_with(entry);
+    let other = targets.iter().find(is_other);
     match (is_mount, other) {
         (false, None) => Ok(true),
         // What is in it is looked after with the place.
@@ -247,16 +251,16 @@ pub(super) fn check_movable(
                 entry.display(),
                 data.display()
             );
-            Err(Trouble::invalid(what))
+            Err(BackupError::invalid(what))
         }
-        (false, Some(home)) => {
+        (false, Some(target)) => {
             let what = format!(
                 "{} is on another disk than {}, in which it lies, so that this can't be moved aside: name a place elsewhere, or \
                  mount the disk there",
-                home.path().display(),
+                target.path().display(),
                 entry.display()
             );
-            Err(Trouble::invalid(what))
+            Err(BackupError::invalid(what))
         }
     }
 }
@@ -272,7 +276,7 @@ fn nearest(path: &Path) -> &Path {
 }
 
 /// The one name that a place has, also one that is not there yet.
-fn real_place(path: &Path) -> PathBuf {
+fn real_location(path: &Path) -> PathBuf {
     let path = absolute(path);
     let there = nearest(&path);
     match path.strip_prefix(there) {

@@ -1,4 +1,4 @@
-//! Shows in the metrics whether records and blobs are well, and how much they hold.
+//! Shows in the metrics whether records and blobs work, and how much they hold.
 
 use std::{
     path::{Path, PathBuf},
@@ -15,12 +15,12 @@ use tracing::{debug, warn};
 
 use crate::{backup::Removing, config::Config, signals::Stop};
 
-/// How often they are asked whether they are well, which they answer from memory.
+/// How often they are asked whether they work, which they answer from memory.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(15);
 /// How often they are asked what they hold: they walk through their counts for it.
 const STATS_INTERVAL: Duration = Duration::from_secs(600);
-/// A disk with less room than this counts as full.
-const ROOM_BYTES: u64 = 1 << 20;
+/// A disk with less free space than this counts as full.
+const FREE_BYTES_MIN: u64 = 1 << 20;
 
 /// The names of the roles in `GET /health`.
 const RECORDS: &str = "Records";
@@ -28,7 +28,7 @@ const BLOBS: &str = "Blobs";
 
 /// The records and the blobs of a server.
 #[derive(Clone)]
-pub(crate) struct Kept {
+pub(crate) struct Stores {
     pub(crate) records: restante_records::Opened,
     pub(crate) blobs: restante_blobs::Opened,
     /// Held while blobs are removed, and while none may be.
@@ -37,7 +37,7 @@ pub(crate) struct Kept {
 
 /// What records and blobs hold. Cloning shares the values.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct KeptMetrics {
+pub(crate) struct StoresMetrics {
     records: RecordsMetrics,
     blobs: BlobsMetrics,
 }
@@ -59,7 +59,7 @@ struct BlobsMetrics {
     disk_bytes: Gauge,
 }
 
-impl KeptMetrics {
+impl StoresMetrics {
     /// Makes the metrics visible in `registry` as `restante_records_...{engine}` and `restante_blobs_...{engine}`.
     pub(crate) fn register(
         &self,
@@ -71,7 +71,7 @@ impl KeptMetrics {
     }
 }
 
-impl KeptMetrics {
+impl StoresMetrics {
     /// Shows which roles work.
     fn show_health(&self, checks: &[RoleCheck]) {
         let is_up = |name| checks.iter().any(|check| check.name == name && (check.problem)().is_none());
@@ -80,8 +80,8 @@ impl KeptMetrics {
     }
 }
 
-fn of_engine<'r>(registry: &'r mut Registry, room: &'static str, engine: &'static str) -> &'r mut Registry {
-    registry.sub_registry_with_prefix(room).sub_registry_with_label(("engine".into(), engine.into()))
+fn of_engine<'r>(registry: &'r mut Registry, prefix: &'static str, engine: &'static str) -> &'r mut Registry {
+    registry.sub_registry_with_prefix(prefix).sub_registry_with_label(("engine".into(), engine.into()))
 }
 
 impl RecordsMetrics {
@@ -142,10 +142,10 @@ fn full_disk(folder: &Path) -> Option<String> {
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
     let problem =
         "the disk is full: what needs more room is refused, reading works: free some space on the disk";
-    (free < ROOM_BYTES).then(|| format!("{problem} ({free} bytes are free)"))
+    (free < FREE_BYTES_MIN).then(|| format!("{problem} ({free} bytes are free)"))
 }
 
-impl Kept {
+impl Stores {
     /// Whether they work: what they report themselves, and whether their disks are full. Health, console and metrics show it.
     pub(crate) fn health(&self, config: &Config) -> Vec<RoleCheck> {
         let (records, blobs) = (self.records.upkeep.clone(), self.blobs.upkeep.clone());
@@ -190,7 +190,7 @@ impl Kept {
     }
 
     /// While one of them does not answer, its last values stand.
-    async fn ask_what_they_hold(&self, metrics: &KeptMetrics) {
+    async fn ask_what_they_hold(&self, metrics: &StoresMetrics) {
         match self.records.upkeep.stats().await {
             Ok(stats) => metrics.records.show(&stats),
             Err(error) => debug!(%error, "the records do not tell what they hold"),
@@ -202,8 +202,8 @@ impl Kept {
     }
 }
 
-/// Asks at once and then after each interval, until the server is told to stop.
-pub(crate) async fn run(kept: Kept, checks: Vec<RoleCheck>, metrics: KeptMetrics, stop: Stop) {
+/// Asks at once and then after each interval, until the server stops.
+pub(crate) async fn run(stores: Stores, checks: Vec<RoleCheck>, metrics: StoresMetrics, stop: Stop) {
     let (mut health, mut stats) = (interval(HEALTH_INTERVAL), interval(STATS_INTERVAL));
     health.set_missed_tick_behavior(MissedTickBehavior::Delay);
     stats.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -211,7 +211,7 @@ pub(crate) async fn run(kept: Kept, checks: Vec<RoleCheck>, metrics: KeptMetrics
     loop {
         tokio::select! {
             _ = health.tick() => metrics.show_health(&checks),
-            _ = stats.tick() => kept.ask_what_they_hold(&metrics).await,
+            _ = stats.tick() => stores.ask_what_they_hold(&metrics).await,
             () = &mut stopped => return,
         }
     }
@@ -232,10 +232,10 @@ mod tests {
         config
     }
 
-    async fn in_memory() -> Kept {
+    async fn in_memory() -> Stores {
         let records = restante_records::Config::new(restante_records::EngineUrl::Memory, records::schema());
         let blobs = restante_blobs::Config::new(restante_blobs::EngineUrl::Memory);
-        Kept {
+        Stores {
             records: restante_records::open(records).await.unwrap(),
             blobs: restante_blobs::open(blobs).await.unwrap(),
             removing: Removing::default(),
@@ -244,18 +244,18 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_there_is_counted() {
-        let kept = in_memory().await;
+        let stores = in_memory().await;
         let (account, thread) = (AccountId(1), restante_mail::thread::KIND);
         let create =
             || Change::Create { kind: thread, body: Body::default(), properties: Properties::default() };
-        kept.records.records.commit(account, Commit::of([create(), create()])).await.unwrap();
+        stores.records.records.commit(account, Commit::of([create(), create()])).await.unwrap();
         let destroy = Change::Destroy { kind: thread, id: Id(1) };
-        kept.records.records.commit(account, Commit::of([destroy])).await.unwrap();
-        kept.blobs.blobs.put(&mut Bytes::from_static(b"hello")).await.unwrap();
+        stores.records.records.commit(account, Commit::of([destroy])).await.unwrap();
+        stores.blobs.blobs.put(&mut Bytes::from_static(b"hello")).await.unwrap();
 
-        let metrics = KeptMetrics::default();
-        metrics.show_health(&kept.health(&in_memory_config()));
-        kept.ask_what_they_hold(&metrics).await;
+        let metrics = StoresMetrics::default();
+        metrics.show_health(&stores.health(&in_memory_config()));
+        stores.ask_what_they_hold(&metrics).await;
         let RecordsMetrics { up, records, tombstones, accounts, .. } = &metrics.records;
         assert_eq!([up, records, tombstones, accounts].map(Gauge::get), [1, 1, 1, 1]);
         let BlobsMetrics { up, blobs, bytes, .. } = &metrics.blobs;
@@ -263,15 +263,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn health_tells_who_takes_no_more() {
-        let kept = in_memory().await;
+    async fn health_reports_a_closed_store() {
+        let stores = in_memory().await;
         let config = in_memory_config();
-        let problems =
-            |kept: &Kept| kept.health(&config).iter().map(|kept| (kept.problem)()).collect::<Vec<_>>();
-        assert_eq!(problems(&kept), [None, None]);
-        kept.records.upkeep.close().await.unwrap();
-        let problem = kept.records.upkeep.health().unwrap_err();
+        let problems = |stores: &Stores| {
+            stores.health(&config).iter().map(|check| (check.problem)()).collect::<Vec<_>>()
+        };
+        assert_eq!(problems(&stores), [None, None]);
+        stores.records.upkeep.close().await.unwrap();
+        let problem = stores.records.upkeep.health().unwrap_err();
         assert_eq!(problem.kind(), ErrorKind::Unavailable);
-        assert_eq!(problems(&kept), [Some(problem.to_string()), None]);
+        assert_eq!(problems(&stores), [Some(problem.to_string()), None]);
     }
 }

@@ -20,15 +20,15 @@ fn mount_among(disks: &'static [(&'static str, u64, u32)]) -> impl Fn(&Path) -> 
 
 const ONE_DISK: &[(&str, u64, u32)] = &[("/", 1, 1)];
 
-fn no_room(_: &Path) -> Result<Room, Trouble> {
-    Ok(Room { free_bytes: 0, all_bytes: 0 })
+fn no_space(_: &Path) -> Result<DiskSpace, BackupError> {
+    Ok(DiskSpace { free_bytes: 0, all_bytes: 0 })
 }
 
 fn refused(config: &Config) -> Option<String> {
     let mount_of = mount_among(ONE_DISK);
-    let disks = Disks { mount_of: &mount_of, room: &no_room };
+    let disks = Disks { mount_of: &mount_of, space: &no_space };
     let data = absolute(&config.server.data_dir);
-    homes(config, &data, &disks).err().map(|error| error.to_string())
+    targets(config, &data, &disks).err().map(|error| error.to_string())
 }
 
 #[test]
@@ -81,16 +81,16 @@ fn places_are_compared_by_where_links_lead() {
 #[test]
 fn a_backup_lies_apart_from_where_it_is_restored() {
     let mount_of = mount_among(ONE_DISK);
-    let disks = Disks { mount_of: &mount_of, room: &no_room };
+    let disks = Disks { mount_of: &mount_of, space: &no_space };
     let config = config("/d", "", "", "log:/a/archive");
-    let homes = homes(&config, Path::new("/d"), &disks).unwrap();
-    check_outside(Path::new("/b"), &homes).unwrap();
+    let targets = targets(&config, Path::new("/d"), &disks).unwrap();
+    check_outside(Path::new("/b"), &targets).unwrap();
     for (backup, what) in [
         ("/d/b", "/d/b lies in /d: "),
         ("/a/archive/b", "/a/archive/b lies in /a/archive: "),
         ("/a", "/a/archive lies in /a: "),
     ] {
-        let why = check_outside(Path::new(backup), &homes).unwrap_err().to_string();
+        let why = check_outside(Path::new(backup), &targets).unwrap_err().to_string();
         assert!(why.starts_with(what), "{why}");
     }
 }
@@ -104,19 +104,19 @@ fn a_place_is_filled_by_the_disk_that_it_is_on() {
     }
     let begins = [at("data/archive"), at("data/spool"), at("other/blobs")];
     let mount_of = |path: &Path| {
-        let place = begins.iter().position(|begin| path.starts_with(begin));
-        Some(Mount::of_test(place.map_or(0, |place| place as u64 + 1), 1))
+        let location = begins.iter().position(|begin| path.starts_with(begin));
+        Some(Mount::of_test(location.map_or(0, |location| location as u64 + 1), 1))
     };
-    let disks = Disks { mount_of: &mount_of, room: &no_room };
+    let disks = Disks { mount_of: &mount_of, space: &no_space };
     let at_text = |name: &str| at(name).display().to_string();
     let blobs = format!("files:{}", at_text("other/blobs"));
-    let homes = homes(&config(&at_text("data"), "", &blobs, ""), &at("data"), &disks).unwrap();
-    let kind = |part: Part| homes.iter().find(|home| home.part == part).unwrap().kind;
+    let targets = targets(&config(&at_text("data"), "", &blobs, ""), &at("data"), &disks).unwrap();
+    let kind = |part: Part| targets.iter().find(|target| target.part == part).unwrap().kind;
     assert_eq!([Part::Files, Part::Records].map(kind), [Kind::Within; 2]);
     assert_eq!([Part::Archive, Part::Blobs].map(kind), [Kind::Disk; 2]);
     assert_eq!([Part::Spool, Part::SecondSpool].map(kind), [Kind::Beside; 2], "in the folder of a disk");
     let is_movable = |name: &str| {
-        let moved = check_movable(&at(name), &at("data"), &homes, &disks);
+        let moved = check_movable(&at(name), &at("data"), &targets, &disks);
         moved.map_err(|error| error.to_string())
     };
     assert_eq!(
@@ -127,8 +127,8 @@ fn a_place_is_filled_by_the_disk_that_it_is_on() {
     assert!(why.contains("can't be moved aside"), "{why}");
 
     let mount_of = |path: &Path| Some(Mount::of_test(u64::from(path.starts_with(at("data/own"))), 1));
-    let disks = Disks { mount_of: &mount_of, room: &no_room };
-    let why = check_movable(&at("data/own"), &at("data"), &homes, &disks).unwrap_err().to_string();
+    let disks = Disks { mount_of: &mount_of, space: &no_space };
+    let why = check_movable(&at("data/own"), &at("data"), &targets, &disks).unwrap_err().to_string();
     assert!(why.contains("no place of the settings is on it: unmount it"), "{why}");
 }
 
@@ -137,15 +137,15 @@ fn a_place_is_filled_by_the_disk_that_it_is_on() {
 fn the_room_of_each_disk_is_looked_at() {
     // The same disk is mounted at two places.
     let mount_of = mount_among(&[("/", 1, 1), ("/proc", 2, 2), ("/sys", 3, 2), ("/dev", 4, 3)]);
-    let room = |path: &Path| {
+    let space = |path: &Path| {
         let free_bytes = if path.starts_with("/proc") || path.starts_with("/sys") { 10 } else { 100 };
-        Ok(Room { free_bytes, all_bytes: 1_000 })
+        Ok(DiskSpace { free_bytes, all_bytes: 1_000 })
     };
-    let disks = Disks { mount_of: &mount_of, room: &room };
+    let disks = Disks { mount_of: &mount_of, space: &space };
     let check = |wanted: &[(&str, u64)]| {
         let wanted: Vec<(&Path, u64)> =
             wanted.iter().map(|(path, bytes)| (Path::new(path), *bytes)).collect();
-        check_room(&wanted, &disks).map_err(|error| (error.kind(), error.to_string()))
+        check_space(&wanted, &disks).map_err(|error| (error.kind(), error.to_string()))
     };
     assert_eq!(check(&[("/", 60), ("/dev", 100), ("/", 40), ("/proc", 5), ("/sys", 5)]), Ok(()));
     for (wanted, what) in [
