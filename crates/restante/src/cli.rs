@@ -156,10 +156,9 @@ Examples:
   restante backup /mnt/usb/restante --data /var/lib/restante
   restante backup check /var/backups/restante/2026-01-31
 
-A running server writes the folder itself, as its own user, for clients that have the rights of operators: it
-needs --rest-admin or a token, as for restante sessions. Without a server the command reads what the
-settings name, or asks the server at the settings' REST address when nothing is there and no folder
-was named. The folder has everything that was acknowledged before: records, blobs, the archive,
+A running server writes the folder itself, as its own user: the command asks it on its listener for
+operators (operate.listen). Without a server the command reads what the settings name, or asks the
+server at operate.listen when nothing is there and no folder was named. The folder has everything that was acknowledged before: records, blobs, the archive,
 what waits in its spool, the node's key, and the settings without secrets; an archive in PostgreSQL
 is not in it, which is said. It is named when it is whole and on disk; until then its name ends with
 .partial. A user who can read it can read everything.

@@ -63,10 +63,10 @@ pub(crate) const TOKEN_VARIABLE: &str = "RESTANTE_TOKEN";
 /// Which server, for commands that are for its operators.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct OperatorFlags {
-    /// The server
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8645")]
+    /// The server's listener for operators
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8646")]
     rest: String,
-    /// A file with the server's token, the one of its rest.token_file; without it RESTANTE_TOKEN counts
+    /// A file with the server's token, the one of its operate.token_file; without it RESTANTE_TOKEN counts
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     token_file: Option<PathBuf>,
 }

@@ -105,23 +105,32 @@ enum Found {
     Nothing,
 }
 
-/// The REST door of the server that the settings describe, as this machine reaches it.
+/// The URL of the operators' routes of the server that the settings describe, as this machine reaches it: those of
+/// `operate.listen`, else those of REST.
 pub(super) fn server_of(config: &Config) -> anyhow::Result<String> {
+    if let Some(listen) = config.operate.listen.filter(|listen| listen.port() != 0 && !config.operate.tls) {
+        return Ok(local_url(listen.ip(), listen.port()));
+    }
     let held = format!("a server holds what is in {}", config.server.data_dir.display());
     if !config.rest.enabled || config.rest.port == 0 {
-        bail!("{held}, and the settings don't tell where its REST door is: name it with --rest");
+        bail!("{held}, and the settings name neither operate.listen nor a port of REST: name it with --rest");
     }
     if config.rest.tls {
         bail!(
-            "{held}, and its REST interface speaks HTTPS, which this command doesn't: stop the server, or turn rest.tls off"
+            "{held}, and it has no listener without TLS, which this command needs: set operate.listen, or stop the server"
         );
     }
-    let address = match config.rest.address {
+    Ok(local_url(config.rest.address, config.rest.port))
+}
+
+/// The URL of a listener; one on all addresses is reached by loopback.
+fn local_url(ip: IpAddr, port: u16) -> String {
+    let ip = match ip {
         IpAddr::V4(any) if any.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(any) if any.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        address => address,
+        ip => ip,
     };
-    Ok(format!("http://{}", std::net::SocketAddr::new(address, config.rest.port)))
+    format!("http://{}", std::net::SocketAddr::new(ip, port))
 }
 
 /// Has a running server take the backup, which writes it as its own user.
@@ -145,7 +154,7 @@ pub(super) fn explain(error: anyhow::Error) -> anyhow::Error {
     };
     if error.downcast_ref().is_some_and(is_closed) {
         return anyhow!(
-            "a server is running that lets no operators in: start it with --rest-admin or --rest-token-file, or stop it first"
+            "a server is running that has no routes for operators there: name its operate.listen with --rest, or stop it first"
         );
     }
     let needs_token = |refused: &Refused| refused.status == StatusCode::UNAUTHORIZED;
@@ -434,6 +443,10 @@ mod tests {
     #[test]
     fn the_server_of_the_settings_is_reached_on_this_machine() {
         let mut config = Config::default();
+        assert_eq!(server_of(&config).unwrap(), "http://127.0.0.1:8646");
+        config.operate.listen = Some("[::]:9000".parse().unwrap());
+        assert_eq!(server_of(&config).unwrap(), "http://[::1]:9000");
+        config.operate.listen = None;
         assert_eq!(server_of(&config).unwrap(), "http://127.0.0.1:8645");
         config.rest.address = "::".parse().unwrap();
         assert_eq!(server_of(&config).unwrap(), "http://[::1]:8645");

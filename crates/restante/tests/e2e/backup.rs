@@ -711,7 +711,7 @@ fn operators_alone_have_backups_taken() {
     assert_eq!(server.post(PATH, &asked).status, 404);
     let said = say(&folder, &["backup", "copy", "--rest", &server.url()]);
     assert_eq!(said.code, 1);
-    assert!(said.err.contains("lets no operators in"), "{}", said.err);
+    assert!(said.err.contains("has no routes for operators there"), "{}", said.err);
     // A server holds the data folder, and nobody says where its door is.
     let held = restante(&folder).args(["backup", "copy"]).env("RESTANTE_REST__PORT", "0").output().unwrap();
     let held = Said::from(held);

@@ -84,8 +84,10 @@ fn the_backup_unit_backs_up_the_server_of_the_server_unit() {
         let line = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
         placed(line)
     };
-    let rest = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let settings = format!("[rest]\nadmin = true\nport = {rest}\n[waku.node]\ntcp_port = 0\n");
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (rest, operators) = (free().port(), free());
+    let settings =
+        format!("[rest]\nport = {rest}\n[operate]\nlisten = \"{operators}\"\n[waku.node]\ntcp_port = 0\n");
     std::fs::write(folder.join("restante.toml"), settings).unwrap();
     let mut server = std::process::Command::new("/bin/sh");
     server

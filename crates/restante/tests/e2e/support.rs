@@ -27,6 +27,7 @@ pub(crate) fn restante(folder: &Path) -> Command {
             command.env_remove(name);
         }
     }
+    command.env("RESTANTE_OPERATE__LISTEN", ""); // servers of tests run side by side
     command.current_dir(folder).stdin(Stdio::null());
     command
 }
@@ -76,7 +77,6 @@ impl Server {
         let mut command = restante(folder);
         command.args(["serve", "--rest-port", "0", "--tcp-port", "0"]).args(args);
         command.env("RESTANTE_LOG__LEVEL", "warn"); // a test may have it otherwise, by a flag
-        command.env("RESTANTE_OPERATE__LISTEN", ""); // servers of tests run side by side
         Self::spawn(command)
     }
 

@@ -316,7 +316,7 @@ const doorName = (door) => DOORS[door] ?? door;
 
 async function showSessionList() {
   const note = byId("sessions-note");
-  if (!state.hasAdmin) return setText(note, "To list and close sessions, start the server with --rest-admin or with a token.");
+  if (!state.hasAdmin) return setText(note, "To list and close sessions, open the console on the listener for operators (operate.listen).");
   const every = state.sessions.total > MANY_SESSIONS ? MANY_EVERY_MS : SESSIONS_EVERY_MS;
   if (byId("overview").hidden || Date.now() - sessionsAt < every) return;
   sessionsAt = Date.now();

@@ -1,9 +1,6 @@
 //! How a command reaches the directory: in records that nobody has open, or by the server that has them.
 
-use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    path::PathBuf,
-};
+use std::path::PathBuf;
 
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueHint};
@@ -67,7 +64,7 @@ impl DirectoryFlags {
         let opened = match open(&config).await {
             Ok(opened) => opened,
             Err(error) if exit::kind(&error) == Some(ErrorKind::Conflict) => {
-                let url = operators_of(&config)?;
+                let url = server_of(&config)?;
                 let data = backup::real_path(&config.server.data_dir);
                 let token_file = self.token_file.clone().or_else(|| own_token(&config));
                 let asked = self.ask(url.clone(), token_file, Some(data), operation).await;
@@ -140,21 +137,6 @@ pub(super) async fn operate_on(
         Directory::open(opened, config.directory.clone(), archives::clock(), metrics).await?;
     let actor = Actor(format!("{} on the command line", user()));
     Ok(directory.operate(&actor, operation).await?)
-}
-
-/// Where the server that the settings describe lets operators in: on the listener for them or, without that, over REST.
-fn operators_of(config: &Config) -> anyhow::Result<String> {
-    match config.operate.listen {
-        Some(listen) if listen.port() != 0 && !config.operate.tls => {
-            let ip = match listen.ip() {
-                IpAddr::V4(any) if any.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-                IpAddr::V6(any) if any.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-                ip => ip,
-            };
-            Ok(format!("http://{}", SocketAddr::new(ip, listen.port())))
-        }
-        _ => server_of(config),
-    }
 }
 
 /// The token of the server that the settings describe, if this user may read it and none is in the environment.

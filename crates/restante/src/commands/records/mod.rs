@@ -34,10 +34,10 @@ pub(crate) enum RecordsCommand {
 const STATS_HELP: &str = "\
 Examples:
   restante records stats --data /var/lib/restante
-  restante records stats --rest http://127.0.0.1:8645 --format json
+  restante records stats --rest http://127.0.0.1:8646 --format json
 
-Who has the records open has them alone. A running server is asked with --rest; it tells operators
-only: with --rest-admin, or by a token.";
+Only one process can have the records open. --rest asks a running server, on its listener for
+operators (operate.listen).";
 
 const DUMP_HELP: &str = "\
 Examples:

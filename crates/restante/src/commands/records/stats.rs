@@ -28,7 +28,7 @@ pub(super) const RECORDS_PATH: &str = "/admin/v1/records";
 pub(crate) struct StatsFlags {
     #[command(flatten)]
     records: RecordsFlags,
-    /// Ask this running server, as in http://127.0.0.1:8645
+    /// Ask this running server, as in http://127.0.0.1:8646
     #[arg(long, value_name = "URL", conflicts_with_all = ["data", "records", "blobs", "config"])]
     rest: Option<String>,
     /// A file with the server's token, the one of its rest.token_file; without it RESTANTE_TOKEN counts

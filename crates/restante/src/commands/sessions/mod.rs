@@ -36,7 +36,7 @@ peer that has subscribed by filter (its user is the peer id), or a live stream (
 client's address and port). Servers that share a table in Redis show the sessions of all of them.
 With --user the server looks one user up; without it, it walks through all sessions.
 
-The server shows sessions to operators only: with --rest-admin, or by a token.";
+The server shows sessions on its listener for operators (operate.listen).";
 
 const CLOSE_HELP: &str = "\
 Examples:
