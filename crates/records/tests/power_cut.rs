@@ -409,7 +409,7 @@ fn run(test: &str, log_bytes: u64) {
         return; // too few to say what they have to show
     }
     let cuts = cuts as u64;
-    assert!(seen.commits > 10 * cuts && seen.changes > 3 * cuts, "too little was looked at: {seen:?}");
+    assert!(seen.commits > 20 * cuts && seen.changes > 5 * cuts, "too little was looked at: {seen:?}");
     assert!(
         seen.copies > cuts / 4 && seen.forgotten > 0 && seen.dictionaries > 0,
         "too little was looked at: {seen:?}"
