@@ -104,7 +104,7 @@ impl Second {
 /// Whether an account has tombstones that are old.
 fn has_old(view: &View<'_>, account: AccountId, row: &AccountRow, before: Second) -> Result<bool, Error> {
     for share in row.kinds.iter().filter(|share| share.tombstones > 0) {
-        if !old_tombstones(view, account, share, before, 1)?.is_empty() {
+        if !old_tombstones(view, account, share, first_left(row.is_erasing, share), before, 1)?.is_empty() {
             return Ok(true);
         }
     }
@@ -123,9 +123,11 @@ struct Step {
 fn clean_step(batch: &mut Batch<'_>, account: AccountId, before: Second, room: usize) -> Result<Step, Error> {
     let mut row = AccountRow::read(batch.view(), account)?;
     let mut step = Step::default();
+    let is_erasing = row.is_erasing;
     for share in row.kinds.iter_mut().filter(|share| share.tombstones > 0) {
         let left = room - step.tombstones;
-        let mut old = old_tombstones(batch.view(), account, share, before, left + 1)?;
+        let mut old =
+            old_tombstones(batch.view(), account, share, first_left(is_erasing, share), before, left + 1)?;
         step.has_more |= old.len() > left;
         old.truncate(left);
         for tombstone in &old {
@@ -147,19 +149,25 @@ struct Tombstone {
     revision: Revision,
 }
 
-/// The first tombstones of an account and kind, as long as they are old; `limit` of them at most. They went in the order of
-/// their revisions, so those below the floor are gone already: stepping over what is left of them in the commit log, once more
-/// for each step, would cost more with each.
+/// The revision below which an account has no tombstones of a kind. They are removed in the order of their revisions, so those
+/// below the floor are gone: stepping over what is left of them in the commit log would cost more with each step. Erasing
+/// raises the floor before it removes them.
+fn first_left(is_erasing: bool, share: &KindRow) -> Revision {
+    if is_erasing { Revision::default() } else { share.floor }
+}
+
+/// The first tombstones of an account and kind from a revision on, as long as they are old; `limit` of them at most.
 fn old_tombstones(
     view: &View<'_>,
     account: AccountId,
     share: &KindRow,
+    from_revision: Revision,
     before: Second,
     limit: usize,
 ) -> Result<Vec<Tombstone>, Error> {
     let prefix = tombstone_prefix(account, share.kind);
     let mut from = prefix.clone();
-    from.put_number(share.floor.0);
+    from.put_number(from_revision.0);
     let end = after_prefix(&prefix);
     let to = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
     let mut rows = view.range(HISTORY, Bound::Included(&from), to, Direction::Ascending)?;
@@ -284,6 +292,18 @@ mod tests {
         assert_eq!(aging.clean(101, 99).await, (5, 2, false));
         let row = aging.engine.store.read(|view| AccountRow::read(view, OURS)).unwrap();
         assert_eq!((row.kind(EMAIL).floor, row.kind(MAILBOX_KIND).floor), (Revision(2), Revision(4)));
+    }
+
+    /// Erasing raises the floor above tombstones that it has yet to remove.
+    #[tokio::test]
+    async fn tombstones_of_a_half_erased_account_go_too() {
+        let aging = Aging::new().await;
+        aging.destroy_at(100, 2).await;
+        make(&aging.engine, [create(email(1, 3))]).await;
+        let engine = aging.engine.clone();
+        let erased = tokio::task::spawn_blocking(move || engine.erase(OURS, 1)).await.unwrap().unwrap();
+        assert!(erased.has_more);
+        assert_eq!(aging.clean(200, 99).await, (2, 0, false));
     }
 
     #[tokio::test]
