@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use foldhash::fast::RandomState;
-use restante_core::{ErrorKind, Key, MessageHash, Timestamp};
+use restante_core::{Key, MessageHash, Timestamp};
 use tokio::sync::Mutex;
 use tokio_postgres::{Statement, types::ToSql};
 
@@ -168,8 +168,7 @@ async fn place(
             Err(Missing::Topics(pairs)) => shared.catalog.register(connection, &pairs).await?,
         }
     }
-    let error = "windows are dropped as fast as they are made: is the retention policy shorter than the messages are old?";
-    Err(Error::new(ErrorKind::Unavailable, error).into())
+    Err(AttemptError::WindowsDropped)
 }
 
 /// Messages of one window that one statement stores.

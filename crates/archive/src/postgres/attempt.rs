@@ -55,6 +55,8 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 #[derive(Debug)]
 pub(super) enum AttemptError {
     Database(&'static str, tokio_postgres::Error),
+    /// Pruning dropped windows again and again between their making and their use.
+    WindowsDropped,
     Other(Error),
 }
 
@@ -65,6 +67,7 @@ impl AttemptError {
             Self::Database(_, error) => {
                 is_gone(error) || error.code().is_some_and(|state| *state == SqlState::FOREIGN_KEY_VIOLATION)
             }
+            Self::WindowsDropped => true,
             Self::Other(_) => false,
         }
     }
@@ -73,14 +76,14 @@ impl AttemptError {
     pub(super) fn code(&self) -> Option<&SqlState> {
         match self {
             Self::Database(_, error) => error.code(),
-            Self::Other(_) => None,
+            Self::WindowsDropped | Self::Other(_) => None,
         }
     }
 
     /// Whether the connection is as good as before: everything that was asked was answered.
     pub(super) fn leaves_no_trace(&self) -> bool {
         match self {
-            Self::Database(..) => false,
+            Self::Database(..) | Self::WindowsDropped => false,
             Self::Other(error) => error.kind() == ErrorKind::NotFound,
         }
     }
@@ -99,6 +102,7 @@ impl AttemptError {
                 ];
                 error.is_closed() || error.code().is_some_and(|state| passing.contains(state))
             }
+            Self::WindowsDropped => true,
             Self::Other(_) => false,
         }
     }
@@ -108,6 +112,10 @@ impl From<AttemptError> for Error {
     fn from(error: AttemptError) -> Self {
         match error {
             AttemptError::Database(what, error) => failed(what, error),
+            AttemptError::WindowsDropped => Error::new(
+                ErrorKind::Unavailable,
+                "windows are dropped as fast as they are made: is the retention policy shorter than the messages are old?",
+            ),
             AttemptError::Other(error) => error,
         }
     }
