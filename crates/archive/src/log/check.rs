@@ -169,6 +169,7 @@ fn rebuild_sealed(shared: &Shared, sealed: &Sealed, report: &mut Report) -> Resu
     let index = index_of(sealed, &replay);
     write_index(shared, &sealed.id, &index)?;
     let lens = FileLens { log: sealed.log().len() as u64, index: index.len() as u64 };
+    let _not_while_removing = shared.replacing.lock();
     let rebuilt = load(shared, sealed.id, lens)?;
     shared.replace(sealed.id.sequence, Segment::Sealed(Arc::new(rebuilt)));
     Ok(rows as u64)

@@ -80,6 +80,7 @@ fn heal(shared: &Shared, damaged: &Sealed) -> bool {
         set_aside(shared, &name);
         write_index(shared, &id, &bytes)
     });
+    let not_while_removing = shared.replacing.lock();
     let rebuilt = match &written {
         Some(Ok(())) => load_written(shared, id, lens),
         _ => in_memory(shared, damaged, &bytes),
@@ -95,7 +96,9 @@ fn heal(shared: &Shared, damaged: &Sealed) -> bool {
         }
     };
     let rows = rebuilt.index.rows;
-    if shared.replace(id.sequence, Segment::Sealed(Arc::new(rebuilt))) {
+    let is_replaced = shared.replace(id.sequence, Segment::Sealed(Arc::new(rebuilt)));
+    drop(not_while_removing);
+    if is_replaced {
         info!(name, rows, "a damaged index was made anew from its log");
         shared.metrics.rebuilt_indexes.inc();
     } else {

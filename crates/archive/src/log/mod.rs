@@ -133,6 +133,9 @@ struct Shared {
     damaged_files: AtomicU64,
     /// Held while damaged indexes are rebuilt.
     healing: Mutex<()>,
+    /// Held while a segment is loaded to replace another one, which counts its topics a second time, and while one is
+    /// removed: so `stats` never counts topics of a segment that is gone.
+    replacing: Mutex<()>,
 }
 
 impl Shared {
@@ -165,6 +168,7 @@ impl Shared {
 
     /// Takes a segment out of the list.
     fn remove_segment(&self, sequence: u64) {
+        let _not_while_replacing = self.replacing.lock();
         let mut removed = None;
         self.change_segments(|segments| {
             let place = segments.iter().position(|segment| segment.sequence() == sequence);

@@ -105,6 +105,7 @@ pub(super) fn share(disk: Arc<dyn Disk>, config: &Config, lock: Option<File>) ->
         opening_findings: Mutex::default(),
         damaged_files: AtomicU64::new(0),
         healing: Mutex::default(),
+        replacing: Mutex::default(),
     })
 }
 

@@ -134,9 +134,11 @@ fn seal(shared: &Shared, active: &Active) -> Result<(), Error> {
     let index = active.encode_index();
     write_index(shared, &active.id, &index)?;
     let lens = FileLens { log: active.log_len(), index: index.len() as u64 };
+    let not_while_removing = shared.replacing.lock();
     let sealed = load_written(shared, active.id, lens)?;
     sealed.trust_all();
     let is_wanted = shared.replace(active.id.sequence, Segment::Sealed(Arc::new(sealed)));
+    drop(not_while_removing);
     if is_wanted {
         debug!(log = active.id.log_name(), rows = active.rows(), "segment sealed");
         return Ok(());
