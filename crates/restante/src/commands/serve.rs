@@ -380,7 +380,8 @@ impl<'a> Doors<'a> {
     fn archive_health(&self) -> Arc<ArchiveHealth> {
         let Opened { archive, upkeep } = self.opened;
         let timeout = Duration::from_millis(self.rest.request_timeout_ms);
-        Arc::new(ArchiveHealth::new(archive.clone(), upkeep.clone(), timeout))
+        let health = ArchiveHealth::new(archive.clone(), upkeep.clone(), timeout);
+        Arc::new(health.with_retention(self.retention.clone()))
     }
 
     /// What stands in front of the routes of a listener.
@@ -433,7 +434,6 @@ impl<'a> Doors<'a> {
             roles: self.stores.health(self.config),
             archive: Some(health),
             live: self.live.clone(),
-            retention: self.retention.clone(),
             addresses: addresses
                 .iter()
                 .map(|(kind, address)| (*kind, self.config.url(*kind, *address)))
