@@ -28,7 +28,7 @@ pub(crate) fn check_folder(folder: &Path) -> Result<(), Error> {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Err(absent(folder))
         }
-        Err(error) => Err(Error::io("read", &folder.display().to_string(), error)),
+        Err(error) => Err(Error::io("read", folder.display(), error)),
     }
 }
 

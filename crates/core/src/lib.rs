@@ -1,4 +1,4 @@
-//! Types that all crates of restante share: timestamps, hashes, blob ids, identities of stores, cursors, error kinds, clocks and
+//! Types that all crates of restante share: timestamps, hashes, blob ids, identities of stores, cursors, errors, clocks and
 //! topic filters.
 //!
 //! This crate does no I/O, uses no async runtime and imports no other crate of the project.
@@ -16,7 +16,7 @@ pub use blob::{BlobId, ParseBlobIdError};
 pub use bloom::{Bloom, ParseBloomError, TopicBits};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use cursor::{Cursor, Key};
-pub use error::ErrorKind;
+pub use error::{Error, ErrorKind};
 pub use hash::{MessageHash, ParseHashError};
 pub use identity::{Identity, ParseIdentityError};
 pub use timestamp::{NANOS_PER_SECOND, Timestamp};

@@ -18,7 +18,6 @@ mod config;
 mod domain;
 mod domains;
 mod entry;
-mod error;
 mod keys;
 mod limits;
 mod login;
@@ -47,13 +46,13 @@ pub use config::DirectoryConfig;
 pub use domain::Domain;
 pub use domains::{DomainInfo, SEPARATOR};
 pub use entry::{Access, Grant, Role, Scope, State};
-pub use error::Error;
 pub use keys::{Mechanism, PASSWORD_BYTES_MAX, StoredKeys};
 pub use login::{Login, LoginError, ScramExchange};
 pub use metrics::DirectoryMetrics;
 pub use operations::{Answer, NewPassword, Operation};
 pub use random::random_secret;
 pub use resolve::{Resolution, Target};
+pub use restante_core::Error;
 pub use schema::{FIRST_ACCOUNT, SHARDS, kinds};
 pub use scram::{Challenge, ChannelBinding, ClientFirst, MESSAGE_BYTES_MAX, ScramError, UserKeys, Verified};
 pub use sealed::KeyFile;
@@ -175,10 +174,10 @@ impl Directory {
                         .if_in_state(SERVER_KEY, state)
                 }
             };
-            match store.records.commit(SERVER, commit).await {
+            match store.commit(SERVER, commit).await {
                 Ok(committed) => return Ok(committed.revision.0),
                 Err(error) if error.kind() == ErrorKind::Conflict => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
         Err(Error::new(

@@ -150,7 +150,7 @@ impl Store {
     ///
     /// # Errors
     /// Those of `read`, and `Corrupt` or `Unavailable` from LMDB.
-    pub fn read<T, E: From<Error>>(&self, read: impl FnOnce(&View<'_>) -> Result<T, E>) -> Result<T, E> {
+    pub fn read<T>(&self, read: impl FnOnce(&View<'_>) -> Result<T, Error>) -> Result<T, Error> {
         read(&self.0.shared.view()?)
     }
 
@@ -160,36 +160,28 @@ impl Store {
     /// # Errors
     /// Those of `work`; `Full` when the disk has no space; `Unavailable` after a failed sync (until the store is opened
     /// again) and after [`Store::close`].
-    pub async fn write<T, E>(
+    pub async fn write<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Batch<'_>) -> Result<T, E> + Send + 'static,
-    ) -> Result<T, E>
-    where
-        T: Send + 'static,
-        E: From<Error> + Send + 'static,
-    {
+        work: impl FnOnce(&mut Batch<'_>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
         let (write, answer) = job(work);
         self.0.ask(Request::Write(write)).await?;
-        answer.await.unwrap_or_else(|_| Err(gone().into()))
+        answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
     /// [`Store::write`] for threads that may wait; it must not be called within an async runtime.
     ///
     /// # Errors
     /// Those of [`Store::write`].
-    pub fn write_blocking<T, E>(
+    pub fn write_blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Batch<'_>) -> Result<T, E> + Send + 'static,
-    ) -> Result<T, E>
-    where
-        T: Send + 'static,
-        E: From<Error> + Send + 'static,
-    {
+        work: impl FnOnce(&mut Batch<'_>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
         let (write, answer) = job(work);
         let requests = self.0.requests()?;
         requests.blocking_send(Request::Write(write)).map_err(|_| self.0.refusal())?;
         drop(requests);
-        answer.blocking_recv().unwrap_or_else(|_| Err(gone().into()))
+        answer.blocking_recv().unwrap_or_else(|_| Err(gone()))
     }
 
     /// Brings everything that was acknowledged into LMDB.
@@ -273,13 +265,9 @@ impl Store {
 }
 
 /// A write for the writer thread, and the receiver of its answer.
-fn job<T, E>(
-    work: impl FnOnce(&mut Batch<'_>) -> Result<T, E> + Send + 'static,
-) -> (Write, oneshot::Receiver<Result<T, E>>)
-where
-    T: Send + 'static,
-    E: From<Error> + Send + 'static,
-{
+fn job<T: Send + 'static>(
+    work: impl FnOnce(&mut Batch<'_>) -> Result<T, Error> + Send + 'static,
+) -> (Write, oneshot::Receiver<Result<T, Error>>) {
     let (sender, receiver) = oneshot::channel();
     let write = move |batch: &mut Batch<'_>| {
         let done = work(batch);
@@ -291,7 +279,7 @@ where
             }
             let result = match written {
                 Ok(()) => done,
-                Err(error) => done.and(Err(error.into())),
+                Err(error) => done.and(Err(error)),
             };
             let _ = sender.send(result); // the caller may be gone
         });

@@ -192,7 +192,7 @@ impl<'a> Info<'a> {
 
     /// Checks bytes from outside.
     pub(crate) fn check(self) -> Result<(), Error> {
-        let wrong = || Error::corrupt("the info of a session");
+        let wrong = || unreadable("the info of a session");
         let mut last = None;
         let mut count = 0;
         for (key, _) in self.iter() {
@@ -390,6 +390,10 @@ fn encode<'a>(
         out.extend_from_slice(&(values.len() as u16).to_le_bytes());
     }
     out.extend_from_slice(&values);
+}
+
+pub(crate) fn unreadable(what: &str) -> Error {
+    Error::corrupt(format!("{what} can't be read: was it written by another program?"))
 }
 
 /// Appends `info` with these changes to `out`: new values replace old ones.

@@ -142,7 +142,7 @@ impl Store {
         let place = folder.to_owned();
         let (lock, numbers) = blocking(move || {
             let lock = folder::create_and_lock(&place)?;
-            let failed = |error| Error::io("list", &place.display().to_string(), error);
+            let failed = |error| Error::io("list", place.display(), error);
             Ok((lock, folder::generations(&place).map_err(failed)?))
         })
         .await?;
@@ -468,7 +468,7 @@ impl Store {
         };
         let (folder, to) = (self.folder.clone(), to.to_owned());
         blocking(move || {
-            let failed = |error| Error::io("back up", &folder.display().to_string(), error);
+            let failed = |error| Error::io("back up", folder.display(), error);
             backup::create(&to)?;
             for number in numbers {
                 folder::copy_generation(&folder, number, &to).map_err(failed)?;

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     Error, Source,
+    error::no_blob,
     hash::id_of,
     limits::{check_range, clip},
 };
@@ -29,7 +30,7 @@ const MOVES_MAX: usize = 16;
 /// A range of a blob.
 pub(super) fn open(shared: &Arc<Shared>, id: BlobId, range: Range<u64>) -> Result<Box<dyn Source>, Error> {
     check_range(&range)?;
-    let Some((entry, packed)) = locate(shared, id)? else { return Err(Error::no_blob(id)) };
+    let Some((entry, packed)) = locate(shared, id)? else { return Err(no_blob(id)) };
     let range = clip(&range, entry.bytes);
     let is_whole = range == (0..entry.bytes);
     match packed {
@@ -115,7 +116,7 @@ struct Parts {
 
 impl Parts {
     fn open(shared: &Shared, id: BlobId, bytes: u64) -> Result<Self, Error> {
-        let sums = shared.index()?.sums(id)?.ok_or_else(|| Error::no_blob(id))?; // it was removed meanwhile
+        let sums = shared.index()?.sums(id)?.ok_or_else(|| no_blob(id))?; // it was removed meanwhile
         Ok(Self { id, bytes, sums })
     }
 
@@ -134,7 +135,7 @@ impl Parts {
     fn missing(&self, shared: &Shared, error: io::Error) -> Error {
         let is_lost = error.kind() == io::ErrorKind::NotFound;
         match shared.find(self.id) {
-            Ok(None) => Error::no_blob(self.id),
+            Ok(None) => no_blob(self.id),
             Ok(Some(_)) if is_lost => {
                 Error::new(ErrorKind::Corrupt, format!("blob {} is lost: its file is not there", self.id))
             }

@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use crate::{Error, Source};
+use crate::{Error, Source, error::closed};
 
 /// Uploads into files of their own at the same time. More of them wait.
 pub(super) const FILES_RECEIVED_MAX: usize = 256;
@@ -64,7 +64,7 @@ impl UploadSlots {
 
     async fn wait(&self) -> Result<OwnedSemaphorePermit, Error> {
         let waiting = Waiting::begin(&self.waiters);
-        let permit = self.free.clone().acquire_owned().await.map_err(|_| Error::closed())?;
+        let permit = self.free.clone().acquire_owned().await.map_err(|_| closed())?;
         waiting.end_with_slot();
         Ok(permit)
     }

@@ -56,8 +56,7 @@ impl Bodies {
     /// # Errors
     /// `Corrupt` when one is damaged, those of the store.
     pub(super) fn open(store: &Store, is_compressed: bool) -> Result<Self, Error> {
-        let (dictionaries, due) =
-            store.read(|view| Ok::<_, Error>((read_dictionaries(view)?, training::due(view)?)))?;
+        let (dictionaries, due) = store.read(|view| Ok((read_dictionaries(view)?, training::due(view)?)))?;
         let due = if is_compressed { due } else { training::NEVER };
         let shared = Shared {
             dictionaries: ArcSwap::from_pointee(dictionaries),
@@ -289,7 +288,7 @@ mod tests {
         let put = |row: Vec<u8>| {
             store.write_blocking(move |batch| {
                 batch.put(META, &dictionary_key(2), &row);
-                Ok::<_, Error>(())
+                Ok(())
             })
         };
         put(dictionary::encode(b"bytes that bodies begin with")).unwrap();
@@ -305,7 +304,7 @@ mod tests {
         let row = dictionary::encode(b"bytes that bodies begin with");
         let put = move |batch: &mut restante_lmdb::Batch<'_>| {
             (2..=20).for_each(|number| batch.put(META, &dictionary_key(number), &row));
-            Ok::<_, Error>(())
+            Ok(())
         };
         store.write_blocking(put).unwrap();
         assert_eq!(Bodies::open(&store, true).err().unwrap().kind(), ErrorKind::Corrupt);

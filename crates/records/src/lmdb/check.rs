@@ -459,7 +459,7 @@ impl<'c> Check<'c> {
         let mut keys = [META_FORMAT, META_IDENTITY, META_SCHEMA].map(<[u8]>::to_vec).to_vec();
         keys.extend(self.engine.bodies.dictionary_numbers().map(|number| dictionary_key(number).to_vec()));
         for key in keys {
-            let is_there = self.engine.store.read(|view| Ok::<_, Error>(view.get(META, &key)?.is_some()))?;
+            let is_there = self.engine.store.read(|view| Ok(view.get(META, &key)?.is_some()))?;
             if !is_there {
                 self.note(row_name(META, &key), format!("the row {} is not there", key.escape_ascii()));
             }

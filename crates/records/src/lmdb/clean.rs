@@ -333,7 +333,7 @@ mod tests {
                 let touched = Touched { position, account, revision, committed_at: Timestamp(0) };
                 batch.put(FEED, &feed_key(position), &encode_feed(&touched));
             }
-            Ok::<_, Error>(())
+            Ok(())
         });
         filled.await.unwrap();
         assert_eq!(aging.clean(200, usize::MAX).await, (accounts, accounts, false));

@@ -74,7 +74,7 @@ async fn write(engine: &Arc<Engine>, plan: Plan) -> Result<Committed, Error> {
             let announcement = Announcement { account, revision: made.revision };
             batch.on_durable(move || announcer.announce(announcement));
         }
-        Ok::<_, Error>(made)
+        Ok(made)
     };
     let made = engine.store.write(work).await?;
     if made.position.is_some() {

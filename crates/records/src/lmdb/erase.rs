@@ -36,7 +36,7 @@ impl Engine {
                 if let Some(revision) = step.revision {
                     batch.on_durable(move || announcer.announce(Announcement { account, revision }));
                 }
-                Ok::<_, Error>(step)
+                Ok(step)
             })?;
             erased.records += step.records as u64;
             erased.tombstones += step.tombstones as u64;

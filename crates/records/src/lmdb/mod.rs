@@ -131,7 +131,7 @@ impl Engine {
         reindex::adapt(&store, &config.schema)?;
         let bodies = Bodies::open(&store, config.lmdb.is_compressed)?;
         let (last_body, last_position) =
-            store.read(|view| Ok::<_, Error>((commit::last_body(view)?, feed::position(view)?)))?;
+            store.read(|view| Ok((commit::last_body(view)?, feed::position(view)?)))?;
         let last_position = last_position.max(Position(restores.saturating_mul(POSITIONS_PER_RESTORE)));
         let ledger = Ledger {
             schema: config.schema.clone(),
@@ -150,7 +150,7 @@ fn check_format(store: &Store) -> Result<(), Error> {
         let format = view.get(META, META_FORMAT)?.map(decode_number);
         let is_new =
             view.range(ACCOUNT, Bound::Unbounded, Bound::Unbounded, Direction::Ascending)?.next()?.is_none();
-        Ok::<_, Error>((format, is_new))
+        Ok((format, is_new))
     })?;
     match found {
         (Some(Some(FORMAT)), _) => Ok(()),
@@ -174,11 +174,11 @@ fn check_format(store: &Store) -> Result<(), Error> {
 /// Reads which store it is; one that does not know it gets a new identity: it was just made, or by a version before there
 /// were any.
 fn identify(store: &Store, new: Identity) -> Result<Identity, Error> {
-    let found = store.read(|view| Ok::<_, Error>(view.get(META, META_IDENTITY)?.map(|row| row.to_vec())))?;
+    let found = store.read(|view| Ok(view.get(META, META_IDENTITY)?.map(|row| row.to_vec())))?;
     let Some(row) = found else {
         store.write_blocking(move |batch| {
             batch.put(META, META_IDENTITY, &new.0);
-            Ok::<_, Error>(())
+            Ok(())
         })?;
         return Ok(new);
     };
@@ -189,13 +189,6 @@ fn identify(store: &Store, new: Identity) -> Result<Identity, Error> {
             "the records don't say which they are: their identity is damaged: restore a backup",
         )
     })
-}
-
-impl From<restante_lmdb::Error> for Error {
-    fn from(error: restante_lmdb::Error) -> Self {
-        // Its whole text is said already: as the source it would be said twice.
-        Self::new(error.kind(), error.to_string())
-    }
 }
 
 /// The engine as the contracts know it.
@@ -382,7 +375,7 @@ mod tests {
                 Some(format) => batch.put(META, META_FORMAT, &encode_number(format)),
                 None => batch.delete(META, META_FORMAT),
             }
-            Ok::<_, Error>(())
+            Ok(())
         };
         engine.store.write(write).await.unwrap();
     }
@@ -409,7 +402,7 @@ mod tests {
                 Some(row) => batch.put(META, META_IDENTITY, row),
                 None => batch.delete(META, META_IDENTITY),
             }
-            Ok::<_, Error>(())
+            Ok(())
         };
         engine.store.write(write).await.unwrap();
     }

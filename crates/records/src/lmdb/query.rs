@@ -277,7 +277,7 @@ mod tests {
                 let mut row = AccountRow::read(batch.view(), ACCOUNT)?;
                 row.next_id = Id(((generation + 1) << GENERATION_BITS) - 2);
                 batch.put(ACCOUNT_TABLE, &account_key(ACCOUNT), &row.encode());
-                Ok::<_, Error>(())
+                Ok(())
             };
             engine.store.write(skip).await.unwrap();
             let ids = make(&engine, [same(), same(), other(), same()]).await;

@@ -118,7 +118,7 @@ pub(super) fn rows(engine: &Engine) -> Rows {
                 all.insert((table.name(), key.to_vec()), value.to_vec());
             }
         }
-        Ok::<_, Error>(all)
+        Ok(all)
     });
     read.unwrap()
 }

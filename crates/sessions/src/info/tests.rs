@@ -98,7 +98,7 @@ fn assert_is(info: &InfoBuf, map: &Map) {
         }
     }
     assert_eq!(read.as_bytes().len(), bytes_of(map));
-    assert_eq!(read.check(), Ok(()));
+    read.check().unwrap();
 }
 
 fn numbers() -> impl Strategy<Value = i64> {

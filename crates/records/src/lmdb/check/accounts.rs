@@ -79,8 +79,8 @@ impl Check<'_> {
             let (before, entry) = store.read(|view| read(view, account))?;
             let mut count = Count::of(account, &before);
             loop {
-                let (is_done, after) = store
-                    .read(|view| Ok::<_, Error>((count.go_on(view)?, AccountRow::read(view, account)?)))?;
+                let (is_done, after) =
+                    store.read(|view| Ok((count.go_on(view)?, AccountRow::read(view, account)?)))?;
                 if after != before {
                     break; // it was changed: what was counted are two things
                 }

@@ -57,7 +57,7 @@ fn check(engine: &Engine) -> Report {
 async fn write(store: &Store, damage: impl FnOnce(&mut Batch<'_>) + Send + 'static) {
     let done = store.write(|batch| {
         damage(batch);
-        Ok::<_, Error>(())
+        Ok(())
     });
     done.await.unwrap();
 }
