@@ -7,8 +7,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use restante_core::ErrorKind;
-
 use crate::Error;
 
 /// The folder of a backup that has what waits in the spool of an archive.
@@ -53,14 +51,14 @@ pub(crate) fn create(folder: &Path) -> Result<(), Error> {
 
 fn taken(folder: &Path) -> Error {
     let what = format!("{} has something in it: a backup needs a folder of its own", folder.display());
-    Error::new(ErrorKind::Conflict, what)
+    Error::conflict(what)
 }
 
 /// The error of a copy that was removed while it was made.
 #[cfg(feature = "sqlite")]
 pub(crate) fn removed(file: &Path) -> Error {
     let what = format!("the copy was removed while it was made: {}", file.display());
-    Error::new(ErrorKind::Unavailable, what)
+    Error::unavailable(what)
 }
 
 /// Removes a folder in which nothing was written.
@@ -167,6 +165,8 @@ fn pump(from: impl Read, to: &File, len: Option<u64>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use restante_core::ErrorKind;
+
     use super::*;
 
     #[test]

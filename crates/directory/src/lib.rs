@@ -153,7 +153,7 @@ impl Directory {
     async fn next_account(&self) -> Result<AccountId, Error> {
         let revision = self.touch_server_key(ACCOUNT_NUMBERS, &[]).await?;
         let number = u32::try_from(revision).ok().and_then(|number| (FIRST_ACCOUNT - 1).checked_add(number));
-        number.map(AccountId).ok_or_else(|| Error::new(ErrorKind::Full, "all numbers of accounts are used"))
+        number.map(AccountId).ok_or_else(|| Error::full("all numbers of accounts are used"))
     }
 
     /// Makes a record of the server's own account, or commits without changing it; returns the revision.
@@ -180,10 +180,7 @@ impl Directory {
                 Err(error) => return Err(error),
             }
         }
-        Err(Error::new(
-            ErrorKind::Unavailable,
-            "other servers change the directory at the same time: try again",
-        ))
+        Err(Error::unavailable("other servers change the directory at the same time: try again"))
     }
 }
 

@@ -231,7 +231,7 @@ impl Store {
         let shard = T::shard(name);
         let _writer = match self.writers.get(usize::from(shard.number())) {
             Some(writer) => writer.lock().await,
-            None => return Err(Error::new(ErrorKind::Internal, "a shard beyond the last")),
+            None => return Err(Error::internal("a shard beyond the last")),
         };
         for _ in 0..TRIES {
             let (record, state) = self.first(shard.account(), T::query(name), true).await?;
@@ -242,7 +242,7 @@ impl Store {
                 (Step::Create(entry), None) => entry.create()?,
                 (Step::Update(entry), Some(id)) => entry.update(id)?,
                 (Step::Destroy, Some(id)) => Change::Destroy { kind: T::KIND, id },
-                _ => return Err(Error::new(ErrorKind::Internal, "a plan does not fit what is there")),
+                _ => return Err(Error::internal("a plan does not fit what is there")),
             };
             let mut commit = Commit::of([change]).if_in_state(T::KIND, state);
             commit.changes.extend(self.log(shard, actor, log).await?);
@@ -342,7 +342,7 @@ pub(crate) fn of_records(error: Error) -> Error {
 }
 
 fn busy() -> Error {
-    Error::new(ErrorKind::Unavailable, "other servers change the same part of the directory: try again")
+    Error::unavailable("other servers change the same part of the directory: try again")
 }
 
 fn write_cursor(shard: u8, cursor: Option<&Cursor>) -> String {

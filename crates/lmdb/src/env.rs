@@ -124,7 +124,7 @@ impl Environment {
             Err(heed::Error::Mdb(MdbError::MapFull)) => {
                 let bytes = self.env.info().map_size;
                 let what = format!("{} has reached {bytes} bytes, the size of its map", self.path.display());
-                Err(Error::new(ErrorKind::Full, what))
+                Err(Error::full(what))
             }
             Err(error @ heed::Error::Io(_)) => {
                 let error = lmdb_error("write", error);
@@ -200,7 +200,7 @@ impl Environment {
         let path = folder.join(FILE);
         if path.exists() {
             let what = format!("there is an LMDB store already: {}", path.display());
-            return Err(Error::new(ErrorKind::Conflict, what));
+            return Err(Error::conflict(what));
         }
         let copy = self.env.copy_to_path(&path, CompactionOption::Enabled);
         copy.map_err(|error| lmdb_error("copy", error))?.sync_all().map_err(failed)?;
@@ -297,7 +297,7 @@ fn make(folder: &Path, tables: &[Table]) -> Result<(), Error> {
                  to begin with an empty store",
                 folder.display()
             );
-            return Err(Error::new(ErrorKind::Corrupt, what));
+            return Err(Error::corrupt(what));
         }
     }
     let making = folder.join("making");
@@ -386,8 +386,7 @@ fn check_format(store: Rows, transaction: &mut RwTxn<'_>) -> Result<(), Error> {
             store.put(transaction, SALT, &salt.to_be_bytes()).map_err(failed)
         }
         Some(format) if format == FORMAT_NOW.to_be_bytes() => Ok(()),
-        Some(_) => Err(Error::new(
-            ErrorKind::Corrupt,
+        Some(_) => Err(Error::corrupt(
             "the LMDB store has a format that this version does not know: open it with the version that wrote it",
         )),
     }
@@ -396,9 +395,9 @@ fn check_format(store: Rows, transaction: &mut RwTxn<'_>) -> Result<(), Error> {
 fn read_number(rows: Rows, transaction: &RoTxn<'_, WithoutTls>, name: &[u8]) -> Result<u64, Error> {
     let found = rows.get(transaction, name).map_err(|error| lmdb_error("read", error))?;
     let bytes = found.unwrap_or(&[0; 8]).try_into();
-    bytes.map(u64::from_be_bytes).map_err(|_| {
-        Error::new(ErrorKind::Corrupt, "the progress of the LMDB store is damaged: restore a backup")
-    })
+    bytes
+        .map(u64::from_be_bytes)
+        .map_err(|_| Error::corrupt("the progress of the LMDB store is damaged: restore a backup"))
 }
 
 /// Opens an environment with a map of `map_bytes`, or of `needed_bytes` if that is more. Where the process may not have that

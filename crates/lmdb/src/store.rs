@@ -51,7 +51,7 @@ impl Default for Options {
 pub(crate) fn lock(folder: &Path) -> Result<std::fs::File, Error> {
     restante_disk::create_folder(folder)?;
     let name = folder.display().to_string();
-    Ok(restante_disk::hold(&folder.join("lock"), &name, "stop it first, or ask it")?)
+    restante_disk::hold(&folder.join("lock"), &name, "stop it first, or ask it")
 }
 
 /// The size of a store.
@@ -203,7 +203,7 @@ impl Store {
         self.settle().await?;
         let (shared, folder) = (self.0.shared.clone(), folder.to_owned());
         let copied = tokio::task::spawn_blocking(move || shared.environment.copy(&folder));
-        copied.await.unwrap_or_else(|error| Err(Error::new(ErrorKind::Internal, error.to_string())))
+        copied.await.unwrap_or_else(|error| Err(Error::internal(error.to_string())))
     }
 
     /// Reads the pages of LMDB's trees and returns the first that is missing or damaged, if there is one. LMDB may end the
@@ -312,7 +312,7 @@ fn bring_in(environment: &Environment, disk: &dyn Disk) -> Result<BroughtIn, Err
                     "batch {batch} of the commit log has a row that this version does not understand: open the store with \
                      the version that wrote it"
                 );
-                return Err(Error::new(ErrorKind::Corrupt, what));
+                return Err(Error::corrupt(what));
             }
         }
         layer.add(frame.head.sequence, frame.rows);
@@ -331,7 +331,7 @@ fn bring_in(environment: &Environment, disk: &dyn Disk) -> Result<BroughtIn, Err
 }
 
 fn gone() -> Error {
-    Error::new(ErrorKind::Unavailable, "the writer thread of the store has ended")
+    Error::unavailable("the writer thread of the store has ended")
 }
 
 impl Inner {
@@ -355,7 +355,7 @@ impl Inner {
     /// Why requests are refused.
     fn refusal(&self) -> Error {
         let refusal = self.shared.health().err();
-        refusal.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "the store is being closed"))
+        refusal.unwrap_or_else(|| Error::unavailable("the store is being closed"))
     }
 }
 
@@ -396,7 +396,7 @@ impl Rows {
     fn put(&mut self, table: Table, key: &[u8], value: Option<&[u8]>) {
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
             let what = format!("a key of {} bytes for the table {}", key.len(), table.name());
-            self.wrong.get_or_insert_with(|| Error::new(ErrorKind::Invalid, what));
+            self.wrong.get_or_insert_with(|| Error::invalid(what));
             return;
         }
         frame::put_row(&mut self.frames, table.number, key, value);

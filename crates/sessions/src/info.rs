@@ -20,7 +20,6 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use restante_core::ErrorKind;
 use smallvec::SmallVec;
 
 use crate::{Error, varint};
@@ -405,8 +404,7 @@ pub(crate) fn merge(info: Info<'_>, changes: &[InfoChange<'_>], out: &mut InfoBy
         out.extend_from_slice(if info.bytes.is_empty() { &[0] } else { info.bytes });
         return Ok(());
     }
-    let full =
-        || Error::new(ErrorKind::Full, format!("the info of a session may take {INFO_BYTES_MAX} bytes"));
+    let full = || Error::full(format!("the info of a session may take {INFO_BYTES_MAX} bytes"));
     let start = out.len();
     if merge_listed(info, changes, out) {
         if out.len() - start > INFO_BYTES_MAX {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use restante_core::{ErrorKind, Timestamp};
+use restante_core::Timestamp;
 use tracing::warn;
 
 use super::{
@@ -127,7 +127,7 @@ impl Listed {
             Ok(()) => Ok(Self::decode(&bytes)),
             Err("format version is newer than this program") => {
                 let advice = "open the archive with the version that wrote it";
-                Err(Error::new(ErrorKind::Corrupt, format!("{LIST_NAME} has a newer format: {advice}")))
+                Err(Error::corrupt(format!("{LIST_NAME} has a newer format: {advice}")))
             }
             Err(_) => Ok(Self { state: ListState::Damaged, ..Self::decode(&bytes) }),
         }

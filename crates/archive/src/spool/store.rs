@@ -215,7 +215,7 @@ impl Store {
                 }
             }
         }
-        Err(Error::new(ErrorKind::Unavailable, "the spool was turned over again and again: publish again"))
+        Err(Error::unavailable("the spool was turned over again and again: publish again"))
     }
 
     /// The generation that takes a batch, with space for it; `None` when others were quicker to fill it.
@@ -253,7 +253,7 @@ impl Store {
 
     fn full(&self, used: u64) -> Error {
         let (folder, max) = (self.folder.display(), self.bytes_max);
-        Error::new(ErrorKind::Full, format!("the spool {folder} is full: {used} of {max} bytes are in use"))
+        Error::full(format!("the spool {folder} is full: {used} of {max} bytes are in use"))
     }
 
     /// An error of a generation, which says where it was. Whatever else a disk says, it takes nothing now.
@@ -544,7 +544,7 @@ fn room_for(message: &Message) -> u64 {
 }
 
 fn closed() -> Error {
-    Error::new(ErrorKind::Unavailable, "the spool takes no messages: it is closed")
+    Error::unavailable("the spool takes no messages: it is closed")
 }
 
 /// Runs what waits for the disk on a thread made for that.
@@ -552,7 +552,5 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     let joined = tokio::task::spawn_blocking(work).await;
-    joined.unwrap_or_else(|error| {
-        Err(Error::new(ErrorKind::Internal, "a task of the spool ended early").with_source(error))
-    })
+    joined.unwrap_or_else(|error| Err(Error::internal("a task of the spool ended early").with_source(error)))
 }

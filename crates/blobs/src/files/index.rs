@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, ops::Bound, path::Path, sync::Arc};
 
-use restante_core::{BlobId, ErrorKind, Timestamp};
+use restante_core::{BlobId, Timestamp};
 use restante_disk::{Disk, Folder};
 use restante_lmdb::{
     Batch, Direction, Options, Store, Table, View,
@@ -127,7 +127,7 @@ impl Index {
         }
         let what =
             "the index of the blobs has a format that this version does not understand: use a newer one";
-        Err(Error::new(ErrorKind::Corrupt, what))
+        Err(Error::corrupt(what))
     }
 
     pub(super) fn find(&self, id: BlobId) -> Result<Option<Entry>, Error> {

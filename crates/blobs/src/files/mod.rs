@@ -135,7 +135,7 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| Error::new(ErrorKind::Internal, "work on blobs ended early").with_source(error))?
+    done.map_err(|error| Error::internal("work on blobs ended early").with_source(error))?
 }
 
 /// The engine.

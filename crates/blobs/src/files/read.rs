@@ -89,12 +89,12 @@ fn locate(shared: &Shared, id: BlobId) -> Result<Option<(Entry, Option<Bytes>)>,
             // It was moved after the lookup, and the pack was removed. If the lookup finds the same pack again, the blob is lost.
             Err(_) if seen == Some(entry.location) => {
                 let what = format!("blob {id} is lost: pack {number} is not there");
-                return Err(Error::new(ErrorKind::Corrupt, what));
+                return Err(Error::corrupt(what));
             }
             Err(_) => seen = Some(entry.location),
         }
     }
-    Err(Error::new(ErrorKind::Unavailable, format!("blob {id} is moved again and again: read it once more")))
+    Err(Error::unavailable(format!("blob {id} is moved again and again: read it once more")))
 }
 
 /// Reads a record with its header.
@@ -137,7 +137,7 @@ impl Parts {
         match shared.find(self.id) {
             Ok(None) => no_blob(self.id),
             Ok(Some(_)) if is_lost => {
-                Error::new(ErrorKind::Corrupt, format!("blob {} is lost: its file is not there", self.id))
+                Error::corrupt(format!("blob {} is lost: its file is not there", self.id))
             }
             Ok(Some(_)) => unavailable("open", self.id, error),
             Err(error) => error,
@@ -187,7 +187,7 @@ impl Source for FileSource {
             return Ok(None);
         }
         let Some(mut reading) = self.reading.take() else {
-            return Err(Error::new(ErrorKind::Unavailable, "the read of the blob was interrupted before"));
+            return Err(Error::unavailable("the read of the blob was interrupted before"));
         };
         let shared = self.shared.clone();
         let (reading, chunk) = blocking(move || {
@@ -201,19 +201,19 @@ impl Source for FileSource {
 }
 
 fn not_what_was_put(id: BlobId) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("blob {id} is damaged: its bytes are not those that were put"))
+    Error::corrupt(format!("blob {id} is damaged: its bytes are not those that were put"))
 }
 
 /// An unreadable sector counts as damage, so that the next put stores the blob again; other errors may be transient.
 fn unreadable(id: BlobId, error: io::Error) -> Error {
     if error.raw_os_error() == Some(EIO) {
-        return Error::new(ErrorKind::Corrupt, format!("blob {id} is damaged: {error}")).with_source(error);
+        return Error::corrupt(format!("blob {id} is damaged: {error}")).with_source(error);
     }
     unavailable("read", id, error)
 }
 
 fn unavailable(what: &str, id: BlobId, error: io::Error) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("can't {what} blob {id}: {error}")).with_source(error)
+    Error::unavailable(format!("can't {what} blob {id}: {error}")).with_source(error)
 }
 
 #[cfg(test)]

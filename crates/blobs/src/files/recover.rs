@@ -148,7 +148,7 @@ impl Recovery<'_> {
             let what = format!(
                 "the pack {name} has a format that this version does not understand: use a newer one"
             );
-            return Err(Error::new(ErrorKind::Corrupt, what));
+            return Err(Error::corrupt(what));
         }
         let from = known.map_or(PACK_HEADER_BYTES, |pack| pack.len);
         let mut is_sound = version.is_some() && len >= from;

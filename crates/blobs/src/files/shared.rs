@@ -196,7 +196,7 @@ impl Shared {
         let message =
             format!("no blobs are accepted until the store is opened again, because a sync failed: {error}");
         self.status.lock().broken.get_or_insert(message);
-        Error::new(ErrorKind::Unavailable, error.to_string())
+        Error::unavailable(error.to_string())
     }
 
     /// Records the outcome of the last put.
@@ -217,7 +217,7 @@ impl Shared {
     /// Fails when a sync has failed.
     pub(super) fn check_unbroken(&self) -> Result<(), Error> {
         match &self.status.lock().broken {
-            Some(message) => Err(Error::new(ErrorKind::Unavailable, message.clone())),
+            Some(message) => Err(Error::unavailable(message.clone())),
             None => Ok(()),
         }
     }

@@ -8,7 +8,6 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
-use restante_core::ErrorKind;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, sleep, sleep_until},
@@ -128,7 +127,7 @@ impl UploadSlot {
         }
         self.given_up.inc();
         let what = "the upload was too slow while others waited: send it again";
-        Err(Error::new(ErrorKind::Unavailable, what))
+        Err(Error::unavailable(what))
     }
 
     fn note(&mut self, bytes: u64) {

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use restante_core::{Clock, ErrorKind, ManualClock, Timestamp};
+use restante_core::{Clock, ManualClock, Timestamp};
 use restante_follow::{Handler, HandlerError};
 use restante_records::{
     AccountId, Body, Change, Changed, Changes, Checkpoint, Commit, Config, Error, Feed, FeedRequest, Get, Id,
@@ -179,7 +179,7 @@ pub(crate) struct FailingFeed {
 }
 
 fn unavailable() -> Error {
-    Error::new(ErrorKind::Unavailable, "the store is away")
+    Error::unavailable("the store is away")
 }
 
 #[async_trait]

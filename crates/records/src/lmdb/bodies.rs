@@ -14,7 +14,7 @@ use std::{
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use restante_core::{BlobId, ErrorKind};
+use restante_core::BlobId;
 use restante_lmdb::{
     Direction, Store, View,
     key::{Pack, after_prefix, take_bytes, take_number},
@@ -196,13 +196,12 @@ fn split(row: &[u8]) -> Result<Row<'_>, Error> {
 }
 
 fn damaged(what: &str) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("the row of a body is damaged: {what}"))
+    Error::corrupt(format!("the row of a body is damaged: {what}"))
 }
 
 fn read_dictionaries(view: &View<'_>) -> Result<Vec<Arc<Dictionary>>, Error> {
     let empty = Dictionary::new(EMPTY, &[]);
-    let empty =
-        empty.ok_or_else(|| Error::new(ErrorKind::Unavailable, "there is no memory for compression"))?;
+    let empty = empty.ok_or_else(|| Error::unavailable("there is no memory for compression"))?;
     let mut dictionaries = vec![Arc::new(empty)];
     let end = after_prefix(META_DICTIONARY);
     let to = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
@@ -210,7 +209,7 @@ fn read_dictionaries(view: &View<'_>) -> Result<Vec<Arc<Dictionary>>, Error> {
     while let Some((key, row)) = rows.next()? {
         if dictionaries.len() >= DICTIONARIES_MAX {
             let what = format!("there are more than {DICTIONARIES_MAX} dictionaries of compressed bodies");
-            return Err(Error::new(ErrorKind::Corrupt, what));
+            return Err(Error::corrupt(what));
         }
         dictionaries.push(Arc::new(dictionary::decode(key, row)?));
     }
@@ -222,6 +221,7 @@ mod tests {
     use std::sync::LazyLock;
 
     use proptest::prelude::*;
+    use restante_core::ErrorKind;
     use restante_lmdb::Options;
     use tempfile::{TempDir, tempdir};
 

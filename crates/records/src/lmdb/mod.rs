@@ -35,7 +35,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use restante_core::{Clock, ErrorKind, Identity, Timestamp};
+use restante_core::{Clock, Identity, Timestamp};
 use restante_lmdb::{Direction, Options, Store};
 use tokio::task::spawn_blocking;
 
@@ -76,9 +76,7 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     let done = spawn_blocking(work).await;
-    done.unwrap_or_else(|error| {
-        Err(Error::new(ErrorKind::Internal, format!("work on records broke off: {error}")))
-    })
+    done.unwrap_or_else(|error| Err(Error::internal(format!("work on records broke off: {error}"))))
 }
 
 /// An open store.
@@ -158,16 +156,12 @@ fn check_format(store: &Store) -> Result<(), Error> {
             batch.put(META, META_FORMAT, &encode_number(FORMAT));
             Ok(())
         }),
-        (Some(Some(other)), _) => Err(Error::new(
-            ErrorKind::Corrupt,
-            format!(
-                "the records have the format {other}, this version understands {FORMAT}: use the version that wrote them"
-            ),
-        )),
-        (Some(None), _) | (None, false) => Err(Error::new(
-            ErrorKind::Corrupt,
-            "the records don't say which format they have: restore a backup",
-        )),
+        (Some(Some(other)), _) => Err(Error::corrupt(format!(
+            "the records have the format {other}, this version understands {FORMAT}: use the version that wrote them"
+        ))),
+        (Some(None), _) | (None, false) => {
+            Err(Error::corrupt("the records don't say which format they have: restore a backup"))
+        }
     }
 }
 
@@ -184,10 +178,7 @@ fn identify(store: &Store, new: Identity) -> Result<Identity, Error> {
     };
     let known = row.try_into().map(Identity);
     known.map_err(|_| {
-        Error::new(
-            ErrorKind::Corrupt,
-            "the records don't say which they are: their identity is damaged: restore a backup",
-        )
+        Error::corrupt("the records don't say which they are: their identity is damaged: restore a backup")
     })
 }
 
@@ -357,15 +348,14 @@ fn refuse_full(folder: &Path) -> Result<(), Error> {
     let mut entries = std::fs::read_dir(folder).map_err(|error| Error::io("read", &name, error))?;
     match entries.next() {
         None => Ok(()),
-        Some(_) => Err(Error::new(
-            ErrorKind::Conflict,
-            format!("the folder {name} is not empty: back up into a new one"),
-        )),
+        Some(_) => Err(Error::conflict(format!("the folder {name} is not empty: back up into a new one"))),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use restante_core::ErrorKind;
+
     use super::*;
 
     /// Writes a row of the meta table, or removes it.

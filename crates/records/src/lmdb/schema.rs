@@ -1,6 +1,6 @@
 //! The tables, the keys and the rows. `docs/formats/records.md` describes them byte by byte.
 
-use restante_core::{ErrorKind, Timestamp};
+use restante_core::Timestamp;
 use restante_lmdb::{
     Table, View,
     key::{KeyBuf, Pack, take_byte, take_bytes, take_number, take_text},
@@ -589,13 +589,10 @@ pub(super) fn decode_number(mut value: &[u8]) -> Option<u64> {
 /// A row that nobody can have written.
 pub(super) fn corrupt(table: Table, key: &[u8]) -> Error {
     let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-    Error::new(
-        ErrorKind::Corrupt,
-        format!(
-            "the row {key} of table {} is damaged: run `restante records check`, restore a backup",
-            table.name()
-        ),
-    )
+    Error::corrupt(format!(
+        "the row {key} of table {} is damaged: run `restante records check`, restore a backup",
+        table.name()
+    ))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::{
 };
 
 use proptest::{collection::vec, prelude::*};
+use restante_core::ErrorKind;
 
 use super::*;
 
