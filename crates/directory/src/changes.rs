@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use restante_core::ErrorKind;
 use restante_records::{
-    AccountId, CHANGES_MAX, Changed, Feed, FeedRequest, GET_RECORDS_MAX, Get, Id, Revision, Watch,
+    AccountId, CHANGES_MAX, Changed, Feed, FeedRequest, GET_RECORDS_MAX, Get, RecordId, Revision, Watch,
 };
 use tokio::sync::broadcast;
 use tracing::warn;
@@ -120,7 +120,8 @@ impl Follower {
                 Err(error) => return Err(of_records(error)),
             };
             // What was created since may have changed since, and its user may have logged in between.
-            let changed: Vec<Id> = addresses(&changes.created).chain(addresses(&changes.updated)).collect();
+            let changed: Vec<RecordId> =
+                addresses(&changes.created).chain(addresses(&changes.updated)).collect();
             self.directory.forget_older(shard, changed).await?;
             for id in addresses(&changes.destroyed) {
                 self.directory.forget((shard, id), None);
@@ -135,7 +136,7 @@ impl Follower {
 
 impl Directory {
     /// Forgets the log-ins that were made before the last change of these records.
-    pub(crate) async fn forget_older(&self, shard: Shard, ids: Vec<Id>) -> Result<(), Error> {
+    pub(crate) async fn forget_older(&self, shard: Shard, ids: Vec<RecordId>) -> Result<(), Error> {
         for ids in ids.chunks(GET_RECORDS_MAX) {
             let records = self.store().get(shard.account(), &Get::small(ADDRESS, ids.to_vec())).await?;
             for (id, record) in ids.iter().zip(records) {
@@ -155,6 +156,6 @@ impl Directory {
 }
 
 /// The addresses among records that changed.
-fn addresses(changed: &[Changed]) -> impl Iterator<Item = Id> {
+fn addresses(changed: &[Changed]) -> impl Iterator<Item = RecordId> {
     changed.iter().filter(|changed| changed.kind == ADDRESS).map(|changed| changed.id)
 }

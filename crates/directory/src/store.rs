@@ -5,8 +5,8 @@ use std::{ops::Deref, sync::Arc};
 use bytes::Bytes;
 use restante_core::{Clock, ErrorKind, Timestamp};
 use restante_records::{
-    AccountId, Change, Commit, Committed, Cursor, Get, Id, Kind, Query, Record, Records, Revision, Value,
-    Watch,
+    AccountId, Change, Commit, Committed, Cursor, Get, Kind, Query, Record, RecordId, Records, Revision,
+    Value, Watch,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
@@ -54,7 +54,7 @@ pub struct Page<T> {
 /// A record that was read, and what it says.
 pub(crate) struct Found<T> {
     pub(crate) shard: Shard,
-    pub(crate) id: Id,
+    pub(crate) id: RecordId,
     /// The commit that last changed it.
     pub(crate) revision: Revision,
     pub(crate) entry: T,
@@ -94,7 +94,7 @@ pub(crate) trait Entry: Sized {
     fn create(&self) -> Result<Change, Error>;
 
     /// Replaces the record with this id.
-    fn update(&self, id: Id) -> Result<Change, Error> {
+    fn update(&self, id: RecordId) -> Result<Change, Error> {
         match self.create()? {
             Change::Create { kind, body, properties } => {
                 Ok(Change::Update { kind, id, body: Some(body), properties: Some(properties) })

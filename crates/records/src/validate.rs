@@ -9,13 +9,13 @@ use std::{collections::HashSet, ops::Bound};
 use crate::{
     AccountId, BODY_BLOBS_MAX, BODY_BYTES_MAX, Body, CHANGES_MAX, COMMIT_BYTES_MAX, COMMIT_CHANGES_MAX,
     Change, ChangesSince, Commit, DUMP_RECORDS_MAX, Error, FOLLOWER_NAME_BYTES_MAX, FeedRequest,
-    GET_RECORDS_MAX, Get, Id, IndexOrder, IndexSchema, Kind, KindSchema, Properties, QUERY_ROWS_MAX, Query,
-    Revision, Schema, TEXT_BYTES_MAX, TOUCHED_MAX, Value,
+    GET_RECORDS_MAX, Get, IndexOrder, IndexSchema, Kind, KindSchema, Properties, QUERY_ROWS_MAX, Query,
+    RecordId, Revision, Schema, TEXT_BYTES_MAX, TOUCHED_MAX, Value,
     entries::{self, EntryKey},
 };
 
 /// The id of the first record of an account.
-pub(crate) const FIRST_ID: Id = Id(1);
+pub(crate) const FIRST_ID: RecordId = RecordId(1);
 /// The most preconditions of a commit: one for each kind that there can be.
 const EXPECT_MAX: usize = 256;
 /// What a blob id counts towards the bytes of a commit.
@@ -116,7 +116,7 @@ pub(crate) fn check_state(kind: Kind, expected: Revision, state: Revision) -> Re
 }
 
 /// The error for a record that is to be changed and is not there.
-pub(crate) fn no_such_record(kind: Kind, id: Id) -> Error {
+pub(crate) fn no_such_record(kind: Kind, id: RecordId) -> Error {
     Error::not_found(format!("there is no record {} of kind {}", id.0, kind.0))
 }
 

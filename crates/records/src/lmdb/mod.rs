@@ -297,7 +297,7 @@ impl Upkeep for Faces {
     }
 
     fn health(&self) -> Result<(), Error> {
-        Ok(self.0.store.health()?)
+        self.0.store.health()
     }
 
     async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
@@ -328,7 +328,7 @@ impl Upkeep for Faces {
 
     async fn backup(&self, folder: &Path) -> Result<(), Error> {
         refuse_full(folder)?;
-        Ok(self.0.store.backup(folder).await?)
+        self.0.store.backup(folder).await
     }
 
     async fn close(&self) -> Result<(), Error> {
@@ -338,7 +338,7 @@ impl Upkeep for Faces {
             Ok(())
         };
         blocking(close_bodies).await?;
-        Ok(self.0.store.close().await?)
+        self.0.store.close().await
     }
 }
 
