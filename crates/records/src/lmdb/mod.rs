@@ -157,7 +157,7 @@ fn check_format(store: &Store) -> Result<(), Error> {
             Ok(())
         }),
         (Some(Some(other)), _) => Err(Error::corrupt(format!(
-            "the records have the format {other}, this version understands {FORMAT}: use the version that wrote them"
+            "the records have format version {other}, and this program knows version {FORMAT}: use the version that wrote them"
         ))),
         (Some(None), _) | (None, false) => {
             Err(Error::corrupt("the records don't say which format they have: restore a backup"))
@@ -379,6 +379,10 @@ mod tests {
             let before = testing::rows(&engine);
             let error = check_format_of(&engine).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{format:?}");
+            if format.is_some() {
+                let refusal = "the records have format version 5, and this program knows version 4";
+                assert!(error.to_string().contains(refusal), "{error}");
+            }
             assert_eq!(testing::rows(&engine), before);
         }
         set_format(&engine, Some(FORMAT)).await;
