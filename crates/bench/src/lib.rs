@@ -38,7 +38,7 @@ mod together;
 mod upkeep;
 mod waku_store;
 
-pub use args::{CommonArgs, EngineChoice, FreshEngine, ParseSizesError, Sizes};
+pub use args::{CommonArgs, EngineChoice, FreshEngine, OutputArgs, ParseSizesError, Sizes};
 pub use directory::DirectoryArgs;
 pub use engines::EnginesArgs;
 pub use history::HistoryArgs;
