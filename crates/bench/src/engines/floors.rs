@@ -15,18 +15,11 @@ use super::EnginesArgs;
 pub(crate) struct Floors {
     /// Synced appends a second of the disk below the engine, where that is a disk of this machine.
     pub(crate) syncs_per_s: Option<f64>,
-    /// 10^6 bytes a second that the same disk writes.
-    pub(crate) write_mb_s: Option<f64>,
     /// Milliseconds until the answer to the smallest request.
     pub(crate) round_trip_ms: f64,
 }
 
 impl Floors {
-    /// Operations a second that clients without a pause can get, when each waits for one round trip.
-    pub(crate) fn round_trips_per_s(&self, clients: usize) -> f64 {
-        clients as f64 * 1e3 / self.round_trip_ms.max(1e-3)
-    }
-
     /// Milliseconds of an operation that needs one round trip and one sync.
     pub(crate) fn durable_ms(&self) -> Option<f64> {
         self.syncs_per_s.map(|syncs| self.round_trip_ms + 1e3 / syncs)
@@ -71,8 +64,7 @@ mod tests {
 
     #[test]
     fn floors_are_those_of_the_slowest_part() {
-        let floors = Floors { syncs_per_s: Some(500.0), write_mb_s: None, round_trip_ms: 0.5 };
-        assert_eq!(floors.round_trips_per_s(8), 16_000.0);
+        let floors = Floors { syncs_per_s: Some(500.0), round_trip_ms: 0.5 };
         assert_eq!(floors.durable_ms(), Some(2.5));
     }
 }

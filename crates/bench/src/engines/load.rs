@@ -267,12 +267,12 @@ where
 }
 
 /// The median time of some calls in milliseconds, one after the other: the round trip of a connection.
-pub(crate) async fn round_trip_ms<F, W>(calls: usize, call: F) -> anyhow::Result<f64>
+pub(crate) async fn round_trip_ms<F, W>(calls: u64, call: F) -> anyhow::Result<f64>
 where
     F: Fn() -> W,
     W: Future<Output = anyhow::Result<()>>,
 {
-    let mut times = Vec::with_capacity(calls);
+    let mut times = Vec::new();
     for _ in 0..calls {
         let begun = Instant::now();
         timeout(OPERATION_MAX, call())

@@ -8,6 +8,8 @@
 
 mod floors;
 mod load;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
 mod results;
@@ -32,10 +34,16 @@ const CLEAN_UP_MAX: Duration = Duration::from_secs(60);
 /// Flags of `bench engines`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_long_help = "Examples:
-  dev/services/with redis -- restante bench engines --small
+  dev/services/with postgres redis -- restante bench engines --small
   restante bench engines --redis rediss://redis.example.org --ca-file ca.pem
   restante bench engines --json today.json --baseline last-month.json --html report.html")]
 pub struct EnginesArgs {
+    /// Measure this PostgreSQL; without it that of RESTANTE_POSTGRES_URL
+    #[arg(long, value_name = "URL")]
+    pub postgres: Option<String>,
+    /// A file with the password of the PostgreSQL, when its URL has none
+    #[arg(long, value_name = "FILE")]
+    pub postgres_password_file: Option<PathBuf>,
     /// Measure this Redis; without it that of RESTANTE_REDIS_URL
     #[arg(long, value_name = "URL")]
     pub redis: Option<String>,
@@ -48,6 +56,9 @@ pub struct EnginesArgs {
     /// Do less: enough for a verdict, not for small differences
     #[arg(long)]
     pub small: bool,
+    /// Only check that it works: figures without meaning
+    #[arg(long)]
+    pub quick: bool,
     /// Compare with the rows of an earlier run: a file that it wrote with --json
     #[arg(long, value_name = "FILE")]
     pub baseline: Option<PathBuf>,
@@ -71,13 +82,17 @@ impl EnginesArgs {
             seed: 0,
             json: self.json.clone(),
             html: self.html.clone(),
-            quick: self.small,
+            quick: self.small || self.quick,
         }
     }
 
-    /// The full number, or the one of a small run.
-    fn pick<T>(&self, full: T, small: T) -> T {
-        if self.small { small } else { full }
+    /// The full number, or the one of a small run, or a twentieth of that.
+    fn pick(&self, full: u64, small: u64) -> u64 {
+        match (self.quick, self.small) {
+            (true, _) => small.div_ceil(20),
+            (_, true) => small,
+            _ => full,
+        }
     }
 }
 
@@ -104,6 +119,8 @@ type Connect = for<'a> fn(&'a EnginesArgs) -> BoxFuture<'a, anyhow::Result<Optio
 
 /// All engines, in the order in which they are measured.
 const ENGINES: &[(&str, Connect)] = &[
+    #[cfg(feature = "postgres")]
+    ("postgres", |args| Box::pin(postgres::connect(args))),
     #[cfg(feature = "redis")]
     ("redis", |args| Box::pin(redis::connect(args))),
 ];
@@ -142,6 +159,7 @@ fn deliver(args: &EnginesArgs, results: Results) -> anyhow::Result<()> {
         let folder = args.data.clone().unwrap_or_else(|| ".".into());
         let mut report = Report::new("engines", title, Machine::look(&folder));
         results.fill(&mut report)?;
+        report.note_quick(args.quick);
         report.note_debug_build();
         report.deliver(&args.common())?;
     }

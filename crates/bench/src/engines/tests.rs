@@ -4,10 +4,13 @@ use super::*;
 
 fn args() -> EnginesArgs {
     EnginesArgs {
+        postgres: None,
+        postgres_password_file: None,
         redis: None,
         redis_password_file: None,
         ca_file: None,
         small: true,
+        quick: true,
         baseline: None,
         data: None,
         json: None,
@@ -74,4 +77,24 @@ async fn what_can_not_be_removed_is_named_with_the_command_that_removes_it() {
     let [settings, left] = results.failures() else { panic!("{:?}", results.failures()) };
     assert!(settings.contains("connection reset"), "{settings}");
     assert!(left.contains("drop keyspace") && left.contains("connection refused"), "{left}");
+}
+
+/// Against real engines, where dev/services has started them: every row is there, and nothing is left.
+#[tokio::test(flavor = "multi_thread")]
+async fn engines_of_the_environment_are_measured() {
+    for (name, connect) in ENGINES {
+        let Some(engine) = connect(&args()).await.unwrap() else {
+            let is_required = std::env::var("RESTANTE_TEST_REQUIRE").is_ok_and(|names| names.contains(name));
+            assert!(!is_required, "{name} is required and not there");
+            continue;
+        };
+        let results = Mutex::new(Results::default());
+        run_engine(&*engine, &args(), &results).await.unwrap();
+        let results = results.into_inner();
+        assert!(results.failures().is_empty(), "{:?}", results.failures());
+        let mut report = Report::new("engines", "Engines.", Machine::look(std::path::Path::new(".")));
+        results.fill(&mut report).unwrap();
+        assert!(report.rows.iter().all(|row| row["value"] != 0.0), "{:?}", report.rows);
+        assert!(report.rows.iter().any(|row| row["table"] == "settings"), "{:?}", report.rows);
+    }
 }
