@@ -144,7 +144,7 @@ pub enum BenchCommand {
     /// figures and with what disk and network of the same run allow; says of each figure whether the engine is healthy; and names
     /// settings that lose data or cost speed, with their cure. Everything is created under a name of this run and removed at the end,
     /// also on Ctrl-C.
-    Engines(EnginesArgs),
+    Engines(Box<EnginesArgs>),
 }
 
 /// Runs a bench, prints its report and writes the requested files. On Ctrl-C it removes its files and ends the processes

@@ -7,12 +7,18 @@
 //! Everything is created under a name of this run, and removed at the end, also after an error or Ctrl-C.
 
 mod floors;
+#[cfg(feature = "http")]
+mod http_client;
 mod load;
+#[cfg(any(feature = "opensearch", feature = "s3"))]
+mod network;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
 mod results;
+#[cfg(feature = "s3")]
+mod s3;
 mod setting;
 mod target;
 mod verdict;
@@ -50,6 +56,10 @@ pub struct EnginesArgs {
     /// A file with the password of the Redis, when its URL has none
     #[arg(long, value_name = "FILE")]
     pub redis_password_file: Option<PathBuf>,
+    /// Where the S3 is, and who may use it
+    #[cfg(feature = "s3")]
+    #[command(flatten)]
+    pub s3: s3::S3Args,
     /// Trust this certificate authority for connections over TLS, beside those of the system
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
@@ -123,6 +133,8 @@ const ENGINES: &[(&str, Connect)] = &[
     ("postgres", |args| Box::pin(postgres::connect(args))),
     #[cfg(feature = "redis")]
     ("redis", |args| Box::pin(redis::connect(args))),
+    #[cfg(feature = "s3")]
+    ("s3", |args| Box::pin(s3::connect(args))),
 ];
 
 /// Runs the bench and delivers its report. On Ctrl-C it removes what it created.

@@ -2,12 +2,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-fn args() -> EnginesArgs {
+pub(super) fn args() -> EnginesArgs {
     EnginesArgs {
         postgres: None,
         postgres_password_file: None,
         redis: None,
         redis_password_file: None,
+        #[cfg(feature = "s3")]
+        s3: s3::S3Args::default(),
         ca_file: None,
         small: true,
         quick: true,
