@@ -6,6 +6,8 @@
 //!
 //! Everything is created under a name of this run, and removed at the end, also after an error or Ctrl-C.
 
+#[cfg(feature = "cassandra")]
+mod cassandra;
 mod floors;
 #[cfg(feature = "http")]
 mod http_client;
@@ -56,6 +58,10 @@ pub struct EnginesArgs {
     /// A file with the password of the Redis, when its URL has none
     #[arg(long, value_name = "FILE")]
     pub redis_password_file: Option<PathBuf>,
+    /// Where the Cassandra is, and who may use it
+    #[cfg(feature = "cassandra")]
+    #[command(flatten)]
+    pub cassandra: cassandra::CassandraArgs,
     /// Where the S3 is, and who may use it
     #[cfg(feature = "s3")]
     #[command(flatten)]
@@ -135,6 +141,8 @@ const ENGINES: &[(&str, Connect)] = &[
     ("redis", |args| Box::pin(redis::connect(args))),
     #[cfg(feature = "s3")]
     ("s3", |args| Box::pin(s3::connect(args))),
+    #[cfg(feature = "cassandra")]
+    ("cassandra", |args| Box::pin(cassandra::connect(args))),
 ];
 
 /// Runs the bench and delivers its report. On Ctrl-C it removes what it created.

@@ -24,6 +24,18 @@ pub(super) fn secret(file: &Path) -> anyhow::Result<String> {
     Ok(secret.to_owned())
 }
 
+/// User and password of a file with one line: user:password.
+///
+/// # Errors
+/// When it can't be read or has another form.
+#[cfg(any(feature = "cassandra", feature = "rabbitmq"))]
+pub(super) fn credentials(file: &Path) -> anyhow::Result<(String, String)> {
+    let line = secret(file)?;
+    let form = || format!("{} should hold one line: user:password", file.display());
+    let (user, password) = line.split_once(':').with_context(form)?;
+    Ok((user.to_owned(), password.to_owned()))
+}
+
 /// A name that no other run has: lowercase letters, digits and underscores, as every engine allows.
 pub(super) fn fresh_name() -> String {
     let salt = u64::from(std::process::id()) ^ nanos_now();
@@ -48,6 +60,18 @@ mod tests {
         std::fs::write(&file, "\n").unwrap();
         assert!(secret(&file).unwrap_err().to_string().contains("is empty"));
         assert!(secret(&folder.path().join("none")).is_err());
+    }
+
+    #[test]
+    #[cfg(any(feature = "cassandra", feature = "rabbitmq"))]
+    fn credentials_are_user_and_password() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("credentials");
+        std::fs::write(&file, "restante:with:colon\n").unwrap();
+        assert_eq!(credentials(&file).unwrap(), ("restante".to_owned(), "with:colon".to_owned()));
+        std::fs::write(&file, "restante\n").unwrap();
+        let error = credentials(&file).unwrap_err().to_string();
+        assert!(error.contains("user:password"), "{error}");
     }
 
     #[test]

@@ -8,6 +8,8 @@ pub(super) fn args() -> EnginesArgs {
         postgres_password_file: None,
         redis: None,
         redis_password_file: None,
+        #[cfg(feature = "cassandra")]
+        cassandra: cassandra::CassandraArgs::default(),
         #[cfg(feature = "s3")]
         s3: s3::S3Args::default(),
         ca_file: None,
@@ -93,9 +95,13 @@ async fn engines_of_the_environment_are_measured() {
         let results = Mutex::new(Results::default());
         run_engine(&*engine, &args(), &results).await.unwrap();
         let results = results.into_inner();
-        assert!(results.failures().is_empty(), "{:?}", results.failures());
+        let failures = results.failures().to_vec();
         let mut report = Report::new("engines", "Engines.", Machine::look(std::path::Path::new(".")));
         results.fill(&mut report).unwrap();
+        for row in &report.rows {
+            println!("{row}");
+        }
+        assert!(failures.is_empty(), "{failures:?}");
         assert!(report.rows.iter().all(|row| row["value"] != 0.0), "{:?}", report.rows);
         assert!(report.rows.iter().any(|row| row["table"] == "settings"), "{:?}", report.rows);
     }
