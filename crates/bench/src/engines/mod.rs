@@ -16,6 +16,8 @@ mod load;
 mod network;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
 #[cfg(feature = "redis")]
 mod redis;
 mod results;
@@ -62,6 +64,10 @@ pub struct EnginesArgs {
     #[cfg(feature = "cassandra")]
     #[command(flatten)]
     pub cassandra: cassandra::CassandraArgs,
+    /// Where the RabbitMQ is, and who may use it
+    #[cfg(feature = "rabbitmq")]
+    #[command(flatten)]
+    pub rabbitmq: rabbitmq::RabbitmqArgs,
     /// Where the S3 is, and who may use it
     #[cfg(feature = "s3")]
     #[command(flatten)]
@@ -143,6 +149,8 @@ const ENGINES: &[(&str, Connect)] = &[
     ("s3", |args| Box::pin(s3::connect(args))),
     #[cfg(feature = "cassandra")]
     ("cassandra", |args| Box::pin(cassandra::connect(args))),
+    #[cfg(feature = "rabbitmq")]
+    ("rabbitmq", |args| Box::pin(rabbitmq::connect(args))),
 ];
 
 /// Runs the bench and delivers its report. On Ctrl-C it removes what it created.

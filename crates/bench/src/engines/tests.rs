@@ -10,6 +10,8 @@ pub(super) fn args() -> EnginesArgs {
         redis_password_file: None,
         #[cfg(feature = "cassandra")]
         cassandra: cassandra::CassandraArgs::default(),
+        #[cfg(feature = "rabbitmq")]
+        rabbitmq: rabbitmq::RabbitmqArgs::default(),
         #[cfg(feature = "s3")]
         s3: s3::S3Args::default(),
         ca_file: None,
