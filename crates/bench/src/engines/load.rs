@@ -142,16 +142,18 @@ struct Shared {
     next: AtomicU64,
     operations: u64,
     until: Instant,
+    operation_max: Duration,
     bar: ProgressBar,
 }
 
 impl Shared {
-    fn new(operations: u64, limit: Duration, bar: &ProgressBar) -> Arc<Self> {
+    fn new(operations: u64, limit: Duration, operation_max: Duration, bar: &ProgressBar) -> Arc<Self> {
         Arc::new(Self {
             measured: Mutex::default(),
             next: AtomicU64::new(0),
             operations,
             until: Instant::now() + limit,
+            operation_max,
             bar: bar.clone(),
         })
     }
@@ -170,9 +172,9 @@ impl Shared {
         W: Future<Output = anyhow::Result<Done>>,
     {
         let sent = Instant::now();
-        let outcome = match timeout(OPERATION_MAX, operation()).await {
+        let outcome = match timeout(self.operation_max, operation()).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(anyhow!("no answer within {} s", OPERATION_MAX.as_secs())),
+            Err(_) => Err(anyhow!("no answer within {} s", self.operation_max.as_secs())),
         };
         let ended = Instant::now();
         let service = ended.duration_since(sent);
@@ -210,7 +212,26 @@ where
     F: Fn(usize, u64) -> W + Clone + Send + Sync + 'static,
     W: Future<Output = anyhow::Result<Done>> + Send,
 {
-    let shared = Shared::new(operations, limit, bar);
+    closed_loop_of_long_ones(clients, operations, limit, OPERATION_MAX, bar, operation).await
+}
+
+/// The same with operations that may take up to `operation_max`.
+///
+/// # Errors
+/// When many operations fail one after the other.
+pub(crate) async fn closed_loop_of_long_ones<F, W>(
+    clients: usize,
+    operations: u64,
+    limit: Duration,
+    operation_max: Duration,
+    bar: &ProgressBar,
+    operation: F,
+) -> anyhow::Result<Measured>
+where
+    F: Fn(usize, u64) -> W + Clone + Send + Sync + 'static,
+    W: Future<Output = anyhow::Result<Done>> + Send,
+{
+    let shared = Shared::new(operations, limit, operation_max, bar);
     let (begun, cpu) = (Instant::now(), machine::processor_time("self"));
     let mut running = JoinSet::new();
     for client in 0..clients {
@@ -242,7 +263,7 @@ where
     W: Future<Output = anyhow::Result<Done>> + Send,
 {
     let interval = Duration::from_secs_f64(1.0 / per_second);
-    let shared = Shared::new(operations, Duration::from_secs(3_600), bar);
+    let shared = Shared::new(operations, Duration::from_secs(3_600), OPERATION_MAX, bar);
     let places = Arc::new(Semaphore::new(UNDER_WAY_MAX));
     let (begun, cpu) = (Instant::now(), machine::processor_time("self"));
     let mut running = JoinSet::new();

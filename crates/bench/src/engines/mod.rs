@@ -14,6 +14,8 @@ mod http_client;
 mod load;
 #[cfg(any(feature = "opensearch", feature = "s3"))]
 mod network;
+#[cfg(feature = "opensearch")]
+mod opensearch;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "rabbitmq")]
@@ -72,6 +74,10 @@ pub struct EnginesArgs {
     #[cfg(feature = "s3")]
     #[command(flatten)]
     pub s3: s3::S3Args,
+    /// Where the OpenSearch is, and who may use it
+    #[cfg(feature = "opensearch")]
+    #[command(flatten)]
+    pub opensearch: opensearch::OpensearchArgs,
     /// Trust this certificate authority for connections over TLS, beside those of the system
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
@@ -151,6 +157,8 @@ const ENGINES: &[(&str, Connect)] = &[
     ("cassandra", |args| Box::pin(cassandra::connect(args))),
     #[cfg(feature = "rabbitmq")]
     ("rabbitmq", |args| Box::pin(rabbitmq::connect(args))),
+    #[cfg(feature = "opensearch")]
+    ("opensearch", |args| Box::pin(opensearch::connect(args))),
 ];
 
 /// Runs the bench and delivers its report. On Ctrl-C it removes what it created.

@@ -14,6 +14,8 @@ pub(super) fn args() -> EnginesArgs {
         rabbitmq: rabbitmq::RabbitmqArgs::default(),
         #[cfg(feature = "s3")]
         s3: s3::S3Args::default(),
+        #[cfg(feature = "opensearch")]
+        opensearch: opensearch::OpensearchArgs::default(),
         ca_file: None,
         small: true,
         quick: true,
