@@ -35,7 +35,7 @@ const CONSUMERS: usize = 4;
 /// Messages of a producer that wait for their confirms, and messages of a consumer that wait for its acknowledgement.
 pub(super) const WINDOW: usize = 100;
 /// Without confirms: messages of a producer that wait to be written to its connection, and those that wait in a consumer.
-const UNWRITTEN: usize = 64;
+const UNWRITTEN: usize = 1;
 const UNBOUNDED_PREFETCH: u16 = 10_000;
 /// A load without confirms ends after so many messages, before they fill the broker's memory.
 const MESSAGES_MAX: u64 = 2_000_000;
@@ -324,9 +324,15 @@ async fn consume(
     mut stopped: watch::Receiver<bool>,
 ) -> anyhow::Result<Latencies> {
     let mut times = Latencies::default();
+    // As many as the broker delivers without one: its prefetch.
+    let mut acknowledging = FuturesUnordered::new();
     loop {
         let delivery = tokio::select! {
             _ = stopped.changed() => return Ok(times),
+            Some(acknowledged) = acknowledging.next(), if !acknowledging.is_empty() => {
+                let _: bool = acknowledged?; // false after the connection broke, which the next delivery says
+                continue;
+            }
             delivery = consumer.next() => delivery,
         };
         let delivery = delivery.ok_or_else(|| anyhow!("the broker cancelled a consumer"))??;
@@ -335,7 +341,7 @@ async fn consume(
             times.record(shared.begun.elapsed().saturating_sub(sent));
         }
         shared.received.fetch_add(1, Ordering::Relaxed);
-        delivery.ack(BasicAckOptions::default()).await?;
+        acknowledging.push(async move { delivery.acker.ack(BasicAckOptions::default()).await });
     }
 }
 
