@@ -153,12 +153,12 @@ const ENGINES: &[(&str, Connect)] = &[
     ("redis", |args| Box::pin(redis::connect(args))),
     #[cfg(feature = "s3")]
     ("s3", |args| Box::pin(s3::connect(args))),
+    #[cfg(feature = "opensearch")]
+    ("opensearch", |args| Box::pin(opensearch::connect(args))),
     #[cfg(feature = "cassandra")]
     ("cassandra", |args| Box::pin(cassandra::connect(args))),
     #[cfg(feature = "rabbitmq")]
     ("rabbitmq", |args| Box::pin(rabbitmq::connect(args))),
-    #[cfg(feature = "opensearch")]
-    ("opensearch", |args| Box::pin(opensearch::connect(args))),
 ];
 
 /// Runs the bench and delivers its report. On Ctrl-C it removes what it created.
