@@ -16,7 +16,8 @@ use restante_archive::EngineUrl;
 use restante_core::ErrorKind;
 
 use crate::{
-    backup::{self, Asked, BackupError, Event, EventSender, Manifest, Removing, Role, Sources, Summary},
+    backup::{self, Asked, Event, EventSender, Manifest, Removing, Role, Sources, Summary},
+    backups::{self, OpenStores},
     client::{OperatorFlags, Refused, Unreachable},
     config::{Config, DataFlags, Effective},
     doors::{
@@ -76,7 +77,7 @@ pub(crate) async fn run(flags: &BackupFlags) -> anyhow::Result<ExitCode> {
         Found::Stores(held) => held.back_up(&effective, folder).await,
         Found::Held => {
             let url = server_of(config)?;
-            let data = backup::real_path(&config.server.data_dir);
+            let data = backups::data_folder(config);
             let asked = ask(flags, url.clone(), Asked { folder, data: Some(data) }).await;
             asked.map_err(|error| explain_guess(error, config, &url))
         }
@@ -187,7 +188,7 @@ impl Held {
     /// Opens what is there, and makes nothing.
     async fn open(effective: &Effective) -> anyhow::Result<Found> {
         let config = &effective.config;
-        backup::check_not_halfway(config)?;
+        backups::check_not_halfway(config)?;
         let mut held = Self { archive: None, records: None, blobs: None };
         match held.open_all(config).await {
             Ok(()) if held.is_empty() => Ok(Found::Nothing),
@@ -226,13 +227,12 @@ impl Held {
     }
 
     async fn back_up(self, effective: &Effective, folder: PathBuf) -> anyhow::Result<ExitCode> {
-        let sources = Sources::new(
-            effective,
-            self.records.as_ref().map(|opened| opened.upkeep.clone()),
-            self.blobs.as_ref().map(|opened| opened.upkeep.clone()),
-            self.archive.as_ref().map(|opened| opened.upkeep.clone()),
-            Removing::default(),
-        );
+        let open = OpenStores {
+            records: self.records.as_ref().map(|opened| opened.upkeep.clone()),
+            blobs: self.blobs.as_ref().map(|opened| opened.upkeep.clone()),
+            archive: self.archive.as_ref().map(|opened| opened.upkeep.clone()),
+        };
+        let sources = backups::sources(effective, open, Removing::default());
         let taken = take_and_show(sources, folder).await;
         self.close().await?;
         taken
@@ -297,7 +297,7 @@ fn is_used(folder: &Path) -> anyhow::Result<bool> {
 /// Takes the backup in this process; Ctrl-C ends it.
 async fn take_and_show(sources: Sources, folder: PathBuf) -> anyhow::Result<ExitCode> {
     let stop = Stop::on_signals()?;
-    let (sender, mut events) = EventSender::until(stop.clone(), BackupError::stopped);
+    let (sender, mut events) = EventSender::until(stop.signal(), backup::stopped);
     let taking = tokio::spawn(backup::take(Arc::new(sources), folder, sender));
     let mut shown = Shown::default();
     while let Some(event) = events.recv().await {

@@ -33,7 +33,8 @@ use tokio::{
 use tracing::{info, warn};
 
 use crate::{
-    backup::{self, BackupMetrics, BackupPermit, Removing, Sources},
+    backup::{self, BackupMetrics, BackupPermit, Removing},
+    backups::{self, OpenStores},
     certificates::ServerCertificates,
     clock,
     commands::connected::{self, ConnectedMetrics},
@@ -81,7 +82,7 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
             "this setting goes with the next version: operators have a listener of their own, see operate.listen"
         );
     }
-    backup::check_not_halfway(config)?;
+    backups::check_not_halfway(config)?;
     check_secrets(&effective)?;
     open_files::raise(config);
     let stop = Stop::on_signals()?;
@@ -451,20 +452,19 @@ impl<'a> Doors<'a> {
     /// Routes for operators beside those of the doors.
     fn operator_routes(&self, stop: &Stop) -> Vec<Route> {
         let (records, blobs) = (self.stores.records.upkeep.clone(), self.stores.blobs.upkeep.clone());
-        let sources = Sources::new(
-            self.effective,
-            Some(records.clone()),
-            Some(blobs),
-            Some(self.opened.upkeep.clone()),
-            self.stores.removing.clone(),
-        )
-        .counted_by(self.backup_metrics.clone());
+        let open = OpenStores {
+            records: Some(records.clone()),
+            blobs: Some(blobs),
+            archive: Some(self.opened.upkeep.clone()),
+        };
+        let sources = backups::sources(self.effective, open, self.stores.removing.clone())
+            .counted_by(self.backup_metrics.clone());
         vec![
-            backup::route(sources, stop.clone(), self.backups.clone()),
+            backup::route(sources, stop.signal(), self.backups.clone()),
             crate::doors::mail::commands::records::route(self.config.records_url().to_string(), records),
             crate::doors::mail::commands::directory::route(
                 self.directory.clone(),
-                backup::real_path(&self.config.server.data_dir),
+                backups::data_folder(self.config),
             ),
         ]
     }

@@ -7,7 +7,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use restante_archive::{EngineUrl, Metrics, Opened};
 use restante_waku_wire::bloom::content_topic_bits;
 
-use crate::{backup, clock, config::Config, secrets};
+use crate::{backups, clock, config::Config, secrets};
 
 /// What a URL shows in the place of a password, and only there: it is no valid part of a name.
 const HIDDEN_PASSWORD: &str = "***";
@@ -27,7 +27,7 @@ pub(crate) enum Access {
 /// Opens the archive of the settings.
 pub(crate) async fn open(config: &Config, access: Access, metrics: Metrics) -> anyhow::Result<Opened> {
     if access != Access::Read {
-        backup::check_not_halfway(config)?;
+        backups::check_not_halfway(config)?;
     }
     let archive = &config.archive;
     let password_file = &archive.postgres.password_file;
