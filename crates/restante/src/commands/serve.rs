@@ -13,6 +13,7 @@ use anyhow::Context;
 use futures_util::future::join_all;
 use prometheus_client::registry::Registry;
 use restante_archive::{Metrics, Opened};
+use restante_backup::{BackupMetrics, BackupPermit, Removing};
 use restante_core::Clock;
 use restante_directory::{Directory, DirectoryMetrics};
 use restante_http::{Front, HttpMetrics, MemoryBudget, OperatorGuard, Permits, RefusalFormat, Route, Token};
@@ -33,7 +34,6 @@ use tokio::{
 use tracing::{info, warn};
 
 use crate::{
-    backup::{self, BackupMetrics, BackupPermit, Removing},
     backups::{self, OpenStores},
     certificates::ServerCertificates,
     clock,
@@ -460,7 +460,7 @@ impl<'a> Doors<'a> {
         let sources = backups::sources(self.effective, open, self.stores.removing.clone())
             .counted_by(self.backup_metrics.clone());
         vec![
-            backup::route(sources, stop.signal(), self.backups.clone()),
+            restante_backup::route(sources, stop.signal(), self.backups.clone()),
             crate::doors::mail::commands::records::route(self.config.records_url().to_string(), records),
             crate::doors::mail::commands::directory::route(
                 self.directory.clone(),
