@@ -8,21 +8,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use restante_archive::{
-    EngineUrl, LogConfig, PostgresConfig, Retention, SpoolConfig, SqliteConfig, TandemConfig,
-};
-use restante_directory::DirectoryConfig;
+use restante_archive::{EngineUrl, LogConfig, PostgresConfig, Retention, SpoolConfig, SqliteConfig};
 use restante_operate::Listener;
 use restante_waku::rest::RestConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::doors::{self, DOORS};
+
 use super::{
-    blobs::Blobs,
     origin::{HostName, PageOrigin},
-    records::Records,
     sessions::Sessions,
     tls::Tls,
-    waku::Waku,
     words::{self, LogFilter},
 };
 
@@ -31,15 +27,23 @@ use super::{
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
     pub(crate) server: Server,
+    #[cfg(feature = "waku")]
     pub(crate) archive: Archive,
-    pub(crate) records: Records,
-    pub(crate) blobs: Blobs,
-    pub(crate) directory: DirectoryConfig,
+    #[cfg(feature = "mail")]
+    pub(crate) mail: doors::mail::MailSection,
+    #[cfg(feature = "mail")]
+    pub(crate) records: super::records::Records,
+    #[cfg(feature = "mail")]
+    pub(crate) blobs: super::blobs::Blobs,
+    #[cfg(feature = "mail")]
+    pub(crate) directory: restante_directory::DirectoryConfig,
     pub(crate) sessions: Sessions,
     pub(crate) tls: Tls,
+    #[cfg(feature = "waku")]
     pub(crate) rest: Rest,
     pub(crate) operate: Operate,
-    pub(crate) waku: Waku,
+    #[cfg(feature = "waku")]
+    pub(crate) waku: super::waku::Waku,
     pub(crate) log: Log,
 }
 
@@ -183,26 +187,28 @@ pub(crate) enum LogFormat {
 }
 
 impl Config {
-    /// The archive's URL, with the default filled in.
-    pub(crate) fn archive_url(&self) -> EngineUrl {
-        match &self.archive.url {
-            Some(url) => url.clone(),
-            None => log_below(&self.server.data_dir),
-        }
-    }
-
     /// The file of the operators' token; empty for no token.
     pub(crate) fn token_file(&self) -> &Path {
+        self.token().1
+    }
+
+    /// The setting that names that file.
+    pub(crate) fn token_key(&self) -> &'static str {
+        self.token().0
+    }
+
+    fn token(&self) -> (&'static str, &Path) {
         let own = &self.operate.token_file;
-        if own.as_os_str().is_empty() { &self.rest.token_file } else { own }
+        let of_door = || DOORS.iter().find_map(|door| door.token_file(self));
+        let of_door = if own.as_os_str().is_empty() { of_door() } else { None };
+        of_door.unwrap_or(("operate.token_file", own))
     }
 
     /// Whether a listener speaks HTTPS.
     pub(crate) fn has_tls(&self, listener: Listener) -> bool {
         match listener {
-            Listener::Rest => self.rest.enabled && self.rest.tls,
             Listener::Operate => self.operate.listen.is_some() && self.operate.tls,
-            Listener::Public => false,
+            _ => doors::listeners(self).iter().any(|own| own.kind == listener && own.has_tls),
         }
     }
 
@@ -212,90 +218,32 @@ impl Config {
         format!("{scheme}://{address}")
     }
 
-    /// The setting that names that file.
-    pub(crate) fn token_key(&self) -> &'static str {
-        if self.operate.token_file.as_os_str().is_empty() { "rest.token_file" } else { "operate.token_file" }
-    }
-
-    /// The place of the records, with the default filled in.
-    pub(crate) fn records_url(&self) -> restante_records::EngineUrl {
-        self.records.url(&self.server.data_dir)
-    }
-
-    /// The place of the blobs, with the default filled in.
-    pub(crate) fn blobs_url(&self) -> restante_blobs::EngineUrl {
-        self.blobs.url(&self.server.data_dir)
-    }
-
-    /// The spool for the archive of a server, if it is to have one: an engine on a network has, one on this machine when a
-    /// folder is named for it. What an earlier engine has left in the spool is drained into the present one.
-    pub(crate) fn spool(&self) -> Option<SpoolConfig> {
-        let spool = self.spool_in("archive");
-        let is_asked_for = !self.archive.spool.dir.as_os_str().is_empty();
-        let is_wanted =
-            matches!(self.archive_url(), EngineUrl::Postgres(_)) || is_asked_for || spool.has_content();
-        (is_wanted && spool.bytes_max > 0).then_some(spool)
-    }
-
-    /// A spool that is switched off, and in which messages of before may wait.
-    pub(crate) fn spool_left_behind(&self) -> Option<PathBuf> {
-        let spool = self.spool_in("archive");
-        (spool.bytes_max == 0 && spool.has_content()).then_some(spool.folder)
-    }
-
-    /// The second archive of a server, if it is to have one.
-    pub(crate) fn tandem(&self) -> Option<TandemConfig> {
-        let url = self.archive.tandem.clone()?;
-        Some(TandemConfig { url, spool: self.spool_in("tandem") })
-    }
-
-    /// A spool below the folder of spools.
-    pub(crate) fn spool_in(&self, name: &str) -> SpoolConfig {
-        let ArchiveSpool { dir, bytes_max, timeout_ms } = &self.archive.spool;
-        let dir = if dir.as_os_str().is_empty() { self.server.data_dir.join("spool") } else { dir.clone() };
-        SpoolConfig { folder: dir.join(name), bytes_max: *bytes_max, timeout_ms: timeout_ms.get() }
-    }
-
     /// The first pair of settings that contradict each other: the key to blame and what is wrong.
     pub(crate) fn contradiction(&self) -> Option<(&'static str, String)> {
-        if self.archive.tandem.as_ref() == Some(&self.archive_url()) {
-            return Some(("archive.tandem", "an archive can't follow itself: name another one".into()));
-        }
-        if self.archive.tandem.is_some() && self.archive.spool.bytes_max == 0 {
-            let what =
-                "what the second archive does not have yet waits in a spool: set archive.spool.bytes_max";
-            return Some(("archive.tandem", what.into()));
-        }
-        if let Some(what) = self.directory.rounds_problem() {
-            return Some(("directory.rounds", what));
-        }
         let is_open = self.operate.listen.is_some_and(|address| !address.ip().is_loopback());
         if is_open && self.token_file().as_os_str().is_empty() {
             let what = "beyond loopback operators need a token: set operate.token_file";
             return Some(("operate.listen", what.into()));
         }
-        if !self.rest.enabled && !self.waku.node.enabled {
-            return Some(("rest.enabled", "a server has a door: enable the REST door or waku.node".into()));
+        if doors::enabled(self).next().is_none() {
+            let switches: Vec<&str> = DOORS.iter().flat_map(|door| door.switches()).copied().collect();
+            let key = switches.first().copied().unwrap_or("server.data_dir");
+            return Some((key, format!("a server has a door: switch one on with {}", switches.join(" or "))));
         }
-        let roles = self.blobs.contradiction().or_else(|| self.sessions.contradiction());
-        let listeners = || {
-            self.tls.contradiction(
-                [Listener::Rest, Listener::Operate].iter().any(|listener| self.has_tls(*listener)),
-            )
-        };
-        roles.or_else(listeners).or_else(|| self.waku.contradiction()).or_else(|| self.port_named_twice())
+        let needs_certificate = [Listener::Rest, Listener::Operate].iter().any(|kind| self.has_tls(*kind));
+        let of_doors = || DOORS.iter().find_map(|door| door.contradiction(self));
+        of_doors()
+            .or_else(|| self.sessions.contradiction())
+            .or_else(|| self.tls.contradiction(needs_certificate))
+            .or_else(|| self.port_named_twice())
     }
 
     /// Two addresses of the server that need the same port.
     fn port_named_twice(&self) -> Option<(&'static str, String)> {
-        let mut ports = Vec::new();
-        if self.rest.enabled {
-            ports.push(("rest.port", SocketAddr::new(self.rest.address, self.rest.port)));
-        }
+        let own = doors::listeners(self).into_iter().map(|own| (own.key, own.address));
+        let mut ports: Vec<(&str, SocketAddr)> = own.collect();
         ports.extend(self.operate.listen.map(|address| ("operate.listen", address)));
-        if self.waku.node.enabled {
-            ports.extend(self.waku.node.named_ports());
-        }
+        ports.extend(DOORS.iter().flat_map(|door| door.ports(self)));
         for (index, (key, address)) in ports.iter().enumerate() {
             for (other, before) in ports.iter().take(index) {
                 if is_same_port(*address, *before) {
@@ -313,11 +261,6 @@ impl Config {
 fn is_same_port(one: SocketAddr, other: SocketAddr) -> bool {
     let is_for_all = one.ip().is_unspecified() || other.ip().is_unspecified();
     one.port() != 0 && one.port() == other.port() && (is_for_all || one.ip() == other.ip())
-}
-
-/// The embedded engine's folder below a data folder.
-fn log_below(data_dir: &Path) -> EngineUrl {
-    EngineUrl::Log(data_dir.join("archive"))
 }
 
 impl Default for Server {

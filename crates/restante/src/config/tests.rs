@@ -199,7 +199,10 @@ fn wrong_values_name_the_key_and_the_place() {
             "some.toml:1: waku.node.key: a node key has 64",
         ),
         ("waku.rates.store = \"many\"", "some.toml:1: waku.rates.store: not a rate: \"many\""),
-        ("rest.enabled = false\nwaku.node.enabled = false", "some.toml:1: rest.enabled: a server has a door"),
+        (
+            "rest.enabled = false\nwaku.node.enabled = false\nmail.enabled = false",
+            "some.toml:1: rest.enabled: a server has a door",
+        ),
         ("sessions.url = \"rabbit:\"", "some.toml:1: sessions.url: sessions URL 'rabbit:' is not understood"),
         (
             "rest.live_origins = [\"chat.example\"]",

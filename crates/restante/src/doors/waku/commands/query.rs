@@ -14,9 +14,12 @@ use serde::Deserialize;
 use crate::{
     client::{RestClient, escape},
     clock,
-    doors::waku::{archives, transfer::json::JsonEntry},
+    doors::waku::{
+        printer::Printer,
+        {archives, transfer::json::JsonEntry},
+    },
     moment::{Moment, parse_moment},
-    output::{Format, Printer},
+    output::Format,
 };
 
 #[derive(Args, Debug)]

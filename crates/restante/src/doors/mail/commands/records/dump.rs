@@ -15,11 +15,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    config::RecordsFlags,
-    doors::{mail::records, waku::transfer::json::encode},
-    new_file::NewFile,
-    output::write_json,
-    progress::Progress,
+    config::RecordsFlags, doors::mail::records, new_file::NewFile, output::write_json, progress::Progress,
 };
 
 #[derive(Args, Debug)]
@@ -110,7 +106,7 @@ fn line<'a>(Dumped { account, record }: &'a Dumped, schema: &Schema) -> Line<'a>
         created: record.created.0,
         properties: properties(record, kind),
         body: text,
-        body_base64: text.is_none().then(|| encode(&record.body.bytes)),
+        body_base64: text.is_none().then(|| base64_simd::STANDARD.encode_to_string(&record.body.bytes)),
         blobs: record.body.blobs.iter().map(ToString::to_string).collect(),
     }
 }
@@ -132,7 +128,7 @@ fn shown(value: &Value) -> serde_json::Value {
         Value::Number(number) => json!(number),
         Value::Text(bytes) => match std::str::from_utf8(bytes) {
             Ok(text) => json!(text),
-            Err(_) => json!({"base64": encode(bytes)}),
+            Err(_) => json!({"base64": base64_simd::STANDARD.encode_to_string(bytes)}),
         },
         // It stands for an id in a commit, and is never stored.
         Value::Created(place) => json!({"created": place}),
