@@ -2,81 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
+pub(super) use restante_core::settings::{text, text_or_empty, texts};
 use tracing_subscriber::EnvFilter;
-
-/// A value written as the text that it displays.
-pub(super) mod text {
-    use std::{fmt::Display, str::FromStr};
-
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(in super::super) fn serialize<T: Display, S: Serializer>(
-        value: &T,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(value)
-    }
-
-    pub(in super::super) fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
-    where
-        T: FromStr<Err: Display>,
-        D: Deserializer<'de>,
-    {
-        String::deserialize(deserializer)?.parse().map_err(Error::custom)
-    }
-}
-
-/// The same, where an empty text stands for none.
-pub(super) mod text_or_empty {
-    use std::{fmt::Display, str::FromStr};
-
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(in super::super) fn serialize<T: Display, S: Serializer>(
-        value: &Option<T>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        match value {
-            Some(value) => serializer.collect_str(value),
-            None => serializer.serialize_str(""),
-        }
-    }
-
-    pub(in super::super) fn deserialize<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
-    where
-        T: FromStr<Err: Display>,
-        D: Deserializer<'de>,
-    {
-        let text = String::deserialize(deserializer)?;
-        if text.is_empty() {
-            return Ok(None);
-        }
-        text.parse().map(Some).map_err(Error::custom)
-    }
-}
-
-/// A list of values, each written as the text that it displays.
-pub(super) mod texts {
-    use std::{fmt::Display, str::FromStr};
-
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(in super::super) fn serialize<T: Display, S: Serializer>(
-        values: &[T],
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(values.iter().map(ToString::to_string))
-    }
-
-    pub(in super::super) fn deserialize<'de, T, D>(deserializer: D) -> Result<Vec<T>, D::Error>
-    where
-        T: FromStr<Err: Display>,
-        D: Deserializer<'de>,
-    {
-        let texts: Vec<String> = Vec::deserialize(deserializer)?;
-        texts.iter().map(|text| text.parse().map_err(Error::custom)).collect()
-    }
-}
 
 /// A number of 16 bits, where -1 stands for any.
 pub(super) mod number_or_any {
