@@ -72,3 +72,59 @@ pub mod texts {
         texts.iter().map(|text| text.parse().map_err(Error::custom)).collect()
     }
 }
+
+/// A number of 16 bits, where -1 is `None`, any number.
+pub mod number_or_any {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    /// Writes the number.
+    pub fn serialize<S: Serializer>(value: &Option<u16>, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_i64(value.map_or(-1, i64::from))
+    }
+
+    /// Reads the number.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
+        let number = i64::deserialize(deserializer)?;
+        if number == -1 {
+            return Ok(None);
+        }
+        let outside = |_| Error::custom(format!("{number} is neither -1 (any) nor from 0 to 65535"));
+        u16::try_from(number).map(Some).map_err(outside)
+    }
+}
+
+/// A duration as a number of milliseconds, at least 1.
+pub mod milliseconds {
+    use std::{num::NonZero, time::Duration};
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// Writes the number.
+    pub fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(duration.as_millis() as u64)
+    }
+
+    /// Reads the number.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let number = NonZero::<u64>::deserialize(deserializer)?;
+        Ok(Duration::from_millis(number.get()))
+    }
+}
+
+/// A duration as a number of seconds, at least 1.
+pub mod seconds {
+    use std::{num::NonZero, time::Duration};
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// Writes the number.
+    pub fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(duration.as_secs())
+    }
+
+    /// Reads the number.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let number = NonZero::<u64>::deserialize(deserializer)?;
+        Ok(Duration::from_secs(number.get()))
+    }
+}

@@ -296,15 +296,15 @@ impl<'a> Doors<'a> {
         let settings = &self.config.waku;
         let node = if settings.node.enabled { Some(node_config(self.config, certificates)?) } else { None };
         let config = WakuConfig {
-            rules: settings.rules(),
+            rules: settings.rules.clone(),
             node,
-            handover: (&settings.handover).into(),
-            services: (&settings.protocols).into(),
-            rates: (&settings.rates).into(),
-            filter: (&settings.filter).into(),
-            light_push: (&settings.lightpush).into(),
-            peer_exchange: (&settings.peer_exchange).into(),
-            sync: settings.sync.config(&self.config.server.data_dir, self.config.archive.retention),
+            handover: settings.handover,
+            services: settings.protocols.services,
+            rates: settings.rates.clone(),
+            filter: settings.filter,
+            light_push: settings.lightpush,
+            peer_exchange: settings.peer_exchange.clone(),
+            sync: settings.sync(&self.config.server.data_dir, self.config.archive.retention),
         };
         let archive = self.opened.archive.clone();
         let listeners: Vec<Arc<dyn MessageListener>> = vec![self.cache.clone()];
@@ -515,11 +515,11 @@ fn node_config(config: &Config, certificates: &ServerCertificates) -> anyhow::Re
         listen: node.listen(),
         certificates: certificates.websocket.clone(),
         external_addresses: node.external_addresses.iter().map(Into::into).collect(),
-        static_peers: node.static_peers.iter().map(Into::into).collect(),
+        static_peers: node.static_peers.clone(),
         reserved_peers: Vec::new(),
         relay: waku.protocols.relay.then(|| waku.relay_topics()),
-        max_message_bytes: waku.max_message_bytes.get(),
-        limits: (&waku.limits).into(),
+        max_message_bytes: waku.rules.max_message_bytes.get(),
+        limits: waku.limits,
         agent: format!("restante/{VERSION}"),
     })
 }

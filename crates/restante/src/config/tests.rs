@@ -55,25 +55,6 @@ fn the_engines_and_the_doors_defaults_are_ours() {
     let theirs = restante_sessions::Config::new(restante_sessions::EngineUrl::Memory);
     assert_eq!(table.sessions_per_user_max, theirs.sessions_per_user_max);
     assert_eq!(table.url, theirs.url);
-
-    let waku = Config::default().waku;
-    assert_eq!(waku.rules(), restante_waku::validate::Rules::default());
-    assert_eq!(restante_waku::Services::from(&waku.protocols), restante_waku::Services::default());
-    let limits = restante_waku::node::NodeLimits::from(&waku.limits);
-    assert_eq!(limits, restante_waku::node::NodeLimits::default());
-    let handover = restante_waku::intake::HandoverConfig::from(&waku.handover);
-    assert_eq!(handover, restante_waku::intake::HandoverConfig::default());
-    let rates = restante_waku::rates::RateLimits::from(&waku.rates);
-    assert_eq!(rates, restante_waku::rates::RateLimits::default());
-    let filter = restante_waku::filter::FilterConfig::from(&waku.filter);
-    assert_eq!(filter, restante_waku::filter::FilterConfig::default());
-    let lightpush = restante_waku::lightpush::LightPushConfig::from(&waku.lightpush);
-    assert_eq!(lightpush, restante_waku::lightpush::LightPushConfig::default());
-    let peer_exchange = restante_waku::peer_exchange::PeerExchangeConfig::from(&waku.peer_exchange);
-    assert_eq!(peer_exchange, restante_waku::peer_exchange::PeerExchangeConfig::default());
-    let sync = waku.sync.config(Path::new("data"), restante_archive::Retention::default());
-    let sync = restante_waku::sync::SyncConfig { online_file: None, ..sync };
-    assert_eq!(sync, restante_waku::sync::SyncConfig::default());
 }
 
 #[test]
@@ -86,7 +67,7 @@ fn stronger_sources_win_and_origins_are_kept() {
         .unwrap();
 
     assert_eq!(effective.config.rest.port, 2);
-    assert_eq!(effective.config.waku.cluster_id, Some(16));
+    assert_eq!(effective.config.waku.rules.cluster_id, Some(16));
     let origin = |key: &str| effective.values[key].1.to_string();
     assert_eq!(origin("rest.address"), "some.toml:3");
     assert_eq!(origin("rest.port"), "environment RESTANTE_REST__PORT");
@@ -113,7 +94,7 @@ fn every_key_can_be_set_by_its_variable() {
 #[test]
 fn lists_are_written_with_commas_in_the_environment() {
     let variables = [("RESTANTE_WAKU__SHARDS", "0, 3"), ("RESTANTE_WAKU__CLUSTER_ID", "1")];
-    assert_eq!(set("", &variables).unwrap().config.waku.shards, [0, 3]);
+    assert_eq!(set("", &variables).unwrap().config.waku.rules.shards, [0, 3]);
 }
 
 #[test]

@@ -5,29 +5,6 @@ use std::{fmt, str::FromStr};
 pub(super) use restante_core::settings::{text, text_or_empty, texts};
 use tracing_subscriber::EnvFilter;
 
-/// A number of 16 bits, where -1 stands for any.
-pub(super) mod number_or_any {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(in super::super) fn serialize<S: Serializer>(
-        value: &Option<u16>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.serialize_i64(value.map_or(-1, i64::from))
-    }
-
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<u16>, D::Error> {
-        let number = i64::deserialize(deserializer)?;
-        if number == -1 {
-            return Ok(None);
-        }
-        let outside = || Error::custom(format!("{number} is neither -1 (any) nor from 0 to 65535"));
-        u16::try_from(number).map(Some).map_err(|_| outside())
-    }
-}
-
 /// What is logged: a level, or levels for single targets, such as `info,restante_archive=debug`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogFilter(String);
