@@ -1,5 +1,5 @@
-//! Types that all crates of restante share: timestamps, hashes, blob ids, identities of stores, cursors, error kinds, clocks and
-//! topic filters.
+//! Types that all crates of restante share: timestamps, hashes, blob ids, identities of stores, cursors, error kinds, clocks, topic
+//! filters and how settings are written.
 //!
 //! This crate does no I/O, uses no async runtime and imports no other crate of the project.
 
@@ -10,6 +10,7 @@ mod cursor;
 mod error;
 mod hash;
 mod identity;
+pub mod settings;
 mod timestamp;
 
 pub use blob::{BlobId, ParseBlobIdError};

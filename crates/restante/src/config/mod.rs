@@ -44,7 +44,7 @@ pub(crate) use flags::{DataFlags, ServeFlags};
 #[cfg(feature = "mail")]
 pub(crate) use mail_flags::RecordsFlags;
 pub(crate) use plain::argument as plain_argument;
-pub(crate) use schema::{Archive as ArchiveSection, ArchiveSpool, Config, LogFormat};
+pub(crate) use schema::{Archive as ArchiveSection, Config, LogFormat};
 #[cfg(feature = "waku")]
 pub(crate) use waku_flags::ArchiveFlags;
 pub(crate) use words::LogFilter;

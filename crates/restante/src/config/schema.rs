@@ -66,52 +66,20 @@ pub(crate) struct Archive {
     /// `None`, written as an empty text, is no second archive.
     #[serde(with = "words::text_or_empty")]
     pub(crate) tandem: Option<EngineUrl>,
-    pub(crate) log: ArchiveLog,
-    pub(crate) sqlite: ArchiveSqlite,
+    pub(crate) log: LogConfig,
+    pub(crate) sqlite: SqliteConfig,
     pub(crate) postgres: ArchivePostgres,
-    pub(crate) spool: ArchiveSpool,
+    /// With an empty folder for `spool` below the data folder, and 0 bytes for no spool.
+    pub(crate) spool: SpoolConfig,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ArchiveLog {
-    pub(crate) window_seconds: NonZero<u64>,
-    pub(crate) segment_bytes: NonZero<u64>,
-    pub(crate) segment_messages: NonZero<u64>,
-    pub(crate) open_segments: NonZero<usize>,
-    pub(crate) quiet_seconds: u64,
-    pub(crate) queue_bytes: NonZero<usize>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ArchiveSqlite {
-    pub(crate) readers: NonZero<usize>,
-    pub(crate) cache_bytes: NonZero<usize>,
-    pub(crate) queue_bytes: NonZero<usize>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// The settings of PostgreSQL.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ArchivePostgres {
     /// Empty for none.
     pub(crate) password_file: PathBuf,
-    pub(crate) window_seconds: NonZero<u64>,
-    pub(crate) read_connections: NonZero<usize>,
-    pub(crate) write_connections: NonZero<usize>,
-    pub(crate) connect_timeout_ms: NonZero<u64>,
-    pub(crate) statement_timeout_ms: NonZero<u64>,
-    pub(crate) queue_bytes: NonZero<usize>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ArchiveSpool {
-    /// Empty for the folder `spool` below the data folder.
-    pub(crate) dir: PathBuf,
-    /// 0 for no spool.
-    pub(crate) bytes_max: u64,
-    pub(crate) timeout_ms: NonZero<u64>,
+    #[serde(flatten)]
+    pub(crate) engine: PostgresConfig,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -276,94 +244,11 @@ impl Default for Archive {
             retention: Retention::default(),
             retention_interval_seconds: nonzero(60),
             tandem: None,
-            log: ArchiveLog::default(),
-            sqlite: ArchiveSqlite::default(),
+            log: LogConfig::default(),
+            sqlite: SqliteConfig::default(),
             postgres: ArchivePostgres::default(),
-            spool: ArchiveSpool::default(),
+            spool: SpoolConfig::new(""),
         }
-    }
-}
-
-impl Default for ArchiveLog {
-    fn default() -> Self {
-        let engine = LogConfig::default();
-        Self {
-            window_seconds: nonzero(engine.window_seconds),
-            segment_bytes: nonzero(engine.segment_bytes),
-            segment_messages: nonzero(engine.segment_messages),
-            open_segments: nonzero(engine.open_segments),
-            quiet_seconds: engine.quiet_seconds,
-            queue_bytes: nonzero(engine.queue_bytes),
-        }
-    }
-}
-
-impl From<&ArchiveLog> for LogConfig {
-    fn from(log: &ArchiveLog) -> Self {
-        Self {
-            window_seconds: log.window_seconds.get(),
-            segment_bytes: log.segment_bytes.get(),
-            segment_messages: log.segment_messages.get(),
-            open_segments: log.open_segments.get(),
-            quiet_seconds: log.quiet_seconds,
-            queue_bytes: log.queue_bytes.get(),
-        }
-    }
-}
-
-impl Default for ArchiveSqlite {
-    fn default() -> Self {
-        let engine = SqliteConfig::default();
-        Self {
-            readers: nonzero(engine.readers),
-            cache_bytes: nonzero(engine.cache_bytes),
-            queue_bytes: nonzero(engine.queue_bytes),
-        }
-    }
-}
-
-impl From<&ArchiveSqlite> for SqliteConfig {
-    fn from(sqlite: &ArchiveSqlite) -> Self {
-        Self {
-            readers: sqlite.readers.get(),
-            cache_bytes: sqlite.cache_bytes.get(),
-            queue_bytes: sqlite.queue_bytes.get(),
-        }
-    }
-}
-
-impl Default for ArchivePostgres {
-    fn default() -> Self {
-        let engine = PostgresConfig::default();
-        Self {
-            password_file: PathBuf::new(),
-            window_seconds: nonzero(engine.window_seconds),
-            read_connections: nonzero(engine.read_connections),
-            write_connections: nonzero(engine.write_connections),
-            connect_timeout_ms: nonzero(engine.connect_timeout_ms),
-            statement_timeout_ms: nonzero(engine.statement_timeout_ms),
-            queue_bytes: nonzero(engine.queue_bytes),
-        }
-    }
-}
-
-impl From<&ArchivePostgres> for PostgresConfig {
-    fn from(postgres: &ArchivePostgres) -> Self {
-        Self {
-            window_seconds: postgres.window_seconds.get(),
-            read_connections: postgres.read_connections.get(),
-            write_connections: postgres.write_connections.get(),
-            connect_timeout_ms: postgres.connect_timeout_ms.get(),
-            statement_timeout_ms: postgres.statement_timeout_ms.get(),
-            queue_bytes: postgres.queue_bytes.get(),
-        }
-    }
-}
-
-impl Default for ArchiveSpool {
-    fn default() -> Self {
-        let SpoolConfig { folder, bytes_max, timeout_ms } = SpoolConfig::new("");
-        Self { dir: folder, bytes_max, timeout_ms: nonzero(timeout_ms) }
     }
 }
 

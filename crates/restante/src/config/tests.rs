@@ -36,13 +36,6 @@ fn the_file_in_the_repository_has_every_key_at_its_default() {
 
 #[test]
 fn the_engines_and_the_doors_defaults_are_ours() {
-    let log = restante_archive::LogConfig::from(&Config::default().archive.log);
-    assert_eq!(log, restante_archive::LogConfig::default());
-    let archive = Config::default().archive;
-    let sqlite = restante_archive::SqliteConfig::from(&archive.sqlite);
-    assert_eq!(sqlite, restante_archive::SqliteConfig::default());
-    let postgres = restante_archive::PostgresConfig::from(&archive.postgres);
-    assert_eq!(postgres, restante_archive::PostgresConfig::default());
     let rest = restante_waku::rest::RestConfig::from(&Config::default().rest);
     assert_eq!(rest, restante_waku::rest::RestConfig::default());
 
@@ -62,25 +55,6 @@ fn the_engines_and_the_doors_defaults_are_ours() {
     let theirs = restante_sessions::Config::new(restante_sessions::EngineUrl::Memory);
     assert_eq!(table.sessions_per_user_max, theirs.sessions_per_user_max);
     assert_eq!(table.url, theirs.url);
-
-    let waku = Config::default().waku;
-    assert_eq!(waku.rules(), restante_waku::validate::Rules::default());
-    assert_eq!(restante_waku::Services::from(&waku.protocols), restante_waku::Services::default());
-    let limits = restante_waku::node::NodeLimits::from(&waku.limits);
-    assert_eq!(limits, restante_waku::node::NodeLimits::default());
-    let handover = restante_waku::intake::HandoverConfig::from(&waku.handover);
-    assert_eq!(handover, restante_waku::intake::HandoverConfig::default());
-    let rates = restante_waku::rates::RateLimits::from(&waku.rates);
-    assert_eq!(rates, restante_waku::rates::RateLimits::default());
-    let filter = restante_waku::filter::FilterConfig::from(&waku.filter);
-    assert_eq!(filter, restante_waku::filter::FilterConfig::default());
-    let lightpush = restante_waku::lightpush::LightPushConfig::from(&waku.lightpush);
-    assert_eq!(lightpush, restante_waku::lightpush::LightPushConfig::default());
-    let peer_exchange = restante_waku::peer_exchange::PeerExchangeConfig::from(&waku.peer_exchange);
-    assert_eq!(peer_exchange, restante_waku::peer_exchange::PeerExchangeConfig::default());
-    let sync = waku.sync.config(Path::new("data"), restante_archive::Retention::default());
-    let sync = restante_waku::sync::SyncConfig { online_file: None, ..sync };
-    assert_eq!(sync, restante_waku::sync::SyncConfig::default());
 }
 
 #[test]
@@ -93,7 +67,7 @@ fn stronger_sources_win_and_origins_are_kept() {
         .unwrap();
 
     assert_eq!(effective.config.rest.port, 2);
-    assert_eq!(effective.config.waku.cluster_id, Some(16));
+    assert_eq!(effective.config.waku.rules.cluster_id, Some(16));
     let origin = |key: &str| effective.values[key].1.to_string();
     assert_eq!(origin("rest.address"), "some.toml:3");
     assert_eq!(origin("rest.port"), "environment RESTANTE_REST__PORT");
@@ -120,7 +94,7 @@ fn every_key_can_be_set_by_its_variable() {
 #[test]
 fn lists_are_written_with_commas_in_the_environment() {
     let variables = [("RESTANTE_WAKU__SHARDS", "0, 3"), ("RESTANTE_WAKU__CLUSTER_ID", "1")];
-    assert_eq!(set("", &variables).unwrap().config.waku.shards, [0, 3]);
+    assert_eq!(set("", &variables).unwrap().config.waku.rules.shards, [0, 3]);
 }
 
 #[test]
@@ -278,7 +252,7 @@ fn an_archive_on_a_network_has_a_spool_and_others_when_it_is_asked_for() {
     assert_eq!(spool(""), None);
     let asked_for = spool("spool = { dir = \"elsewhere\", bytes_max = 5, timeout_ms = 7 }").unwrap();
     assert_eq!(asked_for.folder, Path::new("elsewhere/archive"));
-    assert_eq!((asked_for.bytes_max, asked_for.timeout_ms), (5, 7));
+    assert_eq!((asked_for.bytes_max, asked_for.timeout_ms.get()), (5, 7));
 
     // What was left by an engine that was replaced is not forgotten.
     std::fs::create_dir_all(folder.path().join("spool/archive/00000001")).unwrap();

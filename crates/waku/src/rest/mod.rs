@@ -259,7 +259,7 @@ impl App {
 
     /// The longest JSON of a message: its base64 is a third longer, and some writers escape every slash in it.
     pub(crate) fn publish_bytes_max(&self) -> usize {
-        self.rules().max_message_bytes.saturating_mul(2).saturating_add(PUBLISH_EXTRA_BYTES)
+        self.rules().max_message_bytes.get().saturating_mul(2).saturating_add(PUBLISH_EXTRA_BYTES)
     }
 }
 

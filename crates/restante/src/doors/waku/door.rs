@@ -225,15 +225,15 @@ impl OpenWaku {
         let config = self.config();
         let settings = &config.waku;
         let config = WakuConfig {
-            rules: settings.rules(),
+            rules: settings.rules.clone(),
             node: settings.node.enabled.then(|| self.node_config()).transpose()?,
-            handover: (&settings.handover).into(),
-            services: (&settings.protocols).into(),
-            rates: (&settings.rates).into(),
-            filter: (&settings.filter).into(),
-            light_push: (&settings.lightpush).into(),
-            peer_exchange: (&settings.peer_exchange).into(),
-            sync: settings.sync.config(&config.server.data_dir, config.archive.retention),
+            handover: settings.handover,
+            services: settings.protocols.services,
+            rates: settings.rates.clone(),
+            filter: settings.filter,
+            light_push: settings.lightpush,
+            peer_exchange: settings.peer_exchange.clone(),
+            sync: settings.sync(&config.server.data_dir, config.archive.retention),
         };
         let archive = self.opened.archive.clone();
         let listeners: Vec<Arc<dyn MessageListener>> = vec![self.cache.clone()];
@@ -252,11 +252,11 @@ impl OpenWaku {
             listen: node.listen(),
             certificates: self.shared.certificates.clone(),
             external_addresses: node.external_addresses.iter().map(Into::into).collect(),
-            static_peers: node.static_peers.iter().map(Into::into).collect(),
+            static_peers: node.static_peers.clone(),
             reserved_peers: Vec::new(),
             relay: waku.protocols.relay.then(|| waku.relay_topics()),
-            max_message_bytes: waku.max_message_bytes.get(),
-            limits: (&waku.limits).into(),
+            max_message_bytes: waku.rules.max_message_bytes.get(),
+            limits: waku.limits,
             agent: format!("restante/{VERSION}"),
         })
     }

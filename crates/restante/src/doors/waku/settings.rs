@@ -13,7 +13,7 @@ use restante_waku::rest::RestConfig;
 use super::WakuSpec;
 use crate::{
     commands::config::Findings,
-    config::{ArchiveSpool, Config, Effective, Origin},
+    config::{Config, Effective, Origin},
     doors::{DoorListener, DoorSettings, HttpBounds},
     secrets,
 };
@@ -29,7 +29,7 @@ impl Config {
     /// folder is named for it. What an earlier engine has left in the spool is drained into the present one.
     pub(crate) fn spool(&self) -> Option<SpoolConfig> {
         let spool = self.spool_in("archive");
-        let is_asked_for = !self.archive.spool.dir.as_os_str().is_empty();
+        let is_asked_for = !self.archive.spool.folder.as_os_str().is_empty();
         let is_wanted =
             matches!(self.archive_url(), EngineUrl::Postgres(_)) || is_asked_for || spool.has_content();
         (is_wanted && spool.bytes_max > 0).then_some(spool)
@@ -49,9 +49,9 @@ impl Config {
 
     /// A spool below the folder of spools.
     pub(crate) fn spool_in(&self, name: &str) -> SpoolConfig {
-        let ArchiveSpool { dir, bytes_max, timeout_ms } = &self.archive.spool;
-        let dir = if dir.as_os_str().is_empty() { self.server.data_dir.join("spool") } else { dir.clone() };
-        SpoolConfig { folder: dir.join(name), bytes_max: *bytes_max, timeout_ms: timeout_ms.get() }
+        let SpoolConfig { folder, bytes_max, timeout_ms } = self.archive.spool.clone();
+        let folder = if folder.as_os_str().is_empty() { self.server.data_dir.join("spool") } else { folder };
+        SpoolConfig { folder: folder.join(name), bytes_max, timeout_ms }
     }
 }
 
@@ -171,7 +171,7 @@ fn check_node(config: &Config, findings: &mut Findings) {
 
 /// Autosharding never chooses a shard beyond those of the network. A network with static shards may have them.
 fn check_shards(config: &Config, findings: &mut Findings) {
-    let waku = &config.waku;
+    let waku = &config.waku.rules;
     let in_network = waku.shards_in_network.max(1);
     let beyond: Vec<String> =
         waku.shards.iter().filter(|shard| **shard >= in_network).map(u16::to_string).collect();

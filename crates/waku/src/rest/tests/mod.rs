@@ -36,7 +36,7 @@ use http_body_util::BodyExt;
 use libp2p::{Multiaddr, identity::Keypair};
 use prometheus_client::registry::Registry;
 use restante_archive::{Appended, Config, Error, Message, Opened, Page, Upkeep, open};
-use restante_core::{ErrorKind, ManualClock, Timestamp};
+use restante_core::{ErrorKind, ManualClock, Timestamp, nonzero};
 use restante_http::{Front, HttpMetrics, RefusalFormat, Token};
 use restante_net::NetMetrics;
 use restante_operate::{Operate, Parts, RoleCheck};

@@ -175,7 +175,7 @@ async fn refusals_are_short_whatever_was_sent() {
 
 #[tokio::test]
 async fn large_messages_and_bodies_are_refused() {
-    let door = door_with_rules(Rules { max_message_bytes: 1_000, ..Rules::default() }).await;
+    let door = door_with_rules(Rules { max_message_bytes: nonzero!(1_000), ..Rules::default() }).await;
     let message =
         |len| json!({"payload": base64_simd::STANDARD.encode_to_string(vec![0; len]), "contentTopic": CHAT});
     assert_eq!(door.post(PUBLISH, message(900)).await.status, 200);

@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::rest::remote::PeerAddress;
+use crate::node::PeerAddress;
 
 const STORE: &str = "/store/v3/messages";
 
@@ -153,9 +153,16 @@ fn answers_that_make_no_sense_are_not_shown() {
 fn addresses_are_parsed_once_and_bounded() {
     let peer = libp2p::PeerId::random();
     let text = format!("/dns4/node.example/tcp/8000/ws/p2p/{peer}");
-    let parsed = PeerAddress::parse(&text).unwrap();
+    let parsed = text.parse::<PeerAddress>().unwrap();
     assert_eq!((parsed.address.to_string(), parsed.peer), (text, peer));
-    for wrong in ["", "x", "/ip4/127.0.0.1/tcp/1", &format!("/dns4/{}/tcp/1/p2p/{peer}", "x".repeat(1_000))] {
-        assert_eq!(PeerAddress::parse(wrong), None, "{wrong}");
+    for wrong in [
+        "",
+        "x",
+        "/ip4/127.0.0.1/tcp/1",
+        "enr:-abc",
+        "/ip4/10.0.0.1/tcp/1/p2p/me",
+        &format!("/dns4/{}/tcp/1/p2p/{peer}", "x".repeat(1_000)),
+    ] {
+        assert!(wrong.parse::<PeerAddress>().is_err(), "{wrong}");
     }
 }
