@@ -259,10 +259,10 @@ impl<'a> Doors<'a> {
         let stop_timeout = grace(config).mul_f64(REQUESTS_SHARE);
         let rest = RestConfig {
             stop_timeout_ms: u64::try_from(stop_timeout.as_millis()).unwrap_or(u64::MAX),
-            ..(&config.rest).into()
+            ..config.rest.door.clone()
         };
         let rest_metrics = RestMetrics::default();
-        let permits = Permits::new(rest.requests_max);
+        let permits = Permits::new(rest.requests_max.get());
         let cache = Arc::new(MessageCache::new(&rest, &rest_metrics));
         Self {
             effective,
@@ -375,7 +375,7 @@ impl<'a> Doors<'a> {
 
     fn archive_health(&self) -> Arc<ArchiveHealth> {
         let Opened { archive, upkeep } = self.opened;
-        let timeout = Duration::from_millis(self.rest.request_timeout_ms);
+        let timeout = Duration::from_millis(self.rest.request_timeout_ms.get());
         Arc::new(ArchiveHealth::new(archive.clone(), upkeep.clone(), timeout))
     }
 
@@ -440,7 +440,7 @@ impl<'a> Doors<'a> {
             clock: self.clock.clone(),
             memory: self.memory.clone(),
             permits: self.permits.clone(),
-            request_timeout: Duration::from_millis(self.rest.request_timeout_ms),
+            request_timeout: Duration::from_millis(self.rest.request_timeout_ms.get()),
         }
     }
 
@@ -566,7 +566,7 @@ fn announce_rest(config: &Config, address: SocketAddr, url: &str, offer: Offer, 
     }
     if !address.ip().is_loopback() {
         warn!("everybody who reaches the REST address can publish and query");
-        if config.rest.admin && config.token_file().as_os_str().is_empty() {
+        if config.rest.door.admin && config.token_file().as_os_str().is_empty() {
             warn!("and do what is for operators: set operate.token_file, or leave rest.admin off");
         }
     }

@@ -35,12 +35,6 @@ fn the_file_in_the_repository_has_every_key_at_its_default() {
 }
 
 #[test]
-fn the_engines_and_the_doors_defaults_are_ours() {
-    let rest = restante_waku::rest::RestConfig::from(&Config::default().rest);
-    assert_eq!(rest, restante_waku::rest::RestConfig::default());
-}
-
-#[test]
 fn stronger_sources_win_and_origins_are_kept() {
     let file = "[rest]\nport = 1\naddress = \"::1\"\n\n[log]\nlevel = \"warn\"\n";
     let mut effective =
