@@ -1,0 +1,7 @@
+//! Mail: records, blobs and the directory of accounts.
+
+pub(crate) mod blobs;
+pub(crate) mod commands;
+pub(crate) mod records;
+pub(crate) mod stores;
+pub(crate) mod tidying;
