@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn every_connection_counts() {
         let config = Config::default();
-        assert!(wanted(&config) > config.rest.connections_max.get() as u64 + 1_000);
+        assert!(wanted(&config) > config.rest.door.connections_max.get() as u64 + 1_000);
         raise(&config);
         let limit = getrlimit(Resource::Nofile);
         assert_eq!(limit.current, limit.maximum, "the test may have what the system allows");

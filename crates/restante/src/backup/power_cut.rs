@@ -107,7 +107,7 @@ impl Stores {
         let mut records = restante_records::Config::new(config.records_url(), records::schema());
         records.lmdb.log_bytes = 64 << 10;
         let mut blobs = restante_blobs::Config::new(config.blobs_url());
-        blobs.files = restante_blobs::FilesConfig { packed_bytes_max: 1_000, pack_bytes: 4_000 };
+        blobs.files = restante_blobs::FilesConfig { packed_bytes_max: 1_000, pack_bytes: nonzero!(4_000) };
         Self {
             archive: restante_archive::open(archive).await.unwrap(),
             records: restante_records::open(records).await.unwrap(),

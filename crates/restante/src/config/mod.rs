@@ -5,6 +5,8 @@
 
 #[cfg(feature = "waku")]
 mod address;
+#[cfg(feature = "waku")]
+mod archive;
 #[cfg(feature = "mail")]
 mod blobs;
 mod env;
@@ -15,11 +17,11 @@ mod mail_flags;
 mod nearest;
 #[cfg(feature = "waku")]
 mod node_key;
-#[cfg(feature = "waku")]
-mod origin;
 mod plain;
 #[cfg(feature = "mail")]
 mod records;
+#[cfg(feature = "waku")]
+mod rest;
 mod schema;
 mod sessions;
 mod tls;
@@ -40,11 +42,13 @@ use toml::Value;
 
 use crate::doors::{self, DOORS};
 
+#[cfg(feature = "waku")]
+pub(crate) use archive::Archive as ArchiveSection;
 pub(crate) use flags::{DataFlags, ServeFlags};
 #[cfg(feature = "mail")]
 pub(crate) use mail_flags::RecordsFlags;
 pub(crate) use plain::argument as plain_argument;
-pub(crate) use schema::{Archive as ArchiveSection, Config, LogFormat};
+pub(crate) use schema::{Config, LogFormat};
 #[cfg(feature = "waku")]
 pub(crate) use waku_flags::ArchiveFlags;
 pub(crate) use words::LogFilter;

@@ -3,20 +3,18 @@
 //! `restante.toml` in the repository says what each one means; a test keeps the two together.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, SocketAddr},
     num::NonZero,
     path::{Path, PathBuf},
 };
 
-use restante_archive::{EngineUrl, LogConfig, PostgresConfig, Retention, SpoolConfig, SqliteConfig};
+use restante_core::nonzero;
 use restante_operate::Listener;
-use restante_waku::rest::RestConfig;
 use serde::{Deserialize, Serialize};
 
 use crate::doors::{self, DOORS};
 
 use super::{
-    origin::{HostName, PageOrigin},
     sessions::Sessions,
     tls::Tls,
     words::{self, LogFilter},
@@ -28,7 +26,7 @@ use super::{
 pub(crate) struct Config {
     pub(crate) server: Server,
     #[cfg(feature = "waku")]
-    pub(crate) archive: Archive,
+    pub(crate) archive: super::archive::Archive,
     #[cfg(feature = "mail")]
     pub(crate) mail: doors::mail::MailSection,
     #[cfg(feature = "mail")]
@@ -40,7 +38,7 @@ pub(crate) struct Config {
     pub(crate) sessions: Sessions,
     pub(crate) tls: Tls,
     #[cfg(feature = "waku")]
-    pub(crate) rest: Rest,
+    pub(crate) rest: super::rest::Rest,
     pub(crate) operate: Operate,
     #[cfg(feature = "waku")]
     pub(crate) waku: super::waku::Waku,
@@ -54,65 +52,6 @@ pub(crate) struct Server {
     pub(crate) grace_seconds: NonZero<u64>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Archive {
-    /// `None`, written as an empty text, is the embedded engine below the data folder.
-    #[serde(with = "words::text_or_empty")]
-    pub(crate) url: Option<EngineUrl>,
-    #[serde(with = "words::text")]
-    pub(crate) retention: Retention,
-    pub(crate) retention_interval_seconds: NonZero<u64>,
-    /// `None`, written as an empty text, is no second archive.
-    #[serde(with = "words::text_or_empty")]
-    pub(crate) tandem: Option<EngineUrl>,
-    pub(crate) log: LogConfig,
-    pub(crate) sqlite: SqliteConfig,
-    pub(crate) postgres: ArchivePostgres,
-    /// With an empty folder for `spool` below the data folder, and 0 bytes for no spool.
-    pub(crate) spool: SpoolConfig,
-}
-
-/// The settings of PostgreSQL.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct ArchivePostgres {
-    /// Empty for none.
-    pub(crate) password_file: PathBuf,
-    #[serde(flatten)]
-    pub(crate) engine: PostgresConfig,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Rest {
-    pub(crate) enabled: bool,
-    pub(crate) address: IpAddr,
-    pub(crate) port: u16,
-    /// Whether the listener speaks TLS, with the certificates of [`Tls`].
-    pub(crate) tls: bool,
-    /// Where connections begin with a PROXY header.
-    pub(crate) proxies: Vec<IpAddr>,
-    pub(crate) connections_max: NonZero<usize>,
-    pub(crate) connections_per_address_max: NonZero<usize>,
-    pub(crate) header_timeout_ms: NonZero<u64>,
-    pub(crate) request_timeout_ms: NonZero<u64>,
-    pub(crate) requests_max: NonZero<usize>,
-    pub(crate) relay_cache_messages: NonZero<usize>,
-    pub(crate) admin: bool,
-    pub(crate) console: Console,
-    /// Empty for no token.
-    pub(crate) token_file: PathBuf,
-    pub(crate) live_streams_max: NonZero<usize>,
-    pub(crate) live_queue_messages: NonZero<usize>,
-    pub(crate) live_queue_bytes: NonZero<usize>,
-    #[serde(with = "words::texts")]
-    pub(crate) live_origins: Vec<PageOrigin>,
-    #[serde(with = "words::texts")]
-    pub(crate) hosts: Vec<HostName>,
-    #[serde(with = "words::texts")]
-    pub(crate) origins: Vec<PageOrigin>,
-}
-
 /// The listener for operators.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -124,16 +63,6 @@ pub(crate) struct Operate {
     pub(crate) tls: bool,
     /// Empty for no token.
     pub(crate) token_file: PathBuf,
-}
-
-/// Whether there is a console page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Console {
-    /// Where none but operators can come.
-    Auto,
-    /// Nowhere.
-    Off,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -233,72 +162,7 @@ fn is_same_port(one: SocketAddr, other: SocketAddr) -> bool {
 
 impl Default for Server {
     fn default() -> Self {
-        Self { data_dir: "data".into(), grace_seconds: nonzero(10) }
-    }
-}
-
-impl Default for Archive {
-    fn default() -> Self {
-        Self {
-            url: None,
-            retention: Retention::default(),
-            retention_interval_seconds: nonzero(60),
-            tandem: None,
-            log: LogConfig::default(),
-            sqlite: SqliteConfig::default(),
-            postgres: ArchivePostgres::default(),
-            spool: SpoolConfig::new(""),
-        }
-    }
-}
-
-impl Default for Rest {
-    fn default() -> Self {
-        let door = RestConfig::default();
-        Self {
-            enabled: true,
-            address: IpAddr::V4(Ipv4Addr::LOCALHOST),
-            port: 8645, // the port of nwaku's REST door
-            tls: false,
-            proxies: Vec::new(),
-            connections_max: nonzero(door.connections_max),
-            connections_per_address_max: nonzero(door.connections_per_address_max),
-            header_timeout_ms: nonzero(door.header_timeout_ms),
-            request_timeout_ms: nonzero(door.request_timeout_ms),
-            requests_max: nonzero(door.requests_max),
-            relay_cache_messages: nonzero(door.relay_cache_messages),
-            admin: door.admin,
-            console: if door.console { Console::Auto } else { Console::Off },
-            token_file: PathBuf::new(),
-            live_streams_max: nonzero(door.live_streams_max),
-            live_queue_messages: nonzero(door.live_queue_messages),
-            live_queue_bytes: nonzero(door.live_queue_bytes),
-            live_origins: Vec::new(),
-            hosts: Vec::new(),
-            origins: Vec::new(),
-        }
-    }
-}
-
-impl From<&Rest> for RestConfig {
-    fn from(rest: &Rest) -> Self {
-        Self {
-            admin: rest.admin,
-            console: rest.console == Console::Auto,
-            live_streams_max: rest.live_streams_max.get(),
-            live_queue_messages: rest.live_queue_messages.get(),
-            live_queue_bytes: rest.live_queue_bytes.get(),
-            live_origins: rest.live_origins.iter().map(ToString::to_string).collect(),
-            hosts: rest.hosts.iter().map(ToString::to_string).collect(),
-            origins: rest.origins.iter().map(ToString::to_string).collect(),
-            relay_cache_messages: rest.relay_cache_messages.get(),
-            connections_max: rest.connections_max.get(),
-            connections_per_address_max: rest.connections_per_address_max.get(),
-            stop_timeout_ms: Self::default().stop_timeout_ms, // the server sets its part of the grace time
-            header_timeout_ms: rest.header_timeout_ms.get(),
-            request_timeout_ms: rest.request_timeout_ms.get(),
-            requests_max: rest.requests_max.get(),
-        }
+        Self { data_dir: "data".into(), grace_seconds: nonzero!(10) }
     }
 }
 
@@ -312,9 +176,4 @@ impl Default for Log {
     fn default() -> Self {
         Self { level: LogFilter::default(), format: LogFormat::Text }
     }
-}
-
-/// A default as its non-zero type.
-pub(super) fn nonzero<T, N: TryFrom<T>>(value: T) -> N {
-    N::try_from(value).ok().expect("no default is zero")
 }

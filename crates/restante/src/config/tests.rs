@@ -35,29 +35,6 @@ fn the_file_in_the_repository_has_every_key_at_its_default() {
 }
 
 #[test]
-fn the_engines_and_the_doors_defaults_are_ours() {
-    let rest = restante_waku::rest::RestConfig::from(&Config::default().rest);
-    assert_eq!(rest, restante_waku::rest::RestConfig::default());
-
-    let records = restante_records::LmdbConfig::from(&Config::default().records.lmdb);
-    assert_eq!(records, restante_records::LmdbConfig::default());
-    let blobs = Config::default().blobs;
-    let files = restante_blobs::FilesConfig::from(&blobs.files);
-    assert_eq!(files, restante_blobs::FilesConfig::default());
-    let theirs = restante_blobs::Config::new(restante_blobs::EngineUrl::Memory);
-    assert_eq!(blobs.blob_bytes_max.get(), theirs.blob_bytes_max);
-
-    let sessions = Config::default().sessions;
-    let hub = restante_sessions::hub::HubConfig::from(&sessions.hub);
-    assert_eq!(hub, restante_sessions::hub::HubConfig::default());
-    let table = sessions.config();
-    assert_eq!(table.redis, restante_sessions::RedisConfig::default());
-    let theirs = restante_sessions::Config::new(restante_sessions::EngineUrl::Memory);
-    assert_eq!(table.sessions_per_user_max, theirs.sessions_per_user_max);
-    assert_eq!(table.url, theirs.url);
-}
-
-#[test]
 fn stronger_sources_win_and_origins_are_kept() {
     let file = "[rest]\nport = 1\naddress = \"::1\"\n\n[log]\nlevel = \"warn\"\n";
     let mut effective =

@@ -91,10 +91,10 @@ impl DoorSpec for WakuSpec {
         let stop_timeout = shared.bounds.limits.stop_timeout;
         let rest = RestConfig {
             stop_timeout_ms: u64::try_from(stop_timeout.as_millis()).unwrap_or(u64::MAX),
-            ..(&config.rest).into()
+            ..config.rest.door.clone()
         };
         let retention = retention::state(&config.archive);
-        let timeout = Duration::from_millis(rest.request_timeout_ms);
+        let timeout = Duration::from_millis(rest.request_timeout_ms.get());
         let health = ArchiveHealth::new(opened.archive.clone(), opened.upkeep.clone(), timeout);
         let rest_metrics = RestMetrics::default();
         Ok(Box::new(OpenWaku {

@@ -8,7 +8,6 @@ use std::{
 
 use restante_archive::{EngineUrl, SpoolConfig, TandemConfig};
 use restante_operate::Listener;
-use restante_waku::rest::RestConfig;
 
 use super::WakuSpec;
 use crate::{
@@ -103,13 +102,13 @@ impl DoorSettings for WakuSpec {
     }
 
     fn http_bounds(&self, config: &Config) -> Option<HttpBounds> {
-        let rest = RestConfig::from(&config.rest);
+        let rest = &config.rest.door;
         Some(HttpBounds {
             limits: rest.limits(),
             server: rest.server_limits(),
             sites: rest.sites(),
-            requests_max: rest.requests_max,
-            request_timeout: Duration::from_millis(rest.request_timeout_ms),
+            requests_max: rest.requests_max.get(),
+            request_timeout: Duration::from_millis(rest.request_timeout_ms.get()),
         })
     }
 

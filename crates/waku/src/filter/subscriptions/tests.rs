@@ -119,7 +119,11 @@ fn topics_take_bounded_memory() {
 fn the_limits_of_the_hub_are_reported_as_the_filters_own() {
     let mut setup = Setup::new(FilterConfig::default());
     setup.hub = Hub::new(
-        HubConfig { subscriptions_max: 1, interest_bytes_max: 64 * 500, ..HubConfig::default() },
+        HubConfig {
+            subscriptions_max: nonzero!(1),
+            interest_bytes_max: nonzero!(64 * 500),
+            ..HubConfig::default()
+        },
         HubMetrics::default(),
     );
     setup.table = Subscriptions::new(FilterConfig::default(), setup.hub.clone(), Arc::default());

@@ -482,7 +482,7 @@ async fn many_that_expire_are_removed_one_by_one() {
 
 #[tokio::test(start_paused = true)]
 async fn the_queues_of_all_subscribers_are_bounded() {
-    let live = live(HubConfig { queued_bytes_max: 100_000, ..HubConfig::default() });
+    let live = live(HubConfig { queued_bytes_max: nonzero!(100_000), ..HubConfig::default() });
     let setup = Setup::over(FilterConfig::default(), Rules::default(), live);
     for _ in 0..20 {
         setup.subscribed(Manner::ReadsNothing).await;

@@ -101,7 +101,7 @@ async fn a_peers_refusal_is_passed_on() {
 
 #[tokio::test]
 async fn a_peer_that_does_not_answer_is_not_waited_for_longer_than_the_time_out() {
-    let here = door_with_node(RestConfig { request_timeout_ms: 200, ..admin() }, &[]).await;
+    let here = door_with_node(RestConfig { request_timeout_ms: nonzero!(200), ..admin() }, &[]).await;
     let opened = memory().await;
     let silent = SilentAfter { inner: opened.archive.clone(), queries: 0.into() };
     let there = start_door(Arc::new(silent), opened.upkeep, RestConfig::default(), waku_with_node(&[])).await;
@@ -113,7 +113,7 @@ async fn a_peer_that_does_not_answer_is_not_waited_for_longer_than_the_time_out(
 /// What a peer answers may be long, and is held twice while it is written anew.
 #[tokio::test]
 async fn only_so_many_queries_at_once_go_to_other_nodes() {
-    let here = door_with_node(RestConfig { request_timeout_ms: 1_000, ..admin() }, &[]).await;
+    let here = door_with_node(RestConfig { request_timeout_ms: nonzero!(1_000), ..admin() }, &[]).await;
     let opened = memory().await;
     let silent = SilentAfter { inner: opened.archive.clone(), queries: 0.into() };
     let there = start_door(Arc::new(silent), opened.upkeep, RestConfig::default(), waku_with_node(&[])).await;
