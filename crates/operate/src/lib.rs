@@ -6,6 +6,7 @@
 mod console;
 mod door;
 mod health;
+mod public;
 mod retention;
 mod routes;
 mod sessions;
@@ -13,6 +14,7 @@ mod sessions;
 pub use console::exposition;
 pub use door::{Door, Facts, Listener, Offer};
 pub use health::{ArchiveHealth, ComponentHealth, RoleCheck, Status};
+pub use public::{PublicConfig, PublicUrl};
 pub use retention::RetentionState;
 pub use routes::{Operate, Parts, SetLogLevel};
 pub use sessions::{CLOSE_NAMES, LIST_NAMES};
