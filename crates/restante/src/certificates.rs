@@ -24,7 +24,8 @@ pub(crate) fn of_listeners(
     metrics: &NetMetrics,
 ) -> Result<Option<Arc<Certificates>>, UsageError> {
     let config = &effective.config;
-    let has_tls = [Listener::Rest, Listener::Operate].iter().any(|listener| config.has_tls(*listener));
+    let listeners = [Listener::Rest, Listener::Operate, Listener::Public];
+    let has_tls = listeners.iter().any(|listener| config.has_tls(*listener));
     has_tls.then(|| load(effective, "tls.certificate_files", &config.tls.files(), metrics)).transpose()
 }
 

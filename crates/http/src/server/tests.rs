@@ -16,7 +16,12 @@ use tokio::{
 };
 
 use super::*;
-use crate::body;
+use crate::{
+    body,
+    websocket::{SocketLimits, Upgrade},
+};
+
+mod http2_sockets;
 
 /// Long enough for the busiest machine; what does not happen within it never does.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -58,8 +63,26 @@ async fn read_body(request: axum::extract::Request) -> Result<String, crate::Ref
     Ok(body.len().to_string())
 }
 
+const SOCKET_LIMITS: SocketLimits = SocketLimits { message_bytes_max: 64 << 10, ping_interval: LONG };
+
+/// Sends back what comes over a WebSocket.
+async fn echo(request: axum::extract::Request) -> Result<axum::response::Response, crate::Refusal> {
+    let upgrade = Upgrade::read(&request)?.ok_or(crate::Refusal::bad_request("no WebSocket"))?;
+    Ok(upgrade.answer(SOCKET_LIMITS, |socket| {
+        Box::pin(async {
+            let _open = OpenGuard::new();
+            while let Ok(message) = socket.receive().await {
+                if socket.send([message]).await.is_err() {
+                    return;
+                }
+            }
+        })
+    }))
+}
+
 fn router() -> Router {
     Router::new()
+        .route("/echo", get(echo))
         .route("/", get(async || "hello"))
         .route("/wait", get(wait))
         .route("/long", get(async || Body::from(vec![b'x'; 10 << 20])))

@@ -5,7 +5,7 @@ use std::{io::Write, net::SocketAddr, path::Path, process::ExitCode, sync::Arc, 
 use anyhow::Context;
 use futures_util::future::join_all;
 use prometheus_client::registry::Registry;
-use restante_http::{Front, HttpMetrics, OperatorGuard, Permits, RefusalFormat, Token};
+use restante_http::{Front, Guard, HttpMetrics, OperatorGuard, Permits, RefusalFormat, Token};
 use restante_net::{
     NetMetrics,
     tls::{Certificates, ServerTls},
@@ -24,9 +24,9 @@ use crate::{
     certificates, clock,
     commands::connected::{self, ConnectedMetrics},
     config::{Config, Effective, ServeFlags},
-    doors::{self, BackupStores, DoorListener, OpenDoor, Shared, Started},
+    doors::{self, BackupStores, DoorListener, OpenDoor, Report, Shared, Started},
     exit::UsageError,
-    live, logging, open_files, secrets,
+    live, logging, open_files, public, secrets,
     signals::{self, Stop},
     telemetry::{self, VERSION},
 };
@@ -196,15 +196,13 @@ impl Server<'_> {
     /// Serves HTTP until the server is stopped and the requests that were begun are finished. Returns the doors, which still run.
     async fn serve_http(
         &self,
-        sockets: Vec<(Listener, TcpListener)>,
+        mut sockets: Vec<(Listener, TcpListener)>,
         stop: Stop,
     ) -> anyhow::Result<Vec<Arc<dyn Door>>> {
-        let mut listeners = Vec::new();
-        for (kind, socket) in sockets {
-            listeners.push((kind, self.listener(kind, socket)?));
+        let mut addresses = Vec::new();
+        for (kind, socket) in &sockets {
+            addresses.push((*kind, socket.local_addr().context("a listener has no address")?));
         }
-        let addresses: Vec<(Listener, SocketAddr)> =
-            listeners.iter().map(|(kind, listener)| (*kind, listener.local_addr())).collect();
         // What the listener of a door has for operators.
         let mut own_offer = Offer::default();
         let mut doors = Vec::new();
@@ -214,16 +212,31 @@ impl Server<'_> {
                 doors.push(door);
             }
         }
-        let operate = Operate::new(self.parts(doors.clone(), &addresses, &stop));
+        for (kind, socket) in public::bind(&self.config().public, &doors).await? {
+            addresses.push((kind, socket.local_addr().context("a listener has no address")?));
+            sockets.push((kind, socket));
+        }
+        let report = self.report();
+        let (operators, accounts) = (report.operators.clone(), report.accounts.clone());
+        let operate = Operate::new(self.parts(report, doors.clone(), &addresses, &stop));
         let mut servers = Vec::new();
-        for (kind, listener) in listeners {
-            let operators = Arc::new(OperatorGuard::new(self.shared.token.clone(), listener.local_addr()));
+        for (kind, socket) in sockets {
+            let listener = self.listener(kind, socket)?;
+            let mut guard = OperatorGuard::new(self.shared.token.clone(), listener.local_addr());
+            if let Some(logins) = &operators {
+                guard = guard.with_logins(logins.clone());
+            }
             let offer = match kind {
                 Listener::Rest => own_offer,
-                _ => Offer { admin: true, console: operators.is_safe() },
+                Listener::Operate => Offer { admin: true, console: guard.is_safe() },
+                Listener::Public => Offer::default(),
             };
-            let router = self.front(kind, operators).router(operate.routes(kind, offer));
-            let limits = self.shared.bounds.server;
+            let front = self.front(kind, guard, accounts.clone());
+            let limits = match kind {
+                Listener::Public => public::server_limits(&self.config().public),
+                Listener::Rest | Listener::Operate => self.shared.bounds.server,
+            };
+            let router = front.router(operate.routes(kind, offer));
             servers.push(restante_http::serve(listener, router, limits, stop.clone().requested()));
         }
         self.announce(&addresses);
@@ -238,12 +251,17 @@ impl Server<'_> {
 
     /// A listener on a socket, with its limits, its proxies and its certificates.
     fn listener(&self, kind: Listener, socket: TcpListener) -> anyhow::Result<restante_net::Listener> {
+        let (limits, public) = (self.shared.bounds.limits, &self.config().public);
+        let (limits, proxies) = match kind {
+            Listener::Rest | Listener::Operate => {
+                let own = doors::listeners(self.config()).into_iter().find(|own| own.kind == kind);
+                (limits, own.map(|own| own.proxies).unwrap_or_default())
+            }
+            Listener::Public => (public::limits(public, limits.stop_timeout), public.proxies.clone()),
+        };
         let metrics = self.net_metrics.listener(kind.as_str());
-        let listener = restante_net::Listener::new(socket, self.shared.bounds.limits, metrics);
-        let mut listener = listener.context("a listener has no address")?;
-        for own in doors::listeners(self.config()).into_iter().filter(|own| own.kind == kind) {
-            listener = listener.with_proxies(own.proxies);
-        }
+        let listener = restante_net::Listener::new(socket, limits, metrics);
+        let mut listener = listener.context("a listener has no address")?.with_proxies(proxies);
         if let Some(certificates) = self.certificates.as_ref().filter(|_| self.config().has_tls(kind)) {
             listener = listener.with_tls(ServerTls::new(certificates.clone(), &["h2", "http/1.1"])?);
         }
@@ -251,42 +269,61 @@ impl Server<'_> {
     }
 
     /// What stands in front of the routes of a listener.
-    fn front(&self, kind: Listener, operators: Arc<OperatorGuard>) -> Front {
+    fn front(&self, kind: Listener, operators: OperatorGuard, accounts: Option<Arc<dyn Guard>>) -> Front {
+        let (sites, format) = match kind {
+            Listener::Public => (public::sites(), RefusalFormat::Problem),
+            Listener::Rest | Listener::Operate => (self.shared.bounds.sites.clone(), RefusalFormat::Text),
+        };
         Front {
             metrics: self.http_metrics.of(kind.as_str()),
             memory: self.shared.memory.clone(),
-            operators,
-            accounts: None,
-            sites: self.shared.bounds.sites.clone(),
-            format: RefusalFormat::Text,
+            operators: Arc::new(operators),
+            accounts,
+            sites,
+            format,
         }
     }
 
-    fn parts(&self, doors: Vec<Arc<dyn Door>>, addresses: &[(Listener, SocketAddr)], stop: &Stop) -> Parts {
-        let mut parts = Parts {
+    /// What the doors report, together.
+    fn report(&self) -> Report {
+        let mut all = Report::default();
+        for report in self.doors.iter().map(|door| door.report()) {
+            all.roles.extend(report.roles);
+            all.routes.extend(report.routes);
+            all.archive = all.archive.or(report.archive);
+            all.operators = all.operators.or(report.operators);
+            all.accounts = all.accounts.or(report.accounts);
+        }
+        all
+    }
+
+    fn parts(
+        &self,
+        report: Report,
+        doors: Vec<Arc<dyn Door>>,
+        addresses: &[(Listener, SocketAddr)],
+        stop: &Stop,
+    ) -> Parts {
+        let mut routes = vec![backup::route(self.sources(), stop.clone(), self.backups.clone())];
+        routes.extend(report.routes);
+        Parts {
             metrics_text: telemetry::shown(self.registry(&doors)),
             doors,
-            roles: Vec::new(),
-            archive: None,
+            roles: report.roles,
+            archive: report.archive,
             live: self.shared.live.clone(),
             addresses: addresses
                 .iter()
                 .map(|(kind, address)| (*kind, self.config().url(*kind, *address)))
                 .collect(),
-            routes: vec![backup::route(self.sources(), stop.clone(), self.backups.clone())],
+            routes,
             set_log_level: Some(self.set_log_level.clone()),
             version: VERSION,
             clock: self.shared.clock.clone(),
             memory: self.shared.memory.clone(),
             permits: self.shared.permits.clone(),
             request_timeout: self.shared.bounds.request_timeout,
-        };
-        for report in self.doors.iter().map(|door| door.report()) {
-            parts.roles.extend(report.roles);
-            parts.routes.extend(report.routes);
-            parts.archive = parts.archive.or(report.archive);
         }
-        parts
     }
 
     /// What a backup copies.
@@ -322,12 +359,22 @@ impl Server<'_> {
         for door in self.doors {
             let _ = door.announce(addresses, is_one, &mut out);
         }
-        for (kind, address) in addresses.iter().filter(|(kind, _)| *kind == Listener::Operate) {
+        for (kind, address) in addresses {
             let url = self.config().url(*kind, *address);
-            if !is_one {
-                info!(url, "console and administration");
-            }
-            let _ = writeln!(out, "listening for operators on {url}");
+            let whom = match kind {
+                Listener::Rest => continue, // its door has done that
+                Listener::Operate => {
+                    if !is_one {
+                        info!(url, "console and administration");
+                    }
+                    "operators"
+                }
+                Listener::Public => {
+                    public::announce(&self.config().public, *address, is_one);
+                    "users"
+                }
+            };
+            let _ = writeln!(out, "listening for {whom} on {url}");
         }
     }
 }

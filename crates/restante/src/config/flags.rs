@@ -1,6 +1,6 @@
 //! Settings on the command line: those that people change at the prompt.
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, ValueHint};
 use toml::Value;
@@ -36,6 +36,9 @@ pub(crate) struct DataFlags {
 pub(crate) struct ServeFlags {
     #[command(flatten)]
     data: DataFlags,
+    /// Listen for mail clients on this address and port, once a door serves them; may be repeated [default: 127.0.0.1:8647]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    jmap_listen: Vec<SocketAddr>,
     /// Share who is connected with other servers: redis://<host>:<port>/<database> [default: memory:, this server alone]
     #[arg(long, value_name = "URL")]
     sessions_url: Option<String>,
@@ -79,7 +82,11 @@ impl ServeFlags {
     /// The settings in force for a server with these flags.
     pub(crate) fn load(&self) -> Result<Effective, ConfigError> {
         let format = self.log_format.map(|format| Value::try_from(format).expect("a format is a plain word"));
+        let addresses: Vec<Value> =
+            self.jmap_listen.iter().map(|address| address.to_string().into()).collect();
+        let addresses = (!addresses.is_empty()).then_some(Value::Array(addresses));
         let own = [
+            setting("public.listen", "--jmap-listen", addresses),
             text("sessions.url", "--sessions-url", self.sessions_url.clone()),
             text("log.level", "--log-level", self.log_level.clone()),
             setting("log.format", "--log-format", format),

@@ -9,7 +9,7 @@ use std::{
 };
 
 use restante_core::nonzero;
-use restante_operate::Listener;
+use restante_operate::{Listener, PublicConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::doors::{self, DOORS};
@@ -40,6 +40,7 @@ pub(crate) struct Config {
     #[cfg(feature = "waku")]
     pub(crate) rest: super::rest::Rest,
     pub(crate) operate: Operate,
+    pub(crate) public: PublicConfig,
     #[cfg(feature = "waku")]
     pub(crate) waku: super::waku::Waku,
     pub(crate) log: Log,
@@ -105,12 +106,16 @@ impl Config {
     pub(crate) fn has_tls(&self, listener: Listener) -> bool {
         match listener {
             Listener::Operate => self.operate.listen.is_some() && self.operate.tls,
-            _ => doors::listeners(self).iter().any(|own| own.kind == listener && own.has_tls),
+            Listener::Public => self.public.tls && !self.public.listen.is_empty(),
+            Listener::Rest => doors::listeners(self).iter().any(|own| own.kind == listener && own.has_tls),
         }
     }
 
     /// The URL of a listener.
     pub(crate) fn url(&self, listener: Listener, address: SocketAddr) -> String {
+        if listener == Listener::Public {
+            return self.public.url(address);
+        }
         let scheme = if self.has_tls(listener) { "https" } else { "http" };
         format!("{scheme}://{address}")
     }
@@ -127,11 +132,16 @@ impl Config {
             let key = switches.first().copied().unwrap_or("server.data_dir");
             return Some((key, format!("a server has a door: switch one on with {}", switches.join(" or "))));
         }
-        let needs_certificate = [Listener::Rest, Listener::Operate].iter().any(|kind| self.has_tls(*kind));
+        let tls_keys = [
+            (Listener::Rest, "rest.tls"),
+            (Listener::Operate, "operate.tls"),
+            (Listener::Public, "public.tls"),
+        ];
+        let with_tls = tls_keys.into_iter().find(|(listener, _)| self.has_tls(*listener));
         let of_doors = || DOORS.iter().find_map(|door| door.contradiction(self));
         of_doors()
             .or_else(|| self.sessions.contradiction())
-            .or_else(|| self.tls.contradiction(needs_certificate))
+            .or_else(|| self.tls.contradiction(with_tls.map(|(_, key)| key)))
             .or_else(|| self.port_named_twice())
     }
 
@@ -140,6 +150,10 @@ impl Config {
         let own = doors::listeners(self).into_iter().map(|own| (own.key, own.address));
         let mut ports: Vec<(&str, SocketAddr)> = own.collect();
         ports.extend(self.operate.listen.map(|address| ("operate.listen", address)));
+        // The default takes no port before a door has routes there.
+        if self.public.listen != PublicConfig::default().listen {
+            ports.extend(self.public.listen.iter().map(|address| ("public.listen", *address)));
+        }
         ports.extend(DOORS.iter().flat_map(|door| door.ports(self)));
         for (index, (key, address)) in ports.iter().enumerate() {
             for (other, before) in ports.iter().take(index) {

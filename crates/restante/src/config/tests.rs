@@ -58,7 +58,9 @@ fn every_key_can_be_set_by_its_variable() {
     for (key, value, _) in effective.iter() {
         let text = match value {
             Value::String(text) => text.clone(),
-            Value::Array(_) => String::new(),
+            Value::Array(items) => {
+                items.iter().map(|item| item.as_str().unwrap()).collect::<Vec<_>>().join(",")
+            }
             other => other.to_string(),
         };
         let name = env::variable(key);
@@ -190,6 +192,16 @@ fn wrong_values_name_the_key_and_the_place() {
             "operate.listen = \"127.0.0.1:8645\"",
             "some.toml:1: operate.listen: 8645 is the port of rest.port, too",
         ),
+        (
+            "public.listen = [\"127.0.0.1:443\", \"0.0.0.0:8646\"]",
+            "some.toml:1: public.listen: 8646 is the port of operate.listen, too",
+        ),
+        (
+            "public.listen = \"localhost:443\"",
+            "some.toml:1: public.listen: expected an IP address with a port",
+        ),
+        ("public.url = \"example.org\"", "some.toml:1: public.url: 'example.org' is no URL for clients"),
+        ("public.tls = true", "some.toml:1: public.tls: TLS needs a certificate"),
         ("log.level = \"loud\"", "some.toml:1: log.level: log level 'loud' is not understood"),
         ("log.format = \"xml\"", "some.toml:1: log.format: it must be one of"),
         ("\n[rest\n", "some.toml:2: "),

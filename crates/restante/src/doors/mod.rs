@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use prometheus_client::registry::Registry;
 use restante_core::Clock;
-use restante_http::{MemoryBudget, Permits, Route, ServerLimits, Sites, Token};
+use restante_http::{Guard, MemoryBudget, Permits, Route, ServerLimits, Sites, Token};
 use restante_net::{Limits, NetMetrics, tls::Certificates};
 use restante_operate::{ArchiveReport, Door, Listener, Offer, RoleCheck};
 use restante_sessions::Live;
@@ -231,6 +231,10 @@ pub(crate) struct Report {
     pub(crate) archive: Option<Arc<dyn ArchiveReport>>,
     /// Routes for operators.
     pub(crate) routes: Vec<Route>,
+    /// Lets operators pass who log in.
+    pub(crate) operators: Option<Arc<dyn Guard>>,
+    /// Lets accounts pass that log in.
+    pub(crate) accounts: Option<Arc<dyn Guard>>,
 }
 
 /// A door that serves.

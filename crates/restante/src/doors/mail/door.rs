@@ -11,13 +11,16 @@ use anyhow::Context;
 use async_trait::async_trait;
 use prometheus_client::registry::Registry;
 use restante_directory::{Directory, DirectoryMetrics, Follower};
+use restante_http::Guard;
 use restante_net::{NetMetrics, tls::Certificates};
 use restante_operate::Listener;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use super::{
-    MailSpec, blobs, commands, records,
+    MailSpec, blobs, commands,
+    logins::LoginGuard,
+    records,
     stores::{self, Stores, StoresMetrics},
     tidying::{self, TidyMetrics, Tidying},
 };
@@ -147,11 +150,19 @@ impl OpenDoor for OpenMail {
     fn report(&self) -> Report {
         let config = self.config();
         let records = self.stores.records.upkeep.clone();
-        let routes = vec![
-            commands::records::route(config.records_url().to_string(), records),
-            commands::directory::route(self.directory.clone(), backup::real_path(&config.server.data_dir)),
-        ];
-        Report { roles: self.stores.health(config), routes, ..Report::default() }
+        let mut routes = vec![commands::records::route(config.records_url().to_string(), records)];
+        routes
+            .extend(commands::directory::routes(&self.directory, backup::real_path(&config.server.data_dir)));
+        let guard = |guard: fn(_, _) -> LoginGuard| -> Option<Arc<dyn Guard>> {
+            Some(Arc::new(guard(self.directory.clone(), self.shared.clock.clone())))
+        };
+        Report {
+            roles: self.stores.health(config),
+            archive: None,
+            routes,
+            operators: guard(LoginGuard::of_operators),
+            accounts: guard(LoginGuard::of_accounts),
+        }
     }
 
     fn add_to_backup(&self, stores: &mut BackupStores) {

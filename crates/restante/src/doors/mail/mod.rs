@@ -3,6 +3,7 @@
 pub(crate) mod blobs;
 pub(crate) mod commands;
 mod door;
+mod logins;
 pub(crate) mod records;
 mod settings;
 mod stores;
