@@ -24,8 +24,8 @@ use super::{
     disk::{Disk, DiskFile, Folder, LogDisk},
     recover::{Replay, replay, salt_of},
     schema::{
-        INDEX_SUFFIX, Index, LOG_HEADER_BYTES, LOG_SUFFIX, SegmentId, TEMPORARY_SUFFIX, decode_log_header,
-        salts_of_damaged_header, sequence_of,
+        INDEX_SUFFIX, Index, LOG_HEADER_BYTES, LOG_SUFFIX, OTHER_VERSION, SegmentId, TEMPORARY_SUFFIX,
+        decode_log_header, other_version, salts_of_damaged_header, sequence_of,
     },
     seal::{FileLens, Sealer, load},
     segment::Segment,
@@ -51,10 +51,7 @@ pub(crate) async fn open(folder: PathBuf, config: Config) -> Result<Opened, Erro
     blocking(move || {
         if config.read_only {
             if !folder.is_dir() {
-                return Err(Error::new(
-                    ErrorKind::NotFound,
-                    format!("there is no archive in {}", folder.display()),
-                ));
+                return Err(Error::not_found(format!("there is no archive in {}", folder.display())));
             }
             return open_on(Arc::new(Folder::new(&folder)), &config, None);
         }
@@ -80,7 +77,7 @@ fn fit_to_disk(mut config: Config, folder: &Path) -> Config {
 fn create_and_lock(folder: &Path) -> Result<File, Error> {
     create_folder(folder)?;
     let what = format!("archive {}", folder.display());
-    Ok(restante_disk::hold(&folder.join(LOCK_NAME), &what, "stop it, or name another folder")?)
+    restante_disk::hold(&folder.join(LOCK_NAME), &what, "stop it, or name another folder")
 }
 
 /// What the threads of an archive share, before anything is loaded.
@@ -272,10 +269,7 @@ fn segment_id(
     let header = shared.disk.map(name, header_len).map_err(|error| Error::io("read", name, error))?;
     match decode_log_header(&header) {
         Ok(id) => Ok(Some(SegmentId { sequence, ..id })),
-        Err("format version is newer than this program") => {
-            let advice = "open it with the version that wrote it";
-            Err(Error::new(ErrorKind::Corrupt, format!("{name} has a newer format: {advice}")))
-        }
+        Err(OTHER_VERSION) => Err(other_version(name, &header)),
         Err(_) if len <= LOG_HEADER_BYTES => {
             if !read_only {
                 info!(name, "removing a log that was never finished being created");
