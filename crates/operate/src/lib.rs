@@ -3,18 +3,20 @@
 //!
 //! A [`Door`] reports what it is and how it works; [`Operate`] collects that, and makes the routes of each [`Listener`].
 
+#[cfg(feature = "archive")]
+mod archive;
 mod console;
 mod door;
 mod health;
 mod public;
-mod retention;
 mod routes;
 mod sessions;
 
+#[cfg(feature = "archive")]
+pub use archive::{ArchiveHealth, RetentionState};
 pub use console::exposition;
 pub use door::{Door, Facts, Listener, Offer};
-pub use health::{ArchiveHealth, ComponentHealth, RoleCheck, Status};
+pub use health::{ArchiveReport, ComponentHealth, Problem, RoleCheck, Status};
 pub use public::{PublicConfig, PublicUrl};
-pub use retention::RetentionState;
 pub use routes::{Operate, Parts, SetLogLevel};
 pub use sessions::{CLOSE_NAMES, LIST_NAMES};

@@ -14,7 +14,7 @@ use restante_sessions::Live;
 use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{
-    ArchiveHealth, ComponentHealth, Door, Listener, Offer, RetentionState, RoleCheck,
+    ArchiveReport, ComponentHealth, Door, Listener, Offer, RoleCheck,
     console::{self, ConsoleState},
     health, sessions,
 };
@@ -35,11 +35,9 @@ pub struct Parts {
     /// The roles that no door reports, in the order in which health names them.
     pub roles: Vec<RoleCheck>,
     /// The archive of messages, if one is open.
-    pub archive: Option<Arc<ArchiveHealth>>,
+    pub archive: Option<Arc<dyn ArchiveReport>>,
     /// Who is connected.
     pub live: Live,
-    /// What retention keeps and did.
-    pub retention: RetentionState,
     /// The listeners with their addresses, for the console.
     pub addresses: Vec<(Listener, String)>,
     /// Further routes for operators.

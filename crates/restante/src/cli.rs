@@ -4,23 +4,21 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     commands::{
-        archive::ArchiveCommand,
-        backup::BackupFlags,
-        blobs::BlobsCommand,
-        completions::CompletionsFlags,
-        config::ConfigCommand,
-        directory::{
-            account::AccountCommand, alias::AliasCommand, domain::DomainCommand, log::LogFlags,
-            setup::SetupFlags, token::TokenCommand,
-        },
-        man::ManFlags,
-        publish::PublishFlags,
-        query::QueryFlags,
-        records::RecordsCommand,
-        restore::RestoreFlags,
-        sessions::SessionsCommand,
+        backup::BackupFlags, completions::CompletionsFlags, config::ConfigCommand, man::ManFlags,
+        restore::RestoreFlags, sessions::SessionsCommand,
     },
     config::ServeFlags,
+    doors::{
+        mail::commands::{
+            blobs::BlobsCommand,
+            directory::{
+                account::AccountCommand, alias::AliasCommand, domain::DomainCommand, log::LogFlags,
+                setup::SetupFlags, token::TokenCommand,
+            },
+            records::RecordsCommand,
+        },
+        waku::commands::{archive::ArchiveCommand, publish::PublishFlags, query::QueryFlags},
+    },
 };
 
 /// Keeps messages that arrived while their readers were away, and hands them over fast

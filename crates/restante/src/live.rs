@@ -8,7 +8,7 @@ use rustix::system::uname;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::{archives, config::Config, secrets};
+use crate::{clock, config::Config, secrets};
 
 /// Opens the table of the settings. Other servers that are out of reach are no error: the table begins with this server
 /// alone, and the log says so.
@@ -43,7 +43,7 @@ fn table(config: &Config, metrics: SessionMetrics) -> anyhow::Result<restante_se
     if table.node_name.is_empty() {
         table.node_name = uname().nodename().to_string_lossy().into_owned();
     }
-    (table.clock, table.metrics) = (archives::clock(), metrics);
+    (table.clock, table.metrics) = (clock::system(), metrics);
     Ok(table)
 }
 

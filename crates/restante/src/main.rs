@@ -1,30 +1,26 @@
 //! The `restante` binary: command line, configuration, the server that opens the archive and starts the doors.
 
-mod archives;
 mod backup;
-mod blobs;
 mod certificates;
 mod cli;
 mod client;
+mod clock;
 mod commands;
 mod config;
+mod doors;
 mod exit;
 mod live;
 mod logging;
-mod logins;
 mod modes;
 mod moment;
 mod new_file;
-mod nwaku;
 mod open_files;
 mod output;
 mod progress;
 mod public;
-mod records;
 mod secrets;
 mod signals;
 mod telemetry;
-mod transfer;
 
 use std::process::ExitCode;
 
@@ -33,7 +29,7 @@ use clap::Parser;
 fn main() -> ExitCode {
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return exit::usage(&nwaku::advise(error)),
+        Err(error) => return exit::usage(&doors::waku::nwaku::advise(error)),
     };
     if cli.command.keeps_data() {
         modes::restrict();

@@ -7,7 +7,7 @@ use serde_json::ser::{CompactFormatter, Formatter};
 
 use restante_core::Timestamp;
 
-use crate::transfer::json::JsonEntry;
+use crate::doors::waku::transfer::json::JsonEntry;
 
 /// How messages are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -165,7 +165,7 @@ pub(crate) fn short(text: &str, chars_max: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transfer::json::{JsonMessage, encode};
+    use crate::doors::waku::transfer::json::{JsonMessage, encode};
 
     fn entry(payload: &[u8]) -> JsonEntry {
         JsonEntry {

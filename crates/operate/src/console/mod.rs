@@ -4,11 +4,10 @@
 //! doors serve: the store for messages, the live stream for what arrives. Browsers get it where others get the list of routes, at `/`.
 
 mod cached;
-mod days;
 pub mod exposition;
 mod history;
 mod pages;
-mod state;
+pub(crate) mod state;
 
 pub(crate) use pages::{VARY, file, is_wanted, page, redirect};
 pub(crate) use state::{ConsoleState, state, watch};

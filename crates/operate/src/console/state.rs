@@ -12,7 +12,6 @@ use std::{
 use axum::{extract::RawQuery, response::Response};
 use futures_util::StreamExt;
 use parking_lot::RwLock;
-use restante_archive::Stats;
 use restante_core::Timestamp;
 use restante_http::{
     Refusal,
@@ -28,11 +27,10 @@ use tokio::{
 
 use super::{
     cached::Cached,
-    days::Days,
     exposition::{Sample, samples},
     history::{History, INTERVAL_SECONDS, Reading},
 };
-use crate::{ArchiveHealth, Facts as DoorFacts, Operate, health::Problem};
+use crate::{ArchiveReport, Facts as DoorFacts, Operate, Problem};
 
 /// How long the whole is valid, and how long a request waits for it.
 const STATE_FOR: Duration = Duration::from_millis(500);
@@ -56,7 +54,7 @@ const DOORS_MAX: usize = 16;
 const NODES_MAX: usize = 64;
 const NAME_CHARS_MAX: usize = 80;
 /// What health says of a database is cut here.
-const PROBLEM_CHARS_MAX: usize = 600;
+pub(crate) const PROBLEM_CHARS_MAX: usize = 600;
 
 /// What the console keeps between requests.
 #[derive(Debug)]
@@ -189,6 +187,7 @@ async fn make_state(operate: Arc<Operate>) -> Arc<str> {
 
 fn show(operate: &Operate, held: Option<Value>, sessions: Value) -> Value {
     let parts = &operate.parts;
+    let archive = parts.archive.as_ref();
     let now = parts.clock.now();
     let facts = operate.console.facts.read().clone();
     let metrics = (parts.metrics_text)();
@@ -197,11 +196,11 @@ fn show(operate: &Operate, held: Option<Value>, sessions: Value) -> Value {
         "version": parts.version,
         "now": millis(now),
         "startedAt": facts.started.map(|seconds| (seconds * 1e3) as i64),
-        "isReady": parts.archive.as_ref().is_none_or(|archive| archive.is_ready()),
+        "isReady": archive.is_none_or(|archive| archive.is_ready()),
         "problems": problems(operate, &of_doors, &facts),
         "pollSeconds": POLL_SECONDS,
-        "archive": parts.archive.as_ref().map(|health| archive(health, &facts, held)),
-        "retention": parts.retention.show(),
+        "archive": archive.map(|archive| show_archive(&**archive, &facts, held)),
+        "retention": archive.map(|archive| archive.show_retention()),
         "pruned": facts.pruned,
         "sessions": sessions,
     });
@@ -218,7 +217,7 @@ fn show(operate: &Operate, held: Option<Value>, sessions: Value) -> Value {
     state
 }
 
-fn millis(timestamp: Timestamp) -> i64 {
+pub(crate) fn millis(timestamp: Timestamp) -> i64 {
     timestamp.nanos() / 1_000_000
 }
 
@@ -255,50 +254,17 @@ fn listeners(operate: &Operate, facts: &Facts) -> Vec<Value> {
     listeners
 }
 
-fn archive(archive: &ArchiveHealth, facts: &Facts, held: Option<Value>) -> Value {
-    let health = archive.upkeep().health();
-    let following = health.following.as_ref().map(|following| {
-        json!({
-            "engine": following.engine,
-            "problem": following.problem.as_deref().map(|problem| cut(problem, PROBLEM_CHARS_MAX)),
-            "isStopped": following.is_stopped,
-            "messages": following.messages,
-            "bytes": following.bytes,
-        })
-    });
-    let spool = json!({"messages": health.spooled_messages, "bytes": health.spooled_bytes});
-    json!({
-        "engine": facts.engine,
-        "isWell": archive.is_ready(),
-        "spool": (health.spooled_messages > 0 || health.spooled_bytes > 0).then_some(spool),
-        "tandem": following,
-        "held": held,
-    })
+fn show_archive(archive: &dyn ArchiveReport, facts: &Facts, held: Option<Value>) -> Value {
+    let mut shown = archive.show();
+    shown.insert("engine".to_owned(), json!(facts.engine));
+    shown.insert("held".to_owned(), json!(held));
+    shown.into()
 }
 
-/// What the archive holds; `null` when it can't be counted now. Engines may count for long, so not on a worker.
+/// What the archive holds; `null` when it can't be counted now.
 async fn hold(operate: Arc<Operate>) -> Value {
-    let Some(archive) = operate.parts.archive.clone() else { return Value::Null };
-    let runtime = Handle::current();
-    let counted = spawn_blocking(move || {
-        let stats = runtime.block_on(archive.upkeep().stats());
-        stats.map_or(Value::Null, |stats| show_stats(&stats, operate.parts.clock.now()))
-    });
-    counted.await.unwrap_or(Value::Null)
-}
-
-fn show_stats(stats: &Stats, now: Timestamp) -> Value {
-    json!({
-        "at": millis(now),
-        "messages": stats.messages,
-        "topics": stats.topics,
-        "bodyBytes": stats.body_bytes,
-        "diskBytes": stats.disk_bytes,
-        "oldest": stats.oldest.map(millis),
-        "newest": stats.newest.map(millis),
-        "parts": stats.parts.len(),
-        "days": Days::of(&stats.parts, now),
-    })
+    let Some(archive) = &operate.parts.archive else { return Value::Null };
+    archive.held(operate.parts.clock.now()).await
 }
 
 /// How many are connected; without numbers when the table does not answer.

@@ -23,9 +23,8 @@ use super::{
     restore, take, target::ASIDE, verify,
 };
 use crate::{
-    commands::tidying,
     config::{Effective, Origin, Setting, load},
-    records,
+    doors::mail::{records, tidying},
 };
 
 const THREAD: Kind = restante_mail::thread::KIND;

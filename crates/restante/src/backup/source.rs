@@ -18,7 +18,7 @@ use super::{
     settings,
 };
 use crate::{
-    archives,
+    clock,
     config::{Config, Effective},
 };
 
@@ -76,7 +76,7 @@ impl Sources {
             settings: settings::text(effective),
             data: real_path(&config.server.data_dir),
             locations: config.locations(),
-            clock: archives::clock(),
+            clock: clock::system(),
             removing,
             metrics: BackupMetrics::default(),
         }

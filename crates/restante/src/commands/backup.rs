@@ -16,14 +16,15 @@ use restante_archive::EngineUrl;
 use restante_core::ErrorKind;
 
 use crate::{
-    archives::{self, Access},
     backup::{self, Asked, BackupError, Event, EventSender, Manifest, Removing, Role, Sources, Summary},
-    blobs,
     client::{OperatorFlags, Refused, Unreachable},
     config::{Config, DataFlags, Effective},
+    doors::{
+        mail::{blobs, records},
+        waku::archives::{self, Access},
+    },
     exit::{self, UsageError},
     progress::Progress,
-    records,
     signals::Stop,
 };
 
@@ -107,7 +108,7 @@ enum Found {
 
 /// The URL of the operators' routes of the server that the settings describe, as this machine reaches it: those of
 /// `operate.listen`, else those of REST.
-pub(super) fn server_of(config: &Config) -> anyhow::Result<String> {
+pub(crate) fn server_of(config: &Config) -> anyhow::Result<String> {
     if let Some(listen) = config.operate.listen.filter(|listen| listen.port() != 0 && !config.operate.tls) {
         return Ok(local_url(listen.ip(), listen.port()));
     }
@@ -148,7 +149,7 @@ async fn ask(flags: &BackupFlags, url: String, asked: Asked) -> anyhow::Result<E
 }
 
 /// Names the setting that a server without operator routes needs.
-pub(super) fn explain(error: anyhow::Error) -> anyhow::Error {
+pub(crate) fn explain(error: anyhow::Error) -> anyhow::Error {
     let is_closed = |refused: &Refused| {
         refused.status == StatusCode::NOT_FOUND && refused.text.starts_with("no such path")
     };
@@ -165,7 +166,7 @@ pub(super) fn explain(error: anyhow::Error) -> anyhow::Error {
 }
 
 /// Says that the server was only looked for where the settings have it, when it is not there.
-pub(super) fn explain_guess(error: anyhow::Error, config: &Config, url: &str) -> anyhow::Error {
+pub(crate) fn explain_guess(error: anyhow::Error, config: &Config, url: &str) -> anyhow::Error {
     if error.downcast_ref::<Unreachable>().is_none() {
         return error;
     }

@@ -17,7 +17,7 @@ pub(crate) enum ReportFormat {
 }
 
 /// Prints each finding, as a place and what is wrong there, on a line, and how many more there are.
-pub(super) fn print<'f>(
+pub(crate) fn print<'f>(
     findings: impl Iterator<Item = (&'f str, &'f str)>,
     wrong: u64,
     out: &mut dyn Write,
@@ -34,7 +34,7 @@ pub(super) fn print<'f>(
 }
 
 /// Whether something is wrong, in two words or three.
-pub(super) fn verdict(wrong: u64) -> String {
+pub(crate) fn verdict(wrong: u64) -> String {
     match wrong {
         0 => "all sound".to_owned(),
         1 => "1 damaged place".to_owned(),
@@ -43,7 +43,7 @@ pub(super) fn verdict(wrong: u64) -> String {
 }
 
 /// Prints what an engine tells beyond what all have in common.
-pub(super) fn print_figures<'f>(
+pub(crate) fn print_figures<'f>(
     figures: impl IntoIterator<Item = (&'f String, &'f u64)>,
     out: &mut dyn Write,
 ) -> io::Result<()> {

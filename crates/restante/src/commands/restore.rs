@@ -11,8 +11,8 @@ use clap::{Args, ValueHint};
 use indicatif::{DecimalBytes, HumanCount};
 
 use crate::{
-    archives,
     backup::{self, RestoreOptions, Restored},
+    clock,
     commands::backup::{counts, no_backup},
     config::DataFlags,
     progress::Progress,
@@ -38,7 +38,7 @@ pub(crate) fn run(flags: &RestoreFlags) -> anyhow::Result<ExitCode> {
         return Err(no_backup(&flags.folder).into());
     }
     let config = flags.data.load()?.config;
-    let now = archives::clock().now();
+    let now = clock::system().now();
     let bar = Progress::bytes("restoring", Some(0));
     let options = RestoreOptions { is_forced: flags.force, keep_node_key: flags.keep_node_key };
     let restored =

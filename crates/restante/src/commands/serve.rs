@@ -33,23 +33,27 @@ use tokio::{
 use tracing::{info, warn};
 
 use crate::{
-    archives::{self, Access},
     backup::{self, BackupMetrics, BackupPermit, Removing, Sources},
-    blobs,
     certificates::ServerCertificates,
-    commands::{
-        self,
-        connected::{self, ConnectedMetrics},
-        retention,
-        size::{self, SizeMetrics},
-        stores::{self, Stores, StoresMetrics},
-        tidying::{self, TidyMetrics, Tidying},
-    },
+    clock,
+    commands::connected::{self, ConnectedMetrics},
     config::{Config, Effective, ServeFlags},
+    doors::{
+        mail::{
+            blobs,
+            logins::LoginGuard,
+            records,
+            stores::{self, Stores, StoresMetrics},
+            tidying::{self, TidyMetrics, Tidying},
+        },
+        waku::{
+            archives::{self, Access},
+            retention,
+            size::{self, SizeMetrics},
+        },
+    },
     exit::UsageError,
-    live, logging,
-    logins::LoginGuard,
-    open_files, public, records, secrets,
+    live, logging, open_files, public, secrets,
     signals::{self, Stop},
     telemetry::{self, VERSION},
 };
@@ -93,7 +97,7 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     let stores = open_stores(config, &metrics).await?;
     let settings = config.directory.clone();
     let opened_directory =
-        Directory::open(&stores.records, settings, archives::clock(), metrics.directory.clone()).await;
+        Directory::open(&stores.records, settings, clock::system(), metrics.directory.clone()).await;
     let (directory, follower) = opened_directory.context("can't open the directory")?;
     let following = tokio::spawn(follower.run());
     let doors = Doors {
@@ -273,7 +277,7 @@ impl<'a> Doors<'a> {
             stores,
             directory,
             live,
-            clock: archives::clock(),
+            clock: clock::system(),
             rest,
             cache,
             retention: retention::state(&config.archive),
@@ -401,7 +405,8 @@ impl<'a> Doors<'a> {
     fn archive_health(&self) -> Arc<ArchiveHealth> {
         let Opened { archive, upkeep } = self.opened;
         let timeout = Duration::from_millis(self.rest.request_timeout_ms);
-        Arc::new(ArchiveHealth::new(archive.clone(), upkeep.clone(), timeout))
+        let health = ArchiveHealth::new(archive.clone(), upkeep.clone(), timeout);
+        Arc::new(health.with_retention(self.retention.clone()))
     }
 
     fn logins(&self, guard: fn(Directory, Arc<dyn Clock>) -> LoginGuard) -> LoginGuard {
@@ -461,7 +466,6 @@ impl<'a> Doors<'a> {
             roles: self.stores.health(self.config),
             archive: Some(health),
             live: self.live.clone(),
-            retention: self.retention.clone(),
             addresses: addresses
                 .iter()
                 .map(|(kind, address)| (*kind, self.config.url(*kind, *address)))
@@ -490,9 +494,9 @@ impl<'a> Doors<'a> {
         let data = backup::real_path(&self.config.server.data_dir);
         let mut routes = vec![
             backup::route(sources, stop.clone(), self.backups.clone()),
-            commands::records::route(self.config.records_url().to_string(), records),
+            crate::doors::mail::commands::records::route(self.config.records_url().to_string(), records),
         ];
-        routes.extend(commands::directory::routes(&self.directory, data));
+        routes.extend(crate::doors::mail::commands::directory::routes(&self.directory, data));
         routes
     }
 

@@ -157,7 +157,7 @@ function lately(name) {
 const isLate = (at) => state.now - at > LAG_MS;
 
 function showTiles() {
-  const held = state.archive.held;
+  const held = state.archive?.held;
   const { sessions, peers } = state;
   const out = lately("served") === null ? null : lately("served") + lately("pushed");
   const tiles = {
@@ -172,7 +172,7 @@ function showTiles() {
     messages: held ? shortCount(held.messages) : "–",
     counted: held && isLate(held.at) ? `messages, ${ago(held.at, state.now)}` : "messages",
     disk: held ? bytes(held.diskBytes) : "–",
-    engine: state.archive.engine ?? "",
+    engine: state.archive?.engine ?? "",
   };
   for (const [name, text] of Object.entries(tiles)) setText(document.querySelector(`[data-tile="${name}"]`), text);
 }
@@ -186,7 +186,10 @@ function showPlots() {
   plots.query.show([at, history.queryP50, history.queryP99]);
 }
 
+/** A server without the Waku door has no archive. */
 function showArchive() {
+  document.body.classList.toggle("has-no-archive", !state.archive);
+  if (!state.archive) return;
   const { engine, held, spool, tandem } = state.archive;
   const behind = (messages, size) => `${plural(messages, "message")} wait, ${bytes(size)}`;
   setFacts(byId("archive-facts"), [
@@ -246,6 +249,7 @@ function policyText({ policy, timeSeconds, messagesMax, bytesMax }) {
 
 function showRetention() {
   const { retention, now } = state;
+  if (!retention) return;
   const runText = ({ at, messages, diskBytes, error }) => {
     if (error) return `${ago(at, now)}: failed (${error})`;
     return messages === 0 ? `${ago(at, now)}: nothing to remove` : `${ago(at, now)}: ${plural(messages, "message")}, ${bytes(diskBytes)}`;

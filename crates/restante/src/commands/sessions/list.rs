@@ -15,8 +15,8 @@ use serde_json::Value;
 
 use super::{SessionPage, ShownSession, count, sessions_path};
 use crate::{
-    archives,
     client::{OperatorFlags, RestClient},
+    clock,
     output::{Format, printable, short, write_json},
 };
 
@@ -59,7 +59,7 @@ pub(crate) async fn run(flags: &ListFlags) -> anyhow::Result<ExitCode> {
     let names = if format == Format::Table { node_names(&client).await } else { BTreeMap::new() };
     let out = io::BufWriter::new(io::stdout().lock());
     let mut printer =
-        Printer { out, format, names, now: archives::clock().now(), widths: None, is_begun: false };
+        Printer { out, format, names, now: clock::system().now(), widths: None, is_begun: false };
     let mut left = flags.limit.map_or(u64::MAX, NonZero::get);
     let (mut cursor, mut is_complete) = (None, true);
     loop {

@@ -39,7 +39,7 @@ use restante_archive::{Appended, Config, Error, Message, Opened, Page, Upkeep, o
 use restante_core::{ErrorKind, ManualClock, Timestamp};
 use restante_http::{Front, HttpMetrics, RefusalFormat, Token};
 use restante_net::NetMetrics;
-use restante_operate::{Operate, Parts, RetentionState, RoleCheck};
+use restante_operate::{Operate, Parts, RoleCheck};
 use restante_sessions::Live;
 use restante_waku_wire::bloom::content_topic_bits;
 use serde_json::Value;
@@ -158,7 +158,6 @@ pub(super) async fn start_door_with(
         roles: Vec::new(),
         archive: Some(health),
         live: waku.live.clone(),
-        retention: RetentionState::default(),
         addresses: vec![(restante_operate::Listener::Rest, "/ip4/127.0.0.1/tcp/8645/http".to_owned())],
         routes: Vec::new(),
         metrics_text: Arc::new(|| "restante_up 1\n# EOF\n".to_owned()),

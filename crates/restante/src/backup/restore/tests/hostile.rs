@@ -306,7 +306,7 @@ fn an_lmdb_file_that_lmdb_could_not_follow_is_refused() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let url = restante_records::EngineUrl::Lmdb(whole.path().to_owned());
-        let config = restante_records::Config::new(url, crate::records::schema());
+        let config = restante_records::Config::new(url, crate::doors::mail::records::schema());
         restante_records::open(config).await.unwrap().upkeep.close().await.unwrap();
     });
     let sound = fs::read(whole.path().join("data.mdb")).unwrap();
@@ -365,7 +365,9 @@ async fn fill(folder: &Path) {
 
 async fn open_two(folder: &Path) -> Result<(restante_records::Opened, restante_blobs::Opened), String> {
     let url = restante_records::EngineUrl::Lmdb(folder.join("records"));
-    let records = restante_records::open(restante_records::Config::new(url, crate::records::schema())).await;
+    let records =
+        restante_records::open(restante_records::Config::new(url, crate::doors::mail::records::schema()))
+            .await;
     let url = restante_blobs::EngineUrl::Files(folder.join("blobs"));
     let blobs = restante_blobs::open(restante_blobs::Config::new(url)).await;
     Ok((records.map_err(|error| error.to_string())?, blobs.map_err(|error| error.to_string())?))

@@ -1,0 +1,10 @@
+//! Where the binary gets the time from.
+
+use std::sync::Arc;
+
+use restante_core::{Clock, SystemClock};
+
+/// The machine's clock.
+pub(crate) fn system() -> Arc<dyn Clock> {
+    Arc::new(SystemClock)
+}

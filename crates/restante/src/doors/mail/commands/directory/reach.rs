@@ -1,0 +1,210 @@
+//! How a command reaches the directory: in records that nobody has open, or by the server that has them.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, anyhow, bail};
+use clap::{Args, ValueHint};
+use restante_core::ErrorKind;
+use restante_directory::{
+    Actor, Answer, Directory, DirectoryMetrics, EmailAddress, NewPassword, Operation, PAGE_MAX, Page,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    backup,
+    client::{OperatorFlags, Refused},
+    clock,
+    commands::{
+        backup::{explain, explain_guess, server_of},
+        findings::ReportFormat,
+    },
+    config::{Config, RecordsFlags},
+    doors::mail::records,
+    exit::{self, UsageError},
+    secrets,
+};
+
+/// Where a running server does what operators ask of the directory.
+pub(super) const PATH: &str = "/admin/v1/directory";
+
+/// Whose directory, and how to print.
+#[derive(Args, Debug)]
+pub(crate) struct DirectoryFlags {
+    #[command(flatten)]
+    records: RecordsFlags,
+    /// Ask this server, whatever the settings say [default: the one of the settings, when one is running]
+    #[arg(long, value_name = "URL")]
+    rest: Option<String>,
+    /// A file with the server's token or an operator's; without it RESTANTE_TOKEN counts, then operate.token_file of the settings
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    token_file: Option<PathBuf>,
+    /// How to print
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub(super) format: ReportFormat,
+}
+
+/// The body of a request to a running server.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Request {
+    /// Who asks, for the log.
+    pub(super) by: String,
+    /// The data folder that is meant, when the command has found the server by its settings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) data: Option<PathBuf>,
+    pub(super) operation: Operation,
+}
+
+impl DirectoryFlags {
+    /// Does one operation.
+    pub(super) async fn operate(&self, operation: Operation) -> anyhow::Result<Answer> {
+        if let Some(url) = &self.rest {
+            return self.ask(url.clone(), self.token_file.clone(), None, operation).await;
+        }
+        let config = self.records.load()?.config;
+        backup::check_not_halfway(&config)?;
+        let opened = match open(&config).await {
+            Ok(opened) => opened,
+            Err(error) if exit::kind(&error) == Some(ErrorKind::Conflict) => {
+                let url = server_of(&config)?;
+                let data = backup::real_path(&config.server.data_dir);
+                let token_file = self.token_file.clone().or_else(|| own_token(&config));
+                let asked = self.ask(url.clone(), token_file, Some(data), operation).await;
+                return asked.map_err(|error| explain_guess(error, &config, &url));
+            }
+            Err(error) => return Err(error),
+        };
+        let done = operate_on(&opened, &config, operation).await;
+        opened.upkeep.close().await.context("can't close the records")?;
+        done
+    }
+
+    async fn ask(
+        &self,
+        url: String,
+        token_file: Option<PathBuf>,
+        data: Option<PathBuf>,
+        operation: Operation,
+    ) -> anyhow::Result<Answer> {
+        let client = OperatorFlags::of(url, token_file).client()?;
+        let request = serde_json::to_vec(&Request { by: user(), data, operation })?;
+        match client.post(PATH, request).await {
+            Ok(answer) => {
+                serde_json::from_slice(&answer).context("the server's answer is none of a directory")
+            }
+            Err(error) => match error.downcast_ref::<Refused>() {
+                // What the directory itself refuses says what to do.
+                Some(refused) if refused.is_of_route() => Err(anyhow!("{}", refused.text)),
+                _ => Err(explain(error)),
+            },
+        }
+    }
+
+    /// All items of a list, page after page.
+    pub(super) async fn list<T>(
+        &self,
+        page: impl Fn(Option<String>, usize) -> Operation,
+        read: impl Fn(Answer) -> Option<Page<T>>,
+    ) -> anyhow::Result<Vec<T>> {
+        let (mut items, mut after) = (Vec::new(), None);
+        loop {
+            let answer = self.operate(page(after, PAGE_MAX)).await?;
+            let page = read(answer).context("the server's answer is no page of a list")?;
+            items.extend(page.items);
+            after = page.next;
+            if after.is_none() {
+                return Ok(items);
+            }
+        }
+    }
+}
+
+/// Opens records that are there.
+async fn open(config: &Config) -> anyhow::Result<restante_records::Opened> {
+    let opened = records::open_existing(config).await;
+    opened.map_err(|error| match exit::kind(&error) {
+        None => error.context("`restante setup DOMAIN` makes a server with a first account"),
+        Some(_) => error,
+    })
+}
+
+/// Does one operation in records that this process has open.
+pub(super) async fn operate_on(
+    opened: &restante_records::Opened,
+    config: &Config,
+    operation: Operation,
+) -> anyhow::Result<Answer> {
+    let metrics = DirectoryMetrics::default();
+    let (directory, _) = Directory::open(opened, config.directory.clone(), clock::system(), metrics).await?;
+    let actor = Actor(format!("{} on the command line", user()));
+    Ok(directory.operate(&actor, operation).await?)
+}
+
+/// The token of the server that the settings describe, if this user may read it and none is in the environment.
+fn own_token(config: &Config) -> Option<PathBuf> {
+    let file = config.token_file();
+    let is_set = !file.as_os_str().is_empty();
+    let has_other = std::env::var(crate::client::TOKEN_VARIABLE).is_ok_and(|token| !token.is_empty());
+    (is_set && !has_other && std::fs::File::open(file).is_ok()).then(|| file.to_owned())
+}
+
+/// The user who runs the command, for the log of operations.
+fn user() -> String {
+    let name = ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
+    name.filter(|name| !name.is_empty() && name.len() <= 64 && !name.chars().any(char::is_control))
+        .unwrap_or_else(|| format!("user {}", rustix::process::getuid().as_raw()))
+}
+
+/// Where a new password comes from. A command line is seen by everybody on the machine, so none comes from there.
+#[derive(Args, Debug)]
+pub(crate) struct PasswordFlags {
+    /// Read the password from the first line of this file, or from stdin with -
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    password_file: Option<PathBuf>,
+    /// Let the server draw a password and print it once
+    #[arg(long, conflicts_with = "password_file")]
+    generate: bool,
+}
+
+impl PasswordFlags {
+    /// The password; asks for it on a terminal when no flag says where it is.
+    pub(super) fn read(&self, address: &EmailAddress) -> anyhow::Result<NewPassword> {
+        if self.generate {
+            return Ok(NewPassword::Generated);
+        }
+        let password = match &self.password_file {
+            Some(file) if file.as_os_str() == "-" => first_line()?,
+            Some(file) => secrets::read("password", file)?,
+            None => ask_twice(address)?,
+        };
+        Ok(NewPassword::Given(password))
+    }
+}
+
+fn first_line() -> anyhow::Result<String> {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).context("can't read the password from stdin")?;
+    let line = line.trim_end_matches(['\r', '\n']);
+    if line.is_empty() {
+        bail!("stdin has no password: its first line is empty");
+    }
+    Ok(line.to_owned())
+}
+
+fn ask_twice(address: &EmailAddress) -> anyhow::Result<String> {
+    let terminal = console::Term::stderr();
+    if !std::io::IsTerminal::is_terminal(&std::io::stdin()) || !terminal.is_term() {
+        let what =
+            "no password was named: use --generate, --password-file FILE or --password-file - for stdin";
+        return Err(UsageError(what.to_owned()).into());
+    }
+    let ask = |what: &str| -> anyhow::Result<String> {
+        terminal.write_str(&format!("{what} for {address}: "))?;
+        terminal.read_secure_line().context("can't read the password")
+    };
+    let password = ask("New password")?;
+    if ask("The same again")? != password {
+        bail!("the two passwords differ: nothing was changed");
+    }
+    Ok(password)
+}

@@ -1,0 +1,46 @@
+//! `restante records erase`
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::Args;
+use indicatif::HumanCount;
+use restante_records::AccountId;
+
+use crate::{config::RecordsFlags, doors::mail::records, progress::Progress};
+
+#[derive(Args, Debug)]
+pub(crate) struct EraseFlags {
+    #[command(flatten)]
+    records: RecordsFlags,
+    /// The number of the account
+    account: u32,
+    /// Erase: only a backup brings the records back
+    #[arg(long)]
+    yes: bool,
+}
+
+/// Records and tombstones between two looks at the progress.
+const STEP: usize = 4_096;
+
+pub(super) async fn run(flags: &EraseFlags) -> anyhow::Result<ExitCode> {
+    let account = AccountId(flags.account);
+    if !flags.yes {
+        bail!("only a backup brings the records of account {} back: add --yes to erase them", account.0);
+    }
+    let opened = records::open_existing(&flags.records.load()?.config).await?;
+    let progress = Progress::records("erasing", None);
+    let mut erased_records = 0;
+    loop {
+        let erased = opened.upkeep.erase(account, STEP).await?;
+        erased_records += erased.records;
+        progress.set(erased_records);
+        if !erased.has_more {
+            break;
+        }
+    }
+    drop(progress);
+    opened.upkeep.close().await?;
+    println!("erased {} records of account {}", HumanCount(erased_records), account.0);
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,86 @@
+//! Opens the records that the settings name.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use restante_core::ErrorKind;
+use restante_records::{EngineUrl, Metrics, Opened, Schema};
+
+use crate::{clock, config::Config, exit};
+
+/// All kinds of records that this server has.
+pub(crate) fn schema() -> Schema {
+    let kinds = restante_mail::kinds().into_iter().chain(restante_directory::kinds());
+    Schema::new(kinds.collect()).expect("kinds have numbers of their own, and their indexes have parts")
+}
+
+/// The name of a kind or a property that the schema does not have: it is of a newer server.
+pub(crate) fn unnamed(number: u8) -> String {
+    format!("#{number}")
+}
+
+/// Opens the records of the settings, and makes them when they are not there.
+pub(crate) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Opened> {
+    let url = config.records_url();
+    let opened = restante_records::open(restante_records::Config {
+        lmdb: (&config.records.lmdb).into(),
+        clock: clock::system(),
+        metrics,
+        ..restante_records::Config::new(url.clone(), schema())
+    })
+    .await;
+    opened.with_context(|| format!("can't open the records {url}"))
+}
+
+/// The same for a command, which makes nothing: records that are not there are a place that was mistyped.
+pub(crate) async fn open_existing(config: &Config) -> anyhow::Result<Opened> {
+    let url = config.records_url();
+    if let EngineUrl::Lmdb(folder) = &url {
+        check_is_used("records", &url.to_string(), folder)?;
+    }
+    open(config, Metrics::default()).await.map_err(advise)
+}
+
+/// Says how to ask a server that has the records open.
+fn advise(error: anyhow::Error) -> anyhow::Error {
+    if exit::kind(&error) != Some(ErrorKind::Conflict) {
+        return error;
+    }
+    let advice = "`restante records stats --rest URL` asks a running server";
+    restante_records::Error::new(ErrorKind::Conflict, format!("{error:#}: {advice}")).into()
+}
+
+/// Fails when nothing was ever kept in a folder.
+pub(crate) fn check_is_used(what: &str, url: &str, folder: &Path) -> anyhow::Result<()> {
+    let failed = || format!("can't open the {what} {url}");
+    let is_empty = match folder.read_dir() {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
+        Err(error) => return Err(error).with_context(failed),
+    };
+    if is_empty {
+        bail!("{}: there are none: name their place with --data or --{what}", failed());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_command_makes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config::default();
+        config.server.data_dir = folder.path().to_owned();
+        let error = open_existing(&config).await.err().unwrap().to_string();
+        assert!(
+            error.ends_with("records: there are none: name their place with --data or --records"),
+            "{error}"
+        );
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+
+        config.records.url = Some(EngineUrl::Memory);
+        open_existing(&config).await.unwrap();
+    }
+}

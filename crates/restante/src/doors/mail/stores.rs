@@ -1,0 +1,278 @@
+//! Shows in the metrics whether records and blobs work, and how much they hold.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Context;
+use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
+use restante_core::ErrorKind;
+use restante_operate::RoleCheck;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tracing::{debug, warn};
+
+use crate::{backup::Removing, config::Config, signals::Stop};
+
+/// How often they are asked whether they work, which they answer from memory.
+const HEALTH_INTERVAL: Duration = Duration::from_secs(15);
+/// How often they are asked what they hold: they walk through their counts for it.
+const STATS_INTERVAL: Duration = Duration::from_secs(600);
+/// A disk with less free space than this counts as full.
+const FREE_BYTES_MIN: u64 = 1 << 20;
+
+/// The names of the roles in `GET /health`.
+const RECORDS: &str = "Records";
+const BLOBS: &str = "Blobs";
+
+/// The records and the blobs of a server.
+#[derive(Clone)]
+pub(crate) struct Stores {
+    pub(crate) records: restante_records::Opened,
+    pub(crate) blobs: restante_blobs::Opened,
+    /// Held while blobs are removed, and while none may be.
+    pub(crate) removing: Removing,
+}
+
+/// What records and blobs hold. Cloning shares the values.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StoresMetrics {
+    records: RecordsMetrics,
+    blobs: BlobsMetrics,
+}
+
+#[derive(Clone, Debug, Default)]
+struct RecordsMetrics {
+    up: Gauge,
+    records: Gauge,
+    tombstones: Gauge,
+    accounts: Gauge,
+    disk_bytes: Gauge,
+}
+
+#[derive(Clone, Debug, Default)]
+struct BlobsMetrics {
+    up: Gauge,
+    blobs: Gauge,
+    bytes: Gauge,
+    disk_bytes: Gauge,
+}
+
+impl StoresMetrics {
+    /// Makes the metrics visible in `registry` as `restante_records_...{engine}` and `restante_blobs_...{engine}`.
+    pub(crate) fn register(
+        &self,
+        registry: &mut Registry,
+        (records_engine, blobs_engine): (&'static str, &'static str),
+    ) {
+        self.records.register(of_engine(registry, "restante_records", records_engine));
+        self.blobs.register(of_engine(registry, "restante_blobs", blobs_engine));
+    }
+}
+
+impl StoresMetrics {
+    /// Shows which roles work.
+    fn show_health(&self, checks: &[RoleCheck]) {
+        let is_up = |name| checks.iter().any(|check| check.name == name && (check.problem)().is_none());
+        self.records.up.set(i64::from(is_up(RECORDS)));
+        self.blobs.up.set(i64::from(is_up(BLOBS)));
+    }
+}
+
+fn of_engine<'r>(registry: &'r mut Registry, prefix: &'static str, engine: &'static str) -> &'r mut Registry {
+    registry.sub_registry_with_prefix(prefix).sub_registry_with_label(("engine".into(), engine.into()))
+}
+
+impl RecordsMetrics {
+    fn register(&self, registry: &mut Registry) {
+        registry.register("engine_up", "Whether records take commits", self.up.clone());
+        registry.register("stored_records", "Records that exist", self.records.clone());
+        let help = "Destroyed records that history still tells of";
+        registry.register("tombstones", help, self.tombstones.clone());
+        registry.register("accounts", "Accounts that ever had a commit", self.accounts.clone());
+        registry.register("disk_bytes", "Bytes that records take on disk", self.disk_bytes.clone());
+    }
+
+    fn show(&self, stats: &restante_records::Stats) {
+        let sum = |of: fn(&restante_records::KindStats) -> u64| stats.kinds.iter().map(of).sum();
+        self.records.set(gauge(sum(|kind| kind.records)));
+        self.tombstones.set(gauge(sum(|kind| kind.tombstones)));
+        self.accounts.set(gauge(stats.accounts));
+        self.disk_bytes.set(gauge(stats.disk_bytes));
+    }
+}
+
+impl BlobsMetrics {
+    fn register(&self, registry: &mut Registry) {
+        registry.register("engine_up", "Whether blobs are taken", self.up.clone());
+        registry.register("stored_blobs", "Blobs that are there", self.blobs.clone());
+        registry.register("stored_bytes", "Bytes of the blobs that are there", self.bytes.clone());
+        registry.register("disk_bytes", "Bytes that blobs take on disk", self.disk_bytes.clone());
+    }
+
+    fn show(&self, stats: &restante_blobs::Stats) {
+        self.blobs.set(gauge(stats.blobs));
+        self.bytes.set(gauge(stats.bytes));
+        self.disk_bytes.set(gauge(stats.disk_bytes));
+    }
+}
+
+fn gauge(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn folder_of_records(config: &Config) -> Option<PathBuf> {
+    match config.records_url() {
+        restante_records::EngineUrl::Lmdb(folder) => Some(folder),
+        restante_records::EngineUrl::Memory => None,
+    }
+}
+
+fn folder_of_blobs(config: &Config) -> Option<PathBuf> {
+    match config.blobs_url() {
+        restante_blobs::EngineUrl::Files(folder) => Some(folder),
+        restante_blobs::EngineUrl::Memory => None,
+    }
+}
+
+/// Says that the disk of a folder is full, if it is. The system answers from memory.
+fn full_disk(folder: &Path) -> Option<String> {
+    let disk = rustix::fs::statvfs(folder).ok()?;
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    let problem =
+        "the disk is full: what needs more room is refused, reading works: free some space on the disk";
+    (free < FREE_BYTES_MIN).then(|| format!("{problem} ({free} bytes are free)"))
+}
+
+impl Stores {
+    /// Whether they work: what they report themselves, and whether their disks are full. Health, console and metrics show it.
+    pub(crate) fn health(&self, config: &Config) -> Vec<RoleCheck> {
+        let (records, blobs) = (self.records.upkeep.clone(), self.blobs.upkeep.clone());
+        let (records_folder, blobs_folder) = (folder_of_records(config), folder_of_blobs(config));
+        let records = move || {
+            let problem = records.health().err().map(|error| error.to_string());
+            problem.or_else(|| full_disk(records_folder.as_deref()?))
+        };
+        let blobs = move || {
+            let problem = blobs.health().err().map(|error| error.to_string());
+            problem.or_else(|| full_disk(blobs_folder.as_deref()?))
+        };
+        vec![
+            RoleCheck { name: RECORDS, problem: Arc::new(records) },
+            RoleCheck { name: BLOBS, problem: Arc::new(blobs) },
+        ]
+    }
+
+    /// Lets both finish what they have taken.
+    pub(crate) async fn close(&self, limit: Duration) -> anyhow::Result<()> {
+        let (records, blobs) = tokio::join!(
+            timeout(limit, self.records.upkeep.close()),
+            timeout(limit, self.blobs.upkeep.close())
+        );
+        let late = |what: &str| format!("the {what} were not closed within {} s", limit.as_secs_f64());
+        let records = records.with_context(|| late("records"))?;
+        let blobs = blobs.with_context(|| late("blobs"))?;
+        match records {
+            // What was committed is in the commit log, and is taken from there by the next start.
+            Err(error) if error.kind() == ErrorKind::Full => {
+                warn!(%error, "the records were closed on a full disk")
+            }
+            closed => closed.context("can't close the records")?,
+        }
+        match blobs {
+            Err(error) if error.kind() == ErrorKind::Full => {
+                warn!(%error, "the blobs were closed on a full disk")
+            }
+            closed => closed.context("can't close the blobs")?,
+        }
+        Ok(())
+    }
+
+    /// While one of them does not answer, its last values stand.
+    async fn ask_what_they_hold(&self, metrics: &StoresMetrics) {
+        match self.records.upkeep.stats().await {
+            Ok(stats) => metrics.records.show(&stats),
+            Err(error) => debug!(%error, "the records do not tell what they hold"),
+        }
+        match self.blobs.upkeep.stats().await {
+            Ok(stats) => metrics.blobs.show(&stats),
+            Err(error) => debug!(%error, "the blobs do not tell what they hold"),
+        }
+    }
+}
+
+/// Asks at once and then after each interval, until the server stops.
+pub(crate) async fn run(stores: Stores, checks: Vec<RoleCheck>, metrics: StoresMetrics, stop: Stop) {
+    let (mut health, mut stats) = (interval(HEALTH_INTERVAL), interval(STATS_INTERVAL));
+    health.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    stats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut stopped = std::pin::pin!(stop.requested());
+    loop {
+        tokio::select! {
+            _ = health.tick() => metrics.show_health(&checks),
+            _ = stats.tick() => stores.ask_what_they_hold(&metrics).await,
+            () = &mut stopped => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use restante_records::{AccountId, Body, Change, Commit, Id, Properties};
+
+    use super::*;
+    use crate::doors::mail::records;
+
+    fn in_memory_config() -> Config {
+        let mut config = Config::default();
+        config.records.url = Some(restante_records::EngineUrl::Memory);
+        config.blobs.url = Some(restante_blobs::EngineUrl::Memory);
+        config
+    }
+
+    async fn in_memory() -> Stores {
+        let records = restante_records::Config::new(restante_records::EngineUrl::Memory, records::schema());
+        let blobs = restante_blobs::Config::new(restante_blobs::EngineUrl::Memory);
+        Stores {
+            records: restante_records::open(records).await.unwrap(),
+            blobs: restante_blobs::open(blobs).await.unwrap(),
+            removing: Removing::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_there_is_counted() {
+        let stores = in_memory().await;
+        let (account, thread) = (AccountId(1), restante_mail::thread::KIND);
+        let create =
+            || Change::Create { kind: thread, body: Body::default(), properties: Properties::default() };
+        stores.records.records.commit(account, Commit::of([create(), create()])).await.unwrap();
+        let destroy = Change::Destroy { kind: thread, id: Id(1) };
+        stores.records.records.commit(account, Commit::of([destroy])).await.unwrap();
+        stores.blobs.blobs.put(&mut Bytes::from_static(b"hello")).await.unwrap();
+
+        let metrics = StoresMetrics::default();
+        metrics.show_health(&stores.health(&in_memory_config()));
+        stores.ask_what_they_hold(&metrics).await;
+        let RecordsMetrics { up, records, tombstones, accounts, .. } = &metrics.records;
+        assert_eq!([up, records, tombstones, accounts].map(Gauge::get), [1, 1, 1, 1]);
+        let BlobsMetrics { up, blobs, bytes, .. } = &metrics.blobs;
+        assert_eq!([up, blobs, bytes].map(Gauge::get), [1, 1, 5]);
+    }
+
+    #[tokio::test]
+    async fn health_reports_a_closed_store() {
+        let stores = in_memory().await;
+        let config = in_memory_config();
+        let problems = |stores: &Stores| {
+            stores.health(&config).iter().map(|check| (check.problem)()).collect::<Vec<_>>()
+        };
+        assert_eq!(problems(&stores), [None, None]);
+        stores.records.upkeep.close().await.unwrap();
+        let problem = stores.records.upkeep.health().unwrap_err();
+        assert_eq!(problem.kind(), ErrorKind::Unavailable);
+        assert_eq!(problems(&stores), [Some(problem.to_string()), None]);
+    }
+}

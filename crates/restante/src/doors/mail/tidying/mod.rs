@@ -1,0 +1,236 @@
+//! Keeps records and blobs small while the server runs: what was destroyed long ago is forgotten, and blobs that no record
+//! refers to are removed.
+
+mod metrics;
+#[cfg(test)]
+mod tests;
+
+use std::{future::Future, pin::pin, sync::Arc, time::Duration};
+
+use restante_blobs::{References, Swept};
+use restante_core::{BlobId, Clock, Identity, Timestamp};
+use restante_records::Cleaned;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tracing::{info, warn};
+
+pub(crate) use metrics::TidyMetrics;
+
+use crate::{backup::Removing, clock, config::Config, doors::mail::stores::Stores, signals::Stop};
+
+/// The first turn waits so long, or as long as the others when they come sooner: a server that was just started has more to
+/// do, and one that is started every day has its turn all the same.
+const FIRST_TURN: Duration = Duration::from_secs(600);
+
+/// Tombstones that are forgotten in one step. Between two steps others get their turn, and the server can end.
+const CLEAN_STEP: usize = 4_096;
+
+/// What is tidied, and what of it is kept how long.
+pub(crate) struct Tidying {
+    records: Arc<dyn restante_records::Upkeep>,
+    blobs: restante_blobs::Opened,
+    removing: Removing,
+    clock: Arc<dyn Clock>,
+    keep_destroyed_seconds: u64,
+    clean_interval: Duration,
+    sweep_grace_seconds: u64,
+    sweep_interval: Duration,
+    is_sweeping: bool,
+    metrics: TidyMetrics,
+}
+
+impl Tidying {
+    pub(crate) fn new(config: &Config, stores: &Stores, metrics: TidyMetrics) -> Self {
+        Self {
+            records: stores.records.upkeep.clone(),
+            blobs: stores.blobs.clone(),
+            removing: stores.removing.clone(),
+            clock: clock::system(),
+            keep_destroyed_seconds: config.records.keep_destroyed_seconds.get(),
+            clean_interval: Duration::from_secs(config.records.clean_interval_seconds.get()),
+            sweep_grace_seconds: config.blobs.sweep_grace_seconds.get(),
+            sweep_interval: Duration::from_secs(config.blobs.sweep_interval_seconds.get()),
+            is_sweeping: check_records_last(config).is_ok(),
+            metrics,
+        }
+    }
+
+    /// Tidies at its turns until the server stops. What fails is tried again at the next turn.
+    pub(crate) async fn run(self, stop: Stop) {
+        let cleaning = repeat(self.clean_interval, stop.clone(), || self.clean_and_tell());
+        let sweeping = async {
+            if self.is_sweeping {
+                repeat(self.sweep_interval, stop, || self.sweep_and_tell()).await;
+            }
+        };
+        tokio::join!(cleaning, sweeping);
+    }
+
+    async fn clean_and_tell(&self) {
+        let now = self.clock.now();
+        let cleaned = clean(&*self.records, before(now, self.keep_destroyed_seconds)).await;
+        self.metrics.note_clean(now, &cleaned);
+        match cleaned {
+            Ok(Cleaned { tombstones: 0, .. }) => {}
+            Ok(Cleaned { tombstones, accounts, .. }) => {
+                info!(tombstones, accounts, "destroyed records are forgotten")
+            }
+            Err(error) => {
+                warn!(%error, "destroyed records are not forgotten yet: it is tried again at the next turn")
+            }
+        }
+    }
+
+    async fn sweep_and_tell(&self) {
+        // A backup that has copied the records still needs every blob that they refer to.
+        let _turn = self.removing.lock().await;
+        let now = self.clock.now();
+        let put_before = before(now, self.sweep_grace_seconds);
+        let swept = sweep(&self.records, &self.blobs, put_before).await;
+        self.metrics.note_sweep(now, &swept);
+        match swept {
+            Ok(Swept { removed: 0, .. }) => {}
+            Ok(Swept { blobs, removed, removed_bytes }) => {
+                info!(blobs, removed, removed_bytes, "blobs that no record refers to are removed");
+            }
+            Err(error) => warn!(%error, "blobs are not swept: it is tried again at the next turn"),
+        }
+    }
+}
+
+/// The moment that lies so long back.
+pub(crate) fn before(now: Timestamp, seconds: u64) -> Timestamp {
+    now.plus_seconds(i64::try_from(seconds).unwrap_or(i64::MAX).saturating_neg())
+}
+
+/// Does something at its turns, until the server stops: then it is dropped where it waits.
+async fn repeat<T: Future<Output = ()>>(interval: Duration, stop: Stop, turn: impl Fn() -> T) {
+    let first = Instant::now() + interval.min(FIRST_TURN);
+    let mut ticks = interval_at(first, interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut stopped = pin!(stop.requested());
+    loop {
+        tokio::select! {
+            () = async { ticks.tick().await; turn().await } => {}
+            () = &mut stopped => return,
+        }
+    }
+}
+
+/// Forgets everything that was destroyed before a time, step by step.
+pub(crate) async fn clean(
+    records: &dyn restante_records::Upkeep,
+    before: Timestamp,
+) -> Result<Cleaned, restante_records::Error> {
+    let mut all = Cleaned::default();
+    loop {
+        let step = records.clean(before, CLEAN_STEP).await?;
+        all.tombstones += step.tombstones;
+        all.accounts += step.accounts;
+        // A step that forgets nothing would be followed by others of its kind.
+        if !step.has_more || step.tombstones == 0 {
+            return Ok(all);
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Why no blob was removed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SweepError {
+    /// Nobody has said whose the blobs are, and the records know none of them: then it is more likely that the right records are
+    /// at another place than that all is refuse.
+    #[error(
+        "there are blobs, and the records refer to none that is there: nothing is removed, since these may be the wrong \
+         records; `restante blobs sweep --adopt` makes them the blobs of these records"
+    )]
+    WrongRecords,
+    /// The next start would have other records, and the blobs would be nobody's for ever.
+    #[error(
+        "records.url is memory: and the blobs stay when the server ends: they are not swept; set blobs.url to memory: too, or \
+         keep the records with records.url = \"lmdb:<folder>\""
+    )]
+    RecordsInMemory,
+    /// The blobs were put for other records: of another server, or of before these were made anew.
+    #[error(
+        "the blobs belong to the records {owner}, and these are the records {records}: nothing is removed; `restante blobs \
+         sweep --adopt` makes them the blobs of these records"
+    )]
+    OtherRecords { owner: Identity, records: Identity },
+    /// The records can't tell whether they were ever written to.
+    #[error(transparent)]
+    Records(#[from] restante_records::Error),
+    /// The sweep has failed.
+    #[error(transparent)]
+    Blobs(#[from] restante_blobs::Error),
+}
+
+/// Removes the blobs that were last put before a time and that no record refers to.
+pub(crate) async fn sweep(
+    records: &Arc<dyn restante_records::Upkeep>,
+    blobs: &restante_blobs::Opened,
+    put_before: Timestamp,
+) -> Result<Swept, SweepError> {
+    settle_owner(&**records, blobs).await?;
+    Ok(restante_blobs::sweep(&*blobs.upkeep, &OfRecords(records.clone()), put_before).await?)
+}
+
+/// Fails when blobs outlast the records: records in memory are others after each start.
+pub(crate) fn check_records_last(config: &Config) -> Result<(), SweepError> {
+    let are_in_memory = matches!(config.records_url(), restante_records::EngineUrl::Memory);
+    let blobs_last = !matches!(config.blobs_url(), restante_blobs::EngineUrl::Memory);
+    match are_in_memory && blobs_last {
+        true => Err(SweepError::RecordsInMemory),
+        false => Ok(()),
+    }
+}
+
+/// Sees whether blobs are those of these records. As long as nobody has said whose they are, they become theirs, if there are
+/// none yet, or if the records refer to one of them.
+pub(crate) async fn settle_owner(
+    records: &dyn restante_records::Upkeep,
+    blobs: &restante_blobs::Opened,
+) -> Result<(), SweepError> {
+    let identity = records.identity();
+    match blobs.upkeep.owner().await? {
+        Some(owner) if owner == identity => return Ok(()),
+        Some(owner) => return Err(SweepError::OtherRecords { owner, records: identity }),
+        None => {}
+    }
+    let are_new = blobs.upkeep.list(None, 1).await?.is_empty();
+    if !are_new && !refer_to_some(records, &*blobs.blobs).await? {
+        return Err(SweepError::WrongRecords);
+    }
+    Ok(blobs.upkeep.set_owner(identity).await?)
+}
+
+/// Whether a blob is there that records refer to. Their first page of references is looked at: of the right records nearly all
+/// of these are there, and of others, which only happen to have been written to, none.
+async fn refer_to_some(
+    records: &dyn restante_records::Upkeep,
+    blobs: &dyn restante_blobs::Blobs,
+) -> Result<bool, SweepError> {
+    for blob in records.referenced(None).await?.blobs {
+        if blobs.size(blob).await?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// What records refer to.
+struct OfRecords(Arc<dyn restante_records::Upkeep>);
+
+#[async_trait::async_trait]
+impl References for OfRecords {
+    fn identity(&self) -> Identity {
+        self.0.identity()
+    }
+
+    async fn page(&self, after: Option<u64>) -> Result<(Vec<BlobId>, Option<u64>), restante_blobs::Error> {
+        let page = self.0.referenced(after).await.map_err(|error| {
+            let what = "the records don't tell which blobs they refer to";
+            restante_blobs::Error::new(error.kind(), format!("{what}: {error}")).with_source(error)
+        })?;
+        Ok((page.blobs, page.next))
+    }
+}

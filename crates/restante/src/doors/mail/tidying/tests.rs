@@ -1,0 +1,208 @@
+use bytes::Bytes;
+use restante_blobs::Source;
+use restante_core::{ErrorKind, ManualClock};
+use restante_records::{AccountId, Body, Change, ChangesSince, Commit, Kind, Properties, Revision};
+use tokio::sync::watch;
+
+use super::*;
+use crate::doors::mail::records;
+
+const THREAD: Kind = restante_mail::thread::KIND;
+const ACCOUNT: AccountId = AccountId(1);
+const START: Timestamp = Timestamp::from_seconds(1_700_000_000);
+const HOUR: u64 = 3_600;
+
+/// Records and blobs in memory, on a clock that stands still.
+struct Fixture {
+    clock: Arc<ManualClock>,
+    stores: Stores,
+    metrics: TidyMetrics,
+}
+
+impl Fixture {
+    async fn new() -> Self {
+        let clock = Arc::new(ManualClock::new(START));
+        let url = restante_records::EngineUrl::Memory;
+        let records = restante_records::Config {
+            clock: clock.clone(),
+            ..restante_records::Config::new(url, records::schema())
+        };
+        let url = restante_blobs::EngineUrl::Memory;
+        let blobs = restante_blobs::Config { clock: clock.clone(), ..restante_blobs::Config::new(url) };
+        let stores = Stores {
+            records: restante_records::open(records).await.unwrap(),
+            blobs: restante_blobs::open(blobs).await.unwrap(),
+            removing: Removing::default(),
+        };
+        Self { clock, stores, metrics: TidyMetrics::default() }
+    }
+
+    fn tidying(&self) -> Tidying {
+        let mut config = Config::default();
+        config.records.keep_destroyed_seconds = HOUR.try_into().unwrap();
+        config.records.clean_interval_seconds = 60.try_into().unwrap();
+        config.blobs.sweep_grace_seconds = HOUR.try_into().unwrap();
+        config.blobs.sweep_interval_seconds = 120.try_into().unwrap();
+        let tidying = Tidying::new(&config, &self.stores, self.metrics.clone());
+        Tidying { clock: self.clock.clone(), ..tidying }
+    }
+
+    fn pass(&self, seconds: i64) {
+        self.clock.set(self.clock.now().plus_seconds(seconds));
+    }
+
+    async fn commit(&self, changes: Vec<Change>) -> Vec<restante_records::Id> {
+        self.stores.records.records.commit(ACCOUNT, Commit::of(changes)).await.unwrap().created
+    }
+
+    async fn put(&self, text: &'static str) -> BlobId {
+        let mut bytes = Bytes::from_static(text.as_bytes());
+        self.stores.blobs.blobs.put(&mut bytes as &mut dyn Source).await.unwrap().id
+    }
+
+    async fn has(&self, id: BlobId) -> bool {
+        self.stores.blobs.blobs.size(id).await.unwrap().is_some()
+    }
+
+    async fn tombstones(&self) -> u64 {
+        self.stores.records.upkeep.stats().await.unwrap().kinds.iter().map(|kind| kind.tombstones).sum()
+    }
+}
+
+fn create(blobs: Vec<BlobId>) -> Change {
+    let body = Body { bytes: Bytes::new(), blobs };
+    Change::Create { kind: THREAD, body, properties: Properties::default() }
+}
+
+#[tokio::test]
+async fn what_was_destroyed_long_ago_is_forgotten() {
+    let fixture = Fixture::new().await;
+    // More than one step takes.
+    let count = CLEAN_STEP + 10;
+    let mut ids = Vec::new();
+    for _ in 0..count.div_ceil(1_000) {
+        ids.extend(fixture.commit(vec![create(Vec::new()); 1_000]).await);
+    }
+    let (old, young) = ids.split_at(count);
+    for ids in [old, young] {
+        for ids in ids.chunks(1_000) {
+            fixture.commit(ids.iter().map(|id| Change::Destroy { kind: THREAD, id: *id }).collect()).await;
+        }
+        fixture.pass(HOUR as i64 / 2 + 60);
+    }
+    fixture.tidying().clean_and_tell().await;
+    assert_eq!(fixture.tombstones().await, young.len() as u64);
+    assert_eq!(fixture.metrics.runs(), [1, 0, 0, 0]);
+    let since = ChangesSince { kind: None, since: Revision(1), limit: 100 };
+    let error = fixture.stores.records.records.changes(ACCOUNT, &since).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn blobs_that_nobody_refers_to_are_removed_after_the_grace_time() {
+    let fixture = Fixture::new().await;
+    let (kept, refuse) = (fixture.put("kept").await, fixture.put("refuse").await);
+    fixture.commit(vec![create(vec![kept])]).await;
+    fixture.pass(HOUR as i64 - 1);
+    fixture.tidying().sweep_and_tell().await;
+    assert!(fixture.has(refuse).await, "its hour is not over");
+
+    fixture.pass(2);
+    let young = fixture.put("young").await;
+    fixture.tidying().sweep_and_tell().await;
+    assert_eq!(
+        [fixture.has(kept).await, fixture.has(refuse).await, fixture.has(young).await],
+        [true, false, true]
+    );
+    assert_eq!(fixture.metrics.runs(), [0, 0, 2, 0]);
+}
+
+/// Records at another place than the blobs', or lost ones: everything would look like refuse. That somebody has written into
+/// them does not make them the right ones.
+#[tokio::test]
+async fn nothing_is_swept_while_records_refer_to_nothing_that_is_there() {
+    let empty = Fixture::new().await;
+    empty.tidying().sweep_and_tell().await;
+    assert_eq!(empty.metrics.runs(), [0, 0, 1, 0], "without blobs nothing is wrong");
+
+    let fixture = Fixture::new().await;
+    let blob = fixture.put("somebody's").await;
+    fixture.pass(HOUR as i64 * 2);
+    for other in [Vec::new(), vec![BlobId([1; 32])]] {
+        let swept = sweep(&fixture.stores.records.upkeep, &fixture.stores.blobs, fixture.clock.now()).await;
+        let error = swept.unwrap_err();
+        assert!(matches!(error, SweepError::WrongRecords), "{error}");
+        assert!(error.to_string().contains("`restante blobs sweep --adopt`"), "{error}");
+        fixture.commit(vec![create(other)]).await;
+    }
+    fixture.tidying().sweep_and_tell().await;
+    assert!(fixture.has(blob).await);
+    assert_eq!(fixture.metrics.runs(), [0, 0, 0, 1]);
+
+    let known = fixture.put("known").await;
+    fixture.commit(vec![create(vec![known])]).await;
+    fixture.pass(HOUR as i64 * 2);
+    fixture.tidying().sweep_and_tell().await;
+    assert_eq!([fixture.has(blob).await, fixture.has(known).await], [false, true]);
+}
+
+#[test]
+fn blobs_that_outlast_the_records_are_not_swept() {
+    let check = |records: &str, blobs: &str| {
+        let mut config = Config::default();
+        config.records.url = (!records.is_empty()).then(|| records.parse().unwrap());
+        config.blobs.url = (!blobs.is_empty()).then(|| blobs.parse().unwrap());
+        check_records_last(&config)
+    };
+    for (records, blobs) in [("", ""), ("lmdb:x", "memory:"), ("memory:", "memory:")] {
+        check(records, blobs).unwrap();
+    }
+    let error = check("memory:", "").unwrap_err();
+    assert!(error.to_string().contains("set blobs.url to memory:"), "{error}");
+}
+
+/// That others write into such records does not make them the right ones.
+#[tokio::test]
+async fn blobs_are_swept_with_their_own_records_alone() {
+    let (ours, theirs) = (Fixture::new().await, Fixture::new().await);
+    settle_owner(&*ours.stores.records.upkeep, &ours.stores.blobs).await.unwrap();
+    let blob = ours.put("ours").await;
+    theirs.commit(vec![create(Vec::new())]).await;
+    ours.pass(HOUR as i64 * 2);
+    let now = ours.clock.now();
+    let error = sweep(&theirs.stores.records.upkeep, &ours.stores.blobs, now).await.unwrap_err();
+    assert!(matches!(error, SweepError::OtherRecords { .. }), "{error}");
+    assert!(error.to_string().contains("--adopt"), "{error}");
+    assert!(ours.has(blob).await);
+
+    // Nothing was ever committed here, and that is known to be so.
+    let swept = sweep(&ours.stores.records.upkeep, &ours.stores.blobs, now).await.unwrap();
+    assert_eq!(swept.removed, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn turns_come_at_their_time_and_end_with_the_server() {
+    let fixture = Fixture::new().await;
+    let (tell, stop) = watch::channel(false);
+    let running = tokio::spawn(fixture.tidying().run(Stop::of(stop)));
+    for (seconds, runs) in [(59, [0, 0, 0, 0]), (2, [1, 0, 0, 0]), (60, [2, 0, 1, 0])] {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        assert_eq!(fixture.metrics.runs(), runs, "{seconds} s later");
+    }
+    tell.send(true).unwrap();
+    running.await.unwrap();
+    assert_eq!(fixture.metrics.runs(), [2, 0, 1, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_turn_waits_for_ten_minutes_at_most() {
+    let (_tell, stop) = watch::channel(false);
+    let turns = std::sync::atomic::AtomicU64::new(0);
+    let turn = || async {
+        turns.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    };
+    let day = Duration::from_secs(86_400);
+    let limit = Duration::from_secs(601);
+    let _ = tokio::time::timeout(limit, repeat(day, Stop::of(stop), turn)).await;
+    assert_eq!(turns.into_inner(), 1);
+}

@@ -1,0 +1,125 @@
+//! Opens the archive that the settings name.
+
+use std::path::Path;
+
+use anyhow::Context;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use restante_archive::{EngineUrl, Metrics, Opened};
+use restante_waku_wire::bloom::content_topic_bits;
+
+use crate::{backup, clock, config::Config, secrets};
+
+/// What a URL shows in the place of a password, and only there: it is no valid part of a name.
+const HIDDEN_PASSWORD: &str = "***";
+
+/// What a command wants of an archive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Reads beside a server that may be running.
+    Read,
+    /// Changes it, and keeps all others out.
+    Write,
+    /// The same for a server: with the spool and the second archive that the settings ask for. A tool beside the server has
+    /// neither, because one process uses a spool at a time.
+    Serve,
+}
+
+/// Opens the archive of the settings.
+pub(crate) async fn open(config: &Config, access: Access, metrics: Metrics) -> anyhow::Result<Opened> {
+    if access != Access::Read {
+        backup::check_not_halfway(config)?;
+    }
+    let archive = &config.archive;
+    let password_file = &archive.postgres.password_file;
+    let url = with_password(config.archive_url(), password_file)?;
+    let (mut spool, mut tandem) = (None, None);
+    if access == Access::Serve {
+        spool = config.spool();
+        tandem = config.tandem();
+        if let Some(tandem) = &mut tandem {
+            tandem.url = with_password(tandem.url.clone(), password_file)?;
+        }
+    }
+    open_with(restante_archive::Config {
+        read_only: access == Access::Read,
+        retention: archive.retention,
+        log: (&archive.log).into(),
+        sqlite: (&archive.sqlite).into(),
+        postgres: (&archive.postgres).into(),
+        spool,
+        tandem,
+        metrics,
+        ..restante_archive::Config::new(url)
+    })
+    .await
+}
+
+/// Opens an archive for reading, without any settings.
+pub(crate) async fn open_for_reading(url: EngineUrl) -> anyhow::Result<Opened> {
+    open_with(restante_archive::Config { read_only: true, ..restante_archive::Config::new(url) }).await
+}
+
+/// The place of a database with the password from a file, unless it has one of its own. Without either the engine looks into
+/// the environment.
+fn with_password(url: EngineUrl, file: &Path) -> anyhow::Result<EngineUrl> {
+    let EngineUrl::Postgres(place) = &url else { return Ok(url) };
+    let has_own = place.to_string().contains(HIDDEN_PASSWORD);
+    if has_own || file.as_os_str().is_empty() {
+        return Ok(url);
+    }
+    let password = secrets::read("password", file)?;
+    let connection = place.connection();
+    let joint = if connection.contains('?') { '&' } else { '?' };
+    let password = utf8_percent_encode(&password, NON_ALPHANUMERIC);
+    let schema = place.schema();
+    Ok(format!("{connection}{joint}password={password}&schema={schema}").parse()?)
+}
+
+async fn open_with(config: restante_archive::Config) -> anyhow::Result<Opened> {
+    let url = config.url.clone();
+    let config =
+        restante_archive::Config { topic_bits: content_topic_bits, clock: clock::system(), ..config };
+    restante_archive::open(config).await.with_context(|| format!("can't open the archive {url}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection(url: &str, file: &Path) -> String {
+        match with_password(url.parse().unwrap(), file).unwrap() {
+            EngineUrl::Postgres(place) => place.connection().to_owned(),
+            other => panic!("{other} is no database"),
+        }
+    }
+
+    #[test]
+    fn a_password_comes_from_its_file_unless_the_url_has_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("password");
+        std::fs::write(&file, "a&b c\n").unwrap();
+        assert_eq!(connection("postgres://me@db/x", &file), "postgres://me@db/x?password=a%26b%20c");
+        let url = "postgres://me@db/x?sslmode=require&schema=other";
+        assert_eq!(connection(url, &file), "postgres://me@db/x?sslmode=require&password=a%26b%20c");
+        let own = "postgres://me:own@db/x";
+        assert_eq!(connection(own, &file), own);
+        assert_eq!(connection("postgres://me@db/x", Path::new("")), "postgres://me@db/x");
+
+        let url: EngineUrl = url.parse().unwrap();
+        let shown = with_password(url, &file).unwrap().to_string();
+        assert!(!shown.contains("%26") && shown.contains("schema=other"), "{shown}");
+        let memory = with_password(EngineUrl::Memory, &file).unwrap();
+        assert_eq!(memory, EngineUrl::Memory);
+    }
+
+    #[test]
+    fn a_password_file_that_has_none_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("password");
+        let url = || "postgres://me@db/x".parse().unwrap();
+        let missing = with_password(url(), &file).unwrap_err().to_string();
+        assert!(missing.starts_with("can't read the password in"), "{missing}");
+        std::fs::write(&file, "\n").unwrap();
+        assert!(with_password(url(), &file).unwrap_err().to_string().ends_with("it is empty"));
+    }
+}

@@ -1,0 +1,150 @@
+//! `restante archive import` from an archive of another server.
+
+use std::process::ExitCode;
+
+use restante_archive::{Archive, Metrics};
+use restante_import::{Batch, Extent, Findings, Location, Options, Source};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    import::{ImportFlags, Imported, list, tell},
+    state::StateFile,
+};
+use crate::{
+    doors::waku::archives::{self, Access},
+    exit,
+    progress::Progress,
+    signals::Stop,
+};
+
+/// How far an import has come, as its state file has it.
+#[derive(Debug, Default, Deserialize, Serialize)]
+struct ImportState {
+    /// What is imported where, for the check that a state belongs to the command.
+    import: String,
+    after: Option<String>,
+    stored: u64,
+    duplicates: u64,
+    refused: Listed,
+    renamed: Listed,
+}
+
+/// A [`Findings`] in a file.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+struct Listed {
+    count: u64,
+    listed: Vec<String>,
+}
+
+/// What an import has done, together with those that it goes on from.
+struct Progressed {
+    imported: Imported,
+    refused: Findings,
+    renamed: Findings,
+    after: Option<String>,
+}
+
+pub(super) async fn run(flags: &ImportFlags, location: Location) -> anyhow::Result<ExitCode> {
+    let config = flags.archive.load()?.config;
+    let (from, to) = (location.to_string(), config.archive_url().to_string());
+    let options = flags.options();
+    let import = describe(&from, &to, &options);
+    let file = StateFile::new(flags.state.as_deref(), "import", [&from, &to]);
+    let mut progressed = Progressed::begin(file.load()?, &file, &import)?;
+    let options = Options { after: progressed.after.clone(), ..options };
+    let source = restante_import::open(location, flags.owner(), options).await?;
+    let opened = archives::open(&config, Access::Write, Metrics::default()).await?;
+    let stop = Stop::on_signals()?;
+    let keeper = Keeper { file: &file, import: &import };
+    let ended = store(source, &*opened.archive, &mut progressed, &keeper, &stop).await;
+    opened.upkeep.close().await?;
+    let is_done = ended?;
+    list("taken under another hash", &progressed.renamed);
+    let code = tell(&progressed.imported, &progressed.refused);
+    if !is_done {
+        eprintln!("stopped before the end: the same command goes on there");
+        return Ok(exit::interrupted());
+    }
+    file.remove()?;
+    Ok(code)
+}
+
+/// The import, and what its messages depend on.
+fn describe(from: &str, to: &str, options: &Options) -> String {
+    let rehash = if options.rehash { ", --rehash" } else { "" };
+    format!("{from} to {to}, pubsub topic {}{rehash}", options.pubsub_topic)
+}
+
+/// Stores everything that the source gives, and keeps how far it has come; says whether it was all, or somebody stopped
+/// it. The source reads ahead by itself.
+async fn store(
+    mut source: Source,
+    archive: &dyn Archive,
+    progressed: &mut Progressed,
+    keeper: &Keeper<'_>,
+    stop: &Stop,
+) -> anyhow::Result<bool> {
+    let progress = match source.extent {
+        Some(Extent::Bytes(bytes)) => Progress::bytes("importing", Some(bytes)),
+        Some(Extent::Rows(rows)) => Progress::messages("importing", Some(rows)),
+        None => Progress::messages("importing", None),
+    };
+    while let Some(batch) = source.next().await? {
+        let done = batch.done;
+        progressed.take(batch, archive).await?;
+        keeper.keep(progressed)?;
+        progress.set(done);
+        if stop.is_requested() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Where it is kept how far an import has come.
+struct Keeper<'a> {
+    file: &'a StateFile,
+    import: &'a str,
+}
+
+impl Keeper<'_> {
+    fn keep(&self, progressed: &Progressed) -> anyhow::Result<()> {
+        self.file.save(&progressed.to_state(self.import))
+    }
+}
+
+impl Progressed {
+    /// What an earlier command has left, or nothing.
+    fn begin(state: Option<ImportState>, file: &StateFile, import: &str) -> anyhow::Result<Self> {
+        if let Some(state) = &state {
+            file.check(&state.import, import)?;
+        }
+        let ImportState { after, stored, duplicates, refused, renamed, .. } = state.unwrap_or_default();
+        let findings = |Listed { count, listed }| Findings { count, listed };
+        let imported = Imported { stored, duplicates };
+        Ok(Self { imported, refused: findings(refused), renamed: findings(renamed), after })
+    }
+
+    /// Stores a batch and returns when it is durable.
+    async fn take(&mut self, batch: Batch, archive: &dyn Archive) -> anyhow::Result<()> {
+        if !batch.messages.is_empty() {
+            self.imported.add(&archive.append(batch.messages).await?);
+        }
+        self.refused.extend(batch.refused);
+        self.renamed.extend(batch.renamed);
+        self.after = batch.after.or(self.after.take());
+        Ok(())
+    }
+
+    fn to_state(&self, import: &str) -> ImportState {
+        let listed = |findings: &Findings| Listed { count: findings.count, listed: findings.listed.clone() };
+        ImportState {
+            import: import.to_owned(),
+            after: self.after.clone(),
+            stored: self.imported.stored,
+            duplicates: self.imported.duplicates,
+            refused: listed(&self.refused),
+            renamed: listed(&self.renamed),
+        }
+    }
+}
