@@ -7,7 +7,7 @@ FUZZ := tests/fuzz
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := help
-.PHONY: help run dist test test-embedded power-cuts mutants loom interop console check bench compare fuzz man install toolchain lints scripts deny fuzzer
+.PHONY: help run dist test test-embedded power-cuts data-folder mutants loom interop console check bench compare fuzz man install toolchain lints scripts deny fuzzer
 
 help: ## List the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ power-cuts: toolchain ## Replay 1,000 power cuts in each test of them, some minu
 	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante-lmdb --package restante-records --package restante-blobs \
 	--locked --test power_cut
 	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante --locked --bin restante power_cut -- --nocapture
+
+data-folder: toolchain ## Write the data folder that every later version must open into crates/restante/tests/fixtures, before a release
+	cargo test --package restante --locked --test e2e make_data_folder -- --ignored
 
 mutants: toolchain ## Break the code in ways that once went unnoticed, and see that tests fail (MUTANTS="index_not_synced" for one)
 	tests/mutants/run $(MUTANTS)

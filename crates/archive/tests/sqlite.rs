@@ -125,8 +125,11 @@ async fn a_foreign_file_is_refused_untouched() {
     std::fs::remove_file(folder.path().join("newer.db.lock")).unwrap();
 
     let before = contents(folder.path());
-    for (file, advice) in [(&text, "name another file"), (&foreign, "archive import"), (&newer, "version 2")]
-    {
+    for (file, advice) in [
+        (&text, "name another file"),
+        (&foreign, "archive import"),
+        (&newer, "newer.db has format version 2, and this program knows versions up to 1"),
+    ] {
         for opened in [open_file(file).await, open_read_only(file).await] {
             let error = opened.err().unwrap();
             assert_eq!(error.kind(), ErrorKind::Corrupt);

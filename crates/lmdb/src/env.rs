@@ -385,10 +385,17 @@ fn check_format(store: Rows, transaction: &mut RwTxn<'_>) -> Result<(), Error> {
             store.put(transaction, SALT, &salt.to_be_bytes()).map_err(failed)
         }
         Some(format) if format == FORMAT_NOW.to_be_bytes() => Ok(()),
-        Some(_) => Err(Error::new(
-            ErrorKind::Corrupt,
-            "the LMDB store has a format that this version does not know: open it with the version that wrote it",
-        )),
+        Some(other) => {
+            let version = other.try_into().map_or_else(
+                |_| "of no number".to_owned(),
+                |version| u64::from_be_bytes(version).to_string(),
+            );
+            let known = format!("this program knows version {FORMAT_NOW}");
+            let what = format!(
+                "the LMDB store has format version {version}, and {known}: use the version that wrote it"
+            );
+            Err(Error::new(ErrorKind::Corrupt, what))
+        }
     }
 }
 

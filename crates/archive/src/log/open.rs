@@ -24,8 +24,8 @@ use super::{
     disk::{Disk, DiskFile, Folder, LogDisk},
     recover::{Replay, replay, salt_of},
     schema::{
-        INDEX_SUFFIX, Index, LOG_HEADER_BYTES, LOG_SUFFIX, SegmentId, TEMPORARY_SUFFIX, decode_log_header,
-        salts_of_damaged_header, sequence_of,
+        INDEX_SUFFIX, Index, LOG_HEADER_BYTES, LOG_SUFFIX, OTHER_VERSION, SegmentId, TEMPORARY_SUFFIX,
+        decode_log_header, other_version, salts_of_damaged_header, sequence_of,
     },
     seal::{FileLens, Sealer, load},
     segment::Segment,
@@ -272,10 +272,7 @@ fn segment_id(
     let header = shared.disk.map(name, header_len).map_err(|error| Error::io("read", name, error))?;
     match decode_log_header(&header) {
         Ok(id) => Ok(Some(SegmentId { sequence, ..id })),
-        Err("format version is newer than this program") => {
-            let advice = "open it with the version that wrote it";
-            Err(Error::new(ErrorKind::Corrupt, format!("{name} has a newer format: {advice}")))
-        }
+        Err(OTHER_VERSION) => Err(other_version(name, &header)),
         Err(_) if len <= LOG_HEADER_BYTES => {
             if !read_only {
                 info!(name, "removing a log that was never finished being created");

@@ -3,10 +3,10 @@
 use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
-use restante_core::{Key, MessageHash, Timestamp};
+use restante_core::{ErrorKind, Key, MessageHash, Timestamp};
 
 use super::{segment::Span, segment_list::Entry};
-use crate::TopicName;
+use crate::{Error, TopicName};
 
 #[cfg(target_endian = "big")]
 compile_error!("the log engine maps little-endian columns; it needs a little-endian machine");
@@ -15,6 +15,7 @@ const LOG_MAGIC: [u8; 8] = *b"RSTNTLOG";
 const INDEX_MAGIC: [u8; 8] = *b"RSTNTIDX";
 const LIST_MAGIC: [u8; 8] = *b"RSTNTSEG";
 const VERSION: u32 = 1;
+const VERSION_AT: usize = 8;
 /// Bytes before the first record of a log.
 pub(crate) const LOG_HEADER_BYTES: u64 = 64;
 const INDEX_HEADER_BYTES: usize = 128;
@@ -117,10 +118,22 @@ fn open_header<'a>(bytes: &'a [u8], len: usize, magic: [u8; 8]) -> Result<Fields
         return Err("header is damaged");
     }
     if fields.u32() != Some(VERSION) {
-        return Err("format version is newer than this program");
+        return Err(OTHER_VERSION);
     }
     fields.u32().ok_or("header is cut off")?; // reserved
     Ok(fields)
+}
+
+/// Why [`open_header`] refuses a sound header of another version.
+pub(super) const OTHER_VERSION: &str = "header has another format version";
+
+/// The refusal of a file whose header is sound and has another version.
+pub(super) fn other_version(name: &str, header: &[u8]) -> Error {
+    let version = header.get(VERSION_AT..).and_then(|rest| rest.first_chunk());
+    let version = version.map_or(0, |bytes| u32::from_le_bytes(*bytes));
+    let known = format!("this program knows versions up to {VERSION}");
+    let what = format!("{name} has format version {version}, and {known}: use the version that wrote it");
+    Error::new(ErrorKind::Corrupt, what)
 }
 
 /// The header of the list of segments.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use restante_core::{ErrorKind, Timestamp};
+use restante_core::Timestamp;
 use tracing::warn;
 
 use super::{
@@ -15,8 +15,8 @@ use super::{
     active::Active,
     disk::{Disk, DiskFile, LogDisk},
     schema::{
-        IndexSummary, LIST_NAME, LIST_SLOT_BYTES, TEMPORARY_SUFFIX, check_list_header, decode_list_slot,
-        encode_list_header, encode_list_slot,
+        IndexSummary, LIST_NAME, LIST_SLOT_BYTES, OTHER_VERSION, TEMPORARY_SUFFIX, check_list_header,
+        decode_list_slot, encode_list_header, encode_list_slot, other_version,
     },
     sealed::Sealed,
     segment::Span,
@@ -125,10 +125,7 @@ impl Listed {
         };
         match check_list_header(&bytes) {
             Ok(()) => Ok(Self::decode(&bytes)),
-            Err("format version is newer than this program") => {
-                let advice = "open the archive with the version that wrote it";
-                Err(Error::new(ErrorKind::Corrupt, format!("{LIST_NAME} has a newer format: {advice}")))
-            }
+            Err(OTHER_VERSION) => Err(other_version(LIST_NAME, &bytes)),
             Err(_) => Ok(Self { state: ListState::Damaged, ..Self::decode(&bytes) }),
         }
     }

@@ -9,7 +9,7 @@ use restante_lmdb::{
     key::{Pack as _, take_bytes, take_number},
 };
 
-use super::schema::{BLOB_BYTES_LIMIT, INDEX, PACKED_BYTES_LIMIT, VERSION, record_bytes};
+use super::schema::{BLOB_BYTES_LIMIT, INDEX, PACKED_BYTES_LIMIT, VERSION, other_version, record_bytes};
 use crate::{Error, Listed};
 
 /// id -> location, length, time of the last put.
@@ -115,9 +115,8 @@ impl Index {
         if found == VERSION.to_le_bytes() {
             return Ok(());
         }
-        let what =
-            "the index of the blobs has a format that this version does not understand: use a newer one";
-        Err(Error::new(ErrorKind::Corrupt, what))
+        let found = found.first_chunk().map_or(0, |version| u32::from_le_bytes(*version));
+        Err(other_version("the index of the blobs", found))
     }
 
     pub(super) fn find(&self, id: BlobId) -> Result<Option<Entry>, Error> {

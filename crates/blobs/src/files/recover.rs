@@ -18,8 +18,8 @@ use super::{
     index::{Entry, Index, Location, Pack, Row},
     scan::{Found, Scan, read_at_most},
     schema::{
-        BLOB_BYTES_LIMIT, FILES, PACK_HEADER_BYTES, PACKS, PART_BYTES, VERSION, file_name, pack_name,
-        pack_number, pack_version,
+        BLOB_BYTES_LIMIT, FILES, PACK_HEADER_BYTES, PACKS, PART_BYTES, VERSION, file_name, other_version,
+        pack_name, pack_number, pack_version,
     },
     shared::Shared,
     sums::Sums,
@@ -144,11 +144,8 @@ impl Recovery<'_> {
         let (file, len, header) =
             open_pack(self.shared, &name).map_err(|error| Error::io("read", &name, error))?;
         let version = pack_version(&header);
-        if version.is_some_and(|version| version > VERSION) {
-            let what = format!(
-                "the pack {name} has a format that this version does not understand: use a newer one"
-            );
-            return Err(Error::new(ErrorKind::Corrupt, what));
+        if let Some(newer) = version.filter(|version| *version > VERSION) {
+            return Err(other_version(&name, newer));
         }
         let from = known.map_or(PACK_HEADER_BYTES, |pack| pack.len);
         let mut is_sound = version.is_some() && len >= from;

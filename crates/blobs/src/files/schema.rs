@@ -1,6 +1,8 @@
 //! The formats of the files: names, the header of a pack, the header of a record. Described in `docs/formats/blobs.md`.
 
-use restante_core::{BlobId, Timestamp};
+use restante_core::{BlobId, ErrorKind, Timestamp};
+
+use crate::Error;
 
 /// The folders of a store.
 pub(super) const PACKS: &str = "packs";
@@ -74,6 +76,13 @@ pub(super) fn pack_version(header: &[u8]) -> Option<u32> {
     let is_sound = covered.starts_with(&PACK_MAGIC) && sum == crc32c::crc32c(covered).to_le_bytes();
     let version = covered.get(8..12)?.try_into().ok()?;
     is_sound.then_some(u32::from_le_bytes(version))
+}
+
+/// The refusal of a file of another version.
+pub(super) fn other_version(name: &str, version: u32) -> Error {
+    let known = format!("this program knows version {VERSION}");
+    let what = format!("{name} has format version {version}, and {known}: use the version that wrote it");
+    Error::new(ErrorKind::Corrupt, what)
 }
 
 /// The header of a record.

@@ -5,6 +5,7 @@ use std::{fs, os::unix::fs::FileExt, path::Path};
 use restante_core::ErrorKind;
 
 use super::{FIRST, get, open, put, try_open, wait};
+use crate::{Options, Store, Table};
 
 const ROWS: u16 = 400;
 
@@ -29,6 +30,24 @@ fn closed_store() -> tempfile::TempDir {
 fn assert_refused(folder: &Path, what: &str) {
     let error = try_open(folder, 64 << 10).err().unwrap_or_else(|| panic!("{what}: an empty store was made"));
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{what}: {error}");
+}
+
+#[test]
+fn a_store_of_a_newer_format_is_refused_and_left_alone() {
+    let folder = closed_store();
+    let own = Table::new(9, "store"); // the table of the store itself
+    let store = Store::open(folder.path(), &[own], Options::default()).unwrap();
+    put(&store, own, b"format", &2_u64.to_be_bytes()).unwrap();
+    wait(store.close()).unwrap();
+    drop(store);
+    let contents =
+        || ["data.mdb", "commit-0.log", "commit-1.log"].map(|name| fs::read(folder.path().join(name)).ok());
+    let before = contents();
+    let error = try_open(folder.path(), 64 << 10).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    let refusal = "the LMDB store has format version 2, and this program knows version 1";
+    assert!(error.to_string().contains(refusal), "{error}");
+    assert!(contents() == before, "the store was changed");
 }
 
 #[test]

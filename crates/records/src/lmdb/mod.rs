@@ -161,7 +161,7 @@ fn check_format(store: &Store) -> Result<(), Error> {
         (Some(Some(other)), _) => Err(Error::new(
             ErrorKind::Corrupt,
             format!(
-                "the records have the format {other}, this version understands {FORMAT}: use the version that wrote them"
+                "the records have format version {other}, and this program knows version {FORMAT}: use the version that wrote them"
             ),
         )),
         (Some(None), _) | (None, false) => Err(Error::new(
@@ -396,6 +396,10 @@ mod tests {
             let before = testing::rows(&engine);
             let error = check_format_of(&engine).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{format:?}");
+            if format.is_some() {
+                let refusal = "the records have format version 5, and this program knows version 4";
+                assert!(error.to_string().contains(refusal), "{error}");
+            }
             assert_eq!(testing::rows(&engine), before);
         }
         set_format(&engine, Some(FORMAT)).await;

@@ -8,6 +8,7 @@ mod certificates;
 mod command_line;
 mod configuration;
 mod crash;
+mod data_folder;
 mod database;
 mod directory;
 mod hostile;

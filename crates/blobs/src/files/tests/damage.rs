@@ -8,15 +8,17 @@ use std::{
 
 use bytes::Bytes;
 use restante_core::{BlobId, ErrorKind, Timestamp};
+use restante_lmdb::{Batch, Options, Store, Table};
 
 use super::{
     assert_sound, blob, config, copy_folder, folder, open, open_folder, open_with, put, read, read_all,
     runtime,
 };
 use crate::{
-    Opened,
+    Error, Opened,
     files::schema::{
-        PACK_HEADER_BYTES, PART_BYTES, RECORD_HEADER_BYTES, RecordHeader, file_name, pack_header, pack_name,
+        INDEX, PACK_HEADER_BYTES, PART_BYTES, RECORD_HEADER_BYTES, RecordHeader, file_name, pack_header,
+        pack_name,
     },
     hash::id_of,
 };
@@ -318,7 +320,32 @@ fn a_pack_of_a_newer_version_is_not_touched() {
         OpenOptions::new().write(true).open(pack(dir.path(), 1)).unwrap().write_all_at(&header, 0).unwrap();
         let error = open(folder(dir.path())).map(|_| ()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
-        assert!(error.to_string().contains("newer"), "{error}");
+        let refusal = "packs/00000001.pack has format version 2, and this program knows version 1";
+        assert!(error.to_string().contains(refusal), "{error}");
+    });
+}
+
+#[test]
+fn an_index_of_a_newer_version_is_refused() {
+    runtime().block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let opened = open_folder(dir.path());
+        put(&opened, &blob(1, 100)).await;
+        opened.upkeep.close().await.unwrap();
+        drop(opened);
+        let meta = Table::new(5, "meta");
+        let index = Store::open(&dir.path().join(INDEX), &[meta], Options::default()).unwrap();
+        let version = move |batch: &mut Batch<'_>| {
+            batch.put(meta, b"format", &2_u32.to_le_bytes());
+            Ok::<_, Error>(())
+        };
+        index.write(version).await.unwrap();
+        index.close().await.unwrap();
+        drop(index);
+        let error = open(folder(dir.path())).map(|_| ()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        let refusal = "the index of the blobs has format version 2, and this program knows version 1";
+        assert!(error.to_string().contains(refusal), "{error}");
     });
 }
 
