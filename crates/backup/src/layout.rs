@@ -54,11 +54,12 @@ impl Layout {
         }
     }
 
-    /// Adds a store.
+    /// Adds a store, in place of the one of the same role.
     ///
     /// Records are copied before the blobs that they refer to: a blob is put first, and none is removed meanwhile. The archive is
     /// last, because most arrives there, and messages that came after the backup had begun do no harm in it.
     pub fn with_store(mut self, store: Store) -> Self {
+        self.stores.retain(|own| own.role != store.role);
         self.stores.push(store);
         self.stores.sort_by_key(|store| store.role);
         self

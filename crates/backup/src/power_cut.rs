@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use restante_archive::{LogConfig, Message, Query, Walk};
 use restante_blobs::{References, sweep};
-use restante_core::{BlobId, Error, Identity, MessageHash, SystemClock, Timestamp};
+use restante_core::{BlobId, Error, Identity, MessageHash, SystemClock, Timestamp, nonzero};
 use restante_power_cut::{Child, Cut, child, cuts, record};
 use restante_records::{AccountId, Body, Change, Commit, Kind, Properties, RecordId};
 
@@ -131,11 +131,16 @@ fn copy_of(folder: &Path, backup: u32) -> PathBuf {
 impl Stores {
     async fn open(settings: Settings, next: u32) -> Self {
         let mut archive = restante_archive::Config::new(settings.archive.clone());
-        archive.log = LogConfig { window_seconds: 4, segment_messages: 4, open_segments: 2, ..archive.log };
+        archive.log = LogConfig {
+            window_seconds: nonzero!(4),
+            segment_messages: nonzero!(4),
+            open_segments: nonzero!(2),
+            ..archive.log
+        };
         let mut records = restante_records::Config::new(settings.records.clone(), schema());
         records.lmdb.log_bytes = 64 << 10;
         let mut blobs = restante_blobs::Config::new(settings.blobs.clone());
-        blobs.files = restante_blobs::FilesConfig { packed_bytes_max: 1_000, pack_bytes: 4_000 };
+        blobs.files = restante_blobs::FilesConfig { packed_bytes_max: 1_000, pack_bytes: nonzero!(4_000) };
         Self {
             archive: restante_archive::open(archive).await.unwrap(),
             records: restante_records::open(records).await.unwrap(),

@@ -2,50 +2,32 @@
 
 mod settings;
 
-use std::{path::PathBuf, sync::Arc};
+use std::path::PathBuf;
 
-use restante_backup::{ArchiveFiles, Layout, Removing, Sources, Store};
+use restante_backup::{Layout, Removing, Sources, Store};
 use restante_core::Error;
 
 use crate::{
     clock,
     config::{Config, Effective},
+    doors::{self, DOORS, DoorSpec},
 };
 
-/// What is open of the stores of a server; `None` for one of which nothing is at its place.
-#[derive(Default)]
-pub(crate) struct OpenStores {
-    pub(crate) records: Option<Arc<dyn restante_records::Upkeep>>,
-    pub(crate) blobs: Option<Arc<dyn restante_blobs::Upkeep>>,
-    pub(crate) archive: Option<Arc<dyn restante_archive::Upkeep>>,
+/// What a backup copies: the stores of the doors that are on. `open` are those of which something is at its place.
+pub(crate) fn sources(effective: &Effective, open: Vec<Store>, removing: Removing) -> Sources {
+    let config = &effective.config;
+    let layout = layout_of(doors::enabled(config), config);
+    let layout = open.into_iter().fold(layout, Layout::with_store);
+    Sources::new(layout, settings::text(effective), clock::system(), removing)
 }
 
-/// What a backup copies.
-pub(crate) fn sources(effective: &Effective, open: OpenStores, removing: Removing) -> Sources {
-    Sources::new(layout_with(&effective.config, open), settings::text(effective), clock::system(), removing)
-}
-
-/// Where the settings put everything.
+/// Where the settings put everything, also what belongs to doors that are off.
 pub(crate) fn layout(config: &Config) -> Layout {
-    layout_with(config, OpenStores::default())
+    layout_of(DOORS.iter().copied(), config)
 }
 
-fn layout_with(config: &Config, open: OpenStores) -> Layout {
-    let layout = Layout::new(&config.server.data_dir);
-    let key = config.waku.node.key.file(layout.data());
-    let state = config.waku.sync.file(layout.data());
-    let archive = ArchiveFiles {
-        url: config.archive_url(),
-        spool: config.spool_in("archive").folder,
-        second: config.archive.tandem.clone(),
-        second_spool: config.spool_in("tandem").folder,
-    };
-    layout
-        .with_node_key(key.as_deref())
-        .with_file(&state)
-        .with_store(Store::records(&config.records_url(), open.records))
-        .with_store(Store::blobs(&config.blobs_url(), open.blobs))
-        .with_store(Store::archive(archive, open.archive))
+fn layout_of<'d>(doors: impl Iterator<Item = &'d dyn DoorSpec>, config: &Config) -> Layout {
+    doors.fold(Layout::new(&config.server.data_dir), |layout, door| door.lay_out(config, layout))
 }
 
 /// The data folder by the one name that it has.

@@ -31,14 +31,6 @@ pub(crate) struct Refused {
     pub(crate) text: String,
 }
 
-impl Refused {
-    /// Whether the path exists and the request passed the guards before it.
-    pub(crate) fn is_of_route(&self) -> bool {
-        let is_unknown = self.status == StatusCode::NOT_FOUND && self.text.starts_with("no such path");
-        !is_unknown && !matches!(self.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
-    }
-}
-
 /// Nobody answers, or the way to there is broken.
 #[derive(Debug, thiserror::Error)]
 #[error("can't reach {base}: {cause}: is a server running there?")]
@@ -66,7 +58,7 @@ pub(crate) struct OperatorFlags {
     /// The server's listener for operators
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8646")]
     rest: String,
-    /// A file with the server's token, the one of its operate.token_file; without it RESTANTE_TOKEN counts
+    /// A file with the server's token (of its operate.token_file) or an operator's; without it RESTANTE_TOKEN counts
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     token_file: Option<PathBuf>,
 }

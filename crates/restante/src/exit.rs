@@ -3,7 +3,6 @@
 use std::{error::Error, io, process::ExitCode};
 
 use restante_core::ErrorKind;
-use restante_waku::node::KeyError;
 
 use crate::{
     config::{ConfigError, plain_argument},
@@ -57,7 +56,7 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
 
 fn code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
-        if cause.is::<ConfigError>() || cause.is::<UsageError>() || cause.is::<KeyError>() {
+        if cause.is::<ConfigError>() || cause.is::<UsageError>() {
             return USAGE;
         }
         let is_taken = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;

@@ -12,18 +12,14 @@ use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand, ValueHint};
 use http::StatusCode;
 use indicatif::{DecimalBytes, HumanCount};
-use restante_archive::EngineUrl;
 use restante_backup::{Asked, Event, EventSender, Manifest, Removing, Role, Sources, Summary};
 use restante_core::ErrorKind;
 
 use crate::{
-    backups::{self, OpenStores},
+    backups,
     client::{OperatorFlags, Refused, Unreachable},
     config::{Config, DataFlags, Effective},
-    doors::{
-        mail::{blobs, records},
-        waku::archives::{self, Access},
-    },
+    doors::{self, HeldStore},
     exit::{self, UsageError},
     progress::Progress,
     signals::Stop,
@@ -114,15 +110,15 @@ pub(crate) fn server_of(config: &Config) -> anyhow::Result<String> {
         return Ok(local_url(listen.ip(), listen.port()));
     }
     let held = format!("a server holds what is in {}", config.server.data_dir.display());
-    if !config.rest.enabled || config.rest.port == 0 {
+    let Some(own) = doors::listeners(config).into_iter().find(|own| own.address.port() != 0) else {
         bail!("{held}, and the settings name neither operate.listen nor a port of REST: name it with --rest");
-    }
-    if config.rest.tls {
+    };
+    if own.has_tls {
         bail!(
             "{held}, and it has no listener without TLS, which this command needs: set operate.listen, or stop the server"
         );
     }
-    Ok(local_url(config.rest.address, config.rest.port))
+    Ok(local_url(own.address.ip(), own.address.port()))
 }
 
 /// The URL of a listener; one on all addresses is reached by loopback.
@@ -172,26 +168,22 @@ pub(crate) fn explain_guess(error: anyhow::Error, config: &Config, url: &str) ->
         return error;
     }
     error.context(format!(
-        "a server holds what is in {}, and is not at {url}, where the settings have its REST door: name it with --rest",
+        "a server holds what is in {}, and is not at {url}, where the settings have its listener: name it with --rest",
         config.server.data_dir.display()
     ))
 }
 
 /// Everything that the settings name, when no server has it open.
-struct Held {
-    archive: Option<restante_archive::Opened>,
-    records: Option<restante_records::Opened>,
-    blobs: Option<restante_blobs::Opened>,
-}
+struct Held(Vec<Box<dyn HeldStore>>);
 
 impl Held {
     /// Opens what is there, and makes nothing.
     async fn open(effective: &Effective) -> anyhow::Result<Found> {
         let config = &effective.config;
         backups::check_not_halfway(config)?;
-        let mut held = Self { archive: None, records: None, blobs: None };
+        let mut held = Self(Vec::new());
         match held.open_all(config).await {
-            Ok(()) if held.is_empty() => Ok(Found::Nothing),
+            Ok(()) if held.0.is_empty() => Ok(Found::Nothing),
             Ok(()) => Ok(Found::Stores(held)),
             Err(error) => {
                 held.close().await?;
@@ -201,92 +193,30 @@ impl Held {
     }
 
     async fn open_all(&mut self, config: &Config) -> anyhow::Result<()> {
-        if has_archive(config)? {
-            check_second(config)?;
-            self.archive = Some(archives::open(config, Access::Serve, Default::default()).await?);
-        }
-        let is_there = match config.records_url() {
-            restante_records::EngineUrl::Lmdb(folder) => is_used(&folder)?,
-            restante_records::EngineUrl::Memory => false,
-        };
-        if is_there {
-            self.records = Some(records::open(config, Default::default()).await?);
-        }
-        let is_there = match config.blobs_url() {
-            restante_blobs::EngineUrl::Files(folder) => is_used(&folder)?,
-            restante_blobs::EngineUrl::Memory => false,
-        };
-        if is_there {
-            self.blobs = Some(blobs::open(config, Default::default()).await?);
+        for door in doors::enabled(config) {
+            door.hold(config, &mut self.0).await?;
         }
         Ok(())
     }
 
-    fn is_empty(&self) -> bool {
-        self.archive.is_none() && self.records.is_none() && self.blobs.is_none()
-    }
-
     async fn back_up(self, effective: &Effective, folder: PathBuf) -> anyhow::Result<ExitCode> {
-        let open = OpenStores {
-            records: self.records.as_ref().map(|opened| opened.upkeep.clone()),
-            blobs: self.blobs.as_ref().map(|opened| opened.upkeep.clone()),
-            archive: self.archive.as_ref().map(|opened| opened.upkeep.clone()),
-        };
-        let sources = backups::sources(effective, open, Removing::default());
+        let stores = self.0.iter().map(|store| store.store(&effective.config)).collect();
+        let sources = backups::sources(effective, stores, Removing::default());
         let taken = take_and_show(sources, folder).await;
         self.close().await?;
         taken
     }
 
     async fn close(&self) -> anyhow::Result<()> {
-        if let Some(archive) = &self.archive {
-            archive.upkeep.close().await.context("can't close the archive")?;
-        }
-        if let Some(records) = &self.records {
-            records.upkeep.close().await.context("can't close the records")?;
-        }
-        if let Some(blobs) = &self.blobs {
-            blobs.upkeep.close().await.context("can't close the blobs")?;
+        for store in &self.0 {
+            store.close().await?;
         }
         Ok(())
     }
 }
 
-/// Whether there is an archive to open. One that is elsewhere says by itself that it is not in the backup.
-fn has_archive(config: &Config) -> anyhow::Result<bool> {
-    let spool = config.spool_in("archive").folder;
-    let has_own = has_files(&config.archive_url())?;
-    if !has_own && is_used(&spool)? {
-        bail!(
-            "messages may wait in {} for the archive {}, which is not there: name its place, or start the server once",
-            spool.display(),
-            config.archive_url()
-        );
-    }
-    Ok(has_own)
-}
-
-/// Fails when the second archive of a tandem is gone: to open it would make an empty one.
-fn check_second(config: &Config) -> anyhow::Result<()> {
-    match &config.archive.tandem {
-        Some(url) if !has_files(url)? => {
-            bail!("the second archive {url} is not there: name its place, or back up without archive.tandem")
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Whether something was ever kept in an archive of this machine; one that is elsewhere looks itself.
-fn has_files(url: &EngineUrl) -> anyhow::Result<bool> {
-    match url {
-        EngineUrl::Log(folder) => is_used(folder),
-        EngineUrl::Sqlite(file) => Ok(file.exists()),
-        EngineUrl::Postgres(_) | EngineUrl::Memory => Ok(true),
-    }
-}
-
 /// Whether something was ever kept in a folder.
-fn is_used(folder: &Path) -> anyhow::Result<bool> {
+pub(crate) fn is_used(folder: &Path) -> anyhow::Result<bool> {
     match folder.read_dir() {
         Ok(entries) => Ok(entries.flatten().any(|entry| entry.file_name() != restante_backup::OF_DISK)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use restante_core::ErrorKind;
 use restante_records::{EngineUrl, Metrics, Opened, Schema};
 
-use crate::{clock, config::Config, exit};
+use crate::{clock, commands::backup::is_used, config::Config, exit};
 
 /// All kinds of records that this server has.
 pub(crate) fn schema() -> Schema {
@@ -23,13 +23,21 @@ pub(crate) fn unnamed(number: u8) -> String {
 pub(crate) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Opened> {
     let url = config.records_url();
     let opened = restante_records::open(restante_records::Config {
-        lmdb: (&config.records.lmdb).into(),
+        lmdb: config.records.lmdb,
         clock: clock::system(),
         metrics,
         ..restante_records::Config::new(url.clone(), schema())
     })
     .await;
     opened.with_context(|| format!("can't open the records {url}"))
+}
+
+/// Whether there are records to back up.
+pub(crate) fn are_there(config: &Config) -> anyhow::Result<bool> {
+    match config.records_url() {
+        EngineUrl::Lmdb(folder) => is_used(&folder),
+        EngineUrl::Memory => Ok(false),
+    }
 }
 
 /// The same for a command, which makes nothing: records that are not there are a place that was mistyped.
