@@ -322,7 +322,7 @@ impl<'c> Found<'c> {
             Some(("restoring", number)) => {
                 let data = self.cut.folder().join(format!("restored-{number}"));
                 let stage = data.join("restore.partial");
-                let is_naming = fs::read_dir(&stage).is_ok_and(|entries| entries.count() < 4)
+                let is_naming = fs::read_dir(&stage).is_ok_and(|entries| entries.count() < 5)
                     && ["node.key", "records", "blobs"].iter().any(|name| data.join(name).exists());
                 match () {
                     () if !stage.exists() => "a restore at its beginning or its end",

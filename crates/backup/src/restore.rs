@@ -2,8 +2,9 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, DirBuilder, File, TryLockError},
-    os::unix::fs::DirBuilderExt,
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -21,10 +22,12 @@ use super::{
     verify::compare,
 };
 
-/// What a folder has in it that a restore has made for a place outside of the data folder.
+/// A file in each folder in which a restore copies; the restore that runs has locked it.
 const MARK: &str = "RESTORE";
 const MARK_TEXT: &str =
-    "A restore copies here, and was not finished. The next one to the same place removes it.\n";
+    "A restore copies here, or was not finished. The next one to the same place removes it.\n";
+/// How often a lock is tried whose folder the restore before has just removed.
+const LOCK_TRIES: u32 = 8;
 /// The copy in it.
 const COPY: &str = "copy";
 
@@ -109,7 +112,8 @@ fn restore_on(
         fills: fills.collect(),
         targets: &targets,
     };
-    restoring.check_unused()?;
+    restoring.check_alone()?;
+    let _stores = restoring.lock_stores()?;
     restoring.check_stages()?;
     let in_the_way = restoring.in_the_way()?;
     if !options.is_forced
@@ -121,20 +125,23 @@ fn restore_on(
         );
         return Err(Error::invalid(what));
     }
-    let was_halfway = restoring.stage().is_dir();
-    let copied = restoring.prepare().and_then(|()| restoring.copy_all(progress));
+    // What a restore has left that was not finished gives its space to this one.
+    if restoring.stages().all(|(stage, _)| !stage.exists()) {
+        restoring.check_space()?;
+    }
+    let (_stages, was_halfway) = restoring.lock_stages()?;
+    let copied = restoring.copy_all(progress);
+    let copied = copied.and_then(|copied| restoring.check_unchanged(&in_the_way).map(|()| copied));
     let (files, bytes) = copied.inspect_err(|_| restoring.give_up(was_halfway))?;
     // From here on the stage says that not everything is in its place, until everything is.
     let aside = restoring.move_aside(&in_the_way, now)?;
     restoring.put_in_place()?;
-    restoring.forget_copies()?;
-    disk::remove_all(&restoring.stage())?;
-    disk::sync(restoring.data)?;
+    restoring.stages().try_for_each(|(stage, _)| remove_stage(&stage))?;
     let counts = manifest.counts();
     Ok(Restored { taken_at: manifest.taken_at, files, bytes, counts, notes, aside, key_left })
 }
 
-/// Fails when a restore into the data folder was not finished: what is there may be half of it.
+/// Fails while a restore into the data folder runs, and when one was not finished: what is there may be half of it.
 ///
 /// # Errors
 /// `Conflict`.
@@ -143,6 +150,7 @@ pub fn check_not_halfway(layout: &Layout) -> Result<(), Error> {
     if fs::symlink_metadata(&stage).is_err() {
         return Ok(());
     }
+    check_not_running(&stage, layout.data())?;
     let mut what = format!(
         "a restore into {} was not finished: run it again with --force, or remove {} to begin with what is in its place",
         layout.data().display(),
@@ -179,6 +187,7 @@ struct Fill<'a> {
 }
 
 /// Something that is where something is to be put.
+#[derive(PartialEq)]
 struct Obstacle {
     path: PathBuf,
     /// The folder in which it gets a place aside; without one it stays where it is, under another name.
@@ -223,19 +232,40 @@ impl Restoring<'_> {
         }
     }
 
-    /// The folders outside of the data folder, or on another disk in it, in which a restore copies.
-    fn own_stages(&self) -> impl Iterator<Item = PathBuf> {
-        self.fills.iter().filter_map(|fill| fill.target.own_stage())
+    /// All folders in which a restore copies, each with the place that it is for. That of the data folder is the last.
+    fn stages(&self) -> impl Iterator<Item = (PathBuf, &Path)> {
+        let own = self.fills.iter().filter_map(|fill| Some((fill.target.own_stage()?, fill.target.path())));
+        own.chain(std::iter::once((self.stage(), self.data)))
     }
 
-    /// Fails when something has the name of such a folder that no restore has made.
+    /// Fails when another restore into one of the places is running.
+    fn check_alone(&self) -> Result<(), Error> {
+        self.stages().try_for_each(|(stage, place)| check_not_running(&stage, place))
+    }
+
+    /// Keeps other restores away until the files are closed. Returns also whether one into the data folder was not finished.
+    fn lock_stages(&self) -> Result<(Vec<File>, bool), Error> {
+        let (mut locks, mut was_halfway) = (Vec::new(), false);
+        for (stage, place) in self.stages() {
+            let locked = lock_stage(&stage, place);
+            let (lock, was_used) = locked.inspect_err(|_| {
+                // What cannot be removed now the next restore removes.
+                self.stages().take(locks.len()).for_each(|(stage, _)| drop(remove_stage(&stage)));
+            })?;
+            was_halfway |= was_used && place == self.data;
+            locks.push(lock);
+        }
+        Ok((locks, was_halfway))
+    }
+
+    /// Fails when something has the name of such a folder that no restore has made, or that can't be used.
     fn check_stages(&self) -> Result<(), Error> {
-        for stage in self.own_stages() {
+        for (stage, place) in self.stages() {
             let Ok(metadata) = fs::symlink_metadata(&stage) else { continue };
             // A restore that is cut off before it has written its mark has written nothing else.
-            let is_ours =
-                metadata.is_dir() && (stage.join(MARK).is_file() || disk::names(&stage)?.is_empty());
-            if !is_ours {
+            let is_marked =
+                place == self.data || stage.join(MARK).is_file() || disk::names(&stage)?.is_empty();
+            if !metadata.is_dir() || !is_marked || self.disks.is_root(&stage) {
                 let what = format!("{} is in the way: remove it, or move it elsewhere", stage.display());
                 return Err(Error::invalid(what));
             }
@@ -243,8 +273,9 @@ impl Restoring<'_> {
         Ok(())
     }
 
-    /// Fails when a process has something open where something is to be put.
-    fn check_unused(&self) -> Result<(), Error> {
+    /// Keeps the engines away from the stores that are there, until the files are closed. Fails when a process has one open.
+    fn lock_stores(&self) -> Result<Vec<File>, Error> {
+        let mut held = Vec::new();
         for RestoreTarget { location, .. } in self.targets {
             let locks = match location {
                 Location::Folder(folder) => {
@@ -262,9 +293,10 @@ impl Restoring<'_> {
                     let what = format!("{} is in use: stop the server first", location.path().display());
                     return Err(Error::conflict(what));
                 }
+                held.push(file);
             }
         }
-        Ok(())
+        Ok(held)
     }
 
     /// What is there where something is to be put: all of the data folder, and of the places outside.
@@ -289,29 +321,40 @@ impl Restoring<'_> {
                 }
             }
         }
+        if let Some(Obstacle { path, .. }) = found.iter().find(|each| self.disks.is_root(&each.path)) {
+            let what = format!(
+                "something is mounted at {}, so that it can't be moved aside: unmount it",
+                path.display()
+            );
+            return Err(Error::invalid(what));
+        }
         Ok(found)
     }
 
-    /// Makes room for the copies, and removes what a restore has left that was not finished.
-    fn prepare(&self) -> Result<(), Error> {
-        self.forget_copies()?;
+    /// Fails when something else is in the way than before the copies were begun: then a server was started meanwhile.
+    fn check_unchanged(&self, in_the_way: &[Obstacle]) -> Result<(), Error> {
+        let found = self.in_the_way()?;
+        let Some(new) = found.iter().find(|each| !in_the_way.contains(each)) else { return Ok(()) };
+        Err(Error::conflict(format!(
+            "{} has appeared while the backup was copied: stop what has made it, and restore again; nothing was restored",
+            new.path.display()
+        )))
+    }
+
+    /// Fails when a disk has too little space for the copies.
+    fn check_space(&self) -> Result<(), Error> {
         let bytes_of = |fill: &Fill<'_>| bytes_of(fill.files.iter().map(|(file, _)| *file));
         let wanted: Vec<(&Path, u64)> =
             self.fills.iter().map(|fill| (fill.target.copied_in(self.data), bytes_of(fill))).collect();
-        check_space(&wanted, self.disks)?;
-        make_folder(self.data)?;
-        // It is there before anything else is: until it is gone, no server starts.
-        make_folder(&self.stage())?;
-        for stage in self.own_stages() {
-            make_folder(&stage)?;
-            write_mark(&stage.join(MARK))?;
-        }
-        Ok(())
+        check_space(&wanted, self.disks)
     }
 
-    /// Copies every file and compares it with the manifest. Gives how many they were, and their bytes.
+    /// Copies every file and compares it with the manifest, after what a restore has left that was not finished was removed. Gives
+    /// how many they were, and their bytes.
     fn copy_all(&self, progress: Progress<'_>) -> Result<(u64, u64), Error> {
         let all = self.fills.iter().flat_map(|fill| &fill.files);
+        self.stages().try_for_each(|(stage, _)| forget_copies(&stage))?;
+        self.check_space()?;
         let (mut files, mut done) = (0, 0);
         let of_bytes = bytes_of(all.map(|(file, _)| *file));
         for Fill { target, files: of_part } in &self.fills {
@@ -412,25 +455,11 @@ impl Restoring<'_> {
         Ok(())
     }
 
-    /// Removes copies that a restore has left which was not finished, and leaves the stage itself.
-    fn forget_copies(&self) -> Result<(), Error> {
-        for name in disk::names(&self.stage())? {
-            disk::remove_all(&self.stage().join(name))?;
-        }
-        for stage in self.own_stages().filter(|stage| stage.is_dir()) {
-            // The mark goes last.
-            disk::remove_all(&stage.join(COPY))?;
-            disk::remove_all(&stage)?;
-            disk::sync(disk::parent(&stage))?;
-        }
-        Ok(())
-    }
-
     /// Leaves everything as it was before the copies were begun. What can't be removed now the next restore removes.
     fn give_up(&self, was_halfway: bool) {
-        let _ = self.forget_copies();
-        if !was_halfway {
-            let _ = fs::remove_dir(self.stage());
+        for (stage, place) in self.stages() {
+            let is_kept = was_halfway && place == self.data;
+            let _ = if is_kept { forget_copies(&stage) } else { remove_stage(&stage) };
         }
     }
 }
@@ -462,10 +491,64 @@ fn beside_itself(location: &Location) -> Result<Vec<PathBuf>, Error> {
     }
 }
 
-fn write_mark(file: &Path) -> Result<(), Error> {
-    let written = fs::write(file, MARK_TEXT).and_then(|()| File::open(file)?.sync_all());
-    written.map_err(|error| Error::io("write", file.display(), error))?;
-    disk::sync(disk::parent(file))
+/// Removes the copies in a folder, and leaves its mark.
+fn forget_copies(stage: &Path) -> Result<(), Error> {
+    let mut names = disk::names(stage)?.into_iter().filter(|name| name != MARK);
+    names.try_for_each(|name| disk::remove_all(&stage.join(name)))
+}
+
+/// Removes a folder in which copies were made, the mark last: without it the folder could be anybody's.
+fn remove_stage(stage: &Path) -> Result<(), Error> {
+    forget_copies(stage)?;
+    disk::remove_all(stage)?;
+    disk::sync(disk::parent(stage))
+}
+
+/// Makes the folder in which a restore copies what belongs to a place, and locks its mark. Returns also whether something was in it.
+fn lock_stage(stage: &Path, place: &Path) -> Result<(File, bool), Error> {
+    let mark = stage.join(MARK);
+    let failed = |error| Error::io("write", mark.display(), error);
+    for _ in 0..LOCK_TRIES {
+        let was_used = !disk::names(stage)?.is_empty();
+        make_folder(stage)?;
+        let opened = OpenOptions::new().write(true).create(true).truncate(false).open(&mark);
+        let mut file = match opened {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue, // the folder is gone again
+            opened => opened.map_err(failed)?,
+        };
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(is_running(place)),
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        // The restore that had locked it may have removed it since, with its folder.
+        if is_at(&file, &mark) {
+            file.write_all(MARK_TEXT.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+            disk::sync(stage)?;
+            return Ok((file, was_used));
+        }
+    }
+    Err(is_running(place))
+}
+
+/// Whether a path leads to a file that is open.
+fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |metadata: io::Result<fs::Metadata>| metadata.map(|file| (file.dev(), file.ino())).ok();
+    let own = identity(file.metadata());
+    own.is_some() && own == identity(fs::symlink_metadata(path))
+}
+
+/// Fails when a restore has locked the folder in which it copies what belongs to a place.
+fn check_not_running(stage: &Path, place: &Path) -> Result<(), Error> {
+    let Ok(mark) = File::open(stage.join(MARK)) else { return Ok(()) };
+    match mark.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => Err(is_running(place)),
+        _ => Ok(()),
+    }
+}
+
+fn is_running(place: &Path) -> Error {
+    Error::conflict(format!("a restore into {} is running: wait until it is done", place.display()))
 }
 
 /// Creates a folder and those above it, durably.

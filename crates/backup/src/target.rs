@@ -44,7 +44,7 @@ impl Disks<'_> {
     }
 
     /// Whether something is where a disk is mounted. A link is not, wherever it leads to.
-    fn is_root(&self, path: &Path) -> bool {
+    pub(super) fn is_root(&self, path: &Path) -> bool {
         let is_there = fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_symlink());
         is_there && self.mount_of(path) != self.mount_of(disk::parent(path))
     }
@@ -133,6 +133,7 @@ pub(super) fn targets(layout: &Layout, disks: &Disks<'_>) -> Result<Vec<RestoreT
     }
     check_apart(&targets)?;
     check_names(&targets, data)?;
+    check_links(&targets, data)?;
     Ok(targets)
 }
 
@@ -175,6 +176,33 @@ fn check_names(targets: &[RestoreTarget], data: &Path) -> Result<(), Error> {
             );
             return Err(Error::invalid(what));
         }
+    }
+    Ok(())
+}
+
+/// Fails when a place is a link, or lies behind one in the data folder: the link would be moved aside, and what is restored would
+/// not come to where it leads. The data folder itself may be a link to a folder.
+fn check_links(targets: &[RestoreTarget], data: &Path) -> Result<(), Error> {
+    if data.is_symlink() && !data.is_dir() {
+        let what = format!(
+            "the data folder {} is a link that leads to no folder: make one, or set server.data_dir",
+            data.display()
+        );
+        return Err(Error::invalid(what));
+    }
+    for target in targets.iter().filter(|target| target.part != Part::Files) {
+        let is_below = |path: &&Path| *path != data && path.starts_with(data);
+        let above = target.path().ancestors().skip(1).take_while(is_below);
+        let Some(link) = std::iter::once(target.path()).chain(above).find(|path| path.is_symlink()) else {
+            continue;
+        };
+        let (name, key) = target.named();
+        let what = format!(
+            "the place of the {name}, {}, is or lies behind a link, {}: set {key} to the folder that it leads to",
+            target.path().display(),
+            link.display()
+        );
+        return Err(Error::invalid(what));
     }
     Ok(())
 }

@@ -96,6 +96,8 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
         tasks.extend(door.spawn_upkeep(&stop));
         opened.push(door);
     }
+    // A restore that has begun meanwhile does not know stores that were made just now.
+    backups::check_not_halfway(config)?;
     let server = Server {
         shared: &shared,
         doors: &opened,
