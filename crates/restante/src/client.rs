@@ -66,7 +66,7 @@ pub(crate) struct OperatorFlags {
     /// The server's listener for operators
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8646")]
     rest: String,
-    /// A file with the server's token, the one of its operate.token_file; without it RESTANTE_TOKEN counts
+    /// A file with the server's token (of its operate.token_file) or an operator's; without it RESTANTE_TOKEN counts
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     token_file: Option<PathBuf>,
 }

@@ -1,6 +1,9 @@
 //! Settings on the command line: those that people change at the prompt.
 
-use std::{net::IpAddr, path::PathBuf};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
 
 use clap::{Args, ValueHint};
 use toml::Value;
@@ -84,6 +87,9 @@ pub(crate) struct ServeFlags {
     /// Keep so many messages of each followed topic for REST [default: 50]
     #[arg(long, value_name = "N")]
     rest_relay_cache_capacity: Option<u32>,
+    /// Listen for mail clients on this address and port, once a door serves them; may be repeated [default: 127.0.0.1:8647]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    jmap_listen: Vec<SocketAddr>,
     /// Take messages of this cluster only [default: any]
     #[arg(long, value_name = "ID")]
     cluster_id: Option<u16>,
@@ -173,6 +179,9 @@ impl ServeFlags {
         let format = self.log_format.map(|format| Value::try_from(format).expect("a format is a plain word"));
         let shards: Vec<Value> = self.shard.iter().map(|shard| i64::from(*shard).into()).collect();
         let shards = if shards.is_empty() { None } else { Some(Value::Array(shards)) };
+        let addresses: Vec<Value> =
+            self.jmap_listen.iter().map(|address| address.to_string().into()).collect();
+        let addresses = (!addresses.is_empty()).then_some(Value::Array(addresses));
         // A size above i64 can't be meant; it is refused with all the others that are too large for their key.
         let size = self.max_msg_size.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
         let mut settings = self.archive.settings();
@@ -188,6 +197,7 @@ impl ServeFlags {
                 "--rest-relay-cache-capacity",
                 self.rest_relay_cache_capacity.map(i64::from),
             ),
+            setting("public.listen", "--jmap-listen", addresses),
             number("waku.cluster_id", "--cluster-id", self.cluster_id.map(i64::from)),
             setting("waku.shards", "--shard", shards),
             number(

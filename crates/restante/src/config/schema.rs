@@ -13,7 +13,7 @@ use restante_archive::{
 };
 use restante_core::nonzero;
 use restante_directory::DirectoryConfig;
-use restante_operate::Listener;
+use restante_operate::{Listener, PublicConfig};
 use restante_waku::rest::RestConfig;
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +39,7 @@ pub(crate) struct Config {
     pub(crate) tls: Tls,
     pub(crate) rest: Rest,
     pub(crate) operate: Operate,
+    pub(crate) public: PublicConfig,
     pub(crate) waku: Waku,
     pub(crate) log: Log,
 }
@@ -144,12 +145,15 @@ impl Config {
         match listener {
             Listener::Rest => self.rest.enabled && self.rest.tls,
             Listener::Operate => self.operate.listen.is_some() && self.operate.tls,
-            Listener::Public => false,
+            Listener::Public => self.public.tls && !self.public.listen.is_empty(),
         }
     }
 
     /// The URL of a listener.
     pub(crate) fn url(&self, listener: Listener, address: SocketAddr) -> String {
+        if listener == Listener::Public {
+            return self.public.url(address);
+        }
         let scheme = if self.has_tls(listener) { "https" } else { "http" };
         format!("{scheme}://{address}")
     }
@@ -221,9 +225,13 @@ impl Config {
         }
         let roles = self.blobs.contradiction().or_else(|| self.sessions.contradiction());
         let listeners = || {
-            self.tls.contradiction(
-                [Listener::Rest, Listener::Operate].iter().any(|listener| self.has_tls(*listener)),
-            )
+            let keys = [
+                (Listener::Rest, "rest.tls"),
+                (Listener::Operate, "operate.tls"),
+                (Listener::Public, "public.tls"),
+            ];
+            let with_tls = keys.into_iter().find(|(listener, _)| self.has_tls(*listener));
+            self.tls.contradiction(with_tls.map(|(_, key)| key))
         };
         roles.or_else(listeners).or_else(|| self.waku.contradiction()).or_else(|| self.port_named_twice())
     }
@@ -235,6 +243,10 @@ impl Config {
             ports.push(("rest.port", SocketAddr::new(self.rest.address, self.rest.port)));
         }
         ports.extend(self.operate.listen.map(|address| ("operate.listen", address)));
+        // The default takes no port before a door has routes there.
+        if self.public.listen != PublicConfig::default().listen {
+            ports.extend(self.public.listen.iter().map(|address| ("public.listen", *address)));
+        }
         if self.waku.node.enabled {
             ports.extend(self.waku.node.named_ports());
         }

@@ -58,7 +58,9 @@ fn every_key_can_be_set_by_its_variable() {
     for (key, value, _) in effective.iter() {
         let text = match value {
             Value::String(text) => text.clone(),
-            Value::Array(_) => String::new(),
+            Value::Array(items) => {
+                items.iter().map(|item| item.as_str().unwrap()).collect::<Vec<_>>().join(",")
+            }
             other => other.to_string(),
         };
         let name = env::variable(key);
@@ -250,6 +252,25 @@ fn wrong_values_of_the_waku_door_name_the_key_and_the_place() {
             "some.toml:1: waku.limits.idle_timeout_seconds: it must be a whole number of at least 1, and is 0",
         ),
     ]);
+}
+
+#[test]
+fn wrong_settings_of_the_public_listener_are_named() {
+    for (file, expected) in [
+        (
+            "public.listen = [\"127.0.0.1:443\", \"0.0.0.0:8646\"]",
+            "some.toml:1: public.listen: 8646 is the port of operate.listen, too",
+        ),
+        (
+            "public.listen = \"localhost:443\"",
+            "some.toml:1: public.listen: expected an IP address with a port",
+        ),
+        ("public.url = \"example.org\"", "some.toml:1: public.url: 'example.org' is no URL for clients"),
+        ("public.tls = true", "some.toml:1: public.tls: TLS needs a certificate"),
+    ] {
+        let error = error(file, &[]);
+        assert!(error.starts_with(expected), "{file}: {error}");
+    }
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub(crate) struct DirectoryFlags {
     /// Ask this server, whatever the settings say [default: the one of the settings, when one is running]
     #[arg(long, value_name = "URL")]
     rest: Option<String>,
-    /// A file with the server's token; without it RESTANTE_TOKEN counts, then operate.token_file of the settings
+    /// A file with the server's token or an operator's; without it RESTANTE_TOKEN counts, then operate.token_file of the settings
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     token_file: Option<PathBuf>,
     /// How to print
