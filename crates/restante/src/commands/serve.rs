@@ -265,10 +265,10 @@ impl<'a> Doors<'a> {
         let stop_timeout = grace(config).mul_f64(REQUESTS_SHARE);
         let rest = RestConfig {
             stop_timeout_ms: u64::try_from(stop_timeout.as_millis()).unwrap_or(u64::MAX),
-            ..(&config.rest).into()
+            ..config.rest.door.clone()
         };
         let rest_metrics = RestMetrics::default();
-        let permits = Permits::new(rest.requests_max);
+        let permits = Permits::new(rest.requests_max.get());
         let cache = Arc::new(MessageCache::new(&rest, &rest_metrics));
         Self {
             effective,
@@ -302,15 +302,15 @@ impl<'a> Doors<'a> {
         let settings = &self.config.waku;
         let node = if settings.node.enabled { Some(node_config(self.config, certificates)?) } else { None };
         let config = WakuConfig {
-            rules: settings.rules(),
+            rules: settings.rules.clone(),
             node,
-            handover: (&settings.handover).into(),
-            services: (&settings.protocols).into(),
-            rates: (&settings.rates).into(),
-            filter: (&settings.filter).into(),
-            light_push: (&settings.lightpush).into(),
-            peer_exchange: (&settings.peer_exchange).into(),
-            sync: settings.sync.config(&self.config.server.data_dir, self.config.archive.retention),
+            handover: settings.handover,
+            services: settings.protocols.services,
+            rates: settings.rates.clone(),
+            filter: settings.filter,
+            light_push: settings.lightpush,
+            peer_exchange: settings.peer_exchange.clone(),
+            sync: settings.sync(&self.config.server.data_dir, self.config.archive.retention),
         };
         let archive = self.opened.archive.clone();
         let listeners: Vec<Arc<dyn MessageListener>> = vec![self.cache.clone()];
@@ -404,7 +404,7 @@ impl<'a> Doors<'a> {
 
     fn archive_health(&self) -> Arc<ArchiveHealth> {
         let Opened { archive, upkeep } = self.opened;
-        let timeout = Duration::from_millis(self.rest.request_timeout_ms);
+        let timeout = Duration::from_millis(self.rest.request_timeout_ms.get());
         let health = ArchiveHealth::new(archive.clone(), upkeep.clone(), timeout);
         Arc::new(health.with_retention(self.retention.clone()))
     }
@@ -476,7 +476,7 @@ impl<'a> Doors<'a> {
             clock: self.clock.clone(),
             memory: self.memory.clone(),
             permits: self.permits.clone(),
-            request_timeout: Duration::from_millis(self.rest.request_timeout_ms),
+            request_timeout: Duration::from_millis(self.rest.request_timeout_ms.get()),
         }
     }
 
@@ -550,11 +550,11 @@ fn node_config(config: &Config, certificates: &ServerCertificates) -> anyhow::Re
         listen: node.listen(),
         certificates: certificates.websocket.clone(),
         external_addresses: node.external_addresses.iter().map(Into::into).collect(),
-        static_peers: node.static_peers.iter().map(Into::into).collect(),
+        static_peers: node.static_peers.clone(),
         reserved_peers: Vec::new(),
         relay: waku.protocols.relay.then(|| waku.relay_topics()),
-        max_message_bytes: waku.max_message_bytes.get(),
-        limits: (&waku.limits).into(),
+        max_message_bytes: waku.rules.max_message_bytes.get(),
+        limits: waku.limits,
         agent: format!("restante/{VERSION}"),
     })
 }
@@ -609,7 +609,7 @@ fn announce_rest(config: &Config, address: SocketAddr, url: &str, offer: Offer, 
     }
     if !address.ip().is_loopback() {
         warn!("everybody who reaches the REST address can publish and query");
-        if config.rest.admin && config.token_file().as_os_str().is_empty() {
+        if config.rest.door.admin && config.token_file().as_os_str().is_empty() {
             warn!("and do what is for operators: set operate.token_file, or leave rest.admin off");
         }
     }
