@@ -49,9 +49,11 @@ interop: toolchain ## Let js-waku and go-waku talk to the server (CLIENTS=js or 
 console: toolchain ## Use the console page in headless Chromium; its pictures go to console/ in the target folder
 	tests/console/run
 
-check: toolchain lints scripts deny ## Formatting, lints, licences and sources of dependencies, who imports whom, tidiness
+check: toolchain lints scripts deny ## Formatting, lints (also of each door alone), licences and sources of dependencies, who imports whom, tidiness
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy --package restante --no-default-features --features mail --locked -- -D warnings
+	cargo clippy --package restante --no-default-features --features waku --locked -- -D warnings
 	cargo deny --locked check bans licenses sources
 	cargo test --package restante-tidy --locked
 

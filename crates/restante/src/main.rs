@@ -12,7 +12,6 @@ mod exit;
 mod live;
 mod logging;
 mod modes;
-mod moment;
 mod new_file;
 mod open_files;
 mod output;

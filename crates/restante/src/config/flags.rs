@@ -105,14 +105,6 @@ pub(super) fn text(key: &str, flag: &'static str, value: Option<String>) -> Opti
     setting(key, flag, value.map(Value::String))
 }
 
-pub(super) fn number(key: &str, flag: &'static str, value: Option<i64>) -> Option<Setting> {
-    setting(key, flag, value.map(Value::Integer))
-}
-
 pub(super) fn setting(key: &str, flag: &'static str, value: Option<Value>) -> Option<Setting> {
     Some(Setting { key: key.to_owned(), value: value?, origin: Origin::Flag(flag) })
-}
-
-pub(super) fn switch(key: &str, flag: &'static str, value: Option<bool>) -> Option<Setting> {
-    setting(key, flag, value.map(Value::Boolean))
 }

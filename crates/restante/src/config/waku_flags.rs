@@ -8,8 +8,7 @@ use toml::Value;
 
 use super::{
     ConfigError, Effective, Setting,
-    flags::{FolderFlags, number, setting, switch, text},
-    words,
+    flags::{FolderFlags, setting, text},
 };
 
 /// Which archive, and which configuration file.
@@ -79,7 +78,7 @@ pub(super) struct WakuFlags {
     #[arg(long, value_name = "N")]
     num_shards_in_network: Option<u16>,
     /// The largest message taken: bytes, or with a unit as in 150KiB [default: 150KiB]
-    #[arg(long, value_name = "SIZE", value_parser = words::parse_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     max_msg_size: Option<u64>,
     /// What to keep: time:<seconds>, capacity:<count>, size:<n>MB|GB, joined by ';', or none [default: none]
     #[arg(long, value_name = "POLICY", alias = "store-message-retention-policy")]
@@ -266,15 +265,54 @@ impl NodeFlags {
     }
 }
 
+fn number(key: &str, flag: &'static str, value: Option<i64>) -> Option<Setting> {
+    setting(key, flag, value.map(Value::Integer))
+}
+
+fn switch(key: &str, flag: &'static str, value: Option<bool>) -> Option<Setting> {
+    setting(key, flag, value.map(Value::Boolean))
+}
+
 /// A flag that may be repeated; one that is not there sets nothing.
 fn texts(key: &str, flag: &'static str, values: &[String]) -> Option<Setting> {
     let values: Vec<Value> = values.iter().cloned().map(Value::String).collect();
     setting(key, flag, (!values.is_empty()).then_some(Value::Array(values)))
 }
 
+/// A number of bytes as operators write it: `153600`, `150KiB`, `1MiB`, `150KB`.
+///
+/// nwaku's `--max-msg-size` takes the binary units.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "kib" => 1 << 10,
+        "mib" => 1 << 20,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        _ => return Err(format!("'{text}' is no size: use bytes, or a unit as in 150KiB, 1MiB, 150KB, 1MB")),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
+    bytes.ok_or_else(|| format!("'{text}' is no size: use a whole number, as in 150KiB"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_read_with_their_unit() {
+        for (text, bytes) in
+            [("153600", 153_600), ("150KiB", 153_600), ("1 MiB", 1 << 20), ("2kb", 2_000), ("3MB", 3_000_000)]
+        {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "KiB", "-1", "1.5MiB", "1GiBi", "99999999999999999999", "99999999999999999MiB"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
 
     fn rates(texts: &[&str]) -> Vec<(String, String)> {
         let rate_limit = texts.iter().map(|text| text.parse().unwrap()).collect();

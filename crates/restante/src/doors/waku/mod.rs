@@ -3,6 +3,7 @@
 pub(crate) mod archives;
 pub(crate) mod commands;
 mod door;
+mod moment;
 mod nwaku;
 mod printer;
 mod retention;

@@ -2,6 +2,7 @@
 
 mod blobs;
 pub(super) mod directory;
+mod figures;
 pub(super) mod records;
 
 use std::process::ExitCode;

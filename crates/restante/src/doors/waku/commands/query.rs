@@ -15,10 +15,12 @@ use crate::{
     client::{RestClient, escape},
     clock,
     doors::waku::{
-        printer::Printer,
-        {archives, transfer::json::JsonEntry},
+        moment::{Moment, parse_moment},
+        {
+            printer::Printer,
+            {archives, transfer::json::JsonEntry},
+        },
     },
-    moment::{Moment, parse_moment},
     output::Format,
 };
 

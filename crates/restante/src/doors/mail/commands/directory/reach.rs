@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueHint};
+use http::StatusCode;
 use restante_core::ErrorKind;
 use restante_directory::{
     Actor, Answer, Directory, DirectoryMetrics, EmailAddress, NewPassword, Operation, PAGE_MAX, Page,
@@ -94,7 +95,7 @@ impl DirectoryFlags {
             }
             Err(error) => match error.downcast_ref::<Refused>() {
                 // What the directory itself refuses says what to do.
-                Some(refused) if refused.is_of_route() => Err(anyhow!("{}", refused.text)),
+                Some(refused) if is_of_route(refused) => Err(anyhow!("{}", refused.text)),
                 _ => Err(explain(error)),
             },
         }
@@ -117,6 +118,12 @@ impl DirectoryFlags {
             }
         }
     }
+}
+
+/// Whether the path exists and the request passed the guards before it.
+fn is_of_route(refused: &Refused) -> bool {
+    let is_unknown = refused.status == StatusCode::NOT_FOUND && refused.text.starts_with("no such path");
+    !is_unknown && !matches!(refused.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }
 
 /// Opens records that are there.

@@ -51,7 +51,7 @@ pub(super) async fn run(flags: &DumpFlags) -> anyhow::Result<ExitCode> {
     let opened = records::open_existing(&flags.records.load()?.config).await?;
     let stats = opened.upkeep.stats().await?;
     let total = stats.kinds.iter().map(|kind| kind.records).sum();
-    let progress = Progress::records("dumping", Some(total));
+    let progress = Progress::counting("records", "dumping", Some(total));
     let count = match &flags.out {
         Some(path) => to_file(path, &*opened.upkeep, &progress).await?,
         None => {
@@ -151,7 +151,7 @@ mod tests {
             opened.records.commit(AccountId(account), Commit::of(changes)).await.unwrap();
         }
         let mut out = Vec::new();
-        let progress = Progress::records("dumping", None);
+        let progress = Progress::counting("records", "dumping", None);
         let count = dump(&*opened.upkeep, &progress, &mut out).await.unwrap();
         let lines: Vec<String> = String::from_utf8(out).unwrap().lines().map(str::to_owned).collect();
         assert_eq!(lines.len() as u64, count);
