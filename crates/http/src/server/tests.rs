@@ -21,6 +21,7 @@ use crate::{
     websocket::{SocketLimits, Upgrade},
 };
 
+mod ended_access;
 mod http2_sockets;
 
 /// Long enough for the busiest machine; what does not happen within it never does.
@@ -97,13 +98,17 @@ struct Server {
 
 impl Server {
     async fn start(limits: ServerLimits, connections_max: usize) -> Self {
+        Self::start_with(limits, connections_max, router()).await
+    }
+
+    async fn start_with(limits: ServerLimits, connections_max: usize, router: Router) -> Self {
         let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let connections = Limits { connections_max, stop_timeout: SHORT, ..Limits::default() };
         let listener = Listener::new(socket, connections, NetMetrics::default().listener("test")).unwrap();
         let address = listener.local_addr();
         let (stop, stopped) = oneshot::channel();
         let shutdown = async { stopped.await.unwrap_or(()) };
-        let task = tokio::spawn(serve(listener, router(), limits, shutdown));
+        let task = tokio::spawn(serve(listener, router, limits, shutdown));
         Self { address, stop, task }
     }
 

@@ -59,7 +59,6 @@ async fn operate(history: Option<&'static str>, mail: Option<&'static str>) -> A
         roles: vec![records],
         archive: None,
         live,
-        retention: RetentionState::default(),
         addresses: Vec::new(),
         routes: Vec::new(),
         metrics_text: Arc::new(|| "# EOF\n".to_owned()),

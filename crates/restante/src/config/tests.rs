@@ -192,16 +192,6 @@ fn wrong_values_name_the_key_and_the_place() {
             "operate.listen = \"127.0.0.1:8645\"",
             "some.toml:1: operate.listen: 8645 is the port of rest.port, too",
         ),
-        (
-            "public.listen = [\"127.0.0.1:443\", \"0.0.0.0:8646\"]",
-            "some.toml:1: public.listen: 8646 is the port of operate.listen, too",
-        ),
-        (
-            "public.listen = \"localhost:443\"",
-            "some.toml:1: public.listen: expected an IP address with a port",
-        ),
-        ("public.url = \"example.org\"", "some.toml:1: public.url: 'example.org' is no URL for clients"),
-        ("public.tls = true", "some.toml:1: public.tls: TLS needs a certificate"),
         ("log.level = \"loud\"", "some.toml:1: log.level: log level 'loud' is not understood"),
         ("log.format = \"xml\"", "some.toml:1: log.format: it must be one of"),
         ("\n[rest\n", "some.toml:2: "),
@@ -217,6 +207,25 @@ fn wrong_values_name_the_key_and_the_place() {
         ),
         "{error}"
     );
+}
+
+#[test]
+fn wrong_settings_of_the_public_listener_are_named() {
+    for (file, expected) in [
+        (
+            "public.listen = [\"127.0.0.1:443\", \"0.0.0.0:8646\"]",
+            "some.toml:1: public.listen: 8646 is the port of operate.listen, too",
+        ),
+        (
+            "public.listen = \"localhost:443\"",
+            "some.toml:1: public.listen: expected an IP address with a port",
+        ),
+        ("public.url = \"example.org\"", "some.toml:1: public.url: 'example.org' is no URL for clients"),
+        ("public.tls = true", "some.toml:1: public.tls: TLS needs a certificate"),
+    ] {
+        let error = error(file, &[]);
+        assert!(error.starts_with(expected), "{file}: {error}");
+    }
 }
 
 #[test]

@@ -17,10 +17,10 @@ use tokio_tungstenite::{
 
 use super::*;
 
-type Client = SendRequest<Body>;
-type Socket = WebSocketStream<TokioIo<Upgraded>>;
+pub(super) type Client = SendRequest<Body>;
+pub(super) type Socket = WebSocketStream<TokioIo<Upgraded>>;
 
-async fn connect(server: &Server) -> Client {
+pub(super) async fn connect(server: &Server) -> Client {
     let stream = TokioIo::new(server.connect().await);
     let (client, connection) = handshake(TokioExecutor::new(), stream).await.unwrap();
     tokio::spawn(connection);
@@ -39,7 +39,7 @@ fn handshake_of(protocol: &'static str, path: &str) -> Request<Body> {
     request.body(Body::empty()).unwrap()
 }
 
-async fn open(client: &mut Client) -> Socket {
+pub(super) async fn open(client: &mut Client) -> Socket {
     let answer = ask(client, handshake_of("websocket", "/echo")).await;
     assert_eq!(answer.status(), StatusCode::OK);
     assert!(!answer.headers().contains_key("content-length"));

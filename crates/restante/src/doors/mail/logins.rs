@@ -82,7 +82,13 @@ impl Guard for LoginGuard {
                 self.directory.check_password(ip, &user, &password).await
             }
             Some(Credentials::Bearer(token)) => {
-                self.directory.check_token(ip, &String::from_utf8_lossy(&token)).await
+                let token = String::from_utf8_lossy(&token);
+                // An old token of the server, or one of another program, counts as no failed log-in of this address.
+                if Directory::is_token(&token) {
+                    self.directory.check_token(ip, &token).await
+                } else {
+                    Err(LoginError::Refused)
+                }
             }
             None => {
                 let text = "log in with an address and a password (Basic), or with a token (Bearer)";
