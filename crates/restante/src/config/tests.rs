@@ -102,21 +102,64 @@ fn variables_of_others_are_left_alone() {
     assert_eq!(set("", &variables).unwrap().config, Config::default());
 }
 
+/// Checks files of settings, each with the beginning of the error that it leads to.
+fn assert_errors(files: &[(&str, &str)]) {
+    for (file, expected) in files {
+        let error = error(file, &[]);
+        assert!(error.starts_with(expected), "{file}\n  got      {error}\n  expected {expected}");
+    }
+}
+
 #[test]
 fn wrong_values_name_the_key_and_the_place() {
-    for (file, expected) in [
+    assert_errors(&[
         ("rest.port = 70000", "some.toml:1: rest.port: it must be a whole number"),
         ("rest.port = \"http\"", "some.toml:1: rest.port: it must be a whole number"),
         ("rest.address = \"localhost\"", "some.toml:1: rest.address: it must be an IP address"),
         ("server.grace_seconds = 0", "some.toml:1: server.grace_seconds: it must be a whole number"),
+        (
+            "rest.enabled = false\nwaku.node.enabled = false\nmail.enabled = false",
+            "some.toml:1: rest.enabled: a server has a door",
+        ),
+        (
+            "rest.live_origins = [\"chat.example\"]",
+            "some.toml:1: rest.live_origins: 'chat.example' is no origin: write it as https://<host>",
+        ),
+        (
+            "operate.listen = \"0.0.0.0:8646\"",
+            "some.toml:1: operate.listen: beyond loopback operators need a token",
+        ),
+        (
+            "operate.listen = \"127.0.0.1:8645\"",
+            "some.toml:1: operate.listen: 8645 is the port of rest.port, too",
+        ),
+        ("log.level = \"loud\"", "some.toml:1: log.level: log level 'loud' is not understood"),
+        ("log.format = \"xml\"", "some.toml:1: log.format: it must be one of"),
+        ("\n[rest\n", "some.toml:2: "),
+        ("a = 1\na = 2", "some.toml:2: duplicate key"),
+        (
+            "rest.requests_max = 0",
+            "some.toml:1: rest.requests_max: it must be a whole number of at least 1, and is 0",
+        ),
+        ("rest.console = \"on\"", "some.toml:1: rest.console: it must be one of auto, off, and is \"on\""),
+        ("rest.hosts = [\"a:1\"]", "some.toml:1: rest.hosts: 'a:1' is no host"),
+    ]);
+    let error = error("", &[("RESTANTE_REST__PORT", "http")]);
+    assert!(
+        error.starts_with(
+            "environment RESTANTE_REST__PORT: rest.port: it must be a whole number from 0 to 65535"
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn wrong_values_of_roles_name_the_key_and_the_place() {
+    assert_errors(&[
         ("archive.url = \"tape:1\"", "some.toml:1: archive.url: archive URL 'tape:1' is not understood"),
         (
             "archive.retention = \"age:1\"",
             "some.toml:1: archive.retention: retention rule 'age:1' is not understood",
-        ),
-        (
-            "waku.cluster_id = 65536",
-            "some.toml:1: waku.cluster_id: 65536 is neither -1 (any) nor from 0 to 65535",
         ),
         (
             "archive.tandem = \"log:data/archive\"",
@@ -125,6 +168,52 @@ fn wrong_values_name_the_key_and_the_place() {
         (
             "archive.tandem = \"memory:\"\narchive.spool.bytes_max = 0",
             "some.toml:1: archive.tandem: what the second archive does not have yet waits in a spool",
+        ),
+        ("sessions.url = \"rabbit:\"", "some.toml:1: sessions.url: sessions URL 'rabbit:' is not understood"),
+        (
+            "records.url = \"log:data\"",
+            "some.toml:1: records.url: records URL 'log:data' is not understood: use memory: or lmdb:<folder>",
+        ),
+        (
+            "blobs.url = \"lmdb:data\"",
+            "some.toml:1: blobs.url: blobs URL 'lmdb:data' is not understood: use memory: or files:<folder>",
+        ),
+        ("records.keep_destroyed_seconds = 0", "some.toml:1: records.keep_destroyed_seconds: it must be"),
+        (
+            "blobs.sweep_grace_seconds = 3599",
+            "some.toml:1: blobs.sweep_grace_seconds: who has uploaded a blob may refer to it for an hour",
+        ),
+        (
+            "blobs.files.pack_bytes = 1000",
+            "some.toml:1: blobs.files.pack_bytes: a blob that lies in a pack file must fit into one",
+        ),
+        ("[sessions]\nper_user_max = 0", "some.toml:2: sessions.per_user_max: "),
+        (
+            "[sessions.redis]\nlease_ms = 2999\ntimeout_ms = 1000",
+            "some.toml:2: sessions.redis.lease_ms: a lease is renewed 3 times in its length",
+        ),
+        ("sessions.redis.prefix = \"a:u\"", "some.toml:1: sessions.redis.prefix: it has a colon"),
+        (
+            "archive.log.segment_bytes = 0",
+            "some.toml:1: archive.log.segment_bytes: it must be a whole number of at least 1, and is 0",
+        ),
+        (
+            "archive.postgres.read_connections = 0",
+            "some.toml:1: archive.postgres.read_connections: it must be a whole number of at least 1, and is 0",
+        ),
+        (
+            "sessions.redis.timeout_ms = \"long\"",
+            "some.toml:1: sessions.redis.timeout_ms: it must be a whole number of at least 1, and is \"long\"",
+        ),
+    ]);
+}
+
+#[test]
+fn wrong_values_of_the_waku_door_name_the_key_and_the_place() {
+    assert_errors(&[
+        (
+            "waku.cluster_id = 65536",
+            "some.toml:1: waku.cluster_id: 65536 is neither -1 (any) nor from 0 to 65535",
         ),
         ("waku.shards = [1]", "some.toml:1: waku.shards: a shard belongs to a cluster"),
         (
@@ -153,60 +242,19 @@ fn wrong_values_name_the_key_and_the_place() {
         ),
         ("waku.rates.store = \"many\"", "some.toml:1: waku.rates.store: not a rate: \"many\""),
         (
-            "rest.enabled = false\nwaku.node.enabled = false\nmail.enabled = false",
-            "some.toml:1: rest.enabled: a server has a door",
-        ),
-        ("sessions.url = \"rabbit:\"", "some.toml:1: sessions.url: sessions URL 'rabbit:' is not understood"),
-        (
-            "rest.live_origins = [\"chat.example\"]",
-            "some.toml:1: rest.live_origins: 'chat.example' is no origin: write it as https://<host>",
+            "waku.max_message_bytes = 0",
+            "some.toml:1: waku.max_message_bytes: it must be a whole number of at least 1, and is 0",
         ),
         (
-            "records.url = \"log:data\"",
-            "some.toml:1: records.url: records URL 'log:data' is not understood: use memory: or lmdb:<folder>",
+            "waku.shards = [70000]",
+            "some.toml:1: waku.shards: it must be a whole number from 0 to 65535, and is 70000",
         ),
+        ("waku.protocols.store = 1", "some.toml:1: waku.protocols.store: it must be true or false, and is 1"),
         (
-            "blobs.url = \"lmdb:data\"",
-            "some.toml:1: blobs.url: blobs URL 'lmdb:data' is not understood: use memory: or files:<folder>",
+            "waku.limits.idle_timeout_seconds = 0",
+            "some.toml:1: waku.limits.idle_timeout_seconds: it must be a whole number of at least 1, and is 0",
         ),
-        ("records.keep_destroyed_seconds = 0", "some.toml:1: records.keep_destroyed_seconds: it must be"),
-        (
-            "blobs.sweep_grace_seconds = 3599",
-            "some.toml:1: blobs.sweep_grace_seconds: who has uploaded a blob may refer to it for an hour",
-        ),
-        (
-            "blobs.files.pack_bytes = 1000",
-            "some.toml:1: blobs.files.pack_bytes: a blob that lies in a pack file must fit into one",
-        ),
-        ("[sessions]\nper_user_max = 0", "some.toml:2: sessions.per_user_max: "),
-        (
-            "[sessions.redis]\nlease_ms = 2999\ntimeout_ms = 1000",
-            "some.toml:2: sessions.redis.lease_ms: a lease is renewed 3 times in its length",
-        ),
-        ("sessions.redis.prefix = \"a:u\"", "some.toml:1: sessions.redis.prefix: it has a colon"),
-        (
-            "operate.listen = \"0.0.0.0:8646\"",
-            "some.toml:1: operate.listen: beyond loopback operators need a token",
-        ),
-        (
-            "operate.listen = \"127.0.0.1:8645\"",
-            "some.toml:1: operate.listen: 8645 is the port of rest.port, too",
-        ),
-        ("log.level = \"loud\"", "some.toml:1: log.level: log level 'loud' is not understood"),
-        ("log.format = \"xml\"", "some.toml:1: log.format: it must be one of"),
-        ("\n[rest\n", "some.toml:2: "),
-        ("a = 1\na = 2", "some.toml:2: duplicate key"),
-    ] {
-        let error = error(file, &[]);
-        assert!(error.starts_with(expected), "{file}\n  got      {error}\n  expected {expected}");
-    }
-    let error = error("", &[("RESTANTE_REST__PORT", "http")]);
-    assert!(
-        error.starts_with(
-            "environment RESTANTE_REST__PORT: rest.port: it must be a whole number from 0 to 65535"
-        ),
-        "{error}"
-    );
+    ]);
 }
 
 #[test]
