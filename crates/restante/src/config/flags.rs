@@ -54,10 +54,13 @@ pub(crate) struct ServeFlags {
 }
 
 impl FolderFlags {
-    /// The settings in force with these flags and further settings.
-    pub(super) fn load(&self, mut settings: Vec<Setting>) -> Result<Effective, ConfigError> {
-        settings.extend(text("server.data_dir", "--data", self.data.clone()));
+    /// The settings in force with further settings of a command line.
+    pub(super) fn load(&self, settings: Vec<Setting>) -> Result<Effective, ConfigError> {
         load(self.config.as_deref(), environment(), settings)
+    }
+
+    pub(super) fn settings(&self) -> Vec<Setting> {
+        text("server.data_dir", "--data", self.data.clone()).into_iter().collect()
     }
 }
 
@@ -68,19 +71,24 @@ impl DataFlags {
     }
 
     fn settings(&self) -> Vec<Setting> {
-        let of_doors = [
+        let settings = [
+            self.folder.settings(),
             #[cfg(feature = "waku")]
             self.archive.settings(),
             #[cfg(feature = "mail")]
             self.stores.settings(),
         ];
-        of_doors.into_iter().flatten().collect()
+        settings.into_iter().flatten().collect()
     }
 }
 
 impl ServeFlags {
     /// The settings in force for a server with these flags.
     pub(crate) fn load(&self) -> Result<Effective, ConfigError> {
+        self.data.folder.load(self.settings())
+    }
+
+    fn settings(&self) -> Vec<Setting> {
         let format = self.log_format.map(|format| Value::try_from(format).expect("a format is a plain word"));
         let addresses: Vec<Value> =
             self.jmap_listen.iter().map(|address| address.to_string().into()).collect();
@@ -91,13 +99,13 @@ impl ServeFlags {
             text("log.level", "--log-level", self.log_level.clone()),
             setting("log.format", "--log-format", format),
         ];
-        let of_doors = [
+        let settings = [
             self.data.settings(),
             #[cfg(feature = "waku")]
             self.waku.settings(),
+            own.into_iter().flatten().collect(),
         ];
-        let of_doors = of_doors.into_iter().flatten();
-        self.data.folder.load(of_doors.chain(own.into_iter().flatten()).collect())
+        settings.into_iter().flatten().collect()
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) struct StoreFlags {
 impl RecordsFlags {
     /// The settings in force for a command with these flags.
     pub(crate) fn load(&self) -> Result<Effective, ConfigError> {
-        self.folder.load(self.stores.settings())
+        self.folder.load([self.folder.settings(), self.stores.settings()].concat())
     }
 }
 

@@ -37,7 +37,7 @@ impl ArchiveFlags {
 
     /// The settings in force for a command with these flags.
     pub(crate) fn load(&self) -> Result<Effective, ConfigError> {
-        self.folder.load(self.archive.settings())
+        self.folder.load([self.folder.settings(), self.archive.settings()].concat())
     }
 }
 
