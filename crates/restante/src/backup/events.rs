@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
+use restante_core::Error;
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
-use super::{BackupError, manifest::Role};
-use crate::signals::Stop;
+use super::manifest::Role;
 
 /// Events that wait for the client. When the queue is full, progress events are dropped.
 const WAITING_MAX: usize = 64;
@@ -43,9 +43,29 @@ pub(crate) struct Summary {
 }
 
 impl Event {
-    pub(crate) fn failed(error: &BackupError) -> Self {
+    pub(crate) fn failed(error: &Error) -> Self {
         Self::Failed { kind: error.kind().as_str().to_owned(), error: error.to_string() }
     }
+}
+
+/// Becomes true when the process is asked to stop.
+pub(crate) type StopSignal = watch::Receiver<bool>;
+
+/// Returns when the process is asked to stop.
+pub(super) async fn requested(mut stop: StopSignal) {
+    if stop.wait_for(|is_requested| *is_requested).await.is_err() {
+        std::future::pending::<()>().await; // nobody is left who could ask
+    }
+}
+
+/// The client of the backup has disconnected, or the user has stopped it.
+pub(crate) fn stopped() -> Error {
+    Error::unavailable("the backup was stopped before it was finished: there is none")
+}
+
+/// The server that takes a backup is ending.
+pub(super) fn server_stops() -> Error {
+    Error::unavailable("the server is stopping, and no backup was taken: take it when the server runs again")
 }
 
 /// Sends events to a client that may disconnect.
@@ -53,7 +73,7 @@ impl Event {
 pub(crate) struct EventSender {
     events: mpsc::Sender<Event>,
     /// The stop signal of the process, and the error that it causes.
-    stop: Option<(Stop, fn() -> BackupError)>,
+    stop: Option<(StopSignal, fn() -> Error)>,
 }
 
 impl EventSender {
@@ -63,7 +83,7 @@ impl EventSender {
     }
 
     /// A sender whose backup also ends when the process is asked to stop, with the error `why`, even while a client listens.
-    pub(crate) fn until(stop: Stop, why: fn() -> BackupError) -> (Self, mpsc::Receiver<Event>) {
+    pub(crate) fn until(stop: StopSignal, why: fn() -> Error) -> (Self, mpsc::Receiver<Event>) {
         let (sender, events) = Self::new();
         (Self { stop: Some((stop, why)), ..sender }, events)
     }
@@ -84,10 +104,10 @@ impl EventSender {
     }
 
     /// Returns when the process is asked to stop.
-    async fn stopped(&self) -> BackupError {
+    async fn stopped(&self) -> Error {
         match self.stop.clone() {
             Some((stop, why)) => {
-                stop.requested().await;
+                requested(stop).await;
                 why()
             }
             None => std::future::pending().await,
@@ -96,27 +116,27 @@ impl EventSender {
 
     /// Whether the process has been asked to stop.
     pub(super) fn is_stopped(&self) -> bool {
-        self.stop.as_ref().is_some_and(|(stop, _)| stop.is_requested())
+        self.stop.as_ref().is_some_and(|(stop, _)| *stop.borrow())
     }
 
     /// Returns when the backup is to end before it is finished, with the reason.
-    pub(super) async fn unheard(&self) -> BackupError {
+    pub(super) async fn unheard(&self) -> Error {
         tokio::select! {
             biased;
             why = self.stopped() => why,
-            () = self.events.closed() => BackupError::stopped(),
+            () = self.events.closed() => stopped(),
         }
     }
 
     /// Fails when the client has disconnected, and when the process is asked to stop.
-    pub(crate) fn check_heard(&self) -> Result<(), BackupError> {
+    pub(crate) fn check_heard(&self) -> Result<(), Error> {
         if let Some((stop, why)) = &self.stop
-            && stop.is_requested()
+            && *stop.borrow()
         {
             return Err(why());
         }
         if self.events.is_closed() {
-            return Err(BackupError::stopped());
+            return Err(stopped());
         }
         Ok(())
     }

@@ -7,10 +7,10 @@ use std::{
     path::Path,
 };
 
-use restante_core::ErrorKind;
+use restante_core::Error;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{BackupError, disk::Beneath};
+use super::disk::Beneath;
 
 /// The file's name. A folder without it is no backup.
 pub(crate) const FILE_NAME: &str = "backup.json";
@@ -110,7 +110,7 @@ pub(crate) struct FileEntry {
 
 impl Manifest {
     pub(crate) fn new(taken_at: String, roles: Vec<RoleEntry>, files: Vec<FileEntry>) -> Self {
-        let version = crate::telemetry::VERSION.to_owned();
+        let version = env!("CARGO_PKG_VERSION").to_owned();
         Self { format: FORMAT, taken_at, version, roles, files }
     }
 
@@ -129,9 +129,8 @@ impl Manifest {
     }
 
     /// Reads that of a backup, and makes sure that it names nothing outside of it, and nothing twice. Its texts can be shown.
-    pub(crate) fn read(folder: &Path) -> Result<Self, BackupError> {
-        let corrupt =
-            |what: String| BackupError::new(ErrorKind::Corrupt, format!("{}: {what}", folder.display()));
+    pub(crate) fn read(folder: &Path) -> Result<Self, Error> {
+        let corrupt = |what: String| Error::corrupt(format!("{}: {what}", folder.display()));
         // The rest of one of another format may look otherwise.
         Self::parse::<Head>(folder)?.check().map_err(corrupt)?;
         let manifest: Self = Self::parse(folder)?;
@@ -168,33 +167,31 @@ impl Manifest {
         self
     }
 
-    fn parse<T: DeserializeOwned>(folder: &Path) -> Result<T, BackupError> {
+    fn parse<T: DeserializeOwned>(folder: &Path) -> Result<T, Error> {
         let file = folder.join(FILE_NAME);
         let opened = Beneath::open(folder)?.file(FILE_NAME).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => BackupError::new(
-                ErrorKind::NotFound,
-                format!(
+            std::io::ErrorKind::NotFound => Error::not_found(format!(
                     "{} is no finished backup: it has no {FILE_NAME}, which is written last: name another one, or take one anew",
                     folder.display()
                 ),
             ),
-            _ => BackupError::io("read", &file, error),
+            _ => Error::io("read", file.display(), error),
         })?;
-        let bytes = opened.metadata().map_err(|error| BackupError::io("read", &file, error))?.len();
+        let bytes = opened.metadata().map_err(|error| Error::io("read", file.display(), error))?.len();
         if bytes > BYTES_MAX {
             let what = format!("{} has {bytes} bytes, and {BYTES_MAX} at most can be read", file.display());
-            return Err(BackupError::new(ErrorKind::Corrupt, what));
+            return Err(Error::corrupt(what));
         }
         serde_json::from_reader(BufReader::new(opened.take(BYTES_MAX))).map_err(|error| {
             let what = format!("{} can't be read: {error}: take another backup", file.display());
-            BackupError::new(ErrorKind::Corrupt, what)
+            Error::corrupt(what)
         })
     }
 
     /// Writes it, synced. The caller syncs the folder.
-    pub(crate) fn write(&self, folder: &Path) -> Result<(), BackupError> {
+    pub(crate) fn write(&self, folder: &Path) -> Result<(), Error> {
         let file = folder.join(FILE_NAME);
-        let failed = |error| BackupError::io("write", &file, error);
+        let failed = |error| Error::io("write", file.display(), error);
         let mut out = BufWriter::new(File::create(&file).map_err(failed)?);
         let written = serde_json::to_writer_pretty(&mut out, self).map_err(std::io::Error::from);
         written.and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()).map_err(failed)?;
@@ -202,7 +199,7 @@ impl Manifest {
         if bytes > BYTES_MAX {
             let what =
                 format!("the backup has too many files: a list of {bytes} bytes could not be read again");
-            return Err(BackupError::new(ErrorKind::Full, what));
+            return Err(Error::full(what));
         }
         out.get_ref().sync_all().map_err(failed)
     }
@@ -233,6 +230,8 @@ pub(crate) fn is_of_backup(folder: &Path, mark: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use restante_core::ErrorKind;
+
     use super::*;
 
     pub(crate) fn manifest() -> Manifest {

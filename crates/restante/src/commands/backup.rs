@@ -15,10 +15,11 @@ use indicatif::{DecimalBytes, HumanCount};
 use restante_core::ErrorKind;
 
 use crate::{
-    backup::{self, Asked, BackupError, Event, EventSender, Manifest, Role, Sources, Summary},
+    backup::{self, Asked, Event, EventSender, Manifest, Removing, Role, Sources, Summary},
+    backups,
     client::{OperatorFlags, Refused, Unreachable},
     config::{Config, DataFlags, Effective},
-    doors::{self, BackupStores, HeldStore},
+    doors::{self, HeldStore},
     exit::{self, UsageError},
     progress::Progress,
     signals::Stop,
@@ -72,7 +73,7 @@ pub(crate) async fn run(flags: &BackupFlags) -> anyhow::Result<ExitCode> {
         Found::Stores(held) => held.back_up(&effective, folder).await,
         Found::Held => {
             let url = server_of(config)?;
-            let data = backup::real_path(&config.server.data_dir);
+            let data = backups::data_folder(config);
             let asked = ask(flags, url.clone(), Asked { folder, data: Some(data) }).await;
             asked.map_err(|error| explain_guess(error, config, &url))
         }
@@ -179,7 +180,7 @@ impl Held {
     /// Opens what is there, and makes nothing.
     async fn open(effective: &Effective) -> anyhow::Result<Found> {
         let config = &effective.config;
-        backup::check_not_halfway(config)?;
+        backups::check_not_halfway(config)?;
         let mut held = Self(Vec::new());
         match held.open_all(config).await {
             Ok(()) if held.0.is_empty() => Ok(Found::Nothing),
@@ -199,10 +200,8 @@ impl Held {
     }
 
     async fn back_up(self, effective: &Effective, folder: PathBuf) -> anyhow::Result<ExitCode> {
-        let mut stores = BackupStores::default();
-        self.0.iter().for_each(|store| store.add_to_backup(&mut stores));
-        let BackupStores { records, blobs, archive, removing } = stores;
-        let sources = Sources::new(effective, records, blobs, archive, removing);
+        let stores = self.0.iter().map(|store| store.store(&effective.config)).collect();
+        let sources = backups::sources(effective, stores, Removing::default());
         let taken = take_and_show(sources, folder).await;
         self.close().await?;
         taken
@@ -228,7 +227,7 @@ pub(crate) fn is_used(folder: &Path) -> anyhow::Result<bool> {
 /// Takes the backup in this process; Ctrl-C ends it.
 async fn take_and_show(sources: Sources, folder: PathBuf) -> anyhow::Result<ExitCode> {
     let stop = Stop::on_signals()?;
-    let (sender, mut events) = EventSender::until(stop.clone(), BackupError::stopped);
+    let (sender, mut events) = EventSender::until(stop.signal(), backup::stopped);
     let taking = tokio::spawn(backup::take(Arc::new(sources), folder, sender));
     let mut shown = Shown::default();
     while let Some(event) = events.recv().await {

@@ -12,7 +12,7 @@ use indicatif::{DecimalBytes, HumanCount};
 
 use crate::{
     backup::{self, RestoreOptions, Restored},
-    clock,
+    backups, clock,
     commands::backup::{counts, no_backup},
     config::DataFlags,
     progress::Progress,
@@ -42,7 +42,9 @@ pub(crate) fn run(flags: &RestoreFlags) -> anyhow::Result<ExitCode> {
     let bar = Progress::bytes("restoring", Some(0));
     let options = RestoreOptions { is_forced: flags.force, keep_node_key: flags.keep_node_key };
     let restored =
-        backup::restore(&config, &flags.folder, options, now, &mut |done, total| bar.set_of(done, total));
+        backup::restore(&backups::layout(&config), &flags.folder, options, now, &mut |done, total| {
+            bar.set_of(done, total)
+        });
     drop(bar);
     let restored = restored?;
     for note in &restored.notes {

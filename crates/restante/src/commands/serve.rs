@@ -21,10 +21,10 @@ use tracing::{info, warn};
 
 use crate::{
     backup::{self, BackupMetrics, BackupPermit, Sources},
-    certificates, clock,
+    backups, certificates, clock,
     commands::connected::{self, ConnectedMetrics},
     config::{Config, Effective, ServeFlags},
-    doors::{self, BackupStores, DoorListener, OpenDoor, Report, Shared, Started},
+    doors::{self, DoorListener, OpenDoor, Report, Shared, Started},
     exit::UsageError,
     live, logging, open_files, public, secrets,
     signals::{self, Stop},
@@ -53,7 +53,7 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
             "this setting goes with the next version: operators have a listener of their own, see operate.listen"
         );
     }
-    backup::check_not_halfway(config)?;
+    backups::check_not_halfway(config)?;
     let token = read_token(config.token_file()).map_err(|error| {
         let key = config.token_key();
         UsageError(format!("{}: {key}: {error:#}", effective.origin(key)))
@@ -77,6 +77,7 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
         live: live.clone(),
         clock: clock::system(),
         token,
+        removing: Default::default(),
         certificates: None,
         memory: Arc::default(),
         permits: Permits::new(bounds.requests_max),
@@ -304,7 +305,7 @@ impl Server<'_> {
         addresses: &[(Listener, SocketAddr)],
         stop: &Stop,
     ) -> Parts {
-        let mut routes = vec![backup::route(self.sources(), stop.clone(), self.backups.clone())];
+        let mut routes = vec![backup::route(self.sources(), stop.signal(), self.backups.clone())];
         routes.extend(report.routes);
         Parts {
             metrics_text: telemetry::shown(self.registry(&doors)),
@@ -328,12 +329,8 @@ impl Server<'_> {
 
     /// What a backup copies.
     fn sources(&self) -> Sources {
-        let mut stores = BackupStores::default();
-        for door in self.doors {
-            door.add_to_backup(&mut stores);
-        }
-        let BackupStores { records, blobs, archive, removing } = stores;
-        let sources = Sources::new(&self.shared.effective, records, blobs, archive, removing);
+        let stores = self.doors.iter().flat_map(|door| door.stores()).collect();
+        let sources = backups::sources(&self.shared.effective, stores, self.shared.removing.clone());
         sources.counted_by(self.backup_metrics.clone())
     }
 

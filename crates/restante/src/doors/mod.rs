@@ -26,7 +26,7 @@ use restante_sessions::Live;
 use tokio::task::JoinHandle;
 
 use crate::{
-    backup::Removing,
+    backup::{Layout, Removing, Store},
     commands::config::Findings,
     config::{Config, Effective},
     signals::Stop,
@@ -151,6 +151,9 @@ pub(crate) trait DoorSpec: DoorSettings {
     /// Opens the roles of the door.
     async fn open(&self, shared: &Shared) -> anyhow::Result<Box<dyn OpenDoor>>;
 
+    /// Adds the places of its stores, and its files in the data folder, to those that backups know.
+    fn lay_out(&self, config: &Config, layout: Layout) -> Layout;
+
     /// Opens the stores of the door of which there is something, to back them up without a server, and appends them to `held`: also
     /// those that were opened before one could not be.
     async fn hold(&self, config: &Config, held: &mut Vec<Box<dyn HeldStore>>) -> anyhow::Result<()>;
@@ -159,19 +162,10 @@ pub(crate) trait DoorSpec: DoorSettings {
 /// A store that a backup without a server has opened.
 #[async_trait]
 pub(crate) trait HeldStore: Send + Sync {
-    /// Adds it to what a backup copies.
-    fn add_to_backup(&self, stores: &mut BackupStores);
+    /// The store, and what copies it.
+    fn store(&self, config: &Config) -> Store;
 
     async fn close(&self) -> anyhow::Result<()>;
-}
-
-/// The stores that a backup copies.
-#[derive(Default)]
-pub(crate) struct BackupStores {
-    pub(crate) records: Option<Arc<dyn restante_records::Upkeep>>,
-    pub(crate) blobs: Option<Arc<dyn restante_blobs::Upkeep>>,
-    pub(crate) archive: Option<Arc<dyn restante_archive::Upkeep>>,
-    pub(crate) removing: Removing,
 }
 
 /// What doors share.
@@ -183,6 +177,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     /// The token of operators.
     pub(crate) token: Option<Token>,
+    /// Held while blobs are removed, and while none may be.
+    pub(crate) removing: Removing,
     /// What [`DoorSpec::prepare`] has returned.
     pub(crate) certificates: Option<Arc<Certificates>>,
     /// Memory for answers on all listeners.
@@ -200,8 +196,8 @@ pub(crate) trait OpenDoor: Send + Sync {
     /// What operators see of its roles.
     fn report(&self) -> Report;
 
-    /// Adds its stores to what a backup copies.
-    fn add_to_backup(&self, stores: &mut BackupStores);
+    /// Its stores, and what copies them.
+    fn stores(&self) -> Vec<Store>;
 
     /// Begins the upkeep of its roles. Called once.
     fn spawn_upkeep(&mut self, stop: &Stop) -> Vec<JoinHandle<()>>;

@@ -25,9 +25,10 @@ use super::{
     tidying::{self, TidyMetrics, Tidying},
 };
 use crate::{
-    backup::{self, Removing},
+    backup::{Layout, Store},
+    backups,
     config::{Config, Effective},
-    doors::{BackupStores, DoorSpec, HeldStore, OpenDoor, Report, Shared, Started},
+    doors::{DoorSpec, HeldStore, OpenDoor, Report, Shared, Started},
     signals::Stop,
 };
 
@@ -52,7 +53,7 @@ impl DoorSpec for MailSpec {
     async fn open(&self, shared: &Shared) -> anyhow::Result<Box<dyn OpenDoor>> {
         let config = &shared.effective.config;
         let metrics = RoleMetrics::default();
-        let stores = open_stores(config, &metrics).await?;
+        let stores = open_stores(shared, &metrics).await?;
         let (settings, clock) = (config.directory.clone(), shared.clock.clone());
         let opened = Directory::open(&stores.records, settings, clock, metrics.directory.clone()).await;
         let (directory, follower) = opened.context("can't open the directory")?;
@@ -65,6 +66,12 @@ impl DoorSpec for MailSpec {
             stores_metrics: StoresMetrics::default(),
             tidy_metrics: TidyMetrics::default(),
         }))
+    }
+
+    fn lay_out(&self, config: &Config, layout: Layout) -> Layout {
+        layout
+            .with_store(Store::records(&config.records_url(), None))
+            .with_store(Store::blobs(&config.blobs_url(), None))
     }
 
     async fn hold(&self, config: &Config, held: &mut Vec<Box<dyn HeldStore>>) -> anyhow::Result<()> {
@@ -80,8 +87,8 @@ impl DoorSpec for MailSpec {
 
 #[async_trait]
 impl HeldStore for restante_records::Opened {
-    fn add_to_backup(&self, stores: &mut BackupStores) {
-        stores.records = Some(self.upkeep.clone());
+    fn store(&self, config: &Config) -> Store {
+        Store::records(&config.records_url(), Some(self.upkeep.clone()))
     }
 
     async fn close(&self) -> anyhow::Result<()> {
@@ -91,8 +98,8 @@ impl HeldStore for restante_records::Opened {
 
 #[async_trait]
 impl HeldStore for restante_blobs::Opened {
-    fn add_to_backup(&self, stores: &mut BackupStores) {
-        stores.blobs = Some(self.upkeep.clone());
+    fn store(&self, config: &Config) -> Store {
+        Store::blobs(&config.blobs_url(), Some(self.upkeep.clone()))
     }
 
     async fn close(&self) -> anyhow::Result<()> {
@@ -109,7 +116,8 @@ struct RoleMetrics {
 }
 
 /// Opens the records and the blobs.
-async fn open_stores(config: &Config, metrics: &RoleMetrics) -> anyhow::Result<Stores> {
+async fn open_stores(shared: &Shared, metrics: &RoleMetrics) -> anyhow::Result<Stores> {
+    let config = &shared.effective.config;
     let records = records::open(config, metrics.records.clone()).await?;
     let blobs = blobs::open(config, metrics.blobs.clone()).await?;
     info!(records = %config.records_url(), blobs = %config.blobs_url(), "records and blobs");
@@ -120,7 +128,7 @@ async fn open_stores(config: &Config, metrics: &RoleMetrics) -> anyhow::Result<S
     if let Err(error) = settled {
         warn!(%error, "blobs are not swept");
     }
-    Ok(Stores { records, blobs, removing: Removing::default() })
+    Ok(Stores { records, blobs, removing: shared.removing.clone() })
 }
 
 /// Mail with its records, its blobs and its directory.
@@ -151,8 +159,7 @@ impl OpenDoor for OpenMail {
         let config = self.config();
         let records = self.stores.records.upkeep.clone();
         let mut routes = vec![commands::records::route(config.records_url().to_string(), records)];
-        routes
-            .extend(commands::directory::routes(&self.directory, backup::real_path(&config.server.data_dir)));
+        routes.extend(commands::directory::routes(&self.directory, backups::data_folder(config)));
         let guard = |guard: fn(_, _) -> LoginGuard| -> Option<Arc<dyn Guard>> {
             Some(Arc::new(guard(self.directory.clone(), self.shared.clock.clone())))
         };
@@ -165,10 +172,9 @@ impl OpenDoor for OpenMail {
         }
     }
 
-    fn add_to_backup(&self, stores: &mut BackupStores) {
-        self.stores.records.add_to_backup(stores);
-        self.stores.blobs.add_to_backup(stores);
-        stores.removing = self.stores.removing.clone();
+    fn stores(&self) -> Vec<Store> {
+        let config = self.config();
+        vec![self.stores.records.store(config), self.stores.blobs.store(config)]
     }
 
     fn spawn_upkeep(&mut self, stop: &Stop) -> Vec<JoinHandle<()>> {

@@ -1,13 +1,19 @@
 //! Opens the archive that the settings name.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use restante_archive::{EngineUrl, Metrics, Opened};
+use restante_archive::{EngineUrl, Metrics, Opened, Upkeep};
 use restante_waku_wire::bloom::content_topic_bits;
 
-use crate::{backup, clock, commands::backup::is_used, config::Config, secrets};
+use crate::{
+    backup::{ArchiveFiles, Store},
+    backups, clock,
+    commands::backup::is_used,
+    config::Config,
+    secrets,
+};
 
 /// What a URL shows in the place of a password, and only there: it is no valid part of a name.
 const HIDDEN_PASSWORD: &str = "***";
@@ -27,7 +33,7 @@ pub(crate) enum Access {
 /// Opens the archive of the settings.
 pub(crate) async fn open(config: &Config, access: Access, metrics: Metrics) -> anyhow::Result<Opened> {
     if access != Access::Read {
-        backup::check_not_halfway(config)?;
+        backups::check_not_halfway(config)?;
     }
     let archive = &config.archive;
     let password_file = &archive.postgres.password_file;
@@ -57,6 +63,17 @@ pub(crate) async fn open(config: &Config, access: Access, metrics: Metrics) -> a
 /// Opens an archive for reading, without any settings.
 pub(crate) async fn open_for_reading(url: EngineUrl) -> anyhow::Result<Opened> {
     open_with(restante_archive::Config { read_only: true, ..restante_archive::Config::new(url) }).await
+}
+
+/// The archive of the settings for a backup, with what copies it if it is open.
+pub(crate) fn store(config: &Config, upkeep: Option<Arc<dyn Upkeep>>) -> Store {
+    let files = ArchiveFiles {
+        url: config.archive_url(),
+        spool: config.spool_in("archive").folder,
+        second: config.archive.tandem.clone(),
+        second_spool: config.spool_in("tandem").folder,
+    };
+    Store::archive(files, upkeep)
 }
 
 /// Whether there is an archive to back up. One that is elsewhere says by itself that it is not in the backup.

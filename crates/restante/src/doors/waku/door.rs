@@ -30,10 +30,11 @@ use super::{
     size::{self, SizeMetrics},
 };
 use crate::{
+    backup::{Layout, Store},
     certificates,
     commands::serve::port_taken,
     config::{Config, Effective},
-    doors::{BackupStores, DoorSpec, HeldStore, OpenDoor, Report, Shared, Started},
+    doors::{DoorSpec, HeldStore, OpenDoor, Report, Shared, Started},
     exit::UsageError,
     signals::Stop,
     telemetry::VERSION,
@@ -112,6 +113,12 @@ impl DoorSpec for WakuSpec {
         }))
     }
 
+    fn lay_out(&self, config: &Config, layout: Layout) -> Layout {
+        let key = config.waku.node.key.file(layout.data());
+        let state = config.waku.sync_file(layout.data());
+        layout.with_node_key(key.as_deref()).with_file(&state).with_store(archives::store(config, None))
+    }
+
     async fn hold(&self, config: &Config, held: &mut Vec<Box<dyn HeldStore>>) -> anyhow::Result<()> {
         if archives::is_there(config)? {
             held.push(Box::new(archives::open(config, Access::Serve, Metrics::default()).await?));
@@ -122,8 +129,8 @@ impl DoorSpec for WakuSpec {
 
 #[async_trait]
 impl HeldStore for Opened {
-    fn add_to_backup(&self, stores: &mut BackupStores) {
-        stores.archive = Some(self.upkeep.clone());
+    fn store(&self, config: &Config) -> Store {
+        archives::store(config, Some(self.upkeep.clone()))
     }
 
     async fn close(&self) -> anyhow::Result<()> {
@@ -159,8 +166,8 @@ impl OpenDoor for OpenWaku {
         Report { archive: Some(self.health.clone()), ..Report::default() }
     }
 
-    fn add_to_backup(&self, stores: &mut BackupStores) {
-        self.opened.add_to_backup(stores);
+    fn stores(&self) -> Vec<Store> {
+        vec![self.opened.store(self.config())]
     }
 
     fn spawn_upkeep(&mut self, stop: &Stop) -> Vec<JoinHandle<()>> {

@@ -12,7 +12,7 @@ use restante_directory::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    backup,
+    backups,
     client::{OperatorFlags, Refused},
     clock,
     commands::{
@@ -63,12 +63,12 @@ impl DirectoryFlags {
             return self.ask(url.clone(), self.token_file.clone(), None, operation).await;
         }
         let config = self.records.load()?.config;
-        backup::check_not_halfway(&config)?;
+        backups::check_not_halfway(&config)?;
         let opened = match open(&config).await {
             Ok(opened) => opened,
             Err(error) if exit::kind(&error) == Some(ErrorKind::Conflict) => {
                 let url = server_of(&config)?;
-                let data = backup::real_path(&config.server.data_dir);
+                let data = backups::data_folder(&config);
                 let token_file = self.token_file.clone().or_else(|| own_token(&config));
                 let asked = self.ask(url.clone(), token_file, Some(data), operation).await;
                 return asked.map_err(|error| explain_guess(error, &config, &url));
