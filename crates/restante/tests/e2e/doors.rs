@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::{Server, folder, request, restante, say};
 
@@ -44,8 +44,10 @@ fn without_waku_there_is_no_archive_and_operators_are_served() {
         assert_eq!(server.get(path).status, 404, "{path}");
     }
     let state = request(server.address(), "GET", "/console/v1/state", "").unwrap();
-    let state: serde_json::Value = serde_json::from_str(&state.body).unwrap();
-    assert_eq!((&state["archive"], &state["isReady"]), (&serde_json::Value::Null, &json!(true)));
+    let state: Value = serde_json::from_str(&state.body).unwrap();
+    let state = &state["server"];
+    assert_eq!((&state["archive"], &state["retention"]), (&Value::Null, &Value::Null));
+    assert_eq!(state["isReady"], true);
     let backup = folder.join("copy");
     let answer = server.post("/admin/v1/backup", &json!({"folder": backup}));
     assert!(answer.body.contains("\"done\"") || backup.join("records").is_dir(), "{}", answer.body);
