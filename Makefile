@@ -31,7 +31,7 @@ test-embedded: toolchain ## Run the tests that need no server; those of other en
 power-cuts: toolchain ## Replay 1,000 power cuts in each test of them, some minutes (CUTS=100 for less)
 	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante-lmdb --package restante-records --package restante-blobs \
 	--locked --test power_cut
-	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante --locked --bin restante power_cut -- --nocapture
+	RESTANTE_POWER_CUTS=$(or $(CUTS),1000) cargo test --package restante-backup --locked --lib power_cut -- --nocapture
 
 data-folder: toolchain ## Write the data folder that every later version must open into crates/restante/tests/fixtures, before a release
 	cargo test --package restante --locked --test e2e make_data_folder -- --ignored

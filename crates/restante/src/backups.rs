@@ -1,13 +1,13 @@
-//! What the commands and the server give to `backup`: where the settings put everything, and what is open.
+//! What the commands and the server give to `restante_backup`: where the settings put everything, and what is open.
 
 mod settings;
 
 use std::path::PathBuf;
 
+use restante_backup::{Layout, Removing, Sources, Store};
 use restante_core::Error;
 
 use crate::{
-    backup::{self, Layout, Removing, Sources, Store},
     clock,
     config::{Config, Effective},
     doors::{self, DOORS, DoorSpec},
@@ -32,12 +32,12 @@ fn layout_of<'d>(doors: impl Iterator<Item = &'d dyn DoorSpec>, config: &Config)
 
 /// The data folder by the one name that it has.
 pub(crate) fn data_folder(config: &Config) -> PathBuf {
-    backup::real_path(&config.server.data_dir)
+    restante_backup::real_path(&config.server.data_dir)
 }
 
 /// Fails when a restore into the data folder was not finished.
 pub(crate) fn check_not_halfway(config: &Config) -> Result<(), Error> {
-    backup::check_not_halfway(&layout(config))
+    restante_backup::check_not_halfway(&layout(config))
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! The `restante` binary: command line, configuration, the server that opens the archive and starts the doors.
 
-mod backup;
 mod backups;
 mod certificates;
 mod cli;

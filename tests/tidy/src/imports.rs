@@ -26,6 +26,7 @@ const CRATES: &[(&str, Kind)] = &[
     ("restante-import", Kind::Reader),
     ("restante-power-cut", Kind::Testing),
     ("restante-tidy", Kind::Testing),
+    ("restante-backup", Kind::Whole),
     ("restante-bench", Kind::Whole),
     ("restante", Kind::Whole),
     ("futures-timer", Kind::Replacement),

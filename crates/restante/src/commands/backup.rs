@@ -12,10 +12,10 @@ use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand, ValueHint};
 use http::StatusCode;
 use indicatif::{DecimalBytes, HumanCount};
+use restante_backup::{Asked, Event, EventSender, Manifest, Removing, Role, Sources, Summary};
 use restante_core::ErrorKind;
 
 use crate::{
-    backup::{self, Asked, Event, EventSender, Manifest, Removing, Role, Sources, Summary},
     backups,
     client::{OperatorFlags, Refused, Unreachable},
     config::{Config, DataFlags, Effective},
@@ -140,7 +140,7 @@ async fn ask(flags: &BackupFlags, url: String, asked: Asked) -> anyhow::Result<E
         let event = serde_json::from_slice(line).context("the server's answer is no event of a backup")?;
         shown.show(event)
     };
-    let result = client.post_lines(backup::PATH, asked, &mut show).await;
+    let result = client.post_lines(restante_backup::PATH, asked, &mut show).await;
     result.map_err(explain)?;
     shown.end()
 }
@@ -218,7 +218,7 @@ impl Held {
 /// Whether something was ever kept in a folder.
 pub(crate) fn is_used(folder: &Path) -> anyhow::Result<bool> {
     match folder.read_dir() {
-        Ok(entries) => Ok(entries.flatten().any(|entry| entry.file_name() != backup::OF_DISK)),
+        Ok(entries) => Ok(entries.flatten().any(|entry| entry.file_name() != restante_backup::OF_DISK)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error).with_context(|| format!("can't read {}", folder.display())),
     }
@@ -227,8 +227,8 @@ pub(crate) fn is_used(folder: &Path) -> anyhow::Result<bool> {
 /// Takes the backup in this process; Ctrl-C ends it.
 async fn take_and_show(sources: Sources, folder: PathBuf) -> anyhow::Result<ExitCode> {
     let stop = Stop::on_signals()?;
-    let (sender, mut events) = EventSender::until(stop.signal(), backup::stopped);
-    let taking = tokio::spawn(backup::take(Arc::new(sources), folder, sender));
+    let (sender, mut events) = EventSender::until(stop.signal(), restante_backup::stopped);
+    let taking = tokio::spawn(restante_backup::take(Arc::new(sources), folder, sender));
     let mut shown = Shown::default();
     while let Some(event) = events.recv().await {
         shown.show(event)?;
@@ -332,7 +332,8 @@ fn check(flags: &CheckFlags) -> anyhow::Result<ExitCode> {
     }
     let manifest = Manifest::read(&flags.folder)?;
     let bar = Progress::bytes("checking", Some(0));
-    let wrong = backup::verify(&flags.folder, &manifest, &mut |done, total| bar.set_of(done, total))?;
+    let wrong =
+        restante_backup::verify(&flags.folder, &manifest, &mut |done, total| bar.set_of(done, total))?;
     drop(bar);
     let mut out = io::stdout().lock();
     for wrong in &wrong {

@@ -5,6 +5,7 @@ use std::{io::Write, net::SocketAddr, path::Path, process::ExitCode, sync::Arc, 
 use anyhow::Context;
 use futures_util::future::join_all;
 use prometheus_client::registry::Registry;
+use restante_backup::{BackupMetrics, BackupPermit, Sources};
 use restante_http::{Front, Guard, HttpMetrics, OperatorGuard, Permits, RefusalFormat, Token};
 use restante_net::{
     NetMetrics,
@@ -20,7 +21,6 @@ use tokio::{
 use tracing::{info, warn};
 
 use crate::{
-    backup::{self, BackupMetrics, BackupPermit, Sources},
     backups, certificates, clock,
     commands::connected::{self, ConnectedMetrics},
     config::{Config, Effective, ServeFlags},
@@ -305,7 +305,7 @@ impl Server<'_> {
         addresses: &[(Listener, SocketAddr)],
         stop: &Stop,
     ) -> Parts {
-        let mut routes = vec![backup::route(self.sources(), stop.signal(), self.backups.clone())];
+        let mut routes = vec![restante_backup::route(self.sources(), stop.signal(), self.backups.clone())];
         routes.extend(report.routes);
         Parts {
             metrics_text: telemetry::shown(self.registry(&doors)),

@@ -18,6 +18,7 @@ use std::{
 use async_trait::async_trait;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use prometheus_client::registry::Registry;
+use restante_backup::{Layout, Removing, Store};
 use restante_core::Clock;
 use restante_http::{Guard, MemoryBudget, Permits, Route, ServerLimits, Sites, Token};
 use restante_net::{Limits, NetMetrics, tls::Certificates};
@@ -26,7 +27,6 @@ use restante_sessions::Live;
 use tokio::task::JoinHandle;
 
 use crate::{
-    backup::{Layout, Removing, Store},
     commands::config::Findings,
     config::{Config, Effective},
     signals::Stop,

@@ -10,6 +10,7 @@ use std::{
 use anyhow::Context;
 use async_trait::async_trait;
 use prometheus_client::registry::Registry;
+use restante_backup::{Layout, Store};
 use restante_directory::{Directory, DirectoryMetrics, Follower};
 use restante_http::Guard;
 use restante_net::{NetMetrics, tls::Certificates};
@@ -25,7 +26,6 @@ use super::{
     tidying::{self, TidyMetrics, Tidying},
 };
 use crate::{
-    backup::{Layout, Store},
     backups,
     config::{Config, Effective},
     doors::{DoorSpec, HeldStore, OpenDoor, Report, Shared, Started},

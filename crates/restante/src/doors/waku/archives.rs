@@ -5,15 +5,10 @@ use std::{path::Path, sync::Arc};
 use anyhow::{Context, bail};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use restante_archive::{EngineUrl, Metrics, Opened, Upkeep};
+use restante_backup::{ArchiveFiles, Store};
 use restante_waku_wire::bloom::content_topic_bits;
 
-use crate::{
-    backup::{ArchiveFiles, Store},
-    backups, clock,
-    commands::backup::is_used,
-    config::Config,
-    secrets,
-};
+use crate::{backups, clock, commands::backup::is_used, config::Config, secrets};
 
 /// What a URL shows in the place of a password, and only there: it is no valid part of a name.
 const HIDDEN_PASSWORD: &str = "***";

@@ -11,6 +11,7 @@ use anyhow::Context;
 use async_trait::async_trait;
 use prometheus_client::registry::Registry;
 use restante_archive::{Metrics, Opened};
+use restante_backup::{Layout, Store};
 use restante_http::OperatorGuard;
 use restante_net::{NetMetrics, tls::Certificates};
 use restante_operate::{ArchiveHealth, Listener, RetentionState};
@@ -30,7 +31,6 @@ use super::{
     size::{self, SizeMetrics},
 };
 use crate::{
-    backup::{Layout, Store},
     certificates,
     commands::serve::port_taken,
     config::{Config, Effective},

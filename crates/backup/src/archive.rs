@@ -19,20 +19,20 @@ use super::{
 
 /// Where an archive is, and what belongs to it.
 #[derive(Clone, Debug)]
-pub(crate) struct ArchiveFiles {
+pub struct ArchiveFiles {
     /// The archive.
-    pub(crate) url: EngineUrl,
+    pub url: EngineUrl,
     /// The folder of what waits for it.
-    pub(crate) spool: PathBuf,
+    pub spool: PathBuf,
     /// The second archive of a tandem.
-    pub(crate) second: Option<EngineUrl>,
+    pub second: Option<EngineUrl>,
     /// The folder of what waits for the second.
-    pub(crate) second_spool: PathBuf,
+    pub second_spool: PathBuf,
 }
 
 impl Store {
     /// The archive; `upkeep` is what copies it.
-    pub(crate) fn archive(files: ArchiveFiles, upkeep: Option<Arc<dyn Upkeep>>) -> Self {
+    pub fn archive(files: ArchiveFiles, upkeep: Option<Arc<dyn Upkeep>>) -> Self {
         let mut locations = vec![
             (Part::Spool, Location::Folder(files.spool.clone())),
             (Part::SecondSpool, Location::Folder(files.second_spool.clone())),

@@ -35,30 +35,39 @@ const FOLDER_MODE: u32 = 0o750;
 
 /// How a backup is restored.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct RestoreOptions {
+pub struct RestoreOptions {
     /// What is there already is moved aside, and not in the way.
-    pub(crate) is_forced: bool,
+    pub is_forced: bool,
     /// The node's key is restored, too, so that the server is the node that was backed up.
-    pub(crate) keep_node_key: bool,
+    pub keep_node_key: bool,
 }
 
 /// What was restored.
 #[derive(Debug)]
-pub(crate) struct Restored {
-    pub(crate) taken_at: String,
-    pub(crate) files: u64,
-    pub(crate) bytes: u64,
-    pub(crate) counts: BTreeMap<String, u64>,
+pub struct Restored {
+    /// When the backup was begun.
+    pub taken_at: String,
+    /// The number of the files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// What was counted in them: messages, records, blobs.
+    pub counts: BTreeMap<String, u64>,
     /// What a person should know of what was not restored.
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
     /// Where what was there before is now.
-    pub(crate) aside: Vec<PathBuf>,
+    pub aside: Vec<PathBuf>,
     /// The node's key in the backup, which was not restored.
-    pub(crate) key_left: Option<PathBuf>,
+    pub key_left: Option<PathBuf>,
 }
 
 /// Restores a backup to the places of a layout.
-pub(crate) fn restore(
+///
+/// # Errors
+/// `Invalid` when something is there already, or a place can't be restored to, with what to do; `Conflict` when a server uses it;
+/// `NotFound` and `Corrupt` of the backup; `Full` when a disk has not enough space. Up to the first rename nothing has changed;
+/// after one that failed [`check_not_halfway`] fails.
+pub fn restore(
     layout: &Layout,
     backup: &Path,
     options: RestoreOptions,
@@ -126,7 +135,10 @@ fn restore_on(
 }
 
 /// Fails when a restore into the data folder was not finished: what is there may be half of it.
-pub(crate) fn check_not_halfway(layout: &Layout) -> Result<(), Error> {
+///
+/// # Errors
+/// `Conflict`.
+pub fn check_not_halfway(layout: &Layout) -> Result<(), Error> {
     let stage = layout.data().join(STAGE);
     if fs::symlink_metadata(&stage).is_err() {
         return Ok(());

@@ -52,11 +52,11 @@ const RESERVE_BYTES: u64 = 1 << 30;
 const RESERVE_SHARE: u64 = 20;
 
 /// Takes a backup into a folder, which must be empty or not there. The client receives its events, and ends it by disconnecting.
-pub(crate) async fn take(
-    sources: Arc<Sources>,
-    folder: PathBuf,
-    sender: EventSender,
-) -> Result<Summary, Error> {
+///
+/// # Errors
+/// `Invalid`, `NotFound` and `Conflict` when no backup can be made in the folder, with what to do; `Full` when its disk has not
+/// enough space; `Unavailable` when it was stopped; those of the stores. Then nothing is left of it.
+pub async fn take(sources: Arc<Sources>, folder: PathBuf, sender: EventSender) -> Result<Summary, Error> {
     let taking = Taking::begin(sources, folder).await?;
     taking.finish(&sender).await
 }

@@ -14,12 +14,12 @@ use super::{
     layout::{Copied, Holding, Source, Store},
     location::{Location, Part},
     manifest::Role,
-    names::is_of_lmdb,
+    names::LMDB,
 };
 
 impl Store {
     /// Records; `upkeep` is what copies them.
-    pub(crate) fn records(
+    pub fn records(
         url: &restante_records::EngineUrl,
         upkeep: Option<Arc<dyn restante_records::Upkeep>>,
     ) -> Self {
@@ -34,10 +34,7 @@ impl Store {
     }
 
     /// Blobs; `upkeep` is what copies them.
-    pub(crate) fn blobs(
-        url: &restante_blobs::EngineUrl,
-        upkeep: Option<Arc<dyn restante_blobs::Upkeep>>,
-    ) -> Self {
+    pub fn blobs(url: &restante_blobs::EngineUrl, upkeep: Option<Arc<dyn restante_blobs::Upkeep>>) -> Self {
         let folder = match url {
             restante_blobs::EngineUrl::Files(folder) => Some(folder.clone()),
             restante_blobs::EngineUrl::Memory => None,
@@ -55,6 +52,12 @@ pub(super) fn check_pages(part: Part, path: &str, file: &File) -> Result<(), Err
         Part::Records => restante_records::check_pages(file),
         _ => restante_blobs::check_pages(file),
     }
+}
+
+/// Whether a file is LMDB's, so that its pages are to be checked.
+fn is_of_lmdb(part: Part, path: &str) -> bool {
+    let is_name = path.rsplit('/').next() == Some(LMDB);
+    matches!(part, Part::Records | Part::Blobs) && is_name
 }
 
 struct Records(Arc<dyn restante_records::Upkeep>);

@@ -11,7 +11,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::backup::{layout::testing::schema, manifest::FILE_NAME, verify};
+use crate::{layout::testing::schema, manifest::FILE_NAME, verify};
 
 /// Longer than any of these tests takes.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -23,7 +23,7 @@ const STAGE_SUFFIX: &str = ".partial";
 /// What the name of whatever was there before begins with, or has behind it.
 pub(super) const ASIDE: &str = "before-restore-";
 /// What a disk has in its uppermost folder.
-pub(crate) const OF_DISK: &str = "lost+found";
+pub const OF_DISK: &str = "lost+found";
 
 /// What is asked of the system. Tests answer themselves: they have no disks to mount.
 pub(super) struct Disks<'a> {

@@ -26,10 +26,12 @@ const SHA256_DIGITS: usize = 64;
 /// What is backed up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Role {
+pub enum Role {
     /// The settings, the node's key, how far store sync has come.
     Files,
+    /// The records.
     Records,
+    /// The blobs.
     Blobs,
     /// The archive with its spools and its second.
     Archive,
@@ -37,7 +39,7 @@ pub(crate) enum Role {
 
 impl Role {
     /// Its name, and that of its folder in a backup.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Files => "files",
             Self::Records => "records",
@@ -67,45 +69,52 @@ impl Head {
     }
 }
 
-/// See the module.
+/// What a backup says of itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Manifest {
-    pub(crate) format: u32,
+pub struct Manifest {
+    /// The version of the layout.
+    pub format: u32,
     /// When the copies were begun.
-    pub(crate) taken_at: String,
+    pub taken_at: String,
     /// The server's version.
-    pub(crate) version: String,
-    pub(crate) roles: Vec<RoleEntry>,
+    pub version: String,
+    /// Each store.
+    pub roles: Vec<RoleEntry>,
     /// Every file but this one, by path.
-    pub(crate) files: Vec<FileEntry>,
+    pub files: Vec<FileEntry>,
 }
 
 /// A role's share.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct RoleEntry {
-    pub(crate) role: Role,
-    pub(crate) engine: String,
+pub struct RoleEntry {
+    /// Which store.
+    pub role: Role,
+    /// Its engine.
+    pub engine: String,
     /// Where it was, without a password.
-    pub(crate) url: String,
+    pub url: String,
     /// What it held when its copy was begun.
-    pub(crate) counts: BTreeMap<String, u64>,
-    pub(crate) files: u64,
-    pub(crate) bytes: u64,
+    pub counts: BTreeMap<String, u64>,
+    /// The number of its files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
     /// Why the engine's own content is not in the backup.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(crate) omitted: Option<String>,
+    pub omitted: Option<String>,
 }
 
 /// A file of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct FileEntry {
+pub struct FileEntry {
     /// Below the backup's folder, with slashes.
-    pub(crate) path: String,
-    pub(crate) bytes: u64,
+    pub path: String,
+    /// Its length.
+    pub bytes: u64,
     /// As `sha256sum` prints it.
-    pub(crate) sha256: String,
+    pub sha256: String,
 }
 
 impl Manifest {
@@ -119,17 +128,20 @@ impl Manifest {
     }
 
     /// Bytes of all files.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes))
     }
 
     /// What all roles held.
-    pub(crate) fn counts(&self) -> BTreeMap<String, u64> {
+    pub fn counts(&self) -> BTreeMap<String, u64> {
         self.roles.iter().flat_map(|role| role.counts.clone()).collect()
     }
 
     /// Reads that of a backup, and makes sure that it names nothing outside of it, and nothing twice. Its texts can be shown.
-    pub(crate) fn read(folder: &Path) -> Result<Self, Error> {
+    ///
+    /// # Errors
+    /// `NotFound` when the folder has none, `Corrupt` when it is none of ours, `Unavailable` when it can't be read.
+    pub fn read(folder: &Path) -> Result<Self, Error> {
         let corrupt = |what: String| Error::corrupt(format!("{}: {what}", folder.display()));
         // The rest of one of another format may look otherwise.
         Self::parse::<Head>(folder)?.check().map_err(corrupt)?;

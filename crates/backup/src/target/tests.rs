@@ -1,7 +1,7 @@
 use restante_core::ErrorKind;
 
 use super::*;
-use crate::backup::layout::testing;
+use crate::layout::testing;
 
 fn layout(data: &str, records: &str, blobs: &str, archive: &str) -> Layout {
     testing::layout(Path::new(data), [records, blobs, archive], None)

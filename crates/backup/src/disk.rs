@@ -355,7 +355,7 @@ fn pump(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backup::stopped;
+    use crate::stopped;
 
     #[test]
     fn a_file_is_copied_with_its_digest_and_its_mode() {

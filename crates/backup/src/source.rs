@@ -10,7 +10,7 @@ use restante_core::{Clock, Error};
 use super::{BackupMetrics, Layout, Removing};
 
 /// What a backup copies, and what it needs for that.
-pub(crate) struct Sources {
+pub struct Sources {
     pub(super) layout: Layout,
     /// The text of the file of settings.
     pub(super) settings: String,
@@ -24,13 +24,13 @@ pub(crate) struct Sources {
 
 impl Sources {
     /// The stores of a layout, and `settings` as the text of their file. The `removing` is the one of those who remove blobs.
-    pub(crate) fn new(layout: Layout, settings: String, clock: Arc<dyn Clock>, removing: Removing) -> Self {
+    pub fn new(layout: Layout, settings: String, clock: Arc<dyn Clock>, removing: Removing) -> Self {
         let data = real_path(layout.data());
         Self { layout, settings, data, clock, removing, metrics: BackupMetrics::default() }
     }
 
     /// Counts the backups in the metrics of a server.
-    pub(crate) fn counted_by(self, metrics: BackupMetrics) -> Self {
+    pub fn counted_by(self, metrics: BackupMetrics) -> Self {
         Self { metrics, ..self }
     }
 
@@ -48,6 +48,6 @@ impl Sources {
 }
 
 /// The one name that a folder has, whatever leads to it.
-pub(crate) fn real_path(folder: &Path) -> PathBuf {
+pub fn real_path(folder: &Path) -> PathBuf {
     folder.canonicalize().or_else(|_| std::path::absolute(folder)).unwrap_or_else(|_| folder.to_owned())
 }

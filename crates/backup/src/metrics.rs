@@ -59,7 +59,7 @@ impl Last {
 
 /// How backups went. Cloning shares the values.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct BackupMetrics {
+pub struct BackupMetrics {
     backups: Family<ResultLabel, Counter>,
     last_taken_at: Gauge<f64, AtomicU64>,
     last_duration: Gauge<f64, AtomicU64>,
@@ -76,7 +76,7 @@ const FAILED: ResultLabel = ResultLabel { result: "failed" };
 
 impl BackupMetrics {
     /// Those of a server that keeps a data folder.
-    pub(crate) fn of(data: &Path) -> Self {
+    pub fn of(data: &Path) -> Self {
         let metrics = Self::default();
         if let Some(last) = Last::read(data) {
             metrics.show(&last);
@@ -105,7 +105,7 @@ impl BackupMetrics {
     }
 
     /// Makes the metrics visible in `registry` as `restante_backup_...`.
-    pub(crate) fn register(&self, registry: &mut Registry) {
+    pub fn register(&self, registry: &mut Registry) {
         for label in [DONE, FAILED] {
             drop(self.backups.get_or_create(&label)); // a family is shown when it has a label, and a rate needs its zero
         }

@@ -492,7 +492,7 @@ fn what_looks_finished_is_whole_after_any_power_cut() {
     if let Some(child) = child().unwrap() {
         return runtime.block_on(run(Arc::new(child)));
     }
-    let log = record("backup::power_cut::what_looks_finished_is_whole_after_any_power_cut").unwrap();
+    let log = record("power_cut::what_looks_finished_is_whole_after_any_power_cut").unwrap();
     let (count, mut moments) = (cuts(CUTS), BTreeMap::new());
     let replayed = log.replay(count, 3, |cut| {
         let found = Found::new(cut);

@@ -198,7 +198,7 @@ impl Location {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backup::{layout::testing, manifest::RoleEntry};
+    use crate::{layout::testing, manifest::RoleEntry};
 
     fn role(role: Role, engine: &str) -> RoleEntry {
         RoleEntry {

@@ -12,7 +12,7 @@ use super::{
 };
 
 /// What a server stores below its data folder and elsewhere on this machine.
-pub(crate) struct Layout {
+pub struct Layout {
     data: PathBuf,
     /// Files of the data folder that belong to no store.
     files: Vec<SmallFile>,
@@ -28,18 +28,18 @@ struct SmallFile {
 
 impl Layout {
     /// A data folder without stores. Relative paths begin in the current folder.
-    pub(crate) fn new(data: &Path) -> Self {
+    pub fn new(data: &Path) -> Self {
         Self { data: absolute(data), files: Vec::new(), stores: Vec::new() }
     }
 
     /// Adds a file that belongs to no store. One that is not below the data folder is left out.
-    pub(crate) fn with_file(mut self, file: &Path) -> Self {
+    pub fn with_file(mut self, file: &Path) -> Self {
         self.add_file(file, false);
         self
     }
 
     /// Adds the file of the node's key, if it has one below the data folder.
-    pub(crate) fn with_node_key(mut self, file: Option<&Path>) -> Self {
+    pub fn with_node_key(mut self, file: Option<&Path>) -> Self {
         if let Some(file) = file {
             self.add_file(file, true);
         }
@@ -58,7 +58,7 @@ impl Layout {
     ///
     /// Records are copied before the blobs that they refer to: a blob is put first, and none is removed meanwhile. The archive is
     /// last, because most arrives there, and messages that came after the backup had begun do no harm in it.
-    pub(crate) fn with_store(mut self, store: Store) -> Self {
+    pub fn with_store(mut self, store: Store) -> Self {
         self.stores.retain(|own| own.role != store.role);
         self.stores.push(store);
         self.stores.sort_by_key(|store| store.role);
@@ -66,12 +66,12 @@ impl Layout {
     }
 
     /// The data folder, as an absolute path.
-    pub(crate) fn data(&self) -> &Path {
+    pub fn data(&self) -> &Path {
         &self.data
     }
 
     /// Files of the data folder that belong to no store, by their paths below it.
-    pub(crate) fn small_files(&self) -> impl Iterator<Item = &Path> {
+    pub fn small_files(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|file| &*file.path)
     }
 
@@ -133,7 +133,7 @@ impl Layout {
 }
 
 /// A store of the server.
-pub(crate) struct Store {
+pub struct Store {
     pub(super) role: Role,
     pub(super) engine: &'static str,
     /// Without a password.
@@ -228,15 +228,15 @@ pub(super) mod testing {
     use restante_archive::EngineUrl;
 
     use super::*;
-    use crate::backup::ArchiveFiles;
+    use crate::ArchiveFiles;
 
     /// The kinds of records of tests.
-    pub(in crate::backup) fn schema() -> restante_records::Schema {
+    pub(crate) fn schema() -> restante_records::Schema {
         restante_records::Schema::new(restante_mail::kinds()).unwrap()
     }
 
     /// Records, blobs and an archive at these URLs; below the data folder where one is empty.
-    pub(in crate::backup) fn layout(data: &Path, urls: [&str; 3], second: Option<EngineUrl>) -> Layout {
+    pub(crate) fn layout(data: &Path, urls: [&str; 3], second: Option<EngineUrl>) -> Layout {
         let defaults = ["lmdb:records", "files:blobs", "log:archive"];
         let mut named = defaults.into_iter().zip(urls).map(|(default, url)| {
             let (engine, name) = default.split_once(':').unwrap();

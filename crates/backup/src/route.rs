@@ -26,23 +26,23 @@ use super::{
 };
 
 /// Where a server is asked.
-pub(crate) const PATH: &str = "/admin/v1/backup";
+pub const PATH: &str = "/admin/v1/backup";
 const NDJSON: HeaderValue = HeaderValue::from_static("application/x-ndjson");
 
 /// What is asked.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Asked {
+pub struct Asked {
     /// Where to write.
-    pub(crate) folder: PathBuf,
+    pub folder: PathBuf,
     /// The data folder that the client means, if it has only guessed that this is its server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) data: Option<PathBuf>,
+    pub data: Option<PathBuf>,
 }
 
 /// Allows one backup at a time: two would compete for the disk, and copy the same.
 #[derive(Clone, Debug)]
-pub(crate) struct BackupPermit(Arc<Semaphore>);
+pub struct BackupPermit(Arc<Semaphore>);
 
 impl Default for BackupPermit {
     fn default() -> Self {
@@ -60,7 +60,7 @@ impl BackupPermit {
 
     /// Waits until a backup that was under way when the server was asked to stop has removed what it has copied. No other
     /// begins after it.
-    pub(crate) async fn end(&self, limit: Duration) {
+    pub async fn end(&self, limit: Duration) {
         if timeout(limit, self.0.acquire()).await.is_err() {
             warn!("a backup did not end in time: the next one to the same place removes what it leaves");
         }
@@ -75,7 +75,7 @@ struct RequestHandler {
 }
 
 /// The route of a server that keeps these.
-pub(crate) fn route(sources: Sources, stop: StopSignal, permit: BackupPermit) -> Route {
+pub fn route(sources: Sources, stop: StopSignal, permit: BackupPermit) -> Route {
     let handler = RequestHandler { sources: Arc::new(sources), stop, permit };
     let route = Route::post(PATH, "back everything up", answer).with_audience(Audience::Operators);
     route.with_state(Arc::new(handler))
@@ -160,7 +160,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::backup::{Layout, Removing, Role};
+    use crate::{Layout, Removing, Role};
 
     /// A server that keeps nothing.
     fn handler() -> (watch::Sender<bool>, RequestHandler) {
@@ -168,10 +168,7 @@ mod tests {
         let layout = Layout::new(Path::new("/nowhere"));
         let sources = Sources::new(layout, String::new(), clock, Removing::default());
         let (stop_sender, stop) = watch::channel(false);
-        (
-            stop_sender,
-            RequestHandler { sources: Arc::new(sources), stop: stop, permit: BackupPermit::default() },
-        )
+        (stop_sender, RequestHandler { sources: Arc::new(sources), stop, permit: BackupPermit::default() })
     }
 
     async fn read_events(lines: impl Stream<Item = Result<Bytes, Infallible>>) -> Vec<Event> {

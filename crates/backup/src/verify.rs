@@ -13,9 +13,11 @@ use super::{
 
 /// A file that is not what it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wrong {
-    pub(crate) path: String,
-    pub(crate) what: String,
+pub struct Wrong {
+    /// Its path in the backup.
+    pub path: String,
+    /// What is wrong with it.
+    pub what: String,
 }
 
 impl Wrong {
@@ -25,11 +27,10 @@ impl Wrong {
 }
 
 /// Reads every file of a backup, and gives those that are wrong, or that no backup has.
-pub(crate) fn verify(
-    folder: &Path,
-    manifest: &Manifest,
-    progress: Progress<'_>,
-) -> Result<Vec<Wrong>, Error> {
+///
+/// # Errors
+/// When the folder can't be opened.
+pub fn verify(folder: &Path, manifest: &Manifest, progress: Progress<'_>) -> Result<Vec<Wrong>, Error> {
     let folder = Beneath::open(folder)?;
     let (of_bytes, mut done) = (manifest.bytes(), 0);
     let mut wrong = Vec::new();

@@ -6,7 +6,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::backup::{
+use crate::{
     Layout, Removing,
     disk::Mount,
     events::{server_stops, stopped},

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use restante_core::ErrorKind;
 
 use super::*;
-use crate::backup::{
+use crate::{
     disk::Mount,
     layout::testing,
     manifest::{Role, RoleEntry},
