@@ -148,8 +148,12 @@ pub(crate) trait DoorSpec: DoorSettings {
         metrics: &NetMetrics,
     ) -> anyhow::Result<Option<Arc<Certificates>>>;
 
-    /// Opens the roles of the door.
-    async fn open(&self, shared: &Shared) -> anyhow::Result<Box<dyn OpenDoor>>;
+    /// Opens the roles of the door. `certificates` are those that [`DoorSpec::prepare`] has returned.
+    async fn open(
+        &self,
+        shared: &Shared,
+        certificates: Option<Arc<Certificates>>,
+    ) -> anyhow::Result<Box<dyn OpenDoor>>;
 
     /// Adds the places of its stores, and its files in the data folder, to those that backups know.
     fn lay_out(&self, config: &Config, layout: Layout) -> Layout;
@@ -179,8 +183,6 @@ pub(crate) struct Shared {
     pub(crate) token: Option<Token>,
     /// Held while blobs are removed, and while none may be.
     pub(crate) removing: Removing,
-    /// What [`DoorSpec::prepare`] has returned.
-    pub(crate) certificates: Option<Arc<Certificates>>,
     /// Memory for answers on all listeners.
     pub(crate) memory: Arc<MemoryBudget>,
     /// For requests that ask a role.

@@ -50,7 +50,11 @@ impl DoorSpec for MailSpec {
         Ok(None)
     }
 
-    async fn open(&self, shared: &Shared) -> anyhow::Result<Box<dyn OpenDoor>> {
+    async fn open(
+        &self,
+        shared: &Shared,
+        _certificates: Option<Arc<Certificates>>,
+    ) -> anyhow::Result<Box<dyn OpenDoor>> {
         let config = &shared.effective.config;
         let metrics = RoleMetrics::default();
         let stores = open_stores(shared, &metrics).await?;

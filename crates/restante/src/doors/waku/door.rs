@@ -85,7 +85,11 @@ impl DoorSpec for WakuSpec {
         Ok(files.map(load).transpose()?)
     }
 
-    async fn open(&self, shared: &Shared) -> anyhow::Result<Box<dyn OpenDoor>> {
+    async fn open(
+        &self,
+        shared: &Shared,
+        certificates: Option<Arc<Certificates>>,
+    ) -> anyhow::Result<Box<dyn OpenDoor>> {
         let config = &shared.effective.config;
         let archive_metrics = Metrics::default();
         let opened = archives::open(config, Access::Serve, archive_metrics.clone()).await?;
@@ -100,6 +104,7 @@ impl DoorSpec for WakuSpec {
         let rest_metrics = RestMetrics::default();
         Ok(Box::new(OpenWaku {
             shared: shared.clone(),
+            certificates,
             opened,
             health: Arc::new(health.with_retention(retention.clone())),
             retention,
@@ -141,6 +146,8 @@ impl HeldStore for Opened {
 /// The door with its archive.
 struct OpenWaku {
     shared: Shared,
+    /// Those of the node's secure WebSockets.
+    certificates: Option<Arc<Certificates>>,
     opened: Opened,
     health: Arc<ArchiveHealth>,
     retention: RetentionState,
@@ -257,7 +264,7 @@ impl OpenWaku {
         Ok(NodeConfig {
             key,
             listen: node.listen(),
-            certificates: self.shared.certificates.clone(),
+            certificates: self.certificates.clone(),
             external_addresses: node.external_addresses.iter().map(Into::into).collect(),
             static_peers: node.static_peers.clone(),
             reserved_peers: Vec::new(),
