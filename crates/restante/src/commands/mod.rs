@@ -4,7 +4,6 @@ pub(crate) mod backup;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod connected;
-pub(crate) mod findings;
 pub(crate) mod man;
 pub(crate) mod restore;
 pub(crate) mod serve;

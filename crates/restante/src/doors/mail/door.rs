@@ -34,8 +34,12 @@ use crate::{
 
 #[async_trait]
 impl DoorSpec for MailSpec {
-    fn examples(&self, command: &str) -> &'static str {
-        if command.is_empty() { "  restante setup example.org\n" } else { "" }
+    fn lines(&self, text: &str) -> &'static str {
+        match text {
+            "help" => "  restante setup example.org\n",
+            "restante.toml" => "\n[mail]\nenabled = true\n",
+            _ => "",
+        }
     }
 
     fn advise(&self, error: clap::Error) -> clap::Error {

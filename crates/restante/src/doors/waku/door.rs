@@ -51,12 +51,20 @@ const SERVE_EXAMPLES: &str = "  \
   restante serve --cluster-id 1 --staticnode /ip4/198.51.100.9/tcp/60000/p2p/16Uiu2HA... --relay=false
 ";
 
+/// `restante setup` makes a server for mail.
+const SETTINGS: &str = "
+# This server has no Waku node; true makes it one.
+[waku.node]
+enabled = false
+";
+
 #[async_trait]
 impl DoorSpec for WakuSpec {
-    fn examples(&self, command: &str) -> &'static str {
-        match command {
-            "" => EXAMPLES,
+    fn lines(&self, text: &str) -> &'static str {
+        match text {
+            "help" => EXAMPLES,
             "serve" => SERVE_EXAMPLES,
+            "restante.toml" => SETTINGS,
             _ => "",
         }
     }

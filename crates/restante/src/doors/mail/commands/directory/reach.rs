@@ -17,7 +17,7 @@ use crate::{
     clock,
     commands::{
         backup::{explain, explain_guess, server_of},
-        findings::ReportFormat,
+        output::ReportFormat,
     },
     config::{Config, RecordsFlags},
     doors::mail::records,
