@@ -20,7 +20,7 @@ pub(crate) struct Cli {
 }
 
 fn help() -> String {
-    let examples = doors::examples("");
+    let examples = doors::lines("help");
     format!("Examples:\n  restante serve\n{examples}  restante sessions list\n\n{EXIT_CODES}")
 }
 
@@ -80,7 +80,7 @@ impl Command {
 }
 
 fn serve_help() -> String {
-    let examples = doors::examples("serve");
+    let examples = doors::lines("serve");
     format!("Examples:\n  restante serve\n{examples}\n{SERVE_TEXT}")
 }
 

@@ -78,7 +78,6 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
         clock: clock::system(),
         token,
         removing: Default::default(),
-        certificates: None,
         memory: Arc::default(),
         permits: Permits::new(bounds.requests_max),
         bounds,
@@ -92,7 +91,7 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     ];
     let mut opened = Vec::new();
     for (door, certificates) in prepared {
-        let mut door = door.open(&Shared { certificates, ..shared.clone() }).await?;
+        let mut door = door.open(&shared, certificates).await?;
         tasks.extend(door.spawn_upkeep(&stop));
         opened.push(door);
     }

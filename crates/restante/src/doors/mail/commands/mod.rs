@@ -2,7 +2,7 @@
 
 mod blobs;
 pub(super) mod directory;
-mod figures;
+mod findings;
 pub(super) mod records;
 
 use std::process::ExitCode;

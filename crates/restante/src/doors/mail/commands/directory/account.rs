@@ -14,7 +14,7 @@ use super::{
     reach::{DirectoryFlags, PasswordFlags},
     show,
 };
-use crate::commands::findings::ReportFormat;
+use crate::output::ReportFormat;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum AccountCommand {

@@ -15,13 +15,11 @@ use crate::{
     backups,
     client::{OperatorFlags, Refused},
     clock,
-    commands::{
-        backup::{explain, explain_guess, server_of},
-        findings::ReportFormat,
-    },
+    commands::backup::{explain, explain_guess, server_of},
     config::{Config, RecordsFlags},
     doors::mail::records,
     exit::{self, UsageError},
+    output::ReportFormat,
     secrets,
 };
 

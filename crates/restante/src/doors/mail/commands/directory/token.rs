@@ -10,7 +10,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use restante_directory::{Answer, EmailAddress, NewToken, Operation, Scope};
 
 use super::{reach::DirectoryFlags, show};
-use crate::commands::findings::ReportFormat;
+use crate::output::ReportFormat;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum TokenCommand {

@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     client::OperatorFlags,
-    commands::findings::ReportFormat,
     config::RecordsFlags,
-    doors::mail::{commands::figures::print_figures, records},
+    doors::mail::{commands::findings::print_figures, records},
+    output::ReportFormat,
     output::printable,
 };
 
