@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// Keeps messages that arrived while their readers were away, and hands them over fast
+/// Keeps messages while clients are offline, and answers their history queries fast
 #[derive(Parser, Debug)]
 #[command(name = "restante", version, max_term_width = 100, after_help = HELP)]
 pub(crate) struct Cli {
@@ -38,11 +38,11 @@ Examples:
   restante sessions list
 
 Exit codes:
-  0  done
-  1  it failed, something wrong was found (check, import, copy), or archives differ (compare)
-  2  the command line or the configuration can't be used
-  3  somebody else holds what is needed: a locked archive or other store, a port in use
-  130  it was stopped by Ctrl-C or SIGTERM; the same command goes on (archive copy, archive import)";
+  0  success
+  1  failure, something wrong was found (check, import, copy), or archives differ (compare)
+  2  the command line or the settings can't be used
+  3  another process holds what is needed: a locked archive or other store, a port in use
+  130  stopped by Ctrl-C or SIGTERM; the same command continues (archive copy, archive import)";
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
@@ -55,43 +55,43 @@ pub(crate) enum Command {
     /// Publish one message over REST
     #[command(after_help = PUBLISH_HELP)]
     Publish(PublishFlags),
-    /// Page through kept messages, over REST or straight from an archive
+    /// Query stored messages, over REST or directly from an archive
     #[command(after_help = QUERY_HELP)]
     Query(QueryFlags),
-    /// See who is connected to a running server, and close sessions
+    /// List and close the sessions of a running server: connected clients
     #[command(subcommand, after_help = "Example:\n  restante sessions list")]
     Sessions(SessionsCommand),
-    /// Look after the domains whose addresses are here
+    /// Manage the domains of this server
     #[command(subcommand, after_help = "Example:\n  restante domain add example.org")]
     Domain(DomainCommand),
-    /// Look after accounts: passwords, quotas, who may use whose mail
+    /// Manage accounts: passwords, quotas, access to the mail of others
     #[command(subcommand, after_help = "Example:\n  restante account add anna@example.org")]
     Account(AccountCommand),
-    /// Look after addresses whose mail goes to others
+    /// Manage aliases: addresses whose mail goes to other addresses
     #[command(subcommand, after_help = "Example:\n  restante alias add info@example.org anna@example.org")]
     Alias(AliasCommand),
-    /// Look after tokens, which scripts and devices log in with
+    /// Manage tokens, with which scripts and devices log in
     #[command(subcommand, after_help = "Example:\n  restante token create anna@example.org --name laptop")]
     Token(TokenCommand),
     /// Show who changed domains, accounts, aliases and tokens, and when
     #[command(after_help = "Example:\n  restante log --limit 10")]
     Log(LogFlags),
-    /// Look after an archive: statistics, check, rebuild, export, import, copy, compare, prune
+    /// Manage an archive: statistics, check, rebuild, export, import, copy, compare, prune
     #[command(subcommand, after_help = "Example:\n  restante archive stats --data /var/lib/restante")]
     Archive(ArchiveCommand),
-    /// Look after records: statistics, check, dump, erasing an account
+    /// Manage records: statistics, check, dump, erasing an account
     #[command(subcommand, after_help = "Example:\n  restante records stats --data /var/lib/restante")]
     Records(RecordsCommand),
-    /// Look after blobs: statistics, check, sweep
+    /// Manage blobs: statistics, check, sweep
     #[command(subcommand, after_help = "Example:\n  restante blobs stats --data /var/lib/restante")]
     Blobs(BlobsCommand),
     /// Copy everything that a server keeps into a folder, while it runs
     #[command(after_help = BACKUP_HELP)]
     Backup(BackupFlags),
-    /// Put a backup back
+    /// Restore a backup
     #[command(after_help = RESTORE_HELP)]
     Restore(RestoreFlags),
-    /// Measure on this machine: history queries, durable appends, pages
+    /// Measure this machine: history queries, durable appends, REST, sessions, records and more
     #[command(subcommand, after_help = "Example:\n  restante bench history --messages 100000")]
     Bench(restante_bench::BenchCommand),
     /// Show or check the settings
@@ -117,9 +117,9 @@ Examples:
   restante setup example.org
   restante setup example.org --user anna --data /var/lib/restante
 
-It writes restante.toml into this folder, and makes the domain, an account with a password that it
-prints once, the aliases postmaster and abuse, a self-signed certificate and a token for operators.
-It changes nothing that is there. `restante serve` in the same folder then runs the server.";
+It writes restante.toml into this folder, and creates the domain, an account whose password it prints
+once, the aliases postmaster and abuse, a self-signed certificate and a token for operators. It
+changes nothing that exists. `restante serve` in the same folder then runs the server.";
 
 const SERVE_HELP: &str = "\
 Examples:
@@ -129,7 +129,7 @@ Examples:
   restante serve --cluster-id 1 --staticnode /ip4/198.51.100.9/tcp/60000/p2p/16Uiu2HA... --relay=false
 
 Every setting is also a key of restante.toml and an environment variable (RESTANTE_REST__PORT=80);
-a flag counts more than the environment, and that more than the file. SIGTERM or Ctrl-C stops the
+a flag overrides the environment, and the environment overrides the file. SIGTERM or Ctrl-C stops the
 server when it has finished what it accepted; a second one ends it at once.";
 
 const PUBLISH_HELP: &str = "\
@@ -155,25 +155,25 @@ Examples:
   restante backup check /var/backups/restante/2026-01-31
 
 A running server writes the folder itself, as its own user: the command asks it on its listener for
-operators (operate.listen). Without a server the command reads what the settings name, or asks the
-server at operate.listen when nothing is there and no folder was named. The folder has everything that was acknowledged before: records, blobs, the archive,
-what waits in its spool, the node's key, and the settings without secrets; an archive in PostgreSQL
-is not in it, which is said. It is named when it is whole and on disk; until then its name ends with
-.partial. A user who can read it can read everything.
+operators (operate.listen). Without a server the command reads the folders of the settings, or asks
+the server at operate.listen if there are none and no folder was named. The backup has everything
+that was acknowledged before: records, blobs, the archive, its spool, the node's key, and the settings
+without secrets. An archive in PostgreSQL is not in it; the command says so. The folder's name ends
+with .partial until everything is on disk. A user who can read it can read everything.
 
-On the disk of the archive its sealed segments take no more room, because they are the same files
-under another name: copy the folder to another machine for what happens to this one. A folder named
-check is written as ./check.";
+On the disk of the archive its sealed segments take no more space, because they are hard-linked: copy
+the folder to another machine, since it does not survive this disk. Write a folder named check as
+./check.";
 
 const RESTORE_HELP: &str = "\
 Examples:
   restante restore /var/backups/restante/2026-01-31 --data /var/lib/restante --keep-node-key
   sudo -u restante restante restore /mnt/usb/restante --config /etc/restante/restante.toml --force
 
-Everything goes where the settings want it: the data folder must be empty or missing, and no server
-may be running on it. With --force what is there is moved into a folder before-restore-<time> in it.
-Every file is copied and compared with its SHA-256 before anything is put in its place; a damaged one
-is named, and nothing is restored. The settings are not restored: settings.toml in the backup has
+Everything goes to the folders of the settings: the data folder must be empty or missing, and no server
+may be running on it. With --force its content is moved into before-restore-<time> in it. Every file
+is copied and compared with its SHA-256 before anything is moved to its location; if one is damaged,
+it is named and nothing is restored. The settings are not restored: settings.toml in the backup has
 them. The server gets a new node key unless --keep-node-key makes it the node that was backed up,
 which must not run any more.";
 

@@ -33,22 +33,22 @@ use crate::{
 pub(crate) struct BackupFlags {
     #[command(subcommand)]
     command: Option<BackupCommand>,
-    /// The folder to make; there may be an empty one
+    /// The folder to create; it may exist if it is empty
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath, required = true)]
     folder: Option<PathBuf>,
     #[command(flatten)]
     data: DataFlags,
-    /// Ask this server, whatever the settings say [default: the one of the settings, when one is running]
+    /// Use this server instead of the one of the settings [default: that one, if it is running]
     #[arg(long, value_name = "URL")]
     rest: Option<String>,
-    /// A file with the server's token, the one of its rest.token_file; without it RESTANTE_TOKEN counts
+    /// A file with the server's token, that of its operate.token_file [default: RESTANTE_TOKEN]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     token_file: Option<PathBuf>,
 }
 
 #[derive(Subcommand, Debug)]
 enum BackupCommand {
-    /// Read a backup from beginning to end; exits with 1 and a list when a file is not what it was
+    /// Compare every file of a backup with its SHA-256; exits with 1 and a list if one differs
     #[command(after_help = "Example:\n  restante backup check /var/backups/restante/2026-01-31")]
     Check(CheckFlags),
 }

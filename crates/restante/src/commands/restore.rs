@@ -25,7 +25,7 @@ pub(crate) struct RestoreFlags {
     folder: PathBuf,
     #[command(flatten)]
     data: DataFlags,
-    /// Move aside what is there already; nothing is removed
+    /// Move existing data aside; nothing is removed
     #[arg(long)]
     force: bool,
     /// Restore the node's key, too: the server then is the node that was backed up, which must not run any more

@@ -66,49 +66,49 @@ pub(crate) struct ServeFlags {
     archive: ArchiveFlags,
     #[command(flatten)]
     locations: LocationFlags,
-    /// Open the REST door, unless it is --rest=false [default: true]
+    /// Serve REST; --rest=false switches it off [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
     rest: Option<bool>,
     /// Listen for REST on this IP address [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     rest_address: Option<IpAddr>,
-    /// Listen for REST on this port; 0 picks a free one [default: 8645]
+    /// Listen for REST on this port; 0 selects a free one [default: 8645]
     #[arg(long, value_name = "PORT")]
     rest_port: Option<u16>,
-    /// Open the paths below /admin [default: false]
+    /// Serve the paths below /admin on REST, too [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
     rest_admin: Option<bool>,
-    /// Let operators come to the console and to /admin by the token in this file, from wherever they are [default: none]
+    /// Require the token in this file for the console and for /admin, from all addresses [default: none]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     rest_token_file: Option<String>,
-    /// Keep so many messages of each followed topic for REST [default: 50]
+    /// Keep this many messages of each subscribed topic for REST [default: 50]
     #[arg(long, value_name = "N")]
     rest_relay_cache_capacity: Option<u32>,
-    /// Take messages of this cluster only [default: any]
+    /// Accept messages of this cluster only [default: any]
     #[arg(long, value_name = "ID")]
     cluster_id: Option<u16>,
-    /// Take messages of this shard only; may be repeated [default: all of the cluster]
+    /// Accept messages of this shard only; may be repeated [default: all of the cluster]
     #[arg(long, value_name = "SHARD")]
     shard: Vec<u16>,
-    /// How many shards autosharding counts with [default: 8]
+    /// Number of shards for autosharding [default: 8]
     #[arg(long, value_name = "N")]
     num_shards_in_network: Option<u16>,
-    /// The largest message taken: bytes, or with a unit as in 150KiB [default: 150KiB]
+    /// The largest accepted message: bytes, or with a unit as in 150KiB [default: 150KiB]
     #[arg(long, value_name = "SIZE", value_parser = words::parse_bytes)]
     max_msg_size: Option<u64>,
     /// What to keep: time:<seconds>, capacity:<count>, size:<n>MB|GB, joined by ';', or none [default: none]
     #[arg(long, value_name = "POLICY", alias = "store-message-retention-policy")]
     retention: Option<String>,
-    /// Let a second archive follow, to move there: a URL as for --archive [default: none]
+    /// Store messages in a second archive too, to move there: a URL as for --archive [default: none]
     #[arg(long, value_name = "URL")]
     tandem: Option<String>,
-    /// Share who is connected with other servers: redis://<host>:<port>/<database> [default: memory:, this server alone]
+    /// Share the table of sessions with other servers: redis://<host>:<port>/<database>, or rediss: for TLS [default: memory:]
     #[arg(long, value_name = "URL")]
     sessions_url: Option<String>,
     /// What to log: error, warn, info, debug or trace, or levels by target [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
-    /// How log lines look [default: text]
+    /// Format of log lines [default: text]
     #[arg(long, value_name = "FORMAT", ignore_case = true)]
     log_format: Option<LogFormat>,
     #[command(flatten)]

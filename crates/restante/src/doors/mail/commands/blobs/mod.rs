@@ -15,7 +15,7 @@ pub(crate) enum BlobsCommand {
     /// Print how many blobs there are and what they take on disk; no server may be running on them
     #[command(after_help = "Example:\n  restante blobs stats --data /var/lib/restante")]
     Stats(stats::StatsFlags),
-    /// Read every blob and compare it with its hash; exits with 1 and a list when something is damaged; no server may be
+    /// Read every blob and compare it with its hash; exits with 1 and a list if something is damaged; no server may be
     /// running on them
     #[command(after_help = "Example:\n  restante blobs check --data /var/lib/restante")]
     Check(RecordsFlags),

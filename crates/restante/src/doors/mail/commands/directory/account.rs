@@ -30,25 +30,25 @@ pub(crate) enum AccountCommand {
     /// Set the password of an account, or one for a single application
     #[command(after_help = PASSWORD_HELP)]
     Password(PasswordCommandFlags),
-    /// Refuse log-ins and mail of an account, which keeps everything
+    /// Refuse log-ins and mail of an account, and keep its data
     #[command(after_help = "Example:\n  restante account disable anna@example.org")]
     Disable(OneFlags),
-    /// Take log-ins and mail of an account again
+    /// Accept log-ins and mail of an account again
     #[command(after_help = "Example:\n  restante account enable anna@example.org")]
     Enable(OneFlags),
-    /// Bound the mail of an account
+    /// Limit the size of an account's mail
     #[command(after_help = "Example:\n  restante account quota anna@example.org 5GB")]
     Quota(QuotaFlags),
-    /// Say what the user of an account may do
+    /// Set what the user of an account may do
     #[command(after_help = "Example:\n  restante account role anna@example.org operator")]
     Role(RoleFlags),
-    /// Remove an account for ever
+    /// Remove an account permanently
     #[command(after_help = REMOVE_HELP)]
     Remove(OneFlags),
     /// Let one account read or write the mail of another
     #[command(after_help = "Example:\n  restante account grant shared@example.org anna@example.org read")]
     Grant(GrantFlags),
-    /// Take that back
+    /// Revoke access to the mail of another account
     #[command(after_help = "Example:\n  restante account revoke shared@example.org anna@example.org")]
     Revoke(RevokeFlags),
 }
@@ -81,6 +81,7 @@ its own. To keep the mail and refuse the user: restante account disable.";
 
 #[derive(Args, Debug)]
 pub(crate) struct AddFlags {
+    /// The address of the account, as anna@example.org
     address: EmailAddress,
     #[command(flatten)]
     password: PasswordFlags,
@@ -105,6 +106,7 @@ pub(crate) struct ListFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct OneFlags {
+    /// The address of the account, as anna@example.org
     address: EmailAddress,
     #[command(flatten)]
     flags: DirectoryFlags,
@@ -112,6 +114,7 @@ pub(crate) struct OneFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct PasswordCommandFlags {
+    /// The address of the account, as anna@example.org
     address: EmailAddress,
     /// Set the password of this application, and not the account's own
     #[arg(long, value_name = "NAME")]
@@ -127,6 +130,7 @@ pub(crate) struct PasswordCommandFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct QuotaFlags {
+    /// The address of the account, as anna@example.org
     address: EmailAddress,
     /// The most bytes of mail, as in 500MB or 5GB, or none
     #[arg(value_name = "SIZE", value_parser = quota)]
@@ -137,7 +141,9 @@ pub(crate) struct QuotaFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct RoleFlags {
+    /// The address of the account, as anna@example.org
     address: EmailAddress,
+    /// The new role
     role: RoleFlag,
     #[command(flatten)]
     flags: DirectoryFlags,
@@ -145,10 +151,11 @@ pub(crate) struct RoleFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct GrantFlags {
-    /// Whose mail it is
+    /// The account with the mail
     owner: EmailAddress,
-    /// Who may use it
+    /// The account that may use it
     user: EmailAddress,
+    /// What it may do with the mail
     access: AccessFlag,
     #[command(flatten)]
     flags: DirectoryFlags,
@@ -156,9 +163,9 @@ pub(crate) struct GrantFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct RevokeFlags {
-    /// Whose mail it is
+    /// The account with the mail
     owner: EmailAddress,
-    /// Who may not use it any more
+    /// The account that may no longer use it
     user: EmailAddress,
     #[command(flatten)]
     flags: DirectoryFlags,

@@ -32,7 +32,7 @@ pub(super) const PATH: &str = "/admin/v1/directory";
 pub(crate) struct DirectoryFlags {
     #[command(flatten)]
     records: RecordsFlags,
-    /// Ask this server, whatever the settings say [default: the one of the settings, when one is running]
+    /// Use this server instead of the one of the settings [default: that one, if it is running]
     #[arg(long, value_name = "URL")]
     rest: Option<String>,
     /// A file with the server's token; without it RESTANTE_TOKEN counts, then operate.token_file of the settings
@@ -161,7 +161,7 @@ pub(crate) struct PasswordFlags {
     /// Read the password from the first line of this file, or from stdin with -
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     password_file: Option<PathBuf>,
-    /// Let the server draw a password and print it once
+    /// Generate a password and print it once
     #[arg(long, conflicts_with = "password_file")]
     generate: bool,
 }

@@ -16,10 +16,10 @@ pub(crate) use route::route;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum RecordsCommand {
-    /// Print what there is of each kind, and what it takes on disk; with --rest of a running server
+    /// Print the number of records of each kind and their size on disk; with --rest of a running server
     #[command(after_help = STATS_HELP)]
     Stats(stats::StatsFlags),
-    /// Read every record and verify indexes, history and counters; exits with 1 and a list when something is damaged; no
+    /// Read every record and verify indexes, history and counters; exits with 1 and a list if something is damaged; no
     /// server may be running on them
     #[command(after_help = "Example:\n  restante records check --data /var/lib/restante")]
     Check(RecordsFlags),
