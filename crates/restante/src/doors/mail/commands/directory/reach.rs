@@ -123,7 +123,7 @@ impl DirectoryFlags {
 async fn open(config: &Config) -> anyhow::Result<restante_records::Opened> {
     let opened = records::open_existing(config).await;
     opened.map_err(|error| match exit::kind(&error) {
-        None => error.context("`restante setup DOMAIN` makes a server with a first account"),
+        None => anyhow::anyhow!("{error:#}; in a new folder run `restante setup DOMAIN` first"),
         Some(_) => error,
     })
 }
