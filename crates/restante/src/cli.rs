@@ -21,9 +21,12 @@ use crate::{
     },
 };
 
+/// Columns of help texts.
+const WIDTH: usize = 100;
+
 /// Keeps messages while clients are offline, and answers their history queries fast
 #[derive(Parser, Debug)]
-#[command(name = "restante", version, max_term_width = 100, after_help = HELP)]
+#[command(name = "restante", version, max_term_width = WIDTH, after_help = HELP)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -117,20 +120,21 @@ Examples:
   restante setup example.org
   restante setup example.org --user anna --data /var/lib/restante
 
-It writes restante.toml into this folder, and creates the domain, an account whose password it prints
-once, the aliases postmaster and abuse, a self-signed certificate and a token for operators. It
-changes nothing that exists. `restante serve` in the same folder then runs the server.";
+It writes restante.toml into this folder, and creates the domain, an account whose password it
+prints once, the aliases postmaster and abuse, a self-signed certificate and a token for
+operators. It changes nothing that exists. `restante serve` in the same folder then runs the
+server.";
 
 const SERVE_HELP: &str = "\
 Examples:
   restante serve
   restante serve --data /var/lib/restante --retention 'time:2592000;size:50GB'
   restante serve --cluster-id 16 --shard 32 --shard 64 --listen-address 0.0.0.0 --websocket-support
-  restante serve --cluster-id 1 --staticnode /ip4/198.51.100.9/tcp/60000/p2p/16Uiu2HA... --relay=false
+  restante serve --cluster-id 1 --relay=false --storenode /ip4/198.51.100.9/tcp/60000/p2p/16Uiu2HA...
 
 Every setting is also a key of restante.toml and an environment variable (RESTANTE_REST__PORT=80);
-a flag overrides the environment, and the environment overrides the file. SIGTERM or Ctrl-C stops the
-server when it has finished what it accepted; a second one ends it at once.";
+a flag overrides the environment, and the environment overrides the file. SIGTERM or Ctrl-C stops
+the server when it has finished what it accepted; a second one ends it at once.";
 
 const PUBLISH_HELP: &str = "\
 Examples:
@@ -154,28 +158,29 @@ Examples:
   restante backup /mnt/usb/restante --data /var/lib/restante
   restante backup check /var/backups/restante/2026-01-31
 
-A running server writes the folder itself, as its own user: the command asks it on its listener for
-operators (operate.listen). Without a server the command reads the folders of the settings, or asks
-the server at operate.listen if there are none and no folder was named. The backup has everything
-that was acknowledged before: records, blobs, the archive, its spool, the node's key, and the settings
-without secrets. An archive in PostgreSQL is not in it; the command says so. The folder's name ends
-with .partial until everything is on disk. A user who can read it can read everything.
+A running server writes the folder itself, as its own user: the command asks it on its listener
+for operators (operate.listen). Without a server the command reads the folders of the settings, or
+asks the server at operate.listen if there are none and no folder was named. The backup has
+everything that was acknowledged before: records, blobs, the archive, its spool, the node's key,
+and the settings without secrets. An archive in PostgreSQL is not in it; the command says so. The
+folder's name ends with .partial until everything is on disk. A user who can read it can read
+everything.
 
-On the disk of the archive its sealed segments take no more space, because they are hard-linked: copy
-the folder to another machine, since it does not survive this disk. Write a folder named check as
-./check.";
+On the disk of the archive its sealed segments take no more space, because they are hard-linked:
+copy the folder to another machine, since it does not survive this disk. Write a folder named
+check as ./check.";
 
 const RESTORE_HELP: &str = "\
 Examples:
   restante restore /var/backups/restante/2026-01-31 --data /var/lib/restante --keep-node-key
   sudo -u restante restante restore /mnt/usb/restante --config /etc/restante/restante.toml --force
 
-Everything goes to the folders of the settings: the data folder must be empty or missing, and no server
-may be running on it. With --force its content is moved into before-restore-<time> in it. Every file
-is copied and compared with its SHA-256 before anything is moved to its location; if one is damaged,
-it is named and nothing is restored. The settings are not restored: settings.toml in the backup has
-them. The server gets a new node key unless --keep-node-key makes it the node that was backed up,
-which must not run any more.";
+Everything goes to the folders of the settings: the data folder must be empty or missing, and no
+server may be running on it. With --force its content is moved into before-restore-<time> in it.
+Every file is copied and compared with its SHA-256 before anything is moved to its location; if
+one is damaged, it is named and nothing is restored. The settings are not restored: settings.toml
+in the backup has them. The server gets a new node key unless --keep-node-key makes it the node
+that was backed up, which must not run any more.";
 
 const COMPLETIONS_HELP: &str = "\
 Example:
@@ -190,5 +195,18 @@ mod tests {
     #[test]
     fn the_definitions_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// A longer line would be broken in the middle of a paragraph.
+    #[test]
+    fn no_line_of_a_help_text_is_broken_by_a_terminal() {
+        let mut commands = vec![Cli::command()];
+        while let Some(command) = commands.pop() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for line in help.lines() {
+                assert!(line.len() <= WIDTH, "restante {}: {line}", command.get_name());
+            }
+            commands.extend(command.get_subcommands().cloned());
+        }
     }
 }

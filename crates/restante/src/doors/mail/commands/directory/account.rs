@@ -59,8 +59,8 @@ Examples:
   restante account add anna@example.org --generate --quota 5GB
   pass show mail/anna | restante account add anna@example.org --password-file -
 
-Without a flag the password is asked for. --generate prints it to stdout. The domain must be there:
-restante domain add example.org.";
+Without a flag the command asks for the password. --generate prints it to stdout. The domain must
+exist: restante domain add example.org.";
 
 const PASSWORD_HELP: &str = "\
 Examples:
@@ -68,16 +68,16 @@ Examples:
   restante account password anna@example.org --application phone --generate
   restante account password anna@example.org --application phone --remove
 
-A password for an application logs in as the account's own does, and is removed by itself when the
-phone is lost. Connections that were opened with a password end within two seconds of its change or
-removal.";
+A password for an application works like the account's own, and can be removed alone when the
+phone is lost. Connections that were opened with a password end within two seconds after it is
+changed or removed.";
 
 const REMOVE_HELP: &str = "\
 Example:
   restante account remove anna@example.org
 
-Its address is free again. An account that is added with it later is another one, with a number of
-its own. To keep the mail and refuse the user: restante account disable.";
+Its address is free again; an account that is added with it later has another number. To keep the
+mail and refuse the user: restante account disable.";
 
 #[derive(Args, Debug)]
 pub(crate) struct AddFlags {

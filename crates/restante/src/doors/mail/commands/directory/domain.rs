@@ -28,8 +28,8 @@ Examples:
   restante domain add example.org
   restante domain add example.org --catch-all anna@example.org
 
-With the separator +, mail for anna+shop@example.org goes to anna@example.org. A catch-all gets what is
-sent to addresses that don't exist, which is mostly spam.";
+With the separator +, mail for anna+shop@example.org goes to anna@example.org. A catch-all gets
+mail for addresses that don't exist, which is mostly spam.";
 
 #[derive(Args, Debug)]
 pub(crate) struct AddFlags {

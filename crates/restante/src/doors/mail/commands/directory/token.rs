@@ -30,7 +30,7 @@ Examples:
   restante token create anna@example.org --name backup-script --scope mail --expires 90d
   restante token create anna@example.org --name laptop
 
-The token goes to stdout and nowhere else: only a hash of it is kept. Clients send it as
+The token is printed to stdout only; the server keeps a hash of it. Clients send it as
 `Authorization: Bearer rst_...`.";
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
