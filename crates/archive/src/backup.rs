@@ -7,8 +7,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use restante_core::ErrorKind;
-
 use crate::Error;
 
 /// The folder of a backup that has what waits in the spool of an archive.
@@ -32,7 +30,7 @@ pub(crate) enum Extent {
 
 /// Fails unless there is a folder, and nothing in it but the parts that were copied before the engine's.
 pub(crate) fn require_empty(folder: &Path) -> Result<(), Error> {
-    let failed = |error| Error::io("read", &folder.display().to_string(), error);
+    let failed = |error| Error::io("read", folder.display(), error);
     for entry in fs::read_dir(folder).map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();
         let is_part = [SPOOL, SECOND, SECOND_SPOOL].iter().any(|part| name == *part);
@@ -47,31 +45,31 @@ pub(crate) fn require_empty(folder: &Path) -> Result<(), Error> {
 pub(crate) fn create(folder: &Path) -> Result<(), Error> {
     fs::create_dir(folder).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => taken(folder),
-        _ => Error::io("create", &folder.display().to_string(), error),
+        _ => Error::io("create", folder.display(), error),
     })
 }
 
 fn taken(folder: &Path) -> Error {
     let what = format!("{} has something in it: a backup needs a folder of its own", folder.display());
-    Error::new(ErrorKind::Conflict, what)
+    Error::conflict(what)
 }
 
 /// The error of a copy that was removed while it was made.
 #[cfg(feature = "sqlite")]
 pub(crate) fn removed(file: &Path) -> Error {
     let what = format!("the copy was removed while it was made: {}", file.display());
-    Error::new(ErrorKind::Unavailable, what)
+    Error::unavailable(what)
 }
 
 /// Removes a folder in which nothing was written.
 pub(crate) fn remove_empty(folder: &Path) -> Result<(), Error> {
-    fs::remove_dir(folder).map_err(|error| Error::io("remove", &folder.display().to_string(), error))
+    fs::remove_dir(folder).map_err(|error| Error::io("remove", folder.display(), error))
 }
 
 /// Makes what was created in a folder durable.
 pub(crate) fn sync(folder: &Path) -> Result<(), Error> {
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    synced.map_err(|error| Error::io("sync", &folder.display().to_string(), error))
+    synced.map_err(|error| Error::io("sync", folder.display(), error))
 }
 
 /// Copies a file, synced. One that never changes gets a second name instead where the disk can do that.
@@ -167,6 +165,8 @@ fn pump(from: impl Read, to: &File, len: Option<u64>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use restante_core::ErrorKind;
+
     use super::*;
 
     #[test]

@@ -113,7 +113,7 @@ impl DiskFull {
         let Some(path) = self.path.as_deref() else { return };
         if let Some(free) = free_bytes(path).filter(|free| *free < FULL_BYTES) {
             let what = format!("{free} bytes are free on the disk of {}", path.display());
-            self.note(&Error::new(ErrorKind::Full, what));
+            self.note(&Error::full(what));
         }
     }
 

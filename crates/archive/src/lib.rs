@@ -27,7 +27,6 @@ pub mod backup;
 mod compare;
 mod copy;
 mod disk_full;
-mod error;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod group;
 mod health;
@@ -61,7 +60,6 @@ use async_trait::async_trait;
 
 pub use compare::{Comparison, Difference, DifferenceKind, Differences, Fingerprint, Scope};
 pub use copy::{Copied, Copier, TimeRange, copy_keys};
-pub use error::Error;
 pub use health::{Following, Health};
 pub use message::{Appended, BODY_BYTES_MAX, CHANNEL_BYTES_MAX, Message, TOPIC_BYTES_MAX, TopicName};
 pub use metrics::Metrics;
@@ -71,6 +69,7 @@ pub use open::{
 pub use page::{Page, Part, Row, RowAt};
 pub use query::{Direction, HASHES_MAX, PAGE_BYTES_MAX, PAGE_ROWS_MAX, Query, Topics};
 pub use report::{Finding, PartStats, Pruned, Report, Stats};
+pub use restante_core::Error;
 pub use retention::{ParseRetentionError, Retention};
 pub use upkeep::Upkeep;
 pub use url::{EngineUrl, PostgresUrl};

@@ -6,8 +6,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use restante_core::ErrorKind;
-
 use crate::{EngineUrl, Error, log};
 
 /// Levels below the named place, and below each folder above it, that are searched.
@@ -28,7 +26,7 @@ pub(crate) fn check_folder(folder: &Path) -> Result<(), Error> {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Err(absent(folder))
         }
-        Err(error) => Err(Error::io("read", &folder.display().to_string(), error)),
+        Err(error) => Err(Error::io("read", folder.display(), error)),
     }
 }
 
@@ -38,7 +36,7 @@ pub(crate) fn absent(place: &Path) -> Error {
         Some(url) => format!("the nearest one is {url}"),
         None => "name the folder that holds its .log files, or its SQLite file".to_owned(),
     };
-    Error::new(ErrorKind::NotFound, format!("there is no archive in {}: {advice}", place.display()))
+    Error::not_found(format!("there is no archive in {}: {advice}", place.display()))
 }
 
 /// The archive nearest to a place: first below it, then below the folders above it.
@@ -86,7 +84,7 @@ fn is_sqlite_archive(_: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use restante_core::{MessageHash, Timestamp};
+    use restante_core::{ErrorKind, MessageHash, Timestamp};
 
     use super::*;
     use crate::{Config, Message, open};

@@ -197,8 +197,7 @@ async fn open_second(tandem: &TandemConfig, config: &Config) -> Result<Opened, E
         Config { url: tandem.url.clone(), is_lazy: true, metrics: Metrics::default(), ..config.clone() };
     let opened = open_engine(config).await;
     opened.map_err(|error| {
-        let what = format!("can't open the second archive of the tandem, {}: {error}", tandem.url);
-        Error::new(error.kind(), what).with_source(error)
+        error.context(format_args!("can't open the second archive of the tandem, {}", tandem.url))
     })
 }
 

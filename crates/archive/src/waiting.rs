@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use restante_core::ErrorKind;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::{Appended, Error, Message};
@@ -83,5 +82,5 @@ pub(crate) fn batch_bytes(messages: &[Message]) -> usize {
 
 /// The error of an archive that takes no appends.
 pub(crate) fn closed() -> Error {
-    Error::new(ErrorKind::Unavailable, "the archive takes no messages: it is closed or read-only")
+    Error::unavailable("the archive takes no messages: it is closed or read-only")
 }

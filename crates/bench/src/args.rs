@@ -39,6 +39,31 @@ pub struct CommonArgs {
     pub quick: bool,
 }
 
+/// Flags of benches without messages: where their files and results go.
+#[derive(clap::Args, Clone, Debug)]
+pub struct OutputArgs {
+    /// Folder for the bench's files; by default a temporary one in the current folder
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Write the rows and the machine to this file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write a page with plots to this file; it needs no other file and no network
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Only check that it works: few repetitions, figures without meaning
+    #[arg(long)]
+    pub quick: bool,
+}
+
+impl OutputArgs {
+    /// The flags as the report and the work folder need them.
+    pub(crate) fn common(&self, seed: u64) -> CommonArgs {
+        let Self { data, json, html, quick } = self.clone();
+        CommonArgs { messages: None, engines: Vec::new(), data, seed, json, html, quick }
+    }
+}
+
 impl CommonArgs {
     /// The number of messages of the data set.
     pub fn messages(&self) -> u64 {

@@ -3,7 +3,6 @@
 use std::{
     net::{IpAddr, Ipv4Addr},
     num::NonZero,
-    path::PathBuf,
     sync::Arc,
     thread,
     time::Instant,
@@ -20,7 +19,7 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 
 use crate::{
-    args::CommonArgs,
+    args::OutputArgs,
     machine::Machine,
     measure::{median, rounded},
     progress,
@@ -49,35 +48,14 @@ pub struct DirectoryArgs {
     /// Accounts in the directory
     #[arg(long, value_name = "N", default_value_t = ACCOUNTS, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub accounts: u64,
-    /// Folder for what the bench writes; without it a temporary one in the current folder
-    #[arg(long, value_name = "DIR")]
-    pub data: Option<PathBuf>,
-    /// Write the rows and the machine to this file
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Write a page to this file; it needs no other file and no network
-    #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
-    /// Only see that it works: few accounts, figures without meaning
-    #[arg(long)]
-    pub quick: bool,
+    /// Where files and results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 impl DirectoryArgs {
-    fn common(&self) -> CommonArgs {
-        CommonArgs {
-            messages: None,
-            engines: Vec::new(),
-            data: self.data.clone(),
-            seed: 0,
-            json: self.json.clone(),
-            html: self.html.clone(),
-            quick: self.quick,
-        }
-    }
-
     fn accounts(&self) -> u64 {
-        if self.quick { ACCOUNTS_QUICK } else { self.accounts }
+        if self.output.quick { ACCOUNTS_QUICK } else { self.accounts }
     }
 }
 
@@ -93,11 +71,11 @@ struct DirectoryRow {
 
 /// Runs the bench and delivers its report.
 pub(crate) async fn run(args: &DirectoryArgs) -> anyhow::Result<()> {
-    measure(args).await?.deliver(&args.common())
+    measure(args).await?.deliver(&args.output.common(0))
 }
 
 async fn measure(args: &DirectoryArgs) -> anyhow::Result<Report> {
-    let common = args.common();
+    let common = args.output.common(0);
     let folder = work_folder(&common)?;
     let url = EngineUrl::Lmdb(folder.path().join("records"));
     let schema = Schema::new(restante_directory::kinds())?;
@@ -107,7 +85,7 @@ async fn measure(args: &DirectoryArgs) -> anyhow::Result<Report> {
     let rounds = config.rounds;
     let (directory, follower) = Directory::open(&opened, config, Arc::new(SystemClock), metrics).await?;
     let following = tokio::spawn(follower.run());
-    let bench = Bench { directory, accounts: args.accounts(), is_quick: args.quick };
+    let bench = Bench { directory, accounts: args.accounts(), is_quick: args.output.quick };
     bench.fill().await?;
     let look_ups = bench.look_ups().await?;
     let fresh = bench.log_ins("password that is checked").await?;
@@ -124,7 +102,7 @@ async fn measure(args: &DirectoryArgs) -> anyhow::Result<Report> {
     present(&rows, at_once, rounds, &mut report);
     report.note_size_of(bench.accounts, ACCOUNTS, "accounts");
     report.note_debug_build();
-    report.note_quick(args.quick);
+    report.note_quick(args.output.quick);
     Ok(report)
 }
 
@@ -302,7 +280,10 @@ mod tests {
     async fn a_quick_run_measures_everything() {
         let folder = tempfile::tempdir().unwrap();
         let data = Some(folder.path().to_owned());
-        let args = DirectoryArgs { accounts: ACCOUNTS, data, json: None, html: None, quick: true };
+        let args = DirectoryArgs {
+            accounts: ACCOUNTS,
+            output: OutputArgs { data, json: None, html: None, quick: true },
+        };
         let report = measure(&args).await.unwrap();
         assert_eq!(report.rows.len(), 3);
         assert!(report.rows.iter().all(|row| row["p50_us"].as_f64() > Some(0.0)), "{:?}", report.rows);

@@ -37,7 +37,7 @@ mod together;
 mod upkeep;
 mod waku_store;
 
-pub use args::{CommonArgs, EngineChoice, FreshEngine, ParseSizesError, Sizes};
+pub use args::{CommonArgs, EngineChoice, FreshEngine, OutputArgs, ParseSizesError, Sizes};
 pub use directory::DirectoryArgs;
 pub use history::HistoryArgs;
 pub use ingest::IngestArgs;

@@ -1,81 +1,28 @@
-use std::error::Error as StdError;
+use std::error::Error as _;
 
-use restante_core::{BlobId, ErrorKind};
+use restante_core::{BlobId, Error, ErrorKind};
 
-/// An error of a blob store: a kind for programs, a text for operators.
+/// The source of an error that says that the index is damaged.
 #[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-pub struct Error {
-    kind: ErrorKind,
-    message: String,
-    source: Option<Box<dyn StdError + Send + Sync>>,
-    is_of_index: bool,
+#[error("the index of the blobs")]
+struct DamagedIndex;
+
+/// An error of the index, with that context.
+pub(crate) fn of_index(error: Error) -> Error {
+    let is_damage = error.kind() == ErrorKind::Corrupt;
+    let error = error.context(DamagedIndex);
+    if is_damage { error.with_source(DamagedIndex) } else { error }
 }
 
-impl Error {
-    /// An error of `kind`; the text says what failed, on what, and what to do: lowercase, no full stop.
-    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), source: None, is_of_index: false }
-    }
-
-    /// The same with the error that caused it.
-    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        self.source = Some(source.into());
-        self
-    }
-
-    /// The kind of the error.
-    pub fn kind(&self) -> ErrorKind {
-        self.kind
-    }
-
-    /// Whether the same request may succeed later.
-    pub fn is_transient(&self) -> bool {
-        self.kind.is_transient()
-    }
-
-    pub(crate) fn invalid(message: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Invalid, message)
-    }
-
-    pub(crate) fn no_blob(id: BlobId) -> Self {
-        Self::new(ErrorKind::NotFound, format!("there is no blob {id}"))
-    }
-
-    pub(crate) fn closed() -> Self {
-        Self::new(ErrorKind::Unavailable, "the blob store is closed")
-    }
-
-    /// A copy for another waiter of the same operation, without the source.
-    pub(crate) fn duplicate(&self) -> Self {
-        Self::new(self.kind, self.message.clone())
-    }
-
-    /// Marks it as an error of the index.
-    pub(crate) fn of_index(self) -> Self {
-        Self { is_of_index: true, ..self }
-    }
-
-    /// Whether the index is damaged; it can be rebuilt from packs and files.
-    pub(crate) fn is_damaged_index(&self) -> bool {
-        self.is_of_index && self.kind == ErrorKind::Corrupt
-    }
-
-    /// An I/O error while doing `what` to `name`.
-    pub(crate) fn io(what: &str, name: &str, source: std::io::Error) -> Self {
-        restante_disk::Error::io(what, name, source).into()
-    }
+/// Whether the index is damaged; it can be rebuilt from packs and files.
+pub(crate) fn is_damaged_index(error: &Error) -> bool {
+    error.source().is_some_and(|source| source.is::<DamagedIndex>())
 }
 
-impl From<restante_disk::Error> for Error {
-    fn from(error: restante_disk::Error) -> Self {
-        let source = error.source.map(Into::into);
-        Self { kind: error.kind, message: error.message, source, is_of_index: false }
-    }
+pub(crate) fn no_blob(id: BlobId) -> Error {
+    Error::not_found(format!("there is no blob {id}"))
 }
 
-impl From<restante_lmdb::Error> for Error {
-    fn from(error: restante_lmdb::Error) -> Self {
-        Self::new(error.kind(), format!("the index of the blobs: {error}")).of_index()
-    }
+pub(crate) fn closed() -> Error {
+    Error::unavailable("the blob store is closed")
 }

@@ -21,9 +21,8 @@ mod upkeep;
 use std::ops::Range;
 
 use async_trait::async_trait;
-pub use restante_core::BlobId;
+pub use restante_core::{BlobId, Error};
 
-pub use error::Error;
 pub use metrics::Metrics;
 pub use open::{Config, EngineUrl, FilesConfig, Opened, check_pages, open};
 pub use source::{CHUNK_BYTES_MAX, Source};

@@ -2,7 +2,7 @@ use std::{fmt, fs::File, path::PathBuf, str::FromStr, sync::Arc};
 
 use restante_core::{Clock, SystemClock};
 
-use crate::{Blobs, Error, Metrics, Upkeep, files, memory, observe::Observed};
+use crate::{Blobs, Error, Metrics, Upkeep, error::of_index, files, memory, observe::Observed};
 
 /// Checks the pages of an index of the engine `files` from another machine: LMDB maps it, and a damaged page number can crash
 /// the process. The contents of the index are checked by [`Upkeep::check`].
@@ -10,8 +10,7 @@ use crate::{Blobs, Error, Metrics, Upkeep, files, memory, observe::Observed};
 /// # Errors
 /// `Corrupt`, with the page; `Unavailable` when the file can't be read.
 pub fn check_pages(index: &File) -> Result<(), Error> {
-    restante_lmdb::check_pages(index)?;
-    Ok(())
+    restante_lmdb::check_pages(index).map_err(of_index)
 }
 
 /// Which engine, and where: `memory:` or `files:<folder>`.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
-use restante_core::{BlobId, ErrorKind, Identity, Timestamp};
+use restante_core::{BlobId, Identity, Timestamp};
 
 use crate::{Error, LIST_BLOBS_MAX, Listed, Upkeep};
 
@@ -72,7 +72,7 @@ fn check_owner(owner: Option<Identity>, records: Identity) -> Result<(), Error> 
         None => "the blobs have no owner yet".to_owned(),
     };
     let what = format!("{what}, and these are the records {records}: nothing is removed");
-    Err(Error::new(ErrorKind::Conflict, what))
+    Err(Error::conflict(what))
 }
 
 async fn remove_all_but(

@@ -1,5 +1,5 @@
-//! Types that all crates of restante share: timestamps, hashes, blob ids, identities of stores, cursors, error kinds, clocks and
-//! topic filters.
+//! Types that all crates of restante share: timestamps, hashes, ids of accounts, records and blobs, identities of stores, cursors,
+//! errors, clocks and topic filters.
 //!
 //! This crate does no I/O, uses no async runtime and imports no other crate of the project.
 
@@ -10,13 +10,15 @@ mod cursor;
 mod error;
 mod hash;
 mod identity;
+mod record;
 mod timestamp;
 
 pub use blob::{BlobId, ParseBlobIdError};
 pub use bloom::{Bloom, ParseBloomError, TopicBits};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use cursor::{Cursor, Key};
-pub use error::ErrorKind;
+pub use error::{Error, ErrorKind};
 pub use hash::{MessageHash, ParseHashError};
 pub use identity::{Identity, ParseIdentityError};
+pub use record::{AccountId, Kind, RecordId, Revision};
 pub use timestamp::{NANOS_PER_SECOND, Timestamp};

@@ -146,7 +146,7 @@ impl Directory {
         let properties = Properties::default().with(NUMBER_ACCOUNT, u64::from(account.0));
         let body = Body::new(address.to_string().into_bytes());
         let commit = Commit::of([Change::Create { kind: NUMBER, body, properties }]);
-        self.store().records.commit(Shard::of(&number_name(account)).account(), commit).await?;
+        self.store().commit(Shard::of(&number_name(account)).account(), commit).await?;
         Ok(())
     }
 
@@ -326,7 +326,7 @@ impl Directory {
         let query = Query::new(NUMBER, NUMBER_BY_ACCOUNT).equals(u64::from(account.0));
         if let (Some(record), _) = self.store().first(shard, query, false).await? {
             let commit = Commit::of([Change::Destroy { kind: NUMBER, id: record.id }]);
-            self.store().records.commit(shard, commit).await?;
+            self.store().commit(shard, commit).await?;
         }
         Ok(account)
     }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use restante_core::ErrorKind;
 use restante_records::{
-    AccountId, CHANGES_MAX, Changed, Feed, FeedRequest, GET_RECORDS_MAX, Get, Id, Revision, Watch,
+    AccountId, CHANGES_MAX, Changed, Feed, FeedRequest, GET_RECORDS_MAX, Get, RecordId, Revision, Watch,
 };
 use tokio::sync::broadcast;
 use tracing::warn;
@@ -13,6 +13,7 @@ use crate::{
     Directory, Error,
     remembered::{Known, RecordKey},
     schema::{ADDRESS, SHARDS, Shard},
+    store::of_records,
 };
 
 /// Announcements that wait for a slow door at most.
@@ -67,10 +68,10 @@ pub struct Follower {
 
 impl Follower {
     pub(crate) async fn new(directory: Directory, feed: Arc<dyn Feed>) -> Result<Self, Error> {
-        let watch = directory.store().records.watch();
+        let watch = directory.store().watch();
         let mut seen = Vec::with_capacity(SHARDS);
         for shard in Shard::all() {
-            seen.push(directory.store().records.states(shard.account()).await?.revision);
+            seen.push(directory.store().revision(shard.account()).await?);
         }
         Ok(Self { directory, feed, watch, seen })
     }
@@ -111,15 +112,16 @@ impl Follower {
                 Ok(changes) => changes,
                 // History was forgotten, or the records were restored to an earlier state.
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid) => {
-                    *seen = self.directory.store().records.states(shard.account()).await?.revision;
+                    *seen = self.directory.store().revision(shard.account()).await?;
                     self.directory.0.remembered.forget_all();
                     self.directory.announce(AccountChange::Any);
                     return Ok(());
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(of_records(error)),
             };
             // What was created since may have changed since, and its user may have logged in between.
-            let changed: Vec<Id> = addresses(&changes.created).chain(addresses(&changes.updated)).collect();
+            let changed: Vec<RecordId> =
+                addresses(&changes.created).chain(addresses(&changes.updated)).collect();
             self.directory.forget_older(shard, changed).await?;
             for id in addresses(&changes.destroyed) {
                 self.directory.forget((shard, id), None);
@@ -134,10 +136,9 @@ impl Follower {
 
 impl Directory {
     /// Forgets the log-ins that were made before the last change of these records.
-    pub(crate) async fn forget_older(&self, shard: Shard, ids: Vec<Id>) -> Result<(), Error> {
+    pub(crate) async fn forget_older(&self, shard: Shard, ids: Vec<RecordId>) -> Result<(), Error> {
         for ids in ids.chunks(GET_RECORDS_MAX) {
-            let records =
-                self.store().records.get(shard.account(), &Get::small(ADDRESS, ids.to_vec())).await?;
+            let records = self.store().get(shard.account(), &Get::small(ADDRESS, ids.to_vec())).await?;
             for (id, record) in ids.iter().zip(records) {
                 self.forget((shard, *id), record.map(|record| record.revision));
             }
@@ -155,6 +156,6 @@ impl Directory {
 }
 
 /// The addresses among records that changed.
-fn addresses(changed: &[Changed]) -> impl Iterator<Item = Id> {
+fn addresses(changed: &[Changed]) -> impl Iterator<Item = RecordId> {
     changed.iter().filter(|changed| changed.kind == ADDRESS).map(|changed| changed.id)
 }

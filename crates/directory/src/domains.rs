@@ -92,7 +92,7 @@ impl Directory {
         let addresses =
             Query::new(ADDRESS, ADDRESS_BY_NAME).equals(hash64(domain.as_str().as_bytes())).limit(1);
         for shard in Shard::all() {
-            if !self.store().records.query(shard.account(), &addresses).await?.ids.is_empty() {
+            if !self.store().query(shard.account(), &addresses).await?.ids.is_empty() {
                 let what = "has accounts or aliases: remove them first";
                 return Err(Error::conflict(format!("the domain {domain} {what}")));
             }

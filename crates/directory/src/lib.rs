@@ -18,7 +18,6 @@ mod config;
 mod domain;
 mod domains;
 mod entry;
-mod error;
 mod keys;
 mod limits;
 mod login;
@@ -47,13 +46,13 @@ pub use config::DirectoryConfig;
 pub use domain::Domain;
 pub use domains::{DomainInfo, SEPARATOR};
 pub use entry::{Access, Grant, Role, Scope, State};
-pub use error::Error;
 pub use keys::{Mechanism, PASSWORD_BYTES_MAX, StoredKeys};
 pub use login::{Login, LoginError, ScramExchange};
 pub use metrics::DirectoryMetrics;
 pub use operations::{Answer, NewPassword, Operation};
 pub use random::random_secret;
 pub use resolve::{Resolution, Target};
+pub use restante_core::Error;
 pub use schema::{FIRST_ACCOUNT, SHARDS, kinds};
 pub use scram::{Challenge, ChannelBinding, ClientFirst, MESSAGE_BYTES_MAX, ScramError, UserKeys, Verified};
 pub use sealed::KeyFile;
@@ -154,7 +153,7 @@ impl Directory {
     async fn next_account(&self) -> Result<AccountId, Error> {
         let revision = self.touch_server_key(ACCOUNT_NUMBERS, &[]).await?;
         let number = u32::try_from(revision).ok().and_then(|number| (FIRST_ACCOUNT - 1).checked_add(number));
-        number.map(AccountId).ok_or_else(|| Error::new(ErrorKind::Full, "all numbers of accounts are used"))
+        number.map(AccountId).ok_or_else(|| Error::full("all numbers of accounts are used"))
     }
 
     /// Makes a record of the server's own account, or commits without changing it; returns the revision.
@@ -175,16 +174,13 @@ impl Directory {
                         .if_in_state(SERVER_KEY, state)
                 }
             };
-            match store.records.commit(SERVER, commit).await {
+            match store.commit(SERVER, commit).await {
                 Ok(committed) => return Ok(committed.revision.0),
                 Err(error) if error.kind() == ErrorKind::Conflict => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
-        Err(Error::new(
-            ErrorKind::Unavailable,
-            "other servers change the directory at the same time: try again",
-        ))
+        Err(Error::unavailable("other servers change the directory at the same time: try again"))
     }
 }
 

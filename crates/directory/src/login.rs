@@ -84,7 +84,7 @@ impl LoginError {
     }
 
     fn busy() -> Self {
-        Self::Failed(Error::new(ErrorKind::Unavailable, "too many passwords wait to be checked: try again"))
+        Self::Failed(Error::unavailable("too many passwords wait to be checked: try again"))
     }
 
     fn result(&self) -> LoginResult {
@@ -211,9 +211,8 @@ impl Directory {
             (keys, held)
         });
         // Held until the password is remembered, so that the next holder of the lock finds it.
-        let (derived, _held) = derived
-            .await
-            .map_err(|_| Error::new(ErrorKind::Internal, "a task that checks passwords ended early"))?;
+        let (derived, _held) =
+            derived.await.map_err(|_| Error::internal("a task that checks passwords ended early"))?;
         self.0.metrics.check_seconds.observe(started.elapsed().as_secs_f64());
         let found = account.as_ref().and_then(|account| {
             let password = account.body.passwords.iter().find(|known| known.sha256.matches(&derived))?;
@@ -347,12 +346,12 @@ impl Directory {
             drop(core);
             done
         });
-        done.await.map_err(|_| Error::new(ErrorKind::Internal, "a task that derives keys ended early"))
+        done.await.map_err(|_| Error::internal("a task that derives keys ended early"))
     }
 
     async fn core(&self) -> Result<OwnedSemaphorePermit, Error> {
         let core = self.0.cores.clone().acquire_owned().await;
-        core.map_err(|_| Error::new(ErrorKind::Unavailable, "the directory is closed"))
+        core.map_err(|_| Error::unavailable("the directory is closed"))
     }
 }
 

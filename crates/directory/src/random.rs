@@ -1,6 +1,5 @@
 //! Random bytes from the system.
 
-use restante_core::ErrorKind;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::Error;
@@ -9,7 +8,7 @@ use crate::Error;
 pub(crate) fn bytes<const COUNT: usize>() -> Result<[u8; COUNT], Error> {
     let mut bytes = [0; COUNT];
     let filled = SystemRandom::new().fill(&mut bytes);
-    filled.map_err(|_| Error::new(ErrorKind::Internal, "the system has no random numbers"))?;
+    filled.map_err(|_| Error::internal("the system has no random numbers"))?;
     Ok(bytes)
 }
 

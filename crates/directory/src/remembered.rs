@@ -8,7 +8,7 @@ use std::{
 use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 use restante_core::{NANOS_PER_SECOND, Timestamp};
-use restante_records::{AccountId, Id, Revision};
+use restante_records::{AccountId, RecordId, Revision};
 use ring::hmac;
 
 use crate::{DirectoryConfig, Error, Login, random, schema::Shard};
@@ -17,7 +17,7 @@ use crate::{DirectoryConfig, Error, Login, random, schema::Shard};
 const KNOWN_MAX: usize = 1 << 20;
 
 /// A record of a shard.
-pub(crate) type RecordKey = (Shard, Id);
+pub(crate) type RecordKey = (Shard, RecordId);
 
 /// A keyed hash of a name and a password.
 pub(crate) type Digest = [u8; 32];
@@ -205,7 +205,7 @@ mod tests {
     }
 
     fn record(id: u64) -> RecordKey {
-        (Shard::of("x"), Id(id))
+        (Shard::of("x"), RecordId(id))
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! Where mail for an address goes.
 
-use restante_core::ErrorKind;
 use restante_records::AccountId;
 
 use crate::{
@@ -217,6 +216,6 @@ impl Walk {
 
     fn error(&self, what: &str) -> Error {
         let advice = "change it with `restante alias remove`";
-        Error::new(ErrorKind::Conflict, format!("the alias {} {what}: {advice}", self.asked))
+        Error::conflict(format!("the alias {} {what}: {advice}", self.asked))
     }
 }

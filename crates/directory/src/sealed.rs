@@ -8,7 +8,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use restante_core::ErrorKind;
 use ring::{
     aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
     digest::{SHA256, digest},
@@ -101,7 +100,7 @@ impl KeyFile {
         let mut sealed = secret.to_vec();
         self.key
             .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(name), &mut sealed)
-            .map_err(|_| Error::new(ErrorKind::Internal, format!("can't seal the secret '{name}'")))?;
+            .map_err(|_| Error::internal(format!("can't seal the secret '{name}'")))?;
         Ok([&[VERSION], &self.id[..], &nonce[..], &sealed].concat())
     }
 
@@ -131,12 +130,14 @@ impl KeyFile {
 
 fn unavailable(what: &str, path: &Path, error: std::io::Error) -> Error {
     let text = format!("can't {what} the key file {}: {error}", path.display());
-    Error::new(ErrorKind::Unavailable, text).with_source(error)
+    Error::unavailable(text).with_source(error)
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+
+    use restante_core::ErrorKind;
 
     use super::*;
 

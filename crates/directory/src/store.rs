@@ -5,7 +5,8 @@ use std::{ops::Deref, sync::Arc};
 use bytes::Bytes;
 use restante_core::{Clock, ErrorKind, Timestamp};
 use restante_records::{
-    AccountId, Change, Commit, Cursor, Get, Id, Kind, Query, Record, Records, Revision, Value,
+    AccountId, Change, Commit, Committed, Cursor, Get, Kind, Query, Record, RecordId, Records, Revision,
+    Value, Watch,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
@@ -53,7 +54,7 @@ pub struct Page<T> {
 /// A record that was read, and what it says.
 pub(crate) struct Found<T> {
     pub(crate) shard: Shard,
-    pub(crate) id: Id,
+    pub(crate) id: RecordId,
     /// The commit that last changed it.
     pub(crate) revision: Revision,
     pub(crate) entry: T,
@@ -93,7 +94,7 @@ pub(crate) trait Entry: Sized {
     fn create(&self) -> Result<Change, Error>;
 
     /// Replaces the record with this id.
-    fn update(&self, id: Id) -> Result<Change, Error> {
+    fn update(&self, id: RecordId) -> Result<Change, Error> {
         match self.create()? {
             Change::Create { kind, body, properties } => {
                 Ok(Change::Update { kind, id, body: Some(body), properties: Some(properties) })
@@ -148,7 +149,7 @@ impl Entry for DomainEntry {
 }
 
 pub(crate) struct Store {
-    pub(crate) records: Arc<dyn Records>,
+    records: Arc<dyn Records>,
     pub(crate) clock: Arc<dyn Clock>,
     /// One change of a shard at a time: those of this server would only conflict.
     writers: [Mutex<()>; SHARDS],
@@ -163,6 +164,31 @@ impl Store {
         self.clock.now()
     }
 
+    pub(crate) async fn query(
+        &self,
+        account: AccountId,
+        query: &Query,
+    ) -> Result<restante_records::Page, Error> {
+        self.records.query(account, query).await.map_err(of_records)
+    }
+
+    pub(crate) async fn get(&self, account: AccountId, get: &Get) -> Result<Vec<Option<Record>>, Error> {
+        self.records.get(account, get).await.map_err(of_records)
+    }
+
+    pub(crate) async fn commit(&self, account: AccountId, commit: Commit) -> Result<Committed, Error> {
+        self.records.commit(account, commit).await.map_err(of_records)
+    }
+
+    /// The last commit of an account.
+    pub(crate) async fn revision(&self, account: AccountId) -> Result<Revision, Error> {
+        Ok(self.records.states(account).await.map_err(of_records)?.revision)
+    }
+
+    pub(crate) fn watch(&self) -> Watch {
+        self.records.watch()
+    }
+
     /// The first record that a query gives, and the state of its kind before that.
     pub(crate) async fn first(
         &self,
@@ -172,10 +198,10 @@ impl Store {
     ) -> Result<(Option<Record>, Revision), Error> {
         let query = query.limit(1);
         for _ in 0..TRIES {
-            let page = self.records.query(account, &query).await?;
+            let page = self.query(account, &query).await?;
             let Some(id) = page.ids.first() else { return Ok((None, page.state)) };
             let get = Get { kind: query.kind, ids: vec![*id], with_body };
-            if let Some(Some(record)) = self.records.get(account, &get).await?.pop() {
+            if let Some(Some(record)) = self.get(account, &get).await?.pop() {
                 return Ok((Some(record), page.state));
             }
             // It was destroyed in between: the query gives something else now.
@@ -205,7 +231,7 @@ impl Store {
         let shard = T::shard(name);
         let _writer = match self.writers.get(usize::from(shard.number())) {
             Some(writer) => writer.lock().await,
-            None => return Err(Error::new(ErrorKind::Internal, "a shard beyond the last")),
+            None => return Err(Error::internal("a shard beyond the last")),
         };
         for _ in 0..TRIES {
             let (record, state) = self.first(shard.account(), T::query(name), true).await?;
@@ -216,15 +242,15 @@ impl Store {
                 (Step::Create(entry), None) => entry.create()?,
                 (Step::Update(entry), Some(id)) => entry.update(id)?,
                 (Step::Destroy, Some(id)) => Change::Destroy { kind: T::KIND, id },
-                _ => return Err(Error::new(ErrorKind::Internal, "a plan does not fit what is there")),
+                _ => return Err(Error::internal("a plan does not fit what is there")),
             };
             let mut commit = Commit::of([change]).if_in_state(T::KIND, state);
             commit.changes.extend(self.log(shard, actor, log).await?);
-            match self.records.commit(shard.account(), commit).await {
+            match self.commit(shard.account(), commit).await {
                 Ok(_) => return Ok(answer),
                 // NotFound: another server has removed the same old line of the log.
                 Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::NotFound) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
         Err(busy())
@@ -238,7 +264,7 @@ impl Store {
         let properties = restante_records::Properties::default().with(OPERATION_TIME, time);
         let mut changes = vec![Change::Create { kind: OPERATION, body, properties }];
         let beyond = Query::new(OPERATION, OPERATION_BY_TIME).descending().skip(OPERATIONS_PER_SHARD_MAX - 1);
-        let page = self.records.query(shard.account(), &beyond).await?;
+        let page = self.query(shard.account(), &beyond).await?;
         changes.extend(page.ids.into_iter().map(|id| Change::Destroy { kind: OPERATION, id }));
         Ok(changes)
     }
@@ -248,8 +274,8 @@ impl Store {
         let mut newest: Vec<OperationEntry> = Vec::new();
         let query = Query::new(OPERATION, OPERATION_BY_TIME).descending().limit(limit.clamp(1, PAGE_MAX));
         for shard in Shard::all() {
-            let page = self.records.query(shard.account(), &query).await?;
-            let found = self.records.get(shard.account(), &Get::whole(OPERATION, page.ids)).await?;
+            let page = self.query(shard.account(), &query).await?;
+            let found = self.get(shard.account(), &Get::whole(OPERATION, page.ids)).await?;
             for record in found.into_iter().flatten() {
                 newest.push(entry::decode(&record, "operation")?);
             }
@@ -275,9 +301,9 @@ impl Store {
         for shard in Shard::all().skip(usize::from(first)) {
             let mut query = query.clone().limit(limit - rows.len());
             query.after = cursor.take();
-            let page = self.records.query(shard.account(), &query).await?;
+            let page = self.query(shard.account(), &query).await?;
             let get = Get::whole(query.kind, page.ids);
-            let found = self.records.get(shard.account(), &get).await?;
+            let found = self.get(shard.account(), &get).await?;
             rows.extend(found.into_iter().flatten().map(|record| (shard, record)));
             if let Some(next) = page.next {
                 return Ok((rows, Some(write_cursor(shard.number(), Some(&next)))));
@@ -310,8 +336,13 @@ impl Store {
     }
 }
 
+/// An error of the records, with that context.
+pub(crate) fn of_records(error: Error) -> Error {
+    error.context("the records of the directory")
+}
+
 fn busy() -> Error {
-    Error::new(ErrorKind::Unavailable, "other servers change the same part of the directory: try again")
+    Error::unavailable("other servers change the same part of the directory: try again")
 }
 
 fn write_cursor(shard: u8, cursor: Option<&Cursor>) -> String {

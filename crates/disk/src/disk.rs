@@ -8,6 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use restante_core::Error;
 use rustix::{fs::FallocateFlags, io::Errno};
 
 /// A folder of files and folders. Names are paths below it; the empty name is the folder itself.
@@ -170,8 +171,8 @@ pub fn free_bytes(path: &Path) -> io::Result<u64> {
 ///
 /// # Errors
 /// Those of the file system, `Full` when it has no space.
-pub fn create_folder(folder: &Path) -> Result<(), crate::Error> {
-    create_and_sync(folder).map_err(|error| crate::Error::io("create", &folder.display().to_string(), error))
+pub fn create_folder(folder: &Path) -> Result<(), Error> {
+    create_and_sync(folder).map_err(|error| Error::io("create", folder.display(), error))
 }
 
 fn create_and_sync(folder: &Path) -> io::Result<()> {

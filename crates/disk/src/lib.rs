@@ -4,11 +4,10 @@
 //! `testing::FailingDisk` (feature `testing`), which fails any step and models a disk of limited size.
 
 mod disk;
-mod error;
 mod lock;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
 pub use disk::{Disk, DiskFile, Folder, create_folder, free_bytes};
-pub use error::{Error, kind_of};
 pub use lock::hold;
+pub use restante_core::Error;

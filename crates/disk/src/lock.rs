@@ -7,9 +7,7 @@ use std::{
     path::Path,
 };
 
-use restante_core::ErrorKind;
-
-use crate::Error;
+use restante_core::Error;
 
 /// Takes the lock `file` and excludes all other processes from `what` until the returned file is closed. The lock file stays,
 /// and contains the id of the process that holds it.
@@ -28,7 +26,7 @@ pub fn hold(file: &Path, what: &str, advice: &str) -> Result<File, Error> {
             let is_known = lock.read_to_string(&mut holder).is_ok_and(|len| len > 0);
             let holder = if is_known { holder.trim() } else { "another process" };
             let message = format!("{what} is in use by {holder}: {advice}");
-            return Err(Error { kind: ErrorKind::Conflict, message, source: None });
+            return Err(Error::conflict(message));
         }
     }
     let note = format!("process {}\n", std::process::id());
@@ -49,9 +47,9 @@ mod tests {
         std::fs::write(&file, "process 123456789012 with a longer name\n").unwrap();
         let held = hold(&file, "the store", "stop it first").unwrap();
         let error = hold(&file, "the store", "stop it first").unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Conflict);
+        assert_eq!(error.kind(), restante_core::ErrorKind::Conflict);
         let expected = format!("the store is in use by process {}: stop it first", std::process::id());
-        assert_eq!(error.message, expected);
+        assert_eq!(error.to_string(), expected);
         drop(held);
         hold(&file, "the store", "stop it first").unwrap();
     }

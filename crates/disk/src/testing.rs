@@ -10,7 +10,10 @@ use std::{
 
 use crate::{Disk, DiskFile, Folder};
 
+mod required;
 pub mod small_disk;
+
+pub use required::run_or_ignore;
 
 /// The unit of space of a disk of limited size.
 pub const BLOCK_BYTES: u64 = 4_096;

@@ -165,11 +165,11 @@ impl<H: Handler> Follower<H> {
         let name = settings.name;
         if name.is_empty() || name.len() > FOLLOWER_NAME_BYTES_MAX {
             let what = format!("follower name '{name}' must have 1 to {FOLLOWER_NAME_BYTES_MAX} bytes");
-            return Err(Error::new(ErrorKind::Invalid, what));
+            return Err(Error::invalid(what));
         }
         if settings.batch == 0 || settings.batch > CHANGES_MAX {
             let what = format!("batch of follower {name} must be from 1 to {CHANGES_MAX}");
-            return Err(Error::new(ErrorKind::Invalid, what));
+            return Err(Error::invalid(what));
         }
         Ok(Self {
             settings,
@@ -419,7 +419,7 @@ impl<H: Handler> Follower<H> {
                     "the changes of account {} since {} have a page that ends where it begins",
                     account.0, since.0
                 );
-                return Err(Failure::Read(Error::new(ErrorKind::Internal, what)));
+                return Err(Failure::Read(Error::internal(what)));
             }
             self.handle(account, &page).await?;
             since = page.revision;

@@ -15,7 +15,6 @@
 //! ```
 
 mod convert;
-mod error;
 mod findings;
 mod leveldb;
 mod location;
@@ -27,9 +26,9 @@ mod source;
 mod status;
 
 pub use convert::Refusal;
-pub use error::Error;
 pub use findings::Findings;
 pub use location::{Location, Owner};
+pub use restante_core::Error;
 pub use source::{Batch, Extent, Source};
 
 /// The pubsub topic of messages from before there were pubsub topics: the default one of `23/WAKU2-TOPICS`.
@@ -64,7 +63,7 @@ pub async fn open(location: Location, owner: Option<Owner>, options: Options) ->
             #[cfg(feature = "sqlite")]
             return nwaku::sqlite::open(file, options).await;
             #[cfg(not(feature = "sqlite"))]
-            Err(Error::without("sqlite", &file))
+            Err(without("sqlite", file.display()))
         }
         Location::LevelDb(folder) => {
             only(Owner::Status, owner, "a LevelDB folder")?;
@@ -73,8 +72,15 @@ pub async fn open(location: Location, owner: Option<Owner>, options: Options) ->
         #[cfg(feature = "postgres")]
         Location::Postgres(url) => postgres::open(&url, owner, options).await,
         #[cfg(not(feature = "postgres"))]
-        Location::Postgres(url) => Err(Error::without("postgres", url.to_string().as_ref())),
+        Location::Postgres(url) => Err(without("postgres", url)),
     }
+}
+
+#[cfg(not(all(feature = "sqlite", feature = "postgres")))]
+fn without(engine: &str, name: impl std::fmt::Display) -> Error {
+    Error::invalid(format!(
+        "can't read {name}: this build is without {engine}, build it with --features {engine}"
+    ))
 }
 
 fn only(owner: Owner, stated: Option<Owner>, what: &str) -> Result<(), Error> {

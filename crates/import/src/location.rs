@@ -58,7 +58,7 @@ impl Location {
         }
         let stated = text.strip_prefix("sqlite://").or_else(|| text.strip_prefix("sqlite:"));
         let path = stated.map_or(path, Path::new);
-        let metadata = path.metadata().map_err(|error| Error::io("open", path, error))?;
+        let metadata = path.metadata().map_err(|error| Error::io("open", path.display(), error))?;
         if metadata.is_dir() {
             return of_folder(path).map(Some);
         }
@@ -93,7 +93,7 @@ pub(crate) fn check_regular(path: &Path) -> Result<(), Error> {
 }
 
 fn is_sqlite(path: &Path) -> Result<bool, Error> {
-    let failed = |error| Error::io("read", path, error);
+    let failed = |error| Error::io("read", path.display(), error);
     let mut magic = Vec::new();
     let file = File::open(path).map_err(failed)?;
     file.take(SQLITE_MAGIC.len() as u64).read_to_end(&mut magic).map_err(failed)?;

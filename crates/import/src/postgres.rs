@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use restante_archive::{PostgresOptions, PostgresUrl};
-use restante_core::ErrorKind;
 use tokio::sync::mpsc;
 use tokio_postgres::{Client, Row};
 
@@ -92,7 +91,7 @@ async fn connect(url: &PostgresUrl) -> Result<Client, Error> {
 }
 
 fn failed(what: &str, url: &PostgresUrl, error: tokio_postgres::Error) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("can't {what} {url}: {}", describe(&error))).with_source(error)
+    Error::unavailable(format!("can't {what} {url}: {}", describe(&error))).with_source(error)
 }
 
 /// The server's message, or the error of the connection.

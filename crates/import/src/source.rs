@@ -1,5 +1,4 @@
 use restante_archive::Message;
-use restante_core::ErrorKind;
 use tokio::sync::mpsc;
 
 use crate::{
@@ -67,7 +66,7 @@ impl Source {
     pub async fn next(&mut self) -> Result<Option<Batch>, Error> {
         match self.batches.recv().await {
             Some(read) => read,
-            None => Err(Error::new(ErrorKind::Internal, "the reader ended before the archive did")),
+            None => Err(Error::internal("the reader ended before the archive did")),
         }
     }
 }
@@ -116,6 +115,8 @@ impl Gather {
 
 #[cfg(test)]
 mod tests {
+    use restante_core::ErrorKind;
+
     use super::*;
 
     #[tokio::test]

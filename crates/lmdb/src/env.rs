@@ -18,6 +18,7 @@ use tracing::warn;
 
 use crate::{
     Error, Table,
+    error::{lmdb_error, no_table},
     frame::Salt,
     layer::{Layer, Sequence},
     log, pages,
@@ -80,12 +81,12 @@ impl Environment {
             make(folder, tables)?;
         }
         let opened = OpenOptions::new().read(true).write(true).open(&path);
-        let file = opened.map_err(|error| Error::io("open", &path.display().to_string(), error))?;
+        let file = opened.map_err(|error| Error::io("open", path.display(), error))?;
         pages::check_length(&file)?; // LMDB would read behind the end of a file that was cut
         let file_bytes = file.metadata().map_or(0, |file| file.len());
         allocate_lock_file(folder)?;
         let env = reserve(folder, tables, map_bytes, file_bytes.saturating_mul(2))?;
-        env.clear_stale_readers().map_err(|error| Error::lmdb("open", error))?;
+        env.clear_stale_readers().map_err(|error| lmdb_error("open", error))?;
         let (store, tables) = open_tables(&env, tables)?;
         let readers = Readers::new(env.clone());
         let environment = Self { env, readers, tables, store, path, file };
@@ -94,7 +95,7 @@ impl Environment {
     }
 
     pub(crate) fn read(&self) -> Result<Reading<'_>, Error> {
-        self.readers.begin().map_err(|error| Error::lmdb("read", error))
+        self.readers.begin().map_err(|error| lmdb_error("read", error))
     }
 
     /// The number of transactions that wait for the next reader or are in use.
@@ -105,7 +106,7 @@ impl Environment {
 
     pub(crate) fn table(&self, table: Table) -> Result<Rows, Error> {
         let found = self.tables.iter().find(|(known, _)| known.number == table.number);
-        found.map(|(_, rows)| *rows).ok_or_else(|| Error::no_table(table.name()))
+        found.map(|(_, rows)| *rows).ok_or_else(|| no_table(table))
     }
 
     pub(crate) fn progress(&self) -> Result<Progress, Error> {
@@ -123,14 +124,14 @@ impl Environment {
             Err(heed::Error::Mdb(MdbError::MapFull)) => {
                 let bytes = self.env.info().map_size;
                 let what = format!("{} has reached {bytes} bytes, the size of its map", self.path.display());
-                Err(Error::new(ErrorKind::Full, what))
+                Err(Error::full(what))
             }
             Err(error @ heed::Error::Io(_)) => {
-                let error = Error::lmdb("write", error);
+                let error = lmdb_error("write", error);
                 // LMDB reports a write that was cut short by a full disk as EIO.
                 Err(if self.has_space() { error } else { self.full() })
             }
-            Err(error) => Err(Error::lmdb("write", error)),
+            Err(error) => Err(lmdb_error("write", error)),
             Ok(id) => {
                 let _ = self.allocate();
                 Ok(id)
@@ -167,7 +168,7 @@ impl Environment {
     pub(crate) fn allocate(&self) -> Result<(), Error> {
         let end = (self.env.info().last_page_number as u64 + 1) * self.page_bytes();
         let allocated = self.file.allocate(end, SPARE_BYTES);
-        allocated.map_err(|error| Error::io("allocate space for", &self.path.display().to_string(), error))
+        allocated.map_err(|error| Error::io("allocate space for", self.path.display(), error))
     }
 
     /// Whether the disk has some space.
@@ -177,7 +178,7 @@ impl Environment {
     }
 
     fn full(&self) -> Error {
-        Error::io("write", &self.path.display().to_string(), std::io::ErrorKind::StorageFull.into())
+        Error::io("write", self.path.display(), std::io::ErrorKind::StorageFull.into())
     }
 
     /// Whether the store was opened with a table.
@@ -195,14 +196,14 @@ impl Environment {
 
     /// Writes a compact copy into a folder, durably.
     pub(crate) fn copy(&self, folder: &Path) -> Result<(), Error> {
-        let failed = |error| Error::io("copy the LMDB store into", &folder.display().to_string(), error);
+        let failed = |error| Error::io("copy the LMDB store into", folder.display(), error);
         let path = folder.join(FILE);
         if path.exists() {
             let what = format!("there is an LMDB store already: {}", path.display());
-            return Err(Error::new(ErrorKind::Conflict, what));
+            return Err(Error::conflict(what));
         }
         let copy = self.env.copy_to_path(&path, CompactionOption::Enabled);
-        copy.map_err(|error| Error::lmdb("copy", error))?.sync_all().map_err(failed)?;
+        copy.map_err(|error| lmdb_error("copy", error))?.sync_all().map_err(failed)?;
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)
     }
 
@@ -227,7 +228,7 @@ impl Environment {
         let reading = self.read()?;
         let mut wrong = Vec::new();
         for (table, rows) in &self.tables {
-            let failed = |error| Error::lmdb("check", error);
+            let failed = |error| lmdb_error("check", error);
             let expected = rows.stat(reading.transaction()).map_err(failed)?.entries;
             let mut found = 0;
             let mut last: Option<&[u8]> = None;
@@ -247,7 +248,7 @@ impl Environment {
     }
 
     pub(crate) fn stats(&self) -> Result<Stats, Error> {
-        let failed = |error| Error::lmdb("count", error);
+        let failed = |error| lmdb_error("count", error);
         let reading = self.read()?;
         let mut stats = Stats { page_bytes: self.page_bytes(), ..Stats::default() };
         let mut used = 0;
@@ -261,7 +262,7 @@ impl Environment {
         stats.pages = self.env.info().last_page_number as u64 + 1;
         stats.free_pages = stats.pages.saturating_sub(used + META_PAGES);
         stats.file_bytes = std::fs::metadata(&self.path)
-            .map_err(|error| Error::io("look at", &self.path.display().to_string(), error))?
+            .map_err(|error| Error::io("look at", self.path.display(), error))?
             .len();
         Ok(stats)
     }
@@ -282,12 +283,12 @@ fn allocate_lock_file(folder: &Path) -> Result<(), Error> {
             reserved => reserved,
         }
     });
-    allocated.map_err(|error| Error::io("allocate", &path.display().to_string(), error))
+    allocated.map_err(|error| Error::io("allocate", path.display(), error))
 }
 
 /// Makes an environment in a folder of its own and moves it: LMDB can't open a file that a power cut left half written.
 fn make(folder: &Path, tables: &[Table]) -> Result<(), Error> {
-    let failed = |error| Error::io("make an LMDB store in", &folder.display().to_string(), error);
+    let failed = |error| Error::io("make an LMDB store in", folder.display(), error);
     for name in log::FILES {
         // A store gets its commit log after this file, and keeps it.
         if folder.join(name).exists() {
@@ -296,7 +297,7 @@ fn make(folder: &Path, tables: &[Table]) -> Result<(), Error> {
                  to begin with an empty store",
                 folder.display()
             );
-            return Err(Error::new(ErrorKind::Corrupt, what));
+            return Err(Error::corrupt(what));
         }
     }
     let making = folder.join("making");
@@ -314,7 +315,7 @@ fn make(folder: &Path, tables: &[Table]) -> Result<(), Error> {
 /// Makes an environment in an empty folder.
 fn fill(folder: &Path, tables: &[Table]) -> Result<(), Error> {
     allocate_lock_file(folder)?;
-    let env = open_env(folder, tables, map_size(1 << 20)).map_err(|error| Error::lmdb("make", error))?;
+    let env = open_env(folder, tables, map_size(1 << 20)).map_err(|error| lmdb_error("make", error))?;
     let opened = open_tables(&env, tables);
     env.prepare_for_closing().wait();
     opened.map(|_| ())
@@ -330,10 +331,10 @@ fn move_in(making: &Path, folder: &Path) -> std::io::Result<()> {
 }
 
 fn open_tables(env: &Env<WithoutTls>, tables: &[Table]) -> Result<(Rows, Vec<(Table, Rows)>), Error> {
-    let mut transaction = env.write_txn().map_err(|error| Error::lmdb("open", error))?;
+    let mut transaction = env.write_txn().map_err(|error| lmdb_error("open", error))?;
     let mut create = |name: &str| {
         let created = env.create_database(&mut transaction, Some(name));
-        created.map_err(|error| Error::lmdb("create a table of", error))
+        created.map_err(|error| lmdb_error("create a table of", error))
     };
     let store = create(STORE)?;
     let mut opened = Vec::new();
@@ -341,7 +342,7 @@ fn open_tables(env: &Env<WithoutTls>, tables: &[Table]) -> Result<(Rows, Vec<(Ta
         opened.push((*table, create(table.name())?));
     }
     check_format(store, &mut transaction)?;
-    transaction.commit().map_err(|error| Error::lmdb("write", error))?;
+    transaction.commit().map_err(|error| lmdb_error("write", error))?;
     Ok((store, opened))
 }
 
@@ -376,7 +377,7 @@ impl Filling {
 }
 
 fn check_format(store: Rows, transaction: &mut RwTxn<'_>) -> Result<(), Error> {
-    let failed = |error| Error::lmdb("read", error);
+    let failed = |error| lmdb_error("read", error);
     match store.get(transaction, FORMAT).map_err(failed)? {
         None => {
             store.put(transaction, FORMAT, &FORMAT_NOW.to_be_bytes()).map_err(failed)?;
@@ -394,17 +395,17 @@ fn check_format(store: Rows, transaction: &mut RwTxn<'_>) -> Result<(), Error> {
             let what = format!(
                 "the LMDB store has format version {version}, and {known}: use the version that wrote it"
             );
-            Err(Error::new(ErrorKind::Corrupt, what))
+            Err(Error::corrupt(what))
         }
     }
 }
 
 fn read_number(rows: Rows, transaction: &RoTxn<'_, WithoutTls>, name: &[u8]) -> Result<u64, Error> {
-    let found = rows.get(transaction, name).map_err(|error| Error::lmdb("read", error))?;
+    let found = rows.get(transaction, name).map_err(|error| lmdb_error("read", error))?;
     let bytes = found.unwrap_or(&[0; 8]).try_into();
-    bytes.map(u64::from_be_bytes).map_err(|_| {
-        Error::new(ErrorKind::Corrupt, "the progress of the LMDB store is damaged: restore a backup")
-    })
+    bytes
+        .map(u64::from_be_bytes)
+        .map_err(|_| Error::corrupt("the progress of the LMDB store is damaged: restore a backup"))
 }
 
 /// Opens an environment with a map of `map_bytes`, or of `needed_bytes` if that is more. Where the process may not have that
@@ -427,7 +428,7 @@ fn reserve(
                     "address space is limited (ulimit -v): the LMDB store can't grow as large"
                 );
             }
-            opened => return opened.map_err(|error| Error::lmdb("open", error)),
+            opened => return opened.map_err(|error| lmdb_error("open", error)),
         }
     }
 }

@@ -68,7 +68,7 @@ pub(crate) fn answer(answers: Vec<Answer>, result: &Result<(), Error>, begun: In
     shared.metrics.groups.inc();
     shared.metrics.waiting_rows.set(shared.waiting_rows() as i64);
     for answer in answers {
-        answer(result.as_ref().copied().map_err(Error::again));
+        answer(result.as_ref().copied().map_err(Error::duplicate));
     }
     shared.metrics.group_seconds.observe(begun.elapsed().as_secs_f64());
 }

@@ -16,9 +16,9 @@
 //! let store = Store::open(folder, &[NAMES], Options::default())?;
 //! store.write_blocking(|batch| {
 //!     batch.put(NAMES, b"1", b"restante");
-//!     Ok::<_, Error>(())
+//!     Ok(())
 //! })?;
-//! let name = store.read(|view| Ok::<_, Error>(view.get(NAMES, b"1")?.map(|name| name.to_vec())))?;
+//! let name = store.read(|view| Ok(view.get(NAMES, b"1")?.map(|name| name.to_vec())))?;
 //! assert_eq!(name.as_deref(), Some(&b"restante"[..]));
 //! # Ok(())
 //! # }
@@ -42,9 +42,9 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use error::Error;
 pub use metrics::Metrics;
 pub use pages::check_pages;
+pub use restante_core::Error;
 pub use store::{Batch, Options, Stats, Store, TableStats};
 pub use view::{Direction, KeyValue, Range, View};
 

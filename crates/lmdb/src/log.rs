@@ -97,7 +97,7 @@ pub(crate) fn recover(disk: &dyn Disk, progress: Progress) -> Result<Recovered, 
             FILES[0],
             FILES[1]
         );
-        return Err(Error::new(ErrorKind::Corrupt, what));
+        return Err(Error::corrupt(what));
     }
     Ok(Recovered { files, frames: found, last, salt })
 }
@@ -119,7 +119,7 @@ fn require_both(disk: &dyn Disk, epoch: u32) -> Result<(), Error> {
          continue without it",
         path.display()
     );
-    Err(Error::new(ErrorKind::Corrupt, what))
+    Err(Error::corrupt(what))
 }
 
 /// Finds every whole frame. Parts of older frames may lie between them.

@@ -7,8 +7,6 @@
 
 use std::{cmp::Ordering, collections::HashSet, fs::File, os::unix::fs::FileExt};
 
-use restante_core::ErrorKind;
-
 use crate::Error;
 
 /// Bytes before the content of a page.
@@ -524,7 +522,7 @@ fn check_freed_by(key: &[u8], transaction: u64, page: u64) -> Result<(), Error> 
 
 fn wrong(page: u64, what: &str) -> Error {
     let what = format!("page {page} of an LMDB file is damaged: {what}: restore a backup that is whole");
-    Error::new(ErrorKind::Corrupt, what)
+    Error::corrupt(what)
 }
 
 fn unreadable(page: u64, error: std::io::Error) -> Error {

@@ -135,7 +135,7 @@ impl Shared {
             return Err(Error::new(*kind, what));
         }
         match &applying.full {
-            Some(why) => Err(Error::new(ErrorKind::Full, format!("reads work, writes are refused: {why}"))),
+            Some(why) => Err(Error::full(format!("reads work, writes are refused: {why}"))),
             None => Ok(()),
         }
     }

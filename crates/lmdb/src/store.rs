@@ -51,7 +51,7 @@ impl Default for Options {
 pub(crate) fn lock(folder: &Path) -> Result<std::fs::File, Error> {
     restante_disk::create_folder(folder)?;
     let name = folder.display().to_string();
-    Ok(restante_disk::hold(&folder.join("lock"), &name, "stop it first, or ask it")?)
+    restante_disk::hold(&folder.join("lock"), &name, "stop it first, or ask it")
 }
 
 /// The size of a store.
@@ -150,7 +150,7 @@ impl Store {
     ///
     /// # Errors
     /// Those of `read`, and `Corrupt` or `Unavailable` from LMDB.
-    pub fn read<T, E: From<Error>>(&self, read: impl FnOnce(&View<'_>) -> Result<T, E>) -> Result<T, E> {
+    pub fn read<T>(&self, read: impl FnOnce(&View<'_>) -> Result<T, Error>) -> Result<T, Error> {
         read(&self.0.shared.view()?)
     }
 
@@ -160,36 +160,28 @@ impl Store {
     /// # Errors
     /// Those of `work`; `Full` when the disk has no space; `Unavailable` after a failed sync (until the store is opened
     /// again) and after [`Store::close`].
-    pub async fn write<T, E>(
+    pub async fn write<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Batch<'_>) -> Result<T, E> + Send + 'static,
-    ) -> Result<T, E>
-    where
-        T: Send + 'static,
-        E: From<Error> + Send + 'static,
-    {
+        work: impl FnOnce(&mut Batch<'_>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
         let (write, answer) = job(work);
         self.0.ask(Request::Write(write)).await?;
-        answer.await.unwrap_or_else(|_| Err(gone().into()))
+        answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
     /// [`Store::write`] for threads that may wait; it must not be called within an async runtime.
     ///
     /// # Errors
     /// Those of [`Store::write`].
-    pub fn write_blocking<T, E>(
+    pub fn write_blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Batch<'_>) -> Result<T, E> + Send + 'static,
-    ) -> Result<T, E>
-    where
-        T: Send + 'static,
-        E: From<Error> + Send + 'static,
-    {
+        work: impl FnOnce(&mut Batch<'_>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
         let (write, answer) = job(work);
         let requests = self.0.requests()?;
         requests.blocking_send(Request::Write(write)).map_err(|_| self.0.refusal())?;
         drop(requests);
-        answer.blocking_recv().unwrap_or_else(|_| Err(gone().into()))
+        answer.blocking_recv().unwrap_or_else(|_| Err(gone()))
     }
 
     /// Brings everything that was acknowledged into LMDB.
@@ -211,7 +203,7 @@ impl Store {
         self.settle().await?;
         let (shared, folder) = (self.0.shared.clone(), folder.to_owned());
         let copied = tokio::task::spawn_blocking(move || shared.environment.copy(&folder));
-        copied.await.unwrap_or_else(|error| Err(Error::new(ErrorKind::Internal, error.to_string())))
+        copied.await.unwrap_or_else(|error| Err(Error::internal(error.to_string())))
     }
 
     /// Reads the pages of LMDB's trees and returns the first that is missing or damaged, if there is one. LMDB may end the
@@ -273,13 +265,9 @@ impl Store {
 }
 
 /// A write for the writer thread, and the receiver of its answer.
-fn job<T, E>(
-    work: impl FnOnce(&mut Batch<'_>) -> Result<T, E> + Send + 'static,
-) -> (Write, oneshot::Receiver<Result<T, E>>)
-where
-    T: Send + 'static,
-    E: From<Error> + Send + 'static,
-{
+fn job<T: Send + 'static>(
+    work: impl FnOnce(&mut Batch<'_>) -> Result<T, Error> + Send + 'static,
+) -> (Write, oneshot::Receiver<Result<T, Error>>) {
     let (sender, receiver) = oneshot::channel();
     let write = move |batch: &mut Batch<'_>| {
         let done = work(batch);
@@ -291,7 +279,7 @@ where
             }
             let result = match written {
                 Ok(()) => done,
-                Err(error) => done.and(Err(error.into())),
+                Err(error) => done.and(Err(error)),
             };
             let _ = sender.send(result); // the caller may be gone
         });
@@ -324,7 +312,7 @@ fn bring_in(environment: &Environment, disk: &dyn Disk) -> Result<BroughtIn, Err
                     "batch {batch} of the commit log has a row that this version does not understand: open the store with \
                      the version that wrote it"
                 );
-                return Err(Error::new(ErrorKind::Corrupt, what));
+                return Err(Error::corrupt(what));
             }
         }
         layer.add(frame.head.sequence, frame.rows);
@@ -343,7 +331,7 @@ fn bring_in(environment: &Environment, disk: &dyn Disk) -> Result<BroughtIn, Err
 }
 
 fn gone() -> Error {
-    Error::new(ErrorKind::Unavailable, "the writer thread of the store has ended")
+    Error::unavailable("the writer thread of the store has ended")
 }
 
 impl Inner {
@@ -367,7 +355,7 @@ impl Inner {
     /// Why requests are refused.
     fn refusal(&self) -> Error {
         let refusal = self.shared.health().err();
-        refusal.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "the store is being closed"))
+        refusal.unwrap_or_else(|| Error::unavailable("the store is being closed"))
     }
 }
 
@@ -408,7 +396,7 @@ impl Rows {
     fn put(&mut self, table: Table, key: &[u8], value: Option<&[u8]>) {
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
             let what = format!("a key of {} bytes for the table {}", key.len(), table.name());
-            self.wrong.get_or_insert_with(|| Error::new(ErrorKind::Invalid, what));
+            self.wrong.get_or_insert_with(|| Error::invalid(what));
             return;
         }
         frame::put_row(&mut self.frames, table.number, key, value);

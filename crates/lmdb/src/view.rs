@@ -13,6 +13,7 @@ use crossbeam_epoch::Guard;
 use crate::{
     Error, Table,
     env::Environment,
+    error::lmdb_error,
     layer::{Layer, LayerRow, Sequence},
     readers::Reading,
 };
@@ -294,7 +295,7 @@ impl Range<'_> {
 /// The error of a view that can't read from LMDB, which is noted.
 fn failed(has_failed: &AtomicBool, error: heed::Error) -> Error {
     has_failed.store(true, Ordering::Relaxed);
-    Error::lmdb("read", error)
+    lmdb_error("read", error)
 }
 
 /// The first row of a layer from `begin` on, in a direction.

@@ -224,7 +224,7 @@ impl Writer {
         if u32::try_from(rows.len()).is_err() {
             let what = format!("a batch of {} bytes is too long", rows.len());
             self.pending.frames.truncate(start);
-            return Err(Error::new(ErrorKind::Invalid, what));
+            return Err(Error::invalid(what));
         }
         let rows: Box<[u8]> = rows.into();
         if self.log.is_some() {

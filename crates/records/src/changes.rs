@@ -1,4 +1,4 @@
-use crate::{Id, Kind, Revision};
+use crate::{Kind, RecordId, Revision};
 
 /// The largest limit of a page of changes.
 pub const CHANGES_MAX: usize = 4_096;
@@ -20,7 +20,7 @@ pub struct Changed {
     /// Its kind.
     pub kind: Kind,
     /// Its identity.
-    pub id: Id,
+    pub id: RecordId,
 }
 
 /// A page of changes.

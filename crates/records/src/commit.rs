@@ -1,7 +1,7 @@
 use bytes::Bytes;
 use restante_core::BlobId;
 
-use crate::{Id, Kind, Properties, Revision};
+use crate::{Kind, Properties, RecordId, Revision};
 
 /// What a record says, and the blobs that must be kept for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub enum Change {
         /// Its kind.
         kind: Kind,
         /// Its identity.
-        id: Id,
+        id: RecordId,
         /// The new body; `None` leaves it as it is.
         body: Option<Body>,
         /// The new properties, all of them; `None` leaves them as they are.
@@ -70,7 +70,7 @@ pub enum Change {
         /// Its kind.
         kind: Kind,
         /// Its identity.
-        id: Id,
+        id: RecordId,
     },
 }
 
@@ -89,5 +89,5 @@ pub struct Committed {
     /// Its revision.
     pub revision: Revision,
     /// The ids of what it created, in the order of the creates.
-    pub created: Vec<Id>,
+    pub created: Vec<RecordId>,
 }

@@ -5,8 +5,8 @@ use restante_lmdb::key::{KEY_BYTES_MAX, KeyBuf, Pack, take_byte, take_number, ta
 use smallvec::SmallVec;
 
 use crate::{
-    Cursor, Error, INDEX_ENTRIES_MAX, INDEX_VALUES_BYTES_MAX, Id, Index, IndexSchema, Kind, Properties,
-    Property, TEXT_BYTES_MAX, Value,
+    Cursor, Error, INDEX_ENTRIES_MAX, INDEX_VALUES_BYTES_MAX, Index, IndexSchema, Kind, Properties, Property,
+    RecordId, TEXT_BYTES_MAX, Value,
 };
 
 /// What stands before a text. A number has its length there, from 0 to 8: so numbers stand before texts.
@@ -165,11 +165,11 @@ pub(crate) struct EntryKey {
     /// The values of all parts.
     pub(crate) values: Entry,
     /// The record.
-    pub(crate) id: Id,
+    pub(crate) id: RecordId,
 }
 
 /// The cursor of a place: kind, index, the packed values, the packed id.
-pub(crate) fn cursor(kind: Kind, index: &IndexSchema, values: &[Value], id: Id) -> Cursor {
+pub(crate) fn cursor(kind: Kind, index: &IndexSchema, values: &[Value], id: RecordId) -> Cursor {
     let mut bytes = KeyBuf::new();
     bytes.put_bytes(&[kind.0, index.index.0]);
     pack_values(&mut bytes, values);
@@ -198,7 +198,7 @@ fn take_place(mut bytes: &[u8], kind: Kind, index: &IndexSchema) -> Option<Entry
         values.push(take_value(bytes)?);
     }
     check_values(index, &values).ok()?;
-    let id = Id(take_number(bytes)?);
+    let id = RecordId(take_number(bytes)?);
     bytes.is_empty().then_some(EntryKey { values, id })
 }
 

@@ -43,7 +43,6 @@
 mod changes;
 mod commit;
 mod entries;
-mod error;
 mod feed;
 mod lmdb;
 mod memory;
@@ -61,14 +60,12 @@ use async_trait::async_trait;
 
 pub use changes::{CHANGES_MAX, Changed, Changes, ChangesSince};
 pub use commit::{Body, Change, Commit, Committed};
-pub use error::Error;
 pub use feed::{Checkpoint, FOLLOWER_NAME_BYTES_MAX, Feed, FeedRequest, Position, TOUCHED_MAX, Touched};
 pub use metrics::Metrics;
 pub use open::{Config, EngineUrl, LmdbConfig, Opened, check_pages, open};
 pub use query::{Count, Cursor, Direction, Page, QUERY_ROWS_MAX, Query};
-pub use record::{
-    AccountId, GET_RECORDS_MAX, Get, Id, Kind, Properties, Property, Record, Revision, TEXT_BYTES_MAX, Value,
-};
+pub use record::{GET_RECORDS_MAX, Get, Properties, Property, Record, TEXT_BYTES_MAX, Value};
+pub use restante_core::{AccountId, Error, Kind, RecordId, Revision};
 pub use schema::{Index, IndexOrder, IndexSchema, KindSchema, Schema};
 pub use upkeep::{
     Cleaned, DUMP_RECORDS_MAX, Dumped, Erased, Finding, KindStats, RecordKey, Referenced, Report, Stats,

@@ -2,7 +2,7 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 
-use crate::{Id, Index, Kind, Revision, Value};
+use crate::{Index, Kind, RecordId, Revision, Value};
 
 /// The most ids that one page has.
 pub const QUERY_ROWS_MAX: usize = 4_096;
@@ -114,7 +114,7 @@ pub struct Count {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
     /// The records, in the order of the query.
-    pub ids: Vec<Id>,
+    pub ids: Vec<RecordId>,
     /// Where the next page begins; `None` after the last.
     pub next: Option<Cursor>,
     /// The state of the kind when this was read.

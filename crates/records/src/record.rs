@@ -1,22 +1,7 @@
 use bytes::Bytes;
+use restante_core::{Kind, RecordId, Revision};
 
 use crate::{Body, RESTORE_JUMP};
-
-/// Whose records these are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AccountId(pub u32);
-
-/// What a record is: email, mailbox, thread. The schema names them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Kind(pub u8);
-
-/// The identity of a record in its account.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Id(pub u64);
-
-/// The number of a commit in its account, from 1. 0 is before the first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Revision(pub u64);
 
 /// A property of a kind of records. The schema names them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,8 +32,8 @@ impl From<u64> for Value {
     }
 }
 
-impl From<Id> for Value {
-    fn from(id: Id) -> Self {
+impl From<RecordId> for Value {
+    fn from(id: RecordId) -> Self {
         Self::Number(id.0)
     }
 }
@@ -124,7 +109,7 @@ impl Properties {
     }
 
     /// The same with the commit's ids and its revision as numbers; `None` when `id` knows no id for a create.
-    pub(crate) fn resolved(&self, id: impl Fn(u16) -> Option<Id>, revision: Revision) -> Option<Self> {
+    pub(crate) fn resolved(&self, id: impl Fn(u16) -> Option<RecordId>, revision: Revision) -> Option<Self> {
         let mut resolved = Self::default();
         for (property, value) in &self.0 {
             let value = match value {
@@ -153,7 +138,7 @@ pub struct Record {
     /// Its kind.
     pub kind: Kind,
     /// Its identity.
-    pub id: Id,
+    pub id: RecordId,
     /// The commit that last changed it.
     pub revision: Revision,
     /// The commit that created it.
@@ -170,19 +155,19 @@ pub struct Get {
     /// Their kind.
     pub kind: Kind,
     /// Their ids, [`GET_RECORDS_MAX`] at most.
-    pub ids: Vec<Id>,
+    pub ids: Vec<RecordId>,
     /// Whether their bodies are wanted.
     pub with_body: bool,
 }
 
 impl Get {
     /// Whole records.
-    pub fn whole(kind: Kind, ids: Vec<Id>) -> Self {
+    pub fn whole(kind: Kind, ids: Vec<RecordId>) -> Self {
         Self { kind, ids, with_body: true }
     }
 
     /// Records without their bodies.
-    pub fn small(kind: Kind, ids: Vec<Id>) -> Self {
+    pub fn small(kind: Kind, ids: Vec<RecordId>) -> Self {
         Self { kind, ids, with_body: false }
     }
 }

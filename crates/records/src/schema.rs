@@ -1,5 +1,3 @@
-use restante_core::ErrorKind;
-
 use crate::{Error, Kind, Property};
 
 /// An index of a kind of records. The schema names them.
@@ -153,5 +151,5 @@ fn check_kind(kind: &KindSchema) -> Result<(), Error> {
 }
 
 fn wrong(kind: &KindSchema, why: &str) -> Error {
-    Error::new(ErrorKind::Invalid, format!("the schema of kind {} is wrong: {why}", kind.name))
+    Error::invalid(format!("the schema of kind {} is wrong: {why}", kind.name))
 }

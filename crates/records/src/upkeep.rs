@@ -3,7 +3,7 @@ use std::path::Path;
 use async_trait::async_trait;
 use restante_core::{BlobId, Identity, Timestamp};
 
-use crate::{AccountId, Error, Id, Kind, Record};
+use crate::{AccountId, Error, Kind, Record, RecordId};
 
 /// The most records that one page of a dump has.
 pub const DUMP_RECORDS_MAX: usize = 4_096;
@@ -180,7 +180,7 @@ pub struct RecordKey {
     /// Compared second.
     pub kind: Kind,
     /// Compared last.
-    pub id: Id,
+    pub id: RecordId,
 }
 
 /// A record and whose it is.

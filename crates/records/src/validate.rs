@@ -6,18 +6,16 @@
 
 use std::{collections::HashSet, ops::Bound};
 
-use restante_core::ErrorKind;
-
 use crate::{
     AccountId, BODY_BLOBS_MAX, BODY_BYTES_MAX, Body, CHANGES_MAX, COMMIT_BYTES_MAX, COMMIT_CHANGES_MAX,
     Change, ChangesSince, Commit, DUMP_RECORDS_MAX, Error, FOLLOWER_NAME_BYTES_MAX, FeedRequest,
-    GET_RECORDS_MAX, Get, Id, IndexOrder, IndexSchema, Kind, KindSchema, Properties, QUERY_ROWS_MAX, Query,
-    Revision, Schema, TEXT_BYTES_MAX, TOUCHED_MAX, Value,
+    GET_RECORDS_MAX, Get, IndexOrder, IndexSchema, Kind, KindSchema, Properties, QUERY_ROWS_MAX, Query,
+    RecordId, Revision, Schema, TEXT_BYTES_MAX, TOUCHED_MAX, Value,
     entries::{self, EntryKey},
 };
 
 /// The id of the first record of an account.
-pub(crate) const FIRST_ID: Id = Id(1);
+pub(crate) const FIRST_ID: RecordId = RecordId(1);
 /// The most preconditions of a commit: one for each kind that there can be.
 const EXPECT_MAX: usize = 256;
 /// What a blob id counts towards the bytes of a commit.
@@ -114,19 +112,19 @@ pub(crate) fn check_state(kind: Kind, expected: Revision, state: Revision) -> Re
         return Ok(());
     }
     let what = format!("kind {} is in state {}, and was expected in {}", kind.0, state.0, expected.0);
-    Err(Error::new(ErrorKind::Conflict, what))
+    Err(Error::conflict(what))
 }
 
 /// The error for a record that is to be changed and is not there.
-pub(crate) fn no_such_record(kind: Kind, id: Id) -> Error {
-    Error::new(ErrorKind::NotFound, format!("there is no record {} of kind {}", id.0, kind.0))
+pub(crate) fn no_such_record(kind: Kind, id: RecordId) -> Error {
+    Error::not_found(format!("there is no record {} of kind {}", id.0, kind.0))
 }
 
 /// The error for a commit in an account that is being erased.
 pub(crate) fn is_erasing(account: AccountId) -> Error {
     let what =
         format!("account {} is being erased: run `restante records erase` until it is done", account.0);
-    Error::new(ErrorKind::Conflict, what)
+    Error::conflict(what)
 }
 
 /// Refuses a read of an unknown kind or of too many records.
@@ -201,7 +199,7 @@ pub(crate) fn check_since(
             "changes of account {} since {} can't be calculated: its history begins with {}",
             account.0, since.0, floor.0
         );
-        return Err(Error::new(ErrorKind::NotFound, what));
+        return Err(Error::not_found(what));
     }
     Ok(())
 }

@@ -22,7 +22,8 @@ use common::{
     create, destroy, ids, last_position, mirror::dump, move_to, none, schema,
 };
 use restante_records::{
-    Body, CHANGES_MAX, Change, ChangesSince, Checkpoint, Config, Id, Opened, Query, Record, Revision, open,
+    Body, CHANGES_MAX, Change, ChangesSince, Checkpoint, Config, Opened, Query, Record, RecordId, Revision,
+    open,
 };
 
 /// The first format that is read.
@@ -106,7 +107,7 @@ async fn write_a_store_of_this_version() {
             commit(&*store.records, account, [Change::Create { kind: EMAIL, body, properties }]).await;
         }
     }
-    commit(&*store.records, A, [move_to(Id(3), 3, 9), destroy(EMAIL, Id(5))]).await;
+    commit(&*store.records, A, [move_to(RecordId(3), 3, 9), destroy(EMAIL, RecordId(5))]).await;
     let position = last_position(&*store.feed).await;
     let accounts = vec![(A, Revision(12))];
     store.feed.save("search", &Checkpoint { position, accounts }).await.unwrap();
@@ -115,7 +116,7 @@ async fn write_a_store_of_this_version() {
     fs::create_dir(&copied).unwrap();
     store.upkeep.backup(&copied).await.unwrap();
     let restored = open_in(&copied).await;
-    commit(&*restored.records, A, [destroy(EMAIL, Id(6))]).await;
+    commit(&*restored.records, A, [destroy(EMAIL, RecordId(6))]).await;
     let text = contents(&restored).await;
     restored.upkeep.close().await.unwrap();
     drop(restored);

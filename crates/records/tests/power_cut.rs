@@ -19,8 +19,8 @@ use restante_core::{BlobId, Clock, ErrorKind, ManualClock, Timestamp};
 use restante_power_cut::{Child, Cut, child, cuts, record};
 use restante_records::{
     AccountId, Body, CHANGES_MAX, Change, ChangesSince, Checkpoint, Commit, Config, DUMP_RECORDS_MAX, Dumped,
-    Id, Index, IndexSchema, Kind, KindSchema, LmdbConfig, Opened, Position, Properties, Property,
-    RESTORE_JUMP, RecordKey, Revision, Schema, TOUCHED_MAX, open,
+    Index, IndexSchema, Kind, KindSchema, LmdbConfig, Opened, Position, Properties, Property, RESTORE_JUMP,
+    RecordId, RecordKey, Revision, Schema, TOUCHED_MAX, open,
 };
 use tokio::runtime::Runtime;
 
@@ -62,7 +62,7 @@ async fn open_store(folder: &Path, log_bytes: u64, clock: Arc<dyn Clock>) -> Ope
 struct Author {
     account: AccountId,
     rng: ChaCha8Rng,
-    live: Vec<(Kind, Id)>,
+    live: Vec<(Kind, RecordId)>,
 }
 
 impl Author {
@@ -360,7 +360,7 @@ async fn check(cut: &Cut<'_>, log_bytes: u64, seen: &mut Seen) {
     assert!(followed.position >= acknowledged.followed, "what a follower has saved");
     assert_eq!(followed.accounts[0].1, followed.accounts[1].1, "both are saved together");
 
-    let left: Vec<Id> = dump(&store)
+    let left: Vec<RecordId> = dump(&store)
         .await
         .iter()
         .filter(|dumped| dumped.account == ERASED)

@@ -69,17 +69,14 @@ fn code(error: &anyhow::Error) -> u8 {
     FAILED
 }
 
-/// The kind of an error, when it came from those who keep something.
+/// The kind of an error, when it or one of its causes has one.
 pub(crate) fn kind(error: &anyhow::Error) -> Option<ErrorKind> {
     error.chain().find_map(kind_of)
 }
 
 fn kind_of(cause: &(dyn Error + 'static)) -> Option<ErrorKind> {
-    let archive = cause.downcast_ref().map(restante_archive::Error::kind);
-    let records = cause.downcast_ref().map(restante_records::Error::kind);
-    let blobs = cause.downcast_ref().map(restante_blobs::Error::kind);
     let backup = cause.downcast_ref().map(BackupError::kind);
-    archive.or(records).or(blobs).or(backup)
+    cause.downcast_ref().map(restante_core::Error::kind).or(backup)
 }
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
@@ -111,12 +108,8 @@ mod tests {
 
     #[test]
     fn the_code_tells_what_kind_of_trouble_it_was() {
-        let locked = restante_archive::Error::new(ErrorKind::Conflict, "locked");
+        let locked = restante_core::Error::conflict("locked");
         assert_eq!(code(&anyhow::Error::new(locked).context("can't open")), HELD);
-        let locked = restante_records::Error::new(ErrorKind::Conflict, "locked");
-        assert_eq!(code(&anyhow::Error::new(locked).context("can't open")), HELD);
-        let locked = restante_blobs::Error::new(ErrorKind::Conflict, "locked");
-        assert_eq!(code(&locked.into()), HELD);
         assert_eq!(code(&BackupError::new(ErrorKind::Conflict, "half a restore").into()), HELD);
         assert_eq!(code(&busy()), HELD);
         assert_eq!(code(&UsageError("both".into()).into()), USAGE);

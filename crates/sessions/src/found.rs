@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use crate::{
     Error, Info, NodeId, SessionId,
-    info::InfoBytes,
+    info::{InfoBytes, unreadable},
     varint::{put, take, take_array, take_byte, take_slice},
 };
 
@@ -325,11 +325,11 @@ pub(crate) fn check_session<'a>(user: &'a str, mut bytes: &'a [u8]) -> Result<Se
         .filter(|len| *len as usize == bytes.len())
         .and_then(|_| read_session(user.as_bytes(), bytes, Origin::NONE));
     let is_text = |session: &Session<'_>| std::str::from_utf8(session.resource).is_ok();
-    let session = session.filter(is_text).ok_or_else(|| Error::corrupt("a session"))?;
+    let session = session.filter(is_text).ok_or_else(|| unreadable("a session"))?;
     session.info.check()?;
     let mut again = RecordBytes::new();
     put_session(&session, Origin::NONE, &mut again);
-    if again.as_slice() == whole { Ok(session) } else { Err(Error::corrupt("a session")) }
+    if again.as_slice() == whole { Ok(session) } else { Err(unreadable("a session")) }
 }
 
 #[cfg(test)]

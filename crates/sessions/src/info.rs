@@ -20,7 +20,6 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use restante_core::ErrorKind;
 use smallvec::SmallVec;
 
 use crate::{Error, varint};
@@ -192,7 +191,7 @@ impl<'a> Info<'a> {
 
     /// Checks bytes from outside.
     pub(crate) fn check(self) -> Result<(), Error> {
-        let wrong = || Error::corrupt("the info of a session");
+        let wrong = || unreadable("the info of a session");
         let mut last = None;
         let mut count = 0;
         for (key, _) in self.iter() {
@@ -392,6 +391,10 @@ fn encode<'a>(
     out.extend_from_slice(&values);
 }
 
+pub(crate) fn unreadable(what: &str) -> Error {
+    Error::corrupt(format!("{what} can't be read: was it written by another program?"))
+}
+
 /// Appends `info` with these changes to `out`: new values replace old ones.
 ///
 /// # Errors
@@ -401,8 +404,7 @@ pub(crate) fn merge(info: Info<'_>, changes: &[InfoChange<'_>], out: &mut InfoBy
         out.extend_from_slice(if info.bytes.is_empty() { &[0] } else { info.bytes });
         return Ok(());
     }
-    let full =
-        || Error::new(ErrorKind::Full, format!("the info of a session may take {INFO_BYTES_MAX} bytes"));
+    let full = || Error::full(format!("the info of a session may take {INFO_BYTES_MAX} bytes"));
     let start = out.len();
     if merge_listed(info, changes, out) {
         if out.len() - start > INFO_BYTES_MAX {

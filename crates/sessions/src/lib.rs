@@ -5,7 +5,6 @@
 //! named test that runs on every engine: see `tests/conformance`.
 
 mod answer;
-mod error;
 mod found;
 pub mod hub;
 mod id;
@@ -21,12 +20,12 @@ mod varint;
 use futures_util::stream::BoxStream;
 
 pub use answer::Answer;
-pub use error::Error;
 pub use found::{Found, FoundIter, RESOURCE_BYTES_MAX, Session, USER_BYTES_MAX};
 pub use id::{NodeId, ParseSessionIdError, SESSION_ID_BYTES, SessionId};
 pub use info::{INFO_BYTES_MAX, Info, InfoBuf, InfoChange, InfoIter, InfoKey, InfoValue};
 pub use metrics::SessionMetrics;
 pub use open::{Config, EngineUrl, Live, Opened, RedisConfig, open};
+pub use restante_core::Error;
 
 use hub::Event;
 

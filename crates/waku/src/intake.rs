@@ -275,7 +275,7 @@ impl Intake {
 impl IntakeError {
     /// The server stopped or failed before the message was handled.
     fn interrupted() -> Self {
-        Self::Archive(restante_archive::Error::new(ErrorKind::Internal, "the server was interrupted"))
+        Self::Archive(restante_archive::Error::internal("the server was interrupted"))
     }
 
     /// The kind of the error.

@@ -63,7 +63,7 @@ pub(super) fn write(shared: &Shared, snapshot: &Snapshot, folder: &Path) -> Resu
     if !snapshot.listed.is_empty() {
         let list = folder.join(LIST_NAME);
         backup::create_file(&list, &segment_list::encode(&snapshot.listed))
-            .map_err(|error| Error::io("write", &list.display().to_string(), error))?;
+            .map_err(|error| Error::io("write", list.display(), error))?;
     }
     backup::sync(folder)
 }

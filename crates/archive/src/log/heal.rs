@@ -113,7 +113,7 @@ fn in_memory(shared: &Shared, damaged: &Sealed, bytes: &[u8]) -> Result<Sealed, 
     let counter = shared.metrics.damaged.clone();
     let opened =
         Sealed::open(damaged.id, damaged.log().clone(), index, &mut shared.dictionary.write(), counter);
-    opened.map_err(|what| Error::new(ErrorKind::Corrupt, format!("{}: {what}", damaged.id.index_name())))
+    opened.map_err(|what| Error::corrupt(format!("{}: {what}", damaged.id.index_name())))
 }
 
 /// Bytes that begin where a number of eight bytes may: columns are read in place.

@@ -204,12 +204,12 @@ impl Shared {
         let refusal =
             self.refusal.get_or_init(|| why + "; the archive takes no messages until it is opened again");
         error!(refusal, "the archive takes no more messages");
-        Error::new(ErrorKind::Unavailable, refusal.clone())
+        Error::unavailable(refusal.clone())
     }
 
     fn check_refusal(&self) -> Result<(), Error> {
         let refusal = self.refusal.get();
-        refusal.map_or(Ok(()), |refusal| Err(Error::new(ErrorKind::Unavailable, refusal.clone())))
+        refusal.map_or(Ok(()), |refusal| Err(Error::unavailable(refusal.clone())))
     }
 
     /// Writes down what the open segments have, all of which is durable: what is missing the next time is lost. When that
@@ -239,7 +239,7 @@ impl Shared {
     fn file_len(&self, name: &str) -> Result<u64, Error> {
         let files = self.disk.list().map_err(|error| Error::io("list", "the archive's folder", error))?;
         let found = files.into_iter().find(|(other, _)| other == name);
-        found.map(|(_, len)| len).ok_or_else(|| Error::new(ErrorKind::NotFound, format!("{name} is gone")))
+        found.map(|(_, len)| len).ok_or_else(|| Error::not_found(format!("{name} is gone")))
     }
 }
 
@@ -301,9 +301,7 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     let joined = tokio::task::spawn_blocking(work).await;
-    joined.unwrap_or_else(|error| {
-        Err(Error::new(ErrorKind::Internal, "an archive task ended early").with_source(error))
-    })
+    joined.unwrap_or_else(|error| Err(Error::internal("an archive task ended early").with_source(error)))
 }
 
 impl Log {
@@ -418,7 +416,7 @@ impl Upkeep for Log {
         blocking(move || {
             for thread in threads {
                 if thread.join().is_err() {
-                    return Err(Error::new(ErrorKind::Internal, "a thread of the archive has panicked"));
+                    return Err(Error::internal("a thread of the archive has panicked"));
                 }
             }
             shared.list_open_segments();

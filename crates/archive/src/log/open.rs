@@ -50,10 +50,7 @@ pub(crate) async fn open(folder: PathBuf, config: Config) -> Result<Opened, Erro
     blocking(move || {
         if config.read_only {
             if !folder.is_dir() {
-                return Err(Error::new(
-                    ErrorKind::NotFound,
-                    format!("there is no archive in {}", folder.display()),
-                ));
+                return Err(Error::not_found(format!("there is no archive in {}", folder.display())));
             }
             return open_on(Arc::new(Folder::new(&folder)), &config, None);
         }
@@ -78,7 +75,7 @@ fn fit_to_disk(mut config: Config, folder: &Path) -> Config {
 fn create_and_lock(folder: &Path) -> Result<File, Error> {
     create_folder(folder)?;
     let what = format!("archive {}", folder.display());
-    Ok(restante_disk::hold(&folder.join(LOCK_NAME), &what, "stop it, or name another folder")?)
+    restante_disk::hold(&folder.join(LOCK_NAME), &what, "stop it, or name another folder")
 }
 
 /// What the threads of an archive share, before anything is loaded.

@@ -1,6 +1,6 @@
 //! Answering a query: choose topics, visit segments in order, cut one page.
 
-use restante_core::{Cursor, ErrorKind, Key, MessageHash};
+use restante_core::{Cursor, Key, MessageHash};
 
 use super::{
     Shared,
@@ -57,7 +57,7 @@ fn place_of(cursor: Option<Cursor>, segments: &[Segment], budget: &Budget) -> Re
             return Ok(key_at(&segment.part(), *offset));
         }
     }
-    Err(Error::new(ErrorKind::NotFound, format!("cursor {hash} is not archived")))
+    Err(Error::not_found(format!("cursor {hash} is not archived")))
 }
 
 /// The segments of a range in the direction of a query; those that overlap in time come together.

@@ -3,7 +3,7 @@
 use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
-use restante_core::{ErrorKind, Key, MessageHash, Timestamp};
+use restante_core::{Key, MessageHash, Timestamp};
 
 use super::{segment::Span, segment_list::Entry};
 use crate::{Error, TopicName};
@@ -133,7 +133,7 @@ pub(super) fn other_version(name: &str, header: &[u8]) -> Error {
     let version = version.map_or(0, |bytes| u32::from_le_bytes(*bytes));
     let known = format!("this program knows versions up to {VERSION}");
     let what = format!("{name} has format version {version}, and {known}: use the version that wrote it");
-    Error::new(ErrorKind::Corrupt, what)
+    Error::corrupt(what)
 }
 
 /// The header of the list of segments.

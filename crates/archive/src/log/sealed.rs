@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use prometheus_client::metrics::counter::Counter;
-use restante_core::{ErrorKind, Key, MessageHash, Timestamp};
+use restante_core::{Key, MessageHash, Timestamp};
 use tracing::error;
 
 use super::{
@@ -173,7 +173,7 @@ impl Sealed {
             return Ok(());
         }
         let what = format!("index {} is damaged", self.id.index_name());
-        Err(Error::new(ErrorKind::Corrupt, what))
+        Err(Error::corrupt(what))
     }
 
     /// Verifies the index's columns, once.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use restante_core::{Cursor, ErrorKind, Key, NANOS_PER_SECOND, Timestamp, TopicBits};
+use restante_core::{Cursor, Key, NANOS_PER_SECOND, Timestamp, TopicBits};
 
 use crate::{
     Appended, Archive, Config, Direction, Error, Health, Message, Opened, PAGE_BYTES_MAX, Page, Part,
@@ -57,10 +57,7 @@ impl Archive for Memory {
         check_batch(&messages)?;
         let mut state = self.write();
         if state.is_closed {
-            return Err(Error::new(
-                ErrorKind::Unavailable,
-                "the archive takes no messages: it is closed or read-only",
-            ));
+            return Err(Error::unavailable("the archive takes no messages: it is closed or read-only"));
         }
         let mut answers = Vec::with_capacity(messages.len());
         for message in messages {
@@ -80,9 +77,7 @@ impl Archive for Memory {
             Some(Cursor::At(key)) => Some(key),
             Some(Cursor::Message(hash)) => {
                 let found = state.messages.keys().find(|key| key.message_hash == hash);
-                Some(*found.ok_or_else(|| {
-                    Error::new(ErrorKind::NotFound, format!("cursor {hash} is not archived"))
-                })?)
+                Some(*found.ok_or_else(|| Error::not_found(format!("cursor {hash} is not archived")))?)
             }
             None => None,
         };

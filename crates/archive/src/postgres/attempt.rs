@@ -112,8 +112,7 @@ impl From<AttemptError> for Error {
     fn from(error: AttemptError) -> Self {
         match error {
             AttemptError::Database(what, error) => failed(what, error),
-            AttemptError::WindowsDropped => Error::new(
-                ErrorKind::Unavailable,
+            AttemptError::WindowsDropped => Error::unavailable(
                 "windows are dropped as fast as they are made: is the retention policy shorter than the messages are old?",
             ),
             AttemptError::Other(error) => error,

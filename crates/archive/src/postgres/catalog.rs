@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use foldhash::fast::RandomState;
 use parking_lot::{Mutex, RwLock};
-use restante_core::{ErrorKind, TopicBits};
+use restante_core::TopicBits;
 use tokio_postgres::{Client, Row};
 
 use super::{
@@ -564,7 +564,7 @@ async fn make_some_windows(
         if taken.len() >= WINDOWS_MAX {
             let full =
                 format!("the archive has {WINDOWS_MAX} windows, which is the limit: make windows longer");
-            return Err(Error::new(ErrorKind::Full, full).into());
+            return Err(Error::full(full).into());
         }
         generation += 1;
         client.batch_execute(&schema::create_leaf(generation, first_ns, end_ns)).await.doing(what)?;
@@ -621,7 +621,7 @@ pub(super) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
 fn text(row: &Row, column: usize) -> Result<&str, AttemptError> {
     let bytes: &[u8] = get(row, column)?;
     let text = std::str::from_utf8(bytes);
-    text.map_err(|_| Error::new(ErrorKind::Corrupt, "a topic's name in postgres is no UTF-8").into())
+    text.map_err(|_| Error::corrupt("a topic's name in postgres is no UTF-8").into())
 }
 
 #[cfg(test)]

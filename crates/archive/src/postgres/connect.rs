@@ -16,7 +16,7 @@ use deadpool::managed::{
     self, Metrics, Object, Pool, PoolError, QueueMode, RecycleError, RecycleResult, Timeouts,
 };
 use parking_lot::Mutex;
-use restante_core::{Clock, ErrorKind, Timestamp};
+use restante_core::{Clock, Timestamp};
 use rustix::net::sockopt;
 use tokio::{io::BufReader, net::TcpStream};
 use tokio_postgres::{Client, Statement, config::Host, tls::MakeTlsConnect};
@@ -79,7 +79,7 @@ impl Database {
                 .timeouts(timeouts)
                 .runtime(deadpool::Runtime::Tokio1)
                 .build()
-                .map_err(|error| Error::new(ErrorKind::Internal, "can't make a pool").with_source(error))
+                .map_err(|error| Error::internal("can't make a pool").with_source(error))
         };
         Ok(Self {
             read: pool(settings.read_connections, false)?,
@@ -137,10 +137,8 @@ impl Database {
 fn no_connection(error: PoolError<Error>) -> Error {
     match error {
         PoolError::Backend(error) => error,
-        PoolError::Timeout(_) => {
-            Error::new(ErrorKind::Unavailable, "no connection to postgres came free in time")
-        }
-        error => Error::new(ErrorKind::Unavailable, "there is no connection to postgres").with_source(error),
+        PoolError::Timeout(_) => Error::unavailable("no connection to postgres came free in time"),
+        error => Error::unavailable("there is no connection to postgres").with_source(error),
     }
 }
 
@@ -161,7 +159,7 @@ impl Lease {
         work: impl Future<Output = Result<T, AttemptError>>,
     ) -> Result<T, AttemptError> {
         let Some(held) = &mut self.held else {
-            return Err(Error::new(ErrorKind::Internal, "a connection was used after its end").into());
+            return Err(Error::internal("a connection was used after its end").into());
         };
         let driven = drive(&mut held.socket, work);
         let done = match self.limit {
@@ -169,7 +167,7 @@ impl Lease {
             None => Ok(driven.await),
         };
         let Ok(done) = done else {
-            let error = Error::new(ErrorKind::Unavailable, format!("postgres took too long to {what}"));
+            let error = Error::unavailable(format!("postgres took too long to {what}"));
             self.reach.lost(&error.to_string());
             return Err(error.into());
         };
@@ -304,7 +302,7 @@ impl managed::Manager for Connector {
         self.reach.check_back_off()?;
         let connected = tokio::time::timeout(self.connect_timeout, self.connect()).await;
         let connected = connected.unwrap_or_else(|_| {
-            Err(Error::new(ErrorKind::Unavailable, "postgres can't be reached: it took too long to answer"))
+            Err(Error::unavailable("postgres can't be reached: it took too long to answer"))
         });
         if let Err(error) = &connected {
             self.reach.lost(&error.to_string());
@@ -364,7 +362,7 @@ impl Connector {
                 Err(error) => last = format!("{host}:{port}: {error}"),
             }
         }
-        Err(Error::new(ErrorKind::Unavailable, format!("postgres can't be reached: {last}")))
+        Err(Error::unavailable(format!("postgres can't be reached: {last}")))
     }
 }
 
@@ -404,7 +402,7 @@ impl Reach {
         let loss = self.loss.lock();
         let waits = loss.retry_at.is_some_and(|retry_at| Instant::now() < retry_at);
         match &loss.problem {
-            Some(problem) if waits => Err(Error::new(ErrorKind::Unavailable, problem.clone())),
+            Some(problem) if waits => Err(Error::unavailable(problem.clone())),
             _ => Ok(()),
         }
     }

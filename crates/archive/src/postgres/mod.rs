@@ -159,7 +159,7 @@ impl Shared {
 /// Whether the archive is there and of a version that is understood.
 async fn find_tables(connection: &Connection, schema: &str) -> Result<(), Error> {
     match version(connection, schema).await? {
-        None => Err(Error::new(ErrorKind::NotFound, format!("there is no archive in the schema {schema}"))),
+        None => Err(Error::not_found(format!("there is no archive in the schema {schema}"))),
         Some(version) => check_version(version, schema),
     }
 }
@@ -167,12 +167,9 @@ async fn find_tables(connection: &Connection, schema: &str) -> Result<(), Error>
 fn check_version(version: i32, schema: &str) -> Result<(), Error> {
     if version > schema::VERSION {
         let newest = schema::VERSION;
-        return Err(Error::new(
-            ErrorKind::Corrupt,
-            format!(
-                "the schema {schema} has version {version} and this restante knows {newest}: use a newer one"
-            ),
-        ));
+        return Err(Error::corrupt(format!(
+            "the schema {schema} has version {version} and this restante knows {newest}: use a newer one"
+        )));
     }
     Ok(())
 }
@@ -351,7 +348,7 @@ impl Upkeep for Postgres {
         let tasks = std::mem::take(&mut *self.tasks.lock());
         for task in tasks {
             task.await.map_err(|error| {
-                Error::new(ErrorKind::Internal, "a writer of the archive has panicked").with_source(error)
+                Error::internal("a writer of the archive has panicked").with_source(error)
             })?;
         }
         if let Some(turns) = &self.turns {

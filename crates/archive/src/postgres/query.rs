@@ -7,7 +7,7 @@ use std::{collections::HashMap, pin::pin};
 
 use foldhash::fast::RandomState;
 use futures_util::{StreamExt, TryStreamExt, stream::FuturesOrdered};
-use restante_core::{Cursor, ErrorKind, Key, MessageHash, Timestamp};
+use restante_core::{Cursor, Key, MessageHash, Timestamp};
 use tokio_postgres::{Row, types::ToSql};
 
 use super::{
@@ -52,10 +52,7 @@ pub(super) async fn query(shared: &Shared, query: &Query) -> Result<Page, Error>
             Ok(Some(page)) => return Ok(page),
             Ok(None) if attempt < ATTEMPTS => {}
             Ok(None) => {
-                return Err(Error::new(
-                    ErrorKind::Unavailable,
-                    "postgres' windows change too fast to be read",
-                ));
+                return Err(Error::unavailable("postgres' windows change too fast to be read"));
             }
             Err(error) if attempt < ATTEMPTS && error.is_stale_catalog() => shared.reload().await?,
             Err(error) if attempt < ATTEMPTS && error.is_worth_repeating() => {}
@@ -166,7 +163,7 @@ impl Reading<'_> {
                 return Ok(Some(Key { timestamp: Timestamp(timestamp), message_hash: hash }));
             }
         }
-        Err(Error::new(ErrorKind::NotFound, format!("cursor {hash} is not archived")).into())
+        Err(Error::not_found(format!("cursor {hash} is not archived")).into())
     }
 
     async fn find_hash(&self, window: &Window, hash: &MessageHash) -> Result<Option<i64>, AttemptError> {
@@ -377,7 +374,7 @@ impl Reading<'_> {
                 // One that isn't there even then went with its window, or was removed by hand.
                 let is_pruned = !catalog.is_at(answer.sequence, answer.drops);
                 let lost = "postgres has messages whose topic is missing: run archive check";
-                return if is_pruned { Ok(None) } else { Err(Error::new(ErrorKind::Corrupt, lost).into()) };
+                return if is_pruned { Ok(None) } else { Err(Error::corrupt(lost).into()) };
             };
             let part = u32::try_from(parts.len()).expect("a page has fewer parts than there are windows");
             rows.extend(window.offsets.into_iter().map(|offset| RowAt { part, offset }));
@@ -442,7 +439,7 @@ impl Collected {
     fn add(&mut self, row: &Row, bodies: bool) -> Result<(), AttemptError> {
         let hash: &[u8] = get(row, 1)?;
         let Ok(hash) = hash.try_into() else {
-            return Err(Error::new(ErrorKind::Corrupt, "postgres has a hash that isn't 32 bytes long").into());
+            return Err(Error::corrupt("postgres has a hash that isn't 32 bytes long").into());
         };
         let key = Key { timestamp: Timestamp(get(row, 0)?), message_hash: MessageHash(hash) };
         let topic = get::<i32>(row, 2)? as TopicId;

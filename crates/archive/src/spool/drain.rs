@@ -219,7 +219,7 @@ pub(super) async fn within<T>(
     timeout: Duration,
     answer: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
-    let late = || Error::new(ErrorKind::Unavailable, format!("no answer within {} ms", timeout.as_millis()));
+    let late = || Error::unavailable(format!("no answer within {} ms", timeout.as_millis()));
     tokio::time::timeout(timeout, answer).await.unwrap_or_else(|_| Err(late()))
 }
 

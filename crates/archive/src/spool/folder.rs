@@ -44,7 +44,7 @@ pub(super) fn has_records(spool: &Path, number: u64) -> bool {
 pub(super) fn create_and_lock(spool: &Path) -> Result<File, Error> {
     create_folder(spool)?;
     let what = format!("spool {}", spool.display());
-    Ok(restante_disk::hold(&spool.join(LOCK_NAME), &what, "stop it, or name another folder")?)
+    restante_disk::hold(&spool.join(LOCK_NAME), &what, "stop it, or name another folder")
 }
 
 /// The generations of a spool, oldest first.

@@ -87,9 +87,7 @@ pub(crate) async fn to_its_end<T: Send + 'static>(
         drop(turn);
         done
     });
-    task.await.unwrap_or_else(|error| {
-        Err(Error::new(ErrorKind::Internal, "an append ended early").with_source(error))
-    })
+    task.await.unwrap_or_else(|error| Err(Error::internal("an append ended early").with_source(error)))
 }
 
 impl Spooled {

@@ -142,7 +142,7 @@ impl Store {
         let place = folder.to_owned();
         let (lock, numbers) = blocking(move || {
             let lock = folder::create_and_lock(&place)?;
-            let failed = |error| Error::io("list", &place.display().to_string(), error);
+            let failed = |error| Error::io("list", place.display(), error);
             Ok((lock, folder::generations(&place).map_err(failed)?))
         })
         .await?;
@@ -215,7 +215,7 @@ impl Store {
                 }
             }
         }
-        Err(Error::new(ErrorKind::Unavailable, "the spool was turned over again and again: publish again"))
+        Err(Error::unavailable("the spool was turned over again and again: publish again"))
     }
 
     /// The generation that takes a batch, with space for it; `None` when others were quicker to fill it.
@@ -253,7 +253,7 @@ impl Store {
 
     fn full(&self, used: u64) -> Error {
         let (folder, max) = (self.folder.display(), self.bytes_max);
-        Error::new(ErrorKind::Full, format!("the spool {folder} is full: {used} of {max} bytes are in use"))
+        Error::full(format!("the spool {folder} is full: {used} of {max} bytes are in use"))
     }
 
     /// An error of a generation, which says where it was. Whatever else a disk says, it takes nothing now.
@@ -468,7 +468,7 @@ impl Store {
         };
         let (folder, to) = (self.folder.clone(), to.to_owned());
         blocking(move || {
-            let failed = |error| Error::io("back up", &folder.display().to_string(), error);
+            let failed = |error| Error::io("back up", folder.display(), error);
             backup::create(&to)?;
             for number in numbers {
                 folder::copy_generation(&folder, number, &to).map_err(failed)?;
@@ -544,7 +544,7 @@ fn room_for(message: &Message) -> u64 {
 }
 
 fn closed() -> Error {
-    Error::new(ErrorKind::Unavailable, "the spool takes no messages: it is closed")
+    Error::unavailable("the spool takes no messages: it is closed")
 }
 
 /// Runs what waits for the disk on a thread made for that.
@@ -552,7 +552,5 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     let joined = tokio::task::spawn_blocking(work).await;
-    joined.unwrap_or_else(|error| {
-        Err(Error::new(ErrorKind::Internal, "a task of the spool ended early").with_source(error))
-    })
+    joined.unwrap_or_else(|error| Err(Error::internal("a task of the spool ended early").with_source(error)))
 }

@@ -30,7 +30,7 @@ pub(super) fn write(shared: &Shared, folder: &Path) -> Result<(), Error> {
     }
     // Only now: the copy is not open, so that closing it loses no lock on it.
     let synced = File::open(&file).and_then(|file| file.sync_all());
-    synced.map_err(|error| Error::io("sync", &file.display().to_string(), error))?;
+    synced.map_err(|error| Error::io("sync", file.display(), error))?;
     backup::sync(folder)
 }
 

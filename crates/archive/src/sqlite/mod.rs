@@ -94,12 +94,12 @@ impl Shared {
             (format!("{why}; the archive takes no messages until it is opened again"), self.clock.now())
         });
         error!(refusal, "the archive takes no more messages");
-        Error::new(ErrorKind::Unavailable, refusal.clone())
+        Error::unavailable(refusal.clone())
     }
 
     fn check_refusal(&self) -> Result<(), Error> {
         let refusal = self.refusal.get();
-        refusal.map_or(Ok(()), |(refusal, _)| Err(Error::new(ErrorKind::Unavailable, refusal.clone())))
+        refusal.map_or(Ok(()), |(refusal, _)| Err(Error::unavailable(refusal.clone())))
     }
 
     /// The error of something that could not be written.
@@ -116,7 +116,7 @@ impl Shared {
             return false;
         }
         let what = format!("can't {what} {}: {error}", self.file.display());
-        self.disk_full.note(&Error::new(ErrorKind::Full, what))
+        self.disk_full.note(&Error::full(what))
     }
 
     /// The error of doing `what` to the file.
@@ -144,7 +144,7 @@ impl Shared {
         self.checkpointer.stop();
         for thread in threads {
             if thread.join().is_err() {
-                return Err(Error::new(ErrorKind::Internal, "a thread of the archive has panicked"));
+                return Err(Error::internal("a thread of the archive has panicked"));
             }
         }
         let moved = checkpoint::run(self, checkpoint::End::Truncate);
@@ -237,9 +237,7 @@ async fn blocking_with_progress<T: Send + 'static>(
 }
 
 fn result_of<T>(joined: Result<Result<T, Error>, JoinError>) -> Result<T, Error> {
-    joined.unwrap_or_else(|error| {
-        Err(Error::new(ErrorKind::Internal, "an archive task ended early").with_source(error))
-    })
+    joined.unwrap_or_else(|error| Err(Error::internal("an archive task ended early").with_source(error)))
 }
 
 /// The engine as doors and operators see it.
@@ -265,8 +263,7 @@ impl Sqlite {
     ) -> Result<T, Error> {
         let shared = self.shared.clone();
         let permit = shared.readers.permits.clone().acquire_owned().await;
-        let permit =
-            permit.map_err(|error| Error::new(ErrorKind::Internal, "no reader").with_source(error))?;
+        let permit = permit.map_err(|error| Error::internal("no reader").with_source(error))?;
         blocking(move || {
             let result = shared.readers.read(|connection| work(&shared, connection));
             drop(permit);
@@ -294,10 +291,8 @@ impl Archive for Sqlite {
         let page =
             self.read("query", move |shared, connection| query::query(shared, connection, ask)).await?;
         page.ok_or_else(|| match query.cursor {
-            Some(Cursor::Message(hash)) => {
-                Error::new(ErrorKind::NotFound, format!("cursor {hash} is not archived"))
-            }
-            other => Error::new(ErrorKind::Internal, format!("cursor {other:?} can't be missing")),
+            Some(Cursor::Message(hash)) => Error::not_found(format!("cursor {hash} is not archived")),
+            other => Error::internal(format!("cursor {other:?} can't be missing")),
         })
     }
 }

@@ -10,7 +10,6 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use restante_core::ErrorKind;
 use restante_disk::create_folder;
 use rusqlite::Connection;
 use tracing::info;
@@ -38,7 +37,7 @@ const SETTLE_TRIES: u32 = 10;
 
 /// Opens the archive in a file, and makes it when it isn't there.
 pub(super) fn open(file: &Path, config: &Config) -> Result<Arc<Sqlite>, Error> {
-    let file = std::path::absolute(file).map_err(|error| Error::io("find", &shown(file), error))?;
+    let file = std::path::absolute(file).map_err(|error| Error::io("find", shown(file), error))?;
     let file = real_path(&file); // log and lock lie beside the file, not beside a link to it
     let is_there = check_owner(&file)?;
     if config.read_only {
@@ -165,13 +164,13 @@ fn check_owner(file: &Path) -> Result<bool, Error> {
         {
             return Ok(false);
         }
-        Err(error) => return Err(Error::io("read", &shown(file), error)),
+        Err(error) => return Err(Error::io("read", shown(file), error)),
     };
     if header.is_empty() {
         return Ok(false);
     }
     let number = |at: usize| header.get(at..)?.first_chunk::<4>().copied().map(i32::from_be_bytes);
-    let refuse = |what: String| Err(Error::new(ErrorKind::Corrupt, what));
+    let refuse = |what: String| Err(Error::corrupt(what));
     if !header.starts_with(MAGIC) {
         return refuse(format!("{} is no SQLite database: name another file", shown(file)));
     }
@@ -247,7 +246,7 @@ fn create_and_lock(file: &Path) -> Result<File, Error> {
     create_folder(file.parent().unwrap_or(Path::new("/")))?;
     let what = format!("archive {}", shown(file));
     let advice = "stop it, or name another file; reading is possible beside it";
-    Ok(restante_disk::hold(&beside(file, ".lock"), &what, advice)?)
+    restante_disk::hold(&beside(file, ".lock"), &what, advice)
 }
 
 /// Makes an archive under another name first, so that under its own it is whole.
@@ -261,19 +260,19 @@ fn create(file: &Path) -> Result<(), Error> {
             shown(&log),
             shown(file)
         );
-        return Err(Error::new(ErrorKind::Corrupt, what));
+        return Err(Error::corrupt(what));
     }
     let new = beside(file, ".new");
     for leftover in [new.clone(), beside(&new, "-wal"), beside(&new, "-shm"), beside(&new, "-journal")] {
         match std::fs::remove_file(&leftover) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Error::io("remove", &shown(&leftover), error));
+                return Err(Error::io("remove", shown(&leftover), error));
             }
             _ => {}
         }
     }
     schema::create(&new).map_err(|error| super::failed("create", &new, error))?;
-    put_in_place(&new, file).map_err(|error| Error::io("create", &shown(file), error))
+    put_in_place(&new, file).map_err(|error| Error::io("create", shown(file), error))
 }
 
 #[expect(clippy::disallowed_methods, reason = "the folder is synced behind it")]
@@ -289,7 +288,7 @@ fn check_tables(file: &Path, connection: &Connection, statements: &[&str]) -> Re
         connection.prepare_cached(sql).map_err(|error| {
             let what =
                 format!("{} has not the tables of an archive: restore it from a copy: {error}", shown(file));
-            Error::new(ErrorKind::Corrupt, what).with_source(error)
+            Error::corrupt(what).with_source(error)
         })?;
     }
     Ok(())

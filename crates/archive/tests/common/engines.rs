@@ -10,14 +10,13 @@ use std::{
     time::Duration,
 };
 
-use libtest_mimic::{Arguments, Completion, Trial};
+use libtest_mimic::{Arguments, Trial};
 use restante_archive::{Config, EngineUrl, LogConfig, Opened, PostgresConfig, PostgresUrl, open};
+use restante_disk::testing::run_or_ignore;
 use tokio_postgres::NoTls;
 
 /// Names the PostgreSQL server, as `dev/services/with postgres` sets it.
 const POSTGRES_URL: &str = "RESTANTE_POSTGRES_URL";
-/// Engines, divided by commas, whose tests must not be ignored.
-const REQUIRE: &str = "RESTANTE_TEST_REQUIRE";
 /// A trial on PostgreSQL takes two archives at most of a handful of connections each: so many fit into the hundred that a
 /// server allows by default.
 const TRIALS_AT_ONCE_MAX: usize = 8;
@@ -78,11 +77,9 @@ impl Engine {
         (needs_server && postgres_url().is_none()).then(|| format!("{POSTGRES_URL} is not set"))
     }
 
-    /// Whether RESTANTE_TEST_REQUIRE names it; all its shapes go by one name.
-    fn is_required(self) -> bool {
-        let name = self.name().trim_end_matches("-small");
-        let required = env::var(REQUIRE).unwrap_or_default();
-        required.split(',').any(|required| required.trim() == name)
+    /// How RESTANTE_TEST_REQUIRE names it: all its shapes have one name.
+    fn required_as(self) -> &'static str {
+        self.name().trim_end_matches("-small")
     }
 }
 
@@ -114,16 +111,7 @@ pub fn trial_with(
     let unset =
         move || variable.filter(|name| env::var_os(name).is_none()).map(|name| format!("{name} is not set"));
     Trial::ignorable_test(format!("{}::{name}", engine.name()), move || {
-        match engine.missing().or_else(unset) {
-            None => {
-                test();
-                Ok(Completion::Completed)
-            }
-            Some(why) if engine.is_required() => {
-                Err(format!("{REQUIRE} names this engine, but it isn't to be had: {why}").into())
-            }
-            Some(why) => Ok(Completion::ignored_with(why)),
-        }
+        run_or_ignore(engine.required_as(), engine.missing().or_else(unset), test)
     })
 }
 

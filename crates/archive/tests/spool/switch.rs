@@ -86,7 +86,7 @@ impl Switch {
 }
 
 fn away() -> Error {
-    Error::new(ErrorKind::Unavailable, "switched off")
+    Error::unavailable("switched off")
 }
 
 #[async_trait]
@@ -104,9 +104,7 @@ impl Archive for Switch {
                 Err(away())
             }
             Mode::Fails(kind) => Err(Error::new(kind, "as the test wanted")),
-            Mode::Refuses(key) if keys.contains(&key) => {
-                Err(Error::new(ErrorKind::Invalid, "as the test wanted"))
-            }
+            Mode::Refuses(key) if keys.contains(&key) => Err(Error::invalid("as the test wanted")),
             Mode::Refuses(_) => self.model.archive.append(messages).await,
         }
     }

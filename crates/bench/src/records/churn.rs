@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use restante_records::{AccountId, Change, Commit, Id};
+use restante_records::{AccountId, Change, Commit, RecordId};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -75,13 +75,13 @@ pub(super) async fn measure(
 pub(super) struct Churn {
     mails: Mails,
     entities: u64,
-    first: Id,
+    first: RecordId,
     random: Random,
 }
 
 impl Churn {
     /// For the mails of a load, the first of which has this id.
-    pub(super) fn new(load: Load, first: Id) -> Self {
+    pub(super) fn new(load: Load, first: RecordId) -> Self {
         let mails = Mails { seed: load.seed, account: ACCOUNT, inbox_every: load.inbox_every };
         Self { mails, entities: load.entities, first, random: Random::new(load.seed, CHURN_STREAM) }
     }
@@ -95,7 +95,7 @@ impl Churn {
         }
         let update = |n: u64| Change::Update {
             kind: EMAIL,
-            id: Id(self.first.0 + n),
+            id: RecordId(self.first.0 + n),
             body: None,
             properties: Some(self.mails.flagged(n, &mut self.random)),
         };
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn a_commit_changes_other_mails_each() {
         let load = Load { seed: 0, entities: 50, batch: 10, accounts: 1, inbox_every: 2 };
-        let mut churn = Churn::new(load, Id(7));
+        let mut churn = Churn::new(load, RecordId(7));
         assert_eq!(churn.commit(100).changes.len(), 50, "there are no more");
         let ids = |commit: Commit| {
             let id = |change: &Change| match change {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use restante_records::{AccountId, Commit, Id};
+use restante_records::{AccountId, Commit, RecordId};
 use tokio::sync::mpsc;
 
 use super::{mail::Mails, store::Store};
@@ -34,7 +34,7 @@ pub(super) struct Filled {
     /// Until the last commit was answered.
     pub(super) total: Duration,
     /// The id of the first mail; with one account the others have consecutive ids.
-    pub(super) first: Id,
+    pub(super) first: RecordId,
 }
 
 struct Planned {
@@ -48,7 +48,7 @@ pub(super) async fn fill(store: &Store, load: Load) -> anyhow::Result<Filled> {
     let (sender, mut receiver) = mpsc::channel(PARCELS_WAITING);
     let producer = tokio::task::spawn_blocking(move || produce(load, &sender));
     let mut filled =
-        Filled { payload_bytes: 0, commits: Latencies::default(), total: Duration::ZERO, first: Id(0) };
+        Filled { payload_bytes: 0, commits: Latencies::default(), total: Duration::ZERO, first: RecordId(0) };
     let mut last = None;
     let mut created = 0;
     let begun = Instant::now();
@@ -68,7 +68,7 @@ pub(super) async fn fill(store: &Store, load: Load) -> anyhow::Result<Filled> {
     filled.total = begun.elapsed();
     producer.await?;
     ensure!(created == load.entities, "{created} of {} records were created", load.entities);
-    let follows = last == Some(Id(filled.first.0 + load.entities.saturating_sub(1)));
+    let follows = last == Some(RecordId(filled.first.0 + load.entities.saturating_sub(1)));
     ensure!(load.accounts > 1 || follows, "the ids of an account have gaps");
     Ok(filled)
 }

@@ -14,7 +14,7 @@ mod seed;
 mod sink;
 mod store;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use indicatif::ProgressBar;
@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 pub use store::RecordsEngine;
 
 use crate::{
-    args::{CommonArgs, Sizes},
+    args::{OutputArgs, Sizes},
     machine::Machine,
     progress,
     report::Report,
@@ -115,44 +115,22 @@ pub struct RecordsArgs {
     /// Accounts that the records of the part batch belong to; each commit is of one, at random
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub accounts: u32,
-    /// Folder for the bench's files; by default a temporary one in the current folder
-    #[arg(long, value_name = "DIR")]
-    pub data: Option<PathBuf>,
     /// Seed of the records
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub seed: u64,
-    /// Write the rows and the machine to this file
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Write a page with plots to this file; it needs no other file and no network
-    #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
-    /// Only check that it works: few records, figures without meaning
-    #[arg(long)]
-    pub quick: bool,
+    /// Where files and results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 impl RecordsArgs {
-    /// The common flags, for the report and the work folder.
-    fn common(&self) -> CommonArgs {
-        CommonArgs {
-            messages: None,
-            engines: Vec::new(),
-            data: self.data.clone(),
-            seed: self.seed,
-            json: self.json.clone(),
-            html: self.html.clone(),
-            quick: self.quick,
-        }
-    }
-
     fn parts(&self) -> Vec<Part> {
         let is_chosen = |part: &Part| self.parts.is_empty() || self.parts.contains(part);
         Part::ALL.into_iter().filter(is_chosen).collect()
     }
 
     fn sizes(&self) -> anyhow::Result<Vec<u64>> {
-        if self.quick {
+        if self.output.quick {
             return Ok(SIZES_QUICK.to_vec());
         }
         for size in &self.records.0 {
@@ -201,12 +179,12 @@ pub(crate) async fn run(args: &RecordsArgs) -> anyhow::Result<()> {
         return child::run_task(&task).await;
     }
     let runner = Runner::Child(server::program(None)?);
-    measure(args, runner).await?.deliver(&args.common())
+    measure(args, runner).await?.deliver(&args.output.common(args.seed))
 }
 
 /// Runs the bench.
 async fn measure(args: &RecordsArgs, runner: Runner) -> anyhow::Result<Report> {
-    let folder = work_folder(&args.common())?;
+    let folder = work_folder(&args.output.common(args.seed))?;
     check_space(folder.path(), args.sizes()?.last().copied().unwrap_or_default())?;
     let title = "Records: revisioned objects with indexes, in durable commits; what they take on disk, what is written for \
                  them, how long commits and reads take.";
@@ -216,7 +194,7 @@ async fn measure(args: &RecordsArgs, runner: Runner) -> anyhow::Result<Report> {
     for part in args.parts() {
         bench.measure(part, &mut measured).await?;
     }
-    present::present(&measured, args.quick, &mut report)?;
+    present::present(&measured, args.output.quick, &mut report)?;
     Ok(report)
 }
 
@@ -323,7 +301,7 @@ impl Bench<'_> {
                 engine,
                 folder: folder.path().to_owned(),
                 seed: self.args.seed,
-                is_quick: self.args.quick,
+                is_quick: self.args.output.quick,
                 job,
             };
             let figures =
@@ -336,7 +314,7 @@ impl Bench<'_> {
     }
 
     fn pick(&self, real: u64, quick: u64) -> u64 {
-        if self.args.quick { quick } else { real }
+        if self.args.output.quick { quick } else { real }
     }
 }
 
@@ -357,11 +335,8 @@ mod tests {
             engine: engines.to_vec(),
             records: SIZES.parse().unwrap(),
             accounts: 1,
-            data: Some(std::env::temp_dir()),
             seed: 0,
-            json: None,
-            html: None,
-            quick: true,
+            output: OutputArgs { data: Some(std::env::temp_dir()), json: None, html: None, quick: true },
         }
     }
 
@@ -435,8 +410,12 @@ mod tests {
         assert_eq!(args(&[], &[Part::Read, Part::Seed1]).parts(), [Part::Seed1, Part::Read]);
         assert_eq!(usual.seed_engines(), [RecordsEngine::Lmdb, RecordsEngine::LmdbUncompressed]);
         assert_eq!(args(&[RecordsEngine::Memory], &[]).seed_engines(), [RecordsEngine::Memory]);
-        let real =
-            |sizes: &str| RecordsArgs { quick: false, records: sizes.parse().unwrap(), ..usual.clone() };
+        let output = OutputArgs { quick: false, ..usual.output.clone() };
+        let real = |sizes: &str| RecordsArgs {
+            records: sizes.parse().unwrap(),
+            output: output.clone(),
+            ..usual.clone()
+        };
         assert_eq!(real(SIZES).read_sizes().unwrap(), [100_000, 1_000_000]);
         assert_eq!(real("1000,10000").read_sizes().unwrap(), [10_000]);
         assert!(real("100").sizes().is_err());

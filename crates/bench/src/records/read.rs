@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::ensure;
-use restante_records::{ChangesSince, Commit, Get, Id, Query, Revision};
+use restante_records::{ChangesSince, Commit, Get, Query, RecordId, Revision};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -135,7 +135,7 @@ pub(super) async fn measure(
 struct Reader {
     load: Load,
     /// The id of the first mail.
-    first: Id,
+    first: RecordId,
     /// Before the last hundred changes.
     since: Revision,
     is_quick: bool,
@@ -200,7 +200,7 @@ impl Reader {
         random: &mut Random,
     ) -> anyhow::Result<(Duration, usize)> {
         let oldest = self.first.0 + self.load.entities - among;
-        let draw = |_| Get::whole(EMAIL, vec![Id(oldest + random.below(among))]);
+        let draw = |_| Get::whole(EMAIL, vec![RecordId(oldest + random.below(among))]);
         let gets: Vec<Get> = (0..POINTS).map(draw).collect();
         let mut found = 0;
         let begun = Instant::now();
@@ -257,7 +257,7 @@ mod tests {
     fn the_inbox_has_half_of_all_mails_and_fifty_thousand_at_most() {
         for (entities, inbox) in [(400, 200), (100_000, 50_000), (1_000_000, 50_000)] {
             let load = load(0, entities, 100);
-            let reader = Reader { load, first: Id(1), since: Revision(0), is_quick: true };
+            let reader = Reader { load, first: RecordId(1), since: Revision(0), is_quick: true };
             assert_eq!(reader.inbox_mails(), inbox);
         }
     }

@@ -27,9 +27,7 @@ pub(super) fn check_folder(folder: &Path) -> Result<(), Error> {
     let mut entries = std::fs::read_dir(folder).map_err(|error| Error::io("read", &name, error))?;
     match entries.next() {
         None => Ok(()),
-        Some(_) => {
-            Err(Error::new(ErrorKind::Conflict, format!("the folder {name} is not empty: name another one")))
-        }
+        Some(_) => Err(Error::conflict(format!("the folder {name} is not empty: name another one"))),
     }
 }
 

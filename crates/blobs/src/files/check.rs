@@ -42,7 +42,7 @@ fn check_blob(
         progress(report.bytes, shared.ledger.lock().totals().1.max(report.bytes));
     };
     let found = read::verify(shared, id, &mut seen);
-    let is_there = || Ok::<_, Error>(shared.find(id)?.is_some());
+    let is_there = || Ok(shared.find(id)?.is_some());
     match found {
         Ok(Some(_)) => report.blobs += 1,
         // Removed since the page was read, or during the read.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, ops::Bound, path::Path, sync::Arc};
 
-use restante_core::{BlobId, ErrorKind, Timestamp};
+use restante_core::{BlobId, Timestamp};
 use restante_disk::{Disk, Folder};
 use restante_lmdb::{
     Batch, Direction, Options, Store, Table, View,
@@ -10,7 +10,7 @@ use restante_lmdb::{
 };
 
 use super::schema::{BLOB_BYTES_LIMIT, INDEX, PACKED_BYTES_LIMIT, VERSION, other_version, record_bytes};
-use crate::{Error, Listed};
+use crate::{Error, Listed, error::of_index};
 
 /// id -> location, length, time of the last put.
 const BLOBS: Table = Table::new(1, "blobs");
@@ -98,16 +98,26 @@ impl Index {
     }
 
     fn open_with(disk: Arc<dyn Disk>, options: Options) -> Result<Self, Error> {
-        let index = Self { store: Store::open(&disk.path(INDEX), &TABLES, options)?, disk };
+        let index = Self { store: Store::open(&disk.path(INDEX), &TABLES, options).map_err(of_index)?, disk };
         index.check_format()?;
         Ok(index)
     }
 
+    fn read<T>(&self, read: impl FnOnce(&View<'_>) -> Result<T, Error>) -> Result<T, Error> {
+        self.store.read(read).map_err(of_index)
+    }
+
+    fn write_batch(
+        &self,
+        write: impl FnOnce(&mut Batch<'_>) -> Result<(), Error> + Send + 'static,
+    ) -> Result<(), Error> {
+        self.store.write_blocking(write).map_err(of_index)
+    }
+
     fn check_format(&self) -> Result<(), Error> {
-        let found =
-            self.store.read(|view| Ok::<_, Error>(view.get(META, FORMAT)?.map(|value| value.to_vec())))?;
+        let found = self.read(|view| Ok(view.get(META, FORMAT)?.map(|value| value.to_vec())))?;
         let Some(found) = found else {
-            return self.store.write_blocking(|batch| {
+            return self.write_batch(|batch| {
                 batch.put(META, FORMAT, &VERSION.to_le_bytes());
                 Ok(())
             });
@@ -120,7 +130,7 @@ impl Index {
     }
 
     pub(super) fn find(&self, id: BlobId) -> Result<Option<Entry>, Error> {
-        self.store.read(|view| match view.get(BLOBS, &id.0)? {
+        self.read(|view| match view.get(BLOBS, &id.0)? {
             Some(value) => read_entry(value).map(Some),
             None => Ok(None),
         })
@@ -129,7 +139,7 @@ impl Index {
     /// The blobs after one, ordered by id.
     pub(super) fn page(&self, after: Option<BlobId>, limit: usize) -> Result<Vec<(BlobId, Entry)>, Error> {
         let mut page = Vec::new();
-        self.store.read(|view| {
+        self.read(|view| {
             let from = after.as_ref().map_or(Bound::Unbounded, |id| Bound::Excluded(&id.0[..]));
             let mut rows = view.range(BLOBS, from, Bound::Unbounded, Direction::Ascending)?;
             while let Some((key, value)) = rows.next()? {
@@ -138,24 +148,24 @@ impl Index {
                     break;
                 }
             }
-            Ok::<_, Error>(())
+            Ok(())
         })?;
         Ok(page)
     }
 
     /// The checksums of the parts of a file.
     pub(super) fn sums(&self, id: BlobId) -> Result<Option<Vec<u8>>, Error> {
-        self.store.read(|view| Ok(view.get(SUMS, &id.0)?.map(|value| value.to_vec())))
+        self.read(|view| Ok(view.get(SUMS, &id.0)?.map(|value| value.to_vec())))
     }
 
     pub(super) fn is_loose(&self, id: BlobId) -> Result<bool, Error> {
-        self.store.read(|view| Ok(view.get(LOOSE, &id.0)?.is_some()))
+        self.read(|view| Ok(view.get(LOOSE, &id.0)?.is_some()))
     }
 
     /// At most `limit` files that belong to no blob.
     pub(super) fn loose(&self, limit: usize) -> Result<Vec<BlobId>, Error> {
         let mut loose = Vec::new();
-        self.store.read(|view| {
+        self.read(|view| {
             each(view, LOOSE, &mut |key, _| {
                 loose.push(read_id(key)?);
                 Ok(loose.len() < limit)
@@ -166,7 +176,7 @@ impl Index {
 
     pub(super) fn packs(&self) -> Result<BTreeMap<u64, Pack>, Error> {
         let mut packs = BTreeMap::new();
-        self.store.read(|view| {
+        self.read(|view| {
             each(view, PACKS, &mut |mut key, value| {
                 let number = take_number(&mut key).ok_or_else(damaged)?;
                 packs.insert(number, read_pack(value)?);
@@ -178,7 +188,7 @@ impl Index {
 
     /// The totals of blobs with files of their own; `None` if they were never counted.
     pub(super) fn files(&self) -> Result<Option<Files>, Error> {
-        self.store.read(|view| {
+        self.read(|view| {
             let Some(value) = view.get(META, FILES)? else { return Ok(None) };
             let mut value = value;
             let numbers = take_number(&mut value).zip(take_number(&mut value));
@@ -193,7 +203,7 @@ impl Index {
         }
         let failed = |error| Error::io("write", "the index of the blobs", error);
         self.disk.before("index").map_err(failed)?;
-        self.store.write_blocking(move |batch| {
+        self.write_batch(move |batch| {
             rows.iter().for_each(|row| put_row(batch, row));
             Ok(())
         })
@@ -201,21 +211,21 @@ impl Index {
 
     /// A defect in the pages of its file, if there is one.
     pub(super) fn damaged_page(&self) -> Result<Option<String>, Error> {
-        Ok(self.store.damaged_page()?)
+        self.store.damaged_page().map_err(of_index)
     }
 
     /// Its size on disk.
     pub(super) fn disk_bytes(&self) -> Result<u64, Error> {
-        let stats = self.store.stats()?;
+        let stats = self.store.stats().map_err(of_index)?;
         Ok(stats.file_bytes + stats.log_bytes)
     }
 
     pub(super) fn health(&self) -> Result<(), Error> {
-        Ok(self.store.health()?)
+        self.store.health().map_err(of_index)
     }
 
     pub(super) async fn close(&self) -> Result<(), Error> {
-        Ok(self.store.close().await?)
+        self.store.close().await.map_err(of_index)
     }
 }
 
@@ -297,8 +307,7 @@ fn read_id(key: &[u8]) -> Result<BlobId, Error> {
 }
 
 fn damaged() -> Error {
-    let what = "a row of the index of the blobs is damaged: close the store, move its folder index away, and open it again";
-    Error::new(ErrorKind::Corrupt, what).of_index()
+    Error::corrupt("a row is damaged: close the store, move its folder index away, and open it again")
 }
 
 impl Pack {

@@ -40,6 +40,7 @@ use self::{
 };
 use crate::{
     Blobs, Config, Error, Listed, Opened, Put, Report, Source, Stats, Upkeep,
+    error::is_damaged_index,
     limits::{check_limit, check_touch},
 };
 
@@ -59,7 +60,7 @@ fn open_on(disk: Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
     let lock = restante_disk::hold(&disk.path(LOCK), &what, "stop it first")?;
     make_folders(&*disk)?;
     let (shared, appender, changed) = match read_store(&disk, config) {
-        Err(error) if error.is_damaged_index() => {
+        Err(error) if is_damaged_index(&error) => {
             rename_damaged_index(&*disk, &error)?;
             read_store(&disk, config)?
         }
@@ -134,7 +135,7 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| Error::new(ErrorKind::Internal, "work on blobs ended early").with_source(error))?
+    done.map_err(|error| Error::internal("work on blobs ended early").with_source(error))?
 }
 
 /// The engine.

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use restante_core::{ErrorKind, Identity};
+use restante_core::Identity;
 use restante_disk::Disk;
 
 use super::schema::{OWNER, OWNER_NEW};
@@ -19,7 +19,7 @@ pub(super) fn read(disk: &dyn Disk) -> Result<Option<Identity>, Error> {
     owner.map(Some).ok_or_else(|| {
         let what = "the file OWNER of the blobs is damaged: stop the server and run `restante blobs sweep --adopt`, which \
                     makes them the blobs of the present records, or put back OWNER from a backup";
-        Error::new(ErrorKind::Corrupt, what)
+        Error::corrupt(what)
     })
 }
 

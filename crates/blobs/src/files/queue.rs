@@ -9,7 +9,7 @@ use super::{
     receive::{Content, Received},
     uploads::UploadSlots,
 };
-use crate::{Error, Metrics, Put};
+use crate::{Error, Metrics, Put, error::closed};
 
 /// Requests in the queue; more of them wait for it.
 const JOBS_WAITING_MAX: usize = 1_024;
@@ -112,11 +112,11 @@ impl Queue {
 
     async fn ask<T>(&self, job: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Job) -> Result<T, Error> {
         let (answer, answered) = oneshot::channel();
-        self.jobs.send(job(answer)).await.map_err(|_| Error::closed())?;
-        answered.await.map_err(|_| Error::closed())?
+        self.jobs.send(job(answer)).await.map_err(|_| closed())?;
+        answered.await.map_err(|_| closed())?
     }
 }
 
 async fn take(semaphore: &Arc<Semaphore>, permits: u32) -> Result<OwnedSemaphorePermit, Error> {
-    semaphore.clone().acquire_many_owned(permits).await.map_err(|_| Error::closed())
+    semaphore.clone().acquire_many_owned(permits).await.map_err(|_| closed())
 }

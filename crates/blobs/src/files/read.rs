@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     Error, Source,
+    error::no_blob,
     hash::id_of,
     limits::{check_range, clip},
 };
@@ -29,7 +30,7 @@ const MOVES_MAX: usize = 16;
 /// A range of a blob.
 pub(super) fn open(shared: &Arc<Shared>, id: BlobId, range: Range<u64>) -> Result<Box<dyn Source>, Error> {
     check_range(&range)?;
-    let Some((entry, packed)) = locate(shared, id)? else { return Err(Error::no_blob(id)) };
+    let Some((entry, packed)) = locate(shared, id)? else { return Err(no_blob(id)) };
     let range = clip(&range, entry.bytes);
     let is_whole = range == (0..entry.bytes);
     match packed {
@@ -88,12 +89,12 @@ fn locate(shared: &Shared, id: BlobId) -> Result<Option<(Entry, Option<Bytes>)>,
             // It was moved after the lookup, and the pack was removed. If the lookup finds the same pack again, the blob is lost.
             Err(_) if seen == Some(entry.location) => {
                 let what = format!("blob {id} is lost: pack {number} is not there");
-                return Err(Error::new(ErrorKind::Corrupt, what));
+                return Err(Error::corrupt(what));
             }
             Err(_) => seen = Some(entry.location),
         }
     }
-    Err(Error::new(ErrorKind::Unavailable, format!("blob {id} is moved again and again: read it once more")))
+    Err(Error::unavailable(format!("blob {id} is moved again and again: read it once more")))
 }
 
 /// Reads a record with its header.
@@ -115,7 +116,7 @@ struct Parts {
 
 impl Parts {
     fn open(shared: &Shared, id: BlobId, bytes: u64) -> Result<Self, Error> {
-        let sums = shared.index()?.sums(id)?.ok_or_else(|| Error::no_blob(id))?; // it was removed meanwhile
+        let sums = shared.index()?.sums(id)?.ok_or_else(|| no_blob(id))?; // it was removed meanwhile
         Ok(Self { id, bytes, sums })
     }
 
@@ -134,9 +135,9 @@ impl Parts {
     fn missing(&self, shared: &Shared, error: io::Error) -> Error {
         let is_lost = error.kind() == io::ErrorKind::NotFound;
         match shared.find(self.id) {
-            Ok(None) => Error::no_blob(self.id),
+            Ok(None) => no_blob(self.id),
             Ok(Some(_)) if is_lost => {
-                Error::new(ErrorKind::Corrupt, format!("blob {} is lost: its file is not there", self.id))
+                Error::corrupt(format!("blob {} is lost: its file is not there", self.id))
             }
             Ok(Some(_)) => unavailable("open", self.id, error),
             Err(error) => error,
@@ -186,7 +187,7 @@ impl Source for FileSource {
             return Ok(None);
         }
         let Some(mut reading) = self.reading.take() else {
-            return Err(Error::new(ErrorKind::Unavailable, "the read of the blob was interrupted before"));
+            return Err(Error::unavailable("the read of the blob was interrupted before"));
         };
         let shared = self.shared.clone();
         let (reading, chunk) = blocking(move || {
@@ -200,19 +201,19 @@ impl Source for FileSource {
 }
 
 fn not_what_was_put(id: BlobId) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("blob {id} is damaged: its bytes are not those that were put"))
+    Error::corrupt(format!("blob {id} is damaged: its bytes are not those that were put"))
 }
 
 /// An unreadable sector counts as damage, so that the next put stores the blob again; other errors may be transient.
 fn unreadable(id: BlobId, error: io::Error) -> Error {
     if error.raw_os_error() == Some(EIO) {
-        return Error::new(ErrorKind::Corrupt, format!("blob {id} is damaged: {error}")).with_source(error);
+        return Error::corrupt(format!("blob {id} is damaged: {error}")).with_source(error);
     }
     unavailable("read", id, error)
 }
 
 fn unavailable(what: &str, id: BlobId, error: io::Error) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("can't {what} blob {id}: {error}")).with_source(error)
+    Error::unavailable(format!("can't {what} blob {id}: {error}")).with_source(error)
 }
 
 #[cfg(test)]

@@ -130,7 +130,7 @@ impl FileUpload {
     }
 
     fn take(&mut self) -> Result<PartialFile, Error> {
-        self.0.take().ok_or_else(|| Error::new(ErrorKind::Internal, "what is received has no file any more"))
+        self.0.take().ok_or_else(|| Error::internal("what is received has no file any more"))
     }
 }
 
@@ -205,7 +205,7 @@ impl PartialFile {
 fn unavailable(what: &str, name: &str, error: std::io::Error) -> Error {
     let error = Error::io(what, name, error);
     match error.kind() {
-        ErrorKind::NotFound => Error::new(ErrorKind::Unavailable, error.to_string()).with_source(error),
+        ErrorKind::NotFound => Error::unavailable(error.to_string()).with_source(error),
         _ => error,
     }
 }

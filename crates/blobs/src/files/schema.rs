@@ -1,6 +1,6 @@
 //! The formats of the files: names, the header of a pack, the header of a record. Described in `docs/formats/blobs.md`.
 
-use restante_core::{BlobId, ErrorKind, Timestamp};
+use restante_core::{BlobId, Timestamp};
 
 use crate::Error;
 
@@ -82,7 +82,7 @@ pub(super) fn pack_version(header: &[u8]) -> Option<u32> {
 pub(super) fn other_version(name: &str, version: u32) -> Error {
     let known = format!("this program knows version {VERSION}");
     let what = format!("{name} has format version {version}, and {known}: use the version that wrote it");
-    Error::new(ErrorKind::Corrupt, what)
+    Error::corrupt(what)
 }
 
 /// The header of a record.

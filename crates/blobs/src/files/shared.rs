@@ -16,7 +16,7 @@ use super::{
     schema::{RECORD_HEADER_BYTES, pack_name},
     write::Move,
 };
-use crate::{Config, Error, FilesConfig, Metrics};
+use crate::{Config, Error, FilesConfig, Metrics, error::closed};
 
 /// Packs that stay open for reading.
 const PACKS_OPEN_MAX: usize = 128;
@@ -144,7 +144,7 @@ impl Shared {
     }
 
     pub(super) fn index(&self) -> Result<Index, Error> {
-        self.index.read().clone().ok_or_else(Error::closed)
+        self.index.read().clone().ok_or_else(closed)
     }
 
     /// The row of a blob.
@@ -196,7 +196,7 @@ impl Shared {
         let message =
             format!("no blobs are accepted until the store is opened again, because a sync failed: {error}");
         self.status.lock().broken.get_or_insert(message);
-        Error::new(ErrorKind::Unavailable, error.to_string())
+        Error::unavailable(error.to_string())
     }
 
     /// Records the outcome of the last put.
@@ -205,7 +205,7 @@ impl Shared {
     }
 
     pub(super) fn check_open(&self) -> Result<(), Error> {
-        if self.status.lock().is_closed { Err(Error::closed()) } else { Ok(()) }
+        if self.status.lock().is_closed { Err(closed()) } else { Ok(()) }
     }
 
     /// Fails when the store is closed or a sync has failed.
@@ -217,7 +217,7 @@ impl Shared {
     /// Fails when a sync has failed.
     pub(super) fn check_unbroken(&self) -> Result<(), Error> {
         match &self.status.lock().broken {
-            Some(message) => Err(Error::new(ErrorKind::Unavailable, message.clone())),
+            Some(message) => Err(Error::unavailable(message.clone())),
             None => Ok(()),
         }
     }

@@ -8,13 +8,12 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
-use restante_core::ErrorKind;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, sleep, sleep_until},
 };
 
-use crate::{Error, Source};
+use crate::{Error, Source, error::closed};
 
 /// Uploads into files of their own at the same time. More of them wait.
 pub(super) const FILES_RECEIVED_MAX: usize = 256;
@@ -64,7 +63,7 @@ impl UploadSlots {
 
     async fn wait(&self) -> Result<OwnedSemaphorePermit, Error> {
         let waiting = Waiting::begin(&self.waiters);
-        let permit = self.free.clone().acquire_owned().await.map_err(|_| Error::closed())?;
+        let permit = self.free.clone().acquire_owned().await.map_err(|_| closed())?;
         waiting.end_with_slot();
         Ok(permit)
     }
@@ -128,7 +127,7 @@ impl UploadSlot {
         }
         self.given_up.inc();
         let what = "the upload was too slow while others waited: send it again";
-        Err(Error::new(ErrorKind::Unavailable, what))
+        Err(Error::unavailable(what))
     }
 
     fn note(&mut self, bytes: u64) {

@@ -385,7 +385,7 @@ fn touch_known(works: &mut [Work], now: Timestamp) {
 
 /// A missing folder or file is never `NotFound`, which would mean the blob.
 fn kind_of(error: &std::io::Error) -> ErrorKind {
-    match Error::io("", "", std::io::Error::from(error.kind())).kind() {
+    match ErrorKind::of_io(error.kind()) {
         ErrorKind::NotFound => ErrorKind::Unavailable,
         kind => kind,
     }

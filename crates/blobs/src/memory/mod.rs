@@ -14,6 +14,7 @@ use restante_core::{BlobId, Clock, Identity, Timestamp};
 
 use crate::{
     Blobs, Config, Error, Listed, Metrics, Opened, Put, Report, Source, Stats, Upkeep,
+    error::{closed, no_blob},
     hash::id_of,
     limits::{check_length, check_limit, check_range, check_touch, clip},
 };
@@ -45,7 +46,7 @@ struct Memory {
 
 impl Memory {
     fn with<T>(&self, work: impl FnOnce(&mut BTreeMap<BlobId, StoredBlob>) -> T) -> Result<T, Error> {
-        self.blobs.lock().as_mut().map(work).ok_or_else(Error::closed)
+        self.blobs.lock().as_mut().map(work).ok_or_else(closed)
     }
 }
 
@@ -69,7 +70,7 @@ impl Blobs for Memory {
     async fn read(&self, id: BlobId, range: Range<u64>) -> Result<Box<dyn Source>, Error> {
         check_range(&range)?;
         let bytes = self.with(|blobs| blobs.get(&id).map(|blob| blob.bytes.clone()))?;
-        let bytes = bytes.ok_or_else(|| Error::no_blob(id))?;
+        let bytes = bytes.ok_or_else(|| no_blob(id))?;
         let range = clip(&range, bytes.len() as u64);
         Ok(Box::new(bytes.slice(range.start as usize..range.end as usize)))
     }

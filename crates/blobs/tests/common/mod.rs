@@ -9,7 +9,7 @@ use libtest_mimic::{Completion, Trial};
 use restante_blobs::{
     BlobId, Blobs, Config, EngineUrl, Error, FilesConfig, Listed, Opened, Put, Source, Upkeep, open,
 };
-use restante_core::{ErrorKind, ManualClock, Timestamp};
+use restante_core::{ManualClock, Timestamp};
 
 /// An engine under test, in one of its configurations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +164,7 @@ impl Chunks {
     }
 
     pub fn then_fails(mut self) -> Self {
-        self.error = Some(Error::new(ErrorKind::Conflict, "the source broke"));
+        self.error = Some(Error::conflict("the source broke"));
         self
     }
 }

@@ -56,7 +56,7 @@ impl References for Pages {
     async fn page(&self, after: Option<u64>) -> Result<(Vec<BlobId>, Option<u64>), Error> {
         let number = after.map_or(0, |after| after + 1);
         if self.fails == Some(number) {
-            return Err(Error::new(ErrorKind::Unavailable, "the records are away"));
+            return Err(Error::unavailable("the records are away"));
         }
         let page = self.pages.get(number as usize).cloned().unwrap_or_default();
         Ok((page, (number + 1 < self.pages.len() as u64).then_some(number)))

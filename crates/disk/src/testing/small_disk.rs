@@ -15,8 +15,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use libtest_mimic::{Arguments, Completion, Trial};
+use libtest_mimic::{Arguments, Trial};
 use restante_core::ErrorKind;
+
+use super::run_or_ignore;
 
 /// Set for a process that runs a test inside the namespace; the mounted folder.
 const DISK: &str = "RESTANTE_SMALL_DISK";
@@ -62,17 +64,7 @@ pub trait Store: Sized {
 /// full disk and starts it again. It is reported as ignored where no tmpfs can be mounted, and as failed there when
 /// `RESTANTE_TEST_REQUIRE` names `tmpfs`.
 pub fn run_test(name: &str) {
-    let trial = Trial::ignorable_test(name, || match stops_and_starts()? {
-        None => Ok(Completion::Completed),
-        Some(why) => {
-            let required = env::var("RESTANTE_TEST_REQUIRE").unwrap_or_default();
-            if required.split(',').any(|name| name.trim() == "tmpfs") {
-                Err(why.into())
-            } else {
-                Ok(Completion::ignored_with(why))
-            }
-        }
-    });
+    let trial = Trial::ignorable_test(name, || run_or_ignore("tmpfs", stops_and_starts()?, || {}));
     libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit();
 }
 

@@ -11,11 +11,12 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use restante_core::{Clock, ErrorKind, ManualClock, Timestamp};
+use restante_core::{Clock, ManualClock, Timestamp};
 use restante_follow::{Handler, HandlerError};
 use restante_records::{
-    AccountId, Body, Change, Changed, Changes, Checkpoint, Commit, Config, Error, Feed, FeedRequest, Get, Id,
-    Kind, KindSchema, Opened, Position, Properties, RecordKey, Records, Revision, Schema, Touched, open,
+    AccountId, Body, Change, Changed, Changes, Checkpoint, Commit, Config, Error, Feed, FeedRequest, Get,
+    Kind, KindSchema, Opened, Position, Properties, RecordId, RecordKey, Records, Revision, Schema, Touched,
+    open,
 };
 use tokio::sync::Notify;
 
@@ -23,7 +24,7 @@ pub(crate) const NOTE: Kind = Kind(1);
 pub(crate) const FOLDER: Kind = Kind(2);
 
 /// A record and its body, as a mirror keeps it.
-pub(crate) type Copied = BTreeMap<(AccountId, Kind, Id), Bytes>;
+pub(crate) type Copied = BTreeMap<(AccountId, Kind, RecordId), Bytes>;
 
 pub(crate) fn create(kind: Kind, text: String) -> Change {
     Change::Create { kind, body: Body::new(text), properties: Properties::default() }
@@ -33,7 +34,7 @@ pub(crate) fn create(kind: Kind, text: String) -> Change {
 pub(crate) struct Store {
     pub(crate) opened: Opened,
     pub(crate) clock: Arc<ManualClock>,
-    live: BTreeMap<AccountId, Vec<(Kind, Id)>>,
+    live: BTreeMap<AccountId, Vec<(Kind, RecordId)>>,
     commits: u64,
 }
 
@@ -47,7 +48,7 @@ impl Store {
         Self { opened, clock, live: BTreeMap::new(), commits: 0 }
     }
 
-    pub(crate) async fn commit(&self, account: u32, changes: Vec<Change>) -> Vec<Id> {
+    pub(crate) async fn commit(&self, account: u32, changes: Vec<Change>) -> Vec<RecordId> {
         self.opened.records.commit(AccountId(account), Commit::of(changes)).await.unwrap().created
     }
 
@@ -179,7 +180,7 @@ pub(crate) struct FailingFeed {
 }
 
 fn unavailable() -> Error {
-    Error::new(ErrorKind::Unavailable, "the store is away")
+    Error::unavailable("the store is away")
 }
 
 #[async_trait]

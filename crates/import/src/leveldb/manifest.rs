@@ -117,7 +117,7 @@ impl Manifest {
 
     /// The journals that are not in the tables yet, oldest first.
     pub(super) fn journals(&self, folder: &Path) -> Result<Vec<PathBuf>, Error> {
-        let failed = |error| Error::io("read", folder, error);
+        let failed = |error| Error::io("read", folder.display(), error);
         let mut found = BTreeMap::new();
         for entry in fs::read_dir(folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();

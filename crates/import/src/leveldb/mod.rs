@@ -184,7 +184,7 @@ fn open_table(folder: &Path, file: &TableFile, from: &[u8], notes: &Notes) -> Op
 
 /// Reads a small file.
 fn read_whole(path: &Path) -> Result<Vec<u8>, Error> {
-    let failed = |error| Error::io("read", path, error);
+    let failed = |error| Error::io("read", path.display(), error);
     let mut bytes = Vec::new();
     check_regular(path)?;
     let file = File::open(path).map_err(failed)?;

@@ -45,7 +45,7 @@ impl Table {
     /// Opens a table to be read from the block that may contain `from`, or a later key.
     pub(super) fn open(folder: &Path, number: u64, from: &[u8]) -> Result<Self, Error> {
         let path = find(folder, number);
-        let failed = |error| Error::io("read", &path, error);
+        let failed = |error| Error::io("read", path.display(), error);
         check_regular(&path)?;
         let file = File::open(&path).map_err(failed)?;
         let len = file.metadata().map_err(failed)?.len();

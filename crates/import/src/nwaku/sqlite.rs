@@ -151,7 +151,7 @@ fn bound_steps(connection: &mut Connection, file: &Path) -> Result<(), Error> {
 
 fn is_wal(file: &Path) -> Result<bool, Error> {
     use std::io::Read;
-    let failed = |error| Error::io("read", file, error);
+    let failed = |error| Error::io("read", file.display(), error);
     let mut head = Vec::new();
     let opened = std::fs::File::open(file).map_err(failed)?;
     opened.take(WRITE_VERSION_AT as u64 + 1).read_to_end(&mut head).map_err(failed)?;
@@ -166,7 +166,7 @@ fn beside(file: &Path, ending: &str) -> PathBuf {
 
 /// The file as a URI, RFC 3986: reserved characters are escaped.
 fn uri_of(file: &Path, is_unchanging: bool) -> Result<String, Error> {
-    let path = std::path::absolute(file).map_err(|error| Error::io("find", file, error))?;
+    let path = std::path::absolute(file).map_err(|error| Error::io("find", file.display(), error))?;
     let path = path.to_str().ok_or_else(|| Error::invalid("the file's path is not UTF-8"))?;
     let path = path.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
     Ok(format!("file:{path}?{}", if is_unchanging { "immutable=1" } else { "mode=ro" }))

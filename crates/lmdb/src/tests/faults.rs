@@ -78,7 +78,7 @@ fn a_large_frame_is_not_written_behind_a_group_that_failed() {
                         thread::sleep(Duration::from_millis(50)); // the others come to wait behind it
                     }
                     batch.put(FIRST, &[number], &vec![number; if number == 39 { 20_000 } else { 100 }]);
-                    Ok::<_, Error>(())
+                    Ok(())
                 };
                 store.write(put).await
             });
@@ -143,7 +143,7 @@ fn write_at_once(store: &Store) -> Vec<(u8, Result<(), Error>)> {
             writing.spawn(async move {
                 let put = move |batch: &mut Batch<'_>| {
                     batch.put(FIRST, &[number], &vec![number; size(number)]);
-                    Ok::<_, Error>(())
+                    Ok(())
                 };
                 (number, store.write(put).await)
             });

@@ -32,7 +32,7 @@ fn put(store: &Store, table: Table, key: &[u8], value: &[u8]) -> Result<(), Erro
 }
 
 fn get(store: &Store, table: Table, key: &[u8]) -> Option<Vec<u8>> {
-    store.read(|view| Ok::<_, Error>(view.get(table, key)?.map(|value| value.to_vec()))).unwrap()
+    store.read(|view| Ok(view.get(table, key)?.map(|value| value.to_vec()))).unwrap()
 }
 
 /// Waits for an answer outside a runtime.

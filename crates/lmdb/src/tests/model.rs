@@ -66,7 +66,7 @@ fn write(store: &Store, model: &mut Model, rows: &[(bool, u8, Option<u16>)]) {
                 None => batch.delete(*table, key),
             }
         }
-        Ok::<_, Error>(())
+        Ok(())
     };
     store.write_blocking(put).unwrap();
 }
@@ -112,7 +112,7 @@ fn compare(
         .map(|((_, key), value)| (key.clone(), value.clone()))
         .collect();
     let bounds = (from.as_ref().map(|key| &key[..]), to.as_ref().map(|key| &key[..]));
-    let compared = store.read(|view| Ok::<_, Error>(compare_view(view, model, table, bounds, expected)));
+    let compared = store.read(|view| Ok(compare_view(view, model, table, bounds, expected)));
     compared.unwrap()
 }
 

@@ -33,7 +33,7 @@ fn fill(folder: &Path, random: &mut Random) {
             if random.below(4) == 0 {
                 let removed = store.write_blocking(move |batch| {
                     batch.delete(table, &key);
-                    Ok::<_, Error>(())
+                    Ok(())
                 });
                 removed.unwrap();
             } else {
@@ -87,7 +87,7 @@ fn stores_as_they_are_written_have_sound_pages() {
                     for number in 0..900_u64 {
                         batch.delete(table, &number.to_be_bytes()[5..]);
                     }
-                    Ok::<_, Error>(())
+                    Ok(())
                 })
                 .unwrap();
             wait(store.settle()).unwrap();
@@ -153,7 +153,7 @@ fn use_all(folder: &Path, random: &mut Random) -> Result<(), Error> {
             while let Some((key, value)) = rows.next()? {
                 std::hint::black_box((key.to_vec(), value.to_vec()));
             }
-            Ok::<_, Error>(())
+            Ok(())
         })?;
     }
     for round in 0..4 {
@@ -168,7 +168,7 @@ fn use_all(folder: &Path, random: &mut Random) -> Result<(), Error> {
                     _ => batch.put(table, &key[5..], &vec![round; random.below(9_000) as usize]),
                 }
             }
-            Ok::<_, Error>(())
+            Ok(())
         })?;
     }
     wait(store.close())

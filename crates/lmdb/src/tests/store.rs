@@ -13,7 +13,7 @@ use std::{
 use restante_core::ErrorKind;
 
 use super::{FIRST, SECOND, get, open, put, try_open, wait};
-use crate::{Batch, Direction, Error, Options, Store};
+use crate::{Batch, Direction, Options, Store};
 
 #[test]
 fn what_was_answered_is_there_after_opening_again() {
@@ -91,7 +91,7 @@ fn a_view_sees_all_of_a_batch_or_nothing_while_layers_change() {
             batch.put(FIRST, b"first", &number.to_be_bytes());
             batch.put(SECOND, b"second", &number.to_be_bytes());
             batch.put(SECOND, &number.to_be_bytes(), &[0; 30]);
-            Ok::<_, Error>(())
+            Ok(())
         });
         written.unwrap();
     }
@@ -115,7 +115,7 @@ fn read_both(store: &Store, last: u64) -> u64 {
             rows += 1;
         }
         let second = number(view.get(SECOND, b"second")?);
-        Ok::<_, Error>((first, second, rows))
+        Ok((first, second, rows))
     });
     let (first, second, rows) = read.unwrap();
     assert_eq!((first, first), (second, rows), "a part of a batch");
@@ -137,7 +137,7 @@ fn a_batch_reads_what_others_wrote_before_it_in_the_same_group() {
                     let count =
                         before.map_or(0, |value| u64::from_be_bytes((*value).try_into().unwrap())) + 1;
                     batch.put(FIRST, b"count", &count.to_be_bytes());
-                    Ok::<_, Error>(count)
+                    Ok(count)
                 });
                 counted.await.unwrap()
             });
@@ -201,7 +201,7 @@ fn count(store: &Store) -> usize {
         while range.next()?.is_some() {
             rows += 1;
         }
-        Ok::<_, Error>(rows)
+        Ok(rows)
     });
     rows.unwrap()
 }
@@ -215,7 +215,7 @@ fn keys_in_order_fill_pages_whole() {
             for number in thousand * 1_000..(thousand + 1) * 1_000 {
                 batch.put(FIRST, &number.to_be_bytes(), &[1; 84]);
             }
-            Ok::<_, Error>(())
+            Ok(())
         });
         written.unwrap();
     }
@@ -272,7 +272,7 @@ fn more_writes_than_a_group_takes_are_all_answered() {
                 store
                     .write(move |_| {
                         held.recv().unwrap();
-                        Ok::<_, Error>(())
+                        Ok(())
                     })
                     .await
             }
@@ -284,7 +284,7 @@ fn more_writes_than_a_group_takes_are_all_answered() {
             writing.spawn(async move {
                 let put = move |batch: &mut crate::Batch<'_>| {
                     batch.put(FIRST, &number.to_be_bytes(), b"here");
-                    Ok::<_, Error>(())
+                    Ok(())
                 };
                 store.write(put).await
             });
@@ -338,7 +338,7 @@ fn a_store_whose_last_handle_goes_with_a_write_is_left_and_can_be_opened_again()
         let work = move |_: &mut Batch<'_>| {
             is_gone.recv().unwrap();
             drop(held);
-            Ok::<_, Error>(())
+            Ok(())
         };
         store.write(work).await
     });

@@ -1,8 +1,8 @@
 use std::collections::BTreeSet;
 
 use restante_records::{
-    AccountId, Body, Change, Commit, Config, EngineUrl, Get, Id, IndexOrder, Opened, Properties, Property,
-    Query, Schema, Value, open,
+    AccountId, Body, Change, Commit, Config, EngineUrl, Get, IndexOrder, Opened, Properties, Property, Query,
+    RecordId, Schema, Value, open,
 };
 
 use super::*;
@@ -14,7 +14,7 @@ async fn store() -> Opened {
     open(Config::new(EngineUrl::Memory, schema)).await.unwrap()
 }
 
-async fn create(store: &Opened, changes: Vec<(Kind, Properties)>) -> Vec<Id> {
+async fn create(store: &Opened, changes: Vec<(Kind, Properties)>) -> Vec<RecordId> {
     let changes = changes.into_iter().map(|(kind, properties)| Change::Create {
         kind,
         body: Body::default(),
@@ -23,7 +23,7 @@ async fn create(store: &Opened, changes: Vec<(Kind, Properties)>) -> Vec<Id> {
     store.records.commit(ACCOUNT, Commit::of(changes)).await.unwrap().created
 }
 
-async fn found(store: &Opened, query: Query) -> Vec<Id> {
+async fn found(store: &Opened, query: Query) -> Vec<RecordId> {
     store.records.query(ACCOUNT, &query).await.unwrap().ids
 }
 

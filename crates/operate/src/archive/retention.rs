@@ -74,7 +74,6 @@ impl Run {
 
 #[cfg(test)]
 mod tests {
-    use restante_core::ErrorKind;
 
     use super::*;
 
@@ -93,7 +92,7 @@ mod tests {
         assert_eq!((&state.show()["last"], &state.show()["lastRemoving"]), (&removed, &removed));
         noting.note(Timestamp::from_seconds(2), &Ok(Pruned::default()));
         assert_eq!(state.show()["last"]["at"], 2_000);
-        noting.note(Timestamp::from_seconds(3), &Err(Error::new(ErrorKind::Full, "secret/path is full")));
+        noting.note(Timestamp::from_seconds(3), &Err(Error::full("secret/path is full")));
         assert_eq!(state.show()["last"], json!({"at": 3_000, "error": "full"}));
         assert_eq!(state.show()["lastRemoving"], removed);
     }

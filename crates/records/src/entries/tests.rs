@@ -55,9 +55,9 @@ proptest! {
     #[test]
     fn a_cursor_leads_back_to_its_place(values in prop::collection::vec(values(), 1..4), id: u64) {
         let index = index_of(&[1, 2, 3][..values.len()]);
-        let cursor = cursor(KIND, &index, &values, Id(id));
+        let cursor = cursor(KIND, &index, &values, RecordId(id));
         let place = place_of(&cursor, KIND, &index).unwrap();
-        prop_assert_eq!((&place.values[..], place.id), (&values[..], Id(id)));
+        prop_assert_eq!((&place.values[..], place.id), (&values[..], RecordId(id)));
         prop_assert!(place_of(&cursor, Kind(8), &index).is_err(), "of another kind");
         let other = IndexSchema { index: Index(4), ..index.clone() };
         prop_assert!(place_of(&cursor, KIND, &other).is_err(), "of another index");

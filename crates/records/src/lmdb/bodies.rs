@@ -14,7 +14,7 @@ use std::{
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use restante_core::{BlobId, ErrorKind};
+use restante_core::BlobId;
 use restante_lmdb::{
     Direction, Store, View,
     key::{Pack, after_prefix, take_bytes, take_number},
@@ -56,8 +56,7 @@ impl Bodies {
     /// # Errors
     /// `Corrupt` when one is damaged, those of the store.
     pub(super) fn open(store: &Store, is_compressed: bool) -> Result<Self, Error> {
-        let (dictionaries, due) =
-            store.read(|view| Ok::<_, Error>((read_dictionaries(view)?, training::due(view)?)))?;
+        let (dictionaries, due) = store.read(|view| Ok((read_dictionaries(view)?, training::due(view)?)))?;
         let due = if is_compressed { due } else { training::NEVER };
         let shared = Shared {
             dictionaries: ArcSwap::from_pointee(dictionaries),
@@ -197,13 +196,12 @@ fn split(row: &[u8]) -> Result<Row<'_>, Error> {
 }
 
 fn damaged(what: &str) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("the row of a body is damaged: {what}"))
+    Error::corrupt(format!("the row of a body is damaged: {what}"))
 }
 
 fn read_dictionaries(view: &View<'_>) -> Result<Vec<Arc<Dictionary>>, Error> {
     let empty = Dictionary::new(EMPTY, &[]);
-    let empty =
-        empty.ok_or_else(|| Error::new(ErrorKind::Unavailable, "there is no memory for compression"))?;
+    let empty = empty.ok_or_else(|| Error::unavailable("there is no memory for compression"))?;
     let mut dictionaries = vec![Arc::new(empty)];
     let end = after_prefix(META_DICTIONARY);
     let to = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
@@ -211,7 +209,7 @@ fn read_dictionaries(view: &View<'_>) -> Result<Vec<Arc<Dictionary>>, Error> {
     while let Some((key, row)) = rows.next()? {
         if dictionaries.len() >= DICTIONARIES_MAX {
             let what = format!("there are more than {DICTIONARIES_MAX} dictionaries of compressed bodies");
-            return Err(Error::new(ErrorKind::Corrupt, what));
+            return Err(Error::corrupt(what));
         }
         dictionaries.push(Arc::new(dictionary::decode(key, row)?));
     }
@@ -223,6 +221,7 @@ mod tests {
     use std::sync::LazyLock;
 
     use proptest::prelude::*;
+    use restante_core::ErrorKind;
     use restante_lmdb::Options;
     use tempfile::{TempDir, tempdir};
 
@@ -289,7 +288,7 @@ mod tests {
         let put = |row: Vec<u8>| {
             store.write_blocking(move |batch| {
                 batch.put(META, &dictionary_key(2), &row);
-                Ok::<_, Error>(())
+                Ok(())
             })
         };
         put(dictionary::encode(b"bytes that bodies begin with")).unwrap();
@@ -305,7 +304,7 @@ mod tests {
         let row = dictionary::encode(b"bytes that bodies begin with");
         let put = move |batch: &mut restante_lmdb::Batch<'_>| {
             (2..=20).for_each(|number| batch.put(META, &dictionary_key(number), &row));
-            Ok::<_, Error>(())
+            Ok(())
         };
         store.write_blocking(put).unwrap();
         assert_eq!(Bodies::open(&store, true).err().unwrap().kind(), ErrorKind::Corrupt);

@@ -8,7 +8,7 @@ use restante_lmdb::{
 };
 
 use crate::{
-    AccountId, Changed, Changes, ChangesSince, Error, FeedRequest, Id, Kind, Revision,
+    AccountId, Changed, Changes, ChangesSince, Error, FeedRequest, Kind, RecordId, Revision,
     validate::{check_changes, check_since},
 };
 
@@ -185,7 +185,7 @@ impl<'v> Source<'v> {
 }
 
 fn decode(key: &[u8], value: &[u8], kind: Kind, is_gone: bool, prefix_len: usize) -> Option<Row> {
-    let (revision, id): (Revision, Id) = decode_history_key(key, prefix_len)?;
+    let (revision, id): (Revision, RecordId) = decode_history_key(key, prefix_len)?;
     let what = if is_gone {
         What::Destroyed(TombstoneRow::decode(value)?.created)
     } else {
@@ -301,7 +301,7 @@ mod tests {
         }
         assert_eq!(seen, Revision(2 + 2 * count));
         assert!(pages.len() > 1, "it would have read everything in one page");
-        let updated: Vec<Id> =
+        let updated: Vec<RecordId> =
             pages.iter().flat_map(|page| &page.updated).map(|changed| changed.id).collect();
         assert_eq!(updated, ids);
         let destroyed: usize = pages.iter().map(|page| page.destroyed.len()).sum();

@@ -34,8 +34,8 @@ use super::{
 use window::{BodyWindow, WINDOW_BODIES};
 
 use crate::{
-    AccountId, Error, Id, Index, IndexOrder, IndexSchema, Kind, Properties, Report, Revision, Touched, Value,
-    entries,
+    AccountId, Error, Index, IndexOrder, IndexSchema, Kind, Properties, RecordId, Report, Revision, Touched,
+    Value, entries,
 };
 
 type Progress<'c> = &'c (dyn Fn(u64, u64) + Send + Sync);
@@ -102,7 +102,7 @@ impl Account {
 struct At {
     account: AccountId,
     kind: Kind,
-    id: Id,
+    id: RecordId,
 }
 
 impl fmt::Display for At {
@@ -459,7 +459,7 @@ impl<'c> Check<'c> {
         let mut keys = [META_FORMAT, META_IDENTITY, META_SCHEMA].map(<[u8]>::to_vec).to_vec();
         keys.extend(self.engine.bodies.dictionary_numbers().map(|number| dictionary_key(number).to_vec()));
         for key in keys {
-            let is_there = self.engine.store.read(|view| Ok::<_, Error>(view.get(META, &key)?.is_some()))?;
+            let is_there = self.engine.store.read(|view| Ok(view.get(META, &key)?.is_some()))?;
             if !is_there {
                 self.note(row_name(META, &key), format!("the row {} is not there", key.escape_ascii()));
             }
@@ -502,7 +502,7 @@ fn properties_of(row: &StateRow<'_>) -> Option<Properties> {
 }
 
 /// The account, kind, revision and id of a key of the history, and whether it is of a record that exists.
-fn take_history_key(key: &[u8]) -> Option<(AccountId, Kind, Revision, Id, bool)> {
+fn take_history_key(key: &[u8]) -> Option<(AccountId, Kind, Revision, RecordId, bool)> {
     let mut rest = key;
     let account = take_account(&mut rest)?;
     let kind = Kind(take_byte(&mut rest)?);
@@ -520,13 +520,13 @@ fn take_index_key(mut key: &[u8]) -> Option<(At, Index, &[u8])> {
     let account = take_account(&mut key)?;
     let kind = Kind(take_byte(&mut key)?);
     let index = Index(take_byte(&mut key)?);
-    Some((At { account, kind, id: Id(0) }, index, key))
+    Some((At { account, kind, id: RecordId(0) }, index, key))
 }
 
 /// What the rest of the key of an entry says.
 struct Entry {
     values: Vec<Value>,
-    id: Id,
+    id: RecordId,
 }
 
 impl Entry {
@@ -540,7 +540,7 @@ impl Entry {
         for _ in &index.parts {
             values.push(entries::take_value(&mut rest)?);
         }
-        let id = Id(take_number(&mut rest)?);
+        let id = RecordId(take_number(&mut rest)?);
         let is_sound = rest.is_empty() && of_key.is_none_or(|of_key| of_key == generation(id));
         is_sound.then_some(Self { values, id })
     }

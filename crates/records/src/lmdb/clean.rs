@@ -193,7 +193,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        Change, ChangesSince, Commit, Config, EngineUrl, Id, Position, Properties, Touched,
+        Change, ChangesSince, Commit, Config, EngineUrl, Position, Properties, RecordId, Touched,
         lmdb::{
             commit::commit,
             feed,
@@ -323,17 +323,25 @@ mod tests {
             assert_eq!(feed::position(batch.view())?, Position(0));
             for n in 1..=accounts {
                 let (account, revision) = (AccountId(n as u32), Revision(2));
-                let mut row =
-                    AccountRow { revision, next_id: Id(2), position: Position(n), ..AccountRow::default() };
+                let mut row = AccountRow {
+                    revision,
+                    next_id: RecordId(2),
+                    position: Position(n),
+                    ..AccountRow::default()
+                };
                 (row.kind_mut(EMAIL).state, row.kind_mut(EMAIL).tombstones) = (revision, 1);
                 let tombstone = TombstoneRow { created: Revision(1), second: 100 };
                 batch.put(ACCOUNT, &account_key(account), &row.encode());
-                batch.put(HISTORY, &tombstone_key(account, EMAIL, revision, Id(1)), &tombstone.encode());
+                batch.put(
+                    HISTORY,
+                    &tombstone_key(account, EMAIL, revision, RecordId(1)),
+                    &tombstone.encode(),
+                );
                 let position = Position(n);
                 let touched = Touched { position, account, revision, committed_at: Timestamp(0) };
                 batch.put(FEED, &feed_key(position), &encode_feed(&touched));
             }
-            Ok::<_, Error>(())
+            Ok(())
         });
         filled.await.unwrap();
         assert_eq!(aging.clean(200, usize::MAX).await, (accounts, accounts, false));

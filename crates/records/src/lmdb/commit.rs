@@ -11,8 +11,8 @@ use restante_lmdb::{
 };
 
 use crate::{
-    AccountId, Announcement, Body, Change, Commit, Committed, Error, Id, IndexSchema, Kind, KindSchema,
-    Position, Properties, Property, Revision, Touched, entries,
+    AccountId, Announcement, Body, Change, Commit, Committed, Error, IndexSchema, Kind, KindSchema, Position,
+    Properties, Property, RecordId, Revision, Touched, entries,
     validate::{check_commit, check_state, is_erasing, no_such_record},
 };
 
@@ -74,13 +74,13 @@ async fn write(engine: &Arc<Engine>, plan: Plan) -> Result<Committed, Error> {
             let announcement = Announcement { account, revision: made.revision };
             batch.on_durable(move || announcer.announce(announcement));
         }
-        Ok::<_, Error>(made)
+        Ok(made)
     };
     let made = engine.store.write(work).await?;
     if made.position.is_some() {
         engine.bodies.wrote(engine.ledger.last_body());
     }
-    Ok(Committed { revision: made.revision, created: (made.first.0..).take(creates).map(Id).collect() })
+    Ok(Committed { revision: made.revision, created: (made.first.0..).take(creates).map(RecordId).collect() })
 }
 
 /// What a commit has made.
@@ -88,7 +88,7 @@ struct Made {
     /// The account's revision after it.
     revision: Revision,
     /// The id of the first of its creates.
-    first: Id,
+    first: RecordId,
     /// Its position in the feed; `None` when it had no changes.
     position: Option<Position>,
 }
@@ -104,8 +104,8 @@ struct Plan {
 /// A change with everything done that doesn't depend on the rows that are there.
 enum Planned {
     Create { kind: Kind, body: Vec<u8>, properties: PlannedProperties, entries: Vec<PackedEntry> },
-    Update { kind: Kind, id: Id, body: Option<Vec<u8>>, properties: Option<PlannedProperties> },
-    Destroy { kind: Kind, id: Id },
+    Update { kind: Kind, id: RecordId, body: Option<Vec<u8>>, properties: Option<PlannedProperties> },
+    Destroy { kind: Kind, id: RecordId },
 }
 
 enum PlannedProperties {
@@ -211,11 +211,11 @@ impl PlannedProperties {
     }
 
     /// The properties as they stand in the row, with the ids of the commit, which begin with `first`, and its revision.
-    fn resolve(self, first: Id, revision: Revision) -> KeyBuf {
+    fn resolve(self, first: RecordId, revision: Revision) -> KeyBuf {
         match self {
             Self::Packed(row) => row,
             Self::Unresolved(properties) => {
-                let resolved = properties.resolved(|n| Some(Id(first.0 + u64::from(n))), revision);
+                let resolved = properties.resolved(|n| Some(RecordId(first.0 + u64::from(n))), revision);
                 pack(&resolved.expect("every place of a create was given an id"))
             }
         }
@@ -255,7 +255,7 @@ pub(super) struct Writer<'w, 's> {
     account: AccountId,
     pub(super) row: AccountRow,
     /// The id of the first create.
-    first: Id,
+    first: RecordId,
     revision: Revision,
     /// For how many restores the account jumps with this commit.
     restores: u64,
@@ -293,7 +293,7 @@ impl<'w, 's> Writer<'w, 's> {
         mut entries: Vec<PackedEntry>,
     ) -> Result<(), Error> {
         let id = self.row.next_id;
-        self.row.next_id = Id(id.0 + 1);
+        self.row.next_id = RecordId(id.0 + 1);
         let is_packed = matches!(properties, PlannedProperties::Packed(_));
         let properties = properties.resolve(self.first, self.revision);
         if !is_packed {
@@ -317,7 +317,7 @@ impl<'w, 's> Writer<'w, 's> {
     fn update(
         &mut self,
         kind: Kind,
-        id: Id,
+        id: RecordId,
         body: Option<&[u8]>,
         properties: Option<PlannedProperties>,
     ) -> Result<(), Error> {
@@ -352,7 +352,7 @@ impl<'w, 's> Writer<'w, 's> {
         Ok(())
     }
 
-    fn destroy(&mut self, kind: Kind, id: Id) -> Result<(), Error> {
+    fn destroy(&mut self, kind: Kind, id: RecordId) -> Result<(), Error> {
         let created = self.remove(kind, id)?;
         let tombstone = TombstoneRow { created, second: second(self.ledger.clock.now()) };
         self.batch.put(HISTORY, &tombstone_key(self.account, kind, self.revision, id), &tombstone.encode());
@@ -363,7 +363,7 @@ impl<'w, 's> Writer<'w, 's> {
     }
 
     /// Removes a record, and leaves no tombstone; returns the revision that created it.
-    pub(super) fn remove(&mut self, kind: Kind, id: Id) -> Result<Revision, Error> {
+    pub(super) fn remove(&mut self, kind: Kind, id: RecordId) -> Result<Revision, Error> {
         let key = state_key(self.account, kind, id);
         let value = self.read_state(&key, kind, id)?;
         let old = StateRow::decode(&value).ok_or_else(|| corrupt(STATE, &key))?;
@@ -425,7 +425,7 @@ impl<'w, 's> Writer<'w, 's> {
     }
 
     /// A copy of a record's row, which is some dozens of bytes: the batch can't be written while a row of it is borrowed.
-    fn read_state(&self, key: &[u8], kind: Kind, id: Id) -> Result<KeyBuf, Error> {
+    fn read_state(&self, key: &[u8], kind: Kind, id: RecordId) -> Result<KeyBuf, Error> {
         let value = self.batch.view().get(STATE, key)?;
         value.map(KeyBuf::from_slice).ok_or_else(|| no_such_record(kind, id))
     }
@@ -445,15 +445,15 @@ impl<'w, 's> Writer<'w, 's> {
         }
     }
 
-    fn put_live(&mut self, kind: Kind, id: Id, row: LiveRow) {
+    fn put_live(&mut self, kind: Kind, id: RecordId, row: LiveRow) {
         self.batch.put(HISTORY, &live_key(self.account, kind, self.revision, id), &row.encode());
     }
 
-    fn delete_live(&mut self, kind: Kind, id: Id, revision: Revision) {
+    fn delete_live(&mut self, kind: Kind, id: RecordId, revision: Revision) {
         self.batch.delete(HISTORY, &live_key(self.account, kind, revision, id));
     }
 
-    fn move_entries(&mut self, kind: Kind, id: Id, old: &[u8], new: &[u8]) -> Result<(), Error> {
+    fn move_entries(&mut self, kind: Kind, id: RecordId, old: &[u8], new: &[u8]) -> Result<(), Error> {
         let changed =
             ChangedProperties::between(old, new).ok_or_else(|| self.damaged_properties(kind, id))?;
         let is_changed = |index: &IndexSchema| index.parts.iter().any(|part| changed.has(*part));
@@ -474,7 +474,7 @@ impl<'w, 's> Writer<'w, 's> {
     fn entries_of_row(
         &self,
         kind: Kind,
-        id: Id,
+        id: RecordId,
         mut row: &[u8],
         is_wanted: impl Fn(&IndexSchema) -> bool,
     ) -> Result<Vec<PackedEntry>, Error> {
@@ -488,13 +488,13 @@ impl<'w, 's> Writer<'w, 's> {
         pack_entries(kind_schema, &properties, is_wanted)
     }
 
-    fn entry_key(&self, kind: Kind, id: Id, entry: &PackedEntry) -> Result<KeyBuf, Error> {
+    fn entry_key(&self, kind: Kind, id: RecordId, entry: &PackedEntry) -> Result<KeyBuf, Error> {
         let indexes = &self.ledger.schema.kind(kind)?.indexes;
         let index = indexes.get(entry.index).expect("entries are made by walking over these indexes");
         Ok(index_key(self.account, kind, index, &entry.values, id))
     }
 
-    fn damaged_properties(&self, kind: Kind, id: Id) -> Error {
+    fn damaged_properties(&self, kind: Kind, id: RecordId) -> Error {
         corrupt(STATE, &state_key(self.account, kind, id))
     }
 }
@@ -583,7 +583,7 @@ mod tests {
         let change =
             Change::Create { kind: MAILBOX_KIND, body: Body::default(), properties: Properties::default() };
         assert_eq!(written(&engine, [change]).await, ["account", "feed", "history", "state"]);
-        let found = engine.get(OURS, &Get::whole(MAILBOX_KIND, vec![Id(1)])).unwrap();
+        let found = engine.get(OURS, &Get::whole(MAILBOX_KIND, vec![RecordId(1)])).unwrap();
         assert_eq!(found[0].as_ref().unwrap().body, Body::default());
     }
 
@@ -639,12 +639,12 @@ mod tests {
         let (_folder, engine) = engine();
         let first = make(&engine, [create(email(1, 100))]).await[0];
         let before = rows(&engine);
-        let failing = Commit::of([create(email(1, 101)), destroy(Id(99))]);
+        let failing = Commit::of([create(email(1, 101)), destroy(RecordId(99))]);
         let error = commit(&engine, OURS, failing).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert_eq!(rows(&engine), before);
         let committed = commit(&engine, OURS, Commit::of([create(email(1, 102))])).await.unwrap();
-        assert_eq!((committed.revision, committed.created), (Revision(2), vec![Id(first.0 + 1)]));
+        assert_eq!((committed.revision, committed.created), (Revision(2), vec![RecordId(first.0 + 1)]));
     }
 
     #[tokio::test]

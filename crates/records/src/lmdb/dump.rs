@@ -60,7 +60,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        AccountId, BODY_BLOBS_MAX, Body, Change, Commit, DUMP_RECORDS_MAX, Id, Properties,
+        AccountId, BODY_BLOBS_MAX, Body, Change, Commit, DUMP_RECORDS_MAX, Properties, RecordId,
         lmdb::{
             commit::commit,
             testing::{ACCOUNT as OURS, EMAIL, MAILBOX_KIND, create, destroy, email, engine, make},
@@ -87,7 +87,7 @@ mod tests {
         }
     }
 
-    async fn refer_to(engine: &Arc<Engine>, blobs: impl Iterator<Item = usize>) -> Id {
+    async fn refer_to(engine: &Arc<Engine>, blobs: impl Iterator<Item = usize>) -> RecordId {
         let body = Body { bytes: "some text".into(), blobs: blobs.map(blob).collect() };
         make(engine, [Change::Create { kind: EMAIL, body, properties: Properties::default() }]).await[0]
     }
@@ -148,7 +148,7 @@ mod tests {
         }
         let first = engine.referenced(None).unwrap();
         let body = Some(Body { bytes: "new".into(), blobs: vec![blob(77_777)] });
-        make(&engine, [Change::Update { kind: EMAIL, id: Id(1), body, properties: None }]).await;
+        make(&engine, [Change::Update { kind: EMAIL, id: RecordId(1), body, properties: None }]).await;
         let second = engine.referenced(first.next).unwrap();
         assert!(second.blobs.contains(&blob(77_777)));
         assert_eq!(second.next, None);

@@ -36,7 +36,7 @@ impl Engine {
                 if let Some(revision) = step.revision {
                     batch.on_durable(move || announcer.announce(Announcement { account, revision }));
                 }
-                Ok::<_, Error>(step)
+                Ok(step)
             })?;
             erased.records += step.records as u64;
             erased.tombstones += step.tombstones as u64;
@@ -159,7 +159,7 @@ mod tests {
         testing::{ACCOUNT as OURS, create, destroy, difference, email, engine, make, rows},
     };
     use super::*;
-    use crate::{Commit, Id, Report};
+    use crate::{Commit, RecordId, Report};
 
     const OTHER: AccountId = AccountId(700);
 
@@ -196,7 +196,7 @@ mod tests {
         }
         assert_eq!(erase(&engine, 1).await, Erased { records: 0, tombstones: 1, has_more: false });
         let next = make(&engine, [create(email(1, 1))]).await;
-        assert_eq!(next, [Id(11)]);
+        assert_eq!(next, [RecordId(11)]);
         assert_eq!(engine.check(&|_, _| {}).unwrap().findings, []);
     }
 }

@@ -77,7 +77,7 @@ impl Engine {
             for (key, number) in rows {
                 batch.put(FOLLOWER, &key, &encode_number(number));
             }
-            Ok::<_, Error>(())
+            Ok(())
         };
         self.store.write(put).await
     }
@@ -215,7 +215,7 @@ mod tests {
             .store
             .write(move |batch| {
                 batch.delete(FOLLOWER, &key);
-                Ok::<_, Error>(())
+                Ok(())
             })
             .await
             .unwrap();

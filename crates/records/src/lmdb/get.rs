@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use restante_lmdb::View;
 
-use crate::{AccountId, Body, Error, Get, Id, Kind, Properties, Record, States, entries};
+use crate::{AccountId, Body, Error, Get, Kind, Properties, Record, RecordId, States, entries};
 
 use super::{
     Engine,
@@ -29,7 +29,7 @@ impl Engine {
         view: &View<'_>,
         account: AccountId,
         kind: Kind,
-        id: Id,
+        id: RecordId,
         with_body: bool,
     ) -> Result<Option<Record>, Error> {
         let key = state_key(account, kind, id);

@@ -35,7 +35,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use restante_core::{Clock, ErrorKind, Identity, Timestamp};
+use restante_core::{Clock, Identity, Timestamp};
 use restante_lmdb::{Direction, Options, Store};
 use tokio::task::spawn_blocking;
 
@@ -76,9 +76,7 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     let done = spawn_blocking(work).await;
-    done.unwrap_or_else(|error| {
-        Err(Error::new(ErrorKind::Internal, format!("work on records broke off: {error}")))
-    })
+    done.unwrap_or_else(|error| Err(Error::internal(format!("work on records broke off: {error}"))))
 }
 
 /// An open store.
@@ -131,7 +129,7 @@ impl Engine {
         reindex::adapt(&store, &config.schema)?;
         let bodies = Bodies::open(&store, config.lmdb.is_compressed)?;
         let (last_body, last_position) =
-            store.read(|view| Ok::<_, Error>((commit::last_body(view)?, feed::position(view)?)))?;
+            store.read(|view| Ok((commit::last_body(view)?, feed::position(view)?)))?;
         let last_position = last_position.max(Position(restores.saturating_mul(POSITIONS_PER_RESTORE)));
         let ledger = Ledger {
             schema: config.schema.clone(),
@@ -150,7 +148,7 @@ fn check_format(store: &Store) -> Result<(), Error> {
         let format = view.get(META, META_FORMAT)?.map(decode_number);
         let is_new =
             view.range(ACCOUNT, Bound::Unbounded, Bound::Unbounded, Direction::Ascending)?.next()?.is_none();
-        Ok::<_, Error>((format, is_new))
+        Ok((format, is_new))
     })?;
     match found {
         (Some(Some(FORMAT)), _) => Ok(()),
@@ -158,44 +156,30 @@ fn check_format(store: &Store) -> Result<(), Error> {
             batch.put(META, META_FORMAT, &encode_number(FORMAT));
             Ok(())
         }),
-        (Some(Some(other)), _) => Err(Error::new(
-            ErrorKind::Corrupt,
-            format!(
-                "the records have format version {other}, and this program knows version {FORMAT}: use the version that wrote them"
-            ),
-        )),
-        (Some(None), _) | (None, false) => Err(Error::new(
-            ErrorKind::Corrupt,
-            "the records don't say which format they have: restore a backup",
-        )),
+        (Some(Some(other)), _) => Err(Error::corrupt(format!(
+            "the records have format version {other}, and this program knows version {FORMAT}: use the version that wrote them"
+        ))),
+        (Some(None), _) | (None, false) => {
+            Err(Error::corrupt("the records don't say which format they have: restore a backup"))
+        }
     }
 }
 
 /// Reads which store it is; one that does not know it gets a new identity: it was just made, or by a version before there
 /// were any.
 fn identify(store: &Store, new: Identity) -> Result<Identity, Error> {
-    let found = store.read(|view| Ok::<_, Error>(view.get(META, META_IDENTITY)?.map(|row| row.to_vec())))?;
+    let found = store.read(|view| Ok(view.get(META, META_IDENTITY)?.map(|row| row.to_vec())))?;
     let Some(row) = found else {
         store.write_blocking(move |batch| {
             batch.put(META, META_IDENTITY, &new.0);
-            Ok::<_, Error>(())
+            Ok(())
         })?;
         return Ok(new);
     };
     let known = row.try_into().map(Identity);
     known.map_err(|_| {
-        Error::new(
-            ErrorKind::Corrupt,
-            "the records don't say which they are: their identity is damaged: restore a backup",
-        )
+        Error::corrupt("the records don't say which they are: their identity is damaged: restore a backup")
     })
-}
-
-impl From<restante_lmdb::Error> for Error {
-    fn from(error: restante_lmdb::Error) -> Self {
-        // Its whole text is said already: as the source it would be said twice.
-        Self::new(error.kind(), error.to_string())
-    }
 }
 
 /// The engine as the contracts know it.
@@ -313,7 +297,7 @@ impl Upkeep for Faces {
     }
 
     fn health(&self) -> Result<(), Error> {
-        Ok(self.0.store.health()?)
+        self.0.store.health()
     }
 
     async fn check(&self, progress: &(dyn Fn(u64, u64) + Send + Sync)) -> Result<Report, Error> {
@@ -344,7 +328,7 @@ impl Upkeep for Faces {
 
     async fn backup(&self, folder: &Path) -> Result<(), Error> {
         refuse_full(folder)?;
-        Ok(self.0.store.backup(folder).await?)
+        self.0.store.backup(folder).await
     }
 
     async fn close(&self) -> Result<(), Error> {
@@ -354,7 +338,7 @@ impl Upkeep for Faces {
             Ok(())
         };
         blocking(close_bodies).await?;
-        Ok(self.0.store.close().await?)
+        self.0.store.close().await
     }
 }
 
@@ -364,15 +348,14 @@ fn refuse_full(folder: &Path) -> Result<(), Error> {
     let mut entries = std::fs::read_dir(folder).map_err(|error| Error::io("read", &name, error))?;
     match entries.next() {
         None => Ok(()),
-        Some(_) => Err(Error::new(
-            ErrorKind::Conflict,
-            format!("the folder {name} is not empty: back up into a new one"),
-        )),
+        Some(_) => Err(Error::conflict(format!("the folder {name} is not empty: back up into a new one"))),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use restante_core::ErrorKind;
+
     use super::*;
 
     /// Writes a row of the meta table, or removes it.
@@ -382,7 +365,7 @@ mod tests {
                 Some(format) => batch.put(META, META_FORMAT, &encode_number(format)),
                 None => batch.delete(META, META_FORMAT),
             }
-            Ok::<_, Error>(())
+            Ok(())
         };
         engine.store.write(write).await.unwrap();
     }
@@ -413,7 +396,7 @@ mod tests {
                 Some(row) => batch.put(META, META_IDENTITY, row),
                 None => batch.delete(META, META_IDENTITY),
             }
-            Ok::<_, Error>(())
+            Ok(())
         };
         engine.store.write(write).await.unwrap();
     }

@@ -53,7 +53,7 @@ impl Origin {
         let restores = restores + 1;
         store.write_blocking(move |batch| {
             batch.put(META, META_RESTORES, &encode_number(restores));
-            Ok::<_, Error>(())
+            Ok(())
         })?;
         mark(&self.folder)?; // a power cut before this lets the numbers jump once more
         warn!(restores, folder = %self.folder.display(), "the records come from a backup: ids and revisions go on higher up");
@@ -63,7 +63,7 @@ impl Origin {
 
 fn mark(folder: &Path) -> Result<(), Error> {
     let disk = Folder::new(folder);
-    let failed = |error| Error::io("create", &folder.join(ORIGINAL).display().to_string(), error);
+    let failed = |error| Error::io("create", folder.join(ORIGINAL).display(), error);
     let file = disk.open_or_create(ORIGINAL).map_err(failed)?;
     file.write_at(ORIGINAL_TEXT, 0)
         .and_then(|()| file.sync())

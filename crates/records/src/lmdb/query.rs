@@ -8,7 +8,7 @@ use restante_lmdb::{
 };
 
 use crate::{
-    AccountId, Count, Cursor, Direction, Error, Id, IndexOrder, IndexSchema, Page, Query, Value,
+    AccountId, Count, Cursor, Direction, Error, IndexOrder, IndexSchema, Page, Query, RecordId, Value,
     entries::{self, Entry, EntryKey},
     validate::{CheckedQuery, check_query},
 };
@@ -50,7 +50,7 @@ struct Walk<'q> {
     skip: u64,
     /// Entries that were left out so far.
     skipped: u64,
-    found: Vec<Id>,
+    found: Vec<RecordId>,
     /// The key of the last entry of a full page.
     last: KeyBuf,
     /// Whether there was an entry more than the page has room for.
@@ -98,7 +98,7 @@ impl<'q> Walk<'q> {
     }
 
     /// Looks into each generation of a scattered index. They are in the order of ids, and so are equal values in each.
-    fn scattered(&mut self, view: &View<'_>, next_id: Id) -> Result<(), Error> {
+    fn scattered(&mut self, view: &View<'_>, next_id: RecordId) -> Result<(), Error> {
         let mut values = KeyBuf::new();
         entries::pack_values(&mut values, &self.query.equals);
         let (mut oldest, mut newest) = (0, generation(next_id));
@@ -232,13 +232,13 @@ fn as_slice(bound: &Bound<KeyBuf>) -> Bound<&[u8]> {
     }
 }
 
-fn id_of(key: &[u8], known_bytes: usize, left_parts: usize) -> Option<Id> {
+fn id_of(key: &[u8], known_bytes: usize, left_parts: usize) -> Option<RecordId> {
     let mut rest = key.get(known_bytes..)?;
     for _ in 0..left_parts {
         skip_value(&mut rest)?;
     }
     let id = take_number(&mut rest)?;
-    rest.is_empty().then_some(Id(id))
+    rest.is_empty().then_some(RecordId(id))
 }
 
 #[cfg(test)]
@@ -251,7 +251,7 @@ mod tests {
     use crate::Properties;
 
     /// Walks by pages of so many ids.
-    fn walk(engine: &Engine, query: &Query, limit: usize) -> Vec<Id> {
+    fn walk(engine: &Engine, query: &Query, limit: usize) -> Vec<RecordId> {
         let mut query = query.clone().limit(limit);
         let mut ids = Vec::new();
         loop {
@@ -275,16 +275,16 @@ mod tests {
             // The account skips ids, as if it had used them.
             let skip = move |batch: &mut restante_lmdb::Batch<'_>| {
                 let mut row = AccountRow::read(batch.view(), ACCOUNT)?;
-                row.next_id = Id(((generation + 1) << GENERATION_BITS) - 2);
+                row.next_id = RecordId(((generation + 1) << GENERATION_BITS) - 2);
                 batch.put(ACCOUNT_TABLE, &account_key(ACCOUNT), &row.encode());
-                Ok::<_, Error>(())
+                Ok(())
             };
             engine.store.write(skip).await.unwrap();
             let ids = make(&engine, [same(), same(), other(), same()]).await;
             expected.extend([ids[0], ids[1], ids[3]]);
         }
         let query = Query::new(EMAIL, BY_MESSAGE_ID).equals("same");
-        let backwards: Vec<Id> = expected.iter().rev().copied().collect();
+        let backwards: Vec<RecordId> = expected.iter().rev().copied().collect();
         for limit in 1..=10 {
             assert_eq!(walk(&engine, &query, limit), expected, "{limit} a page");
             assert_eq!(walk(&engine, &query.clone().descending(), limit), backwards, "{limit} a page");

@@ -19,7 +19,7 @@ use super::{
     },
     walk::{VIEW_ROWS_MAX, walk},
 };
-use crate::{AccountId, Error, Id, Index, IndexOrder, IndexSchema, Kind, Properties, Schema, entries};
+use crate::{AccountId, Error, Index, IndexOrder, IndexSchema, Kind, Properties, RecordId, Schema, entries};
 
 /// Entries that are written or removed in one write; the entries of one record are not cut in two.
 const WRITE_ENTRIES: usize = 1_000;
@@ -307,7 +307,7 @@ fn add_entries(
 pub(super) fn entry_keys(
     account: AccountId,
     kind: Kind,
-    id: Id,
+    id: RecordId,
     index: &IndexSchema,
     properties: &Properties,
 ) -> Result<Vec<KeyBuf>, Error> {

@@ -1,6 +1,6 @@
 //! The tables, the keys and the rows. `docs/formats/records.md` describes them byte by byte.
 
-use restante_core::{ErrorKind, Timestamp};
+use restante_core::Timestamp;
 use restante_lmdb::{
     Table, View,
     key::{KeyBuf, Pack, take_byte, take_bytes, take_number, take_text},
@@ -8,7 +8,8 @@ use restante_lmdb::{
 use smallvec::SmallVec;
 
 use crate::{
-    AccountId, Error, Id, Index, IndexOrder, IndexSchema, Kind, Position, RESTORE_JUMP, Revision, Touched,
+    AccountId, Error, Index, IndexOrder, IndexSchema, Kind, Position, RESTORE_JUMP, RecordId, Revision,
+    Touched,
 };
 
 /// Bodies by their numbers, which rise over all accounts: what is new stands side by side.
@@ -72,7 +73,7 @@ impl BodyNumber {
 }
 
 /// The generation that an id belongs to.
-pub(super) fn generation(id: Id) -> u64 {
+pub(super) fn generation(id: RecordId) -> u64 {
     id.0 >> GENERATION_BITS
 }
 
@@ -96,7 +97,7 @@ pub(super) fn kind_prefix(account: AccountId, kind: Kind) -> KeyBuf {
 }
 
 /// The key of a record in [`STATE`].
-pub(super) fn state_key(account: AccountId, kind: Kind, id: Id) -> KeyBuf {
+pub(super) fn state_key(account: AccountId, kind: Kind, id: RecordId) -> KeyBuf {
     let mut key = kind_prefix(account, kind);
     key.put_number(id.0);
     key
@@ -110,7 +111,7 @@ pub(super) fn live_prefix(account: AccountId, kind: Kind) -> KeyBuf {
 }
 
 /// The key in [`HISTORY`] of a commit that created or changed a record.
-pub(super) fn live_key(account: AccountId, kind: Kind, revision: Revision, id: Id) -> KeyBuf {
+pub(super) fn live_key(account: AccountId, kind: Kind, revision: Revision, id: RecordId) -> KeyBuf {
     let mut key = live_prefix(account, kind);
     key.put_number(revision.0);
     key.put_number(id.0);
@@ -125,7 +126,7 @@ pub(super) fn tombstone_prefix(account: AccountId, kind: Kind) -> KeyBuf {
 }
 
 /// The key in [`HISTORY`] of a commit that destroyed a record.
-pub(super) fn tombstone_key(account: AccountId, kind: Kind, revision: Revision, id: Id) -> KeyBuf {
+pub(super) fn tombstone_key(account: AccountId, kind: Kind, revision: Revision, id: RecordId) -> KeyBuf {
     let mut key = tombstone_prefix(account, kind);
     key.put_number(revision.0);
     key.put_number(id.0);
@@ -145,7 +146,7 @@ pub(super) fn index_key(
     kind: Kind,
     index: &IndexSchema,
     values: &[u8],
-    id: Id,
+    id: RecordId,
 ) -> KeyBuf {
     let mut key = index_prefix(account, kind, index.index);
     if index.order == IndexOrder::Scattered {
@@ -283,10 +284,10 @@ impl TombstoneRow {
 }
 
 /// The revision and the id that the key of a row of [`HISTORY`] ends with, behind a prefix of so many bytes.
-pub(super) fn decode_history_key(key: &[u8], prefix_len: usize) -> Option<(Revision, Id)> {
+pub(super) fn decode_history_key(key: &[u8], prefix_len: usize) -> Option<(Revision, RecordId)> {
     let mut rest = key.get(prefix_len..)?;
     let revision = Revision(take_count(&mut rest)?);
-    let id = Id(take_count(&mut rest)?);
+    let id = RecordId(take_count(&mut rest)?);
     rest.is_empty().then_some((revision, id))
 }
 
@@ -329,7 +330,7 @@ pub(super) struct AccountRow {
     /// The last commit.
     pub(super) revision: Revision,
     /// The id that the next record gets.
-    pub(super) next_id: Id,
+    pub(super) next_id: RecordId,
     /// The row of the last commit in [`FEED`]; 0 before the first.
     pub(super) position: Position,
     /// How many restores of the store the numbers of this row have jumped for.
@@ -347,7 +348,7 @@ impl Default for AccountRow {
     fn default() -> Self {
         Self {
             revision: Revision(0),
-            next_id: Id(1),
+            next_id: RecordId(1),
             position: Position(0),
             restores: 0,
             is_erasing: false,
@@ -454,7 +455,7 @@ impl AccountRow {
     /// The row of bytes; `None` when they are none.
     pub(super) fn decode(mut value: &[u8]) -> Option<Self> {
         let revision = Revision(take_count(&mut value)?);
-        let next_id = Id(take_count(&mut value)?);
+        let next_id = RecordId(take_count(&mut value)?);
         let position = Position(take_count(&mut value)?);
         let restores = take_count(&mut value)?;
         let is_erasing = take_flag(&mut value)?;
@@ -497,10 +498,10 @@ pub(super) fn take_account(bytes: &mut &[u8]) -> Option<AccountId> {
 }
 
 /// The account, kind and id of a key of [`STATE`].
-pub(super) fn decode_state_key(mut key: &[u8]) -> Option<(AccountId, Kind, Id)> {
+pub(super) fn decode_state_key(mut key: &[u8]) -> Option<(AccountId, Kind, RecordId)> {
     let account = take_account(&mut key)?;
     let kind = Kind(take_byte(&mut key)?);
-    let id = Id(take_count(&mut key)?);
+    let id = RecordId(take_count(&mut key)?);
     key.is_empty().then_some((account, kind, id))
 }
 
@@ -589,13 +590,10 @@ pub(super) fn decode_number(mut value: &[u8]) -> Option<u64> {
 /// A row that nobody can have written.
 pub(super) fn corrupt(table: Table, key: &[u8]) -> Error {
     let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-    Error::new(
-        ErrorKind::Corrupt,
-        format!(
-            "the row {key} of table {} is damaged: run `restante records check`, restore a backup",
-            table.name()
-        ),
-    )
+    Error::corrupt(format!(
+        "the row {key} of table {} is damaged: run `restante records check`, restore a backup",
+        table.name()
+    ))
 }
 
 #[cfg(test)]
@@ -655,7 +653,7 @@ mod tests {
         #[test]
         fn the_row_of_an_account_reads_back(a in count(), b in count(), c in count(), shares in prop::collection::vec(kind_row(), 0..5)) {
             let gaps = (0..a % 17).map(|n| Gap { after: Revision(n), until: Revision(b) }).collect();
-            let mut row = AccountRow { revision: Revision(a), next_id: Id(b), position: Position(c), restores: b, is_erasing: a % 2 == 1, gaps, kinds: SmallVec::new() };
+            let mut row = AccountRow { revision: Revision(a), next_id: RecordId(b), position: Position(c), restores: b, is_erasing: a % 2 == 1, gaps, kinds: SmallVec::new() };
             for share in shares {
                 *row.kind_mut(share.kind) = share;
                 prop_assert_eq!(row.kind(share.kind), share);
@@ -667,11 +665,11 @@ mod tests {
         fn keys_read_back(account: u32, kind: u8, a in count(), b in count(), name in "[a-z\0]{1,5}") {
             let (account, kind) = (AccountId(account), Kind(kind));
             prop_assert_eq!(decode_account_key(&account_key(account)), Some(account));
-            prop_assert_eq!(decode_state_key(&state_key(account, kind, Id(a))), Some((account, kind, Id(a))));
+            prop_assert_eq!(decode_state_key(&state_key(account, kind, RecordId(a))), Some((account, kind, RecordId(a))));
             prop_assert_eq!(decode_body_key(&body_key(BodyNumber(a))), Some(BodyNumber(a)));
             prop_assert_eq!(decode_feed_key(&feed_key(Position(a))), Some(Position(a)));
-            let (live, prefix) = (live_key(account, kind, Revision(a), Id(b)), live_prefix(account, kind));
-            prop_assert_eq!(decode_history_key(&live, prefix.len()), Some((Revision(a), Id(b))));
+            let (live, prefix) = (live_key(account, kind, Revision(a), RecordId(b)), live_prefix(account, kind));
+            prop_assert_eq!(decode_history_key(&live, prefix.len()), Some((Revision(a), RecordId(b))));
             prop_assert_eq!(decode_follower_key(&follower_key(&name)), Some((name.clone(), None)));
             let followed = follower_account_key(&name, account);
             prop_assert_eq!(decode_follower_key(&followed), Some((name, Some(account))));
@@ -682,12 +680,12 @@ mod tests {
             account: u32, kind in 0_u8..255, a in (count(), count()), b in (count(), count()),
         ) {
             let (account, kind) = (AccountId(account), Kind(kind));
-            let key = |(revision, id)| live_key(account, kind, Revision(revision), Id(id));
+            let key = |(revision, id)| live_key(account, kind, Revision(revision), RecordId(id));
             prop_assert_eq!(key(a).cmp(&key(b)), a.cmp(&b));
             let end = after_prefix(&live_prefix(account, kind)).unwrap();
-            let tombstone = tombstone_key(account, kind, Revision(b.0), Id(b.1));
+            let tombstone = tombstone_key(account, kind, Revision(b.0), RecordId(b.1));
             prop_assert!(key(a) < end && end <= tombstone);
-            prop_assert!(tombstone < live_key(account, Kind(kind.0 + 1), Revision(0), Id(0)));
+            prop_assert!(tombstone < live_key(account, Kind(kind.0 + 1), Revision(0), RecordId(0)));
         }
 
         #[test]
@@ -718,8 +716,8 @@ mod tests {
     fn a_scattered_entry_stands_in_the_generation_of_its_record() {
         let (account, kind) = (AccountId(1), Kind(2));
         let index = IndexSchema::scattered(Index(3), "hash", &[]);
-        let old = index_key(account, kind, &index, &[1, 200], Id((1 << GENERATION_BITS) - 1));
-        let new = index_key(account, kind, &index, &[1, 100], Id(1 << GENERATION_BITS));
+        let old = index_key(account, kind, &index, &[1, 200], RecordId((1 << GENERATION_BITS) - 1));
+        let new = index_key(account, kind, &index, &[1, 100], RecordId(1 << GENERATION_BITS));
         assert_eq!(&old[..], [1, 1, 2, 3, 0, 1, 200, 2, 0x7f, 0xff]);
         assert_eq!(&new[..], [1, 1, 2, 3, 1, 1, 1, 100, 2, 0x80, 0x00]);
     }
@@ -727,7 +725,7 @@ mod tests {
     /// The example of docs/formats/records.md: these bytes never change.
     #[test]
     fn rows_are_what_the_format_says() {
-        let (account, kind, id, revision) = (AccountId(7), Kind(1), Id(300), Revision(290));
+        let (account, kind, id, revision) = (AccountId(7), Kind(1), RecordId(300), Revision(290));
         let properties = b"\x01\x01\x03\x01\x01\x05\x02\x04\x65\x53\xf1\x00";
         let said: Properties = [(1, 3), (1, 5), (2, 1_700_000_000)]
             .map(|(property, value)| (Property(property), Value::Number(value)))
@@ -761,7 +759,7 @@ mod tests {
         let kinds = SmallVec::from_elem(share, 1);
         let row = AccountRow {
             revision,
-            next_id: Id(301),
+            next_id: RecordId(301),
             position: Position(0xf00),
             kinds,
             ..AccountRow::default()
@@ -774,11 +772,11 @@ mod tests {
 
     #[test]
     fn an_account_jumps_once_for_each_restore_and_keeps_what_was_left_out() {
-        let before = AccountRow { revision: Revision(5), next_id: Id(9), ..AccountRow::default() };
+        let before = AccountRow { revision: Revision(5), next_id: RecordId(9), ..AccountRow::default() };
         assert_eq!(before.clone().after_restores(0), before);
         let mut row = before.after_restores(2);
         let jump = 2 * RESTORE_JUMP;
-        assert_eq!((row.revision, row.next_id), (Revision(5 + jump), Id(9 + jump)));
+        assert_eq!((row.revision, row.next_id), (Revision(5 + jump), RecordId(9 + jump)));
         assert_eq!(row.clone().after_restores(2), row);
         let can_be_told = |row: &AccountRow, since: u64| row.floor_above(None, Revision(since)).is_none();
         assert!(can_be_told(&row, 0) && can_be_told(&row, 5) && can_be_told(&row, 5 + jump));

@@ -13,8 +13,8 @@ use restante_lmdb::Direction;
 use tempfile::TempDir;
 
 use crate::{
-    AccountId, Body, Change, Commit, Config, EngineUrl, Error, Id, Index, IndexSchema, Kind, KindSchema,
-    Properties, Property, Schema,
+    AccountId, Body, Change, Commit, Config, EngineUrl, Error, Index, IndexSchema, Kind, KindSchema,
+    Properties, Property, RecordId, Schema,
 };
 
 use super::{Engine, commit::commit, schema::TABLES};
@@ -75,16 +75,16 @@ pub(super) fn create(properties: Properties) -> Change {
     Change::Create { kind: EMAIL, body: Body::new("a body"), properties }
 }
 
-pub(super) fn update(id: Id, properties: Properties) -> Change {
+pub(super) fn update(id: RecordId, properties: Properties) -> Change {
     Change::Update { kind: EMAIL, id, body: None, properties: Some(properties) }
 }
 
-pub(super) fn destroy(id: Id) -> Change {
+pub(super) fn destroy(id: RecordId) -> Change {
     Change::Destroy { kind: EMAIL, id }
 }
 
 /// Commits changes of the account; answers the ids of the creates.
-pub(super) async fn make(engine: &Arc<Engine>, changes: impl IntoIterator<Item = Change>) -> Vec<Id> {
+pub(super) async fn make(engine: &Arc<Engine>, changes: impl IntoIterator<Item = Change>) -> Vec<RecordId> {
     commit(engine, ACCOUNT, Commit::of(changes)).await.unwrap().created
 }
 
@@ -118,7 +118,7 @@ pub(super) fn rows(engine: &Engine) -> Rows {
                 all.insert((table.name(), key.to_vec()), value.to_vec());
             }
         }
-        Ok::<_, Error>(all)
+        Ok(all)
     });
     read.unwrap()
 }

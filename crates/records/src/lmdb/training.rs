@@ -264,7 +264,7 @@ mod tests {
             numbers.map(|n| (body_key(BodyNumber(n)), bodies.encode(&Body::new(body(n))))).collect();
         let written = store.write_blocking(move |batch| {
             rows.iter().for_each(|(key, row)| batch.put(BODY, key, row));
-            Ok::<_, Error>(())
+            Ok(())
         });
         written.unwrap();
         bodies.wrote(BodyNumber(last));

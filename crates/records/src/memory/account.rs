@@ -6,8 +6,8 @@ use restante_core::Timestamp;
 
 use crate::{
     AccountId, Body, Change, Changed, Changes, ChangesSince, Commit, Committed, Count, Direction, Erased,
-    Error, FeedRequest, Get, Id, IndexOrder, IndexSchema, Kind, Page, Position, Properties, Query, Record,
-    Revision, States, Value,
+    Error, FeedRequest, Get, IndexOrder, IndexSchema, Kind, Page, Position, Properties, Query, Record,
+    RecordId, Revision, States, Value,
     entries::{self, EntryKey},
     validate::{self, CheckedQuery},
 };
@@ -22,13 +22,13 @@ pub(super) struct Account {
     pub(super) position: Position,
     /// When that was.
     pub(super) committed_at: Timestamp,
-    next_id: Id,
+    next_id: RecordId,
     /// Whether it is being erased.
     is_erasing: bool,
     pub(super) kinds: BTreeMap<Kind, KindState>,
-    pub(super) records: BTreeMap<(Kind, Id), Stored>,
+    pub(super) records: BTreeMap<(Kind, RecordId), Stored>,
     /// What was destroyed, by the revision that destroyed it.
-    pub(super) tombstones: BTreeMap<(Kind, Revision, Id), Tombstone>,
+    pub(super) tombstones: BTreeMap<(Kind, Revision, RecordId), Tombstone>,
 }
 
 /// How far a kind is.
@@ -114,7 +114,7 @@ impl Account {
     pub(super) fn apply(&mut self, commit: Commit, moment: &Moment) -> Result<Committed, Error> {
         let creates =
             commit.changes.iter().filter(|change| matches!(change, Change::Create { .. })).count() as u64;
-        let created: Vec<Id> = (self.next_id.0..self.next_id.0 + creates).map(Id).collect();
+        let created: Vec<RecordId> = (self.next_id.0..self.next_id.0 + creates).map(RecordId).collect();
         self.next_id.0 += creates;
         self.revision.0 += 1;
         self.moved_to(moment.position, moment.now);
@@ -181,7 +181,7 @@ impl Account {
         }
     }
 
-    fn create(&mut self, kind: Kind, id: Id, body: Body, properties: Properties, body_number: u64) {
+    fn create(&mut self, kind: Kind, id: RecordId, body: Body, properties: Properties, body_number: u64) {
         let record = Record { kind, id, revision: self.revision, created: self.revision, body, properties };
         self.records.insert((kind, id), Stored { record, body: body_number });
     }
@@ -189,7 +189,7 @@ impl Account {
     fn update(
         &mut self,
         kind: Kind,
-        id: Id,
+        id: RecordId,
         body: Option<Body>,
         properties: Option<Properties>,
         body_number: u64,
@@ -205,7 +205,7 @@ impl Account {
         }
     }
 
-    fn destroy(&mut self, kind: Kind, id: Id, now: Timestamp) {
+    fn destroy(&mut self, kind: Kind, id: RecordId, now: Timestamp) {
         let Some(stored) = self.records.remove(&(kind, id)) else { return }; // it was checked
         let tombstone = Tombstone { created: stored.record.created, destroyed_at: now };
         self.tombstones.insert((kind, self.revision, id), tombstone);
@@ -308,7 +308,7 @@ impl Account {
     }
 }
 
-fn resolved(properties: &Properties, created: &[Id], revision: Revision) -> Result<Properties, Error> {
+fn resolved(properties: &Properties, created: &[RecordId], revision: Revision) -> Result<Properties, Error> {
     let resolved = properties.resolved(|n| created.get(usize::from(n)).copied(), revision);
     resolved.ok_or_else(|| Error::invalid("a property is the id of a create that there is not"))
 }

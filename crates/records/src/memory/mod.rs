@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use restante_core::{Clock, ErrorKind, Identity};
+use restante_core::{Clock, Identity};
 
 use crate::{
     AccountId, Announcement, Changes, ChangesSince, Commit, Committed, Config, Count, Error, Get, Opened,
@@ -60,7 +60,7 @@ struct Follower {
 impl State {
     fn check_open(&self) -> Result<(), Error> {
         if self.is_closed {
-            return Err(Error::new(ErrorKind::Unavailable, "the record store is closed"));
+            return Err(Error::unavailable("the record store is closed"));
         }
         Ok(())
     }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use restante_records::{
-    AccountId, Changed, Changes, ChangesSince, DUMP_RECORDS_MAX, Feed, FeedRequest, Get, Id, Kind, Record,
-    RecordKey, Records, Revision, Upkeep,
+    AccountId, Changed, Changes, ChangesSince, DUMP_RECORDS_MAX, Feed, FeedRequest, Get, Kind, Record,
+    RecordId, RecordKey, Records, Revision, Upkeep,
 };
 
 use super::PAGES_MAX;
@@ -12,7 +12,7 @@ use super::PAGES_MAX;
 /// What a client has of an account.
 #[derive(Clone, Default)]
 pub struct Mirror {
-    pub records: BTreeMap<(Kind, Id), Record>,
+    pub records: BTreeMap<(Kind, RecordId), Record>,
     pub revision: Revision,
 }
 
@@ -85,7 +85,7 @@ fn check_page(page: &Changes, since: Revision, limit: usize) {
 }
 
 /// All records of an account.
-pub async fn all_of(upkeep: &dyn Upkeep, account: AccountId) -> BTreeMap<(Kind, Id), Record> {
+pub async fn all_of(upkeep: &dyn Upkeep, account: AccountId) -> BTreeMap<(Kind, RecordId), Record> {
     let all = dump(upkeep, DUMP_RECORDS_MAX).await.into_iter();
     let own = all.filter(|(place, _)| place.account == account);
     own.map(|(place, record)| ((place.kind, place.id), record)).collect()

@@ -11,8 +11,8 @@ pub mod mirror;
 
 use restante_core::BlobId;
 use restante_records::{
-    AccountId, Body, Change, Commit, Committed, Feed, Get, Id, Index, IndexSchema, Kind, KindSchema,
-    Position, Properties, Property, Query, Record, Records, Revision, Schema, TOUCHED_MAX, Value,
+    AccountId, Body, Change, Commit, Committed, Feed, Get, Index, IndexSchema, Kind, KindSchema, Position,
+    Properties, Property, Query, Record, RecordId, Records, Revision, Schema, TOUCHED_MAX, Value,
 };
 
 pub const EMAIL: Kind = Kind(1);
@@ -114,15 +114,15 @@ pub fn thread() -> Change {
     create(THREAD, "", none())
 }
 
-pub fn move_to(id: Id, mailbox: u64, received: u64) -> Change {
+pub fn move_to(id: RecordId, mailbox: u64, received: u64) -> Change {
     Change::Update { kind: EMAIL, id, body: None, properties: Some(in_mailbox(mailbox, received)) }
 }
 
-pub fn rewrite(kind: Kind, id: Id, body: &str) -> Change {
+pub fn rewrite(kind: Kind, id: RecordId, body: &str) -> Change {
     Change::Update { kind, id, body: Some(Body::new(body.to_owned())), properties: None }
 }
 
-pub fn destroy(kind: Kind, id: Id) -> Change {
+pub fn destroy(kind: Kind, id: RecordId) -> Change {
     Change::Destroy { kind, id }
 }
 
@@ -135,26 +135,26 @@ pub async fn commit(
 }
 
 /// Commits one change, and answers the id that it created, if it did.
-pub async fn commit_one(records: &dyn Records, account: AccountId, change: Change) -> Option<Id> {
+pub async fn commit_one(records: &dyn Records, account: AccountId, change: Change) -> Option<RecordId> {
     commit(records, account, [change]).await.created.first().copied()
 }
 
 /// Creates one record.
-pub async fn create_one(records: &dyn Records, account: AccountId, change: Change) -> Id {
+pub async fn create_one(records: &dyn Records, account: AccountId, change: Change) -> RecordId {
     commit_one(records, account, change).await.unwrap()
 }
 
-pub async fn get_one(records: &dyn Records, account: AccountId, kind: Kind, id: Id) -> Option<Record> {
+pub async fn get_one(records: &dyn Records, account: AccountId, kind: Kind, id: RecordId) -> Option<Record> {
     records.get(account, &Get::whole(kind, vec![id])).await.unwrap().remove(0)
 }
 
 /// The ids of one page.
-pub async fn ids(records: &dyn Records, account: AccountId, query: &Query) -> Vec<Id> {
+pub async fn ids(records: &dyn Records, account: AccountId, query: &Query) -> Vec<RecordId> {
     records.query(account, query).await.unwrap().ids
 }
 
 /// The ids of all pages.
-pub async fn walk(records: &dyn Records, account: AccountId, query: &Query) -> Vec<Id> {
+pub async fn walk(records: &dyn Records, account: AccountId, query: &Query) -> Vec<RecordId> {
     let mut all = Vec::new();
     let mut query = query.clone();
     for _ in 0..PAGES_MAX {

@@ -2,7 +2,7 @@
 
 use restante_core::{ErrorKind, Timestamp};
 use restante_records::{
-    AccountId, CHANGES_MAX, Changed, Changes, ChangesSince, Commit, Id, Kind, Opened, Records, Revision,
+    AccountId, CHANGES_MAX, Changed, Changes, ChangesSince, Commit, Kind, Opened, RecordId, Records, Revision,
 };
 
 use crate::{
@@ -60,7 +60,7 @@ async fn refusal(records: &dyn Records, account: AccountId, since: ChangesSince)
     records.changes(account, &since).await.unwrap_err().kind()
 }
 
-fn changed(kind: Kind, ids: &[Id]) -> Vec<Changed> {
+fn changed(kind: Kind, ids: &[RecordId]) -> Vec<Changed> {
     ids.iter().map(|id| Changed { kind, id: *id }).collect()
 }
 
@@ -259,7 +259,7 @@ async fn make_a_history(records: &dyn Records, rounds: u64) {
     for n in 0..rounds {
         let new = commit(records, A, (0..n % 4 + 1).map(email).chain([thread()])).await.created;
         known.extend_from_slice(&new[..new.len() - 1]);
-        let pick = |of: &[Id]| of[(n * 7) as usize % of.len()];
+        let pick = |of: &[RecordId]| of[(n * 7) as usize % of.len()];
         commit_one(records, A, rewrite(EMAIL, pick(&known), "new")).await;
         let (moved, gone) = (pick(&known), known[known.len() / 2]);
         if moved != gone {
@@ -299,7 +299,7 @@ async fn an_account_without_commits_has_no_changes(subject: Subject) {
 
 /// Three emails and a thread; two emails and the thread are destroyed one after the other, each a second after the other
 /// (revisions 2, 3 and 4), and forgotten as far as `forgotten_seconds`.
-async fn destroyed_and_forgotten(subject: &Subject, forgotten_seconds: i64) -> (Opened, Vec<Id>) {
+async fn destroyed_and_forgotten(subject: &Subject, forgotten_seconds: i64) -> (Opened, Vec<RecordId>) {
     let opened = subject.open().await;
     let ids = commit(&*opened.records, A, [email(1), email(2), email(3), thread()]).await.created;
     for (second, change) in

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use restante_core::{ErrorKind, Timestamp};
 use restante_records::{
-    Body, Change, ChangesSince, Commit, Id, Opened, Properties, Query, Records, Revision, States, Value,
+    Body, Change, ChangesSince, Commit, Opened, Properties, Query, RecordId, Records, Revision, States, Value,
 };
 
 use crate::{
@@ -109,7 +109,7 @@ async fn ids_are_the_next_of_their_account_over_all_kinds(subject: Subject) {
     let records = subject.open().await.records;
     let first = create_one(&*records, A, email(1)).await;
     let of_others = commit(&*records, A, [mailbox("Inbox"), email(2), thread()]).await.created;
-    assert_eq!(of_others, [Id(first.0 + 1), Id(first.0 + 2), Id(first.0 + 3)]);
+    assert_eq!(of_others, [RecordId(first.0 + 1), RecordId(first.0 + 2), RecordId(first.0 + 3)]);
     assert_eq!(create_one(&*records, B, email(1)).await, first, "another account counts for itself");
 }
 
@@ -126,10 +126,10 @@ async fn ids_are_never_used_again(subject: Subject) {
 async fn a_refused_commit_uses_no_id_and_no_revision(subject: Subject) {
     let records = subject.open().await.records;
     let first = create_one(&*records, A, email(1)).await;
-    let bad = Commit::of([email(2), destroy(EMAIL, Id(99))]);
+    let bad = Commit::of([email(2), destroy(EMAIL, RecordId(99))]);
     assert_eq!(records.commit(A, bad).await.unwrap_err().kind(), ErrorKind::NotFound);
     let next = commit(&*records, A, [email(2)]).await;
-    assert_eq!((next.revision, next.created), (Revision(2), vec![Id(first.0 + 1)]));
+    assert_eq!((next.revision, next.created), (Revision(2), vec![RecordId(first.0 + 1)]));
 }
 
 async fn all_changes_of_a_commit_are_one_revision(subject: Subject) {
@@ -245,7 +245,7 @@ async fn an_update_may_name_the_id_of_a_create(subject: Subject) {
 async fn an_id_that_a_property_has_already_is_kept_once(subject: Subject) {
     let records = subject.open().await.records;
     let inbox = create_one(&*records, A, mailbox("Inbox")).await;
-    let next = Id(inbox.0 + 1);
+    let next = RecordId(inbox.0 + 1);
     let properties = none().with(IN, next).with(IN, Value::Created(0)).with(RECEIVED, 1);
     let id = create_one(&*records, A, create(EMAIL, "", properties)).await;
     assert_eq!(id, next);
@@ -368,13 +368,13 @@ async fn accounts_are_apart(subject: Subject) {
 
 async fn the_ends_of_the_ranges_of_numbers_are_kept(subject: Subject) {
     let records = subject.open().await.records;
-    let mut expected: Vec<(Id, Properties)> = Vec::new();
+    let mut expected: Vec<(RecordId, Properties)> = Vec::new();
     for n in [0, 1, 255, 256, u64::from(u32::MAX), u64::MAX - 1, u64::MAX] {
         let properties = none().with(IN, n).with(RECEIVED, n);
         let id = create_one(&*records, LAST, create(EMAIL, "", properties.clone())).await;
         expected.push((id, properties));
     }
-    let ids_in_order: Vec<Id> = expected.iter().map(|(id, _)| *id).collect();
+    let ids_in_order: Vec<RecordId> = expected.iter().map(|(id, _)| *id).collect();
     assert_eq!(ids(&*records, LAST, &Query::new(EMAIL, BY_MAILBOX)).await, ids_in_order);
     for (id, properties) in expected {
         assert_eq!(get_one(&*records, LAST, EMAIL, id).await.unwrap().properties, properties);

@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use restante_core::ErrorKind;
 use restante_records::{
-    AccountId, Body, Change, ChangesSince, Commit, Get, Id, Position, Query, Records, Revision,
+    AccountId, Body, Change, ChangesSince, Commit, Get, Position, Query, RecordId, Records, Revision,
 };
 use tokio::task::JoinHandle;
 
@@ -47,7 +47,7 @@ type Task<T> = JoinHandle<T>;
 fn committers(
     records: &Arc<dyn Records>,
     account_of: fn(u64) -> AccountId,
-) -> Vec<Task<Vec<(Revision, Id)>>> {
+) -> Vec<Task<Vec<(Revision, RecordId)>>> {
     let start = |task: u64| {
         let records = records.clone();
         tokio::spawn(async move {
@@ -94,9 +94,9 @@ async fn committers_of_several_accounts_do_not_disturb_each_other(subject: Subje
 async fn ids_are_given_once(subject: Subject) {
     let records = subject.open().await.records;
     let of_tasks = all(committers(&records, |_| A)).await;
-    let ids: BTreeSet<Id> = of_tasks.iter().flatten().map(|(_, id)| *id).collect();
+    let ids: BTreeSet<RecordId> = of_tasks.iter().flatten().map(|(_, id)| *id).collect();
     assert_eq!(ids.len() as u64, TASKS * COMMITS);
-    let in_order_of_revisions: BTreeMap<Revision, Id> = of_tasks.into_iter().flatten().collect();
+    let in_order_of_revisions: BTreeMap<Revision, RecordId> = of_tasks.into_iter().flatten().collect();
     assert!(in_order_of_revisions.values().is_sorted(), "ids rise with revisions");
 }
 
@@ -116,7 +116,7 @@ async fn of_two_commits_that_expect_the_same_state_one_is_made(subject: Subject)
 }
 
 /// Commits that each change all of these records to the same text, until asked to stop.
-fn rewriter(records: &Arc<dyn Records>, ids: &[Id], stop: &Arc<AtomicBool>) -> Task<u64> {
+fn rewriter(records: &Arc<dyn Records>, ids: &[RecordId], stop: &Arc<AtomicBool>) -> Task<u64> {
     let (records, ids, stop) = (records.clone(), ids.to_vec(), stop.clone());
     tokio::spawn(async move {
         let mut n = 0;
@@ -125,7 +125,7 @@ fn rewriter(records: &Arc<dyn Records>, ids: &[Id], stop: &Arc<AtomicBool>) -> T
             let text = n.to_string();
             let body = Body::new(text.clone());
             let properties = none().with(KEYWORD, Bytes::from(text));
-            let update = |id: &Id| Change::Update {
+            let update = |id: &RecordId| Change::Update {
                 kind: EMAIL,
                 id: *id,
                 body: Some(body.clone()),

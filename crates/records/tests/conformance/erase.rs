@@ -2,8 +2,8 @@
 
 use restante_core::ErrorKind;
 use restante_records::{
-    AccountId, CHANGES_MAX, ChangesSince, Checkpoint, Commit, Erased, FeedRequest, Id, Opened, Position,
-    Query, Revision,
+    AccountId, CHANGES_MAX, ChangesSince, Checkpoint, Commit, Erased, FeedRequest, Opened, Position, Query,
+    RecordId, Revision,
 };
 
 use crate::{
@@ -58,7 +58,7 @@ async fn an_erased_account_is_empty(subject: Subject) {
     let erased = opened.upkeep.erase(A, ALL).await.unwrap();
     assert_eq!(erased, Erased { records: 10, tombstones: 2, has_more: false });
     assert!(all_of(&*opened.upkeep, A).await.is_empty());
-    assert_eq!(get_one(&*opened.records, A, EMAIL, Id(1)).await, None);
+    assert_eq!(get_one(&*opened.records, A, EMAIL, RecordId(1)).await, None);
     assert_eq!(ids(&*opened.records, A, &Query::new(EMAIL, BY_MAILBOX)).await, []);
     let now = revision(&*opened.records, A).await;
     let changes = opened.records.changes(A, &since(now.0)).await.unwrap();
@@ -73,7 +73,7 @@ async fn ids_and_revisions_go_on_after_an_erasure(subject: Subject) {
     let erased = revision(&*opened.records, A).await;
     assert!(erased > before);
     let made = commit(&*opened.records, A, [email(1)]).await;
-    assert_eq!((made.revision, made.created), (Revision(erased.0 + 1), vec![Id(13)]));
+    assert_eq!((made.revision, made.created), (Revision(erased.0 + 1), vec![RecordId(13)]));
     assert_sound(&opened).await;
 }
 
@@ -194,7 +194,7 @@ async fn an_erasure_that_was_broken_off_is_continued_after_reopening(subject: Su
     let rest = opened.upkeep.erase(A, ALL).await.unwrap();
     assert_eq!(rest, Erased { records: 5, tombstones: 2, has_more: false });
     let opened = subject.reopen(opened).await;
-    assert_eq!(commit(&*opened.records, A, [email(1)]).await.created, [Id(13)]);
+    assert_eq!(commit(&*opened.records, A, [email(1)]).await.created, [RecordId(13)]);
     commit(&*opened.records, AccountId(77), [email(1)]).await;
     assert_sound(&opened).await;
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use restante_core::{ErrorKind, Timestamp};
 use restante_records::{
-    AccountId, CHANGES_MAX, Changed, Checkpoint, Commit, FOLLOWER_NAME_BYTES_MAX, FeedRequest, Id, Kind,
-    Opened, Position, Revision, TOUCHED_MAX,
+    AccountId, CHANGES_MAX, Changed, Checkpoint, Commit, FOLLOWER_NAME_BYTES_MAX, FeedRequest, Kind, Opened,
+    Position, RecordId, Revision, TOUCHED_MAX,
 };
 
 use crate::{
@@ -136,7 +136,7 @@ async fn what_changes_nothing_has_no_position(subject: Subject) {
     commit(&*opened.records, A, [email(1)]).await;
     let before = last_position(&*opened.feed).await;
     opened.records.commit(B, Commit::default()).await.unwrap();
-    opened.records.commit(B, Commit::of([email(1), destroy(EMAIL, Id(9))])).await.unwrap_err();
+    opened.records.commit(B, Commit::of([email(1), destroy(EMAIL, RecordId(9))])).await.unwrap_err();
     opened.records.commit(A, Commit::of([email(1)]).if_in_state(EMAIL, Revision(0))).await.unwrap_err();
     assert_eq!(last_position(&*opened.feed).await, before);
     assert_eq!(accounts_after(&*opened.feed, Position::default()).await, [touched(A, 1)]);
@@ -177,12 +177,12 @@ fn request(since: u64, began: u64, limit: usize) -> FeedRequest {
     FeedRequest { since: Revision(since), began: Revision(began), limit }
 }
 
-fn changed(kind: Kind, ids: &[Id]) -> Vec<Changed> {
+fn changed(kind: Kind, ids: &[RecordId]) -> Vec<Changed> {
     ids.iter().map(|id| Changed { kind, id: *id }).collect()
 }
 
 /// Emails 0, 1 and 2 at revision 1, of which 0 changes at 2; email 3 comes at 3 and goes at 4; email 1 goes at 5.
-async fn a_history(subject: &Subject) -> (Opened, Vec<Id>) {
+async fn a_history(subject: &Subject) -> (Opened, Vec<RecordId>) {
     let opened = subject.open().await;
     let records = &*opened.records;
     let mut ids = commit(records, A, (0..3).map(email)).await.created;

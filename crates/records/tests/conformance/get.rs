@@ -1,7 +1,7 @@
 //! What `get` promises.
 
 use restante_core::ErrorKind;
-use restante_records::{Body, Change, GET_RECORDS_MAX, Get, Id, Record, Revision};
+use restante_records::{Body, Change, GET_RECORDS_MAX, Get, Record, RecordId, Revision};
 
 use crate::{
     Subject,
@@ -40,7 +40,7 @@ async fn records_stand_in_the_order_of_the_ids(subject: Subject) {
 async fn a_record_that_is_not_there_is_none(subject: Subject) {
     let records = subject.open().await.records;
     let id = create_one(&*records, A, email(1)).await;
-    let asked = vec![Id(id.0 + 1), id, Id(0), Id(u64::MAX)];
+    let asked = vec![RecordId(id.0 + 1), id, RecordId(0), RecordId(u64::MAX)];
     let got = records.get(A, &Get::whole(EMAIL, asked)).await.unwrap();
     assert_eq!(got.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, false, false]);
 }
@@ -101,7 +101,7 @@ async fn as_many_ids_as_are_allowed_are_answered(subject: Subject) {
 
 async fn too_many_ids_are_refused(subject: Subject) {
     let records = subject.open().await.records;
-    let many = (0..=GET_RECORDS_MAX as u64).map(Id).collect();
+    let many = (0..=GET_RECORDS_MAX as u64).map(RecordId).collect();
     assert_eq!(records.get(A, &Get::small(EMAIL, many)).await.unwrap_err().kind(), ErrorKind::Invalid);
 }
 

@@ -5,8 +5,8 @@ use std::ops::Bound::{Excluded, Included, Unbounded};
 use bytes::Bytes;
 use restante_core::ErrorKind;
 use restante_records::{
-    COMMIT_CHANGES_MAX, Change, Config, Cursor, Id, Properties, QUERY_ROWS_MAX, Query, Records, Revision,
-    TEXT_BYTES_MAX, Value, open,
+    COMMIT_CHANGES_MAX, Change, Config, Cursor, Properties, QUERY_ROWS_MAX, Query, RecordId, Records,
+    Revision, TEXT_BYTES_MAX, Value, open,
 };
 
 use crate::{
@@ -66,12 +66,12 @@ crate::promises! {
 }
 
 /// Emails in mailboxes at times, in the order of their ids.
-async fn emails(records: &dyn Records, places: &[(u64, u64)]) -> Vec<Id> {
+async fn emails(records: &dyn Records, places: &[(u64, u64)]) -> Vec<RecordId> {
     let changes = places.iter().map(|(mailbox, received)| create(EMAIL, "", in_mailbox(*mailbox, *received)));
     commit(records, A, changes).await.created
 }
 
-fn of(ids: &[Id], places: &[usize]) -> Vec<Id> {
+fn of(ids: &[RecordId], places: &[usize]) -> Vec<RecordId> {
     places.iter().map(|place| ids[*place]).collect()
 }
 
@@ -158,7 +158,7 @@ async fn descending_is_the_reverse(subject: Subject) {
     assert_eq!(ids(&*records, A, &query.equals(1)).await, of(&all, &[4, 1, 2]));
 }
 
-async fn named(records: &dyn Records, names: &[Value]) -> Vec<Id> {
+async fn named(records: &dyn Records, names: &[Value]) -> Vec<RecordId> {
     let changes = names.iter().map(|name| create(MAILBOX, "", none().with(NAME, name.clone())));
     commit(records, A, changes).await.created
 }
@@ -270,10 +270,10 @@ async fn a_scattered_index_answers_when_all_parts_are_given(subject: Subject) {
 async fn a_scattered_index_is_in_the_order_of_ids(subject: Subject) {
     let records = subject.open().await.records;
     let all = commit(&*records, A, (0..20).map(|n| hashed(n % 2, n))).await.created;
-    let expected: Vec<Id> = all.iter().copied().step_by(2).collect();
+    let expected: Vec<RecordId> = all.iter().copied().step_by(2).collect();
     let query = Query::new(EMAIL, BY_HASH).equals(0);
     assert_eq!(ids(&*records, A, &query).await, expected);
-    let reversed: Vec<Id> = expected.iter().rev().copied().collect();
+    let reversed: Vec<RecordId> = expected.iter().rev().copied().collect();
     assert_eq!(ids(&*records, A, &query.descending()).await, reversed);
 }
 
@@ -358,7 +358,7 @@ async fn a_walk_gives_every_entry_once(subject: Subject) {
 async fn a_walk_of_a_scattered_index_gives_every_entry_once(subject: Subject) {
     let records = subject.open().await.records;
     let all = commit(&*records, A, (0..30).map(|n| hashed(n % 3, 0))).await.created;
-    let mut expected: Vec<Id> = all.into_iter().step_by(3).collect();
+    let mut expected: Vec<RecordId> = all.into_iter().step_by(3).collect();
     let query = Query::new(EMAIL, BY_HASH).equals(0);
     for limit in [1, 3, 10, 11] {
         assert_eq!(walk(&*records, A, &query.clone().limit(limit)).await, expected, "by {limit}");
@@ -387,7 +387,7 @@ async fn a_walk_passes_by_what_is_destroyed_and_added_meanwhile(subject: Subject
             commit(&*records, A, [create(EMAIL, "", in_mailbox(1, 5))]).await;
         }
     }
-    let of_before: Vec<Id> = seen.into_iter().filter(|id| all.contains(id)).collect();
+    let of_before: Vec<RecordId> = seen.into_iter().filter(|id| all.contains(id)).collect();
     assert_eq!(of_before, of(&all, &[0, 1, 2, 4, 5]));
 }
 
@@ -460,10 +460,10 @@ async fn skipped_entries_are_left_out(subject: Subject) {
     let backwards = of(&all, &[0, 2, 4, 3, 1]);
     for skip in 0..=6 {
         let query = || Query::new(EMAIL, BY_MAILBOX).equals(1).skip(skip as u64).limit(2);
-        let expected: Vec<Id> = in_order.iter().skip(skip).take(2).copied().collect();
+        let expected: Vec<RecordId> = in_order.iter().skip(skip).take(2).copied().collect();
         let page = records.query(A, &query()).await.unwrap();
         assert_eq!((page.ids, page.next.is_some()), (expected, skip + 2 < 5), "{skip} skipped");
-        let expected: Vec<Id> = backwards.iter().skip(skip).take(2).copied().collect();
+        let expected: Vec<RecordId> = backwards.iter().skip(skip).take(2).copied().collect();
         assert_eq!(ids(&*records, A, &query().descending()).await, expected, "{skip} skipped, descending");
     }
     let all_skipped = Query::new(EMAIL, BY_MAILBOX).skip(u64::MAX);

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use restante_core::ErrorKind;
 use restante_records::{
     BODY_BLOBS_MAX, BODY_BYTES_MAX, Body, COMMIT_BYTES_MAX, COMMIT_CHANGES_MAX, Change, Commit,
-    INDEX_ENTRIES_MAX, INDEX_VALUES_BYTES_MAX, Id, Opened, Properties, Property, Query, Records, Revision,
-    TEXT_BYTES_MAX, Value,
+    INDEX_ENTRIES_MAX, INDEX_VALUES_BYTES_MAX, Opened, Properties, Property, Query, RecordId, Records,
+    Revision, TEXT_BYTES_MAX, Value,
 };
 
 use crate::{
@@ -47,14 +47,14 @@ async fn refusal(records: &dyn Records, changes: impl IntoIterator<Item = Change
 
 async fn a_record_that_is_not_there_is_not_changed(subject: Subject) {
     let records = subject.open().await.records;
-    for changes in [destroy(EMAIL, Id(5)), rewrite(EMAIL, Id(5), "new")] {
+    for changes in [destroy(EMAIL, RecordId(5)), rewrite(EMAIL, RecordId(5), "new")] {
         assert_eq!(refusal(&*records, [changes]).await, ErrorKind::NotFound);
     }
     let id = create_one(&*records, A, email(1)).await;
-    for id in [Id(id.0 + 1), Id(0), Id(u64::MAX)] {
+    for id in [RecordId(id.0 + 1), RecordId(0), RecordId(u64::MAX)] {
         assert_eq!(refusal(&*records, [destroy(EMAIL, id)]).await, ErrorKind::NotFound);
     }
-    let next = Id(id.0 + 1);
+    let next = RecordId(id.0 + 1);
     let own = refusal(&*records, [email(2), rewrite(EMAIL, next, "new")]).await;
     assert_eq!(own, ErrorKind::NotFound, "what the same commit creates is not there yet");
 }
@@ -258,7 +258,7 @@ async fn too_many_preconditions_are_refused(subject: Subject) {
 
 async fn an_invalid_commit_is_refused_before_a_conflict_is_reported(subject: Subject) {
     let records = subject.open().await.records;
-    let missing = destroy(EMAIL, Id(99));
+    let missing = destroy(EMAIL, RecordId(99));
     let conflict = Commit::of([missing.clone()]).if_in_state(EMAIL, Revision(9));
     assert_eq!(records.commit(A, conflict).await.unwrap_err().kind(), ErrorKind::Conflict);
     let wrong = Commit::of([missing, create(NO_KIND, "", none())]).if_in_state(EMAIL, Revision(9));
@@ -291,7 +291,7 @@ async fn refused_commits_leave_nothing_behind(subject: Subject) {
         vec![email(77), moved, destroy(EMAIL, created[2])]
     };
     let bad = [
-        destroy(EMAIL, Id(99)),
+        destroy(EMAIL, RecordId(99)),
         destroy(EMAIL, created[1]),
         create(NO_KIND, "", none()),
         create(EMAIL, "", none().with(NO_PROPERTY, 1)),

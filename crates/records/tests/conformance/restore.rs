@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, path::Path};
 
 use restante_core::ErrorKind;
 use restante_records::{
-    AccountId, CHANGES_MAX, Change, ChangesSince, Config, EngineUrl, FeedRequest, Id, Opened, Position,
-    RESTORE_JUMP, Revision, open,
+    AccountId, CHANGES_MAX, Change, ChangesSince, Config, EngineUrl, FeedRequest, Opened, Position,
+    RESTORE_JUMP, RecordId, Revision, open,
 };
 
 use crate::{
@@ -47,12 +47,12 @@ fn since(since: Revision) -> ChangesSince {
 }
 
 /// A mailbox that has given so many UIDs.
-fn with_uid_next(id: Id, uid_next: u64) -> Change {
+fn with_uid_next(id: RecordId, uid_next: u64) -> Change {
     let properties = none().with(NAME, "Inbox").with(UID_NEXT, uid_next);
     Change::Update { kind: MAILBOX, id, body: None, properties: Some(properties) }
 }
 
-async fn uid_next(opened: &Opened, id: Id) -> u64 {
+async fn uid_next(opened: &Opened, id: RecordId) -> u64 {
     let mailbox = get_one(&*opened.records, A, MAILBOX, id).await.unwrap();
     let values: Vec<_> = mailbox.properties.values(UID_NEXT).cloned().collect();
     let [restante_records::Value::Number(uid_next)] = values[..] else { panic!("{values:?}") };
@@ -60,7 +60,7 @@ async fn uid_next(opened: &Opened, id: Id) -> u64 {
 }
 
 /// What an account gives out in a few commits: ids, revisions and UIDs.
-async fn give(opened: &Opened, account: AccountId, inbox: Option<Id>) -> BTreeSet<(&'static str, u64)> {
+async fn give(opened: &Opened, account: AccountId, inbox: Option<RecordId>) -> BTreeSet<(&'static str, u64)> {
     let mut given = BTreeSet::new();
     for n in 0..5 {
         let mut changes = vec![email(n), email(n)];
@@ -232,5 +232,5 @@ async fn an_erasure_goes_on_after_a_restore(subject: Subject) {
         restored.upkeep.erase(A, 1).await.unwrap();
         assert_eq!(restored.upkeep.check(&|_, _| ()).await.unwrap().findings, []);
     }
-    assert_eq!(commit(&*restored.records, A, [email(1)]).await.created, [Id(5 + RESTORE_JUMP)]);
+    assert_eq!(commit(&*restored.records, A, [email(1)]).await.created, [RecordId(5 + RESTORE_JUMP)]);
 }

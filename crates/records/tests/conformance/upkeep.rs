@@ -12,7 +12,8 @@ use std::{
 use restante_core::{BlobId, ErrorKind, Identity, Timestamp};
 use restante_records::{
     AccountId, Body, Change, Changes, ChangesSince, Checkpoint, Cleaned, Commit, Config, DUMP_RECORDS_MAX,
-    EngineUrl, Id, KindStats, Opened, Query, RESTORE_JUMP, RecordKey, Revision, States, Stats, Upkeep, open,
+    EngineUrl, KindStats, Opened, Query, RESTORE_JUMP, RecordId, RecordKey, Revision, States, Stats, Upkeep,
+    open,
 };
 
 use crate::{
@@ -123,7 +124,7 @@ async fn an_open_store_is_well(subject: Subject) {
     let opened = subject.open().await;
     opened.upkeep.health().unwrap();
     commit(&*opened.records, A, [email(1)]).await;
-    opened.records.commit(A, Commit::of([destroy(EMAIL, Id(99))])).await.unwrap_err();
+    opened.records.commit(A, Commit::of([destroy(EMAIL, RecordId(99))])).await.unwrap_err();
     opened.upkeep.health().unwrap();
 }
 
@@ -168,7 +169,12 @@ async fn a_check_tells_how_far_it_is(subject: Subject) {
 }
 
 /// Emails, each destroyed by a commit of its own and a second after the one before, from 10 on: revisions 2, 3, ...
-async fn destroyed_one_by_one(subject: &Subject, opened: &Opened, account: AccountId, count: u64) -> Vec<Id> {
+async fn destroyed_one_by_one(
+    subject: &Subject,
+    opened: &Opened,
+    account: AccountId,
+    count: u64,
+) -> Vec<RecordId> {
     let ids = commit(&*opened.records, account, (0..count).map(email)).await.created;
     for (n, id) in ids.iter().enumerate() {
         subject.set_seconds(10 + n as i64);
@@ -215,7 +221,7 @@ async fn what_was_destroyed_later_is_kept(subject: Subject) {
     let ids = destroyed_one_by_one(&subject, &opened, A, 5).await;
     opened.upkeep.clean(seconds(13), 1_000).await.unwrap();
     let asked = ChangesSince { kind: None, since: Revision(4), limit: 10 };
-    let found: Vec<Id> =
+    let found: Vec<RecordId> =
         opened.records.changes(A, &asked).await.unwrap().destroyed.iter().map(|gone| gone.id).collect();
     assert_eq!(found, ids[3..]);
     for before in [Timestamp(0), Timestamp::MIN, seconds(13)] {
@@ -339,11 +345,11 @@ async fn a_dump_goes_on_behind_a_place_that_is_gone(subject: Subject) {
     make_a_history(&opened).await;
     let all = dump(&*opened.upkeep, DUMP_RECORDS_MAX).await;
     let between = [
-        RecordKey { account: AccountId(0), kind: EMAIL, id: Id(0) },
-        RecordKey { account: A, kind: EMAIL, id: Id(3) },
-        RecordKey { account: A, kind: EMAIL, id: Id(u64::MAX) },
-        RecordKey { account: A, kind: THREAD, id: Id(0) },
-        RecordKey { account: LAST, kind: THREAD, id: Id(1) },
+        RecordKey { account: AccountId(0), kind: EMAIL, id: RecordId(0) },
+        RecordKey { account: A, kind: EMAIL, id: RecordId(3) },
+        RecordKey { account: A, kind: EMAIL, id: RecordId(u64::MAX) },
+        RecordKey { account: A, kind: THREAD, id: RecordId(0) },
+        RecordKey { account: LAST, kind: THREAD, id: RecordId(1) },
     ];
     for after in all.iter().map(|(place, _)| *place).chain(between) {
         let page = opened.upkeep.dump(Some(after), DUMP_RECORDS_MAX).await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use restante_records::{AccountId, Announcement, Commit, Id, Lagged, Revision, Watch};
+use restante_records::{AccountId, Announcement, Commit, Lagged, RecordId, Revision, Watch};
 use tokio::time::timeout;
 
 use crate::{
@@ -86,7 +86,7 @@ async fn what_changes_nothing_is_not_announced(subject: Subject) {
     let records = subject.open().await.records;
     let mut watch = records.watch();
     records.commit(A, Commit::default()).await.unwrap();
-    records.commit(A, Commit::of([destroy(EMAIL, Id(9))])).await.unwrap_err();
+    records.commit(A, Commit::of([destroy(EMAIL, RecordId(9))])).await.unwrap_err();
     commit(&*records, B, [email(1)]).await;
     assert_eq!(next(&mut watch).await, Announcement { account: B, revision: Revision(1) });
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use restante_records::{AccountId, Changed, Changes, Id, Kind, Record, Revision};
+use restante_records::{AccountId, Changed, Changes, Kind, Record, RecordId, Revision};
 
 /// A record that is gone.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +14,7 @@ struct Gone {
 /// The records that are gone and not forgotten, in the order in which they are forgotten.
 #[derive(Default)]
 pub(crate) struct History {
-    gone: BTreeMap<(AccountId, Kind, Revision, Id), Gone>,
+    gone: BTreeMap<(AccountId, Kind, Revision, RecordId), Gone>,
 }
 
 /// Which changes a page is to have.
@@ -66,7 +66,7 @@ impl History {
     fn expected(
         &self,
         asked: &Asked,
-        records: &BTreeMap<(Kind, Id), Record>,
+        records: &BTreeMap<(Kind, RecordId), Record>,
     ) -> BTreeMap<(Revision, Changed), What> {
         let mut expected = BTreeMap::new();
         for ((kind, id), record) in records {
@@ -92,7 +92,7 @@ impl History {
         &self,
         page: &Changes,
         asked: &Asked,
-        records: &BTreeMap<(Kind, Id), Record>,
+        records: &BTreeMap<(Kind, RecordId), Record>,
         revision: Revision,
     ) {
         let expected = self.expected(asked, records);

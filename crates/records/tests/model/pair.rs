@@ -9,7 +9,7 @@ use std::{
 use restante_core::{BlobId, Timestamp};
 use restante_records::{
     AccountId, Change, Changes, ChangesSince, Checkpoint, Commit, Config, Cursor, Direction, Error,
-    FeedRequest, Get, Id, Index, Kind, Opened, Position, Query, RESTORE_JUMP, Revision, Schema, Stats,
+    FeedRequest, Get, Index, Kind, Opened, Position, Query, RESTORE_JUMP, RecordId, Revision, Schema, Stats,
     TOUCHED_MAX, Touched, Upkeep, open,
 };
 
@@ -128,7 +128,7 @@ impl Pair {
     }
 
     /// The records that there are, as far as a commit needs to know.
-    async fn known(&self, account: AccountId) -> Vec<(Kind, Id)> {
+    async fn known(&self, account: AccountId) -> Vec<(Kind, RecordId)> {
         let all = dump(&*self.model.upkeep, 1_000).await.into_iter();
         all.filter(|(place, _)| place.account == account).map(|(place, _)| (place.kind, place.id)).collect()
     }
@@ -169,8 +169,8 @@ impl Pair {
     }
 
     async fn get(&self, account: AccountId, kind: Kind, picks: &[Pick], with_body: bool) {
-        let mut ids: Vec<Id> = self.known(account).await.into_iter().map(|(_, id)| id).collect();
-        ids.extend([Id(0), Id(u64::MAX)]);
+        let mut ids: Vec<RecordId> = self.known(account).await.into_iter().map(|(_, id)| id).collect();
+        ids.extend([RecordId(0), RecordId(u64::MAX)]);
         let ids = picks.iter().filter_map(|pick| picked(&ids, *pick)).collect();
         let get = Get { kind, ids, with_body };
         agreed(
@@ -413,7 +413,7 @@ impl Pair {
 }
 
 /// A change of a commit; none when there is no record for it.
-fn change(wanted: Wanted, known: &[(Kind, Id)]) -> Option<Change> {
+fn change(wanted: Wanted, known: &[(Kind, RecordId)]) -> Option<Change> {
     match wanted {
         Wanted::Create { kind, body, properties } => Some(Change::Create { kind, body, properties }),
         Wanted::Update { pick, body, properties } => {
@@ -422,7 +422,7 @@ fn change(wanted: Wanted, known: &[(Kind, Id)]) -> Option<Change> {
             Some(Change::Update { kind, id, body, properties })
         }
         Wanted::Destroy { pick } => picked(known, pick).map(|(kind, id)| Change::Destroy { kind, id }),
-        Wanted::DestroyMissing { kind, id } => Some(Change::Destroy { kind, id: Id(id) }),
+        Wanted::DestroyMissing { kind, id } => Some(Change::Destroy { kind, id: RecordId(id) }),
     }
 }
 

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use restante_archive::{LogConfig, Message, Query, Walk};
 use restante_core::{MessageHash, Timestamp};
 use restante_power_cut::{Child, Cut, child, cuts, record};
-use restante_records::{AccountId, Body, Change, Commit, Id, Kind, Properties};
+use restante_records::{AccountId, Body, Change, Commit, Kind, Properties, RecordId};
 
 use super::{
     EventSender, Manifest, Removing, RestoreOptions, Sources, check_not_halfway, disk, manifest::Role,
@@ -175,7 +175,7 @@ impl Stores {
         let mut found = BTreeSet::new();
         for dumped in self.records.upkeep.dump(None, 4_096).await.unwrap() {
             let number: u32 = std::str::from_utf8(&dumped.record.body.bytes).unwrap().parse().unwrap();
-            assert!(dumped.record.id >= Id(1));
+            assert!(dumped.record.id >= RecordId(1));
             let id = dumped.record.body.blobs[0];
             let mut source = self.blobs.blobs.read(id, 0..u64::MAX).await.unwrap();
             let mut bytes = Vec::new();

@@ -5,7 +5,7 @@ use std::{fs, future::Future, path::Path};
 use bytes::Bytes;
 use restante_blobs::{BlobId, Blobs};
 use restante_mail::email;
-use restante_records::{AccountId, Body, Change, Commit, Id, Properties, Schema};
+use restante_records::{AccountId, Body, Change, Commit, Properties, RecordId, Schema};
 use serde_json::{Value, json};
 
 use crate::support::{Server, folder, said, say, wait_until};
@@ -47,7 +47,7 @@ fn fill(folder: &Path) {
             records.records.commit(AccountId(account), Commit::of([email(blobs)])).await.unwrap();
         }
         records.records.commit(AccountId(2), Commit::of([email(Vec::new())])).await.unwrap();
-        let destroy = Change::Destroy { kind: email::KIND, id: Id(2) };
+        let destroy = Change::Destroy { kind: email::KIND, id: RecordId(2) };
         records.records.commit(AccountId(2), Commit::of([destroy])).await.unwrap();
     });
 }

@@ -4,6 +4,7 @@ use std::{
 };
 
 use proptest::{collection::vec, prelude::*};
+use restante_core::ErrorKind;
 
 use super::*;
 
@@ -98,7 +99,7 @@ fn assert_is(info: &InfoBuf, map: &Map) {
         }
     }
     assert_eq!(read.as_bytes().len(), bytes_of(map));
-    assert_eq!(read.check(), Ok(()));
+    read.check().unwrap();
 }
 
 fn numbers() -> impl Strategy<Value = i64> {

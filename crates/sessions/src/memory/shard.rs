@@ -6,7 +6,6 @@ use std::sync::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
-use restante_core::ErrorKind;
 
 use super::{
     map::SharedMap,
@@ -138,10 +137,7 @@ impl Locked<'_> {
     /// Replaces the record that begins in a cell, or inserts a new one.
     fn put(&mut self, user_hash: u32, at: Option<usize>, record: &RecordBytes) -> Result<(), Error> {
         if record.len() > RECORD_BYTES_MAX {
-            return Err(Error::new(
-                ErrorKind::Full,
-                format!("the sessions of one user may take {RECORD_BYTES_MAX} bytes"),
-            ));
+            return Err(Error::full(format!("the sessions of one user may take {RECORD_BYTES_MAX} bytes")));
         }
         let put = match at {
             Some(at) => self.writer().write(at, record),
@@ -169,7 +165,7 @@ impl Locked<'_> {
                 Err(missing) => size = size.enlarged(missing),
             }
         }
-        Err(Error::new(ErrorKind::Full, "the table of sessions is full"))
+        Err(Error::full("the table of sessions is full"))
     }
 
     /// Replaces the table by a new one with all records except the one that begins in a cell, and one more.

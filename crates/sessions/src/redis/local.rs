@@ -1,7 +1,6 @@
 //! The sessions of this node: a table of the `memory` engine, whose calls are ready at once.
 
 use futures_util::{FutureExt, stream::BoxStream};
-use restante_core::ErrorKind;
 
 use crate::{
     Answer, Ended, Error, Found, InfoChange, NewSession, Nodes, SessionId, Sessions,
@@ -74,7 +73,7 @@ fn at_once<T>(answer: Answer<'_, Result<T, Error>>) -> Result<T, Error>
 where
     Result<T, Error>: Unpin,
 {
-    answer.now_or_never().unwrap_or_else(|| {
-        Err(Error::new(ErrorKind::Internal, "the table of this node did not answer at once"))
-    })
+    answer
+        .now_or_never()
+        .unwrap_or_else(|| Err(Error::internal("the table of this node did not answer at once")))
 }

@@ -30,7 +30,6 @@ use std::{
 
 use futures_util::stream::BoxStream;
 use parking_lot::{Mutex, RwLock};
-use restante_core::ErrorKind;
 use tokio::{
     sync::{Notify, mpsc, oneshot},
     task::JoinHandle,
@@ -122,7 +121,7 @@ impl Drop for Redis {
 
 impl Redis {
     async fn beat(&self) -> Result<(), Error> {
-        let closed = || Error::new(ErrorKind::Unavailable, "the table of sessions is closed");
+        let closed = || Error::unavailable("the table of sessions is closed");
         let (answer, answered) = oneshot::channel();
         self.beats.send(answer).await.map_err(|_| closed())?;
         answered.await.map_err(|_| closed())?
@@ -238,7 +237,7 @@ impl Nodes for Redis {
         }
         if !self.table.is_synced() {
             let text = "redis is reachable again: this node's sessions are being registered";
-            return Err(Error::new(ErrorKind::Unavailable, text));
+            return Err(Error::unavailable(text));
         }
         Ok(())
     }

@@ -9,15 +9,14 @@ use std::{
     time::Duration,
 };
 
-use libtest_mimic::{Completion, Trial};
+use libtest_mimic::Trial;
+use restante_disk::testing::run_or_ignore;
 use restante_sessions::{Config, EngineUrl, RedisConfig};
 
 use super::node::{MortalNode, Node};
 
 /// The URL of the Redis server, as `dev/services/with redis` sets it.
 const REDIS_URL: &str = "RESTANTE_REDIS_URL";
-/// Engines, separated by commas, whose tests must not be ignored.
-const REQUIRE: &str = "RESTANTE_TEST_REQUIRE";
 /// How long a hanging node may delay the end of its failed test.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 /// The lease of a node that is to die: long enough to survive under load until then, short enough to be waited for.
@@ -57,12 +56,6 @@ impl Engine {
             Self::Redis => redis_url().is_none().then(|| format!("{REDIS_URL} is not set")),
         }
     }
-
-    /// Whether RESTANTE_TEST_REQUIRE names it.
-    fn is_required(self) -> bool {
-        let required = env::var(REQUIRE).unwrap_or_default();
-        required.split(',').any(|required| required.trim() == self.name())
-    }
 }
 
 fn redis_url() -> Option<String> {
@@ -85,16 +78,7 @@ pub fn trial_with(
     let unset =
         move || variable.filter(|name| env::var_os(name).is_none()).map(|name| format!("{name} is not set"));
     Trial::ignorable_test(format!("{}::{name}", engine.name()), move || {
-        match engine.missing().or_else(unset) {
-            None => {
-                test();
-                Ok(Completion::Completed)
-            }
-            Some(why) if engine.is_required() => {
-                Err(format!("{REQUIRE} names this engine, but it is not available: {why}").into())
-            }
-            Some(why) => Ok(Completion::ignored_with(why)),
-        }
+        run_or_ignore(engine.name(), engine.missing().or_else(unset), test)
     })
 }
 

@@ -156,7 +156,7 @@ impl Archive for Stalling {
     async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, restante_archive::Error> {
         self.disk.acquire().await.unwrap().forget();
         if self.is_broken.load(std::sync::atomic::Ordering::SeqCst) {
-            return Err(restante_archive::Error::new(ErrorKind::Unavailable, "the disk is gone"));
+            return Err(restante_archive::Error::unavailable("the disk is gone"));
         }
         self.inner.append(messages).await
     }

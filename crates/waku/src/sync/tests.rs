@@ -10,7 +10,7 @@ use bytes::Bytes;
 use libp2p::identity::Keypair;
 use prost::Message as _;
 use restante_archive::{Appended, Config, Error, Message, Page, Query, open};
-use restante_core::{ErrorKind, ManualClock};
+use restante_core::ManualClock;
 use restante_waku_wire::{
     WakuMessage, message_hash,
     rpc::{
@@ -843,7 +843,7 @@ struct BreakableArchive {
 impl Archive for BreakableArchive {
     async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
         if self.is_broken.load(Ordering::SeqCst) {
-            return Err(Error::new(ErrorKind::Unavailable, "broken"));
+            return Err(Error::unavailable("broken"));
         }
         self.inner.append(messages).await
     }

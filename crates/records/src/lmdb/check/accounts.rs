@@ -13,7 +13,7 @@ use tracing::warn;
 
 use super::{Check, row_name, take_history_key};
 use crate::{
-    AccountId, Error, Id, Kind, Revision, Touched,
+    AccountId, Error, Kind, RecordId, Revision, Touched,
     lmdb::{
         schema::{
             ACCOUNT, AccountRow, FEED, HISTORY, KindRow, STATE, StateRow, account_key, decode_account_key,
@@ -39,7 +39,7 @@ struct Counted {
     /// The last revision in any row.
     revision: Revision,
     /// The highest id.
-    id: Id,
+    id: RecordId,
 }
 
 type Counts = BTreeMap<Kind, Counted>;
@@ -79,8 +79,8 @@ impl Check<'_> {
             let (before, entry) = store.read(|view| read(view, account))?;
             let mut count = Count::of(account, &before);
             loop {
-                let (is_done, after) = store
-                    .read(|view| Ok::<_, Error>((count.go_on(view)?, AccountRow::read(view, account)?)))?;
+                let (is_done, after) =
+                    store.read(|view| Ok((count.go_on(view)?, AccountRow::read(view, account)?)))?;
                 if after != before {
                     break; // it was changed: what was counted are two things
                 }
@@ -96,7 +96,7 @@ impl Check<'_> {
 
     fn compare(&mut self, account: AccountId, row: &AccountRow, entry: &FeedEntry, counts: &Counts) {
         let mut last = Revision(0);
-        let mut highest = Id(0);
+        let mut highest = RecordId(0);
         let none = Counted::default();
         let known = row.kinds.iter().map(|share| share.kind);
         for kind in known.chain(counts.keys().copied()).collect::<BTreeSet<Kind>>() {

@@ -33,10 +33,10 @@ const OTHER: AccountId = AccountId(9);
 async fn filled() -> (TempDir, Arc<Engine>) {
     let (folder, engine) = engine();
     make(&engine, (1..=4).map(|n| create(email(1, n)))).await;
-    make(&engine, [update(Id(2), email(2, 2))]).await;
+    make(&engine, [update(RecordId(2), email(2, 2))]).await;
     let body = Some(Body::new("another body ".repeat(20)));
-    make(&engine, [Change::Update { kind: EMAIL, id: Id(3), body, properties: None }]).await;
-    make(&engine, [destroy(Id(4))]).await;
+    make(&engine, [Change::Update { kind: EMAIL, id: RecordId(3), body, properties: None }]).await;
+    make(&engine, [destroy(RecordId(4))]).await;
     let mailbox =
         Change::Create { kind: MAILBOX_KIND, body: Body::new("inbox"), properties: Properties::default() };
     commit(&engine, OTHER, Commit::of([mailbox])).await.unwrap();
@@ -57,7 +57,7 @@ fn check(engine: &Engine) -> Report {
 async fn write(store: &Store, damage: impl FnOnce(&mut Batch<'_>) + Send + 'static) {
     let done = store.write(|batch| {
         damage(batch);
-        Ok::<_, Error>(())
+        Ok(())
     });
     done.await.unwrap();
 }
@@ -77,15 +77,15 @@ async fn assert_found(expected: &str, damage: impl FnOnce(&mut Batch<'_>) + Send
     assert!(findings.len() == 1 && findings[0].contains(expected), "{expected:?}, found {findings:#?}");
 }
 
-fn state_of(batch: &Batch<'_>, id: Id) -> Vec<u8> {
+fn state_of(batch: &Batch<'_>, id: RecordId) -> Vec<u8> {
     batch.view().get(STATE, &state_key(OURS, EMAIL, id)).unwrap().unwrap().to_vec()
 }
 
-fn body_of(batch: &Batch<'_>, id: Id) -> BodyNumber {
+fn body_of(batch: &Batch<'_>, id: RecordId) -> BodyNumber {
     StateRow::decode(&state_of(batch, id)).unwrap().body
 }
 
-fn change_state(batch: &mut Batch<'_>, id: Id, change: impl FnOnce(&mut StateRow<'_>)) {
+fn change_state(batch: &mut Batch<'_>, id: RecordId, change: impl FnOnce(&mut StateRow<'_>)) {
     let value = state_of(batch, id);
     let mut row = StateRow::decode(&value).unwrap();
     change(&mut row);
@@ -103,7 +103,7 @@ fn change_kind(batch: &mut Batch<'_>, change: impl FnOnce(&mut KindRow)) {
 }
 
 /// The keys of the entries of a record in an index.
-fn entries_of(batch: &Batch<'_>, index: Index, id: Id) -> Vec<Vec<u8>> {
+fn entries_of(batch: &Batch<'_>, index: Index, id: RecordId) -> Vec<Vec<u8>> {
     let prefix = index_prefix(OURS, EMAIL, index);
     let mut rows =
         batch.view().range(INDEX, Bound::Included(&prefix), Bound::Unbounded, Direction::Ascending).unwrap();
@@ -131,12 +131,12 @@ async fn a_sound_store_has_no_findings_and_the_progress_ends_at_its_end() {
 #[tokio::test]
 async fn damage_of_bodies_is_found() {
     assert_found("account 7 kind 1 record 3: its body", |batch| {
-        let body = body_of(batch, Id(3));
+        let body = body_of(batch, RecordId(3));
         batch.delete(BODY, &body_key(body));
     })
     .await;
     assert_found("account 7 kind 1 record 2: its body 2 can't be read", |batch| {
-        let body = body_of(batch, Id(2));
+        let body = body_of(batch, RecordId(2));
         batch.put(BODY, &body_key(body), &[1, 1, 0, 0xff, 0xff]);
     })
     .await;
@@ -150,16 +150,16 @@ async fn damage_of_bodies_is_found() {
 #[tokio::test]
 async fn damage_of_records_is_found() {
     assert_found("account 7 kind 1 record 3: its properties are damaged", |batch| {
-        change_state(batch, Id(3), |row| row.properties = &[1]);
+        change_state(batch, RecordId(3), |row| row.properties = &[1]);
     })
     .await;
     assert_found("account 7 kind 1 record 1: it was created by 0", |batch| {
         // Findings about its history come from there alone.
-        change_state(batch, Id(1), |row| row.created = Revision(0));
+        change_state(batch, RecordId(1), |row| row.created = Revision(0));
     })
     .await;
     assert_found("table state key 07: it is no key", |batch| batch.put(STATE, &[7], &[0])).await;
-    let findings = findings(|batch| batch.put(STATE, &state_key(OURS, EMAIL, Id(1)), &[9])).await;
+    let findings = findings(|batch| batch.put(STATE, &state_key(OURS, EMAIL, RecordId(1)), &[9])).await;
     assert_eq!(
         findings,
         [
@@ -171,7 +171,7 @@ async fn damage_of_records_is_found() {
 
 #[tokio::test]
 async fn whatever_a_lost_record_leaves_behind_is_found() {
-    let findings = findings(|batch| batch.delete(STATE, &state_key(OURS, EMAIL, Id(2)))).await;
+    let findings = findings(|batch| batch.delete(STATE, &state_key(OURS, EMAIL, RecordId(2)))).await;
     for what in [
         "body 2: it belongs to no record",
         "record 2: the history has it at revision 1, and it is not there",
@@ -192,8 +192,8 @@ async fn whatever_a_lost_record_leaves_behind_is_found() {
 #[tokio::test]
 async fn a_body_that_two_records_claim_is_found() {
     let findings = findings(|batch| {
-        let body = body_of(batch, Id(1));
-        change_state(batch, Id(2), |row| row.body = body);
+        let body = body_of(batch, RecordId(1));
+        change_state(batch, RecordId(2), |row| row.body = body);
     })
     .await;
     assert_eq!(findings.len(), 2, "{findings:#?}");
@@ -203,8 +203,8 @@ async fn a_body_that_two_records_claim_is_found() {
 
 #[tokio::test]
 async fn damage_of_the_history_is_found() {
-    let live = |revision, id| live_key(OURS, EMAIL, Revision(revision), Id(id));
-    let gone = |revision, id| tombstone_key(OURS, EMAIL, Revision(revision), Id(id));
+    let live = |revision, id| live_key(OURS, EMAIL, Revision(revision), RecordId(id));
+    let gone = |revision, id| tombstone_key(OURS, EMAIL, Revision(revision), RecordId(id));
     assert_found("record 1: its creation is not in the history", move |batch| {
         batch.delete(HISTORY, &live(1, 1))
     })
@@ -256,30 +256,30 @@ async fn damage_of_the_history_is_found() {
 async fn damage_of_indexes_is_found() {
     for index in [BY_MAILBOX, BY_MESSAGE_ID] {
         assert_found("record 1: an entry of it in the index m", move |batch| {
-            let entries = entries_of(batch, index, Id(1));
+            let entries = entries_of(batch, index, RecordId(1));
             batch.delete(INDEX, &entries[0]);
         })
         .await;
         assert_found("record 1: its entry in the index m", move |batch| {
-            let entries = entries_of(batch, index, Id(1));
+            let entries = entries_of(batch, index, RecordId(1));
             batch.put(INDEX, &entries[0], &[7]);
         })
         .await;
         assert_found("has an entry of it that its properties don't give", move |batch| {
-            let mut key = entries_of(batch, index, Id(1)).remove(0);
+            let mut key = entries_of(batch, index, RecordId(1)).remove(0);
             *key.last_mut().unwrap() = 3; // as if record 3 had the values of record 1
             batch.put(INDEX, &key, &[]);
         })
         .await;
         assert_found("record 200: the index m", move |batch| {
-            let mut key = entries_of(batch, index, Id(1)).remove(0);
+            let mut key = entries_of(batch, index, RecordId(1)).remove(0);
             *key.last_mut().unwrap() = 200;
             batch.put(INDEX, &key, &[]);
         })
         .await;
     }
     assert_found("no key of an entry of the index message_id", |batch| {
-        let mut key = entries_of(batch, BY_MESSAGE_ID, Id(1)).remove(0);
+        let mut key = entries_of(batch, BY_MESSAGE_ID, RecordId(1)).remove(0);
         let generation = index_prefix(OURS, EMAIL, BY_MESSAGE_ID).len();
         assert_eq!(key[generation], 0, "the first generation is packed as one byte");
         key.splice(generation..=generation, [1, 5]);
@@ -320,7 +320,7 @@ async fn damage_of_accounts_is_found() {
     })
     .await;
     assert_found("account 7: its next id is 4, and 4 is taken", |batch| {
-        change_account(batch, |row| row.next_id = Id(4))
+        change_account(batch, |row| row.next_id = RecordId(4))
     })
     .await;
     assert_found("account 7: its last commit is not in the feed", |batch| {
@@ -412,7 +412,7 @@ async fn bodies_of_all_windows_are_looked_at() {
     assert_eq!(sound, Report { records: 500, ..Report::default() });
     write(&engine.store, |batch| {
         for number in [130, 131, 499] {
-            let key = state_key(OURS, EMAIL, Id(number));
+            let key = state_key(OURS, EMAIL, RecordId(number));
             let value = batch.view().get(STATE, &key).unwrap().unwrap().to_vec();
             let row = StateRow { body: BodyNumber::EMPTY, ..StateRow::decode(&value).unwrap() };
             batch.put(STATE, &key, &row.encode());

@@ -47,7 +47,7 @@ fn advise(error: anyhow::Error) -> anyhow::Error {
         return error;
     }
     let advice = "`restante records stats --rest URL` asks a running server";
-    restante_records::Error::new(ErrorKind::Conflict, format!("{error:#}: {advice}")).into()
+    restante_records::Error::conflict(format!("{error:#}: {advice}")).into()
 }
 
 /// Fails when nothing was ever kept in a folder.

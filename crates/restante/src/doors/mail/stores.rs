@@ -220,7 +220,7 @@ pub(crate) async fn run(stores: Stores, checks: Vec<RoleCheck>, metrics: StoresM
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use restante_records::{AccountId, Body, Change, Commit, Id, Properties};
+    use restante_records::{AccountId, Body, Change, Commit, Properties, RecordId};
 
     use super::*;
     use crate::doors::mail::records;
@@ -249,7 +249,7 @@ mod tests {
         let create =
             || Change::Create { kind: thread, body: Body::default(), properties: Properties::default() };
         stores.records.records.commit(account, Commit::of([create(), create()])).await.unwrap();
-        let destroy = Change::Destroy { kind: thread, id: Id(1) };
+        let destroy = Change::Destroy { kind: thread, id: RecordId(1) };
         stores.records.records.commit(account, Commit::of([destroy])).await.unwrap();
         stores.blobs.blobs.put(&mut Bytes::from_static(b"hello")).await.unwrap();
 

@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures_util::{StreamExt, stream::BoxStream};
-use restante_core::ErrorKind;
 use restante_sessions::{
     Answer as Later, Counts, Error, Found, InfoChange, InfoKey, InfoValue, NewSession, SessionId, Sessions,
 };
@@ -35,7 +34,7 @@ impl Gate {
 
     async fn pass(&self) -> Result<(), Error> {
         self.permits.acquire().await.unwrap().forget();
-        let broken = || Error::new(ErrorKind::Internal, "a test's failure");
+        let broken = || Error::internal("a test's failure");
         if self.is_broken { Err(broken()) } else { Ok(()) }
     }
 }

@@ -215,13 +215,13 @@ struct Spooling(std::sync::atomic::AtomicBool);
 impl Archive for Spooling {
     async fn append(&self, messages: Vec<Message>) -> Result<Vec<Appended>, Error> {
         if self.0.swap(true, Ordering::SeqCst) {
-            return Err(Error::new(ErrorKind::Full, "the spool /secret/spool is full"));
+            return Err(Error::full("the spool /secret/spool is full"));
         }
         Ok(vec![Appended::Spooled; messages.len()])
     }
 
     async fn query(&self, _query: &restante_archive::Query) -> Result<Page, Error> {
-        Err(Error::new(ErrorKind::Unavailable, "away"))
+        Err(Error::unavailable("away"))
     }
 }
 

@@ -156,12 +156,9 @@ pub(crate) enum SweepError {
          sweep --adopt` makes them the blobs of these records"
     )]
     OtherRecords { owner: Identity, records: Identity },
-    /// The records can't tell whether they were ever written to.
+    /// The records or the blobs have failed.
     #[error(transparent)]
-    Records(#[from] restante_records::Error),
-    /// The sweep has failed.
-    #[error(transparent)]
-    Blobs(#[from] restante_blobs::Error),
+    Failed(#[from] restante_core::Error),
 }
 
 /// Removes the blobs that were last put before a time and that no record refers to.
@@ -227,10 +224,8 @@ impl References for OfRecords {
     }
 
     async fn page(&self, after: Option<u64>) -> Result<(Vec<BlobId>, Option<u64>), restante_blobs::Error> {
-        let page = self.0.referenced(after).await.map_err(|error| {
-            let what = "the records don't tell which blobs they refer to";
-            restante_blobs::Error::new(error.kind(), format!("{what}: {error}")).with_source(error)
-        })?;
+        let page = self.0.referenced(after).await;
+        let page = page.map_err(|error| error.context("can't read which blobs the records refer to"))?;
         Ok((page.blobs, page.next))
     }
 }

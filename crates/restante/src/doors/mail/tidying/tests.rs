@@ -51,7 +51,7 @@ impl Fixture {
         self.clock.set(self.clock.now().plus_seconds(seconds));
     }
 
-    async fn commit(&self, changes: Vec<Change>) -> Vec<restante_records::Id> {
+    async fn commit(&self, changes: Vec<Change>) -> Vec<restante_records::RecordId> {
         self.stores.records.records.commit(ACCOUNT, Commit::of(changes)).await.unwrap().created
     }
 

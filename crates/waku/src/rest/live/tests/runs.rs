@@ -10,7 +10,6 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use restante_archive::{Appended, Archive, Config, Error, Message, Opened, Page, Query, open};
-use restante_core::ErrorKind;
 
 use super::*;
 use crate::{WakuConfig, rest::tests::start_door, validate::Rules};
@@ -45,7 +44,7 @@ impl Archive for Dawdling {
         if let [message] = &*messages
             && self.refused.lock().remove(&message.message_hash)
         {
-            return Err(Error::new(ErrorKind::Unavailable, "refused once"));
+            return Err(Error::unavailable("refused once"));
         }
         let answer = self.inner.append(messages).await;
         self.dawdle().await;

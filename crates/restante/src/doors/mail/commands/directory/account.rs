@@ -7,10 +7,10 @@ use std::{
 
 use anyhow::bail;
 use clap::{Args, Subcommand, ValueEnum};
-use restante_directory::{Access, Answer, Domain, EmailAddress, NewPassword, Operation, Role, State};
+use restante_directory::{Access, Answer, EmailAddress, NewPassword, Operation, Role, State};
 
 use super::{
-    alias::by_domain,
+    alias::{ListFlags, by_domain},
     reach::{DirectoryFlags, PasswordFlags},
     show,
 };
@@ -91,15 +91,6 @@ pub(crate) struct AddFlags {
     /// The most bytes of mail, as in 500MB or 5GB, or none [default: none]
     #[arg(long, value_name = "SIZE", value_parser = quota)]
     quota: Option<Quota>,
-    #[command(flatten)]
-    flags: DirectoryFlags,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct ListFlags {
-    /// Only those of this domain
-    #[arg(long, value_name = "DOMAIN")]
-    domain: Option<Domain>,
     #[command(flatten)]
     flags: DirectoryFlags,
 }

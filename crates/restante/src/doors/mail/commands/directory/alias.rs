@@ -47,9 +47,9 @@ pub(crate) struct AddFlags {
 pub(crate) struct ListFlags {
     /// Only those of this domain
     #[arg(long, value_name = "DOMAIN")]
-    domain: Option<Domain>,
+    pub(super) domain: Option<Domain>,
     #[command(flatten)]
-    flags: DirectoryFlags,
+    pub(super) flags: DirectoryFlags,
 }
 
 #[derive(Args, Debug)]

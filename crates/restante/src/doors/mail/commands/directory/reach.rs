@@ -137,7 +137,8 @@ pub(super) async fn operate_on(
     let metrics = DirectoryMetrics::default();
     let (directory, _) = Directory::open(opened, config.directory.clone(), clock::system(), metrics).await?;
     let actor = Actor(format!("{} on the command line", user()));
-    Ok(directory.operate(&actor, operation).await?)
+    // What the directory refuses has the same exit code as when a running server is asked.
+    directory.operate(&actor, operation).await.map_err(|error| anyhow!("{error}"))
 }
 
 /// The token of the server that the settings describe, if this user may read it and none is in the environment.
