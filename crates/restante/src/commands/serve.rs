@@ -68,7 +68,7 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     let set_log_level = logging::start(config);
     match &effective.file {
         Some(file) => info!(file = %file.display(), "settings"),
-        None => info!("no file of settings was read"),
+        None => info!("no settings file was found"),
     }
     if effective.has_secret_flag() {
         warn!("everybody on this machine can read the node's key on the command line: put it into a file");
@@ -78,7 +78,7 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     {
         warn!(
             key,
-            "this setting goes with the next version: operators have a listener of their own, see operate.listen"
+            "this setting will be removed in the next version: operators have their own listener, see operate.listen"
         );
     }
     backup::check_not_halfway(config)?;
