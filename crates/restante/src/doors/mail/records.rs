@@ -46,8 +46,8 @@ fn advise(error: anyhow::Error) -> anyhow::Error {
     if exit::kind(&error) != Some(ErrorKind::Conflict) {
         return error;
     }
-    let advice = "`restante records stats --rest URL` asks a running server";
-    restante_records::Error::conflict(format!("{error:#}: {advice}")).into()
+    let advice = "or use `restante records stats --rest URL` for a running server";
+    restante_records::Error::conflict(format!("{error:#}, {advice}")).into()
 }
 
 /// Fails when nothing was ever kept in a folder.
