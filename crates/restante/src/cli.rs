@@ -130,7 +130,7 @@ Examples:
   restante serve
   restante serve --data /var/lib/restante --retention 'time:2592000;size:50GB'
   restante serve --cluster-id 16 --shard 32 --shard 64 --listen-address 0.0.0.0 --websocket-support
-  restante serve --cluster-id 1 --relay=false --storenode /ip4/198.51.100.9/tcp/60000/p2p/16Uiu2HA...
+  restante serve --cluster-id 1 --relay=false --storenode /ip4/198.51.100.9/tcp/60000/p2p/16U...
 
 Every setting is also a key of restante.toml and an environment variable (RESTANTE_REST__PORT=80);
 a flag overrides the environment, and the environment overrides the file. SIGTERM or Ctrl-C stops

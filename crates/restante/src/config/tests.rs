@@ -106,7 +106,7 @@ fn stronger_sources_win_and_origins_are_kept() {
 #[test]
 fn a_default_counts_as_set_where_it_is_not_in_a_file() {
     let of_file = |text: &str| set(text, &[]).unwrap().is_set("rest.port");
-    assert!(!of_file("") && !of_file("rest.port = 8645") && of_file("rest.port = 8646"));
+    assert!(!of_file("") && !of_file("rest.port = 8645") && of_file("rest.port = 9000"));
     assert!(set("", &[("RESTANTE_REST__PORT", "8645")]).unwrap().is_set("rest.port"));
 }
 

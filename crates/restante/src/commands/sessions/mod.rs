@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 
+use super::backup::explain;
 use crate::client::escape;
 
 #[derive(Subcommand, Debug)]
@@ -49,11 +50,12 @@ if a session did not exist any more, or could not be reached.";
 
 /// Runs a command to its end.
 pub(crate) async fn run(command: SessionsCommand) -> anyhow::Result<ExitCode> {
-    match command {
+    let done = match command {
         SessionsCommand::List(flags) => list::run(&flags).await,
         SessionsCommand::Count(flags) => count::run(&flags).await,
         SessionsCommand::Close(flags) => close::run(&flags).await,
-    }
+    };
+    done.map_err(explain)
 }
 
 /// Where a server tells of sessions.

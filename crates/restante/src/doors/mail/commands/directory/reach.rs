@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     backup,
-    client::{OperatorFlags, Refused},
+    client::{OperatorFlags, Refused, own_token},
     clock,
     commands::{
         backup::{explain, explain_guess, server_of},
@@ -139,14 +139,6 @@ pub(super) async fn operate_on(
     let actor = Actor(format!("{} on the command line", user()));
     // What the directory refuses has the same exit code as when a running server is asked.
     directory.operate(&actor, operation).await.map_err(|error| anyhow!("{error}"))
-}
-
-/// The token of the server that the settings describe, if this user may read it and none is in the environment.
-fn own_token(config: &Config) -> Option<PathBuf> {
-    let file = config.token_file();
-    let is_set = !file.as_os_str().is_empty();
-    let has_other = std::env::var(crate::client::TOKEN_VARIABLE).is_ok_and(|token| !token.is_empty());
-    (is_set && !has_other && std::fs::File::open(file).is_ok()).then(|| file.to_owned())
 }
 
 /// The user who runs the command, for the log of operations.
