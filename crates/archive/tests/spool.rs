@@ -18,7 +18,7 @@ use prometheus_client::registry::Registry;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use restante_archive::{Appended, Config, Error, Message, Opened, Query, SpoolConfig, open, open_over};
-use restante_core::{ErrorKind, ManualClock, Timestamp};
+use restante_core::{ErrorKind, ManualClock, Timestamp, nonzero};
 use switch::{Mode, Switch, wait_until};
 use tempfile::TempDir;
 
@@ -27,7 +27,8 @@ const ROOM: u64 = 64 << 20;
 
 fn config(folder: &Path, bytes_max: u64) -> Config {
     // A long time-out: in these tests an engine answers, or it never does.
-    let spool = SpoolConfig { bytes_max, timeout_ms: 60_000, ..SpoolConfig::new(folder.join("spool")) };
+    let spool =
+        SpoolConfig { bytes_max, timeout_ms: nonzero!(60_000), ..SpoolConfig::new(folder.join("spool")) };
     let clock = Arc::new(ManualClock::new(Timestamp::from_seconds(77)));
     Config { spool: Some(spool), clock, ..Config::new("memory:".parse().unwrap()) }
 }
@@ -244,7 +245,7 @@ async fn an_engine_that_hangs_costs_one_time_out_and_not_one_for_each_message() 
     let engine = Switch::new(Mode::Hangs).await;
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path(), ROOM);
-    config.spool.as_mut().unwrap().timeout_ms = 20;
+    config.spool.as_mut().unwrap().timeout_ms = nonzero!(20);
     let opened = open_over(engine.opened(), None, &config).await.unwrap();
     let messages = numbered(0..50);
     for message in &messages {
@@ -263,7 +264,7 @@ async fn callers_that_give_up_are_served_all_the_same() {
     let engine = Switch::new(Mode::Hangs).await;
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path(), ROOM);
-    config.spool.as_mut().unwrap().timeout_ms = 50;
+    config.spool.as_mut().unwrap().timeout_ms = nonzero!(50);
     let opened = open_over(engine.opened(), None, &config).await.unwrap();
     for message in numbered(0..20) {
         let append = opened.archive.append(vec![message]);

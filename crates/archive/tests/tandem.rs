@@ -26,12 +26,13 @@ use restante_archive::{
     backup::{SECOND, SECOND_SPOOL},
     open, open_over,
 };
-use restante_core::{ErrorKind, ManualClock, Timestamp};
+use restante_core::{ErrorKind, ManualClock, Timestamp, nonzero};
 use switch::{Mode, Switch, wait_until};
 use tempfile::TempDir;
 
 fn config(folder: &Path, bytes_max: u64) -> Config {
-    let spool = SpoolConfig { bytes_max, timeout_ms: 60_000, ..SpoolConfig::new(folder.join("tandem")) };
+    let spool =
+        SpoolConfig { bytes_max, timeout_ms: nonzero!(60_000), ..SpoolConfig::new(folder.join("tandem")) };
     let tandem = TandemConfig { url: "memory:".parse().unwrap(), spool };
     let clock = Arc::new(ManualClock::new(Timestamp::from_seconds(77)));
     Config { tandem: Some(tandem), clock, ..Config::new("memory:".parse().unwrap()) }

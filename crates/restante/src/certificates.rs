@@ -35,7 +35,9 @@ impl ServerCertificates {
             Certificates::load(files, metrics)
                 .map_err(|error| UsageError(format!("{}: {key}: {error}", effective.origin(key))))
         };
-        let has_tls = [Listener::Rest, Listener::Operate].iter().any(|listener| config.has_tls(*listener));
+        let has_tls = [Listener::Rest, Listener::Operate, Listener::Public]
+            .iter()
+            .any(|listener| config.has_tls(*listener));
         let listeners = has_tls.then(|| load("tls.certificate_files", &config.tls.files())).transpose()?;
         let node = &config.waku.node;
         let websocket = node.certificate().filter(|_| node.enabled);

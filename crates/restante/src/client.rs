@@ -75,7 +75,7 @@ pub(crate) struct OperatorFlags {
     /// The server's listener for operators [default: that of the settings, http://127.0.0.1:8646]
     #[arg(long, value_name = "URL")]
     rest: Option<String>,
-    /// A file with the server's token [default: RESTANTE_TOKEN, then operate.token_file of the settings]
+    /// A file with the server's token, or an operator's [default: RESTANTE_TOKEN, then operate.token_file of the settings]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     token_file: Option<PathBuf>,
 }

@@ -17,6 +17,7 @@ mod new_file;
 mod open_files;
 mod output;
 mod progress;
+mod public;
 mod secrets;
 mod signals;
 mod telemetry;

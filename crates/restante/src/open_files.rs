@@ -37,7 +37,7 @@ pub(crate) fn shortage(config: &Config) -> Option<(u64, u64)> {
 
 /// What all the limits of connections add up to.
 fn wanted(config: &Config) -> u64 {
-    let rest = config.rest.connections_max.get() as u64;
+    let rest = config.rest.door.connections_max.get() as u64;
     let limits = &config.waku.limits;
     OTHERS + rest + u64::from(limits.connections_max.get()) + u64::from(limits.handshakes_max.get())
 }
@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn every_connection_counts() {
         let config = Config::default();
-        assert!(wanted(&config) > config.rest.connections_max.get() as u64 + 1_000);
+        assert!(wanted(&config) > config.rest.door.connections_max.get() as u64 + 1_000);
         raise(&config);
         let limit = getrlimit(Resource::Nofile);
         assert_eq!(limit.current, limit.maximum, "the test may have what the system allows");

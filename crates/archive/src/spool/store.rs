@@ -7,6 +7,7 @@
 use std::{
     collections::VecDeque,
     fs::File,
+    num::NonZero,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -16,7 +17,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use restante_core::{ErrorKind, Timestamp};
+use restante_core::{ErrorKind, Timestamp, nonzero};
 use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
@@ -121,10 +122,10 @@ pub(super) enum Oldest {
 pub(super) fn generation_config(read_only: bool) -> Config {
     let log = LogConfig {
         // Messages come in the order of arrival, and windows would only scatter them over segments.
-        window_seconds: u64::MAX,
-        segment_bytes: SEGMENT_BYTES,
+        window_seconds: NonZero::<u64>::MAX,
+        segment_bytes: nonzero!(SEGMENT_BYTES),
         quiet_seconds: u64::MAX,
-        queue_bytes: QUEUE_BYTES,
+        queue_bytes: nonzero!(QUEUE_BYTES),
         ..LogConfig::default()
     };
     // Its own metrics: the engine's are about the engine.

@@ -221,7 +221,7 @@ impl Config {
     /// Files of the data folder that are no role's, with their paths below it.
     pub(super) fn small_files(&self) -> Vec<(PathBuf, PathBuf)> {
         let data = absolute(&self.server.data_dir);
-        let files = [self.waku.node.key.file(&data), Some(self.waku.sync.file(&data))];
+        let files = [self.waku.node.key.file(&data), Some(self.waku.sync_file(&data))];
         let below = |file: PathBuf| {
             let path = file.strip_prefix(&data).ok()?.to_owned();
             // A key that `..` leads to is as little in the data folder as one with an absolute path elsewhere.

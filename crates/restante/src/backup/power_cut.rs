@@ -14,7 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use restante_archive::{LogConfig, Message, Query, Walk};
-use restante_core::{MessageHash, Timestamp};
+use restante_core::{MessageHash, Timestamp, nonzero};
 use restante_power_cut::{Child, Cut, child, cuts, record};
 use restante_records::{AccountId, Body, Change, Commit, Kind, Properties, RecordId};
 
@@ -98,11 +98,16 @@ impl Stores {
     async fn open(effective: Effective, next: u32) -> Self {
         let config = &effective.config;
         let mut archive = restante_archive::Config::new(config.archive_url());
-        archive.log = LogConfig { window_seconds: 4, segment_messages: 4, open_segments: 2, ..archive.log };
+        archive.log = LogConfig {
+            window_seconds: nonzero!(4),
+            segment_messages: nonzero!(4),
+            open_segments: nonzero!(2),
+            ..archive.log
+        };
         let mut records = restante_records::Config::new(config.records_url(), records::schema());
         records.lmdb.log_bytes = 64 << 10;
         let mut blobs = restante_blobs::Config::new(config.blobs_url());
-        blobs.files = restante_blobs::FilesConfig { packed_bytes_max: 1_000, pack_bytes: 4_000 };
+        blobs.files = restante_blobs::FilesConfig { packed_bytes_max: 1_000, pack_bytes: nonzero!(4_000) };
         Self {
             archive: restante_archive::open(archive).await.unwrap(),
             records: restante_records::open(records).await.unwrap(),

@@ -435,7 +435,7 @@ mod tests {
         config.rest.address = "192.0.2.7".parse().unwrap();
         assert_eq!(server_of(&config).unwrap(), "http://192.0.2.7:8645");
         config.rest.port = 0;
-        assert!(server_of(&config).unwrap_err().to_string().ends_with("name it with --rest"));
+        assert!(server_of(&config).unwrap_err().to_string().ends_with("or name it with --rest"));
     }
 
     #[test]

@@ -40,7 +40,9 @@ use crate::{
     config::{Config, Effective, ServeFlags},
     doors::{
         mail::{
-            blobs, records,
+            blobs,
+            logins::LoginGuard,
+            records,
             stores::{self, Stores, StoresMetrics},
             tidying::{self, TidyMetrics, Tidying},
         },
@@ -51,7 +53,7 @@ use crate::{
         },
     },
     exit::UsageError,
-    live, logging, open_files, secrets,
+    live, logging, open_files, public, secrets,
     signals::{self, Stop},
     telemetry::{self, VERSION},
 };
@@ -263,10 +265,10 @@ impl<'a> Doors<'a> {
         let stop_timeout = grace(config).mul_f64(REQUESTS_SHARE);
         let rest = RestConfig {
             stop_timeout_ms: u64::try_from(stop_timeout.as_millis()).unwrap_or(u64::MAX),
-            ..(&config.rest).into()
+            ..config.rest.door.clone()
         };
         let rest_metrics = RestMetrics::default();
-        let permits = Permits::new(rest.requests_max);
+        let permits = Permits::new(rest.requests_max.get());
         let cache = Arc::new(MessageCache::new(&rest, &rest_metrics));
         Self {
             effective,
@@ -300,15 +302,15 @@ impl<'a> Doors<'a> {
         let settings = &self.config.waku;
         let node = if settings.node.enabled { Some(node_config(self.config, certificates)?) } else { None };
         let config = WakuConfig {
-            rules: settings.rules(),
+            rules: settings.rules.clone(),
             node,
-            handover: (&settings.handover).into(),
-            services: (&settings.protocols).into(),
-            rates: (&settings.rates).into(),
-            filter: (&settings.filter).into(),
-            light_push: (&settings.lightpush).into(),
-            peer_exchange: (&settings.peer_exchange).into(),
-            sync: settings.sync.config(&self.config.server.data_dir, self.config.archive.retention),
+            handover: settings.handover,
+            services: settings.protocols.services,
+            rates: settings.rates.clone(),
+            filter: settings.filter,
+            light_push: settings.lightpush,
+            peer_exchange: settings.peer_exchange.clone(),
+            sync: settings.sync(&self.config.server.data_dir, self.config.archive.retention),
         };
         let archive = self.opened.archive.clone();
         let listeners: Vec<Arc<dyn MessageListener>> = vec![self.cache.clone()];
@@ -327,40 +329,38 @@ impl<'a> Doors<'a> {
     /// Serves HTTP until the server is stopped and the requests that were begun are finished. Returns the doors, which still run.
     async fn serve_http(
         &self,
-        sockets: Vec<(Listener, TcpListener)>,
+        mut sockets: Vec<(Listener, TcpListener)>,
         certificates: &ServerCertificates,
         waku: Waku,
         stop: Stop,
     ) -> anyhow::Result<Vec<Arc<dyn Door>>> {
-        let mut listeners = Vec::new();
-        for (kind, socket) in sockets {
-            let metrics = self.net_metrics.listener(kind.as_str());
-            let listener = restante_net::Listener::new(socket, self.rest.limits(), metrics);
-            let mut listener = listener.context("a listener has no address")?;
-            if kind == Listener::Rest {
-                listener = listener.with_proxies(self.config.rest.proxies.iter().copied());
-            }
-            if let Some(certificates) = certificates.listeners.as_ref().filter(|_| self.config.has_tls(kind))
-            {
-                listener = listener.with_tls(ServerTls::new(certificates.clone(), &["h2", "http/1.1"])?);
-            }
-            listeners.push((kind, listener));
+        let mut addresses = Vec::new();
+        for (kind, socket) in &sockets {
+            addresses.push((*kind, socket.local_addr().context("a listener has no address")?));
         }
-        let addresses: Vec<(Listener, SocketAddr)> =
-            listeners.iter().map(|(kind, listener)| (*kind, listener.local_addr())).collect();
         let health = self.archive_health();
         let rest = Arc::new(self.rest(&addresses, &waku, &health)?);
         let doors: Vec<Arc<dyn Door>> = vec![Arc::new(WakuDoor::new(rest.clone()))];
+        for (kind, socket) in public::bind(&self.config.public, &doors).await? {
+            addresses.push((kind, socket.local_addr().context("a listener has no address")?));
+            sockets.push((kind, socket));
+        }
         let operate = Operate::new(self.parts(doors.clone(), &addresses, health, &stop));
         let mut servers = Vec::new();
-        for (kind, listener) in listeners {
-            let operators = Arc::new(OperatorGuard::new(self.token()?, listener.local_addr()));
+        for (kind, socket) in sockets {
+            let listener = self.listener(kind, socket, certificates)?;
+            let operators = OperatorGuard::new(self.token()?, listener.local_addr());
+            let operators = Arc::new(operators.with_logins(Arc::new(self.logins(LoginGuard::of_operators))));
             let offer = match kind {
                 Listener::Rest => rest.offer(),
-                _ => Offer { admin: true, console: operators.is_safe() },
+                Listener::Operate => Offer { admin: true, console: operators.is_safe() },
+                Listener::Public => Offer::default(),
             };
             let router = self.front(kind, operators).router(operate.routes(kind, offer));
-            let limits = self.rest.server_limits();
+            let limits = match kind {
+                Listener::Public => public::server_limits(&self.config.public),
+                Listener::Rest | Listener::Operate => self.rest.server_limits(),
+            };
             servers.push(restante_http::serve(listener, router, limits, stop.clone().requested()));
         }
         announce(self.config, &addresses, rest.offer(), &waku);
@@ -373,15 +373,44 @@ impl<'a> Doors<'a> {
         Ok(doors)
     }
 
+    /// A listener on a socket, with its limits, its proxies and its certificates.
+    fn listener(
+        &self,
+        kind: Listener,
+        socket: TcpListener,
+        certificates: &ServerCertificates,
+    ) -> anyhow::Result<restante_net::Listener> {
+        let (rest, public) = (&self.config.rest, &self.config.public);
+        let (limits, proxies) = match kind {
+            Listener::Rest => (self.rest.limits(), &rest.proxies[..]),
+            Listener::Operate => (self.rest.limits(), &[][..]),
+            Listener::Public => {
+                (public::limits(public, self.rest.limits().stop_timeout), &public.proxies[..])
+            }
+        };
+        let metrics = self.net_metrics.listener(kind.as_str());
+        let listener = restante_net::Listener::new(socket, limits, metrics);
+        let mut listener =
+            listener.context("a listener has no address")?.with_proxies(proxies.iter().copied());
+        if let Some(certificates) = certificates.listeners.as_ref().filter(|_| self.config.has_tls(kind)) {
+            listener = listener.with_tls(ServerTls::new(certificates.clone(), &["h2", "http/1.1"])?);
+        }
+        Ok(listener)
+    }
+
     fn token(&self) -> anyhow::Result<Option<Token>> {
         read_token(self.config.token_file())
     }
 
     fn archive_health(&self) -> Arc<ArchiveHealth> {
         let Opened { archive, upkeep } = self.opened;
-        let timeout = Duration::from_millis(self.rest.request_timeout_ms);
+        let timeout = Duration::from_millis(self.rest.request_timeout_ms.get());
         let health = ArchiveHealth::new(archive.clone(), upkeep.clone(), timeout);
         Arc::new(health.with_retention(self.retention.clone()))
+    }
+
+    fn logins(&self, guard: fn(Directory, Arc<dyn Clock>) -> LoginGuard) -> LoginGuard {
+        guard(self.directory.clone(), self.clock.clone())
     }
 
     /// What stands in front of the routes of a listener.
@@ -390,9 +419,12 @@ impl<'a> Doors<'a> {
             metrics: self.http_metrics.of(kind.as_str()),
             memory: self.memory.clone(),
             operators,
-            accounts: None,
-            sites: self.rest.sites(),
-            format: RefusalFormat::Text,
+            accounts: Some(Arc::new(self.logins(LoginGuard::of_accounts))),
+            sites: if kind == Listener::Public { public::sites() } else { self.rest.sites() },
+            format: match kind {
+                Listener::Public => RefusalFormat::Problem,
+                Listener::Rest | Listener::Operate => RefusalFormat::Text,
+            },
         }
     }
 
@@ -444,7 +476,7 @@ impl<'a> Doors<'a> {
             clock: self.clock.clone(),
             memory: self.memory.clone(),
             permits: self.permits.clone(),
-            request_timeout: Duration::from_millis(self.rest.request_timeout_ms),
+            request_timeout: Duration::from_millis(self.rest.request_timeout_ms.get()),
         }
     }
 
@@ -459,14 +491,13 @@ impl<'a> Doors<'a> {
             self.stores.removing.clone(),
         )
         .counted_by(self.backup_metrics.clone());
-        vec![
+        let data = backup::real_path(&self.config.server.data_dir);
+        let mut routes = vec![
             backup::route(sources, stop.clone(), self.backups.clone()),
             crate::doors::mail::commands::records::route(self.config.records_url().to_string(), records),
-            crate::doors::mail::commands::directory::route(
-                self.directory.clone(),
-                backup::real_path(&self.config.server.data_dir),
-            ),
-        ]
+        ];
+        routes.extend(crate::doors::mail::commands::directory::routes(&self.directory, data));
+        routes
     }
 
     fn registry(&self, doors: &[Arc<dyn Door>]) -> Registry {
@@ -519,11 +550,11 @@ fn node_config(config: &Config, certificates: &ServerCertificates) -> anyhow::Re
         listen: node.listen(),
         certificates: certificates.websocket.clone(),
         external_addresses: node.external_addresses.iter().map(Into::into).collect(),
-        static_peers: node.static_peers.iter().map(Into::into).collect(),
+        static_peers: node.static_peers.clone(),
         reserved_peers: Vec::new(),
         relay: waku.protocols.relay.then(|| waku.relay_topics()),
-        max_message_bytes: waku.max_message_bytes.get(),
-        limits: (&waku.limits).into(),
+        max_message_bytes: waku.rules.max_message_bytes.get(),
+        limits: waku.limits,
         agent: format!("restante/{VERSION}"),
     })
 }
@@ -538,15 +569,23 @@ fn announce(config: &Config, addresses: &[(Listener, SocketAddr)], offer: Offer,
     let mut out = std::io::stdout().lock();
     for (kind, address) in addresses {
         let url = config.url(*kind, *address);
-        if *kind == Listener::Operate {
-            if !is_one {
-                info!(url, "console and administration");
+        let whom = match kind {
+            Listener::Operate => {
+                if !is_one {
+                    info!(url, "console and administration");
+                }
+                " for operators"
             }
-            let _ = writeln!(out, "listening for operators on {url}");
-            continue;
-        }
-        announce_rest(config, *address, &url, offer, is_one);
-        let _ = writeln!(out, "listening on {url}");
+            Listener::Public => {
+                public::announce(&config.public, *address, is_one);
+                " for users"
+            }
+            Listener::Rest => {
+                announce_rest(config, *address, &url, offer, is_one);
+                ""
+            }
+        };
+        let _ = writeln!(out, "listening{whom} on {url}");
     }
     let Some(node) = &waku.node else { return };
     for address in node.addresses() {
@@ -570,7 +609,7 @@ fn announce_rest(config: &Config, address: SocketAddr, url: &str, offer: Offer, 
     }
     if !address.ip().is_loopback() {
         warn!("everybody who reaches the REST address can publish and query");
-        if config.rest.admin && config.token_file().as_os_str().is_empty() {
+        if config.rest.door.admin && config.token_file().as_os_str().is_empty() {
             warn!("and do what is for operators: set operate.token_file, or leave rest.admin off");
         }
     }

@@ -3,9 +3,10 @@
 use std::{num::NonZero, path::Path};
 
 use restante_blobs::{EngineUrl, FilesConfig};
+use restante_core::nonzero;
 use serde::{Deserialize, Serialize};
 
-use super::{schema::nonzero, words};
+use super::words;
 
 const SWEEP_INTERVAL_SECONDS: u64 = 86_400;
 /// A day: a draft whose attachments were uploaded in the morning is sent in the evening.
@@ -23,15 +24,7 @@ pub(crate) struct Blobs {
     pub(crate) blob_bytes_max: NonZero<u64>,
     pub(crate) sweep_interval_seconds: NonZero<u64>,
     pub(crate) sweep_grace_seconds: NonZero<u64>,
-    pub(crate) files: BlobsFiles,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct BlobsFiles {
-    /// 0 for a file of its own for each blob.
-    pub(crate) packed_bytes_max: u64,
-    pub(crate) pack_bytes: NonZero<u64>,
+    pub(crate) files: FilesConfig,
 }
 
 impl Blobs {
@@ -61,23 +54,10 @@ impl Default for Blobs {
         let config = restante_blobs::Config::new(EngineUrl::Memory);
         Self {
             url: None,
-            blob_bytes_max: nonzero(config.blob_bytes_max),
-            sweep_interval_seconds: nonzero(SWEEP_INTERVAL_SECONDS),
-            sweep_grace_seconds: nonzero(SWEEP_GRACE_SECONDS),
-            files: BlobsFiles::default(),
+            blob_bytes_max: config.blob_bytes_max,
+            sweep_interval_seconds: nonzero!(SWEEP_INTERVAL_SECONDS),
+            sweep_grace_seconds: nonzero!(SWEEP_GRACE_SECONDS),
+            files: config.files,
         }
-    }
-}
-
-impl Default for BlobsFiles {
-    fn default() -> Self {
-        let FilesConfig { packed_bytes_max, pack_bytes } = FilesConfig::default();
-        Self { packed_bytes_max, pack_bytes: nonzero(pack_bytes) }
-    }
-}
-
-impl From<&BlobsFiles> for FilesConfig {
-    fn from(files: &BlobsFiles) -> Self {
-        Self { packed_bytes_max: files.packed_bytes_max, pack_bytes: files.pack_bytes.get() }
     }
 }

@@ -1,6 +1,9 @@
 //! Settings on the command line: those that people change at the prompt.
 
-use std::{net::IpAddr, path::PathBuf};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
 
 use clap::{Args, ValueHint};
 use toml::Value;
@@ -84,6 +87,9 @@ pub(crate) struct ServeFlags {
     /// Keep this many messages of each subscribed topic for REST [default: 50]
     #[arg(long, value_name = "N")]
     rest_relay_cache_capacity: Option<u32>,
+    /// Listen for mail clients on this address and port, once a mail protocol is there; may be repeated [default: 127.0.0.1:8647]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    jmap_listen: Vec<SocketAddr>,
     /// Accept messages of this cluster only [default: any]
     #[arg(long, value_name = "ID")]
     cluster_id: Option<u16>,
@@ -173,6 +179,9 @@ impl ServeFlags {
         let format = self.log_format.map(|format| Value::try_from(format).expect("a format is a plain word"));
         let shards: Vec<Value> = self.shard.iter().map(|shard| i64::from(*shard).into()).collect();
         let shards = if shards.is_empty() { None } else { Some(Value::Array(shards)) };
+        let addresses: Vec<Value> =
+            self.jmap_listen.iter().map(|address| address.to_string().into()).collect();
+        let addresses = (!addresses.is_empty()).then_some(Value::Array(addresses));
         // A size above i64 can't be meant; it is refused with all the others that are too large for their key.
         let size = self.max_msg_size.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
         let mut settings = self.archive.settings();
@@ -188,6 +197,7 @@ impl ServeFlags {
                 "--rest-relay-cache-capacity",
                 self.rest_relay_cache_capacity.map(i64::from),
             ),
+            setting("public.listen", "--jmap-listen", addresses),
             number("waku.cluster_id", "--cluster-id", self.cluster_id.map(i64::from)),
             setting("waku.shards", "--shard", shards),
             number(
@@ -218,4 +228,109 @@ pub(super) fn number(key: &str, flag: &'static str, value: Option<i64>) -> Optio
 
 pub(super) fn setting(key: &str, flag: &'static str, value: Option<Value>) -> Option<Setting> {
     Some(Setting { key: key.to_owned(), value: value?, origin: Origin::Flag(flag) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use clap::{CommandFactory, Parser};
+
+    use super::{super::join, *};
+    use crate::config::Config;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        serve: ServeFlags,
+    }
+
+    const PEER: &str = "/ip4/10.0.0.1/tcp/1/p2p/16Uiu2HAkykgaECHswi3YKJ5dMLbq2kPVCo89fcyTd38UcQD6ej5W";
+    /// Values for flags whose help describes the default in words.
+    const DEFAULTS: &[(&str, &str)] = &[
+        ("data", "data"),
+        ("archive", ""),
+        ("records", ""),
+        ("blobs", ""),
+        ("rest-token-file", ""),
+        ("tandem", ""),
+        ("sessions-url", "memory:"),
+        ("nodekey", ""),
+        ("rate-limit", "0/1s"),
+    ];
+    /// Values for flags that can't be set to their default.
+    const OTHERS: &[(&str, &str)] = &[
+        ("cluster-id", "1"),
+        ("shard", "1"),
+        ("websocket-secure-cert-path", "cert.pem"),
+        ("websocket-secure-key-path", "key.pem"),
+        ("staticnode", PEER),
+        ("ext-multiaddr", PEER),
+        ("storenode", PEER),
+    ];
+
+    /// The flags of a server, each with settings that it makes: with those of its default, if it can be set to that.
+    fn flags() -> Vec<(String, Vec<Setting>)> {
+        let mut flags = Vec::new();
+        for argument in Cli::command().get_arguments() {
+            let name = argument.get_long().unwrap_or_default();
+            if name == "config" {
+                continue;
+            }
+            let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+            let in_help = || help.split_once("[default: ")?.1.split_once(']');
+            let value = match DEFAULTS.iter().chain(OTHERS).find(|(flag, _)| *flag == name) {
+                Some((_, value)) => value,
+                None => in_help().expect("the help names a default").0,
+            };
+            let cli = Cli::try_parse_from(["restante", &format!("--{name}={value}")]).unwrap();
+            let settings = cli.serve.settings();
+            assert!(!settings.is_empty(), "--{name}={value}");
+            flags.push((name.to_owned(), settings));
+        }
+        flags
+    }
+
+    /// The comments above each key of the file in the repository.
+    fn comments() -> BTreeMap<String, String> {
+        let (mut section, mut comment, mut is_done) = (String::new(), String::new(), false);
+        let mut comments = BTreeMap::new();
+        for line in include_str!("../../../../restante.toml").lines() {
+            if let Some(text) = line.strip_prefix('#') {
+                if is_done {
+                    comment.clear();
+                }
+                (comment, is_done) = (comment + text + "\n", false);
+            } else if let Some(name) = line.strip_prefix('[') {
+                section = name.trim_end_matches(']').to_owned();
+            } else if let Some((name, _)) = line.split_once(" = ") {
+                comments.insert(join(&section, name), comment.clone());
+                is_done = true;
+            }
+        }
+        comments
+    }
+
+    #[test]
+    fn the_help_names_the_defaults() {
+        for (flag, settings) in
+            flags().into_iter().filter(|(flag, _)| OTHERS.iter().all(|(other, _)| other != flag))
+        {
+            let mut effective = Effective::defaults();
+            for setting in settings {
+                effective.set(setting).unwrap();
+            }
+            assert_eq!(effective.config, Config::default(), "--{flag}");
+        }
+    }
+
+    #[test]
+    fn the_file_in_the_repository_names_the_flag_of_each_key() {
+        let comments = comments();
+        for (flag, settings) in flags() {
+            for Setting { key, .. } in settings {
+                assert!(comments[&key].contains(&format!("--{flag}")), "{key} does not name --{flag}");
+            }
+        }
+    }
 }

@@ -10,7 +10,6 @@ mod file;
 mod flags;
 mod nearest;
 mod node_key;
-mod origin;
 mod plain;
 mod records;
 mod schema;

@@ -361,3 +361,16 @@ fn two_thousand_idle_connections_delay_nobody() {
     assert_eq!(server.payloads(100), ["answered"]);
     drop(idle);
 }
+
+/// The port is held by the test: a server that wanted it would not start.
+#[test]
+fn the_listener_for_users_is_closed_while_no_door_serves_them() {
+    let (_guard, folder) = folder();
+    let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = held.local_addr().unwrap().to_string();
+    let server = Server::start_with(&folder, &["--jmap-listen", &address]);
+    assert_eq!(server.get("/health").status, 200);
+    let metrics = server.get("/metrics").body;
+    assert!(!metrics.contains("listener=\"public\""), "{metrics}");
+    assert_eq!(server.stop().code(), Some(0));
+}

@@ -1,7 +1,7 @@
 //! The requests to Redis, what it stores, and that nothing is left over.
 
 use futures_util::FutureExt;
-use restante_core::ErrorKind;
+use restante_core::{ErrorKind, nonzero};
 use restante_sessions::{Ended, InfoChange, InfoKey, InfoValue, NewSession, SessionId};
 
 use crate::{
@@ -84,7 +84,7 @@ pub(crate) async fn nothing_stays_of_sessions_that_have_ended(table: Subject) {
 pub(crate) async fn a_dropped_table_ends_all_its_tasks(table: Subject) {
     let proxy = Proxy::new(&proxied_url()).await;
     let mut config = proxied(&table, &proxy);
-    config.redis.lease_ms = 3_000;
+    config.redis.lease_ms = nonzero!(3_000);
     let node = Node::new(config).await;
     let other = table.node().await;
     let here = node.here();

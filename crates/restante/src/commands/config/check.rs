@@ -93,9 +93,9 @@ fn check_node(config: &Config, findings: &mut Findings) {
 
 /// Autosharding never chooses a shard beyond those of the network. A network with static shards may have them.
 fn check_shards(waku: &WakuSection, findings: &mut Findings) {
-    let in_network = waku.shards_in_network.max(1);
+    let in_network = waku.rules.shards_in_network.max(1);
     let beyond: Vec<String> =
-        waku.shards.iter().filter(|shard| **shard >= in_network).map(u16::to_string).collect();
+        waku.rules.shards.iter().filter(|shard| **shard >= in_network).map(u16::to_string).collect();
     if !beyond.is_empty() {
         findings.warnings.push(format!(
             "waku.shards: no content topic falls on {}: the network has the shards 0 to {} (waku.shards_in_network)",

@@ -9,8 +9,8 @@ use crate::{clock, config::Config, doors::mail::records::check_is_used};
 pub(crate) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Opened> {
     let url = config.blobs_url();
     let opened = restante_blobs::open(restante_blobs::Config {
-        blob_bytes_max: config.blobs.blob_bytes_max.get(),
-        files: (&config.blobs.files).into(),
+        blob_bytes_max: config.blobs.blob_bytes_max,
+        files: config.blobs.files,
         clock: clock::system(),
         metrics,
         ..restante_blobs::Config::new(url.clone())

@@ -2,6 +2,7 @@
 
 pub(crate) mod blobs;
 pub(crate) mod commands;
+pub(crate) mod logins;
 pub(crate) mod records;
 pub(crate) mod stores;
 pub(crate) mod tidying;

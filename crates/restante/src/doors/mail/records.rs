@@ -23,7 +23,7 @@ pub(crate) fn unnamed(number: u8) -> String {
 pub(crate) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Opened> {
     let url = config.records_url();
     let opened = restante_records::open(restante_records::Config {
-        lmdb: (&config.records.lmdb).into(),
+        lmdb: config.records.lmdb,
         clock: clock::system(),
         metrics,
         ..restante_records::Config::new(url.clone(), schema())

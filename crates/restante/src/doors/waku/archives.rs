@@ -43,9 +43,9 @@ pub(crate) async fn open(config: &Config, access: Access, metrics: Metrics) -> a
     open_with(restante_archive::Config {
         read_only: access == Access::Read,
         retention: archive.retention,
-        log: (&archive.log).into(),
-        sqlite: (&archive.sqlite).into(),
-        postgres: (&archive.postgres).into(),
+        log: archive.log,
+        sqlite: archive.sqlite,
+        postgres: archive.postgres.engine,
         spool,
         tandem,
         metrics,

@@ -11,6 +11,7 @@ const OTHER: &str = "/waku/2/rs/16/33";
 
 fn cache_of(relay_cache_messages: usize) -> (MessageCache, RestMetrics) {
     let metrics = RestMetrics::default();
+    let relay_cache_messages = relay_cache_messages.try_into().unwrap();
     let config = RestConfig { relay_cache_messages, ..RestConfig::default() };
     (MessageCache::new(&config, &metrics), metrics)
 }

@@ -35,7 +35,7 @@ pub(crate) struct DirectoryFlags {
     /// Use this server instead of the one of the settings [default: that one, if it is running]
     #[arg(long, value_name = "URL")]
     rest: Option<String>,
-    /// A file with the server's token; without it RESTANTE_TOKEN counts, then operate.token_file of the settings
+    /// A file with the server's token or an operator's; without it RESTANTE_TOKEN counts, then operate.token_file of the settings
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     token_file: Option<PathBuf>,
     /// How to print

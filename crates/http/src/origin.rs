@@ -2,11 +2,11 @@
 
 use std::{fmt, str::FromStr};
 
-use http::{Uri, uri::Authority};
+use axum::http::{Uri, uri::Authority};
 
 /// An origin as browsers send it (RFC 6454 §6.1), as `https://chat.example:8443`, or `*` for all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PageOrigin(String);
+pub struct PageOrigin(String);
 
 impl FromStr for PageOrigin {
     type Err = String;
@@ -36,7 +36,7 @@ impl fmt::Display for PageOrigin {
 
 /// A host as a request names it, without a port, or `*` for all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct HostName(String);
+pub struct HostName(String);
 
 impl FromStr for HostName {
     type Err = String;
