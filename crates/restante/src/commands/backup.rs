@@ -139,6 +139,11 @@ pub(crate) fn explain(error: anyhow::Error) -> anyhow::Error {
             "a server is running that has no routes for operators there: name its operate.listen with --rest, or stop it first"
         );
     }
+    explain_token(error)
+}
+
+/// Says how to send a token to a server that needs one.
+pub(crate) fn explain_token(error: anyhow::Error) -> anyhow::Error {
     let needs_token = |refused: &Refused| refused.status == StatusCode::UNAUTHORIZED;
     if error.downcast_ref().is_some_and(needs_token) {
         return error.context("name the file of the server's token with --token-file, or set RESTANTE_TOKEN");

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 
-use super::backup::explain;
+use super::backup::explain_token;
 use crate::client::escape;
 
 #[derive(Subcommand, Debug)]
@@ -55,7 +55,7 @@ pub(crate) async fn run(command: SessionsCommand) -> anyhow::Result<ExitCode> {
         SessionsCommand::Count(flags) => count::run(&flags).await,
         SessionsCommand::Close(flags) => close::run(&flags).await,
     };
-    done.map_err(explain)
+    done.map_err(explain_token)
 }
 
 /// Where a server tells of sessions.
