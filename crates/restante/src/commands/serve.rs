@@ -43,14 +43,14 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     let set_log_level = logging::start(config);
     match &effective.file {
         Some(file) => info!(file = %file.display(), "settings"),
-        None => info!("no file of settings was read"),
+        None => info!("no settings file was found"),
     }
     for key in
         ["rest.admin", "rest.console", "rest.token_file"].into_iter().filter(|key| effective.is_set(key))
     {
         warn!(
             key,
-            "this setting goes with the next version: operators have a listener of their own, see operate.listen"
+            "this setting will be removed in the next version: operators have their own listener, see operate.listen"
         );
     }
     backups::check_not_halfway(config)?;

@@ -83,11 +83,11 @@ fn settings(data: &Path, config: &Config, files: &CertificateFiles) -> anyhow::R
         Ok(toml::Value::String(text.to_owned()).to_string())
     };
     Ok(format!(
-        "# What differs from the defaults, which `restante config show` prints with what is set here.\n\n\
+        "# Settings that differ from the defaults; `restante config show` prints all.\n\n\
          [server]\ndata_dir = {}\n\n\
-         # Operators prove themselves with the token in this file: commands of this machine read it, the console asks for it.\n\
+         # Operators need the token in this file: commands on this machine read it, the console asks for it.\n\
          [operate]\ntoken_file = {}\n\n\
-         # Self-signed: put those that clients trust in their place.\n\
+         # Self-signed: replace them by certificates that clients trust.\n\
          [tls]\ncertificate_files = [{}]\ncertificate_key_files = [{}]\n{}",
         quoted(data)?,
         quoted(&config.operate.token_file)?,
@@ -198,11 +198,11 @@ fn report(
         "\
 account      {address}
 password     {password}
-             It is shown this once; `restante account password {address}` sets another.
+             Shown only once; `restante account password {address}` sets another.
 settings     {SETTINGS}
 data         {data}
-certificate  {certificate}, key {key}: self-signed, for trying things out
-token        {token}, for the console and for operators' commands from elsewhere
+certificate  {certificate}, key {key}: self-signed, for a first try
+token        {token}, for the console and for commands on other machines
 
 DNS records to set, with the addresses of your server:
   {host}.  A     192.0.2.1
@@ -216,6 +216,7 @@ Next:
   restante serve
   restante account add NAME@{domain}
   restante account list
+The console is at http://127.0.0.1:8646 and asks for the token.
 This version keeps accounts; it does not receive or send mail yet. Set the MX record when it does.
 ",
         data = config.server.data_dir.display(),
