@@ -411,6 +411,22 @@ async fn a_second_user_of_a_spool_is_turned_away() {
 }
 
 #[tokio::test]
+async fn a_spool_of_a_newer_format_is_refused_and_left_alone() {
+    let subject = Subject::new(Mode::Off).await;
+    subject.spool(&numbered(0..3)).await;
+    subject.opened.upkeep.close().await.unwrap();
+    subject.damage(|log| {
+        log[8] = 2; // the version
+        let checksum = crc32c::crc32c(&log[..60]);
+        log[60..64].copy_from_slice(&checksum.to_le_bytes());
+    });
+    let error = open_over(subject.engine.opened(), None, &subject.config).await.err().unwrap();
+    let refusal = "00000001.log has format version 2, and this program knows versions up to 1";
+    assert!(error.to_string().contains(refusal), "{error}");
+    assert!(subject.spool_folder().join("00000001").is_dir());
+}
+
+#[tokio::test]
 async fn a_message_that_the_engine_never_takes_is_set_aside_and_holds_nobody_up() {
     let subject = Subject::new(Mode::Off).await;
     let messages = numbered(0..100);

@@ -75,7 +75,8 @@ fn digest(text: &[u8]) -> [u8; 32] {
 }
 
 /// Whom a listener takes for operators: who shows the token, if there is one, and else every client of a listener on loopback, within
-/// the limits that the module describes. Without a token a listener that others reach takes every client for an operator.
+/// the limits that the module describes; and those whom a guard of log-ins lets pass. Without a token a listener that others reach takes
+/// every client for an operator.
 #[derive(Clone, Debug, Default)]
 pub struct OperatorGuard {
     token: Option<Token>,
@@ -266,6 +267,49 @@ mod tests {
             assert_eq!(sent(other), Err(Reason::NoToken), "{other}");
         }
         assert_eq!(check(&guard, Method::GET, &[("host", "localhost")]), Err(Reason::NoToken));
+    }
+
+    /// Lets one password pass, and one token.
+    #[derive(Debug)]
+    struct Logins;
+
+    #[async_trait]
+    impl Guard for Logins {
+        async fn check(&self, head: &mut Parts, _: Option<SocketAddr>) -> Result<Admission, Denied> {
+            match Credentials::of(&head.headers) {
+                Some(Credentials::Basic { user, .. }) if user == "olga" => Ok(Caller::Operator.into()),
+                Some(Credentials::Bearer(token)) if &*token == b"of-olga" => Ok(Caller::Operator.into()),
+                _ => Err(Denied::forbidden("no operator")),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn log_ins_are_asked_where_the_server_s_token_is_not_shown() {
+        let olga = "Basic b2xnYTp4"; // olga:x
+        let server = format!("Bearer {SECRET}");
+        for (guard, headers, status) in [
+            (with_token(), vec![("authorization", &*server)], None),
+            (with_token(), vec![("authorization", olga)], None),
+            (with_token(), vec![("authorization", "Bearer of-olga")], None),
+            (with_token(), vec![("authorization", "Bearer of-somebody")], Some(403)),
+            (with_token(), vec![], Some(401)),
+            (local(), vec![], None),
+            (local(), vec![("via", "1.1 proxy")], Some(403)),
+            (local(), vec![("via", "1.1 proxy"), ("authorization", olga)], None),
+            // A browser sends the password with the requests of any page.
+            (with_token(), vec![("origin", "https://evil.example"), ("authorization", olga)], Some(403)),
+            (with_token(), vec![("origin", "https://a.example"), ("authorization", "Bearer of-olga")], None),
+        ] {
+            let mut request = axum::http::Request::post("/admin/v1/peers");
+            for (name, value) in &headers {
+                request = request.header(*name, *value);
+            }
+            let (mut head, ()) = request.body(()).unwrap().into_parts();
+            let checked = guard.with_logins(Arc::new(Logins)).check(&mut head, None).await;
+            let refused = checked.err().map(|denied| denied.refusal.status.as_u16());
+            assert_eq!(refused, status, "{headers:?}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::{
 };
 
 use axum::http::Uri;
+use restante_core::nonzero;
 use serde::{Deserialize, Serialize};
 
 /// The settings of the public listener.
@@ -34,17 +35,15 @@ pub struct PublicConfig {
 
 impl Default for PublicConfig {
     fn default() -> Self {
-        let count = |count| NonZero::new(count).unwrap_or(NonZero::<usize>::MIN);
-        let time = |ms| NonZero::new(ms).unwrap_or(NonZero::<u64>::MIN);
         Self {
             listen: vec![(Ipv4Addr::LOCALHOST, 8647).into()],
             url: PublicUrl::default(),
             tls: false,
             proxies: Vec::new(),
-            connections_max: count(4_096),
-            connections_per_address_max: count(256),
-            header_timeout_ms: time(10_000),
-            stall_timeout_ms: time(30_000),
+            connections_max: nonzero!(4_096),
+            connections_per_address_max: nonzero!(256),
+            header_timeout_ms: nonzero!(10_000),
+            stall_timeout_ms: nonzero!(30_000),
         }
     }
 }

@@ -11,26 +11,29 @@ use crate::{
     doors,
 };
 
-/// Keeps messages that arrived while their readers were away, and hands them over fast
+/// Columns of help texts.
+const WIDTH: usize = 100;
+
+/// Keeps messages while clients are offline, and answers their history queries fast
 #[derive(Parser, Debug)]
-#[command(name = "restante", version, max_term_width = 100, after_help = help())]
+#[command(name = "restante", version, max_term_width = WIDTH, after_help = help())]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
 fn help() -> String {
-    let examples = doors::examples("");
+    let examples = doors::lines("help");
     format!("Examples:\n  restante serve\n{examples}  restante sessions list\n\n{EXIT_CODES}")
 }
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  done
-  1  it failed, something wrong was found (check, import, copy), or archives differ (compare)
-  2  the command line or the configuration can't be used
-  3  somebody else holds what is needed: a locked archive or other store, a port in use
-  130  it was stopped by Ctrl-C or SIGTERM; the same command goes on (archive copy, archive import)";
+  0  success
+  1  failure, something wrong was found (check, import, copy), or archives differ (compare)
+  2  the command line or the settings can't be used
+  3  another process holds what is needed: a locked archive or other store, a port in use
+  130  stopped by Ctrl-C or SIGTERM; the same command continues (archive copy, archive import)";
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
@@ -43,17 +46,17 @@ pub(crate) enum Command {
     #[cfg(feature = "waku")]
     #[command(flatten)]
     Waku(doors::waku::commands::WakuCommand),
-    /// See who is connected to a running server, and close sessions
+    /// List and close the sessions of a running server: connected clients
     #[command(subcommand, after_help = "Example:\n  restante sessions list")]
     Sessions(SessionsCommand),
     /// Copy everything that a server keeps into a folder, while it runs
     #[command(after_help = BACKUP_HELP)]
     Backup(BackupFlags),
-    /// Put a backup back
+    /// Restore a backup
     #[command(after_help = RESTORE_HELP)]
     Restore(RestoreFlags),
     #[cfg(feature = "bench")]
-    /// Measure on this machine: history queries, durable appends, pages
+    /// Measure this machine: history queries, durable appends, REST, sessions, records and more
     #[command(subcommand, after_help = "Example:\n  restante bench history --messages 100000")]
     Bench(restante_bench::BenchCommand),
     /// Show or check the settings
@@ -80,14 +83,14 @@ impl Command {
 }
 
 fn serve_help() -> String {
-    let examples = doors::examples("serve");
+    let examples = doors::lines("serve");
     format!("Examples:\n  restante serve\n{examples}\n{SERVE_TEXT}")
 }
 
 const SERVE_TEXT: &str = "\
 Every setting is also a key of restante.toml and an environment variable (RESTANTE_REST__PORT=80);
-a flag counts more than the environment, and that more than the file. SIGTERM or Ctrl-C stops the
-server when it has finished what it accepted; a second one ends it at once.";
+a flag overrides the environment, and the environment overrides the file. SIGTERM or Ctrl-C stops
+the server when it has finished what it accepted; a second one ends it at once.";
 
 const BACKUP_HELP: &str = "\
 Examples:
@@ -95,28 +98,29 @@ Examples:
   restante backup /mnt/usb/restante --data /var/lib/restante
   restante backup check /var/backups/restante/2026-01-31
 
-A running server writes the folder itself, as its own user: the command asks it on its listener for
-operators (operate.listen). Without a server the command reads what the settings name, or asks the
-server at operate.listen when nothing is there and no folder was named. The folder has everything that was acknowledged before: records, blobs, the archive,
-what waits in its spool, the node's key, and the settings without secrets; an archive in PostgreSQL
-is not in it, which is said. It is named when it is whole and on disk; until then its name ends with
-.partial. A user who can read it can read everything.
+A running server writes the folder itself, as its own user: the command asks it on its listener
+for operators (operate.listen). Without a server the command reads the folders of the settings, or
+asks the server at operate.listen if there are none and no folder was named. The backup has
+everything that was acknowledged before: records, blobs, the archive, its spool, the node's key,
+and the settings without secrets. An archive in PostgreSQL is not in it; the command says so. The
+folder's name ends with .partial until everything is on disk. A user who can read it can read
+everything.
 
-On the disk of the archive its sealed segments take no more room, because they are the same files
-under another name: copy the folder to another machine for what happens to this one. A folder named
-check is written as ./check.";
+On the disk of the archive its sealed segments take no more space, because they are hard-linked:
+copy the folder to another machine, since it does not survive this disk. Write a folder named
+check as ./check.";
 
 const RESTORE_HELP: &str = "\
 Examples:
   restante restore /var/backups/restante/2026-01-31 --data /var/lib/restante --keep-node-key
   sudo -u restante restante restore /mnt/usb/restante --config /etc/restante/restante.toml --force
 
-Everything goes where the settings want it: the data folder must be empty or missing, and no server
-may be running on it. With --force what is there is moved into a folder before-restore-<time> in it.
-Every file is copied and compared with its SHA-256 before anything is put in its place; a damaged one
-is named, and nothing is restored. The settings are not restored: settings.toml in the backup has
-them. The server gets a new node key unless --keep-node-key makes it the node that was backed up,
-which must not run any more.";
+Everything goes to the folders of the settings: the data folder must be empty or missing, and no
+server may be running on it. With --force its content is moved into before-restore-<time> in it.
+Every file is copied and compared with its SHA-256 before anything is moved to its location; if
+one is damaged, it is named and nothing is restored. The settings are not restored: settings.toml
+in the backup has them. The server gets a new node key unless --keep-node-key makes it the node
+that was backed up, which must not run any more.";
 
 const COMPLETIONS_HELP: &str = "\
 Example:
@@ -131,5 +135,18 @@ mod tests {
     #[test]
     fn the_definitions_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// A longer line would be broken in the middle of a paragraph.
+    #[test]
+    fn no_line_of_a_help_text_is_broken_by_a_terminal() {
+        let mut commands = vec![Cli::command()];
+        while let Some(command) = commands.pop() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for line in help.lines() {
+                assert!(line.len() <= WIDTH, "restante {}: {line}", command.get_name());
+            }
+            commands.extend(command.get_subcommands().cloned());
+        }
     }
 }

@@ -16,6 +16,15 @@ pub(crate) enum Format {
     Json,
 }
 
+/// How statistics are printed.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum ReportFormat {
+    /// A table, for people.
+    Text,
+    /// One JSON object.
+    Json,
+}
+
 /// The text on one line, without characters that could drive the terminal of the person who reads it.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if drives_terminal(c) { ' ' } else { c }).collect()

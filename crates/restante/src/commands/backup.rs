@@ -2,7 +2,6 @@
 
 use std::{
     io::{self, Write},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -17,7 +16,7 @@ use restante_core::ErrorKind;
 
 use crate::{
     backups,
-    client::{OperatorFlags, Refused, Unreachable},
+    client::{self, OperatorFlags, Refused, Unreachable, own_token},
     config::{Config, DataFlags, Effective},
     doors::{self, HeldStore},
     exit::{self, UsageError},
@@ -30,22 +29,23 @@ use crate::{
 pub(crate) struct BackupFlags {
     #[command(subcommand)]
     command: Option<BackupCommand>,
-    /// The folder to make; there may be an empty one
+    /// The folder to create; it may exist if it is empty
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath, required = true)]
     folder: Option<PathBuf>,
     #[command(flatten)]
     data: DataFlags,
-    /// Ask this server, whatever the settings say [default: the one of the settings, when one is running]
+    /// Use this server instead of the one of the settings [default: that one, if it is running]
     #[arg(long, value_name = "URL")]
     rest: Option<String>,
-    /// A file with the server's token, the one of its rest.token_file; without it RESTANTE_TOKEN counts
+    /// A file with the server's token, that of its operate.token_file [default: RESTANTE_TOKEN, then operate.token_file
+    /// of the settings]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     token_file: Option<PathBuf>,
 }
 
 #[derive(Subcommand, Debug)]
 enum BackupCommand {
-    /// Read a backup from beginning to end; exits with 1 and a list when a file is not what it was
+    /// Compare every file of a backup with its SHA-256; exits with 1 and a list if one differs
     #[command(after_help = "Example:\n  restante backup check /var/backups/restante/2026-01-31")]
     Check(CheckFlags),
 }
@@ -65,16 +65,17 @@ pub(crate) async fn run(flags: &BackupFlags) -> anyhow::Result<ExitCode> {
     // The server has a current folder of its own.
     let folder = std::path::absolute(folder).with_context(|| format!("can't find {}", folder.display()))?;
     if let Some(url) = &flags.rest {
-        return ask(flags, url.clone(), Asked { folder, data: None }).await;
+        return ask(flags.token_file.clone(), url.clone(), Asked { folder, data: None }).await;
     }
     let effective = flags.data.load()?;
     let config = &effective.config;
+    let token_file = flags.token_file.clone().or_else(|| own_token(config));
     match Held::open(&effective).await? {
         Found::Stores(held) => held.back_up(&effective, folder).await,
         Found::Held => {
             let url = server_of(config)?;
             let data = backups::data_folder(config);
-            let asked = ask(flags, url.clone(), Asked { folder, data: Some(data) }).await;
+            let asked = ask(token_file, url.clone(), Asked { folder, data: Some(data) }).await;
             asked.map_err(|error| explain_guess(error, config, &url))
         }
         Found::Nothing => {
@@ -85,7 +86,7 @@ pub(crate) async fn run(flags: &BackupFlags) -> anyhow::Result<ExitCode> {
             // A folder that is named is meant, and no server that has another one.
             let is_named = effective.is_set("server.data_dir");
             let Some(url) = server_of(config).ok().filter(|_| !is_named) else { return Err(nothing) };
-            let asked = ask(flags, url.clone(), Asked { folder, data: None }).await;
+            let asked = ask(token_file, url.clone(), Asked { folder, data: None }).await;
             asked.map_err(|error| match error.downcast_ref::<Unreachable>() {
                 Some(_) => anyhow!("{nothing}; and no server is at {url}: name one with --rest"),
                 None => error,
@@ -103,37 +104,17 @@ enum Found {
     Nothing,
 }
 
-/// The URL of the operators' routes of the server that the settings describe, as this machine reaches it: those of
-/// `operate.listen`, else those of REST.
+/// [`client::server_of`] for a command that needs the server that has the data.
 pub(crate) fn server_of(config: &Config) -> anyhow::Result<String> {
-    if let Some(listen) = config.operate.listen.filter(|listen| listen.port() != 0 && !config.operate.tls) {
-        return Ok(local_url(listen.ip(), listen.port()));
-    }
-    let held = format!("a server holds what is in {}", config.server.data_dir.display());
-    let Some(own) = doors::listeners(config).into_iter().find(|own| own.address.port() != 0) else {
-        bail!("{held}, and the settings name neither operate.listen nor a port of REST: name it with --rest");
-    };
-    if own.has_tls {
-        bail!(
-            "{held}, and it has no listener without TLS, which this command needs: set operate.listen, or stop the server"
-        );
-    }
-    Ok(local_url(own.address.ip(), own.address.port()))
-}
-
-/// The URL of a listener; one on all addresses is reached by loopback.
-fn local_url(ip: IpAddr, port: u16) -> String {
-    let ip = match ip {
-        IpAddr::V4(any) if any.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(any) if any.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        ip => ip,
-    };
-    format!("http://{}", std::net::SocketAddr::new(ip, port))
+    client::server_of(config).with_context(|| {
+        let data = config.server.data_dir.display();
+        format!("a server holds what is in {data}, and the settings have no listener without TLS: stop it, or name it with --rest")
+    })
 }
 
 /// Has a running server take the backup, which writes it as its own user.
-async fn ask(flags: &BackupFlags, url: String, asked: Asked) -> anyhow::Result<ExitCode> {
-    let client = OperatorFlags::of(url, flags.token_file.clone()).client()?;
+async fn ask(token_file: Option<PathBuf>, url: String, asked: Asked) -> anyhow::Result<ExitCode> {
+    let client = OperatorFlags::of(url, token_file).client()?;
     let mut shown = Shown::default();
     let asked = serde_json::to_vec(&asked).context("the folder's name is no UTF-8")?;
     let mut show = |line: &[u8]| {
@@ -155,6 +136,11 @@ pub(crate) fn explain(error: anyhow::Error) -> anyhow::Error {
             "a server is running that has no routes for operators there: name its operate.listen with --rest, or stop it first"
         );
     }
+    explain_token(error)
+}
+
+/// Says how to send a token to a server that needs one.
+pub(crate) fn explain_token(error: anyhow::Error) -> anyhow::Error {
     let needs_token = |refused: &Refused| refused.status == StatusCode::UNAUTHORIZED;
     if error.downcast_ref().is_some_and(needs_token) {
         return error.context("name the file of the server's token with --token-file, or set RESTANTE_TOKEN");
@@ -385,7 +371,7 @@ mod tests {
         config.rest.address = "192.0.2.7".parse().unwrap();
         assert_eq!(server_of(&config).unwrap(), "http://192.0.2.7:8645");
         config.rest.port = 0;
-        assert!(server_of(&config).unwrap_err().to_string().ends_with("name it with --rest"));
+        assert!(server_of(&config).unwrap_err().to_string().ends_with("or name it with --rest"));
     }
 
     #[test]

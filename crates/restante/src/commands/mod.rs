@@ -4,7 +4,6 @@ pub(crate) mod backup;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod connected;
-pub(crate) mod findings;
 pub(crate) mod man;
 pub(crate) mod restore;
 pub(crate) mod serve;
@@ -24,7 +23,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
         #[cfg(feature = "mail")]
         Command::Mail(command) => doors::mail::commands::run(command).await,
         #[cfg(feature = "waku")]
-        Command::Waku(command) => Box::pin(doors::waku::commands::run(command)).await,
+        Command::Waku(command) => doors::waku::commands::run(command).await,
         Command::Sessions(command) => sessions::run(command).await,
         Command::Backup(flags) => backup::run(&flags).await,
         Command::Restore(flags) => restore::run(&flags),

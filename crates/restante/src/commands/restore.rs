@@ -25,7 +25,7 @@ pub(crate) struct RestoreFlags {
     folder: PathBuf,
     #[command(flatten)]
     data: DataFlags,
-    /// Move aside what is there already; nothing is removed
+    /// Move existing data aside; nothing is removed
     #[arg(long)]
     force: bool,
     /// Restore the node's key, too: the server then is the node that was backed up, which must not run any more
@@ -73,14 +73,14 @@ fn tell(restored: &Restored, folder: &Path, data: &Path, out: &mut dyn Write) ->
     if let Some(key) = &restored.key_left {
         writeln!(
             out,
-            "the node gets a new key, and with it a new peer id: to be the node that was backed up, which must not run any more, \
-             copy {} into {data} before the first start, or restore with --keep-node-key",
+            "the node gets a new key and a new peer id; to keep those of the node that was backed up, which must not run any \
+             more, copy {} into {data} before the first start, or restore with --keep-node-key",
             key.display()
         )?;
     }
     writeln!(
         out,
-        "next: compare the server's settings with {folder}/settings.toml, put back passwords and keys that lie outside of the \
-         data folder, see to it that {data} belongs to the server's user, and start the server"
+        "next: compare the server's settings with {folder}/settings.toml, restore passwords and keys outside of the data folder, \
+         make sure that {data} belongs to the server's user, and start the server"
     )
 }

@@ -43,14 +43,14 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     let set_log_level = logging::start(config);
     match &effective.file {
         Some(file) => info!(file = %file.display(), "settings"),
-        None => info!("no file of settings was read"),
+        None => info!("no settings file was found"),
     }
     for key in
         ["rest.admin", "rest.console", "rest.token_file"].into_iter().filter(|key| effective.is_set(key))
     {
         warn!(
             key,
-            "this setting goes with the next version: operators have a listener of their own, see operate.listen"
+            "this setting will be removed in the next version: operators have their own listener, see operate.listen"
         );
     }
     backups::check_not_halfway(config)?;
@@ -78,7 +78,6 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
         clock: clock::system(),
         token,
         removing: Default::default(),
-        certificates: None,
         memory: Arc::default(),
         permits: Permits::new(bounds.requests_max),
         bounds,
@@ -92,7 +91,7 @@ pub(crate) async fn run(flags: &ServeFlags) -> anyhow::Result<ExitCode> {
     ];
     let mut opened = Vec::new();
     for (door, certificates) in prepared {
-        let mut door = door.open(&Shared { certificates, ..shared.clone() }).await?;
+        let mut door = door.open(&shared, certificates).await?;
         tasks.extend(door.spawn_upkeep(&stop));
         opened.push(door);
     }

@@ -36,16 +36,16 @@ pub(crate) struct DataFlags {
 pub(crate) struct ServeFlags {
     #[command(flatten)]
     data: DataFlags,
-    /// Listen for mail clients on this address and port, once a door serves them; may be repeated [default: 127.0.0.1:8647]
+    /// Listen for mail clients on this address and port, once a mail protocol is there; may be repeated [default: 127.0.0.1:8647]
     #[arg(long, value_name = "ADDRESS:PORT")]
     jmap_listen: Vec<SocketAddr>,
-    /// Share who is connected with other servers: redis://<host>:<port>/<database> [default: memory:, this server alone]
+    /// Share the table of sessions with other servers: redis://<host>:<port>/<database>, or rediss: for TLS [default: memory:]
     #[arg(long, value_name = "URL")]
     sessions_url: Option<String>,
     /// What to log: error, warn, info, debug or trace, or levels by target [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
-    /// How log lines look [default: text]
+    /// Format of log lines [default: text]
     #[arg(long, value_name = "FORMAT", ignore_case = true)]
     log_format: Option<LogFormat>,
     #[cfg(feature = "waku")]

@@ -157,9 +157,14 @@ impl Effective {
         self.values.get(key).map_or(&Origin::Default, |(_, origin)| origin)
     }
 
-    /// Whether somebody has set a key, wherever that was.
+    /// Whether a key was set. A default in a file does not count: the shipped file lists all of them, and a server without it must
+    /// behave the same.
     pub(crate) fn is_set(&self, key: &str) -> bool {
-        *self.origin(key) != Origin::Default
+        match self.origin(key) {
+            Origin::Default => false,
+            Origin::File { .. } => self.value(key) != Self::defaults().value(key),
+            Origin::Environment(_) | Origin::Flag(_) => true,
+        }
     }
 
     /// The value in force of a known key.

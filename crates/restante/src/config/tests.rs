@@ -27,6 +27,8 @@ fn the_file_in_the_repository_has_every_key_at_its_default() {
     let text = include_str!("../../../../restante.toml");
     let effective = set(text, &[]).unwrap();
     assert_eq!(effective.config, Config::default());
+    let set: Vec<&str> = effective.iter().map(|(key, ..)| key).filter(|key| effective.is_set(key)).collect();
+    assert_eq!(set, Vec::<&str>::new(), "a server without the file behaves the same");
 
     let in_file = file::parse(text, Path::new("restante.toml")).unwrap();
     let in_file: BTreeSet<String> = in_file.into_iter().map(|setting| setting.key).collect();
@@ -50,6 +52,13 @@ fn stronger_sources_win_and_origins_are_kept() {
     assert_eq!(origin("rest.port"), "environment RESTANTE_REST__PORT");
     assert_eq!(origin("log.level"), "flag --log-level");
     assert_eq!(origin("log.format"), "default");
+}
+
+#[test]
+fn a_default_counts_as_set_where_it_is_not_in_a_file() {
+    let of_file = |text: &str| set(text, &[]).unwrap().is_set("rest.port");
+    assert!(!of_file("") && !of_file("rest.port = 8645") && of_file("rest.port = 9000"));
+    assert!(set("", &[("RESTANTE_REST__PORT", "8645")]).unwrap().is_set("rest.port"));
 }
 
 #[test]

@@ -65,9 +65,9 @@ pub(crate) struct Node {
     pub(crate) certificate_key_file: PathBuf,
     #[serde(with = "words::text")]
     pub(crate) key: NodeKey,
-    #[serde(with = "words::texts")]
+    #[serde(with = "restante_core::settings::texts")]
     pub(crate) static_peers: Vec<PeerAddress>,
-    #[serde(with = "words::texts")]
+    #[serde(with = "restante_core::settings::texts")]
     pub(crate) external_addresses: Vec<OwnAddress>,
 }
 

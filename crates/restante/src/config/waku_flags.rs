@@ -50,40 +50,40 @@ impl ArchiveFlag {
 /// Flags of a server with the Waku door.
 #[derive(Args, Clone, Debug, Default)]
 pub(super) struct WakuFlags {
-    /// Open the REST door, unless it is --rest=false [default: true]
+    /// Serve REST; --rest=false switches it off [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
     rest: Option<bool>,
     /// Listen for REST on this IP address [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     rest_address: Option<IpAddr>,
-    /// Listen for REST on this port; 0 picks a free one [default: 8645]
+    /// Listen for REST on this port; 0 selects a free one [default: 8645]
     #[arg(long, value_name = "PORT")]
     rest_port: Option<u16>,
-    /// Open the paths below /admin [default: false]
+    /// Serve the paths below /admin on REST, too [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
     rest_admin: Option<bool>,
-    /// Let operators come to the console and to /admin by the token in this file, from wherever they are [default: none]
+    /// Require the token in this file for the console and for /admin, from all addresses [default: none]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     rest_token_file: Option<String>,
-    /// Keep so many messages of each followed topic for REST [default: 50]
+    /// Keep this many messages of each subscribed topic for REST [default: 50]
     #[arg(long, value_name = "N")]
     rest_relay_cache_capacity: Option<u32>,
-    /// Take messages of this cluster only [default: any]
+    /// Accept messages of this cluster only [default: any]
     #[arg(long, value_name = "ID")]
     cluster_id: Option<u16>,
-    /// Take messages of this shard only; may be repeated [default: all of the cluster]
+    /// Accept messages of this shard only; may be repeated [default: all of the cluster]
     #[arg(long, value_name = "SHARD")]
     shard: Vec<u16>,
-    /// How many shards autosharding counts with [default: 8]
+    /// Number of shards for autosharding [default: 8]
     #[arg(long, value_name = "N")]
     num_shards_in_network: Option<u16>,
-    /// The largest message taken: bytes, or with a unit as in 150KiB [default: 150KiB]
+    /// The largest accepted message: bytes, or with a unit as in 150KiB [default: 150KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     max_msg_size: Option<u64>,
     /// What to keep: time:<seconds>, capacity:<count>, size:<n>MB|GB, joined by ';', or none [default: none]
     #[arg(long, value_name = "POLICY", alias = "store-message-retention-policy")]
     retention: Option<String>,
-    /// Let a second archive follow, to move there: a URL as for --archive [default: none]
+    /// Store messages in a second archive too, to move there: a URL as for --archive [default: none]
     #[arg(long, value_name = "URL")]
     tandem: Option<String>,
     #[command(flatten)]
@@ -126,75 +126,75 @@ impl WakuFlags {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Waku node")]
 struct NodeFlags {
-    /// Relay messages, unless it is --relay=false [default: true]
+    /// Relay messages; --relay=false switches it off [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
     relay: Option<bool>,
-    /// Answer history queries of peers; messages are kept without it too [default: true]
+    /// Answer history queries of peers; without it messages are still kept [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
     store: Option<bool>,
-    /// Push messages to peers that subscribe to them [default: true]
+    /// Push messages to subscribed peers [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
     filter: Option<bool>,
     /// Publish messages for peers that don't relay themselves [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
     lightpush: Option<bool>,
-    /// Tell peers of other peers [default: true]
+    /// Send addresses of other peers to peers [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
     peer_exchange: Option<bool>,
     /// Listen for peers on this IP address [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     listen_address: Option<IpAddr>,
-    /// Listen for peers on this TCP port; 0 picks a free one [default: 60000]
+    /// Listen for peers on this TCP port; 0 selects a free one [default: 60000]
     #[arg(long, value_name = "PORT")]
     tcp_port: Option<u16>,
     /// Listen for WebSockets, too [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
     websocket_support: Option<bool>,
-    /// Listen for WebSockets on this port; 0 picks a free one [default: 8000]
+    /// Listen for WebSockets on this port; 0 selects a free one [default: 8000]
     #[arg(long, value_name = "PORT")]
     websocket_port: Option<u16>,
     /// Listen for secure WebSockets in place of plain ones [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
     websocket_secure_support: Option<bool>,
-    /// The certificate of secure WebSockets and those that vouch for it, as a PEM file
+    /// The certificate of secure WebSockets with its chain, as a PEM file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     websocket_secure_cert_path: Option<String>,
     /// The certificate's private key, as a PEM file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     websocket_secure_key_path: Option<String>,
-    /// A file with the node's key, below the data folder and made when it is not there, or the key's 64 hex digits: but
-    /// everybody on the machine sees what is on a command line [default: node.key]
+    /// A file with the node's key, in the data folder and created if missing; or the key's 64 hex digits, which everybody
+    /// on the machine can read there [default: node.key]
     #[arg(long, value_name = "FILE|KEY", value_hint = ValueHint::FilePath)]
     nodekey: Option<String>,
-    /// Always hold a connection to this peer, /ip4/<address>/tcp/<port>/p2p/<peer id>; may be repeated
+    /// Keep a connection to this peer, /ip4/<address>/tcp/<port>/p2p/<peer id>; may be repeated
     #[arg(long, value_name = "MULTIADDR")]
     staticnode: Vec<String>,
-    /// Tell peers that the node is reached by this address; may be repeated
+    /// Announce this address of the node to peers; may be repeated
     #[arg(long, value_name = "MULTIADDR")]
     ext_multiaddr: Vec<String>,
-    /// Hold at most so many connections [default: 1000]
+    /// Most connections [default: 1000]
     #[arg(long, value_name = "N")]
     max_connections: Option<u32>,
-    /// Serve so many filter subscribers [default: 1000]
+    /// Most filter subscribers [default: 1000]
     #[arg(long, value_name = "N")]
     filter_max_peers_to_serve: Option<u32>,
-    /// Let a filter subscriber want so many pairs of topics [default: 1000]
+    /// Most pairs of topics of one filter subscriber [default: 1000]
     #[arg(long, value_name = "N")]
     filter_max_criteria: Option<u32>,
-    /// Forget a filter subscriber that was not heard of for so long [default: 300]
+    /// Remove a filter subscriber that sent nothing for this time [default: 300]
     #[arg(long, value_name = "SECONDS")]
     filter_subscription_timeout: Option<u32>,
-    /// Ask this store node for what was missed, /ip4/<address>/tcp/<port>/p2p/<peer id>; may be repeated
+    /// Fetch missed messages from this store node, /ip4/<address>/tcp/<port>/p2p/<peer id>; may be repeated
     #[arg(long, value_name = "MULTIADDR")]
     storenode: Vec<String>,
-    /// Ask again after so long [default: 300]
+    /// Time between two runs of store sync [default: 300]
     #[arg(long, value_name = "SECONDS")]
     store_sync_interval: Option<u32>,
-    /// Ask for messages that are at most so old [default: 3600]
+    /// Largest age of messages that store sync fetches [default: 3600]
     #[arg(long, value_name = "SECONDS")]
     store_sync_range: Option<u32>,
     /// How often a peer may ask: [<service>:]<requests>/<period>, as in store:150/1s, of the services store, filter,
-    /// lightpush and px; may be repeated [default: as often as it likes]
+    /// lightpush and px; may be repeated [default: no limit]
     #[arg(long, value_name = "RATE")]
     rate_limit: Vec<RateEntry>,
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-pub(super) use restante_core::settings::{text, text_or_empty, texts};
+pub(super) use restante_core::settings::{text, text_or_empty};
 use tracing_subscriber::EnvFilter;
 
 /// What is logged: a level, or levels for single targets, such as `info,restante_archive=debug`.

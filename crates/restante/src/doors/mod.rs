@@ -76,9 +76,9 @@ pub(crate) fn advise(mut error: clap::Error) -> clap::Error {
     DOORS.iter().fold(error, |error, door| door.advise(error))
 }
 
-/// Lines of examples for the help of a command, or for that of the whole when it has no name.
-pub(crate) fn examples(command: &str) -> String {
-    DOORS.iter().map(|door| door.examples(command)).collect()
+/// What the doors add to a text: see [`DoorSpec::lines`].
+pub(crate) fn lines(text: &str) -> String {
+    DOORS.iter().map(|door| door.lines(text)).collect()
 }
 
 /// The doors that the settings switch on.
@@ -127,16 +127,14 @@ pub(crate) trait DoorSettings: Sync {
 
     /// Notes what would keep the door from starting on this machine, as far as it can be seen without starting it.
     fn check(&self, config: &Config, findings: &mut Findings);
-
-    /// Changes the settings to what `restante setup` makes of a new server. Returns the lines of `restante.toml` that do the same.
-    fn set_up(&self, config: &mut Config) -> &'static str;
 }
 
 /// A door that is part of this binary.
 #[async_trait]
 pub(crate) trait DoorSpec: DoorSettings {
-    /// Lines of examples for the help of a command, or for that of the whole when it has no name.
-    fn examples(&self, command: &str) -> &'static str;
+    /// What the door adds to a text: examples to the help of the whole (`help`) and of a command (`serve`), and the settings of a new server
+    /// to the file that `restante setup` writes (`restante.toml`).
+    fn lines(&self, text: &str) -> &'static str;
 
     /// Adds to an error about a flag what to do in its place.
     fn advise(&self, error: clap::Error) -> clap::Error;
@@ -148,8 +146,12 @@ pub(crate) trait DoorSpec: DoorSettings {
         metrics: &NetMetrics,
     ) -> anyhow::Result<Option<Arc<Certificates>>>;
 
-    /// Opens the roles of the door.
-    async fn open(&self, shared: &Shared) -> anyhow::Result<Box<dyn OpenDoor>>;
+    /// Opens the roles of the door. `certificates` are those that [`DoorSpec::prepare`] has returned.
+    async fn open(
+        &self,
+        shared: &Shared,
+        certificates: Option<Arc<Certificates>>,
+    ) -> anyhow::Result<Box<dyn OpenDoor>>;
 
     /// Adds the places of its stores, and its files in the data folder, to those that backups know.
     fn lay_out(&self, config: &Config, layout: Layout) -> Layout;
@@ -179,8 +181,6 @@ pub(crate) struct Shared {
     pub(crate) token: Option<Token>,
     /// Held while blobs are removed, and while none may be.
     pub(crate) removing: Removing,
-    /// What [`DoorSpec::prepare`] has returned.
-    pub(crate) certificates: Option<Arc<Certificates>>,
     /// Memory for answers on all listeners.
     pub(crate) memory: Arc<MemoryBudget>,
     /// For requests that ask a role.

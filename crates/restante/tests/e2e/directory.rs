@@ -85,6 +85,10 @@ fn two_commands_make_a_server_with_an_account() {
         aliases.as_array().unwrap().iter().map(|alias| alias["address"].as_str().unwrap()).collect();
     assert_eq!(names, ["abuse@example.org", "postmaster@example.org"]);
     assert_eq!(server.metric("restante_directory_logins_total"), Some(0.0));
+    for args in [&["sessions", "count"][..], &["backup", "backup"]] {
+        let said: Said = with_operators(folder.path(), operators, args).output().unwrap().into();
+        assert_eq!(said.code, 0, "{args:?} needs no token beside that of the settings: {}", said.err);
+    }
     assert_eq!(server.stop().code(), Some(0));
 }
 

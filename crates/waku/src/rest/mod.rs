@@ -352,7 +352,7 @@ fn routes(offer: Offer) -> Vec<Route<Arc<App>>> {
 fn operator_routes(offer: Offer) -> Vec<Route<Arc<App>>> {
     let mut all = history_routes();
     if offer.console {
-        let search = Route::get("/console/v1/search", "messages by the beginning of a topic", search::search);
+        let search = Route::get("/console/v1/search", "messages by a prefix of their topic", search::search);
         all.push(search.with_audience(Audience::Operators));
     }
     if offer.admin {
@@ -367,13 +367,13 @@ fn relay_routes() -> Vec<Route<Arc<App>>> {
     let auto_messages_of = "/relay/v1/auto/messages/{contentTopic}";
     vec![
         Route::post(messages, "publish a message", publish::publish),
-        Route::get(messages, "what came since the last time", relay::messages),
+        Route::get(messages, "messages since the last request", relay::messages),
         Route::post(subscriptions, "keep messages of pubsub topics", relay::subscribe),
-        Route::delete(subscriptions, "keep them no more", relay::unsubscribe),
+        Route::delete(subscriptions, "stop keeping them", relay::unsubscribe),
         Route::post(auto_messages, "publish, sharded by content topic", publish::publish_auto),
-        Route::get(auto_messages_of, "what came since the last time", relay::messages_auto),
+        Route::get(auto_messages_of, "messages since the last request", relay::messages_auto),
         Route::post(auto_subscriptions, "keep messages of content topics", relay::subscribe_auto),
-        Route::delete(auto_subscriptions, "keep them no more", relay::unsubscribe_auto),
+        Route::delete(auto_subscriptions, "stop keeping them", relay::unsubscribe_auto),
         Route::post("/lightpush/v3/message", "publish, answered in JSON", light_push::push),
         Route::post("/lightpush/v1/message", "the same, answered as text", light_push::push_v1),
     ]
@@ -382,10 +382,10 @@ fn relay_routes() -> Vec<Route<Arc<App>>> {
 fn history_routes() -> Vec<Route<Arc<App>>> {
     let live_of = "/relay/v1/messages/{pubsubTopic}/live";
     vec![
-        Route::get("/live", "messages as they arrive, behind a cursor", live::live).as_stream(),
+        Route::get("/live", "messages as they arrive, after a cursor", live::live).as_stream(),
         Route::get(live_of, "the same on one pubsub topic", live::live_of).as_stream(),
         Route::get("/store/v3/messages", "a page of history", store::get),
-        Route::post("/store/v3/messages", "the same, asked by a JSON body", store::post),
+        Route::post("/store/v3/messages", "the same, with a JSON body", store::post),
         Route::get("/archive/v1/export", "a whole range as NDJSON or protobuf", export::export),
     ]
 }
@@ -398,10 +398,10 @@ fn filter_routes() -> Vec<Route<Arc<App>>> {
     vec![
         Route::post(subscriptions, "keep messages of content topics", filter::subscribe),
         Route::put(subscriptions, "the same", filter::subscribe),
-        Route::delete(subscriptions, "keep them no more", filter::unsubscribe),
-        Route::delete("/filter/v2/subscriptions/all", "keep nothing", filter::unsubscribe_all),
+        Route::delete(subscriptions, "stop keeping them", filter::unsubscribe),
+        Route::delete("/filter/v2/subscriptions/all", "stop keeping all", filter::unsubscribe_all),
         Route::get(ping, "whether there is a subscription", filter::ping),
-        Route::get(messages, "what came since the last time", filter::messages),
+        Route::get(messages, "messages since the last request", filter::messages),
         Route::get(messages_on, "the same on one pubsub topic", filter::messages_on),
     ]
 }
@@ -412,7 +412,7 @@ fn other_routes() -> Vec<Route<Arc<App>>> {
         Route::get("/debug/v1/info", "the same", about::info),
         Route::get("/version", "the server's version", about::version),
         Route::get("/debug/v1/version", "the same", about::version),
-        Route::get("/openapi.json", "all of this for machines", about::openapi),
+        Route::get("/openapi.json", "this API in OpenAPI", about::openapi),
     ]
 }
 

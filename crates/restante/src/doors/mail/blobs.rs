@@ -46,7 +46,10 @@ mod tests {
         let mut config = Config::default();
         config.server.data_dir = folder.path().to_owned();
         let error = open_existing(&config).await.err().unwrap().to_string();
-        assert!(error.ends_with("blobs: there are none: name their place with --data or --blobs"), "{error}");
+        assert!(
+            error.ends_with("blobs: there are none: name their folder with --data or --blobs"),
+            "{error}"
+        );
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 
         config.blobs.url = Some(EngineUrl::Memory);

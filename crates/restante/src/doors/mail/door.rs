@@ -34,8 +34,12 @@ use crate::{
 
 #[async_trait]
 impl DoorSpec for MailSpec {
-    fn examples(&self, command: &str) -> &'static str {
-        if command.is_empty() { "  restante setup example.org\n" } else { "" }
+    fn lines(&self, text: &str) -> &'static str {
+        match text {
+            "help" => "  restante setup example.org\n",
+            "restante.toml" => "\n[mail]\nenabled = true\n",
+            _ => "",
+        }
     }
 
     fn advise(&self, error: clap::Error) -> clap::Error {
@@ -50,7 +54,11 @@ impl DoorSpec for MailSpec {
         Ok(None)
     }
 
-    async fn open(&self, shared: &Shared) -> anyhow::Result<Box<dyn OpenDoor>> {
+    async fn open(
+        &self,
+        shared: &Shared,
+        _certificates: Option<Arc<Certificates>>,
+    ) -> anyhow::Result<Box<dyn OpenDoor>> {
         let config = &shared.effective.config;
         let metrics = RoleMetrics::default();
         let stores = open_stores(shared, &metrics).await?;

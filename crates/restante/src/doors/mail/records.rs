@@ -54,8 +54,8 @@ fn advise(error: anyhow::Error) -> anyhow::Error {
     if exit::kind(&error) != Some(ErrorKind::Conflict) {
         return error;
     }
-    let advice = "`restante records stats --rest URL` asks a running server";
-    restante_records::Error::conflict(format!("{error:#}: {advice}")).into()
+    let advice = "or use `restante records stats --rest URL` for a running server";
+    restante_records::Error::conflict(format!("{error:#}, {advice}")).into()
 }
 
 /// Fails when nothing was ever kept in a folder.
@@ -67,7 +67,7 @@ pub(crate) fn check_is_used(what: &str, url: &str, folder: &Path) -> anyhow::Res
         Err(error) => return Err(error).with_context(failed),
     };
     if is_empty {
-        bail!("{}: there are none: name their place with --data or --{what}", failed());
+        bail!("{}: there are none: name their folder with --data or --{what}", failed());
     }
     Ok(())
 }
@@ -83,7 +83,7 @@ mod tests {
         config.server.data_dir = folder.path().to_owned();
         let error = open_existing(&config).await.err().unwrap().to_string();
         assert!(
-            error.ends_with("records: there are none: name their place with --data or --records"),
+            error.ends_with("records: there are none: name their folder with --data or --records"),
             "{error}"
         );
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);

@@ -75,9 +75,4 @@ impl DoorSettings for MailSpec {
     }
 
     fn check(&self, _config: &Config, _findings: &mut Findings) {}
-
-    fn set_up(&self, config: &mut Config) -> &'static str {
-        config.mail.enabled = true;
-        "[mail]\nenabled = true\n"
-    }
 }

@@ -51,12 +51,20 @@ const SERVE_EXAMPLES: &str = "  \
   restante serve --cluster-id 1 --staticnode /ip4/198.51.100.9/tcp/60000/p2p/16Uiu2HA... --relay=false
 ";
 
+/// `restante setup` makes a server for mail.
+const SETTINGS: &str = "
+# This server has no Waku node; true makes it one.
+[waku.node]
+enabled = false
+";
+
 #[async_trait]
 impl DoorSpec for WakuSpec {
-    fn examples(&self, command: &str) -> &'static str {
-        match command {
-            "" => EXAMPLES,
+    fn lines(&self, text: &str) -> &'static str {
+        match text {
+            "help" => EXAMPLES,
             "serve" => SERVE_EXAMPLES,
+            "restante.toml" => SETTINGS,
             _ => "",
         }
     }
@@ -85,7 +93,11 @@ impl DoorSpec for WakuSpec {
         Ok(files.map(load).transpose()?)
     }
 
-    async fn open(&self, shared: &Shared) -> anyhow::Result<Box<dyn OpenDoor>> {
+    async fn open(
+        &self,
+        shared: &Shared,
+        certificates: Option<Arc<Certificates>>,
+    ) -> anyhow::Result<Box<dyn OpenDoor>> {
         let config = &shared.effective.config;
         let archive_metrics = Metrics::default();
         let opened = archives::open(config, Access::Serve, archive_metrics.clone()).await?;
@@ -100,6 +112,7 @@ impl DoorSpec for WakuSpec {
         let rest_metrics = RestMetrics::default();
         Ok(Box::new(OpenWaku {
             shared: shared.clone(),
+            certificates,
             opened,
             health: Arc::new(health.with_retention(retention.clone())),
             retention,
@@ -141,6 +154,8 @@ impl HeldStore for Opened {
 /// The door with its archive.
 struct OpenWaku {
     shared: Shared,
+    /// Those of the node's secure WebSockets.
+    certificates: Option<Arc<Certificates>>,
     opened: Opened,
     health: Arc<ArchiveHealth>,
     retention: RetentionState,
@@ -257,7 +272,7 @@ impl OpenWaku {
         Ok(NodeConfig {
             key,
             listen: node.listen(),
-            certificates: self.shared.certificates.clone(),
+            certificates: self.certificates.clone(),
             external_addresses: node.external_addresses.iter().map(Into::into).collect(),
             static_peers: node.static_peers.clone(),
             reserved_peers: Vec::new(),

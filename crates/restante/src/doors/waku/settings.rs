@@ -139,11 +139,6 @@ impl DoorSettings for WakuSpec {
         }
         check_shards(config, findings);
     }
-
-    fn set_up(&self, config: &mut Config) -> &'static str {
-        config.waku.node.enabled = false;
-        "# This server has no Waku node; true makes it one.\n[waku.node]\nenabled = false\n"
-    }
 }
 
 fn check_password(config: &Config, findings: &mut Findings) {

@@ -125,14 +125,6 @@ fn the_oldest_message_of_a_full_subscription_is_dropped() {
 }
 
 #[test]
-fn a_cache_without_room_for_messages_keeps_none() {
-    let (cache, _) = cache_of(0);
-    cache.subscribe(&[relay(PUBSUB)]).unwrap();
-    cache.on_message(&event(PUBSUB, CHAT, "1"), Stage::Relayed);
-    assert!(wires(cache.fetch(&relay(PUBSUB))).is_empty());
-}
-
-#[test]
 fn the_oldest_messages_of_all_make_room_when_memory_is_short() {
     let (cache, metrics) = cache_of(50);
     let cache = cache.with_bytes_max(10_200);

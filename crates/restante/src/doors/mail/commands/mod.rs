@@ -2,7 +2,7 @@
 
 mod blobs;
 pub(super) mod directory;
-mod figures;
+mod findings;
 pub(super) mod records;
 
 use std::process::ExitCode;
@@ -14,25 +14,25 @@ pub(crate) enum MailCommand {
     /// Set up a server for a domain: settings, a first account, DNS records to set
     #[command(after_help = SETUP_HELP)]
     Setup(directory::setup::SetupFlags),
-    /// Look after the domains whose addresses are here
+    /// Manage the domains of this server
     #[command(subcommand, after_help = "Example:\n  restante domain add example.org")]
     Domain(directory::domain::DomainCommand),
-    /// Look after accounts: passwords, quotas, who may use whose mail
+    /// Manage accounts: passwords, quotas, access to the mail of others
     #[command(subcommand, after_help = "Example:\n  restante account add anna@example.org")]
     Account(directory::account::AccountCommand),
-    /// Look after addresses whose mail goes to others
+    /// Manage aliases: addresses whose mail goes to other addresses
     #[command(subcommand, after_help = "Example:\n  restante alias add info@example.org anna@example.org")]
     Alias(directory::alias::AliasCommand),
-    /// Look after tokens, which scripts and devices log in with
+    /// Manage tokens, with which scripts and devices log in
     #[command(subcommand, after_help = "Example:\n  restante token create anna@example.org --name laptop")]
     Token(directory::token::TokenCommand),
     /// Show who changed domains, accounts, aliases and tokens, and when
     #[command(after_help = "Example:\n  restante log --limit 10")]
     Log(directory::log::LogFlags),
-    /// Look after records: statistics, check, dump, erasing an account
+    /// Manage records: statistics, check, dump, erasing an account
     #[command(subcommand, after_help = "Example:\n  restante records stats --data /var/lib/restante")]
     Records(records::RecordsCommand),
-    /// Look after blobs: statistics, check, sweep
+    /// Manage blobs: statistics, check, sweep
     #[command(subcommand, after_help = "Example:\n  restante blobs stats --data /var/lib/restante")]
     Blobs(blobs::BlobsCommand),
 }
@@ -42,9 +42,10 @@ Examples:
   restante setup example.org
   restante setup example.org --user anna --data /var/lib/restante
 
-It writes restante.toml into this folder, and makes the domain, an account with a password that it
-prints once, the aliases postmaster and abuse, a self-signed certificate and a token for operators.
-It changes nothing that is there. `restante serve` in the same folder then runs the server.";
+It writes restante.toml into this folder, and creates the domain, an account whose password it
+prints once, the aliases postmaster and abuse, a self-signed certificate and a token for
+operators. It changes nothing that exists. `restante serve` in the same folder then runs the
+server.";
 
 /// Runs a command to its end.
 pub(crate) async fn run(command: MailCommand) -> anyhow::Result<ExitCode> {

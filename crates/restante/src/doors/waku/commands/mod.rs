@@ -13,10 +13,10 @@ pub(crate) enum WakuCommand {
     /// Publish one message over REST
     #[command(after_help = PUBLISH_HELP)]
     Publish(publish::PublishFlags),
-    /// Page through kept messages, over REST or straight from an archive
+    /// Query stored messages, over REST or directly from an archive
     #[command(after_help = QUERY_HELP)]
     Query(query::QueryFlags),
-    /// Look after an archive: statistics, check, rebuild, export, import, copy, compare, prune
+    /// Manage an archive: statistics, check, rebuild, export, import, copy, compare, prune
     #[command(subcommand, after_help = "Example:\n  restante archive stats --data /var/lib/restante")]
     Archive(archive::ArchiveCommand),
 }

@@ -13,15 +13,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     backups,
-    client::{OperatorFlags, Refused},
+    client::{OperatorFlags, Refused, own_token},
     clock,
-    commands::{
-        backup::{explain, explain_guess, server_of},
-        findings::ReportFormat,
-    },
+    commands::backup::{explain, explain_guess, server_of},
     config::{Config, RecordsFlags},
     doors::mail::records,
     exit::{self, UsageError},
+    output::ReportFormat,
     secrets,
 };
 
@@ -33,7 +31,7 @@ pub(super) const PATH: &str = "/admin/v1/directory";
 pub(crate) struct DirectoryFlags {
     #[command(flatten)]
     records: RecordsFlags,
-    /// Ask this server, whatever the settings say [default: the one of the settings, when one is running]
+    /// Use this server instead of the one of the settings [default: that one, if it is running]
     #[arg(long, value_name = "URL")]
     rest: Option<String>,
     /// A file with the server's token or an operator's; without it RESTANTE_TOKEN counts, then operate.token_file of the settings
@@ -130,7 +128,7 @@ fn is_of_route(refused: &Refused) -> bool {
 async fn open(config: &Config) -> anyhow::Result<restante_records::Opened> {
     let opened = records::open_existing(config).await;
     opened.map_err(|error| match exit::kind(&error) {
-        None => error.context("`restante setup DOMAIN` makes a server with a first account"),
+        None => anyhow::anyhow!("{error:#}; in a new folder run `restante setup DOMAIN` first"),
         Some(_) => error,
     })
 }
@@ -148,14 +146,6 @@ pub(super) async fn operate_on(
     directory.operate(&actor, operation).await.map_err(|error| anyhow!("{error}"))
 }
 
-/// The token of the server that the settings describe, if this user may read it and none is in the environment.
-fn own_token(config: &Config) -> Option<PathBuf> {
-    let file = config.token_file();
-    let is_set = !file.as_os_str().is_empty();
-    let has_other = std::env::var(crate::client::TOKEN_VARIABLE).is_ok_and(|token| !token.is_empty());
-    (is_set && !has_other && std::fs::File::open(file).is_ok()).then(|| file.to_owned())
-}
-
 /// The user who runs the command, for the log of operations.
 fn user() -> String {
     let name = ["SUDO_USER", "USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
@@ -169,7 +159,7 @@ pub(crate) struct PasswordFlags {
     /// Read the password from the first line of this file, or from stdin with -
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     password_file: Option<PathBuf>,
-    /// Let the server draw a password and print it once
+    /// Generate a password and print it once
     #[arg(long, conflicts_with = "password_file")]
     generate: bool,
 }

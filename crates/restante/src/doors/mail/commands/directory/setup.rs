@@ -17,7 +17,7 @@ use super::reach::operate_on;
 use crate::{
     clock,
     config::Config,
-    doors::{DOORS, mail::records},
+    doors::{self, mail::records},
     exit::UsageError,
 };
 
@@ -43,13 +43,13 @@ pub(crate) async fn run(flags: &SetupFlags) -> anyhow::Result<ExitCode> {
     let address = EmailAddress::new(user, domain.clone()).map_err(|error| UsageError(error.to_string()))?;
     check_is_new(data)?;
     let host: Domain = format!("mail.{domain}").parse()?;
-    let (config, lines) = config(data);
+    let config = config(data);
     fs::create_dir_all(data).with_context(|| format!("can't make {}", data.display()))?;
     let certificate = make_certificate(domain, &host, data)?;
     make_token(&config.operate.token_file)?;
     let password = make_directory(&config, domain, &address).await?;
     // Last: with it in place, everything it names is there.
-    write_new(Path::new(SETTINGS), 0o640, settings(data, &config, &certificate, &lines)?.as_bytes())?;
+    write_new(Path::new(SETTINGS), 0o640, settings(data, &config, &certificate)?.as_bytes())?;
     let text = report(domain, &host, &address, &password, &certificate, &config);
     write!(io::stdout().lock(), "{text}")?;
     Ok(ExitCode::SUCCESS)
@@ -69,37 +69,31 @@ fn check_is_new(data: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The settings that differ from their defaults, and the lines of `restante.toml` that doors need for them.
-fn config(data: &Path) -> (Config, Vec<&'static str>) {
+/// The settings that differ from their defaults, but for those of doors.
+fn config(data: &Path) -> Config {
     let mut config = Config::default();
     config.server.data_dir = data.to_owned();
     config.operate.token_file = data.join("operator.token");
-    let lines = DOORS.iter().map(|door| door.set_up(&mut config)).collect();
-    (config, lines)
+    config
 }
 
-fn settings(
-    data: &Path,
-    config: &Config,
-    files: &CertificateFiles,
-    lines: &[&str],
-) -> anyhow::Result<String> {
+fn settings(data: &Path, config: &Config, files: &CertificateFiles) -> anyhow::Result<String> {
     let quoted = |path: &Path| -> anyhow::Result<String> {
         let text = path.to_str().ok_or_else(|| anyhow!("{} is no UTF-8", data.display()))?;
         Ok(toml::Value::String(text.to_owned()).to_string())
     };
     Ok(format!(
-        "# What differs from the defaults, which `restante config show` prints with what is set here.\n\n\
+        "# Settings that differ from the defaults; `restante config show` prints all.\n\n\
          [server]\ndata_dir = {}\n\n\
-         # Operators prove themselves with the token in this file: commands of this machine read it, the console asks for it.\n\
+         # Operators need the token in this file: commands on this machine read it, the console asks for it.\n\
          [operate]\ntoken_file = {}\n\n\
-         # Self-signed: put those that clients trust in their place.\n\
-         [tls]\ncertificate_files = [{}]\ncertificate_key_files = [{}]\n\n{}",
+         # Self-signed: replace them by certificates that clients trust.\n\
+         [tls]\ncertificate_files = [{}]\ncertificate_key_files = [{}]\n{}",
         quoted(data)?,
         quoted(&config.operate.token_file)?,
         quoted(&files.certificate)?,
         quoted(&files.key)?,
-        lines.join("\n"),
+        doors::lines("restante.toml"),
     ))
 }
 
@@ -204,11 +198,11 @@ fn report(
         "\
 account      {address}
 password     {password}
-             It is shown this once; `restante account password {address}` sets another.
+             Shown only once; `restante account password {address}` sets another.
 settings     {SETTINGS}
 data         {data}
-certificate  {certificate}, key {key}: self-signed, for trying things out
-token        {token}, for the console and for operators' commands from elsewhere
+certificate  {certificate}, key {key}: self-signed, for a first try
+token        {token}, for the console and for commands on other machines
 
 DNS records to set, with the addresses of your server:
   {host}.  A     192.0.2.1
@@ -222,6 +216,7 @@ Next:
   restante serve
   restante account add NAME@{domain}
   restante account list
+The console is at http://127.0.0.1:8646 and asks for the token.
 This version keeps accounts; it does not receive or send mail yet. Set the MX record when it does.
 ",
         data = config.server.data_dir.display(),

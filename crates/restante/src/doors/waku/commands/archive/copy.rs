@@ -26,7 +26,7 @@ pub(crate) struct CopyFlags {
     /// Copy from this archive: log:<folder>, sqlite:<file> or postgres://<user>@<host>/<database>
     #[arg(value_name = "FROM")]
     from: EngineUrl,
-    /// Copy to this one, which is made when it is not there; no server may be running on a log archive
+    /// Copy to this one, which is created if missing; no server may be running on a log archive
     #[arg(value_name = "TO")]
     to: EngineUrl,
     #[command(flatten)]
@@ -34,7 +34,7 @@ pub(crate) struct CopyFlags {
     /// Read the engines' settings from this file instead of ./restante.toml
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
-    /// Keep how far the copy has come in this file [default: ./restante-copy-<hash>.state]
+    /// Store the progress of the copy in this file [default: ./restante-copy-<hash>.state]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     state: Option<PathBuf>,
 }

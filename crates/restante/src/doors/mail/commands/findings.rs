@@ -2,19 +2,9 @@
 
 use std::io::{self, Write};
 
-use clap::ValueEnum;
 use indicatif::HumanCount;
 
 use crate::output::printable;
-
-/// How statistics are printed.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum ReportFormat {
-    /// A table, for people.
-    Text,
-    /// One JSON object.
-    Json,
-}
 
 /// Prints each finding, as a place and what is wrong there, on a line, and how many more there are.
 pub(crate) fn print<'f>(
@@ -42,6 +32,22 @@ pub(crate) fn verdict(wrong: u64) -> String {
     }
 }
 
+/// Prints the figures that an engine has beside those that all have.
+pub(crate) fn print_figures<'f>(
+    figures: impl IntoIterator<Item = (&'f String, &'f u64)>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let figures: Vec<(&String, &u64)> = figures.into_iter().collect();
+    let width = figures.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    if width > 0 {
+        writeln!(out)?;
+    }
+    for (name, figure) in figures {
+        writeln!(out, "{name:<width$}  {:>16}", HumanCount(*figure).to_string())?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,5 +66,13 @@ mod tests {
         assert_eq!(printed(|out| print(std::iter::empty(), 0, out)), "");
         let verdicts = [0, 1, 1_000].map(verdict);
         assert_eq!(verdicts, ["all sound", "1 damaged place", "1,000 damaged places"]);
+    }
+
+    #[test]
+    fn figures_stand_below_each_other() {
+        let figures = [("pages".to_owned(), 12_345), ("free pages".to_owned(), 7)];
+        let text = printed(|out| print_figures(figures.iter().map(|(name, figure)| (name, figure)), out));
+        assert_eq!(text, "\npages                 12,345\nfree pages                 7\n");
+        assert_eq!(printed(|out| print_figures([], out)), "");
     }
 }
