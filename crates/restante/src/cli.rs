@@ -8,35 +8,23 @@ use crate::{
         restore::RestoreFlags, sessions::SessionsCommand,
     },
     config::ServeFlags,
-    doors::{
-        mail::commands::{
-            blobs::BlobsCommand,
-            directory::{
-                account::AccountCommand, alias::AliasCommand, domain::DomainCommand, log::LogFlags,
-                setup::SetupFlags, token::TokenCommand,
-            },
-            records::RecordsCommand,
-        },
-        waku::commands::{archive::ArchiveCommand, publish::PublishFlags, query::QueryFlags},
-    },
+    doors,
 };
 
 /// Keeps messages that arrived while their readers were away, and hands them over fast
 #[derive(Parser, Debug)]
-#[command(name = "restante", version, max_term_width = 100, after_help = HELP)]
+#[command(name = "restante", version, max_term_width = 100, after_help = help())]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-const HELP: &str = "\
-Examples:
-  restante serve
-  restante setup example.org
-  restante publish --pubsub-topic /waku/2/rs/1/0 --content-topic /toy/1/chat/proto --payload hello
-  restante query --content-topic /toy/1/chat/proto --start -1h
-  restante sessions list
+fn help() -> String {
+    let examples = doors::examples("");
+    format!("Examples:\n  restante serve\n{examples}  restante sessions list\n\n{EXIT_CODES}")
+}
 
+const EXIT_CODES: &str = "\
 Exit codes:
   0  done
   1  it failed, something wrong was found (check, import, copy), or archives differ (compare)
@@ -46,51 +34,25 @@ Exit codes:
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Set up a server for a domain: settings, a first account, DNS records to set
-    #[command(after_help = SETUP_HELP)]
-    Setup(SetupFlags),
     /// Run the server
-    #[command(after_help = SERVE_HELP)]
+    #[command(after_help = serve_help())]
     Serve(ServeFlags),
-    /// Publish one message over REST
-    #[command(after_help = PUBLISH_HELP)]
-    Publish(PublishFlags),
-    /// Page through kept messages, over REST or straight from an archive
-    #[command(after_help = QUERY_HELP)]
-    Query(QueryFlags),
+    #[cfg(feature = "mail")]
+    #[command(flatten)]
+    Mail(doors::mail::commands::MailCommand),
+    #[cfg(feature = "waku")]
+    #[command(flatten)]
+    Waku(doors::waku::commands::WakuCommand),
     /// See who is connected to a running server, and close sessions
     #[command(subcommand, after_help = "Example:\n  restante sessions list")]
     Sessions(SessionsCommand),
-    /// Look after the domains whose addresses are here
-    #[command(subcommand, after_help = "Example:\n  restante domain add example.org")]
-    Domain(DomainCommand),
-    /// Look after accounts: passwords, quotas, who may use whose mail
-    #[command(subcommand, after_help = "Example:\n  restante account add anna@example.org")]
-    Account(AccountCommand),
-    /// Look after addresses whose mail goes to others
-    #[command(subcommand, after_help = "Example:\n  restante alias add info@example.org anna@example.org")]
-    Alias(AliasCommand),
-    /// Look after tokens, which scripts and devices log in with
-    #[command(subcommand, after_help = "Example:\n  restante token create anna@example.org --name laptop")]
-    Token(TokenCommand),
-    /// Show who changed domains, accounts, aliases and tokens, and when
-    #[command(after_help = "Example:\n  restante log --limit 10")]
-    Log(LogFlags),
-    /// Look after an archive: statistics, check, rebuild, export, import, copy, compare, prune
-    #[command(subcommand, after_help = "Example:\n  restante archive stats --data /var/lib/restante")]
-    Archive(ArchiveCommand),
-    /// Look after records: statistics, check, dump, erasing an account
-    #[command(subcommand, after_help = "Example:\n  restante records stats --data /var/lib/restante")]
-    Records(RecordsCommand),
-    /// Look after blobs: statistics, check, sweep
-    #[command(subcommand, after_help = "Example:\n  restante blobs stats --data /var/lib/restante")]
-    Blobs(BlobsCommand),
     /// Copy everything that a server keeps into a folder, while it runs
     #[command(after_help = BACKUP_HELP)]
     Backup(BackupFlags),
     /// Put a backup back
     #[command(after_help = RESTORE_HELP)]
     Restore(RestoreFlags),
+    #[cfg(feature = "bench")]
     /// Measure on this machine: history queries, durable appends, pages
     #[command(subcommand, after_help = "Example:\n  restante bench history --messages 100000")]
     Bench(restante_bench::BenchCommand),
@@ -108,45 +70,24 @@ pub(crate) enum Command {
 impl Command {
     /// Whether it writes what a server keeps. Man pages and completions are for everybody.
     pub(crate) fn keeps_data(&self) -> bool {
-        !matches!(self, Self::Man(_) | Self::Completions(_) | Self::Config(_) | Self::Bench(_))
+        match self {
+            Self::Man(_) | Self::Completions(_) | Self::Config(_) => false,
+            #[cfg(feature = "bench")]
+            Self::Bench(_) => false,
+            _ => true,
+        }
     }
 }
 
-const SETUP_HELP: &str = "\
-Examples:
-  restante setup example.org
-  restante setup example.org --user anna --data /var/lib/restante
+fn serve_help() -> String {
+    let examples = doors::examples("serve");
+    format!("Examples:\n  restante serve\n{examples}\n{SERVE_TEXT}")
+}
 
-It writes restante.toml into this folder, and makes the domain, an account with a password that it
-prints once, the aliases postmaster and abuse, a self-signed certificate and a token for operators.
-It changes nothing that is there. `restante serve` in the same folder then runs the server.";
-
-const SERVE_HELP: &str = "\
-Examples:
-  restante serve
-  restante serve --data /var/lib/restante --retention 'time:2592000;size:50GB'
-  restante serve --cluster-id 16 --shard 32 --shard 64 --listen-address 0.0.0.0 --websocket-support
-  restante serve --cluster-id 1 --staticnode /ip4/198.51.100.9/tcp/60000/p2p/16Uiu2HA... --relay=false
-
+const SERVE_TEXT: &str = "\
 Every setting is also a key of restante.toml and an environment variable (RESTANTE_REST__PORT=80);
 a flag counts more than the environment, and that more than the file. SIGTERM or Ctrl-C stops the
 server when it has finished what it accepted; a second one ends it at once.";
-
-const PUBLISH_HELP: &str = "\
-Examples:
-  restante publish --pubsub-topic /waku/2/rs/1/0 --content-topic /toy/1/chat/proto --payload hello
-  date | restante publish --content-topic /toy/1/chat/proto
-
-Without --pubsub-topic the server chooses the shard by the content topic.";
-
-const QUERY_HELP: &str = "\
-Examples:
-  restante query --content-topic /toy/1/chat/proto --start -1h
-  restante query --backward --limit 10
-  restante query --archive log:data/archive --start 2026-01-31 --end 2026-02-01 > day.ndjson
-
-A table is printed to a terminal and NDJSON to a pipe or file. --archive reads beside a running
-server.";
 
 const BACKUP_HELP: &str = "\
 Examples:

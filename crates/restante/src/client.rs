@@ -31,14 +31,6 @@ pub(crate) struct Refused {
     pub(crate) text: String,
 }
 
-impl Refused {
-    /// Whether the path exists and the request passed the guards before it.
-    pub(crate) fn is_of_route(&self) -> bool {
-        let is_unknown = self.status == StatusCode::NOT_FOUND && self.text.starts_with("no such path");
-        !is_unknown && !matches!(self.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
-    }
-}
-
 /// Nobody answers, or the way to there is broken.
 #[derive(Debug, thiserror::Error)]
 #[error("can't reach {base}: {cause}: is a server running there?")]

@@ -12,17 +12,14 @@ use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand, ValueHint};
 use http::StatusCode;
 use indicatif::{DecimalBytes, HumanCount};
-use restante_archive::EngineUrl;
+use restante_backup::{Asked, Event, EventSender, Manifest, Removing, Role, Sources, Summary};
 use restante_core::ErrorKind;
 
 use crate::{
-    backup::{self, Asked, BackupError, Event, EventSender, Manifest, Removing, Role, Sources, Summary},
+    backups,
     client::{OperatorFlags, Refused, Unreachable},
     config::{Config, DataFlags, Effective},
-    doors::{
-        mail::{blobs, records},
-        waku::archives::{self, Access},
-    },
+    doors::{self, HeldStore},
     exit::{self, UsageError},
     progress::Progress,
     signals::Stop,
@@ -76,7 +73,7 @@ pub(crate) async fn run(flags: &BackupFlags) -> anyhow::Result<ExitCode> {
         Found::Stores(held) => held.back_up(&effective, folder).await,
         Found::Held => {
             let url = server_of(config)?;
-            let data = backup::real_path(&config.server.data_dir);
+            let data = backups::data_folder(config);
             let asked = ask(flags, url.clone(), Asked { folder, data: Some(data) }).await;
             asked.map_err(|error| explain_guess(error, config, &url))
         }
@@ -113,15 +110,15 @@ pub(crate) fn server_of(config: &Config) -> anyhow::Result<String> {
         return Ok(local_url(listen.ip(), listen.port()));
     }
     let held = format!("a server holds what is in {}", config.server.data_dir.display());
-    if !config.rest.enabled || config.rest.port == 0 {
+    let Some(own) = doors::listeners(config).into_iter().find(|own| own.address.port() != 0) else {
         bail!("{held}, and the settings name neither operate.listen nor a port of REST: name it with --rest");
-    }
-    if config.rest.tls {
+    };
+    if own.has_tls {
         bail!(
             "{held}, and it has no listener without TLS, which this command needs: set operate.listen, or stop the server"
         );
     }
-    Ok(local_url(config.rest.address, config.rest.port))
+    Ok(local_url(own.address.ip(), own.address.port()))
 }
 
 /// The URL of a listener; one on all addresses is reached by loopback.
@@ -143,7 +140,7 @@ async fn ask(flags: &BackupFlags, url: String, asked: Asked) -> anyhow::Result<E
         let event = serde_json::from_slice(line).context("the server's answer is no event of a backup")?;
         shown.show(event)
     };
-    let result = client.post_lines(backup::PATH, asked, &mut show).await;
+    let result = client.post_lines(restante_backup::PATH, asked, &mut show).await;
     result.map_err(explain)?;
     shown.end()
 }
@@ -171,26 +168,22 @@ pub(crate) fn explain_guess(error: anyhow::Error, config: &Config, url: &str) ->
         return error;
     }
     error.context(format!(
-        "a server holds what is in {}, and is not at {url}, where the settings have its REST door: name it with --rest",
+        "a server holds what is in {}, and is not at {url}, where the settings have its listener: name it with --rest",
         config.server.data_dir.display()
     ))
 }
 
 /// Everything that the settings name, when no server has it open.
-struct Held {
-    archive: Option<restante_archive::Opened>,
-    records: Option<restante_records::Opened>,
-    blobs: Option<restante_blobs::Opened>,
-}
+struct Held(Vec<Box<dyn HeldStore>>);
 
 impl Held {
     /// Opens what is there, and makes nothing.
     async fn open(effective: &Effective) -> anyhow::Result<Found> {
         let config = &effective.config;
-        backup::check_not_halfway(config)?;
-        let mut held = Self { archive: None, records: None, blobs: None };
+        backups::check_not_halfway(config)?;
+        let mut held = Self(Vec::new());
         match held.open_all(config).await {
-            Ok(()) if held.is_empty() => Ok(Found::Nothing),
+            Ok(()) if held.0.is_empty() => Ok(Found::Nothing),
             Ok(()) => Ok(Found::Stores(held)),
             Err(error) => {
                 held.close().await?;
@@ -200,95 +193,32 @@ impl Held {
     }
 
     async fn open_all(&mut self, config: &Config) -> anyhow::Result<()> {
-        if has_archive(config)? {
-            check_second(config)?;
-            self.archive = Some(archives::open(config, Access::Serve, Default::default()).await?);
-        }
-        let is_there = match config.records_url() {
-            restante_records::EngineUrl::Lmdb(folder) => is_used(&folder)?,
-            restante_records::EngineUrl::Memory => false,
-        };
-        if is_there {
-            self.records = Some(records::open(config, Default::default()).await?);
-        }
-        let is_there = match config.blobs_url() {
-            restante_blobs::EngineUrl::Files(folder) => is_used(&folder)?,
-            restante_blobs::EngineUrl::Memory => false,
-        };
-        if is_there {
-            self.blobs = Some(blobs::open(config, Default::default()).await?);
+        for door in doors::enabled(config) {
+            door.hold(config, &mut self.0).await?;
         }
         Ok(())
     }
 
-    fn is_empty(&self) -> bool {
-        self.archive.is_none() && self.records.is_none() && self.blobs.is_none()
-    }
-
     async fn back_up(self, effective: &Effective, folder: PathBuf) -> anyhow::Result<ExitCode> {
-        let sources = Sources::new(
-            effective,
-            self.records.as_ref().map(|opened| opened.upkeep.clone()),
-            self.blobs.as_ref().map(|opened| opened.upkeep.clone()),
-            self.archive.as_ref().map(|opened| opened.upkeep.clone()),
-            Removing::default(),
-        );
+        let stores = self.0.iter().map(|store| store.store(&effective.config)).collect();
+        let sources = backups::sources(effective, stores, Removing::default());
         let taken = take_and_show(sources, folder).await;
         self.close().await?;
         taken
     }
 
     async fn close(&self) -> anyhow::Result<()> {
-        if let Some(archive) = &self.archive {
-            archive.upkeep.close().await.context("can't close the archive")?;
-        }
-        if let Some(records) = &self.records {
-            records.upkeep.close().await.context("can't close the records")?;
-        }
-        if let Some(blobs) = &self.blobs {
-            blobs.upkeep.close().await.context("can't close the blobs")?;
+        for store in &self.0 {
+            store.close().await?;
         }
         Ok(())
     }
 }
 
-/// Whether there is an archive to open. One that is elsewhere says by itself that it is not in the backup.
-fn has_archive(config: &Config) -> anyhow::Result<bool> {
-    let spool = config.spool_in("archive").folder;
-    let has_own = has_files(&config.archive_url())?;
-    if !has_own && is_used(&spool)? {
-        bail!(
-            "messages may wait in {} for the archive {}, which is not there: name its place, or start the server once",
-            spool.display(),
-            config.archive_url()
-        );
-    }
-    Ok(has_own)
-}
-
-/// Fails when the second archive of a tandem is gone: to open it would make an empty one.
-fn check_second(config: &Config) -> anyhow::Result<()> {
-    match &config.archive.tandem {
-        Some(url) if !has_files(url)? => {
-            bail!("the second archive {url} is not there: name its place, or back up without archive.tandem")
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Whether something was ever kept in an archive of this machine; one that is elsewhere looks itself.
-fn has_files(url: &EngineUrl) -> anyhow::Result<bool> {
-    match url {
-        EngineUrl::Log(folder) => is_used(folder),
-        EngineUrl::Sqlite(file) => Ok(file.exists()),
-        EngineUrl::Postgres(_) | EngineUrl::Memory => Ok(true),
-    }
-}
-
 /// Whether something was ever kept in a folder.
-fn is_used(folder: &Path) -> anyhow::Result<bool> {
+pub(crate) fn is_used(folder: &Path) -> anyhow::Result<bool> {
     match folder.read_dir() {
-        Ok(entries) => Ok(entries.flatten().any(|entry| entry.file_name() != backup::OF_DISK)),
+        Ok(entries) => Ok(entries.flatten().any(|entry| entry.file_name() != restante_backup::OF_DISK)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error).with_context(|| format!("can't read {}", folder.display())),
     }
@@ -297,8 +227,8 @@ fn is_used(folder: &Path) -> anyhow::Result<bool> {
 /// Takes the backup in this process; Ctrl-C ends it.
 async fn take_and_show(sources: Sources, folder: PathBuf) -> anyhow::Result<ExitCode> {
     let stop = Stop::on_signals()?;
-    let (sender, mut events) = EventSender::until(stop.clone(), BackupError::stopped);
-    let taking = tokio::spawn(backup::take(Arc::new(sources), folder, sender));
+    let (sender, mut events) = EventSender::until(stop.signal(), restante_backup::stopped);
+    let taking = tokio::spawn(restante_backup::take(Arc::new(sources), folder, sender));
     let mut shown = Shown::default();
     while let Some(event) = events.recv().await {
         shown.show(event)?;
@@ -402,7 +332,8 @@ fn check(flags: &CheckFlags) -> anyhow::Result<ExitCode> {
     }
     let manifest = Manifest::read(&flags.folder)?;
     let bar = Progress::bytes("checking", Some(0));
-    let wrong = backup::verify(&flags.folder, &manifest, &mut |done, total| bar.set_of(done, total))?;
+    let wrong =
+        restante_backup::verify(&flags.folder, &manifest, &mut |done, total| bar.set_of(done, total))?;
     drop(bar);
     let mut out = io::stdout().lock();
     for wrong in &wrong {

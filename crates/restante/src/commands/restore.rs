@@ -9,10 +9,10 @@ use std::{
 use anyhow::Context;
 use clap::{Args, ValueHint};
 use indicatif::{DecimalBytes, HumanCount};
+use restante_backup::{RestoreOptions, Restored};
 
 use crate::{
-    backup::{self, RestoreOptions, Restored},
-    clock,
+    backups, clock,
     commands::backup::{counts, no_backup},
     config::DataFlags,
     progress::Progress,
@@ -41,8 +41,13 @@ pub(crate) fn run(flags: &RestoreFlags) -> anyhow::Result<ExitCode> {
     let now = clock::system().now();
     let bar = Progress::bytes("restoring", Some(0));
     let options = RestoreOptions { is_forced: flags.force, keep_node_key: flags.keep_node_key };
-    let restored =
-        backup::restore(&config, &flags.folder, options, now, &mut |done, total| bar.set_of(done, total));
+    let restored = restante_backup::restore(
+        &backups::layout(&config),
+        &flags.folder,
+        options,
+        now,
+        &mut |done, total| bar.set_of(done, total),
+    );
     drop(bar);
     let restored = restored?;
     for note in &restored.notes {

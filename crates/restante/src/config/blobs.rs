@@ -29,12 +29,12 @@ pub(crate) struct Blobs {
 
 impl Blobs {
     /// The place of the blobs, with the default filled in.
-    pub(super) fn url(&self, data_dir: &Path) -> EngineUrl {
+    pub(crate) fn url(&self, data_dir: &Path) -> EngineUrl {
         self.url.clone().unwrap_or_else(|| EngineUrl::Files(data_dir.join("blobs")))
     }
 
     /// The first pair of settings that contradict each other: the key to blame and what is wrong.
-    pub(super) fn contradiction(&self) -> Option<(&'static str, String)> {
+    pub(crate) fn contradiction(&self) -> Option<(&'static str, String)> {
         if self.sweep_grace_seconds.get() < SWEEP_GRACE_SECONDS_MIN {
             let what = format!(
                 "who has uploaded a blob may refer to it for an hour (RFC 8620): set at least {SWEEP_GRACE_SECONDS_MIN}"

@@ -25,7 +25,7 @@ pub(crate) struct Records {
 
 impl Records {
     /// The place of the records, with the default filled in.
-    pub(super) fn url(&self, data_dir: &Path) -> EngineUrl {
+    pub(crate) fn url(&self, data_dir: &Path) -> EngineUrl {
         self.url.clone().unwrap_or_else(|| EngineUrl::Lmdb(data_dir.join("records")))
     }
 }

@@ -117,7 +117,10 @@ fn wrong_values_name_the_key_and_the_place() {
         ("rest.port = \"http\"", "some.toml:1: rest.port: it must be a whole number"),
         ("rest.address = \"localhost\"", "some.toml:1: rest.address: it must be an IP address"),
         ("server.grace_seconds = 0", "some.toml:1: server.grace_seconds: it must be a whole number"),
-        ("rest.enabled = false\nwaku.node.enabled = false", "some.toml:1: rest.enabled: a server has a door"),
+        (
+            "rest.enabled = false\nwaku.node.enabled = false\nmail.enabled = false",
+            "some.toml:1: rest.enabled: a server has a door",
+        ),
         (
             "rest.live_origins = [\"chat.example\"]",
             "some.toml:1: rest.live_origins: 'chat.example' is no origin: write it as https://<host>",

@@ -94,7 +94,7 @@ impl Waku {
     }
 
     /// The first pair of settings that contradict each other: the key to blame and what is wrong.
-    pub(super) fn contradiction(&self) -> Option<(&'static str, String)> {
+    pub(crate) fn contradiction(&self) -> Option<(&'static str, String)> {
         let Rules { cluster_id, shards, shards_in_network, .. } = &self.rules;
         if !shards.is_empty() && cluster_id.is_none() {
             return Some(("waku.shards", "a shard belongs to a cluster: set waku.cluster_id too".into()));
@@ -146,7 +146,7 @@ impl Node {
     }
 
     /// The addresses that it listens on, each with the key that sets its port.
-    pub(super) fn named_ports(&self) -> Vec<(&'static str, SocketAddr)> {
+    pub(crate) fn named_ports(&self) -> Vec<(&'static str, SocketAddr)> {
         let keys = ["waku.node.tcp_port", "waku.node.websocket_port"];
         keys.into_iter().zip(self.ports().into_iter().map(|(address, _)| address)).collect()
     }

@@ -1,20 +1,131 @@
-//! Flags of the Waku node, with nwaku's names.
+//! Flags of the Waku door, most with nwaku's names.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, path::PathBuf};
 
 use clap::{Args, ValueHint};
 use restante_waku::rates::{RateEntry, RateLimits, RatedService};
 use toml::Value;
 
 use super::{
-    Setting,
-    flags::{number, setting, text},
+    ConfigError, Effective, Setting,
+    flags::{FolderFlags, setting, text},
 };
+
+/// Which archive, and which configuration file.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct ArchiveFlags {
+    #[command(flatten)]
+    folder: FolderFlags,
+    #[command(flatten)]
+    archive: ArchiveFlag,
+}
+
+/// Where the archive is.
+#[derive(Args, Clone, Debug, Default)]
+pub(super) struct ArchiveFlag {
+    /// Use this archive: log:<folder>, sqlite:<file>, postgres://<user>@<host>/<database> or memory:
+    /// [default: log:<data>/archive]
+    #[arg(long, value_name = "URL", alias = "store-message-db-url")]
+    archive: Option<String>,
+}
+
+impl ArchiveFlags {
+    /// No flags but a configuration file, for commands that name their archives in another way.
+    pub(crate) fn of_file(config: Option<PathBuf>) -> Self {
+        Self { folder: FolderFlags { config, ..FolderFlags::default() }, ..Self::default() }
+    }
+
+    /// The settings in force for a command with these flags.
+    pub(crate) fn load(&self) -> Result<Effective, ConfigError> {
+        self.folder.load([self.folder.settings(), self.archive.settings()].concat())
+    }
+}
+
+impl ArchiveFlag {
+    pub(super) fn settings(&self) -> Vec<Setting> {
+        text("archive.url", "--archive", self.archive.clone()).into_iter().collect()
+    }
+}
+
+/// Flags of a server with the Waku door.
+#[derive(Args, Clone, Debug, Default)]
+pub(super) struct WakuFlags {
+    /// Open the REST door, unless it is --rest=false [default: true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
+    rest: Option<bool>,
+    /// Listen for REST on this IP address [default: 127.0.0.1]
+    #[arg(long, value_name = "ADDRESS")]
+    rest_address: Option<IpAddr>,
+    /// Listen for REST on this port; 0 picks a free one [default: 8645]
+    #[arg(long, value_name = "PORT")]
+    rest_port: Option<u16>,
+    /// Open the paths below /admin [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
+    rest_admin: Option<bool>,
+    /// Let operators come to the console and to /admin by the token in this file, from wherever they are [default: none]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    rest_token_file: Option<String>,
+    /// Keep so many messages of each followed topic for REST [default: 50]
+    #[arg(long, value_name = "N")]
+    rest_relay_cache_capacity: Option<u32>,
+    /// Take messages of this cluster only [default: any]
+    #[arg(long, value_name = "ID")]
+    cluster_id: Option<u16>,
+    /// Take messages of this shard only; may be repeated [default: all of the cluster]
+    #[arg(long, value_name = "SHARD")]
+    shard: Vec<u16>,
+    /// How many shards autosharding counts with [default: 8]
+    #[arg(long, value_name = "N")]
+    num_shards_in_network: Option<u16>,
+    /// The largest message taken: bytes, or with a unit as in 150KiB [default: 150KiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    max_msg_size: Option<u64>,
+    /// What to keep: time:<seconds>, capacity:<count>, size:<n>MB|GB, joined by ';', or none [default: none]
+    #[arg(long, value_name = "POLICY", alias = "store-message-retention-policy")]
+    retention: Option<String>,
+    /// Let a second archive follow, to move there: a URL as for --archive [default: none]
+    #[arg(long, value_name = "URL")]
+    tandem: Option<String>,
+    #[command(flatten)]
+    node: NodeFlags,
+}
+
+impl WakuFlags {
+    pub(super) fn settings(&self) -> Vec<Setting> {
+        let shards: Vec<Value> = self.shard.iter().map(|shard| i64::from(*shard).into()).collect();
+        let shards = if shards.is_empty() { None } else { Some(Value::Array(shards)) };
+        // A size above i64 can't be meant; it is refused with all the others that are too large for their key.
+        let size = self.max_msg_size.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
+        let own = [
+            text("rest.address", "--rest-address", self.rest_address.map(|address| address.to_string())),
+            number("rest.port", "--rest-port", self.rest_port.map(i64::from)),
+            switch("rest.enabled", "--rest", self.rest),
+            switch("rest.admin", "--rest-admin", self.rest_admin),
+            text("rest.token_file", "--rest-token-file", self.rest_token_file.clone()),
+            number(
+                "rest.relay_cache_messages",
+                "--rest-relay-cache-capacity",
+                self.rest_relay_cache_capacity.map(i64::from),
+            ),
+            number("waku.cluster_id", "--cluster-id", self.cluster_id.map(i64::from)),
+            setting("waku.shards", "--shard", shards),
+            number(
+                "waku.shards_in_network",
+                "--num-shards-in-network",
+                self.num_shards_in_network.map(i64::from),
+            ),
+            number("waku.max_message_bytes", "--max-msg-size", size),
+            text("archive.retention", "--retention", self.retention.clone()),
+            text("archive.tandem", "--tandem", self.tandem.clone()),
+        ];
+        own.into_iter().flatten().chain(self.node.settings()).collect()
+    }
+}
 
 /// Flags of the Waku node.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Waku node")]
-pub(crate) struct WakuFlags {
+struct NodeFlags {
     /// Relay messages, unless it is --relay=false [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_possible_values = true)]
     relay: Option<bool>,
@@ -88,8 +199,8 @@ pub(crate) struct WakuFlags {
     rate_limit: Vec<RateEntry>,
 }
 
-impl WakuFlags {
-    pub(super) fn settings(&self) -> Vec<Setting> {
+impl NodeFlags {
+    fn settings(&self) -> Vec<Setting> {
         let settings = [
             switch("waku.protocols.relay", "--relay", self.relay),
             switch("waku.protocols.store", "--store", self.store),
@@ -154,7 +265,11 @@ impl WakuFlags {
     }
 }
 
-pub(super) fn switch(key: &str, flag: &'static str, value: Option<bool>) -> Option<Setting> {
+fn number(key: &str, flag: &'static str, value: Option<i64>) -> Option<Setting> {
+    setting(key, flag, value.map(Value::Integer))
+}
+
+fn switch(key: &str, flag: &'static str, value: Option<bool>) -> Option<Setting> {
     setting(key, flag, value.map(Value::Boolean))
 }
 
@@ -164,13 +279,44 @@ fn texts(key: &str, flag: &'static str, values: &[String]) -> Option<Setting> {
     setting(key, flag, (!values.is_empty()).then_some(Value::Array(values)))
 }
 
+/// A number of bytes as operators write it: `153600`, `150KiB`, `1MiB`, `150KB`.
+///
+/// nwaku's `--max-msg-size` takes the binary units.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "kib" => 1 << 10,
+        "mib" => 1 << 20,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        _ => return Err(format!("'{text}' is no size: use bytes, or a unit as in 150KiB, 1MiB, 150KB, 1MB")),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
+    bytes.ok_or_else(|| format!("'{text}' is no size: use a whole number, as in 150KiB"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    #[test]
+    fn sizes_are_read_with_their_unit() {
+        for (text, bytes) in
+            [("153600", 153_600), ("150KiB", 153_600), ("1 MiB", 1 << 20), ("2kb", 2_000), ("3MB", 3_000_000)]
+        {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "KiB", "-1", "1.5MiB", "1GiBi", "99999999999999999999", "99999999999999999MiB"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
+
     fn rates(texts: &[&str]) -> Vec<(String, String)> {
         let rate_limit = texts.iter().map(|text| text.parse().unwrap()).collect();
-        let flags = WakuFlags { rate_limit, ..WakuFlags::default() };
+        let flags = NodeFlags { rate_limit, ..NodeFlags::default() };
         let settings = flags.settings().into_iter();
         settings.map(|setting| (setting.key, setting.value.as_str().unwrap().to_owned())).collect()
     }

@@ -52,40 +52,9 @@ impl fmt::Display for LogFilter {
     }
 }
 
-/// A number of bytes as operators write it: `153600`, `150KiB`, `1MiB`, `150KB`.
-///
-/// nwaku's `--max-msg-size` takes the binary units.
-pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
-    let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "kib" => 1 << 10,
-        "mib" => 1 << 20,
-        "kb" => 1_000,
-        "mb" => 1_000_000,
-        _ => return Err(format!("'{text}' is no size: use bytes, or a unit as in 150KiB, 1MiB, 150KB, 1MB")),
-    };
-    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
-    bytes.ok_or_else(|| format!("'{text}' is no size: use a whole number, as in 150KiB"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_are_read_with_their_unit() {
-        for (text, bytes) in
-            [("153600", 153_600), ("150KiB", 153_600), ("1 MiB", 1 << 20), ("2kb", 2_000), ("3MB", 3_000_000)]
-        {
-            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
-        }
-        for text in ["", "KiB", "-1", "1.5MiB", "1GiBi", "99999999999999999999", "99999999999999999MiB"] {
-            assert!(parse_bytes(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn a_word_that_is_no_level_is_refused() {

@@ -24,6 +24,8 @@ pub(crate) enum ConfigCommand {
     Check(ServeFlags),
 }
 
+pub(crate) use check::Findings;
+
 pub(crate) fn run(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     match command {

@@ -3,7 +3,7 @@
 use anyhow::Context;
 use restante_blobs::{EngineUrl, Metrics, Opened};
 
-use crate::{clock, config::Config, doors::mail::records::check_is_used};
+use crate::{clock, commands::backup::is_used, config::Config, doors::mail::records::check_is_used};
 
 /// Opens the blobs of the settings, and makes their place when it is not there.
 pub(crate) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Opened> {
@@ -17,6 +17,14 @@ pub(crate) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Op
     })
     .await;
     opened.with_context(|| format!("can't open the blobs {url}"))
+}
+
+/// Whether there are blobs to back up.
+pub(crate) fn are_there(config: &Config) -> anyhow::Result<bool> {
+    match config.blobs_url() {
+        EngineUrl::Files(folder) => is_used(&folder),
+        EngineUrl::Memory => Ok(false),
+    }
 }
 
 /// The same for a command, which makes nothing: blobs that are not there are a place that was mistyped.

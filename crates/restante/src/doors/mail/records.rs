@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use restante_core::ErrorKind;
 use restante_records::{EngineUrl, Metrics, Opened, Schema};
 
-use crate::{clock, config::Config, exit};
+use crate::{clock, commands::backup::is_used, config::Config, exit};
 
 /// All kinds of records that this server has.
 pub(crate) fn schema() -> Schema {
@@ -30,6 +30,14 @@ pub(crate) async fn open(config: &Config, metrics: Metrics) -> anyhow::Result<Op
     })
     .await;
     opened.with_context(|| format!("can't open the records {url}"))
+}
+
+/// Whether there are records to back up.
+pub(crate) fn are_there(config: &Config) -> anyhow::Result<bool> {
+    match config.records_url() {
+        EngineUrl::Lmdb(folder) => is_used(&folder),
+        EngineUrl::Memory => Ok(false),
+    }
 }
 
 /// The same for a command, which makes nothing: records that are not there are a place that was mistyped.

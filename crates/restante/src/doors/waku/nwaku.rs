@@ -79,7 +79,7 @@ fn advice(flag: &str) -> Option<&'static str> {
 }
 
 /// Adds the advice to an error about an unknown flag.
-pub(crate) fn advise(mut error: Error) -> Error {
+pub(super) fn advise(mut error: Error) -> Error {
     if error.kind() != ErrorKind::UnknownArgument {
         return error;
     }

@@ -14,9 +14,14 @@ use serde::Deserialize;
 use crate::{
     client::{RestClient, escape},
     clock,
-    doors::waku::{archives, transfer::json::JsonEntry},
-    moment::{Moment, parse_moment},
-    output::{Format, Printer},
+    doors::waku::{
+        moment::{Moment, parse_moment},
+        {
+            printer::Printer,
+            {archives, transfer::json::JsonEntry},
+        },
+    },
+    output::Format,
 };
 
 #[derive(Args, Debug)]

@@ -12,9 +12,9 @@ use restante_blobs::Stats;
 use serde::Serialize;
 
 use crate::{
-    commands::findings::{ReportFormat, print_figures},
+    commands::findings::ReportFormat,
     config::RecordsFlags,
-    doors::mail::blobs,
+    doors::mail::{blobs, commands::figures::print_figures},
 };
 
 #[derive(Args, Debug)]

@@ -9,7 +9,7 @@ use clap::Args;
 use indicatif::{DecimalBytes, HumanCount};
 
 use crate::{
-    backup, clock,
+    backups, clock,
     config::RecordsFlags,
     doors::mail::{
         blobs, records,
@@ -34,7 +34,7 @@ pub(crate) struct SweepFlags {
 pub(super) async fn run(flags: &SweepFlags) -> anyhow::Result<ExitCode> {
     let config = flags.places.load()?.config;
     // Records that are half of those of a backup would not name all blobs.
-    backup::check_not_halfway(&config)?;
+    backups::check_not_halfway(&config)?;
     tidying::check_records_last(&config)?;
     let records = records::open_existing(&config).await?;
     let blobs = blobs::open_existing(&config).await?;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueHint};
+use http::StatusCode;
 use restante_core::ErrorKind;
 use restante_directory::{
     Actor, Answer, Directory, DirectoryMetrics, EmailAddress, NewPassword, Operation, PAGE_MAX, Page,
@@ -11,7 +12,7 @@ use restante_directory::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    backup,
+    backups,
     client::{OperatorFlags, Refused},
     clock,
     commands::{
@@ -62,12 +63,12 @@ impl DirectoryFlags {
             return self.ask(url.clone(), self.token_file.clone(), None, operation).await;
         }
         let config = self.records.load()?.config;
-        backup::check_not_halfway(&config)?;
+        backups::check_not_halfway(&config)?;
         let opened = match open(&config).await {
             Ok(opened) => opened,
             Err(error) if exit::kind(&error) == Some(ErrorKind::Conflict) => {
                 let url = server_of(&config)?;
-                let data = backup::real_path(&config.server.data_dir);
+                let data = backups::data_folder(&config);
                 let token_file = self.token_file.clone().or_else(|| own_token(&config));
                 let asked = self.ask(url.clone(), token_file, Some(data), operation).await;
                 return asked.map_err(|error| explain_guess(error, &config, &url));
@@ -94,7 +95,7 @@ impl DirectoryFlags {
             }
             Err(error) => match error.downcast_ref::<Refused>() {
                 // What the directory itself refuses says what to do.
-                Some(refused) if refused.is_of_route() => Err(anyhow!("{}", refused.text)),
+                Some(refused) if is_of_route(refused) => Err(anyhow!("{}", refused.text)),
                 _ => Err(explain(error)),
             },
         }
@@ -117,6 +118,12 @@ impl DirectoryFlags {
             }
         }
     }
+}
+
+/// Whether the path exists and the request passed the guards before it.
+fn is_of_route(refused: &Refused) -> bool {
+    let is_unknown = refused.status == StatusCode::NOT_FOUND && refused.text.starts_with("no such path");
+    !is_unknown && !matches!(refused.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }
 
 /// Opens records that are there.

@@ -14,7 +14,12 @@ use rcgen::{CertificateParams, DnType, KeyPair, date_time_ymd};
 use restante_directory::{Answer, Domain, EmailAddress, NewPassword, Operation, Role, SEPARATOR};
 
 use super::reach::operate_on;
-use crate::{clock, config::Config, doors::mail::records, exit::UsageError};
+use crate::{
+    clock,
+    config::Config,
+    doors::{DOORS, mail::records},
+    exit::UsageError,
+};
 
 /// The settings are written where `restante serve` looks for them.
 const SETTINGS: &str = "restante.toml";
@@ -38,13 +43,13 @@ pub(crate) async fn run(flags: &SetupFlags) -> anyhow::Result<ExitCode> {
     let address = EmailAddress::new(user, domain.clone()).map_err(|error| UsageError(error.to_string()))?;
     check_is_new(data)?;
     let host: Domain = format!("mail.{domain}").parse()?;
-    let config = config(data);
+    let (config, lines) = config(data);
     fs::create_dir_all(data).with_context(|| format!("can't make {}", data.display()))?;
     let certificate = make_certificate(domain, &host, data)?;
     make_token(&config.operate.token_file)?;
     let password = make_directory(&config, domain, &address).await?;
     // Last: with it in place, everything it names is there.
-    write_new(Path::new(SETTINGS), 0o640, settings(data, &config, &certificate)?.as_bytes())?;
+    write_new(Path::new(SETTINGS), 0o640, settings(data, &config, &certificate, &lines)?.as_bytes())?;
     let text = report(domain, &host, &address, &password, &certificate, &config);
     write!(io::stdout().lock(), "{text}")?;
     Ok(ExitCode::SUCCESS)
@@ -64,16 +69,21 @@ fn check_is_new(data: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The settings that differ from their defaults.
-fn config(data: &Path) -> Config {
+/// The settings that differ from their defaults, and the lines of `restante.toml` that doors need for them.
+fn config(data: &Path) -> (Config, Vec<&'static str>) {
     let mut config = Config::default();
     config.server.data_dir = data.to_owned();
     config.operate.token_file = data.join("operator.token");
-    config.waku.node.enabled = false;
-    config
+    let lines = DOORS.iter().map(|door| door.set_up(&mut config)).collect();
+    (config, lines)
 }
 
-fn settings(data: &Path, config: &Config, files: &CertificateFiles) -> anyhow::Result<String> {
+fn settings(
+    data: &Path,
+    config: &Config,
+    files: &CertificateFiles,
+    lines: &[&str],
+) -> anyhow::Result<String> {
     let quoted = |path: &Path| -> anyhow::Result<String> {
         let text = path.to_str().ok_or_else(|| anyhow!("{} is no UTF-8", data.display()))?;
         Ok(toml::Value::String(text.to_owned()).to_string())
@@ -84,14 +94,12 @@ fn settings(data: &Path, config: &Config, files: &CertificateFiles) -> anyhow::R
          # Operators prove themselves with the token in this file: commands of this machine read it, the console asks for it.\n\
          [operate]\ntoken_file = {}\n\n\
          # Self-signed: put those that clients trust in their place.\n\
-         [tls]\ncertificate_files = [{}]\ncertificate_key_files = [{}]\n\n\
-         # This server has no Waku node; true makes it one.\n\
-         [waku.node]\nenabled = {}\n",
+         [tls]\ncertificate_files = [{}]\ncertificate_key_files = [{}]\n\n{}",
         quoted(data)?,
         quoted(&config.operate.token_file)?,
         quoted(&files.certificate)?,
         quoted(&files.key)?,
-        config.waku.node.enabled,
+        lines.join("\n"),
     ))
 }
 

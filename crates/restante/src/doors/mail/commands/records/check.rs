@@ -12,7 +12,7 @@ use crate::{commands::findings, config::RecordsFlags, doors::mail::records, exit
 
 pub(super) async fn run(flags: &RecordsFlags) -> anyhow::Result<ExitCode> {
     let opened = records::open_existing(&flags.load()?.config).await?;
-    let progress = Progress::rows("checking", Some(0));
+    let progress = Progress::counting("rows", "checking", Some(0));
     let report = opened.upkeep.check(&|done, total| progress.set_of(done, total)).await?;
     drop(progress);
     opened.upkeep.close().await?;

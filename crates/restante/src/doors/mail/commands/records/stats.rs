@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     client::OperatorFlags,
-    commands::findings::{ReportFormat, print_figures},
+    commands::findings::ReportFormat,
     config::RecordsFlags,
-    doors::mail::records,
+    doors::mail::{commands::figures::print_figures, records},
     output::printable,
 };
 

@@ -90,7 +90,7 @@ async fn compare(flags: &CompareFlags, a: &Opened, b: &Opened) -> anyhow::Result
     if range.is_everything() {
         total = Some(a.upkeep.stats().await?.messages + b.upkeep.stats().await?.messages);
     }
-    let progress = Progress::messages("comparing", total);
+    let progress = Progress::counting("messages", "comparing", total);
     let mut comparison = Comparison::new(&*a.archive, &*b.archive, scope);
     while comparison.step().await? {
         let (one, other) = comparison.messages();

@@ -12,9 +12,11 @@ use super::state::StateFile;
 use crate::{
     clock,
     config::{ArchiveFlags, Config},
-    doors::waku::archives::{self, Access},
+    doors::waku::{
+        archives::{self, Access},
+        moment::{Moment, parse_moment},
+    },
     exit::{self, UsageError},
-    moment::{Moment, parse_moment},
     progress::Progress,
     signals::Stop,
 };
@@ -162,8 +164,10 @@ async fn copy(
     (range, from, stop): (TimeRange, &Opened, &Stop),
 ) -> anyhow::Result<(Copied, bool)> {
     let total = if range.is_everything() { Some(from.upkeep.stats().await?.messages) } else { None };
-    let progress = Progress::messages("copying", total);
-    progress.begin_at(done(&copier.copied()));
+    let progress = Progress::counting("messages", "copying", total);
+    // What was copied before is not counted for the rate.
+    progress.bar.set_position(done(&copier.copied()));
+    progress.bar.reset_eta();
     loop {
         if stop.is_requested() {
             return Ok((copier.copied(), false));

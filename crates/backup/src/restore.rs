@@ -7,21 +7,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use restante_core::{ErrorKind, Timestamp};
+use restante_core::{Error, Timestamp};
 
 use super::{
-    BackupError, Manifest, Progress,
+    Layout, Manifest, Progress, check_pages,
     disk::{self, Beneath},
-    location::{Location, Part, absolute, plan},
+    location::{Location, Part, plan},
     manifest::FileEntry,
-    names::is_of_lmdb,
     target::{
         ASIDE, Disks, Kind, RestoreTarget, STAGE, check_movable, check_outside, check_space, is_of_others,
         targets, with_suffix,
     },
     verify::compare,
 };
-use crate::config::Config;
 
 /// What a folder has in it that a restore has made for a place outside of the data folder.
 const MARK: &str = "RESTORE";
@@ -37,66 +35,80 @@ const FOLDER_MODE: u32 = 0o750;
 
 /// How a backup is restored.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct RestoreOptions {
+pub struct RestoreOptions {
     /// What is there already is moved aside, and not in the way.
-    pub(crate) is_forced: bool,
+    pub is_forced: bool,
     /// The node's key is restored, too, so that the server is the node that was backed up.
-    pub(crate) keep_node_key: bool,
+    pub keep_node_key: bool,
 }
 
 /// What was restored.
 #[derive(Debug)]
-pub(crate) struct Restored {
-    pub(crate) taken_at: String,
-    pub(crate) files: u64,
-    pub(crate) bytes: u64,
-    pub(crate) counts: BTreeMap<String, u64>,
+pub struct Restored {
+    /// When the backup was begun.
+    pub taken_at: String,
+    /// The number of the files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// What was counted in them: messages, records, blobs.
+    pub counts: BTreeMap<String, u64>,
     /// What a person should know of what was not restored.
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
     /// Where what was there before is now.
-    pub(crate) aside: Vec<PathBuf>,
+    pub aside: Vec<PathBuf>,
     /// The node's key in the backup, which was not restored.
-    pub(crate) key_left: Option<PathBuf>,
+    pub key_left: Option<PathBuf>,
 }
 
-/// Restores a backup to where the settings want it.
-pub(crate) fn restore(
-    config: &Config,
+/// Restores a backup to the places of a layout.
+///
+/// # Errors
+/// `Invalid` when something is there already, or a place can't be restored to, with what to do; `Conflict` when a server uses it;
+/// `NotFound` and `Corrupt` of the backup; `Full` when a disk has not enough space. Up to the first rename nothing has changed;
+/// after one that failed [`check_not_halfway`] fails.
+pub fn restore(
+    layout: &Layout,
     backup: &Path,
     options: RestoreOptions,
     now: Timestamp,
     progress: Progress<'_>,
-) -> Result<Restored, BackupError> {
-    restore_on(&Disks::real(), config, backup, options, now, progress)
+) -> Result<Restored, Error> {
+    restore_on(&Disks::real(), layout, backup, options, now, progress)
 }
 
 /// The same, with other disks for tests.
 fn restore_on(
     disks: &Disks<'_>,
-    config: &Config,
+    layout: &Layout,
     backup: &Path,
     options: RestoreOptions,
     now: Timestamp,
     progress: Progress<'_>,
-) -> Result<Restored, BackupError> {
+) -> Result<Restored, Error> {
     let manifest = Manifest::read(backup)?;
-    let (mut moves, notes) = plan(&manifest, config)?;
+    let (mut moves, notes) = plan(&manifest, layout)?;
     let mut key_left = None;
     if !options.keep_node_key {
         for files in moves.iter_mut().filter(|each| each.part == Part::Files) {
-            let key = files.files.extract_if(.., |(_, path)| config.is_node_key(path)).next();
+            let key = files.files.extract_if(.., |(_, path)| layout.is_node_key(path)).next();
             key_left = key_left.or(key.map(|(file, _)| backup.join(&file.path)));
         }
     }
-    let data = absolute(&config.server.data_dir);
-    let targets = targets(config, &data, disks)?;
+    let targets = targets(layout, disks)?;
     check_outside(backup, &targets)?;
     let target_of = |part| targets.iter().find(|target| target.part == part);
     let fills =
         moves.into_iter().filter_map(|each| Some(Fill { target: target_of(each.part)?, files: each.files }));
     let source = Beneath::open(backup)?;
-    let restoring =
-        Restoring { disks, config, data: &data, backup: source, fills: fills.collect(), targets: &targets };
+    let restoring = Restoring {
+        disks,
+        layout,
+        data: layout.data(),
+        backup: source,
+        fills: fills.collect(),
+        targets: &targets,
+    };
     restoring.check_unused()?;
     restoring.check_stages()?;
     let in_the_way = restoring.in_the_way()?;
@@ -107,7 +119,7 @@ fn restore_on(
             "{} is there already: restore into an empty place, or have it moved aside with --force",
             first.path.display()
         );
-        return Err(BackupError::invalid(what));
+        return Err(Error::invalid(what));
     }
     let was_halfway = restoring.stage().is_dir();
     let copied = restoring.prepare().and_then(|()| restoring.copy_all(progress));
@@ -122,34 +134,36 @@ fn restore_on(
     Ok(Restored { taken_at: manifest.taken_at, files, bytes, counts, notes, aside, key_left })
 }
 
-/// Fails when a restore into the data folder of the settings was not finished: what is there may be half of it.
-pub(crate) fn check_not_halfway(config: &Config) -> Result<(), BackupError> {
-    let stage = config.server.data_dir.join(STAGE);
+/// Fails when a restore into the data folder was not finished: what is there may be half of it.
+///
+/// # Errors
+/// `Conflict`.
+pub fn check_not_halfway(layout: &Layout) -> Result<(), Error> {
+    let stage = layout.data().join(STAGE);
     if fs::symlink_metadata(&stage).is_err() {
         return Ok(());
     }
     let mut what = format!(
         "a restore into {} was not finished: run it again with --force, or remove {} to begin with what is in its place",
-        config.server.data_dir.display(),
+        layout.data().display(),
         stage.display()
     );
-    let aside: Vec<String> = moved_aside(config).iter().map(|path| path.display().to_string()).collect();
+    let aside: Vec<String> = moved_aside(layout).iter().map(|path| path.display().to_string()).collect();
     if !aside.is_empty() {
         what.push_str(&format!("; what was there before is in {}", aside.join(", ")));
     }
-    Err(BackupError::new(ErrorKind::Conflict, what))
+    Err(Error::conflict(what))
 }
 
 /// What restores have moved aside, and nobody has removed since.
-fn moved_aside(config: &Config) -> Vec<PathBuf> {
+fn moved_aside(layout: &Layout) -> Vec<PathBuf> {
     let begin_with = |folder: &Path, begin: &str| -> Vec<PathBuf> {
         let names = disk::names(folder).unwrap_or_default().into_iter();
         names.filter(|name| name.starts_with(begin)).map(|name| folder.join(name)).collect()
     };
-    let data = &config.server.data_dir;
+    let data = layout.data();
     let mut found = begin_with(data, ASIDE);
-    let data = absolute(data);
-    for location in config.locations().into_iter().filter(|location| *location != data) {
+    for location in layout.locations().into_iter().filter(|location| location != data) {
         let name = location.file_name().unwrap_or_default().to_string_lossy();
         found.extend(begin_with(disk::parent(&location), &format!("{name}.{ASIDE}")));
         found.extend(begin_with(&location, ASIDE)); // a place that is a disk
@@ -187,7 +201,7 @@ const ASIDE_NAMES_MAX: usize = 10_000;
 /// Its paths are absolute, so that they can be compared with the data folder.
 struct Restoring<'a> {
     disks: &'a Disks<'a>,
-    config: &'a Config,
+    layout: &'a Layout,
     data: &'a Path,
     backup: Beneath,
     fills: Vec<Fill<'a>>,
@@ -215,7 +229,7 @@ impl Restoring<'_> {
     }
 
     /// Fails when something has the name of such a folder that no restore has made.
-    fn check_stages(&self) -> Result<(), BackupError> {
+    fn check_stages(&self) -> Result<(), Error> {
         for stage in self.own_stages() {
             let Ok(metadata) = fs::symlink_metadata(&stage) else { continue };
             // A restore that is cut off before it has written its mark has written nothing else.
@@ -223,14 +237,14 @@ impl Restoring<'_> {
                 metadata.is_dir() && (stage.join(MARK).is_file() || disk::names(&stage)?.is_empty());
             if !is_ours {
                 let what = format!("{} is in the way: remove it, or move it elsewhere", stage.display());
-                return Err(BackupError::invalid(what));
+                return Err(Error::invalid(what));
             }
         }
         Ok(())
     }
 
     /// Fails when a process has something open where something is to be put.
-    fn check_unused(&self) -> Result<(), BackupError> {
+    fn check_unused(&self) -> Result<(), Error> {
         for RestoreTarget { location, .. } in self.targets {
             let locks = match location {
                 Location::Folder(folder) => {
@@ -246,7 +260,7 @@ impl Restoring<'_> {
                 let Ok(file) = File::open(&lock) else { continue };
                 if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
                     let what = format!("{} is in use: stop the server first", location.path().display());
-                    return Err(BackupError::new(ErrorKind::Conflict, what));
+                    return Err(Error::conflict(what));
                 }
             }
         }
@@ -254,7 +268,7 @@ impl Restoring<'_> {
     }
 
     /// What is there where something is to be put: all of the data folder, and of the places outside.
-    fn in_the_way(&self) -> Result<Vec<Obstacle>, BackupError> {
+    fn in_the_way(&self) -> Result<Vec<Obstacle>, Error> {
         let mut found = Vec::new();
         for path in entries(self.data)? {
             if check_movable(&path, self.data, self.targets, self.disks)? {
@@ -279,7 +293,7 @@ impl Restoring<'_> {
     }
 
     /// Makes room for the copies, and removes what a restore has left that was not finished.
-    fn prepare(&self) -> Result<(), BackupError> {
+    fn prepare(&self) -> Result<(), Error> {
         self.forget_copies()?;
         let bytes_of = |fill: &Fill<'_>| bytes_of(fill.files.iter().map(|(file, _)| *file));
         let wanted: Vec<(&Path, u64)> =
@@ -296,7 +310,7 @@ impl Restoring<'_> {
     }
 
     /// Copies every file and compares it with the manifest. Gives how many they were, and their bytes.
-    fn copy_all(&self, progress: Progress<'_>) -> Result<(u64, u64), BackupError> {
+    fn copy_all(&self, progress: Progress<'_>) -> Result<(u64, u64), Error> {
         let all = self.fills.iter().flat_map(|fill| &fill.files);
         let (mut files, mut done) = (0, 0);
         let of_bytes = bytes_of(all.map(|(file, _)| *file));
@@ -328,33 +342,33 @@ impl Restoring<'_> {
         path: &str,
         (folder, name): (&Beneath, &str),
         mut each: impl FnMut(u64),
-    ) -> Result<(), BackupError> {
+    ) -> Result<(), Error> {
         let damaged = |what: &str| {
             let what = format!(
                 "{} is damaged: {what}: nothing was restored: `restante backup check` names all that is damaged, another backup \
                  may be whole",
                 file.path
             );
-            BackupError::new(ErrorKind::Corrupt, what)
+            Error::corrupt(what)
         };
         let from = self.backup.file(&file.path);
-        let from = from.map_err(|error| BackupError::io("read", &self.backup.path(&file.path), error))?;
-        let is_key = part == Part::Files && self.config.is_node_key(path);
+        let from = from.map_err(|error| Error::io("read", self.backup.path(&file.path).display(), error))?;
+        let is_key = part == Part::Files && self.layout.is_node_key(path);
         let (to, mode) = (folder.path(name), if is_key { KEY_MODE } else { FILE_MODE });
         let created = folder.create(name, mode);
-        let mut created = created.map_err(|error| BackupError::io("create", &to, error))?;
+        let mut created = created.map_err(|error| Error::io("create", to.display(), error))?;
         // An error of the disk that is written to says nothing about the backup.
         let copied = disk::copy_into(&from, file.bytes, &mut created, &to, |bytes| {
             each(bytes);
             Ok(())
         })?;
         compare(file, Ok(copied)).map_err(|wrong| damaged(&wrong.what))?;
-        let copy = folder.file(name).map_err(|error| BackupError::io("read", &to, error))?;
+        let copy = folder.file(name).map_err(|error| Error::io("read", to.display(), error))?;
         check_pages(part, path, &copy).map_err(|error| damaged(&error.to_string()))
     }
 
     /// Moves what is in the way, and gives where to.
-    fn move_aside(&self, in_the_way: &[Obstacle], now: Timestamp) -> Result<Vec<PathBuf>, BackupError> {
+    fn move_aside(&self, in_the_way: &[Obstacle], now: Timestamp) -> Result<Vec<PathBuf>, Error> {
         let name = unused_name(in_the_way, now);
         let mut aside: Vec<PathBuf> = Vec::new();
         for obstacle in in_the_way {
@@ -375,7 +389,7 @@ impl Restoring<'_> {
         Ok(aside)
     }
 
-    fn put_in_place(&self) -> Result<(), BackupError> {
+    fn put_in_place(&self) -> Result<(), Error> {
         for Fill { target, files } in &self.fills {
             let (stage, location) = (self.stage_of(target), target.path());
             make_folder(disk::parent(location))?;
@@ -399,7 +413,7 @@ impl Restoring<'_> {
     }
 
     /// Removes copies that a restore has left which was not finished, and leaves the stage itself.
-    fn forget_copies(&self) -> Result<(), BackupError> {
+    fn forget_copies(&self) -> Result<(), Error> {
         for name in disk::names(&self.stage())? {
             disk::remove_all(&self.stage().join(name))?;
         }
@@ -425,27 +439,14 @@ fn bytes_of<'f>(files: impl Iterator<Item = &'f FileEntry>) -> u64 {
     files.fold(0, |sum, file| sum.saturating_add(file.bytes))
 }
 
-/// Fails when a file is LMDB's, and LMDB could not follow its pages: a process that maps such a file may be ended by it.
-pub(super) fn check_pages(part: Part, path: &str, file: &File) -> Result<(), BackupError> {
-    if !is_of_lmdb(part, path) {
-        return Ok(());
-    }
-    match part {
-        Part::Records => restante_records::check_pages(file)
-            .map_err(|error| BackupError::new(error.kind(), error.to_string())),
-        _ => restante_blobs::check_pages(file)
-            .map_err(|error| BackupError::new(error.kind(), error.to_string())),
-    }
-}
-
 /// What lies in a folder that a restore may fill.
-fn entries(folder: &Path) -> Result<Vec<PathBuf>, BackupError> {
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let names = disk::names(folder)?.into_iter().filter(|name| !is_of_others(name));
     Ok(names.map(|name| folder.join(name)).collect())
 }
 
 /// What is at a place, with what belongs to it.
-fn beside_itself(location: &Location) -> Result<Vec<PathBuf>, BackupError> {
+fn beside_itself(location: &Location) -> Result<Vec<PathBuf>, Error> {
     let is_there = |path: &PathBuf| fs::symlink_metadata(path).is_ok();
     match location {
         Location::File(file) => {
@@ -461,14 +462,14 @@ fn beside_itself(location: &Location) -> Result<Vec<PathBuf>, BackupError> {
     }
 }
 
-fn write_mark(file: &Path) -> Result<(), BackupError> {
+fn write_mark(file: &Path) -> Result<(), Error> {
     let written = fs::write(file, MARK_TEXT).and_then(|()| File::open(file)?.sync_all());
-    written.map_err(|error| BackupError::io("write", file, error))?;
+    written.map_err(|error| Error::io("write", file.display(), error))?;
     disk::sync(disk::parent(file))
 }
 
 /// Creates a folder and those above it, durably.
-fn make_folder(folder: &Path) -> Result<(), BackupError> {
+fn make_folder(folder: &Path) -> Result<(), Error> {
     let mut missing = Vec::new();
     let mut next = folder;
     while !next.is_dir() {
@@ -477,14 +478,14 @@ fn make_folder(folder: &Path) -> Result<(), BackupError> {
     }
     for folder in missing.into_iter().rev() {
         let created = DirBuilder::new().mode(FOLDER_MODE).create(folder);
-        created.map_err(|error| BackupError::io("create", folder, error))?;
+        created.map_err(|error| Error::io("create", folder.display(), error))?;
         disk::sync(disk::parent(folder))?;
     }
     Ok(())
 }
 
 /// Makes the names of everything that was copied durable.
-fn sync_all(stage: &Path) -> Result<(), BackupError> {
+fn sync_all(stage: &Path) -> Result<(), Error> {
     if !stage.is_dir() {
         return disk::sync(disk::parent(stage));
     }

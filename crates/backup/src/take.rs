@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use restante_core::{ErrorKind, Timestamp};
+use restante_core::{Error, Timestamp};
 use tokio::{
     sync::MutexGuard,
     time::{Instant, Interval, MissedTickBehavior, interval, timeout},
@@ -22,11 +22,12 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    BackupError, Event, EventSender, Manifest, Sources, Summary, blocking, disk,
+    Event, EventSender, Manifest, Sources, Summary, blocking, disk,
+    layout::{Copied, Store},
     location::{Part, is_restored},
     manifest::{self, FileEntry, Role, RoleEntry},
     metrics::Last,
-    source::{Copied, Source, real_path},
+    source::real_path,
 };
 
 /// What the name of a folder ends with until its backup is finished.
@@ -51,11 +52,11 @@ const RESERVE_BYTES: u64 = 1 << 30;
 const RESERVE_SHARE: u64 = 20;
 
 /// Takes a backup into a folder, which must be empty or not there. The client receives its events, and ends it by disconnecting.
-pub(crate) async fn take(
-    sources: Arc<Sources>,
-    folder: PathBuf,
-    sender: EventSender,
-) -> Result<Summary, BackupError> {
+///
+/// # Errors
+/// `Invalid`, `NotFound` and `Conflict` when no backup can be made in the folder, with what to do; `Full` when its disk has not
+/// enough space; `Unavailable` when it was stopped; those of the stores. Then nothing is left of it.
+pub async fn take(sources: Arc<Sources>, folder: PathBuf, sender: EventSender) -> Result<Summary, Error> {
     let taking = Taking::begin(sources, folder).await?;
     taking.finish(&sender).await
 }
@@ -66,7 +67,7 @@ pub(crate) struct Taking {
     folder: PathBuf,
     partial: PathBuf,
     copy_bytes: u64,
-    /// What each role's copy takes, in their order.
+    /// What each store's copy takes, in their order.
     role_bytes: Vec<u64>,
     free_bytes: u64,
     reserve_bytes: u64,
@@ -75,20 +76,23 @@ pub(crate) struct Taking {
 
 impl Taking {
     /// Looks whether the backup can be taken.
-    pub(crate) async fn begin(sources: Arc<Sources>, folder: PathBuf) -> Result<Self, BackupError> {
-        let (location, locations) = (folder.clone(), sources.locations.clone());
+    pub(crate) async fn begin(sources: Arc<Sources>, folder: PathBuf) -> Result<Self, Error> {
+        let (location, locations) = (folder.clone(), sources.layout.locations());
         let partial = blocking(move || check_location(&location, &locations)).await?;
         let mount = disk::mount_of(disk::parent(&folder));
         let (mut counts, mut role_bytes) = (BTreeMap::new(), Vec::new());
-        for source in &sources.roles {
-            let holding = source.holding(mount).await?;
-            counts.insert(source.role(), holding.counts);
+        for store in sources.layout.stores() {
+            let holding = store.holding(mount).await?;
+            counts.insert(store.role, holding.counts);
             role_bytes.push(holding.copy_bytes);
         }
         let copy_bytes = sum(&role_bytes);
         let space = disk::space(disk::parent(&folder))?;
-        let is_shared =
-            sources.locations.iter().any(|location| disk::is_same_disk(location, disk::parent(&folder)));
+        let is_shared = sources
+            .layout
+            .locations()
+            .iter()
+            .any(|location| disk::is_same_disk(location, disk::parent(&folder)));
         let reserve_bytes = reserve(is_shared.then_some(space.all_bytes), copy_bytes);
         check_space(&folder, copy_bytes, reserve_bytes, space.free_bytes)?;
         let free_bytes = space.free_bytes;
@@ -96,7 +100,7 @@ impl Taking {
     }
 
     /// Takes it. What could not be finished is removed.
-    pub(crate) async fn finish(self, sender: &EventSender) -> Result<Summary, BackupError> {
+    pub(crate) async fn finish(self, sender: &EventSender) -> Result<Summary, Error> {
         let (taken_at, begun) = (self.sources.clock.now(), Instant::now());
         let (bytes, free_bytes) = (self.copy_bytes, self.free_bytes);
         sender.say(Event::Begun { folder: self.folder.clone(), bytes, free_bytes }).await;
@@ -124,7 +128,7 @@ impl Taking {
     }
 
     /// Removes what was copied, though a copy that was given up may still be making files in it.
-    async fn remove(&self) -> Result<(), BackupError> {
+    async fn remove(&self) -> Result<(), Error> {
         let partial = self.partial.clone();
         blocking(move || {
             let mut removed = disk::remove_all(&partial);
@@ -139,19 +143,19 @@ impl Taking {
         .await
     }
 
-    async fn copy_and_name(&self, taken_at: Timestamp, sender: &EventSender) -> Result<Summary, BackupError> {
+    async fn copy_and_name(&self, taken_at: Timestamp, sender: &EventSender) -> Result<Summary, Error> {
         let (sources, partial) = (self.sources.clone(), self.partial.clone());
         blocking(move || begin_folder(&sources, &partial)).await?;
         let mut omitted = BTreeMap::new();
         // No blob goes away after a record that refers to it was copied.
         let removing = self.hold_removing(sender).await?;
-        for (done, source) in self.sources.roles.iter().enumerate() {
+        for (done, store) in self.sources.layout.stores().iter().enumerate() {
             sender.check_heard()?;
             self.check_remaining_space(done)?;
-            let copied = self.copy(&**source, sender).await?;
+            let copied = self.copy(store, sender).await?;
             if let Some(why) = copied.omitted {
-                sender.say(Event::Omitted { role: source.role(), why: why.clone() }).await;
-                omitted.insert(source.role(), why);
+                sender.say(Event::Omitted { role: store.role, why: why.clone() }).await;
+                omitted.insert(store.role, why);
             }
             if let Some(text) = copied.note {
                 sender.say(Event::Note { text }).await;
@@ -174,7 +178,7 @@ impl Taking {
     }
 
     /// Waits until no blobs are being removed, without a limit.
-    async fn hold_removing(&self, sender: &EventSender) -> Result<MutexGuard<'_, ()>, BackupError> {
+    async fn hold_removing(&self, sender: &EventSender) -> Result<MutexGuard<'_, ()>, Error> {
         let mut ticks = ticks();
         let mut holding = std::pin::pin!(self.sources.removing.lock());
         loop {
@@ -188,18 +192,18 @@ impl Taking {
 
     /// Whether what is not copied yet still fits: others write meanwhile. Half of the reserve may be gone by then, so that what
     /// was reckoned a little too low ends nothing.
-    fn check_remaining_space(&self, roles_done: usize) -> Result<(), BackupError> {
+    fn check_remaining_space(&self, roles_done: usize) -> Result<(), Error> {
         let bytes_left = sum(self.role_bytes.get(roles_done..).unwrap_or_default());
         let free_bytes = disk::free_bytes(&self.partial)?;
         check_space(&self.folder, bytes_left, self.reserve_bytes / 2, free_bytes)
     }
 
-    /// Copies a role, and reports its progress. When the client has disconnected, the copy is given up.
-    async fn copy(&self, source: &dyn Source, sender: &EventSender) -> Result<Copied, BackupError> {
-        let (role, folder) = (source.role(), self.partial.join(source.role().name()));
+    /// Copies a store, and reports its progress. When the client has disconnected, the copy is given up.
+    async fn copy(&self, store: &Store, sender: &EventSender) -> Result<Copied, Error> {
+        let (role, folder) = (store.role, self.partial.join(store.role.name()));
         disk::create_private(&folder)?;
         let mut ticks = ticks();
-        let mut copying = std::pin::pin!(source.copy(&folder));
+        let mut copying = std::pin::pin!(store.copy(&folder));
         let copied = loop {
             tokio::select! {
                 copied = &mut copying => break copied?,
@@ -212,7 +216,7 @@ impl Taking {
         };
         let is_empty = disk::names(&folder)?.is_empty();
         if copied.omitted.is_some() && is_empty {
-            fs::remove_dir(&folder).map_err(|error| BackupError::io("remove", &folder, error))?;
+            fs::remove_dir(&folder).map_err(|error| Error::io("remove", folder.display(), error))?;
         }
         Ok(copied)
     }
@@ -238,7 +242,7 @@ impl Taking {
     }
 
     /// Syncs every file and reads it for its sum: what the manifest says is what the disk was given.
-    async fn sum_up(&self, sender: EventSender) -> Result<Vec<FileEntry>, BackupError> {
+    async fn sum_up(&self, sender: EventSender) -> Result<Vec<FileEntry>, Error> {
         let partial = self.partial.clone();
         blocking(move || {
             let tree = disk::walk(&partial)?;
@@ -277,21 +281,21 @@ impl Taking {
     }
 
     fn roles(&self, files: &[FileEntry], omitted: &BTreeMap<Role, String>) -> Vec<RoleEntry> {
-        let entry = |source: &dyn Source| {
-            let (role, prefix) = (source.role(), format!("{}/", source.role().name()));
+        let entry = |store: &Store| {
+            let (role, prefix) = (store.role, format!("{}/", store.role.name()));
             let own = files.iter().filter(|file| file.path.starts_with(&prefix));
             let (count, bytes) = own.fold((0, 0), |(count, bytes), file| (count + 1, bytes + file.bytes));
             RoleEntry {
                 role,
-                engine: source.engine().to_owned(),
-                url: source.url(),
+                engine: store.engine.to_owned(),
+                url: store.url.clone(),
                 counts: self.counts.get(&role).cloned().unwrap_or_default(),
                 files: count,
                 bytes,
                 omitted: omitted.get(&role).cloned(),
             }
         };
-        self.sources.roles.iter().map(|source| entry(&**source)).collect()
+        self.sources.layout.stores().iter().map(entry).collect()
     }
 }
 
@@ -313,12 +317,7 @@ fn reserve(shared_disk_bytes: Option<u64>, copy_bytes: u64) -> u64 {
     wanted.min(copy_bytes).max(SPARE_BYTES)
 }
 
-fn check_space(
-    folder: &Path,
-    copy_bytes: u64,
-    reserve_bytes: u64,
-    free_bytes: u64,
-) -> Result<(), BackupError> {
+fn check_space(folder: &Path, copy_bytes: u64, reserve_bytes: u64, free_bytes: u64) -> Result<(), Error> {
     if copy_bytes.saturating_add(reserve_bytes) <= free_bytes {
         return Ok(());
     }
@@ -327,16 +326,16 @@ fn check_space(
          name a folder on another one",
         folder.display()
     );
-    Err(BackupError::new(ErrorKind::Full, what))
+    Err(Error::full(what))
 }
 
 /// Makes the unfinished folder, with what is no role's: these files are copied first. So what they say of how far the server
 /// has come is never ahead of what the archive's copy has.
-fn begin_folder(sources: &Sources, partial: &Path) -> Result<(), BackupError> {
+fn begin_folder(sources: &Sources, partial: &Path) -> Result<(), Error> {
     disk::create_private(partial)?;
     let write = |name: &str, text: &str| {
         let file = partial.join(name);
-        fs::write(&file, text).map_err(|error| BackupError::io("write", &file, error))
+        fs::write(&file, text).map_err(|error| Error::io("write", file.display(), error))
     };
     // By its mark it is known whose it is, so that must be there before anything else is.
     let mark = partial.join(MARK);
@@ -344,41 +343,42 @@ fn begin_folder(sources: &Sources, partial: &Path) -> Result<(), BackupError> {
         file.write_all(MARK_TEXT.as_bytes())?;
         file.sync_all()
     });
-    marked.map_err(|error| BackupError::io("write", &mark, error))?;
+    marked.map_err(|error| Error::io("write", mark.display(), error))?;
     disk::sync(partial)?;
     disk::sync(disk::parent(partial))?;
     write(SETTINGS, &sources.settings)?;
     let folder = partial.join(Role::Files.name());
-    for (from, path) in &sources.files {
+    for path in sources.layout.small_files() {
+        let from = sources.layout.data().join(path);
         if !from.is_file() {
             continue; // not made yet
         }
         let to = folder.join(path);
         let above = disk::parent(&to);
-        fs::create_dir_all(above).map_err(|error| BackupError::io("create", above, error))?;
-        disk::copy(from, &to, |_| Ok(()))?;
+        fs::create_dir_all(above).map_err(|error| Error::io("create", above.display(), error))?;
+        disk::copy(&from, &to, |_| Ok(()))?;
     }
     Ok(())
 }
 
 /// Looks whether a backup may be made there, and gives the folder in which it is made. What an unfinished one has left there
 /// is removed; one that is finished and only has such a name is not.
-fn check_location(folder: &Path, locations: &[PathBuf]) -> Result<PathBuf, BackupError> {
+fn check_location(folder: &Path, locations: &[PathBuf]) -> Result<PathBuf, Error> {
     let shown = folder.display();
     let Some(name) = folder.file_name().filter(|_| folder.is_absolute()) else {
-        return Err(BackupError::invalid(format!("'{shown}' is no absolute path of a folder")));
+        return Err(Error::invalid(format!("'{shown}' is no absolute path of a folder")));
     };
     let real = real_path(disk::parent(folder)).join(name);
     let holds = |location: &&PathBuf| real.starts_with(real_path(location)) || folder.starts_with(location);
     if let Some(location) = locations.iter().find(holds) {
         let what =
             format!("{shown} lies in {}, which is to be copied: name another folder", location.display());
-        return Err(BackupError::invalid(what));
+        return Err(Error::invalid(what));
     }
     let parent = disk::parent(folder);
     if !parent.is_dir() {
         let what = format!("there is no folder {}: make it, or name another one", parent.display());
-        return Err(BackupError::new(ErrorKind::NotFound, what));
+        return Err(Error::not_found(what));
     }
     check_free(folder, parent)?;
     let mut partial_name = name.to_owned();
@@ -392,37 +392,37 @@ fn check_location(folder: &Path, locations: &[PathBuf]) -> Result<PathBuf, Backu
         let is_whole = manifest::is_of_backup(&partial, MARK);
         let what = if is_whole { "is a finished backup: rename it" } else { "is in the way: remove it" };
         let what = format!("{} {what}, or name another folder", partial.display());
-        return Err(BackupError::new(ErrorKind::Conflict, what));
+        return Err(Error::conflict(what));
     }
     disk::remove_all(&partial)?;
     Ok(partial)
 }
 
 /// A folder with something in it is not written to, and a link, or one that is a disk of its own, could not be named at the end.
-fn check_free(folder: &Path, parent: &Path) -> Result<(), BackupError> {
+fn check_free(folder: &Path, parent: &Path) -> Result<(), Error> {
     let shown = folder.display();
     if folder.is_symlink() {
-        return Err(BackupError::invalid(format!("{shown} is a link: name the folder itself")));
+        return Err(Error::invalid(format!("{shown} is a link: name the folder itself")));
     }
     if !disk::names(folder)?.is_empty() {
         let what = format!("{shown} is not empty: a backup needs a folder of its own: name another one");
-        return Err(BackupError::new(ErrorKind::Conflict, what));
+        return Err(Error::conflict(what));
     }
     let is_disk = folder.is_dir() && disk::mount_of(folder) != disk::mount_of(parent);
     if is_disk {
-        return Err(BackupError::invalid(format!("{shown} is a disk of its own: name a folder in it")));
+        return Err(Error::invalid(format!("{shown} is a disk of its own: name a folder in it")));
     }
     Ok(())
 }
 
 /// The manifest is written when everything else is durable, and the folder is named when the manifest is.
-fn put_in_place(manifest: &Manifest, partial: &Path, folder: &Path) -> Result<(), BackupError> {
+fn put_in_place(manifest: &Manifest, partial: &Path, folder: &Path) -> Result<(), Error> {
     disk::sync(partial)?;
     manifest.write(partial)?;
     // Whatever a power cut leaves has the mark or the manifest, which say what it is.
     disk::sync(partial)?;
     let mark = partial.join(MARK);
-    fs::remove_file(&mark).map_err(|error| BackupError::io("remove", &mark, error))?;
+    fs::remove_file(&mark).map_err(|error| Error::io("remove", mark.display(), error))?;
     disk::sync(partial)?;
     disk::rename(partial, folder)
 }

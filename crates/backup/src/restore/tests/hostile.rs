@@ -11,7 +11,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::backup::{manifest::FILE_NAME, verify};
+use crate::{layout::testing::schema, manifest::FILE_NAME, verify};
 
 /// Longer than any of these tests takes.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -76,10 +76,9 @@ impl Made {
         let (done, outcome) = mpsc::channel();
         let (backup, data) = (self.backup(), self.at("data"));
         thread::spawn(move || {
-            let mut config = Config::default();
-            config.server.data_dir = data;
+            let layout = testing::layout(&data, ["", "", ""], None);
             let mut progress = |done: u64, _: u64| assert!(done < 1 << 30, "it is copied on and on");
-            let restored = restore_all(&config, &backup, &mut progress);
+            let restored = restore_all(&layout, &backup, &mut progress);
             let _ = done.send(restored.map_err(|error| error.to_string()));
         });
         outcome.recv_timeout(LIMIT).expect("it ends")
@@ -306,7 +305,7 @@ fn an_lmdb_file_that_lmdb_could_not_follow_is_refused() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let url = restante_records::EngineUrl::Lmdb(whole.path().to_owned());
-        let config = restante_records::Config::new(url, crate::doors::mail::records::schema());
+        let config = restante_records::Config::new(url, schema());
         restante_records::open(config).await.unwrap().upkeep.close().await.unwrap();
     });
     let sound = fs::read(whole.path().join("data.mdb")).unwrap();
@@ -365,9 +364,7 @@ async fn fill(folder: &Path) {
 
 async fn open_two(folder: &Path) -> Result<(restante_records::Opened, restante_blobs::Opened), String> {
     let url = restante_records::EngineUrl::Lmdb(folder.join("records"));
-    let records =
-        restante_records::open(restante_records::Config::new(url, crate::doors::mail::records::schema()))
-            .await;
+    let records = restante_records::open(restante_records::Config::new(url, schema())).await;
     let url = restante_blobs::EngineUrl::Files(folder.join("blobs"));
     let blobs = restante_blobs::open(restante_blobs::Config::new(url)).await;
     Ok((records.map_err(|error| error.to_string())?, blobs.map_err(|error| error.to_string())?))
@@ -439,9 +436,9 @@ fn stores_that_were_mangled_with_a_plan_end_no_process() {
     assert!(restored > 20 && refused > 20, "{restored} were restored, {refused} refused");
 }
 
-fn restore_all(config: &Config, backup: &Path, progress: Progress<'_>) -> Result<Restored, BackupError> {
+fn restore_all(layout: &Layout, backup: &Path, progress: Progress<'_>) -> Result<Restored, Error> {
     let options = RestoreOptions { keep_node_key: true, ..RestoreOptions::default() };
-    restore(config, backup, options, Timestamp(0), progress)
+    restore(layout, backup, options, Timestamp(0), progress)
 }
 
 /// The paths of what is wrong in a backup.

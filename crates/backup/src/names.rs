@@ -9,7 +9,7 @@ pub(super) const DATABASE: &str = "archive.db";
 /// The list of segments of the engine `log`.
 const SEGMENTS: &str = "SEGMENTS";
 /// LMDB's file.
-const LMDB: &str = "data.mdb";
+pub(super) const LMDB: &str = "data.mdb";
 /// Digits that a number in a name has at least.
 const DIGITS_MIN: usize = 8;
 /// The hex digits of a blob's id.
@@ -25,12 +25,6 @@ pub(super) fn is_known(part: Part, path: &str) -> bool {
         Part::Archive | Part::Second => is_of_log(path) || path == DATABASE,
         Part::Spool | Part::SecondSpool => is_of_spool(path),
     }
-}
-
-/// Whether a file is LMDB's, so that its pages are to be checked.
-pub(super) fn is_of_lmdb(part: Part, path: &str) -> bool {
-    let is_name = path.rsplit('/').next() == Some(LMDB);
-    matches!(part, Part::Records | Part::Blobs) && is_name
 }
 
 fn is_of_blobs(path: &str) -> bool {

@@ -6,16 +6,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use restante_core::ErrorKind;
+use restante_core::Error;
 
 use super::{
-    BackupError,
+    Layout,
     disk::{self, DiskSpace, Mount},
     location::{Location, Part, absolute},
     metrics::NOTE,
     real_path,
 };
-use crate::config::Config;
 
 /// The folder in a data folder, or in a place that is a disk of its own, in which a restore copies until it is done.
 pub(super) const STAGE: &str = "restore.partial";
@@ -24,12 +23,12 @@ const STAGE_SUFFIX: &str = ".partial";
 /// What the name of whatever was there before begins with, or has behind it.
 pub(super) const ASIDE: &str = "before-restore-";
 /// What a disk has in its uppermost folder.
-pub(crate) const OF_DISK: &str = "lost+found";
+pub const OF_DISK: &str = "lost+found";
 
 /// What is asked of the system. Tests answer themselves: they have no disks to mount.
 pub(super) struct Disks<'a> {
     pub(super) mount_of: &'a dyn Fn(&Path) -> Option<Mount>,
-    pub(super) space: &'a dyn Fn(&Path) -> Result<DiskSpace, BackupError>,
+    pub(super) space: &'a dyn Fn(&Path) -> Result<DiskSpace, Error>,
 }
 
 impl Disks<'static> {
@@ -71,13 +70,13 @@ pub(super) struct RestoreTarget {
 }
 
 impl RestoreTarget {
-    fn new(part: Part, location: Location, data: &Path, disks: &Disks<'_>) -> Result<Self, BackupError> {
+    fn new(part: Part, location: Location, data: &Path, disks: &Disks<'_>) -> Result<Self, Error> {
         let path = location.path();
         let kind = match location {
             Location::Among(_) => Kind::Within,
             Location::File(_) if disks.is_root(path) => {
                 let what = format!("{} is mounted by itself: name a file in a folder", path.display());
-                return Err(BackupError::invalid(what));
+                return Err(Error::invalid(what));
             }
             Location::Folder(_) if disks.is_root(path) => Kind::Disk,
             _ => {
@@ -126,13 +125,10 @@ impl RestoreTarget {
 }
 
 /// All places of the settings. Fails when they are in each other's way.
-pub(super) fn targets(
-    config: &Config,
-    data: &Path,
-    disks: &Disks<'_>,
-) -> Result<Vec<RestoreTarget>, BackupError> {
+pub(super) fn targets(layout: &Layout, disks: &Disks<'_>) -> Result<Vec<RestoreTarget>, Error> {
+    let data = layout.data();
     let mut targets = Vec::new();
-    for (part, location) in config.locations_of_parts() {
+    for (part, location) in layout.locations_of_parts() {
         targets.push(RestoreTarget::new(part, location, data, disks)?);
     }
     check_apart(&targets)?;
@@ -142,7 +138,7 @@ pub(super) fn targets(
 
 /// Fails when a place lies in another one: neither could be moved aside, or be named, without the other. All may lie in the
 /// data folder, and that in none.
-fn check_apart(targets: &[RestoreTarget]) -> Result<(), BackupError> {
+fn check_apart(targets: &[RestoreTarget]) -> Result<(), Error> {
     for (number, inner) in targets.iter().enumerate() {
         for (other, outer) in targets.iter().enumerate() {
             let is_data = outer.part == Part::Files;
@@ -158,14 +154,14 @@ fn check_apart(targets: &[RestoreTarget]) -> Result<(), BackupError> {
                 inner.path().display(),
                 outer.path().display()
             );
-            return Err(BackupError::invalid(what));
+            return Err(Error::invalid(what));
         }
     }
     Ok(())
 }
 
 /// Fails when a place has a name that a restore gives to folders of its own.
-fn check_names(targets: &[RestoreTarget], data: &Path) -> Result<(), BackupError> {
+fn check_names(targets: &[RestoreTarget], data: &Path) -> Result<(), Error> {
     for target in targets {
         let below = target.path().strip_prefix(data).ok().and_then(|path| path.iter().next());
         let is_ours = below.is_some_and(|name| is_of_others(&name.to_string_lossy()));
@@ -177,14 +173,14 @@ fn check_names(targets: &[RestoreTarget], data: &Path) -> Result<(), BackupError
                 "the place of the {name}, {}, has a name that a restore needs for itself: set {key} to another one",
                 target.path().display()
             );
-            return Err(BackupError::invalid(what));
+            return Err(Error::invalid(what));
         }
     }
     Ok(())
 }
 
 /// Fails when the backup would be moved aside, or written into.
-pub(super) fn check_outside(backup: &Path, targets: &[RestoreTarget]) -> Result<(), BackupError> {
+pub(super) fn check_outside(backup: &Path, targets: &[RestoreTarget]) -> Result<(), Error> {
     let from = real_path(backup);
     for target in targets {
         let to = real_location(target.path());
@@ -198,13 +194,13 @@ pub(super) fn check_outside(backup: &Path, targets: &[RestoreTarget]) -> Result<
             inner.display(),
             outer.display()
         );
-        return Err(BackupError::invalid(what));
+        return Err(Error::invalid(what));
     }
     Ok(())
 }
 
 /// Fails when a disk has less room than what is to be copied to it takes.
-pub(super) fn check_space(wanted: &[(&Path, u64)], disks: &Disks<'_>) -> Result<(), BackupError> {
+pub(super) fn check_space(wanted: &[(&Path, u64)], disks: &Disks<'_>) -> Result<(), Error> {
     let mut by_disk: Vec<(Option<Mount>, &Path, u64)> = Vec::new();
     for (folder, bytes) in wanted {
         let mount = disks.mount_of(folder);
@@ -225,7 +221,7 @@ pub(super) fn check_space(wanted: &[(&Path, u64)], disks: &Disks<'_>) -> Result<
                  another disk",
                 folder.display()
             );
-            return Err(BackupError::new(ErrorKind::Full, what));
+            return Err(Error::full(what));
         }
     }
     Ok(())
@@ -237,7 +233,7 @@ pub(super) fn check_movable(
     data: &Path,
     targets: &[RestoreTarget],
     disks: &Disks<'_>,
-) -> Result<bool, BackupError> {
+) -> Result<bool, Error> {
     let is_mount = disks.is_root(entry);
     let is_other = |target: &&RestoreTarget| target.kind != Kind::Within && target.path().starts_with(entry);
     let other = targets.iter().find(is_other);
@@ -251,7 +247,7 @@ pub(super) fn check_movable(
                 entry.display(),
                 data.display()
             );
-            Err(BackupError::invalid(what))
+            Err(Error::invalid(what))
         }
         (false, Some(target)) => {
             let what = format!(
@@ -260,7 +256,7 @@ pub(super) fn check_movable(
                 target.path().display(),
                 entry.display()
             );
-            Err(BackupError::invalid(what))
+            Err(Error::invalid(what))
         }
     }
 }

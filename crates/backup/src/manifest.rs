@@ -7,10 +7,10 @@ use std::{
     path::Path,
 };
 
-use restante_core::ErrorKind;
+use restante_core::Error;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{BackupError, disk::Beneath};
+use super::disk::Beneath;
 
 /// The file's name. A folder without it is no backup.
 pub(crate) const FILE_NAME: &str = "backup.json";
@@ -26,10 +26,12 @@ const SHA256_DIGITS: usize = 64;
 /// What is backed up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Role {
+pub enum Role {
     /// The settings, the node's key, how far store sync has come.
     Files,
+    /// The records.
     Records,
+    /// The blobs.
     Blobs,
     /// The archive with its spools and its second.
     Archive,
@@ -37,7 +39,7 @@ pub(crate) enum Role {
 
 impl Role {
     /// Its name, and that of its folder in a backup.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Files => "files",
             Self::Records => "records",
@@ -67,50 +69,57 @@ impl Head {
     }
 }
 
-/// See the module.
+/// What a backup says of itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Manifest {
-    pub(crate) format: u32,
+pub struct Manifest {
+    /// The version of the layout.
+    pub format: u32,
     /// When the copies were begun.
-    pub(crate) taken_at: String,
+    pub taken_at: String,
     /// The server's version.
-    pub(crate) version: String,
-    pub(crate) roles: Vec<RoleEntry>,
+    pub version: String,
+    /// Each store.
+    pub roles: Vec<RoleEntry>,
     /// Every file but this one, by path.
-    pub(crate) files: Vec<FileEntry>,
+    pub files: Vec<FileEntry>,
 }
 
 /// A role's share.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct RoleEntry {
-    pub(crate) role: Role,
-    pub(crate) engine: String,
+pub struct RoleEntry {
+    /// Which store.
+    pub role: Role,
+    /// Its engine.
+    pub engine: String,
     /// Where it was, without a password.
-    pub(crate) url: String,
+    pub url: String,
     /// What it held when its copy was begun.
-    pub(crate) counts: BTreeMap<String, u64>,
-    pub(crate) files: u64,
-    pub(crate) bytes: u64,
+    pub counts: BTreeMap<String, u64>,
+    /// The number of its files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
     /// Why the engine's own content is not in the backup.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(crate) omitted: Option<String>,
+    pub omitted: Option<String>,
 }
 
 /// A file of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct FileEntry {
+pub struct FileEntry {
     /// Below the backup's folder, with slashes.
-    pub(crate) path: String,
-    pub(crate) bytes: u64,
+    pub path: String,
+    /// Its length.
+    pub bytes: u64,
     /// As `sha256sum` prints it.
-    pub(crate) sha256: String,
+    pub sha256: String,
 }
 
 impl Manifest {
     pub(crate) fn new(taken_at: String, roles: Vec<RoleEntry>, files: Vec<FileEntry>) -> Self {
-        let version = crate::telemetry::VERSION.to_owned();
+        let version = env!("CARGO_PKG_VERSION").to_owned();
         Self { format: FORMAT, taken_at, version, roles, files }
     }
 
@@ -119,19 +128,21 @@ impl Manifest {
     }
 
     /// Bytes of all files.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, file| sum.saturating_add(file.bytes))
     }
 
     /// What all roles held.
-    pub(crate) fn counts(&self) -> BTreeMap<String, u64> {
+    pub fn counts(&self) -> BTreeMap<String, u64> {
         self.roles.iter().flat_map(|role| role.counts.clone()).collect()
     }
 
     /// Reads that of a backup, and makes sure that it names nothing outside of it, and nothing twice. Its texts can be shown.
-    pub(crate) fn read(folder: &Path) -> Result<Self, BackupError> {
-        let corrupt =
-            |what: String| BackupError::new(ErrorKind::Corrupt, format!("{}: {what}", folder.display()));
+    ///
+    /// # Errors
+    /// `NotFound` when the folder has none, `Corrupt` when it is none of ours, `Unavailable` when it can't be read.
+    pub fn read(folder: &Path) -> Result<Self, Error> {
+        let corrupt = |what: String| Error::corrupt(format!("{}: {what}", folder.display()));
         // The rest of one of another format may look otherwise.
         Self::parse::<Head>(folder)?.check().map_err(corrupt)?;
         let manifest: Self = Self::parse(folder)?;
@@ -168,33 +179,31 @@ impl Manifest {
         self
     }
 
-    fn parse<T: DeserializeOwned>(folder: &Path) -> Result<T, BackupError> {
+    fn parse<T: DeserializeOwned>(folder: &Path) -> Result<T, Error> {
         let file = folder.join(FILE_NAME);
         let opened = Beneath::open(folder)?.file(FILE_NAME).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => BackupError::new(
-                ErrorKind::NotFound,
-                format!(
+            std::io::ErrorKind::NotFound => Error::not_found(format!(
                     "{} is no finished backup: it has no {FILE_NAME}, which is written last: name another one, or take one anew",
                     folder.display()
                 ),
             ),
-            _ => BackupError::io("read", &file, error),
+            _ => Error::io("read", file.display(), error),
         })?;
-        let bytes = opened.metadata().map_err(|error| BackupError::io("read", &file, error))?.len();
+        let bytes = opened.metadata().map_err(|error| Error::io("read", file.display(), error))?.len();
         if bytes > BYTES_MAX {
             let what = format!("{} has {bytes} bytes, and {BYTES_MAX} at most can be read", file.display());
-            return Err(BackupError::new(ErrorKind::Corrupt, what));
+            return Err(Error::corrupt(what));
         }
         serde_json::from_reader(BufReader::new(opened.take(BYTES_MAX))).map_err(|error| {
             let what = format!("{} can't be read: {error}: take another backup", file.display());
-            BackupError::new(ErrorKind::Corrupt, what)
+            Error::corrupt(what)
         })
     }
 
     /// Writes it, synced. The caller syncs the folder.
-    pub(crate) fn write(&self, folder: &Path) -> Result<(), BackupError> {
+    pub(crate) fn write(&self, folder: &Path) -> Result<(), Error> {
         let file = folder.join(FILE_NAME);
-        let failed = |error| BackupError::io("write", &file, error);
+        let failed = |error| Error::io("write", file.display(), error);
         let mut out = BufWriter::new(File::create(&file).map_err(failed)?);
         let written = serde_json::to_writer_pretty(&mut out, self).map_err(std::io::Error::from);
         written.and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()).map_err(failed)?;
@@ -202,7 +211,7 @@ impl Manifest {
         if bytes > BYTES_MAX {
             let what =
                 format!("the backup has too many files: a list of {bytes} bytes could not be read again");
-            return Err(BackupError::new(ErrorKind::Full, what));
+            return Err(Error::full(what));
         }
         out.get_ref().sync_all().map_err(failed)
     }
@@ -233,6 +242,8 @@ pub(crate) fn is_of_backup(folder: &Path, mark: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use restante_core::ErrorKind;
+
     use super::*;
 
     pub(crate) fn manifest() -> Manifest {

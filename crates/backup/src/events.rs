@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
+use restante_core::Error;
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
-use super::{BackupError, manifest::Role};
-use crate::signals::Stop;
+use super::manifest::Role;
 
 /// Events that wait for the client. When the queue is full, progress events are dropped.
 const WAITING_MAX: usize = 64;
@@ -14,56 +14,112 @@ const WAITING_MAX: usize = 64;
 /// What happens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase", rename_all_fields = "camelCase")]
-pub(crate) enum Event {
+pub enum Event {
     /// It will take about so many bytes, and so many are free.
-    Begun { folder: PathBuf, bytes: u64, free_bytes: u64 },
+    Begun {
+        /// The folder of the backup.
+        folder: PathBuf,
+        /// Bytes of the copies, about.
+        bytes: u64,
+        /// Bytes that are free on its disk.
+        free_bytes: u64,
+    },
     /// So much of a role is copied.
-    Copying { role: Role, bytes: u64, of_bytes: u64 },
+    Copying {
+        /// What is copied.
+        role: Role,
+        /// Bytes of all copies until now.
+        bytes: u64,
+        /// Bytes of all copies at the end, about.
+        of_bytes: u64,
+    },
     /// So much of all is synced and summed up.
-    Summing { bytes: u64, of_bytes: u64 },
+    Summing {
+        /// Bytes until now.
+        bytes: u64,
+        /// Bytes of all files.
+        of_bytes: u64,
+    },
     /// The engine's content is not in the backup.
-    Omitted { role: Role, why: String },
+    Omitted {
+        /// The store.
+        role: Role,
+        /// Why.
+        why: String,
+    },
     /// Something that a person should know.
-    Note { text: String },
+    Note {
+        /// What.
+        text: String,
+    },
     /// It is there.
     Done(Summary),
     /// It is not.
-    Failed { kind: String, error: String },
+    Failed {
+        /// The kind of the error, by its name.
+        kind: String,
+        /// Its text.
+        error: String,
+    },
 }
 
 /// A finished backup.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Summary {
-    pub(crate) folder: PathBuf,
-    pub(crate) files: u64,
-    pub(crate) bytes: u64,
+pub struct Summary {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// The number of its files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
     /// What was counted: messages, records, blobs.
     #[serde(flatten)]
-    pub(crate) counts: BTreeMap<String, u64>,
+    pub counts: BTreeMap<String, u64>,
 }
 
 impl Event {
-    pub(crate) fn failed(error: &BackupError) -> Self {
+    pub(crate) fn failed(error: &Error) -> Self {
         Self::Failed { kind: error.kind().as_str().to_owned(), error: error.to_string() }
     }
 }
 
+/// Becomes true when the process is asked to stop.
+pub type StopSignal = watch::Receiver<bool>;
+
+/// Returns when the process is asked to stop.
+pub(super) async fn requested(mut stop: StopSignal) {
+    if stop.wait_for(|is_requested| *is_requested).await.is_err() {
+        std::future::pending::<()>().await; // nobody is left who could ask
+    }
+}
+
+/// The client of the backup has disconnected, or the user has stopped it.
+pub fn stopped() -> Error {
+    Error::unavailable("the backup was stopped before it was finished: there is none")
+}
+
+/// The server that takes a backup is ending.
+pub(super) fn server_stops() -> Error {
+    Error::unavailable("the server is stopping, and no backup was taken: take it when the server runs again")
+}
+
 /// Sends events to a client that may disconnect.
 #[derive(Clone, Debug)]
-pub(crate) struct EventSender {
+pub struct EventSender {
     events: mpsc::Sender<Event>,
     /// The stop signal of the process, and the error that it causes.
-    stop: Option<(Stop, fn() -> BackupError)>,
+    stop: Option<(StopSignal, fn() -> Error)>,
 }
 
 impl EventSender {
-    pub(crate) fn new() -> (Self, mpsc::Receiver<Event>) {
+    /// A sender, and what the client receives.
+    pub fn new() -> (Self, mpsc::Receiver<Event>) {
         let (sender, events) = mpsc::channel(WAITING_MAX);
         (Self { events: sender, stop: None }, events)
     }
 
     /// A sender whose backup also ends when the process is asked to stop, with the error `why`, even while a client listens.
-    pub(crate) fn until(stop: Stop, why: fn() -> BackupError) -> (Self, mpsc::Receiver<Event>) {
+    pub fn until(stop: StopSignal, why: fn() -> Error) -> (Self, mpsc::Receiver<Event>) {
         let (sender, events) = Self::new();
         (Self { stop: Some((stop, why)), ..sender }, events)
     }
@@ -84,10 +140,10 @@ impl EventSender {
     }
 
     /// Returns when the process is asked to stop.
-    async fn stopped(&self) -> BackupError {
+    async fn stopped(&self) -> Error {
         match self.stop.clone() {
             Some((stop, why)) => {
-                stop.requested().await;
+                requested(stop).await;
                 why()
             }
             None => std::future::pending().await,
@@ -96,27 +152,27 @@ impl EventSender {
 
     /// Whether the process has been asked to stop.
     pub(super) fn is_stopped(&self) -> bool {
-        self.stop.as_ref().is_some_and(|(stop, _)| stop.is_requested())
+        self.stop.as_ref().is_some_and(|(stop, _)| *stop.borrow())
     }
 
     /// Returns when the backup is to end before it is finished, with the reason.
-    pub(super) async fn unheard(&self) -> BackupError {
+    pub(super) async fn unheard(&self) -> Error {
         tokio::select! {
             biased;
             why = self.stopped() => why,
-            () = self.events.closed() => BackupError::stopped(),
+            () = self.events.closed() => stopped(),
         }
     }
 
     /// Fails when the client has disconnected, and when the process is asked to stop.
-    pub(crate) fn check_heard(&self) -> Result<(), BackupError> {
+    pub(crate) fn check_heard(&self) -> Result<(), Error> {
         if let Some((stop, why)) = &self.stop
-            && stop.is_requested()
+            && *stop.borrow()
         {
             return Err(why());
         }
         if self.events.is_closed() {
-            return Err(BackupError::stopped());
+            return Err(stopped());
         }
         Ok(())
     }

@@ -1,13 +1,10 @@
-use super::*;
+use restante_core::ErrorKind;
 
-fn config(data: &str, records: &str, blobs: &str, archive: &str) -> Config {
-    let mut config = Config::default();
-    config.server.data_dir = data.into();
-    let named = |url: &str| (!url.is_empty()).then(|| url.to_owned());
-    config.records.url = named(records).map(|url| url.parse().unwrap());
-    config.blobs.url = named(blobs).map(|url| url.parse().unwrap());
-    config.archive.url = named(archive).map(|url| url.parse().unwrap());
-    config
+use super::*;
+use crate::layout::testing;
+
+fn layout(data: &str, records: &str, blobs: &str, archive: &str) -> Layout {
+    testing::layout(Path::new(data), [records, blobs, archive], None)
 }
 
 /// Disks by the beginnings of paths; whatever is below none of them is on the first.
@@ -20,45 +17,44 @@ fn mount_among(disks: &'static [(&'static str, u64, u32)]) -> impl Fn(&Path) -> 
 
 const ONE_DISK: &[(&str, u64, u32)] = &[("/", 1, 1)];
 
-fn no_space(_: &Path) -> Result<DiskSpace, BackupError> {
+fn no_space(_: &Path) -> Result<DiskSpace, Error> {
     Ok(DiskSpace { free_bytes: 0, all_bytes: 0 })
 }
 
-fn refused(config: &Config) -> Option<String> {
+fn refused(layout: &Layout) -> Option<String> {
     let mount_of = mount_among(ONE_DISK);
     let disks = Disks { mount_of: &mount_of, space: &no_space };
-    let data = absolute(&config.server.data_dir);
-    targets(config, &data, &disks).err().map(|error| error.to_string())
+    targets(layout, &disks).err().map(|error| error.to_string())
 }
 
 #[test]
 fn places_in_one_another_are_refused() {
-    assert_eq!(refused(&config("/d", "", "", "")), None);
-    assert_eq!(refused(&config("/d", "lmdb:/a/records", "files:/a/blobs", "log:/a/archive")), None);
-    for (config, what) in [
+    assert_eq!(refused(&layout("/d", "", "", "")), None);
+    assert_eq!(refused(&layout("/d", "lmdb:/a/records", "files:/a/blobs", "log:/a/archive")), None);
+    for (layout, what) in [
         (
-            config("/d", "", "", "log:/d/blobs/archive"),
+            layout("/d", "", "", "log:/d/blobs/archive"),
             "the place of the archive, /d/blobs/archive, lies in that of the blobs, /d/blobs: give each a folder of its own \
              (archive.url, blobs.url)",
         ),
         (
-            config("/d", "", "", "sqlite:/d/records/a.db"),
+            layout("/d", "", "", "sqlite:/d/records/a.db"),
             "archive, /d/records/a.db, lies in that of the records",
         ),
-        (config("/d", "lmdb:/x", "files:/x", ""), "is also that of the blobs, /x"),
+        (layout("/d", "lmdb:/x", "files:/x", ""), "is also that of the blobs, /x"),
         (
-            config("/x/d", "", "", "log:/x"),
+            layout("/x/d", "", "", "log:/x"),
             "the place of the data folder, /x/d, lies in that of the archive, /x",
         ),
-        (config("/d", "lmdb:/d", "", ""), "the data folder, /d, is also that of the records, /d"),
+        (layout("/d", "lmdb:/d", "", ""), "the data folder, /d, is also that of the records, /d"),
         (
-            config("/d", "", "", "log:/d/restore.partial"),
+            layout("/d", "", "", "log:/d/restore.partial"),
             "has a name that a restore needs for itself: set archive.url",
         ),
-        (config("/d", "", "files:/d/before-restore-x/b", ""), "has a name that a restore needs"),
-        (config("/d", "lmdb:/x/a.partial", "", "log:/x/a"), "set records.url to another one"),
+        (layout("/d", "", "files:/d/before-restore-x/b", ""), "has a name that a restore needs"),
+        (layout("/d", "lmdb:/x/a.partial", "", "log:/x/a"), "set records.url to another one"),
     ] {
-        let why = refused(&config).unwrap_or_default();
+        let why = refused(&layout).unwrap_or_default();
         assert!(why.contains(what), "{what}\n{why}");
     }
 }
@@ -69,7 +65,7 @@ fn places_are_compared_by_where_links_lead() {
     let at = |name: &str| folder.path().join(name).display().to_string();
     std::fs::create_dir(at("real")).unwrap();
     std::os::unix::fs::symlink(at("real"), at("link")).unwrap();
-    let why = refused(&config(
+    let why = refused(&layout(
         &at("data"),
         &format!("lmdb:{}", at("real")),
         &format!("files:{}", at("link/b")),
@@ -82,8 +78,8 @@ fn places_are_compared_by_where_links_lead() {
 fn a_backup_lies_apart_from_where_it_is_restored() {
     let mount_of = mount_among(ONE_DISK);
     let disks = Disks { mount_of: &mount_of, space: &no_space };
-    let config = config("/d", "", "", "log:/a/archive");
-    let targets = targets(&config, Path::new("/d"), &disks).unwrap();
+    let layout = layout("/d", "", "", "log:/a/archive");
+    let targets = targets(&layout, &disks).unwrap();
     check_outside(Path::new("/b"), &targets).unwrap();
     for (backup, what) in [
         ("/d/b", "/d/b lies in /d: "),
@@ -110,7 +106,7 @@ fn a_place_is_filled_by_the_disk_that_it_is_on() {
     let disks = Disks { mount_of: &mount_of, space: &no_space };
     let at_text = |name: &str| at(name).display().to_string();
     let blobs = format!("files:{}", at_text("other/blobs"));
-    let targets = targets(&config(&at_text("data"), "", &blobs, ""), &at("data"), &disks).unwrap();
+    let targets = targets(&layout(&at_text("data"), "", &blobs, ""), &disks).unwrap();
     let kind = |part: Part| targets.iter().find(|target| target.part == part).unwrap().kind;
     assert_eq!([Part::Files, Part::Records].map(kind), [Kind::Within; 2]);
     assert_eq!([Part::Archive, Part::Blobs].map(kind), [Kind::Disk; 2]);

@@ -10,27 +10,26 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use restante_core::Error;
 use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, openat, openat2, statvfs, statx},
     io::Errno,
 };
 use sha2::{Digest, Sha256};
 
-use super::BackupError;
-
 /// What is read at once.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// Creates a folder that only its owner can read: it holds the server's data.
-pub(super) fn create_private(folder: &Path) -> Result<(), BackupError> {
+pub(super) fn create_private(folder: &Path) -> Result<(), Error> {
     let created = DirBuilder::new().mode(0o700).create(folder);
-    created.map_err(|error| BackupError::io("create", folder, error))
+    created.map_err(|error| Error::io("create", folder.display(), error))
 }
 
 /// Makes what was created, renamed or removed in a folder durable.
-pub(super) fn sync(folder: &Path) -> Result<(), BackupError> {
+pub(super) fn sync(folder: &Path) -> Result<(), Error> {
     let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    synced.map_err(|error| BackupError::io("sync", folder, error))
+    synced.map_err(|error| Error::io("sync", folder.display(), error))
 }
 
 /// The folder in which a path lies.
@@ -43,26 +42,28 @@ pub(super) fn parent(path: &Path) -> &Path {
 
 /// Renames within a disk, and returns when that is durable.
 #[expect(clippy::disallowed_methods, reason = "both folders are synced behind it")]
-pub(super) fn rename(from: &Path, to: &Path) -> Result<(), BackupError> {
-    let failed = |error| BackupError::io("rename", from, error);
+pub(super) fn rename(from: &Path, to: &Path) -> Result<(), Error> {
+    let failed = |error| Error::io("rename", from.display(), error);
     fs::rename(from, to).map_err(failed)?;
     sync(parent(to))?;
     sync(parent(from))
 }
 
 /// Removes a file, or a folder with all that is in it, if it is there.
-pub(super) fn remove_all(path: &Path) -> Result<(), BackupError> {
+pub(super) fn remove_all(path: &Path) -> Result<(), Error> {
     let is_file = fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_dir());
     let removed = if is_file { fs::remove_file(path) } else { fs::remove_dir_all(path) };
     match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(BackupError::io("remove", path, error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io("remove", path.display(), error))
+        }
         _ => Ok(()),
     }
 }
 
 /// The names in a folder; none when it is not there.
-pub(super) fn names(folder: &Path) -> Result<Vec<String>, BackupError> {
-    let failed = |error| BackupError::io("read", folder, error);
+pub(super) fn names(folder: &Path) -> Result<Vec<String>, Error> {
+    let failed = |error| Error::io("read", folder.display(), error);
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(failed)?,
@@ -97,16 +98,16 @@ impl Tree {
 }
 
 /// Walks through a folder. Whatever is neither a file nor a folder is refused.
-pub(super) fn walk(folder: &Path) -> Result<Tree, BackupError> {
+pub(super) fn walk(folder: &Path) -> Result<Tree, Error> {
     let mut tree = Tree::default();
     let mut waiting = vec![(folder.to_owned(), String::new())];
     while let Some((inner, prefix)) = waiting.pop() {
-        let failed = |error| BackupError::io("read", &inner, error);
+        let failed = |error| Error::io("read", inner.display(), error);
         for entry in fs::read_dir(&inner).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let metadata = entry.metadata().map_err(failed)?;
             let Ok(name) = entry.file_name().into_string() else {
-                return Err(BackupError::invalid(format!("{} has a name that is no UTF-8", inner.display())));
+                return Err(Error::invalid(format!("{} has a name that is no UTF-8", inner.display())));
             };
             if metadata.is_dir() {
                 waiting.push((entry.path(), format!("{prefix}{name}/")));
@@ -114,7 +115,7 @@ pub(super) fn walk(folder: &Path) -> Result<Tree, BackupError> {
                 tree.files.push((format!("{prefix}{name}"), metadata.len()));
             } else {
                 let what = format!("{} is neither a file nor a folder", entry.path().display());
-                return Err(BackupError::invalid(what));
+                return Err(Error::invalid(what));
             }
         }
         if inner != folder {
@@ -144,15 +145,15 @@ pub(super) struct DiskSpace {
 }
 
 /// The space on the disk of a path.
-pub(super) fn space(path: &Path) -> Result<DiskSpace, BackupError> {
+pub(super) fn space(path: &Path) -> Result<DiskSpace, Error> {
     let disk = statvfs(path)
-        .map_err(|error| BackupError::io("ask for the space on the disk of", path, error.into()))?;
+        .map_err(|error| Error::io("ask for the space on the disk of", path.display(), error.into()))?;
     let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
     Ok(DiskSpace { free_bytes: bytes(disk.f_bavail), all_bytes: bytes(disk.f_blocks) })
 }
 
 /// Bytes on the disk of a path that are free for users other than root.
-pub(super) fn free_bytes(path: &Path) -> Result<u64, BackupError> {
+pub(super) fn free_bytes(path: &Path) -> Result<u64, Error> {
     space(path).map(|space| space.free_bytes)
 }
 
@@ -208,10 +209,10 @@ pub(super) struct Beneath {
 
 impl Beneath {
     /// The folder itself may be named by way of links.
-    pub(super) fn open(path: &Path) -> Result<Self, BackupError> {
+    pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = openat(CWD, path, flags, Mode::empty());
-        let folder = folder.map_err(|error| BackupError::io("open", path, error.into()))?;
+        let folder = folder.map_err(|error| Error::io("open", path.display(), error.into()))?;
         Ok(Self { folder, path: path.to_owned() })
     }
 
@@ -266,9 +267,9 @@ impl Beneath {
 /// Reads a file from beginning to end, and gives its length and its SHA-256.
 pub(super) fn digest(
     path: &Path,
-    each: impl FnMut(u64) -> Result<(), BackupError>,
-) -> Result<(u64, String), BackupError> {
-    let failed = |error| BackupError::io("read", path, error);
+    each: impl FnMut(u64) -> Result<(), Error>,
+) -> Result<(u64, String), Error> {
+    let failed = |error| Error::io("read", path.display(), error);
     let file = open_file(path).map_err(failed)?;
     pump(file, &mut io::sink(), each, failed)
 }
@@ -278,17 +279,17 @@ pub(super) fn digest_of(
     file: &File,
     path: &Path,
     bytes: u64,
-    each: impl FnMut(u64) -> Result<(), BackupError>,
-) -> Result<(u64, String), BackupError> {
+    each: impl FnMut(u64) -> Result<(), Error>,
+) -> Result<(u64, String), Error> {
     pump(file.take(bytes.saturating_add(1)), &mut io::sink(), each, |error| {
-        BackupError::io("read", path, error)
+        Error::io("read", path.display(), error)
     })
 }
 
 /// Makes a file durable that somebody else has written.
-pub(super) fn sync_file(path: &Path) -> Result<(), BackupError> {
+pub(super) fn sync_file(path: &Path) -> Result<(), Error> {
     let synced = open_file(path).and_then(|file| file.sync_all());
-    synced.map_err(|error| BackupError::io("sync", path, error))
+    synced.map_err(|error| Error::io("sync", path.display(), error))
 }
 
 /// Copies a file that has so many bytes (of a longer one a byte more) into another one, synced, and gives its length and its
@@ -298,9 +299,9 @@ pub(super) fn copy_into(
     bytes: u64,
     to: &mut File,
     path: &Path,
-    each: impl FnMut(u64) -> Result<(), BackupError>,
-) -> Result<(u64, String), BackupError> {
-    let failed = |error| BackupError::io("write", path, error);
+    each: impl FnMut(u64) -> Result<(), Error>,
+) -> Result<(u64, String), Error> {
+    let failed = |error| Error::io("write", path.display(), error);
     let copied = pump(from.take(bytes.saturating_add(1)), to, each, failed)?;
     let modified = from.metadata().and_then(|metadata| metadata.modified()).map_err(failed)?;
     to.set_modified(modified).and_then(|()| to.sync_all()).map_err(failed)?;
@@ -311,10 +312,10 @@ pub(super) fn copy_into(
 pub(super) fn copy(
     from: &Path,
     to: &Path,
-    each: impl FnMut(u64) -> Result<(), BackupError>,
-) -> Result<(u64, String), BackupError> {
-    let read_failed = |error| BackupError::io("read", from, error);
-    let write_failed = |error| BackupError::io("write", to, error);
+    each: impl FnMut(u64) -> Result<(), Error>,
+) -> Result<(u64, String), Error> {
+    let read_failed = |error| Error::io("read", from.display(), error);
+    let write_failed = |error| Error::io("write", to.display(), error);
     let source = open_file(from).map_err(read_failed)?;
     let source_metadata = source.metadata().map_err(read_failed)?;
     // A key that only its owner may read stays so.
@@ -331,9 +332,9 @@ pub(super) fn copy(
 fn pump(
     mut from: impl Read,
     to: &mut impl Write,
-    mut each: impl FnMut(u64) -> Result<(), BackupError>,
-    failed: impl Fn(io::Error) -> BackupError,
-) -> Result<(u64, String), BackupError> {
+    mut each: impl FnMut(u64) -> Result<(), Error>,
+    failed: impl Fn(io::Error) -> Error,
+) -> Result<(u64, String), Error> {
     let (mut hash, mut len) = (Sha256::new(), 0);
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
@@ -354,6 +355,7 @@ fn pump(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stopped;
 
     #[test]
     fn a_file_is_copied_with_its_digest_and_its_mode() {
@@ -373,8 +375,8 @@ mod tests {
         assert_eq!((digest(&to, |_| Ok(())).unwrap(), seen), (copied, 3));
         assert_eq!(fs::metadata(&to).unwrap().mode() & 0o777, 0o600);
         assert!(copy(&from, &to, |_| Ok(())).is_err(), "nothing is written over");
-        let ended = digest(&to, |_| Err(BackupError::stopped())).unwrap_err();
-        assert_eq!(ended.to_string(), BackupError::stopped().to_string(), "an error of the callback ends it");
+        let ended = digest(&to, |_| Err(stopped())).unwrap_err();
+        assert_eq!(ended.to_string(), stopped().to_string(), "an error of the callback ends it");
     }
 
     /// Where the kernel knows no `openat2`, the path is gone step by step.

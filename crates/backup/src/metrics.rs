@@ -13,11 +13,11 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
-use restante_core::{ErrorKind, NANOS_PER_SECOND, Timestamp};
+use restante_core::{Error, NANOS_PER_SECOND, Timestamp};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use super::{BackupError, disk};
+use super::disk;
 
 /// The file in the data folder that tells of the last finished backup. No backup has it, and a restore leaves it where it is: it
 /// speaks of the machine's backups, not of what is kept.
@@ -48,19 +48,18 @@ impl Last {
     }
 
     /// Notes it, durably and as a whole.
-    pub(super) fn write(&self, data: &Path) -> Result<(), BackupError> {
+    pub(super) fn write(&self, data: &Path) -> Result<(), Error> {
         let (file, new) = (data.join(NOTE), data.join(format!("{NOTE}.new")));
-        let text = serde_json::to_string(self)
-            .map_err(|error| BackupError::new(ErrorKind::Internal, error.to_string()))?;
+        let text = serde_json::to_string(self).map_err(|error| Error::internal(error.to_string()))?;
         let written = fs::write(&new, text + "\n").and_then(|()| File::open(&new)?.sync_all());
-        written.map_err(|error| BackupError::io("write", &new, error))?;
+        written.map_err(|error| Error::io("write", new.display(), error))?;
         disk::rename(&new, &file)
     }
 }
 
 /// How backups went. Cloning shares the values.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct BackupMetrics {
+pub struct BackupMetrics {
     backups: Family<ResultLabel, Counter>,
     last_taken_at: Gauge<f64, AtomicU64>,
     last_duration: Gauge<f64, AtomicU64>,
@@ -77,7 +76,7 @@ const FAILED: ResultLabel = ResultLabel { result: "failed" };
 
 impl BackupMetrics {
     /// Those of a server that keeps a data folder.
-    pub(crate) fn of(data: &Path) -> Self {
+    pub fn of(data: &Path) -> Self {
         let metrics = Self::default();
         if let Some(last) = Last::read(data) {
             metrics.show(&last);
@@ -106,7 +105,7 @@ impl BackupMetrics {
     }
 
     /// Makes the metrics visible in `registry` as `restante_backup_...`.
-    pub(crate) fn register(&self, registry: &mut Registry) {
+    pub fn register(&self, registry: &mut Registry) {
         for label in [DONE, FAILED] {
             drop(self.backups.get_or_create(&label)); // a family is shown when it has a label, and a rate needs its zero
         }

@@ -12,19 +12,17 @@ use std::{
     },
 };
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use restante_archive::{LogConfig, Message, Query, Walk};
-use restante_core::{MessageHash, Timestamp, nonzero};
+use restante_blobs::{References, sweep};
+use restante_core::{BlobId, Error, Identity, MessageHash, SystemClock, Timestamp, nonzero};
 use restante_power_cut::{Child, Cut, child, cuts, record};
 use restante_records::{AccountId, Body, Change, Commit, Kind, Properties, RecordId};
 
 use super::{
-    EventSender, Manifest, Removing, RestoreOptions, Sources, check_not_halfway, disk, manifest::Role,
-    restore, take, target::ASIDE, verify,
-};
-use crate::{
-    config::{Effective, Origin, Setting, load},
-    doors::mail::{records, tidying},
+    ArchiveFiles, EventSender, Layout, Manifest, Removing, RestoreOptions, Sources, Store, check_not_halfway,
+    disk, layout::testing::schema, manifest::Role, restore, take, target::ASIDE, verify,
 };
 
 const THREAD: Kind = restante_mail::thread::KIND;
@@ -56,9 +54,44 @@ fn blob(number: u32) -> Bytes {
     Bytes::from(vec![number as u8; bytes + number as usize])
 }
 
+/// Where a server has everything.
+#[derive(Clone)]
+struct Settings {
+    data: PathBuf,
+    records: restante_records::EngineUrl,
+    blobs: restante_blobs::EngineUrl,
+    archive: restante_archive::EngineUrl,
+}
+
+impl Settings {
+    /// Archive and blobs are below `outside`, if there is one.
+    fn new(data: &Path, outside: Option<&Path>) -> Self {
+        let outside = outside.unwrap_or(data);
+        Self {
+            data: data.to_owned(),
+            records: restante_records::EngineUrl::Lmdb(data.join("records")),
+            blobs: restante_blobs::EngineUrl::Files(outside.join("blobs")),
+            archive: restante_archive::EngineUrl::Log(outside.join("archive")),
+        }
+    }
+
+    fn layout(&self, open: Option<&Stores>) -> Layout {
+        let archive = ArchiveFiles {
+            url: self.archive.clone(),
+            spool: self.data.join("spool/archive"),
+            second: None,
+            second_spool: self.data.join("spool/tandem"),
+        };
+        Layout::new(&self.data)
+            .with_store(Store::records(&self.records, open.map(|open| open.records.upkeep.clone())))
+            .with_store(Store::blobs(&self.blobs, open.map(|open| open.blobs.upkeep.clone())))
+            .with_store(Store::archive(archive, open.map(|open| open.archive.upkeep.clone())))
+    }
+}
+
 /// All that a server keeps below a folder.
 struct Stores {
-    effective: Effective,
+    settings: Settings,
     archive: restante_archive::Opened,
     records: restante_records::Opened,
     blobs: restante_blobs::Opened,
@@ -66,24 +99,25 @@ struct Stores {
     next: AtomicU32,
 }
 
-fn settings(data: &Path, outside: Option<&Path>) -> Effective {
-    let setting = |key: &str, value: String| Setting {
-        key: key.into(),
-        value: value.into(),
-        origin: Origin::Flag("--data"),
-    };
-    let mut settings = vec![setting("server.data_dir", data.display().to_string())];
-    if let Some(outside) = outside {
-        settings.push(setting("archive.url", format!("log:{}", outside.join("archive").display())));
-        settings.push(setting("blobs.url", format!("files:{}", outside.join("blobs").display())));
+/// What records refer to.
+struct OfRecords(Arc<dyn restante_records::Upkeep>);
+
+#[async_trait]
+impl References for OfRecords {
+    fn identity(&self) -> Identity {
+        self.0.identity()
     }
-    load(None, [].into_iter(), settings).unwrap()
+
+    async fn page(&self, after: Option<u64>) -> Result<(Vec<BlobId>, Option<u64>), Error> {
+        let page = self.0.referenced(after).await?;
+        Ok((page.blobs, page.next))
+    }
 }
 
 /// Where the child, or a check, restores a backup.
-fn settings_of(folder: &Path, backup: u32) -> Effective {
+fn settings_of(folder: &Path, backup: u32) -> Settings {
     let outside = folder.join(format!("outside-{backup}"));
-    settings(&folder.join(format!("restored-{backup}")), (backup == OUTSIDE).then_some(&outside))
+    Settings::new(&folder.join(format!("restored-{backup}")), (backup == OUTSIDE).then_some(&outside))
 }
 
 fn options(is_forced: bool) -> RestoreOptions {
@@ -95,18 +129,17 @@ fn copy_of(folder: &Path, backup: u32) -> PathBuf {
 }
 
 impl Stores {
-    async fn open(effective: Effective, next: u32) -> Self {
-        let config = &effective.config;
-        let mut archive = restante_archive::Config::new(config.archive_url());
+    async fn open(settings: Settings, next: u32) -> Self {
+        let mut archive = restante_archive::Config::new(settings.archive.clone());
         archive.log = LogConfig {
             window_seconds: nonzero!(4),
             segment_messages: nonzero!(4),
             open_segments: nonzero!(2),
             ..archive.log
         };
-        let mut records = restante_records::Config::new(config.records_url(), records::schema());
+        let mut records = restante_records::Config::new(settings.records.clone(), schema());
         records.lmdb.log_bytes = 64 << 10;
-        let mut blobs = restante_blobs::Config::new(config.blobs_url());
+        let mut blobs = restante_blobs::Config::new(settings.blobs.clone());
         blobs.files = restante_blobs::FilesConfig { packed_bytes_max: 1_000, pack_bytes: nonzero!(4_000) };
         Self {
             archive: restante_archive::open(archive).await.unwrap(),
@@ -114,7 +147,7 @@ impl Stores {
             blobs: restante_blobs::open(blobs).await.unwrap(),
             removing: Removing::default(),
             next: AtomicU32::new(next),
-            effective,
+            settings,
         }
     }
 
@@ -136,13 +169,8 @@ impl Stores {
     }
 
     fn sources(&self) -> Sources {
-        Sources::new(
-            &self.effective,
-            Some(self.records.upkeep.clone()),
-            Some(self.blobs.upkeep.clone()),
-            Some(self.archive.upkeep.clone()),
-            self.removing.clone(),
-        )
+        let layout = self.settings.layout(Some(self));
+        Sources::new(layout, String::new(), Arc::new(SystemClock), self.removing.clone())
     }
 
     /// Puts a blob that nobody refers to, and sweeps when no backup holds that back: packs are rewritten.
@@ -150,7 +178,11 @@ impl Stores {
         let mut refuse = Bytes::from(vec![number as u8; 900]);
         self.blobs.blobs.put(&mut refuse).await.unwrap();
         if let Ok(_guard) = self.removing.try_lock() {
-            tidying::sweep(&self.records.upkeep, &self.blobs, Timestamp::MAX).await.unwrap();
+            let (records, blobs) = (&self.records.upkeep, &self.blobs.upkeep);
+            if blobs.owner().await.unwrap().is_none() {
+                blobs.set_owner(records.identity()).await.unwrap();
+            }
+            sweep(&**blobs, &OfRecords(records.clone()), Timestamp::MAX).await.unwrap();
         }
     }
 
@@ -197,7 +229,7 @@ impl Stores {
 /// Keeps things all the time, takes backups, and restores each. Each step is acknowledged before it begins and when it is done.
 async fn run(child: Arc<Child>) {
     let folder = child.folder();
-    let stores = Arc::new(Stores::open(settings(&folder.join("data"), None), 1).await);
+    let stores = Arc::new(Stores::open(Settings::new(&folder.join("data"), None), 1).await);
     for backup in 0..BACKUPS {
         for _ in 0..AT_REST {
             let number = stores.keep_next().await;
@@ -225,10 +257,10 @@ async fn run(child: Arc<Child>) {
 }
 
 fn restore_in_child(child: &Child, backup: u32) {
-    let config = settings_of(child.folder(), backup).config;
+    let layout = settings_of(child.folder(), backup).layout(None);
     let restore_now = |backup: u32, is_forced: bool| {
         let copy = copy_of(child.folder(), backup);
-        restore(&config, &copy, options(is_forced), Timestamp(0), &mut |_, _| {}).unwrap();
+        restore(&layout, &copy, options(is_forced), Timestamp(0), &mut |_, _| {}).unwrap();
     };
     if backup == FORCED {
         restore_now(0, false);
@@ -303,8 +335,8 @@ impl<'c> Found<'c> {
     }
 }
 
-async fn check_has_all(effective: Effective, expected: &BTreeSet<u32>) -> Stores {
-    let stores = Box::pin(Stores::open(effective, 1_000_000)).await; // what opens three stores is large
+async fn check_has_all(settings: Settings, expected: &BTreeSet<u32>) -> Stores {
+    let stores = Box::pin(Stores::open(settings, 1_000_000)).await; // what opens three stores is large
     let (messages, records) = (stores.messages().await, stores.records().await);
     for (what, found) in [("messages", messages), ("records", records)] {
         let lost: Vec<&u32> = expected.difference(&found).collect();
@@ -336,15 +368,22 @@ fn check_is_whole(copy: &Path) -> Manifest {
 async fn check_backup(copy: &Path, expected: &BTreeSet<u32>) {
     check_is_whole(copy);
     let elsewhere = copy.with_file_name(format!("checked-{}", copy.file_name().unwrap().display()));
-    restore(&settings(&elsewhere, None).config, copy, options(false), Timestamp(0), &mut |_, _| {}).unwrap();
-    check_has_all(settings(&elsewhere, None), expected).await.close().await;
+    restore(
+        &Settings::new(&elsewhere, None).layout(None),
+        copy,
+        options(false),
+        Timestamp(0),
+        &mut |_, _| {},
+    )
+    .unwrap();
+    check_has_all(Settings::new(&elsewhere, None), expected).await.close().await;
 }
 
 /// What was backed up has all that was acknowledged, and goes on; the next backup takes the place of one that was cut off.
 async fn check_source(found: &Found<'_>) {
     let folder = found.cut.folder();
     let mut expected = found.kept_before(None);
-    let stores = check_has_all(settings(&folder.join("data"), None), &expected).await;
+    let stores = check_has_all(Settings::new(&folder.join("data"), None), &expected).await;
     expected.insert(stores.keep_next().await);
     let Some(backup) = found.begun.filter(|backup| !copy_of(folder, *backup).exists()) else {
         return stores.close().await;
@@ -382,33 +421,33 @@ async fn check_backups(found: &Found<'_>) {
 /// A restore that was cut off says so, or has not begun; then it is run again. What a server would start on is whole.
 async fn check_restore(found: &Found<'_>, backup: u32) {
     let (folder, was_restored) = (found.cut.folder(), found.was("restored", backup));
-    let effective = settings_of(folder, backup);
-    let (config, copy) = (&effective.config, copy_of(folder, backup));
+    let settings = settings_of(folder, backup);
+    let (layout, copy) = (settings.layout(None), copy_of(folder, backup));
     let restore_again = |is_forced: bool| {
         let now = Timestamp::from_seconds(1);
-        restore(config, &copy, options(is_forced), now, &mut |_, _| {}).unwrap()
+        restore(&layout, &copy, options(is_forced), now, &mut |_, _| {}).unwrap()
     };
-    match check_not_halfway(config) {
+    match check_not_halfway(&layout) {
         Err(why) => {
             assert!(!was_restored, "{why}");
             assert!(why.to_string().contains("was not finished: run it again with --force"), "{why}");
             restore_again(true);
         }
-        Ok(()) if !config.server.data_dir.join(Role::Records.name()).exists() => {
+        Ok(()) if !settings.data.join(Role::Records.name()).exists() => {
             assert!(!was_restored && backup != FORCED, "what was restored is there");
             restore_again(false); // nothing of it is in the way
         }
         // The old content, as it was, is as good until the restore was acknowledged.
-        Ok(()) if backup == FORCED && !was_restored && asides(&config.server.data_dir).is_empty() => {
-            check_is_in_one_of(std::slice::from_ref(&config.server.data_dir), &copy_of(folder, 0));
+        Ok(()) if backup == FORCED && !was_restored && asides(&settings.data).is_empty() => {
+            check_is_in_one_of(std::slice::from_ref(&settings.data), &copy_of(folder, 0));
             restore_again(true);
         }
         Ok(()) => {}
     }
     if backup == FORCED {
-        check_is_in_one_of(&asides(&config.server.data_dir), &copy_of(folder, 0));
+        check_is_in_one_of(&asides(&settings.data), &copy_of(folder, 0));
     }
-    check_has_all(effective, &found.kept_before(Some(backup))).await.close().await;
+    check_has_all(settings, &found.kept_before(Some(backup))).await.close().await;
 }
 
 /// The folders into which restores have moved what was there.
@@ -453,7 +492,7 @@ fn what_looks_finished_is_whole_after_any_power_cut() {
     if let Some(child) = child().unwrap() {
         return runtime.block_on(run(Arc::new(child)));
     }
-    let log = record("backup::power_cut::what_looks_finished_is_whole_after_any_power_cut").unwrap();
+    let log = record("power_cut::what_looks_finished_is_whole_after_any_power_cut").unwrap();
     let (count, mut moments) = (cuts(CUTS), BTreeMap::new());
     let replayed = log.replay(count, 3, |cut| {
         let found = Found::new(cut);

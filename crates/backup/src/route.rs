@@ -10,7 +10,7 @@ use axum::{
 };
 use bytes::Bytes;
 use futures_util::{Stream, stream};
-use restante_core::ErrorKind;
+use restante_core::{Error, ErrorKind};
 use restante_http::{Audience, Route};
 use serde::{Deserialize, Serialize};
 use tokio::{
@@ -19,27 +19,30 @@ use tokio::{
 };
 use tracing::warn;
 
-use super::{BackupError, Event, EventSender, Sources, take::Taking};
-use crate::signals::Stop;
+use super::{
+    Event, EventSender, Sources, StopSignal,
+    events::{requested, server_stops},
+    take::Taking,
+};
 
 /// Where a server is asked.
-pub(crate) const PATH: &str = "/admin/v1/backup";
+pub const PATH: &str = "/admin/v1/backup";
 const NDJSON: HeaderValue = HeaderValue::from_static("application/x-ndjson");
 
 /// What is asked.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Asked {
+pub struct Asked {
     /// Where to write.
-    pub(crate) folder: PathBuf,
+    pub folder: PathBuf,
     /// The data folder that the client means, if it has only guessed that this is its server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) data: Option<PathBuf>,
+    pub data: Option<PathBuf>,
 }
 
 /// Allows one backup at a time: two would compete for the disk, and copy the same.
 #[derive(Clone, Debug)]
-pub(crate) struct BackupPermit(Arc<Semaphore>);
+pub struct BackupPermit(Arc<Semaphore>);
 
 impl Default for BackupPermit {
     fn default() -> Self {
@@ -48,18 +51,16 @@ impl Default for BackupPermit {
 }
 
 impl BackupPermit {
-    fn take(&self) -> Result<OwnedSemaphorePermit, BackupError> {
+    fn take(&self) -> Result<OwnedSemaphorePermit, Error> {
         self.0.clone().try_acquire_owned().map_err(|error| match error {
-            TryAcquireError::NoPermits => {
-                BackupError::new(ErrorKind::Conflict, "another backup is under way: try again later")
-            }
-            TryAcquireError::Closed => BackupError::server_stops(),
+            TryAcquireError::NoPermits => Error::conflict("another backup is under way: try again later"),
+            TryAcquireError::Closed => server_stops(),
         })
     }
 
     /// Waits until a backup that was under way when the server was asked to stop has removed what it has copied. No other
     /// begins after it.
-    pub(crate) async fn end(&self, limit: Duration) {
+    pub async fn end(&self, limit: Duration) {
         if timeout(limit, self.0.acquire()).await.is_err() {
             warn!("a backup did not end in time: the next one to the same place removes what it leaves");
         }
@@ -69,12 +70,12 @@ impl BackupPermit {
 
 struct RequestHandler {
     sources: Arc<Sources>,
-    stop: Stop,
+    stop: StopSignal,
     permit: BackupPermit,
 }
 
 /// The route of a server that keeps these.
-pub(crate) fn route(sources: Sources, stop: Stop, permit: BackupPermit) -> Route {
+pub fn route(sources: Sources, stop: StopSignal, permit: BackupPermit) -> Route {
     let handler = RequestHandler { sources: Arc::new(sources), stop, permit };
     let route = Route::post(PATH, "back everything up", answer).with_audience(Audience::Operators);
     route.with_state(Arc::new(handler))
@@ -91,9 +92,9 @@ async fn answer(State(handler): State<Arc<RequestHandler>>, body: Bytes) -> Resp
 }
 
 /// Begins a backup, which runs in a task of its own for as long as the client is connected.
-async fn begin(handler: &RequestHandler, body: &[u8]) -> Result<mpsc::Receiver<Event>, BackupError> {
+async fn begin(handler: &RequestHandler, body: &[u8]) -> Result<mpsc::Receiver<Event>, Error> {
     let asked: Asked = serde_json::from_slice(body).map_err(|error| {
-        BackupError::invalid(format!("expected {{\"folder\": \"/an/absolute/path\"}}: {error}"))
+        Error::invalid(format!("expected {{\"folder\": \"/an/absolute/path\"}}: {error}"))
     })?;
     handler.sources.check_meant(asked.data.as_deref())?;
     let permit = handler.permit.take()?;
@@ -101,10 +102,9 @@ async fn begin(handler: &RequestHandler, body: &[u8]) -> Result<mpsc::Receiver<E
     // A task of its own, which holds the permit while it looks and removes, also when the client disconnects meanwhile.
     let looking = tokio::spawn(async move { (Taking::begin(sources, asked.folder).await, permit) });
     let looked = looking.await;
-    let (taking, permit) =
-        looked.map_err(|_| BackupError::new(ErrorKind::Internal, "a task of the backup ended early"))?;
+    let (taking, permit) = looked.map_err(|_| Error::internal("a task of the backup ended early"))?;
     let taking = taking.inspect_err(|_| handler.sources.metrics.failed())?;
-    let (sender, events) = EventSender::until(handler.stop.clone(), BackupError::server_stops);
+    let (sender, events) = EventSender::until(handler.stop.clone(), server_stops);
     tokio::spawn(async move {
         let end = match taking.finish(&sender).await {
             Ok(summary) => Event::Done(summary),
@@ -120,14 +120,14 @@ async fn begin(handler: &RequestHandler, body: &[u8]) -> Result<mpsc::Receiver<E
 /// An event a line, up to the end of the backup or of the server.
 fn lines(
     events: mpsc::Receiver<Event>,
-    stop: Stop,
+    stop: StopSignal,
 ) -> impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static {
     stream::unfold(Some((events, stop)), |state| async move {
         let (mut events, stop) = state?;
         let event = tokio::select! {
             event = events.recv() => event?,
-            () = stop.clone().requested() => {
-                return Some((Ok(line(&Event::failed(&BackupError::server_stops()))), None));
+            () = requested(stop.clone()) => {
+                return Some((Ok(line(&Event::failed(&server_stops()))), None));
             }
         };
         Some((Ok(line(&event)), Some((events, stop))))
@@ -153,34 +153,22 @@ fn status(kind: ErrorKind) -> StatusCode {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use futures_util::StreamExt;
     use restante_core::{ManualClock, Timestamp};
     use tokio::sync::watch;
 
     use super::*;
-    use crate::backup::{BackupMetrics, Removing, Role};
+    use crate::{Layout, Removing, Role};
 
     /// A server that keeps nothing.
     fn handler() -> (watch::Sender<bool>, RequestHandler) {
-        let sources = Sources {
-            roles: Vec::new(),
-            files: Vec::new(),
-            settings: String::new(),
-            data: "/nowhere".into(),
-            locations: Vec::new(),
-            clock: Arc::new(ManualClock::new(Timestamp(0))),
-            removing: Removing::default(),
-            metrics: BackupMetrics::default(),
-        };
+        let clock = Arc::new(ManualClock::new(Timestamp(0)));
+        let layout = Layout::new(Path::new("/nowhere"));
+        let sources = Sources::new(layout, String::new(), clock, Removing::default());
         let (stop_sender, stop) = watch::channel(false);
-        (
-            stop_sender,
-            RequestHandler {
-                sources: Arc::new(sources),
-                stop: Stop::of(stop),
-                permit: BackupPermit::default(),
-            },
-        )
+        (stop_sender, RequestHandler { sources: Arc::new(sources), stop, permit: BackupPermit::default() })
     }
 
     async fn read_events(lines: impl Stream<Item = Result<Bytes, Infallible>>) -> Vec<Event> {

@@ -2,19 +2,22 @@
 
 use std::path::Path;
 
+use restante_core::Error;
+
 use super::{
-    BackupError, Manifest, Progress,
+    Manifest, Progress, check_pages,
     disk::{self, Beneath},
     location::{Part, is_restored},
     manifest::FileEntry,
-    restore::check_pages,
 };
 
 /// A file that is not what it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wrong {
-    pub(crate) path: String,
-    pub(crate) what: String,
+pub struct Wrong {
+    /// Its path in the backup.
+    pub path: String,
+    /// What is wrong with it.
+    pub what: String,
 }
 
 impl Wrong {
@@ -24,11 +27,10 @@ impl Wrong {
 }
 
 /// Reads every file of a backup, and gives those that are wrong, or that no backup has.
-pub(crate) fn verify(
-    folder: &Path,
-    manifest: &Manifest,
-    progress: Progress<'_>,
-) -> Result<Vec<Wrong>, BackupError> {
+///
+/// # Errors
+/// When the folder can't be opened.
+pub fn verify(folder: &Path, manifest: &Manifest, progress: Progress<'_>) -> Result<Vec<Wrong>, Error> {
     let folder = Beneath::open(folder)?;
     let (of_bytes, mut done) = (manifest.bytes(), 0);
     let mut wrong = Vec::new();
@@ -46,10 +48,10 @@ pub(crate) fn verify(
 fn check(
     file: &FileEntry,
     folder: &Beneath,
-    each: impl FnMut(u64) -> Result<(), BackupError>,
+    each: impl FnMut(u64) -> Result<(), Error>,
 ) -> Result<(), Wrong> {
     let path = folder.path(&file.path);
-    let opened = folder.file(&file.path).map_err(|error| BackupError::io("read", &path, error));
+    let opened = folder.file(&file.path).map_err(|error| Error::io("read", path.display(), error));
     let opened = opened.map_err(|error| Wrong::new(file, error.to_string()))?;
     compare(file, disk::digest_of(&opened, &path, file.bytes, each))?;
     match Part::of(&file.path) {
@@ -64,7 +66,7 @@ fn check(
 }
 
 /// Compares what was read of a file with what the manifest says of it.
-pub(super) fn compare(file: &FileEntry, read: Result<(u64, String), BackupError>) -> Result<(), Wrong> {
+pub(super) fn compare(file: &FileEntry, read: Result<(u64, String), Error>) -> Result<(), Wrong> {
     let (bytes, sha256) = read.map_err(|error| Wrong::new(file, error.to_string()))?;
     if bytes > file.bytes {
         return Err(Wrong::new(file, format!("it has more than the {} bytes that it had", file.bytes)));

@@ -1,5 +1,5 @@
 use async_trait::async_trait;
-use restante_core::{ManualClock, Timestamp};
+use restante_core::{ErrorKind, ManualClock, Timestamp};
 use tokio::{
     sync::{Notify, mpsc, watch},
     task::JoinHandle,
@@ -7,8 +7,11 @@ use tokio::{
 
 use super::*;
 use crate::{
-    backup::{BackupMetrics, Removing, disk::Mount, source::Holding, verify},
-    signals::Stop,
+    Layout, Removing,
+    disk::Mount,
+    events::{server_stops, stopped},
+    layout::{Holding, Source},
+    verify,
 };
 
 /// What a role of a test does when it is copied.
@@ -32,24 +35,11 @@ struct Made {
 
 #[async_trait]
 impl Source for Made {
-    fn role(&self) -> Role {
-        self.role
+    async fn holding(&self, _mount: Option<Mount>) -> Result<Holding, Error> {
+        Ok(Holding::new([(self.role.name(), 7)], self.copy_bytes))
     }
 
-    fn engine(&self) -> &'static str {
-        "made"
-    }
-
-    fn url(&self) -> String {
-        "made:".into()
-    }
-
-    async fn holding(&self, _mount: Option<Mount>) -> Result<Holding, BackupError> {
-        let counts = [(self.role.name().to_owned(), 7)].into();
-        Ok(Holding { counts, copy_bytes: self.copy_bytes })
-    }
-
-    async fn copy(&self, folder: &Path) -> Result<Copied, BackupError> {
+    async fn copy(&self, folder: &Path) -> Result<Copied, Error> {
         match &self.does {
             Does::Writes(content) => {
                 // A name that blobs have: files of other names are left out.
@@ -63,7 +53,7 @@ impl Source for Made {
                 File::create(folder.join("one")).unwrap();
                 wait.notified().await;
             }
-            Does::Fails(kind) => return Err(BackupError::new(*kind, "as the test wanted")),
+            Does::Fails(kind) => return Err(Error::new(*kind, "as the test wanted")),
             Does::IsElsewhere => return Ok(Copied { omitted: Some("elsewhere".into()), note: None }),
         }
         Ok(Copied::default())
@@ -71,32 +61,29 @@ impl Source for Made {
 }
 
 /// On a thread of its own, as engines do: it goes on when nobody waits for it.
-async fn write_on(folder: &Path) -> Result<(), BackupError> {
+async fn write_on(folder: &Path) -> Result<(), Error> {
     let folder = folder.to_owned();
     blocking(move || {
         (0..u64::MAX).try_for_each(|number| {
             let file = folder.join(number.to_string());
-            File::create_new(&file).map(drop).map_err(|error| BackupError::io("create", &file, error))
+            File::create_new(&file).map(drop).map_err(|error| Error::io("create", file.display(), error))
         })
     })
     .await
 }
 
-fn role(role: Role, does: Does) -> Box<dyn Source> {
-    Box::new(Made { role, does, copy_bytes: 100 })
+fn store(made: Made) -> Store {
+    Store::new(made.role, ("made", "made:".into()), Vec::new(), Some(Box::new(made)))
 }
 
-fn sources(roles: Vec<Box<dyn Source>>) -> Arc<Sources> {
-    Arc::new(Sources {
-        roles,
-        files: Vec::new(),
-        settings: "# none\n".into(),
-        data: "/nowhere".into(),
-        locations: vec!["/nowhere".into()],
-        clock: Arc::new(ManualClock::new(Timestamp::from_seconds(1_554_076_800))),
-        removing: Removing::default(),
-        metrics: BackupMetrics::default(),
-    })
+fn role(role: Role, does: Does) -> Store {
+    store(Made { role, does, copy_bytes: 100 })
+}
+
+fn sources(stores: Vec<Store>) -> Arc<Sources> {
+    let layout = stores.into_iter().fold(Layout::new(Path::new("/nowhere")), Layout::with_store);
+    let clock = Arc::new(ManualClock::new(Timestamp::from_seconds(1_554_076_800)));
+    Arc::new(Sources::new(layout, "# none\n".into(), clock, Removing::default()))
 }
 
 /// A folder to back up into, whose guard removes it.
@@ -106,7 +93,7 @@ fn target() -> (tempfile::TempDir, PathBuf) {
     (folder, target)
 }
 
-async fn taken(sources: Arc<Sources>, target: &Path) -> (Result<Summary, BackupError>, Vec<Event>) {
+async fn taken(sources: Arc<Sources>, target: &Path) -> (Result<Summary, Error>, Vec<Event>) {
     let (sender, mut events) = EventSender::new();
     let listener = tokio::spawn(async move {
         let mut received = Vec::new();
@@ -176,7 +163,7 @@ fn a_server_of_another_data_folder_takes_no_backup() {
 async fn without_room_nothing_is_begun() {
     let (guard, target) = target();
     let large = Made { role: Role::Blobs, does: Does::Writes("abc"), copy_bytes: u64::MAX / 2 };
-    let (summary, events) = taken(sources(vec![Box::new(large)]), &target).await;
+    let (summary, events) = taken(sources(vec![store(large)]), &target).await;
     let error = summary.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full);
     assert!(error.to_string().contains(&format!("takes about {} bytes", u64::MAX / 2)), "{error}");
@@ -261,11 +248,10 @@ async fn a_disconnect_ends_it_and_no_blob_is_removed_meanwhile() {
 async fn under_way(
     does: Does,
     file: &str,
-) -> (tempfile::TempDir, watch::Sender<bool>, JoinHandle<Result<Summary, BackupError>>, mpsc::Receiver<Event>)
-{
+) -> (tempfile::TempDir, watch::Sender<bool>, JoinHandle<Result<Summary, Error>>, mpsc::Receiver<Event>) {
     let (guard, target) = target();
     let (stop_sender, stop) = watch::channel(false);
-    let (sender, events) = EventSender::until(Stop::of(stop), BackupError::server_stops);
+    let (sender, events) = EventSender::until(stop, server_stops);
     let taking = tokio::spawn(take(sources(vec![role(Role::Records, does)]), target, sender));
     let file = guard.path().join("copy.partial/records").join(file);
     while !file.exists() {
@@ -306,7 +292,7 @@ async fn a_stopped_copy_is_waited_for() {
     fs::create_dir(&partial).unwrap(); // whatever it still makes
     wait.notify_one();
     let error = taking.await.unwrap().unwrap_err();
-    assert_eq!(error.to_string(), BackupError::stopped().to_string());
+    assert_eq!(error.to_string(), stopped().to_string());
     assert_eq!(entries(guard.path()), Vec::<String>::new());
 }
 

@@ -4,9 +4,12 @@ mod hostile;
 
 use std::os::unix::fs::MetadataExt;
 
+use restante_core::ErrorKind;
+
 use super::*;
-use crate::backup::{
+use crate::{
     disk::Mount,
+    layout::testing,
     manifest::{Role, RoleEntry},
 };
 
@@ -56,15 +59,14 @@ fn a_place_that_is_a_disk_is_filled_from_within() {
     );
     fs::create_dir_all(disk.join("lost+found")).unwrap();
     let number = fs::metadata(&disk).unwrap().ino();
-    let mut config = Config::default();
-    config.server.data_dir = data.clone();
-    config.archive.url = Some(format!("log:{}", disk.display()).parse().unwrap());
+    let archive = format!("log:{}", disk.display());
+    let layout = testing::layout(&data, ["", "", &archive], None);
     let mount_of = |path: &Path| Some(Mount::of_test(u64::from(path.starts_with(&disk)), 1));
     let disks = Disks { mount_of: &mount_of, space: &disk::space };
     let restore_now = |is_forced| {
         let now = Timestamp::from_seconds(1_554_076_800);
         let options = RestoreOptions { is_forced, keep_node_key: true };
-        restore_on(&disks, &config, &backup, options, now, &mut |_, _| {}).map_err(|error| error.to_string())
+        restore_on(&disks, &layout, &backup, options, now, &mut |_, _| {}).map_err(|error| error.to_string())
     };
 
     assert_eq!(restore_now(false).unwrap().aside, Vec::<PathBuf>::new());
@@ -82,7 +84,7 @@ fn a_place_that_is_a_disk_is_filled_from_within() {
     let forced = restore_now(true).unwrap();
     assert_eq!(forced.aside, [data.join(name), disk.join(name)]);
     assert_eq!(files(&disk.join(name)), ["00000001.idx", "00000001.log", "00000002.log"]);
-    assert_eq!(moved_aside(&config), forced.aside);
+    assert_eq!(moved_aside(&layout), forced.aside);
 
     // Within the same second: what was put aside first stays where it is.
     let name_again = format!("{name}-2");
@@ -107,9 +109,8 @@ fn without_room_on_a_disk_nothing_is_begun() {
     let (data, other) = (guard.path().join("data"), guard.path().join("other"));
     let backup = backup(guard.path(), &["archive/00000001.log", "blobs/OWNER"]);
     fs::create_dir(&other).unwrap();
-    let mut config = Config::default();
-    config.server.data_dir = data.clone();
-    config.archive.url = Some(format!("log:{}", other.join("archive").display()).parse().unwrap());
+    let archive = format!("log:{}", other.join("archive").display());
+    let layout = testing::layout(&data, ["", "", &archive], None);
     let is_other = |path: &Path| path.starts_with(&other);
     let mount_of = |path: &Path| Some(Mount::of_test(u64::from(is_other(path)), u32::from(is_other(path))));
     let space = |path: &Path| {
@@ -117,7 +118,7 @@ fn without_room_on_a_disk_nothing_is_begun() {
         Ok(disk::DiskSpace { free_bytes, all_bytes: 1 << 30 })
     };
     let disks = Disks { mount_of: &mount_of, space: &space };
-    let error = restore_on(&disks, &config, &backup, RestoreOptions::default(), Timestamp(0), &mut |_, _| {})
+    let error = restore_on(&disks, &layout, &backup, RestoreOptions::default(), Timestamp(0), &mut |_, _| {})
         .unwrap_err();
     let expected = format!("on the disk of {}, and 5 are free", other.display());
     assert!(error.kind() == ErrorKind::Full && error.to_string().contains(&expected), "{error}");
