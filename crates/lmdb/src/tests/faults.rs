@@ -199,7 +199,7 @@ fn a_write_that_only_read_fails_with_the_group_that_it_has_read() {
     let folder = tempfile::tempdir().unwrap();
     let (store, faults) = open_failing(folder.path(), 2 << 10);
     faults.plan(|_, step| (step == "sync").then_some(InjectedFailure::Fails));
-    let (is_queued, queued) = std::sync::mpsc::channel();
+    let (is_queued, queued) = std::sync::mpsc::sync_channel(1);
     let first = store.write(move |batch: &mut Batch<'_>| {
         batch.put(FIRST, b"key", b"1");
         let _ = queued.recv(); // until the second is queued behind it

@@ -280,7 +280,7 @@ fn a_frame_of_an_earlier_opening_does_not_follow_one_of_this() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path(), 1 << 20);
     // One group: the first write waits until the others are queued.
-    let (is_queued, queued) = std::sync::mpsc::channel::<()>();
+    let (is_queued, queued) = std::sync::mpsc::sync_channel::<()>(1);
     let mut queued = Some(queued);
     let mut writes: Vec<_> = (1..=4_u8)
         .map(|number| {
