@@ -248,11 +248,11 @@ impl Restoring<'_> {
         let (mut locks, mut was_halfway) = (Vec::new(), false);
         for (stage, place) in self.stages() {
             let locked = lock_stage(&stage, place);
-            let (lock, was_used) = locked.inspect_err(|_| {
+            let (lock, was_there) = locked.inspect_err(|_| {
                 // What cannot be removed now the next restore removes.
                 self.stages().take(locks.len()).for_each(|(stage, _)| drop(remove_stage(&stage)));
             })?;
-            was_halfway |= was_used && place == self.data;
+            was_halfway |= was_there && place == self.data;
             locks.push(lock);
         }
         Ok((locks, was_halfway))
@@ -504,12 +504,12 @@ fn remove_stage(stage: &Path) -> Result<(), Error> {
     disk::sync(disk::parent(stage))
 }
 
-/// Makes the folder in which a restore copies what belongs to a place, and locks its mark. Returns also whether something was in it.
+/// Makes the folder in which a restore copies what belongs to a place, and locks its mark. Returns also whether it was there.
 fn lock_stage(stage: &Path, place: &Path) -> Result<(File, bool), Error> {
     let mark = stage.join(MARK);
     let failed = |error| Error::io("write", mark.display(), error);
     for _ in 0..LOCK_TRIES {
-        let was_used = !disk::names(stage)?.is_empty();
+        let was_there = stage.is_dir();
         make_folder(stage)?;
         let opened = OpenOptions::new().write(true).create(true).truncate(false).open(&mark);
         let mut file = match opened {
@@ -525,7 +525,7 @@ fn lock_stage(stage: &Path, place: &Path) -> Result<(File, bool), Error> {
         if is_at(&file, &mark) {
             file.write_all(MARK_TEXT.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
             disk::sync(stage)?;
-            return Ok((file, was_used));
+            return Ok((file, was_there));
         }
     }
     Err(is_running(place))

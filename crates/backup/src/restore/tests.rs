@@ -172,8 +172,8 @@ fn a_second_restore_into_the_same_folders_is_refused_while_one_runs() {
 fn the_lock_of_a_folder_that_was_removed_is_none() {
     let guard = tempfile::tempdir().unwrap();
     let stage = guard.path().join(STAGE);
-    let (first, was_used) = lock_stage(&stage, guard.path()).unwrap();
-    assert!(!was_used && is_at(&first, &stage.join(MARK)));
+    let (first, was_there) = lock_stage(&stage, guard.path()).unwrap();
+    assert!(!was_there && is_at(&first, &stage.join(MARK)));
     remove_stage(&stage).unwrap();
     assert!(!is_at(&first, &stage.join(MARK)));
     let (second, _) = lock_stage(&stage, guard.path()).unwrap();
@@ -283,4 +283,45 @@ fn copies_that_were_left_leave_their_space_to_the_next_restore() {
     let disks = Disks { space: &space, ..Disks::real() };
     restore_on(&disks, &layout, &backup, FORCED, Timestamp(0), &mut |_, _| {}).unwrap();
     assert_eq!(files(&data), ["archive/00000001.log"]);
+}
+
+/// A database is locked beside its file, and a folder within.
+#[test]
+fn nothing_is_restored_over_what_is_in_use() {
+    let guard = tempfile::tempdir().unwrap();
+    let data = guard.path().join("data");
+    let backup = backup(guard.path(), &["blobs/OWNER"]);
+    let archive = format!("sqlite:{}", guard.path().join("messages.db").display());
+    let layout = testing::layout(&data, ["", "", &archive], None);
+    let restore_now = || {
+        let options = RestoreOptions { is_forced: true, keep_node_key: true };
+        restore(&layout, &backup, options, Timestamp(0), &mut |_, _| {})
+    };
+    for path in [guard.path().join("messages.db.lock"), data.join("blobs/LOCK")] {
+        fs::create_dir_all(disk::parent(&path)).unwrap();
+        let lock = File::create(&path).unwrap();
+        lock.lock().unwrap();
+        let error = restore_now().unwrap_err();
+        assert!(error.kind() == ErrorKind::Conflict && error.to_string().contains("is in use"), "{error}");
+    }
+    restore_now().unwrap();
+}
+
+/// What is in its place then may be half of the earlier one.
+#[test]
+fn a_restore_that_fails_leaves_the_mark_of_one_that_was_not_finished() {
+    let guard = tempfile::tempdir().unwrap();
+    let data = guard.path().join("data");
+    let backup = backup(guard.path(), &["archive/00000001.log"]);
+    fs::write(backup.join("archive/00000001.log"), "damaged").unwrap();
+    let layout = testing::layout(&data, [""; 3], None);
+    for was_halfway in [false, true] {
+        if was_halfway {
+            fs::create_dir_all(data.join(STAGE)).unwrap();
+        }
+        let options = RestoreOptions { is_forced: true, keep_node_key: true };
+        let error = restore(&layout, &backup, options, Timestamp(0), &mut |_, _| {}).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert_eq!(check_not_halfway(&layout).is_err(), was_halfway);
+    }
 }

@@ -21,9 +21,9 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Serve(flags) => Box::pin(serve::run(&flags)).await,
         #[cfg(feature = "mail")]
-        Command::Mail(command) => doors::mail::commands::run(command).await,
+        Command::Mail(command) => Box::pin(doors::mail::commands::run(command)).await,
         #[cfg(feature = "waku")]
-        Command::Waku(command) => doors::waku::commands::run(command).await,
+        Command::Waku(command) => Box::pin(doors::waku::commands::run(command)).await,
         Command::Sessions(command) => sessions::run(command).await,
         Command::Backup(flags) => backup::run(&flags).await,
         Command::Restore(flags) => restore::run(&flags),

@@ -300,6 +300,15 @@ pub(crate) async fn events_that_are_too_long_are_dropped_and_counted(table: Subj
     until("the event is received", || !other.owner.heard().is_empty()).await;
 }
 
+/// The queue is bounded by the bytes that wait, not by those that were ever sent.
+pub(crate) async fn more_events_than_the_queue_holds_are_sent_one_after_the_other(table: Subject) {
+    let (node, other) = (table.node().await, table.node().await);
+    for sent in 1..=20 {
+        node.nodes.broadcast(&event(&format!("topic {sent}"), &vec![7; 1 << 20]));
+        until("the event is received", || other.owner.heard().len() == sent).await;
+    }
+}
+
 pub(crate) async fn a_node_id_is_not_shared_with_another_process(table: Subject) {
     let node = table.node().await;
     let mut raw = raw(&table);

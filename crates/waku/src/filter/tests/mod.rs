@@ -186,6 +186,7 @@ async fn messages_are_pushed_in_order_to_their_subscribers() {
         let (other, silent) = setup.client(manner);
         assert_eq!(setup.subscribe(other, PUBSUB, &["/other/1/x/proto"]).await, 200);
         assert_eq!(setup.subscribe(other, "/waku/2/rs/42/1", &[CHAT]).await, 200);
+        assert_eq!(setup.subscribe(other, PUBSUB, &[&CHAT[..CHAT.len() - 1]]).await, 200);
         for number in 0..300 {
             setup.publish(number);
         }
