@@ -48,7 +48,7 @@ const EXAMPLES: &str = "  \
 const SERVE_EXAMPLES: &str = "  \
   restante serve --data /var/lib/restante --retention 'time:2592000;size:50GB'
   restante serve --cluster-id 16 --shard 32 --shard 64 --listen-address 0.0.0.0 --websocket-support
-  restante serve --cluster-id 1 --staticnode /ip4/198.51.100.9/tcp/60000/p2p/16Uiu2HA... --relay=false
+  restante serve --cluster-id 1 --relay=false --storenode /ip4/198.51.100.9/tcp/60000/p2p/16U...
 ";
 
 /// `restante setup` makes a server for mail.
