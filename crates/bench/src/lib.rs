@@ -10,6 +10,7 @@ mod answer;
 mod args;
 pub mod dataset;
 mod directory;
+mod engines;
 mod history;
 mod http;
 mod ingest;
@@ -39,6 +40,7 @@ mod waku_store;
 
 pub use args::{CommonArgs, EngineChoice, FreshEngine, OutputArgs, ParseSizesError, Sizes};
 pub use directory::DirectoryArgs;
+pub use engines::EnginesArgs;
 pub use history::HistoryArgs;
 pub use ingest::IngestArgs;
 pub use machine::Machine;
@@ -136,6 +138,13 @@ pub enum BenchCommand {
     /// and with ones that are remembered; tries many wrong passwords at once and counts the processors that takes. Takes a minute
     /// or two and 300 MB of disk.
     Directory(DirectoryArgs),
+    /// Judge the engines that you run: are they as fast as they should be, and set up safely?
+    ///
+    /// Measures each engine that is named by a flag or by the environment, with what restante asks of it; compares with published
+    /// figures and with what disk and network of the same run allow; says of each figure whether the engine is healthy; and names
+    /// settings that lose data or cost speed, with their cure. Everything is created under a name of this run and removed at the end,
+    /// also on Ctrl-C.
+    Engines(Box<EnginesArgs>),
 }
 
 /// Runs a bench, prints its report and writes the requested files. On Ctrl-C it removes its files and ends the processes
@@ -144,6 +153,9 @@ pub enum BenchCommand {
 /// # Errors
 /// When an engine fails or answers wrongly, a file can't be written, or the bench was interrupted.
 pub async fn run(command: BenchCommand) -> anyhow::Result<()> {
+    if let BenchCommand::Engines(args) = &command {
+        return engines::run(args).await; // an engine elsewhere keeps what nobody removes
+    }
     tokio::select! {
         result = Box::pin(run_to_end(command)) => result,
         _ = tokio::signal::ctrl_c() => anyhow::bail!("the bench was interrupted"),
@@ -163,6 +175,7 @@ async fn run_to_end(command: BenchCommand) -> anyhow::Result<()> {
         BenchCommand::Sessions(args) => sessions::run(&args).await,
         BenchCommand::Records(args) => records::run(&args).await,
         BenchCommand::Directory(args) => directory::run(&args).await,
+        BenchCommand::Engines(args) => engines::run(&args).await,
     }
 }
 

@@ -56,7 +56,13 @@ impl Latencies {
         self.percentile_ms(100.0)
     }
 
-    fn percentile_ms(&self, percentile: f64) -> f64 {
+    /// 0 of none.
+    pub(crate) fn mean_ms(&self) -> f64 {
+        self.0.mean() / 1e6
+    }
+
+    /// The duration that this share of all, 0 to 100 percent, did not exceed.
+    pub(crate) fn percentile_ms(&self, percentile: f64) -> f64 {
         self.0.value_at_percentile(percentile) as f64 / 1e6
     }
 

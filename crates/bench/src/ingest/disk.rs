@@ -27,15 +27,15 @@ const CALLS_MIN: u64 = 8;
 
 /// The figures of the disk alone.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Disk {
-    pub(super) sync_ms: f64,
-    pub(super) syncs_per_s: f64,
-    pub(super) write_mb_s: f64,
+pub(crate) struct Disk {
+    pub(crate) sync_ms: f64,
+    pub(crate) syncs_per_s: f64,
+    pub(crate) write_mb_s: f64,
 }
 
 impl Disk {
     /// The mean of two probes, to compare with a measurement between them.
-    pub(super) fn between(before: &Self, after: &Self) -> Self {
+    pub(crate) fn between(before: &Self, after: &Self) -> Self {
         Self {
             sync_ms: f64::midpoint(before.sync_ms, after.sync_ms),
             syncs_per_s: f64::midpoint(before.syncs_per_s, after.syncs_per_s),
@@ -45,7 +45,7 @@ impl Disk {
 }
 
 /// Measures the disk below `folder`. Removes its files.
-pub(super) async fn probe(folder: &Path, common: &CommonArgs) -> anyhow::Result<Disk> {
+pub(crate) async fn probe(folder: &Path, common: &CommonArgs) -> anyhow::Result<Disk> {
     let patience = common.pick(Duration::from_millis(400), Duration::from_millis(10));
     let calls = (CALLS_MAX * common.messages() / MESSAGES_FULL).clamp(CALLS_MIN, CALLS_MAX);
     let file = folder.join("disk-probe");

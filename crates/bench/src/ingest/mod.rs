@@ -1,7 +1,7 @@
 //! Durable appends: in batches of 1 to 1,000, by 1 to 64 appenders, compared with the disk alone.
 
 mod cell;
-mod disk;
+pub(crate) mod disk;
 mod present;
 
 use std::{

@@ -1,0 +1,112 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::*;
+
+pub(super) fn args() -> EnginesArgs {
+    EnginesArgs {
+        postgres: None,
+        postgres_password_file: None,
+        redis: None,
+        redis_password_file: None,
+        #[cfg(feature = "cassandra")]
+        cassandra: cassandra::CassandraArgs::default(),
+        #[cfg(feature = "rabbitmq")]
+        rabbitmq: rabbitmq::RabbitmqArgs::default(),
+        #[cfg(feature = "s3")]
+        s3: s3::S3Args::default(),
+        #[cfg(feature = "opensearch")]
+        opensearch: opensearch::OpensearchArgs::default(),
+        ca_file: None,
+        small: true,
+        quick: true,
+        baseline: None,
+        data: None,
+        json: None,
+        html: None,
+    }
+}
+
+/// An engine that fails at a stage.
+#[derive(Default)]
+struct Failing {
+    at_settings: bool,
+    at_clean_up: bool,
+    is_cleaned: AtomicBool,
+}
+
+#[async_trait]
+impl Engine for Failing {
+    fn name(&self) -> &'static str {
+        "failing"
+    }
+
+    fn created(&self) -> String {
+        "drop keyspace restante_bench_1".to_owned()
+    }
+
+    async fn settings(&self) -> anyhow::Result<Vec<EngineSetting>> {
+        if self.at_settings {
+            bail!("connection reset");
+        }
+        Ok(vec![EngineSetting::safe("failing", "sync", "on")])
+    }
+
+    async fn measure(&self, _: &EnginesArgs, results: &Mutex<Results>) -> anyhow::Result<()> {
+        results.lock().table("failing", "inserts").shown("inserts", "1/s", 1.0);
+        bail!("the engine died")
+    }
+
+    async fn clean_up(&self) -> anyhow::Result<()> {
+        self.is_cleaned.store(true, Ordering::Relaxed);
+        if self.at_clean_up {
+            bail!("connection refused");
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_dies_in_the_middle_keeps_its_figures_and_is_cleaned() {
+    let engine = Failing::default();
+    let results = Mutex::new(Results::default());
+    run_engine(&engine, &args(), &results).await.unwrap();
+    assert!(engine.is_cleaned.load(Ordering::Relaxed));
+    let results = results.into_inner();
+    assert!(!results.is_empty());
+    assert_eq!(results.failures(), ["failing: the engine died"]);
+}
+
+#[tokio::test]
+async fn what_can_not_be_removed_is_named_with_the_command_that_removes_it() {
+    let engine = Failing { at_settings: true, at_clean_up: true, ..Failing::default() };
+    let results = Mutex::new(Results::default());
+    run_engine(&engine, &args(), &results).await.unwrap();
+    let results = results.into_inner();
+    let [settings, left] = results.failures() else { panic!("{:?}", results.failures()) };
+    assert!(settings.contains("connection reset"), "{settings}");
+    assert!(left.contains("drop keyspace") && left.contains("connection refused"), "{left}");
+}
+
+/// Against real engines, where dev/services has started them: every row is there, and nothing is left.
+#[tokio::test(flavor = "multi_thread")]
+async fn engines_of_the_environment_are_measured() {
+    for (name, connect) in ENGINES {
+        let Some(engine) = connect(&args()).await.unwrap() else {
+            let is_required = std::env::var("RESTANTE_TEST_REQUIRE").is_ok_and(|names| names.contains(name));
+            assert!(!is_required, "{name} is required and not there");
+            continue;
+        };
+        let results = Mutex::new(Results::default());
+        run_engine(&*engine, &args(), &results).await.unwrap();
+        let results = results.into_inner();
+        let failures = results.failures().to_vec();
+        let mut report = Report::new("engines", "Engines.", Machine::look(std::path::Path::new(".")));
+        results.fill(&mut report).unwrap();
+        for row in &report.rows {
+            println!("{row}");
+        }
+        assert!(failures.is_empty(), "{failures:?}");
+        assert!(report.rows.iter().all(|row| row["value"] != 0.0), "{:?}", report.rows);
+        assert!(report.rows.iter().any(|row| row["table"] == "settings"), "{:?}", report.rows);
+    }
+}
